@@ -1,0 +1,256 @@
+"""Algorithm 1: stage after stage, grow, train, evaluate, write, save."""
+import importlib.metadata
+import pathlib
+import platform
+import sys
+import time
+
+import numpy as np
+
+from alma_jax import checkpoint, environment, metrics, results, runtime, sharding, writers
+from alma_jax import config as configs
+from alma_jax.errors import Diverged, Stopped
+from alma_jax.learners import fit
+from alma_jax.writers import METRICS, TRAIN
+
+_TARGET_SECONDS = 0.25  # length of a dispatch: how often progress and signals are looked at
+
+
+def run(config, workdir=None, *, data=None, overwrite=False, should_stop=None):
+  """Runs a stream to its end, or goes on with it, or finds it complete.
+
+  Args:
+    config: ConfigDict (see `alma_jax.base_config` and configs/) or RunConfig.
+    workdir: run folder; None: runs/NAME-LEARNER-<short hash>.
+    data: (x_train, y_train, x_test, y_test) in place of `dataset.name`.
+    overwrite: start again where the folder holds a run.
+    should_stop: () -> bool, asked between dispatches; True saves and stops.
+
+  Returns:
+    results.Run of the finished run.
+
+  Raises:
+    BadInput: config, data or folder cannot be used; nothing was computed.
+    Diverged: the training loss is not finite; everything so far is saved.
+    Stopped: `should_stop` said so; everything so far is saved.
+  """
+  config = configs.parse(config)
+  runtime.setup(config.devices, config.deterministic)
+  setting = environment.prepare(config, data)
+  path = pathlib.Path(workdir or configs.default_workdir(config)).expanduser()
+  with writers.RunFolder(path, sharding.is_main()) as folder:
+    folder.claim(config, setting.dataset.fingerprint, overwrite)
+    sharding.barrier("the run folder is claimed")
+    if writers.read_json(path / "summary.json") is None:
+      _Runner(setting, folder, should_stop or (lambda: False)).run()
+    else:
+      say(f"{path} is complete.")
+  return results.load_run(path)
+
+
+def say(message):
+  """One line for the person at the terminal, from process 0."""
+  if sharding.is_main():
+    print(message, file=sys.stderr, flush=True)
+
+
+class _Runner:
+  """One session of a run: from where it stands to its end."""
+
+  def __init__(self, setting, folder, should_stop):
+    self._setting, self._folder, self._should_stop = setting, folder, should_stop
+    self._config, self._learner = setting.config, setting.learner
+    self._started = self._saved = time.monotonic()
+    self._compiled_at_start = runtime.compile_seconds()
+    self._rows = 16  # training steps of the next dispatch, adapted to its length
+
+  def run(self):
+    folder, stream = self._folder, self._setting.stream
+    self._checkpoints = checkpoint.Checkpoints(folder.path / "checkpoints", self._config.checkpoint.keep)
+    self._restore()  # first: damage must be told before anything is changed
+    self._stages, train_lines = environment.Stages(self._setting), self._num_train_lines
+    folder.cut(METRICS, len(self._lines))
+    folder.cut(TRAIN, train_lines)
+    self._board = None
+    if self._config.log.tensorboard and sharding.is_main():
+      self._board = writers.TensorBoard(folder.path / "tensorboard", len(self._lines), train_lines)
+    sizes = stream.sizes[:, 0] * self._config.train.epochs
+    self._progress = writers.Progress(
+        self._config.log.progress and sharding.is_main(), int(sizes.sum()), int(sizes[:self._stage].sum()))
+    try:
+      while self._stage < stream.num_stages:
+        self._run_stage()
+      self._finish()
+    finally:
+      self._progress.close()
+      self._checkpoints.finish()
+      if self._board:
+        self._board.close()
+
+  def _run_stage(self):
+    stage, began, learner = self._stage, time.monotonic(), self._learner
+    data, last_t = self._stages[stage], self._setting.stream.last_t(stage)
+    while len(self._lines) < last_t - 1:
+      self._write(metrics.waiting(len(self._lines) + 1, self._lines[-1] if self._lines else None,
+                                  self._untrained_error(), learner.cost(self._state).num_params))
+    # A stage that was interrupted grows again: growth is a pure function.
+    grown, _ = learner.grow(self._state, data)
+    fitting = self._resume_fit(grown, data) or learner.begin(grown, data)
+    fitting = self._train(grown, fitting, data, began)
+    self._state, report = learner.finish(grown, fitting, data)
+    error, loss = self._examiner.examine(self._state)
+    cost = learner.cost(self._state)
+    self._stage = stage + 1
+    self._write(metrics.line(
+        last_t, stage, True, error, report.val_error, loss, cost.num_params, cost.fwd_macs * report.samples,
+        cost.train_flops * report.samples, time.monotonic() - began))
+    every = self._config.checkpoint.keep_every
+    permanent = bool(every) and self._stage % every == 0
+    last = self._stage == self._setting.stream.num_stages
+    if permanent or last or self._is_due():
+      self._save(permanent=permanent or last)
+
+  def _train(self, grown, fitting, data, began):
+    """Advances to the end of the stage; one dispatch is always under way."""
+    learner, total, done, pending = self._learner, self._learner.num_rows(data), False, None
+    per_epoch = total // self._config.train.epochs
+    while not done and fitting.cursor < total:
+      since, start = time.monotonic(), fitting.cursor
+      fitting, records = learner.advance(fitting, data, self._rows)
+      if pending is not None:
+        done = self._record(pending, data, began)
+      pending = records
+      if not done and self._is_due():
+        done, pending = self._record(pending, data, began), None
+        if not done:
+          self._save(fitting)
+      self._pace(fitting.cursor - start, time.monotonic() - since)
+      self._progress.update(
+          (fitting.cursor - start) * len(data.train) // per_epoch, data.stage, self._setting.stream.num_stages,
+          fitting.cursor // per_epoch, self._config.train.epochs, self._val_error)
+    if pending is not None:
+      self._record(pending, data, began)
+    return fitting
+
+  def _record(self, records, data, began):
+    """Writes the epochs of a dispatch; returns whether patience ended the stage."""
+    epochs, done = self._learner.read(records, data)
+    for values in epochs:
+      self._epoch += 1
+      for key, value in values.items():
+        if not np.isfinite(value).all():
+          raise Diverged(f"{key} is no longer finite in stage {data.stage}, epoch {self._epoch}; lower "
+                         f"train.learning_rate={self._config.train.learning_rate}. All before is saved in "
+                         f"{self._folder.path}.")
+      entry = dict(stage=data.stage, epoch=self._epoch)
+      entry |= {key: float(np.mean(value, dtype=np.float64)) for key, value in values.items()}
+      entry |= dict(lr=self._config.train.learning_rate, seconds=time.monotonic() - began)
+      if len(values["val_error"]) > 1:
+        entry["members"] = {key: [float(v) for v in value] for key, value in values.items()}
+      self._folder.append(TRAIN, entry)
+      self._num_train_lines += 1
+      self._val_error = entry["val_error"]
+      if self._board:
+        self._board.train(entry)
+    return done
+
+  def _write(self, entry):
+    self._lines.append(entry)
+    self._folder.append(METRICS, entry)
+    if self._board:
+      self._board.stream(entry)
+    self._epoch, self._val_error = 0, None
+
+  def _pace(self, rows, seconds):
+    aim = rows * _TARGET_SECONDS / max(seconds, 1e-4)
+    self._rows = int(np.clip(aim, 1, min(2 * self._rows, fit.ROWS)))
+
+  def _untrained_error(self):
+    if self._lines or self._config.stream.untrained_error == "chance":
+      return environment.chance_error(self._setting.dataset.num_classes)
+    return self._examiner.examine(self._state, trained=False)[0]
+
+  # ------------------------------------------------------- saving and resuming
+
+  def _is_due(self):
+    stop = sharding.agree(self._should_stop())
+    return stop or sharding.agree(time.monotonic() - self._saved >= self._config.checkpoint.seconds)
+
+  def _save(self, fitting=None, permanent=False):
+    """Saves the run as it stands; raises Stopped if it should stop."""
+    trees = dict(live=self._state.live)
+    if fitting is not None:
+      trees["fit"] = fitting.carry
+    if self._examiner.cached is not None:
+      trees["cached"] = self._examiner.cached
+    s = self._setting
+    meta = dict(
+        stage=self._stage, cursor=None if fitting is None else fitting.cursor, epoch=self._epoch,
+        spec=self._state.spec, lines=self._lines, num_train_lines=self._num_train_lines,
+        num_cached=self._examiner.num_cached, wall_seconds=self._wall(), compile_seconds=self._compiled(),
+        initial_params=self._initial_params,
+        data=dict(num_classes=s.dataset.num_classes, example_shape=list(s.dataset.x_train.shape[1:]),
+                  dtype=str(s.dataset.x_train.dtype), mean=s.mean.tolist(), std=s.std.tolist()))
+    self._folder.sync()
+    self._checkpoints.save(meta, trees, self._state.frozen, permanent)
+    self._saved = time.monotonic()
+    if sharding.agree(self._should_stop()):
+      self._checkpoints.finish()
+      raise Stopped(f"saved at stage {self._stage} in {self._folder.path}; the same command goes on from there.")
+
+  def _restore(self):
+    """From the newest good checkpoint, or from nothing."""
+    self._examiner = environment.Examiner(self._setting)
+    self._opened = opened = self._checkpoints.newest()
+    self._val_error = None
+    if opened is None:
+      self._state = self._learner.init()
+      self._initial_params = self._learner.cost(self._state).num_params
+      self._lines, self._stage, self._epoch, self._num_train_lines = [], 0, 0, 0
+      self._wall_before = self._compiled_before = 0.0
+      say(f"running in {self._folder.path}")
+      return
+    meta = opened.meta
+    self._state = results.restore_state(self._learner, opened)
+    if opened.has("cached"):
+      self._examiner.cached, self._examiner.num_cached = opened.arrays("cached"), meta["num_cached"]
+    self._lines, self._stage, self._epoch = meta["lines"], meta["stage"], meta["epoch"]
+    self._num_train_lines, self._initial_params = meta["num_train_lines"], meta["initial_params"]
+    self._wall_before, self._compiled_before = meta["wall_seconds"], meta["compile_seconds"]
+    say(f"resuming {self._folder.path} at stage {self._stage + 1} of {self._setting.stream.num_stages}"
+        + (f", epoch {self._epoch + 1}" if meta["cursor"] is not None else ""))
+
+  def _resume_fit(self, grown, data):
+    """The stage's saved training, if the run was stopped inside it."""
+    opened, self._opened = self._opened, None
+    if opened is None or opened.meta["cursor"] is None:
+      return None
+    carry = opened.tree("fit", self._learner.fit_template(grown))
+    return self._learner.restore_fit(carry, opened.meta["cursor"], data)
+
+  def _wall(self):
+    return self._wall_before + time.monotonic() - self._started
+
+  def _compiled(self):
+    return self._compiled_before + runtime.compile_seconds() - self._compiled_at_start
+
+  def _finish(self):
+    """Summary and curve, once the last stage is saved."""
+    self._checkpoints.finish()
+    if not sharding.is_main():
+      return
+    from alma_jax import plots
+    c, s = self._config, self._setting
+    summary = metrics.summarize(self._lines, self._initial_params)
+    summary |= dict(wall_seconds=self._wall(), compile_seconds=self._compiled(),
+                    device=environment.describe_devices(self._learner.mesh), versions=_versions())
+    title = (f"{c.dataset.name}, {c.learner.name}: CER {summary['cer']:.3f} over {len(self._lines)} mega-batches, "
+             f"waiting time {c.stream.waiting_time}")
+    plots.error_curve(self._lines, title, self._folder.path / "curve.png",
+                      environment.chance_error(s.dataset.num_classes))
+    self._folder.write_summary(summary)
+
+
+def _versions():
+  packages = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+  return dict(python=platform.python_version(), **{name: importlib.metadata.version(name) for name in packages})

@@ -1,0 +1,101 @@
+"""The contract between the stream and a learner (DESIGN §1).
+
+A learner is a NamedTuple of functions over a `LearnerState`. It never sees the
+test set: the environment (experiment.py) hands it stages and asks it for
+contributions to predictions. To add one, write a file with a factory
+`(Context) -> Learner` and name it in learners/__init__.py.
+
+The life of a stage: `grow` (identity for fixed architectures; may use the
+stage's data), `begin`, `advance` until its `num_rows` are run or `read` says
+that patience ended it, `finish`.
+"""
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from alma_jax import config, models, sharding
+from alma_jax.tasks import classification
+from alma_jax.types import Variables
+
+
+class LearnerState(NamedTuple):
+  """What a learner is between two stages.
+
+  Attributes:
+    spec: JSON-able dict of static facts: member counts, later also topology.
+    live: Variables of what can still be trained.
+    frozen: tuple of Variables that never change again, oldest first; each is
+      saved once.
+  """
+  spec: dict
+  live: Variables
+  frozen: tuple[Variables, ...] = ()
+
+
+class GrowthReport(NamedTuple):
+  """What growing did: lines for people, and what it cost in multiply-adds."""
+  events: tuple[str, ...] = ()
+  macs: int = 0
+
+
+class Learner(NamedTuple):
+  """Pure functions; `data` is a fit.StageData.
+
+  Attributes:
+    init: () -> LearnerState, untrained.
+    grow: (state, data) -> (LearnerState, GrowthReport).
+    begin: (state, data) -> FitState.
+    advance: (fit_state, data, rows) -> (FitState, records); one dispatch of at
+      most `rows` training steps, not waited for. Consumes its fit_state.
+    read: (records, data) -> (epochs, done), see fit.read; waits.
+    finish: (state, fit_state, data) -> (LearnerState, FitReport).
+    num_blocks: (state) -> number of additive parts of the prediction.
+    num_final: (state) -> how many of them, from the first, never change again.
+    contribution: (state, block, pool) -> dict of arrays [N, K] to be joined.
+    resolve: (state, joined) -> (classes [N], probabilities [N, K]).
+    cost: (state) -> types.Cost.
+    template: (spec) -> (live, frozen) shapes, to restore a state into.
+    fit_template: (state) -> shapes of a FitState's carry.
+    restore: (spec, live, frozen) -> LearnerState from host arrays.
+    restore_fit: (carry, cursor, data) -> FitState from host arrays.
+    num_rows: (data) -> training steps of a whole stage.
+    mesh: the devices it runs on.
+  """
+  init: Callable[..., Any]
+  grow: Callable[..., Any]
+  begin: Callable[..., Any]
+  advance: Callable[..., Any]
+  read: Callable[..., Any]
+  finish: Callable[..., Any]
+  num_blocks: Callable[..., Any]
+  num_final: Callable[..., Any]
+  contribution: Callable[..., Any]
+  resolve: Callable[..., Any]
+  cost: Callable[..., Any]
+  template: Callable[..., Any]
+  fit_template: Callable[..., Any]
+  restore: Callable[..., Any]
+  restore_fit: Callable[..., Any]
+  num_rows: Callable[..., Any]
+  mesh: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+  """What a learner is built from.
+
+  Attributes:
+    config: config.RunConfig.
+    task: classification.Classification.
+    example_shape: shape of one input.
+    max_val: validation examples of the largest stage.
+  """
+  config: config.RunConfig
+  task: classification.Classification
+  example_shape: tuple[int, ...]
+  max_val: int
+
+  def network(self):
+    """The network that the config names."""
+    return models.build(self.config.model, self.task.num_classes, self.example_shape,
+                        self.config.precision, sharding.DATA)

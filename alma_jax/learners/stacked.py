@@ -1,0 +1,146 @@
+"""Learners whose live part is a stack of networks of one shape.
+
+SM, Ens, UMix and gEns are a few lines each on top of this.
+"""
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec as P
+
+from alma_jax import cost, keys, models, sharding
+from alma_jax import members as stacks
+from alma_jax.learners import fit
+from alma_jax.learners.base import GrowthReport, Learner, LearnerState
+from alma_jax.tasks import classification
+from alma_jax.types import Cost
+
+
+def make(context, network, num_members, combine, *, init_from_scratch=False, grow=None):
+  """A learner whose live part is `num_members` stacked networks of one shape.
+
+  SM, Ens and UMix are this; gEns adds a `grow`. Predictions join all blocks:
+  the frozen ones, then the live one.
+
+  Args:
+    context: Context of the run.
+    network: models.Network or Mixture.
+    num_members: M; each has its own initialisation, order and augmentation.
+    combine: how members' predictions are joined: probabilities, logits, vote.
+    init_from_scratch: whether every stage starts from a fresh initialisation.
+    grow: (state, fresh) -> LearnerState, called before every stage but the
+      first with a function that makes M fresh members; None: never grows.
+
+  Returns:
+    Learner.
+  """
+  c = context.config
+  mesh = sharding.make_mesh(num_members, c.devices)
+  example = np.zeros((1, *context.example_shape), np.float32)
+  spec = fit.FitSpec(
+      network, context.task, c.train, num_members, -(-context.max_val // fit.VAL_BATCH), mesh,
+      stepwise=models.loops_are_slow(network))
+
+  def fresh(stage):
+    return _init_members(spec, keys.member_keys(c.seed, stage, keys.INIT, num_members), example)
+
+  def grow_at(state, data):
+    if data.stage == 0:
+      return state, GrowthReport()
+    if init_from_scratch:
+      state = state._replace(live=fresh(data.stage))
+    if grow is not None:
+      state = grow(state, lambda: fresh(data.stage))
+    return state, GrowthReport()
+
+  def finish(state, fit_state, data):
+    live, report = fit.finish(fit_state, data)
+    return state._replace(live=live), report
+
+  def blocks(state):
+    return (*state.frozen, state.live)
+
+  def count(state):
+    one = models.count_params(state.live.params)
+    macs = num_members * cost.forward_macs(network, example.shape)
+    flops = num_members * cost.training_flops(network, example.shape)
+    num = len(blocks(state))
+    return Cost(one * num, macs, flops, macs * num)
+
+  live_shapes = jax.eval_shape(lambda: fresh(0))
+
+  def restore(spec_json, live, frozen):
+    return LearnerState(spec_json, sharding.put(live, mesh, P(sharding.MEMBER)),
+                        tuple(sharding.put(f, mesh, P(sharding.MEMBER)) for f in frozen))
+
+  return Learner(
+      init=lambda: LearnerState({"num_frozen": 0}, fresh(0)),
+      grow=grow_at,
+      begin=lambda state, data: fit.begin(spec, state.live, data),
+      advance=lambda fit_state, data, rows: fit.advance(spec, fit_state, data, rows),
+      read=lambda records, data: fit.read(data, records),
+      finish=finish,
+      num_blocks=lambda state: len(blocks(state)),
+      num_final=lambda state: len(blocks(state)) if grow is not None else 0,
+      contribution=lambda state, block, pool: contribution(spec, combine, blocks(state)[block], pool),
+      resolve=lambda state, joined: classification.resolve(joined, num_members * len(blocks(state)), combine),
+      cost=count,
+      template=lambda spec_json: (live_shapes, (live_shapes,) * spec_json["num_frozen"]),
+      fit_template=lambda state: fit.template(spec, state.live),
+      restore=restore,
+      restore_fit=lambda carry, cursor, data: fit.restore(spec, carry, cursor, data),
+      num_rows=lambda data: fit.num_rows(spec, data),
+      mesh=mesh)
+
+
+def _init_members(spec, raw_keys, example):
+  """Fresh members [M, ...] on the mesh."""
+  return sharding.put(_init(spec.network, raw_keys, example), spec.mesh, P(sharding.MEMBER))
+
+
+@functools.partial(jax.jit, static_argnames="network")
+def _init(network, raw_keys, example):
+  return jax.vmap(lambda raw: network.init(jax.random.wrap_key_data(raw), example))(raw_keys)
+
+
+def contribution(spec, combine, variables, pool):
+  """Joined contribution of stacked members to predictions on a whole pool.
+
+  Args:
+    spec: fit.FitSpec; its network, task and mesh are used.
+    combine: see classification.contribution.
+    variables: stacked Variables [M, ...].
+    pool: classification.Pool of N examples.
+
+  Returns:
+    Dict of numpy float32 [N, K].
+  """
+  total, batch, parts = pool.x.shape[0], spec.val_batch, []
+  for start in range(0, total, batch):
+    index = np.minimum(np.arange(start, start + batch, dtype=np.int32), np.int32(total - 1))
+    index = sharding.put(index, spec.mesh, P(sharding.DATA))
+    parts.append(_contribute(spec, combine, variables, pool, index))
+    if sharding.needs_waiting(spec.mesh):
+      jax.block_until_ready(parts[-1])
+  parts = sharding.fetch(parts)
+  return {key: np.concatenate([part[key] for part in parts])[:total] for key in parts[0]}
+
+
+@functools.partial(jax.jit, static_argnames=("spec", "combine"))
+def _contribute(spec, combine, variables, pool, index):
+  def local(variables, pool, index_B):
+    x = spec.task.inputs(pool, index_B)
+    mask = jnp.ones(index_B.shape[0], bool)
+
+    def one(member):
+      logits, _ = spec.network.apply(member, x, mask, train=False)
+      return classification.contribution(logits, combine)
+
+    size = jax.tree.leaves(variables)[0].shape[0]
+    stacked = stacks.apply(one, size, variables)
+    return {key: (sharding.pmax(part.max(0), sharding.MEMBER) if key == "top"
+                  else sharding.psum(part.sum(0), sharding.MEMBER)) for key, part in stacked.items()}
+
+  return jax.shard_map(local, mesh=spec.mesh, check_vma=False, in_specs=(P(sharding.MEMBER), P(), P(sharding.DATA)),
+                       out_specs=P(sharding.DATA))(variables, pool, index)

@@ -1,0 +1,92 @@
+"""Networks as the learners see them: hashable, with `init` and `apply`."""
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from alma_jax import members
+from alma_jax.errors import BadInput
+from alma_jax.models import mlp, vgg
+from alma_jax.types import Variables
+
+
+@dataclasses.dataclass(frozen=True)
+class Network:
+  """A Flax module of signature (x, mask_B, train) as two pure functions."""
+  module: nn.Module
+
+  def init(self, key, x):
+    """Fresh variables for inputs like `x` [B, ...] float."""
+    mask = jnp.ones(x.shape[0], bool)
+    tree = self.module.init(key, x, mask, train=False)
+    return Variables(tree["params"], tree.get("batch_stats", {}))
+
+  def apply(self, variables, x, mask, train):
+    """Logits [B, K] float32, and the batch-norm statistics after this batch."""
+    tree = {"params": variables.params, "batch_stats": variables.stats}
+    if not train:
+      return self.module.apply(tree, x, mask, train=False), variables.stats
+    logits, new = self.module.apply(tree, x, mask, train=True, mutable=["batch_stats"])
+    return logits, new.get("batch_stats", {})
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixture:
+  """A uniform mixture: `size` networks whose logits are averaged or added.
+
+  One network to whoever trains it (UMix, ALGORITHMS §2); its variables carry
+  a leading axis of `size`.
+  """
+  network: Network
+  size: int
+  combine: str  # mean, sum
+
+  def init(self, key, x):
+    # Component i starts as member i of an ensemble would.
+    keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(self.size))
+    return jax.vmap(self.network.init, in_axes=(0, None))(keys, x)
+
+  def apply(self, variables, x, mask, train):
+    logits, stats = members.apply(
+        lambda v: self.network.apply(v, x, mask, train), self.size, variables)
+    total = logits.sum(0)
+    return (total / self.size if self.combine == "mean" else total), stats
+
+
+def build(config, num_classes, image_shape, precision, axis):
+  """The network that `config` (config.Model) names.
+
+  Args:
+    config: config.Model.
+    num_classes: K.
+    image_shape: shape of one example, without the batch axis.
+    precision: "float32" or "bfloat16": dtype of the computation; parameters
+      are float32 either way.
+    axis: mesh axis that batches are sharded over.
+
+  Returns:
+    Network.
+
+  Raises:
+    BadInput: the network cannot take such examples.
+  """
+  dtype = jnp.dtype(precision)
+  if config.name == "mlp":
+    return Network(mlp.MLP(config.width, num_classes, dtype))
+  if len(image_shape) != 3 or min(image_shape[:2]) < vgg.MIN_SIZE:
+    raise BadInput(f"model.name='vgg' needs images of at least {vgg.MIN_SIZE}x{vgg.MIN_SIZE} pixels, "
+                   f"but this data set's examples have shape {tuple(map(int, image_shape))}; use 'mlp'.")
+  return Network(vgg.VGG(config.width, num_classes, dtype, axis))
+
+
+def count_params(params):
+  """Number of trainable parameters in a pytree of arrays or shapes."""
+  return int(sum(np.prod(leaf.shape, dtype=np.int64) for leaf in jax.tree.leaves(params)))
+
+
+def loops_are_slow(network):
+  """Whether XLA would run this network slowly inside a loop: convolutions on a CPU."""
+  inner = network.network if isinstance(network, Mixture) else network
+  return isinstance(inner.module, vgg.VGG) and jax.default_backend() == "cpu"

@@ -1,0 +1,82 @@
+"""Layers whose details the paper's code fixes: initialisation, batch norm, pooling."""
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from alma_jax import sharding
+
+# U(±1/sqrt(fan_in)): torch's default for the weights of dense and conv layers.
+kernel_init = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
+
+
+def bias_init(fan_in):
+  """torch's default for biases: U(±1/sqrt(fan_in))."""
+  bound = 1 / np.sqrt(fan_in)
+  return lambda key, shape, dtype=jnp.float32: jax.random.uniform(key, shape, dtype, -bound, bound)
+
+
+def dense(features, fan_in, dtype, name):
+  """Linear layer [B, fan_in] -> [B, features] with bias, initialised as torch does."""
+  return nn.Dense(features, dtype=dtype, name=name, kernel_init=kernel_init,
+                  bias_init=bias_init(fan_in))
+
+
+def conv3x3(features, channels, dtype, name):
+  """3x3 convolution [B, H, W, channels] -> [B, H, W, features] with bias."""
+  return nn.Conv(features, (3, 3), dtype=dtype, name=name, kernel_init=kernel_init,
+                 bias_init=bias_init(9 * channels))
+
+
+class BatchNorm(nn.Module):
+  """Batch norm over real examples only, on however many devices.
+
+  Flax's own averages the devices' masked means, which is wrong as soon as the
+  padding of a partial batch is not spread evenly; here sums and counts are
+  added up and divided once. Statistics are float32. As in Flax, the running
+  variance is the biased one (torch keeps the unbiased).
+
+  Attributes:
+    axis: mesh axis that the batch is sharded over, or None.
+  """
+  axis: str | None
+  epsilon: float = 1e-5
+  decay: float = 0.9
+
+  @nn.compact
+  def __call__(self, x_BHWC, mask_B, train):
+    """Normalises [B, H, W, C]; `mask_B` bool tells examples from padding."""
+    channels = x_BHWC.shape[-1]
+    scale = self.param("scale", nn.initializers.ones, (channels,))
+    bias = self.param("bias", nn.initializers.zeros, (channels,))
+    running_mean = self.variable("batch_stats", "mean", jnp.zeros, (channels,))
+    running_var = self.variable("batch_stats", "var", jnp.ones, (channels,))
+    if train:
+      x32 = x_BHWC.astype(jnp.float32)
+      kept = jnp.where(mask_B[:, None, None, None], x32, 0.0)
+      count = jnp.sum(mask_B) * (x_BHWC.shape[1] * x_BHWC.shape[2])
+      total, squares, count = sharding.psum(
+          (kept.sum((0, 1, 2)), (kept * kept).sum((0, 1, 2)), count), self.axis)
+      mean = total / count
+      var = jnp.maximum(squares / count - mean * mean, 0.0)
+      if not self.is_initializing():
+        running_mean.value = self.decay * running_mean.value + (1 - self.decay) * mean
+        running_var.value = self.decay * running_var.value + (1 - self.decay) * var
+    else:
+      mean, var = running_mean.value, running_var.value
+    gain = scale * jax.lax.rsqrt(var + self.epsilon)
+    offset = bias - mean * gain
+    lift = lambda c: c.astype(x_BHWC.dtype)[None, None, None]
+    return x_BHWC * lift(gain) + lift(offset)
+
+
+def max_pool2(x_BHWC):
+  """2x2 max pooling, odd borders dropped: [B, H, W, C] -> [B, H//2, W//2, C].
+
+  Four slices and a maximum: the gradient of `nn.max_pool` (select-and-scatter)
+  took four times as long on a CPU.
+  """
+  height, width = x_BHWC.shape[1] // 2 * 2, x_BHWC.shape[2] // 2 * 2
+  x = x_BHWC[:, :height, :width]
+  x = jnp.maximum(x[:, 0::2], x[:, 1::2])
+  return jnp.maximum(x[:, :, 0::2], x[:, :, 1::2])

@@ -1,0 +1,38 @@
+"""Pictures of a run."""
+import matplotlib
+
+COLOUR = "#0072B2"  # blue of the Okabe-Ito palette, safe for colour-blind readers
+
+
+def error_curve(lines, title, path, chance):
+  """Error over the stream, as the paper's Figure 1; the area below it is the CER.
+
+  Args:
+    lines: entries of metrics.jsonl.
+    title: above the picture.
+    path: of the PNG.
+    chance: error of guessing, drawn as a dotted line.
+  """
+  from matplotlib.backends.backend_agg import FigureCanvasAgg
+  from matplotlib.figure import Figure
+
+  with matplotlib.rc_context({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False}):
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    # e_t holds for the t-th unit of the stream: the area is the sum of the e_t.
+    edges = [entry["t"] - 1 for entry in lines] + [lines[-1]["t"]]
+    errors = [entry["error"] for entry in lines]
+    axes.stairs(errors, edges, color=COLOUR, linewidth=2, baseline=None)
+    axes.stairs(errors, edges, color=COLOUR, alpha=0.12, fill=True)
+    updates = [(entry["t"], entry["error"]) for entry in lines if entry["updated"]]
+    if len(updates) <= 60:
+      axes.plot(*zip(*updates), "o", color=COLOUR, markersize=4, label="after an update")
+    axes.axhline(chance, color="0.5", linestyle=":", linewidth=1, label="guessing")
+    axes.annotate(f"{errors[-1]:.4f}", (edges[-1], errors[-1]), xytext=(-4, 9), textcoords="offset points",
+                  ha="right", color=COLOUR)
+    axes.set(xlabel="mega-batches seen", ylabel="test error", xlim=(0, edges[-1]),
+             ylim=(0, max(chance, *errors) * 1.08))
+    axes.set_title(title, fontsize=11)
+    axes.legend(frameon=False, loc="upper right", bbox_to_anchor=(1, 0.93))
+    figure.savefig(path, dpi=150, metadata={"Software": None})

@@ -1,0 +1,118 @@
+"""Reading a run folder: metrics, summary, predictions."""
+import pathlib
+
+import numpy as np
+
+from alma_jax import checkpoint, environment, runtime, writers
+from alma_jax import config as configs
+from alma_jax.errors import BadInput
+from alma_jax.tasks import classification
+
+
+class Run:
+  """A run folder, finished or not.
+
+  Attributes:
+    path: the folder.
+    config: RunConfig.
+    metrics: dict of numpy arrays [B'], a column of metrics.jsonl each, over the
+      mega-batches so far; null is NaN.
+    train: list of the entries of train.jsonl.
+    summary: dict of summary.json, or None while the run is unfinished.
+  """
+
+  def __init__(self, path):
+    self.path = pathlib.Path(path).expanduser()
+    tree = writers.read_json(self.path / "config.json")
+    if tree is None:
+      raise BadInput(f"there is no run in {self.path}: it has no config.json.")
+    tree.pop("data_fingerprint", None)
+    self.config = configs.parse(tree)
+    self.metrics = _columns(_lines(self.path / writers.METRICS))
+    self.train = _lines(self.path / writers.TRAIN)
+    self.summary = writers.read_json(self.path / "summary.json")
+
+  def __repr__(self):
+    state = f"cer={self.summary['cer']:.4f}" if self.summary else f"{len(self.metrics.get('t', ()))} mega-batches"
+    return f"Run({str(self.path)!r}, {state})"
+
+  def stages(self):
+    """The stages whose learner can be asked for predictions, ascending."""
+    return sorted(self._saved_stages())
+
+  def predict(self, x, stage=None):
+    """Class probabilities of the learner as it was after a stage.
+
+    Args:
+      x: raw inputs [N, ...], of the shape and dtype of the training images.
+      stage: counts from 0; None: the last one saved.
+
+    Returns:
+      float32 [N, K].
+
+    Raises:
+      BadInput: no such stage is saved, or x does not look like the data.
+    """
+    runtime.setup(self.config.devices, self.config.deterministic)
+    saved = self._saved_stages()
+    if not saved or (stage is not None and stage not in saved):
+      raise BadInput(f"{self.path} has saved the stages {sorted(saved)}, not {stage}; "
+                     "checkpoint.keep and checkpoint.keep_every say which are kept.")
+    opened = self._checkpoints().open(saved[max(saved) if stage is None else stage])
+    data = opened.meta["data"]
+    shape, dtype = tuple(data["example_shape"]), np.dtype(data["dtype"])
+    x = _like_examples(x, shape, dtype)
+    learner = environment.make_learner(self.config, data["num_classes"], shape, 1)
+    state = restore_state(learner, opened)
+    mean, std = (np.asarray(data[key], np.float32) for key in ("mean", "std"))
+    pool = environment.make_pool(x, np.zeros(len(x)), mean, std, learner.mesh)
+    total = None
+    for block in range(learner.num_blocks(state)):
+      total = classification.join(total, learner.contribution(state, block, pool))
+    return learner.resolve(state, total)[1]
+
+  def _checkpoints(self):
+    return checkpoint.Checkpoints(self.path / "checkpoints", self.config.checkpoint.keep)
+
+  def _saved_stages(self):
+    """{stage trained last: newest checkpoint that holds its learner}."""
+    if not (self.path / "checkpoints").is_dir():
+      return {}
+    return {meta["stage"] - 1: step for step, meta in self._checkpoints().metas().items() if meta["stage"]}
+
+
+def load_run(workdir):
+  """Opens a run folder for reading.
+
+  Raises:
+    BadInput: there is none.
+  """
+  return Run(workdir)
+
+
+def restore_state(learner, opened):
+  """The LearnerState of an opened checkpoint."""
+  live, frozen = learner.template(opened.meta["spec"])
+  return learner.restore(opened.meta["spec"], opened.tree("live", live), opened.frozen(frozen))
+
+
+def _lines(path):
+  return writers.read_lines(path) if path.exists() else []
+
+
+def _columns(lines):
+  if not lines:
+    return {}
+  return {key: np.array([np.nan if entry[key] is None else entry[key] for entry in lines]) for key in lines[0]}
+
+
+def _like_examples(x, shape, dtype):
+  x = np.asarray(x)
+  if x.ndim == len(shape) and shape[-1] == 1 and x.shape[1:] == shape[:-1]:
+    x = x[..., None]  # grey images without their channel
+  if x.shape[1:] != shape or x.ndim != len(shape) + 1 or not len(x):
+    raise BadInput(f"inputs of shape {x.shape} do not look like the training examples, [N, {', '.join(map(str, shape))}].")
+  if x.dtype != dtype and not (dtype == np.float32 and np.issubdtype(x.dtype, np.floating)):
+    raise BadInput(f"inputs are {x.dtype}, but the training examples were {dtype}; give raw, unnormalised inputs.")
+  return x.astype(dtype)
+

@@ -1,0 +1,122 @@
+"""Devices: the mesh, placing host arrays on it, collectives, several processes.
+
+A mesh has a `member` and a `data` axis. Stacked members are sharded over the
+first (gcd of members and devices), batches over what is left; everything else
+is replicated. Code inside `shard_map` sees its own members and its own part of
+the batch.
+"""
+import math
+import os
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from alma_jax.errors import BadInput
+
+MEMBER, DATA = "member", "data"
+# Variables of the launchers that jax.distributed can read the cluster from.
+_TASK_COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+
+
+def initialize(coordinator=None, num_processes=None, process_id=None):
+  """Joins the other processes of the run, if there are any; first use of jax.
+
+  Args:
+    coordinator: "host:port" of process 0, or None to detect SLURM, Open MPI
+      and Kubernetes from their environment.
+    num_processes: how many processes there are (with `coordinator`).
+    process_id: this one's number, from 0 (with `coordinator`).
+
+  Raises:
+    BadInput: only some of the three were given.
+  """
+  given = [v is not None for v in (coordinator, num_processes, process_id)]
+  if any(given) and not all(given):
+    raise BadInput("--coordinator, --num_processes and --process_id go together.")
+  if all(given):
+    jax.distributed.initialize(coordinator, num_processes, process_id)
+  elif any(int(os.environ.get(name) or 1) > 1 for name in _TASK_COUNTS) or (
+      "KUBERNETES_SERVICE_HOST" in os.environ and int(os.environ.get("JOBSET_REPLICAS") or 1) > 1):
+    jax.distributed.initialize()
+
+
+def make_mesh(num_members, num_devices=0):
+  """Mesh [member, data] with gcd(members, devices) along `member`.
+
+  Args:
+    num_members: stacked members of the learner.
+    num_devices: how many devices to use, of all processes; 0: all.
+
+  Raises:
+    BadInput: there are fewer devices.
+  """
+  devices = jax.devices()
+  if num_devices > len(devices):
+    raise BadInput(f"devices={num_devices}, but there are {len(devices)}.")
+  devices = devices[:num_devices or None]
+  rows = math.gcd(num_members, len(devices))
+  return Mesh(np.array(devices).reshape(rows, -1), (MEMBER, DATA))
+
+
+def put(tree, mesh, spec=P()):
+  """Host arrays that every process holds whole -> arrays on the mesh.
+
+  Args:
+    tree: pytree of arrays.
+    mesh: where to.
+    spec: PartitionSpec, or a prefix of `tree` with PartitionSpecs as leaves.
+  """
+  def place(spec, subtree):
+    sharding = NamedSharding(mesh, spec)
+    if mesh.is_multi_process:
+      piece = lambda x: jax.make_array_from_callback(np.shape(x), sharding, lambda i: np.asarray(x)[i])
+      return jax.tree.map(piece, subtree)
+    return jax.device_put(subtree, sharding)
+  return jax.tree.map(place, spec, tree, is_leaf=lambda x: isinstance(x, P))
+
+
+def fetch(tree):
+  """Arrays on a mesh -> numpy arrays, whole in every process."""
+  def whole(x):
+    if isinstance(x, jax.Array) and not x.is_fully_addressable and not x.is_fully_replicated:
+      return multihost_utils.process_allgather(x, tiled=True)
+    return x
+  return jax.device_get(jax.tree.map(whole, tree))
+
+
+def psum(tree, axis):
+  """Sum over a mesh axis; nothing to do without one, or on one of length 1."""
+  if axis is None or jax.lax.axis_size(axis) == 1:
+    return tree
+  return jax.lax.psum(tree, axis)
+
+
+def pmax(x, axis):
+  """Maximum over a mesh axis."""
+  return x if jax.lax.axis_size(axis) == 1 else jax.lax.pmax(x, axis)
+
+
+def needs_waiting(mesh):
+  """Unawaited collectives dead-lock on several virtual CPU devices."""
+  return mesh.size > 1 and mesh.devices.flat[0].platform == "cpu"
+
+
+def is_main():
+  """Whether this process writes the run folder."""
+  return jax.process_index() == 0
+
+
+def agree(flag):
+  """Process 0's view of a host-side yes or no, in every process."""
+  if jax.process_count() == 1:
+    return bool(flag)
+  return bool(multihost_utils.broadcast_one_to_all(np.asarray(flag)))
+
+
+def barrier(name):
+  """Waits for the other processes."""
+  if jax.process_count() > 1:
+    multihost_utils.sync_global_devices(name)

@@ -1,0 +1,209 @@
+"""The run folder (DESIGN §3), TensorBoard, and what a person sees meanwhile."""
+import json
+import math
+import os
+import pathlib
+import shutil
+import sys
+
+import filelock
+
+from alma_jax import config as configs
+from alma_jax.errors import BadInput
+
+METRICS, TRAIN = "metrics.jsonl", "train.jsonl"
+_OURS = (METRICS, TRAIN, "config.json", "summary.json", "curve.png", "tensorboard", "checkpoints")
+
+
+class RunFolder:
+  """A run folder, locked while open; only process 0 writes."""
+
+  def __init__(self, path, writes=True):
+    """Takes hold of the folder, making it if need be.
+
+    Args:
+      path: the folder.
+      writes: whether this process is the one that writes.
+
+    Raises:
+      BadInput: a live process uses it, or it cannot be made.
+    """
+    self.path, self._writes = pathlib.Path(path).expanduser(), writes
+    self._files, self._lock = {}, None
+    try:
+      self.path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+      raise BadInput(f"the run folder {self.path} cannot be made: {error.strerror}.") from error
+    if writes:
+      self._lock = filelock.FileLock(self.path / ".lock")
+      try:
+        self._lock.acquire(timeout=0)
+      except filelock.Timeout as error:
+        raise BadInput(f"the run folder {self.path} is in use by a live process.") from error
+      except OSError as error:
+        raise BadInput(f"the run folder {self.path} cannot be written: {error.strerror}.") from error
+
+  def claim(self, config, fingerprint, overwrite):
+    """Makes sure that the folder is this run's, or empty.
+
+    Args:
+      config: RunConfig.
+      fingerprint: of the data.
+      overwrite: delete the run that is in it.
+
+    Raises:
+      BadInput: it holds another run; the fields that differ are named.
+    """
+    if overwrite and self._writes:
+      for name in _OURS:
+        path = self.path / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    stored = read_json(self.path / "config.json")
+    if stored is not None:
+      self._compare(stored, config, fingerprint)
+    if self._writes:
+      write_json(self.path / "config.json", dict(configs.to_dict(config), data_fingerprint=fingerprint))
+
+  def _compare(self, stored, config, fingerprint):
+    old, new = configs.flatten(stored), configs.identity(config)
+    old_fingerprint = old.pop("data_fingerprint", None)
+    old = {k: v for k, v in old.items() if not k.startswith(configs.INCIDENTAL)}
+    differ = [f"{k} ({old.get(k)!r} there, {new.get(k)!r} here)"
+              for k in sorted(old.keys() | new.keys()) if old.get(k) != new.get(k)]
+    if not differ and old_fingerprint != fingerprint:
+      differ = ["the data (same name, other contents)"]
+    if differ:
+      raise BadInput(f"{self.path} holds another run, which differs in {', '.join(differ)}; "
+                     "choose another --workdir, or --overwrite it.")
+
+  def cut(self, name, lines):
+    """Opens a .jsonl file for appending, keeping its first `lines` lines.
+
+    Raises:
+      BadInput: it has fewer; somebody has changed it.
+    """
+    if not self._writes:
+      return
+    path = self.path / name
+    kept = path.read_bytes().splitlines(keepends=True)[:lines] if path.exists() else []
+    if len(kept) < lines or (kept and not kept[-1].endswith(b"\n")):
+      raise BadInput(f"{path} has {len(kept)} lines, but the checkpoint covers {lines}; "
+                     "restore the file, or --overwrite the run.")
+    write_bytes(path, b"".join(kept))
+    self._files[name] = path.open("a")
+
+  def append(self, name, entry):
+    """Adds a line to a .jsonl file opened with `cut`, and flushes it."""
+    if self._writes:
+      self._files[name].write(json.dumps(entry, allow_nan=False) + "\n")
+      self._files[name].flush()
+
+  def sync(self):
+    """Makes sure that all lines are on disk."""
+    for file in self._files.values():
+      os.fsync(file.fileno())
+
+  def write_summary(self, summary):
+    """Writes summary.json, whole or not at all."""
+    if self._writes:
+      write_json(self.path / "summary.json", summary)
+
+  def close(self):
+    """Closes files and releases the folder."""
+    for file in self._files.values():
+      file.close()
+    if self._lock is not None:
+      self._lock.release()
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *unused):
+    self.close()
+
+
+class TensorBoard:
+  """Scalars of both .jsonl files, at t and at the running epoch number."""
+
+  def __init__(self, folder, t, epoch):
+    """Writes below `folder`, dropping what is later than `t` and `epoch`."""
+    from tensorboardX import SummaryWriter
+    self._stream = SummaryWriter(str(folder / "stream"), purge_step=t + 1)
+    self._train = SummaryWriter(str(folder / "train"), purge_step=epoch + 1)
+    self._epoch = epoch
+
+  def stream(self, entry):
+    """A line of metrics.jsonl."""
+    self._write(self._stream, entry, entry["t"])
+
+  def train(self, entry):
+    """A line of train.jsonl."""
+    self._epoch += 1
+    self._write(self._train, entry, self._epoch)
+
+  def close(self):
+    self._stream.close()
+    self._train.close()
+
+  def _write(self, writer, entry, step):
+    for key, value in entry.items():
+      if isinstance(value, (int, float)) and not isinstance(value, bool):
+        writer.add_scalar(key, value, step)
+
+
+class Progress:
+  """A bar over the training samples of the stream; silent without a terminal."""
+
+  def __init__(self, enabled, total, done):
+    """`total` samples at most, `done` of them in an earlier session."""
+    from tqdm.auto import tqdm
+    self._bar = tqdm(
+        total=total, initial=done, unit=" samples", unit_scale=True, dynamic_ncols=True, mininterval=0.2,
+        disable=not (enabled and (sys.stderr.isatty() or "ipykernel" in sys.modules)), leave=False,
+        bar_format="{desc} {percentage:3.0f}%|{bar}| {rate_fmt}, {remaining} left")
+    self._val_error = math.nan
+
+  def update(self, samples, stage, num_stages, epoch, epochs, val_error=None):
+    """Moves on by some samples; `val_error` once an epoch has ended."""
+    self._val_error = self._val_error if val_error is None else val_error
+    shown = "" if math.isnan(self._val_error) else f" val error {self._val_error:.4f}"
+    self._bar.set_description_str(f"stage {stage + 1}/{num_stages} epoch {epoch}/{epochs}{shown}", refresh=False)
+    self._bar.update(samples)
+
+  def close(self):
+    self._bar.close()
+
+
+def read_json(path):
+  """The contents of a JSON file, or None if there is none.
+
+  Raises:
+    BadInput: it is not JSON.
+  """
+  try:
+    return json.loads(pathlib.Path(path).read_text())
+  except FileNotFoundError:
+    return None
+  except (OSError, ValueError) as error:
+    raise BadInput(f"{path} cannot be read as JSON: {error}.") from error
+
+
+def read_lines(path):
+  """The entries of a .jsonl file."""
+  with open(path) as file:
+    return [json.loads(line) for line in file]
+
+
+def write_json(path, tree):
+  """Writes JSON, whole or not at all."""
+  write_bytes(path, (json.dumps(tree, indent=2, allow_nan=False) + "\n").encode())
+
+
+def write_bytes(path, data):
+  """Replaces a file's contents, whole or not at all."""
+  temporary = path.with_name(f".{path.name}.tmp")
+  with open(temporary, "wb") as file:
+    file.write(data)
+    file.flush()
+    os.fsync(file.fileno())
+  temporary.replace(path)
