@@ -8,12 +8,14 @@
 """
 import importlib
 
+from alma_jax.version import __version__
+
 _EXPORTS = {
     "run": "experiment", "load_run": "results", "Run": "results", "base_config": "config:base",
-    "BadInput": "errors", "Diverged": "errors",
+    "BadInput": "errors", "Diverged": "errors", "Stopped": "errors",
 }
-__all__ = list(_EXPORTS)
-__version__ = "0.1.0"
+__all__ = ["__version__", *_EXPORTS]
+
 
 
 def __getattr__(name):  # imports jax only when something is used

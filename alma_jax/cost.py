@@ -8,6 +8,7 @@ import functools
 import math
 
 import jax
+import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 
@@ -67,7 +68,7 @@ def _walk(jaxpr):
     elif name == "cond":
       total += max(_walk(branch.jaxpr) for branch in eqn.params["branches"])
     else:
-      total += sum(_walk(sub) for sub in jax.core.jaxprs_in_params(eqn.params))
+      total += sum(_walk(sub) for sub in jax.extend.core.jaxprs_in_params(eqn.params))
   return total
 
 

@@ -43,6 +43,7 @@ def run(config, workdir=None, *, data=None, overwrite=False, should_stop=None):
     sharding.barrier("the run folder is claimed")
     if writers.read_json(path / "summary.json") is None:
       _Runner(setting, folder, should_stop or (lambda: False)).run()
+      sharding.barrier("the run is complete")
     else:
       say(f"{path} is complete.")
   return results.load_run(path)
@@ -163,7 +164,7 @@ class _Runner:
 
   def _pace(self, rows, seconds):
     aim = rows * _TARGET_SECONDS / max(seconds, 1e-4)
-    self._rows = int(np.clip(aim, 1, min(2 * self._rows, fit.ROWS)))
+    self._rows = sharding.agree(int(np.clip(aim, 1, min(2 * self._rows, fit.ROWS))))
 
   def _untrained_error(self):
     if self._lines or self._config.stream.untrained_error == "chance":
@@ -173,8 +174,8 @@ class _Runner:
   # ------------------------------------------------------- saving and resuming
 
   def _is_due(self):
-    stop = sharding.agree(self._should_stop())
-    return stop or sharding.agree(time.monotonic() - self._saved >= self._config.checkpoint.seconds)
+    due = time.monotonic() - self._saved >= self._config.checkpoint.seconds
+    return sharding.agree(self._should_stop() or due)
 
   def _save(self, fitting=None, permanent=False):
     """Saves the run as it stands; raises Stopped if it should stop."""

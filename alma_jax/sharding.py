@@ -109,11 +109,11 @@ def is_main():
   return jax.process_index() == 0
 
 
-def agree(flag):
-  """Process 0's view of a host-side yes or no, in every process."""
+def agree(number):
+  """Process 0's view of a number that may differ between processes, in all of them."""
   if jax.process_count() == 1:
-    return bool(flag)
-  return bool(multihost_utils.broadcast_one_to_all(np.asarray(flag)))
+    return number
+  return type(number)(multihost_utils.broadcast_one_to_all(np.asarray(number)))
 
 
 def barrier(name):

@@ -275,8 +275,9 @@ def _keys(spec, data):
 def _advance_stepwise(spec, fit, rows, val, pool):
   """`_advance` with the loops on the host, for networks that loops slow down."""
   carry, ended = fit.carry, []
+  done = bool(spec.train.patience) and bool(sharding.fetch(carry.done))
   place = functools.partial(sharding.put, mesh=spec.mesh)
-  for r in range(len(rows.count)):
+  for r in range(0 if done else len(rows.count)):
     row = place(Rows(*(field[r:r + 1] for field in rows)), spec=_ROWS_SPEC)
     carry = _step(spec, carry, fit.keys, row, pool)
     if rows.ends[r]:
@@ -287,13 +288,14 @@ def _advance_stepwise(spec, fit, rows, val, pool):
         sums = _validate(spec, carry.members.now, sums, part, pool)
       carry, train = _select(spec, carry, sums, place(val, spec=_VAL_SPEC))
       ended.append((train, sums))
-      if spec.train.patience and bool(sharding.fetch(carry.done)):
+      done = bool(spec.train.patience) and bool(sharding.fetch(carry.done))
+      if done:
         break
   if not ended:
-    return carry, Records(np.int32(0), carry.done, _zero_sums(spec), _zero_sums(spec))
+    return carry, Records(np.int32(0), done, _zero_sums(spec), _zero_sums(spec))
   ended = sharding.fetch(ended)
   train, sums = (jax.tree.map(lambda *s: np.stack(s), *side) for side in zip(*ended))
-  return carry, Records(np.int32(len(ended)), carry.done, train, sums)
+  return carry, Records(np.int32(len(ended)), done, train, sums)
 
 
 def _zero_sums(spec):

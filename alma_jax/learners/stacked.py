@@ -43,7 +43,8 @@ def make(context, network, num_members, combine, *, init_from_scratch=False, gro
       stepwise=models.loops_are_slow(network))
 
   def fresh(stage):
-    return _init_members(spec, keys.member_keys(c.seed, stage, keys.INIT, num_members), example)
+    raw_keys = keys.member_keys(c.seed, stage, keys.INIT, num_members)
+    return sharding.put(_init(network, raw_keys, example), mesh, P(sharding.MEMBER))
 
   def grow_at(state, data):
     if data.stage == 0:
@@ -68,7 +69,8 @@ def make(context, network, num_members, combine, *, init_from_scratch=False, gro
     num = len(blocks(state))
     return Cost(one * num, macs, flops, macs * num)
 
-  live_shapes = jax.eval_shape(lambda: fresh(0))
+  raw_keys = jax.ShapeDtypeStruct((num_members, 2), jnp.uint32)
+  live_shapes = jax.eval_shape(functools.partial(_init, network), raw_keys, example)
 
   def restore(spec_json, live, frozen):
     return LearnerState(spec_json, sharding.put(live, mesh, P(sharding.MEMBER)),
@@ -92,11 +94,6 @@ def make(context, network, num_members, combine, *, init_from_scratch=False, gro
       restore_fit=lambda carry, cursor, data: fit.restore(spec, carry, cursor, data),
       num_rows=lambda data: fit.num_rows(spec, data),
       mesh=mesh)
-
-
-def _init_members(spec, raw_keys, example):
-  """Fresh members [M, ...] on the mesh."""
-  return sharding.put(_init(spec.network, raw_keys, example), spec.mesh, P(sharding.MEMBER))
 
 
 @functools.partial(jax.jit, static_argnames="network")

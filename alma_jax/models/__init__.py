@@ -44,8 +44,8 @@ class Mixture:
   combine: str  # mean, sum
 
   def init(self, key, x):
-    # Component i starts as member i of an ensemble would.
-    keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(self.size))
+    # The first component starts as the network alone would.
+    keys = jnp.stack([key, *(jax.random.fold_in(key, i) for i in range(1, self.size))])
     return jax.vmap(self.network.init, in_axes=(0, None))(keys, x)
 
   def apply(self, variables, x, mask, train):

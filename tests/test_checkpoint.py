@@ -1,0 +1,129 @@
+"""Checkpoints: what is saved comes back, and damage is noticed."""
+import pathlib
+import warnings
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from alma_jax import checkpoint
+from alma_jax.errors import BadInput
+
+TREES = {"live": {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "n": np.int32(3)}}
+
+
+def frozen(i):
+  return {"w": np.full(4, i, np.float32)}
+
+
+def fill(path, steps, keep=2, **options):
+  saver = checkpoint.Checkpoints(path, keep)
+  for step in range(steps):
+    saver.save({"stage": step}, TREES, tuple(map(frozen, range(step))), **options)
+  saver.finish()
+
+
+def steps_in(path):
+  return sorted(int(p.name) for p in pathlib.Path(path).iterdir() if p.name.isdigit())
+
+
+def flip_a_bit(folder):
+  """In the largest file of array data."""
+  files = [p for p in folder.rglob("*") if p.is_file() and "/d/" in str(p)]
+  target = max(files, key=lambda p: p.stat().st_size)
+  data = bytearray(target.read_bytes())
+  data[len(data) // 2] ^= 1
+  target.write_bytes(bytes(data))
+
+
+def test_round_trip(tmp_path):
+  fill(tmp_path, 3)
+  opened = checkpoint.Checkpoints(tmp_path, 2).newest()
+  assert opened.meta["stage"] == 2
+  tree = opened.tree("live", TREES["live"])
+  np.testing.assert_array_equal(tree["w"], TREES["live"]["w"])
+  assert tree["n"].dtype == np.int32
+  assert tree["n"] == 3
+  assert [block["w"][0] for block in opened.frozen((frozen(0), frozen(1)))] == [0, 1]
+  assert opened.has("live")
+  assert not opened.has("fit")
+
+
+def test_the_newest_are_kept_and_the_permanent(tmp_path):
+  saver = checkpoint.Checkpoints(tmp_path, 2)
+  for step in range(6):
+    saver.save({"stage": step}, TREES, (), permanent=step == 1)
+  saver.finish()
+  assert steps_in(tmp_path) == [2, 5, 6]
+  saver = checkpoint.Checkpoints(tmp_path, 1)  # a later session knows them too
+  saver.save({"stage": 6}, TREES, ())
+  saver.finish()
+  assert steps_in(tmp_path) == [2, 7]
+
+
+def test_frozen_members_are_written_once(tmp_path):
+  fill(tmp_path, 3)
+  written = {p: p.stat().st_mtime_ns for p in (tmp_path / "frozen").rglob("*") if p.is_file()}
+  saver = checkpoint.Checkpoints(tmp_path, 2)
+  saver.save({"stage": 9}, TREES, (frozen(0), frozen(1)))
+  saver.finish()
+  assert written == {p: p.stat().st_mtime_ns for p in (tmp_path / "frozen").rglob("*") if p.is_file()}
+
+
+def test_a_flipped_bit_is_noticed_and_the_one_before_is_taken(tmp_path):
+  fill(tmp_path, 3)
+  flip_a_bit(tmp_path / "3")
+  with pytest.warns(UserWarning, match="checkpoint 3 of .* is damaged .* falling back"):
+    assert checkpoint.Checkpoints(tmp_path, 2).newest().meta["stage"] == 1
+
+
+@pytest.mark.parametrize("what", ["meta", "arrays"])
+def test_missing_parts_are_noticed(tmp_path, what):
+  fill(tmp_path, 3)
+  for path in sorted((tmp_path / "3" / what).rglob("*"), reverse=True):
+    path.unlink() if path.is_file() else path.rmdir()
+  with pytest.warns(UserWarning, match="falling back"):
+    assert checkpoint.Checkpoints(tmp_path, 2).newest().meta["stage"] == 1
+
+
+def test_a_damaged_frozen_member_is_noticed(tmp_path):
+  fill(tmp_path, 3)
+  (tmp_path / "frozen" / "00001" / "sha256.json").write_text("{}")  # of checkpoint 3 only
+  with pytest.warns(UserWarning, match="checksums of frozen member 1"):
+    assert checkpoint.Checkpoints(tmp_path, 2).newest().meta["stage"] == 1
+
+
+def test_all_damaged_is_an_error_that_changes_nothing(tmp_path):
+  fill(tmp_path, 3)
+  for step in steps_in(tmp_path):
+    flip_a_bit(tmp_path / str(step))
+  before = sorted(p for p in tmp_path.rglob("*"))
+  with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    with pytest.raises(BadInput, match=r"all checkpoints in .* are damaged \(2 tried\)"):
+      checkpoint.Checkpoints(tmp_path, 2).newest()
+  assert sorted(p for p in tmp_path.rglob("*")) == before
+
+
+def test_steps_go_on_above_a_damaged_one(tmp_path):
+  fill(tmp_path, 3)
+  flip_a_bit(tmp_path / "3")
+  saver = checkpoint.Checkpoints(tmp_path, 2)
+  with pytest.warns(UserWarning, match="falling back"):
+    saver.newest()
+  saver.save({"stage": 7}, TREES, ())
+  saver.finish()
+  assert checkpoint.Checkpoints(tmp_path, 2).newest().meta["stage"] == 7
+
+
+def test_nothing_saved_is_nothing_restored(tmp_path):
+  assert checkpoint.Checkpoints(tmp_path, 2).newest() is None
+
+
+def test_a_leaf_without_place_or_source_is_an_error(tmp_path):
+  fill(tmp_path, 1)
+  opened = checkpoint.Checkpoints(tmp_path, 2).newest()
+  with pytest.raises(ValueError, match="have no place or no source"):
+    opened.tree("live", {"w": jnp.zeros((2, 3)), "other": jnp.zeros(())})
+  with pytest.raises(ValueError, match="has shape"):
+    opened.tree("live", {"w": jnp.zeros((3, 2)), "n": np.int32(0)})

@@ -1,0 +1,129 @@
+"""Meshes: the same step and evaluation on any number of devices, runs on each."""
+import pathlib
+import socket
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import blobs, small_config
+
+import alma_jax
+from alma_jax import config as configs
+from alma_jax import environment, sharding
+from alma_jax.errors import BadInput
+from alma_jax.learners import fit
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+def test_meshes():
+  shapes = {(m, d): dict(sharding.make_mesh(m, d).shape) for m in (1, 4, 5) for d in (1, 2, 4, 8)}
+  assert shapes[1, 8] == {"member": 1, "data": 8}
+  assert shapes[4, 2] == {"member": 2, "data": 1}
+  assert shapes[4, 8] == {"member": 4, "data": 2}
+  assert shapes[5, 4] == {"member": 1, "data": 4}
+  with pytest.raises(BadInput, match="devices=9, but there are 8"):
+    sharding.make_mesh(1, 9)
+
+
+def one_step(model, members, devices, shape):
+  """Parameters, statistics, optimiser state after a step on a partial batch, and an evaluation."""
+  config = small_config("ens", learner__num_members=members, devices=devices, model__name=model,
+                        model__width=3, train__batch_size=24, train__optimizer="sgd", train__learning_rate=1.0,
+                        train__epochs=1, stream__num_megabatches=2, stream__waiting_time=1,
+                        train__augment=model == "vgg")
+  # 21 training examples: a batch of 24 is padded, unevenly over 4 and 8 devices.
+  x, y = blobs(48, shape)
+  setting = environment.prepare(configs.parse(config), (x, y, *blobs(30, shape, seed=1)))
+  learner, data = setting.learner, environment.Stages(setting)[0]
+  data = data._replace(train=data.train[:21])
+  state = learner.init()
+  fitting = learner.begin(state, data)
+  fitting, records = learner.advance(fitting, data, 1)
+  sums = jax.device_get(records)
+  joined = environment.Examiner(setting)
+  contribution = learner.contribution(state, 0, joined._pool)
+  member = fitting.carry.members
+  return jax.device_get((member.now, member.opt, member.best_right)), (sums.train, sums.val), contribution
+
+
+@pytest.mark.parametrize(("model", "shape", "members"), [
+    ("mlp", (6, 6), 4), ("mlp", (6, 6), 5), ("vgg", (32, 32, 3), 2), ("vgg", (32, 32, 3), 5)])
+def test_a_step_and_an_evaluation_agree_on_all_device_counts(model, shape, members):
+  expected = one_step(model, members, 1, shape)
+  for devices in (2, 4, 8):
+    found = one_step(model, members, devices, shape)
+    # SGD at rate 1: the parameters' change is the gradient.
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5, rtol=1e-5), expected, found)
+
+
+def test_members_lie_on_their_devices():
+  setting = environment.prepare(configs.parse(small_config("ens", learner__num_members=4, devices=4)),
+                                (*blobs(240), *blobs(60)))
+  kernel = setting.learner.init().live.params["hidden0"]["kernel"]
+  assert {shard.data.shape[0] for shard in kernel.addressable_shards} == {1}
+  assert len({shard.device for shard in kernel.addressable_shards}) == 4
+
+
+@pytest.mark.parametrize("devices", [1, 2, 4, 8])
+@pytest.mark.parametrize("learner", ["sm", "ens", "umix", "gens"])
+def test_a_run_works_on_any_number_of_devices(tmp_path, arrays, learner, devices):
+  run = alma_jax.run(small_config(learner, devices=devices, train__epochs=12, model__width=16), tmp_path, data=arrays)
+  assert len(run.metrics["t"]) == 4
+  assert run.summary["final_error"] < 0.5
+
+
+def test_a_run_goes_on_with_another_number_of_devices(tmp_path, arrays):
+  stops = iter([False] * 3 + [True] * 9)
+  with pytest.raises(alma_jax.Stopped):
+    alma_jax.run(small_config("ens", devices=4), tmp_path, data=arrays, should_stop=lambda: next(stops))
+  run = alma_jax.run(small_config("ens", devices=2), tmp_path, data=arrays)
+  assert run.metrics["t"].tolist() == [1, 2, 3, 4]
+
+
+def test_collectives_inside_a_gradient_add_up():
+  """The gradient of a psum inside shard_map is that of the whole batch's loss."""
+  mesh = sharding.make_mesh(1, 4)
+  x = jnp.arange(8.0)
+
+  def local(w, x):
+    def loss(w):
+      mean = sharding.psum(jnp.sum(w * x), sharding.DATA) / 8
+      return jnp.sum((w * x - mean) ** 2)
+    return sharding.psum(jax.grad(loss)(w), sharding.DATA)
+
+  spec = jax.sharding.PartitionSpec
+  found = jax.shard_map(local, mesh=mesh, in_specs=(spec(), spec(sharding.DATA)), out_specs=spec(),
+                        check_vma=False)(jnp.float32(2.0), x)
+  np.testing.assert_allclose(found, jax.grad(lambda w: jnp.sum((w * x - (w * x).mean()) ** 2))(2.0), rtol=1e-6)
+
+
+def test_two_processes_run_one_stream_together(tmp_path):
+  with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    port = free.getsockname()[1]
+  command = [sys.executable, "-m", "alma_jax.main", f"--config={ROOT}/configs/digits.py:ens",
+             "--config.train.epochs=3", "--config.learner.num_members=3", "--config.model.width=8"]
+  together = [subprocess.Popen([*command, f"--workdir={tmp_path}/two", f"--coordinator=127.0.0.1:{port}",
+                                "--num_processes=2", f"--process_id={i}"], cwd=ROOT, stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, text=True) for i in range(2)]
+  outputs = [process.communicate(timeout=300)[0] for process in together]
+  assert [process.returncode for process in together] == [0, 0], "\n".join(outputs)
+  assert "in 2 processes" in outputs[0]
+  two = alma_jax.load_run(tmp_path / "two")
+  assert two.metrics["t"].tolist() == list(range(1, 21))
+  subprocess.run([*command, f"--workdir={tmp_path}/one", "--config.devices=2"], cwd=ROOT, check=True, capture_output=True)
+  one = alma_jax.load_run(tmp_path / "one")
+  np.testing.assert_allclose(two.metrics["error"], one.metrics["error"], atol=0.01)
+  assert two.predict(np.zeros((2, 8, 8), np.uint8)).shape == (2, 10)
+
+
+def test_rows_of_a_dispatch_are_padded_to_the_data_axis():
+  config = small_config("sm", devices=8, train__batch_size=30)
+  setting = environment.prepare(configs.parse(config), (*blobs(240), *blobs(60)))
+  assert setting.learner.mesh.shape["data"] == 8
+  spec = fit.FitSpec(None, None, setting.config.train, 1, 1, setting.learner.mesh, False)
+  assert (spec.padded_batch, spec.val_batch) == (32, 512)

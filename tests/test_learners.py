@@ -1,0 +1,230 @@
+"""Training and the four learners: properties of ALGORITHMS §1 and §2."""
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from conftest import blobs, small_config
+
+from alma_jax import config as configs
+from alma_jax import environment
+from alma_jax.learners import fit, stacked
+
+
+def setting_of(learner="sm", data=None, **changes):
+  return environment.prepare(configs.parse(small_config(learner, **changes)), data or (*blobs(240), *blobs(60, seed=1)))
+
+
+def train_stage(setting, state, stage, rows=fit.ROWS):
+  """One stage; returns (state, report, entries per epoch)."""
+  learner, data = setting.learner, environment.Stages(setting)[stage]
+  state, _ = learner.grow(state, data)
+  fitting, epochs, done = learner.begin(state, data), [], False
+  while fitting.cursor < learner.num_rows(data) and not done:
+    fitting, records = learner.advance(fitting, data, rows)
+    more, done = learner.read(records, data)
+    epochs += more
+  state, report = learner.finish(state, fitting, data)
+  return state, report, epochs
+
+
+def train(setting, stages=2, rows=fit.ROWS):
+  state, log = setting.learner.init(), []
+  for stage in range(stages):
+    state, report, epochs = train_stage(setting, state, stage, rows)
+    log.append((report, epochs))
+  return state, log
+
+
+def arrays_equal(a, b):
+  return all(jax.tree.leaves(jax.tree.map(lambda x, y: np.array_equal(x, y), a, b)))
+
+
+def assert_close(a, b, tolerance):
+  jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=tolerance, rtol=tolerance), a, b)
+
+
+@pytest.mark.parametrize("learner", ["sm", "ens"])
+def test_cutting_a_stage_into_dispatches_changes_no_bit(learner):
+  setting = setting_of(learner, train__epochs=5)
+  whole, log = train(setting)
+  for rows in (1, 2, 5):  # an epoch has 2 steps
+    again, other = train(setting, rows=rows)
+    assert arrays_equal(whole, again)
+    assert arrays_equal([epochs for _, epochs in log], [epochs for _, epochs in other])
+
+
+@pytest.mark.parametrize("patience", [0, 2])
+def test_one_dispatch_per_step_is_the_same_training(monkeypatch, patience):
+  changes = dict(train__epochs=6, train__patience=patience, train__learning_rate=0.5)
+  looped, log = train(setting_of("ens", **changes))
+  monkeypatch.setattr(stacked.models, "loops_are_slow", lambda network: True)
+  stepwise, other = train(setting_of("ens", **changes))
+  # Other programs, other roundings: a few ulps grow over 2 x 6 epochs.
+  assert_close(looped.live.params, stepwise.live.params, 1e-4)
+  assert [report.epochs for report, _ in log] == [report.epochs for report, _ in other]
+  assert_close([epochs for _, epochs in log], [epochs for _, epochs in other], 1e-4)
+
+
+def test_members_of_an_ensemble_are_separate_runs():
+  """Member i of a stack of three is trained as member i alone would be."""
+  setting = setting_of("ens", learner__num_members=3, train__epochs=3)
+  together, _ = train(setting)
+  for size in (1, 2):
+    fewer, _ = train(setting_of("ens", learner__num_members=size, train__epochs=3))
+    first = jax.tree.map(lambda leaf, size=size: leaf[:size], together.live)
+    assert_close(first.params, fewer.live.params, 1e-5)
+
+
+def test_one_member_of_anything_is_a_single_model():
+  results = []
+  for learner, changes in (("sm", {}), ("ens", {"learner__num_members": 1}), ("umix", {"learner__num_members": 1})):
+    state, _ = train(setting_of(learner, train__patience=0, train__patience_delta=0.0, **changes))
+    results.append([leaf.reshape(-1) for leaf in jax.tree.leaves(state.live.params)])
+  assert_close(results[0], results[1], 1e-6)
+  assert_close(results[0], results[2], 1e-5)
+
+
+def test_patience_stops_that_many_epochs_after_the_best():
+  # A learning rate of nearly 0 changes no prediction: the first epoch stays the best.
+  for patience in (1, 3):
+    _, log = train(setting_of(train__epochs=20, train__learning_rate=1e-9, train__patience=patience))
+    assert [report.epochs for report, _ in log] == [1 + patience] * 2
+    assert [len(epochs) for _, epochs in log] == [1 + patience] * 2
+    assert log[0][0].samples == (1 + patience) * 108  # 2 mega-batches of 60, 6 each for validation
+
+
+def selected_by_hand(errors, delta, patience):
+  """(index of the selected epoch, epochs run), as §1 tells it."""
+  best, chosen, since = None, 0, 0
+  for i, error in enumerate(errors):
+    accuracy = 1 - error
+    if best is None or accuracy > best + delta + 1e-9:
+      best, chosen, since = accuracy, i, 0
+    else:
+      since += 1
+    if patience and since == patience:
+      return chosen, i + 1
+  return chosen, len(errors)
+
+
+@pytest.mark.parametrize(("delta", "patience"), [(0.0, 0), (0.0, 3), (0.1, 0), (0.1, 4)])
+def test_selection_follows_the_validation_errors(delta, patience):
+  x, y = blobs(240, seed=5)
+  noisy = np.where(np.random.default_rng(0).random(240) < 0.4, (y + 1) % 3, y)
+  setting = setting_of(data=(x, noisy, *blobs(60, seed=1)), train__epochs=30, train__learning_rate=0.3,
+                       train__patience=patience, train__patience_delta=delta)
+  state, report, epochs = train_stage(setting, setting.learner.init(), 0)
+  full = setting_of(data=(x, noisy, *blobs(60, seed=1)), train__epochs=30, train__learning_rate=0.3,
+                    train__patience=0, train__patience_delta=delta)
+  errors = [float(e["val_error"][0]) for e in train_stage(full, full.learner.init(), 0)[2]]
+  assert len(set(errors)) > 3  # there is something to select
+  chosen, run = selected_by_hand(errors, delta, patience)
+  assert (report.epochs, len(epochs)) == (run, run)
+  assert report.val_error == pytest.approx(errors[chosen], abs=1e-6)
+  # And what was selected is what was stored: it has that error on the validation data.
+  stage = setting.stream.stage(0)
+  pool = environment.make_pool(x[stage.val][..., None], noisy[stage.val], setting.mean, setting.std, setting.learner.mesh)
+  classes, _ = setting.learner.resolve(state, setting.learner.contribution(state, 0, pool))
+  assert np.mean(classes != noisy[stage.val]) == pytest.approx(errors[chosen], abs=1e-6)
+
+
+def test_members_are_selected_one_by_one():
+  x, y = blobs(240, seed=5)
+  noisy = np.where(np.random.default_rng(0).random(240) < 0.4, (y + 1) % 3, y)
+  setting = setting_of("ens", data=(x, noisy, *blobs(60, seed=1)), train__epochs=20, learner__num_members=4)
+  _, report, epochs = train_stage(setting, setting.learner.init(), 0)
+  best = np.min([e["val_error"] for e in epochs], axis=0)
+  first = [int(np.argmin([e["val_error"][m] for e in epochs])) for m in range(4)]
+  assert len(set(first)) > 1  # they differ in which epoch is best
+  assert report.val_error == pytest.approx(best.mean(), abs=1e-6)
+
+
+def test_every_example_is_seen_once_an_epoch():
+  setting = setting_of("ens", learner__num_members=2)
+  data = environment.Stages(setting)[0]
+  steps = -(-len(data.train) // 64)
+  spec = dataclasses.make_dataclass("Spec", ["train", "num_members", "padded_batch"])(setting.config.train, 2, 64)
+  rows = fit._rows(spec, data, 0, 2 * steps, 2 * steps)
+  assert rows.count.tolist() == [64, 108 - 64] * 2  # the partial batch is kept
+  assert rows.ends.tolist() == [False, True] * 2
+  orders = []
+  for epoch in range(2):
+    for member in range(2):
+      seen = np.concatenate([rows.index[r, member, :rows.count[r]] for r in (2 * epoch, 2 * epoch + 1)])
+      assert sorted(seen) == sorted(data.train)
+      orders.append(tuple(seen))
+  assert len(set(orders)) == 4  # own order in every epoch and member
+
+
+def test_scratch_starts_afresh_and_continuing_does_not():
+  continued, _ = train(setting_of(train__learning_rate=1e-9))
+  scratch, _ = train(setting_of(train__learning_rate=1e-9, learner__init_from_scratch=True))
+  start = setting_of().learner.init()
+  assert_close(continued.live.params, start.live.params, 1e-6)
+  assert np.abs(scratch.live.params["hidden0"]["kernel"] - start.live.params["hidden0"]["kernel"]).max() > 0.01
+
+
+def test_umix_sum_and_mean_predict_the_same_class():
+  mean, total = setting_of("umix"), setting_of("umix", learner__combine="sum")
+  state = mean.learner.init()
+  x, y = blobs(50)
+  pool = environment.make_pool(x[..., None], y, mean.mean, mean.std, mean.learner.mesh)
+  a, b = (s.learner.contribution(state, 0, pool)["sum"] for s in (mean, total))
+  np.testing.assert_allclose(5 * a, b, rtol=1e-5)
+  np.testing.assert_array_equal(a.argmax(-1), b.argmax(-1))
+
+
+def test_copying_gens_is_a_series_of_sm_checkpoints():
+  sm, gens = setting_of("sm"), setting_of("gens")
+  single, grown = sm.learner.init(), gens.learner.init()
+  for stage in range(2):
+    single, sm_report, _ = train_stage(sm, single, stage)
+    before = jax.device_get(grown.frozen), jax.device_get(grown.live)
+    grown, gens_report, _ = train_stage(gens, grown, stage)
+    assert arrays_equal(single.live, grown.live)
+    assert sm_report == gens_report
+    if stage:
+      assert arrays_equal(grown.frozen, (before[1],))  # what was live is frozen, bit for bit
+  assert sm.learner.cost(single).fwd_macs == gens.learner.cost(grown).fwd_macs  # Comp counts the new member only
+  assert gens.learner.cost(grown).num_params == 2 * sm.learner.cost(single).num_params
+
+
+def test_scratch_gens_members_start_apart():
+  setting = setting_of("gens", learner__init="scratch", learner__members_per_stage=2, train__learning_rate=1e-9)
+  state, _ = train(setting)
+  kernels = [leaf for block in (*state.frozen, state.live) for leaf in np.asarray(block.params["hidden0"]["kernel"])]
+  assert len(kernels) == 4
+  assert all(np.abs(a - b).max() > 0.01 for i, a in enumerate(kernels) for b in kernels[:i])
+
+
+def test_the_examiner_asks_final_members_once():
+  setting = setting_of("gens")
+  examiner, state, asked = environment.Examiner(setting), setting.learner.init(), []
+  real = setting.learner.contribution
+  spy = setting.learner._replace(contribution=lambda s, block, pool: asked.append(block) or real(s, block, pool))
+  examiner._learner = spy
+  errors = []
+  for stage in range(2):
+    state, _, _ = train_stage(setting, state, stage)
+    errors.append(examiner.examine(state))
+  assert asked == [0, 1]
+  assert environment.Examiner(setting).examine(state) == errors[-1]  # cached or not, the same
+
+
+@pytest.mark.parametrize("combine", ["probabilities", "logits", "vote"])
+def test_an_ensemble_predicts_as_its_members_together(combine):
+  setting = setting_of("ens", learner__combine=combine, learner__num_members=3)
+  state = setting.learner.init()
+  x, y = blobs(40)
+  pool = environment.make_pool(x[..., None], y, setting.mean, setting.std, setting.learner.mesh)
+  together = setting.learner.contribution(state, 0, pool)
+  single = setting_of("sm")
+  logits = np.stack([single.learner.contribution(state._replace(live=jax.tree.map(lambda leaf: leaf[m:m + 1], state.live)),
+                                                 0, pool)["sum"] for m in range(3)])
+  probabilities = np.asarray(jax.nn.softmax(logits))
+  expected = {"probabilities": probabilities.sum(0), "logits": logits.sum(0),
+              "vote": np.eye(3)[logits.argmax(-1)].sum(0)}[combine]
+  np.testing.assert_allclose(together["sum"], expected, atol=1e-5)
+  if combine == "vote":
+    np.testing.assert_allclose(together["top"], probabilities.max(0), atol=1e-6)

@@ -1,0 +1,109 @@
+"""Networks: counts of ALGORITHMS §7, initialisation, masking."""
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from alma_jax import config as configs
+from alma_jax import cost, models
+from alma_jax.errors import BadInput
+from alma_jax.models import layers
+
+
+def build(name, width, shape, classes=10, precision="float32", axis=None):
+  return models.build(configs.Model(name, width), classes, shape, precision, axis)
+
+
+def variables(network, shape, seed=0):
+  return jax.jit(network.init)(jax.random.key(seed), jnp.zeros((1, *shape)))
+
+
+def num_params(network, shape):
+  return models.count_params(jax.eval_shape(network.init, jax.random.key(0), jnp.zeros((1, *shape))).params)
+
+
+@pytest.mark.parametrize(("width", "params"), [(4, 3210), (8, 6442), (32, 26506), (64, 55050)])
+def test_mlp_counts(width, params):
+  network = build("mlp", width, (28, 28, 1))
+  assert num_params(network, (28, 28, 1)) == params
+  # h²+(D+K)h
+  assert cost.forward_macs(network, (1, 28, 28, 1)) == width**2 + (784 + 10) * width
+
+
+@pytest.mark.parametrize(("width", "params"), [(4, 2510), (8, 9330), (16, 35930), (32, 140970), (64, 558410)])
+def test_vgg_counts(width, params):
+  network = build("vgg", width, (32, 32, 3))
+  assert num_params(network, (32, 32, 3)) == params == 135 * width**2 + 85 * width + 10
+  assert cost.forward_macs(network, (1, 32, 32, 3)) == 16848 * width**2 + (27648 + 10) * width
+
+
+def test_mixture_counts_are_those_of_its_parts():
+  network = build("mlp", 8, (5,))
+  mixture = models.Mixture(network, 3, "mean")
+  assert num_params(mixture, (5,)) == 3 * num_params(network, (5,))
+  assert cost.forward_macs(mixture, (1, 5)) == 3 * cost.forward_macs(network, (1, 5))
+
+
+def test_initialisation_is_uniform_within_one_over_root_fan_in():
+  params = variables(build("vgg", 64, (32, 32, 3)), (32, 32, 3)).params
+  for name, fan_in in (("block0_0_conv", 27), ("block4_3_conv", 9 * 64), ("output", 64)):
+    for leaf in ("kernel", "bias"):
+      scaled = np.abs(params[name][leaf]) * np.sqrt(fan_in)
+      assert scaled.max() <= 1 + 1e-6
+      if scaled.size > 30_000:  # the mean of |U(±1)| is 1/2, its deviation 0.29/sqrt(n)
+        assert abs(scaled.mean() - 0.5) < 0.01
+        assert scaled.max() > 0.99
+  np.testing.assert_array_equal(params["block0_0_bn"]["scale"], 1)
+  np.testing.assert_array_equal(params["block0_0_bn"]["bias"], 0)
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_padding_changes_neither_logits_nor_statistics(train):
+  network = build("vgg", 4, (32, 32, 3))
+  state = variables(network, (32, 32, 3))
+  x = jax.random.normal(jax.random.key(1), (5, 32, 32, 3))
+  padded = jnp.concatenate([x, 100 * jnp.ones((3, 32, 32, 3))])
+  apply = jax.jit(network.apply, static_argnums=3)
+  logits, stats = apply(state, x, jnp.ones(5, bool), train)
+  padded_logits, padded_stats = apply(state, padded, jnp.arange(8) < 5, train)
+  # At 1x1 resolution a batch of 5 has little variance to divide by: 1e-4.
+  np.testing.assert_allclose(padded_logits[:5], logits, atol=1e-4)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), padded_stats, stats)
+
+
+def test_batch_norm_by_hand():
+  layer = layers.BatchNorm(None)
+  x = jnp.array([1.0, 3.0, 50.0]).reshape(3, 1, 1, 1)
+  mask = jnp.array([True, True, False])
+  state = layer.init(jax.random.key(0), x, mask, True)
+  y, new = layer.apply(state, x, mask, True, mutable=["batch_stats"])
+  # Mean 2, biased variance 1.
+  np.testing.assert_allclose(y.ravel()[:2], np.array([-1, 1]) / np.sqrt(1 + 1e-5), rtol=1e-6)
+  np.testing.assert_allclose(new["batch_stats"]["mean"], 0.9 * 0 + 0.1 * 2, rtol=1e-6)
+  np.testing.assert_allclose(new["batch_stats"]["var"], 0.9 * 1 + 0.1 * 1, rtol=1e-6)
+  y = layer.apply({"params": state["params"], **new}, x, mask, False)
+  np.testing.assert_allclose(y.ravel(), (np.array([1, 3, 50]) - 0.2) / np.sqrt(1 + 1e-5), rtol=1e-6)
+
+
+@pytest.mark.parametrize("size", [(4, 6), (5, 7)])
+def test_max_pool(size):
+  x = np.random.default_rng(0).normal(size=(2, *size, 3)).astype(np.float32)
+  by_hand = [[[x[b, 2 * i:2 * i + 2, 2 * j:2 * j + 2].max((0, 1)) for j in range(size[1] // 2)]
+              for i in range(size[0] // 2)] for b in range(2)]
+  np.testing.assert_array_equal(layers.max_pool2(jnp.asarray(x)), by_hand)
+
+
+def test_bfloat16_computes_in_it_but_keeps_float32_parameters():
+  exact, rough = build("mlp", 8, (5,)), build("mlp", 8, (5,), precision="bfloat16")
+  state = variables(rough, (5,))
+  assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(state))
+  x, mask = jax.random.normal(jax.random.key(0), (4, 5)), jnp.ones(4, bool)
+  a, b = exact.apply(state, x, mask, False)[0], rough.apply(state, x, mask, False)[0]
+  assert b.dtype == jnp.float32
+  assert 0 < np.abs(a - b).max() < 0.05
+
+
+@pytest.mark.parametrize("shape", [(28, 28, 1), (784,), (64, 16, 3)])
+def test_vgg_refuses_small_images(shape):
+  with pytest.raises(BadInput, match="at least 32x32"):
+    build("vgg", 4, shape)

@@ -1,0 +1,167 @@
+"""Optimisers, augmentation, joint predictions, cost counter, metrics: by hand."""
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from alma_jax import config as configs
+from alma_jax import cost, metrics
+from alma_jax.data import augment
+from alma_jax.learners import optimizers
+from alma_jax.tasks import classification
+
+
+def train_config(**changes):
+  return configs.parse(configs.base("sm")).train.__class__(**(configs.base("sm").train.to_dict() | changes))
+
+
+def steps(optimizer, params, grads):
+  state = optimizer.init(params)
+  for grad in grads:
+    updates, state = optimizer.update(grad, state, params)
+    params = optax.apply_updates(params, updates)
+  return params
+
+
+def test_adadelta_is_optax_adadelta():
+  grads = list(jax.random.normal(jax.random.key(0), (20, 50)) * 10.0 ** jnp.linspace(-3, 2, 50)[None])
+  ours = steps(optimizers.make(train_config(learning_rate=0.7)), jnp.ones(50), grads)
+  theirs = steps(optax.adadelta(0.7, rho=0.9, eps=1e-6), jnp.ones(50), grads)
+  np.testing.assert_allclose(ours, theirs, rtol=2e-6)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_sgd_adds_l2_before_momentum(nesterov):
+  sgd = optimizers.make(train_config(optimizer="sgd", learning_rate=0.1, momentum=0.5, nesterov=nesterov, weight_decay=0.01))
+  result = steps(sgd, jnp.array([2.0]), [jnp.array([1.0]), jnp.array([-1.0])])
+  w, m = 2.0, 0.0
+  for g in (1.0, -1.0):
+    g += 0.01 * w
+    m = 0.5 * m + g
+    w -= 0.1 * (g + 0.5 * m if nesterov else m)
+  np.testing.assert_allclose(result, [w], rtol=1e-6)
+
+
+def test_adam_is_optax_adam():
+  grads = list(jax.random.normal(jax.random.key(0), (5, 4)))
+  ours = steps(optimizers.make(train_config(optimizer="adam", learning_rate=0.01)), jnp.ones(4), grads)
+  np.testing.assert_array_equal(ours, steps(optax.adam(0.01), jnp.ones(4), grads))
+
+
+def test_augmentation_is_a_shifted_window_possibly_flipped():
+  x = jax.random.normal(jax.random.key(0), (64, 8, 8, 3))
+  y = np.asarray(augment.flip_and_crop(jax.random.key(1), x, 0, 64))
+  padded = np.pad(x, ((0, 0), (4, 4), (4, 4), (0, 0)), constant_values=augment.BLACK)
+  found = set()
+  for image, wide in zip(y, padded):
+    match = [(i, j, f) for i in range(9) for j in range(9) for f in (False, True)
+             if np.array_equal(image, wide[i:i + 8, j:j + 8][:, ::-1] if f else wide[i:i + 8, j:j + 8])]
+    assert len(match) == 1
+    found.add(match[0])
+  assert {f for _, _, f in found} == {False, True}
+  assert len(found) > 40  # of 162 equally likely ones
+  assert max(i for i, _, _ in found) == 8
+  assert min(j for _, j, _ in found) == 0
+
+
+def test_augmentation_does_not_depend_on_how_a_batch_is_split():
+  x = jax.random.normal(jax.random.key(0), (12, 8, 8, 1))
+  whole = augment.flip_and_crop(jax.random.key(1), x, 0, 12)
+  parts = [augment.flip_and_crop(jax.random.key(1), x[i:i + 3], i, 12) for i in range(0, 12, 3)]
+  np.testing.assert_array_equal(whole, np.concatenate(parts))
+
+
+def contribute(logits, combine):
+  """Contributions of members [M, B, K], joined."""
+  total = None
+  for member in logits:
+    total = classification.join(total, jax.device_get(classification.contribution(jnp.asarray(member), combine)))
+  return classification.resolve(total, len(logits), combine)
+
+
+def test_joint_predictions():
+  p = np.array([[[0.9, 0.1, 0.0]], [[0.2, 0.5, 0.3]], [[0.2, 0.5, 0.3]]]) + 1e-9  # three members, one example
+  logits = np.log(p).astype(np.float32)
+  classes, probabilities = contribute(logits, "probabilities")
+  np.testing.assert_allclose(probabilities, p.mean(0), atol=1e-6)  # .433 .367 .2
+  assert classes == [0]
+  assert contribute(logits, "vote")[0] == [1]  # two votes to one
+  classes, probabilities = contribute(logits, "logits")
+  geometric = np.exp(np.log(p).mean(0))
+  np.testing.assert_allclose(probabilities, geometric / geometric.sum(), atol=1e-6)
+
+
+def test_a_tied_vote_goes_to_the_surest_member():
+  p = np.array([[[0.6, 0.4, 0.0]], [[0.1, 0.2, 0.7]]]) + 1e-9
+  assert contribute(np.log(p), "vote")[0] == [2]
+  assert contribute(np.log(p[::-1]), "vote")[0] == [2]
+
+
+def test_error_and_loss():
+  probabilities = np.array([[0.5, 0.5], [0.25, 0.75], [1.0, 0.0]], np.float32)
+  error, loss = classification.error_and_loss(np.array([0, 1, 0]), probabilities, np.array([0, 0, 0]))
+  assert error == pytest.approx(1 / 3)
+  assert loss == pytest.approx((np.log(2) + np.log(4) + 0) / 3, rel=1e-6)
+  impossible = classification.error_and_loss(np.array([0]), probabilities[2:], np.array([1]))
+  assert np.isfinite(impossible[1])
+
+
+def test_counter_multiplies_loops_and_looks_into_calls():
+  w = jnp.ones((4, 4))
+
+  def loop(x):
+    return jax.lax.scan(lambda c, _: (jax.jit(jnp.dot)(c, w), None), x, None, length=7)[0]
+
+  assert cost.count(loop, jnp.ones((2, 4))) == 7 * 2 * 4 * 4
+  assert cost.count(lambda x: jax.vmap(lambda a: a @ w)(x), jnp.ones((3, 2, 4))) == 3 * 2 * 4 * 4
+  branches = lambda x: jax.lax.cond(x.sum() > 0, lambda x: x @ w, lambda x: x, x)
+  assert cost.count(branches, jnp.ones((2, 4))) == 2 * 4 * 4
+  with pytest.raises(ValueError, match="unknown length"):
+    cost.count(lambda x: jax.lax.while_loop(lambda c: c.sum() < 9, lambda c: c @ w, x), w)
+
+
+def test_counter_knows_groups_of_a_convolution():
+  def conv(x, w):
+    return jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"),
+                                        feature_group_count=2)
+  # 5x5 outputs, 6 channels, each from 3x3 pixels of the 2 channels of its group
+  assert cost.count(conv, jnp.ones((1, 5, 5, 4)), jnp.ones((3, 3, 2, 6))) == 25 * 6 * 9 * 2
+
+
+def test_training_flops_of_an_mlp():
+  from alma_jax import models
+  network = models.build(configs.Model("mlp", 8), 3, (5,), "float32", None)
+  # Forward, weight gradient and, but for the first layer, input gradient.
+  assert cost.training_flops(network, (1, 5)) == 2 * (3 * (5 * 8 + 8 * 8 + 8 * 3) - 5 * 8)
+
+
+def entry(t, error, updated=True, params=10):
+  return metrics.line(t, 0, updated, error, 0.1, 1.0, params, 7 if updated else 0, 40 if updated else 0)
+
+
+def test_metrics_of_a_constant_learner():
+  summary = metrics.summarize([entry(t, 0.25) for t in range(1, 9)], initial_params=10)
+  assert summary["cer"] == 8 * 0.25
+  assert summary["mean_error"] == summary["final_error"] == 0.25
+  assert summary["cumulative_params"] == 9 * 10  # θ_0 too
+  assert summary["cumulative_fwd_macs"] == 8 * 7
+  assert summary["num_stages"] == 8
+
+
+def test_one_stage_at_the_end():
+  lines = []
+  for t in range(1, 5):
+    lines.append(metrics.waiting(t, lines[-1] if lines else None, 0.9, 10))
+  lines.append(entry(5, 0.2, params=12))
+  summary = metrics.summarize(lines, initial_params=10)
+  assert summary["cer"] == pytest.approx(4 * 0.9 + 0.2)  # (B-1)(1-1/C) + e_B
+  assert summary["cumulative_params"] == 5 * 10 + 12
+  assert summary["cumulative_train_flops"] == 40
+  assert [line["stage"] for line in lines] == [None] * 4 + [0]
+
+
+def test_waiting_repeats_the_last_error():
+  line = metrics.waiting(6, entry(5, 0.2), 0.9, 10)
+  assert line["error"] == 0.2
+  assert (line["updated"], line["fwd_macs"], line["train_flops"], line["stage"]) == (False, 0, 0, 0)

@@ -1,0 +1,91 @@
+"""The stream: parts, stages, replay; properties over random sizes."""
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from alma_jax import config as configs
+from alma_jax.data import stream as streams
+from alma_jax.errors import BadInput
+
+
+def make(n, b, w=1, replay=0.0, val=0.1, seed=0):
+  return streams.make(n, configs.Stream(b, w, replay, val, "chance"), seed)
+
+
+@st.composite
+def sizes(draw):
+  b = draw(st.integers(1, 12))
+  n = draw(st.integers(10 * b, 40 * b))
+  return n, b, draw(st.integers(1, b))
+
+
+@given(sizes(), st.integers(0, 5))
+@settings(deadline=None, max_examples=60)
+def test_stages_partition_the_training_set(size, seed):
+  n, b, w = size
+  stream = make(n, b, w, seed=seed)
+  stages = [stream.stage(s) for s in range(stream.num_stages)]
+  everything = np.concatenate([part for s in stages for part in (s.train, s.val)])
+  assert sorted(everything) == list(range(n))  # disjoint and covering, val apart from train
+  assert [(s.first_t, s.last_t) for s in stages] == [
+      (i * w + 1, min((i + 1) * w, b)) for i in range(-(-b // w))]
+  lengths = [sum(map(len, stream.megabatch(t))) for t in range(1, b + 1)]
+  assert max(lengths) - min(lengths) <= 1
+  assert [len(stream.megabatch(t)[1]) for t in range(1, b + 1)] == [length // 10 for length in lengths]
+  assert stream.sizes.tolist() == [[len(s.train), len(s.val)] for s in stages]
+
+
+@given(sizes(), st.sampled_from([0.3, 0.5, 1.0]))
+@settings(deadline=None, max_examples=40)
+def test_replay_keeps_a_share_of_the_memory(size, replay):
+  n, b, w = size
+  stream, fresh = make(n, b, w, replay), make(n, b, w)
+  for s in range(stream.num_stages):
+    now, own = stream.stage(s), fresh.stage(s)
+    assert stream.sizes[s].tolist() == [len(now.train), len(now.val)]
+    assert not set(now.train) & set(now.val)
+    for memory, new, previous in ((now.train, own.train, stream.stage(s - 1).train if s else ()),
+                                  (now.val, own.val, stream.stage(s - 1).val if s else ())):
+      assert len(set(memory)) == len(memory)  # without replacement
+      assert len(memory) == len(new) + int(replay * len(previous) + 1e-9)
+      assert set(new) <= set(memory) <= set(new) | set(previous)
+
+
+def test_a_stage_does_not_depend_on_what_was_asked_before():
+  forward, backward = make(200, 10, 2, 0.5), make(200, 10, 2, 0.5)
+  first = [forward.stage(s) for s in range(5)]
+  for s in (4, 0, 3, 1, 2):
+    np.testing.assert_array_equal(first[s].train, backward.stage(s).train)
+    np.testing.assert_array_equal(first[s].val, backward.stage(s).val)
+
+
+def test_the_seed_decides_the_order():
+  same, other = make(100, 5, seed=0).stage(0).train, make(100, 5, seed=1).stage(0).train
+  np.testing.assert_array_equal(same, make(100, 5, seed=0).stage(0).train)
+  assert set(same) != set(other)
+
+
+def test_long_streams_with_replay_do_not_recurse():
+  assert len(make(30_000, 3_000, 1, 0.5).stage(2_999).val) >= 1
+
+
+@pytest.mark.parametrize(("n", "b", "val", "sentence"), [
+    (9, 10, 0.1, "exceeds the 9 training examples"),
+    (50, 10, 0.1, "of 5 examples leaves no validation example"),
+    (10, 10, 0.999, "leaves no validation example"),
+    (1000, 10, 1 - 1e-12, "leaves no training example"),
+])
+def test_streams_that_cannot_be(n, b, val, sentence):
+  with pytest.raises(BadInput, match=sentence):
+    make(n, b, val=val)
+
+
+def test_normalization_sees_only_the_first_training_part():
+  stream = make(100, 4)
+  x = np.zeros((100, 2), np.float32)
+  x[stream.megabatch(1)[0]] = [[5.0, 1.0]]
+  x[stream.megabatch(1)[0][0]] = [5.0, 24.0]  # 23 examples: mean 2, std sqrt(22 + 22²)/sqrt(23)
+  mean, std = streams.first_normalization(x, stream)
+  np.testing.assert_allclose(mean, [5.0, 2.0], rtol=1e-6)
+  np.testing.assert_allclose(std, [1.0, np.sqrt((22 + 22**2) / 23)], rtol=1e-6)
