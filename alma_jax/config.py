@@ -194,6 +194,20 @@ def parse(config):
   return frozen
 
 
+def check_field(field, learner):
+  """Raises BadInput unless a config of this learner has the field "a.b"."""
+  tree, prefix = dataclasses.asdict(LEARNERS[learner]()), "learner."
+  if not field.startswith(prefix):
+    tree, prefix = base(learner).to_dict(), ""
+    for key in field.split(".")[:-1]:
+      if not isinstance(tree.get(key), dict):
+        break
+      tree, prefix = tree[key], f"{prefix}{key}."
+  if field.removeprefix(prefix) not in tree:
+    owner = f"learner {learner!r}" if prefix == "learner." else "config"
+    raise BadInput(_no_field(owner, field, prefix, tree))
+
+
 def to_dict(config):
   """RunConfig -> nested dict that `parse` takes back (JSON-able)."""
   return dataclasses.asdict(config)
@@ -231,8 +245,7 @@ def _freeze(cls, tree, prefix):
   owner = f"learner {tree['name']!r}" if prefix == "learner." else "config"
   for key in tree:
     if key not in hints:
-      raise BadInput(f"the {owner} has no field {prefix + key!r}; its fields"
-                     f"{' under ' + repr(prefix[:-1]) if prefix else ''} are {_join(hints)}.")
+      raise BadInput(_no_field(owner, prefix + key, prefix, hints))
   for key in hints:
     if key not in tree:
       raise BadInput(f"the {owner} lacks the field {prefix + key!r}.")
@@ -245,6 +258,11 @@ def _freeze(cls, tree, prefix):
     else:
       values[key] = _scalar(prefix + key, tree[key], kind)
   return cls(**values)
+
+
+def _no_field(owner, field, prefix, known):
+  under = f" under {prefix[:-1]!r}" if prefix else ""
+  return f"the {owner} has no field {field!r}; its fields{under} are {_join(known)}."
 
 
 def _learner_class(tree):

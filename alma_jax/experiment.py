@@ -13,7 +13,8 @@ from alma_jax.errors import Diverged, Stopped
 from alma_jax.learners import fit
 from alma_jax.writers import METRICS, TRAIN
 
-_TARGET_SECONDS = 0.25  # length of a dispatch: how often progress and signals are looked at
+# How often progress and signals are looked at: length of a dispatch, and rows of the first.
+_TARGET_SECONDS, _FIRST_ROWS = 0.25, 16
 
 
 def run(config, workdir=None, *, data=None, overwrite=False, should_stop=None):
@@ -63,7 +64,7 @@ class _Runner:
     self._config, self._learner = setting.config, setting.learner
     self._started = self._saved = time.monotonic()
     self._compiled_at_start = runtime.compile_seconds()
-    self._rows = 16  # training steps of the next dispatch, adapted to its length
+    self._rows = _FIRST_ROWS  # training steps of the next dispatch, adapted to its length
 
   def run(self):
     folder, stream = self._folder, self._setting.stream

@@ -4,11 +4,12 @@ Without --config it runs the digits ensemble. The same command again goes on
 with the run, or says that it is complete. Exit codes: 0 done, 2 bad input (one
 sentence), 143 stopped by SIGTERM after saving, 1 anything else.
 """
+import pathlib
 import signal
 import sys
 import warnings
 
-from absl import flags
+from absl import flags, logging
 from ml_collections import config_flags
 
 from alma_jax import config as configs
@@ -24,10 +25,10 @@ _CONFIG = config_flags.DEFINE_config_file(
     "config", None, "configs/NAME.py:LEARNER; fields are changed with --config.a.b=value")
 
 
-def main(argv=None):
+def main():
   """Runs the command line; returns the exit code."""
   try:
-    config = _parse_flags(sys.argv if argv is None else argv)
+    config = _parse_flags(sys.argv)
     return 0 if config is None else _run(config)
   except BadInput as error:
     print(f"error: {error}", file=sys.stderr)
@@ -46,22 +47,31 @@ def _parse_flags(argv):
   if any(arg in ("-h", "--help", "-help") for arg in argv[1:]):
     print(__doc__.strip() + "\n\n" + _FLAGS.main_module_help())
     return None
+  _check_overrides(argv)
   try:
     rest = _FLAGS(argv)
-  except flags.Error as error:
-    raise BadInput(_sentence(error)) from error
-  except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-    if isinstance(error, BadInput):
-      raise
-    raise BadInput(_sentence(error)) from error
+    config = _CONFIG.value or configs.base()
+  except BadInput:
+    raise
+  except (flags.Error, OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+    raise BadInput(" ".join(str(error).split()).rstrip(".") + ".") from error
   if rest[1:]:
     raise BadInput(f"unexpected argument {rest[1]!r}; options start with --, as in --config=configs/digits.py:ens.")
-  return configs.parse(_CONFIG.value or configs.base())
+  return configs.parse(config)
 
 
-def _sentence(error):
-  text = " ".join(str(error).split())
-  return text if text.endswith(".") else text + "."
+def _check_overrides(argv):
+  """Names a config file or a field that does not exist, where absl would not."""
+  options = [arg.lstrip("-").partition("=") for arg in argv[1:] if arg.startswith("--config")]
+  learner = "ens"
+  for option, _, value in options:
+    if option == "config" and value:
+      path, _, learner = value.partition(":")
+      if not pathlib.Path(path).is_file():
+        raise BadInput(f"there is no config file {path!r}; a config is given as configs/NAME.py:LEARNER.")
+  for option, _, _ in options:
+    if option.startswith("config.") and learner in configs.LEARNERS:
+      configs.check_field(option.removeprefix("config."), learner)
 
 
 def _run(config):
@@ -70,6 +80,7 @@ def _run(config):
     signal.signal(number, lambda number, frame: stopping.append(number))
   from alma_jax import experiment, sharding  # jax only now: --help stays quick
 
+  logging.set_verbosity(logging.ERROR)  # Orbax and TFDS comment on what is no concern of the user's
   warnings.showwarning = lambda message, *unused, **named: print(f"warning: {message}", file=sys.stderr)
   sharding.initialize(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
   try:

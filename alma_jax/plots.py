@@ -20,8 +20,8 @@ def error_curve(lines, title, path, chance):
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    # e_t holds for the t-th unit of the stream: the area is the sum of the e_t.
-    edges = [entry["t"] - 1 for entry in lines] + [lines[-1]["t"]]
+    # One bar of width 1 around every t: their area is the CER.
+    edges = [entry["t"] - 0.5 for entry in lines] + [lines[-1]["t"] + 0.5]
     errors = [entry["error"] for entry in lines]
     axes.stairs(errors, edges, color=COLOUR, linewidth=2, baseline=None)
     axes.stairs(errors, edges, color=COLOUR, alpha=0.12, fill=True)
@@ -29,9 +29,9 @@ def error_curve(lines, title, path, chance):
     if len(updates) <= 60:
       axes.plot(*zip(*updates), "o", color=COLOUR, markersize=4, label="after an update")
     axes.axhline(chance, color="0.5", linestyle=":", linewidth=1, label="guessing")
-    axes.annotate(f"{errors[-1]:.4f}", (edges[-1], errors[-1]), xytext=(-4, 9), textcoords="offset points",
+    axes.annotate(f"{errors[-1]:.4f}", (lines[-1]["t"], errors[-1]), xytext=(-4, 9), textcoords="offset points",
                   ha="right", color=COLOUR)
-    axes.set(xlabel="mega-batches seen", ylabel="test error", xlim=(0, edges[-1]),
+    axes.set(xlabel="mega-batches seen", ylabel="test error", xlim=(edges[0], edges[-1]),
              ylim=(0, max(chance, *errors) * 1.08))
     axes.set_title(title, fontsize=11)
     axes.legend(frameon=False, loc="upper right", bbox_to_anchor=(1, 0.93))

@@ -111,7 +111,8 @@ def _like_examples(x, shape, dtype):
   if x.ndim == len(shape) and shape[-1] == 1 and x.shape[1:] == shape[:-1]:
     x = x[..., None]  # grey images without their channel
   if x.shape[1:] != shape or x.ndim != len(shape) + 1 or not len(x):
-    raise BadInput(f"inputs of shape {x.shape} do not look like the training examples, [N, {', '.join(map(str, shape))}].")
+    wanted = ", ".join(map(str, shape))
+    raise BadInput(f"inputs of shape {x.shape} do not look like the training examples, [N, {wanted}].")
   if x.dtype != dtype and not (dtype == np.float32 and np.issubdtype(x.dtype, np.floating)):
     raise BadInput(f"inputs are {x.dtype}, but the training examples were {dtype}; give raw, unnormalised inputs.")
   return x.astype(dtype)

@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec as P
 from alma_jax.errors import BadInput
 
 MEMBER, DATA = "member", "data"
+REPLICATED = P()
 # Variables of the launchers that jax.distributed can read the cluster from.
 _TASK_COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
@@ -61,7 +62,7 @@ def make_mesh(num_members, num_devices=0):
   return Mesh(np.array(devices).reshape(rows, -1), (MEMBER, DATA))
 
 
-def put(tree, mesh, spec=P()):
+def put(tree, mesh, spec=REPLICATED):
   """Host arrays that every process holds whole -> arrays on the mesh.
 
   Args:

@@ -115,7 +115,8 @@ def test_two_processes_run_one_stream_together(tmp_path):
   assert "in 2 processes" in outputs[0]
   two = alma_jax.load_run(tmp_path / "two")
   assert two.metrics["t"].tolist() == list(range(1, 21))
-  subprocess.run([*command, f"--workdir={tmp_path}/one", "--config.devices=2"], cwd=ROOT, check=True, capture_output=True)
+  alone = [*command, f"--workdir={tmp_path}/one", "--config.devices=2"]
+  subprocess.run(alone, cwd=ROOT, check=True, capture_output=True)
   one = alma_jax.load_run(tmp_path / "one")
   np.testing.assert_allclose(two.metrics["error"], one.metrics["error"], atol=0.01)
   assert two.predict(np.zeros((2, 8, 8), np.uint8)).shape == (2, 10)

@@ -124,7 +124,8 @@ def test_selection_follows_the_validation_errors(delta, patience):
   assert report.val_error == pytest.approx(errors[chosen], abs=1e-6)
   # And what was selected is what was stored: it has that error on the validation data.
   stage = setting.stream.stage(0)
-  pool = environment.make_pool(x[stage.val][..., None], noisy[stage.val], setting.mean, setting.std, setting.learner.mesh)
+  pool = environment.make_pool(x[stage.val][..., None], noisy[stage.val], setting.mean, setting.std,
+                               setting.learner.mesh)
   classes, _ = setting.learner.resolve(state, setting.learner.contribution(state, 0, pool))
   assert np.mean(classes != noisy[stage.val]) == pytest.approx(errors[chosen], abs=1e-6)
 
@@ -220,8 +221,8 @@ def test_an_ensemble_predicts_as_its_members_together(combine):
   pool = environment.make_pool(x[..., None], y, setting.mean, setting.std, setting.learner.mesh)
   together = setting.learner.contribution(state, 0, pool)
   single = setting_of("sm")
-  logits = np.stack([single.learner.contribution(state._replace(live=jax.tree.map(lambda leaf: leaf[m:m + 1], state.live)),
-                                                 0, pool)["sum"] for m in range(3)])
+  alone = [state._replace(live=jax.tree.map(lambda leaf, m=m: leaf[m:m + 1], state.live)) for m in range(3)]
+  logits = np.stack([single.learner.contribution(one, 0, pool)["sum"] for one in alone])
   probabilities = np.asarray(jax.nn.softmax(logits))
   expected = {"probabilities": probabilities.sum(0), "logits": logits.sum(0),
               "vote": np.eye(3)[logits.argmax(-1)].sum(0)}[combine]

@@ -33,7 +33,8 @@ def test_adadelta_is_optax_adadelta():
 
 @pytest.mark.parametrize("nesterov", [False, True])
 def test_sgd_adds_l2_before_momentum(nesterov):
-  sgd = optimizers.make(train_config(optimizer="sgd", learning_rate=0.1, momentum=0.5, nesterov=nesterov, weight_decay=0.01))
+  train = train_config(optimizer="sgd", learning_rate=0.1, momentum=0.5, nesterov=nesterov, weight_decay=0.01)
+  sgd = optimizers.make(train)
   result = steps(sgd, jnp.array([2.0]), [jnp.array([1.0]), jnp.array([-1.0])])
   w, m = 2.0, 0.0
   for g in (1.0, -1.0):
