@@ -40,7 +40,7 @@ def compare(flags, folder, kills, rng):
   print(f"uninterrupted: {length:.1f} s", flush=True)
   for i in range(kills):
     process = subprocess.Popen([*command, killed], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    wait = length * rng.uniform(0.15, 0.6)
+    wait = length * rng.uniform(0.3, 0.95)
     try:
       process.wait(wait)
     except subprocess.TimeoutExpired:

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# What the CIFAR-10 config measures on a GPU: bash benchmarks/gpu.sh DATA_DIR OUT
+# (folder of prepared TFDS data sets; folder for what comes out). About 10 minutes.
+set -eu
+data=$1 out=$2
+mkdir -p "$out"
+python -c 'import jax; print(jax.__version__, jax.devices())'
+run="python -m alma_jax.main --config.dataset.data_dir=$data"
+for width in 16 64; do
+  for precision in float32 bfloat16; do
+    $run --config=configs/cifar.py:ens --config.model.width=$width --config.precision=$precision \
+      --config.train.epochs=5 --workdir="$out/ens-$width-$precision"
+  done
+done
+$run --config=configs/mnist.py:ens --workdir="$out/mnist-ens"
+python benchmarks/throughput.py --data_dir "$data"
+# Resumed to the bit, with deterministic kernels.
+python benchmarks/kill.py --config=configs/cifar.py:ens --config.dataset.data_dir="$data" \
+  --config.deterministic=True --config.train.epochs=2 --config.stream.num_megabatches=20 --kills=3

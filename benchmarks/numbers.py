@@ -1,0 +1,74 @@
+"""Start-up, memory, and what growing costs.
+
+    python benchmarks/numbers.py --data_dir ~/tensorflow_datasets
+
+Prints: seconds of `--help`; of configs/digits.py:ens from an empty compilation
+cache to its summary; of a second start of mnist, up to its first dispatch;
+peak memory of a whole mnist and cifar process; how long gEns' 50th stage of
+mnist takes beside its 5th.
+"""
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--data_dir", default="", help="folder of prepared TFDS data sets")
+  parser.add_argument("--repeats", type=int, default=3)
+  args = parser.parse_args()
+  data = [f"--config.dataset.data_dir={args.data_dir}"]
+
+  print_median("--help", [launch("--help")[0] for _ in range(args.repeats)])
+  print_median("digits:ens, cold", [cold_digits() for _ in range(args.repeats)])
+  load = "import time; t = time.time(); from alma_jax.data import datasets; " \
+         f"datasets.load('mnist', {args.data_dir!r}); print(time.time() - t)"
+  for _ in range(2):
+    seconds = float(subprocess.run([sys.executable, "-c", load], check=True, capture_output=True, text=True).stdout)
+  print(f"mnist loaded a second time: {seconds:.2f} s", flush=True)
+
+  with tempfile.TemporaryDirectory() as folder:
+    for name, flags in (("mnist", ["--config.train.epochs=2"]),
+                        ("cifar", ["--config.train.epochs=1", "--config.stream.num_megabatches=10",
+                                   "--config.learner.num_members=5"])):
+      seconds, peak = launch(f"--config=configs/{name}.py:ens", *data, *flags, f"--workdir={folder}/{name}")
+      print(f"{name}:ens {' '.join(flags)}: {seconds:.0f} s, peak memory {peak / 2**20:.2f} GB", flush=True)
+    ratios = []
+    for i in range(args.repeats):
+      launch("--config=configs/mnist.py:gens", *data, "--config.train.patience=0", f"--workdir={folder}/gens{i}")
+      import alma_jax
+      run = alma_jax.load_run(f"{folder}/gens{i}")
+      seconds = run.metrics["seconds"][run.metrics["updated"]]
+      ratios.append(statistics.median(seconds[45:50]) / statistics.median(seconds[4:9]))
+    print(f"gens, mnist: stages 46-50 take {statistics.median(ratios):.2f} times stages 5-9 "
+          f"({', '.join(f'{r:.2f}' for r in ratios)})")
+
+
+def cold_digits():
+  with tempfile.TemporaryDirectory() as folder:
+    return launch("--config=configs/digits.py:ens", f"--workdir={folder}/run", cache=folder)[0]
+
+
+def launch(*flags, cache=None):
+  """(seconds, peak resident kB) of the command line with these flags."""
+  env = dict(os.environ, **({"XDG_CACHE_HOME": cache} if cache else {}))
+  began = time.monotonic()
+  process = subprocess.Popen([sys.executable, "-m", "alma_jax.main", *flags], env=env,
+                             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+  message = process.stderr.read()
+  _, status, usage = os.wait4(process.pid, 0)
+  if status:
+    sys.exit(message.decode())
+  return time.monotonic() - began, usage.ru_maxrss
+
+
+def print_median(name, seconds):
+  print(f"{name}: {statistics.median(seconds):.2f} s ({', '.join(f'{s:.2f}' for s in seconds)})", flush=True)
+
+
+if __name__ == "__main__":
+  main()

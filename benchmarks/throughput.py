@@ -1,0 +1,162 @@
+"""Training throughput beside an eager PyTorch loop, from the same run.
+
+    pip install torch
+    python benchmarks/throughput.py --data_dir ~/tensorflow_datasets
+
+For each case prints the median milliseconds of a training step of one network
+(for an ensemble: per member) and the ratio to PyTorch, whose data already lie
+in memory as normalised tensors: the faster of one and of all threads, or the
+same GPU. Processes take turns, so that the machine's moods hit all alike.
+Both sides: the same data, batch of 128, model and optimiser, no augmentation.
+"""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+CASES = {  # data set, model, width, optimiser, steps a turn
+    "mlp": ("mnist", "mlp", 32, "adadelta", 250),
+    "vgg": ("cifar10", "vgg", 16, "sgd", 8),
+}
+MEMBERS, BATCH = 5, 128
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--data_dir", default="", help="folder of prepared TFDS data sets")
+  parser.add_argument("--repeats", type=int, default=9)
+  parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES))
+  parser.add_argument("--worker", help=argparse.SUPPRESS)
+  args = parser.parse_args()
+  if args.worker:
+    return work(*args.worker.split(","), args.data_dir)
+  cores = len(os.sched_getaffinity(0))
+  for case in args.cases:
+    names = ["torch,1", *([f"torch,{cores}"] if cores > 1 else []), "jax,sm", "jax,ens"]
+    workers = {name: start(f"{name},{case}", args.data_dir) for name in names}
+    times = {name: [] for name in names}
+    for _ in range(args.repeats):
+      for name, worker in workers.items():
+        times[name].append(turn(worker))
+    for worker in workers.values():
+      worker.stdin.close()
+      worker.wait()
+    report(case, times)
+
+
+def report(case, times):
+  """Prints medians, and ratios of each turn to the faster PyTorch of that turn's neighbours."""
+  medians = {name: statistics.median(values) for name, values in times.items()}
+  rival = min((name for name in times if name.startswith("torch")), key=medians.get)
+  data, model, width, optimizer, _ = CASES[case]
+  print(f"{model} of width {width} on {data}, {optimizer}, batch {BATCH}")
+  for name, median in medians.items():
+    ratios = sorted(r / t for r, t in zip(times[rival], times[name]))
+    text = f"  {name:10s} {1e3 * median:8.3f} ms per step and member"
+    if not name.startswith("torch"):
+      text += f"   {statistics.median(ratios):5.2f} times {rival} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+    print(text, flush=True)
+
+
+def start(worker, data_dir):
+  process = subprocess.Popen([sys.executable, __file__, "--worker", worker, "--data_dir", data_dir],
+                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+  json.loads(process.stdout.readline())  # ready: compiled and warm
+  return process
+
+
+def turn(process):
+  process.stdin.write("go\n")
+  process.stdin.flush()
+  return json.loads(process.stdout.readline())
+
+
+def work(kind, variant, case, data_dir):
+  """Answers every line on stdin with the seconds of a step and member."""
+  step = jax_steps(variant, case, data_dir) if kind == "jax" else torch_steps(int(variant), case, data_dir)
+  step()
+  step()
+  print(json.dumps("ready"), flush=True)
+  for _ in sys.stdin:
+    print(json.dumps(step()), flush=True)
+
+
+def jax_steps(learner, case, data_dir):
+  from alma_jax import config as configs
+  from alma_jax import environment, runtime
+  data, model, width, optimizer, steps = CASES[case]
+  config = configs.base(learner)
+  config.update_from_flattened_dict({
+      "dataset.name": data, "dataset.data_dir": data_dir, "stream.num_megabatches": 1, "stream.waiting_time": 1,
+      "model.name": model, "model.width": width, "train.optimizer": optimizer, "train.batch_size": BATCH,
+      "train.learning_rate": 1.0 if optimizer == "adadelta" else 0.01,
+      "train.momentum": 0.0 if optimizer == "adadelta" else 0.9,
+      "train.weight_decay": 0.0 if optimizer == "adadelta" else 1e-4})
+  if learner == "ens":
+    config.learner.num_members = MEMBERS
+  runtime.setup()
+  setting = environment.prepare(configs.parse(config))
+  stage, learn = environment.Stages(setting)[0], setting.learner
+  members = MEMBERS if learner == "ens" else 1
+
+  def run():
+    fitting = learn.begin(learn.init(), stage)
+    fitting, records = learn.advance(fitting, stage, 1)
+    learn.read(records, stage)
+    began = time.perf_counter()
+    fitting, records = learn.advance(fitting, stage, steps)
+    learn.read(records, stage)
+    fitting.carry.epoch.block_until_ready()
+    return (time.perf_counter() - began) / steps / members
+
+  return run
+
+
+def torch_steps(threads, case, data_dir):
+  import torch
+  from torch import nn
+
+  from alma_jax.data import datasets
+  torch.set_num_threads(threads)
+  device = "cuda" if torch.cuda.is_available() else "cpu"
+  data, model, width, optimizer, steps = CASES[case]
+  loaded = datasets.load(data, data_dir)
+  mean, std = (torch.tensor(v) for v in loaded.normalization)
+  x = ((torch.tensor(loaded.x_train).float() - mean) / std).permute(0, 3, 1, 2).contiguous().to(device)
+  y = torch.tensor(loaded.y_train).long().to(device)
+  if model == "mlp":
+    x = x.flatten(1)
+    net = nn.Sequential(nn.Linear(784, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10))
+  else:
+    layers, channels = [], 3
+    for convs in (2, 2, 4, 4, 4):
+      for _ in range(convs):
+        layers += [nn.Conv2d(channels, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU()]
+        channels = width
+      layers.append(nn.MaxPool2d(2))
+    net = nn.Sequential(*layers, nn.Flatten(), nn.Linear(width, 10))
+  net = net.to(device)
+  if optimizer == "adadelta":
+    optim = torch.optim.Adadelta(net.parameters(), lr=1.0, rho=0.9, eps=1e-6)
+  else:
+    optim = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
+
+  def run():
+    order = torch.randperm(len(x), device=device)
+    began = time.perf_counter()
+    for batch in order[:steps * BATCH].split(BATCH):
+      optim.zero_grad()
+      nn.functional.cross_entropy(net(x[batch]), y[batch]).backward()
+      optim.step()
+    if device == "cuda":
+      torch.cuda.synchronize()
+    return (time.perf_counter() - began) / steps
+
+  return run
+
+
+if __name__ == "__main__":
+  main()
