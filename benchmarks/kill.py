@@ -12,6 +12,7 @@ import argparse
 import json
 import pathlib
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -38,27 +39,25 @@ def compare(flags, folder, kills, rng):
   subprocess.run([*command, whole, "--overwrite"], check=True, capture_output=True)
   length = time.monotonic() - start
   print(f"uninterrupted: {length:.1f} s", flush=True)
-  for i in range(kills):
+  done, different = 0, []
+  while done < kills:
     process = subprocess.Popen([*command, killed], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     wait = length * rng.uniform(0.3, 0.95)
     try:
       process.wait(wait)
     except subprocess.TimeoutExpired:
       process.kill()
-    message = process.communicate()[1].strip().splitlines()
-    print(f"kill {i + 1} after {wait:.1f} s: {message[-1] if message else 'nothing said yet'}, "
-          f"{_count(killed / 'metrics.jsonl')} mega-batches, {_count(killed / 'train.jsonl')} epochs", flush=True)
+    message = [line for line in process.communicate()[1].splitlines() if line.startswith(("running", "resuming"))]
     if process.returncode == 0:
-      print("the run is complete; the remaining kills start it anew")
-      if differences(whole, killed):
-        break
-      command_again = [*command, killed, "--overwrite"]
-      process = subprocess.Popen(command_again, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-      time.sleep(length * 0.5)
-      process.kill()
-      process.wait()
+      print("came to its end before the kill: compared, and started anew", flush=True)
+      different += differences(whole, killed)
+      shutil.rmtree(killed)
+      continue
+    done += 1
+    print(f"kill {done} after {wait:.1f} s: {message[0] if message else 'nothing said yet'}, then "
+          f"{_count(killed / 'metrics.jsonl')} mega-batches, {_count(killed / 'train.jsonl')} epochs", flush=True)
   subprocess.run([*command, killed], check=True, capture_output=True)
-  different = differences(whole, killed)
+  different += differences(whole, killed)
   print("\n".join(different) or f"equal after {kills} kills: metrics.jsonl, train.jsonl and summary.json")
   return bool(different)
 

@@ -5,6 +5,7 @@ the prepared folder itself, or under ~/.cache/alma_jax where that is read-only,
 and a start that finds it does not import TFDS.
 """
 import hashlib
+import importlib.util
 import json
 import os
 import pathlib
@@ -68,6 +69,7 @@ def _prepared_folder(root, name):
 
 
 def _download(root, name):
+  _need_tensorflow(f"{root} holds no prepared {name!r}, and preparing it")
   tfds = _import_tfds()
   try:
     builder = tfds.builder(name, data_dir=root)
@@ -75,9 +77,6 @@ def _download(root, name):
     raise BadInput(f"TFDS knows no data set {name!r} ({_first_line(error)}).") from error
   try:
     builder.download_and_prepare(file_format="array_record")
-  except ImportError as error:
-    raise BadInput(f"preparing {name!r} needs a package that is missing ({_first_line(error)}); "
-                   "run `pip install tensorflow-cpu` and try again.") from error
   except Exception as error:  # whatever the network, the disk or the builder raise
     raise BadInput(f"TFDS could not download and prepare {name!r} into {root}: "
                    f"{_first_line(error)}") from error
@@ -116,14 +115,16 @@ def _read_split(tfds, builder, split, keys):
       batch = source.__getitems__(range(start, min(start + 1024, len(source))))
       pairs += [(example[keys[0]], example[keys[1]]) for example in batch]
   else:
-    try:
-      config = tfds.ReadConfig(interleave_cycle_length=1)
-      stored = builder.as_dataset(split=split, shuffle_files=False, read_config=config)
-      pairs = [(e[keys[0]], e[keys[1]]) for e in tfds.as_numpy(stored)]
-    except ImportError as error:
-      raise BadInput(f"{builder.data_dir} is in {builder.info.file_format.value} format, which needs "
-                     "TensorFlow to read; run `pip install tensorflow-cpu` and try again.") from error
+    _need_tensorflow(f"{builder.data_dir} is in {builder.info.file_format.value} format, and reading it")
+    config = tfds.ReadConfig(interleave_cycle_length=1)
+    stored = builder.as_dataset(split=split, shuffle_files=False, read_config=config)
+    pairs = [(e[keys[0]], e[keys[1]]) for e in tfds.as_numpy(stored)]
   return [np.asarray(image) for image, _ in pairs], [int(label) for _, label in pairs]
+
+
+def _need_tensorflow(what):
+  if importlib.util.find_spec("tensorflow") is None:
+    raise BadInput(f"{what} needs TensorFlow; run `pip install tensorflow-cpu` and try again.")
 
 
 def _import_tfds():

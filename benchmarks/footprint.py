@@ -1,6 +1,6 @@
 """Start-up, memory, and what growing costs.
 
-    python benchmarks/numbers.py --data_dir ~/tensorflow_datasets
+    python benchmarks/footprint.py --data_dir ~/tensorflow_datasets
 
 Prints: seconds of `--help`; of configs/digits.py:ens from an empty compilation
 cache to its summary; of a second start of mnist, up to its first dispatch;
