@@ -34,7 +34,8 @@ class Checkpoints:
     self._manager = ocp.CheckpointManager(
         self._folder, item_names=("meta", "arrays"),
         options=ocp.CheckpointManagerOptions(max_to_keep=None, create=True))
-    self._frozen = []  # digests of the frozen trees known to be on disk
+    self._frozen = []  # digests of the frozen trees that are known to be sound on disk
+    self._bad = set()  # steps found damaged
     self._permanent = None  # steps kept for good, once they have been looked up
 
   def save(self, meta, trees, frozen, permanent=False):
@@ -58,6 +59,7 @@ class Checkpoints:
     arrays = {f"{key}.{name}": leaf for key, tree in trees.items() for name, leaf in _flatten(tree)}
     meta = dict(meta, permanent=permanent, sha256={name: _digest(leaf) for name, leaf in arrays.items()},
                 frozen=[self._save_frozen(i, tree) for i, tree in enumerate(frozen)])
+    meta = dict(meta, meta_sha256=_meta_digest(meta))
     step = (self._manager.latest_step() or 0) + 1
     saved = self._manager.save(step, args=ocp.args.Composite(
         meta=ocp.args.JsonSave(meta), arrays=ocp.args.StandardSave(arrays)))
@@ -79,6 +81,7 @@ class Checkpoints:
       try:
         return self._open(step)
       except Exception as error:  # Orbax and tensorstore raise whatever they like
+        self._bad.add(step)
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         warnings.warn(f"checkpoint {step} of {self._folder} is damaged ({reason}); "
                       "falling back to the one before", stacklevel=2)
@@ -119,10 +122,15 @@ class Checkpoints:
     meta = self._read_meta(step)
     arrays = _verified(lambda shapes: self._manager.restore(
         step, args=ocp.args.Composite(arrays=ocp.args.StandardRestore(shapes))).arrays, meta["sha256"])
-    return Opened(meta, arrays, [self._read_frozen(i, sums) for i, sums in enumerate(meta["frozen"])])
+    frozen = [self._read_frozen(i, sums) for i, sums in enumerate(meta["frozen"])]
+    self._frozen = list(meta["frozen"])
+    return Opened(meta, arrays, frozen)
 
   def _read_meta(self, step):
-    return self._manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore())).meta
+    meta = dict(self._manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore())).meta)
+    if meta.pop("meta_sha256") != _meta_digest(meta):
+      raise ValueError("its description does not match its checksum")
+    return meta
 
   def _permanent_on_disk(self, step):
     try:
@@ -131,23 +139,25 @@ class Checkpoints:
       return False
 
   def _delete_stale(self):
+    """Deletes all but the newest sound ones and the permanent; damaged ones once outlived."""
     steps = sorted(self._manager.all_steps())
-    for step in steps[:-self._keep]:
-      if step not in self._permanent:
-        self._manager.delete(step)
+    sound = [step for step in steps if step not in self._bad]
+    stale = set(sound[:-self._keep]) - self._permanent
+    stale |= {step for step in self._bad.intersection(steps) if sound and step < sound[-1]}
+    for step in sorted(stale):
+      self._manager.delete(step)
 
   def _save_frozen(self, i, tree):
-    """Writes frozen tree i unless it is there; returns the digest of its checksums."""
+    """Writes frozen tree i unless this session knows it to be there; returns its digest."""
     if i < len(self._frozen):
       return self._frozen[i]
     path = self._folder / _FROZEN / f"{i:05d}"
     leaves = dict(_flatten(sharding.fetch(tree)))
     sums = json.dumps({name: _digest(leaf) for name, leaf in leaves.items()}, sort_keys=True)
-    if _read_text(path / _SUMS) != sums:
-      with ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save(path, leaves, force=True)
-      if sharding.is_main():
-        (path / _SUMS).write_text(sums)
+    with ocp.StandardCheckpointer() as checkpointer:
+      checkpointer.save(path, leaves, force=True)
+    if sharding.is_main():
+      (path / _SUMS).write_text(sums)
     self._frozen.append(hashlib.sha256(sums.encode()).hexdigest())
     return self._frozen[i]
 
@@ -221,8 +231,5 @@ def _verified(restore, sums):
   return arrays
 
 
-def _read_text(path):
-  try:
-    return path.read_text()
-  except OSError:
-    return None
+def _meta_digest(meta):
+  return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()

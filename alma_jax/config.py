@@ -8,6 +8,7 @@ ConfigDict. This module imports neither jax nor numpy: `--help` is instant.
 import dataclasses
 import hashlib
 import json
+import math
 import re
 import typing
 
@@ -275,12 +276,12 @@ def _learner_class(tree):
 def _scalar(field, value, kind):
   if kind is float and isinstance(value, int) and not isinstance(value, bool):
     value = float(value)
-  if type(value) is not kind:
+  if type(value) is not kind or (kind is float and not math.isfinite(value)):
     raise BadInput(f"{field}={value!r} should be {_KINDS[kind]}.")
   return value
 
 
-_KINDS = {int: "a whole number", float: "a number", bool: "True or False", str: "a string"}
+_KINDS = {int: "a whole number", float: "a finite number", bool: "True or False", str: "a string"}
 
 
 def _check(c):

@@ -8,6 +8,7 @@ from alma_jax import config as configs
 from alma_jax import learners, sharding
 from alma_jax.data import datasets
 from alma_jax.data import stream as streams
+from alma_jax.errors import BadInput
 from alma_jax.learners import base, fit
 from alma_jax.tasks import classification
 
@@ -34,8 +35,10 @@ def prepare(config, data=None):
   """
   if data is None:
     dataset = datasets.load(config.dataset.name, config.dataset.data_dir, config.seed)
+  elif len(data) != len(datasets.ARRAYS):
+    raise BadInput(f"data holds {len(data)} arrays; it should be ({', '.join(datasets.ARRAYS)}).")
   else:
-    dataset = datasets.from_arrays("data", dict(zip(("x_train", "y_train", "x_test", "y_test"), data, strict=True)))
+    dataset = datasets.from_arrays("data", dict(zip(datasets.ARRAYS, data)))
   stream = streams.make(len(dataset.x_train), config.stream, config.seed)
   mean, std = dataset.normalization or streams.first_normalization(dataset.x_train, stream)
   learner = make_learner(config, dataset.num_classes, dataset.x_train.shape[1:], int(stream.sizes[:, 1].max()))
@@ -44,6 +47,9 @@ def prepare(config, data=None):
 
 def make_learner(config, num_classes, example_shape, max_val):
   """The config's learner for such examples; `max_val` sizes its validation."""
+  if config.train.augment and len(example_shape) != 3:
+    raise BadInput("train.augment=True flips and crops images, but this data set's examples have shape "
+                   f"{tuple(map(int, example_shape))}.")
   task = classification.Classification(num_classes, config.train.augment)
   return learners.make(base.Context(config, task, tuple(example_shape), max_val))
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from alma_jax import checkpoint, environment, metrics, results, runtime, sharding, writers
 from alma_jax import config as configs
-from alma_jax.errors import Diverged, Stopped
+from alma_jax.errors import BadInput, Diverged, Stopped
 from alma_jax.learners import fit
 from alma_jax.writers import METRICS, TRAIN
 
@@ -39,15 +39,28 @@ def run(config, workdir=None, *, data=None, overwrite=False, should_stop=None):
   runtime.setup(config.devices, config.deterministic)
   setting = environment.prepare(config, data)
   path = pathlib.Path(workdir or configs.default_workdir(config)).expanduser()
-  with writers.RunFolder(path, sharding.is_main()) as folder:
-    folder.claim(config, setting.dataset.fingerprint, overwrite)
-    sharding.barrier("the run folder is claimed")
+  with _claimed(path, setting, overwrite) as folder:
     if writers.read_json(path / "summary.json") is None:
       _Runner(setting, folder, should_stop or (lambda: False)).run()
       sharding.barrier("the run is complete")
     else:
       say(f"{path} is complete.")
   return results.load_run(path)
+
+
+def _claimed(path, setting, overwrite):
+  """The run folder; where process 0 refuses it, all processes do."""
+  folder = problem = None
+  try:
+    folder = writers.RunFolder(path, sharding.is_main())
+    folder.claim(setting.config, setting.dataset.fingerprint, overwrite)
+  except BadInput as error:
+    problem = error
+  if sharding.any_process(problem is not None):
+    if folder is not None:
+      folder.close()
+    raise problem or BadInput("process 0 refused the run folder; it says why.")
+  return folder
 
 
 def say(message):
@@ -63,6 +76,7 @@ class _Runner:
     self._setting, self._folder, self._should_stop = setting, folder, should_stop
     self._config, self._learner = setting.config, setting.learner
     self._started = self._saved = time.monotonic()
+    self._saved_in = None  # stage in progress at the last save
     self._compiled_at_start = runtime.compile_seconds()
     self._rows = _FIRST_ROWS  # training steps of the next dispatch, adapted to its length
 
@@ -71,6 +85,7 @@ class _Runner:
     self._checkpoints = checkpoint.Checkpoints(folder.path / "checkpoints", self._config.checkpoint.keep)
     self._restore()  # first: damage must be told before anything is changed
     self._stages, train_lines = environment.Stages(self._setting), self._num_train_lines
+    folder.write_config(self._config, self._setting.dataset.fingerprint)
     folder.cut(METRICS, len(self._lines))
     folder.cut(TRAIN, train_lines)
     self._board = None
@@ -91,6 +106,7 @@ class _Runner:
 
   def _run_stage(self):
     stage, began, learner = self._stage, time.monotonic(), self._learner
+    lines, train_lines = list(self._lines), self._num_train_lines
     data, last_t = self._stages[stage], self._setting.stream.last_t(stage)
     while len(self._lines) < last_t - 1:
       self._write(metrics.waiting(len(self._lines) + 1, self._lines[-1] if self._lines else None,
@@ -98,7 +114,13 @@ class _Runner:
     # A stage that was interrupted grows again: growth is a pure function.
     grown, _ = learner.grow(self._state, data)
     fitting = self._resume_fit(grown, data) or learner.begin(grown, data)
-    fitting = self._train(grown, fitting, data, began)
+    try:
+      fitting = self._train(fitting, data, began)
+    except Diverged:
+      if self._saved_in != stage:  # what the stages before have learnt is not lost
+        self._lines, self._num_train_lines, self._epoch = lines, train_lines, 0
+        self._save()
+      raise
     self._state, report = learner.finish(grown, fitting, data)
     error, loss = self._examiner.examine(self._state)
     cost = learner.cost(self._state)
@@ -112,7 +134,7 @@ class _Runner:
     if permanent or last or self._is_due():
       self._save(permanent=permanent or last)
 
-  def _train(self, grown, fitting, data, began):
+  def _train(self, fitting, data, began):
     """Advances to the end of the stage; one dispatch is always under way."""
     learner, total, done, pending = self._learner, self._learner.num_rows(data), False, None
     per_epoch = total // self._config.train.epochs
@@ -176,7 +198,7 @@ class _Runner:
 
   def _is_due(self):
     due = time.monotonic() - self._saved >= self._config.checkpoint.seconds
-    return sharding.agree(self._should_stop() or due)
+    return sharding.any_process(self._should_stop() or due)
 
   def _save(self, fitting=None, permanent=False):
     """Saves the run as it stands; raises Stopped if it should stop."""
@@ -194,9 +216,11 @@ class _Runner:
         data=dict(num_classes=s.dataset.num_classes, example_shape=list(s.dataset.x_train.shape[1:]),
                   dtype=str(s.dataset.x_train.dtype), mean=s.mean.tolist(), std=s.std.tolist()))
     self._folder.sync()
+    if self._board:
+      self._board.flush()
     self._checkpoints.save(meta, trees, self._state.frozen, permanent)
-    self._saved = time.monotonic()
-    if sharding.agree(self._should_stop()):
+    self._saved, self._saved_in = time.monotonic(), self._stage
+    if sharding.any_process(self._should_stop()):
       self._checkpoints.finish()
       raise Stopped(f"saved at stage {self._stage} in {self._folder.path}; the same command goes on from there.")
 

@@ -62,7 +62,11 @@ def _parse_flags(argv):
 
 def _check_overrides(argv):
   """Names a config file or a field that does not exist, where absl would not."""
-  options = [arg.lstrip("-").partition("=") for arg in argv[1:] if arg.startswith("--config")]
+  args = argv[1:]
+  for i, arg in enumerate(args[:-1]):  # "--config FILE" is "--config=FILE"
+    if arg in ("--config", "-config"):
+      args[i] = f"{arg}={args[i + 1]}"
+  options = [arg.lstrip("-").partition("=") for arg in args if arg.lstrip("-").startswith("config")]
   learner = "ens"
   for option, _, value in options:
     if option == "config" and value:
@@ -76,8 +80,14 @@ def _check_overrides(argv):
 
 def _run(config):
   stopping = []
+
+  def stop(number, frame):
+    del frame
+    stopping.append(number)
+    signal.signal(number, signal.SIG_DFL)  # a second one is not to be argued with
+
   for number in (signal.SIGTERM, signal.SIGINT):
-    signal.signal(number, lambda number, frame: stopping.append(number))
+    signal.signal(number, stop)
   from alma_jax import experiment, sharding  # jax only now: --help stays quick
 
   logging.set_verbosity(logging.ERROR)  # Orbax and TFDS comment on what is no concern of the user's
@@ -87,7 +97,7 @@ def _run(config):
     run = experiment.run(config, _WORKDIR.value, overwrite=_OVERWRITE.value, should_stop=lambda: bool(stopping))
   except Stopped as stopped:
     experiment.say(str(stopped))
-    return 143 if signal.SIGTERM in stopping else 1
+    return 1 if signal.SIGINT in stopping else 143
   if sharding.is_main():
     print(_report(run))
   return 0

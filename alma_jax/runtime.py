@@ -48,7 +48,8 @@ def _count_compilation(event, seconds, **kwargs):
 
 def _limit_devices(count):
   platform = (jax.config.jax_platforms or "").split(",")[0]
-  if count and platform in ("", "cpu") and "xla_force_host_platform" not in os.environ.get("XLA_FLAGS", ""):
+  alone = not jax.distributed.is_initialized()
+  if count > max(1, jax.config.jax_num_cpu_devices) and platform in ("", "cpu") and alone:
     try:
       jax.config.update("jax_num_cpu_devices", count)
     except RuntimeError:

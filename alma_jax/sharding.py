@@ -37,6 +37,8 @@ def initialize(coordinator=None, num_processes=None, process_id=None):
   given = [v is not None for v in (coordinator, num_processes, process_id)]
   if any(given) and not all(given):
     raise BadInput("--coordinator, --num_processes and --process_id go together.")
+  if all(given) and not 0 <= process_id < num_processes:
+    raise BadInput(f"--process_id={process_id} should be at least 0 and below --num_processes={num_processes}.")
   if all(given):
     jax.distributed.initialize(coordinator, num_processes, process_id)
   elif any(int(os.environ.get(name) or 1) > 1 for name in _TASK_COUNTS) or (
@@ -57,6 +59,9 @@ def make_mesh(num_members, num_devices=0):
   devices = jax.devices()
   if num_devices > len(devices):
     raise BadInput(f"devices={num_devices}, but there are {len(devices)}.")
+  if jax.process_count() > 1 and num_devices not in (0, len(devices)):
+    raise BadInput(f"devices={num_devices}, but several processes use all {len(devices)} of their devices together; "
+                   "leave it at 0.")
   devices = devices[:num_devices or None]
   rows = math.gcd(num_members, len(devices))
   return Mesh(np.array(devices).reshape(rows, -1), (MEMBER, DATA))
@@ -115,6 +120,13 @@ def agree(number):
   if jax.process_count() == 1:
     return number
   return type(number)(multihost_utils.broadcast_one_to_all(np.asarray(number)))
+
+
+def any_process(flag):
+  """Whether a host-side condition holds in any process."""
+  if jax.process_count() == 1:
+    return bool(flag)
+  return bool(multihost_utils.process_allgather(np.asarray(flag)).any())
 
 
 def barrier(name):

@@ -12,11 +12,13 @@ from alma_jax import config as configs
 from alma_jax.errors import BadInput
 
 METRICS, TRAIN = "metrics.jsonl", "train.jsonl"
-_OURS = (METRICS, TRAIN, "config.json", "summary.json", "curve.png", "tensorboard", "checkpoints")
+# In the order in which --overwrite deletes them: what is left at any moment is
+# still a run, unfinished, of the config that is there.
+_OURS = ("summary.json", "checkpoints", METRICS, TRAIN, "curve.png", "tensorboard", "config.json")
 
 
 class RunFolder:
-  """A run folder, locked while open; only process 0 writes."""
+  """A run folder, locked while open; in all processes but one a mere path."""
 
   def __init__(self, path, writes=True):
     """Takes hold of the folder, making it if need be.
@@ -30,18 +32,16 @@ class RunFolder:
     """
     self.path, self._writes = pathlib.Path(path).expanduser(), writes
     self._files, self._lock = {}, None
+    if not writes:
+      return
     try:
       self.path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-      raise BadInput(f"the run folder {self.path} cannot be made: {error.strerror}.") from error
-    if writes:
       self._lock = filelock.FileLock(self.path / ".lock")
-      try:
-        self._lock.acquire(timeout=0)
-      except filelock.Timeout as error:
-        raise BadInput(f"the run folder {self.path} is in use by a live process.") from error
-      except OSError as error:
-        raise BadInput(f"the run folder {self.path} cannot be written: {error.strerror}.") from error
+      self._lock.acquire(timeout=0)
+    except filelock.Timeout as error:
+      raise BadInput(f"the run folder {self.path} is in use by a live process.") from error
+    except OSError as error:
+      raise BadInput(f"the run folder {self.path} cannot be made or written: {error.strerror}.") from error
 
   def claim(self, config, fingerprint, overwrite):
     """Makes sure that the folder is this run's, or empty.
@@ -52,17 +52,39 @@ class RunFolder:
       overwrite: delete the run that is in it.
 
     Raises:
-      BadInput: it holds another run; the fields that differ are named.
+      BadInput: it holds another run, the fields that differ are named; or
+        files that no run of ours has written, which are never touched.
     """
-    if overwrite and self._writes:
-      for name in _OURS:
-        path = self.path / name
-        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    if not self._writes:
+      return
     stored = read_json(self.path / "config.json")
-    if stored is not None:
+    if not isinstance(stored, dict) or "data_fingerprint" not in stored:
+      found = [name for name in _OURS if (self.path / name).exists()]
+      if found:
+        raise BadInput(f"{self.path} holds {', '.join(found)}, but not from a run of this program; "
+                       "choose another --workdir.")
+    elif overwrite:
+      self._delete()
+    else:
       self._compare(stored, config, fingerprint)
+      return  # written anew once the run is restored
+    self.write_config(config, fingerprint)
+
+  def write_config(self, config, fingerprint):
+    """Writes config.json: every field, and what the data were."""
     if self._writes:
       write_json(self.path / "config.json", dict(configs.to_dict(config), data_fingerprint=fingerprint))
+
+  def _delete(self):
+    for name in _OURS:
+      path, doomed = self.path / name, self.path / f".deleted-{name}"
+      if doomed.is_dir():
+        shutil.rmtree(doomed)
+      if path.is_dir() and not path.is_symlink():
+        path.rename(doomed)  # at once; the files of a folder go one by one
+        shutil.rmtree(doomed)
+      else:
+        path.unlink(missing_ok=True)
 
   def _compare(self, stored, config, fingerprint):
     old, new = configs.flatten(stored), configs.identity(config)
@@ -140,6 +162,11 @@ class TensorBoard:
     """A line of train.jsonl."""
     self._epoch += 1
     self._write(self._train, entry, self._epoch)
+
+  def flush(self):
+    """Puts on disk what a checkpoint is about to cover."""
+    self._stream.flush()
+    self._train.flush()
 
   def close(self):
     self._stream.close()

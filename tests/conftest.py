@@ -15,6 +15,7 @@ from alma_jax import runtime
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.devices()  # from now on there are eight, whatever a test asks for
 runtime.setup()
 
 

@@ -14,7 +14,7 @@ TREES = {"live": {"w": W, "n": np.int32(3)}}
 
 
 def frozen(i):
-  return {"w": np.full(4, i, np.float32)}
+  return {"w": np.random.default_rng(i).normal(size=(100, 300)).astype(np.float32)}
 
 
 def fill(path, steps, keep=2, **options):
@@ -44,7 +44,8 @@ def test_round_trip(tmp_path):
   np.testing.assert_array_equal(tree["w"], TREES["live"]["w"])
   assert tree["n"].dtype == np.int32
   assert tree["n"] == 3
-  assert [block["w"][0] for block in opened.frozen((frozen(0), frozen(1)))] == [0, 1]
+  for i, block in enumerate(opened.frozen((frozen(0), frozen(1)))):
+    np.testing.assert_array_equal(block["w"], frozen(i)["w"])
   assert opened.has("live")
   assert not opened.has("fit")
 
@@ -61,10 +62,44 @@ def test_the_newest_are_kept_and_the_permanent(tmp_path):
   assert steps_in(tmp_path) == [2, 7]
 
 
+def test_a_damaged_frozen_member_is_written_again(tmp_path):
+  fill(tmp_path, 3)
+  flip_a_bit(tmp_path / "frozen" / "00001")
+  saver = checkpoint.Checkpoints(tmp_path, 2)
+  with pytest.warns(UserWarning, match="falling back"):
+    assert saver.newest().meta["stage"] == 1
+  saver.save({"stage": 2}, TREES, (frozen(0), frozen(1)))
+  saver.finish()
+  assert checkpoint.Checkpoints(tmp_path, 2).newest().meta["stage"] == 2
+
+
+def test_the_last_sound_checkpoint_outlives_damaged_ones(tmp_path):
+  fill(tmp_path, 3)
+  flip_a_bit(tmp_path / "3")
+  saver = checkpoint.Checkpoints(tmp_path, 1)
+  with pytest.warns(UserWarning, match="falling back"):
+    saver.newest()
+  saver._permanent = set()
+  saver._delete_stale()  # as before a save that never commits
+  assert steps_in(tmp_path) == [2, 3]
+  saver.save({"stage": 3}, TREES, ())
+  saver.finish()
+  assert steps_in(tmp_path) == [4]
+
+
+def test_a_changed_description_is_noticed(tmp_path):
+  fill(tmp_path, 2)
+  (path,) = [p for p in (tmp_path / "2" / "meta").rglob("*") if p.is_file() and '"stage"' in p.read_text()]
+  path.write_text(path.read_text().replace('"stage": 1', '"stage": 7').replace('"stage":1', '"stage":7'))
+  with pytest.warns(UserWarning, match="description does not match"):
+    assert checkpoint.Checkpoints(tmp_path, 2).newest().meta["stage"] == 0
+
+
 def test_frozen_members_are_written_once(tmp_path):
   fill(tmp_path, 3)
   written = {p: p.stat().st_mtime_ns for p in (tmp_path / "frozen").rglob("*") if p.is_file()}
   saver = checkpoint.Checkpoints(tmp_path, 2)
+  saver.newest()
   saver.save({"stage": 9}, TREES, (frozen(0), frozen(1)))
   saver.finish()
   assert written == {p: p.stat().st_mtime_ns for p in (tmp_path / "frozen").rglob("*") if p.is_file()}

@@ -106,7 +106,7 @@ def test_two_processes_run_one_stream_together(tmp_path):
     free.bind(("127.0.0.1", 0))
     port = free.getsockname()[1]
   command = [sys.executable, "-m", "alma_jax.main", f"--config={ROOT}/configs/digits.py:ens",
-             "--config.train.epochs=3", "--config.learner.num_members=3", "--config.model.width=8"]
+             "--config.train.epochs=3", "--config.learner.num_members=2", "--config.model.width=8"]
   together = [subprocess.Popen([*command, f"--workdir={tmp_path}/two", f"--coordinator=127.0.0.1:{port}",
                                 "--num_processes=2", f"--process_id={i}"], cwd=ROOT, stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True) for i in range(2)]
@@ -120,6 +120,16 @@ def test_two_processes_run_one_stream_together(tmp_path):
   one = alma_jax.load_run(tmp_path / "one")
   np.testing.assert_allclose(two.metrics["error"], one.metrics["error"], atol=0.01)
   assert two.predict(np.zeros((2, 8, 8), np.uint8)).shape == (2, 10)
+
+
+def test_many_convolutional_steps_on_two_devices():
+  """Unawaited, more than about 32 steps with collectives dead-lock on virtual CPU devices."""
+  config = small_config("sm", devices=2, model__name="vgg", model__width=2, train__batch_size=4, train__epochs=4,
+                        train__optimizer="sgd", train__learning_rate=0.01)
+  setting = environment.prepare(configs.parse(config), (*blobs(240, (32, 32, 3)), *blobs(60, (32, 32, 3))))
+  data = environment.Stages(setting)[0]
+  _, records = setting.learner.advance(setting.learner.begin(setting.learner.init(), data), data, 100)
+  assert len(setting.learner.read(records, data)[0]) == 100 // 27
 
 
 def test_rows_of_a_dispatch_are_padded_to_the_data_axis():

@@ -148,7 +148,8 @@ def test_every_example_is_seen_once_an_epoch():
   spec = dataclasses.make_dataclass("Spec", ["train", "num_members", "padded_batch"])(setting.config.train, 2, 64)
   rows = fit._rows(spec, data, 0, 2 * steps, 2 * steps)
   assert rows.count.tolist() == [64, 108 - 64] * 2  # the partial batch is kept
-  assert rows.ends.tolist() == [False, True] * 2
+  assert rows.stop[:rows.segments].tolist() == [steps, 2 * steps]
+  assert rows.ends[:rows.segments].tolist() == [True, True]
   orders = []
   for epoch in range(2):
     for member in range(2):

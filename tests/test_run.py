@@ -251,6 +251,26 @@ def test_a_folder_of_another_run_is_refused_by_its_fields(tmp_path, arrays):
   assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("name", ["train.jsonl", "config.json", "checkpoints"])
+def test_files_of_others_are_never_touched(tmp_path, arrays, name, overwrite):
+  theirs = tmp_path / name / "x" if name == "checkpoints" else tmp_path / name
+  theirs.parent.mkdir(exist_ok=True)
+  theirs.write_text("[1, 2]")
+  with pytest.raises(alma_jax.BadInput, match=f"holds {name}, but not from a run of this program"):
+    alma_jax.run(small_config(), tmp_path, data=arrays, overwrite=overwrite)
+  assert theirs.read_text() == "[1, 2]"
+
+
+def test_data_that_do_not_fit_are_refused(tmp_path, arrays):
+  with pytest.raises(alma_jax.BadInput, match="data holds 3 arrays"):
+    alma_jax.run(small_config(), tmp_path, data=arrays[:3])
+  flat = (arrays[0].reshape(120, -1), arrays[1], arrays[2].reshape(30, -1), arrays[3])
+  with pytest.raises(alma_jax.BadInput, match=r"flips and crops images, but .* shape \(36,\)"):
+    alma_jax.run(small_config(train__augment=True), tmp_path, data=flat)
+  assert not list(tmp_path.iterdir())
+
+
 def test_shortened_lines_are_refused(tmp_path, arrays):
   config = small_config(train__epochs=6, checkpoint__seconds=0.0)
   assert interrupted(config, tmp_path, 4, data=arrays)
@@ -264,12 +284,14 @@ def test_a_diverging_loss_stops_the_run_and_keeps_what_was(tmp_path, arrays):
   # Half of the examples are so large that products overflow once they come up.
   stream_order = np.random.default_rng([0, 0]).permutation(len(x))
   x[stream_order[-20:]] = 3e38
-  config = small_config(train__optimizer="sgd", train__learning_rate=1e3, checkpoint__seconds=0.0)
+  config = small_config(train__optimizer="sgd", train__learning_rate=1e3)
   with pytest.raises(alma_jax.Diverged, match="no longer finite in stage 1, epoch 1"):
     alma_jax.run(config, tmp_path, data=(x, arrays[1], arrays[2].astype(np.float32), arrays[3]))
   assert len(lines(tmp_path, "metrics.jsonl")) == 3
   assert len(lines(tmp_path, "train.jsonl")) == 2
-  assert alma_jax.load_run(tmp_path).stages() == [0]
+  run = alma_jax.load_run(tmp_path)
+  assert run.stages() == [0]
+  assert np.isfinite(run.predict(arrays[2].astype(np.float32))).all()
 
 
 BAD_COMMANDS = [
@@ -285,7 +307,8 @@ BAD_COMMANDS = [
     ("configs/digits.py:sm", ["--nosuchflag=1"], "nosuchflag"),
     ("configs/digits.py:sm", ["extra"], "unexpected argument 'extra'"),
     ("configs/digits.py:sm", ["--coordinator=localhost:1"], "go together"),
-    ("configs/digits.py:sm", ["--config.devices=99"], "devices=99, but there are"),
+    ("configs/digits.py:sm", ["--coordinator=a:1", "--num_processes=1", "--process_id=3"], "below --num_processes=1"),
+    ("configs/digits.py:sm", ["--config.checkpoint.seconds=inf"], "a finite number"),
     ("configs/mnist.py:sm", ["--config.dataset.data_dir=/nowhere"], "no prepared TFDS data set 'mnist'"),
     ("configs/npz.py:sm", [], "there is no file 'data.npz'"),
     ("configs/digits.py:sm", ["--workdir=/proc/nowhere"], "cannot be made"),

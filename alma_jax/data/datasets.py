@@ -18,7 +18,7 @@ _KNOWN = {
     "mnist": ((0.1307,), (0.3081,)),
     "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
 }
-_ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +82,7 @@ def from_arrays(name, arrays, unit_normalization=None, fingerprint=None):
     BadInput: an array is missing, empty, of the wrong length, shape or dtype,
       holds NaN, or labels that are no class numbers.
   """
-  missing = [k for k in _ARRAYS if k not in arrays]
+  missing = [k for k in ARRAYS if k not in arrays]
   if missing:
     raise BadInput(f"{name} lacks the arrays {', '.join(missing)}; it holds "
                    f"{', '.join(sorted(arrays)) or 'nothing'}.")
@@ -133,8 +133,8 @@ def _npz(path):
     raise BadInput(f"there is no file {str(path)!r} to read the data set from.")
   try:
     with np.load(path, allow_pickle=False) as file:
-      return {key: file[key] for key in file.files if key in _ARRAYS}
-  except (ValueError, OSError, EOFError, zipfile.BadZipFile, AttributeError) as error:
+      return {key: file[key] for key in file.files if key in ARRAYS}
+  except (ValueError, TypeError, OSError, EOFError, zipfile.BadZipFile, AttributeError) as error:
     raise BadInput(f"{str(path)!r} is not an .npz file of plain arrays: {error}.") from error
 
 

@@ -98,12 +98,14 @@ class Carry(NamedTuple):
 
 
 class Rows(NamedTuple):
-  """Training steps of a dispatch."""
+  """Training steps of a dispatch, in segments that lie within an epoch each."""
   index: Array  # int32 [R, M, B], into the pool
   count: Array  # int32 [R], real examples; the rest is padding
   epoch: Array  # int32 [R]
   step: Array  # int32 [R], within the epoch
-  ends: Array  # bool [R], whether it ends an epoch
+  stop: Array  # int32 [R], the row after each segment
+  ends: Array  # bool [R], whether the segment ends its epoch
+  segments: Array  # int32, how many there are
 
 
 class Val(NamedTuple):
@@ -199,9 +201,7 @@ def advance(spec, fit, data, rows):
   else:
     plan = sharding.put(_rows(spec, data, start, stop, ROWS), spec.mesh, _ROWS_SPEC)
     val = sharding.put(val, spec.mesh, _VAL_SPEC)
-    carry, records = _advance(spec, fit.carry, fit.keys, plan, np.int32(stop - start), val, data.pool)
-  if sharding.needs_waiting(spec.mesh):
-    jax.block_until_ready(carry)
+    carry, records = _awaited(spec, _advance(spec, fit.carry, fit.keys, plan, val, data.pool))
   return FitState(carry, fit.keys, stop), records
 
 
@@ -246,12 +246,16 @@ def _rows(spec, data, start, stop, size):
   row = np.arange(size, dtype=np.int32) + np.int32(start)
   epoch, step = row // steps, row % steps
   count = np.minimum(batch, len(data.train) - step * batch).astype(np.int32)
-  for e in range(start // steps, -(-stop // steps)):
+  epochs = range(start // steps, -(-stop // steps))
+  stops, ends = np.zeros(size, np.int32), np.zeros(size, bool)
+  for segment, e in enumerate(epochs):
     order = _orders(spec, data, e)
-    for r in range(max(start, e * steps), min(stop, (e + 1) * steps)):
+    last = min(stop, (e + 1) * steps)
+    for r in range(max(start, e * steps), last):
       part = order[:, (r - e * steps) * batch:][:, :batch]
       index[r - start, :, :part.shape[1]] = part
-  return Rows(index, count, epoch, step, step == steps - 1)
+    stops[segment], ends[segment] = last - start, last == (e + 1) * steps
+  return Rows(index, count, epoch, step, stops, ends, np.int32(len(epochs)))
 
 
 def _orders(spec, data, epoch):
@@ -274,19 +278,22 @@ def _keys(spec, data):
 
 def _advance_stepwise(spec, fit, rows, val, pool):
   """`_advance` with the loops on the host, for networks that loops slow down."""
-  carry, ended = fit.carry, []
+  carry, ended, start = fit.carry, [], 0
   done = bool(spec.train.patience) and bool(sharding.fetch(carry.done))
   place = functools.partial(sharding.put, mesh=spec.mesh)
-  for r in range(0 if done else len(rows.count)):
-    row = place(Rows(*(field[r:r + 1] for field in rows)), spec=_ROWS_SPEC)
-    carry = _step(spec, carry, fit.keys, row, pool)
-    if rows.ends[r]:
+  for s in range(0 if done else int(rows.segments)):
+    for r in range(start, rows.stop[s]):
+      steps = (field[r:r + 1] for field in (rows.index, rows.count, rows.epoch, rows.step))
+      row = place(Rows(*steps, rows.stop[:1], rows.ends[:1], rows.segments), spec=_ROWS_SPEC)
+      carry = _awaited(spec, _step(spec, carry, fit.keys, row, pool))
+    start = rows.stop[s]
+    if rows.ends[s]:
       sums = _zero_sums(spec)
       for v in range(-(-int(val.total) // spec.val_batch)):
         left = np.int32(val.total - v * spec.val_batch)
         part = place(Val(val.index[v:v + 1], left, val.min_gain), spec=_VAL_SPEC)
-        sums = _validate(spec, carry.members.now, sums, part, pool)
-      carry, train = _select(spec, carry, sums, place(val, spec=_VAL_SPEC))
+        sums = _awaited(spec, _validate(spec, carry.members.now, sums, part, pool))
+      carry, train = _awaited(spec, _select(spec, carry, sums, place(val, spec=_VAL_SPEC)))
       ended.append((train, sums))
       done = bool(spec.train.patience) and bool(sharding.fetch(carry.done))
       if done:
@@ -298,6 +305,11 @@ def _advance_stepwise(spec, fit, rows, val, pool):
   return carry, Records(np.int32(len(ended)), done, train, sums)
 
 
+def _awaited(spec, results):
+  """Results of a dispatch, waited for where collectives would dead-lock otherwise."""
+  return jax.block_until_ready(results) if sharding.needs_waiting(spec.mesh) else results
+
+
 def _zero_sums(spec):
   zeros = Sums(np.zeros(spec.num_members, np.float32), np.zeros(spec.num_members, np.int32))
   return sharding.put(zeros, spec.mesh, P(MEMBER))
@@ -305,7 +317,7 @@ def _zero_sums(spec):
 
 # -------------------------------------------- on the device, inside shard_map
 
-_ROWS_SPEC = Rows(P(None, MEMBER, DATA), P(), P(), P(), P())
+_ROWS_SPEC = Rows(P(None, MEMBER, DATA), P(), P(), P(), P(), P(), P())
 _VAL_SPEC = Val(P(None, DATA), P(), P())
 _CARRY_SPEC = Carry(P(MEMBER), P(), P(), P())
 _RECORDS_SPEC = Records(P(), P(), P(None, MEMBER), P(None, MEMBER))
@@ -331,11 +343,11 @@ def _fresh_carry(spec, variables):
 
 
 @functools.partial(jax.jit, static_argnames="spec", donate_argnames="carry")
-def _advance(spec, carry, keys, rows, num, val, pool):
-  """Rows 0..num with the epochs' ends among them, in one loop."""
+def _advance(spec, carry, keys, rows, val, pool):
+  """All segments of `rows`, each with the end of its epoch if it has one."""
   return _on_mesh(spec, functools.partial(_advance_local, spec),
-                  (_CARRY_SPEC, P(MEMBER), _ROWS_SPEC, P(), _VAL_SPEC, P()),
-                  (_CARRY_SPEC, _RECORDS_SPEC))(carry, keys, rows, num, val, pool)
+                  (_CARRY_SPEC, P(MEMBER), _ROWS_SPEC, _VAL_SPEC, P()),
+                  (_CARRY_SPEC, _RECORDS_SPEC))(carry, keys, rows, val, pool)
 
 
 @functools.partial(jax.jit, static_argnames="spec", donate_argnames="carry")
@@ -394,7 +406,7 @@ class _Stack:
     return members.stack([fn(m, *members.index(stacked, i)) for i, m in enumerate(carry.members)])
 
 
-def _advance_local(spec, carry, keys, rows, num, val, pool):
+def _advance_local(spec, carry, keys, rows, val, pool):
   stack = _Stack(keys)
   zeros = jnp.zeros((ROWS, stack.size))
   blank = Sums(zeros, zeros.astype(jnp.int32))
@@ -407,14 +419,19 @@ def _advance_local(spec, carry, keys, rows, num, val, pool):
     return carry, Records(records.num + 1, carry.done, jax.tree.map(write, records.train, train),
                           jax.tree.map(write, records.val, sums))
 
-  def body(loop):
-    r, carry, records = loop
-    carry = _train_row(spec, stack, carry, keys, rows, r, pool)
-    carry, records = jax.lax.cond(rows.ends[r], end, lambda state: state, (carry, records))
-    return r + 1, carry, records
+  # The end of an epoch is outside the loop over its steps: a conditional inside
+  # would copy the whole state at every step.
+  def segment(loop):
+    s, start, carry, records = loop
+    step = lambda r, carry: _train_row(spec, stack, carry, keys, rows, r, pool)
+    carry = jax.lax.fori_loop(start, rows.stop[s], step, carry)
+    carry, records = jax.lax.cond(rows.ends[s], end, lambda state: state, (carry, records))
+    return s + 1, rows.stop[s], carry, records
 
-  start = (jnp.int32(0), stack.unpack(carry), Records(jnp.int32(0), carry.done, blank, blank))
-  _, carry, records = jax.lax.while_loop(lambda loop: (loop[0] < num) & ~loop[1].done, body, start)
+  zero = jnp.int32(0)
+  start = (zero, zero, stack.unpack(carry), Records(zero, carry.done, blank, blank))
+  _, _, carry, records = jax.lax.while_loop(
+      lambda loop: (loop[0] < rows.segments) & ~loop[2].done, segment, start)
   return stack.pack(carry), records
 
 
