@@ -244,7 +244,7 @@ class _Runner:
     self._num_train_lines, self._initial_params = meta["num_train_lines"], meta["initial_params"]
     self._wall_before, self._compiled_before = meta["wall_seconds"], meta["compile_seconds"]
     say(f"resuming {self._folder.path} at stage {self._stage + 1} of {self._setting.stream.num_stages}"
-        + (f", epoch {self._epoch + 1}" if meta["cursor"] is not None else ""))
+        + (f", after epoch {self._epoch}" if meta["cursor"] is not None else ""))
 
   def _resume_fit(self, grown, data):
     """The stage's saved training, if the run was stopped inside it."""

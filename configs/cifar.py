@@ -1,4 +1,12 @@
-"""CIFAR-10: 100 mega-batches of 500 images, VGG19 (the paper's §4)."""
+"""CIFAR-10 as in the paper: 100 mega-batches of 500 images, waiting time 10, VGG19.
+
+    python -m alma_jax.main --config=configs/cifar.py:ens
+
+LEARNER is one of sm, ens, umix, gens. The paper's 100 epochs a stage want a
+GPU; `:ens` with --config.train.epochs=10 takes 13 minutes on two CPU cores at
+width 16. On a JPEG copy of CIFAR-10 it ended with CER 44.7, final error 0.325.
+Without --config.dataset.data_dir TFDS downloads the data first.
+"""
 from alma_jax import config
 
 
