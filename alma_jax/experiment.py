@@ -1,4 +1,5 @@
 """Algorithm 1: stage after stage, grow, train, evaluate, write, save."""
+import dataclasses
 import importlib.metadata
 import pathlib
 import platform
@@ -36,6 +37,8 @@ def run(config, workdir=None, *, data=None, overwrite=False, should_stop=None):
     Stopped: `should_stop` said so; everything so far is saved.
   """
   config = configs.parse(config)
+  if data is not None:
+    config = dataclasses.replace(config, dataset=configs.Dataset("data", ""))
   runtime.setup(config.devices, config.deterministic)
   setting = environment.prepare(config, data)
   path = pathlib.Path(workdir or configs.default_workdir(config)).expanduser()
@@ -222,7 +225,7 @@ class _Runner:
     self._saved, self._saved_in = time.monotonic(), self._stage
     if sharding.any_process(self._should_stop()):
       self._checkpoints.finish()
-      raise Stopped(f"saved at stage {self._stage} in {self._folder.path}; the same command goes on from there.")
+      raise Stopped(f"saved {self._folder.path}; the same command goes on from there.")
 
   def _restore(self):
     """From the newest good checkpoint, or from nothing."""
@@ -270,7 +273,8 @@ class _Runner:
     summary = metrics.summarize(self._lines, self._initial_params)
     summary |= dict(wall_seconds=self._wall(), compile_seconds=self._compiled(),
                     device=environment.describe_devices(self._learner.mesh), versions=_versions())
-    title = (f"{c.dataset.name}, {c.learner.name}: CER {summary['cer']:.3f} over {len(self._lines)} mega-batches, "
+    name = c.dataset.name.rsplit("/", 1)[-1].removeprefix("npz:")
+    title = (f"{name}, {c.learner.name}: CER {summary['cer']:.3f} over {len(self._lines)} mega-batches, "
              f"waiting time {c.stream.waiting_time}")
     plots.error_curve(self._lines, title, self._folder.path / "curve.png",
                       environment.chance_error(s.dataset.num_classes))

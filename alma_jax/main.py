@@ -54,7 +54,7 @@ def _parse_flags(argv):
   except BadInput:
     raise
   except (flags.Error, OSError, ValueError, TypeError, LookupError, AttributeError) as error:
-    raise BadInput(" ".join(str(error).split()).rstrip(".") + ".") from error
+    raise BadInput(" ".join(str(error).split()).rstrip(" .?") + ".") from error
   if rest[1:]:
     raise BadInput(f"unexpected argument {rest[1]!r}; options start with --, as in --config=configs/digits.py:ens.")
   return configs.parse(config)
@@ -72,9 +72,13 @@ def _check_overrides(argv):
     if option == "config" and value:
       path, _, learner = value.partition(":")
       if not pathlib.Path(path).is_file():
-        raise BadInput(f"there is no config file {path!r}; a config is given as configs/NAME.py:LEARNER.")
+        raise BadInput(f"there is no config file {path!r} below {pathlib.Path.cwd()}; a config is given as "
+                       "configs/NAME.py:LEARNER.")
+      learner = learner or "ens"
+      if learner not in configs.LEARNERS:  # ml_collections would wrap the config's own sentence in a traceback
+        configs.base(learner)
   for option, _, _ in options:
-    if option.startswith("config.") and learner in configs.LEARNERS:
+    if option.startswith("config."):
       configs.check_field(option.removeprefix("config."), learner)
 
 

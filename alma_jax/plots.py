@@ -15,6 +15,7 @@ def error_curve(lines, title, path, chance):
   """
   from matplotlib.backends.backend_agg import FigureCanvasAgg
   from matplotlib.figure import Figure
+  from matplotlib.ticker import MaxNLocator
 
   with matplotlib.rc_context({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False}):
     figure = Figure(figsize=(7, 4.2), layout="constrained")
@@ -34,5 +35,6 @@ def error_curve(lines, title, path, chance):
     axes.set(xlabel="mega-batches seen", ylabel="test error", xlim=(edges[0], edges[-1]),
              ylim=(0, max(chance, *errors) * 1.08))
     axes.set_title(title, fontsize=11)
-    axes.legend(frameon=False, loc="upper right", bbox_to_anchor=(1, 0.93))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.legend(frameon=False, loc="best")
     figure.savefig(path, dpi=150, metadata={"Software": None})

@@ -67,6 +67,12 @@ def test_unusable_arrays_are_refused(tmp_path, changes, sentence):
     datasets.load(save(tmp_path / "a.npz", **changes))
 
 
+def test_a_class_without_training_examples_is_told(tmp_path):
+  y = np.array([1, 2, 3, 1, 2, 3])
+  with pytest.warns(UserWarning, match="no training example of class 0; labels count classes from 0"):
+    datasets.load(save(tmp_path / "a.npz", y_train=y, y_test=y))
+
+
 def test_files_that_are_no_npz(tmp_path):
   with pytest.raises(BadInput, match="there is no file"):
     datasets.load(f"npz:{tmp_path}/none.npz")

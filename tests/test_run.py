@@ -324,6 +324,7 @@ def test_bad_commands_get_one_sentence_and_exit_code_2(config, flags, sentence, 
   assert done.returncode == 2, done.stderr
   assert sentence in done.stderr
   assert done.stderr.startswith("error: ")
+  assert "Traceback" not in done.stderr
   assert len(done.stderr.strip().splitlines()) == 1, done.stderr
   assert not (tmp_path / "run" / "metrics.jsonl").exists()
 

@@ -6,6 +6,7 @@ them into mega-batches, and the training set goes to the device once.
 import dataclasses
 import hashlib
 import pathlib
+import warnings
 import zipfile
 
 import numpy as np
@@ -100,6 +101,10 @@ def from_arrays(name, arrays, unit_normalization=None, fingerprint=None):
   num_classes = 1 + int(max(clean["y_train"].max(), clean["y_test"].max()))
   if num_classes < 2:
     raise BadInput(f"{name} has a single class; classification needs at least two.")
+  empty = sorted(set(range(num_classes)) - set(clean["y_train"].tolist()))
+  if empty:
+    warnings.warn(f"{name} has no training example of class {', '.join(map(str, empty[:5]))}"
+                  f"{' and others' if len(empty) > 5 else ''}; labels count classes from 0", stacklevel=2)
   normalization = None
   if unit_normalization is not None:
     normalization = tuple(np.asarray(v, np.float32) * np.float32(255) for v in unit_normalization)
@@ -130,7 +135,7 @@ def _digits(seed):
 def _npz(path):
   path = pathlib.Path(path).expanduser()
   if not path.is_file():
-    raise BadInput(f"there is no file {str(path)!r} to read the data set from.")
+    raise BadInput(f"there is no file {str(path)!r} to read the data set from; name yours by dataset.name=npz:PATH.")
   try:
     with np.load(path, allow_pickle=False) as file:
       return {key: file[key] for key in file.files if key in ARRAYS}
