@@ -419,8 +419,8 @@ def _advance_local(spec, carry, keys, rows, val, pool):
     return carry, Records(records.num + 1, carry.done, jax.tree.map(write, records.train, train),
                           jax.tree.map(write, records.val, sums))
 
-  # The end of an epoch is outside the loop over its steps: a conditional inside
-  # would copy the whole state at every step.
+  # The end of an epoch stands outside the loop over its steps, so that the
+  # steps carry no conditional.
   def segment(loop):
     s, start, carry, records = loop
     step = lambda r, carry: _train_row(spec, stack, carry, keys, rows, r, pool)
