@@ -79,7 +79,7 @@ class _Runner:
     self._setting, self._folder, self._should_stop = setting, folder, should_stop
     self._config, self._learner = setting.config, setting.learner
     self._started = self._saved = time.monotonic()
-    self._saved_in = None  # stage in progress at the last save
+    self._saved_in = None  # stage in progress in the newest checkpoint
     self._compiled_at_start = runtime.compile_seconds()
     self._rows = _FIRST_ROWS  # training steps of the next dispatch, adapted to its length
 
@@ -244,6 +244,7 @@ class _Runner:
     if opened.has("cached"):
       self._examiner.cached, self._examiner.num_cached = opened.arrays("cached"), meta["num_cached"]
     self._lines, self._stage, self._epoch = meta["lines"], meta["stage"], meta["epoch"]
+    self._saved_in = self._stage
     self._num_train_lines, self._initial_params = meta["num_train_lines"], meta["initial_params"]
     self._wall_before, self._compiled_before = meta["wall_seconds"], meta["compile_seconds"]
     say(f"resuming {self._folder.path} at stage {self._stage + 1} of {self._setting.stream.num_stages}"

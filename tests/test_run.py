@@ -294,6 +294,28 @@ def test_a_diverging_loss_stops_the_run_and_keeps_what_was(tmp_path, arrays):
   assert np.isfinite(run.predict(arrays[2].astype(np.float32))).all()
 
 
+def test_a_divergence_after_resuming_inside_the_stage_loses_and_doubles_nothing(tmp_path, arrays, monkeypatch):
+  one_step_a_dispatch(monkeypatch)
+  config = small_config(train__epochs=6, train__batch_size=16)  # 4 steps an epoch, 24 a stage
+  alma_jax.run(config, tmp_path / "whole", data=arrays)
+  assert interrupted(config, tmp_path / "cut", 24 + 10, data=arrays)
+  assert [(entry["stage"], entry["epoch"]) for entry in lines(tmp_path / "cut", "train.jsonl")][-1][0] == 1
+  record = experiment._Runner._record
+
+  def diverging(self, records, data, began):
+    done = record(self, records, data, began)
+    if (data.stage, self._epoch) == (1, 5):
+      raise alma_jax.Diverged("as if")
+    return done
+
+  with monkeypatch.context() as patched:
+    patched.setattr(experiment._Runner, "_record", diverging)
+    with pytest.raises(alma_jax.Diverged):
+      alma_jax.run(config, tmp_path / "cut", data=arrays)
+  alma_jax.run(config, tmp_path / "cut", data=arrays)
+  assert_same_run(tmp_path / "whole", tmp_path / "cut")
+
+
 BAD_COMMANDS = [
     ("configs/digits.py:foo", [], "the learners are sm, ens, umix, gens"),
     ("configs/none.py:sm", [], "configs/none.py"),
