@@ -11,7 +11,7 @@ import numpy as np
 from alma_jax import checkpoint, environment, metrics, results, runtime, sharding, writers
 from alma_jax import config as configs
 from alma_jax.errors import BadInput, Diverged, Stopped
-from alma_jax.learners import fit
+from alma_jax.learners import program
 from alma_jax.writers import METRICS, TRAIN
 
 # How often progress and signals are looked at: length of a dispatch, and rows of the first.
@@ -39,7 +39,7 @@ def run(config, workdir=None, *, data=None, overwrite=False, should_stop=None):
   config = configs.parse(config)
   if data is not None:
     config = dataclasses.replace(config, dataset=configs.Dataset("data", ""))
-  runtime.setup(config.devices, config.deterministic)
+  runtime.setup(config)
   setting = environment.prepare(config, data)
   path = pathlib.Path(workdir or configs.default_workdir(config)).expanduser()
   with _claimed(path, setting, overwrite) as folder:
@@ -190,7 +190,7 @@ class _Runner:
 
   def _pace(self, rows, seconds):
     aim = rows * _TARGET_SECONDS / max(seconds, 1e-4)
-    self._rows = sharding.agree(int(np.clip(aim, 1, min(2 * self._rows, fit.ROWS))))
+    self._rows = sharding.agree(int(np.clip(aim, 1, min(2 * self._rows, program.ROWS))))
 
   def _untrained_error(self):
     if self._lines or self._config.stream.untrained_error == "chance":
@@ -207,7 +207,7 @@ class _Runner:
     """Saves the run as it stands; raises Stopped if it should stop."""
     trees = dict(live=self._state.live)
     if fitting is not None:
-      trees["fit"] = fitting.carry
+      trees["fit"] = self._learner.save_fit(fitting)
     if self._examiner.cached is not None:
       trees["cached"] = self._examiner.cached
     s = self._setting

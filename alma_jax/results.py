@@ -53,7 +53,7 @@ class Run:
     Raises:
       BadInput: no such stage is saved, or x does not look like the data.
     """
-    runtime.setup(self.config.devices, self.config.deterministic)
+    runtime.setup(self.config)
     saved = self._saved_stages()
     if not saved or (stage is not None and stage not in saved):
       raise BadInput(f"{self.path} has saved the stages {sorted(saved)}, not {stage}; "

@@ -1,9 +1,8 @@
 """Devices: the mesh, placing host arrays on it, collectives, several processes.
 
-A mesh has a `member` and a `data` axis. Stacked members are sharded over the
-first (gcd of members and devices), batches over what is left; everything else
-is replicated. Code inside `shard_map` sees its own members and its own part of
-the batch.
+A mesh has a `member` and a `data` axis. Members in training are sharded over
+the first, their batches over the second; everything else is replicated. Code
+inside `shard_map` sees its own members and its own part of the batch.
 """
 import math
 import os
@@ -46,12 +45,17 @@ def initialize(coordinator=None, num_processes=None, process_id=None):
     jax.distributed.initialize()
 
 
-def make_mesh(num_members, num_devices=0):
+def make_mesh(num_members, num_devices=0, spread=True):
   """Mesh [member, data] with gcd(members, devices) along `member`.
+
+  The virtual devices of a CPU are another matter: they share its cores, and
+  collectives in every step cost more than a second core gains. Unless their
+  number is given, they take whole members (`spread`) or stay idle.
 
   Args:
     num_members: stacked members of the learner.
     num_devices: how many devices to use, of all processes; 0: all.
+    spread: whether members gain from a CPU core each.
 
   Raises:
     BadInput: there are fewer devices.
@@ -62,9 +66,18 @@ def make_mesh(num_members, num_devices=0):
   if jax.process_count() > 1 and num_devices not in (0, len(devices)):
     raise BadInput(f"devices={num_devices}, but several processes use all {len(devices)} of their devices together; "
                    "leave it at 0.")
+  if not num_devices and devices[0].platform == "cpu" and jax.process_count() == 1:
+    workers = min(num_members, len(devices), num_cores()) if spread else 1
+    rows = -(-num_members // -(-num_members // workers))  # as few as do it in the same time
+    return Mesh(np.array(devices[:rows]).reshape(rows, 1), (MEMBER, DATA))
   devices = devices[:num_devices or None]
   rows = math.gcd(num_members, len(devices))
   return Mesh(np.array(devices).reshape(rows, -1), (MEMBER, DATA))
+
+
+def num_cores():
+  """CPU cores that this process may use."""
+  return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def put(tree, mesh, spec=REPLICATED):
@@ -98,11 +111,6 @@ def psum(tree, axis):
   if axis is None or jax.lax.axis_size(axis) == 1:
     return tree
   return jax.lax.psum(tree, axis)
-
-
-def pmax(x, axis):
-  """Maximum over a mesh axis."""
-  return x if jax.lax.axis_size(axis) == 1 else jax.lax.pmax(x, axis)
 
 
 def needs_waiting(mesh):

@@ -98,8 +98,9 @@ def jax_steps(learner, case, data_dir):
       "train.weight_decay": 0.0 if optimizer == "adadelta" else 1e-4})
   if learner == "ens":
     config.learner.num_members = MEMBERS
-  runtime.setup()
-  setting = environment.prepare(configs.parse(config))
+  config = configs.parse(config)
+  runtime.setup(config)
+  setting = environment.prepare(config)
   stage, learn = environment.Stages(setting)[0], setting.learner
   members = MEMBERS if learner == "ens" else 1
 

@@ -11,10 +11,10 @@ import pytest
 from conftest import blobs, small_config
 
 import alma_jax
+from alma_jax import checkpoint, environment, experiment, sharding
 from alma_jax import config as configs
-from alma_jax import environment, sharding
 from alma_jax.errors import BadInput
-from alma_jax.learners import fit
+from alma_jax.learners import program
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -27,6 +27,41 @@ def test_meshes():
   assert shapes[5, 4] == {"member": 1, "data": 4}
   with pytest.raises(BadInput, match="devices=9, but there are 8"):
     sharding.make_mesh(1, 9)
+
+
+def test_members_share_the_cores_of_a_cpu(monkeypatch):
+  monkeypatch.setattr(sharding, "num_cores", lambda: 4)
+  shape = lambda *args, **kwargs: tuple(sharding.make_mesh(*args, **kwargs).shape.values())
+  assert [shape(members) for members in (1, 2, 3, 4, 5, 6, 7, 20)] == [
+      (1, 1), (2, 1), (3, 1), (4, 1), (3, 1), (3, 1), (4, 1), (4, 1)]  # 5 on 3: two each, and one copy
+  assert shape(5, spread=False) == (1, 1)
+
+
+@pytest.mark.parametrize("patience", [0, 2])
+def test_members_that_do_not_divide_evenly_train_as_on_one_device(monkeypatch, tmp_path, arrays, patience):
+  monkeypatch.setattr(sharding, "num_cores", lambda: 2)
+  stops = iter([False] * 5 + [True] * 9)
+  monkeypatch.setattr(experiment, "_FIRST_ROWS", 1)
+  monkeypatch.setattr(experiment, "_TARGET_SECONDS", 1e-9)
+  runs = []
+  for devices in (1, 0):
+    config = small_config("ens", learner__num_members=5, devices=devices, train__patience=patience, train__epochs=6,
+                          checkpoint__seconds=0.0 if devices == 0 else 30.0)
+    path = tmp_path / str(devices)
+    if devices == 0:
+      setting = environment.prepare(configs.parse(config), arrays)
+      assert dict(setting.learner.mesh.shape) == {"member": 2, "data": 1}
+      with pytest.raises(alma_jax.Stopped):
+        alma_jax.run(config, path, data=arrays, should_stop=lambda: next(stops))
+      assert checkpoint.Checkpoints(path / "checkpoints", 2).newest().meta["cursor"] == 3  # inside a stage
+    runs.append(alma_jax.run(config, path, data=arrays))
+  one, two = runs
+  assert [e["stage"] for e in one.train] == [e["stage"] for e in two.train]
+  for a, b in zip(one.train, two.train):
+    assert a["members"] == b["members"]
+  assert one.metrics["error"].tolist() == two.metrics["error"].tolist()
+  x = arrays[2]
+  np.testing.assert_allclose(one.predict(x), two.predict(x), atol=1e-6)
 
 
 def one_step(model, members, devices, shape):
@@ -63,7 +98,8 @@ def test_a_step_and_an_evaluation_agree_on_all_device_counts(model, shape, membe
 def test_members_lie_on_their_devices():
   setting = environment.prepare(configs.parse(small_config("ens", learner__num_members=4, devices=4)),
                                 (*blobs(240), *blobs(60)))
-  kernel = setting.learner.init().live.params["hidden0"]["kernel"]
+  learner, data = setting.learner, environment.Stages(setting)[0]
+  kernel = learner.begin(learner.init(), data).carry.members.now.params["hidden0"]["kernel"]
   assert {shard.data.shape[0] for shard in kernel.addressable_shards} == {1}
   assert len({shard.device for shard in kernel.addressable_shards}) == 4
 
@@ -136,5 +172,5 @@ def test_rows_of_a_dispatch_are_padded_to_the_data_axis():
   config = small_config("sm", devices=8, train__batch_size=30)
   setting = environment.prepare(configs.parse(config), (*blobs(240), *blobs(60)))
   assert setting.learner.mesh.shape["data"] == 8
-  spec = fit.FitSpec(None, None, setting.config.train, 1, 1, setting.learner.mesh, False)
+  spec = program.FitSpec(None, None, setting.config.train, 1, 1, setting.learner.mesh, False)
   assert (spec.padded_batch, spec.val_batch) == (32, 512)

@@ -1,5 +1,4 @@
 """Training and the four learners: properties of ALGORITHMS §1 and §2."""
-import dataclasses
 
 import jax
 import numpy as np
@@ -7,15 +6,15 @@ import pytest
 from conftest import blobs, small_config
 
 from alma_jax import config as configs
-from alma_jax import environment
-from alma_jax.learners import fit, stacked
+from alma_jax import environment, sharding
+from alma_jax.learners import fit, program, stacked
 
 
 def setting_of(learner="sm", data=None, **changes):
   return environment.prepare(configs.parse(small_config(learner, **changes)), data or (*blobs(240), *blobs(60, seed=1)))
 
 
-def train_stage(setting, state, stage, rows=fit.ROWS):
+def train_stage(setting, state, stage, rows=program.ROWS):
   """One stage; returns (state, report, entries per epoch)."""
   learner, data = setting.learner, environment.Stages(setting)[stage]
   state, _ = learner.grow(state, data)
@@ -28,7 +27,7 @@ def train_stage(setting, state, stage, rows=fit.ROWS):
   return state, report, epochs
 
 
-def train(setting, stages=2, rows=fit.ROWS):
+def train(setting, stages=2, rows=program.ROWS):
   state, log = setting.learner.init(), []
   for stage in range(stages):
     state, report, epochs = train_stage(setting, state, stage, rows)
@@ -145,7 +144,8 @@ def test_every_example_is_seen_once_an_epoch():
   setting = setting_of("ens", learner__num_members=2)
   data = environment.Stages(setting)[0]
   steps = -(-len(data.train) // 64)
-  spec = dataclasses.make_dataclass("Spec", ["train", "num_members", "padded_batch"])(setting.config.train, 2, 64)
+  mesh = sharding.make_mesh(2, 1)
+  spec = program.FitSpec(None, None, setting.config.train, 2, 1, mesh, False)
   rows = fit._rows(spec, data, 0, 2 * steps, 2 * steps)
   assert rows.count.tolist() == [64, 108 - 64] * 2  # the partial batch is kept
   assert rows.stop[:rows.segments].tolist() == [steps, 2 * steps]

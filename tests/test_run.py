@@ -16,7 +16,7 @@ from conftest import blobs, small_config
 import alma_jax
 from alma_jax import config as configs
 from alma_jax import experiment
-from alma_jax.learners import fit, stacked
+from alma_jax.learners import program, stacked
 
 ROOT = pathlib.Path(__file__).parents[1]
 LEARNERS = ["sm", "ens", "umix", "gens"]
@@ -374,7 +374,7 @@ def test_a_longer_stream_compiles_nothing_more(tmp_path, learner, replay):
     config = small_config(learner, stream__num_megabatches=stages, stream__waiting_time=1, stream__replay=replay,
                           train__epochs=1)
     alma_jax.run(config, tmp_path / name, data=data)
-    assert fit._advance._cache_size() == stacked._contribute._cache_size() == 1
+    assert program.advance._cache_size() == stacked._contribute._cache_size() == 1
     counts.append(len(COMPILED))
   assert counts[1] == counts[2] > 0
 

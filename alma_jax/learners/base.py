@@ -55,9 +55,10 @@ class Learner(NamedTuple):
     resolve: (state, joined) -> (classes [N], probabilities [N, K]).
     cost: (state) -> types.Cost.
     template: (spec) -> (live, frozen) shapes, to restore a state into.
-    fit_template: (state) -> shapes of a FitState's carry.
+    fit_template: (state) -> shapes of what `save_fit` returns.
     restore: (spec, live, frozen) -> LearnerState from host arrays.
-    restore_fit: (carry, cursor, data) -> FitState from host arrays.
+    save_fit: (fit_state) -> tree of host arrays, the same on any devices.
+    restore_fit: (saved, cursor, data) -> FitState.
     num_rows: (data) -> training steps of a whole stage.
     mesh: the devices it runs on.
   """
@@ -75,6 +76,7 @@ class Learner(NamedTuple):
   template: Callable[..., Any]
   fit_template: Callable[..., Any]
   restore: Callable[..., Any]
+  save_fit: Callable[..., Any]
   restore_fit: Callable[..., Any]
   num_rows: Callable[..., Any]
   mesh: Any

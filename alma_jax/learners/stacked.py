@@ -11,10 +11,12 @@ from jax.sharding import PartitionSpec as P
 
 from alma_jax import cost, keys, models, sharding
 from alma_jax import members as stacks
-from alma_jax.learners import fit
+from alma_jax.learners import fit, program
 from alma_jax.learners.base import GrowthReport, Learner, LearnerState
 from alma_jax.tasks import classification
 from alma_jax.types import Cost
+
+_EXAMPLES = P((sharding.MEMBER, sharding.DATA))  # an evaluation's batch lies on all devices
 
 
 def make(context, network, num_members, combine, *, init_from_scratch=False, grow=None):
@@ -36,15 +38,15 @@ def make(context, network, num_members, combine, *, init_from_scratch=False, gro
     Learner.
   """
   c = context.config
-  mesh = sharding.make_mesh(num_members, c.devices)
+  stepwise = models.loops_are_slow(network)
+  mesh = sharding.make_mesh(num_members, c.devices, spread=not stepwise)
   example = np.zeros((1, *context.example_shape), np.float32)
-  spec = fit.FitSpec(
-      network, context.task, c.train, num_members, -(-context.max_val // fit.VAL_BATCH), mesh,
-      stepwise=models.loops_are_slow(network))
+  val_rows = -(-context.max_val // program.VAL_BATCH)
+  spec = program.FitSpec(network, context.task, c.train, num_members, val_rows, mesh, stepwise)
 
   def fresh(stage):
     raw_keys = keys.member_keys(c.seed, stage, keys.INIT, num_members)
-    return sharding.put(_init(network, raw_keys, example), mesh, P(sharding.MEMBER))
+    return sharding.put(_init(network, raw_keys, example), mesh)
 
   def grow_at(state, data):
     if data.stage == 0:
@@ -56,7 +58,7 @@ def make(context, network, num_members, combine, *, init_from_scratch=False, gro
     return state, GrowthReport()
 
   def finish(state, fit_state, data):
-    live, report = fit.finish(fit_state, data)
+    live, report = fit.finish(spec, fit_state, data)
     return state._replace(live=live), report
 
   def blocks(state):
@@ -73,15 +75,14 @@ def make(context, network, num_members, combine, *, init_from_scratch=False, gro
   live_shapes = jax.eval_shape(functools.partial(_init, network), raw_keys, example)
 
   def restore(spec_json, live, frozen):
-    return LearnerState(spec_json, sharding.put(live, mesh, P(sharding.MEMBER)),
-                        tuple(sharding.put(f, mesh, P(sharding.MEMBER)) for f in frozen))
+    return LearnerState(spec_json, sharding.put(live, mesh), sharding.put(frozen, mesh))
 
   return Learner(
       init=lambda: LearnerState({"num_frozen": 0}, fresh(0)),
       grow=grow_at,
       begin=lambda state, data: fit.begin(spec, state.live, data),
       advance=lambda fit_state, data, rows: fit.advance(spec, fit_state, data, rows),
-      read=lambda records, data: fit.read(data, records),
+      read=lambda records, data: fit.read(spec, data, records),
       finish=finish,
       num_blocks=lambda state: len(blocks(state)),
       num_final=lambda state: len(blocks(state)) if grow is not None else 0,
@@ -91,6 +92,7 @@ def make(context, network, num_members, combine, *, init_from_scratch=False, gro
       template=lambda spec_json: (live_shapes, (live_shapes,) * spec_json["num_frozen"]),
       fit_template=lambda state: fit.template(spec, state.live),
       restore=restore,
+      save_fit=lambda fit_state: fit.save(spec, fit_state),
       restore_fit=lambda carry, cursor, data: fit.restore(spec, carry, cursor, data),
       num_rows=lambda data: fit.num_rows(spec, data),
       mesh=mesh)
@@ -105,18 +107,19 @@ def contribution(spec, combine, variables, pool):
   """Joined contribution of stacked members to predictions on a whole pool.
 
   Args:
-    spec: fit.FitSpec; its network, task and mesh are used.
+    spec: program.FitSpec; its network, task and mesh are used.
     combine: see classification.contribution.
-    variables: stacked Variables [M, ...].
+    variables: stacked Variables [M, ...], on every device; the examples are
+      shared out among all of them.
     pool: classification.Pool of N examples.
 
   Returns:
     Dict of numpy float32 [N, K].
   """
-  total, batch, parts = pool.x.shape[0], spec.val_batch, []
+  total, batch, parts = pool.x.shape[0], program.round_up(program.VAL_BATCH, spec.mesh.size), []
   for start in range(0, total, batch):
     index = np.minimum(np.arange(start, start + batch, dtype=np.int32), np.int32(total - 1))
-    index = sharding.put(index, spec.mesh, P(sharding.DATA))
+    index = sharding.put(index, spec.mesh, _EXAMPLES)
     parts.append(_contribute(spec, combine, variables, pool, index))
     if sharding.needs_waiting(spec.mesh):
       jax.block_until_ready(parts[-1])
@@ -127,7 +130,7 @@ def contribution(spec, combine, variables, pool):
 @functools.partial(jax.jit, static_argnames=("spec", "combine"))
 def _contribute(spec, combine, variables, pool, index):
   def local(variables, pool, index_B):
-    x = spec.task.inputs(pool, index_B)
+    x = spec.task.inputs(pool, spec.task.take(pool, index_B))
     mask = jnp.ones(index_B.shape[0], bool)
 
     def one(member):
@@ -136,8 +139,7 @@ def _contribute(spec, combine, variables, pool, index):
 
     size = jax.tree.leaves(variables)[0].shape[0]
     stacked = stacks.apply(one, size, variables)
-    return {key: (sharding.pmax(part.max(0), sharding.MEMBER) if key == "top"
-                  else sharding.psum(part.sum(0), sharding.MEMBER)) for key, part in stacked.items()}
+    return {key: part.max(0) if key == "top" else part.sum(0) for key, part in stacked.items()}
 
-  return jax.shard_map(local, mesh=spec.mesh, check_vma=False, in_specs=(P(sharding.MEMBER), P(), P(sharding.DATA)),
-                       out_specs=P(sharding.DATA))(variables, pool, index)
+  return jax.shard_map(local, mesh=spec.mesh, check_vma=False, in_specs=(P(), P(), _EXAMPLES),
+                       out_specs=_EXAMPLES)(variables, pool, index)

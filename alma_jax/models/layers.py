@@ -16,10 +16,23 @@ def bias_init(fan_in):
   return lambda key, shape, dtype=jnp.float32: jax.random.uniform(key, shape, dtype, -bound, bound)
 
 
-def dense(features, fan_in, dtype, name):
-  """Linear layer [B, fan_in] -> [B, features] with bias, initialised as torch does."""
-  return nn.Dense(features, dtype=dtype, name=name, kernel_init=kernel_init,
-                  bias_init=bias_init(fan_in))
+class Dense(nn.Module):
+  """Linear layer [B, fan_in] -> [B, features] with bias, initialised as torch does.
+
+  The kernel is [features, fan_in], the transpose of Flax's: its gradient then
+  needs no transposed copy of the inputs, a third of that product's time on a
+  CPU.
+  """
+  features: int
+  dtype: jnp.dtype = jnp.float32
+
+  @nn.compact
+  def __call__(self, x_BD):
+    fan_in = x_BD.shape[1]
+    init = lambda key, shape: kernel_init(key, shape[::-1]).T
+    kernel = self.param("kernel", init, (self.features, fan_in)).astype(self.dtype)
+    bias = self.param("bias", bias_init(fan_in), (self.features,)).astype(self.dtype)
+    return jax.lax.dot_general(x_BD.astype(self.dtype), kernel, (((1,), (1,)), ((), ()))) + bias[None]
 
 
 def conv3x3(features, channels, dtype, name):

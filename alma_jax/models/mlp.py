@@ -21,5 +21,5 @@ class MLP(nn.Module):
     del mask_B, train
     x_BD = x_B.reshape(x_B.shape[0], -1).astype(self.dtype)
     for i in range(2):
-      x_BD = nn.relu(layers.dense(self.width, x_BD.shape[-1], self.dtype, f"hidden{i}")(x_BD))
-    return layers.dense(self.num_classes, self.width, self.dtype, "output")(x_BD).astype(jnp.float32)
+      x_BD = nn.relu(layers.Dense(self.width, self.dtype, name=f"hidden{i}")(x_BD))
+    return layers.Dense(self.num_classes, self.dtype, name="output")(x_BD).astype(jnp.float32)

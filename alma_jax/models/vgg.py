@@ -32,4 +32,4 @@ class VGG(nn.Module):
         x = nn.relu(layers.BatchNorm(self.axis, name=f"{name}_bn")(x, mask_B, train))
       x = layers.max_pool2(x)
     x_BD = x.reshape(x.shape[0], -1)
-    return layers.dense(self.num_classes, x_BD.shape[-1], self.dtype, "output")(x_BD).astype(jnp.float32)
+    return layers.Dense(self.num_classes, self.dtype, name="output")(x_BD).astype(jnp.float32)

@@ -24,6 +24,12 @@ class Pool(NamedTuple):
   std: Array
 
 
+class Batch(NamedTuple):
+  """Examples taken from a pool, still raw."""
+  x: Array  # uint8 or float32 [B, D], flat: a CPU gathers short rows slowly
+  y: Array  # int32 [B]
+
+
 class Sums(NamedTuple):
   """Sums over examples; divided by a count once, at the end."""
   loss: Array  # float32, cross-entropy in nats
@@ -41,20 +47,25 @@ class Classification:
   num_classes: int
   augment: bool
 
-  def inputs(self, pool, index_B):
-    """Normalised float32 examples of the pool at `index_B`."""
-    return normalize(pool.x[index_B], pool.mean, pool.std)
+  def take(self, pool, index_B):
+    """The examples of the pool at `index_B`."""
+    flat = pool.x.reshape(pool.x.shape[0], -1)
+    return Batch(flat[index_B], pool.y[index_B])
 
-  def train_inputs(self, pool, index_B, key, offset, total):
+  def inputs(self, pool, batch):
+    """Normalised float32 examples."""
+    x = batch.x.reshape(-1, *pool.x.shape[1:])
+    return normalize(x, pool.mean, pool.std)
+
+  def train_inputs(self, pool, batch, key, offset, total):
     """The same, augmented; see `augment.flip_and_crop` for offset and total."""
-    x = self.inputs(pool, index_B)
+    x = self.inputs(pool, batch)
     return augment.flip_and_crop(key, x, offset, total) if self.augment else x
 
-  def sums(self, logits_BK, pool, index_B, mask_B):
+  def sums(self, logits_BK, batch, mask_B):
     """Loss and errors of a batch, summed over the examples of `mask_B`."""
-    y_B = pool.y[index_B]
-    picked = jax.nn.one_hot(y_B, self.num_classes) * jax.nn.log_softmax(logits_BK)
-    wrong = jnp.argmax(logits_BK, -1) != y_B
+    picked = jax.nn.one_hot(batch.y, self.num_classes) * jax.nn.log_softmax(logits_BK)
+    wrong = jnp.argmax(logits_BK, -1) != batch.y
     return Sums(jnp.sum(jnp.where(mask_B, -picked.sum(-1), 0.0)),
                 jnp.sum(wrong & mask_B, dtype=jnp.int32))
 

@@ -1,0 +1,326 @@
+"""What the devices do in a stage: training steps, validation, selection (§1).
+
+`advance` is one dispatch of many training steps with the epoch ends among
+them; `step`, `validate` and `select` are its parts as dispatches of their own,
+for networks that loops slow down. All run inside `shard_map`: a device sees its
+own members and its own part of the batch.
+"""
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from alma_jax import config, members, sharding
+from alma_jax.learners import optimizers
+from alma_jax.sharding import DATA, MEMBER
+from alma_jax.tasks.classification import Classification, Sums
+from alma_jax.types import Array, Tree, Variables
+
+ROWS = 256  # most training steps in one dispatch
+VAL_BATCH = 512  # examples of a validation or test batch
+
+
+@dataclasses.dataclass(frozen=True)
+class FitSpec:
+  """Static facts of training; what the compiler sees.
+
+  Attributes:
+    network: models.Network or Mixture.
+    task: where inputs and losses come from.
+    train: config.Train.
+    num_members: M, stacked members trained side by side.
+    val_rows: validation batches of the largest stage.
+    mesh: devices.
+    stepwise: one dispatch per step (see above).
+  """
+  network: object
+  task: Classification
+  train: config.Train
+  num_members: int
+  val_rows: int
+  mesh: Mesh
+  stepwise: bool
+
+  @property
+  def padded_batch(self):
+    """Batch size, rounded up to a multiple of the data axis."""
+    return round_up(self.train.batch_size, self.mesh.shape[DATA])
+
+  @property
+  def val_batch(self):
+    """Size of a validation batch, likewise."""
+    return round_up(VAL_BATCH, self.mesh.shape[DATA])
+
+  @property
+  def padded_members(self):
+    """Members that are trained: filled up with copies of the last one.
+
+    Copies have that member's key and batches, so they change no decision, and
+    they cost no time: some device has as many real members.
+    """
+    return round_up(self.num_members, self.mesh.shape[MEMBER])
+
+
+class Member(NamedTuple):
+  """One member in training; all leaves carry a leading axis, padded_members."""
+  now: Variables
+  opt: Tree
+  best: Variables  # after the best epoch so far
+  best_right: Array  # int32, validation examples it has right; -1: no epoch yet
+  sums: Sums  # of this epoch's training batches so far
+
+
+class Carry(NamedTuple):
+  """State of a stage on the device."""
+  members: Member
+  epoch: Array  # int32, epochs finished
+  since: Array  # int32, epochs since any member improved
+  done: Array  # bool, stopped by patience
+
+
+class Rows(NamedTuple):
+  """Training steps of a dispatch, in segments that lie within an epoch each."""
+  index: Array  # int32 [R, padded_members, B], into the pool
+  count: Array  # int32 [R], real examples; the rest is padding
+  epoch: Array  # int32 [R]
+  step: Array  # int32 [R], within the epoch
+  stop: Array  # int32 [R], the row after each segment
+  ends: Array  # bool [R], whether the segment ends its epoch
+  segments: Array  # int32, how many there are
+
+
+class Val(NamedTuple):
+  """Validation batches of a stage."""
+  index: Array  # int32 [val_rows, B], into the pool
+  total: Array  # int32, real examples; the rest is padding
+  min_gain: Array  # int32, an improvement is more than so many examples more right
+
+
+class Records(NamedTuple):
+  """Epochs that ended in a dispatch, [R, padded_members]; the first `num` rows count."""
+  num: Array
+  done: Array  # bool, whether patience has ended the stage
+  train: Sums
+  val: Sums
+
+
+ROWS_SPEC = Rows(P(None, MEMBER, DATA), P(), P(), P(), P(), P(), P())
+VAL_SPEC = Val(P(None, DATA), P(), P())
+CARRY_SPEC = Carry(P(MEMBER), P(), P(), P())
+RECORDS_SPEC = Records(P(), P(), P(None, MEMBER), P(None, MEMBER))
+
+
+def _on_mesh(spec, fn, in_specs, out_specs):
+  return jax.shard_map(fn, mesh=spec.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
+
+
+@functools.partial(jax.jit, static_argnames="spec")
+def fresh_carry(spec, variables):
+  """Carry of a stage that starts from `variables` [M, ...]: zero optimiser state, nothing selected."""
+  optimizer = optimizers.make(spec.train)
+
+  def local(variables):
+    size = jax.tree.leaves(variables)[0].shape[0]
+    sums = Sums(jnp.zeros(size), jnp.zeros(size, jnp.int32))
+    opt = jax.vmap(optimizer.init)(variables.params)
+    member = Member(variables, opt, variables, jnp.full(size, -1, jnp.int32), sums)
+    zero = jnp.zeros((), jnp.int32)
+    return Carry(member, zero, zero, jnp.zeros((), bool))
+
+  return _on_mesh(spec, local, P(MEMBER), CARRY_SPEC)(pad_members(spec, variables))
+
+
+@functools.partial(jax.jit, static_argnames="spec")
+def selected(spec, carry):
+  """The members as they were after their best epochs [M, ...], on every device."""
+  best = jax.tree.map(lambda leaf: leaf[:spec.num_members], carry.members.best)
+  return jax.lax.with_sharding_constraint(best, NamedSharding(spec.mesh, P()))
+
+
+@functools.partial(jax.jit, static_argnames="spec", donate_argnames="carry")
+def advance(spec, carry, keys, rows, val, pool):
+  """All segments of `rows`, each with the end of its epoch if it has one."""
+  return _on_mesh(spec, functools.partial(_advance_local, spec),
+                  (CARRY_SPEC, P(MEMBER), ROWS_SPEC, VAL_SPEC, P()),
+                  (CARRY_SPEC, RECORDS_SPEC))(carry, keys, rows, val, pool)
+
+
+@functools.partial(jax.jit, static_argnames="spec", donate_argnames="carry")
+def step(spec, carry, keys, rows, pool):
+  """One training step, outside of any loop."""
+  def local(carry, keys, rows, pool):
+    stack = _Stack(keys)
+    def train(member, raw_key, index_RB):
+      return _train_row(spec, member, raw_key, spec.task.take(pool, index_RB[0]), rows, 0, pool)
+    return stack.pack(stack.update(train, stack.unpack(carry), keys, rows.index.swapaxes(0, 1)))
+  return _on_mesh(spec, local, (CARRY_SPEC, P(MEMBER), ROWS_SPEC, P()), CARRY_SPEC)(carry, keys, rows, pool)
+
+
+@functools.partial(jax.jit, static_argnames="spec", donate_argnames="sums")
+def validate(spec, variables, sums, val, pool):
+  """Adds the first batch of `val` to the members' sums."""
+  def local(variables, sums, val, pool):
+    more = members.apply(lambda v: _val_row(spec, v, val, 0, pool), sums.wrong.shape[0], variables)
+    return jax.tree.map(jnp.add, sums, more)
+  return _on_mesh(spec, local, (P(MEMBER), P(MEMBER), VAL_SPEC, P()), P(MEMBER))(variables, sums, val, pool)
+
+
+@functools.partial(jax.jit, static_argnames="spec", donate_argnames="carry")
+def select(spec, carry, sums, val):
+  """Ends an epoch with these validation sums; also returns its training sums."""
+  def local(carry, sums, val):
+    stack = _Stack(sums.wrong)
+    carry, train = _end_epoch(spec, stack, stack.unpack(carry), sums, val)
+    return stack.pack(carry), train
+  return _on_mesh(spec, local, (CARRY_SPEC, P(MEMBER), VAL_SPEC), (CARRY_SPEC, P(MEMBER)))(carry, sums, val)
+
+
+class _Stack:
+  """This device's members: a list of single ones (unrolled) or a stacked tree."""
+
+  def __init__(self, leaf):
+    self.size = leaf.shape[0]
+    self.unrolled = members.unroll(self.size)
+
+  def unpack(self, carry):
+    return carry._replace(members=self._split(carry.members))
+
+  def pack(self, carry):
+    return carry._replace(members=members.stack(carry.members)) if self.unrolled else carry
+
+  def map(self, fn, *stacked):
+    """fn(...) -> tree for every member, unpacked; arguments are stacked or unpacked."""
+    if not self.unrolled:
+      return jax.vmap(fn)(*stacked)
+    return [fn(*args) for args in zip(*(self._split(tree) for tree in stacked))]
+
+  def update(self, fn, carry, *stacked):
+    """fn(member, ...) -> member over all members of an unpacked carry."""
+    return carry._replace(members=self.map(fn, carry.members, *stacked))
+
+  def read(self, fn, carry, *stacked):
+    """fn(member, ...) -> tree over all members, stacked: leaves [M, ...]."""
+    trees = self.map(fn, carry.members, *stacked)
+    return members.stack(trees) if self.unrolled else trees
+
+  def _split(self, tree):
+    split = self.unrolled and not isinstance(tree, list)
+    return [members.index(tree, i) for i in range(self.size)] if split else tree
+
+
+def _advance_local(spec, carry, keys, rows, val, pool):
+  stack = _Stack(keys)
+  zeros = jnp.zeros((ROWS, stack.size))
+  blank = Sums(zeros, zeros.astype(jnp.int32))
+
+  def end(state):
+    carry, records = state
+    sums = _validate_all(spec, stack, carry, val, pool)
+    carry, train = _end_epoch(spec, stack, carry, sums, val)
+    write = lambda buffer, new: buffer.at[records.num].set(new)
+    return carry, Records(records.num + 1, carry.done, jax.tree.map(write, records.train, train),
+                          jax.tree.map(write, records.val, sums))
+
+  def take(r):
+    return stack.map(lambda index_B: spec.task.take(pool, index_B), rows.index[jnp.minimum(r, ROWS - 1)])
+
+  def step(r, loop):  # takes the batches of the next step meanwhile
+    carry, batches = loop
+    train = lambda member, raw_key, batch: _train_row(spec, member, raw_key, batch, rows, r, pool)
+    return stack.update(train, carry, keys, batches), take(r + 1)
+
+  # The end of an epoch stands outside the loop over its steps, so that the
+  # steps carry no conditional.
+  def segment(loop):
+    s, start, carry, records = loop
+    carry, _ = jax.lax.fori_loop(start, rows.stop[s], step, (carry, take(start)))
+    carry, records = jax.lax.cond(rows.ends[s], end, lambda state: state, (carry, records))
+    return s + 1, rows.stop[s], carry, records
+
+  zero = jnp.int32(0)
+  start = (zero, zero, stack.unpack(carry), Records(zero, carry.done, blank, blank))
+  _, _, carry, records = jax.lax.while_loop(
+      lambda loop: (loop[0] < rows.segments) & ~loop[2].done, segment, start)
+  return stack.pack(carry), records
+
+
+def _train_row(spec, member, raw_key, batch, rows, r, pool):
+  """One optimiser step of one member on its batch of row r."""
+  count, size = rows.count[r], batch.y.shape[0]
+  offset = jax.lax.axis_index(DATA) * size
+  mask = jnp.arange(size) + offset < count
+  key = jax.random.wrap_key_data(raw_key)
+  key = jax.random.fold_in(jax.random.fold_in(key, rows.epoch[r]), rows.step[r])
+  x = spec.task.train_inputs(pool, batch, key, offset, spec.padded_batch)
+
+  def loss(params):
+    logits, stats = spec.network.apply(Variables(params, member.now.stats), x, mask, train=True)
+    sums = spec.task.sums(logits, batch, mask)
+    return sums.loss / count, (sums, stats)
+
+  grads, (sums, stats) = jax.grad(loss, has_aux=True)(member.now.params)
+  grads, sums = sharding.psum((grads, sums), DATA)
+  updates, opt = optimizers.make(spec.train).update(grads, member.opt, member.now.params)
+  params = optax.apply_updates(member.now.params, updates)
+  return member._replace(now=Variables(params, stats), opt=opt,
+                         sums=jax.tree.map(jnp.add, member.sums, sums))
+
+
+def _validate_all(spec, stack, carry, val, pool):
+  """Validation sums [M] over all of `val`."""
+  num = (val.total + spec.val_batch - 1) // spec.val_batch
+
+  def validate(member):
+    add = lambda v, sums: jax.tree.map(jnp.add, sums, _val_row(spec, member.now, val, v, pool))
+    return jax.lax.fori_loop(0, num, add, Sums(jnp.float32(0), jnp.int32(0)))
+
+  return stack.read(validate, carry)
+
+
+def _val_row(spec, variables, val, v, pool):
+  """One network's sums over validation batch v."""
+  index_B = val.index[v]
+  offset = v * spec.val_batch + jax.lax.axis_index(DATA) * index_B.shape[0]
+  mask = jnp.arange(index_B.shape[0]) + offset < val.total
+  batch = spec.task.take(pool, index_B)
+  logits, _ = spec.network.apply(variables, spec.task.inputs(pool, batch), mask, train=False)
+  return sharding.psum(spec.task.sums(logits, batch, mask), DATA)
+
+
+def _end_epoch(spec, stack, carry, sums, val):
+  """Selection and patience (§1): the first epoch, or better than the best by δ.
+
+  Returns the carry, and the sums [M] over the epoch's training batches.
+  """
+  right = val.total - sums.wrong
+  best = stack.read(lambda member: member.best_right, carry)
+  better = (best < 0) | (right > best + val.min_gain)
+
+  def select(member, right, better):
+    pick = functools.partial(jax.tree.map, lambda new, old: jnp.where(better, new, old))
+    return member._replace(best=pick(member.now, member.best), best_right=pick(right, member.best_right),
+                           sums=jax.tree.map(jnp.zeros_like, member.sums))
+
+  train = stack.read(lambda member: member.sums, carry)
+  improved = sharding.psum(jnp.sum(better, dtype=jnp.int32), MEMBER) > 0
+  since = jnp.where(improved, 0, carry.since + 1)
+  done = (since >= spec.train.patience) if spec.train.patience else jnp.zeros((), bool)
+  carry = stack.update(select, carry, right, better)
+  return carry._replace(epoch=carry.epoch + 1, since=since, done=done), train
+
+
+def pad_members(spec, tree):
+  """Leaves [M, ...] -> [padded_members, ...]."""
+  which = jnp.minimum(jnp.arange(spec.padded_members), spec.num_members - 1)
+  same = spec.padded_members == spec.num_members
+  return tree if same else jax.tree.map(lambda leaf: leaf[which], tree)
+
+
+def round_up(number, multiple):
+  """The smallest multiple of `multiple` that is not below `number`."""
+  return -(-number // multiple) * multiple
