@@ -60,6 +60,7 @@ class Checkpoints:
     meta = dict(meta, permanent=permanent, sha256={name: _digest(leaf) for name, leaf in arrays.items()},
                 frozen=[self._save_frozen(i, tree) for i, tree in enumerate(frozen)])
     meta = dict(meta, meta_sha256=_meta_digest(meta))
+    meta = json.loads(json.dumps(meta))  # Orbax writes it later, when the caller's lists have grown
     step = (self._manager.latest_step() or 0) + 1
     saved = self._manager.save(step, args=ocp.args.Composite(
         meta=ocp.args.JsonSave(meta), arrays=ocp.args.StandardSave(arrays)))
