@@ -210,10 +210,12 @@ def _unflatten(leaves, shapes):
   paths, structure = jax.tree_util.tree_flatten_with_path(shapes)
   names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in paths]
   if set(names) != set(leaves):
-    raise ValueError(f"saved arrays {sorted(set(leaves) ^ set(names))} have no place or no source")
+    odd = ", ".join(sorted(set(leaves) ^ set(names))[:4])
+    raise BadInput(f"the run was saved by another version of alma_jax: {odd} have no place or no source.")
   for name, (_, shape) in zip(names, paths):
     if leaves[name].shape != shape.shape or leaves[name].dtype != shape.dtype:
-      raise ValueError(f"saved array {name} has shape {leaves[name].shape}, not {shape.shape}")
+      raise BadInput(f"the run was saved by another version of alma_jax: {name} has shape {leaves[name].shape} "
+                     f"and dtype {leaves[name].dtype}, not {shape.shape} and {shape.dtype}.")
   return jax.tree.unflatten(structure, [leaves[name] for name in names])
 
 

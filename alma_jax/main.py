@@ -92,11 +92,12 @@ def _run(config):
 
   for number in (signal.SIGTERM, signal.SIGINT):
     signal.signal(number, stop)
-  from alma_jax import experiment, sharding  # jax only now: --help stays quick
+  from alma_jax import experiment, runtime, sharding  # jax only now: --help stays quick
 
   logging.set_verbosity(logging.ERROR)  # Orbax and TFDS comment on what is no concern of the user's
   warnings.showwarning = lambda message, *unused, **named: print(f"warning: {message}", file=sys.stderr)
   sharding.initialize(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
+  runtime.setup(config, alone=True)
   try:
     run = experiment.run(config, _WORKDIR.value, overwrite=_OVERWRITE.value, should_stop=lambda: bool(stopping))
   except Stopped as stopped:

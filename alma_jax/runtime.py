@@ -1,5 +1,6 @@
 """Process-wide settings that make jax start warm and run fast. Call once, first."""
 import ctypes
+import importlib.util
 import os
 import pathlib
 import sys
@@ -8,19 +9,21 @@ import jax
 
 from alma_jax import sharding
 
-_ONE_THREAD_WIDTH = 128  # widest MLP that is faster in one thread
+_ONE_THREAD = 128 * 128  # width times batch size up to which an MLP is faster in one thread
 
 _compile_seconds = 0.0
 _listening = False
 
 
-def setup(config=None):
+def setup(config=None, alone=False):
   """Sets up jax; harmless when repeated.
 
   Args:
     config: RunConfig of what will run. Before jax is used for the first time
-      it decides about determinism on a GPU, and about virtual devices and
-      threads on a CPU; later these stay as they are.
+      it decides about determinism on a GPU and virtual devices on a CPU; later
+      these stay as they are.
+    alone: whether nothing else will run in this process, so that the number of
+      XLA's threads, too, may be what suits this config.
   """
   global _listening
   _keep_freed_memory()
@@ -36,7 +39,7 @@ def setup(config=None):
     jax.monitoring.register_event_duration_secs_listener(_count_compilation)
     _listening = True
   if config:
-    _set_up_cpu(config)
+    _set_up_cpu(config, alone)
 
 
 def compile_seconds():
@@ -51,25 +54,27 @@ def _count_compilation(event, seconds, **kwargs):
     _compile_seconds += seconds
 
 
-def _set_up_cpu(config):
-  """Virtual devices and threads of the CPU platform.
+def _set_up_cpu(config, alone):
+  """Virtual devices and threads of the CPU platform, if jax has not been used yet.
 
-  Small networks take a virtual device per core for their members, and one
-  thread each: XLA hands even a kernel of a microsecond to another thread, which
-  takes many to wake up. A training step of an MLP of width 32 took 0.12 ms in
-  one thread and 0.19 in two, one of width 256 1.05 ms and 0.75.
+  A virtual device per core, for members to share; learners leave idle what does
+  not help them. Small networks take one thread each: XLA hands even a kernel of
+  a microsecond to another thread, which takes many to wake up. A training step of
+  an MLP of width 32 (MNIST, batch 128) took 0.12 ms in one thread and 0.19 in two,
+  one of width 256 1.05 ms and 0.75.
   """
   platform = (jax.config.jax_platforms or "").split(",")[0]
   if platform not in ("", "cpu") or jax.distributed.is_initialized():
     return
-  mlp = config.model.name == "mlp"
-  count = config.devices or (min(sharding.num_cores(), config.learner.num_trained) if mlp else 1)
+  count = config.devices or sharding.num_cores()
   if count > max(1, jax.config.jax_num_cpu_devices):
     try:
       jax.config.update("jax_num_cpu_devices", count)
     except RuntimeError:
       pass  # jax is in use already; sharding.make_mesh says how many devices there are
-  if mlp and config.model.width <= _ONE_THREAD_WIDTH and "NPROC" not in os.environ:
+  only_cpu = platform == "cpu" or not any(map(importlib.util.find_spec, ("jax_plugins", "libtpu")))
+  small = config.model.name == "mlp" and config.model.width * config.train.batch_size <= _ONE_THREAD
+  if alone and only_cpu and small and "NPROC" not in os.environ:
     os.environ["NPROC"] = "1"  # XLA reads it when it makes its thread pool, and has no other setting
     try:
       jax.devices()

@@ -99,7 +99,7 @@ def jax_steps(learner, case, data_dir):
   if learner == "ens":
     config.learner.num_members = MEMBERS
   config = configs.parse(config)
-  runtime.setup(config)
+  runtime.setup(config, alone=True)
   setting = environment.prepare(config)
   stage, learn = environment.Stages(setting)[0], setting.learner
   members = MEMBERS if learner == "ens" else 1

@@ -37,6 +37,49 @@ def test_members_share_the_cores_of_a_cpu(monkeypatch):
   assert shape(5, spread=False) == (1, 1)
 
 
+ALONE = """
+import sys
+import alma_jax
+from alma_jax import config as configs
+for learner in ("sm", "ens"):
+  config = configs.base(learner)
+  config.update_from_flattened_dict({"train.epochs": 1, "log.progress": False, "log.tensorboard": False})
+  run = alma_jax.run(config, f"{sys.argv[1]}/{learner}")
+  print(run.summary["device"])
+"""
+
+
+def test_members_share_the_cores_by_default(tmp_path):
+  """Also after a run that did not need them; only a fresh process can tell."""
+  cores = sharding.num_cores()
+  workers = -(-5 // -(-5 // min(5, cores)))
+  expected = f"{workers} x cpu" if workers > 1 else "cpu"
+  command = [sys.executable, "-c", ALONE, str(tmp_path)]
+  done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+  assert done.stdout.split("\n")[:2] == ["cpu", expected]
+  command = [sys.executable, "-m", "alma_jax.main", f"--config={ROOT}/configs/digits.py:ens",
+             "--config.train.epochs=1", f"--workdir={tmp_path}/main"]
+  done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+  assert f"on {expected}\n" in done.stdout
+
+
+@pytest.mark.skipif(sharding.num_cores() < 2 or sys.platform != "linux", reason="needs two cores and /proc")
+@pytest.mark.parametrize(("width", "alone", "single"), [(32, True, True), (32, False, False), (512, True, False)])
+def test_small_networks_alone_in_a_process_take_one_thread(width, alone, single):
+  code = f"""
+import pathlib
+from alma_jax import config as configs, runtime
+config = configs.base("sm")
+config.model.width = {width}
+runtime.setup(configs.parse(config), alone={alone})
+import jax
+jax.jit(lambda x: x @ x)(jax.numpy.ones((300, 300))).block_until_ready()
+print(sum("XLAEigen" in p.read_text() for p in pathlib.Path("/proc/self/task").glob("*/comm")))
+"""
+  done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+  assert (int(done.stdout) == 1) == single
+
+
 @pytest.mark.parametrize("patience", [0, 2])
 def test_members_that_do_not_divide_evenly_train_as_on_one_device(monkeypatch, tmp_path, arrays, patience):
   monkeypatch.setattr(sharding, "num_cores", lambda: 2)

@@ -104,6 +104,18 @@ def test_a_bias_before_batch_norm_counts_as_if_it_were_added(train):
                expected_new["batch_stats"])
 
 
+@pytest.mark.parametrize(("shape", "features"), [((24, 16, 17, 3), 5), ((5, 32, 32, 4), 4), ((2, 8, 8, 3), 4)])
+def test_gradients_of_a_convolution_are_those_of_xla(shape, features):
+  keys = jax.random.split(jax.random.key(0), 3)
+  x, kernel = jax.random.normal(keys[0], shape), jax.random.normal(keys[1], (3, 3, shape[-1], features))
+  grad = jax.random.normal(keys[2], (*shape[:3], features))
+  expected, found = (jax.jit(lambda x, k, conv=conv: jax.vjp(
+      lambda x, k: conv(x, k, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")), x, k)[1](grad))(x, kernel)
+                     for conv in (jax.lax.conv_general_dilated, layers._cpu_conv))
+  for a, b in zip(expected, found):
+    np.testing.assert_allclose(a, b, atol=1e-5 * np.abs(a).max())
+
+
 @pytest.mark.parametrize("size", [(4, 6), (5, 7)])
 def test_max_pool(size):
   x = np.random.default_rng(0).normal(size=(2, *size, 3)).astype(np.float32)

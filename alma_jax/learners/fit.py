@@ -161,7 +161,8 @@ def finish(spec, fit, data):
   """The selected members [M, ...], on every device, and their FitReport."""
   epochs, right = sharding.fetch((fit.carry.epoch, fit.carry.members.best_right))
   val_error = float(1 - right[:spec.num_members].mean() / len(data.val))
-  return program.selected(spec, fit.carry), FitReport(int(epochs), int(epochs) * len(data.train), val_error)
+  best = _awaited(spec, program.selected(spec, fit.carry))
+  return best, FitReport(int(epochs), int(epochs) * len(data.train), val_error)
 
 
 def _steps(spec, data):
@@ -189,13 +190,13 @@ def _rows(spec, data, start, stop, size):
 
 def _orders(spec, data, epoch):
   """int32 [M, n]: every member's order of the training indices in an epoch."""
-  return np.stack([data.train[_order(data.seed, data.stage, epoch, member, len(data.train))]
-                   for member in range(spec.num_members)])
+  return data.train[_permutations(data.seed, data.stage, epoch, spec.num_members, len(data.train))]
 
 
-@functools.lru_cache(maxsize=32)  # an epoch spans several dispatches
-def _order(seed, stage, epoch, member, num):
-  return np.random.default_rng([seed, _ORDER, stage, epoch, member]).permutation(num).astype(np.int32)
+@functools.lru_cache(maxsize=2)  # an epoch spans several dispatches
+def _permutations(seed, stage, epoch, num_members, num):
+  rngs = (np.random.default_rng([seed, _ORDER, stage, epoch, member]) for member in range(num_members))
+  return np.stack([rng.permutation(num) for rng in rngs])
 
 
 def _val(spec, data):

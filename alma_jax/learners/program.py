@@ -36,7 +36,7 @@ class FitSpec:
     num_members: M, stacked members trained side by side.
     val_rows: validation batches of the largest stage.
     mesh: devices.
-    stepwise: one dispatch per step (see above).
+    stepwise: one dispatch per step, see fit.py.
   """
   network: object
   task: Classification
