@@ -35,6 +35,8 @@ class SM:
   name: str = "sm"
   init_from_scratch: bool = False
 
+  num_trained = 1  # networks that are trained side by side
+
 
 @dataclasses.dataclass(frozen=True)
 class Ens:
@@ -42,6 +44,10 @@ class Ens:
   num_members: int = 5
   combine: str = "probabilities"
   init_from_scratch: bool = False
+
+  @property
+  def num_trained(self):
+    return self.num_members
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +57,8 @@ class UMix:
   combine: str = "mean"
   init_from_scratch: bool = False
 
+  num_trained = 1  # jointly
+
 
 @dataclasses.dataclass(frozen=True)
 class GEns:
@@ -58,6 +66,10 @@ class GEns:
   members_per_stage: int = 1
   init: str = "copy"
   combine: str = "probabilities"
+
+  @property
+  def num_trained(self):
+    return self.members_per_stage
 
 
 LEARNERS = {cls.name: cls for cls in (SM, Ens, UMix, GEns)}

@@ -58,15 +58,16 @@ def _set_up_cpu(config, alone):
   """Virtual devices and threads of the CPU platform, if jax has not been used yet.
 
   A virtual device per core, for members to share; learners leave idle what does
-  not help them. Small networks take one thread each: XLA hands even a kernel of
-  a microsecond to another thread, which takes many to wake up. A training step of
-  an MLP of width 32 (MNIST, batch 128) took 0.12 ms in one thread and 0.19 in two,
-  one of width 256 1.05 ms and 0.75.
+  not help them. A process that is `alone` makes only those it needs, as XLA makes
+  a thread for each, and gives small networks one thread: XLA hands even a kernel of
+  a microsecond to another, which takes many to wake up. A training step of an MLP
+  of width 32 (MNIST, batch 128) took 0.12 ms in one thread and 0.19 in two, one of
+  width 256 1.05 ms and 0.75.
   """
   platform = (jax.config.jax_platforms or "").split(",")[0]
   if platform not in ("", "cpu") or jax.distributed.is_initialized():
     return
-  count = config.devices or sharding.num_cores()
+  count = config.devices or min(sharding.num_cores(), config.learner.num_trained if alone else sys.maxsize)
   if count > max(1, jax.config.jax_num_cpu_devices):
     try:
       jax.config.update("jax_num_cpu_devices", count)

@@ -37,27 +37,11 @@ class Dense(nn.Module):
     return jax.lax.dot_general(x_BD.astype(self.dtype), kernel, (((1,), (1,)), ((), ()))) + bias[None]
 
 
-class ConvNorm(nn.Module):
-  """3x3 convolution with bias, then batch norm: [B, H, W, C] -> [B, H, W, features].
-
-  A bias that a batch norm follows changes no output in training: the batch's
-  mean takes it along. So it is not added to the images, which would cost two
-  passes over them a step, but to the mean where that is kept; its gradient is
-  zero instead of rounding noise.
-
-  Attributes:
-    axis: see BatchNorm.
-  """
-  features: int
-  dtype: jnp.dtype
-  axis: str | None
-
-  @nn.compact
-  def __call__(self, x_BHWC, mask_B, train):
-    bias = self.param("bias", bias_init(9 * x_BHWC.shape[-1]), (self.features,))
-    x_BHWC = nn.Conv(self.features, (3, 3), dtype=self.dtype, use_bias=False, kernel_init=kernel_init,
-                     conv_general_dilated=_cpu_conv if jax.default_backend() == "cpu" else None, name="conv")(x_BHWC)
-    return BatchNorm(self.axis, name="norm")(x_BHWC, mask_B, train, bias)
+def conv3x3(features, channels, dtype, name):
+  """3x3 convolution [B, H, W, channels] -> [B, H, W, features] with bias."""
+  return nn.Conv(features, (3, 3), dtype=dtype, name=name, kernel_init=kernel_init,
+                 bias_init=bias_init(9 * channels),
+                 conv_general_dilated=_cpu_conv if jax.default_backend() == "cpu" else None)
 
 
 def _cpu_conv(x_BHWC, kernel, strides, padding, **options):
@@ -120,8 +104,8 @@ class BatchNorm(nn.Module):
   decay: float = 0.9
 
   @nn.compact
-  def __call__(self, x_BHWC, mask_B, train, shift_C=0.0):
-    """Normalises x + shift_C, [B, H, W, C]; `mask_B` bool tells examples from padding."""
+  def __call__(self, x_BHWC, mask_B, train):
+    """Normalises [B, H, W, C]; `mask_B` bool tells examples from padding."""
     channels = x_BHWC.shape[-1]
     scale = self.param("scale", nn.initializers.ones, (channels,))
     bias = self.param("bias", nn.initializers.zeros, (channels,))
@@ -136,10 +120,10 @@ class BatchNorm(nn.Module):
       mean = total / count
       var = jnp.maximum(squares / count - mean * mean, 0.0)
       if not self.is_initializing():
-        running_mean.value = self.decay * running_mean.value + (1 - self.decay) * (mean + shift_C)
+        running_mean.value = self.decay * running_mean.value + (1 - self.decay) * mean
         running_var.value = self.decay * running_var.value + (1 - self.decay) * var
     else:
-      mean, var = running_mean.value - shift_C, running_var.value
+      mean, var = running_mean.value, running_var.value
     gain = scale * jax.lax.rsqrt(var + self.epsilon)
     offset = bias - mean * gain
     lift = lambda c: c.astype(x_BHWC.dtype)[None, None, None]
