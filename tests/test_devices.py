@@ -134,10 +134,8 @@ def test_a_step_and_an_evaluation_agree_on_all_device_counts(model, shape, membe
   expected = one_step(model, members, 1, shape)
   for devices in (2, 4, 8):
     found = one_step(model, members, devices, shape)
-    # SGD at rate 1: the parameters' change is the gradient, whose largest entry is the scale of its rounding.
-    for part, same in zip(expected, found):
-      scale = max(1, *(np.abs(leaf).max() for leaf in jax.tree.leaves(part)))
-      jax.tree.map(lambda a, b, scale=scale: np.testing.assert_allclose(a, b, atol=1e-5 * scale), part, same)
+    # SGD at rate 1: the parameters' change is the gradient, which is up to 30 for the VGG.
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5 * max(1, np.abs(a).max())), expected, found)
 
 
 def test_members_lie_on_their_devices():

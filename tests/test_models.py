@@ -49,6 +49,7 @@ def test_initialisation_is_uniform_within_one_over_root_fan_in():
   for name, fan_in in (("block0_0_conv", 27), ("block4_3_conv", 9 * 64), ("output", 64)):
     for leaf in ("kernel", "bias"):
       scaled = np.abs(params[name][leaf]) * np.sqrt(fan_in)
+      assert scaled.max() <= 1 + 1e-6
       if scaled.size > 30_000:  # the mean of |U(±1)| is 1/2, its deviation 0.29/sqrt(n)
         assert abs(scaled.mean() - 0.5) < 0.01
         assert scaled.max() > 0.99
@@ -82,18 +83,6 @@ def test_batch_norm_by_hand():
   np.testing.assert_allclose(new["batch_stats"]["var"], 0.9 * 1 + 0.1 * 1, rtol=1e-6)
   y = layer.apply({"params": state["params"], **new}, x, mask, False)
   np.testing.assert_allclose(y.ravel(), (np.array([1, 3, 50]) - 0.2) / np.sqrt(1 + 1e-5), rtol=1e-6)
-
-
-@pytest.mark.parametrize(("shape", "features"), [((24, 16, 17, 3), 5), ((5, 32, 32, 4), 4), ((2, 8, 8, 3), 4)])
-def test_gradients_of_a_convolution_are_those_of_xla(shape, features):
-  keys = jax.random.split(jax.random.key(0), 3)
-  x, kernel = jax.random.normal(keys[0], shape), jax.random.normal(keys[1], (3, 3, shape[-1], features))
-  grad = jax.random.normal(keys[2], (*shape[:3], features))
-  expected, found = (jax.jit(lambda x, k, conv=conv: jax.vjp(
-      lambda x, k: conv(x, k, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")), x, k)[1](grad))(x, kernel)
-                     for conv in (jax.lax.conv_general_dilated, layers._cpu_conv))
-  for a, b in zip(expected, found):
-    np.testing.assert_allclose(a, b, atol=1e-5 * np.abs(a).max())
 
 
 @pytest.mark.parametrize("size", [(4, 6), (5, 7)])
