@@ -107,3 +107,39 @@ def test_bfloat16_computes_in_it_but_keeps_float32_parameters():
 def test_vgg_refuses_small_images(shape):
   with pytest.raises(BadInput, match="at least 32x32"):
     build("vgg", 4, shape)
+
+
+@pytest.mark.parametrize(("shape", "features"), [((24, 16, 17, 3), 5), ((5, 32, 32, 4), 4), ((2, 8, 8, 3), 4)])
+def test_gradients_of_a_convolution_are_those_of_xla(shape, features):
+  keys = jax.random.split(jax.random.key(0), 3)
+  x, kernel = jax.random.normal(keys[0], shape), jax.random.normal(keys[1], (3, 3, shape[-1], features))
+  grad = jax.random.normal(keys[2], (*shape[:3], features))
+  expected, found = (jax.jit(lambda x, k, conv=conv: jax.vjp(
+      lambda x, k: conv(x, k, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")), x, k)[1](grad))(x, kernel)
+                     for conv in (jax.lax.conv_general_dilated, layers._cpu_conv))
+  for a, b in zip(expected, found):
+    np.testing.assert_allclose(a, b, atol=1e-5 * np.abs(a).max())
+
+
+@pytest.mark.parametrize("size", [(4, 6), (5, 7)])
+def test_max_pool(size):
+  x = np.random.default_rng(0).normal(size=(2, *size, 3)).astype(np.float32)
+  by_hand = [[[x[b, 2 * i:2 * i + 2, 2 * j:2 * j + 2].max((0, 1)) for j in range(size[1] // 2)]
+              for i in range(size[0] // 2)] for b in range(2)]
+  np.testing.assert_array_equal(layers.max_pool2(jnp.asarray(x)), by_hand)
+
+
+def test_bfloat16_computes_in_it_but_keeps_float32_parameters():
+  exact, rough = build("mlp", 8, (5,)), build("mlp", 8, (5,), precision="bfloat16")
+  state = variables(rough, (5,))
+  assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(state))
+  x, mask = jax.random.normal(jax.random.key(0), (4, 5)), jnp.ones(4, bool)
+  a, b = exact.apply(state, x, mask, False)[0], rough.apply(state, x, mask, False)[0]
+  assert b.dtype == jnp.float32
+  assert 0 < np.abs(a - b).max() < 0.05
+
+
+@pytest.mark.parametrize("shape", [(28, 28, 1), (784,), (64, 16, 3)])
+def test_vgg_refuses_small_images(shape):
+  with pytest.raises(BadInput, match="at least 32x32"):
+    build("vgg", 4, shape)

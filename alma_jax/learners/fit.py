@@ -102,7 +102,7 @@ def template(spec, variables):
 
 def restore(spec, carry, cursor, data):
   """FitState from a saved carry (host arrays) and cursor."""
-  carry = carry._replace(members=jax.tree.map(lambda leaf: _padded(spec, leaf), carry.members))
+  carry = carry._replace(members=program.pad_members(spec, carry.members))
   return FitState(sharding.put(carry, spec.mesh, program.CARRY_SPEC), _keys(spec, data), cursor)
 
 
@@ -125,14 +125,12 @@ def advance(spec, fit, data, rows):
   """
   start = fit.cursor
   stop = min(start + min(rows, program.ROWS), num_rows(spec, data))
-  val = _val(spec, data)
+  host = _rows(spec, data, start, stop), _val(spec, data)
+  placed = sharding.put(host, spec.mesh, (program.ROWS_SPEC, program.VAL_SPEC))
   if spec.stepwise:
-    rows = _rows(spec, data, start, stop, stop - start)
-    carry, records = _advance_stepwise(spec, fit, rows, val, data.pool)
+    carry, records = _advance_stepwise(spec, fit, *host, *placed, data.pool)
   else:
-    plan = sharding.put(_rows(spec, data, start, stop, program.ROWS), spec.mesh, program.ROWS_SPEC)
-    val = sharding.put(val, spec.mesh, program.VAL_SPEC)
-    carry, records = _awaited(spec, program.advance(spec, fit.carry, fit.keys, plan, val, data.pool))
+    carry, records = _awaited(spec, program.advance(spec, fit.carry, fit.keys, *placed, data.pool))
   return FitState(carry, fit.keys, stop), records
 
 
@@ -169,9 +167,9 @@ def _steps(spec, data):
   return -(-len(data.train) // spec.train.batch_size)
 
 
-def _rows(spec, data, start, stop, size):
-  """Rows start..stop of the stage, padded to `size`."""
-  steps, batch = _steps(spec, data), spec.train.batch_size
+def _rows(spec, data, start, stop):
+  """Rows start..stop of the stage, padded to program.ROWS."""
+  size, steps, batch = program.ROWS, _steps(spec, data), spec.train.batch_size
   index = np.zeros((size, spec.padded_members, spec.padded_batch), np.int32)
   row = np.arange(size, dtype=np.int32) + np.int32(start)
   epoch, step = row // steps, row % steps
@@ -179,7 +177,7 @@ def _rows(spec, data, start, stop, size):
   epochs = range(start // steps, -(-stop // steps))
   stops, ends = np.zeros(size, np.int32), np.zeros(size, bool)
   for segment, e in enumerate(epochs):
-    order = _padded(spec, _orders(spec, data, e))
+    order = program.pad_members(spec, _orders(spec, data, e))
     last = min(stop, (e + 1) * steps)
     for r in range(max(start, e * steps), last):
       part = order[:, (r - e * steps) * batch:][:, :batch]
@@ -208,33 +206,22 @@ def _val(spec, data):
 
 def _keys(spec, data):
   raw = keys.member_keys(data.seed, data.stage, keys.AUGMENT, spec.num_members)
-  return sharding.put(_padded(spec, np.asarray(raw)), spec.mesh, P(MEMBER))
+  return sharding.put(program.pad_members(spec, np.asarray(raw)), spec.mesh, P(MEMBER))
 
 
-def _padded(spec, leaf):
-  """Host array [M, ...] -> [padded_members, ...], as program.pad_members."""
-  return leaf[np.minimum(np.arange(spec.padded_members), spec.num_members - 1)]
-
-
-def _advance_stepwise(spec, fit, rows, val, pool):
+def _advance_stepwise(spec, fit, rows, val, placed_rows, placed_val, pool):
   """program.advance with its loops on the host, for networks that loops slow down."""
   carry, ended, start = fit.carry, [], 0
   done = bool(spec.train.patience) and bool(sharding.fetch(carry.done))
-  place = functools.partial(sharding.put, mesh=spec.mesh)
   for s in range(0 if done else int(rows.segments)):
     for r in range(start, rows.stop[s]):
-      steps = (field[r:r + 1] for field in (rows.index, rows.count, rows.epoch, rows.step))
-      row = place(Rows(*steps, rows.stop[:1], rows.ends[:1], rows.segments), spec=program.ROWS_SPEC)
-      carry = _awaited(spec, program.step(spec, carry, fit.keys, row, pool))
+      carry = _awaited(spec, program.step(spec, carry, fit.keys, placed_rows, np.int32(r), pool))
     start = rows.stop[s]
     if rows.ends[s]:
       sums = _zero_sums(spec)
       for v in range(-(-int(val.total) // spec.val_batch)):
-        left = np.int32(val.total - v * spec.val_batch)
-        part = place(Val(val.index[v:v + 1], left, val.min_gain), spec=program.VAL_SPEC)
-        sums = _awaited(spec, program.validate(spec, carry.members.now, sums, part, pool))
-      carry, train = _awaited(
-          spec, program.select(spec, carry, sums, place(val, spec=program.VAL_SPEC)))
+        sums = _awaited(spec, program.validate(spec, carry.members.now, sums, placed_val, np.int32(v), pool))
+      carry, train = _awaited(spec, program.select(spec, carry, sums, placed_val))
       ended.append((train, sums))
       done = bool(spec.train.patience) and bool(sharding.fetch(carry.done))
       if done:

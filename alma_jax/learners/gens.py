@@ -15,4 +15,4 @@ def make(context):
     frozen = (*state.frozen, state.live)
     return state._replace(spec={"num_frozen": len(frozen)}, live=live, frozen=frozen)
 
-  return stacked.make(context, context.network(), options.members_per_stage, options.combine, grow=grow)
+  return stacked.make(context, context.network(), options.combine, grow=grow)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -151,23 +152,23 @@ def advance(spec, carry, keys, rows, val, pool):
 
 
 @functools.partial(jax.jit, static_argnames="spec", donate_argnames="carry")
-def step(spec, carry, keys, rows, pool):
-  """One training step, outside of any loop."""
-  def local(carry, keys, rows, pool):
+def step(spec, carry, keys, rows, r, pool):
+  """Row r of `rows`, outside of any loop."""
+  def local(carry, keys, rows, r, pool):
     stack = _Stack(keys)
-    def train(member, raw_key, index_RB):
-      return _train_row(spec, member, raw_key, spec.task.take(pool, index_RB[0]), rows, 0, pool)
-    return stack.pack(stack.update(train, stack.unpack(carry), keys, rows.index.swapaxes(0, 1)))
-  return _on_mesh(spec, local, (CARRY_SPEC, P(MEMBER), ROWS_SPEC, P()), CARRY_SPEC)(carry, keys, rows, pool)
+    train = lambda member, raw_key, index_B: _train_row(
+        spec, member, raw_key, spec.task.take(pool, index_B), rows, r, pool)
+    return stack.pack(stack.update(train, stack.unpack(carry), keys, rows.index[r]))
+  return _on_mesh(spec, local, (CARRY_SPEC, P(MEMBER), ROWS_SPEC, P(), P()), CARRY_SPEC)(carry, keys, rows, r, pool)
 
 
 @functools.partial(jax.jit, static_argnames="spec", donate_argnames="sums")
-def validate(spec, variables, sums, val, pool):
-  """Adds the first batch of `val` to the members' sums."""
-  def local(variables, sums, val, pool):
-    more = members.apply(lambda v: _val_row(spec, v, val, 0, pool), sums.wrong.shape[0], variables)
+def validate(spec, variables, sums, val, v, pool):
+  """Adds batch v of `val` to the members' sums."""
+  def local(variables, sums, val, v, pool):
+    more = members.apply(lambda one: _val_row(spec, one, val, v, pool), sums.wrong.shape[0], variables)
     return jax.tree.map(jnp.add, sums, more)
-  return _on_mesh(spec, local, (P(MEMBER), P(MEMBER), VAL_SPEC, P()), P(MEMBER))(variables, sums, val, pool)
+  return _on_mesh(spec, local, (P(MEMBER), P(MEMBER), VAL_SPEC, P(), P()), P(MEMBER))(variables, sums, val, v, pool)
 
 
 @functools.partial(jax.jit, static_argnames="spec", donate_argnames="carry")
@@ -315,8 +316,8 @@ def _end_epoch(spec, stack, carry, sums, val):
 
 
 def pad_members(spec, tree):
-  """Leaves [M, ...] -> [padded_members, ...]."""
-  which = jnp.minimum(jnp.arange(spec.padded_members), spec.num_members - 1)
+  """Leaves [M, ...] -> [padded_members, ...]; host arrays stay there."""
+  which = np.minimum(np.arange(spec.padded_members), spec.num_members - 1)
   same = spec.padded_members == spec.num_members
   return tree if same else jax.tree.map(lambda leaf: leaf[which], tree)
 

@@ -19,16 +19,16 @@ from alma_jax.types import Cost
 _EXAMPLES = P((sharding.MEMBER, sharding.DATA))  # an evaluation's batch lies on all devices
 
 
-def make(context, network, num_members, combine, *, init_from_scratch=False, grow=None):
-  """A learner whose live part is `num_members` stacked networks of one shape.
+def make(context, network, combine, *, init_from_scratch=False, grow=None):
+  """A learner whose live part is the config's `num_trained` stacked networks.
 
   SM, Ens and UMix are this; gEns adds a `grow`. Predictions join all blocks:
   the frozen ones, then the live one.
 
   Args:
     context: Context of the run.
-    network: models.Network or Mixture.
-    num_members: M; each has its own initialisation, order and augmentation.
+    network: models.Network or Mixture, of every member; each has its own
+      initialisation, order and augmentation.
     combine: how members' predictions are joined: probabilities, logits, vote.
     init_from_scratch: whether every stage starts from a fresh initialisation.
     grow: (state, fresh) -> LearnerState, called before every stage but the
@@ -38,6 +38,7 @@ def make(context, network, num_members, combine, *, init_from_scratch=False, gro
     Learner.
   """
   c = context.config
+  num_members = c.learner.num_trained
   stepwise = models.loops_are_slow(network)
   mesh = sharding.make_mesh(num_members, c.devices, spread=not stepwise)
   example = np.zeros((1, *context.example_shape), np.float32)
@@ -121,8 +122,6 @@ def contribution(spec, combine, variables, pool):
     index = np.minimum(np.arange(start, start + batch, dtype=np.int32), np.int32(total - 1))
     index = sharding.put(index, spec.mesh, _EXAMPLES)
     parts.append(_contribute(spec, combine, variables, pool, index))
-    if sharding.needs_waiting(spec.mesh):
-      jax.block_until_ready(parts[-1])
   parts = sharding.fetch(parts)
   return {key: np.concatenate([part[key] for part in parts])[:total] for key in parts[0]}
 
