@@ -1,5 +1,4 @@
 """Training and the four learners: properties of ALGORITHMS §1 and §2."""
-
 import jax
 import numpy as np
 import pytest

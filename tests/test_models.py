@@ -64,7 +64,7 @@ def test_padding_changes_neither_logits_nor_statistics(train):
   x = jax.random.normal(jax.random.key(1), (5, 32, 32, 3))
   padded = jnp.concatenate([x, 100 * jnp.ones((3, 32, 32, 3))])
   apply = jax.jit(network.apply, static_argnums=3)
-  logits, stats = apply(state, x, jnp.ones(5, bool), train)
+  logits, stats = apply(state, x, None, train)
   padded_logits, padded_stats = apply(state, padded, jnp.arange(8) < 5, train)
   # At 1x1 resolution a batch of 5 has little variance to divide by: 1e-4.
   np.testing.assert_allclose(padded_logits[:5], logits, atol=1e-4)
@@ -74,15 +74,32 @@ def test_padding_changes_neither_logits_nor_statistics(train):
 def test_batch_norm_by_hand():
   layer = layers.BatchNorm(None)
   x = jnp.array([1.0, 3.0, 50.0]).reshape(3, 1, 1, 1)
-  mask = jnp.array([True, True, False])
-  state = layer.init(jax.random.key(0), x, mask, True)
-  y, new = layer.apply(state, x, mask, True, mutable=["batch_stats"])
-  # Mean 2, biased variance 1.
+  mask, shift = jnp.array([True, True, False]), jnp.array([5.0])
+  state = layer.init(jax.random.key(0), x, shift, mask, True)
+  y, new = layer.apply(state, x, shift, mask, True, mutable=["batch_stats"])
+  # Mean 2 without the shift, 7 with it; biased variance 1.
   np.testing.assert_allclose(y.ravel()[:2], np.array([-1, 1]) / np.sqrt(1 + 1e-5), rtol=1e-6)
-  np.testing.assert_allclose(new["batch_stats"]["mean"], 0.9 * 0 + 0.1 * 2, rtol=1e-6)
+  np.testing.assert_allclose(new["batch_stats"]["mean"], 0.9 * 0 + 0.1 * 7, rtol=1e-6)
   np.testing.assert_allclose(new["batch_stats"]["var"], 0.9 * 1 + 0.1 * 1, rtol=1e-6)
-  y = layer.apply({"params": state["params"], **new}, x, mask, False)
-  np.testing.assert_allclose(y.ravel(), (np.array([1, 3, 50]) - 0.2) / np.sqrt(1 + 1e-5), rtol=1e-6)
+  y = layer.apply({"params": state["params"], **new}, x, shift, mask, False)
+  np.testing.assert_allclose(y.ravel(), (np.array([1, 3, 50]) + 5 - 0.7) / np.sqrt(1 + 1e-5), rtol=1e-6)
+
+
+def test_padding_gets_no_gradient():
+  network = build("vgg", 4, (32, 32, 3))
+  state, x = variables(network, (32, 32, 3)), jax.random.normal(jax.random.key(1), (5, 32, 32, 3))
+  weights = jax.random.normal(jax.random.key(2), (5, 10))
+
+  def loss(params, x, mask):
+    logits, _ = network.apply(state._replace(params=params), x, mask, train=True)
+    return jnp.sum(logits[:5] * weights)
+
+  grad = jax.jit(jax.grad(loss, (0, 1)))
+  padded = jnp.concatenate([x, jnp.ones((3, 32, 32, 3))])
+  alone, joint = grad(state.params, x, None), grad(state.params, padded, jnp.arange(8) < 5)
+  assert np.all(joint[1][5:] == 0)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4 * max(1, np.abs(a).max())),
+               alone, (joint[0], joint[1][:5]))
 
 
 @pytest.mark.parametrize("size", [(4, 6), (5, 7)])
@@ -114,32 +131,7 @@ def test_gradients_of_a_convolution_are_those_of_xla(shape, features):
   keys = jax.random.split(jax.random.key(0), 3)
   x, kernel = jax.random.normal(keys[0], shape), jax.random.normal(keys[1], (3, 3, shape[-1], features))
   grad = jax.random.normal(keys[2], (*shape[:3], features))
-  expected, found = (jax.jit(lambda x, k, conv=conv: jax.vjp(
-      lambda x, k: conv(x, k, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")), x, k)[1](grad))(x, kernel)
-                     for conv in (jax.lax.conv_general_dilated, layers._cpu_conv))
+  expected, found = (jax.jit(lambda x, k, conv=conv: jax.vjp(conv, x, k)[1](grad))(x, kernel)
+                     for conv in (layers._conv, layers._cpu_conv))
   for a, b in zip(expected, found):
     np.testing.assert_allclose(a, b, atol=1e-5 * np.abs(a).max())
-
-
-@pytest.mark.parametrize("size", [(4, 6), (5, 7)])
-def test_max_pool(size):
-  x = np.random.default_rng(0).normal(size=(2, *size, 3)).astype(np.float32)
-  by_hand = [[[x[b, 2 * i:2 * i + 2, 2 * j:2 * j + 2].max((0, 1)) for j in range(size[1] // 2)]
-              for i in range(size[0] // 2)] for b in range(2)]
-  np.testing.assert_array_equal(layers.max_pool2(jnp.asarray(x)), by_hand)
-
-
-def test_bfloat16_computes_in_it_but_keeps_float32_parameters():
-  exact, rough = build("mlp", 8, (5,)), build("mlp", 8, (5,), precision="bfloat16")
-  state = variables(rough, (5,))
-  assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(state))
-  x, mask = jax.random.normal(jax.random.key(0), (4, 5)), jnp.ones(4, bool)
-  a, b = exact.apply(state, x, mask, False)[0], rough.apply(state, x, mask, False)[0]
-  assert b.dtype == jnp.float32
-  assert 0 < np.abs(a - b).max() < 0.05
-
-
-@pytest.mark.parametrize("shape", [(28, 28, 1), (784,), (64, 16, 3)])
-def test_vgg_refuses_small_images(shape):
-  with pytest.raises(BadInput, match="at least 32x32"):
-    build("vgg", 4, shape)

@@ -215,7 +215,8 @@ def _advance_stepwise(spec, fit, rows, val, placed_rows, placed_val, pool):
   done = bool(spec.train.patience) and bool(sharding.fetch(carry.done))
   for s in range(0 if done else int(rows.segments)):
     for r in range(start, rows.stop[s]):
-      carry = _awaited(spec, program.step(spec, carry, fit.keys, placed_rows, np.int32(r), pool))
+      full = bool(rows.count[r] == spec.padded_batch)
+      carry = _awaited(spec, program.step(spec, carry, fit.keys, placed_rows, np.int32(r), pool, full))
     start = rows.stop[s]
     if rows.ends[s]:
       sums = _zero_sums(spec)

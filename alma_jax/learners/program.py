@@ -151,13 +151,13 @@ def advance(spec, carry, keys, rows, val, pool):
                   (CARRY_SPEC, RECORDS_SPEC))(carry, keys, rows, val, pool)
 
 
-@functools.partial(jax.jit, static_argnames="spec", donate_argnames="carry")
-def step(spec, carry, keys, rows, r, pool):
-  """Row r of `rows`, outside of any loop."""
+@functools.partial(jax.jit, static_argnames=("spec", "full"), donate_argnames="carry")
+def step(spec, carry, keys, rows, r, pool, full):
+  """Row r of `rows`, outside of any loop; `full`: the batch has no padding, which makes it faster."""
   def local(carry, keys, rows, r, pool):
     stack = _Stack(keys)
     train = lambda member, raw_key, index_B: _train_row(
-        spec, member, raw_key, spec.task.take(pool, index_B), rows, r, pool)
+        spec, member, raw_key, spec.task.take(pool, index_B), rows, r, pool, full)
     return stack.pack(stack.update(train, stack.unpack(carry), keys, rows.index[r]))
   return _on_mesh(spec, local, (CARRY_SPEC, P(MEMBER), ROWS_SPEC, P(), P()), CARRY_SPEC)(carry, keys, rows, r, pool)
 
@@ -250,7 +250,7 @@ def _advance_local(spec, carry, keys, rows, val, pool):
   return stack.pack(carry), records
 
 
-def _train_row(spec, member, raw_key, batch, rows, r, pool):
+def _train_row(spec, member, raw_key, batch, rows, r, pool, full=False):
   """One optimiser step of one member on its batch of row r."""
   count, size = rows.count[r], batch.y.shape[0]
   offset = jax.lax.axis_index(DATA) * size
@@ -260,7 +260,7 @@ def _train_row(spec, member, raw_key, batch, rows, r, pool):
   x = spec.task.train_inputs(pool, batch, key, offset, spec.padded_batch)
 
   def loss(params):
-    logits, stats = spec.network.apply(Variables(params, member.now.stats), x, mask, train=True)
+    logits, stats = spec.network.apply(Variables(params, member.now.stats), x, None if full else mask, train=True)
     sums = spec.task.sums(logits, batch, mask)
     return sums.loss / count, (sums, stats)
 

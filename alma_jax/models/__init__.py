@@ -19,12 +19,14 @@ class Network:
 
   def init(self, key, x):
     """Fresh variables for inputs like `x` [B, ...] float."""
-    mask = jnp.ones(x.shape[0], bool)
-    tree = self.module.init(key, x, mask, train=False)
+    tree = self.module.init(key, x, None, train=False)
     return Variables(tree["params"], tree.get("batch_stats", {}))
 
   def apply(self, variables, x, mask, train):
-    """Logits [B, K] float32, and the batch-norm statistics after this batch."""
+    """Logits [B, K] float32, and the batch-norm statistics after this batch.
+
+    `mask` bool [B] tells examples from padding; None: there is none.
+    """
     tree = {"params": variables.params, "batch_stats": variables.stats}
     if not train:
       return self.module.apply(tree, x, mask, train=False), variables.stats

@@ -37,27 +37,39 @@ class Dense(nn.Module):
     return jax.lax.dot_general(x_BD.astype(self.dtype), kernel, (((1,), (1,)), ((), ()))) + bias[None]
 
 
-def conv3x3(features, channels, dtype, name):
-  """3x3 convolution [B, H, W, channels] -> [B, H, W, features] with bias."""
-  conv = _cpu_conv if jax.default_backend() == "cpu" else None
-  return nn.Conv(features, (3, 3), dtype=dtype, name=name, kernel_init=kernel_init,
-                 bias_init=bias_init(9 * channels), conv_general_dilated=conv)
+class Conv3x3(nn.Module):
+  """3x3 convolution [B, H, W, C] -> [B, H, W, features], and its bias [features] to be added."""
+  features: int
+  dtype: jnp.dtype = jnp.float32
+
+  @nn.compact
+  def __call__(self, x_BHWC):
+    channels = x_BHWC.shape[-1]
+    kernel = self.param("kernel", kernel_init, (3, 3, channels, self.features)).astype(self.dtype)
+    bias = self.param("bias", bias_init(9 * channels), (self.features,))
+    conv = _cpu_conv if jax.default_backend() == "cpu" else _conv
+    return conv(x_BHWC.astype(self.dtype), kernel), bias
 
 
-def _cpu_conv(x_BHWC, kernel, strides, padding, **options):
-  """`lax.conv_general_dilated` of a 3x3 kernel, stride 1, same size; its kernel's gradient by `_kernel_grad`."""
-  conv = lambda x, k: jax.lax.conv_general_dilated(x, k, strides, padding, **options)
-  if min(x_BHWC.shape[1:3]) < _OWN_GRAD_FROM:
-    return conv(x_BHWC, kernel)
+def _conv(x_BHWC, kernel):
+  return jax.lax.conv_general_dilated(x_BHWC, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
-  def backward(saved, grad):
-    x, k = saved
-    return *jax.vjp(lambda x: conv(x, k), x)[1](grad), _kernel_grad(x, grad)
 
-  own = jax.custom_vjp(conv)
-  own.defvjp(lambda x, k: (conv(x, k), (x, k)), backward)
-  return own(x_BHWC, kernel)
+@jax.custom_vjp
+def _cpu_conv(x_BHWC, kernel):
+  """`_conv` with the gradient of its kernel by `_kernel_grad`."""
+  return _conv(x_BHWC, kernel)
 
+
+def _cpu_conv_backward(saved, grad):
+  x, kernel = saved
+  grad_x, = jax.linear_transpose(lambda x: _conv(x, kernel), x)(grad)
+  if min(x.shape[1:3]) >= _OWN_GRAD_FROM:
+    return grad_x, _kernel_grad(x, grad)
+  return grad_x, *jax.linear_transpose(lambda kernel: _conv(x, kernel), kernel)(grad)
+
+
+_cpu_conv.defvjp(lambda x, kernel: (_conv(x, kernel), (x, kernel)), _cpu_conv_backward)
 
 _OWN_GRAD_FROM = 16  # pixels; for smaller images XLA's way is no slower
 
@@ -96,6 +108,10 @@ class BatchNorm(nn.Module):
   added up and divided once. Statistics are float32. As in Flax, the running
   variance is the biased one (torch keeps the unbiased).
 
+  It takes the bias of the convolution before it: in training the batch's mean
+  takes that along, so it changes nothing but the running mean, and adding it to
+  the images would cost a copy of them. So does a mask, hence None.
+
   Attributes:
     axis: mesh axis that the batch is sharded over, or None.
   """
@@ -104,8 +120,8 @@ class BatchNorm(nn.Module):
   decay: float = 0.9
 
   @nn.compact
-  def __call__(self, x_BHWC, mask_B, train):
-    """Normalises [B, H, W, C]; `mask_B` bool tells examples from padding."""
+  def __call__(self, x_BHWC, shift_C, mask_B, train):
+    """Normalises x + shift, [B, H, W, C]; `mask_B` bool tells examples from padding, None: there is none."""
     channels = x_BHWC.shape[-1]
     scale = self.param("scale", nn.initializers.ones, (channels,))
     bias = self.param("bias", nn.initializers.zeros, (channels,))
@@ -113,17 +129,19 @@ class BatchNorm(nn.Module):
     running_var = self.variable("batch_stats", "var", jnp.ones, (channels,))
     if train:
       x32 = x_BHWC.astype(jnp.float32)
-      kept = jnp.where(mask_B[:, None, None, None], x32, 0.0)
-      count = jnp.sum(mask_B) * (x_BHWC.shape[1] * x_BHWC.shape[2])
+      if mask_B is None:
+        num = jnp.int32(x_BHWC.shape[0])
+      else:
+        x32, num = jnp.where(mask_B[:, None, None, None], x32, 0.0), jnp.sum(mask_B)
       total, squares, count = sharding.psum(
-          (kept.sum((0, 1, 2)), (kept * kept).sum((0, 1, 2)), count), self.axis)
+          (x32.sum((0, 1, 2)), (x32 * x32).sum((0, 1, 2)), num * x_BHWC.shape[1] * x_BHWC.shape[2]), self.axis)
       mean = total / count
       var = jnp.maximum(squares / count - mean * mean, 0.0)
       if not self.is_initializing():
-        running_mean.value = self.decay * running_mean.value + (1 - self.decay) * mean
+        running_mean.value = self.decay * running_mean.value + (1 - self.decay) * (mean + shift_C)
         running_var.value = self.decay * running_var.value + (1 - self.decay) * var
     else:
-      mean, var = running_mean.value, running_var.value
+      mean, var = running_mean.value - shift_C, running_var.value
     gain = scale * jax.lax.rsqrt(var + self.epsilon)
     offset = bias - mean * gain
     lift = lambda c: c.astype(x_BHWC.dtype)[None, None, None]

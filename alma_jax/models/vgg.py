@@ -28,8 +28,8 @@ class VGG(nn.Module):
     for block, num_convs in enumerate(BLOCKS):
       for i in range(num_convs):
         name = f"block{block}_{i}"
-        x = layers.conv3x3(self.width, x.shape[-1], self.dtype, f"{name}_conv")(x)
-        x = nn.relu(layers.BatchNorm(self.axis, name=f"{name}_bn")(x, mask_B, train))
+        x, bias = layers.Conv3x3(self.width, self.dtype, name=f"{name}_conv")(x)
+        x = nn.relu(layers.BatchNorm(self.axis, name=f"{name}_bn")(x, bias, mask_B, train))
       x = layers.max_pool2(x)
     x_BD = x.reshape(x.shape[0], -1)
     return layers.Dense(self.num_classes, self.dtype, name="output")(x_BD).astype(jnp.float32)
