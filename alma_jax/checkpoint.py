@@ -136,8 +136,8 @@ class Checkpoints:
   def _permanent_on_disk(self, step):
     try:
       return bool(self._read_meta(step)["permanent"])
-    except Exception:  # damaged: nothing to keep for good
-      return False
+    except Exception:  # whatever cannot be read now is not deleted for that
+      return True
 
   def _delete_stale(self):
     """Deletes all but the newest sound ones and the permanent; damaged ones once outlived."""

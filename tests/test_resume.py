@@ -1,0 +1,158 @@
+"""Stopping, killing and going on: a run ends the same."""
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+from conftest import blobs, small_config
+from runs import LEARNERS, ROOT, assert_same_run, command, interrupted, launch, lines, one_step_a_dispatch
+
+import alma_jax
+from alma_jax import experiment
+
+
+def test_equal_seeds_equal_runs(tmp_path, arrays):
+  for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+    alma_jax.run(small_config("ens", seed=seed), tmp_path / name, data=arrays)
+  assert_same_run(tmp_path / "a", tmp_path / "b")
+  assert lines(tmp_path / "a", "train.jsonl") != lines(tmp_path / "c", "train.jsonl")
+
+
+@pytest.mark.parametrize("replay", [0.0, 0.5])
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_stopped_at_any_dispatch_a_run_ends_the_same(tmp_path, arrays, monkeypatch, learner, replay):
+  one_step_a_dispatch(monkeypatch)
+  config = small_config(learner, train__epochs=3, train__patience=2, checkpoint__seconds=1e9, stream__replay=replay,
+                        train__batch_size=16)
+  alma_jax.run(config, tmp_path / "whole", data=arrays)
+  for dispatches in (0, 1, 6, 13):
+    assert interrupted(config, tmp_path / "cut", dispatches, data=arrays)
+    assert not (tmp_path / "cut" / "summary.json").exists()
+    alma_jax.run(config, tmp_path / "cut", data=arrays)
+    assert_same_run(tmp_path / "whole", tmp_path / "cut")
+    shutil.rmtree(tmp_path / "cut")
+
+
+def test_stopped_again_and_again(tmp_path, arrays, monkeypatch):
+  one_step_a_dispatch(monkeypatch)
+  config = small_config("gens", train__epochs=3, stream__waiting_time=1, checkpoint__keep_every=2)
+  alma_jax.run(config, tmp_path / "whole", data=arrays)
+  rounds = 0
+  while interrupted(config, tmp_path / "cut", 2, data=arrays):
+    rounds += 1
+  assert rounds > 4
+  assert_same_run(tmp_path / "whole", tmp_path / "cut")
+  run = alma_jax.load_run(tmp_path / "cut")
+  assert run.stages() == [1, 2, 3] or run.stages() == [1, 3]
+
+
+def test_convolutional_runs_resume_inside_a_stage(tmp_path, monkeypatch):
+  one_step_a_dispatch(monkeypatch)
+  data = (*blobs(80, (32, 32, 3)), *blobs(12, (32, 32, 3), seed=1))
+  config = small_config("ens", learner__num_members=2, model__name="vgg", model__width=2, train__batch_size=16,
+                        train__optimizer="sgd", train__learning_rate=0.01, train__momentum=0.9, train__augment=True,
+                        stream__num_megabatches=2, stream__waiting_time=1)
+  alma_jax.run(config, tmp_path / "whole", data=data)
+  assert interrupted(config, tmp_path / "cut", 4, data=data)
+  alma_jax.run(config, tmp_path / "cut", data=data)
+  assert_same_run(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_killed_without_warning(tmp_path):
+  flags = ["--config.train.epochs=300", "--config.checkpoint.seconds=0.05", "--config.devices=1"]
+  config = "configs/digits.py:ens"
+  assert launch(config, *flags, f"--workdir={tmp_path}/whole").returncode == 0
+  for _ in range(2):
+    before = _size(tmp_path / "cut" / "train.jsonl")
+    process = subprocess.Popen(command(config, *flags, f"--workdir={tmp_path}/cut"), cwd=ROOT,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while _size(tmp_path / "cut" / "train.jsonl") <= before + 100_000 and time.monotonic() < deadline:
+      time.sleep(0.01)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+  assert launch(config, *flags, f"--workdir={tmp_path}/cut").returncode == 0
+  assert_same_run(tmp_path / "whole", tmp_path / "cut")
+
+
+def _size(path):
+  return path.stat().st_size if path.exists() else 0
+
+
+def test_sigterm_saves_and_exits_with_143(tmp_path):
+  flags = ["--config.train.epochs=20000", "--config.devices=1", f"--workdir={tmp_path}"]
+  process = subprocess.Popen(command("configs/digits.py:sm", *flags, "--config.train.patience=0"), cwd=ROOT,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+  while _size(tmp_path / "train.jsonl") < 10_000:
+    assert process.poll() is None
+    time.sleep(0.02)
+  busy = launch("configs/digits.py:sm", *flags, "--config.train.patience=0")
+  assert busy.returncode == 2
+  assert "in use by a live process" in busy.stderr
+  process.terminate()
+  _, said = process.communicate(timeout=60)
+  assert process.returncode == 143, said
+  assert "the same command goes on from there" in said
+  assert any(p.name.isdigit() for p in (tmp_path / "checkpoints").iterdir())
+
+
+def test_a_complete_run_says_so(tmp_path, arrays, capfd):
+  first = alma_jax.run(small_config(), tmp_path, data=arrays)
+  stamp = (tmp_path / "metrics.jsonl").stat().st_mtime_ns
+  again = alma_jax.run(small_config(), tmp_path, data=arrays)
+  assert "is complete" in capfd.readouterr().err
+  assert again.summary == first.summary
+  assert (tmp_path / "metrics.jsonl").stat().st_mtime_ns == stamp
+
+
+def test_a_folder_of_another_run_is_refused_by_its_fields(tmp_path, arrays):
+  alma_jax.run(small_config(), tmp_path, data=arrays)
+  with pytest.raises(alma_jax.BadInput, match=r"differs in model.width \(4 there, 5 here\), seed \(0 there, 1 here\)"):
+    alma_jax.run(small_config(model__width=5, seed=1), tmp_path, data=arrays)
+  with pytest.raises(alma_jax.BadInput, match="differs in the data"):
+    alma_jax.run(small_config(), tmp_path, data=(*blobs(120, seed=9), *blobs(30)))
+  (tmp_path / "notes.txt").write_text("mine")
+  assert alma_jax.run(small_config(seed=1), tmp_path, data=arrays, overwrite=True).config.seed == 1
+  assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("name", ["train.jsonl", "config.json", "checkpoints"])
+def test_files_of_others_are_never_touched(tmp_path, arrays, name, overwrite):
+  theirs = tmp_path / name / "x" if name == "checkpoints" else tmp_path / name
+  theirs.parent.mkdir(exist_ok=True)
+  theirs.write_text("[1, 2]")
+  with pytest.raises(alma_jax.BadInput, match=f"holds {name}, but not from a run of this program"):
+    alma_jax.run(small_config(), tmp_path, data=arrays, overwrite=overwrite)
+  assert theirs.read_text() == "[1, 2]"
+
+
+def test_shortened_lines_are_refused(tmp_path, arrays):
+  config = small_config(train__epochs=6, checkpoint__seconds=0.0)
+  assert interrupted(config, tmp_path, 4, data=arrays)
+  (tmp_path / "train.jsonl").write_text("")
+  with pytest.raises(alma_jax.BadInput, match=r"train.jsonl has 0 lines, but the checkpoint covers"):
+    alma_jax.run(config, tmp_path, data=arrays)
+
+
+def test_a_divergence_after_resuming_inside_the_stage_loses_and_doubles_nothing(tmp_path, arrays, monkeypatch):
+  one_step_a_dispatch(monkeypatch)
+  config = small_config(train__epochs=6, train__batch_size=16)  # 4 steps an epoch, 24 a stage
+  alma_jax.run(config, tmp_path / "whole", data=arrays)
+  assert interrupted(config, tmp_path / "cut", 24 + 10, data=arrays)
+  assert [(entry["stage"], entry["epoch"]) for entry in lines(tmp_path / "cut", "train.jsonl")][-1][0] == 1
+  record = experiment._Runner._record
+
+  def diverging(self, records, data, began):
+    done = record(self, records, data, began)
+    if (data.stage, self._epoch) == (1, 5):
+      raise alma_jax.Diverged("as if")
+    return done
+
+  with monkeypatch.context() as patched:
+    patched.setattr(experiment._Runner, "_record", diverging)
+    with pytest.raises(alma_jax.Diverged):
+      alma_jax.run(config, tmp_path / "cut", data=arrays)
+  alma_jax.run(config, tmp_path / "cut", data=arrays)
+  assert_same_run(tmp_path / "whole", tmp_path / "cut")
