@@ -72,13 +72,56 @@ class GEns:
     return self.members_per_stage
 
 
-LEARNERS = {cls.name: cls for cls in (SM, Ens, UMix, GEns)}
+@dataclasses.dataclass(frozen=True)
+class Bagging:
+  name: str = "bagging"
+  members_per_stage: int = 3
+  init: str = "copy"
+  combine: str = "logits"
+
+  @property
+  def num_trained(self):
+    return self.members_per_stage
+
+
+@dataclasses.dataclass(frozen=True)
+class Boosting:
+  name: str = "boosting"
+  init: str = "last"
+  weighting: str = "resample"
+  coefficients: str = "validation"
+
+  num_trained = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class MoE:
+  name: str = "moe"
+  gating: str = "soft"
+  init_from_scratch: bool = False
+
+  num_trained = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class GMoE:
+  name: str = "gmoe"
+  grow_every: int = 1
+  gating: str = "soft"
+  split_by: str = "loss"
+  init_from_scratch: bool = False
+
+  num_trained = 1
+
+
+LEARNERS = {cls.name: cls for cls in (SM, Ens, UMix, GEns, Bagging, Boosting, MoE, GMoE)}
 
 
 @dataclasses.dataclass(frozen=True)
 class Model:
   name: str  # mlp, vgg
   width: int
+  num_experts: int = 1  # of every mixture layer, at the start (moe, gmoe)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +156,7 @@ class RunConfig:
   seed: int
   dataset: Dataset
   stream: Stream
-  learner: SM | Ens | UMix | GEns
+  learner: SM | Ens | UMix | GEns | Bagging | Boosting | MoE | GMoE
   model: Model
   train: Train
   checkpoint: Checkpoint
@@ -135,12 +178,22 @@ _CHOICES = {
 _LEARNER_CHOICES = {
     ("ens", "combine"): ("probabilities", "logits", "vote"),
     ("umix", "combine"): ("mean", "sum"),
-    ("gens", "combine"): ("probabilities", "logits"),
+    ("gens", "combine"): ("probabilities", "logits", "vote"),
     ("gens", "init"): ("copy", "scratch"),
+    ("bagging", "combine"): ("probabilities", "logits", "vote"),
+    ("bagging", "init"): ("copy", "scratch"),
+    ("boosting", "init"): ("last", "first", "scratch"),
+    ("boosting", "weighting"): ("resample", "loss"),
+    ("boosting", "coefficients"): ("validation", "train"),
+    ("moe", "gating"): ("soft", "hard"),
+    ("gmoe", "gating"): ("soft", "hard"),
+    ("gmoe", "split_by"): ("loss", "usage", "random"),
 }
+_NEVER_STOP = ("ens", "umix", "bagging")
 _AT_LEAST = {
     "seed": 0, "devices": 0, "stream.num_megabatches": 1, "stream.waiting_time": 1,
-    "learner.num_members": 1, "learner.members_per_stage": 1, "model.width": 1,
+    "learner.num_members": 1, "learner.members_per_stage": 1, "learner.grow_every": 1,
+    "model.width": 1, "model.num_experts": 1,
     "train.epochs": 1, "train.batch_size": 1, "train.learning_rate": 0.0,
     "train.momentum": 0.0, "train.weight_decay": 0.0, "train.patience": 0,
     "train.patience_delta": 0.0, "checkpoint.seconds": 0.0, "checkpoint.keep": 1,
@@ -170,13 +223,13 @@ def base(learner="ens"):
       stream=dict(num_megabatches=20, waiting_time=2, replay=0.0, val_fraction=0.1,
                   untrained_error="chance"),
       learner=dataclasses.asdict(LEARNERS[learner]()),
-      model=dict(name="mlp", width=32),
+      model=dict(name="mlp", width=32, num_experts=4 if learner == "moe" else 1),
       train=dict(epochs=100, batch_size=128, optimizer="adadelta", learning_rate=1.0,
                  momentum=0.0, nesterov=False, weight_decay=0.0,
-                 # As in the authors' code: ensembles and mixtures never stop
-                 # early, and are selected on any improvement.
-                 patience=0 if learner in ("ens", "umix") else 25,
-                 patience_delta=0.0 if learner in ("ens", "umix") else 1e-3,
+                 # As in the authors' code: these never stop early, and are
+                 # selected on any improvement.
+                 patience=0 if learner in _NEVER_STOP else 25,
+                 patience_delta=0.0 if learner in _NEVER_STOP else 1e-3,
                  augment=False),
       checkpoint=dict(seconds=30.0, keep=2, keep_every=0),
       log=dict(progress=True, tensorboard=True),

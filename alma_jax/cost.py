@@ -49,7 +49,13 @@ def count(fn, *args):
 def _abstract(network, shape):
   x = jax.ShapeDtypeStruct(shape, jnp.float32)
   mask = jax.ShapeDtypeStruct(shape[:1], bool)
-  return x, mask, jax.eval_shape(network.init, jax.random.key(0), x)
+  return x, mask, abstract_variables(network, shape)
+
+
+@functools.lru_cache(maxsize=64)
+def abstract_variables(network, shape):
+  """Shapes and dtypes of the network's Variables for one example of shape (1, ...)."""
+  return jax.eval_shape(network.init, jax.random.key(0), jax.ShapeDtypeStruct(shape, jnp.float32))
 
 
 def _walk(jaxpr):

@@ -115,7 +115,7 @@ class _Runner:
       self._write(metrics.waiting(len(self._lines) + 1, self._lines[-1] if self._lines else None,
                                   self._untrained_error(), learner.cost(self._state).num_params))
     # A stage that was interrupted grows again: growth is a pure function.
-    grown, _ = learner.grow(self._state, data)
+    grown, growth = learner.grow(self._state, data)
     fitting = self._resume_fit(grown, data) or learner.begin(grown, data)
     try:
       fitting = self._train(fitting, data, began)
@@ -124,13 +124,15 @@ class _Runner:
         self._lines, self._num_train_lines, self._epoch = lines, train_lines, 0
         self._save()
       raise
-    self._state, report = learner.finish(grown, fitting, data)
+    self._state, report = learner.finish(grown, fitting)
     error, loss = self._examiner.examine(self._state)
     cost = learner.cost(self._state)
     self._stage = stage + 1
     self._write(metrics.line(
-        last_t, stage, True, error, report.val_error, loss, cost.num_params, cost.fwd_macs * report.samples,
-        cost.train_flops * report.samples, time.monotonic() - began))
+        last_t, stage, True, error, report.val_error, loss, cost.num_params,
+        cost.fwd_macs * report.samples + growth.macs,
+        cost.train_flops * report.samples + (2 * growth.macs if growth.flops is None else growth.flops),
+        growth.macs, time.monotonic() - began))
     every = self._config.checkpoint.keep_every
     permanent = bool(every) and self._stage % every == 0
     last = self._stage == self._setting.stream.num_stages
@@ -139,16 +141,16 @@ class _Runner:
 
   def _train(self, fitting, data, began):
     """Advances to the end of the stage; one dispatch is always under way."""
-    learner, total, done, pending = self._learner, self._learner.num_rows(data), False, None
+    learner, total, done, pending = self._learner, self._learner.num_rows(fitting), False, None
     per_epoch = total // self._config.train.epochs
     while not done and fitting.cursor < total:
       since, start = time.monotonic(), fitting.cursor
-      fitting, records = learner.advance(fitting, data, self._rows)
+      fitting, records = learner.advance(fitting, self._rows)
       if pending is not None:
-        done = self._record(pending, data, began)
+        done = self._record(fitting, pending, began)
       pending = records
       if not done and self._is_due():
-        done, pending = self._record(pending, data, began), None
+        done, pending = self._record(fitting, pending, began), None
         if not done:
           self._save(fitting)
       self._pace(fitting.cursor - start, time.monotonic() - since)
@@ -156,20 +158,20 @@ class _Runner:
           (fitting.cursor - start) * len(data.train) // per_epoch, data.stage, self._setting.stream.num_stages,
           fitting.cursor // per_epoch, self._config.train.epochs, self._val_error)
     if pending is not None:
-      self._record(pending, data, began)
+      self._record(fitting, pending, began)
     return fitting
 
-  def _record(self, records, data, began):
+  def _record(self, fitting, records, began):
     """Writes the epochs of a dispatch; returns whether patience ended the stage."""
-    epochs, done = self._learner.read(records, data)
+    epochs, done = self._learner.read(fitting, records)
     for values in epochs:
       self._epoch += 1
       for key, value in values.items():
         if not np.isfinite(value).all():
-          raise Diverged(f"{key} is no longer finite in stage {data.stage}, epoch {self._epoch}; lower "
+          raise Diverged(f"{key} is no longer finite in stage {fitting.data.stage}, epoch {self._epoch}; lower "
                          f"train.learning_rate={self._config.train.learning_rate}. All before is saved in "
                          f"{self._folder.path}.")
-      entry = dict(stage=data.stage, epoch=self._epoch)
+      entry = dict(stage=fitting.data.stage, epoch=self._epoch)
       entry |= {key: float(np.mean(value, dtype=np.float64)) for key, value in values.items()}
       entry |= dict(lr=self._config.train.learning_rate, seconds=time.monotonic() - began)
       if len(values["val_error"]) > 1:
@@ -256,7 +258,7 @@ class _Runner:
     if opened is None or opened.meta["cursor"] is None:
       return None
     carry = opened.tree("fit", self._learner.fit_template(grown))
-    return self._learner.restore_fit(carry, opened.meta["cursor"], data)
+    return self._learner.restore_fit(grown, carry, opened.meta["cursor"], data)
 
   def _wall(self):
     return self._wall_before + time.monotonic() - self._started

@@ -53,16 +53,9 @@ class Run:
     Raises:
       BadInput: no such stage is saved, or x does not look like the data.
     """
-    runtime.setup(self.config)
-    saved = self._saved_stages()
-    if not saved or (stage is not None and stage not in saved):
-      raise BadInput(f"{self.path} has saved the stages {sorted(saved)}, not {stage}; "
-                     "checkpoint.keep and checkpoint.keep_every say which are kept.")
-    opened = self._checkpoints().open(saved[max(saved) if stage is None else stage])
+    opened, learner = self._open(stage)
     data = opened.meta["data"]
-    shape, dtype = tuple(data["example_shape"]), np.dtype(data["dtype"])
-    x = _like_examples(x, shape, dtype)
-    learner = environment.make_learner(self.config, data["num_classes"], shape, 1)
+    x = _like_examples(x, tuple(data["example_shape"]), np.dtype(data["dtype"]))
     state = restore_state(learner, opened)
     mean, std = (np.asarray(data[key], np.float32) for key in ("mean", "std"))
     pool = environment.make_pool(x, np.zeros(len(x)), mean, std, learner.mesh)
@@ -70,6 +63,26 @@ class Run:
     for block in range(learner.num_blocks(state)):
       total = classification.join(total, learner.contribution(state, block, pool))
     return learner.resolve(state, total)[1]
+
+  def describe(self, stage=None):
+    """Text for people: what the learner had grown to after a stage (None: the last saved).
+
+    Raises:
+      BadInput: no such stage is saved.
+    """
+    opened, learner = self._open(stage)
+    return learner.describe(opened.meta["spec"])
+
+  def _open(self, stage):
+    """The checkpoint of a stage, and the learner that can read it."""
+    runtime.setup(self.config)
+    saved = self._saved_stages()
+    if not saved or (stage is not None and stage not in saved):
+      raise BadInput(f"{self.path} has saved the stages {sorted(saved)}, not {stage}; "
+                     "checkpoint.keep and checkpoint.keep_every say which are kept.")
+    opened = self._checkpoints().open(saved[max(saved) if stage is None else stage])
+    data = opened.meta["data"]
+    return opened, environment.make_learner(self.config, data["num_classes"], data["example_shape"], 1)
 
   def _checkpoints(self):
     return checkpoint.Checkpoints(self.path / "checkpoints", self.config.checkpoint.keep)

@@ -5,6 +5,7 @@ import os
 import pathlib
 import shutil
 import sys
+import time
 
 import filelock
 
@@ -150,8 +151,10 @@ class TensorBoard:
   def __init__(self, folder, t, epoch):
     """Writes below `folder`, dropping what is later than `t` and `epoch`."""
     from tensorboardX import SummaryWriter
-    self._stream = SummaryWriter(str(folder / "stream"), purge_step=t + 1)
-    self._train = SummaryWriter(str(folder / "train"), purge_step=epoch + 1)
+    # The files are named by the second, and another session may have begun in this one.
+    suffix = f".{time.time_ns()}"
+    self._stream = SummaryWriter(str(folder / "stream"), purge_step=t + 1, filename_suffix=suffix)
+    self._train = SummaryWriter(str(folder / "train"), purge_step=epoch + 1, filename_suffix=suffix)
     self._epoch = epoch
 
   def stream(self, entry):

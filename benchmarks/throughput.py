@@ -106,11 +106,11 @@ def jax_steps(learner, case, data_dir):
 
   def run():
     fitting = learn.begin(learn.init(), stage)
-    fitting, records = learn.advance(fitting, stage, 1)
-    learn.read(records, stage)
+    fitting, records = learn.advance(fitting, 1)
+    learn.read(fitting, records)
     began = time.perf_counter()
     while fitting.cursor < steps:
-      fitting, _ = learn.advance(fitting, stage, min(200, steps - fitting.cursor))
+      fitting, _ = learn.advance(fitting, min(200, steps - fitting.cursor))
     fitting.carry.epoch.block_until_ready()
     return (time.perf_counter() - began) / (steps - 1) / members
 

@@ -8,7 +8,8 @@ import alma_jax
 from alma_jax import experiment
 
 ROOT = pathlib.Path(__file__).parents[1]
-LEARNERS = ["sm", "ens", "umix", "gens"]
+FOUNDATION = ["sm", "ens", "umix", "gens"]
+OTHERS = ["bagging", "boosting", "moe", "gmoe"]
 
 
 def command(config, *flags):

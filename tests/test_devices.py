@@ -120,7 +120,7 @@ def one_step(model, members, devices, shape):
   data = data._replace(train=data.train[:21])
   state = learner.init()
   fitting = learner.begin(state, data)
-  fitting, records = learner.advance(fitting, data, 1)
+  fitting, records = learner.advance(fitting, 1)
   sums = jax.device_get(records)
   joined = environment.Examiner(setting)
   contribution = learner.contribution(state, 0, joined._pool)
@@ -207,8 +207,8 @@ def test_many_convolutional_steps_on_two_devices():
                         train__optimizer="sgd", train__learning_rate=0.01)
   setting = environment.prepare(configs.parse(config), (*blobs(240, (32, 32, 3)), *blobs(60, (32, 32, 3))))
   data = environment.Stages(setting)[0]
-  _, records = setting.learner.advance(setting.learner.begin(setting.learner.init(), data), data, 100)
-  assert len(setting.learner.read(records, data)[0]) == 100 // 27
+  fitting, records = setting.learner.advance(setting.learner.begin(setting.learner.init(), data), 100)
+  assert len(setting.learner.read(fitting, records)[0]) == 100 // 27
 
 
 def test_rows_of_a_dispatch_are_padded_to_the_data_axis():

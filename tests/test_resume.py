@@ -6,7 +6,7 @@ import time
 
 import pytest
 from conftest import blobs, small_config
-from runs import LEARNERS, ROOT, assert_same_run, command, interrupted, launch, lines, one_step_a_dispatch
+from runs import FOUNDATION, OTHERS, ROOT, assert_same_run, command, interrupted, launch, lines, one_step_a_dispatch
 
 import alma_jax
 from alma_jax import experiment
@@ -19,8 +19,8 @@ def test_equal_seeds_equal_runs(tmp_path, arrays):
   assert lines(tmp_path / "a", "train.jsonl") != lines(tmp_path / "c", "train.jsonl")
 
 
-@pytest.mark.parametrize("replay", [0.0, 0.5])
-@pytest.mark.parametrize("learner", LEARNERS)
+@pytest.mark.parametrize(("learner", "replay"), [
+    *[(learner, replay) for learner in FOUNDATION for replay in (0.0, 0.5)], *[(learner, 0.5) for learner in OTHERS]])
 def test_stopped_at_any_dispatch_a_run_ends_the_same(tmp_path, arrays, monkeypatch, learner, replay):
   one_step_a_dispatch(monkeypatch)
   config = small_config(learner, train__epochs=3, train__patience=2, checkpoint__seconds=1e9, stream__replay=replay,
@@ -144,9 +144,9 @@ def test_a_divergence_after_resuming_inside_the_stage_loses_and_doubles_nothing(
   assert [(entry["stage"], entry["epoch"]) for entry in lines(tmp_path / "cut", "train.jsonl")][-1][0] == 1
   record = experiment._Runner._record
 
-  def diverging(self, records, data, began):
-    done = record(self, records, data, began)
-    if (data.stage, self._epoch) == (1, 5):
+  def diverging(self, fitting, records, began):
+    done = record(self, fitting, records, began)
+    if (fitting.data.stage, self._epoch) == (1, 5):
       raise alma_jax.Diverged("as if")
     return done
 

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 from conftest import blobs, small_config
-from runs import LEARNERS, ROOT, command, interrupted, launch, lines
+from runs import FOUNDATION, OTHERS, ROOT, command, interrupted, launch, lines
 
 import alma_jax
 from alma_jax import config as configs
@@ -17,8 +17,9 @@ TOY = ["--config.stream.num_megabatches=3", "--config.stream.waiting_time=2", "-
        "--config.model.width=2", "--config.log.tensorboard=False"]
 
 
-@pytest.mark.parametrize("learner", LEARNERS)
-@pytest.mark.parametrize("name", ["digits", "mnist", "cifar", "npz"])
+@pytest.mark.parametrize(("name", "learner"), [
+    *[(name, learner) for name in ("digits", "mnist", "cifar", "npz") for learner in FOUNDATION],
+    *[("digits", learner) for learner in OTHERS], ("cifar", "gmoe")])
 def test_every_config_through_the_entry_point(tmp_path, tfds_dir, name, learner):
   flags = [*TOY, f"--workdir={tmp_path / 'run'}", "--config.devices=1"]
   if name == "npz":
@@ -43,7 +44,7 @@ def test_the_run_folder_holds_what_the_design_says(tmp_path, arrays):
       "config.json", "metrics.jsonl", "train.jsonl", "summary.json", "curve.png", "tensorboard", "checkpoints"}
   metrics = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
   assert list(metrics[0]) == ["t", "stage", "updated", "error", "val_error", "loss", "num_params", "fwd_macs",
-                              "train_flops", "seconds"]
+                              "train_flops", "growth_macs", "seconds"]
   first, second = metrics[:2]
   assert (first["stage"], first["loss"], first["val_error"], first["fwd_macs"]) == (None, None, None, 0)
   assert first["error"] == pytest.approx(2 / 3)  # three classes
@@ -59,8 +60,8 @@ def test_the_run_folder_holds_what_the_design_says(tmp_path, arrays):
     assert train[0][key] == pytest.approx(np.mean(train[0]["members"][key]))
   summary = json.loads((tmp_path / "summary.json").read_text())
   assert set(summary) == {"cer", "mean_error", "final_error", "cumulative_params", "cumulative_fwd_macs",
-                          "cumulative_train_flops", "num_stages", "wall_seconds", "compile_seconds", "device",
-                          "versions"}
+                          "cumulative_train_flops", "cumulative_growth_macs", "num_stages", "wall_seconds",
+                          "compile_seconds", "device", "versions"}
   assert summary["cer"] == pytest.approx(sum(entry["error"] for entry in metrics))
   assert summary["cumulative_params"] == 5 * second["num_params"]
   config = json.loads((tmp_path / "config.json").read_text())
@@ -166,7 +167,7 @@ jax.monitoring.register_event_duration_secs_listener(
 
 
 @pytest.mark.parametrize("replay", [0.0, 1.0])
-@pytest.mark.parametrize("learner", LEARNERS)
+@pytest.mark.parametrize("learner", [*FOUNDATION, "bagging", "boosting", "moe"])
 def test_a_longer_stream_compiles_nothing_more(tmp_path, learner, replay):
   """5 stages and 50 compile the same number of functions."""
   data = (*blobs(1000), *blobs(30))

@@ -33,33 +33,42 @@ class LearnerState(NamedTuple):
 
 
 class GrowthReport(NamedTuple):
-  """What growing did: lines for people, and what it cost in multiply-adds."""
+  """What growing did and cost.
+
+  Attributes:
+    events: lines for people.
+    macs: multiply-adds of forward passes, part of the paper's Comp.
+    flops: floating-point operations of all passes; None: 2 per multiply-add.
+  """
   events: tuple[str, ...] = ()
   macs: int = 0
+  flops: int | None = None
 
 
 class Learner(NamedTuple):
-  """Pure functions; `data` is a fit.StageData.
+  """Pure functions; `data` is a fit.StageData, `fit_state` a fit.FitState.
 
   Attributes:
     init: () -> LearnerState, untrained.
     grow: (state, data) -> (LearnerState, GrowthReport).
     begin: (state, data) -> FitState.
-    advance: (fit_state, data, rows) -> (FitState, records); one dispatch of at
-      most `rows` training steps, not waited for. Consumes its fit_state.
-    read: (records, data) -> (epochs, done), see fit.read; waits.
-    finish: (state, fit_state, data) -> (LearnerState, FitReport).
+    advance: (fit_state, rows) -> (FitState, records); one dispatch of at most
+      `rows` training steps, not waited for. Consumes its fit_state.
+    read: (fit_state, records) -> (epochs, done), see fit.read; waits.
+    finish: (state, fit_state) -> (LearnerState, FitReport).
     num_blocks: (state) -> number of additive parts of the prediction.
     num_final: (state) -> how many of them, from the first, never change again.
-    contribution: (state, block, pool) -> dict of arrays [N, K] to be joined.
+    contribution: (state, block, pool) -> dict of arrays [N, K] to be joined; a
+      name that only some blocks have is kept as it is.
     resolve: (state, joined) -> (classes [N], probabilities [N, K]).
     cost: (state) -> types.Cost.
+    describe: (spec) -> text for people: what has grown.
     template: (spec) -> (live, frozen) shapes, to restore a state into.
     fit_template: (state) -> shapes of what `save_fit` returns.
     restore: (spec, live, frozen) -> LearnerState from host arrays.
     save_fit: (fit_state) -> tree of host arrays, the same on any devices.
-    restore_fit: (saved, cursor, data) -> FitState.
-    num_rows: (data) -> training steps of a whole stage.
+    restore_fit: (state, saved, cursor, data) -> FitState.
+    num_rows: (fit_state) -> training steps of a whole stage.
     mesh: the devices it runs on.
   """
   init: Callable[..., Any]
@@ -73,6 +82,7 @@ class Learner(NamedTuple):
   contribution: Callable[..., Any]
   resolve: Callable[..., Any]
   cost: Callable[..., Any]
+  describe: Callable[..., Any]
   template: Callable[..., Any]
   fit_template: Callable[..., Any]
   restore: Callable[..., Any]
@@ -97,7 +107,7 @@ class Context:
   example_shape: tuple[int, ...]
   max_val: int
 
-  def network(self):
-    """The network that the config names."""
-    return models.build(self.config.model, self.task.num_classes, self.example_shape,
-                        self.config.precision, sharding.DATA)
+  def network(self, size=None):
+    """The network that the config names; as a mixture with room for `size` experts."""
+    return models.build(self.config.model, self.task.num_classes, self.example_shape, self.config.precision,
+                        sharding.DATA, size, getattr(self.config.learner, "gating", None))

@@ -4,6 +4,4 @@ from alma_jax.learners import stacked
 
 def make(context):
   """Learner of a base.Context; averages probabilities, as the paper does, by default."""
-  options = context.config.learner
-  return stacked.make(context, context.network(), options.combine,
-                      init_from_scratch=options.init_from_scratch)
+  return stacked.make(context, context.network(), context.config.learner.combine)

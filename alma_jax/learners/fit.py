@@ -36,7 +36,8 @@ class StageData(NamedTuple):
     stage: counts from 0.
     seed: of the run; with the stage it decides every order and augmentation.
     pool: task's pool of the whole training set, on the device.
-    train, val: int32 indices into it.
+    train: int32 [n], indices into it.
+    val: int32 [n_val], likewise.
   """
   stage: int
   seed: int
@@ -45,16 +46,37 @@ class StageData(NamedTuple):
   val: np.ndarray
 
 
+class Emphasis(NamedTuple):
+  """How training departs from "every example once an epoch, all alike".
+
+  Attributes:
+    own: int32 [M, n], members' own training examples, repeated ones included;
+      None: all have those of the stage.
+    draw: float64 [n], probabilities with which every epoch draws n examples
+      anew; None: a permutation.
+    weight: float32 [n], factors of the examples' losses; None: 1.
+  """
+  own: np.ndarray | None = None
+  draw: np.ndarray | None = None
+  weight: np.ndarray | None = None
+
+
 @dataclasses.dataclass(frozen=True)
 class FitState:
   """A stage in training.
 
   Attributes:
+    spec: FitSpec.
+    data: StageData.
+    emphasis: Emphasis.
     carry: state on the devices; an `advance` consumes it.
     keys: uint32 [padded_members, 2], raw PRNG keys of the members'
       augmentation; derived from seed and stage, never saved.
     cursor: rows dispatched so far, which may include some after `carry.done`.
   """
+  spec: program.FitSpec
+  data: StageData
+  emphasis: Emphasis
   carry: Carry
   keys: Array
   cursor: int
@@ -73,24 +95,25 @@ class FitReport(NamedTuple):
   val_error: float
 
 
-def begin(spec, variables, data):
+def begin(spec, variables, data, emphasis):
   """Starts a stage: a fresh optimiser, nothing selected.
 
   Args:
     spec: FitSpec.
     variables: stacked Variables [M, ...] to start from, on every device.
     data: StageData.
+    emphasis: Emphasis.
 
   Returns:
     FitState.
   """
-  return FitState(program.fresh_carry(spec, variables), _keys(spec, data), 0)
+  return FitState(spec, data, emphasis, program.fresh_carry(spec, variables), _keys(spec, data), 0)
 
 
-def save(spec, fit):
+def save(fit):
   """What `restore` needs besides the cursor: a Carry of M members, whatever the devices."""
   carry = sharding.fetch(fit.carry)
-  return carry._replace(members=jax.tree.map(lambda leaf: leaf[:spec.num_members], carry.members))
+  return carry._replace(members=jax.tree.map(lambda leaf: leaf[:fit.spec.num_members], carry.members))
 
 
 def template(spec, variables):
@@ -100,46 +123,43 @@ def template(spec, variables):
   return carry._replace(members=jax.tree.map(cut, carry.members))
 
 
-def restore(spec, carry, cursor, data):
+def restore(spec, carry, cursor, data, emphasis):
   """FitState from a saved carry (host arrays) and cursor."""
   carry = carry._replace(members=program.pad_members(spec, carry.members))
-  return FitState(sharding.put(carry, spec.mesh, program.CARRY_SPEC), _keys(spec, data), cursor)
+  return FitState(spec, data, emphasis, sharding.put(carry, spec.mesh, program.CARRY_SPEC), _keys(spec, data), cursor)
 
 
-def num_rows(spec, data):
+def num_rows(fit):
   """Training steps of the whole stage, unless patience ends it."""
-  return spec.train.epochs * _steps(spec, data)
+  return fit.spec.train.epochs * _steps(fit.spec, fit.data)
 
 
-def advance(spec, fit, data, rows):
+def advance(fit, rows):
   """Runs up to `rows` further training steps as one dispatch, without waiting.
 
   Args:
-    spec: FitSpec.
     fit: FitState, consumed.
-    data: StageData.
     rows: how many steps at most.
 
   Returns:
     FitState, and Records to be read with `read`.
   """
-  start = fit.cursor
-  stop = min(start + min(rows, program.ROWS), num_rows(spec, data))
-  host = _rows(spec, data, start, stop), _val(spec, data)
+  spec = fit.spec
+  stop = min(fit.cursor + min(rows, program.ROWS), num_rows(fit))
+  host = _rows(fit, stop), _val(spec, fit.data)
   placed = sharding.put(host, spec.mesh, (program.ROWS_SPEC, program.VAL_SPEC))
   if spec.stepwise:
-    carry, records = _advance_stepwise(spec, fit, *host, *placed, data.pool)
+    carry, records = _advance_stepwise(fit, *host, *placed)
   else:
-    carry, records = _awaited(spec, program.advance(spec, fit.carry, fit.keys, *placed, data.pool))
-  return FitState(carry, fit.keys, stop), records
+    carry, records = _awaited(spec, program.advance(spec, fit.carry, fit.keys, *placed, fit.data.pool))
+  return dataclasses.replace(fit, carry=carry, cursor=stop), records
 
 
-def read(spec, data, records):
+def read(fit, records):
   """Waits for a dispatch and reports the epochs that ended in it.
 
   Args:
-    spec: FitSpec.
-    data: StageData.
+    fit: FitState of the stage, consumed or not.
     records: as `advance` returned them.
 
   Returns:
@@ -148,53 +168,69 @@ def read(spec, data, records):
     patience has ended the stage.
   """
   records = sharding.fetch(records)
-  train, val = len(data.train), len(data.val)
-  t, v = jax.tree.map(lambda leaf: leaf[:int(records.num), :spec.num_members], (records.train, records.val))
+  train, val = len(fit.data.train), len(fit.data.val)
+  t, v = jax.tree.map(lambda leaf: leaf[:int(records.num), :fit.spec.num_members], (records.train, records.val))
   columns = dict(train_loss=t.loss / train, train_error=t.wrong / train,
                  val_loss=v.loss / val, val_error=v.wrong / val)
   return [{key: column[i] for key, column in columns.items()} for i in range(int(records.num))], bool(records.done)
 
 
-def finish(spec, fit, data):
+def finish(fit):
   """The selected members [M, ...], on every device, and their FitReport."""
   epochs, right = sharding.fetch((fit.carry.epoch, fit.carry.members.best_right))
-  val_error = float(1 - right[:spec.num_members].mean() / len(data.val))
-  best = _awaited(spec, program.selected(spec, fit.carry))
-  return best, FitReport(int(epochs), int(epochs) * len(data.train), val_error)
+  val_error = float(1 - right[:fit.spec.num_members].mean() / len(fit.data.val))
+  best = _awaited(fit.spec, program.selected(fit.spec, fit.carry))
+  return best, FitReport(int(epochs), int(epochs) * len(fit.data.train), val_error)
 
 
 def _steps(spec, data):
   return -(-len(data.train) // spec.train.batch_size)
 
 
-def _rows(spec, data, start, stop):
-  """Rows start..stop of the stage, padded to program.ROWS."""
+def _rows(fit, stop):
+  """Rows fit.cursor..stop of the stage, padded to program.ROWS."""
+  spec, data, start = fit.spec, fit.data, fit.cursor
   size, steps, batch = program.ROWS, _steps(spec, data), spec.train.batch_size
+  weights = fit.emphasis.weight
   index = np.zeros((size, spec.padded_members, spec.padded_batch), np.int32)
+  weight = None if weights is None else np.zeros(index.shape, np.float32)
   row = np.arange(size, dtype=np.int32) + np.int32(start)
   epoch, step = row // steps, row % steps
   count = np.minimum(batch, len(data.train) - step * batch).astype(np.int32)
   epochs = range(start // steps, -(-stop // steps))
   stops, ends = np.zeros(size, np.int32), np.zeros(size, bool)
   for segment, e in enumerate(epochs):
-    order = program.pad_members(spec, _orders(spec, data, e))
+    order, chosen = _orders(fit, e)
     last = min(stop, (e + 1) * steps)
     for r in range(max(start, e * steps), last):
-      part = order[:, (r - e * steps) * batch:][:, :batch]
-      index[r - start, :, :part.shape[1]] = part
+      part = slice((r - e * steps) * batch, (r - e * steps + 1) * batch)
+      index[r - start, :, :order[:, part].shape[1]] = order[:, part]
+      if weights is not None:
+        weight[r - start, :, :order[:, part].shape[1]] = weights[chosen[:, part]]
     stops[segment], ends[segment] = last - start, last == (e + 1) * steps
-  return Rows(index, count, epoch, step, stops, ends, np.int32(len(epochs)))
+  return Rows(index, count, epoch, step, stops, ends, np.int32(len(epochs)), weight)
 
 
-def _orders(spec, data, epoch):
-  """int32 [M, n]: every member's order of the training indices in an epoch."""
-  return data.train[_permutations(data.seed, data.stage, epoch, spec.num_members, len(data.train))]
+def _orders(fit, epoch):
+  """int32 [padded_members, n], twice: pool indices in every member's order of an epoch, and places in `train`."""
+  spec, data, emphasis = fit.spec, fit.data, fit.emphasis
+  num = len(data.train)
+  if emphasis.draw is None:
+    chosen = _permutations(data.seed, data.stage, epoch, spec.num_members, num)
+  else:
+    chosen = np.stack([_rng(data.seed, data.stage, epoch, member).choice(num, num, p=emphasis.draw)
+                       for member in range(spec.num_members)])
+  order = data.train[chosen] if emphasis.own is None else np.take_along_axis(emphasis.own, chosen, 1)
+  return program.pad_members(spec, (order, chosen))
 
 
 @functools.lru_cache(maxsize=2)  # an epoch spans several dispatches
 def _permutations(seed, stage, epoch, num_members, num):
-  rngs = (np.random.default_rng([seed, _ORDER, stage, epoch, member]) for member in range(num_members))
-  return np.stack([rng.permutation(num) for rng in rngs])
+  return np.stack([_rng(seed, stage, epoch, member).permutation(num) for member in range(num_members)])
+
+
+def _rng(seed, stage, epoch, member):
+  return np.random.default_rng([seed, _ORDER, stage, epoch, member])
 
 
 def _val(spec, data):
@@ -209,9 +245,9 @@ def _keys(spec, data):
   return sharding.put(program.pad_members(spec, np.asarray(raw)), spec.mesh, P(MEMBER))
 
 
-def _advance_stepwise(spec, fit, rows, val, placed_rows, placed_val, pool):
+def _advance_stepwise(fit, rows, val, placed_rows, placed_val):
   """program.advance with its loops on the host, for networks that loops slow down."""
-  carry, ended, start = fit.carry, [], 0
+  spec, pool, carry, ended, start = fit.spec, fit.data.pool, fit.carry, [], 0
   done = bool(spec.train.patience) and bool(sharding.fetch(carry.done))
   for s in range(0 if done else int(rows.segments)):
     for r in range(start, rows.stop[s]):

@@ -1,5 +1,6 @@
 """gEns: an ensemble that grows by k members a stage; old ones are frozen (§2)."""
 from alma_jax.learners import stacked
+from alma_jax.learners.base import GrowthReport
 
 
 def make(context):
@@ -10,9 +11,9 @@ def make(context):
   """
   options = context.config.learner
 
-  def grow(state, fresh):
-    live = state.live if options.init == "copy" else fresh()
-    frozen = (*state.frozen, state.live)
-    return state._replace(spec={"num_frozen": len(frozen)}, live=live, frozen=frozen)
+  def grow(state, data, fresh):
+    del data
+    grown = stacked.append(state, state.live if options.init == "copy" else fresh(state.spec))
+    return grown, GrowthReport((f"+{options.members_per_stage}, {len(grown.frozen) + 1} blocks",))
 
-  return stacked.make(context, context.network(), options.combine, grow=grow)
+  return stacked.make(context, context.network(), options.combine, grow=grow, final=True)

@@ -93,6 +93,7 @@ class Rows(NamedTuple):
   stop: Array  # int32 [R], the row after each segment
   ends: Array  # bool [R], whether the segment ends its epoch
   segments: Array  # int32, how many there are
+  weight: Array | None = None  # float32 [R, padded_members, B], factors of the examples' losses
 
 
 class Val(NamedTuple):
@@ -110,7 +111,7 @@ class Records(NamedTuple):
   val: Sums
 
 
-ROWS_SPEC = Rows(P(None, MEMBER, DATA), P(), P(), P(), P(), P(), P())
+ROWS_SPEC = Rows(P(None, MEMBER, DATA), P(), P(), P(), P(), P(), P(), P(None, MEMBER, DATA))
 VAL_SPEC = Val(P(None, DATA), P(), P())
 CARRY_SPEC = Carry(P(MEMBER), P(), P(), P())
 RECORDS_SPEC = Records(P(), P(), P(None, MEMBER), P(None, MEMBER))
@@ -156,9 +157,9 @@ def step(spec, carry, keys, rows, r, pool, full):
   """Row r of `rows`, outside of any loop; `full`: the batch has no padding, which makes it faster."""
   def local(carry, keys, rows, r, pool):
     stack = _Stack(keys)
-    train = lambda member, raw_key, index_B: _train_row(
-        spec, member, raw_key, spec.task.take(pool, index_B), rows, r, pool, full)
-    return stack.pack(stack.update(train, stack.unpack(carry), keys, rows.index[r]))
+    train = lambda member, raw_key, *where: _train_row(
+        spec, member, raw_key, spec.task.take(pool, *where), rows, r, pool, full)
+    return stack.pack(stack.update(train, stack.unpack(carry), keys, *_where(rows, r)))
   return _on_mesh(spec, local, (CARRY_SPEC, P(MEMBER), ROWS_SPEC, P(), P()), CARRY_SPEC)(carry, keys, rows, r, pool)
 
 
@@ -228,7 +229,7 @@ def _advance_local(spec, carry, keys, rows, val, pool):
                           jax.tree.map(write, records.val, sums))
 
   def take(r):
-    return stack.map(lambda index_B: spec.task.take(pool, index_B), rows.index[jnp.minimum(r, ROWS - 1)])
+    return stack.map(lambda *where: spec.task.take(pool, *where), *_where(rows, jnp.minimum(r, ROWS - 1)))
 
   def step(r, loop):  # takes the batches of the next step meanwhile
     carry, batches = loop
@@ -250,6 +251,11 @@ def _advance_local(spec, carry, keys, rows, val, pool):
   return stack.pack(carry), records
 
 
+def _where(rows, r):
+  """What a task takes row r by: indices [M, B], and factors of the losses or None."""
+  return rows.index[r], None if rows.weight is None else rows.weight[r]
+
+
 def _train_row(spec, member, raw_key, batch, rows, r, pool, full=False):
   """One optimiser step of one member on its batch of row r."""
   count, size = rows.count[r], batch.y.shape[0]
@@ -260,7 +266,8 @@ def _train_row(spec, member, raw_key, batch, rows, r, pool, full=False):
   x = spec.task.train_inputs(pool, batch, key, offset, spec.padded_batch)
 
   def loss(params):
-    logits, stats = spec.network.apply(Variables(params, member.now.stats), x, None if full else mask, train=True)
+    logits, stats = spec.network.apply(
+        Variables(params, member.now.stats), x, None if full else mask, train=True, key=jax.random.fold_in(key, 1))
     sums = spec.task.sums(logits, batch, mask)
     return sums.loss / count, (sums, stats)
 

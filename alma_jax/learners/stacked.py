@@ -19,84 +19,102 @@ from alma_jax.types import Cost
 _EXAMPLES = P((sharding.MEMBER, sharding.DATA))  # an evaluation's batch lies on all devices
 
 
-def make(context, network, combine, *, init_from_scratch=False, grow=None):
+def make(context, network, combine, *, spec=None, grow=None, final=False, emphasis=None, dress=None):
   """A learner whose live part is the config's `num_trained` stacked networks.
 
-  SM, Ens and UMix are this; gEns adds a `grow`. Predictions join all blocks:
-  the frozen ones, then the live one.
+  SM, Ens and UMix are this; others add growth, or replace some of its functions.
+  Predictions join all blocks: the frozen ones, then the live one.
 
   Args:
     context: Context of the run.
     network: models.Network or Mixture, of every member; each has its own
-      initialisation, order and augmentation.
+      initialisation, order and augmentation. Or a function from a state's spec
+      to such a network.
     combine: how members' predictions are joined: probabilities, logits, vote.
-    init_from_scratch: whether every stage starts from a fresh initialisation.
-    grow: (state, fresh) -> LearnerState, called before every stage but the
-      first with a function that makes M fresh members; None: never grows.
+    spec: the untrained state's spec, without `num_frozen`.
+    grow: (state, data, fresh) -> (LearnerState, GrowthReport), called before
+      every stage but the first; fresh(spec) makes M new members. None: never.
+    final: whether a block never changes again once its stage has ended.
+    emphasis: (state, data) -> fit.Emphasis, or None.
+    dress: (Variables, splits) -> Variables, sets what a fresh initialisation
+      cannot know of the spec's `splits`; or None.
 
   Returns:
     Learner.
   """
   c = context.config
-  num_members = c.learner.num_trained
-  stepwise = models.loops_are_slow(network)
+  num_members, scratch = c.learner.num_trained, getattr(c.learner, "init_from_scratch", False)
+  network_of = network if callable(network) else lambda spec: network
+  first = {"num_frozen": 0, **(spec or {})}
+  stepwise = models.loops_are_slow(network_of(first))
   mesh = sharding.make_mesh(num_members, c.devices, spread=not stepwise)
   example = np.zeros((1, *context.example_shape), np.float32)
   val_rows = -(-context.max_val // program.VAL_BATCH)
-  spec = program.FitSpec(network, context.task, c.train, num_members, val_rows, mesh, stepwise)
+  emphasis = emphasis or (lambda state, data: fit.Emphasis())
 
-  def fresh(stage):
+  def fit_spec(spec):
+    return program.FitSpec(network_of(spec), context.task, c.train, num_members, val_rows, mesh, stepwise)
+
+  def fresh(stage, spec):
     raw_keys = keys.member_keys(c.seed, stage, keys.INIT, num_members)
-    return sharding.put(_init(network, raw_keys, example), mesh)
+    made = _init(network_of(spec), raw_keys, example)
+    return sharding.put(dress(made, spec["splits"]) if dress else made, mesh)
 
   def grow_at(state, data):
-    if data.stage == 0:
-      return state, GrowthReport()
-    if init_from_scratch:
-      state = state._replace(live=fresh(data.stage))
-    if grow is not None:
-      state = grow(state, lambda: fresh(data.stage))
-    return state, GrowthReport()
+    report = GrowthReport()
+    if data.stage and grow is not None:
+      state, report = grow(state, data, functools.partial(fresh, data.stage))
+    if data.stage and scratch:
+      state = state._replace(live=fresh(data.stage, state.spec))
+    return state, report
 
-  def finish(state, fit_state, data):
-    live, report = fit.finish(spec, fit_state, data)
+  def finish(state, fit_state):
+    live, report = fit.finish(fit_state)
     return state._replace(live=live), report
 
-  def blocks(state):
-    return (*state.frozen, state.live)
-
   def count(state):
-    one = models.count_params(state.live.params)
-    macs = num_members * cost.forward_macs(network, example.shape)
-    flops = num_members * cost.training_flops(network, example.shape)
-    num = len(blocks(state))
-    return Cost(one * num, macs, flops, macs * num)
+    one, num = models.count_params(state.live.params), len(blocks(state))
+    inner = network_of(state.spec)
+    macs = num_members * cost.forward_macs(inner, example.shape)
+    return Cost(one * num, macs, num_members * cost.training_flops(inner, example.shape), macs * num)
 
-  raw_keys = jax.ShapeDtypeStruct((num_members, 2), jnp.uint32)
-  live_shapes = jax.eval_shape(functools.partial(_init, network), raw_keys, example)
-
-  def restore(spec_json, live, frozen):
-    return LearnerState(spec_json, sharding.put(live, mesh), sharding.put(frozen, mesh))
+  def shapes(spec):
+    raw_keys = jax.ShapeDtypeStruct((num_members, 2), jnp.uint32)
+    return jax.eval_shape(functools.partial(_init, network_of(spec)), raw_keys, example)
 
   return Learner(
-      init=lambda: LearnerState({"num_frozen": 0}, fresh(0)),
+      init=lambda: LearnerState(first, fresh(0, first)),
       grow=grow_at,
-      begin=lambda state, data: fit.begin(spec, state.live, data),
-      advance=lambda fit_state, data, rows: fit.advance(spec, fit_state, data, rows),
-      read=lambda records, data: fit.read(spec, data, records),
+      begin=lambda state, data: fit.begin(fit_spec(state.spec), state.live, data, emphasis(state, data)),
+      advance=fit.advance,
+      read=fit.read,
       finish=finish,
       num_blocks=lambda state: len(blocks(state)),
-      num_final=lambda state: len(blocks(state)) if grow is not None else 0,
-      contribution=lambda state, block, pool: contribution(spec, combine, blocks(state)[block], pool),
+      num_final=lambda state: len(blocks(state)) if final else 0,
+      contribution=lambda state, block, pool, which=None: contribution(
+          fit_spec(state.spec), combine, blocks(state)[block], pool, which),
       resolve=lambda state, joined: classification.resolve(joined, num_members * len(blocks(state)), combine),
       cost=count,
-      template=lambda spec_json: (live_shapes, (live_shapes,) * spec_json["num_frozen"]),
-      fit_template=lambda state: fit.template(spec, state.live),
-      restore=restore,
-      save_fit=lambda fit_state: fit.save(spec, fit_state),
-      restore_fit=lambda carry, cursor, data: fit.restore(spec, carry, cursor, data),
-      num_rows=lambda data: fit.num_rows(spec, data),
+      describe=lambda spec: f"{num_members * (1 + spec['num_frozen'])} networks",
+      template=lambda spec: (shapes(spec), (shapes(spec),) * spec["num_frozen"]),
+      fit_template=lambda state: fit.template(fit_spec(state.spec), state.live),
+      restore=lambda spec, live, frozen: LearnerState(spec, sharding.put(live, mesh), sharding.put(frozen, mesh)),
+      save_fit=fit.save,
+      restore_fit=lambda state, carry, cursor, data: fit.restore(
+          fit_spec(state.spec), carry, cursor, data, emphasis(state, data)),
+      num_rows=fit.num_rows,
       mesh=mesh)
+
+
+def blocks(state):
+  """Variables of all blocks, oldest first."""
+  return (*state.frozen, state.live)
+
+
+def append(state, live):
+  """The state with its live block frozen and another one to be trained."""
+  frozen = (*state.frozen, state.live)
+  return state._replace(spec={**state.spec, "num_frozen": len(frozen)}, live=live, frozen=frozen)
 
 
 @functools.partial(jax.jit, static_argnames="network")
@@ -104,22 +122,24 @@ def _init(network, raw_keys, example):
   return jax.vmap(lambda raw: network.init(jax.random.wrap_key_data(raw), example))(raw_keys)
 
 
-def contribution(spec, combine, variables, pool):
-  """Joined contribution of stacked members to predictions on a whole pool.
+def contribution(spec, combine, variables, pool, which=None):
+  """Joined contribution of stacked members to predictions on a pool.
 
   Args:
     spec: program.FitSpec; its network, task and mesh are used.
     combine: see classification.contribution.
     variables: stacked Variables [M, ...], on every device; the examples are
       shared out among all of them.
-    pool: classification.Pool of N examples.
+    pool: classification.Pool.
+    which: int32 [N], examples of the pool; None: all.
 
   Returns:
     Dict of numpy float32 [N, K].
   """
-  total, batch, parts = pool.x.shape[0], program.round_up(program.VAL_BATCH, spec.mesh.size), []
+  which = np.arange(pool.x.shape[0], dtype=np.int32) if which is None else which
+  total, batch, parts = len(which), program.round_up(program.VAL_BATCH, spec.mesh.size), []
   for start in range(0, total, batch):
-    index = np.minimum(np.arange(start, start + batch, dtype=np.int32), np.int32(total - 1))
+    index = which[np.minimum(np.arange(start, start + batch), total - 1)]
     index = sharding.put(index, spec.mesh, _EXAMPLES)
     parts.append(_contribute(spec, combine, variables, pool, index))
   parts = sharding.fetch(parts)

@@ -6,5 +6,4 @@ from alma_jax.learners import stacked
 def make(context):
   """Learner of a base.Context; the authors' code adds logits (combine="sum")."""
   options = context.config.learner
-  network = models.Mixture(context.network(), options.num_members, options.combine)
-  return stacked.make(context, network, "logits", init_from_scratch=options.init_from_scratch)
+  return stacked.make(context, models.Mixture(context.network(), options.num_members, options.combine), "logits")

@@ -8,7 +8,7 @@ import numpy as np
 
 from alma_jax import members
 from alma_jax.errors import BadInput
-from alma_jax.models import mlp, vgg
+from alma_jax.models import mlp, moe, vgg
 from alma_jax.types import Variables
 
 
@@ -22,15 +22,17 @@ class Network:
     tree = self.module.init(key, x, None, train=False)
     return Variables(tree["params"], tree.get("batch_stats", {}))
 
-  def apply(self, variables, x, mask, train):
+  def apply(self, variables, x, mask, train, key=None):
     """Logits [B, K] float32, and the batch-norm statistics after this batch.
 
-    `mask` bool [B] tells examples from padding; None: there is none.
+    `mask` bool [B] tells examples from padding; None: there is none. `key` is
+    for networks that draw in training.
     """
     tree = {"params": variables.params, "batch_stats": variables.stats}
     if not train:
       return self.module.apply(tree, x, mask, train=False), variables.stats
-    logits, new = self.module.apply(tree, x, mask, train=True, mutable=["batch_stats"])
+    rngs = None if key is None else {"gating": key}
+    logits, new = self.module.apply(tree, x, mask, train=True, mutable=["batch_stats"], rngs=rngs)
     return logits, new.get("batch_stats", {})
 
 
@@ -50,14 +52,14 @@ class Mixture:
     keys = jnp.stack([key, *(jax.random.fold_in(key, i) for i in range(1, self.size))])
     return jax.vmap(self.network.init, in_axes=(0, None))(keys, x)
 
-  def apply(self, variables, x, mask, train):
+  def apply(self, variables, x, mask, train, key=None):
     logits, stats = members.apply(
-        lambda v: self.network.apply(v, x, mask, train), self.size, variables)
+        lambda v: self.network.apply(v, x, mask, train, key), self.size, variables)
     total = logits.sum(0)
     return (total / self.size if self.combine == "mean" else total), stats
 
 
-def build(config, num_classes, image_shape, precision, axis):
+def build(config, num_classes, image_shape, precision, axis, size=None, gating=None):
   """The network that `config` (config.Model) names.
 
   Args:
@@ -67,6 +69,8 @@ def build(config, num_classes, image_shape, precision, axis):
     precision: "float32" or "bfloat16": dtype of the computation; parameters
       are float32 either way.
     axis: mesh axis that batches are sharded over.
+    size: experts that its mixture layers have room for; None: it has none.
+    gating: soft or hard.
 
   Returns:
     Network.
@@ -75,12 +79,16 @@ def build(config, num_classes, image_shape, precision, axis):
     BadInput: the network cannot take such examples.
   """
   dtype = jnp.dtype(precision)
-  if config.name == "mlp":
+  if config.name == "mlp" and size is None:
     return Network(mlp.MLP(config.width, num_classes, dtype))
+  if config.name == "mlp":
+    return Network(moe.MoEMLP(config.width, num_classes, size, gating, dtype, axis))
   if len(image_shape) != 3 or min(image_shape[:2]) < vgg.MIN_SIZE:
     raise BadInput(f"model.name='vgg' needs images of at least {vgg.MIN_SIZE}x{vgg.MIN_SIZE} pixels, "
                    f"but this data set's examples have shape {tuple(map(int, image_shape))}; use 'mlp'.")
-  return Network(vgg.VGG(config.width, num_classes, dtype, axis))
+  if size is None:
+    return Network(vgg.VGG(config.width, num_classes, dtype, axis))
+  return Network(moe.MoEVGG(config.width, num_classes, size, gating, dtype, axis))
 
 
 def count_params(params):
@@ -91,4 +99,4 @@ def count_params(params):
 def loops_are_slow(network):
   """Whether XLA would run this network slowly inside a loop: convolutions on a CPU."""
   inner = network.network if isinstance(network, Mixture) else network
-  return isinstance(inner.module, vgg.VGG) and jax.default_backend() == "cpu"
+  return isinstance(inner.module, (vgg.VGG, moe.MoEVGG)) and jax.default_backend() == "cpu"

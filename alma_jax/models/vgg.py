@@ -25,11 +25,15 @@ class VGG(nn.Module):
   def __call__(self, x_BHWC, mask_B, train):
     """[B, H, W, C] float, H and W at least 32 -> logits_BK float32."""
     x = x_BHWC.astype(self.dtype)
-    for block, num_convs in enumerate(BLOCKS):
-      for i in range(num_convs):
-        name = f"block{block}_{i}"
-        x, bias = layers.Conv3x3(self.width, self.dtype, name=f"{name}_conv")(x)
-        x = nn.relu(layers.BatchNorm(self.axis, name=f"{name}_bn")(x, bias, mask_B, train))
-      x = layers.max_pool2(x)
+    for i, num_convs in enumerate(BLOCKS):
+      x = block(x, mask_B, train, self.width, num_convs, self.dtype, self.axis, f"block{i}")
     x_BD = x.reshape(x.shape[0], -1)
     return layers.Dense(self.num_classes, self.dtype, name="output")(x_BD).astype(jnp.float32)
+
+
+def block(x_BHWC, mask_B, train, width, num_convs, dtype, axis, name):
+  """Some Conv3x3-BN-ReLU and a pooling, as submodules NAME_0_conv, NAME_0_bn, ... of the module that calls."""
+  for i in range(num_convs):
+    x_BHWC, bias = layers.Conv3x3(width, dtype, name=f"{name}_{i}_conv")(x_BHWC)
+    x_BHWC = nn.relu(layers.BatchNorm(axis, name=f"{name}_{i}_bn")(x_BHWC, bias, mask_B, train))
+  return layers.max_pool2(x_BHWC)

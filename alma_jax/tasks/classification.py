@@ -28,6 +28,7 @@ class Batch(NamedTuple):
   """Examples taken from a pool, still raw."""
   x: Array  # uint8 or float32 [B, D], flat: a CPU gathers short rows slowly
   y: Array  # int32 [B]
+  weight: Array | None = None  # float32 [B], factors of the losses
 
 
 class Sums(NamedTuple):
@@ -47,10 +48,10 @@ class Classification:
   num_classes: int
   augment: bool
 
-  def take(self, pool, index_B):
+  def take(self, pool, index_B, weight_B=None):
     """The examples of the pool at `index_B`."""
     flat = pool.x.reshape(pool.x.shape[0], -1)
-    return Batch(flat[index_B], pool.y[index_B])
+    return Batch(flat[index_B], pool.y[index_B], weight_B)
 
   def inputs(self, pool, batch):
     """Normalised float32 examples."""
@@ -62,11 +63,16 @@ class Classification:
     x = self.inputs(pool, batch)
     return augment.flip_and_crop(key, x, offset, total) if self.augment else x
 
+  def losses(self, logits_BK, batch):
+    """Cross-entropy of every example in nats, unweighted [B]."""
+    return -(jax.nn.one_hot(batch.y, self.num_classes) * jax.nn.log_softmax(logits_BK)).sum(-1)
+
   def sums(self, logits_BK, batch, mask_B):
     """Loss and errors of a batch, summed over the examples of `mask_B`."""
-    picked = jax.nn.one_hot(batch.y, self.num_classes) * jax.nn.log_softmax(logits_BK)
     wrong = jnp.argmax(logits_BK, -1) != batch.y
-    return Sums(jnp.sum(jnp.where(mask_B, -picked.sum(-1), 0.0)),
+    loss_B = self.losses(logits_BK, batch)
+    loss_B = loss_B if batch.weight is None else loss_B * batch.weight
+    return Sums(jnp.sum(jnp.where(mask_B, loss_B, 0.0)),
                 jnp.sum(wrong & mask_B, dtype=jnp.int32))
 
 
@@ -101,11 +107,14 @@ def contribution(logits_BK, combine):
 
 
 def join(first, second):
-  """Adds two contributions (either may be None)."""
-  if first is None or second is None:
-    return second if first is None else first
-  return {key: np.maximum(first[key], second[key]) if key == "top" else first[key] + second[key]
-          for key in first}
+  """Adds two contributions (either may be None); names that only one has are kept."""
+  joined = dict(first or {})
+  for key, value in (second or {}).items():
+    if key not in joined:
+      joined[key] = value
+    else:
+      joined[key] = np.maximum(joined[key], value) if key == "top" else joined[key] + value
+  return joined
 
 
 def resolve(total, count, combine):

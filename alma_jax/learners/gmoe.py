@@ -1,0 +1,105 @@
+"""gMoE: a mixture of experts that splits the experts that lose most (§3); `moe` stays as it is."""
+import numpy as np
+
+from alma_jax import cost, models, sharding
+from alma_jax.growth import split
+from alma_jax.learners import stacked
+from alma_jax.learners.base import GrowthReport
+from alma_jax.models import moe
+from alma_jax.types import Cost
+
+_SPLIT = 5  # purpose of the random numbers, see data/stream.py
+
+
+def make(context):
+  """Learner of a base.Context.
+
+  Every `grow_every` stages, before training, one expert of every mixture layer
+  is split in two: the one that answers for most of the validation loss at the
+  end of the stage before (`split_by`: or is used most, or any).
+  """
+  c = context.config
+  options, layers = c.learner, context.network(1).module.mixtures
+  shape = (1, *context.example_shape)
+
+  def network_of(spec):
+    return context.network(moe.capacity(num_experts(spec)))
+
+  def grow(state, data, fresh):
+    if not grows(options) or data.stage % options.grow_every:
+      return state, GrowthReport()
+    chosen = {layer: choose(state.spec, layer, data) for layer in layers}
+    splits = {layer: [*state.spec["splits"][layer], leaf] for layer, leaf in chosen.items()}
+    spec = {**state.spec, "splits": splits}
+    live = split.grow(*sharding.fetch((state.live, fresh(spec))), splits)
+    events = tuple(f"{layer}: expert {leaf} of {num_experts(state.spec)} split" for layer, leaf in chosen.items())
+    macs = cost_of(state.spec).fwd_macs * state.spec["scored"] if options.split_by != "random" else 0
+    return state._replace(spec=spec, live=sharding.put(live, learner.mesh)), GrowthReport(events, macs)
+
+  def choose(spec, layer, data):
+    if options.split_by == "random":
+      rng = np.random.default_rng([data.seed, _SPLIT, data.stage, layers.index(layer)])
+      return int(rng.integers(num_experts(spec)))
+    score = spec["scores"].get(layer, {options.split_by: [0.0]})[options.split_by]
+    return int(np.argmax(score[:num_experts(spec)]))
+
+  def finish(state, fit_state):
+    state, report = learner.finish(state, fit_state)
+    data = fit_state.data
+    scores = split.scores(fit_state.spec, state.live, data.pool, data.val)
+    return state._replace(spec={**state.spec, "scores": scores, "scored": len(data.val)}), report
+
+  def cost_of(spec):
+    """Of the experts that there are; every one costs the same."""
+    one, two = (_cost(context.network(size), shape) for size in (1, 2))
+    num, macs, flops = (a + (num_experts(spec) - 1) * (b - a) for a, b in zip(one, two))
+    return Cost(num, macs, flops, macs)
+
+  start = moe.balanced(c.model.num_experts)
+  learner = stacked.make(context, network_of, "logits", grow=grow, dress=split.plant,
+                         spec={"splits": {layer: start for layer in layers}, "scores": {}, "scored": 0})
+  return learner._replace(finish=finish, cost=lambda state: cost_of(state.spec), describe=describe)
+
+
+def grows(options):
+  """Whether these learner options are gMoE's."""
+  return options.name == "gmoe"
+
+
+def describe(spec):
+  """Text tree of the gates of every mixture layer, with each expert's share of use and of validation loss."""
+  lines = []
+  for layer, splits in spec["splits"].items():
+    lines.append(f"{layer}: {num_experts(spec)} experts")
+    scores = spec["scores"].get(layer)
+
+    def leaf(expert, scores=scores):
+      if scores is None:
+        return f"expert {expert}"
+      shares = (scores[key][expert] / max(sum(scores[key]), 1e-30) for key in ("usage", "loss"))
+      return "expert {}  use {:.1%}  loss {:.1%}".format(expert, *shares)
+
+    lines += _drawn(moe.nested(splits), leaf)
+  return "\n".join(lines)
+
+
+def _drawn(node, leaf, indent="  "):
+  if isinstance(node, int):
+    return [indent + leaf(node)]
+  gate, left, right = node
+  return [f"{indent}gate {gate}", *_drawn(left, leaf, indent + "  "), *_drawn(right, leaf, indent + "  ")]
+
+
+def num_experts(spec):
+  """Experts in every mixture layer."""
+  return len(next(iter(spec["splits"].values()))) + 1
+
+
+def _cost(network, shape):
+  """(parameters, forward multiply-adds, training flops) of a network with all its room taken."""
+  module = network.module.clone(gating="soft")  # the argmax of hard gates would hide their gradient
+  network = models.Network(module)
+  params = models.count_params(cost.abstract_variables(network, shape).params)
+  # Products with the tree, which is no parameter: [G, 2] times [E, G, 2], forward and once backward.
+  tree = len(module.mixtures) * 2 * module.size * (module.size - 1)
+  return params, cost.forward_macs(network, shape) - tree, cost.training_flops(network, shape) - 2 * 2 * tree
