@@ -78,7 +78,8 @@ def _set_up_cpu(config, alone):
     except RuntimeError:
       pass  # jax is in use already; sharding.make_mesh says how many devices there are
   only_cpu = platform == "cpu" or not any(map(importlib.util.find_spec, ("jax_plugins", "libtpu")))
-  small = config.model.name == "mlp" and config.model.width * config.train.batch_size <= _ONE_THREAD
+  small = (config.model.name == "mlp" and config.learner.name != "gmoe"
+           and config.model.num_experts * config.model.width * config.train.batch_size <= _ONE_THREAD)
   if alone and only_cpu and small and "NPROC" not in os.environ:
     os.environ["NPROC"] = "1"  # XLA reads it when it makes its thread pool, and has no other setting
     try:

@@ -123,8 +123,11 @@ def test_room_changes_nothing():
 
 def grown(model, variables, leaf, splits, width, seed, gating="soft", shape=(8, 8, 1)):
   new = [*splits, leaf]
-  net, fresh, _ = planted(model, new, width=width, seed=seed, gating=gating, shape=shape)
-  return net, split.grow(variables, fresh, {layer: new for layer in LAYERS[model]}), new
+  net, shape = network(model, moe.capacity(len(new) + 1), width, gating, shape)
+  shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype),
+                        cost.abstract_variables(net, (1, *shape)))
+  larger = split.grow(variables, shapes, {layer: new for layer in LAYERS[model]}, np.random.default_rng(seed))
+  return net, larger, new
 
 
 def test_twenty_splits_preserve_the_function_on_real_validation_data():

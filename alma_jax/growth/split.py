@@ -33,44 +33,48 @@ def plant(variables, splits):
   return variables._replace(stats=stats)
 
 
-def grow(old, fresh, splits):
-  """Copies `old` into `fresh`, whose trees have one split more.
+def grow(old, shapes, splits, rng):
+  """A larger network of the same function, whose trees have one split more.
 
   Both children of a split hold the parent's parameters and statistics; its gate
-  is the random one of `fresh`. So the function stays the same, in training too
-  with soft gates; a gate of zeros would keep the children equal for ever.
+  is random. So the function stays the same, in training too with soft gates; a
+  gate of zeros would keep the children equal for ever.
 
   Args:
     old: host Variables [1, ...] with E live experts in each mixture layer.
-    fresh: host Variables [1, ...] with room for E + 1 at least, untrained.
+    shapes: Variables of shapes [1, ...] with room for E + 1 at least.
     splits: {layer: list of E splits}, the last of which is new.
+    rng: numpy Generator, for the gates.
 
   Returns:
-    Variables, new arrays.
+    Variables on the host, new arrays; room that is not used yet is zero.
   """
   params, stats = dict(old.params), dict(old.stats)
   for layer, leaves in splits.items():
-    split = functools.partial(_split, num=len(leaves), leaf=leaves[-1])
-    params[layer] = dict(fresh.params[layer], experts=jax.tree.map(
-        split, fresh.params[layer]["experts"], old.params[layer]["experts"]))
+    num, leaf = len(leaves), leaves[-1]
+
+    def split(shape, array, num=num, leaf=leaf):
+      new = _with_room(shape, array, num)
+      new[:, num] = array[:, leaf]
+      return new
+
+    params[layer] = dict(experts=jax.tree.map(split, shapes.params[layer]["experts"], old.params[layer]["experts"]))
+    bound = 1 / np.sqrt(shapes.params[layer]["gate_kernel"].shape[-1])
     for gate in ("gate_kernel", "gate_bias"):
-      if gate in old.params[layer]:
-        params[layer][gate] = _copied(fresh.params[layer][gate], old.params[layer][gate], len(leaves) - 1)
-    stats[layer] = dict(fresh.stats[layer])
+      shape = shapes.params[layer][gate]
+      params[layer][gate] = new = _with_room(shape, old.params[layer].get(gate), num - 1)
+      new[:, num - 1] = rng.uniform(-bound, bound, new.shape[2:])
+    stats[layer] = jax.tree.map(lambda shape: np.zeros(shape.shape, shape.dtype), shapes.stats[layer])
     if "experts" in stats[layer]:
-      stats[layer]["experts"] = jax.tree.map(split, fresh.stats[layer]["experts"], old.stats[layer]["experts"])
+      stats[layer]["experts"] = jax.tree.map(split, shapes.stats[layer]["experts"], old.stats[layer]["experts"])
   return plant(Variables(params, stats), splits)
 
 
-def _split(new, old, num, leaf):
-  new = _copied(new, old, num)
-  new[:, num] = old[:, leaf]
-  return new
-
-
-def _copied(new, old, num):
-  new = np.array(new)
-  new[:, :num] = old[:, :num]
+def _with_room(shape, array, num):
+  """Zeros of `shape` [1, E, ...] that begin with the first `num` of `array`."""
+  new = np.zeros(shape.shape, shape.dtype)
+  if num:
+    new[:, :num] = array[:, :num]
   return new
 
 

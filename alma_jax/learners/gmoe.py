@@ -8,7 +8,7 @@ from alma_jax.learners.base import GrowthReport
 from alma_jax.models import moe
 from alma_jax.types import Cost
 
-_SPLIT = 5  # purpose of the random numbers, see data/stream.py
+_SPLIT, _GATES = 5, 6  # purposes of random numbers, see data/stream.py
 
 
 def make(context):
@@ -26,12 +26,14 @@ def make(context):
     return context.network(moe.capacity(num_experts(spec)))
 
   def grow(state, data, fresh):
+    del fresh
     if not grows(options) or data.stage % options.grow_every:
       return state, GrowthReport()
     chosen = {layer: choose(state.spec, layer, data) for layer in layers}
     splits = {layer: [*state.spec["splits"][layer], leaf] for layer, leaf in chosen.items()}
     spec = {**state.spec, "splits": splits}
-    live = split.grow(*sharding.fetch((state.live, fresh(spec))), splits)
+    rng = np.random.default_rng([data.seed, _GATES, data.stage])
+    live = split.grow(sharding.fetch(state.live), learner.template(spec)[0], splits, rng)
     events = tuple(f"{layer}: expert {leaf} of {num_experts(state.spec)} split" for layer, leaf in chosen.items())
     macs = cost_of(state.spec).fwd_macs * state.spec["scored"] if options.split_by != "random" else 0
     return state._replace(spec=spec, live=sharding.put(live, learner.mesh)), GrowthReport(events, macs)
