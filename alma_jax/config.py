@@ -114,7 +114,20 @@ class GMoE:
   num_trained = 1
 
 
-LEARNERS = {cls.name: cls for cls in (SM, Ens, UMix, GEns, Bagging, Boosting, MoE, GMoE)}
+@dataclasses.dataclass(frozen=True)
+class FF:
+  name: str = "ff"
+  grow_every: int = 1
+  growth_rate: float = 0.25
+  num_candidates: int = 0
+  score_points: int = 2
+  score_batches: int = 8
+  init_from_scratch: bool = False
+
+  num_trained = 1
+
+
+LEARNERS = {cls.name: cls for cls in (SM, Ens, UMix, GEns, Bagging, Boosting, MoE, GMoE, FF)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,7 +169,7 @@ class RunConfig:
   seed: int
   dataset: Dataset
   stream: Stream
-  learner: SM | Ens | UMix | GEns | Bagging | Boosting | MoE | GMoE
+  learner: SM | Ens | UMix | GEns | Bagging | Boosting | MoE | GMoE | FF
   model: Model
   train: Train
   checkpoint: Checkpoint
@@ -193,6 +206,8 @@ _NEVER_STOP = ("ens", "umix", "bagging")
 _AT_LEAST = {
     "seed": 0, "devices": 0, "stream.num_megabatches": 1, "stream.waiting_time": 1,
     "learner.num_members": 1, "learner.members_per_stage": 1, "learner.grow_every": 1,
+    "learner.growth_rate": 0.0, "learner.num_candidates": 0, "learner.score_points": 1,
+    "learner.score_batches": 1,
     "model.width": 1, "model.num_experts": 1,
     "train.epochs": 1, "train.batch_size": 1, "train.learning_rate": 0.0,
     "train.momentum": 0.0, "train.weight_decay": 0.0, "train.patience": 0,

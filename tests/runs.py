@@ -9,7 +9,7 @@ from alma_jax import experiment
 
 ROOT = pathlib.Path(__file__).parents[1]
 FOUNDATION = ["sm", "ens", "umix", "gens"]
-OTHERS = ["bagging", "boosting", "moe", "gmoe"]
+OTHERS = ["bagging", "boosting", "moe", "gmoe", "ff"]
 
 
 def command(config, *flags):

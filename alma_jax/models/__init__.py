@@ -8,7 +8,7 @@ import numpy as np
 
 from alma_jax import members
 from alma_jax.errors import BadInput
-from alma_jax.models import mlp, moe, vgg
+from alma_jax.models import mlp, moe, vgg, wide
 from alma_jax.types import Variables
 
 
@@ -99,4 +99,4 @@ def count_params(params):
 def loops_are_slow(network):
   """Whether XLA would run this network slowly inside a loop: convolutions on a CPU."""
   inner = network.network if isinstance(network, Mixture) else network
-  return isinstance(inner.module, (vgg.VGG, moe.MoEVGG)) and jax.default_backend() == "cpu"
+  return isinstance(inner.module, (vgg.VGG, moe.MoEVGG, wide.WideVGG)) and jax.default_backend() == "cpu"

@@ -38,17 +38,22 @@ class Dense(nn.Module):
 
 
 class Conv3x3(nn.Module):
-  """3x3 convolution [B, H, W, C] -> [B, H, W, features], and its bias [features] to be added."""
+  """3x3 convolution [B, H, W, C] -> [B, H, W, features], and its bias [features] or 0 to be added."""
   features: int
   dtype: jnp.dtype = jnp.float32
+  use_bias: bool = True
 
   @nn.compact
   def __call__(self, x_BHWC):
     channels = x_BHWC.shape[-1]
     kernel = self.param("kernel", kernel_init, (3, 3, channels, self.features)).astype(self.dtype)
-    bias = self.param("bias", bias_init(9 * channels), (self.features,))
-    conv = _cpu_conv if jax.default_backend() == "cpu" else _conv
-    return conv(x_BHWC.astype(self.dtype), kernel), bias
+    bias = self.param("bias", bias_init(9 * channels), (self.features,)) if self.use_bias else 0.0
+    return convolve(x_BHWC.astype(self.dtype), kernel), bias
+
+
+def convolve(x_BHWC, kernel):
+  """Same-size convolution with a kernel [3, 3, C, F], in the way that trains fastest here."""
+  return (_cpu_conv if jax.default_backend() == "cpu" else _conv)(x_BHWC, kernel)
 
 
 def _conv(x_BHWC, kernel):

@@ -1,0 +1,263 @@
+"""Firefly: wider layers, by split and by new neurons, where they help most (ALGORITHMS §4).
+
+Works on the Variables of a models.wide network. Here a kernel's last axes are
+[inputs, outputs]: [3, 3, I, O] of a convolution, [I, O] of a linear layer.
+
+Every layer has, while growth lasts, a direction `split` for each of its neurons
+and `num` candidates for new ones: `fresh` [.., I, num] leads to them from the
+old neurons below, `below` [.., num, O + num] from the candidates below to the
+layer's old neurons and to its own candidates. `below` of the output layer leads
+to the logits. The strengths are one number per neuron, `old` [O] and `new` [num].
+"""
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from alma_jax.models import layers
+from alma_jax.types import Array, Variables
+
+_EPSILON = 1e-5  # of batch norm
+
+
+class Layer(NamedTuple):
+  """A layer's own parameters, and statistics where it has a batch norm."""
+  kernel: Array
+  bias: Array | None
+  norm: dict | None  # scale, bias, mean, var
+
+
+class Directions(NamedTuple):
+  """A layer's auxiliary variables."""
+  split: Array | None  # None: output layer
+  fresh: Array | None
+  below: Array | None  # None: first layer
+
+
+class Strengths(NamedTuple):
+  """How far each neuron of a layer is moved, 0 to 1."""
+  old: Array
+  new: Array
+
+
+def take_apart(module, variables):
+  """The network as a list of Layer, the output layer last."""
+  params, stats = variables
+  names = [*(f"layer{i}" for i in range(len(module.widths))), "output"]
+  chain = []
+  for i, name in enumerate(names):
+    p, norm = params[name], f"norm{i}"
+    kernel = p["kernel"] if p["kernel"].ndim == 4 else p["kernel"].T
+    chain.append(Layer(kernel, p.get("bias"), {**params[norm], **stats[norm]} if norm in params else None))
+  return chain
+
+
+def put_together(chain):
+  """Variables of a list of Layer, and the widths."""
+  params, stats = {}, {}
+  for i, layer in enumerate(chain):
+    name = "output" if i + 1 == len(chain) else f"layer{i}"
+    params[name] = {"kernel": layer.kernel if layer.kernel.ndim == 4 else layer.kernel.T}
+    if layer.bias is not None:
+      params[name]["bias"] = layer.bias
+    if layer.norm is not None:
+      params[f"norm{i}"] = {key: layer.norm[key] for key in ("bias", "scale")}
+      stats[f"norm{i}"] = {key: layer.norm[key] for key in ("mean", "var")}
+  return Variables(params, stats), tuple(int(layer.kernel.shape[-1]) for layer in chain[:-1])
+
+
+def draw(rng, chain, num):
+  """Random Directions of every layer: U(±0.1) splits, N(0, 0.1²) and U(±0.01) candidates.
+
+  Args:
+    rng: numpy Generator.
+    chain: list of Layer.
+    num: candidates of a layer.
+
+  Returns:
+    List of Directions of float32 numpy arrays.
+  """
+  directions = []
+  for i, layer in enumerate(chain):
+    *space, inputs, outputs = layer.kernel.shape
+    last = i + 1 == len(chain)
+    split = fresh = below = None
+    if not last:
+      split, fresh = rng.uniform(-0.1, 0.1, layer.kernel.shape), rng.normal(0, 0.1, (*space, inputs, num))
+    if i:
+      below = rng.uniform(-0.01, 0.01, (*space, num, outputs if last else outputs + num))
+    directions.append(jax.tree.map(np.float32, Directions(split, fresh, below)))
+  return directions
+
+
+def strengths(chain, num, value):
+  """Strengths of all layers at one value, float32."""
+  full = lambda size: jnp.full(size, value, jnp.float32)
+  return [Strengths(full(layer.kernel.shape[-1]), full(num)) for layer in chain[:-1]]
+
+
+def forward(module, chain, directions, steps, x, kept=None):
+  """Logits [B, K] of the network with its neurons moved by `steps`, in evaluation.
+
+  At strength 0 the network as it is, whatever the directions.
+
+  Args:
+    module: models.wide module.
+    chain: list of Layer.
+    directions: list of Directions.
+    steps: list of Strengths, one less.
+    x: normalised inputs [B, ...].
+    kept: bool [num] per layer, candidates whose outputs count; None: all.
+  """
+  old, new = (x if chain[0].kernel.ndim == 4 else x.reshape(len(x), -1)), None
+  for i, (layer, way, step, pool) in enumerate(zip(chain, directions, steps, module.pools)):
+    num_old = layer.kernel.shape[-1]
+    there, aside, fresh = (_linear(old, kernel) for kernel in (layer.kernel, way.split, way.fresh))
+    there = there if layer.bias is None else there + _lift(layer.bias, there)
+    aside, fresh = _lift(step.old, aside) * aside, _lift(step.new, fresh) * fresh
+    if new is not None:
+      from_new = _linear(new, way.below)
+      there, fresh = there + from_new[..., :num_old], fresh + from_new[..., num_old:]
+    ends = [_activate(z, layer.norm, pool) for z in (there + aside, there - aside)]
+    old, new = (ends[0] + ends[1]) / 2, _activate(fresh, _fresh_norm(layer), pool)
+    new = new if kept is None else new * _lift(kept[i], new)
+  old, new = (z.reshape(len(z), -1) for z in (old, new))
+  head = chain[-1]
+  logits = _linear(old, head.kernel) + _linear(new, directions[-1].below)
+  return logits + _lift(head.bias, logits)
+
+
+def _linear(x, kernel):
+  if kernel.ndim == 2:
+    return x @ kernel
+  return layers.convolve(x, kernel)
+
+
+def _activate(z, norm, pool):
+  if norm is not None:
+    gain = norm["scale"] * jax.lax.rsqrt(norm["var"] + _EPSILON)
+    z = z * _lift(gain, z) + _lift(norm["bias"] - norm["mean"] * gain, z)
+  z = jax.nn.relu(z)
+  return layers.max_pool2(z) if pool else z
+
+
+def _lift(values, like):
+  """Per-channel values in the rank of `like`."""
+  return jnp.reshape(values, (1,) * (like.ndim - 1) + (-1,))
+
+
+def _fresh_norm(layer):
+  return layer.norm and {"scale": 1.0, "bias": 0.0, "mean": 0.0, "var": 1.0}
+
+
+def optimizer():
+  """Of the directions (§4, step 1)."""
+  return optax.rmsprop(1e-3, decay=0.9, eps=1e-8, momentum=0.1)
+
+
+@functools.partial(jax.jit, static_argnames=("module", "task"), donate_argnames=("directions", "state"))
+def train_directions(module, task, chain, directions, state, pool, index_B, mask_B):
+  """One step at full strength; penalises split directions by 1e-2, candidates' by 1e-4 of their squares."""
+  batch = task.take(pool, index_B)
+  x, count = task.inputs(pool, batch), mask_B.sum()
+  steps = strengths(chain, directions[0].fresh.shape[-1], 1.0)
+
+  def loss(directions):
+    logits = forward(module, chain, directions, steps, x)
+    squares = lambda name: sum(jnp.sum(getattr(way, name)**2) for way in directions[:-1])
+    return task.sums(logits, batch, mask_B).loss / count + 1e-2 * squares("split") + 1e-4 * squares("fresh")
+
+  updates, state = optimizer().update(jax.grad(loss)(directions), state, directions)
+  return optax.apply_updates(directions, updates), state
+
+
+@functools.partial(jax.jit, static_argnames=("module", "task"), donate_argnames="total")
+def add_slopes(module, task, chain, directions, total, pool, index_B, mask_B, strength):
+  """Adds the loss's derivatives by every neuron's strength, where all have this one, summed over a batch."""
+  batch = task.take(pool, index_B)
+  x, num = task.inputs(pool, batch), directions[0].fresh.shape[-1]
+
+  def loss(steps):
+    return task.sums(forward(module, chain, directions, steps, x), batch, mask_B).loss
+
+  return jax.tree.map(jnp.add, total, jax.grad(loss)(strengths(chain, num, strength)))
+
+
+def select(scores, number):
+  """The `number` most negative scores over all layers.
+
+  Args:
+    scores: list of Strengths of numpy arrays; what a neuron does to the loss.
+    number: how many neurons to add; fewer if fewer help.
+
+  Returns:
+    List of (splits, news): indices into old neurons and candidates, ascending.
+  """
+  flat = np.concatenate([np.concatenate([s.old, s.new]) for s in scores])
+  best = np.argsort(flat, kind="stable")[:number]
+  chosen = np.zeros(len(flat), bool)
+  chosen[best[flat[best] < 0]] = True
+  picks, start = [], 0
+  for s in scores:
+    old, new = np.split(chosen[start:start + len(s.old) + len(s.new)], [len(s.old)])
+    picks.append((np.flatnonzero(old), np.flatnonzero(new)))
+    start += len(s.old) + len(s.new)
+  return picks
+
+
+def operate(chain, directions, picks):
+  """The wider network: the moved one at strength 1 for what was picked, 0 elsewhere.
+
+  Args:
+    chain: list of Layer, host arrays.
+    directions: list of Directions, host arrays.
+    picks: as `select` returns them.
+
+  Returns:
+    List of Layer, new arrays. An outputs' order: old neurons, second halves of
+    the split ones, new ones.
+  """
+  wider, splits_below, news_below = [], np.zeros(0, int), np.zeros(0, int)
+  for i, (layer, way) in enumerate(zip(chain, directions)):
+    num_old, last = layer.kernel.shape[-1], i + 1 == len(chain)
+    splits, news = (np.asarray(pick, int) for pick in (((), ()) if last else picks[i]))
+    kernel = np.array(layer.kernel)
+    if not last:
+      kernel[..., splits] += way.split[..., splits]
+      halves = layer.kernel[..., splits] - way.split[..., splits]
+      kernel = np.concatenate([kernel, halves, way.fresh[..., news]], -1)
+    old, second = kernel.copy(), kernel[..., splits_below, :] / 2
+    old[..., splits_below, :] /= 2
+    parts = [old, second]
+    if i:
+      outputs = [*range(num_old), *splits, *(num_old + news)]
+      parts.append(way.below[..., news_below, :][..., outputs])
+    bias = layer.bias
+    if bias is not None and not last:
+      bias = np.concatenate([bias, bias[splits], np.zeros(len(news), bias.dtype)])
+    norm = layer.norm
+    if norm is not None:
+      blank = {"scale": 1, "bias": 0, "mean": 0, "var": 1}
+      norm = {key: np.concatenate([value, value[splits], np.full(len(news), blank[key], value.dtype)])
+              for key, value in norm.items()}
+    wider.append(Layer(np.concatenate(parts, -2), bias, norm))
+    splits_below, news_below = splits, news
+  return wider
+
+
+@functools.partial(jax.jit, static_argnames=("network", "task"))
+def refresh_stats(network, task, variables, pool, index_B, mask_B):
+  """Batch-norm statistics after one more batch, parameters as they are."""
+  x = task.inputs(pool, task.take(pool, index_B))
+  return network.apply(variables, x, mask_B, train=True)[1]
+
+
+def batches(order, size):
+  """(index int32 [size], mask bool [size]) of successive batches, the last one padded."""
+  for start in range(0, len(order), size):
+    part = order[start:start + size].astype(np.int32)
+    yield np.pad(part, (0, size - len(part))), np.arange(size) < len(part)
+

@@ -1,0 +1,134 @@
+"""Firefly (FF): one network whose layers widen where that helps most (ALGORITHMS §4)."""
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from alma_jax import cost, models, sharding
+from alma_jax.errors import BadInput
+from alma_jax.growth import widen
+from alma_jax.learners import stacked
+from alma_jax.learners.base import GrowthReport
+from alma_jax.models import wide
+
+_SEARCH, _REFRESH = 7, 8  # purposes of random numbers, see data/stream.py
+
+
+def make(context):
+  """Learner of a base.Context.
+
+  Every `grow_every` stages, before training, round(growth_rate N_0) neurons are
+  added, N_0 the neurons at the start: directions are trained for an epoch on the
+  stage's training data, scored on up to `score_batches` batches of it at
+  `score_points` strengths, and the best of all layers together are taken, if
+  they promise a smaller loss. Each layer has `num_candidates` for new neurons
+  (the authors: 70); 0: as many as neurons at the start.
+
+  Raises:
+    BadInput: the images do not end at one pixel, or no neuron would ever be added.
+  """
+  c = context.config
+  options, shape = c.learner, (1, *context.example_shape)
+  start = first_widths(c.model, context.example_shape)
+  num_candidates = options.num_candidates or c.model.width
+  number = round(options.growth_rate * sum(start))
+  if number < 1:
+    raise BadInput(f"learner.growth_rate={options.growth_rate} of {sum(start)} neurons adds none, in the whole stream.")
+
+  def network_of(spec):
+    return build(c.model.name, tuple(spec["widths"]), context)
+
+  def grow(state, data, fresh):
+    del fresh
+    if data.stage % options.grow_every:
+      return state, GrowthReport()
+    chain, directions, picks = search(network_of(state.spec), context.task, state.live, data, c.train.batch_size,
+                                      options, num_candidates, number, learner.mesh)
+    variables, widths = widen.put_together(widen.operate(chain, directions, picks))
+    spec = {**state.spec, "widths": list(widths)}
+    variables = sharding.put(variables, learner.mesh)
+    if variables.stats:
+      variables = refreshed(network_of(spec), context.task, variables, data, c.train.batch_size)
+    splits, news = (sum(len(pick[i]) for pick in picks) for i in (0, 1))
+    events = (f"{splits} neurons split, {news} new, widths {' '.join(map(str, widths))}",)
+    live = jax.tree.map(lambda leaf: leaf[None], variables)
+    return state._replace(spec=spec, live=live), GrowthReport(events, *price(state.spec, spec, len(data.train)))
+
+  def price(before, after, num):
+    """Multiply-adds of forward passes and flops of a growth with `num` training examples."""
+    forward, train, score = _search_costs(network_of(before), num_candidates, shape)
+    scored = options.score_points * min(num, options.score_batches * c.train.batch_size)
+    again = num * cost.forward_macs(network_of(after), shape) if c.model.name == "vgg" else 0
+    return (num + scored) * forward + again, num * train + scored * score + 2 * again
+
+  learner = stacked.make(context, network_of, "logits", grow=grow, spec={"widths": list(start)})
+  return learner._replace(describe=lambda spec: "widths " + " ".join(map(str, spec["widths"])))
+
+
+def first_widths(model, example_shape):
+  """Widths of the layers that can be widened, at the start."""
+  if model.name == "mlp":
+    return (model.width,) * 2
+  size = models.vgg.MIN_SIZE
+  if len(example_shape) != 3 or not all(size <= side < 2 * size for side in example_shape[:2]):
+    raise BadInput(f"learner.name='ff' widens model.name='vgg' on images of {size} to {2 * size - 1} pixels a side, "
+                   f"but this data set's examples have shape {tuple(map(int, example_shape))}.")
+  return (model.width,) * wide.NUM_CONVS
+
+
+def build(name, widths, context):
+  """The network of these widths."""
+  dtype = jnp.dtype(context.config.precision)
+  if name == "mlp":
+    return models.Network(wide.WideMLP(widths, context.task.num_classes, dtype))
+  return models.Network(wide.WideVGG(widths, context.task.num_classes, dtype, sharding.DATA))
+
+
+def search(network, task, live, data, batch, options, num, number, mesh):
+  """Trains directions, scores and picks neurons.
+
+  Returns:
+    (chain, directions, picks) on the host, see growth.widen.
+  """
+  module = network.module
+  rng = np.random.default_rng([data.seed, _SEARCH, data.stage])
+  chain = widen.take_apart(module, jax.tree.map(lambda leaf: leaf[0], sharding.fetch(live)))
+  directions = widen.draw(rng, chain, num)
+  place = functools.partial(sharding.put, mesh=mesh)
+  state = jax.jit(widen.optimizer().init)(directions)
+  total = [widen.Strengths(np.zeros(layer.kernel.shape[-1], np.float32), np.zeros(num, np.float32))
+           for layer in chain[:-1]]
+  chain, directions, state, total = place((chain, directions, state, total))
+  for part in widen.batches(rng.permutation(data.train), batch):
+    directions, state = widen.train_directions(module, task, chain, directions, state, data.pool, *place(part))
+  for part in widen.batches(data.train[:options.score_batches * batch], batch):
+    part = place(part)
+    for z in range(options.score_points):
+      strength = np.float32((2 * z + 1) / (2 * options.score_points))
+      total = widen.add_slopes(module, task, chain, directions, total, data.pool, *part, strength)
+  chain, directions, total = sharding.fetch((chain, directions, total))
+  return chain, directions, widen.select(total, number)
+
+
+def refreshed(network, task, variables, data, batch):
+  """The variables with batch-norm statistics estimated anew, in one pass over the training data."""
+  network = dataclasses.replace(network, module=network.module.clone(axis=None))
+  rng = np.random.default_rng([data.seed, _REFRESH, data.stage])
+  for part in widen.batches(rng.permutation(data.train), batch):
+    variables = variables._replace(stats=widen.refresh_stats(network, task, variables, data.pool, *part))
+  return variables
+
+
+@functools.lru_cache(maxsize=64)
+def _search_costs(network, num, shape):
+  """Per example: multiply-adds of the moved network, flops of a step of the directions, of a score."""
+  module = network.module
+  chain = jax.eval_shape(functools.partial(widen.take_apart, module), cost.abstract_variables(network, shape))
+  directions = widen.draw(np.random.default_rng(0), chain, num)
+  x = jax.ShapeDtypeStruct(shape, jnp.float32)
+  steps = jax.eval_shape(lambda: widen.strengths(chain, num, 1.0))
+  run = lambda directions, steps, chain, x: widen.forward(module, chain, directions, steps, x).sum()
+  count = lambda fn: cost.count(fn, directions, steps, chain, x)
+  return count(run), 2 * count(jax.grad(run)), 2 * count(jax.grad(run, 1))

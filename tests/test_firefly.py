@@ -1,0 +1,181 @@
+"""Firefly: properties of ALGORITHMS §4."""
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import blobs, small_config
+
+from alma_jax import config as configs
+from alma_jax import cost, environment, models, sharding
+from alma_jax.errors import BadInput
+from alma_jax.growth import widen
+from alma_jax.models import wide
+from alma_jax.tasks import classification
+
+NUM = 3  # candidates of a layer
+
+
+def network(model, widths):
+  module = wide.WideMLP(widths, 10) if model == "mlp" else wide.WideVGG(widths, 10)
+  return models.Network(module), (8, 8, 1) if model == "mlp" else (32, 32, 3)
+
+
+def trained(model):
+  """A network with widths of its own, statistics that are not 0 and 1, inputs and directions."""
+  widths = (5, 4) if model == "mlp" else tuple(2 + i % 3 for i in range(wide.NUM_CONVS))
+  net, shape = network(model, widths)
+  x = jax.random.normal(jax.random.key(1), (40, *shape))
+  variables = jax.jit(net.init)(jax.random.key(0), x)
+  if model == "vgg":
+    for _ in range(20):
+      variables = variables._replace(stats=jax.jit(net.apply, static_argnums=3)(variables, x, None, True)[1])
+  variables = jax.device_get(variables)
+  chain = widen.take_apart(net.module, variables)
+  return net, variables, chain, widen.draw(np.random.default_rng(0), chain, NUM), x
+
+
+def masks(chain, rng):
+  """Random picks, and the same as strengths."""
+  picks, steps = [], []
+  for layer in chain[:-1]:
+    chosen = [rng.random(size) < 0.5 for size in (layer.kernel.shape[-1], NUM)]
+    picks.append(tuple(map(np.flatnonzero, chosen)))
+    steps.append(widen.Strengths(*(jnp.float32(c) for c in chosen)))
+  return picks, steps
+
+
+def test_counts():
+  net, shape = network("vgg", (16,) * 16)
+  assert models.count_params(cost.abstract_variables(net, (1, *shape)).params) == 135 * 256 + (59 + 10) * 16 + 10
+  widths = tuple(range(3, 19))
+  net, shape = network("vgg", widths)
+  below = (3, *widths)
+  expected = sum(9 * a * b + 2 * b for a, b in zip(below, widths)) + 10 * 18 + 10
+  assert models.count_params(cost.abstract_variables(net, (1, *shape)).params) == expected
+  net, shape = network("mlp", (32, 32))
+  assert models.count_params(cost.abstract_variables(net, (1, 28, 28, 1)).params) == 26506
+
+
+@pytest.mark.parametrize("model", ["mlp", "vgg"])
+def test_at_strength_zero_the_network_is_as_it_was(model):
+  net, variables, chain, directions, x = trained(model)
+  logits = jax.jit(lambda: widen.forward(net.module, chain, directions, widen.strengths(chain, NUM, 0.0), x))()
+  expected = net.apply(variables, x, None, False)[0]
+  np.testing.assert_allclose(logits, expected, atol=1e-5 * max(1, np.abs(expected).max()))
+  again, widths = widen.put_together(widen.operate(chain, directions, [((), ())] * len(chain[:-1])))
+  assert widths == net.module.widths
+  jax.tree.map(np.testing.assert_array_equal, again, variables)
+
+
+@pytest.mark.parametrize("model", ["mlp", "vgg"])
+def test_surgery_makes_the_masked_perturbed_network(model):
+  net, _, chain, directions, x = trained(model)
+  copy = jax.tree.map(np.copy, (chain, directions))
+  for seed in range(2):
+    picks, steps = masks(chain, np.random.default_rng(seed))
+    kept = [step.new for step in steps]
+    expected = jax.jit(lambda steps, kept: widen.forward(net.module, chain, directions, steps, x, kept))(steps, kept)
+    variables, widths = widen.put_together(widen.operate(chain, directions, picks))
+    assert widths == tuple(old + len(s) + len(n) for old, (s, n) in zip(net.module.widths, picks))
+    wider, shape = network(model, widths)
+    shapes = cost.abstract_variables(wider, (1, *shape))
+    jax.tree.map(lambda leaf, wanted: np.testing.assert_equal((leaf.shape, leaf.dtype), (wanted.shape, wanted.dtype)),
+                 variables, shapes)
+    found = jax.jit(wider.apply, static_argnums=3)(variables, x, None, False)[0]
+    assert found.shape == (40, 10)
+    np.testing.assert_allclose(found, expected, atol=1e-4 * max(1, np.abs(expected).max()))
+    unmoved = jax.jit(lambda: widen.forward(net.module, chain, directions, widen.strengths(chain, NUM, 0.0), x))()
+    assert np.abs(expected - unmoved).max() > 1e-3  # there was something to get right
+    np.testing.assert_array_equal(variables.params["output"]["bias"], chain[-1].bias)
+  jax.tree.map(np.testing.assert_array_equal, copy, (chain, directions))
+
+
+@pytest.mark.parametrize("model", ["mlp", "vgg"])
+def test_no_directions_no_change(model):
+  """Splits in equal halves, and new neurons that lead nowhere."""
+  net, variables, chain, directions, x = trained(model)
+  still = [way._replace(split=None if way.split is None else 0 * way.split,
+                        below=None if way.below is None else 0 * way.below) for way in directions]
+  picks, _ = masks(chain, np.random.default_rng(0))
+  larger, widths = widen.put_together(widen.operate(chain, still, picks))
+  found = network(model, widths)[0].apply(larger, x, None, False)[0]
+  expected = net.apply(variables, x, None, False)[0]
+  np.testing.assert_allclose(found, expected, atol=1e-5 * max(1, np.abs(expected).max()))
+
+
+def scores(net, chain, directions, x, points):
+  task = classification.Classification(10, False)
+  pool = classification.Pool(x, jnp.arange(len(x), dtype=jnp.int32) % 10, jnp.zeros(1), jnp.ones(1))
+  total = widen.strengths(chain, NUM, 0.0)
+  for z in range(points):
+    total = widen.add_slopes(net.module, task, chain, directions, total, pool, jnp.arange(len(x)),
+                             jnp.ones(len(x), bool), np.float32((2 * z + 1) / (2 * points)))
+
+  def loss(strength):
+    logits = widen.forward(net.module, chain, directions, widen.strengths(chain, NUM, strength), x)
+    return task.sums(logits, classification.Batch(None, pool.y), jnp.ones(len(x), bool)).loss
+
+  total = jax.tree.map(lambda leaf: leaf / points, total)
+  return jax.device_get(total), float(loss(1.0) - loss(0.0))
+
+
+def test_scores_are_a_path_integral():
+  net, _, chain, directions, x = trained("mlp")
+  strong = jax.tree.map(lambda leaf: 3 * leaf, directions)
+  errors = []
+  for points in (1, 8, 64):
+    total, difference = scores(net, chain, strong, x, points)
+    errors.append(abs(sum(leaf.sum() for leaf in jax.tree.leaves(total)) - difference) / abs(difference))
+  assert errors[2] < 2e-3
+  assert errors[0] > 10 * errors[2]
+
+
+def test_scores_are_zero_without_directions():
+  net, _, chain, directions, x = trained("mlp")
+  still = [way if way.split is None else way._replace(split=0 * way.split, fresh=0 * way.fresh) for way in directions]
+  total, _ = scores(net, chain, still, x, 2)
+  for leaf in jax.tree.leaves(total):
+    np.testing.assert_allclose(leaf, 0, atol=1e-6)
+
+
+def test_selection_is_joint_and_takes_only_what_helps():
+  values = (([-1.0, 2.0], [-5.0]), ([0.0], [-3.0, -1.0]))
+  total = [widen.Strengths(np.array(old), np.array(new)) for old, new in values]
+  pick = lambda number: [tuple(map(list, p)) for p in widen.select(total, number)]
+  assert pick(2) == [([], [0]), ([], [0])]
+  assert pick(3) == [([0], [0]), ([], [0])]  # exactly three; of equal ones the first
+  assert pick(6) == [([0], [0]), ([], [0, 1])]  # 0 and 2 promise nothing
+
+
+@pytest.mark.parametrize(("model", "shape"), [
+    ("mlp", (6, 6)), pytest.param("vgg", (32, 32, 3), marks=pytest.mark.full)])
+def test_growth_of_a_learner(model, shape):
+  config = small_config("ff", model__name=model, model__width=8 if model == "mlp" else 2, learner__growth_rate=0.25,
+                        train__batch_size=16, stream__waiting_time=1)
+  arrays = (*blobs(120, shape), *blobs(30, shape, seed=1))
+  setting = environment.prepare(configs.parse(config), arrays)
+  learner, stages = setting.learner, environment.Stages(setting)
+  state = learner.init()
+  start = state.spec["widths"]
+  for stage in (1, 2):
+    data = stages[stage]
+    before, old = learner.cost(state).num_params, list(state.spec["widths"])
+    grown, report = learner.grow(state, data)
+    assert sum(grown.spec["widths"]) == sum(old) + round(0.25 * sum(start))
+    assert learner.cost(grown).num_params > before
+    assert report.flops > 2 * report.macs > 0
+    assert old == state.spec["widths"]
+    fitting, records = learner.advance(learner.begin(grown, data), 2)
+    learner.read(fitting, records)
+    state, _ = learner.finish(grown, fitting)
+  assert learner.describe(state.spec).startswith("widths ")
+  sharding.fetch(state.live)
+
+
+def test_what_cannot_be_widened_is_refused():
+  make = lambda shape, **changes: environment.prepare(
+      configs.parse(small_config("ff", **changes)), (*blobs(60, shape), *blobs(30, shape)))
+  with pytest.raises(BadInput, match=r"growth_rate=0.01 of 8 neurons adds none"):
+    make((6, 6), learner__growth_rate=0.01)
+  with pytest.raises(BadInput, match="images of 32 to 63 pixels"):
+    make((64, 64, 3), model__name="vgg")
