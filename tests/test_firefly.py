@@ -148,7 +148,7 @@ def test_selection_is_joint_and_takes_only_what_helps():
 
 
 @pytest.mark.parametrize(("model", "shape"), [
-    ("mlp", (6, 6)), pytest.param("vgg", (32, 32, 3), marks=pytest.mark.full)])
+    ("mlp", (6, 6)), pytest.param("vgg", (32, 32, 3), marks=pytest.mark.slow)])
 def test_growth_of_a_learner(model, shape):
   config = small_config("ff", model__name=model, model__width=8 if model == "mlp" else 2, learner__growth_rate=0.25,
                         train__batch_size=16, stream__waiting_time=1)
