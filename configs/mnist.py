@@ -2,11 +2,11 @@
 
     python -m alma_jax.main --config=configs/mnist.py:ens
 
-LEARNER is one of sm, ens, umix, gens. The paper's sizes are --config.model.width
-4 to 64, its waiting times --config.stream.waiting_time 10 to 500. `:ens` at
-width 32 takes half a minute on two CPU cores (50 stages of 100 epochs) and ends
-with CER 29.2, final error 0.031. Without --config.dataset.data_dir TFDS
-downloads the data first.
+LEARNER is one of sm, ens, umix, gens, bagging, boosting, moe, gmoe, ff. The
+paper's sizes are --config.model.width 4 to 64, its waiting times
+--config.stream.waiting_time 10 to 500. `:ens` at width 32 takes half a minute
+on two CPU cores (50 stages of 100 epochs) and ends with CER 29.2, final error
+0.031. Without --config.dataset.data_dir TFDS downloads the data first.
 """
 from alma_jax import config
 

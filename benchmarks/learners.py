@@ -1,0 +1,53 @@
+"""Every learner on one stream, as a table sorted by CER.
+
+    python benchmarks/learners.py
+    python benchmarks/learners.py --config=configs/mnist.py --learners sm gens gmoe ff \\
+        --config.model.width=4 --config.dataset.data_dir=~/tensorflow_datasets
+
+Runs `python -m alma_jax.main --config=CONFIG:LEARNER` once for each, one after
+the other, further arguments passed on, and prints Markdown: CER, final error,
+cumulative parameters and multiply-adds, seconds. With --workdir the run folders
+are kept there, and finished ones are not run again.
+"""
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+from alma_jax import config
+
+COLUMNS = {"cer": "CER", "final_error": "final error", "cumulative_params": "parameters",
+           "cumulative_fwd_macs": "multiply-adds", "wall_seconds": "seconds"}
+FORMATS = dict(zip(COLUMNS, ("{:.3f}", "{:.4f}", "{:.2e}", "{:.2e}", "{:.0f}")))
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+                                   allow_abbrev=False)
+  parser.add_argument("--config", default="configs/digits.py")
+  parser.add_argument("--learners", nargs="+", default=list(config.LEARNERS), choices=list(config.LEARNERS))
+  parser.add_argument("--workdir", help="folder of the run folders; default: a temporary one")
+  args, flags = parser.parse_known_args()
+  with tempfile.TemporaryDirectory() as folder:
+    table(args.config, args.learners, pathlib.Path(args.workdir or folder), flags)
+
+
+def table(file, learners, folder, flags):
+  """Runs what is missing and prints the table."""
+  rows = {}
+  for learner in learners:
+    command = [sys.executable, "-m", "alma_jax.main", f"--config={file}:{learner}", f"--workdir={folder / learner}"]
+    done = subprocess.run([*command, *flags], capture_output=True, text=True, check=False)
+    if done.returncode:
+      sys.exit(f"{learner}: {done.stderr.strip().splitlines()[-1]}")
+    rows[learner] = json.loads((folder / learner / "summary.json").read_text())
+  print("| learner | " + " | ".join(COLUMNS.values()) + " |")
+  print("| --- |" + " --- |" * len(COLUMNS))
+  for learner, row in sorted(rows.items(), key=lambda item: item[1]["cer"]):
+    print(f"| `{learner}` | " + " | ".join(FORMATS[key].format(row[key]) for key in COLUMNS) + " |", flush=True)
+
+
+if __name__ == "__main__":
+  main()
