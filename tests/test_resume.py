@@ -2,6 +2,7 @@
 import shutil
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
@@ -156,3 +157,46 @@ def test_a_divergence_after_resuming_inside_the_stage_loses_and_doubles_nothing(
       alma_jax.run(config, tmp_path / "cut", data=arrays)
   alma_jax.run(config, tmp_path / "cut", data=arrays)
   assert_same_run(tmp_path / "whole", tmp_path / "cut")
+
+
+KILLED_AT_GROWTH = """
+import os, signal, sys
+sys.path.insert(0, "tests")
+import alma_jax
+from alma_jax import config, learners
+from alma_jax.growth import split, widen
+from conftest import blobs, small_config
+
+learner, when, folder = sys.argv[1:]
+kill = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
+make = learners.make
+
+def killing(context):
+  made = make(context)
+  def grow(state, data):
+    if data.stage != 1:
+      return made.grow(state, data)
+    if when == "before":
+      kill()
+    if when == "inside":
+      split.grow = widen.operate = kill
+    made.grow(state, data)
+    kill()
+  return made._replace(grow=grow)
+
+learners.make = killing
+alma_jax.run(small_config(learner, checkpoint__seconds=0.0), folder, data=(*blobs(120), *blobs(40, seed=1)))
+"""
+
+
+@pytest.mark.parametrize("learner", ["gmoe", "ff"])
+def test_killed_around_a_growth(tmp_path, learner):
+  config, data = small_config(learner, checkpoint__seconds=0.0), (*blobs(120), *blobs(40, seed=1))
+  alma_jax.run(config, tmp_path / "whole", data=data)
+  for when in ("before", "inside", "after"):
+    done = subprocess.run([sys.executable, "-c", KILLED_AT_GROWTH, learner, when, str(tmp_path / when)],
+                          cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert len(lines(tmp_path / when, "metrics.jsonl")) in (2, 3)  # the first stage is over, the second is not
+    alma_jax.run(config, tmp_path / when, data=data)
+    assert_same_run(tmp_path / "whole", tmp_path / when)
