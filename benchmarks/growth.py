@@ -1,0 +1,64 @@
+"""How long growing takes beside the training of a stage.
+
+    python benchmarks/growth.py --data_dir ~/tensorflow_datasets
+    python benchmarks/growth.py --config=configs/cifar.py --data_dir ~/tensorflow_datasets --width=8
+
+For gmoe and ff prints the seconds of the second stage's growth and of its
+training at 100 epochs (estimated from a few), both without compilation, and
+their ratio.
+"""
+import argparse
+import runpy
+import time
+
+import jax
+
+from alma_jax import config as configs
+from alma_jax import environment, runtime
+
+EPOCHS, TIMED = 100, 3
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--config", default="configs/mnist.py")
+  parser.add_argument("--data_dir", default="", help="folder of prepared TFDS data sets")
+  parser.add_argument("--width", type=int, default=32)
+  args = parser.parse_args()
+  for learner in ("gmoe", "ff"):
+    config = runpy.run_path(args.config)["get_config"](learner)
+    config.update_from_flattened_dict({"dataset.data_dir": args.data_dir, "model.width": args.width,
+                                       "train.epochs": TIMED, "train.patience": 0})
+    measure(configs.parse(config))
+
+
+def measure(config):
+  """Prints a line for one learner."""
+  runtime.setup(config)
+  setting = environment.prepare(config)
+  learner, stages = setting.learner, environment.Stages(setting)
+  state = train(learner, learner.init(), stages[0])
+  learner.grow(state, stages[1])  # compiles
+  began = time.perf_counter()
+  grown, _ = learner.grow(state, stages[1])
+  jax.block_until_ready(grown.live)
+  growth = time.perf_counter() - began
+  train(learner, grown, stages[1])  # compiles
+  began = time.perf_counter()
+  train(learner, grown, stages[1])
+  training = (time.perf_counter() - began) * EPOCHS / TIMED
+  print(f"{config.dataset.name} {config.learner.name}: growth {growth:.2f} s, {EPOCHS} epochs {training:.1f} s, "
+        f"ratio {growth / training:.3f}", flush=True)
+
+
+def train(learner, state, data):
+  """The state after a stage."""
+  fitting = learner.begin(state, data)
+  while fitting.cursor < learner.num_rows(fitting):
+    fitting, records = learner.advance(fitting, 64)
+    learner.read(fitting, records)
+  return learner.finish(state, fitting)[0]
+
+
+if __name__ == "__main__":
+  main()
