@@ -383,6 +383,8 @@ def _check(c):
   if not 0 < s.val_fraction < 1:
     raise BadInput(f"stream.val_fraction={s.val_fraction} should lie strictly between 0 and 1: "
                    "the best epoch is chosen on validation data.")
+  if c.model.num_experts != 1 and c.learner.name not in ("moe", "gmoe"):
+    raise BadInput(f"model.num_experts={c.model.num_experts} is for the learners moe and gmoe, not {c.learner.name}.")
   if not t.learning_rate > 0:
     raise BadInput(f"train.learning_rate={t.learning_rate} should be above 0.")
   if t.optimizer != "sgd" and (t.momentum or t.nesterov):

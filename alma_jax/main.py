@@ -83,12 +83,18 @@ def _check_overrides(argv):
 
 
 def _run(config):
-  stopping = []
+  stopping, polled = [], []
 
   def stop(number, frame):
     del frame
     stopping.append(number)
     signal.signal(number, signal.SIG_DFL)  # a second one is not to be argued with
+    if not polled:  # data are being loaded, or the first program compiled: there is nothing to save
+      sys.exit(_stopped_code(stopping))
+
+  def should_stop():
+    polled[:] = [True]
+    return bool(stopping)
 
   for number in (signal.SIGTERM, signal.SIGINT):
     signal.signal(number, stop)
@@ -99,13 +105,17 @@ def _run(config):
   sharding.initialize(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
   runtime.setup(config, alone=True)
   try:
-    run = experiment.run(config, _WORKDIR.value, overwrite=_OVERWRITE.value, should_stop=lambda: bool(stopping))
+    run = experiment.run(config, _WORKDIR.value, overwrite=_OVERWRITE.value, should_stop=should_stop)
   except Stopped as stopped:
     experiment.say(str(stopped))
-    return 1 if signal.SIGINT in stopping else 143
+    return _stopped_code(stopping)
   if sharding.is_main():
     print(_report(run))
   return 0
+
+
+def _stopped_code(signals):
+  return 1 if signal.SIGINT in signals else 143
 
 
 def _report(run):

@@ -70,6 +70,9 @@ def _set_up_cpu(config, alone):
   platform = (jax.config.jax_platforms or "").split(",")[0]
   if platform not in ("", "cpu") or jax.distributed.is_initialized():
     return
+  only_cpu = platform == "cpu" or not any(map(importlib.util.find_spec, ("jax_plugins", "libtpu")))
+  if only_cpu:
+    sharding.check_virtual(config.devices)
   cores = sharding.num_cores()
   count = config.devices or (min(cores, config.learner.num_trained) if alone else cores)
   if count > max(1, jax.config.jax_num_cpu_devices):
@@ -77,7 +80,6 @@ def _set_up_cpu(config, alone):
       jax.config.update("jax_num_cpu_devices", count)
     except RuntimeError:
       pass  # jax is in use already; sharding.make_mesh says how many devices there are
-  only_cpu = platform == "cpu" or not any(map(importlib.util.find_spec, ("jax_plugins", "libtpu")))
   small = (config.model.name == "mlp" and config.learner.name != "gmoe"
            and config.model.num_experts * config.model.width * config.train.batch_size <= _ONE_THREAD)
   if alone and only_cpu and small and "NPROC" not in os.environ:

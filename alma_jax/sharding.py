@@ -18,6 +18,7 @@ from alma_jax.errors import BadInput
 MEMBER, DATA = "member", "data"
 REPLICATED = P()
 # Variables of the launchers that jax.distributed can read the cluster from.
+_MOST_VIRTUAL = 32  # XLA's collectives among many virtual devices do not end
 _TASK_COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 
@@ -73,6 +74,13 @@ def make_mesh(num_members, num_devices=0, spread=True):
   devices = devices[:num_devices or None]
   rows = math.gcd(num_members, len(devices))
   return Mesh(np.array(devices).reshape(rows, -1), (MEMBER, DATA))
+
+
+def check_virtual(num_devices):
+  """Raises BadInput for more virtual devices of a CPU than can work together."""
+  most = max(_MOST_VIRTUAL, num_cores())
+  if num_devices > most:
+    raise BadInput(f"devices={num_devices} should be at most {most} on a CPU, whose cores they share.")
 
 
 def num_cores():

@@ -215,7 +215,7 @@ def read_json(path):
   except FileNotFoundError:
     return None
   except (OSError, ValueError) as error:
-    raise BadInput(f"{path} cannot be read as JSON: {error}.") from error
+    raise BadInput(f"{path} cannot be read as JSON ({error}); move the folder away or take another.") from error
 
 
 def read_lines(path):

@@ -98,6 +98,35 @@ def test_sigterm_saves_and_exits_with_143(tmp_path):
   assert any(p.name.isdigit() for p in (tmp_path / "checkpoints").iterdir())
 
 
+SLOW_DATA = """
+import sys, time
+from alma_jax import main
+from alma_jax.data import datasets
+
+def load(*args):
+  print("loading", flush=True)
+  while True:
+    try:
+      time.sleep(60)
+    except Exception:  # as a download that is tried again and again
+      pass
+
+datasets.load = load
+sys.argv = ["main", "--config=configs/digits.py:sm", f"--workdir={sys.argv[1]}"]
+sys.exit(main.main())
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 1)])
+def test_stopped_while_data_are_loaded(tmp_path, number, code):
+  process = subprocess.Popen([sys.executable, "-c", SLOW_DATA, str(tmp_path / "run")], cwd=ROOT,
+                             stdout=subprocess.PIPE, text=True)
+  assert process.stdout.readline() == "loading\n"
+  process.send_signal(number)
+  assert process.wait(timeout=30) == code
+  assert not (tmp_path / "run").exists()
+
+
 def test_a_complete_run_says_so(tmp_path, arrays, capfd):
   first = alma_jax.run(small_config(), tmp_path, data=arrays)
   stamp = (tmp_path / "metrics.jsonl").stat().st_mtime_ns

@@ -138,6 +138,10 @@ BAD_COMMANDS = [
     ("configs/mnist.py:sm", ["--config.dataset.data_dir=/nowhere"], "no prepared TFDS data set 'mnist'"),
     ("configs/npz.py:sm", [], "there is no file 'data.npz'"),
     ("configs/digits.py:sm", ["--workdir=/proc/nowhere"], "cannot be made"),
+    ("configs/digits.py:sm", ["--config.devices=1000"], "should be at most"),
+    ("configs/digits.py:gmoe", ["--config.learner.grow_every=0"], "at least 1"),
+    ("configs/digits.py:gmoe", ["--config.learner.gating=warm"], "soft, hard"),
+    ("configs/digits.py:ff", ["--config.learner.growth_rate=0.001"], "of 64 neurons adds none"),
 ]
 
 

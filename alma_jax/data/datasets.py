@@ -138,7 +138,11 @@ def _npz(path):
     raise BadInput(f"there is no file {str(path)!r} to read the data set from; name yours by dataset.name=npz:PATH.")
   try:
     with np.load(path, allow_pickle=False) as file:
-      return {key: file[key] for key in file.files if key in ARRAYS}
+      missing = [key for key in ARRAYS if key not in file.files]
+      if missing:
+        raise BadInput(f"{str(path)!r} lacks the arrays {', '.join(missing)}; it holds "
+                       f"{', '.join(sorted(file.files)) or 'nothing'}.")
+      return {key: file[key] for key in ARRAYS}
   except (ValueError, TypeError, OSError, EOFError, zipfile.BadZipFile, AttributeError) as error:
     raise BadInput(f"{str(path)!r} is not an .npz file of plain arrays: {error}.") from error
 

@@ -95,7 +95,7 @@ def make(context, network, combine, *, spec=None, grow=None, final=False, emphas
           fit_spec(state.spec), combine, blocks(state)[block], pool, which),
       resolve=lambda state, joined: classification.resolve(joined, num_members * len(blocks(state)), combine),
       cost=count,
-      describe=lambda spec: f"{num_members * (1 + spec['num_frozen'])} networks",
+      describe=lambda spec: _describe(network_of(spec), num_members * (1 + spec["num_frozen"])),
       template=lambda spec: (shapes(spec), (shapes(spec),) * spec["num_frozen"]),
       fit_template=lambda state: fit.template(fit_spec(state.spec), state.live),
       restore=lambda spec, live, frozen: LearnerState(spec, sharding.put(live, mesh), sharding.put(frozen, mesh)),
@@ -104,6 +104,12 @@ def make(context, network, combine, *, spec=None, grow=None, final=False, emphas
           fit_spec(state.spec), carry, cursor, data, emphasis(state, data)),
       num_rows=fit.num_rows,
       mesh=mesh)
+
+
+def _describe(network, num):
+  if isinstance(network, models.Mixture):
+    return f"{num} uniform mixture{'s' if num > 1 else ''} of {network.size} networks"
+  return f"{num} network{'s' if num > 1 else ''}"
 
 
 def blocks(state):
