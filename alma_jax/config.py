@@ -203,6 +203,7 @@ _LEARNER_CHOICES = {
     ("gmoe", "split_by"): ("loss", "usage", "random"),
 }
 _NEVER_STOP = ("ens", "umix", "bagging")
+_MOST_EXPERTS = 1024  # the tree of their gates is an array of their number squared
 _AT_LEAST = {
     "seed": 0, "devices": 0, "stream.num_megabatches": 1, "stream.waiting_time": 1,
     "learner.num_members": 1, "learner.members_per_stage": 1, "learner.grow_every": 1,
@@ -385,6 +386,8 @@ def _check(c):
                    "the best epoch is chosen on validation data.")
   if c.model.num_experts != 1 and c.learner.name not in ("moe", "gmoe"):
     raise BadInput(f"model.num_experts={c.model.num_experts} is for the learners moe and gmoe, not {c.learner.name}.")
+  if c.model.num_experts > _MOST_EXPERTS:
+    raise BadInput(f"model.num_experts={c.model.num_experts} should be at most {_MOST_EXPERTS}.")
   if not t.learning_rate > 0:
     raise BadInput(f"train.learning_rate={t.learning_rate} should be above 0.")
   if t.optimizer != "sgd" and (t.momentum or t.nesterov):

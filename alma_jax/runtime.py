@@ -12,7 +12,7 @@ import jax
 from alma_jax import sharding
 
 _ONE_THREAD = 128 * 128  # width times batch size up to which an MLP is faster in one thread
-_HEAP = 3 * 2**29  # bytes of the heap that lie in large pages; less than is ever trimmed
+_HEAP = 3 * 2**29  # bytes of the heap that lie in large pages
 
 _compile_seconds = 0.0
 _listening = False
@@ -109,7 +109,7 @@ def _keep_freed_memory():
     return  # another C library, another allocator
   trim_threshold, mmap_max, arena_max = -1, -4, -8  # malloc.h
   mallopt(mmap_max, 0)
-  mallopt(trim_threshold, 2**31 - 1)
+  mallopt(trim_threshold, -1)  # never
   mallopt(arena_max, 1)
   malloc.restype, malloc.argtypes, free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
   madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]

@@ -138,6 +138,13 @@ def agree(number):
   return type(number)(multihost_utils.broadcast_one_to_all(np.asarray(number)))
 
 
+def agree_on(tree):
+  """Process 0's host arrays in all processes: what they decide from must be equal to the bit."""
+  if jax.process_count() == 1:
+    return tree
+  return jax.tree.map(np.asarray, multihost_utils.broadcast_one_to_all(tree))
+
+
 def any_process(flag):
   """Whether a host-side condition holds in any process."""
   if jax.process_count() == 1:

@@ -107,10 +107,10 @@ def test_members_that_do_not_divide_evenly_train_as_on_one_device(monkeypatch, t
   np.testing.assert_allclose(one.predict(x), two.predict(x), atol=1e-6)
 
 
-def one_step(model, members, devices, shape):
+def one_step(model, members, devices, shape, batch_size=24):
   """Parameters, statistics, momentum and sums after a step on a partial batch, and an evaluation."""
   config = small_config("ens", learner__num_members=members, devices=devices, model__name=model,
-                        model__width=3, train__batch_size=24, train__optimizer="sgd", train__learning_rate=1.0,
+                        model__width=3, train__batch_size=batch_size, train__optimizer="sgd", train__learning_rate=1.0,
                         train__epochs=1, stream__num_megabatches=2, stream__waiting_time=1,
                         train__augment=model == "vgg")
   # 21 training examples: a batch of 24 is padded, unevenly over 4 and 8 devices.
@@ -136,6 +136,12 @@ def test_a_step_and_an_evaluation_agree_on_all_device_counts(model, shape, membe
     found = one_step(model, members, devices, shape)
     # SGD at rate 1: the parameters' change is the gradient, which is up to 30 for the VGG.
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5 * max(1, np.abs(a).max())), expected, found)
+
+
+def test_a_padded_step_is_the_step_without_padding():
+  padded, whole = (one_step("vgg", 1, 1, (32, 32, 3), batch_size)[0] for batch_size in (24, 21))
+  (now, _), (expected, _) = padded, whole
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5 * max(1, np.abs(a).max())), expected, now)
 
 
 def test_members_lie_on_their_devices():

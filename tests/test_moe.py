@@ -155,8 +155,12 @@ def test_twenty_splits_preserve_the_function_on_real_validation_data():
 def test_splits_of_blocks_preserve_the_function(gating):
   x = jax.random.normal(jax.random.key(5), (12, 32, 32, 3))
   splits, (net, variables, _) = [], planted("vgg", [], gating=gating)
-  variables = variables._replace(stats=jax.tree.map(lambda leaf: leaf + np.float32(0.1), variables.stats))
+  rng = np.random.default_rng(0)
   for growth, leaf in enumerate((0, 1, 1)):
+    for layer in LAYERS["vgg"]:  # statistics of its own for every expert
+      stats = variables.stats[layer]["experts"]
+      variables.stats[layer]["experts"] = jax.tree.map(
+          lambda leaf: leaf + rng.uniform(0, 0.3, leaf.shape).astype(np.float32), stats)
     before = jax.jit(net.apply, static_argnums=3)(single(variables), x, None, False)
     net, variables, splits = grown("vgg", variables, leaf, splits, 4, growth + 1, gating)
     after = jax.jit(net.apply, static_argnums=3)(single(variables), x, None, False)
@@ -233,6 +237,14 @@ def test_scores_add_up():
   scores = split.scores(fitting.spec, state.live, data.pool, data.train)
   logits = learner.contribution(state, 0, data.pool, data.train)["sum"]
   total = -jax.nn.log_softmax(logits)[np.arange(len(logits)), arrays[1][data.train]].sum()
+  network, variables = fitting.spec.network, single(jax.device_get(state.live))
+  inputs = fitting.spec.task.inputs(data.pool, fitting.spec.task.take(data.pool, data.train))
+  losses = -jax.nn.log_softmax(logits)[np.arange(len(logits)), arrays[1][data.train]]
+  for name, weights in moe.route(network, variables, inputs)[1].items():
+    for expert in range(3):
+      mine = np.asarray(weights).argmax(1) == expert
+      np.testing.assert_allclose(scores[name]["loss"][expert], losses[mine].sum(), rtol=1e-5, atol=1e-6)
+      np.testing.assert_allclose(scores[name]["usage"][expert], weights[:, expert].sum(), rtol=1e-5)
   for layer in scores.values():
     np.testing.assert_allclose(sum(layer["usage"]), len(data.train), rtol=1e-6)
     np.testing.assert_allclose(sum(layer["loss"]), total, rtol=1e-5)

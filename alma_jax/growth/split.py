@@ -98,7 +98,7 @@ def scores(spec, variables, pool, which):
     mask = np.arange(start, start + program.VAL_BATCH) < num
     part = sharding.fetch(_scores(spec, variables, pool, *sharding.put((index, mask), spec.mesh)))
     total = jax.tree.map(np.add, total, part) if total else jax.tree.map(np.float64, part)
-  return jax.tree.map(lambda leaf: leaf.tolist(), total)
+  return jax.tree.map(lambda leaf: leaf.tolist(), sharding.agree_on(jax.tree.map(np.float32, total)))
 
 
 @functools.partial(jax.jit, static_argnames="spec")

@@ -155,7 +155,7 @@ def _fresh_norm(layer):
 
 def optimizer():
   """Of the directions (§4, step 1)."""
-  return optax.rmsprop(1e-3, decay=0.9, eps=1e-8, momentum=0.1)
+  return optax.rmsprop(1e-3, decay=0.9, eps=1e-8, eps_in_sqrt=False, momentum=0.1)
 
 
 @functools.partial(jax.jit, static_argnames=("module", "task"), donate_argnames=("directions", "state"))

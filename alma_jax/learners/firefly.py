@@ -48,12 +48,12 @@ def make(context):
                                       options, num_candidates, number, learner.mesh)
     variables, widths = widen.put_together(widen.operate(chain, directions, picks))
     spec = {**state.spec, "widths": list(widths)}
-    variables = sharding.put(variables, learner.mesh)
     if variables.stats:
-      variables = refreshed(network_of(spec), context.task, variables, data, c.train.batch_size)
+      variables = refreshed(network_of(spec), context.task, sharding.put(variables, learner.mesh), data,
+                            c.train.batch_size)
     splits, news = (sum(len(pick[i]) for pick in picks) for i in (0, 1))
     events = (f"{splits} neurons split, {news} new, widths {' '.join(map(str, widths))}",)
-    live = jax.tree.map(lambda leaf: leaf[None], variables)
+    live = sharding.put(jax.tree.map(lambda leaf: leaf[None], variables), learner.mesh)
     return state._replace(spec=spec, live=live), GrowthReport(events, *price(state.spec, spec, len(data.train)))
 
   def price(before, after, num):
@@ -108,7 +108,7 @@ def search(network, task, live, data, batch, options, num, number, mesh):
     for z in range(options.score_points):
       strength = np.float32((2 * z + 1) / (2 * options.score_points))
       total = widen.add_slopes(module, task, chain, directions, total, data.pool, *part, strength)
-  chain, directions, total = sharding.fetch((chain, directions, total))
+  chain, directions, total = sharding.agree_on(sharding.fetch((chain, directions, total)))
   return chain, directions, widen.select(total, number)
 
 
@@ -118,7 +118,7 @@ def refreshed(network, task, variables, data, batch):
   rng = np.random.default_rng([data.seed, _REFRESH, data.stage])
   for part in widen.batches(rng.permutation(data.train), batch):
     variables = variables._replace(stats=widen.refresh_stats(network, task, variables, data.pool, *part))
-  return variables
+  return sharding.agree_on(sharding.fetch(variables))
 
 
 @functools.lru_cache(maxsize=64)

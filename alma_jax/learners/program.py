@@ -267,7 +267,7 @@ def _train_row(spec, member, raw_key, batch, rows, r, pool, full=False):
 
   def loss(params):
     logits, stats = spec.network.apply(
-        Variables(params, member.now.stats), x, None if full else mask, train=True, key=jax.random.fold_in(key, 1))
+        Variables(params, member.now.stats), x, None if full else mask, train=True, key=jax.random.fold_in(key, 2))
     sums = spec.task.sums(logits, batch, mask)
     return sums.loss / count, (sums, stats)
 
