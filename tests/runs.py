@@ -4,6 +4,8 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
+
 import alma_jax
 from alma_jax import experiment
 
@@ -52,3 +54,8 @@ def interrupted(config, workdir, dispatches, **options):
 def one_step_a_dispatch(monkeypatch):
   monkeypatch.setattr(experiment, "_TARGET_SECONDS", 1e-9)
   monkeypatch.setattr(experiment, "_FIRST_ROWS", 1)
+
+
+def slow(*values):
+  """A parametrisation that is kept out of the suite."""
+  return pytest.param(*values, marks=pytest.mark.slow)

@@ -90,7 +90,7 @@ def test_surgery_makes_the_masked_perturbed_network(model):
   jax.tree.map(np.testing.assert_array_equal, copy, (chain, directions))
 
 
-@pytest.mark.parametrize("model", ["mlp", "vgg"])
+@pytest.mark.parametrize("model", ["mlp", pytest.param("vgg", marks=pytest.mark.slow)])
 def test_no_directions_no_change(model):
   """Splits in equal halves, and new neurons that lead nowhere."""
   net, variables, chain, directions, x = trained(model)

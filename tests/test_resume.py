@@ -7,7 +7,7 @@ import time
 
 import pytest
 from conftest import blobs, small_config
-from runs import FOUNDATION, OTHERS, ROOT, assert_same_run, command, interrupted, launch, lines, one_step_a_dispatch
+from runs import FOUNDATION, ROOT, assert_same_run, command, interrupted, launch, lines, one_step_a_dispatch, slow
 
 import alma_jax
 from alma_jax import experiment
@@ -21,7 +21,8 @@ def test_equal_seeds_equal_runs(tmp_path, arrays):
 
 
 @pytest.mark.parametrize(("learner", "replay"), [
-    *[(learner, replay) for learner in FOUNDATION for replay in (0.0, 0.5)], *[(learner, 0.5) for learner in OTHERS]])
+    *[(learner, replay) for learner in FOUNDATION for replay in (0.0, 0.5)],
+    ("boosting", 0.5), ("gmoe", 0.5), ("ff", 0.5), slow("bagging", 0.5), slow("moe", 0.5)])
 def test_stopped_at_any_dispatch_a_run_ends_the_same(tmp_path, arrays, monkeypatch, learner, replay):
   one_step_a_dispatch(monkeypatch)
   config = small_config(learner, train__epochs=3, train__patience=2, checkpoint__seconds=1e9, stream__replay=replay,
@@ -218,7 +219,7 @@ alma_jax.run(small_config(learner, checkpoint__seconds=0.0), folder, data=(*blob
 """
 
 
-@pytest.mark.parametrize("learner", ["gmoe", "ff"])
+@pytest.mark.parametrize("learner", ["gmoe", slow("ff")])
 def test_killed_around_a_growth(tmp_path, learner):
   config, data = small_config(learner, checkpoint__seconds=0.0), (*blobs(120), *blobs(40, seed=1))
   alma_jax.run(config, tmp_path / "whole", data=data)

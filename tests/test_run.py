@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 from conftest import blobs, small_config
-from runs import FOUNDATION, OTHERS, ROOT, command, interrupted, launch, lines
+from runs import FOUNDATION, OTHERS, ROOT, command, interrupted, launch, lines, slow
 
 import alma_jax
 from alma_jax import config as configs
@@ -19,7 +19,7 @@ TOY = ["--config.stream.num_megabatches=3", "--config.stream.waiting_time=2", "-
 
 @pytest.mark.parametrize(("name", "learner"), [
     *[(name, learner) for name in ("digits", "mnist", "cifar", "npz") for learner in FOUNDATION],
-    *[("digits", learner) for learner in OTHERS], ("cifar", "gmoe")])
+    *[("digits", learner) for learner in OTHERS], slow("cifar", "gmoe"), slow("cifar", "ff")])
 def test_every_config_through_the_entry_point(tmp_path, tfds_dir, name, learner):
   flags = [*TOY, f"--workdir={tmp_path / 'run'}", "--config.devices=1"]
   if name == "npz":
@@ -170,8 +170,9 @@ jax.monitoring.register_event_duration_secs_listener(
     lambda event, seconds, **kwargs: COMPILED.append(event) if event.endswith("backend_compile_duration") else None)
 
 
-@pytest.mark.parametrize("replay", [0.0, 1.0])
-@pytest.mark.parametrize("learner", [*FOUNDATION, "bagging", "boosting", "moe"])
+@pytest.mark.parametrize(("learner", "replay"), [
+    *[(learner, replay) for learner in FOUNDATION for replay in (0.0, 1.0)], ("boosting", 0.0), slow("bagging", 1.0),
+    slow("moe", 1.0)])
 def test_a_longer_stream_compiles_nothing_more(tmp_path, learner, replay):
   """5 stages and 50 compile the same number of functions."""
   data = (*blobs(1000), *blobs(30))
