@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import blobs, small_config
+from runs import slow
 
 import alma_jax
 from alma_jax import checkpoint, environment, experiment, sharding
@@ -129,7 +130,7 @@ def one_step(model, members, devices, shape, batch_size=24):
 
 
 @pytest.mark.parametrize(("model", "shape", "members"), [
-    ("mlp", (6, 6), 4), ("mlp", (6, 6), 5), ("vgg", (32, 32, 3), 2), ("vgg", (32, 32, 3), 5)])
+    ("mlp", (6, 6), 4), ("mlp", (6, 6), 5), ("vgg", (32, 32, 3), 2), slow("vgg", (32, 32, 3), 5)])
 def test_a_step_and_an_evaluation_agree_on_all_device_counts(model, shape, members):
   expected = one_step(model, members, 1, shape)
   for devices in (2, 4, 8):
