@@ -13,6 +13,7 @@ import re
 import typing
 
 from alma_jax.errors import BadInput
+from alma_jax.options import LEARNERS, Options
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,110 +32,10 @@ class Stream:
 
 
 @dataclasses.dataclass(frozen=True)
-class SM:
-  name: str = "sm"
-  init_from_scratch: bool = False
-
-  num_trained = 1  # networks that are trained side by side
-
-
-@dataclasses.dataclass(frozen=True)
-class Ens:
-  name: str = "ens"
-  num_members: int = 5
-  combine: str = "probabilities"
-  init_from_scratch: bool = False
-
-  @property
-  def num_trained(self):
-    return self.num_members
-
-
-@dataclasses.dataclass(frozen=True)
-class UMix:
-  name: str = "umix"
-  num_members: int = 5
-  combine: str = "mean"
-  init_from_scratch: bool = False
-
-  num_trained = 1  # jointly
-
-
-@dataclasses.dataclass(frozen=True)
-class GEns:
-  name: str = "gens"
-  members_per_stage: int = 1
-  init: str = "copy"
-  combine: str = "probabilities"
-
-  @property
-  def num_trained(self):
-    return self.members_per_stage
-
-
-@dataclasses.dataclass(frozen=True)
-class Bagging:
-  name: str = "bagging"
-  members_per_stage: int = 3
-  init: str = "copy"
-  combine: str = "logits"
-
-  @property
-  def num_trained(self):
-    return self.members_per_stage
-
-
-@dataclasses.dataclass(frozen=True)
-class Boosting:
-  name: str = "boosting"
-  init: str = "last"
-  weighting: str = "resample"
-  coefficients: str = "validation"
-
-  num_trained = 1
-
-
-@dataclasses.dataclass(frozen=True)
-class MoE:
-  name: str = "moe"
-  gating: str = "soft"
-  init_from_scratch: bool = False
-
-  num_trained = 1
-
-
-@dataclasses.dataclass(frozen=True)
-class GMoE:
-  name: str = "gmoe"
-  grow_every: int = 1
-  gating: str = "soft"
-  split_by: str = "loss"
-  init_from_scratch: bool = False
-
-  num_trained = 1
-
-
-@dataclasses.dataclass(frozen=True)
-class FF:
-  name: str = "ff"
-  grow_every: int = 1
-  growth_rate: float = 0.25
-  num_candidates: int = 0
-  score_points: int = 2
-  score_batches: int = 8
-  init_from_scratch: bool = False
-
-  num_trained = 1
-
-
-LEARNERS = {cls.name: cls for cls in (SM, Ens, UMix, GEns, Bagging, Boosting, MoE, GMoE, FF)}
-
-
-@dataclasses.dataclass(frozen=True)
 class Model:
   name: str  # mlp, vgg
   width: int
-  num_experts: int = 1  # of every mixture layer, at the start (moe, gmoe)
+  num_experts: int = 1  # of every mixture, at the start
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,7 +70,7 @@ class RunConfig:
   seed: int
   dataset: Dataset
   stream: Stream
-  learner: SM | Ens | UMix | GEns | Bagging | Boosting | MoE | GMoE | FF
+  learner: Options
   model: Model
   train: Train
   checkpoint: Checkpoint
@@ -188,21 +89,6 @@ _CHOICES = {
     "train.optimizer": ("adadelta", "sgd", "adam"),
     "precision": ("float32", "bfloat16"),
 }
-_LEARNER_CHOICES = {
-    ("ens", "combine"): ("probabilities", "logits", "vote"),
-    ("umix", "combine"): ("mean", "sum"),
-    ("gens", "combine"): ("probabilities", "logits", "vote"),
-    ("gens", "init"): ("copy", "scratch"),
-    ("bagging", "combine"): ("probabilities", "logits", "vote"),
-    ("bagging", "init"): ("copy", "scratch"),
-    ("boosting", "init"): ("last", "first", "scratch"),
-    ("boosting", "weighting"): ("resample", "loss"),
-    ("boosting", "coefficients"): ("validation", "train"),
-    ("moe", "gating"): ("soft", "hard"),
-    ("gmoe", "gating"): ("soft", "hard"),
-    ("gmoe", "split_by"): ("loss", "usage", "random"),
-}
-_NEVER_STOP = ("ens", "umix", "bagging")
 _MOST_EXPERTS = 1024  # the tree of their gates is an array of their number squared
 _AT_LEAST = {
     "seed": 0, "devices": 0, "stream.num_megabatches": 1, "stream.waiting_time": 1,
@@ -231,21 +117,20 @@ def base(learner="ens"):
   """
   from ml_collections import ConfigDict
 
-  if learner not in LEARNERS:
-    raise BadInput(f"there is no learner {learner!r}; the learners are {_join(LEARNERS)}.")
+  options = _learner_class(learner)()
   return ConfigDict(dict(
       seed=0,
       dataset=dict(name="digits", data_dir=""),
       stream=dict(num_megabatches=20, waiting_time=2, replay=0.0, val_fraction=0.1,
                   untrained_error="chance"),
-      learner=dataclasses.asdict(LEARNERS[learner]()),
-      model=dict(name="mlp", width=32, num_experts=4 if learner == "moe" else 1),
+      learner=dataclasses.asdict(options),
+      model=dict(name="mlp", width=32, num_experts=options.num_experts or 1),
       train=dict(epochs=100, batch_size=128, optimizer="adadelta", learning_rate=1.0,
                  momentum=0.0, nesterov=False, weight_decay=0.0,
-                 # As in the authors' code: these never stop early, and are
-                 # selected on any improvement.
-                 patience=0 if learner in _NEVER_STOP else 25,
-                 patience_delta=0.0 if learner in _NEVER_STOP else 1e-3,
+                 # As in the authors' code: who never stops early is selected
+                 # on any improvement.
+                 patience=25 if options.stops_early else 0,
+                 patience_delta=1e-3 if options.stops_early else 0.0,
                  augment=False),
       checkpoint=dict(seconds=30.0, keep=2, keep_every=0),
       log=dict(progress=True, tensorboard=True),
@@ -323,7 +208,7 @@ def _freeze(cls, tree, prefix):
   if not isinstance(tree, dict):
     raise BadInput(f"{prefix.rstrip('.') or 'config'}={tree!r} should hold the fields "
                    f"{_join(f.name for f in dataclasses.fields(cls))}.")
-  hints = typing.get_type_hints(cls)
+  hints = {field.name: typing.get_type_hints(cls)[field.name] for field in dataclasses.fields(cls)}
   owner = f"learner {tree['name']!r}" if prefix == "learner." else "config"
   for key in tree:
     if key not in hints:
@@ -372,8 +257,8 @@ def _check(c):
       raise BadInput(f"{field}={value!r} is not one of {_join(_CHOICES[field])}.")
     if field in _AT_LEAST and not value >= _AT_LEAST[field]:
       raise BadInput(f"{field}={value} should be at least {_AT_LEAST[field]}.")
-  for (learner, field), allowed in _LEARNER_CHOICES.items():
-    if c.learner.name == learner and getattr(c.learner, field) not in allowed:
+  for field, allowed in c.learner.choices.items():
+    if getattr(c.learner, field) not in allowed:
       raise BadInput(f"learner.{field}={getattr(c.learner, field)!r} is not one of {_join(allowed)}.")
   s, t = c.stream, c.train
   if s.waiting_time > s.num_megabatches:
@@ -384,8 +269,9 @@ def _check(c):
   if not 0 < s.val_fraction < 1:
     raise BadInput(f"stream.val_fraction={s.val_fraction} should lie strictly between 0 and 1: "
                    "the best epoch is chosen on validation data.")
-  if c.model.num_experts != 1 and c.learner.name not in ("moe", "gmoe"):
-    raise BadInput(f"model.num_experts={c.model.num_experts} is for the learners moe and gmoe, not {c.learner.name}.")
+  if c.model.num_experts != 1 and c.learner.num_experts is None:
+    having = _join(name for name, options in LEARNERS.items() if options.num_experts)
+    raise BadInput(f"model.num_experts={c.model.num_experts} is for the learners {having}, not {c.learner.name}.")
   if c.model.num_experts > _MOST_EXPERTS:
     raise BadInput(f"model.num_experts={c.model.num_experts} should be at most {_MOST_EXPERTS}.")
   if not t.learning_rate > 0:

@@ -1,10 +1,23 @@
-"""PRNG keys, derived from (seed, stage, purpose, member) and never stored."""
+"""Random numbers, derived from (seed, stage, purpose, ...) and never stored.
+
+The host draws with numpy (`rng`), the devices with jax (`member_keys`).
+"""
 import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-INIT, AUGMENT = 0, 1  # purposes
+INIT, AUGMENT = 0, 1  # purposes on the devices
+# Purposes on the host: the order of the stream, what replay forgets, the order
+# of an epoch, bagging's bootstrap, gMoE's random experts and new gates,
+# Firefly's search and its statistics.
+STREAM, REPLAY, EPOCH, BOOTSTRAP, SPLIT, GATES, SEARCH, REFRESH = 0, 1, 2, 4, 5, 6, 7, 8
+
+
+def rng(seed, purpose, *numbers):
+  """numpy Generator of a purpose, and of further numbers as a stage or a member."""
+  return np.random.default_rng([seed, purpose, *numbers])
 
 
 @functools.partial(jax.jit, static_argnames=("purpose", "num_members"))

@@ -9,14 +9,14 @@ from alma_jax import config as configs
 from alma_jax import cost, environment, models, sharding
 from alma_jax.errors import BadInput
 from alma_jax.growth import widen
-from alma_jax.models import wide
+from alma_jax.models import mlp, wide
 from alma_jax.tasks import classification
 
 NUM = 3  # candidates of a layer
 
 
 def network(model, widths):
-  module = wide.WideMLP(widths, 10) if model == "mlp" else wide.WideVGG(widths, 10)
+  module = mlp.MLP(widths, 10) if model == "mlp" else wide.WideVGG(widths, 10)
   return models.Network(module), (8, 8, 1) if model == "mlp" else (32, 32, 3)
 
 
@@ -70,6 +70,7 @@ def test_at_strength_zero_the_network_is_as_it_was(model):
 @pytest.mark.parametrize("model", ["mlp", "vgg"])
 def test_surgery_makes_the_masked_perturbed_network(model):
   net, _, chain, directions, x = trained(model)
+  directions = jax.tree.map(lambda leaf: 4 * leaf, directions)  # so that there is something to get right
   copy = jax.tree.map(np.copy, (chain, directions))
   for seed in range(2):
     picks, steps = masks(chain, np.random.default_rng(seed))
@@ -85,7 +86,7 @@ def test_surgery_makes_the_masked_perturbed_network(model):
     assert found.shape == (40, 10)
     np.testing.assert_allclose(found, expected, atol=1e-4 * max(1, np.abs(expected).max()))
     unmoved = jax.jit(lambda: widen.forward(net.module, chain, directions, widen.strengths(chain, NUM, 0.0), x))()
-    assert np.abs(expected - unmoved).max() > 1e-3  # there was something to get right
+    assert np.abs(expected - unmoved).max() > 1e-2
     np.testing.assert_array_equal(variables.params["output"]["bias"], chain[-1].bias)
   jax.tree.map(np.testing.assert_array_equal, copy, (chain, directions))
 
@@ -123,10 +124,10 @@ def test_scores_are_a_path_integral():
   net, _, chain, directions, x = trained("mlp")
   strong = jax.tree.map(lambda leaf: 3 * leaf, directions)
   errors = []
-  for points in (1, 8, 64):
+  for points in (1, 32, 1024):  # with the kinks of ReLU, the error falls as 1/n
     total, difference = scores(net, chain, strong, x, points)
     errors.append(abs(sum(leaf.sum() for leaf in jax.tree.leaves(total)) - difference) / abs(difference))
-  assert errors[2] < 2e-3
+  assert errors[2] < 1e-3
   assert errors[0] > 10 * errors[2]
 
 
@@ -168,7 +169,11 @@ def test_growth_of_a_learner(model, shape):
     fitting, records = learner.advance(learner.begin(grown, data), 2)
     learner.read(fitting, records)
     state, _ = learner.finish(grown, fitting)
-  assert learner.describe(state.spec).startswith("widths ")
+  *history, last = learner.describe(state.spec).splitlines()
+  assert last == "widths " + " ".join(map(str, state.spec["widths"]))
+  number = round(0.25 * sum(start))
+  assert [stage for stage, splits, news in state.spec["grown"] if splits + news == number] == [1, 2]
+  assert len(history) == 2
   sharding.fetch(state.live)
 
 

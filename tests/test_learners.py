@@ -1,12 +1,16 @@
 """Training and the learners of stacked networks: properties of ALGORITHMS §1 and §2."""
+import dataclasses
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import blobs, small_config
 
 from alma_jax import config as configs
 from alma_jax import environment, sharding
-from alma_jax.learners import boosting, fit, program, stacked
+from alma_jax.learners import bagging, boosting, fit, program, stacked
+from alma_jax.types import Variables
 
 
 def setting_of(learner="sm", data=None, **changes):
@@ -269,6 +273,32 @@ def test_boosting_minds_mistakes(weighting):
   assert share == pytest.approx(expected, abs=4 * np.sqrt(expected / len(seen)))
 
 
+class Drawing:
+  """A network that notes a number drawn with each training step's key."""
+
+  def init(self, key, x):
+    del key, x
+    return Variables({"w": jnp.zeros(3)}, {"drawn": jnp.zeros(8)})
+
+  def apply(self, variables, x, mask, train, key=None):
+    logits = jnp.broadcast_to(variables.params["w"][None], (x.shape[0], 3))
+    if not train:
+      return logits, variables.stats
+    return logits, {"drawn": jnp.roll(variables.stats["drawn"], 1).at[0].set(jax.random.uniform(key))}
+
+
+def test_a_network_draws_anew_at_every_step_and_epoch():
+  setting = setting_of(train__epochs=4)
+  learner, data = setting.learner, environment.Stages(setting)[0]
+  spec = dataclasses.replace(learner.begin(learner.init(), data).spec, network=Drawing())
+  variables = jax.tree.map(lambda leaf: leaf[None], Drawing().init(None, None))
+  drawn = []
+  for stage in range(2):
+    fitting, _ = fit.advance(fit.begin(spec, variables, data._replace(stage=stage), fit.Emphasis()), 8)
+    drawn += np.asarray(fitting.carry.members.now.stats["drawn"][0]).tolist()
+  assert len(set(drawn)) == 16  # 2 stages, 4 epochs of 2 steps
+
+
 def test_weighted_losses_have_weighted_gradients():
   """Weights of 0 and 2 on halves of a batch: as a step on the second half alone."""
   setting = setting_of("sm", train__optimizer="sgd", train__learning_rate=0.1, train__epochs=1, train__batch_size=128)
@@ -302,6 +332,33 @@ def test_boosting_votes_with_its_coefficients():
   np.testing.assert_allclose(boosting.weigh(logits, y[data.val], 3)[1], state.spec["alphas"])
 
 
+def test_boosting_starts_members_as_told():
+  states = {}
+  for init in ("first", "last", "scratch"):
+    setting = setting_of("boosting", learner__init=init, train__epochs=1, stream__waiting_time=1)
+    state, _ = train(setting, stages=2)
+    states[init], _ = setting.learner.grow(state, environment.Stages(setting)[2])
+  assert arrays_equal(states["first"].live, states["first"].frozen[0])
+  assert arrays_equal(states["last"].live, states["last"].frozen[1])
+  assert not arrays_equal(*states["last"].frozen)
+  for old in (*states["scratch"].frozen, states["last"].frozen[0]):  # nor the first initialisation
+    assert np.abs(old.params["hidden0"]["kernel"] - states["scratch"].live.params["hidden0"]["kernel"]).max() > 0.01
+
+
+def test_boosting_weighs_members_on_the_data_it_is_told():
+  x, y = blobs(240, seed=5)
+  noisy = np.where(np.random.default_rng(0).random(240) < 0.4, (y + 1) % 3, y)  # so that train and validation differ
+  for which in ("train", "val"):
+    setting = setting_of("boosting", data=(x, noisy, *blobs(60, seed=1)), train__epochs=1,
+                         learner__coefficients={"train": "train", "val": "validation"}[which])
+    state, _ = train(setting)
+    data = environment.Stages(setting)[1]
+    chosen = getattr(data, which)
+    logits = [setting.learner.contribution(state, block, data.pool)[f"logits{block}"] for block in range(2)]
+    expected = boosting.weigh([one[chosen] for one in logits], noisy[chosen], 3)[1]
+    np.testing.assert_allclose(state.spec["alphas"], expected)
+
+
 def test_bagging_trains_each_member_on_its_own_fixed_bootstrap():
   setting = setting_of("bagging", data=(*blobs(4000), *blobs(60, seed=1)))
   learner, data = setting.learner, environment.Stages(setting)[1]
@@ -319,6 +376,12 @@ def test_bagging_trains_each_member_on_its_own_fixed_bootstrap():
   for order in orders:
     for member in range(3):
       np.testing.assert_array_equal(np.sort(order[member]), np.sort(own[member]))
+
+
+def test_every_stage_has_a_bootstrap_of_its_own():
+  data = environment.Stages(setting_of("bagging"))[0]
+  drawn = [tuple(bagging.bootstrap(data._replace(stage=stage, seed=seed), 1)[0]) for stage in (0, 1) for seed in (0, 1)]
+  assert len(set(drawn)) == 4
 
 
 def test_bagging_goes_on_from_the_last_members_and_keeps_the_old():

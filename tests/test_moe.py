@@ -19,7 +19,7 @@ LAYERS = {"mlp": moe.MoEMLP.mixtures, "vgg": moe.MoEVGG.mixtures}
 
 def network(model, size, width=4, gating="soft", shape=(8, 8, 1)):
   shape = (32, 32, 3) if model == "vgg" else shape
-  return models.build(configs.Model(model, width), 10, shape, "float32", None, size, gating), shape
+  return models.build(configs.Model(model, width), 10, shape, "float32", None, size=size, gating=gating), shape
 
 
 def planted(model, splits, size=None, width=4, gating="soft", seed=0, shape=(8, 8, 1)):
@@ -264,10 +264,13 @@ def test_growth_follows_its_schedule(every, experts, counts):
   learner, stages = setting.learner, environment.Stages(setting)
   state, found = learner.init(), []
   for stage in range(5):
+    before = state
     state, report = learner.grow(state, stages[stage])
-    assert bool(report.events) == (stage > 0 and stage % every == 0)
+    assert bool(report.macs) == (stage > 0 and stage % every == 0)
+    if stage > 0 and stage % every == 0:  # one pass over the validation data that the scores are of
+      assert report.macs == learner.cost(before).fwd_macs * len(stages[stage - 1].val)
     found.append(gmoe.num_experts(state.spec))
-    if report.events:  # the expert that answered for most
+    if report.macs:  # the expert that answered for most
       for layer in LAYERS["mlp"]:
         scores = state.spec["scores"].get(layer, {"loss": [0.0]})["loss"]
         assert state.spec["splits"][layer][-1] == int(np.argmax(scores[:found[-1] - 1]))
@@ -275,4 +278,23 @@ def test_growth_follows_its_schedule(every, experts, counts):
     fitting, _ = learner.advance(learner.begin(state, stages[stage]), 2)
     sharding.fetch(fitting.carry)
     state, _ = learner.finish(state, fitting)
+    for scores in state.spec["scores"].values():
+      assert sum(scores["usage"]) == pytest.approx(len(stages[stage].val), rel=1e-5)
   assert found == counts
+
+
+@pytest.mark.parametrize("split_by", ["loss", "usage", "random"])
+def test_the_expert_to_split_is_chosen_as_told(split_by):
+  chosen = []
+  for seed in range(4):
+    config = small_config("gmoe", seed=seed, learner__split_by=split_by, model__num_experts=8)
+    setting = environment.prepare(configs.parse(config), (*blobs(60), *blobs(20, seed=1)))
+    state = setting.learner.init()
+    one = {"loss": [0.0, 1, 5, 5, 1, 0, 0, 0], "usage": [1.0, 9, 2, 3, 4, 5, 6, 7]}
+    state = state._replace(spec={**state.spec, "scores": dict.fromkeys(LAYERS["mlp"], one)})
+    grown, _ = setting.learner.grow(state, environment.Stages(setting)[1])
+    chosen += [grown.spec["splits"][layer][-1] for layer in LAYERS["mlp"]]
+  if split_by == "random":
+    assert len(set(chosen)) > 2
+  else:
+    assert set(chosen) == {{"loss": 2, "usage": 1}[split_by]}  # of equals the first

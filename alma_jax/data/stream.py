@@ -9,9 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from alma_jax import keys
 from alma_jax.errors import BadInput
-
-_ORDER, _REPLAY = 0, 1  # purposes of random numbers, see `_rng`
 
 
 class Stage(NamedTuple):
@@ -91,7 +90,7 @@ class Stream:
     for i, memory in enumerate(previous or ()):
       if self.replay < 1:
         kept = int(self.replay * len(memory) + 1e-9)
-        memory = _rng(self.seed, _REPLAY, stage, i).choice(memory, kept, replace=False)
+        memory = keys.rng(self.seed, keys.REPLAY, stage, i).choice(memory, kept, replace=False)
       sides[i].append(memory)
     return tuple(np.concatenate(side) for side in sides)
 
@@ -113,7 +112,7 @@ class Stream:
 
   @functools.cached_property
   def _order(self):
-    return _rng(self.seed, _ORDER).permutation(self.num_examples).astype(np.int32)
+    return keys.rng(self.seed, keys.STREAM).permutation(self.num_examples).astype(np.int32)
 
 
 def make(num_examples, config, seed):
@@ -150,7 +149,3 @@ def first_normalization(x_train, stream):
   x = x.reshape(-1, x.shape[-1]) if x.ndim == 4 else x
   std = x.std(0)
   return x.mean(0).astype(np.float32), np.where(std > 0, std, 1).astype(np.float32)
-
-
-def _rng(seed, *purpose):
-  return np.random.default_rng([seed, *purpose])

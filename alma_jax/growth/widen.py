@@ -46,7 +46,7 @@ class Strengths(NamedTuple):
 def take_apart(module, variables):
   """The network as a list of Layer, the output layer last."""
   params, stats = variables
-  names = [*(f"layer{i}" for i in range(len(module.widths))), "output"]
+  names = [*(f"hidden{i}" for i in range(len(module.widths))), "output"]
   chain = []
   for i, name in enumerate(names):
     p, norm = params[name], f"norm{i}"
@@ -59,7 +59,7 @@ def put_together(chain):
   """Variables of a list of Layer, and the widths."""
   params, stats = {}, {}
   for i, layer in enumerate(chain):
-    name = "output" if i + 1 == len(chain) else f"layer{i}"
+    name = "output" if i + 1 == len(chain) else f"hidden{i}"
     params[name] = {"kernel": layer.kernel if layer.kernel.ndim == 4 else layer.kernel.T}
     if layer.bias is not None:
       params[name]["bias"] = layer.bias

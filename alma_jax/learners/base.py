@@ -33,14 +33,12 @@ class LearnerState(NamedTuple):
 
 
 class GrowthReport(NamedTuple):
-  """What growing did and cost.
+  """What growing cost.
 
   Attributes:
-    events: lines for people.
     macs: multiply-adds of forward passes, part of the paper's Comp.
     flops: floating-point operations of all passes; None: 2 per multiply-add.
   """
-  events: tuple[str, ...] = ()
   macs: int = 0
   flops: int | None = None
 
@@ -107,7 +105,7 @@ class Context:
   example_shape: tuple[int, ...]
   max_val: int
 
-  def network(self, size=None):
-    """The network that the config names; as a mixture with room for `size` experts."""
+  def network(self, **options):
+    """The network that the config names; options are those of models.build."""
     return models.build(self.config.model, self.task.num_classes, self.example_shape, self.config.precision,
-                        sharding.DATA, size, getattr(self.config.learner, "gating", None))
+                        sharding.DATA, **options)

@@ -6,14 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from alma_jax import cost, models, sharding
+from alma_jax import cost, keys, models, sharding
 from alma_jax.errors import BadInput
 from alma_jax.growth import widen
 from alma_jax.learners import stacked
 from alma_jax.learners.base import GrowthReport
-from alma_jax.models import wide
-
-_SEARCH, _REFRESH = 7, 8  # purposes of random numbers, see data/stream.py
 
 
 def make(context):
@@ -31,14 +28,14 @@ def make(context):
   """
   c = context.config
   options, shape = c.learner, (1, *context.example_shape)
-  start = first_widths(c.model, context.example_shape)
+  start = models.first_widths(c.model)
   num_candidates = options.num_candidates or c.model.width
   number = round(options.growth_rate * sum(start))
   if number < 1:
     raise BadInput(f"learner.growth_rate={options.growth_rate} of {sum(start)} neurons adds none, in the whole stream.")
 
   def network_of(spec):
-    return build(c.model.name, tuple(spec["widths"]), context)
+    return context.network(widths=tuple(spec["widths"]))
 
   def grow(state, data, fresh):
     del fresh
@@ -47,14 +44,13 @@ def make(context):
     chain, directions, picks = search(network_of(state.spec), context.task, state.live, data, c.train.batch_size,
                                       options, num_candidates, number, learner.mesh)
     variables, widths = widen.put_together(widen.operate(chain, directions, picks))
-    spec = {**state.spec, "widths": list(widths)}
+    splits, news = (sum(len(pick[i]) for pick in picks) for i in (0, 1))
+    spec = {**state.spec, "widths": list(widths), "grown": [*state.spec["grown"], [data.stage, splits, news]]}
     if variables.stats:
       variables = refreshed(network_of(spec), context.task, sharding.put(variables, learner.mesh), data,
                             c.train.batch_size)
-    splits, news = (sum(len(pick[i]) for pick in picks) for i in (0, 1))
-    events = (f"{splits} neurons split, {news} new, widths {' '.join(map(str, widths))}",)
     live = sharding.put(jax.tree.map(lambda leaf: leaf[None], variables), learner.mesh)
-    return state._replace(spec=spec, live=live), GrowthReport(events, *price(state.spec, spec, len(data.train)))
+    return state._replace(spec=spec, live=live), GrowthReport(*price(state.spec, spec, len(data.train)))
 
   def price(before, after, num):
     """Multiply-adds of forward passes and flops of a growth with `num` training examples."""
@@ -63,27 +59,14 @@ def make(context):
     again = num * cost.forward_macs(network_of(after), shape) if c.model.name == "vgg" else 0
     return (num + scored) * forward + again, num * train + scored * score + 2 * again
 
-  learner = stacked.make(context, network_of, "logits", grow=grow, spec={"widths": list(start)})
-  return learner._replace(describe=lambda spec: "widths " + " ".join(map(str, spec["widths"])))
+  learner = stacked.make(context, network_of, "logits", grow=grow, spec={"widths": list(start), "grown": []})
+  return learner._replace(describe=describe)
 
 
-def first_widths(model, example_shape):
-  """Widths of the layers that can be widened, at the start."""
-  if model.name == "mlp":
-    return (model.width,) * 2
-  size = models.vgg.MIN_SIZE
-  if len(example_shape) != 3 or not all(size <= side < 2 * size for side in example_shape[:2]):
-    raise BadInput(f"learner.name='ff' widens model.name='vgg' on images of {size} to {2 * size - 1} pixels a side, "
-                   f"but this data set's examples have shape {tuple(map(int, example_shape))}.")
-  return (model.width,) * wide.NUM_CONVS
-
-
-def build(name, widths, context):
-  """The network of these widths."""
-  dtype = jnp.dtype(context.config.precision)
-  if name == "mlp":
-    return models.Network(wide.WideMLP(widths, context.task.num_classes, dtype))
-  return models.Network(wide.WideVGG(widths, context.task.num_classes, dtype, sharding.DATA))
+def describe(spec):
+  """Text: what each growth added, and the widths now."""
+  lines = [f"stage {stage}: {splits} neurons split, {news} new" for stage, splits, news in spec["grown"]]
+  return "\n".join([*lines, "widths " + " ".join(map(str, spec["widths"]))])
 
 
 def search(network, task, live, data, batch, options, num, number, mesh):
@@ -93,7 +76,7 @@ def search(network, task, live, data, batch, options, num, number, mesh):
     (chain, directions, picks) on the host, see growth.widen.
   """
   module = network.module
-  rng = np.random.default_rng([data.seed, _SEARCH, data.stage])
+  rng = keys.rng(data.seed, keys.SEARCH, data.stage)
   chain = widen.take_apart(module, jax.tree.map(lambda leaf: leaf[0], sharding.fetch(live)))
   directions = widen.draw(rng, chain, num)
   place = functools.partial(sharding.put, mesh=mesh)
@@ -115,7 +98,7 @@ def search(network, task, live, data, batch, options, num, number, mesh):
 def refreshed(network, task, variables, data, batch):
   """The variables with batch-norm statistics estimated anew, in one pass over the training data."""
   network = dataclasses.replace(network, module=network.module.clone(axis=None))
-  rng = np.random.default_rng([data.seed, _REFRESH, data.stage])
+  rng = keys.rng(data.seed, keys.REFRESH, data.stage)
   for part in widen.batches(rng.permutation(data.train), batch):
     variables = variables._replace(stats=widen.refresh_stats(network, task, variables, data.pool, *part))
   return sharding.agree_on(sharding.fetch(variables))

@@ -26,8 +26,6 @@ from alma_jax.sharding import MEMBER
 from alma_jax.tasks.classification import Sums
 from alma_jax.types import Array, Tree
 
-_ORDER = 2  # purpose of the random numbers that shuffle, see data/stream.py
-
 
 class StageData(NamedTuple):
   """What a learner may see of a stage.
@@ -218,7 +216,7 @@ def _orders(fit, epoch):
   if emphasis.draw is None:
     chosen = _permutations(data.seed, data.stage, epoch, spec.num_members, num)
   else:
-    chosen = np.stack([_rng(data.seed, data.stage, epoch, member).choice(num, num, p=emphasis.draw)
+    chosen = np.stack([keys.rng(data.seed, keys.EPOCH, data.stage, epoch, member).choice(num, num, p=emphasis.draw)
                        for member in range(spec.num_members)])
   order = data.train[chosen] if emphasis.own is None else np.take_along_axis(emphasis.own, chosen, 1)
   return program.pad_members(spec, (order, chosen))
@@ -226,11 +224,7 @@ def _orders(fit, epoch):
 
 @functools.lru_cache(maxsize=2)  # an epoch spans several dispatches
 def _permutations(seed, stage, epoch, num_members, num):
-  return np.stack([_rng(seed, stage, epoch, member).permutation(num) for member in range(num_members)])
-
-
-def _rng(seed, stage, epoch, member):
-  return np.random.default_rng([seed, _ORDER, stage, epoch, member])
+  return np.stack([keys.rng(seed, keys.EPOCH, stage, epoch, member).permutation(num) for member in range(num_members)])
 
 
 def _val(spec, data):

@@ -1,14 +1,14 @@
 """gMoE: a mixture of experts that splits the experts that lose most (§3); `moe` stays as it is."""
+import functools
+
 import numpy as np
 
-from alma_jax import cost, models, sharding
+from alma_jax import cost, keys, models, sharding
 from alma_jax.growth import split
 from alma_jax.learners import stacked
 from alma_jax.learners.base import GrowthReport
 from alma_jax.models import moe
 from alma_jax.types import Cost
-
-_SPLIT, _GATES = 5, 6  # purposes of random numbers, see data/stream.py
 
 
 def make(context):
@@ -19,28 +19,27 @@ def make(context):
   end of the stage before (`split_by`: or is used most, or any).
   """
   c = context.config
-  options, layers = c.learner, context.network(1).module.mixtures
-  shape = (1, *context.example_shape)
+  options, shape = c.learner, (1, *context.example_shape)
+  mixture = functools.partial(context.network, gating=options.gating)
+  layers = mixture(size=1).module.mixtures
 
   def network_of(spec):
-    return context.network(moe.capacity(num_experts(spec)))
+    return mixture(size=moe.capacity(num_experts(spec)))
 
   def grow(state, data, fresh):
     del fresh
-    if not grows(options) or data.stage % options.grow_every:
+    if data.stage % options.grow_every:
       return state, GrowthReport()
-    chosen = {layer: choose(state.spec, layer, data) for layer in layers}
-    splits = {layer: [*state.spec["splits"][layer], leaf] for layer, leaf in chosen.items()}
+    splits = {layer: [*state.spec["splits"][layer], choose(state.spec, layer, data)] for layer in layers}
     spec = {**state.spec, "splits": splits}
-    rng = np.random.default_rng([data.seed, _GATES, data.stage])
+    rng = keys.rng(data.seed, keys.GATES, data.stage)
     live = split.grow(sharding.fetch(state.live), learner.template(spec)[0], splits, rng)
-    events = tuple(f"{layer}: expert {leaf} of {num_experts(state.spec)} split" for layer, leaf in chosen.items())
     macs = cost_of(state.spec).fwd_macs * state.spec["scored"] if options.split_by != "random" else 0
-    return state._replace(spec=spec, live=sharding.put(live, learner.mesh)), GrowthReport(events, macs)
+    return state._replace(spec=spec, live=sharding.put(live, learner.mesh)), GrowthReport(macs)
 
   def choose(spec, layer, data):
     if options.split_by == "random":
-      rng = np.random.default_rng([data.seed, _SPLIT, data.stage, layers.index(layer)])
+      rng = keys.rng(data.seed, keys.SPLIT, data.stage, layers.index(layer))
       return int(rng.integers(num_experts(spec)))
     score = spec["scores"].get(layer, {options.split_by: [0.0]})[options.split_by]
     return int(np.argmax(score[:num_experts(spec)]))
@@ -53,19 +52,15 @@ def make(context):
 
   def cost_of(spec):
     """Of the experts that there are; every one costs the same."""
-    one, two = (_cost(context.network(size), shape) for size in (1, 2))
+    one, two = (_cost(mixture(size=size), shape) for size in (1, 2))
     num, macs, flops = (a + (num_experts(spec) - 1) * (b - a) for a, b in zip(one, two))
     return Cost(num, macs, flops, macs)
 
   start = moe.balanced(c.model.num_experts)
-  learner = stacked.make(context, network_of, "logits", grow=grow, dress=split.plant,
+  split_one = grow if options.name == "gmoe" else None
+  learner = stacked.make(context, network_of, "logits", grow=split_one, dress=split.plant,
                          spec={"splits": {layer: start for layer in layers}, "scores": {}, "scored": 0})
   return learner._replace(finish=finish, cost=lambda state: cost_of(state.spec), describe=describe)
-
-
-def grows(options):
-  """Whether these learner options are gMoE's."""
-  return options.name == "gmoe"
 
 
 def describe(spec):

@@ -59,7 +59,7 @@ class Mixture:
     return (total / self.size if self.combine == "mean" else total), stats
 
 
-def build(config, num_classes, image_shape, precision, axis, size=None, gating=None):
+def build(config, num_classes, image_shape, precision, axis, *, size=None, gating=None, widths=None, residuals=()):
   """The network that `config` (config.Model) names.
 
   Args:
@@ -70,7 +70,9 @@ def build(config, num_classes, image_shape, precision, axis, size=None, gating=N
       are float32 either way.
     axis: mesh axis that batches are sharded over.
     size: experts that its mixture layers have room for; None: it has none.
-    gating: soft or hard.
+    gating: of them, soft or hard.
+    widths: of its hidden layers, one by one, for Firefly; None: all config.width.
+    residuals: units of the residual layers behind them, with `widths`.
 
   Returns:
     Network.
@@ -78,17 +80,27 @@ def build(config, num_classes, image_shape, precision, axis, size=None, gating=N
   Raises:
     BadInput: the network cannot take such examples.
   """
-  dtype = jnp.dtype(precision)
+  dtype, shape, least = jnp.dtype(precision), tuple(map(int, image_shape)), vgg.MIN_SIZE
   if config.name == "mlp" and size is None:
-    return Network(mlp.MLP(config.width, num_classes, dtype))
+    return Network(mlp.MLP(widths or first_widths(config), num_classes, dtype, residuals))
   if config.name == "mlp":
     return Network(moe.MoEMLP(config.width, num_classes, size, gating, dtype, axis))
-  if len(image_shape) != 3 or min(image_shape[:2]) < vgg.MIN_SIZE:
-    raise BadInput(f"model.name='vgg' needs images of at least {vgg.MIN_SIZE}x{vgg.MIN_SIZE} pixels, "
-                   f"but this data set's examples have shape {tuple(map(int, image_shape))}; use 'mlp'.")
+  if len(shape) != 3 or min(shape[:2]) < least:
+    raise BadInput(f"model.name='vgg' needs images of at least {least}x{least} pixels, "
+                   f"but this data set's examples have shape {shape}; use 'mlp'.")
+  if widths and max(shape[:2]) >= 2 * least:
+    raise BadInput(f"learner.name='ff' widens model.name='vgg' on images of {least} to {2 * least - 1} pixels a side, "
+                   f"but this data set's examples have shape {shape}.")
+  if widths:
+    return Network(wide.WideVGG(widths, num_classes, dtype, axis, residuals))
   if size is None:
     return Network(vgg.VGG(config.width, num_classes, dtype, axis))
   return Network(moe.MoEVGG(config.width, num_classes, size, gating, dtype, axis))
+
+
+def first_widths(config):
+  """Widths of the hidden layers of `config` (config.Model), one by one."""
+  return (config.width,) * (2 if config.name == "mlp" else wide.NUM_CONVS)
 
 
 def count_params(params):
@@ -99,4 +111,4 @@ def count_params(params):
 def loops_are_slow(network):
   """Whether XLA would run this network slowly inside a loop: convolutions on a CPU."""
   inner = network.network if isinstance(network, Mixture) else network
-  return isinstance(inner.module, (vgg.VGG, moe.MoEVGG, wide.WideVGG)) and jax.default_backend() == "cpu"
+  return inner.module.convolutional and jax.default_backend() == "cpu"

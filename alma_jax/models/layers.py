@@ -37,6 +37,38 @@ class Dense(nn.Module):
     return jax.lax.dot_general(x_BD.astype(self.dtype), kernel, (((1,), (1,)), ((), ()))) + bias[None]
 
 
+class Head(Dense):
+  """The output layer, of a flattened [B, ...]: logits [B, K] float32. Sows its inputs, "features"."""
+
+  @nn.compact
+  def __call__(self, x_B):
+    x_BD = x_B.reshape(x_B.shape[0], -1)
+    self.sow("features", "penultimate", x_BD.astype(jnp.float32))
+    return super().__call__(x_BD).astype(jnp.float32)
+
+
+class Residual(nn.Module):
+  """x + out . relu(into(x)), of x [B, D] or [B, H, W, C], where `into` is linear or a 3x3 convolution and batch norm.
+
+  Attributes:
+    num: units or channels between.
+    axis: see BatchNorm.
+  """
+  num: int
+  dtype: jnp.dtype
+  axis: str | None
+
+  @nn.compact
+  def __call__(self, x, mask_B, train):
+    if x.ndim == 2:
+      y = Dense(self.num, self.dtype, name="into")(x)
+    else:
+      y, shift = Conv3x3(self.num, self.dtype, use_bias=False, name="into")(x)
+      y = BatchNorm(self.axis, name="norm")(y, shift, mask_B, train)
+    out = self.param("out", kernel_init, (self.num, x.shape[-1])).astype(self.dtype)
+    return x + nn.relu(y) @ out
+
+
 class Conv3x3(nn.Module):
   """3x3 convolution [B, H, W, C] -> [B, H, W, features], and its bias [features] or 0 to be added."""
   features: int

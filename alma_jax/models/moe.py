@@ -159,11 +159,8 @@ class _DenseExpert(nn.Module):
     return nn.relu(layers.Dense(self.width, self.dtype, name="dense")(x_BD))
 
 
-class MoEMLP(nn.Module):
-  """The MLP whose two hidden layers are mixtures.
-
-  E(Dh+h)+2(E-1)(D+1)+E(h²+h)+2(E-1)(h+1)+Kh+K parameters of E live experts.
-  """
+class _Mixed(nn.Module):
+  """A network whose layers `mixtures` are mixtures with room for `size` experts."""
   width: int
   num_classes: int
   size: int
@@ -171,6 +168,14 @@ class MoEMLP(nn.Module):
   dtype: jnp.dtype = jnp.float32
   axis: str | None = None
 
+
+class MoEMLP(_Mixed):
+  """The MLP whose two hidden layers are mixtures.
+
+  E(Dh+h)+2(E-1)(D+1)+E(h²+h)+2(E-1)(h+1)+Kh+K parameters of E live experts.
+  """
+
+  convolutional = False
   mixtures = ("hidden0", "hidden1")
 
   @nn.compact
@@ -180,7 +185,7 @@ class MoEMLP(nn.Module):
     for name in self.mixtures:
       expert = _DenseExpert(self.width, self.dtype, parent=None)
       x_BD = MixtureLayer(expert, self.size, False, self.gating, self.axis, name=name)(x_BD, mask_B, train)
-    return layers.Dense(self.num_classes, self.dtype, name="output")(x_BD).astype(jnp.float32)
+    return layers.Head(self.num_classes, self.dtype, name="output")(x_BD)
 
 
 class _Block(nn.Module):
@@ -195,18 +200,13 @@ class _Block(nn.Module):
     return vgg.block(x_BHWC, mask_B, train, self.width, self.num_convs, self.dtype, self.axis, "layer")
 
 
-class MoEVGG(nn.Module):
+class MoEVGG(_Mixed):
   """VGG19 whose blocks 2 to 5 are mixtures of whole blocks.
 
   9c²+33c+E(126c²+42c)+8(E-1)(16c+1)+Kc+K parameters on 32x32x3 images.
   """
-  width: int
-  num_classes: int
-  size: int
-  gating: str
-  dtype: jnp.dtype = jnp.float32
-  axis: str | None = None
 
+  convolutional = True
   mixtures = ("block1", "block2", "block3", "block4")
 
   @nn.compact
@@ -217,8 +217,7 @@ class MoEVGG(nn.Module):
     for name, num_convs in zip(self.mixtures, vgg.BLOCKS[1:]):
       expert = _Block(self.width, num_convs, self.dtype, self.axis, parent=None)
       x = MixtureLayer(expert, self.size, True, self.gating, self.axis, name=name)(x, mask_B, train)
-    x_BD = x.reshape(x.shape[0], -1)
-    return layers.Dense(self.num_classes, self.dtype, name="output")(x_BD).astype(jnp.float32)
+    return layers.Head(self.num_classes, self.dtype, name="output")(x)
 
 
 def route(network, variables, x):

@@ -21,14 +21,15 @@ class VGG(nn.Module):
   dtype: jnp.dtype = jnp.float32
   axis: str | None = None
 
+  convolutional = True
+
   @nn.compact
   def __call__(self, x_BHWC, mask_B, train):
     """[B, H, W, C] float, H and W at least 32 -> logits_BK float32."""
     x = x_BHWC.astype(self.dtype)
     for i, num_convs in enumerate(BLOCKS):
       x = block(x, mask_B, train, self.width, num_convs, self.dtype, self.axis, f"block{i}")
-    x_BD = x.reshape(x.shape[0], -1)
-    return layers.Dense(self.num_classes, self.dtype, name="output")(x_BD).astype(jnp.float32)
+    return layers.Head(self.num_classes, self.dtype, name="output")(x)
 
 
 def block(x_BHWC, mask_B, train, width, num_convs, dtype, axis, name):
