@@ -94,7 +94,7 @@ _AT_LEAST = {
     "seed": 0, "devices": 0, "stream.num_megabatches": 1, "stream.waiting_time": 1,
     "learner.num_members": 1, "learner.members_per_stage": 1, "learner.grow_every": 1,
     "learner.growth_rate": 0.0, "learner.num_candidates": 0, "learner.score_points": 1,
-    "learner.score_batches": 1,
+    "learner.score_batches": 1, "learner.min_shard": 1, "learner.add_beyond": 0.0, "learner.split_every": 0,
     "model.width": 1, "model.num_experts": 1,
     "train.epochs": 1, "train.batch_size": 1, "train.learning_rate": 0.0,
     "train.momentum": 0.0, "train.weight_decay": 0.0, "train.patience": 0,

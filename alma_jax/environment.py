@@ -41,17 +41,18 @@ def prepare(config, data=None):
     dataset = datasets.from_arrays("data", dict(zip(datasets.ARRAYS, data)))
   stream = streams.make(len(dataset.x_train), config.stream, config.seed)
   mean, std = dataset.normalization or streams.first_normalization(dataset.x_train, stream)
-  learner = make_learner(config, dataset.num_classes, dataset.x_train.shape[1:], int(stream.sizes[:, 1].max()))
+  learner = make_learner(config, dataset.num_classes, dataset.x_train.shape[1:], stream.sizes)
   return Setting(config, dataset, stream, mean, std, learner)
 
 
-def make_learner(config, num_classes, example_shape, max_val):
-  """The config's learner for such examples; `max_val` sizes its validation."""
+def make_learner(config, num_classes, example_shape, sizes=None):
+  """The config's learner for such examples and a Stream's sizes; None: it will not be trained."""
   if config.train.augment and len(example_shape) != 3:
     raise BadInput("train.augment=True flips and crops images, but this data set's examples have shape "
                    f"{tuple(map(int, example_shape))}.")
   task = classification.Classification(num_classes, config.train.augment)
-  return learners.make(base.Context(config, task, tuple(example_shape), max_val))
+  max_val, num_train = (1, None) if sizes is None else (int(sizes[:, 1].max()), int(sizes[0, 0]))
+  return learners.make(base.Context(config, task, tuple(example_shape), max_val, num_train))
 
 
 def make_pool(x, y, mean, std, mesh):

@@ -109,22 +109,25 @@ class _Runner:
 
   def _run_stage(self):
     stage, began, learner = self._stage, time.monotonic(), self._learner
-    lines, train_lines = list(self._lines), self._num_train_lines
     data, last_t = self._stages[stage], self._setting.stream.last_t(stage)
     while len(self._lines) < last_t - 1:
       self._write(metrics.waiting(len(self._lines) + 1, self._lines[-1] if self._lines else None,
                                   self._untrained_error(), learner.cost(self._state).num_params))
-    # A stage that was interrupted grows again: growth is a pure function.
-    grown, growth = learner.grow(self._state, data)
-    fitting = self._resume_fit(grown, data) or learner.begin(grown, data)
-    try:
-      fitting = self._train(fitting, data, began)
-    except Diverged:
-      if self._saved_in != stage:  # what the stages before have learnt is not lost
-        self._lines, self._num_train_lines, self._epoch = lines, train_lines, 0
-        self._save()
-      raise
-    self._state, report = learner.finish(grown, fitting)
+    complete = False
+    while not complete:
+      # A stage that was interrupted grows again: growth is a pure function.
+      grown, growth = learner.grow(self._state, data)
+      fitting = self._resume_fit(grown, data) or learner.begin(grown, data)
+      train_lines, epoch = self._num_train_lines, self._epoch
+      try:
+        fitting = self._train(fitting, data, began)
+      except Diverged:
+        if self._saved_in != stage:  # what has been learnt before is not lost
+          self._num_train_lines, self._epoch = train_lines, epoch
+          self._save()
+        raise
+      self._state, report = learner.finish(grown, fitting)
+      complete = learner.complete(self._state)
     error, loss = self._examiner.examine(self._state)
     cost = learner.cost(self._state)
     self._stage = stage + 1
@@ -164,18 +167,17 @@ class _Runner:
   def _record(self, fitting, records, began):
     """Writes the epochs of a dispatch; returns whether patience ended the stage."""
     epochs, done = self._learner.read(fitting, records)
-    for values in epochs:
+    for joint, members in epochs:
       self._epoch += 1
-      for key, value in values.items():
+      for key, value in members.items():
         if not np.isfinite(value).all():
           raise Diverged(f"{key} is no longer finite in stage {fitting.data.stage}, epoch {self._epoch}; lower "
                          f"train.learning_rate={self._config.train.learning_rate}. All before is saved in "
                          f"{self._folder.path}.")
       entry = dict(stage=fitting.data.stage, epoch=self._epoch)
-      entry |= {key: float(np.mean(value, dtype=np.float64)) for key, value in values.items()}
-      entry |= dict(lr=self._config.train.learning_rate, seconds=time.monotonic() - began)
-      if len(values["val_error"]) > 1:
-        entry["members"] = {key: [float(v) for v in value] for key, value in values.items()}
+      entry |= dict(joint, lr=self._config.train.learning_rate, seconds=time.monotonic() - began)
+      if len(members["val_error"]) > 1:
+        entry["members"] = {key: [float(v) for v in value] for key, value in members.items()}
       self._folder.append(TRAIN, entry)
       self._num_train_lines += 1
       self._val_error = entry["val_error"]
@@ -208,6 +210,8 @@ class _Runner:
   def _save(self, fitting=None, permanent=False):
     """Saves the run as it stands; raises Stopped if it should stop."""
     trees = dict(live=self._state.live)
+    if self._state.opt is not None:
+      trees["opt"] = self._state.opt
     if fitting is not None:
       trees["fit"] = self._learner.save_fit(fitting)
     if self._examiner.cached is not None:

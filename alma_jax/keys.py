@@ -11,8 +11,8 @@ import numpy as np
 INIT, AUGMENT = 0, 1  # purposes on the devices
 # Purposes on the host: the order of the stream, what replay forgets, the order
 # of an epoch, bagging's bootstrap, gMoE's random experts and new gates,
-# Firefly's search and its statistics.
-STREAM, REPLAY, EPOCH, BOOTSTRAP, SPLIT, GATES, SEARCH, REFRESH = 0, 1, 2, 4, 5, 6, 7, 8
+# Firefly's search and its statistics, k-means.
+STREAM, REPLAY, EPOCH, BOOTSTRAP, SPLIT, GATES, SEARCH, REFRESH, CLUSTER = 0, 1, 2, 4, 5, 6, 7, 8, 9
 
 
 def rng(seed, purpose, *numbers):

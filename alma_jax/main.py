@@ -4,6 +4,7 @@ Without --config it runs the digits ensemble. The same command again goes on
 with the run, or says that it is complete. Exit codes: 0 done, 2 bad input (one
 sentence), 143 stopped by SIGTERM after saving, 1 anything else.
 """
+import os
 import pathlib
 import signal
 import sys
@@ -90,7 +91,8 @@ def _run(config):
     stopping.append(number)
     signal.signal(number, signal.SIG_DFL)  # a second one is not to be argued with
     if not polled:  # data are being loaded, or the first program compiled: there is nothing to save
-      sys.exit(_stopped_code(stopping))
+      # SystemExit would be lost where Python ignores what is raised: in finalizers, in callbacks of the collector.
+      os._exit(_stopped_code(stopping))
 
   def should_stop():
     polled[:] = [True]

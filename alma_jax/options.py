@@ -103,6 +103,7 @@ class GMoE(MoE):
   name: str = "gmoe"
   grow_every: int = 1
   split_by: str = "loss"
+  keep_optimizer: bool = False
 
   choices: ClassVar = {**MoE.choices, "split_by": ("loss", "usage", "random")}
   num_experts = 1
@@ -114,9 +115,23 @@ class FF(Options):
   grow_every: int = 1
   growth_rate: float = 0.25
   num_candidates: int = 0
+  grow_depth: bool = False
   score_points: int = 2
   score_batches: int = 8
   init_from_scratch: bool = False
 
 
-LEARNERS = {cls.name: cls for cls in (SM, Ens, UMix, GEns, Bagging, Boosting, MoE, GMoE, FF)}
+@dataclasses.dataclass(frozen=True)
+class HMoE(Options):
+  name: str = "hmoe"
+  init: str = "copy"
+  min_shard: int = 10
+  add_beyond: float = 0.0
+  split_every: int = 0
+  init_from_scratch: bool = False
+
+  choices: ClassVar = {"init": ("copy", "scratch")}
+  num_experts = 4
+
+
+LEARNERS = {cls.name: cls for cls in (SM, Ens, UMix, GEns, Bagging, Boosting, MoE, GMoE, FF, HMoE)}

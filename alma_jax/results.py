@@ -82,7 +82,7 @@ class Run:
                      "checkpoint.keep and checkpoint.keep_every say which are kept.")
     opened = self._checkpoints().open(saved[max(saved) if stage is None else stage])
     data = opened.meta["data"]
-    return opened, environment.make_learner(self.config, data["num_classes"], data["example_shape"], 1)
+    return opened, environment.make_learner(self.config, data["num_classes"], data["example_shape"])
 
   def _checkpoints(self):
     return checkpoint.Checkpoints(self.path / "checkpoints", self.config.checkpoint.keep)
@@ -105,8 +105,10 @@ def load_run(workdir):
 
 def restore_state(learner, opened):
   """The LearnerState of an opened checkpoint."""
-  live, frozen = learner.template(opened.meta["spec"])
-  return learner.restore(opened.meta["spec"], opened.tree("live", live), opened.frozen(frozen))
+  shapes = learner.template(opened.meta["spec"])
+  opt = opened.tree("opt", shapes.opt) if opened.has("opt") else None
+  return learner.restore(shapes._replace(live=opened.tree("live", shapes.live), frozen=opened.frozen(shapes.frozen),
+                                         opt=opt))
 
 
 def _lines(path):

@@ -19,7 +19,7 @@ BAD = [
     ("learner.combine", "mean", "probabilities, logits, vote"),
     ("model.name", "resnet", "mlp, vgg"),
     ("model.width", 0, "at least 1"),
-    ("model.num_experts", 2, "for the learners moe, gmoe, not ens"),
+    ("model.num_experts", 2, "for the learners moe, gmoe, hmoe, not ens"),
     ("train.epochs", 0, "train.epochs=0 should be at least 1"),
     ("train.batch_size", 0, "at least 1"),
     ("train.optimizer", "lion", "adadelta, sgd, adam"),

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import blobs, small_config
-from runs import slow
+from runs import FOUNDATION, slow
 
 import alma_jax
 from alma_jax import checkpoint, environment, experiment, sharding
@@ -139,6 +139,19 @@ def test_a_step_and_an_evaluation_agree_on_all_device_counts(model, shape, membe
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5 * max(1, np.abs(a).max())), expected, found)
 
 
+@pytest.mark.parametrize("gating", ["soft", "hard"])
+def test_a_mixture_trains_alike_on_all_device_counts(gating):
+  ends = []
+  for devices in (1, 4):
+    config = small_config("moe", devices=devices, learner__gating=gating, model__num_experts=3, train__batch_size=24,
+                          train__optimizer="sgd", train__learning_rate=1.0)
+    setting = environment.prepare(configs.parse(config), (*blobs(48), *blobs(30, seed=1)))
+    learner, data = setting.learner, environment.Stages(setting)[0]
+    fitting, _ = learner.advance(learner.begin(learner.init(), data), 1)
+    ends.append(jax.device_get(fitting.carry.members.now))
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5 * max(1, np.abs(a).max())), *ends)
+
+
 def test_a_padded_step_is_the_step_without_padding():
   padded, whole = (one_step("vgg", 1, 1, (32, 32, 3), batch_size)[0] for batch_size in (24, 21))
   (now, _), (expected, _) = padded, whole
@@ -154,8 +167,9 @@ def test_members_lie_on_their_devices():
   assert len({shard.device for shard in kernel.addressable_shards}) == 4
 
 
-@pytest.mark.parametrize("devices", [1, 2, 4, 8])
-@pytest.mark.parametrize("learner", ["sm", "ens", "umix", "gens"])
+@pytest.mark.parametrize(("learner", "devices"), [
+    *[(learner, devices) for learner in FOUNDATION for devices in (1, 2, 4, 8)],
+    ("bagging", 4), ("boosting", 2), ("moe", 4), ("gmoe", 8), ("hmoe", 4), ("ff", 2)])
 def test_a_run_works_on_any_number_of_devices(tmp_path, arrays, learner, devices):
   run = alma_jax.run(small_config(learner, devices=devices, train__epochs=12, model__width=16), tmp_path, data=arrays)
   assert len(run.metrics["t"]) == 4

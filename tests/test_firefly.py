@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import blobs, small_config
+from runs import slow
 
 from alma_jax import config as configs
 from alma_jax import cost, environment, models, sharding
@@ -15,15 +16,17 @@ from alma_jax.tasks import classification
 NUM = 3  # candidates of a layer
 
 
-def network(model, widths):
-  module = mlp.MLP(widths, 10) if model == "mlp" else wide.WideVGG(widths, 10)
+def network(model, widths, residuals=()):
+  kind = mlp.MLP if model == "mlp" else wide.WideVGG
+  module = kind(widths, 10, residuals=residuals)
   return models.Network(module), (8, 8, 1) if model == "mlp" else (32, 32, 3)
 
 
-def trained(model):
+def trained(model, depth=False):
   """A network with widths of its own, statistics that are not 0 and 1, inputs and directions."""
   widths = (5, 4) if model == "mlp" else tuple(2 + i % 3 for i in range(wide.NUM_CONVS))
-  net, shape = network(model, widths)
+  residuals = tuple(i % 3 for i in range(1, len(widths) + 1)) if depth else ()  # 0: none yet
+  net, shape = network(model, widths, residuals)
   x = jax.random.normal(jax.random.key(1), (40, *shape))
   variables = jax.jit(net.init)(jax.random.key(0), x)
   if model == "vgg":
@@ -31,16 +34,16 @@ def trained(model):
       variables = variables._replace(stats=jax.jit(net.apply, static_argnums=3)(variables, x, None, True)[1])
   variables = jax.device_get(variables)
   chain = widen.take_apart(net.module, variables)
-  return net, variables, chain, widen.draw(np.random.default_rng(0), chain, NUM), x
+  return net, variables, chain, widen.draw(np.random.default_rng(0), chain, NUM, depth), x
 
 
-def masks(chain, rng):
+def masks(directions, rng):
   """Random picks, and the same as strengths."""
   picks, steps = [], []
-  for layer in chain[:-1]:
-    chosen = [rng.random(size) < 0.5 for size in (layer.kernel.shape[-1], NUM)]
-    picks.append(tuple(map(np.flatnonzero, chosen)))
-    steps.append(widen.Strengths(*(jnp.float32(c) for c in chosen)))
+  for way in directions[:-1]:
+    chosen = [None if leaf is None else rng.random(leaf.shape[-1]) < 0.5 for leaf in (way.split, way.fresh, way.into)]
+    picks.append(tuple(() if c is None else np.flatnonzero(c) for c in chosen))
+    steps.append(widen.Strengths(*(None if c is None else jnp.float32(c) for c in chosen)))
   return picks, steps
 
 
@@ -56,36 +59,39 @@ def test_counts():
   assert models.count_params(cost.abstract_variables(net, (1, 28, 28, 1)).params) == 26506
 
 
-@pytest.mark.parametrize("model", ["mlp", "vgg"])
-def test_at_strength_zero_the_network_is_as_it_was(model):
-  net, variables, chain, directions, x = trained(model)
-  logits = jax.jit(lambda: widen.forward(net.module, chain, directions, widen.strengths(chain, NUM, 0.0), x))()
+@pytest.mark.parametrize(("model", "depth"), [("mlp", False), ("mlp", True), ("vgg", True)])
+def test_at_strength_zero_the_network_is_as_it_was(model, depth):
+  net, variables, chain, directions, x = trained(model, depth)
+  logits = jax.jit(lambda: widen.forward(net.module, chain, directions, widen.strengths(directions, 0.0), x))()
   expected = net.apply(variables, x, None, False)[0]
   np.testing.assert_allclose(logits, expected, atol=1e-5 * max(1, np.abs(expected).max()))
-  again, widths = widen.put_together(widen.operate(chain, directions, [((), ())] * len(chain[:-1])))
+  again, widths, residuals = widen.put_together(widen.operate(chain, directions, [((), (), ())] * len(chain[:-1])))
   assert widths == net.module.widths
+  assert residuals == net.module.residuals or not any(residuals)
   jax.tree.map(np.testing.assert_array_equal, again, variables)
 
 
-@pytest.mark.parametrize("model", ["mlp", "vgg"])
-def test_surgery_makes_the_masked_perturbed_network(model):
-  net, _, chain, directions, x = trained(model)
+@pytest.mark.parametrize(("model", "depth"), [("mlp", False), ("mlp", True), ("vgg", False), ("vgg", True)])
+def test_surgery_makes_the_masked_perturbed_network(model, depth):
+  net, _, chain, directions, x = trained(model, depth)
   directions = jax.tree.map(lambda leaf: 4 * leaf, directions)  # so that there is something to get right
   copy = jax.tree.map(np.copy, (chain, directions))
   for seed in range(2):
-    picks, steps = masks(chain, np.random.default_rng(seed))
+    picks, steps = masks(directions, np.random.default_rng(seed))
     kept = [step.new for step in steps]
     expected = jax.jit(lambda steps, kept: widen.forward(net.module, chain, directions, steps, x, kept))(steps, kept)
-    variables, widths = widen.put_together(widen.operate(chain, directions, picks))
-    assert widths == tuple(old + len(s) + len(n) for old, (s, n) in zip(net.module.widths, picks))
-    wider, shape = network(model, widths)
+    variables, widths, residuals = widen.put_together(widen.operate(chain, directions, picks))
+    assert widths == tuple(old + len(s) + len(n) for old, (s, n, _) in zip(net.module.widths, picks))
+    had = net.module.residuals or (0,) * len(widths)
+    assert residuals == tuple(old + len(d) for old, (_, _, d) in zip(had, picks))
+    wider, shape = network(model, widths, residuals)
     shapes = cost.abstract_variables(wider, (1, *shape))
     jax.tree.map(lambda leaf, wanted: np.testing.assert_equal((leaf.shape, leaf.dtype), (wanted.shape, wanted.dtype)),
                  variables, shapes)
     found = jax.jit(wider.apply, static_argnums=3)(variables, x, None, False)[0]
     assert found.shape == (40, 10)
     np.testing.assert_allclose(found, expected, atol=1e-4 * max(1, np.abs(expected).max()))
-    unmoved = jax.jit(lambda: widen.forward(net.module, chain, directions, widen.strengths(chain, NUM, 0.0), x))()
+    unmoved = jax.jit(lambda: widen.forward(net.module, chain, directions, widen.strengths(directions, 0.0), x))()
     assert np.abs(expected - unmoved).max() > 1e-2
     np.testing.assert_array_equal(variables.params["output"]["bias"], chain[-1].bias)
   jax.tree.map(np.testing.assert_array_equal, copy, (chain, directions))
@@ -94,12 +100,12 @@ def test_surgery_makes_the_masked_perturbed_network(model):
 @pytest.mark.parametrize("model", ["mlp", pytest.param("vgg", marks=pytest.mark.slow)])
 def test_no_directions_no_change(model):
   """Splits in equal halves, and new neurons that lead nowhere."""
-  net, variables, chain, directions, x = trained(model)
-  still = [way._replace(split=None if way.split is None else 0 * way.split,
-                        below=None if way.below is None else 0 * way.below) for way in directions]
-  picks, _ = masks(chain, np.random.default_rng(0))
-  larger, widths = widen.put_together(widen.operate(chain, still, picks))
-  found = network(model, widths)[0].apply(larger, x, None, False)[0]
+  net, variables, chain, directions, x = trained(model, depth=True)
+  still = [way._replace(**{name: None if leaf is None else 0 * leaf for name, leaf in way._asdict().items()
+                           if name in ("split", "below", "out")}) for way in directions]
+  picks, _ = masks(directions, np.random.default_rng(0))
+  larger, widths, residuals = widen.put_together(widen.operate(chain, still, picks))
+  found = network(model, widths, residuals)[0].apply(larger, x, None, False)[0]
   expected = net.apply(variables, x, None, False)[0]
   np.testing.assert_allclose(found, expected, atol=1e-5 * max(1, np.abs(expected).max()))
 
@@ -107,21 +113,22 @@ def test_no_directions_no_change(model):
 def scores(net, chain, directions, x, points):
   task = classification.Classification(10, False)
   pool = classification.Pool(x, jnp.arange(len(x), dtype=jnp.int32) % 10, jnp.zeros(1), jnp.ones(1))
-  total = widen.strengths(chain, NUM, 0.0)
+  total = widen.strengths(directions, 0.0)
   for z in range(points):
     total = widen.add_slopes(net.module, task, chain, directions, total, pool, jnp.arange(len(x)),
                              jnp.ones(len(x), bool), np.float32((2 * z + 1) / (2 * points)))
 
   def loss(strength):
-    logits = widen.forward(net.module, chain, directions, widen.strengths(chain, NUM, strength), x)
+    logits = widen.forward(net.module, chain, directions, widen.strengths(directions, strength), x)
     return task.sums(logits, classification.Batch(None, pool.y), jnp.ones(len(x), bool)).loss
 
   total = jax.tree.map(lambda leaf: leaf / points, total)
   return jax.device_get(total), float(loss(1.0) - loss(0.0))
 
 
-def test_scores_are_a_path_integral():
-  net, _, chain, directions, x = trained("mlp")
+@pytest.mark.parametrize("depth", [False, True])
+def test_scores_are_a_path_integral(depth):
+  net, _, chain, directions, x = trained("mlp", depth)
   strong = jax.tree.map(lambda leaf: 3 * leaf, directions)
   errors = []
   for points in (1, 32, 1024):  # with the kinks of ReLU, the error falls as 1/n
@@ -143,16 +150,19 @@ def test_selection_is_joint_and_takes_only_what_helps():
   values = (([-1.0, 2.0], [-5.0]), ([0.0], [-3.0, -1.0]))
   total = [widen.Strengths(np.array(old), np.array(new)) for old, new in values]
   pick = lambda number: [tuple(map(list, p)) for p in widen.select(total, number)]
-  assert pick(2) == [([], [0]), ([], [0])]
-  assert pick(3) == [([0], [0]), ([], [0])]  # exactly three; of equal ones the first
-  assert pick(6) == [([0], [0]), ([], [0, 1])]  # 0 and 2 promise nothing
+  assert pick(2) == [([], [0], []), ([], [0], [])]
+  assert pick(3) == [([0], [0], []), ([], [0], [])]  # exactly three; of equal ones the first
+  assert pick(6) == [([0], [0], []), ([], [0, 1], [])]  # 0 and 2 promise nothing
+  total = [widen.Strengths(s.old, s.new, np.array([-2.0, -9.0])) for s in total]
+  assert pick(4) == [([], [0], [1]), ([], [0], [1])]
 
 
-@pytest.mark.parametrize(("model", "shape"), [
-    ("mlp", (6, 6)), pytest.param("vgg", (32, 32, 3), marks=pytest.mark.slow)])
-def test_growth_of_a_learner(model, shape):
-  config = small_config("ff", model__name=model, model__width=8 if model == "mlp" else 2, learner__growth_rate=0.25,
-                        train__batch_size=16, stream__waiting_time=1)
+@pytest.mark.parametrize(("model", "depth", "shape"), [
+    ("mlp", False, (6, 6)), ("mlp", True, (6, 6)), slow("vgg", False, (32, 32, 3)), slow("vgg", True, (32, 32, 3))])
+def test_growth_of_a_learner(model, depth, shape):
+  rate = 1.0 if depth else 0.25  # residual layers help least at first
+  config = small_config("ff", model__name=model, model__width=8 if model == "mlp" else 2, learner__growth_rate=rate,
+                        train__batch_size=16, stream__waiting_time=1, learner__grow_depth=depth)
   arrays = (*blobs(120, shape), *blobs(30, shape, seed=1))
   setting = environment.prepare(configs.parse(config), arrays)
   learner, stages = setting.learner, environment.Stages(setting)
@@ -161,19 +171,21 @@ def test_growth_of_a_learner(model, shape):
   for stage in (1, 2):
     data = stages[stage]
     before, old = learner.cost(state).num_params, list(state.spec["widths"])
+    neurons = lambda state: sum(state.spec["widths"]) + sum(state.spec["residuals"])
     grown, report = learner.grow(state, data)
-    assert sum(grown.spec["widths"]) == sum(old) + round(0.25 * sum(start))
+    assert neurons(grown) == neurons(state) + round(rate * sum(start))
     assert learner.cost(grown).num_params > before
     assert report.flops > 2 * report.macs > 0
     assert old == state.spec["widths"]
     fitting, records = learner.advance(learner.begin(grown, data), 2)
     learner.read(fitting, records)
     state, _ = learner.finish(grown, fitting)
-  *history, last = learner.describe(state.spec).splitlines()
-  assert last == "widths " + " ".join(map(str, state.spec["widths"]))
-  number = round(0.25 * sum(start))
-  assert [stage for stage, splits, news in state.spec["grown"] if splits + news == number] == [1, 2]
-  assert len(history) == 2
+  assert any(state.spec["residuals"]) == depth
+  lines = learner.describe(state.spec).splitlines()
+  assert lines[2] == "widths " + " ".join(map(str, state.spec["widths"]))
+  assert len(lines) == 3 + depth
+  number = round(rate * sum(start))
+  assert [stage for stage, *added in state.spec["grown"] if sum(added) == number] == [1, 2]
   sharding.fetch(state.live)
 
 

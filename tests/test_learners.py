@@ -119,7 +119,7 @@ def test_selection_follows_the_validation_errors(delta, patience):
   state, report, epochs = train_stage(setting, setting.learner.init(), 0)
   full = setting_of(data=(x, noisy, *blobs(60, seed=1)), train__epochs=30, train__learning_rate=0.3,
                     train__patience=0, train__patience_delta=delta)
-  errors = [float(e["val_error"][0]) for e in train_stage(full, full.learner.init(), 0)[2]]
+  errors = [float(e.members["val_error"][0]) for e in train_stage(full, full.learner.init(), 0)[2]]
   assert len(set(errors)) > 3  # there is something to select
   chosen, run = selected_by_hand(errors, delta, patience)
   assert (report.epochs, len(epochs)) == (run, run)
@@ -137,8 +137,8 @@ def test_members_are_selected_one_by_one():
   noisy = np.where(np.random.default_rng(0).random(240) < 0.4, (y + 1) % 3, y)
   setting = setting_of("ens", data=(x, noisy, *blobs(60, seed=1)), train__epochs=20, learner__num_members=4)
   _, report, epochs = train_stage(setting, setting.learner.init(), 0)
-  best = np.min([e["val_error"] for e in epochs], axis=0)
-  first = [int(np.argmin([e["val_error"][m] for e in epochs])) for m in range(4)]
+  best = np.min([e.members["val_error"] for e in epochs], axis=0)
+  first = [int(np.argmin([e.members["val_error"][m] for e in epochs])) for m in range(4)]
   assert len(set(first)) > 1  # they differ in which epoch is best
   assert report.val_error == pytest.approx(best.mean(), abs=1e-6)
 

@@ -6,10 +6,11 @@ import pytest
 from conftest import blobs, small_config
 from sklearn.datasets import load_digits
 
+import alma_jax
 from alma_jax import config as configs
 from alma_jax import cost, environment, models, sharding
 from alma_jax.growth import split
-from alma_jax.learners import base, gmoe
+from alma_jax.learners import base, gmoe, program
 from alma_jax.models import moe
 from alma_jax.tasks import classification
 from alma_jax.types import Variables
@@ -281,6 +282,46 @@ def test_growth_follows_its_schedule(every, experts, counts):
     for scores in state.spec["scores"].values():
       assert sum(scores["usage"]) == pytest.approx(len(stages[stage].val), rel=1e-5)
   assert found == counts
+
+
+def test_growing_compiles_once_for_each_capacity(tmp_path):
+  config = small_config("gmoe", stream__num_megabatches=9, stream__waiting_time=1, train__epochs=1)
+  jax.clear_caches()
+  run = alma_jax.run(config, tmp_path, data=(*blobs(300), *blobs(30)))
+  assert run.metrics["num_params"][-1] > run.metrics["num_params"][0]
+  assert program.advance._cache_size() == 5  # 1, 2, 4, 8 and 16 experts
+
+
+@pytest.mark.parametrize("optimizer", ["adadelta", "adam", "sgd"])
+def test_both_children_have_the_parents_moments(optimizer):
+  momentum = {"train__momentum": 0.9} if optimizer == "sgd" else {}
+  config = small_config("gmoe", learner__keep_optimizer=True, model__num_experts=2, train__epochs=2,
+                        train__optimizer=optimizer, stream__waiting_time=1, **momentum)
+  setting = environment.prepare(configs.parse(config), (*blobs(100), *blobs(20, seed=1)))
+  learner, stages = setting.learner, environment.Stages(setting)
+  fitting, _ = learner.advance(learner.begin(learner.init(), stages[0]), 100)
+  trained, _ = learner.finish(learner.init(), fitting)
+  grown, _ = learner.grow(trained, stages[1])
+  shapes = learner.template(grown.spec).opt
+  jax.tree.map(lambda leaf, shape: np.testing.assert_equal((leaf.shape, leaf.dtype), (shape.shape, shape.dtype)),
+               grown.opt, shapes)
+  like = lambda state: [node for node in jax.tree.leaves(
+      state.opt, is_leaf=lambda node: isinstance(node, dict) and "output" in node) if isinstance(node, dict)]
+  pairs = list(zip(*map(jax.device_get, (like(trained), like(grown)))))
+  assert len(pairs) == (1 if optimizer == "sgd" else 2)
+  for old, new in pairs:
+    np.testing.assert_array_equal(new["output"]["kernel"], old["output"]["kernel"])
+    for layer in LAYERS["mlp"]:
+      parent = grown.spec["splits"][layer][-1]
+      before, after = (tree[layer]["experts"]["dense"]["kernel"][0] for tree in (old, new))
+      assert np.abs(before[parent]).max() > 0
+      np.testing.assert_array_equal(after[:2], before)
+      np.testing.assert_array_equal(after[2], before[parent])
+      np.testing.assert_array_equal(new[layer]["gate_kernel"][0, 0], old[layer]["gate_kernel"][0, 0])
+      assert np.abs(new[layer]["gate_kernel"][0, 0]).max() > 0
+      np.testing.assert_array_equal(new[layer]["gate_kernel"][0, 1], 0)
+  begun = learner.begin(grown, stages[1])
+  jax.tree.map(np.testing.assert_array_equal, jax.device_get(begun.carry.members.opt), jax.device_get(grown.opt))
 
 
 @pytest.mark.parametrize("split_by", ["loss", "usage", "random"])

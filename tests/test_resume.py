@@ -22,11 +22,13 @@ def test_equal_seeds_equal_runs(tmp_path, arrays):
 
 @pytest.mark.parametrize(("learner", "replay"), [
     *[(learner, replay) for learner in FOUNDATION for replay in (0.0, 0.5)],
-    ("boosting", 0.5), ("gmoe", 0.5), ("ff", 0.5), slow("bagging", 0.5), slow("moe", 0.5)])
+    ("boosting", 0.5), ("gmoe", 0.5), ("ff", 0.5), ("hmoe", 0.5), slow("bagging", 0.5), slow("moe", 0.5)])
 def test_stopped_at_any_dispatch_a_run_ends_the_same(tmp_path, arrays, monkeypatch, learner, replay):
   one_step_a_dispatch(monkeypatch)
+  options = {"gmoe": {"learner__gating": "hard", "learner__keep_optimizer": True},
+             "hmoe": {"learner__split_every": 1, "learner__min_shard": 3, "model__num_experts": 2}}
   config = small_config(learner, train__epochs=3, train__patience=2, checkpoint__seconds=1e9, stream__replay=replay,
-                        train__batch_size=16)
+                        train__batch_size=16, **options.get(learner, {}))
   alma_jax.run(config, tmp_path / "whole", data=arrays)
   for dispatches in (0, 1, 6, 13):
     assert interrupted(config, tmp_path / "cut", dispatches, data=arrays)
@@ -194,7 +196,7 @@ import os, signal, sys
 sys.path.insert(0, "tests")
 import alma_jax
 from alma_jax import config, learners
-from alma_jax.growth import split, widen
+from alma_jax.growth import cluster, split, widen
 from conftest import blobs, small_config
 
 learner, when, folder = sys.argv[1:]
@@ -209,7 +211,7 @@ def killing(context):
     if when == "before":
       kill()
     if when == "inside":
-      split.grow = widen.operate = kill
+      split.grow = widen.operate = cluster.update = kill
     made.grow(state, data)
     kill()
   return made._replace(grow=grow)
@@ -219,7 +221,7 @@ alma_jax.run(small_config(learner, checkpoint__seconds=0.0), folder, data=(*blob
 """
 
 
-@pytest.mark.parametrize("learner", ["gmoe", slow("ff")])
+@pytest.mark.parametrize("learner", ["gmoe", slow("ff"), slow("hmoe")])
 def test_killed_around_a_growth(tmp_path, learner):
   config, data = small_config(learner, checkpoint__seconds=0.0), (*blobs(120), *blobs(40, seed=1))
   alma_jax.run(config, tmp_path / "whole", data=data)

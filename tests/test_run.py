@@ -19,7 +19,7 @@ TOY = ["--config.stream.num_megabatches=3", "--config.stream.waiting_time=2", "-
 
 @pytest.mark.parametrize(("name", "learner"), [
     *[(name, learner) for name in ("digits", "mnist", "cifar", "npz") for learner in FOUNDATION],
-    *[("digits", learner) for learner in OTHERS], slow("cifar", "gmoe"), slow("cifar", "ff")])
+    *[("digits", learner) for learner in OTHERS], slow("cifar", "gmoe"), slow("cifar", "ff"), slow("cifar", "hmoe")])
 def test_every_config_through_the_entry_point(tmp_path, tfds_dir, name, learner):
   flags = [*TOY, f"--workdir={tmp_path / 'run'}", "--config.devices=1"]
   if name == "npz":
@@ -142,6 +142,7 @@ BAD_COMMANDS = [
     ("configs/digits.py:gmoe", ["--config.learner.grow_every=0"], "at least 1"),
     ("configs/digits.py:gmoe", ["--config.learner.gating=warm"], "soft, hard"),
     ("configs/digits.py:ff", ["--config.learner.growth_rate=0.001"], "of 64 neurons adds none"),
+    ("configs/digits.py:hmoe", ["--config.model.num_experts=1000"], "exceed the 130 training examples"),
 ]
 
 

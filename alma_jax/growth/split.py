@@ -49,25 +49,55 @@ def grow(old, shapes, splits, rng):
   Returns:
     Variables on the host, new arrays; room that is not used yet is zero.
   """
-  params, stats = dict(old.params), dict(old.stats)
+  params, stats = _grow_params(old.params, shapes.params, splits, rng.uniform), dict(old.stats)
   for layer, leaves in splits.items():
-    num, leaf = len(leaves), leaves[-1]
-
-    def split(shape, array, num=num, leaf=leaf):
-      new = _with_room(shape, array, num)
-      new[:, num] = array[:, leaf]
-      return new
-
-    params[layer] = dict(experts=jax.tree.map(split, shapes.params[layer]["experts"], old.params[layer]["experts"]))
-    bound = 1 / np.sqrt(shapes.params[layer]["gate_kernel"].shape[-1])
-    for gate in ("gate_kernel", "gate_bias"):
-      shape = shapes.params[layer][gate]
-      params[layer][gate] = new = _with_room(shape, old.params[layer].get(gate), num - 1)
-      new[:, num - 1] = rng.uniform(-bound, bound, new.shape[2:])
     stats[layer] = jax.tree.map(lambda shape: np.zeros(shape.shape, shape.dtype), shapes.stats[layer])
     if "experts" in stats[layer]:
-      stats[layer]["experts"] = jax.tree.map(split, shapes.stats[layer]["experts"], old.stats[layer]["experts"])
+      stats[layer]["experts"] = _grow_experts(old.stats[layer]["experts"], shapes.stats[layer]["experts"], leaves)
   return plant(Variables(params, stats), splits)
+
+
+def grow_optimizer(old, shapes, params, splits):
+  """The state of an optimiser after `grow`: both children have the parent's moments, the gate has none.
+
+  Args:
+    old: host state [1, ...] of one of optax's shape: what has the structure of
+      the parameters belongs to them.
+    shapes: of the larger state.
+    params: those before the growth.
+    splits: as in `grow`.
+  """
+  structure = jax.tree.structure(params)
+  like_params = lambda node: jax.tree.structure(node) == structure
+  no_moments = lambda low, high, shape: np.zeros(shape)
+  one = lambda old, shapes: _grow_params(old, shapes, splits, no_moments) if like_params(old) else old
+  return jax.tree.map(one, old, shapes, is_leaf=like_params)
+
+
+def _grow_params(old, shapes, splits, draw):
+  """The parameters, or what is like them, after a split of each layer; draw(low, high, shape) makes its gate."""
+  params = dict(old)
+  for layer, leaves in splits.items():
+    num = len(leaves)
+    params[layer] = dict(experts=_grow_experts(old[layer]["experts"], shapes[layer]["experts"], leaves))
+    bound = 1 / np.sqrt(shapes[layer]["gate_kernel"].shape[-1])
+    for gate in ("gate_kernel", "gate_bias"):
+      shape = shapes[layer][gate]
+      params[layer][gate] = new = _with_room(shape, old[layer].get(gate), num - 1)
+      new[:, num - 1] = draw(-bound, bound, new.shape[2:])
+  return params
+
+
+def _grow_experts(old, shapes, leaves):
+  """Experts [1, E, ...] with a copy of expert leaves[-1] behind them."""
+  num, leaf = len(leaves), leaves[-1]
+
+  def split(shape, array):
+    new = _with_room(shape, array, num)
+    new[:, num] = array[:, leaf]
+    return new
+
+  return jax.tree.map(split, shapes, old)
 
 
 def _with_room(shape, array, num):

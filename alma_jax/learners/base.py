@@ -7,7 +7,7 @@ contributions to predictions. To add one, write a file with a factory
 
 The life of a stage: `grow` (identity for fixed architectures; may use the
 stage's data), `begin`, `advance` until its `num_rows` are run or `read` says
-that patience ended it, `finish`.
+that patience ended it, `finish`; and all of that again unless `complete`.
 """
 import dataclasses
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from alma_jax import config, models, sharding
 from alma_jax.tasks import classification
-from alma_jax.types import Variables
+from alma_jax.types import Tree, Variables
 
 
 class LearnerState(NamedTuple):
@@ -26,10 +26,12 @@ class LearnerState(NamedTuple):
     live: Variables of what can still be trained.
     frozen: tuple of Variables that never change again, oldest first; each is
       saved once.
+    opt: optimiser state that the next stage goes on with; None: a fresh one.
   """
   spec: dict
   live: Variables
   frozen: tuple[Variables, ...] = ()
+  opt: Tree = None
 
 
 class GrowthReport(NamedTuple):
@@ -54,6 +56,8 @@ class Learner(NamedTuple):
       `rows` training steps, not waited for. Consumes its fit_state.
     read: (fit_state, records) -> (epochs, done), see fit.read; waits.
     finish: (state, fit_state) -> (LearnerState, FitReport).
+    complete: (state) -> whether the stage has ended; False: it goes on with
+      another growth and training, whose reports are those of the stage.
     num_blocks: (state) -> number of additive parts of the prediction.
     num_final: (state) -> how many of them, from the first, never change again.
     contribution: (state, block, pool) -> dict of arrays [N, K] to be joined; a
@@ -61,9 +65,9 @@ class Learner(NamedTuple):
     resolve: (state, joined) -> (classes [N], probabilities [N, K]).
     cost: (state) -> types.Cost.
     describe: (spec) -> text for people: what has grown.
-    template: (spec) -> (live, frozen) shapes, to restore a state into.
+    template: (spec) -> LearnerState of shapes, to restore a state into.
     fit_template: (state) -> shapes of what `save_fit` returns.
-    restore: (spec, live, frozen) -> LearnerState from host arrays.
+    restore: (LearnerState of host arrays) -> LearnerState.
     save_fit: (fit_state) -> tree of host arrays, the same on any devices.
     restore_fit: (state, saved, cursor, data) -> FitState.
     num_rows: (fit_state) -> training steps of a whole stage.
@@ -75,6 +79,7 @@ class Learner(NamedTuple):
   advance: Callable[..., Any]
   read: Callable[..., Any]
   finish: Callable[..., Any]
+  complete: Callable[..., Any]
   num_blocks: Callable[..., Any]
   num_final: Callable[..., Any]
   contribution: Callable[..., Any]
@@ -99,11 +104,14 @@ class Context:
     task: classification.Classification.
     example_shape: shape of one input.
     max_val: validation examples of the largest stage.
+    num_train: training examples of the first stage; None: unknown, and nothing
+      is to be trained.
   """
   config: config.RunConfig
   task: classification.Classification
   example_shape: tuple[int, ...]
   max_val: int
+  num_train: int | None = None
 
   def network(self, **options):
     """The network that the config names; options are those of models.build."""

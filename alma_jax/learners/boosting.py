@@ -20,6 +20,8 @@ def make(context):
   macs = cost.forward_macs(network, (1, *context.example_shape))
 
   def grow(state, data, fresh):
+    if not data.stage:
+      return state, GrowthReport()
     live = {"last": state.live, "first": stacked.blocks(state)[0]}.get(options.init)
     grown = stacked.append(state, fresh(state.spec) if live is None else live)
     return grown, GrowthReport(macs=len(grown.frozen) * len(data.train) * macs)

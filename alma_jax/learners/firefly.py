@@ -21,7 +21,8 @@ def make(context):
   stage's training data, scored on up to `score_batches` batches of it at
   `score_points` strengths, and the best of all layers together are taken, if
   they promise a smaller loss. Each layer has `num_candidates` for new neurons
-  (the authors: 70); 0: as many as neurons at the start.
+  (the authors: 70); 0: as many as neurons at the start. With `grow_depth` there
+  are as many for a residual layer behind it, which is there once one was taken.
 
   Raises:
     BadInput: the images do not end at one pixel, or no neuron would ever be added.
@@ -35,17 +36,18 @@ def make(context):
     raise BadInput(f"learner.growth_rate={options.growth_rate} of {sum(start)} neurons adds none, in the whole stream.")
 
   def network_of(spec):
-    return context.network(widths=tuple(spec["widths"]))
+    return context.network(widths=tuple(spec["widths"]), residuals=tuple(spec["residuals"]))
 
   def grow(state, data, fresh):
     del fresh
-    if data.stage % options.grow_every:
+    if not data.stage or data.stage % options.grow_every:
       return state, GrowthReport()
     chain, directions, picks = search(network_of(state.spec), context.task, state.live, data, c.train.batch_size,
                                       options, num_candidates, number, learner.mesh)
-    variables, widths = widen.put_together(widen.operate(chain, directions, picks))
-    splits, news = (sum(len(pick[i]) for pick in picks) for i in (0, 1))
-    spec = {**state.spec, "widths": list(widths), "grown": [*state.spec["grown"], [data.stage, splits, news]]}
+    variables, widths, residuals = widen.put_together(widen.operate(chain, directions, picks))
+    added = [sum(map(len, kind)) for kind in zip(*picks)]
+    spec = {**state.spec, "widths": list(widths), "residuals": list(residuals),
+            "grown": [*state.spec["grown"], [data.stage, *added]]}
     if variables.stats:
       variables = refreshed(network_of(spec), context.task, sharding.put(variables, learner.mesh), data,
                             c.train.batch_size)
@@ -54,19 +56,25 @@ def make(context):
 
   def price(before, after, num):
     """Multiply-adds of forward passes and flops of a growth with `num` training examples."""
-    forward, train, score = _search_costs(network_of(before), num_candidates, shape)
+    forward, train, score = _search_costs(network_of(before), num_candidates, options.grow_depth, shape)
     scored = options.score_points * min(num, options.score_batches * c.train.batch_size)
     again = num * cost.forward_macs(network_of(after), shape) if c.model.name == "vgg" else 0
     return (num + scored) * forward + again, num * train + scored * score + 2 * again
 
-  learner = stacked.make(context, network_of, "logits", grow=grow, spec={"widths": list(start), "grown": []})
+  learner = stacked.make(context, network_of, "logits", grow=grow,
+                         spec={"widths": list(start), "residuals": [0] * len(start), "grown": []})
   return learner._replace(describe=describe)
 
 
 def describe(spec):
   """Text: what each growth added, and the widths now."""
-  lines = [f"stage {stage}: {splits} neurons split, {news} new" for stage, splits, news in spec["grown"]]
-  return "\n".join([*lines, "widths " + " ".join(map(str, spec["widths"]))])
+  lines = []
+  for stage, splits, news, deeps in spec["grown"]:
+    lines.append(f"stage {stage}: {splits} neurons split, {news} new" + (f", {deeps} in residual layers" * bool(deeps)))
+  lines.append("widths " + " ".join(map(str, spec["widths"])))
+  if any(spec["residuals"]):
+    lines.append("residual layers behind them " + " ".join(map(str, spec["residuals"])))
+  return "\n".join(lines)
 
 
 def search(network, task, live, data, batch, options, num, number, mesh):
@@ -78,11 +86,10 @@ def search(network, task, live, data, batch, options, num, number, mesh):
   module = network.module
   rng = keys.rng(data.seed, keys.SEARCH, data.stage)
   chain = widen.take_apart(module, jax.tree.map(lambda leaf: leaf[0], sharding.fetch(live)))
-  directions = widen.draw(rng, chain, num)
+  directions = widen.draw(rng, chain, num, options.grow_depth)
   place = functools.partial(sharding.put, mesh=mesh)
   state = jax.jit(widen.optimizer().init)(directions)
-  total = [widen.Strengths(np.zeros(layer.kernel.shape[-1], np.float32), np.zeros(num, np.float32))
-           for layer in chain[:-1]]
+  total = jax.tree.map(np.asarray, widen.strengths(directions, 0.0))
   chain, directions, state, total = place((chain, directions, state, total))
   for part in widen.batches(rng.permutation(data.train), batch):
     directions, state = widen.train_directions(module, task, chain, directions, state, data.pool, *place(part))
@@ -105,13 +112,13 @@ def refreshed(network, task, variables, data, batch):
 
 
 @functools.lru_cache(maxsize=64)
-def _search_costs(network, num, shape):
+def _search_costs(network, num, depth, shape):
   """Per example: multiply-adds of the moved network, flops of a step of the directions, of a score."""
   module = network.module
   chain = jax.eval_shape(functools.partial(widen.take_apart, module), cost.abstract_variables(network, shape))
-  directions = widen.draw(np.random.default_rng(0), chain, num)
+  directions = widen.draw(np.random.default_rng(0), chain, num, depth)
   x = jax.ShapeDtypeStruct(shape, jnp.float32)
-  steps = jax.eval_shape(lambda: widen.strengths(chain, num, 1.0))
+  steps = jax.eval_shape(lambda: widen.strengths(directions, 1.0))
   run = lambda directions, steps, chain, x: widen.forward(module, chain, directions, steps, x).sum()
   count = lambda fn: cost.count(fn, directions, steps, chain, x)
   return count(run), 2 * count(jax.grad(run)), 2 * count(jax.grad(run, 1))

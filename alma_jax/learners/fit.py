@@ -13,6 +13,7 @@ What the devices do is in program.py.
 """
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -48,13 +49,17 @@ class Emphasis(NamedTuple):
   """How training departs from "every example once an epoch, all alike".
 
   Attributes:
-    own: int32 [M, n], members' own training examples, repeated ones included;
-      None: all have those of the stage.
+    own: M arrays int32 [n], members' own training examples, repeated ones
+      included; None: all have those of the stage.
+    own_val: M arrays int32, their own validation examples, at least one each;
+      with them, and only then, the members of `own` may have different numbers,
+      0 too: such a member stays as it is.
     draw: float64 [n], probabilities with which every epoch draws n examples
       anew; None: a permutation.
     weight: float32 [n], factors of the examples' losses; None: 1.
   """
-  own: np.ndarray | None = None
+  own: Sequence[np.ndarray] | None = None
+  own_val: Sequence[np.ndarray] | None = None
   draw: np.ndarray | None = None
   weight: np.ndarray | None = None
 
@@ -85,27 +90,41 @@ class FitReport(NamedTuple):
 
   Attributes:
     epochs: epochs run.
-    samples: training examples processed, counted once for all members.
-    val_error: validation error of the selected members, averaged over them.
+    samples: training examples processed, by each of the members; sharded: by
+      all of them together.
+    val_error: validation error of the selected members, over all their
+      validation examples.
   """
   epochs: int
   samples: int
   val_error: float
 
 
-def begin(spec, variables, data, emphasis):
-  """Starts a stage: a fresh optimiser, nothing selected.
+class Epoch(NamedTuple):
+  """What an epoch reached: train_loss, train_error, val_loss, val_error; losses in nats per example.
+
+  Attributes:
+    joint: {name: float}, over the examples of all members.
+    members: {name: [M] numpy array}.
+  """
+  joint: dict
+  members: dict
+
+
+def begin(spec, variables, data, emphasis, opt=None):
+  """Starts a stage: nothing selected.
 
   Args:
     spec: FitSpec.
     variables: stacked Variables [M, ...] to start from, on every device.
     data: StageData.
     emphasis: Emphasis.
+    opt: optimiser state [M, ...] to go on with; None: a fresh one.
 
   Returns:
     FitState.
   """
-  return FitState(spec, data, emphasis, program.fresh_carry(spec, variables), _keys(spec, data), 0)
+  return FitState(spec, data, emphasis, program.fresh_carry(spec, variables, opt), _keys(spec, data), 0)
 
 
 def save(fit):
@@ -129,7 +148,7 @@ def restore(spec, carry, cursor, data, emphasis):
 
 def num_rows(fit):
   """Training steps of the whole stage, unless patience ends it."""
-  return fit.spec.train.epochs * _steps(fit.spec, fit.data)
+  return fit.spec.train.epochs * _steps(fit)
 
 
 def advance(fit, rows):
@@ -144,8 +163,8 @@ def advance(fit, rows):
   """
   spec = fit.spec
   stop = min(fit.cursor + min(rows, program.ROWS), num_rows(fit))
-  host = _rows(fit, stop), _val(spec, fit.data)
-  placed = sharding.put(host, spec.mesh, (program.ROWS_SPEC, program.VAL_SPEC))
+  host = _rows(fit, stop), _val(fit)
+  placed = sharding.put(host, spec.mesh, (program.rows_spec(spec), program.val_spec(spec)))
   if spec.stepwise:
     carry, records = _advance_stepwise(fit, *host, *placed)
   else:
@@ -161,40 +180,63 @@ def read(fit, records):
     records: as `advance` returned them.
 
   Returns:
-    (epochs, done): a dict of [M] numpy arrays train_loss, train_error,
-    val_loss, val_error per epoch (losses in nats per example); and whether
-    patience has ended the stage.
+    (epochs, done): an Epoch per epoch, and whether patience has ended the stage.
   """
-  records = sharding.fetch(records)
-  train, val = len(fit.data.train), len(fit.data.val)
-  t, v = jax.tree.map(lambda leaf: leaf[:int(records.num), :fit.spec.num_members], (records.train, records.val))
-  columns = dict(train_loss=t.loss / train, train_error=t.wrong / train,
-                 val_loss=v.loss / val, val_error=v.wrong / val)
-  return [{key: column[i] for key, column in columns.items()} for i in range(int(records.num))], bool(records.done)
+  records, num_members = sharding.fetch(records), fit.spec.num_members
+  epochs = []
+  for i in range(int(records.num)):
+    members, joint = {}, {}
+    for name, sums, nums in (("train", records.train, _num_train(fit)), ("val", records.val, _num_val(fit))):
+      for key, sum_M in ((f"{name}_loss", sums.loss[i, :num_members]), (f"{name}_error", sums.wrong[i, :num_members])):
+        members[key] = sum_M / np.maximum(nums, 1)
+        joint[key] = float(np.sum(sum_M, dtype=np.float64) / nums.sum())
+    epochs.append(Epoch(joint, members))
+  return epochs, bool(records.done)
 
 
 def finish(fit):
   """The selected members [M, ...], on every device, and their FitReport."""
   epochs, right = sharding.fetch((fit.carry.epoch, fit.carry.members.best_right))
-  val_error = float(1 - right[:fit.spec.num_members].mean() / len(fit.data.val))
+  val_error = float(1 - right[:fit.spec.num_members].sum() / _num_val(fit).sum())
   best = _awaited(fit.spec, program.selected(fit.spec, fit.carry))
-  return best, FitReport(int(epochs), int(epochs) * len(fit.data.train), val_error)
+  seen = int(_num_train(fit).sum() if fit.spec.sharded else len(fit.data.train))
+  return best, FitReport(int(epochs), int(epochs) * seen, val_error)
 
 
-def _steps(spec, data):
-  return -(-len(data.train) // spec.train.batch_size)
+def optimizer_state(fit):
+  """The members' optimiser state after the last step [M, ...], on every device."""
+  return _awaited(fit.spec, program.last_optimizer_state(fit.spec, fit.carry))
+
+
+def _num_train(fit):
+  """int64 [M], training examples of each member."""
+  own = fit.emphasis.own
+  return np.array([len(fit.data.train)] * fit.spec.num_members if own is None else [len(member) for member in own])
+
+
+def _num_val(fit):
+  """int64 [M], validation examples of each member."""
+  own = fit.emphasis.own_val
+  return np.array([len(fit.data.val)] * fit.spec.num_members if own is None else [len(member) for member in own])
+
+
+def _steps(fit):
+  """Training steps of an epoch: those of the member with most examples."""
+  return -(-int(_num_train(fit).max()) // fit.spec.train.batch_size)
 
 
 def _rows(fit, stop):
   """Rows fit.cursor..stop of the stage, padded to program.ROWS."""
-  spec, data, start = fit.spec, fit.data, fit.cursor
-  size, steps, batch = program.ROWS, _steps(spec, data), spec.train.batch_size
+  spec, start = fit.spec, fit.cursor
+  size, steps, batch = program.ROWS, _steps(fit), spec.train.batch_size
   weights = fit.emphasis.weight
   index = np.zeros((size, spec.padded_members, spec.padded_batch), np.int32)
   weight = None if weights is None else np.zeros(index.shape, np.float32)
   row = np.arange(size, dtype=np.int32) + np.int32(start)
   epoch, step = row // steps, row % steps
-  count = np.minimum(batch, len(data.train) - step * batch).astype(np.int32)
+  nums = program.pad_members(spec, _num_train(fit)) if spec.sharded else _num_train(fit)[:1]
+  count = np.clip(nums[None] - step[:, None] * batch, 0, batch).astype(np.int32)
+  count = count if spec.sharded else count[:, 0]
   epochs = range(start // steps, -(-stop // steps))
   stops, ends = np.zeros(size, np.int32), np.zeros(size, bool)
   for segment, e in enumerate(epochs):
@@ -210,28 +252,45 @@ def _rows(fit, stop):
 
 
 def _orders(fit, epoch):
-  """int32 [padded_members, n], twice: pool indices in every member's order of an epoch, and places in `train`."""
+  """int32 [padded_members, n], twice: pool indices in every member's order of an epoch, and places in its examples.
+
+  n is that of the member with most examples; the others' ends are padding.
+  """
   spec, data, emphasis = fit.spec, fit.data, fit.emphasis
-  num = len(data.train)
+  nums = _num_train(fit)
   if emphasis.draw is None:
-    chosen = _permutations(data.seed, data.stage, epoch, spec.num_members, num)
+    chosen = _permutations(data.seed, data.stage, epoch, tuple(nums.tolist()))
   else:
     chosen = np.stack([keys.rng(data.seed, keys.EPOCH, data.stage, epoch, member).choice(num, num, p=emphasis.draw)
-                       for member in range(spec.num_members)])
-  order = data.train[chosen] if emphasis.own is None else np.take_along_axis(emphasis.own, chosen, 1)
+                       for member, num in enumerate(nums)])
+  if emphasis.own is None:
+    order = data.train[chosen]
+  else:
+    own = np.zeros_like(chosen)
+    for member, examples in enumerate(emphasis.own):
+      own[member, :len(examples)] = examples
+    order = np.take_along_axis(own, chosen, 1)
   return program.pad_members(spec, (order, chosen))
 
 
 @functools.lru_cache(maxsize=2)  # an epoch spans several dispatches
-def _permutations(seed, stage, epoch, num_members, num):
-  return np.stack([keys.rng(seed, keys.EPOCH, stage, epoch, member).permutation(num) for member in range(num_members)])
+def _permutations(seed, stage, epoch, nums):
+  """int64 [M, n] of members with n_m <= n examples each, zeros behind them."""
+  orders = np.zeros((len(nums), max(nums)), np.int64)
+  for member, num in enumerate(nums):
+    orders[member, :num] = keys.rng(seed, keys.EPOCH, stage, epoch, member).permutation(num)
+  return orders
 
 
-def _val(spec, data):
-  index = np.zeros(spec.val_rows * spec.val_batch, np.int32)
-  index[:len(data.val)] = data.val
-  gain = int(spec.train.patience_delta * len(data.val) + 1e-9)
-  return Val(index.reshape(spec.val_rows, spec.val_batch), np.int32(len(data.val)), np.int32(gain))
+def _val(fit):
+  spec, nums = fit.spec, _num_val(fit)
+  own = fit.emphasis.own_val if spec.sharded else [fit.data.val]
+  index = np.zeros((len(own), spec.val_rows * spec.val_batch), np.int32)
+  for member, examples in enumerate(own):
+    index[member, :len(examples)] = examples
+  total, gain = nums.astype(np.int32), (spec.train.patience_delta * nums + 1e-9).astype(np.int32)
+  val = Val(index.reshape(len(own), spec.val_rows, spec.val_batch), total, gain)
+  return program.pad_members(spec, val) if spec.sharded else jax.tree.map(lambda leaf: leaf[0], val)
 
 
 def _keys(spec, data):
@@ -245,12 +304,12 @@ def _advance_stepwise(fit, rows, val, placed_rows, placed_val):
   done = bool(spec.train.patience) and bool(sharding.fetch(carry.done))
   for s in range(0 if done else int(rows.segments)):
     for r in range(start, rows.stop[s]):
-      full = bool(rows.count[r] == spec.padded_batch)
+      full = bool((rows.count[r] == spec.padded_batch).all())
       carry = _awaited(spec, program.step(spec, carry, fit.keys, placed_rows, np.int32(r), pool, full))
     start = rows.stop[s]
     if rows.ends[s]:
       sums = _zero_sums(spec)
-      for v in range(-(-int(val.total) // spec.val_batch)):
+      for v in range(-(-int(val.total.max()) // spec.val_batch)):
         sums = _awaited(spec, program.validate(spec, carry.members.now, sums, placed_val, np.int32(v), pool))
       carry, train = _awaited(spec, program.select(spec, carry, sums, placed_val))
       ended.append((train, sums))

@@ -16,7 +16,8 @@ def make(context, emphasis=None):
   options = context.config.learner
 
   def grow(state, data, fresh):
-    del data
+    if not data.stage:
+      return state, GrowthReport()
     return stacked.append(state, state.live if options.init == "copy" else fresh(state.spec)), GrowthReport()
 
   return stacked.make(context, context.network(), options.combine, grow=grow, final=True, emphasis=emphasis)

@@ -16,7 +16,8 @@ def make(context):
 
   Every `grow_every` stages, before training, one expert of every mixture layer
   is split in two: the one that answers for most of the validation loss at the
-  end of the stage before (`split_by`: or is used most, or any).
+  end of the stage before (`split_by`: or is used most, or any). The optimiser
+  starts afresh at every stage unless `keep_optimizer`.
   """
   c = context.config
   options, shape = c.learner, (1, *context.example_shape)
@@ -28,14 +29,18 @@ def make(context):
 
   def grow(state, data, fresh):
     del fresh
-    if data.stage % options.grow_every:
+    if not data.stage or data.stage % options.grow_every:
       return state, GrowthReport()
     splits = {layer: [*state.spec["splits"][layer], choose(state.spec, layer, data)] for layer in layers}
     spec = {**state.spec, "splits": splits}
     rng = keys.rng(data.seed, keys.GATES, data.stage)
-    live = split.grow(sharding.fetch(state.live), learner.template(spec)[0], splits, rng)
+    shapes, (live, opt) = learner.template(spec), sharding.fetch((state.live, state.opt))
+    if opt is not None:
+      opt = split.grow_optimizer(opt, shapes.opt, live.params, splits)
+    live = split.grow(live, shapes.live, splits, rng)
     macs = cost_of(state.spec).fwd_macs * state.spec["scored"] if options.split_by != "random" else 0
-    return state._replace(spec=spec, live=sharding.put(live, learner.mesh)), GrowthReport(macs)
+    live, opt = sharding.put((live, opt), learner.mesh)
+    return state._replace(spec=spec, live=live, opt=opt), GrowthReport(macs)
 
   def choose(spec, layer, data):
     if options.split_by == "random":
@@ -59,6 +64,7 @@ def make(context):
   start = moe.balanced(c.model.num_experts)
   split_one = grow if options.name == "gmoe" else None
   learner = stacked.make(context, network_of, "logits", grow=split_one, dress=split.plant,
+                         keep_opt=getattr(options, "keep_optimizer", False),
                          spec={"splits": {layer: start for layer in layers}, "scores": {}, "scored": 0})
   return learner._replace(finish=finish, cost=lambda state: cost_of(state.spec), describe=describe)
 

@@ -38,6 +38,8 @@ class FitSpec:
     val_rows: validation batches of the largest stage.
     mesh: devices.
     stepwise: one dispatch per step, see fit.py.
+    sharded: members have shards, training and validation examples of their own,
+      of different sizes: every count has a member axis.
   """
   network: object
   task: Classification
@@ -46,6 +48,7 @@ class FitSpec:
   val_rows: int
   mesh: Mesh
   stepwise: bool
+  sharded: bool = False
 
   @property
   def padded_batch(self):
@@ -87,7 +90,7 @@ class Carry(NamedTuple):
 class Rows(NamedTuple):
   """Training steps of a dispatch, in segments that lie within an epoch each."""
   index: Array  # int32 [R, padded_members, B], into the pool
-  count: Array  # int32 [R], real examples; the rest is padding
+  count: Array  # int32 [R], real examples; the rest is padding. Sharded: [R, padded_members]
   epoch: Array  # int32 [R]
   step: Array  # int32 [R], within the epoch
   stop: Array  # int32 [R], the row after each segment
@@ -97,7 +100,7 @@ class Rows(NamedTuple):
 
 
 class Val(NamedTuple):
-  """Validation batches of a stage."""
+  """Validation batches of a stage; sharded: of every member, leaves [padded_members, ...]."""
   index: Array  # int32 [val_rows, B], into the pool
   total: Array  # int32, real examples; the rest is padding
   min_gain: Array  # int32, an improvement is more than so many examples more right
@@ -111,10 +114,21 @@ class Records(NamedTuple):
   val: Sums
 
 
-ROWS_SPEC = Rows(P(None, MEMBER, DATA), P(), P(), P(), P(), P(), P(), P(None, MEMBER, DATA))
-VAL_SPEC = Val(P(None, DATA), P(), P())
 CARRY_SPEC = Carry(P(MEMBER), P(), P(), P())
 RECORDS_SPEC = Records(P(), P(), P(None, MEMBER), P(None, MEMBER))
+
+
+def rows_spec(spec):
+  """Where the leaves of Rows lie."""
+  batch = P(None, MEMBER, DATA)
+  return Rows(batch, P(None, MEMBER) if spec.sharded else P(), P(), P(), P(), P(), P(), batch)
+
+
+def val_spec(spec):
+  """Where the leaves of Val lie."""
+  if spec.sharded:
+    return Val(P(MEMBER, None, DATA), P(MEMBER), P(MEMBER))
+  return Val(P(None, DATA), P(), P())
 
 
 def _on_mesh(spec, fn, in_specs, out_specs):
@@ -122,33 +136,43 @@ def _on_mesh(spec, fn, in_specs, out_specs):
 
 
 @functools.partial(jax.jit, static_argnames="spec")
-def fresh_carry(spec, variables):
-  """Carry of a stage that starts from `variables` [M, ...]: zero optimiser state, nothing selected."""
+def fresh_carry(spec, variables, opt=None):
+  """Carry of a stage that starts from `variables` [M, ...]: nothing selected, zero optimiser state or `opt`."""
   optimizer = optimizers.make(spec.train)
 
-  def local(variables):
+  def local(variables, opt):
     size = jax.tree.leaves(variables)[0].shape[0]
     sums = Sums(jnp.zeros(size), jnp.zeros(size, jnp.int32))
-    opt = jax.vmap(optimizer.init)(variables.params)
+    opt = jax.vmap(optimizer.init)(variables.params) if opt is None else opt
     member = Member(variables, opt, variables, jnp.full(size, -1, jnp.int32), sums)
     zero = jnp.zeros((), jnp.int32)
     return Carry(member, zero, zero, jnp.zeros((), bool))
 
-  return _on_mesh(spec, local, P(MEMBER), CARRY_SPEC)(pad_members(spec, variables))
+  return _on_mesh(spec, local, (P(MEMBER), P(MEMBER)), CARRY_SPEC)(*pad_members(spec, (variables, opt)))
 
 
 @functools.partial(jax.jit, static_argnames="spec")
 def selected(spec, carry):
   """The members as they were after their best epochs [M, ...], on every device."""
-  best = jax.tree.map(lambda leaf: leaf[:spec.num_members], carry.members.best)
-  return jax.lax.with_sharding_constraint(best, NamedSharding(spec.mesh, P()))
+  return _on_every_device(spec, carry.members.best)
+
+
+@functools.partial(jax.jit, static_argnames="spec")
+def last_optimizer_state(spec, carry):
+  """The members' optimiser state after the last step [M, ...], on every device."""
+  return _on_every_device(spec, carry.members.opt)
+
+
+def _on_every_device(spec, members_tree):
+  tree = jax.tree.map(lambda leaf: leaf[:spec.num_members], members_tree)
+  return jax.lax.with_sharding_constraint(tree, NamedSharding(spec.mesh, P()))
 
 
 @functools.partial(jax.jit, static_argnames="spec", donate_argnames="carry")
 def advance(spec, carry, keys, rows, val, pool):
   """All segments of `rows`, each with the end of its epoch if it has one."""
   return _on_mesh(spec, functools.partial(_advance_local, spec),
-                  (CARRY_SPEC, P(MEMBER), ROWS_SPEC, VAL_SPEC, P()),
+                  (CARRY_SPEC, P(MEMBER), rows_spec(spec), val_spec(spec), P()),
                   (CARRY_SPEC, RECORDS_SPEC))(carry, keys, rows, val, pool)
 
 
@@ -157,19 +181,22 @@ def step(spec, carry, keys, rows, r, pool, full):
   """Row r of `rows`, outside of any loop; `full`: the batch has no padding, which makes it faster."""
   def local(carry, keys, rows, r, pool):
     stack = _Stack(keys)
-    train = lambda member, raw_key, *where: _train_row(
-        spec, member, raw_key, spec.task.take(pool, *where), rows, r, pool, full)
-    return stack.pack(stack.update(train, stack.unpack(carry), keys, *_where(rows, r)))
-  return _on_mesh(spec, local, (CARRY_SPEC, P(MEMBER), ROWS_SPEC, P(), P()), CARRY_SPEC)(carry, keys, rows, r, pool)
+    train = lambda member, raw_key, where, *count: _train_row(
+        spec, member, raw_key, spec.task.take(pool, *where), rows, r, pool, *count, full=full)
+    return stack.pack(stack.update(train, stack.unpack(carry), keys, _where(rows, r), *_counts(spec, rows, r)))
+  return _on_mesh(spec, local, (CARRY_SPEC, P(MEMBER), rows_spec(spec), P(), P()), CARRY_SPEC)(
+      carry, keys, rows, r, pool)
 
 
 @functools.partial(jax.jit, static_argnames="spec", donate_argnames="sums")
 def validate(spec, variables, sums, val, v, pool):
   """Adds batch v of `val` to the members' sums."""
   def local(variables, sums, val, v, pool):
-    more = members.apply(lambda one: _val_row(spec, one, val, v, pool), sums.wrong.shape[0], variables)
+    one = lambda variables, own=val: _val_row(spec, variables, own, v, pool)
+    more = members.apply(one, sums.wrong.shape[0], variables, *((val,) if spec.sharded else ()))
     return jax.tree.map(jnp.add, sums, more)
-  return _on_mesh(spec, local, (P(MEMBER), P(MEMBER), VAL_SPEC, P(), P()), P(MEMBER))(variables, sums, val, v, pool)
+  return _on_mesh(spec, local, (P(MEMBER), P(MEMBER), val_spec(spec), P(), P()), P(MEMBER))(
+      variables, sums, val, v, pool)
 
 
 @functools.partial(jax.jit, static_argnames="spec", donate_argnames="carry")
@@ -179,7 +206,7 @@ def select(spec, carry, sums, val):
     stack = _Stack(sums.wrong)
     carry, train = _end_epoch(spec, stack, stack.unpack(carry), sums, val)
     return stack.pack(carry), train
-  return _on_mesh(spec, local, (CARRY_SPEC, P(MEMBER), VAL_SPEC), (CARRY_SPEC, P(MEMBER)))(carry, sums, val)
+  return _on_mesh(spec, local, (CARRY_SPEC, P(MEMBER), val_spec(spec)), (CARRY_SPEC, P(MEMBER)))(carry, sums, val)
 
 
 class _Stack:
@@ -229,12 +256,12 @@ def _advance_local(spec, carry, keys, rows, val, pool):
                           jax.tree.map(write, records.val, sums))
 
   def take(r):
-    return stack.map(lambda *where: spec.task.take(pool, *where), *_where(rows, jnp.minimum(r, ROWS - 1)))
+    return stack.map(lambda where: spec.task.take(pool, *where), _where(rows, jnp.minimum(r, ROWS - 1)))
 
   def step(r, loop):  # takes the batches of the next step meanwhile
     carry, batches = loop
-    train = lambda member, raw_key, batch: _train_row(spec, member, raw_key, batch, rows, r, pool)
-    return stack.update(train, carry, keys, batches), take(r + 1)
+    train = lambda member, raw_key, batch, *count: _train_row(spec, member, raw_key, batch, rows, r, pool, *count)
+    return stack.update(train, carry, keys, batches, *_counts(spec, rows, r)), take(r + 1)
 
   # The end of an epoch stands outside the loop over its steps, so that the
   # steps carry no conditional.
@@ -256,9 +283,14 @@ def _where(rows, r):
   return rows.index[r], None if rows.weight is None else rows.weight[r]
 
 
-def _train_row(spec, member, raw_key, batch, rows, r, pool, full=False):
-  """One optimiser step of one member on its batch of row r."""
-  count, size = rows.count[r], batch.y.shape[0]
+def _counts(spec, rows, r):
+  """Real examples of each member in row r, [M], where they differ."""
+  return (rows.count[r],) if spec.sharded else ()
+
+
+def _train_row(spec, member, raw_key, batch, rows, r, pool, own_count=None, *, full=False):
+  """One optimiser step of one member on its batch of row r; none where it has no example."""
+  count, size = rows.count[r] if own_count is None else own_count, batch.y.shape[0]
   offset = jax.lax.axis_index(DATA) * size
   mask = jnp.arange(size) + offset < count
   key = jax.random.wrap_key_data(raw_key)
@@ -275,19 +307,18 @@ def _train_row(spec, member, raw_key, batch, rows, r, pool, full=False):
   grads, sums = sharding.psum((grads, sums), DATA)
   updates, opt = optimizers.make(spec.train).update(grads, member.opt, member.now.params)
   params = optax.apply_updates(member.now.params, updates)
-  return member._replace(now=Variables(params, stats), opt=opt,
-                         sums=jax.tree.map(jnp.add, member.sums, sums))
+  after = member._replace(now=Variables(params, stats), opt=opt, sums=jax.tree.map(jnp.add, member.sums, sums))
+  return after if own_count is None else jax.tree.map(functools.partial(jnp.where, count > 0), after, member)
 
 
 def _validate_all(spec, stack, carry, val, pool):
   """Validation sums [M] over all of `val`."""
-  num = (val.total + spec.val_batch - 1) // spec.val_batch
-
-  def validate(member):
-    add = lambda v, sums: jax.tree.map(jnp.add, sums, _val_row(spec, member.now, val, v, pool))
+  def validate(member, own=val):
+    num = (own.total + spec.val_batch - 1) // spec.val_batch
+    add = lambda v, sums: jax.tree.map(jnp.add, sums, _val_row(spec, member.now, own, v, pool))
     return jax.lax.fori_loop(0, num, add, Sums(jnp.float32(0), jnp.int32(0)))
 
-  return stack.read(validate, carry)
+  return stack.read(validate, carry, *((val,) if spec.sharded else ()))
 
 
 def _val_row(spec, variables, val, v, pool):

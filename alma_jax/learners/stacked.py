@@ -19,7 +19,8 @@ from alma_jax.types import Cost
 _EXAMPLES = P((sharding.MEMBER, sharding.DATA))  # an evaluation's batch lies on all devices
 
 
-def make(context, network, combine, *, spec=None, grow=None, final=False, emphasis=None, dress=None):
+def make(context, network, combine, *, spec=None, grow=None, final=False, emphasis=None, dress=None, members=None,
+         keep_opt=False):
   """A learner whose live part is the config's `num_trained` stacked networks.
 
   SM, Ens and UMix are this; others add growth, or replace some of its functions.
@@ -33,72 +34,85 @@ def make(context, network, combine, *, spec=None, grow=None, final=False, emphas
     combine: how members' predictions are joined: probabilities, logits, vote.
     spec: the untrained state's spec, without `num_frozen`.
     grow: (state, data, fresh) -> (LearnerState, GrowthReport), called before
-      every stage but the first; fresh(spec) makes M new members. None: never.
+      every stage; fresh(spec) makes new members. None: it never grows.
     final: whether a block never changes again once its stage has ended.
     emphasis: (state, data) -> fit.Emphasis, or None.
     dress: (Variables, splits) -> Variables, sets what a fresh initialisation
       cannot know of the spec's `splits`; or None.
+    members: (spec) -> (M, whether they have shards, see program.FitSpec); None:
+      `num_trained` without.
+    keep_opt: whether a stage goes on with the optimiser's state.
 
   Returns:
     Learner.
   """
   c = context.config
-  num_members, scratch = c.learner.num_trained, getattr(c.learner, "init_from_scratch", False)
+  scratch = getattr(c.learner, "init_from_scratch", False)
   network_of = network if callable(network) else lambda spec: network
+  members = members or (lambda spec: (c.learner.num_trained, False))
   first = {"num_frozen": 0, **(spec or {})}
   stepwise = models.loops_are_slow(network_of(first))
-  mesh = sharding.make_mesh(num_members, c.devices, spread=not stepwise)
+  mesh = sharding.make_mesh(c.learner.num_trained, c.devices, spread=not stepwise)
   example = np.zeros((1, *context.example_shape), np.float32)
   val_rows = -(-context.max_val // program.VAL_BATCH)
   emphasis = emphasis or (lambda state, data: fit.Emphasis())
 
   def fit_spec(spec):
-    return program.FitSpec(network_of(spec), context.task, c.train, num_members, val_rows, mesh, stepwise)
+    num_members, sharded = members(spec)
+    return program.FitSpec(network_of(spec), context.task, c.train, num_members, val_rows, mesh, stepwise, sharded)
 
   def fresh(stage, spec):
-    raw_keys = keys.member_keys(c.seed, stage, keys.INIT, num_members)
+    raw_keys = keys.member_keys(c.seed, stage, keys.INIT, members(spec)[0])
     made = _init(network_of(spec), raw_keys, example)
     return sharding.put(dress(made, spec["splits"]) if dress else made, mesh)
 
   def grow_at(state, data):
     report = GrowthReport()
-    if data.stage and grow is not None:
+    if grow is not None:
       state, report = grow(state, data, functools.partial(fresh, data.stage))
     if data.stage and scratch:
-      state = state._replace(live=fresh(data.stage, state.spec))
+      state = state._replace(live=fresh(data.stage, state.spec), opt=None)
     return state, report
 
   def finish(state, fit_state):
     live, report = fit.finish(fit_state)
-    return state._replace(live=live), report
+    return state._replace(live=live, opt=fit.optimizer_state(fit_state) if keep_opt else None), report
 
   def count(state):
-    one, num = models.count_params(state.live.params), len(blocks(state))
+    one, num, num_members = models.count_params(state.live.params), len(blocks(state)), members(state.spec)[0]
     inner = network_of(state.spec)
     macs = num_members * cost.forward_macs(inner, example.shape)
     return Cost(one * num, macs, num_members * cost.training_flops(inner, example.shape), macs * num)
 
-  def shapes(spec):
-    raw_keys = jax.ShapeDtypeStruct((num_members, 2), jnp.uint32)
-    return jax.eval_shape(functools.partial(_init, network_of(spec)), raw_keys, example)
+  def template(spec):
+    made = fit_spec(spec)
+    raw_keys = jax.ShapeDtypeStruct((made.num_members, 2), jnp.uint32)
+    live = jax.eval_shape(functools.partial(_init, made.network), raw_keys, example)
+    return LearnerState(spec, live, (live,) * spec["num_frozen"], fit.template(made, live).members.opt)
+
+  def contribute(state, block, pool, which=None):
+    return contribution(network_of(state.spec), context.task, mesh, combine, blocks(state)[block], pool, which)
 
   return Learner(
       init=lambda: LearnerState(first, fresh(0, first)),
       grow=grow_at,
-      begin=lambda state, data: fit.begin(fit_spec(state.spec), state.live, data, emphasis(state, data)),
+      begin=lambda state, data: fit.begin(
+          fit_spec(state.spec), state.live, data, emphasis(state, data), state.opt),
       advance=fit.advance,
       read=fit.read,
       finish=finish,
+      complete=lambda state: True,
       num_blocks=lambda state: len(blocks(state)),
       num_final=lambda state: len(blocks(state)) if final else 0,
-      contribution=lambda state, block, pool, which=None: contribution(
-          fit_spec(state.spec), combine, blocks(state)[block], pool, which),
-      resolve=lambda state, joined: classification.resolve(joined, num_members * len(blocks(state)), combine),
+      contribution=contribute,
+      resolve=lambda state, joined: classification.resolve(
+          joined, members(state.spec)[0] * len(blocks(state)), combine),
       cost=count,
-      describe=lambda spec: _describe(network_of(spec), num_members * (1 + spec["num_frozen"])),
-      template=lambda spec: (shapes(spec), (shapes(spec),) * spec["num_frozen"]),
+      describe=lambda spec: _describe(network_of(spec), members(spec)[0] * (1 + spec["num_frozen"])),
+      template=template,
       fit_template=lambda state: fit.template(fit_spec(state.spec), state.live),
-      restore=lambda spec, live, frozen: LearnerState(spec, sharding.put(live, mesh), sharding.put(frozen, mesh)),
+      restore=lambda state: state._replace(
+          **{name: sharding.put(getattr(state, name), mesh) for name in ("live", "frozen", "opt")}),
       save_fit=fit.save,
       restore_fit=lambda state, carry, cursor, data: fit.restore(
           fit_spec(state.spec), carry, cursor, data, emphasis(state, data)),
@@ -128,43 +142,48 @@ def _init(network, raw_keys, example):
   return jax.vmap(lambda raw: network.init(jax.random.wrap_key_data(raw), example))(raw_keys)
 
 
-def contribution(spec, combine, variables, pool, which=None):
+def contribution(network, task, mesh, combine, variables, pool, which=None):
   """Joined contribution of stacked members to predictions on a pool.
 
   Args:
-    spec: program.FitSpec; its network, task and mesh are used.
-    combine: see classification.contribution.
-    variables: stacked Variables [M, ...], on every device; the examples are
-      shared out among all of them.
+    network: models.Network or Mixture of each member.
+    task: classification.Classification.
+    mesh: devices, on which the variables lie whole; examples are shared out
+      among all of them.
+    combine: see classification.contribution; or "features": the inputs of the
+      last layer instead.
+    variables: stacked Variables [M, ...].
     pool: classification.Pool.
     which: int32 [N], examples of the pool; None: all.
 
   Returns:
-    Dict of numpy float32 [N, K].
+    Dict of numpy float32 [N, K], or {"features": [N, H]}.
   """
   which = np.arange(pool.x.shape[0], dtype=np.int32) if which is None else which
-  total, batch, parts = len(which), program.round_up(program.VAL_BATCH, spec.mesh.size), []
+  total, batch, parts = len(which), program.round_up(program.VAL_BATCH, mesh.size), []
   for start in range(0, total, batch):
     index = which[np.minimum(np.arange(start, start + batch), total - 1)]
-    index = sharding.put(index, spec.mesh, _EXAMPLES)
-    parts.append(_contribute(spec, combine, variables, pool, index))
+    index = sharding.put(index, mesh, _EXAMPLES)
+    parts.append(_contribute(network, task, mesh, combine, variables, pool, index))
   parts = sharding.fetch(parts)
   return {key: np.concatenate([part[key] for part in parts])[:total] for key in parts[0]}
 
 
-@functools.partial(jax.jit, static_argnames=("spec", "combine"))
-def _contribute(spec, combine, variables, pool, index):
+@functools.partial(jax.jit, static_argnames=("network", "task", "mesh", "combine"))
+def _contribute(network, task, mesh, combine, variables, pool, index):
   def local(variables, pool, index_B):
-    x = spec.task.inputs(pool, spec.task.take(pool, index_B))
+    x = task.inputs(pool, task.take(pool, index_B))
     mask = jnp.ones(index_B.shape[0], bool)
 
     def one(member):
-      logits, _ = spec.network.apply(member, x, mask, train=False)
+      if combine == "features":
+        return {"features": models.features(network, member, x)}
+      logits, _ = network.apply(member, x, mask, train=False)
       return classification.contribution(logits, combine)
 
     size = jax.tree.leaves(variables)[0].shape[0]
     stacked = stacks.apply(one, size, variables)
     return {key: part.max(0) if key == "top" else part.sum(0) for key, part in stacked.items()}
 
-  return jax.shard_map(local, mesh=spec.mesh, check_vma=False, in_specs=(P(), P(), _EXAMPLES),
+  return jax.shard_map(local, mesh=mesh, check_vma=False, in_specs=(P(), P(), _EXAMPLES),
                        out_specs=_EXAMPLES)(variables, pool, index)

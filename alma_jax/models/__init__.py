@@ -103,6 +103,13 @@ def first_widths(config):
   return (config.width,) * (2 if config.name == "mlp" else wide.NUM_CONVS)
 
 
+def features(network, variables, x):
+  """float32 [B, H], the inputs of the network's last layer in evaluation."""
+  tree = {"params": variables.params, "batch_stats": variables.stats}
+  _, sown = network.module.apply(tree, x, None, train=False, mutable=["features"])
+  return sown["features"]["output"]["penultimate"][0]
+
+
 def count_params(params):
   """Number of trainable parameters in a pytree of arrays or shapes."""
   return int(sum(np.prod(leaf.shape, dtype=np.int64) for leaf in jax.tree.leaves(params)))

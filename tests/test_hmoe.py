@@ -1,0 +1,244 @@
+"""The flat hard mixture: properties of ALGORITHMS §6.1."""
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from conftest import blobs, small_config
+
+from alma_jax import config as configs
+from alma_jax import environment, sharding
+from alma_jax.errors import BadInput
+from alma_jax.growth import cluster
+from alma_jax.learners import fit, hmoe, program, stacked
+
+
+def setting_of(learner="hmoe", arrays=None, **changes):
+  changes = {"model__num_experts": 3, **changes} if learner == "hmoe" else changes
+  config = configs.parse(small_config(learner, **changes))
+  return environment.prepare(config, arrays or (*blobs(240), *blobs(60, seed=1)))
+
+
+def train_stage(setting, state, stage):
+  """The state after a stage, and its last growth and fit reports."""
+  learner, data, complete = setting.learner, environment.Stages(setting)[stage], False
+  while not complete:
+    state, growth = learner.grow(state, data)
+    fitting, done = learner.begin(state, data), False
+    while fitting.cursor < learner.num_rows(fitting) and not done:
+      fitting, records = learner.advance(fitting, 64)
+      _, done = learner.read(fitting, records)
+    state, report = learner.finish(state, fitting)
+    complete = learner.complete(state)
+  return state, growth, report
+
+
+def equal(a, b):
+  return all(jax.tree.leaves(jax.tree.map(np.array_equal, jax.device_get(a), jax.device_get(b))))
+
+
+def expert(state, i):
+  return jax.tree.map(lambda leaf: leaf[i], jax.device_get(state.live))
+
+
+def cloud(num, seed=0):
+  """Points around three centres in the plane, 10 apart."""
+  rng = np.random.default_rng(seed)
+  centres = np.array([[0.0, 0], [10, 0], [0, 10]])
+  return centres[np.arange(num) % 3] + rng.normal(size=(num, 2))
+
+
+def test_kmeans_is_at_a_fixed_point():
+  points = cloud(90)
+  found = cluster.kmeans(points, 3, np.random.default_rng(0))
+  index, distance = cluster.nearest(points, found.prototypes)
+  assert found.counts.tolist() == [30, 30, 30]
+  np.testing.assert_allclose(found.prototypes, [points[index == i].mean(0) for i in range(3)])
+  np.testing.assert_allclose(distance, np.linalg.norm(points - found.prototypes[index], axis=1))
+  again = cluster.kmeans(points, 3, np.random.default_rng(0))
+  np.testing.assert_array_equal(found.prototypes, again.prototypes)
+  assert len(cluster.kmeans(np.ones((5, 2)), 3, np.random.default_rng(0)).counts) == 1  # there is but one point
+
+
+def test_update_is_a_running_mean():
+  clusters = cluster.Clusters(np.array([[0.0], [10.0]]), np.array([2, 3]))
+  new = cluster.update(clusters, np.array([[3.0], [1.0], [12.0]]))
+  np.testing.assert_allclose(new.prototypes, [[(2 * 0 + 3 + 1) / 4], [(3 * 10 + 12) / 4]])
+  assert new.counts.tolist() == [4, 4]
+  assert clusters.counts.tolist() == [2, 3]
+  np.testing.assert_array_equal(clusters.prototypes, [[0.0], [10.0]])
+  np.testing.assert_array_equal(cluster.update(clusters, np.array([[0.0]])).prototypes[1], [10.0])
+
+
+def test_add_split_and_remove():
+  clusters = cluster.Clusters(np.array([[0.0], [10.0]]), np.array([40, 4]))
+  added, parent = cluster.add(clusters, np.array([[20.0], [22.0]]))
+  np.testing.assert_array_equal(added.prototypes, [[0.0], [10.0], [21.0]])
+  assert (added.counts.tolist(), parent) == ([40, 4, 2], 1)
+  halves = cluster.split(clusters, 0, np.array([[-1.0], [-1.2], [1.0], [-0.8]]), np.random.default_rng(0))
+  assert sorted(halves.prototypes[[0, 2], 0].round(6).tolist()) == [-1.0, 1.0]
+  assert sorted(halves.counts.tolist()) == [4, 10, 30]
+  assert halves.counts.sum() == 44
+  left, kept = cluster.remove(clusters, 5)
+  assert (left.prototypes.tolist(), left.counts.tolist(), kept.tolist()) == ([[0.0]], [40], [0])
+  assert cluster.remove(clusters, 1000)[1].tolist() == [0]  # the largest stays
+  points = np.linspace(-5, 20, 101)[:, None]  # only the points of the removed one change hands
+  before, after = (cluster.nearest(points, c.prototypes)[0] for c in (added, cluster.remove(added, 3)[0]))
+  np.testing.assert_array_equal(before[before < 2], after[before < 2])
+  assert set(after[before == 2]) == {1}
+
+
+def test_shards_partition_and_experts_answer_for_their_own():
+  setting = setting_of()
+  state, _, report = train_stage(setting, setting.learner.init(), 0)
+  learner, data = setting.learner, environment.Stages(setting)[0]
+  fitting = learner.begin(state, data)
+  own, own_val = fitting.emphasis.own, fitting.emphasis.own_val
+  assert sorted(np.concatenate(own)) == sorted(data.train)
+  assert len(own) == 3
+  assert min(map(len, own)) > 0
+  assert report.samples % len(data.train) == 0
+  joint = learner.contribution(state, 0, data.pool)["sum"]
+  network, task = fitting.spec.network, fitting.spec.task
+  for i, (train, val) in enumerate(zip(own, own_val)):
+    one = sharding.put(jax.tree.map(lambda leaf, i=i: leaf[i:i + 1], jax.device_get(state.live)), learner.mesh)
+    alone = stacked.contribution(network, task, learner.mesh, "probabilities", one, data.pool)["sum"]
+    for part in (train, val):
+      np.testing.assert_allclose(joint[part], alone[part], atol=1e-6)
+  features = stacked.contribution(network, task, learner.mesh, "features", state.frozen[0], data.pool)["features"]
+  index, _ = cluster.nearest(features, np.array(state.spec["prototypes"]))
+  for i, train in enumerate(own):
+    assert set(index[train]) == {i}
+  np.testing.assert_allclose(learner.contribution(state, 0, data.pool, data.val)["sum"], joint[data.val], atol=1e-6)
+
+
+@pytest.mark.parametrize("stepwise", [False, True])
+@pytest.mark.parametrize("optimizer", ["adadelta", "sgd"])
+def test_experts_train_as_separate_runs_on_their_shards(stepwise, optimizer):
+  momentum = {"train__momentum": 0.9, "train__weight_decay": 1e-2, "train__learning_rate": 0.1}
+  setting = setting_of("ens", learner__num_members=3, train__epochs=3, train__optimizer=optimizer,
+                       train__batch_size=32, **(momentum if optimizer == "sgd" else {}))
+  learner, data = setting.learner, environment.Stages(setting)[0]
+  spec = dataclasses.replace(learner.begin(learner.init(), data).spec, stepwise=stepwise)
+  variables = learner.init().live
+  own = [data.train[:70], data.train[70:], data.train[:0]]
+  own_val = [data.val[:4], data.val[4:], data.val]
+  sharded = dataclasses.replace(spec, sharded=True)
+  fitting = run(fit.begin(sharded, variables, data, fit.Emphasis(own=own, own_val=own_val)))
+  best, report = fit.finish(fitting[0])
+  assert report.samples == 3 * (70 + 38)
+  assert equal(expert_of(best, 2), expert_of(variables, 2))
+  for i in range(2):
+    # As a stack whose members all train on this shard; member i is compared.
+    alone = run(fit.begin(spec, variables, data._replace(train=own[i], val=own_val[i]), fit.Emphasis()))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), expert_of(best, i),
+                 expert_of(fit.finish(alone[0])[0], i))
+    for mine, its in zip(fitting[1], alone[1]):
+      for key, value in mine.members.items():
+        np.testing.assert_allclose(value[i], its.members[key][i], atol=1e-4)
+
+
+def expert_of(variables, i):
+  return jax.tree.map(lambda leaf: leaf[i], jax.device_get(variables))
+
+
+def run(fitting):
+  """(FitState at the end, epochs)."""
+  epochs = []
+  while fitting.cursor < fit.num_rows(fitting):
+    fitting, records = fit.advance(fitting, program.ROWS)
+    epochs += fit.read(fitting, records)[0]
+  return fitting, epochs
+
+
+def test_one_expert_from_scratch_is_a_single_model():
+  mixture = setting_of(model__num_experts=1, learner__init="scratch", train__patience=3)
+  single = setting_of("sm", train__patience=3)
+  one, other = mixture.learner.init(), single.learner.init()
+  for stage in range(2):
+    one, _, report = train_stage(mixture, one, stage)
+    other, _, expected = train_stage(single, other, stage)
+    assert report == expected
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), *jax.device_get((one.live, other.live)))
+  assert equal(one.frozen[0], train_stage(single, single.learner.init(), 0)[0].live)  # the base, never touched again
+
+
+def test_an_expert_without_new_examples_stays_as_it_is():
+  x, y = blobs(240)
+  setting = setting_of(arrays=(x, y, *blobs(60, seed=1)))
+  state, _, _ = train_stage(setting, setting.learner.init(), 0)
+  learner, data = setting.learner, environment.Stages(setting)[1]
+  grown, _ = learner.grow(state, data)
+  shards = learner.begin(grown, data).emphasis.own
+  some = data._replace(train=np.concatenate([shards[0], shards[2]]))
+  grown, _ = learner.grow(state, some)
+  fitting = learner.begin(grown, some)
+  assert len(fitting.emphasis.own[1]) == 0
+  while fitting.cursor < learner.num_rows(fitting):
+    fitting, _ = learner.advance(fitting, 64)
+  after, _ = learner.finish(grown, fitting)
+  assert equal(expert(after, 1), expert(state, 1))
+  assert not equal(expert(after, 0), expert(state, 0))
+
+
+def test_costs_are_those_of_one_expert_and_of_the_base():
+  setting = setting_of()
+  learner, data = setting.learner, environment.Stages(setting)[0]
+  first = learner.init()
+  single = 4 * 4 + (36 + 1 + 3) * 4 + 3 + 4  # §7 with h=4, D=36, K=3
+  macs, features = 4 * 4 + (36 + 3) * 4, 4 * 4 + 36 * 4
+  assert learner.cost(first).num_params == single
+  assert learner.cost(first).predict_macs == learner.cost(first).fwd_macs == macs
+  state, growth, report = train_stage(setting, first, 0)
+  cost = learner.cost(state)
+  assert cost.num_params == 3 * single + single - (4 + 1) * 3  # the base needs no last layer any more
+  assert (cost.fwd_macs, cost.predict_macs) == (macs, macs + features)
+  assert report.samples == 2 * len(data.train)  # two epochs, every example once
+  assert growth.macs == 2 * len(data.train) * macs + features * (2 * len(data.train) + len(data.val))
+  _, later = learner.grow(state, environment.Stages(setting)[1])
+  sizes = setting.stream.sizes[1]
+  assert later.macs == features * (2 * sizes[0] + sizes[1])
+
+
+def test_a_split_keeps_the_predictions_of_what_stays_with_its_halves():
+  setting = setting_of(learner__split_every=1, learner__min_shard=5)
+  state, _, _ = train_stage(setting, setting.learner.init(), 0)
+  learner, data = setting.learner, environment.Stages(setting)[1]
+  worst = int(np.argmax(state.spec["losses"]))
+  grown, _ = learner.grow(state, data)
+  assert len(grown.spec["counts"]) == 4
+  assert equal(expert(grown, 3), expert(state, worst))
+  assert equal(expert(grown, worst), expert(state, worst))
+  features = stacked.contribution(learner.begin(grown, data).spec.network, setting.learner.begin(grown, data).spec.task,
+                                  learner.mesh, "features", state.frozen[0], data.pool)["features"]
+  before, after = (cluster.nearest(features, np.array(s.spec["prototypes"]))[0] for s in (state, grown))
+  stays = (before == after) | ((before == worst) & (after == 3))
+  assert ((before == worst) & (after == 3)).any()
+  old, new = (learner.contribution(s, 0, data.pool)["sum"] for s in (state, grown))
+  np.testing.assert_allclose(old[stays], new[stays], atol=1e-6)
+  assert "4 experts" in learner.describe(grown.spec)
+
+
+def test_clusters_follow_the_stream():
+  spec = {"prototypes": [[0.0, 0], [10, 0]], "counts": [30, 3], "losses": [1.0, 5.0], "spread": 1.0}
+  data = fit.StageData(1, 0, None, None, None)
+  told = lambda **changes: setting_of(**{f"learner__{key}": value for key, value in changes.items()}).config.learner
+  points = np.vstack([cloud(30)[::3], cloud(30)[2::3]])  # ten around 0 0, ten around 0 10
+  clusters, parents = hmoe.follow(spec, points, data, told(min_shard=3))
+  assert (clusters.counts.tolist(), parents) == ([50, 3], [0, 1])
+  clusters, parents = hmoe.follow(spec, points, data, told(min_shard=4))  # the second has 3 for good
+  assert (clusters.counts.tolist(), parents) == ([50], [0])
+  clusters, parents = hmoe.follow(spec, points, data, told(min_shard=3, add_beyond=5.0))
+  assert (clusters.counts.tolist(), parents) == ([40, 3, 10], [0, 1, 0])
+  np.testing.assert_allclose(clusters.prototypes[2], points[10:].mean(0))
+  assert len(hmoe.follow(spec, points, data, told(min_shard=11, add_beyond=5.0))[1]) == 1  # ten are too few
+  clusters, parents = hmoe.follow(spec, points, data, told(min_shard=3, split_every=1))
+  assert parents == [0, 1, 0]  # the second loses more, but has no new example
+  np.testing.assert_allclose(sorted(clusters.prototypes[[0, 2], 1]), [points[:10, 1].mean(), points[10:, 1].mean()])
+  assert hmoe.follow(spec, points, data._replace(stage=3), told(min_shard=3, split_every=2))[1] == [0, 1]
+
+
+def test_more_clusters_than_examples_are_refused():
+  with pytest.raises(BadInput, match="109 clusters exceed the 108 training examples of the first stage"):
+    setting_of(arrays=(*blobs(240), *blobs(60, seed=1)), model__num_experts=109)
+  setting_of(model__num_experts=108)
