@@ -70,7 +70,7 @@ class Stages:
 
   def __getitem__(self, stage):
     part = self._stream.stage(stage)
-    return fit.StageData(stage, self._seed, self._pool, part.train, part.val)
+    return fit.StageData(stage, self._seed, self._pool, part.train, part.val, part.num_new)
 
 
 class Examiner:

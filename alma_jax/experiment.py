@@ -12,6 +12,7 @@ from alma_jax import checkpoint, environment, metrics, results, runtime, shardin
 from alma_jax import config as configs
 from alma_jax.errors import BadInput, Diverged, Stopped
 from alma_jax.learners import program
+from alma_jax.learners.base import GrowthReport
 from alma_jax.writers import METRICS, TRAIN
 
 # How often progress and signals are looked at: length of a dispatch, and rows of the first.
@@ -115,19 +116,17 @@ class _Runner:
                                   self._untrained_error(), learner.cost(self._state).num_params))
     complete = False
     while not complete:
-      # A stage that was interrupted grows again: growth is a pure function.
-      grown, growth = learner.grow(self._state, data)
-      fitting = self._resume_fit(grown, data) or learner.begin(grown, data)
+      grown, growth, fitting = self._resumed_inside(data) or self._grow(data)
       train_lines, epoch = self._num_train_lines, self._epoch
       try:
-        fitting = self._train(fitting, data, began)
+        fitting = self._train(fitting, data, began, (grown, growth))
       except Diverged:
         if self._saved_in != stage:  # what has been learnt before is not lost
           self._num_train_lines, self._epoch = train_lines, epoch
           self._save()
         raise
       self._state, report = learner.finish(grown, fitting)
-      complete = learner.complete(self._state)
+      complete, self._saved_in = learner.complete(self._state), None
     error, loss = self._examiner.examine(self._state)
     cost = learner.cost(self._state)
     self._stage = stage + 1
@@ -142,7 +141,12 @@ class _Runner:
     if permanent or last or self._is_due():
       self._save(permanent=permanent or last)
 
-  def _train(self, fitting, data, began):
+  def _grow(self, data):
+    """(grown LearnerState, GrowthReport, FitState)."""
+    grown, growth = self._learner.grow(self._state, data)
+    return grown, growth, self._learner.begin(grown, data)
+
+  def _train(self, fitting, data, began, grown):
     """Advances to the end of the stage; one dispatch is always under way."""
     learner, total, done, pending = self._learner, self._learner.num_rows(fitting), False, None
     per_epoch = total // self._config.train.epochs
@@ -155,7 +159,7 @@ class _Runner:
       if not done and self._is_due():
         done, pending = self._record(fitting, pending, began), None
         if not done:
-          self._save(fitting)
+          self._save(fitting, grown)
       self._pace(fitting.cursor - start, time.monotonic() - since)
       self._progress.update(
           (fitting.cursor - start) * len(data.train) // per_epoch, data.stage, self._setting.stream.num_stages,
@@ -169,15 +173,15 @@ class _Runner:
     epochs, done = self._learner.read(fitting, records)
     for joint, members in epochs:
       self._epoch += 1
-      for key, value in members.items():
-        if not np.isfinite(value).all():
+      for key, value in joint.items():
+        if not np.isfinite(value):
           raise Diverged(f"{key} is no longer finite in stage {fitting.data.stage}, epoch {self._epoch}; lower "
                          f"train.learning_rate={self._config.train.learning_rate}. All before is saved in "
                          f"{self._folder.path}.")
       entry = dict(stage=fitting.data.stage, epoch=self._epoch)
       entry |= dict(joint, lr=self._config.train.learning_rate, seconds=time.monotonic() - began)
       if len(members["val_error"]) > 1:
-        entry["members"] = {key: [float(v) for v in value] for key, value in members.items()}
+        entry["members"] = {key: [None if np.isnan(v) else float(v) for v in value] for key, value in members.items()}
       self._folder.append(TRAIN, entry)
       self._num_train_lines += 1
       self._val_error = entry["val_error"]
@@ -207,19 +211,23 @@ class _Runner:
     due = time.monotonic() - self._saved >= self._config.checkpoint.seconds
     return sharding.any_process(self._should_stop() or due)
 
-  def _save(self, fitting=None, permanent=False):
-    """Saves the run as it stands; raises Stopped if it should stop."""
-    trees = dict(live=self._state.live)
+  def _save(self, fitting=None, grown=None, permanent=False):
+    """Saves the run as it stands, inside a stage with its `(LearnerState, GrowthReport)`; raises Stopped if told to."""
+    trees, growth = dict(live=self._state.live), None
     if self._state.opt is not None:
       trees["opt"] = self._state.opt
     if fitting is not None:
       trees["fit"] = self._learner.save_fit(fitting)
+      state, report = grown
+      # What grows by freezing a block grows again: that costs nothing.
+      if state.spec != self._state.spec and len(state.frozen) == len(self._state.frozen):
+        trees["grown"], growth = state.live, dict(spec=state.spec, report=list(report))
     if self._examiner.cached is not None:
       trees["cached"] = self._examiner.cached
     s = self._setting
     meta = dict(
         stage=self._stage, cursor=None if fitting is None else fitting.cursor, epoch=self._epoch,
-        spec=self._state.spec, lines=self._lines, num_train_lines=self._num_train_lines,
+        spec=self._state.spec, growth=growth, lines=self._lines, num_train_lines=self._num_train_lines,
         num_cached=self._examiner.num_cached, wall_seconds=self._wall(), compile_seconds=self._compiled(),
         initial_params=self._initial_params,
         data=dict(num_classes=s.dataset.num_classes, example_shape=list(s.dataset.x_train.shape[1:]),
@@ -256,13 +264,20 @@ class _Runner:
     say(f"resuming {self._folder.path} at stage {self._stage + 1} of {self._setting.stream.num_stages}"
         + (f", after epoch {self._epoch}" if meta["cursor"] is not None else ""))
 
-  def _resume_fit(self, grown, data):
-    """The stage's saved training, if the run was stopped inside it."""
+  def _resumed_inside(self, data):
+    """What `_grow` returned and what training came to, if the run was stopped inside this stage; or None."""
     opened, self._opened = self._opened, None
     if opened is None or opened.meta["cursor"] is None:
       return None
-    carry = opened.tree("fit", self._learner.fit_template(grown))
-    return self._learner.restore_fit(grown, carry, opened.meta["cursor"], data)
+    growth, learner = opened.meta["growth"], self._learner
+    if growth is None:
+      grown, report = learner.grow(self._state, data)
+    else:
+      live = opened.tree("grown", learner.template(growth["spec"]).live)
+      grown = learner.restore(self._state._replace(spec=growth["spec"], live=live))
+      report = GrowthReport(*growth["report"])
+    carry = opened.tree("fit", learner.fit_template(grown))
+    return grown, report, learner.restore_fit(grown, carry, opened.meta["cursor"], data)
 
   def _wall(self):
     return self._wall_before + time.monotonic() - self._started

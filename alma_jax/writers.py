@@ -198,7 +198,7 @@ class Progress:
     self._val_error = self._val_error if val_error is None else val_error
     shown = "" if math.isnan(self._val_error) else f" val error {self._val_error:.4f}"
     self._bar.set_description_str(f"stage {stage + 1}/{num_stages} epoch {epoch}/{epochs}{shown}", refresh=False)
-    self._bar.update(samples)
+    self._bar.update(min(samples, self._bar.total - self._bar.n))  # a stage may take longer than was thought
 
   def close(self):
     self._bar.close()

@@ -2,14 +2,16 @@
 
     python benchmarks/learners.py
     python benchmarks/learners.py --config=configs/mnist.py --learners sm gens gmoe ff \\
-        --config.model.width=4 --config.dataset.data_dir=~/tensorflow_datasets
+        --config.model.width=4 --config.learner.grow_every=5 --config.dataset.data_dir=~/tensorflow_datasets
 
 Runs `python -m alma_jax.main --config=CONFIG:LEARNER` once for each, one after
-the other, further arguments passed on, and prints Markdown: CER, final error,
-cumulative parameters and multiply-adds, seconds. With --workdir the run folders
-are kept there, and finished ones are not run again.
+the other, further arguments passed on (--config.learner.* to those that have
+the field), and prints Markdown: CER, final error, cumulative parameters and
+multiply-adds, seconds. With --workdir the run folders are kept there, and
+finished ones are not run again.
 """
 import argparse
+import dataclasses
 import json
 import pathlib
 import subprocess
@@ -38,8 +40,9 @@ def table(file, learners, folder, flags):
   """Runs what is missing and prints the table."""
   rows = {}
   for learner in learners:
+    mine = [flag for flag in flags if _has(learner, flag)]
     command = [sys.executable, "-m", "alma_jax.main", f"--config={file}:{learner}", f"--workdir={folder / learner}"]
-    done = subprocess.run([*command, *flags], capture_output=True, text=True, check=False)
+    done = subprocess.run([*command, *mine], capture_output=True, text=True, check=False)
     if done.returncode:
       sys.exit(f"{learner}: {done.stderr.strip().splitlines()[-1]}")
     rows[learner] = json.loads((folder / learner / "summary.json").read_text())
@@ -47,6 +50,13 @@ def table(file, learners, folder, flags):
   print("| --- |" + " --- |" * len(COLUMNS))
   for learner, row in sorted(rows.items(), key=lambda item: item[1]["cer"]):
     print(f"| `{learner}` | " + " | ".join(FORMATS[key].format(row[key]) for key in COLUMNS) + " |", flush=True)
+
+
+def _has(learner, flag):
+  """Whether a learner has the field of a flag, where that is one of learners'."""
+  prefix = "--config.learner."
+  field = flag.partition("=")[0].removeprefix(prefix)
+  return not flag.startswith(prefix) or field in {f.name for f in dataclasses.fields(config.LEARNERS[learner])}
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python -m alma_jax.main --config=configs/digits.py:ens
 
-LEARNER is one of sm, ens, umix, gens, bagging, boosting, moe, gmoe, ff. 20
+LEARNER is one of sm, ens, umix, gens, bagging, boosting, moe, gmoe, ff, hmoe. 20
 mega-batches, waiting time 2: ten stages. Two CPU cores take about 10 s, most of
 it compiling (the second time 5 s), and `:ens` ends with CER 2.425, final error
 0.0417.

@@ -2,7 +2,7 @@
 
     python -m alma_jax.main --config=configs/mnist.py:ens
 
-LEARNER is one of sm, ens, umix, gens, bagging, boosting, moe, gmoe, ff. The
+LEARNER is one of sm, ens, umix, gens, bagging, boosting, moe, gmoe, ff, hmoe. The
 paper's sizes are --config.model.width 4 to 64, its waiting times
 --config.stream.waiting_time 10 to 500. `:ens` at width 32 takes half a minute
 on two CPU cores (50 stages of 100 epochs) and ends with CER 29.2, final error

@@ -2,7 +2,7 @@
 
     python -m alma_jax.main --config=configs/npz.py:ens --config.dataset.name=npz:PATH
 
-LEARNER is one of sm, ens, umix, gens, bagging, boosting, moe, gmoe, ff. Images
+LEARNER is one of sm, ens, umix, gens, bagging, boosting, moe, gmoe, ff, hmoe. Images
 are uint8 or float, [N, H, W], [N, H, W, C] or [N, D]; labels count classes from
 0. Inputs are normalised with the mean and deviation of the first mega-batch. 10
 mega-batches, waiting time 1; an MLP on data of MNIST's size takes 40 s on two

@@ -53,10 +53,12 @@ def test_kmeans_is_at_a_fixed_point():
   found = cluster.kmeans(points, 3, np.random.default_rng(0))
   index, distance = cluster.nearest(points, found.prototypes)
   assert found.counts.tolist() == [30, 30, 30]
-  np.testing.assert_allclose(found.prototypes, [points[index == i].mean(0) for i in range(3)])
+  np.testing.assert_allclose(found.prototypes, [points[index == i].mean(0) for i in range(3)], rtol=1e-5)
   np.testing.assert_allclose(distance, np.linalg.norm(points - found.prototypes[index], axis=1))
   again = cluster.kmeans(points, 3, np.random.default_rng(0))
   np.testing.assert_array_equal(found.prototypes, again.prototypes)
+  spread = lambda c: (cluster.nearest(points, c.prototypes)[1]**2).sum()
+  assert spread(found) <= min(spread(cluster.Clusters(points[3 * i:3 * i + 3], None)) for i in range(20))
   assert len(cluster.kmeans(np.ones((5, 2)), 3, np.random.default_rng(0)).counts) == 1  # there is but one point
 
 
@@ -75,10 +77,12 @@ def test_add_split_and_remove():
   added, parent = cluster.add(clusters, np.array([[20.0], [22.0]]))
   np.testing.assert_array_equal(added.prototypes, [[0.0], [10.0], [21.0]])
   assert (added.counts.tolist(), parent) == ([40, 4, 2], 1)
-  halves = cluster.split(clusters, 0, np.array([[-1.0], [-1.2], [1.0], [-0.8]]), np.random.default_rng(0))
-  assert sorted(halves.prototypes[[0, 2], 0].round(6).tolist()) == [-1.0, 1.0]
+  four = np.array([[-1.0], [-1.2], [1.0], [-0.8]])  # means -1 of three and 1 of one, of all 40: -0.5; moved by 0.5
+  halves = cluster.split(clusters, 0, four, 1, np.random.default_rng(0))
+  np.testing.assert_allclose(sorted(halves.prototypes[[0, 2], 0]), [-0.5, 1.5], rtol=1e-6)
   assert sorted(halves.counts.tolist()) == [4, 10, 30]
-  assert halves.counts.sum() == 44
+  np.testing.assert_allclose(np.average(halves.prototypes[[0, 2], 0], weights=halves.counts[[0, 2]]), 0, atol=1e-6)
+  assert cluster.split(clusters, 0, four, 2, np.random.default_rng(0)) is clusters  # one would have a single example
   left, kept = cluster.remove(clusters, 5)
   assert (left.prototypes.tolist(), left.counts.tolist(), kept.tolist()) == ([[0.0]], [40], [0])
   assert cluster.remove(clusters, 1000)[1].tolist() == [0]  # the largest stays
@@ -91,13 +95,14 @@ def test_add_split_and_remove():
 def test_shards_partition_and_experts_answer_for_their_own():
   setting = setting_of()
   state, _, report = train_stage(setting, setting.learner.init(), 0)
-  learner, data = setting.learner, environment.Stages(setting)[0]
+  learner, data = setting.learner, environment.Stages(setting)[1]
+  state, _ = learner.grow(state, data)
   fitting = learner.begin(state, data)
   own, own_val = fitting.emphasis.own, fitting.emphasis.own_val
   assert sorted(np.concatenate(own)) == sorted(data.train)
   assert len(own) == 3
   assert min(map(len, own)) > 0
-  assert report.samples % len(data.train) == 0
+  assert report.samples == 2 * len(environment.Stages(setting)[0].train)
   joint = learner.contribution(state, 0, data.pool)["sum"]
   network, task = fitting.spec.network, fitting.spec.task
   for i, (train, val) in enumerate(zip(own, own_val)):
@@ -122,10 +127,10 @@ def test_experts_train_as_separate_runs_on_their_shards(stepwise, optimizer):
   spec = dataclasses.replace(learner.begin(learner.init(), data).spec, stepwise=stepwise)
   variables = learner.init().live
   own = [data.train[:70], data.train[70:], data.train[:0]]
-  own_val = [data.val[:4], data.val[4:], data.val]
+  own_val = [data.val[:4], data.val[4:], data.val[:0]]
   sharded = dataclasses.replace(spec, sharded=True)
   fitting = run(fit.begin(sharded, variables, data, fit.Emphasis(own=own, own_val=own_val)))
-  best, report = fit.finish(fitting[0])
+  best, _, report = fit.finish(fitting[0])
   assert report.samples == 3 * (70 + 38)
   assert equal(expert_of(best, 2), expert_of(variables, 2))
   for i in range(2):
@@ -152,25 +157,29 @@ def run(fitting):
 
 
 def test_one_expert_from_scratch_is_a_single_model():
-  mixture = setting_of(model__num_experts=1, learner__init="scratch", train__patience=3)
-  single = setting_of("sm", train__patience=3)
+  changes = dict(train__patience=2, train__epochs=9, train__learning_rate=0.5)
+  mixture = setting_of(model__num_experts=1, learner__init="scratch", **changes)
+  single = setting_of("sm", **changes)
   one, other = mixture.learner.init(), single.learner.init()
   for stage in range(2):
     one, _, report = train_stage(mixture, one, stage)
     other, _, expected = train_stage(single, other, stage)
     assert report == expected
+    assert report.epochs < 9
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), *jax.device_get((one.live, other.live)))
   assert equal(one.frozen[0], train_stage(single, single.learner.init(), 0)[0].live)  # the base, never touched again
 
 
-def test_an_expert_without_new_examples_stays_as_it_is():
+@pytest.mark.parametrize("scratch", [False, True])
+def test_an_expert_without_new_examples_stays_as_it_is(scratch):
   x, y = blobs(240)
-  setting = setting_of(arrays=(x, y, *blobs(60, seed=1)))
+  setting = setting_of(arrays=(x, y, *blobs(60, seed=1)), learner__init_from_scratch=scratch)
   state, _, _ = train_stage(setting, setting.learner.init(), 0)
   learner, data = setting.learner, environment.Stages(setting)[1]
   grown, _ = learner.grow(state, data)
   shards = learner.begin(grown, data).emphasis.own
-  some = data._replace(train=np.concatenate([shards[0], shards[2]]))
+  train = np.concatenate([shards[0], shards[2]])
+  some = data._replace(train=train, num_new=len(train))
   grown, _ = learner.grow(state, some)
   fitting = learner.begin(grown, some)
   assert len(fitting.emphasis.own[1]) == 0
@@ -194,10 +203,10 @@ def test_costs_are_those_of_one_expert_and_of_the_base():
   assert cost.num_params == 3 * single + single - (4 + 1) * 3  # the base needs no last layer any more
   assert (cost.fwd_macs, cost.predict_macs) == (macs, macs + features)
   assert report.samples == 2 * len(data.train)  # two epochs, every example once
-  assert growth.macs == 2 * len(data.train) * macs + features * (2 * len(data.train) + len(data.val))
+  assert growth.macs == 2 * len(data.train) * macs + features * (len(data.train) + len(data.val))
   _, later = learner.grow(state, environment.Stages(setting)[1])
   sizes = setting.stream.sizes[1]
-  assert later.macs == features * (2 * sizes[0] + sizes[1])
+  assert later.macs == features * sizes.sum()
 
 
 def test_a_split_keeps_the_predictions_of_what_stays_with_its_halves():
@@ -221,7 +230,7 @@ def test_a_split_keeps_the_predictions_of_what_stays_with_its_halves():
 
 def test_clusters_follow_the_stream():
   spec = {"prototypes": [[0.0, 0], [10, 0]], "counts": [30, 3], "losses": [1.0, 5.0], "spread": 1.0}
-  data = fit.StageData(1, 0, None, None, None)
+  data = fit.StageData(1, 0, None, None, None, None)
   told = lambda **changes: setting_of(**{f"learner__{key}": value for key, value in changes.items()}).config.learner
   points = np.vstack([cloud(30)[::3], cloud(30)[2::3]])  # ten around 0 0, ten around 0 10
   clusters, parents = hmoe.follow(spec, points, data, told(min_shard=3))
@@ -234,8 +243,34 @@ def test_clusters_follow_the_stream():
   assert len(hmoe.follow(spec, points, data, told(min_shard=11, add_beyond=5.0))[1]) == 1  # ten are too few
   clusters, parents = hmoe.follow(spec, points, data, told(min_shard=3, split_every=1))
   assert parents == [0, 1, 0]  # the second loses more, but has no new example
-  np.testing.assert_allclose(sorted(clusters.prototypes[[0, 2], 1]), [points[:10, 1].mean(), points[10:, 1].mean()])
+  means = np.array([points[:10].mean(0), points[10:].mean(0)])
+  np.testing.assert_allclose(np.ptp(clusters.prototypes[[0, 2]], 0), np.ptp(means, 0), rtol=1e-5)
+  middle = np.average(clusters.prototypes[[0, 2]], 0, clusters.counts[[0, 2]])
+  np.testing.assert_allclose(middle, points.mean(0) * 20 / 50, rtol=1e-5)
   assert hmoe.follow(spec, points, data._replace(stage=3), told(min_shard=3, split_every=2))[1] == [0, 1]
+
+
+def test_replayed_examples_are_not_counted_again():
+  setting = setting_of(stream__replay=1.0)
+  state = setting.learner.init()
+  for stage in range(2):
+    state, _, _ = train_stage(setting, state, stage)
+  assert sum(state.spec["counts"]) == 216  # all training examples, once
+  assert environment.Stages(setting)[1].num_new == 108
+  assert len(environment.Stages(setting)[1].train) == 216
+
+
+def test_a_growing_number_of_experts_compiles_for_its_capacity():
+  setting = setting_of(learner__split_every=1, learner__min_shard=3, stream__waiting_time=1, train__epochs=1,
+                       model__num_experts=1)
+  state, rooms = setting.learner.init(), []
+  for stage in range(4):
+    state, _, _ = train_stage(setting, state, stage)
+    stacked_experts = setting.learner.template(state.spec).live.params["output"]["bias"].shape[0]
+    rooms.append((len(state.spec["counts"]), stacked_experts))
+  assert rooms == [(1, 1), (2, 2), (3, 4), (4, 4)]
+  single = setting_of("sm").learner.cost(setting_of("sm").learner.init()).num_params
+  assert setting.learner.cost(state).num_params == 5 * single - 5 * 3
 
 
 def test_more_clusters_than_examples_are_refused():

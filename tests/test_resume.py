@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 from conftest import blobs, small_config
 from runs import FOUNDATION, ROOT, assert_same_run, command, interrupted, launch, lines, one_step_a_dispatch, slow
@@ -38,9 +39,11 @@ def test_stopped_at_any_dispatch_a_run_ends_the_same(tmp_path, arrays, monkeypat
     shutil.rmtree(tmp_path / "cut")
 
 
-def test_stopped_again_and_again(tmp_path, arrays, monkeypatch):
+@pytest.mark.parametrize("learner", ["gens", "hmoe", slow("bagging"), slow("boosting"), slow("gmoe"), slow("ff")])
+def test_stopped_again_and_again(tmp_path, arrays, monkeypatch, learner):
   one_step_a_dispatch(monkeypatch)
-  config = small_config("gens", train__epochs=3, stream__waiting_time=1, checkpoint__keep_every=2)
+  options = {"learner__split_every": 2, "learner__min_shard": 2, "model__num_experts": 2} if learner == "hmoe" else {}
+  config = small_config(learner, train__epochs=3, stream__waiting_time=1, checkpoint__keep_every=2, **options)
   alma_jax.run(config, tmp_path / "whole", data=arrays)
   rounds = 0
   while interrupted(config, tmp_path / "cut", 2, data=arrays):
@@ -49,6 +52,7 @@ def test_stopped_again_and_again(tmp_path, arrays, monkeypatch):
   assert_same_run(tmp_path / "whole", tmp_path / "cut")
   run = alma_jax.load_run(tmp_path / "cut")
   assert run.stages() == [1, 2, 3] or run.stages() == [1, 3]
+  assert np.mean(run.predict(arrays[2]).argmax(-1) != arrays[3]) == pytest.approx(run.summary["final_error"])
 
 
 def test_convolutional_runs_resume_inside_a_stage(tmp_path, monkeypatch):

@@ -21,12 +21,14 @@ class Stage(NamedTuple):
     first_t, last_t: mega-batches united, counted from 1, inclusive.
     train: int32 [n], indices into the training set.
     val: int32 [n_val], likewise; never also in `train`.
+    num_new: how many of `train`, from the first, are no replayed memory.
   """
   stage: int
   first_t: int
   last_t: int
   train: np.ndarray
   val: np.ndarray
+  num_new: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +83,9 @@ class Stream:
     for s in range(start, stage + 1):
       memories = self._unite(s, memories)
     self._latest.update(stage=stage, memories=memories)
-    return Stage(stage, stage * self.waiting_time + 1, self.last_t(stage), *memories)
+    span = range(stage * self.waiting_time + 1, self.last_t(stage) + 1)
+    num_new = sum(len(self.megabatch(t)[0]) for t in span)
+    return Stage(stage, span[0], span[-1], *memories, num_new)
 
   def _unite(self, stage, previous):
     """The stage's own data, and what is kept of the previous memories."""

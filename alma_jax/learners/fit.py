@@ -37,12 +37,14 @@ class StageData(NamedTuple):
     pool: task's pool of the whole training set, on the device.
     train: int32 [n], indices into it.
     val: int32 [n_val], likewise.
+    num_new: how many of `train`, from the first, are no replayed memory.
   """
   stage: int
   seed: int
   pool: Tree
   train: np.ndarray
   val: np.ndarray
+  num_new: int
 
 
 class Emphasis(NamedTuple):
@@ -51,9 +53,9 @@ class Emphasis(NamedTuple):
   Attributes:
     own: M arrays int32 [n], members' own training examples, repeated ones
       included; None: all have those of the stage.
-    own_val: M arrays int32, their own validation examples, at least one each;
-      with them, and only then, the members of `own` may have different numbers,
-      0 too: such a member stays as it is.
+    own_val: M arrays int32, their own validation examples; who has none is
+      selected on those of the stage. With them, and only then, the members of
+      `own` may have different numbers, 0 too: such a member stays as it is.
     draw: float64 [n], probabilities with which every epoch draws n examples
       anew; None: a permutation.
     weight: float32 [n], factors of the examples' losses; None: 1.
@@ -92,7 +94,7 @@ class FitReport(NamedTuple):
     epochs: epochs run.
     samples: training examples processed, by each of the members; sharded: by
       all of them together.
-    val_error: validation error of the selected members, over all their
+    val_error: validation error of the selected members, over their own
       validation examples.
   """
   epochs: int
@@ -104,8 +106,8 @@ class Epoch(NamedTuple):
   """What an epoch reached: train_loss, train_error, val_loss, val_error; losses in nats per example.
 
   Attributes:
-    joint: {name: float}, over the examples of all members.
-    members: {name: [M] numpy array}.
+    joint: {name: float}, over the members' own examples.
+    members: {name: [M] numpy array}; NaN: without an example.
   """
   joint: dict
   members: dict
@@ -186,43 +188,37 @@ def read(fit, records):
   epochs = []
   for i in range(int(records.num)):
     members, joint = {}, {}
-    for name, sums, nums in (("train", records.train, _num_train(fit)), ("val", records.val, _num_val(fit))):
-      for key, sum_M in ((f"{name}_loss", sums.loss[i, :num_members]), (f"{name}_error", sums.wrong[i, :num_members])):
-        members[key] = sum_M / np.maximum(nums, 1)
-        joint[key] = float(np.sum(sum_M, dtype=np.float64) / nums.sum())
+    for name, sums in (("train", records.train), ("val", records.val)):
+      own = _sizes(fit, name)
+      nums = own if name == "train" else np.where(own > 0, own, len(fit.data.val))
+      for key, leaf in ((f"{name}_loss", sums.loss), (f"{name}_error", sums.wrong)):
+        sum_M = leaf[i, :num_members]
+        members[key] = np.where(nums > 0, sum_M / np.maximum(nums, 1), np.nan)
+        joint[key] = float(sum_M[own > 0].sum(dtype=np.float64) / own.sum())
     epochs.append(Epoch(joint, members))
   return epochs, bool(records.done)
 
 
 def finish(fit):
-  """The selected members [M, ...], on every device, and their FitReport."""
+  """The selected members [M, ...] on every device, their optimiser's state if FitSpec.keep_opt, their FitReport."""
   epochs, right = sharding.fetch((fit.carry.epoch, fit.carry.members.best_right))
-  val_error = float(1 - right[:fit.spec.num_members].sum() / _num_val(fit).sum())
-  best = _awaited(fit.spec, program.selected(fit.spec, fit.carry))
-  seen = int(_num_train(fit).sum() if fit.spec.sharded else len(fit.data.train))
-  return best, FitReport(int(epochs), int(epochs) * seen, val_error)
+  own = _sizes(fit, "val")
+  val_error = float(1 - right[:fit.spec.num_members][own > 0].sum() / own.sum())
+  best, opt = _awaited(fit.spec, program.selected(fit.spec, fit.carry))
+  seen = int(_sizes(fit, "train").sum() if fit.spec.sharded else len(fit.data.train))
+  return best, opt, FitReport(int(epochs), int(epochs) * seen, val_error)
 
 
-def optimizer_state(fit):
-  """The members' optimiser state after the last step [M, ...], on every device."""
-  return _awaited(fit.spec, program.last_optimizer_state(fit.spec, fit.carry))
-
-
-def _num_train(fit):
-  """int64 [M], training examples of each member."""
-  own = fit.emphasis.own
-  return np.array([len(fit.data.train)] * fit.spec.num_members if own is None else [len(member) for member in own])
-
-
-def _num_val(fit):
-  """int64 [M], validation examples of each member."""
-  own = fit.emphasis.own_val
-  return np.array([len(fit.data.val)] * fit.spec.num_members if own is None else [len(member) for member in own])
+def _sizes(fit, side):
+  """int64 [M], own examples of each member on a side, train or val."""
+  own = {"train": fit.emphasis.own, "val": fit.emphasis.own_val}[side]
+  whole = [len(getattr(fit.data, side))] * fit.spec.num_members
+  return np.array(whole if own is None else [len(member) for member in own])
 
 
 def _steps(fit):
   """Training steps of an epoch: those of the member with most examples."""
-  return -(-int(_num_train(fit).max()) // fit.spec.train.batch_size)
+  return -(-int(_sizes(fit, "train").max()) // fit.spec.train.batch_size)
 
 
 def _rows(fit, stop):
@@ -234,7 +230,7 @@ def _rows(fit, stop):
   weight = None if weights is None else np.zeros(index.shape, np.float32)
   row = np.arange(size, dtype=np.int32) + np.int32(start)
   epoch, step = row // steps, row % steps
-  nums = program.pad_members(spec, _num_train(fit)) if spec.sharded else _num_train(fit)[:1]
+  nums = program.pad_members(spec, _sizes(fit, "train")) if spec.sharded else _sizes(fit, "train")[:1]
   count = np.clip(nums[None] - step[:, None] * batch, 0, batch).astype(np.int32)
   count = count if spec.sharded else count[:, 0]
   epochs = range(start // steps, -(-stop // steps))
@@ -257,7 +253,7 @@ def _orders(fit, epoch):
   n is that of the member with most examples; the others' ends are padding.
   """
   spec, data, emphasis = fit.spec, fit.data, fit.emphasis
-  nums = _num_train(fit)
+  nums = _sizes(fit, "train")
   if emphasis.draw is None:
     chosen = _permutations(data.seed, data.stage, epoch, tuple(nums.tolist()))
   else:
@@ -283,8 +279,9 @@ def _permutations(seed, stage, epoch, nums):
 
 
 def _val(fit):
-  spec, nums = fit.spec, _num_val(fit)
-  own = fit.emphasis.own_val if spec.sharded else [fit.data.val]
+  spec = fit.spec
+  own = [part if len(part) else fit.data.val for part in fit.emphasis.own_val] if spec.sharded else [fit.data.val]
+  nums = np.array([len(examples) for examples in own])
   index = np.zeros((len(own), spec.val_rows * spec.val_batch), np.int32)
   for member, examples in enumerate(own):
     index[member, :len(examples)] = examples

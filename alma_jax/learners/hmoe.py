@@ -7,6 +7,7 @@ from alma_jax.errors import BadInput
 from alma_jax.growth import cluster
 from alma_jax.learners import fit, stacked
 from alma_jax.learners.base import GrowthReport
+from alma_jax.models.moe import capacity
 from alma_jax.tasks import classification
 from alma_jax.types import Cost
 
@@ -25,13 +26,16 @@ def make(context):
   - add: new examples farther from all prototypes than `add_beyond` times the
     root mean square distance in the first clusters become a cluster, if they
     are `min_shard` or more; its expert is a copy of the nearest. 0: never.
-  - split: every `split_every` stages, of the clusters with 2 `min_shard` new
-    examples or more, the one with the largest sum of validation losses is split
-    by 2-means; both experts are copies. 0: never.
+  - split: every `split_every` stages the cluster with the largest sum of
+    validation losses is split by 2-means of its new examples, of which each
+    half needs `min_shard`; both experts are copies. 0: never.
   - remove: clusters that fewer than `min_shard` examples ever came to.
 
-  Growth counts the training of the base, and its passes over the data of every
-  stage: one to cluster, one to share out.
+  Experts are stacked; where their number changes there is room for the next
+  power of two, so that few changes compile anything. Who gets no new example
+  stays as it is, with `init_from_scratch` too. Growth counts the training of
+  the base, its pass over the data of every stage, and what the losses cost that
+  decide about a split.
 
   Raises:
     BadInput: more clusters than training examples in the first stage.
@@ -46,29 +50,38 @@ def make(context):
     spec = state.spec
     if not state.frozen:
       return state, GrowthReport()  # the base comes first
-    features = look(state, data.pool, data.train)
+    features, features_val = look(state, data.pool, data.train), look(state, data.pool, data.val)
     if spec["counts"]:
-      (clusters, parents), (macs, flops) = follow(spec, features, data, options), (0, 0)
+      (clusters, parents), (macs, flops) = follow(spec, features[:data.num_new], data, options), (0, 0)
     else:
       clusters = cluster.kmeans(features, c.model.num_experts, _rng(data, 0))
       _, distance = cluster.nearest(features, clusters.prototypes)
       spec = {**spec, "spread": float(np.sqrt((distance**2).mean()))}
       parents, (macs, flops) = [0] * len(clusters.counts), spec["base_cost"]
-    spec = {**spec, "prototypes": clusters.prototypes.tolist(), "counts": clusters.counts.tolist(), "losses": []}
-    if not state.spec["counts"] and options.init == "scratch":
-      live = fresh(spec)
-    else:
-      copies = jax.tree.map(lambda leaf: leaf[np.array(parents)], sharding.fetch(state.live))
-      live = sharding.put(copies, learner.mesh)
-    looked = _feature_macs(network, shape) * (2 * len(data.train) + len(data.val))
-    return state._replace(spec=spec, live=live), GrowthReport(macs + looked, flops + 2 * looked)
+    spec = {**spec, "prototypes": clusters.prototypes.tolist(), "counts": clusters.counts.tolist(), "losses": [],
+            "shares": [cluster.nearest(h, clusters.prototypes)[0].tolist() for h in (features, features_val)]}
+    which = np.array([*parents, *[0] * (room(spec) - len(parents))])
+    live = jax.tree.map(lambda leaf: leaf[which], sharding.fetch(state.live))
+    if options.init_from_scratch if state.spec["counts"] else options.init == "scratch":
+      touched = np.isin(np.arange(len(which)), spec["shares"][0])
+      pick = lambda new, old: np.where(touched.reshape(-1, *[1] * (old.ndim - 1)), new, old)
+      live = jax.tree.map(pick, sharding.fetch(fresh(spec)), live)
+    looked = _feature_macs(network, shape) * (len(data.train) + len(data.val))
+    if options.split_every:
+      looked += spec["scored"] * count(state).predict_macs
+    report = GrowthReport(macs + looked, flops + 2 * looked)
+    return state._replace(spec=spec, live=sharding.put(live, learner.mesh)), report
+
+  def room(spec):
+    """Experts that are stacked."""
+    num = len(spec["counts"]) or 1
+    return capacity(num) if options.split_every or options.add_beyond else num
 
   def emphasis(state, data):
     if not state.spec["counts"]:
       return fit.Emphasis()
-    own, own_val = (shards(state, data.pool, which) for which in (data.train, data.val))
-    # Selected on all validation examples where there are none of its own.
-    return fit.Emphasis(own=own, own_val=[part if len(part) else data.val for part in own_val])
+    own, own_val = (shards(state, which, index) for which, index in zip((data.train, data.val), state.spec["shares"]))
+    return fit.Emphasis(own=own, own_val=own_val)
 
   def finish(state, fit_state):
     before = count(state)
@@ -79,25 +92,25 @@ def make(context):
       return state._replace(spec={**spec, "num_frozen": 1, "base_cost": spent}, frozen=(state.live,)), report
     labels = sharding.fetch(data.pool.y)
     losses = [0.0] * len(spec["counts"])
-    for expert, mine in enumerate(shards(state, data.pool, data.val)):
+    experts = sharding.fetch(state.live)
+    for expert, mine in enumerate(shards(state, data.val, spec["shares"][1])[:len(losses)]):
       if len(mine):
-        right = answers(state, expert, data.pool, mine)[np.arange(len(mine)), labels[mine]]
+        right = answers(experts, expert, data.pool, mine)[np.arange(len(mine)), labels[mine]]
         losses[expert] = float(-np.log(np.maximum(right, np.finfo(np.float32).tiny)).sum(dtype=np.float64))
-    return state._replace(spec={**spec, "losses": losses}), report
+    return state._replace(spec={**spec, "losses": losses, "scored": len(data.val), "shares": []}), report
 
   def look(state, pool, which):
     """Features [N, H] of the examples `which` of a pool."""
     return sharding.agree_on(stacked.contribution(
         network, context.task, learner.mesh, "features", state.frozen[0], pool, which)["features"])
 
-  def shards(state, pool, which):
-    """The examples `which` of a pool, cluster by cluster: list of int32 arrays."""
-    index, _ = cluster.nearest(look(state, pool, which), np.array(state.spec["prototypes"]))
-    return [which[index == i] for i in range(len(state.spec["counts"]))]
+  def shards(state, which, index):
+    """The examples `which`, expert by expert, as `index` shares them out: list of int32 arrays."""
+    return [which[np.array(index) == i] for i in range(room(state.spec))]
 
-  def answers(state, expert, pool, which):
-    """Class probabilities [N, K] of one expert."""
-    one = sharding.put(jax.tree.map(lambda leaf: leaf[expert:expert + 1], sharding.fetch(state.live)), learner.mesh)
+  def answers(experts, expert, pool, which):
+    """Class probabilities [N, K] of one of the experts (host Variables [E, ...])."""
+    one = sharding.put(jax.tree.map(lambda leaf: leaf[expert:expert + 1], experts), learner.mesh)
     return stacked.contribution(network, context.task, learner.mesh, "probabilities", one, pool, which)["sum"]
 
   def contribution(state, block, pool, which=None):
@@ -105,9 +118,11 @@ def make(context):
       return learner.contribution(state, block, pool, which)
     which = np.arange(pool.x.shape[0], dtype=np.int32) if which is None else which
     joint = np.zeros((pool.x.shape[0], context.task.num_classes), np.float32)
-    for expert, mine in enumerate(shards(state, pool, which)):
+    index, _ = cluster.nearest(look(state, pool, which), np.array(state.spec["prototypes"]))
+    experts = sharding.fetch(state.live)
+    for expert, mine in enumerate(shards(state, which, index)):
       if len(mine):
-        joint[mine] = answers(state, expert, pool, mine)
+        joint[mine] = answers(experts, expert, pool, mine)
     return {"sum": joint[which]}
 
   def count(state):
@@ -118,11 +133,17 @@ def make(context):
     base = models.count_params({name: leaf for name, leaf in one.items() if name != "output"})
     return Cost(base + num * models.count_params(one), macs, flops, macs + _feature_macs(network, shape))
 
+  def template(spec):
+    base = learner.template({**spec, "num_frozen": 0, "counts": []}).live
+    return learner.template({**spec, "num_frozen": 0})._replace(spec=spec, frozen=(base,) * spec["num_frozen"])
+
   learner = stacked.make(
-      context, network, "probabilities", grow=grow, emphasis=emphasis,
-      members=lambda spec: (len(spec["counts"]) or 1, bool(spec["counts"])),
-      spec={"prototypes": [], "counts": [], "losses": [], "spread": 0.0, "base_cost": [0, 0]})
+      context, network, "probabilities", grow=grow, emphasis=emphasis, scratch=False,
+      members=lambda spec: (room(spec), bool(spec["counts"])),
+      spec={"prototypes": [], "counts": [], "losses": [], "scored": 0, "shares": [], "spread": 0.0,
+            "base_cost": [0, 0]})
   return learner._replace(
+      template=template,
       finish=finish, contribution=contribution, cost=count, describe=describe,
       complete=lambda state: bool(state.spec["counts"]),
       num_blocks=lambda state: 1,
@@ -134,7 +155,7 @@ def follow(spec, features, data, options):
 
   Args:
     spec: of the state before.
-    features: [N, H] of the stage's training examples.
+    features: [N, H] of the stage's new training examples.
     data: StageData.
     options: options.HMoE.
 
@@ -155,7 +176,7 @@ def follow(spec, features, data, options):
     large = np.bincount(index, minlength=len(parents)) >= 2 * options.min_shard
     if large.any():
       which = int(np.where(large, losses, -1).argmax())
-      clusters = cluster.split(clusters, which, features[index == which], _rng(data, 1))
+      clusters = cluster.split(clusters, which, features[index == which], options.min_shard, _rng(data, 1))
       parents += [parents[which]] * (len(clusters.counts) - len(parents))
   clusters, kept = cluster.remove(clusters, options.min_shard)
   return clusters, [parents[i] for i in kept]

@@ -40,6 +40,7 @@ class FitSpec:
     stepwise: one dispatch per step, see fit.py.
     sharded: members have shards, training and validation examples of their own,
       of different sizes: every count has a member axis.
+    keep_opt: whether the optimiser's state is selected with the variables.
   """
   network: object
   task: Classification
@@ -49,6 +50,7 @@ class FitSpec:
   mesh: Mesh
   stepwise: bool
   sharded: bool = False
+  keep_opt: bool = False
 
   @property
   def padded_batch(self):
@@ -77,6 +79,7 @@ class Member(NamedTuple):
   best: Variables  # after the best epoch so far
   best_right: Array  # int32, validation examples it has right; -1: no epoch yet
   sums: Sums  # of this epoch's training batches so far
+  best_opt: Tree = None  # with FitSpec.keep_opt: the optimiser's state after the best epoch
 
 
 class Carry(NamedTuple):
@@ -144,7 +147,8 @@ def fresh_carry(spec, variables, opt=None):
     size = jax.tree.leaves(variables)[0].shape[0]
     sums = Sums(jnp.zeros(size), jnp.zeros(size, jnp.int32))
     opt = jax.vmap(optimizer.init)(variables.params) if opt is None else opt
-    member = Member(variables, opt, variables, jnp.full(size, -1, jnp.int32), sums)
+    best_opt = opt if spec.keep_opt else None
+    member = Member(variables, opt, variables, jnp.full(size, -1, jnp.int32), sums, best_opt)
     zero = jnp.zeros((), jnp.int32)
     return Carry(member, zero, zero, jnp.zeros((), bool))
 
@@ -153,19 +157,9 @@ def fresh_carry(spec, variables, opt=None):
 
 @functools.partial(jax.jit, static_argnames="spec")
 def selected(spec, carry):
-  """The members as they were after their best epochs [M, ...], on every device."""
-  return _on_every_device(spec, carry.members.best)
-
-
-@functools.partial(jax.jit, static_argnames="spec")
-def last_optimizer_state(spec, carry):
-  """The members' optimiser state after the last step [M, ...], on every device."""
-  return _on_every_device(spec, carry.members.opt)
-
-
-def _on_every_device(spec, members_tree):
-  tree = jax.tree.map(lambda leaf: leaf[:spec.num_members], members_tree)
-  return jax.lax.with_sharding_constraint(tree, NamedSharding(spec.mesh, P()))
+  """The members, and their optimiser's state or None, after their best epochs [M, ...], on every device."""
+  best = jax.tree.map(lambda leaf: leaf[:spec.num_members], (carry.members.best, carry.members.best_opt))
+  return jax.lax.with_sharding_constraint(best, NamedSharding(spec.mesh, P()))
 
 
 @functools.partial(jax.jit, static_argnames="spec", donate_argnames="carry")
@@ -342,8 +336,10 @@ def _end_epoch(spec, stack, carry, sums, val):
 
   def select(member, right, better):
     pick = functools.partial(jax.tree.map, lambda new, old: jnp.where(better, new, old))
-    return member._replace(best=pick(member.now, member.best), best_right=pick(right, member.best_right),
-                           sums=jax.tree.map(jnp.zeros_like, member.sums))
+    return member._replace(
+        best=pick(member.now, member.best), best_right=pick(right, member.best_right),
+        best_opt=pick(member.opt, member.best_opt) if spec.keep_opt else None,
+        sums=jax.tree.map(jnp.zeros_like, member.sums))
 
   train = stack.read(lambda member: member.sums, carry)
   improved = sharding.psum(jnp.sum(better, dtype=jnp.int32), MEMBER) > 0
