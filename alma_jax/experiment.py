@@ -6,6 +6,7 @@ import platform
 import sys
 import time
 
+import jax
 import numpy as np
 
 from alma_jax import checkpoint, environment, metrics, results, runtime, sharding, writers
@@ -144,6 +145,9 @@ class _Runner:
   def _grow(self, data):
     """(grown LearnerState, GrowthReport, FitState)."""
     grown, growth = self._learner.grow(self._state, data)
+    shapes = lambda state: jax.tree.map(np.shape, state.live)
+    if shapes(grown) != shapes(self._state):
+      jax.clear_caches()  # the programs of the old shapes never run again, and hold memory
     return grown, growth, self._learner.begin(grown, data)
 
   def _train(self, fitting, data, began, grown):

@@ -284,9 +284,10 @@ def test_growth_follows_its_schedule(every, experts, counts):
   assert found == counts
 
 
-def test_growing_compiles_once_for_each_capacity(tmp_path):
+def test_growing_compiles_once_for_each_capacity(tmp_path, monkeypatch):
   config = small_config("gmoe", stream__num_megabatches=9, stream__waiting_time=1, train__epochs=1)
   jax.clear_caches()
+  monkeypatch.setattr(jax, "clear_caches", lambda: None)  # what else was compiled is to be counted
   run = alma_jax.run(config, tmp_path, data=(*blobs(300), *blobs(30)))
   assert run.metrics["num_params"][-1] > run.metrics["num_params"][0]
   assert program.advance._cache_size() == 5  # 1, 2, 4, 8 and 16 experts

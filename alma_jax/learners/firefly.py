@@ -51,7 +51,6 @@ def make(context):
     if variables.stats:
       variables = refreshed(network_of(spec), context.task, sharding.put(variables, learner.mesh), data,
                             c.train.batch_size)
-    jax.clear_caches()  # the programs of the old widths never run again, and hold memory
     live = sharding.put(jax.tree.map(lambda leaf: leaf[None], variables), learner.mesh)
     return state._replace(spec=spec, live=live), GrowthReport(*price(state.spec, spec, len(data.train)))
 
