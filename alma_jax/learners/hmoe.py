@@ -62,7 +62,8 @@ def make(context):
             "shares": [cluster.nearest(h, clusters.prototypes)[0].tolist() for h in (features, features_val)]}
     which = np.array([*parents, *[0] * (room(spec) - len(parents))])
     live = jax.tree.map(lambda leaf: leaf[which], sharding.fetch(state.live))
-    if options.init_from_scratch if state.spec["counts"] else options.init == "scratch":
+    scratch = options.init_from_scratch if state.spec["counts"] else options.init == "scratch"
+    if scratch:
       touched = np.isin(np.arange(len(which)), spec["shares"][0])
       pick = lambda new, old: np.where(touched.reshape(-1, *[1] * (old.ndim - 1)), new, old)
       live = jax.tree.map(pick, sharding.fetch(fresh(spec)), live)
