@@ -93,11 +93,10 @@ _MOST_EXPERTS = 1024  # the tree of their gates is an array of their number squa
 _AT_LEAST = {
     "seed": 0, "devices": 0, "stream.num_megabatches": 1, "stream.waiting_time": 1,
     "learner.num_members": 1, "learner.members_per_stage": 1, "learner.grow_every": 1,
-    "learner.growth_rate": 0.0, "learner.num_candidates": 0, "learner.score_points": 1,
+    "learner.num_candidates": 0, "learner.score_points": 1,
     "learner.score_batches": 1, "learner.min_shard": 1, "learner.add_beyond": 0.0, "learner.split_every": 0,
     "model.width": 1, "model.num_experts": 1,
-    "train.epochs": 1, "train.batch_size": 1, "train.learning_rate": 0.0,
-    "train.momentum": 0.0, "train.weight_decay": 0.0, "train.patience": 0,
+    "train.epochs": 1, "train.batch_size": 1, "train.momentum": 0.0, "train.weight_decay": 0.0, "train.patience": 0,
     "train.patience_delta": 0.0, "checkpoint.seconds": 0.0, "checkpoint.keep": 1,
     "checkpoint.keep_every": 0,
 }
@@ -161,8 +160,10 @@ def parse(config):
   return frozen
 
 
-def check_field(field, learner):
-  """Raises BadInput unless a config of this learner has the field "a.b"."""
+def check_field(field, text, learner):
+  """Raises BadInput unless a config of this learner has the field "a.b", and `text` (if any) could be its value."""
+  if field == "learner.name":
+    raise BadInput(f"learner.name={text}: the learner stands behind the colon of --config=configs/NAME.py:LEARNER.")
   tree, prefix = dataclasses.asdict(LEARNERS[learner]()), "learner."
   if not field.startswith(prefix):
     tree, prefix = base(learner).to_dict(), ""
@@ -173,6 +174,15 @@ def check_field(field, learner):
   if field.removeprefix(prefix) not in tree:
     owner = f"learner {learner!r}" if prefix == "learner." else "config"
     raise BadInput(_no_field(owner, field, prefix, tree))
+  kind = type(tree[field.removeprefix(prefix)])
+  try:
+    sound = kind is not bool or text is None or text.lower() in ("true", "false", "t", "f", "1", "0")
+    if kind in (int, float) and text is not None:
+      kind(text)
+  except ValueError:
+    sound = False
+  if not sound:
+    raise BadInput(f"{field}={text!r} should be {_KINDS[kind]}.")
 
 
 def to_dict(config):
@@ -229,7 +239,8 @@ def _freeze(cls, tree, prefix):
 
 def _no_field(owner, field, prefix, known):
   under = f" under {prefix[:-1]!r}" if prefix else ""
-  return f"the {owner} has no field {field!r}; its fields{under} are {_join(known)}."
+  names = [name for name in known if prefix + name != "learner.name"]
+  return f"the {owner} has no field {field!r}; its fields{under} are {_join(names)}."
 
 
 def _learner_class(tree):
@@ -274,8 +285,9 @@ def _check(c):
     raise BadInput(f"model.num_experts={c.model.num_experts} is for the learners {having}, not {c.learner.name}.")
   if c.model.num_experts > _MOST_EXPERTS:
     raise BadInput(f"model.num_experts={c.model.num_experts} should be at most {_MOST_EXPERTS}.")
-  if not t.learning_rate > 0:
-    raise BadInput(f"train.learning_rate={t.learning_rate} should be above 0.")
+  for field in ("train.learning_rate", "learner.growth_rate"):
+    if not flat.get(field, 1) > 0:
+      raise BadInput(f"{field}={flat[field]} should be above 0.")
   if t.optimizer != "sgd" and (t.momentum or t.nesterov):
     raise BadInput(f"train.momentum={t.momentum} and train.nesterov={t.nesterov} need "
                    f"train.optimizer='sgd', not {t.optimizer!r}.")

@@ -265,7 +265,7 @@ class _Runner:
     self._saved_in = self._stage
     self._num_train_lines, self._initial_params = meta["num_train_lines"], meta["initial_params"]
     self._wall_before, self._compiled_before = meta["wall_seconds"], meta["compile_seconds"]
-    say(f"resuming {self._folder.path} at stage {self._stage + 1} of {self._setting.stream.num_stages}"
+    say(f"resuming {self._folder.path} in stage {self._stage} (the last is {self._setting.stream.num_stages - 1})"
         + (f", after epoch {self._epoch}" if meta["cursor"] is not None else ""))
 
   def _resumed_inside(self, data):

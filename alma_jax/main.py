@@ -69,6 +69,8 @@ def _check_overrides(argv):
       args[i] = f"{arg}={args[i + 1]}"
   options = [arg.lstrip("-").partition("=") for arg in args if arg.lstrip("-").startswith("config")]
   learner = "ens"
+  if sum(option == "config" for option, _, _ in options) > 1:
+    raise BadInput("--config is given more than once.")
   for option, _, value in options:
     if option == "config" and value:
       path, _, learner = value.partition(":")
@@ -78,9 +80,9 @@ def _check_overrides(argv):
       learner = learner or "ens"
       if learner not in configs.LEARNERS:  # ml_collections would wrap the config's own sentence in a traceback
         configs.base(learner)
-  for option, _, _ in options:
+  for option, equals, value in options:
     if option.startswith("config."):
-      configs.check_field(option.removeprefix("config."), learner)
+      configs.check_field(option.removeprefix("config."), value if equals else None, learner)
 
 
 def _run(config):

@@ -30,8 +30,8 @@ def error_curve(lines, title, path, chance):
     if len(updates) <= 60:
       axes.plot(*zip(*updates), "o", color=COLOUR, markersize=4, label="after an update")
     axes.axhline(chance, color="0.5", linestyle=":", linewidth=1, label="guessing")
-    axes.annotate(f"{errors[-1]:.4f}", (lines[-1]["t"], errors[-1]), xytext=(-4, 9), textcoords="offset points",
-                  ha="right", color=COLOUR)
+    axes.annotate(f"{errors[-1]:.4f}", (edges[-1], errors[-1]), xytext=(5, 0), textcoords="offset points",
+                  va="center", color=COLOUR, annotation_clip=False)
     axes.set(xlabel="mega-batches seen", ylabel="test error", xlim=(edges[0], edges[-1]),
              ylim=(0, max(chance, *errors) * 1.08))
     axes.set_title(title, fontsize=11)

@@ -79,7 +79,7 @@ class Run:
     saved = self._saved_stages()
     if not saved or (stage is not None and stage not in saved):
       raise BadInput(f"{self.path} has saved the stages {sorted(saved)}, not {stage}; "
-                     "checkpoint.keep and checkpoint.keep_every say which are kept.")
+                     "the last one is always kept, others as checkpoint.keep_every says.")
     opened = self._checkpoints().open(saved[max(saved) if stage is None else stage])
     data = opened.meta["data"]
     return opened, environment.make_learner(self.config, data["num_classes"], data["example_shape"])
@@ -127,7 +127,7 @@ def _like_examples(x, shape, dtype):
     x = x[..., None]  # grey images without their channel
   if x.shape[1:] != shape or x.ndim != len(shape) + 1 or not len(x):
     wanted = ", ".join(map(str, shape))
-    raise BadInput(f"inputs of shape {x.shape} do not look like the training examples, [N, {wanted}].")
+    raise BadInput(f"inputs of shape {x.shape} do not look like the training examples, [N, {wanted}], N at least 1.")
   if x.dtype != dtype and not (dtype == np.float32 and np.issubdtype(x.dtype, np.floating)):
     raise BadInput(f"inputs are {x.dtype}, but the training examples were {dtype}; give raw, unnormalised inputs.")
   return x.astype(dtype)

@@ -35,9 +35,10 @@ def setup(config=None, alone=False):
   if not jax.config.jax_compilation_cache_dir:
     home = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     jax.config.update("jax_compilation_cache_dir", str(home / "alma_jax" / "xla"))
-    # Without these the cache stays empty: it skips what compiles quickly.
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+  # Without these the cache stays all but empty, wherever it lies: it skips what compiles quickly.
+  for name, value in (("min_compile_time_secs", 0.0), ("min_entry_size_bytes", -1)):
+    if f"JAX_PERSISTENT_CACHE_{name.upper()}" not in os.environ:
+      jax.config.update(f"jax_persistent_cache_{name}", value)
   if not _listening:
     jax.monitoring.register_event_duration_secs_listener(_count_compilation)
     _listening = True

@@ -225,7 +225,7 @@ def test_a_split_keeps_the_predictions_of_what_stays_with_its_halves():
   assert ((before == worst) & (after == 3)).any()
   old, new = (learner.contribution(s, 0, data.pool)["sum"] for s in (state, grown))
   np.testing.assert_allclose(old[stays], new[stays], atol=1e-6)
-  assert "4 experts" in learner.describe(grown.spec)
+  assert "experts: 4" in learner.describe(grown.spec)
 
 
 def test_clusters_follow_the_stream():

@@ -142,6 +142,12 @@ BAD_COMMANDS = [
     ("configs/digits.py:gmoe", ["--config.learner.grow_every=0"], "at least 1"),
     ("configs/digits.py:gmoe", ["--config.learner.gating=warm"], "soft, hard"),
     ("configs/digits.py:ff", ["--config.learner.growth_rate=0.001"], "of 64 neurons adds none"),
+    ("configs/digits.py:ff", ["--config.learner.growth_rate=9.0"], "576 at a time, but splits and candidates are 128"),
+    ("configs/digits.py:ff", ["--config.learner.growth_rate=0"], "growth_rate=0.0 should be above 0"),
+    ("configs/digits.py:gmoe", ["--config.learner.keep_optimizer=maybe"], "'maybe' should be True or False"),
+    ("configs/digits.py:hmoe", ["--config.learner.split_every=1.5"], "'1.5' should be a whole number"),
+    ("configs/digits.py", ["--config.learner.name=hmoe"], "behind the colon"),
+    ("configs/digits.py:gmoe", ["--config=configs/digits.py:ff"], "given more than once"),
     ("configs/digits.py:hmoe", ["--config.model.num_experts=1000"], "exceed the 130 training examples"),
 ]
 

@@ -55,7 +55,7 @@ def make(context):
     total = sum(alpha * joined[f"logits{block}"] for block, alpha in enumerate(alphas))
     logits = total / max(np.abs(alphas).sum(), np.finfo(np.float32).tiny)
     exp = np.exp(logits - logits.max(-1, keepdims=True))
-    return total.argmax(-1), exp / exp.sum(-1, keepdims=True)
+    return total.argmax(-1), np.float32(exp / exp.sum(-1, keepdims=True))
 
   learner = stacked.make(context, network, "logits", spec={"alphas": []}, grow=grow, final=True, emphasis=emphasis)
   return learner._replace(finish=finish, contribution=contribution, resolve=resolve)

@@ -25,15 +25,20 @@ def make(context):
   are as many for a residual layer behind it, which is there once one was taken.
 
   Raises:
-    BadInput: the images do not end at one pixel, or no neuron would ever be added.
+    BadInput: the images do not end at one pixel, no neuron would ever be added,
+      or more than there are to choose from.
   """
   c = context.config
   options, shape = c.learner, (1, *context.example_shape)
   start = models.first_widths(c.model)
   num_candidates = options.num_candidates or c.model.width
   number = round(options.growth_rate * sum(start))
+  most = sum(start) + len(start) * num_candidates * (1 + options.grow_depth)
   if number < 1:
     raise BadInput(f"learner.growth_rate={options.growth_rate} of {sum(start)} neurons adds none, in the whole stream.")
+  if number > most:
+    raise BadInput(f"learner.growth_rate={options.growth_rate} of {sum(start)} neurons adds {number} at a time, but "
+                   f"splits and candidates are {most} at first; raise learner.num_candidates={num_candidates}.")
 
   def network_of(spec):
     return context.network(widths=tuple(spec["widths"]), residuals=tuple(spec["residuals"]))
@@ -67,10 +72,11 @@ def make(context):
 
 
 def describe(spec):
-  """Text: what each growth added, and the widths now."""
+  """Text: what each growth added, over all layers, and the widths now."""
   lines = []
   for stage, splits, news, deeps in spec["grown"]:
-    lines.append(f"stage {stage}: {splits} neurons split, {news} new" + (f", {deeps} in residual layers" * bool(deeps)))
+    deeper = f", {deeps} in residual layers" if deeps else ""
+    lines.append(f"stage {stage}, neurons: {splits} split, {news} new{deeper}")
   lines.append("widths " + " ".join(map(str, spec["widths"])))
   if any(spec["residuals"]):
     lines.append("residual layers behind them " + " ".join(map(str, spec["residuals"])))

@@ -70,10 +70,14 @@ def make(context):
 
 
 def describe(spec):
-  """Text tree of the gates of every mixture layer, with each expert's share of use and of validation loss."""
+  """Text tree of the gates of every mixture layer, with each expert's shares on the last validation data.
+
+  `use`: of the sum of the experts' weights; `loss`: of the summed cross-entropy, each example's going to the expert
+  of the largest weight.
+  """
   lines = []
   for layer, splits in spec["splits"].items():
-    lines.append(f"{layer}: {num_experts(spec)} experts")
+    lines.append(f"{layer}, experts: {num_experts(spec)}")
     scores = spec["scores"].get(layer)
 
     def leaf(expert, scores=scores):

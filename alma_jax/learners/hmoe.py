@@ -187,7 +187,7 @@ def describe(spec):
   """Text: what each expert answers for."""
   if not spec["counts"]:
     return "one network, the base of the experts to come"
-  lines = [f"{len(spec['counts'])} experts"]
+  lines = [f"experts: {len(spec['counts'])}"]
   for expert, num in enumerate(spec["counts"]):
     loss = f"  validation loss {spec['losses'][expert] / max(sum(spec['losses']), 1e-30):.1%}" if spec["losses"] else ""
     lines.append(f"  expert {expert}  {num / sum(spec['counts']):.1%} of the examples so far{loss}")
