@@ -18,7 +18,8 @@ TOY = ["--config.stream.num_megabatches=3", "--config.stream.waiting_time=2", "-
 
 
 @pytest.mark.parametrize(("name", "learner"), [
-    *[(name, learner) for name in ("digits", "mnist", "cifar", "npz") for learner in FOUNDATION],
+    *[(name, learner) for name in ("digits", "mnist", "npz") for learner in FOUNDATION],
+    *[("cifar", learner) for learner in ("sm", "ens", "gens")], slow("cifar", "umix"),
     *[("digits", learner) for learner in OTHERS], slow("cifar", "gmoe"), slow("cifar", "ff"), slow("cifar", "hmoe")])
 def test_every_config_through_the_entry_point(tmp_path, tfds_dir, name, learner):
   flags = [*TOY, f"--workdir={tmp_path / 'run'}", "--config.devices=1"]
