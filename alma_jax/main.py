@@ -8,6 +8,7 @@ import os
 import pathlib
 import signal
 import sys
+import threading
 import warnings
 
 from absl import flags, logging
@@ -86,22 +87,7 @@ def _check_overrides(argv):
 
 
 def _run(config):
-  stopping, polled = [], []
-
-  def stop(number, frame):
-    del frame
-    stopping.append(number)
-    signal.signal(number, signal.SIG_DFL)  # a second one is not to be argued with
-    if not polled:  # data are being loaded, or the first program compiled: there is nothing to save
-      # SystemExit would be lost where Python ignores what is raised: in finalizers, in callbacks of the collector.
-      os._exit(_stopped_code(stopping))
-
-  def should_stop():
-    polled[:] = [True]
-    return bool(stopping)
-
-  for number in (signal.SIGTERM, signal.SIGINT):
-    signal.signal(number, stop)
+  should_stop, stopped_code = _watch_signals()
   from alma_jax import experiment, runtime, sharding  # jax only now: --help stays quick
 
   logging.set_verbosity(logging.ERROR)  # Orbax and TFDS comment on what is no concern of the user's
@@ -112,14 +98,47 @@ def _run(config):
     run = experiment.run(config, _WORKDIR.value, overwrite=_OVERWRITE.value, should_stop=should_stop)
   except Stopped as stopped:
     experiment.say(str(stopped))
-    return _stopped_code(stopping)
+    return stopped_code()
   if sharding.is_main():
     print(_report(run))
   return 0
 
 
-def _stopped_code(signals):
-  return 1 if signal.SIGINT in signals else 143
+def _watch_signals():
+  """SIGTERM and SIGINT stop the run where it can be saved, and at once while there is nothing to save.
+
+  Python's own handler waits for the main thread, which may be inside one call for minutes (a download, a
+  compilation); a thread that reads the wake-up pipe does not.
+
+  Returns:
+    should_stop(), for the run to poll once it can save, and stopped_code(), the exit code.
+  """
+  stopping, polled = [], []
+  received, wake_up = os.pipe()
+
+  def code():
+    return 1 if signal.SIGINT in stopping else 143
+
+  def stop(number, frame):
+    del frame
+    stopping.append(number)
+    signal.signal(number, signal.SIG_DFL)  # a second one is not to be argued with
+
+  def leave():
+    stopping.extend(os.read(received, 1))
+    if not polled:
+      os._exit(code())  # an exception would not leave the main thread's call
+
+  def should_stop():
+    polled[:] = [True]
+    return bool(stopping)
+
+  os.set_blocking(wake_up, False)
+  signal.set_wakeup_fd(wake_up, warn_on_full_buffer=False)
+  threading.Thread(target=leave, daemon=True).start()
+  for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, stop)
+  return should_stop, code
 
 
 def _report(run):

@@ -106,11 +106,12 @@ def test_sigterm_saves_and_exits_with_143(tmp_path):
 
 
 SLOW_DATA = """
-import sys, time
+import signal, sys, time
 from alma_jax import main
 from alma_jax.data import datasets
 
 def load(*args):
+  signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})  # no signal wakes the main thread
   print("loading", flush=True)
   while True:
     try:
@@ -200,7 +201,7 @@ import os, signal, sys
 sys.path.insert(0, "tests")
 import alma_jax
 from alma_jax import config, learners
-from alma_jax.growth import cluster, split, widen
+from alma_jax.growth import cluster, split, surgery
 from conftest import blobs, small_config
 
 learner, when, folder = sys.argv[1:]
@@ -215,7 +216,7 @@ def killing(context):
     if when == "before":
       kill()
     if when == "inside":
-      split.grow = widen.operate = cluster.update = kill
+      split.grow = surgery.operate = cluster.update = kill
     made.grow(state, data)
     kill()
   return made._replace(grow=grow)
