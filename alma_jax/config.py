@@ -175,13 +175,7 @@ def check_field(field, text, learner):
     owner = f"learner {learner!r}" if prefix == "learner." else "config"
     raise BadInput(_no_field(owner, field, prefix, tree))
   kind = type(tree[field.removeprefix(prefix)])
-  try:
-    sound = kind is not bool or text is None or text.lower() in ("true", "false", "t", "f", "1", "0")
-    if kind in (int, float) and text is not None:
-      kind(text)
-  except ValueError:
-    sound = False
-  if not sound:
+  if text is not None and not _readable(text, kind):
     raise BadInput(f"{field}={text!r} should be {_KINDS[kind]}.")
 
 
@@ -235,6 +229,17 @@ def _freeze(cls, tree, prefix):
     else:
       values[key] = _scalar(prefix + key, tree[key], kind)
   return cls(**values)
+
+
+def _readable(text, kind):
+  """Whether a value of this kind can be read from a command line's text."""
+  if kind is bool:
+    return text.lower() in ("true", "false", "t", "f", "1", "0")
+  try:
+    kind(text)
+  except ValueError:
+    return False
+  return True
 
 
 def _no_field(owner, field, prefix, known):

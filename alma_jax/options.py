@@ -15,11 +15,15 @@ class Options:
     choices: {field: what it may be}.
     stops_early: whether patience ends a stage unless the config says otherwise.
     num_experts: default of model.num_experts; None: it has none.
+    init_from_scratch: whether every stage starts from fresh weights.
+    keep_optimizer: whether a stage goes on with the optimiser's state.
   """
   num_trained: ClassVar[int] = 1
   choices: ClassVar[dict] = {}
   stops_early: ClassVar[bool] = True
   num_experts: ClassVar[int | None] = None
+  init_from_scratch: ClassVar[bool] = False
+  keep_optimizer: ClassVar[bool] = False
 
 
 @dataclasses.dataclass(frozen=True)

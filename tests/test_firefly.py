@@ -9,7 +9,7 @@ from runs import slow
 from alma_jax import config as configs
 from alma_jax import cost, environment, models, sharding
 from alma_jax.errors import BadInput
-from alma_jax.growth import widen
+from alma_jax.growth import surgery, widen
 from alma_jax.models import mlp, wide
 from alma_jax.tasks import classification
 
@@ -33,7 +33,7 @@ def trained(model, depth=False):
     for _ in range(20):
       variables = variables._replace(stats=jax.jit(net.apply, static_argnums=3)(variables, x, None, True)[1])
   variables = jax.device_get(variables)
-  chain = widen.take_apart(net.module, variables)
+  chain = surgery.take_apart(net.module, variables)
   return net, variables, chain, widen.draw(np.random.default_rng(0), chain, NUM, depth), x
 
 
@@ -65,7 +65,7 @@ def test_at_strength_zero_the_network_is_as_it_was(model, depth):
   logits = jax.jit(lambda: widen.forward(net.module, chain, directions, widen.strengths(directions, 0.0), x))()
   expected = net.apply(variables, x, None, False)[0]
   np.testing.assert_allclose(logits, expected, atol=1e-5 * max(1, np.abs(expected).max()))
-  again, widths, residuals = widen.put_together(widen.operate(chain, directions, [((), (), ())] * len(chain[:-1])))
+  again, widths, residuals = surgery.put_together(surgery.operate(chain, directions, [((), (), ())] * len(chain[:-1])))
   assert widths == net.module.widths
   assert residuals == net.module.residuals or not any(residuals)
   jax.tree.map(np.testing.assert_array_equal, again, variables)
@@ -80,7 +80,7 @@ def test_surgery_makes_the_masked_perturbed_network(model, depth):
     picks, steps = masks(directions, np.random.default_rng(seed))
     kept = [step.new for step in steps]
     expected = jax.jit(lambda steps, kept: widen.forward(net.module, chain, directions, steps, x, kept))(steps, kept)
-    variables, widths, residuals = widen.put_together(widen.operate(chain, directions, picks))
+    variables, widths, residuals = surgery.put_together(surgery.operate(chain, directions, picks))
     assert widths == tuple(old + len(s) + len(n) for old, (s, n, _) in zip(net.module.widths, picks))
     had = net.module.residuals or (0,) * len(widths)
     assert residuals == tuple(old + len(d) for old, (_, _, d) in zip(had, picks))
@@ -104,7 +104,7 @@ def test_no_directions_no_change(model):
   still = [way._replace(**{name: None if leaf is None else 0 * leaf for name, leaf in way._asdict().items()
                            if name in ("split", "below", "out")}) for way in directions]
   picks, _ = masks(directions, np.random.default_rng(0))
-  larger, widths, residuals = widen.put_together(widen.operate(chain, still, picks))
+  larger, widths, residuals = surgery.put_together(surgery.operate(chain, still, picks))
   found = network(model, widths, residuals)[0].apply(larger, x, None, False)[0]
   expected = net.apply(variables, x, None, False)[0]
   np.testing.assert_allclose(found, expected, atol=1e-5 * max(1, np.abs(expected).max()))

@@ -4,41 +4,17 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-from conftest import blobs, small_config
+from conftest import blobs
+from stages import arrays_equal, assert_close, fit_stage, member, setting_of, train_stage
 
-from alma_jax import config as configs
-from alma_jax import environment, sharding
+from alma_jax import environment, members, sharding
 from alma_jax.errors import BadInput
 from alma_jax.growth import cluster
 from alma_jax.learners import fit, hmoe, program, stacked
 
 
-def setting_of(learner="hmoe", arrays=None, **changes):
-  changes = {"model__num_experts": 3, **changes} if learner == "hmoe" else changes
-  config = configs.parse(small_config(learner, **changes))
-  return environment.prepare(config, arrays or (*blobs(240), *blobs(60, seed=1)))
-
-
-def train_stage(setting, state, stage):
-  """The state after a stage, and its last growth and fit reports."""
-  learner, data, complete = setting.learner, environment.Stages(setting)[stage], False
-  while not complete:
-    state, growth = learner.grow(state, data)
-    fitting, done = learner.begin(state, data), False
-    while fitting.cursor < learner.num_rows(fitting) and not done:
-      fitting, records = learner.advance(fitting, 64)
-      _, done = learner.read(fitting, records)
-    state, report = learner.finish(state, fitting)
-    complete = learner.complete(state)
-  return state, growth, report
-
-
-def equal(a, b):
-  return all(jax.tree.leaves(jax.tree.map(np.array_equal, jax.device_get(a), jax.device_get(b))))
-
-
-def expert(state, i):
-  return jax.tree.map(lambda leaf: leaf[i], jax.device_get(state.live))
+def mixture_of(data=None, **changes):
+  return setting_of("hmoe", data, **{"model__num_experts": 3, **changes})
 
 
 def cloud(num, seed=0):
@@ -93,8 +69,8 @@ def test_add_split_and_remove():
 
 
 def test_shards_partition_and_experts_answer_for_their_own():
-  setting = setting_of()
-  state, _, report = train_stage(setting, setting.learner.init(), 0)
+  setting = mixture_of()
+  state, report, _ = train_stage(setting, setting.learner.init(), 0)
   learner, data = setting.learner, environment.Stages(setting)[1]
   state, _ = learner.grow(state, data)
   fitting = learner.begin(state, data)
@@ -117,14 +93,18 @@ def test_shards_partition_and_experts_answer_for_their_own():
   np.testing.assert_allclose(learner.contribution(state, 0, data.pool, data.val)["sum"], joint[data.val], atol=1e-6)
 
 
-@pytest.mark.parametrize("stepwise", [False, True])
-@pytest.mark.parametrize("optimizer", ["adadelta", "sgd"])
-def test_experts_train_as_separate_runs_on_their_shards(stepwise, optimizer):
+@pytest.mark.parametrize(("how", "optimizer"), [
+    ("looped", "adadelta"), ("looped", "sgd"), ("stepwise", "sgd"), ("vmapped", "adadelta"), ("devices", "adadelta")])
+def test_experts_train_as_separate_runs_on_their_shards(monkeypatch, how, optimizer):
+  if how == "vmapped":
+    jax.clear_caches()
+    monkeypatch.setattr(members, "UNROLL_AT", 0)
   momentum = {"train__momentum": 0.9, "train__weight_decay": 1e-2, "train__learning_rate": 0.1}
   setting = setting_of("ens", learner__num_members=3, train__epochs=3, train__optimizer=optimizer,
-                       train__batch_size=32, **(momentum if optimizer == "sgd" else {}))
+                       train__batch_size=32, devices=4 if how == "devices" else 1,
+                       **(momentum if optimizer == "sgd" else {}))
   learner, data = setting.learner, environment.Stages(setting)[0]
-  spec = dataclasses.replace(learner.begin(learner.init(), data).spec, stepwise=stepwise)
+  spec = dataclasses.replace(learner.begin(learner.init(), data).spec, stepwise=how == "stepwise")
   variables = learner.init().live
   own = [data.train[:70], data.train[70:], data.train[:0]]
   own_val = [data.val[:4], data.val[4:], data.val[:0]]
@@ -132,19 +112,14 @@ def test_experts_train_as_separate_runs_on_their_shards(stepwise, optimizer):
   fitting = run(fit.begin(sharded, variables, data, fit.Emphasis(own=own, own_val=own_val)))
   best, _, report = fit.finish(fitting[0])
   assert report.samples == 3 * (70 + 38)
-  assert equal(expert_of(best, 2), expert_of(variables, 2))
+  assert arrays_equal(member(best, 2), member(variables, 2))
   for i in range(2):
     # As a stack whose members all train on this shard; member i is compared.
     alone = run(fit.begin(spec, variables, data._replace(train=own[i], val=own_val[i]), fit.Emphasis()))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), expert_of(best, i),
-                 expert_of(fit.finish(alone[0])[0], i))
+    assert_close(member(best, i), member(fit.finish(alone[0])[0], i), 1e-5)
     for mine, its in zip(fitting[1], alone[1]):
       for key, value in mine.members.items():
-        np.testing.assert_allclose(value[i], its.members[key][i], atol=1e-4)
-
-
-def expert_of(variables, i):
-  return jax.tree.map(lambda leaf: leaf[i], jax.device_get(variables))
+        np.testing.assert_allclose(value[i], its.members[key][i], atol=1e-5)
 
 
 def run(fitting):
@@ -158,22 +133,23 @@ def run(fitting):
 
 def test_one_expert_from_scratch_is_a_single_model():
   changes = dict(train__patience=2, train__epochs=9, train__learning_rate=0.5)
-  mixture = setting_of(model__num_experts=1, learner__init="scratch", **changes)
+  mixture = mixture_of(model__num_experts=1, learner__init="scratch", **changes)
   single = setting_of("sm", **changes)
   one, other = mixture.learner.init(), single.learner.init()
   for stage in range(2):
-    one, _, report = train_stage(mixture, one, stage)
-    other, _, expected = train_stage(single, other, stage)
+    one, report, _ = train_stage(mixture, one, stage)
+    other, expected, _ = train_stage(single, other, stage)
     assert report == expected
     assert report.epochs < 9
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), *jax.device_get((one.live, other.live)))
-  assert equal(one.frozen[0], train_stage(single, single.learner.init(), 0)[0].live)  # the base, never touched again
+    assert_close(one.live, other.live, 1e-5)
+  base, _, _ = train_stage(single, single.learner.init(), 0)
+  assert arrays_equal(one.frozen[0], base.live)  # never touched again
 
 
 @pytest.mark.parametrize("scratch", [False, True])
 def test_an_expert_without_new_examples_stays_as_it_is(scratch):
   x, y = blobs(240)
-  setting = setting_of(arrays=(x, y, *blobs(60, seed=1)), learner__init_from_scratch=scratch)
+  setting = mixture_of((x, y, *blobs(60, seed=1)), learner__init_from_scratch=scratch)
   state, _, _ = train_stage(setting, setting.learner.init(), 0)
   learner, data = setting.learner, environment.Stages(setting)[1]
   grown, _ = learner.grow(state, data)
@@ -186,19 +162,21 @@ def test_an_expert_without_new_examples_stays_as_it_is(scratch):
   while fitting.cursor < learner.num_rows(fitting):
     fitting, _ = learner.advance(fitting, 64)
   after, _ = learner.finish(grown, fitting)
-  assert equal(expert(after, 1), expert(state, 1))
-  assert not equal(expert(after, 0), expert(state, 0))
+  assert arrays_equal(member(after.live, 1), member(state.live, 1))
+  assert not arrays_equal(member(after.live, 0), member(state.live, 0))
 
 
 def test_costs_are_those_of_one_expert_and_of_the_base():
-  setting = setting_of()
+  setting = mixture_of()
   learner, data = setting.learner, environment.Stages(setting)[0]
   first = learner.init()
   single = 4 * 4 + (36 + 1 + 3) * 4 + 3 + 4  # §7 with h=4, D=36, K=3
   macs, features = 4 * 4 + (36 + 3) * 4, 4 * 4 + 36 * 4
   assert learner.cost(first).num_params == single
   assert learner.cost(first).predict_macs == learner.cost(first).fwd_macs == macs
-  state, growth, report = train_stage(setting, first, 0)
+  base, _, _ = fit_stage(learner, first, data)
+  grown, growth = learner.grow(base, data)
+  state, report, _ = fit_stage(learner, grown, data)
   cost = learner.cost(state)
   assert cost.num_params == 3 * single + single - (4 + 1) * 3  # the base needs no last layer any more
   assert (cost.fwd_macs, cost.predict_macs) == (macs, macs + features)
@@ -210,14 +188,14 @@ def test_costs_are_those_of_one_expert_and_of_the_base():
 
 
 def test_a_split_keeps_the_predictions_of_what_stays_with_its_halves():
-  setting = setting_of(learner__split_every=1, learner__min_shard=5)
+  setting = mixture_of(learner__split_every=1, learner__min_shard=5)
   state, _, _ = train_stage(setting, setting.learner.init(), 0)
   learner, data = setting.learner, environment.Stages(setting)[1]
   worst = int(np.argmax(state.spec["losses"]))
   grown, _ = learner.grow(state, data)
   assert len(grown.spec["counts"]) == 4
-  assert equal(expert(grown, 3), expert(state, worst))
-  assert equal(expert(grown, worst), expert(state, worst))
+  assert arrays_equal(member(grown.live, 3), member(state.live, worst))
+  assert arrays_equal(member(grown.live, worst), member(state.live, worst))
   features = stacked.contribution(learner.begin(grown, data).spec.network, setting.learner.begin(grown, data).spec.task,
                                   learner.mesh, "features", state.frozen[0], data.pool)["features"]
   before, after = (cluster.nearest(features, np.array(s.spec["prototypes"]))[0] for s in (state, grown))
@@ -231,7 +209,7 @@ def test_a_split_keeps_the_predictions_of_what_stays_with_its_halves():
 def test_clusters_follow_the_stream():
   spec = {"prototypes": [[0.0, 0], [10, 0]], "counts": [30, 3], "losses": [1.0, 5.0], "spread": 1.0}
   data = fit.StageData(1, 0, None, None, None, None)
-  told = lambda **changes: setting_of(**{f"learner__{key}": value for key, value in changes.items()}).config.learner
+  told = lambda **changes: mixture_of(**{f"learner__{key}": value for key, value in changes.items()}).config.learner
   points = np.vstack([cloud(30)[::3], cloud(30)[2::3]])  # ten around 0 0, ten around 0 10
   clusters, parents = hmoe.follow(spec, points, data, told(min_shard=3))
   assert (clusters.counts.tolist(), parents) == ([50, 3], [0, 1])
@@ -251,7 +229,7 @@ def test_clusters_follow_the_stream():
 
 
 def test_replayed_examples_are_not_counted_again():
-  setting = setting_of(stream__replay=1.0)
+  setting = mixture_of(stream__replay=1.0)
   state = setting.learner.init()
   for stage in range(2):
     state, _, _ = train_stage(setting, state, stage)
@@ -261,7 +239,7 @@ def test_replayed_examples_are_not_counted_again():
 
 
 def test_a_growing_number_of_experts_compiles_for_its_capacity():
-  setting = setting_of(learner__split_every=1, learner__min_shard=3, stream__waiting_time=1, train__epochs=1,
+  setting = mixture_of(learner__split_every=1, learner__min_shard=3, stream__waiting_time=1, train__epochs=1,
                        model__num_experts=1)
   state, rooms = setting.learner.init(), []
   for stage in range(4):
@@ -275,5 +253,5 @@ def test_a_growing_number_of_experts_compiles_for_its_capacity():
 
 def test_more_clusters_than_examples_are_refused():
   with pytest.raises(BadInput, match="109 clusters exceed the 108 training examples of the first stage"):
-    setting_of(arrays=(*blobs(240), *blobs(60, seed=1)), model__num_experts=109)
-  setting_of(model__num_experts=108)
+    mixture_of((*blobs(240), *blobs(60, seed=1)), model__num_experts=109)
+  mixture_of(model__num_experts=108)

@@ -4,6 +4,7 @@ import numpy as np
 from alma_jax import cost, sharding
 from alma_jax.learners import fit, stacked
 from alma_jax.learners.base import GrowthReport
+from alma_jax.tasks import classification
 
 
 def make(context):
@@ -51,11 +52,10 @@ def make(context):
 
   def resolve(state, joined):
     # Divided by their sum: the classes stay, the probabilities are those of a mean.
-    alphas = np.array(state.spec["alphas"] or [1.0])  # none yet: the untrained model
+    alphas = state.spec["alphas"] or [1.0]  # none yet: the untrained model
     total = sum(alpha * joined[f"logits{block}"] for block, alpha in enumerate(alphas))
-    logits = total / max(np.abs(alphas).sum(), np.finfo(np.float32).tiny)
-    exp = np.exp(logits - logits.max(-1, keepdims=True))
-    return total.argmax(-1), np.float32(exp / exp.sum(-1, keepdims=True))
+    size = max(sum(map(abs, alphas)), np.finfo(np.float32).tiny)
+    return classification.resolve({"sum": total}, size, "logits")
 
   learner = stacked.make(context, network, "logits", spec={"alphas": []}, grow=grow, final=True, emphasis=emphasis)
   return learner._replace(finish=finish, contribution=contribution, resolve=resolve)

@@ -8,7 +8,7 @@ import numpy as np
 
 from alma_jax import cost, keys, models, sharding
 from alma_jax.errors import BadInput
-from alma_jax.growth import widen
+from alma_jax.growth import surgery, widen
 from alma_jax.learners import stacked
 from alma_jax.learners.base import GrowthReport
 
@@ -49,7 +49,7 @@ def make(context):
       return state, GrowthReport()
     chain, directions, picks = search(network_of(state.spec), context.task, state.live, data, c.train.batch_size,
                                       options, num_candidates, number, learner.mesh)
-    variables, widths, residuals = widen.put_together(widen.operate(chain, directions, picks))
+    variables, widths, residuals = surgery.put_together(surgery.operate(chain, directions, picks))
     added = [sum(map(len, kind)) for kind in zip(*picks)]
     spec = {**state.spec, "widths": list(widths), "residuals": list(residuals),
             "grown": [*state.spec["grown"], [data.stage, *added]]}
@@ -91,10 +91,10 @@ def search(network, task, live, data, batch, options, num, number, mesh):
   """
   module = network.module
   rng = keys.rng(data.seed, keys.SEARCH, data.stage)
-  chain = widen.take_apart(module, jax.tree.map(lambda leaf: leaf[0], sharding.fetch(live)))
+  chain = surgery.take_apart(module, jax.tree.map(lambda leaf: leaf[0], sharding.fetch(live)))
   directions = widen.draw(rng, chain, num, options.grow_depth)
   place = functools.partial(sharding.put, mesh=mesh)
-  state = jax.jit(widen.optimizer().init)(directions)
+  state = widen.optimizer_state(directions)
   total = jax.tree.map(np.asarray, widen.strengths(directions, 0.0))
   chain, directions, state, total = place((chain, directions, state, total))
   for part in widen.batches(rng.permutation(data.train), batch):
@@ -121,7 +121,7 @@ def refreshed(network, task, variables, data, batch):
 def _search_costs(network, num, depth, shape):
   """Per example: multiply-adds of the moved network, flops of a step of the directions, of a score."""
   module = network.module
-  chain = jax.eval_shape(functools.partial(widen.take_apart, module), cost.abstract_variables(network, shape))
+  chain = jax.eval_shape(functools.partial(surgery.take_apart, module), cost.abstract_variables(network, shape))
   directions = widen.draw(np.random.default_rng(0), chain, num, depth)
   x = jax.ShapeDtypeStruct(shape, jnp.float32)
   steps = jax.eval_shape(lambda: widen.strengths(directions, 1.0))

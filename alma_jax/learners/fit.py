@@ -185,17 +185,15 @@ def read(fit, records):
     (epochs, done): an Epoch per epoch, and whether patience has ended the stage.
   """
   records, num_members = sharding.fetch(records), fit.spec.num_members
-  epochs = []
-  for i in range(int(records.num)):
-    members, joint = {}, {}
-    for name, sums in (("train", records.train), ("val", records.val)):
-      own = _sizes(fit, name)
-      nums = own if name == "train" else np.where(own > 0, own, len(fit.data.val))
-      for key, leaf in ((f"{name}_loss", sums.loss), (f"{name}_error", sums.wrong)):
-        sum_M = leaf[i, :num_members]
-        members[key] = np.where(nums > 0, sum_M / np.maximum(nums, 1), np.nan)
-        joint[key] = float(sum_M[own > 0].sum(dtype=np.float64) / own.sum())
-    epochs.append(Epoch(joint, members))
+  own, own_val = _sizes(fit, "train"), _sizes(fit, "val")
+  columns = {"train_loss": (records.train.loss, own, own), "train_error": (records.train.wrong, own, own)}
+  borrowed = np.where(own_val > 0, own_val, len(fit.data.val))
+  columns |= {"val_loss": (records.val.loss, own_val, borrowed), "val_error": (records.val.wrong, own_val, borrowed)}
+  epochs = [Epoch({}, {}) for _ in range(int(records.num))]
+  for key, (sums, mine, nums) in columns.items():
+    for epoch, sum_M in zip(epochs, sums[:, :num_members]):
+      epoch.joint[key] = float(sum_M[mine > 0].sum(dtype=np.float64) / mine.sum())
+      epoch.members[key] = np.where(nums > 0, sum_M / np.maximum(nums, 1), np.nan)
   return epochs, bool(records.done)
 
 

@@ -64,7 +64,6 @@ def make(context):
   start = moe.balanced(c.model.num_experts)
   split_one = grow if options.name == "gmoe" else None
   learner = stacked.make(context, network_of, "logits", grow=split_one, dress=split.plant,
-                         keep_opt=getattr(options, "keep_optimizer", False),
                          spec={"splits": {layer: start for layer in layers}, "scores": {}, "scored": 0})
   return learner._replace(finish=finish, cost=lambda state: cost_of(state.spec), describe=describe)
 

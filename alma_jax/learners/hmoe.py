@@ -58,9 +58,10 @@ def make(context):
       _, distance = cluster.nearest(features, clusters.prototypes)
       spec = {**spec, "spread": float(np.sqrt((distance**2).mean()))}
       parents, (macs, flops) = [0] * len(clusters.counts), spec["base_cost"]
+    clusters, parents = sharding.agree_on((clusters, np.int32(parents)))
     spec = {**spec, "prototypes": clusters.prototypes.tolist(), "counts": clusters.counts.tolist(), "losses": [],
             "shares": [cluster.nearest(h, clusters.prototypes)[0].tolist() for h in (features, features_val)]}
-    which = np.array([*parents, *[0] * (room(spec) - len(parents))])
+    which = np.pad(parents, (0, room(spec) - len(parents)))
     live = jax.tree.map(lambda leaf: leaf[which], sharding.fetch(state.live))
     scratch = options.init_from_scratch if state.spec["counts"] else options.init == "scratch"
     if scratch:
@@ -96,14 +97,14 @@ def make(context):
     experts = sharding.fetch(state.live)
     for expert, mine in enumerate(shards(state, data.val, spec["shares"][1])[:len(losses)]):
       if len(mine):
-        right = answers(experts, expert, data.pool, mine)[np.arange(len(mine)), labels[mine]]
-        losses[expert] = float(-np.log(np.maximum(right, np.finfo(np.float32).tiny)).sum(dtype=np.float64))
+        answered = answers(experts, expert, data.pool, mine)
+        losses[expert] = len(mine) * classification.error_and_loss(answered.argmax(-1), answered, labels[mine])[1]
     return state._replace(spec={**spec, "losses": losses, "scored": len(data.val), "shares": []}), report
 
   def look(state, pool, which):
     """Features [N, H] of the examples `which` of a pool."""
-    return sharding.agree_on(stacked.contribution(
-        network, context.task, learner.mesh, "features", state.frozen[0], pool, which)["features"])
+    return stacked.contribution(
+        network, context.task, learner.mesh, "features", state.frozen[0], pool, which)["features"]
 
   def shards(state, which, index):
     """The examples `which`, expert by expert, as `index` shares them out: list of int32 arrays."""

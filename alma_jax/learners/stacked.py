@@ -20,7 +20,7 @@ _EXAMPLES = P((sharding.MEMBER, sharding.DATA))  # an evaluation's batch lies on
 
 
 def make(context, network, combine, *, spec=None, grow=None, final=False, emphasis=None, dress=None, members=None,
-         keep_opt=False, scratch=None):
+         scratch=None):
   """A learner whose live part is the config's `num_trained` stacked networks.
 
   SM, Ens and UMix are this; others add growth, or replace some of its functions.
@@ -41,14 +41,13 @@ def make(context, network, combine, *, spec=None, grow=None, final=False, emphas
       cannot know of the spec's `splits`; or None.
     members: (spec) -> (M, whether they have shards, see program.FitSpec); None:
       `num_trained` without.
-    keep_opt: whether a stage goes on with the selected optimiser's state.
     scratch: whether stages start from fresh weights; None: as the config says.
 
   Returns:
     Learner.
   """
   c = context.config
-  scratch = getattr(c.learner, "init_from_scratch", False) if scratch is None else scratch
+  scratch = c.learner.init_from_scratch if scratch is None else scratch
   network_of = network if callable(network) else lambda spec: network
   members = members or (lambda spec: (c.learner.num_trained, False))
   first = {"num_frozen": 0, **(spec or {})}
@@ -61,7 +60,8 @@ def make(context, network, combine, *, spec=None, grow=None, final=False, emphas
   def fit_spec(spec):
     num_members, sharded = members(spec)
     return program.FitSpec(
-        network_of(spec), context.task, c.train, num_members, val_rows, mesh, stepwise, sharded, keep_opt)
+        network_of(spec), context.task, c.train, num_members, val_rows, mesh, stepwise, sharded,
+        c.learner.keep_optimizer)
 
   def fresh(stage, spec):
     raw_keys = keys.member_keys(c.seed, stage, keys.INIT, members(spec)[0])
