@@ -1,7 +1,8 @@
 """ConfigDict -> frozen dataclasses; every check of a config that needs no data.
 
 `base(learner)` is the template that the files under configs/ fill in, and,
-as it stands, the digits run that `python -m alma_jax.main` starts by itself.
+as it stands, the digits run that `python -m alma_jax.main` starts by itself;
+`language(learner, size)` is that of language modelling.
 `parse` turns a ConfigDict into a `RunConfig`; after it no other module sees a
 ConfigDict. This module imports neither jax nor numpy: `--help` is instant.
 """
@@ -12,90 +13,32 @@ import math
 import re
 import typing
 
+from alma_jax import fields
 from alma_jax.errors import BadInput
-from alma_jax.options import LEARNERS, Options
-
-
-@dataclasses.dataclass(frozen=True)
-class Dataset:
-  name: str  # digits, mnist, cifar10, tfds:NAME, npz:PATH
-  data_dir: str  # where prepared TFDS folders lie; empty: TFDS's own default
-
-
-@dataclasses.dataclass(frozen=True)
-class Stream:
-  num_megabatches: int  # B
-  waiting_time: int  # w, in mega-batches
-  replay: float  # share of the memory kept from stage to stage
-  val_fraction: float  # share of every mega-batch held out for validation
-  untrained_error: str  # error before the first update: chance, model
-
-
-@dataclasses.dataclass(frozen=True)
-class Model:
-  name: str  # mlp, vgg
-  width: int
-  num_experts: int = 1  # of every mixture, at the start
-
-
-@dataclasses.dataclass(frozen=True)
-class Train:
-  epochs: int
-  batch_size: int
-  optimizer: str  # adadelta, sgd, adam
-  learning_rate: float
-  momentum: float  # sgd only
-  nesterov: bool
-  weight_decay: float  # L2, added to the gradient
-  patience: int  # epochs without improvement before a stage stops; 0: never
-  patience_delta: float  # an improvement is more than this much accuracy
-  augment: bool  # random flip and 4-pixel-padded crop
-
-
-@dataclasses.dataclass(frozen=True)
-class Checkpoint:
-  seconds: float  # at most this much work is lost to a kill
-  keep: int  # newest checkpoints kept
-  keep_every: int  # every so many stages one is kept for good; 0: none
-
-
-@dataclasses.dataclass(frozen=True)
-class Log:
-  progress: bool
-  tensorboard: bool
-
-
-@dataclasses.dataclass(frozen=True)
-class RunConfig:
-  seed: int
-  dataset: Dataset
-  stream: Stream
-  learner: Options
-  model: Model
-  train: Train
-  checkpoint: Checkpoint
-  log: Log
-  precision: str  # float32, bfloat16
-  deterministic: bool  # on a GPU: bit-identical repeats, slower
-  devices: int  # how many to use; 0: all. On CPU: that many virtual ones; 0: what is fastest
-
+from alma_jax.fields import SIZES, RunConfig
+from alma_jax.options import LEARNERS, TEXT_LEARNERS
 
 # The fields that do not make a run another run.
 INCIDENTAL = ("dataset.data_dir", "checkpoint.", "log.", "devices")
 
 _CHOICES = {
     "stream.untrained_error": ("chance", "model"),
-    "model.name": ("mlp", "vgg"),
+    "model.name": ("mlp", "vgg", "switch"),
     "train.optimizer": ("adadelta", "sgd", "adam"),
     "precision": ("float32", "bfloat16"),
 }
 _MOST_EXPERTS = 1024  # the tree of their gates is an array of their number squared
+_LEAST_VOCABULARY = 257  # the bytes, and the end of a document
 _AT_LEAST = {
     "seed": 0, "devices": 0, "stream.num_megabatches": 1, "stream.waiting_time": 1,
     "learner.num_members": 1, "learner.members_per_stage": 1, "learner.grow_every": 1,
     "learner.num_candidates": 0, "learner.score_points": 1,
     "learner.score_batches": 1, "learner.min_shard": 1, "learner.add_beyond": 0.0, "learner.split_every": 0,
-    "model.width": 1, "model.num_experts": 1,
+    "model.width": 1, "model.num_experts": 1, "model.num_layers": 1, "model.num_heads": 1, "model.group_size": 0,
+    "model.balance": 0.0, "model.jitter": 0.0, "learner.noise": 0.0, "learner.add_experts": 0,
+    "dataset.vocab_size": _LEAST_VOCABULARY, "dataset.sequence_length": 2, "dataset.eval_tokens": 0,
+    "train.steps": 1, "train.steps_multiplier": 1, "train.warmup_steps": 0, "train.micro_batch": 0,
+    "train.eval_every": 0,
     "train.epochs": 1, "train.batch_size": 1, "train.momentum": 0.0, "train.weight_decay": 0.0, "train.patience": 0,
     "train.patience_delta": 0.0, "checkpoint.seconds": 0.0, "checkpoint.keep": 1,
     "checkpoint.keep_every": 0,
@@ -139,6 +82,36 @@ def base(learner="ens"):
   ))
 
 
+def language(learner="ens", size="tiny"):
+  """A language model's run with `learner`'s options, as a ConfigDict to be changed.
+
+  Args:
+    learner: sm, ens, gens or gmoe.
+    size: tiny, base or large, see fields.SIZES.
+
+  Raises:
+    BadInput: no such learner or size.
+  """
+  from ml_collections import ConfigDict
+
+  if size not in SIZES:
+    raise BadInput(f"there is no size {size!r}; the sizes are {_join(SIZES)}.")
+  s = SIZES[size]
+  images = base("sm").to_dict()
+  return ConfigDict(dict(
+      seed=0,
+      dataset=dict(name="tfds:tiny_shakespeare", data_dir="", vocab_size=s.vocab_size, tokenizer="",
+                   sequence_length=s.sequence_length, cross_documents=True, eval_tokens=s.eval_tokens),
+      stream=dict(num_megabatches=4, waiting_time=1, replay=0.0),
+      learner=dataclasses.asdict(_learner_class(learner, TEXT_LEARNERS)()),
+      model=dict(name="switch", width=s.width, num_layers=s.num_layers, num_heads=s.num_heads, num_experts=4,
+                 capacity_factor=1.0, group_size=0, balance=0.01, dropout=(0.0,), jitter=0.0, remat=False),
+      train=dict(steps=s.steps, steps_multiplier=1, warmup_steps=s.warmup_steps, batch_size=s.batch_size,
+                 micro_batch=s.micro_batch, eval_every=s.eval_every, learning_rate=(s.learning_rate,)),
+      **{key: images[key] for key in ("checkpoint", "log", "precision", "deterministic", "devices")}),
+      type_safe=False)  # one number where several may stand
+
+
 def parse(config):
   """Checks a config and freezes it.
 
@@ -160,23 +133,21 @@ def parse(config):
   return frozen
 
 
-def check_field(field, text, learner):
-  """Raises BadInput unless a config of this learner has the field "a.b", and `text` (if any) could be its value."""
+def check_field(field, text, tree):
+  """Raises BadInput unless a config like `tree` has the field "a.b", and `text` (if any) could be its value."""
+  learner, prefix = tree["learner"]["name"], ""
   if field == "learner.name":
     raise BadInput(f"learner.name={text}: the learner stands behind the colon of --config=configs/NAME.py:LEARNER.")
-  tree, prefix = dataclasses.asdict(LEARNERS[learner]()), "learner."
-  if not field.startswith(prefix):
-    tree, prefix = base(learner).to_dict(), ""
-    for key in field.split(".")[:-1]:
-      if not isinstance(tree.get(key), dict):
-        break
-      tree, prefix = tree[key], f"{prefix}{key}."
+  for key in field.split(".")[:-1]:
+    if not isinstance(tree.get(key), dict):
+      break
+    tree, prefix = tree[key], f"{prefix}{key}."
   if field.removeprefix(prefix) not in tree:
     owner = f"learner {learner!r}" if prefix == "learner." else "config"
     raise BadInput(_no_field(owner, field, prefix, tree))
-  kind = type(tree[field.removeprefix(prefix)])
-  if text is not None and not _readable(text, kind):
-    raise BadInput(f"{field}={text!r} should be {_KINDS[kind]}.")
+  value = tree[field.removeprefix(prefix)]
+  if text is not None and not _readable(text, type(value)):
+    raise BadInput(f"{field}={text!r} should be {_KINDS.get(type(value), 'of another kind')}.")
 
 
 def to_dict(config):
@@ -186,7 +157,7 @@ def to_dict(config):
 
 def identity(config):
   """The flat fields {'a.b': value} that make a run itself (DESIGN §2)."""
-  flat = flatten(to_dict(config))
+  flat = flatten(json.loads(json.dumps(to_dict(config))))
   return {k: v for k, v in flat.items() if not k.startswith(INCIDENTAL)}
 
 
@@ -213,6 +184,8 @@ def _freeze(cls, tree, prefix):
     raise BadInput(f"{prefix.rstrip('.') or 'config'}={tree!r} should hold the fields "
                    f"{_join(f.name for f in dataclasses.fields(cls))}.")
   hints = {field.name: typing.get_type_hints(cls)[field.name] for field in dataclasses.fields(cls)}
+  if cls is RunConfig:
+    hints |= _sections(tree)
   owner = f"learner {tree['name']!r}" if prefix == "learner." else "config"
   for key in tree:
     if key not in hints:
@@ -222,22 +195,28 @@ def _freeze(cls, tree, prefix):
       raise BadInput(f"the {owner} lacks the field {prefix + key!r}.")
   values = {}
   for key, kind in hints.items():
-    if key == "learner":
-      kind = _learner_class(tree[key])
-    if dataclasses.is_dataclass(kind):
-      values[key] = _freeze(kind, tree[key], f"{prefix}{key}.")
-    else:
-      values[key] = _scalar(prefix + key, tree[key], kind)
+    freeze = _freeze if dataclasses.is_dataclass(kind) else _value
+    values[key] = freeze(kind, tree[key], f"{prefix}{key}" + ("." if freeze is _freeze else ""))
   return cls(**values)
+
+
+def _sections(tree):
+  """Classes of the sections that differ from task to task and from learner to learner."""
+  model = tree.get("model")
+  is_language = isinstance(model, dict) and model.get("name") == "switch"
+  known = TEXT_LEARNERS if is_language else LEARNERS
+  return (fields.LANGUAGE if is_language else fields.IMAGES) | dict(learner=_learner_class(tree.get("learner"), known))
 
 
 def _readable(text, kind):
   """Whether a value of this kind can be read from a command line's text."""
   if kind is bool:
     return text.lower() in ("true", "false", "t", "f", "1", "0")
+  if kind is tuple:
+    kind = lambda text: [float(part) for part in text.strip("()[] ").rstrip(",").split(",")]
   try:
     kind(text)
-  except ValueError:
+  except (ValueError, TypeError):
     return False
   return True
 
@@ -248,14 +227,19 @@ def _no_field(owner, field, prefix, known):
   return f"the {owner} has no field {field!r}; its fields{under} are {_join(names)}."
 
 
-def _learner_class(tree):
+def _learner_class(tree, known=LEARNERS):
   name = tree.get("name") if isinstance(tree, dict) else tree
-  if name not in LEARNERS:
-    raise BadInput(f"there is no learner {name!r}; the learners are {_join(LEARNERS)}.")
-  return LEARNERS[name]
+  if name not in known:
+    task = " for language modelling" if known is TEXT_LEARNERS and name in LEARNERS else ""
+    raise BadInput(f"there is no learner {name!r}{task}; the learners are {_join(known)}.")
+  return known[name]
 
 
-def _scalar(field, value, kind):
+def _value(kind, value, field):
+  """A value of a field, of exactly this kind; lists and single numbers become tuples where these are wanted."""
+  if typing.get_origin(kind) is tuple:
+    values = value if isinstance(value, (list, tuple)) else [value]
+    return tuple(_value(typing.get_args(kind)[0], v, field) for v in values)
   if kind is float and isinstance(value, int) and not isinstance(value, bool):
     value = float(value)
   if type(value) is not kind or (kind is float and not math.isfinite(value)):
@@ -263,7 +247,8 @@ def _scalar(field, value, kind):
   return value
 
 
-_KINDS = {int: "a whole number", float: "a finite number", bool: "True or False", str: "a string"}
+_KINDS = {int: "a whole number", float: "a finite number", bool: "True or False", str: "a string",
+          tuple: "a number, or several as in (1, 2)"}
 
 
 def _check(c):
@@ -271,28 +256,37 @@ def _check(c):
   for field, value in flat.items():
     if field in _CHOICES and value not in _CHOICES[field]:
       raise BadInput(f"{field}={value!r} is not one of {_join(_CHOICES[field])}.")
-    if field in _AT_LEAST and not value >= _AT_LEAST[field]:
+    if field in _AT_LEAST and not min(_each(value), default=math.inf) >= _AT_LEAST[field]:
       raise BadInput(f"{field}={value} should be at least {_AT_LEAST[field]}.")
   for field, allowed in c.learner.choices.items():
     if getattr(c.learner, field) not in allowed:
       raise BadInput(f"learner.{field}={getattr(c.learner, field)!r} is not one of {_join(allowed)}.")
-  s, t = c.stream, c.train
+  s = c.stream
   if s.waiting_time > s.num_megabatches:
     raise BadInput(f"stream.waiting_time={s.waiting_time} exceeds "
                    f"stream.num_megabatches={s.num_megabatches}.")
   if not 0 <= s.replay <= 1:
     raise BadInput(f"stream.replay={s.replay} should lie between 0 and 1.")
+  for field in ("train.learning_rate", "learner.growth_rate", "model.capacity_factor"):
+    if not min(_each(flat.get(field, 1)), default=0) > 0:
+      raise BadInput(f"{field}={flat[field]} should be above 0.")
+  if c.model.num_experts > _MOST_EXPERTS:
+    raise BadInput(f"model.num_experts={c.model.num_experts} should be at most {_MOST_EXPERTS}.")
+  if c.seed >= 2**31:
+    raise BadInput(f"seed={c.seed} should be below 2**31.")
+  (_check_language if c.is_language else _check_images)(c)
+
+
+def _check_images(c):
+  s, t = c.stream, c.train
+  if c.dataset.name.startswith("text:"):
+    raise BadInput(f"dataset.name={c.dataset.name!r} is for language models; use configs/lm.py.")
   if not 0 < s.val_fraction < 1:
     raise BadInput(f"stream.val_fraction={s.val_fraction} should lie strictly between 0 and 1: "
                    "the best epoch is chosen on validation data.")
   if c.model.num_experts != 1 and c.learner.num_experts is None:
     having = _join(name for name, options in LEARNERS.items() if options.num_experts)
     raise BadInput(f"model.num_experts={c.model.num_experts} is for the learners {having}, not {c.learner.name}.")
-  if c.model.num_experts > _MOST_EXPERTS:
-    raise BadInput(f"model.num_experts={c.model.num_experts} should be at most {_MOST_EXPERTS}.")
-  for field in ("train.learning_rate", "learner.growth_rate"):
-    if not flat.get(field, 1) > 0:
-      raise BadInput(f"{field}={flat[field]} should be above 0.")
   if t.optimizer != "sgd" and (t.momentum or t.nesterov):
     raise BadInput(f"train.momentum={t.momentum} and train.nesterov={t.nesterov} need "
                    f"train.optimizer='sgd', not {t.optimizer!r}.")
@@ -300,8 +294,38 @@ def _check(c):
     raise BadInput(f"train.momentum={t.momentum} should be below 1.")
   if t.nesterov and not t.momentum:
     raise BadInput("train.nesterov=True needs train.momentum above 0.")
-  if c.seed >= 2**31:
-    raise BadInput(f"seed={c.seed} should be below 2**31.")
+
+
+def _check_language(c):
+  m, t, length = c.model, c.train, c.dataset.sequence_length
+  if not c.dataset.name.startswith(("text:", "tfds:")):
+    raise BadInput(f"dataset.name={c.dataset.name!r} should be text:DIR or tfds:NAME for model.name='switch'.")
+  if m.width % m.num_heads or m.width % 2:
+    raise BadInput(f"model.width={m.width} should be an even multiple of model.num_heads={m.num_heads}.")
+  if not m.dropout or not 0 <= min(m.dropout) <= max(m.dropout) < 1:
+    raise BadInput(f"model.dropout={m.dropout} should be at least 0 and below 1.")
+  if not m.jitter < 1:
+    raise BadInput(f"model.jitter={m.jitter} should be below 1.")
+  if t.steps * t.steps_multiplier <= t.warmup_steps:
+    raise BadInput(f"train.steps={t.steps} times train.steps_multiplier={t.steps_multiplier} should be above "
+                   f"train.warmup_steps={t.warmup_steps}.")
+  group, at_once = m.group_size or length, t.micro_batch or t.batch_size
+  if length % group and (group % length or at_once * length % group):
+    raise BadInput(f"model.group_size={group} should divide dataset.sequence_length={length}, or be a multiple of it "
+                   f"that divides the {at_once * length} tokens of train.micro_batch={at_once} windows.")
+  if t.micro_batch > t.batch_size:
+    raise BadInput(f"train.micro_batch={t.micro_batch} exceeds train.batch_size={t.batch_size}.")
+  if c.learner.name == "gmoe":
+    num = m.num_experts
+    for more in c.learner.add_experts:
+      if more > num:
+        raise BadInput(f"learner.add_experts={c.learner.add_experts} would add {more} experts to {num}; each can be "
+                       "duplicated once a stage.")
+      num += more
+
+
+def _each(value):
+  return value if isinstance(value, tuple) else (value,)
 
 
 def _join(names):

@@ -9,7 +9,6 @@ import math
 
 import jax
 import jax.extend.core
-import jax.numpy as jnp
 import numpy as np
 
 from alma_jax.types import Variables
@@ -19,7 +18,7 @@ from alma_jax.types import Variables
 def forward_macs(network, shape):
   """Multiply-adds of one forward pass over one example of shape (1, ...)."""
   x, mask, variables = _abstract(network, shape)
-  return count(lambda v, x, m: network.apply(v, x, m, train=False)[0], variables, x, mask)
+  return count(network.total, variables, x, mask)
 
 
 @functools.lru_cache(maxsize=64)
@@ -30,13 +29,13 @@ def training_flops(network, shape):
   first layer's input gradient, which nobody needs, would cost.
 
   Args:
-    network: models.Network or Mixture.
+    network: models.Network, Mixture or SwitchNetwork.
     shape: of one example with its batch axis, (1, ...).
   """
   x, mask, variables = _abstract(network, shape)
 
   def loss(params, stats, x, mask):
-    return network.apply(Variables(params, stats), x, mask, train=False)[0].sum()
+    return network.total(Variables(params, stats), x, mask)
 
   return 2 * count(jax.grad(loss), variables.params, variables.stats, x, mask)
 
@@ -47,7 +46,7 @@ def count(fn, *args):
 
 
 def _abstract(network, shape):
-  x = jax.ShapeDtypeStruct(shape, jnp.float32)
+  x = network.inputs(shape)
   mask = jax.ShapeDtypeStruct(shape[:1], bool)
   return x, mask, abstract_variables(network, shape)
 
@@ -55,7 +54,7 @@ def _abstract(network, shape):
 @functools.lru_cache(maxsize=64)
 def abstract_variables(network, shape):
   """Shapes and dtypes of the network's Variables for one example of shape (1, ...)."""
-  return jax.eval_shape(network.init, jax.random.key(0), jax.ShapeDtypeStruct(shape, jnp.float32))
+  return jax.eval_shape(network.init, jax.random.key(0), network.inputs(shape))
 
 
 def _walk(jaxpr):

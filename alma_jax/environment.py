@@ -2,24 +2,19 @@
 from typing import NamedTuple
 
 import jax
-import numpy as np
 
-from alma_jax import config as configs
-from alma_jax import learners, sharding
-from alma_jax.data import datasets
+from alma_jax import fields, learners
 from alma_jax.data import stream as streams
 from alma_jax.errors import BadInput
 from alma_jax.learners import base, fit
-from alma_jax.tasks import classification
+from alma_jax.tasks import classification, language_modeling
 
 
 class Setting(NamedTuple):
   """Everything a run is made of, checked, before any computation."""
-  config: configs.RunConfig
-  dataset: datasets.Dataset
+  config: fields.RunConfig
+  source: classification.Images | language_modeling.Texts
   stream: streams.Stream
-  mean: np.ndarray  # of the inputs, in their own units
-  std: np.ndarray
   learner: base.Learner
 
 
@@ -33,74 +28,56 @@ def prepare(config, data=None):
   Raises:
     BadInput: they do not fit together.
   """
-  if data is None:
-    dataset = datasets.load(config.dataset.name, config.dataset.data_dir, config.seed)
-  elif len(data) != len(datasets.ARRAYS):
-    raise BadInput(f"data holds {len(data)} arrays; it should be ({', '.join(datasets.ARRAYS)}).")
-  else:
-    dataset = datasets.from_arrays("data", dict(zip(datasets.ARRAYS, data)))
-  stream = streams.make(len(dataset.x_train), config.stream, config.seed)
-  mean, std = dataset.normalization or streams.first_normalization(dataset.x_train, stream)
-  learner = make_learner(config, dataset.num_classes, dataset.x_train.shape[1:], stream.sizes)
-  return Setting(config, dataset, stream, mean, std, learner)
+  if config.is_language and data is not None:
+    raise BadInput("arrays are for image classification; texts are named by dataset.name=text:DIR.")
+  source = language_modeling.Texts(config) if config.is_language else classification.Images(config, data)
+  sizes = source.stream.sizes
+  context = base.Context(config, source.task, source.example_shape, int(sizes[:, 1].max()), int(sizes[0, 0]))
+  return Setting(config, source, source.stream, learners.make(context))
 
 
-def make_learner(config, num_classes, example_shape, sizes=None):
-  """The config's learner for such examples and a Stream's sizes; None: it will not be trained."""
-  if config.train.augment and len(example_shape) != 3:
-    raise BadInput("train.augment=True flips and crops images, but this data set's examples have shape "
-                   f"{tuple(map(int, example_shape))}.")
-  task = classification.Classification(num_classes, config.train.augment)
-  max_val, num_train = (1, None) if sizes is None else (int(sizes[:, 1].max()), int(sizes[0, 0]))
-  return learners.make(base.Context(config, task, tuple(example_shape), max_val, num_train))
-
-
-def make_pool(x, y, mean, std, mesh):
-  """A task pool on the mesh, replicated."""
-  return sharding.put(classification.Pool(x, np.asarray(y, np.int32), mean, std), mesh)
+def reader(config, meta):
+  """The config's learner for the data that `meta` of a checkpoint describes, to predict and not to be trained."""
+  of_meta = language_modeling.of_meta if config.is_language else classification.of_meta
+  task, shape = of_meta(config, meta)
+  return learners.make(base.Context(config, task, shape, 1))
 
 
 class Stages:
-  """The stages of the stream over a training set that lies on the device."""
+  """The stages of the stream, with the pools that their examples come from."""
 
   def __init__(self, setting):
-    s = setting
-    self._stream, self._seed = s.stream, s.config.seed
-    self._pool = make_pool(s.dataset.x_train, s.dataset.y_train, s.mean, s.std, s.learner.mesh)
+    self._stream, self._seed = setting.stream, setting.config.seed
+    self._pools = setting.source.pools(setting.learner.mesh)
 
   def __getitem__(self, stage):
     part = self._stream.stage(stage)
-    return fit.StageData(stage, self._seed, self._pool, part.train, part.val, part.num_new)
+    return fit.StageData(stage, self._seed, *self._pools, part.train, part.val, part.num_new)
 
 
 class Examiner:
-  """Holds the test set, and the summed contributions of final members to it."""
+  """Holds the test set, and the joined contributions of final members to it."""
 
   def __init__(self, setting):
-    s = setting
-    self._learner, self._labels = s.learner, s.dataset.y_test
-    self._pool = make_pool(s.dataset.x_test, s.dataset.y_test, s.mean, s.std, s.learner.mesh)
+    self._learner, self._source = setting.learner, setting.source
+    self._pool = setting.source.test_pool(setting.learner.mesh)
     self.num_cached, self.cached = 0, None
 
   def examine(self, state, trained=True):
-    """(error, loss): share of wrong test predictions, mean cross-entropy in nats.
+    """(the task's metric, loss) on the test set; loss in nats, the mean over images or tokens.
 
     Contributions of members that never change again are kept, so that a
     growing ensemble costs as much to evaluate at its 50th stage as at its 5th.
     """
+    join = self._source.task.join
     if trained:
       for block in range(self.num_cached, self._learner.num_final(state)):
-        self.cached = classification.join(self.cached, self._learner.contribution(state, block, self._pool))
+        self.cached = join(self.cached, self._learner.contribution(state, block, self._pool))
         self.num_cached = block + 1
     total = self.cached
     for block in range(self.num_cached, self._learner.num_blocks(state)):
-      total = classification.join(total, self._learner.contribution(state, block, self._pool))
-    return classification.error_and_loss(*self._learner.resolve(state, total), self._labels)
-
-
-def chance_error(num_classes):
-  """Error of random predictions, 1 - 1/K (§1)."""
-  return 1 - 1 / num_classes
+      total = join(total, self._learner.contribution(state, block, self._pool))
+    return self._source.score(self._learner.resolve(state, total))
 
 
 def describe_devices(mesh):

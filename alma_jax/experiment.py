@@ -9,15 +9,15 @@ import time
 import jax
 import numpy as np
 
-from alma_jax import checkpoint, environment, metrics, results, runtime, sharding, writers
+from alma_jax import checkpoint, environment, fields, metrics, results, runtime, sharding, writers
 from alma_jax import config as configs
 from alma_jax.errors import BadInput, Diverged, Stopped
-from alma_jax.learners import program
+from alma_jax.learners import optimizers
 from alma_jax.learners.base import GrowthReport
 from alma_jax.writers import METRICS, TRAIN
 
 # How often progress and signals are looked at: length of a dispatch, and rows of the first.
-_TARGET_SECONDS, _FIRST_ROWS = 0.25, 16
+_TARGET_SECONDS, _FIRST_ROWS = 0.25, 1
 
 
 def run(config, workdir=None, *, data=None, overwrite=False, should_stop=None):
@@ -40,7 +40,7 @@ def run(config, workdir=None, *, data=None, overwrite=False, should_stop=None):
   """
   config = configs.parse(config)
   if data is not None:
-    config = dataclasses.replace(config, dataset=configs.Dataset("data", ""))
+    config = dataclasses.replace(config, dataset=fields.Dataset("data", ""))
   runtime.setup(config)
   setting = environment.prepare(config, data)
   path = pathlib.Path(workdir or configs.default_workdir(config)).expanduser()
@@ -58,7 +58,7 @@ def _claimed(path, setting, overwrite):
   folder = problem = None
   try:
     folder = writers.RunFolder(path, sharding.is_main())
-    folder.claim(setting.config, setting.dataset.fingerprint, overwrite)
+    folder.claim(setting.config, setting.source.fingerprint, overwrite)
   except BadInput as error:
     problem = error
   if sharding.any_process(problem is not None):
@@ -79,7 +79,8 @@ class _Runner:
 
   def __init__(self, setting, folder, should_stop):
     self._setting, self._folder, self._should_stop = setting, folder, should_stop
-    self._config, self._learner = setting.config, setting.learner
+    self._config, self._learner, self._source = setting.config, setting.learner, setting.source
+    self._metric = self._source.task.metric
     self._started = self._saved = time.monotonic()
     self._saved_in = None  # stage in progress in the newest checkpoint
     self._compiled_at_start = runtime.compile_seconds()
@@ -90,15 +91,17 @@ class _Runner:
     self._checkpoints = checkpoint.Checkpoints(folder.path / "checkpoints", self._config.checkpoint.keep)
     self._restore()  # first: damage must be told before anything is changed
     self._stages, train_lines = environment.Stages(self._setting), self._num_train_lines
-    folder.write_config(self._config, self._setting.dataset.fingerprint)
+    folder.write_config(self._config, self._source.fingerprint)
+    folder.write_files(self._source.files)
     folder.cut(METRICS, len(self._lines))
     folder.cut(TRAIN, train_lines)
     self._board = None
     if self._config.log.tensorboard and sharding.is_main():
       self._board = writers.TensorBoard(folder.path / "tensorboard", len(self._lines), train_lines)
-    sizes = stream.sizes[:, 0] * self._config.train.epochs
+    sizes = np.array([self._config.train.plan(int(num)).samples for num in stream.sizes[:, 0]])
     self._progress = writers.Progress(
-        self._config.log.progress and sharding.is_main(), int(sizes.sum()), int(sizes[:self._stage].sum()))
+        self._config.log.progress and sharding.is_main(), int(sizes.sum()), int(sizes[:self._stage].sum()),
+        self._metric, self._round)
     try:
       while self._stage < stream.num_stages:
         self._run_stage()
@@ -113,8 +116,9 @@ class _Runner:
     stage, began, learner = self._stage, time.monotonic(), self._learner
     data, last_t = self._stages[stage], self._setting.stream.last_t(stage)
     while len(self._lines) < last_t - 1:
-      self._write(metrics.waiting(len(self._lines) + 1, self._lines[-1] if self._lines else None,
-                                  self._untrained_error(), learner.cost(self._state).num_params))
+      self._write(metrics.waiting(
+          self._metric, len(self._lines) + 1, self._lines[-1] if self._lines else None,
+          None if self._lines else self._untrained(), learner.cost(self._state).num_params))
     complete = False
     while not complete:
       grown, growth, fitting = self._resumed_inside(data) or self._grow(data)
@@ -128,11 +132,11 @@ class _Runner:
         raise
       self._state, report = learner.finish(grown, fitting)
       complete, self._saved_in = learner.complete(self._state), None
-    error, loss = self._examiner.examine(self._state)
+    value, loss = self._examiner.examine(self._state)
     cost = learner.cost(self._state)
     self._stage = stage + 1
     self._write(metrics.line(
-        last_t, stage, True, error, report.val_error, loss, cost.num_params,
+        self._metric, last_t, stage, True, value, report.val, loss, cost.num_params,
         cost.fwd_macs * report.samples + growth.macs,
         cost.train_flops * report.samples + (2 * growth.macs if growth.flops is None else growth.flops),
         growth.macs, time.monotonic() - began))
@@ -153,7 +157,7 @@ class _Runner:
   def _train(self, fitting, data, began, grown):
     """Advances to the end of the stage; one dispatch is always under way."""
     learner, total, done, pending = self._learner, self._learner.num_rows(fitting), False, None
-    per_epoch = total // self._config.train.epochs
+    plan = self._config.train.plan(len(data.train))
     while not done and fitting.cursor < total:
       since, start = time.monotonic(), fitting.cursor
       fitting, records = learner.advance(fitting, self._rows)
@@ -166,8 +170,8 @@ class _Runner:
           self._save(fitting, grown)
       self._pace(fitting.cursor - start, time.monotonic() - since)
       self._progress.update(
-          (fitting.cursor - start) * len(data.train) // per_epoch, data.stage, self._setting.stream.num_stages,
-          fitting.cursor // per_epoch, self._config.train.epochs, self._val_error)
+          (fitting.cursor - start) * plan.samples // total, data.stage, self._setting.stream.num_stages,
+          fitting.cursor // -(-total // plan.rounds), plan.rounds, self._val_value)
     if pending is not None:
       self._record(fitting, pending, began)
     return fitting
@@ -178,17 +182,21 @@ class _Runner:
     for joint, members in epochs:
       self._epoch += 1
       for key, value in joint.items():
-        if not np.isfinite(value):
-          raise Diverged(f"{key} is no longer finite in stage {fitting.data.stage}, epoch {self._epoch}; lower "
+        if not np.isfinite(value).all():
+          raise Diverged(f"{key} is no longer finite in stage {fitting.data.stage}, {self._round} {self._epoch}; lower "
                          f"train.learning_rate={self._config.train.learning_rate}. All before is saved in "
                          f"{self._folder.path}.")
+      plan = self._config.train.plan(len(fitting.data.train))
+      step = min(((self._epoch - 1) % plan.rounds + 1) * plan.per_round, plan.steps)
       entry = dict(stage=fitting.data.stage, epoch=self._epoch)
-      entry |= dict(joint, lr=self._config.train.learning_rate, seconds=time.monotonic() - began)
-      if len(members["val_error"]) > 1:
+      if not self._source.task.in_epochs:
+        entry["step"] = step
+      entry |= dict(joint, lr=optimizers.rate(fitting.spec.train, step - 1), seconds=time.monotonic() - began)
+      if len(members[f"val_{self._metric}"]) > 1:
         entry["members"] = {key: [None if np.isnan(v) else float(v) for v in value] for key, value in members.items()}
       self._folder.append(TRAIN, entry)
       self._num_train_lines += 1
-      self._val_error = entry["val_error"]
+      self._val_value = entry[f"val_{self._metric}"]
       if self._board:
         self._board.train(entry)
     return done
@@ -198,18 +206,24 @@ class _Runner:
     self._folder.append(METRICS, entry)
     if self._board:
       self._board.stream(entry)
-    self._epoch, self._val_error = 0, None
+    self._epoch, self._val_value = 0, None
 
   def _pace(self, rows, seconds):
     aim = rows * _TARGET_SECONDS / max(seconds, 1e-4)
-    self._rows = sharding.agree(int(np.clip(aim, 1, min(2 * self._rows, program.ROWS))))
+    self._rows = sharding.agree(int(np.clip(aim, 1, min(2 * self._rows, self._source.task.max_rows))))
 
-  def _untrained_error(self):
-    if self._lines or self._config.stream.untrained_error == "chance":
-      return environment.chance_error(self._setting.dataset.num_classes)
+  def _untrained(self):
+    """The metric before the first update."""
+    if self._source.untrained is not None or not self._source.task.selects:
+      return self._source.untrained
     return self._examiner.examine(self._state, trained=False)[0]
 
   # ------------------------------------------------------- saving and resuming
+
+  @property
+  def _round(self):
+    """What people call it."""
+    return "epoch" if self._source.task.in_epochs else "round"
 
   def _is_due(self):
     due = time.monotonic() - self._saved >= self._config.checkpoint.seconds
@@ -228,14 +242,12 @@ class _Runner:
         trees["grown"], growth = state.live, dict(spec=state.spec, report=list(report))
     if self._examiner.cached is not None:
       trees["cached"] = self._examiner.cached
-    s = self._setting
     meta = dict(
         stage=self._stage, cursor=None if fitting is None else fitting.cursor, epoch=self._epoch,
         spec=self._state.spec, growth=growth, lines=self._lines, num_train_lines=self._num_train_lines,
         num_cached=self._examiner.num_cached, wall_seconds=self._wall(), compile_seconds=self._compiled(),
         initial_params=self._initial_params,
-        data=dict(num_classes=s.dataset.num_classes, example_shape=list(s.dataset.x_train.shape[1:]),
-                  dtype=str(s.dataset.x_train.dtype), mean=s.mean.tolist(), std=s.std.tolist()))
+        data=self._source.meta())
     self._folder.sync()
     if self._board:
       self._board.flush()
@@ -249,7 +261,7 @@ class _Runner:
     """From the newest good checkpoint, or from nothing."""
     self._examiner = environment.Examiner(self._setting)
     self._opened = opened = self._checkpoints.newest()
-    self._val_error = None
+    self._val_value = None
     if opened is None:
       self._state = self._learner.init()
       self._initial_params = self._learner.cost(self._state).num_params
@@ -266,7 +278,7 @@ class _Runner:
     self._num_train_lines, self._initial_params = meta["num_train_lines"], meta["initial_params"]
     self._wall_before, self._compiled_before = meta["wall_seconds"], meta["compile_seconds"]
     say(f"resuming {self._folder.path} in stage {self._stage} (the last is {self._setting.stream.num_stages - 1})"
-        + (f", after epoch {self._epoch}" if meta["cursor"] is not None else ""))
+        + (f", after {self._round} {self._epoch}" if meta["cursor"] is not None else ""))
 
   def _resumed_inside(self, data):
     """What `_grow` returned and what training came to, if the run was stopped inside this stage; or None."""
@@ -295,15 +307,15 @@ class _Runner:
     if not sharding.is_main():
       return
     from alma_jax import plots
-    c, s = self._config, self._setting
+    c = self._config
     summary = metrics.summarize(self._lines, self._initial_params)
     summary |= dict(wall_seconds=self._wall(), compile_seconds=self._compiled(),
                     device=environment.describe_devices(self._learner.mesh), versions=_versions())
-    name = c.dataset.name.rsplit("/", 1)[-1].removeprefix("npz:")
-    title = (f"{name}, {c.learner.name}: CER {summary['cer']:.3f} over {len(self._lines)} mega-batches, "
-             f"waiting time {c.stream.waiting_time}")
-    plots.error_curve(self._lines, title, self._folder.path / "curve.png",
-                      environment.chance_error(s.dataset.num_classes))
+    name = c.dataset.name.rstrip("/").rsplit("/", 1)[-1].split(":", 1)[-1]
+    judged = f"CER {summary['cer']:.3f}" if "cer" in summary else f"perplexity {summary['average_perplexity']:.1f}"
+    title = f"{name}, {c.learner.name}: {judged} over {len(self._lines)} mega-batches, waiting time " \
+            f"{c.stream.waiting_time}"
+    plots.curve(self._lines, self._metric, title, self._folder.path / "curve.png", self._source.chance)
     self._folder.write_summary(summary)
 
 

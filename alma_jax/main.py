@@ -6,6 +6,7 @@ sentence), 143 stopped by SIGTERM after saving, 1 anything else.
 """
 import os
 import pathlib
+import runpy
 import signal
 import sys
 import threading
@@ -64,26 +65,31 @@ def _parse_flags(argv):
 
 def _check_overrides(argv):
   """Names a config file or a field that does not exist, where absl would not."""
-  args = argv[1:]
+  args, tree = argv[1:], None
   for i, arg in enumerate(args[:-1]):  # "--config FILE" is "--config=FILE"
     if arg in ("--config", "-config"):
       args[i] = f"{arg}={args[i + 1]}"
   options = [arg.lstrip("-").partition("=") for arg in args if arg.lstrip("-").startswith("config")]
-  learner = "ens"
   if sum(option == "config" for option, _, _ in options) > 1:
     raise BadInput("--config is given more than once.")
   for option, _, value in options:
     if option == "config" and value:
-      path, _, learner = value.partition(":")
-      if not pathlib.Path(path).is_file():
-        raise BadInput(f"there is no config file {path!r} below {pathlib.Path.cwd()}; a config is given as "
-                       "configs/NAME.py:LEARNER.")
-      learner = learner or "ens"
-      if learner not in configs.LEARNERS:  # ml_collections would wrap the config's own sentence in a traceback
-        configs.base(learner)
+      tree = _load_config(*value.partition(":")[::2])
   for option, equals, value in options:
     if option.startswith("config."):
-      configs.check_field(option.removeprefix("config."), value if equals else None, learner)
+      tree = tree or configs.base().to_dict()
+      configs.check_field(option.removeprefix("config."), value if equals else None, tree)
+
+
+def _load_config(path, arg):
+  """What a config file's get_config makes of `arg`, as a nested dict; its own sentences stay as they are."""
+  if not pathlib.Path(path).is_file():
+    raise BadInput(f"there is no config file {path!r} below {pathlib.Path.cwd()}; a config is given as "
+                   "configs/NAME.py:LEARNER.")
+  get_config = runpy.run_path(path).get("get_config")
+  if get_config is None:
+    raise BadInput(f"{path} has no function get_config.")
+  return (get_config(arg) if arg else get_config()).to_dict()
 
 
 def _run(config):
@@ -143,8 +149,14 @@ def _watch_signals():
 
 def _report(run):
   s = run.summary
-  return (f"CER {s['cer']:.4f} over {len(run.metrics['t'])} mega-batches, mean error {s['mean_error']:.4f}, "
-          f"final error {s['final_error']:.4f}\n"
+  num = len(run.metrics["t"])
+  if "cer" in s:
+    judged = (f"CER {s['cer']:.4f} over {num} mega-batches, mean error {s['mean_error']:.4f}, "
+              f"final error {s['final_error']:.4f}")
+  else:
+    judged = (f"average perplexity {s['average_perplexity']:.2f} over {num} mega-batches, "
+              f"final perplexity {s['final_perplexity']:.2f}")
+  return (f"{judged}\n"
           f"parameters held {s['cumulative_params']:,}, forward multiply-adds {s['cumulative_fwd_macs']:,}, "
           f"training flops {s['cumulative_train_flops']:,}\n"
           f"{s['num_stages']} stages in {s['wall_seconds']:.1f} s, {s['compile_seconds']:.1f} s of it compiling, "

@@ -14,7 +14,7 @@ class Options:
     num_trained: networks that are trained side by side.
     choices: {field: what it may be}.
     stops_early: whether patience ends a stage unless the config says otherwise.
-    num_experts: default of model.num_experts; None: it has none.
+    num_experts: default of model.num_experts of image networks; None: they have none.
     init_from_scratch: whether every stage starts from fresh weights.
     keep_optimizer: whether a stage goes on with the optimiser's state.
   """
@@ -138,4 +138,30 @@ class HMoE(Options):
   num_experts = 4
 
 
+@dataclasses.dataclass(frozen=True)
+class TextEns(Ens):
+  num_members: int = 2
+
+  choices: ClassVar = {"combine": ("probabilities",)}
+
+
+@dataclasses.dataclass(frozen=True)
+class TextGEns(GEns):
+  init: str = "scratch"
+
+  choices: ClassVar = {**GEns.choices, "combine": ("probabilities",)}
+
+
+@dataclasses.dataclass(frozen=True)
+class FlatGMoE(Options):
+  name: str = "gmoe"
+  add_experts: tuple[int, ...] = (2, 2, 4)  # to every mixture, before the stages 1, 2, ...; none later
+  copies: str = "offset"
+  noise: float = 1e-3
+  init_from_scratch: bool = False
+
+  choices: ClassVar = {"copies": ("offset", "plain")}
+
+
 LEARNERS = {cls.name: cls for cls in (SM, Ens, UMix, GEns, Bagging, Boosting, MoE, GMoE, FF, HMoE)}
+TEXT_LEARNERS = {cls.name: cls for cls in (SM, TextEns, TextGEns, FlatGMoE)}

@@ -33,7 +33,10 @@ class Run:
     self.summary = writers.read_json(self.path / "summary.json")
 
   def __repr__(self):
-    state = f"cer={self.summary['cer']:.4f}" if self.summary else f"{len(self.metrics.get('t', ()))} mega-batches"
+    state = f"{len(self.metrics.get('t', ()))} mega-batches"
+    if self.summary:
+      name = "cer" if "cer" in self.summary else "average_perplexity"
+      state = f"{name}={self.summary[name]:.4f}"
     return f"Run({str(self.path)!r}, {state})"
 
   def stages(self):
@@ -53,16 +56,23 @@ class Run:
     Raises:
       BadInput: no such stage is saved, or x does not look like the data.
     """
-    opened, learner = self._open(stage)
+    if self.config.is_language:
+      raise BadInput(f"{self.path} is a language model, which predicts no classes; `sample` writes with it.")
+    opened, learner = self.open(stage)
     data = opened.meta["data"]
     x = _like_examples(x, tuple(data["example_shape"]), np.dtype(data["dtype"]))
     state = restore_state(learner, opened)
     mean, std = (np.asarray(data[key], np.float32) for key in ("mean", "std"))
-    pool = environment.make_pool(x, np.zeros(len(x)), mean, std, learner.mesh)
+    pool = classification.make_pool(x, np.zeros(len(x)), mean, std, learner.mesh)
     total = None
     for block in range(learner.num_blocks(state)):
       total = classification.join(total, learner.contribution(state, block, pool))
     return learner.resolve(state, total)[1]
+
+  def sample(self, prompt="", **options):
+    """Continues a text with a language model; see alma_jax.sample.sample for the options and errors."""
+    from alma_jax import sample
+    return sample.sample(self, prompt, **options)
 
   def describe(self, stage=None):
     """Text for people: what the learner had grown to after a stage (None: the last saved).
@@ -70,19 +80,22 @@ class Run:
     Raises:
       BadInput: no such stage is saved.
     """
-    opened, learner = self._open(stage)
+    opened, learner = self.open(stage)
     return learner.describe(opened.meta["spec"])
 
-  def _open(self, stage):
-    """The checkpoint of a stage, and the learner that can read it."""
+  def open(self, stage=None):
+    """The checkpoint of a stage (None: the last saved), and the learner that can read it.
+
+    Raises:
+      BadInput: no such stage is saved.
+    """
     runtime.setup(self.config)
     saved = self._saved_stages()
     if not saved or (stage is not None and stage not in saved):
       raise BadInput(f"{self.path} has saved the stages {sorted(saved)}, not {stage}; "
                      "the last one is always kept, others as checkpoint.keep_every says.")
     opened = self._checkpoints().open(saved[max(saved) if stage is None else stage])
-    data = opened.meta["data"]
-    return opened, environment.make_learner(self.config, data["num_classes"], data["example_shape"])
+    return opened, environment.reader(self.config, opened.meta["data"])
 
   def _checkpoints(self):
     return checkpoint.Checkpoints(self.path / "checkpoints", self.config.checkpoint.keep)

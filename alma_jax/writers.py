@@ -15,7 +15,7 @@ from alma_jax.errors import BadInput
 METRICS, TRAIN = "metrics.jsonl", "train.jsonl"
 # In the order in which --overwrite deletes them: what is left at any moment is
 # still a run, unfinished, of the config that is there.
-_OURS = ("summary.json", "checkpoints", METRICS, TRAIN, "curve.png", "tensorboard", "config.json")
+_OURS = ("summary.json", "checkpoints", METRICS, TRAIN, "curve.png", "tensorboard", "tokenizer.json", "config.json")
 
 
 class RunFolder:
@@ -75,6 +75,12 @@ class RunFolder:
     """Writes config.json: every field, and what the data were."""
     if self._writes:
       write_json(self.path / "config.json", dict(configs.to_dict(config), data_fingerprint=fingerprint))
+
+  def write_files(self, files):
+    """Writes {name: text}, which later sessions find as they are."""
+    for name, text in files.items():
+      if self._writes and not (self.path / name).exists():
+        write_bytes(self.path / name, text.encode())
 
   def _delete(self):
     for name in _OURS:
@@ -180,27 +186,38 @@ class TensorBoard:
 
   def _write(self, writer, entry, step):
     for key, value in entry.items():
-      if isinstance(value, (int, float)) and not isinstance(value, bool):
-        writer.add_scalar(key, value, step)
+      for name, number in _scalars(key, value):
+        writer.add_scalar(name, number, step)
+
+
+def _scalars(name, value):
+  """(name, number) pairs of a number or of nested lists of them: "load/1/3" is load[1][3]."""
+  if isinstance(value, list):
+    for i, part in enumerate(value):
+      yield from _scalars(f"{name}/{i}", part)
+  elif isinstance(value, (int, float)) and not isinstance(value, bool):
+    yield name, value
 
 
 class Progress:
   """A bar over the training samples of the stream; silent without a terminal."""
 
-  def __init__(self, enabled, total, done):
-    """`total` samples at most, `done` of them in an earlier session."""
+  def __init__(self, enabled, total, done, metric="error", rounds="epoch"):
+    """`total` samples at most, `done` of them in an earlier session; `metric` and `rounds` name what is shown."""
+    self._metric, self._rounds = metric, rounds
     from tqdm.auto import tqdm
     self._bar = tqdm(
         total=total, initial=done, unit=" samples", unit_scale=True, dynamic_ncols=True, mininterval=0.2,
         disable=not (enabled and (sys.stderr.isatty() or "ipykernel" in sys.modules)), leave=False,
         bar_format="{desc} {percentage:3.0f}%|{bar}| {rate_fmt}, {remaining} left")
-    self._val_error = math.nan
+    self._val = math.nan
 
-  def update(self, samples, stage, num_stages, epoch, epochs, val_error=None):
-    """Moves on by some samples; `val_error` once an epoch has ended."""
-    self._val_error = self._val_error if val_error is None else val_error
-    shown = "" if math.isnan(self._val_error) else f" val error {self._val_error:.4f}"
-    self._bar.set_description_str(f"stage {stage + 1}/{num_stages} epoch {epoch}/{epochs}{shown}", refresh=False)
+  def update(self, samples, stage, num_stages, rounds, num_rounds, val=None):
+    """Moves on by some samples; `val`, the metric on validation data, once a round has ended."""
+    self._val = self._val if val is None else val
+    shown = "" if math.isnan(self._val) else f" val {self._metric} {self._val:.4{'f' if self._val < 10 else 'g'}}"
+    self._bar.set_description_str(
+        f"stage {stage + 1}/{num_stages} {self._rounds} {rounds}/{num_rounds}{shown}", refresh=False)
     self._bar.update(min(samples, self._bar.total - self._bar.n))  # a stage may take longer than was thought
 
   def close(self):

@@ -17,3 +17,6 @@ python benchmarks/throughput.py --data_dir "$data"
 # Resumed to the bit, with deterministic kernels.
 python benchmarks/kill.py --config=configs/cifar.py:ens --config.dataset.data_dir="$data" \
   --config.deterministic=True --config.train.epochs=2 --config.stream.num_megabatches=20 --kills=3
+# A language model's training step, and its share of an H100's 989 TFLOP/s (dense bfloat16).
+python benchmarks/language.py --size base --precision bfloat16 --batch 64 --micro_batch 16 --compile --peak 989
+python benchmarks/language.py --size large --precision bfloat16 --batch 64 --micro_batch 8 --compile --peak 989

@@ -5,14 +5,13 @@ from conftest import blobs, small_config
 
 from alma_jax import config as configs
 from alma_jax import environment
-from alma_jax.learners import program
 
 
 def setting_of(learner="sm", data=None, **changes):
   return environment.prepare(configs.parse(small_config(learner, **changes)), data or (*blobs(240), *blobs(60, seed=1)))
 
 
-def train_stage(setting, state, stage, rows=program.ROWS):
+def train_stage(setting, state, stage, rows=256):
   """One stage; returns (state, report, entries per epoch)."""
   learner, data, complete = setting.learner, environment.Stages(setting)[stage], False
   while not complete:
@@ -22,7 +21,7 @@ def train_stage(setting, state, stage, rows=program.ROWS):
   return state, report, epochs
 
 
-def fit_stage(learner, state, data, rows=program.ROWS):
+def fit_stage(learner, state, data, rows=256):
   """One training of a state that has grown; returns the same."""
   fitting, epochs, done = learner.begin(state, data), [], False
   while fitting.cursor < learner.num_rows(fitting) and not done:
@@ -33,7 +32,7 @@ def fit_stage(learner, state, data, rows=program.ROWS):
   return state, report, epochs
 
 
-def train(setting, stages=2, rows=program.ROWS):
+def train(setting, stages=2, rows=256):
   """Stages from the first; returns (state, [(report, entries per epoch)])."""
   state, log = setting.learner.init(), []
   for stage in range(stages):

@@ -35,7 +35,7 @@ def test_boosting_minds_mistakes(weighting):
   assert report.macs == len(data.train) * learner.cost(state).predict_macs
   emphasis = learner.begin(grown, data).emphasis
   logits = learner.contribution(grown, 0, data.pool)["logits0"][data.train]
-  wrong = logits.argmax(1) != setting.dataset.y_train[data.train]
+  wrong = logits.argmax(1) != setting.source.dataset.y_train[data.train]
   weights = emphasis.weight if weighting == "loss" else emphasis.draw * len(data.train)
   assert 0 < wrong.sum() < len(wrong)
   assert weights[wrong].min() > 1 > weights[~wrong].max()
@@ -74,7 +74,7 @@ def test_boosting_votes_with_its_coefficients():
   classes, probabilities = learner.resolve(state, parts)
   np.testing.assert_array_equal(classes, expected)
   np.testing.assert_array_equal(probabilities.argmax(1), expected)
-  y = setting.dataset.y_train
+  y = setting.source.dataset.y_train
   data = environment.Stages(setting)[2]
   logits = [learner.contribution(state, block, data.pool)[f"logits{block}"][data.val] for block in range(3)]
   np.testing.assert_allclose(boosting.weigh(logits, y[data.val], 3)[1], state.spec["alphas"])

@@ -10,6 +10,7 @@ from stages import arrays_equal, assert_close, setting_of, train, train_stage
 
 from alma_jax import environment, sharding
 from alma_jax.learners import fit, program, stacked
+from alma_jax.tasks import classification
 from alma_jax.types import Variables
 
 
@@ -31,7 +32,7 @@ def test_one_dispatch_per_step_is_the_same_training(monkeypatch, patience):
   stepwise, other = train(setting_of("ens", **changes))
   # Other programs, other roundings: a few ulps grow over 2 x 6 epochs.
   assert_close(looped.live.params, stepwise.live.params, 1e-4)
-  assert [report.epochs for report, _ in log] == [report.epochs for report, _ in other]
+  assert [report.rounds for report, _ in log] == [report.rounds for report, _ in other]
   assert_close([epochs for _, epochs in log], [epochs for _, epochs in other], 1e-4)
 
 
@@ -58,7 +59,7 @@ def test_patience_stops_that_many_epochs_after_the_best():
   # A learning rate of nearly 0 changes no prediction: the first epoch stays the best.
   for patience in (1, 3):
     _, log = train(setting_of(train__epochs=20, train__learning_rate=1e-9, train__patience=patience))
-    assert [report.epochs for report, _ in log] == [1 + patience] * 2
+    assert [report.rounds for report, _ in log] == [1 + patience] * 2
     assert [len(epochs) for _, epochs in log] == [1 + patience] * 2
     assert log[0][0].samples == (1 + patience) * 108  # 2 mega-batches of 60, 6 each for validation
 
@@ -89,11 +90,11 @@ def test_selection_follows_the_validation_errors(delta, patience):
   errors = [float(e.members["val_error"][0]) for e in train_stage(full, full.learner.init(), 0)[2]]
   assert len(set(errors)) > 3  # there is something to select
   chosen, run = selected_by_hand(errors, delta, patience)
-  assert (report.epochs, len(epochs)) == (run, run)
-  assert report.val_error == pytest.approx(errors[chosen], abs=1e-6)
+  assert (report.rounds, len(epochs)) == (run, run)
+  assert report.val == pytest.approx(errors[chosen], abs=1e-6)
   # And what was selected is what was stored: it has that error on the validation data.
   stage = setting.stream.stage(0)
-  pool = environment.make_pool(x[stage.val][..., None], noisy[stage.val], setting.mean, setting.std,
+  pool = classification.make_pool(x[stage.val][..., None], noisy[stage.val], setting.source.mean, setting.source.std,
                                setting.learner.mesh)
   classes, _ = setting.learner.resolve(state, setting.learner.contribution(state, 0, pool))
   assert np.mean(classes != noisy[stage.val]) == pytest.approx(errors[chosen], abs=1e-6)
@@ -107,7 +108,7 @@ def test_members_are_selected_one_by_one():
   best = np.min([e.members["val_error"] for e in epochs], axis=0)
   first = [int(np.argmin([e.members["val_error"][m] for e in epochs])) for m in range(4)]
   assert len(set(first)) > 1  # they differ in which epoch is best
-  assert report.val_error == pytest.approx(best.mean(), abs=1e-6)
+  assert report.val == pytest.approx(best.mean(), abs=1e-6)
 
 
 def test_every_example_is_seen_once_an_epoch():
@@ -115,7 +116,7 @@ def test_every_example_is_seen_once_an_epoch():
   data = environment.Stages(setting)[0]
   steps = -(-len(data.train) // 64)
   mesh = sharding.make_mesh(2, 1)
-  spec = program.FitSpec(None, None, setting.config.train, 2, 1, mesh, False)
+  spec = program.FitSpec(None, setting.source.task, setting.config.train, 2, 1, mesh, False)
   rows = fit._rows(fit.FitState(spec, data, fit.Emphasis(), None, None, 0), 2 * steps)
   assert rows.count[:2 * steps].tolist() == [64, 108 - 64] * 2  # the partial batch is kept
   assert rows.stop[:rows.segments].tolist() == [steps, 2 * steps]
@@ -141,7 +142,7 @@ def test_umix_sum_and_mean_predict_the_same_class():
   mean, total = setting_of("umix"), setting_of("umix", learner__combine="sum")
   state = mean.learner.init()
   x, y = blobs(50)
-  pool = environment.make_pool(x[..., None], y, mean.mean, mean.std, mean.learner.mesh)
+  pool = classification.make_pool(x[..., None], y, mean.source.mean, mean.source.std, mean.learner.mesh)
   a, b = (s.learner.contribution(state, 0, pool)["sum"] for s in (mean, total))
   np.testing.assert_allclose(5 * a, b, rtol=1e-5)
   np.testing.assert_array_equal(a.argmax(-1), b.argmax(-1))
@@ -189,7 +190,7 @@ def test_an_ensemble_predicts_as_its_members_together(combine):
   setting = setting_of("ens", learner__combine=combine, learner__num_members=3)
   state = setting.learner.init()
   x, y = blobs(40)
-  pool = environment.make_pool(x[..., None], y, setting.mean, setting.std, setting.learner.mesh)
+  pool = classification.make_pool(x[..., None], y, setting.source.mean, setting.source.std, setting.learner.mesh)
   together = setting.learner.contribution(state, 0, pool)
   single = setting_of("sm")
   alone = [state._replace(live=jax.tree.map(lambda leaf, m=m: leaf[m:m + 1], state.live)) for m in range(3)]

@@ -4,14 +4,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from alma_jax import config as configs
-from alma_jax import cost, models
+from alma_jax import cost, fields, models
 from alma_jax.errors import BadInput
 from alma_jax.models import layers
 
 
 def build(name, width, shape, classes=10, precision="float32", axis=None):
-  return models.build(configs.Model(name, width), classes, shape, precision, axis)
+  return models.build(fields.Model(name, width), classes, shape, precision, axis)
 
 
 def variables(network, shape, seed=0):

@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 
 import alma_jax
 from alma_jax import config as configs
-from alma_jax import cost, environment, models, sharding
+from alma_jax import cost, environment, fields, models, sharding
 from alma_jax.growth import split
 from alma_jax.learners import base, gmoe, program
 from alma_jax.models import moe
@@ -21,7 +21,7 @@ LAYERS = {"mlp": moe.MoEMLP.mixtures, "vgg": moe.MoEVGG.mixtures}
 
 def network(model, size, width=4, gating="soft", shape=(8, 8, 1)):
   shape = (32, 32, 3) if model == "vgg" else shape
-  return models.build(configs.Model(model, width), 10, shape, "float32", None, size=size, gating=gating), shape
+  return models.build(fields.Model(model, width), 10, shape, "float32", None, size=size, gating=gating), shape
 
 
 def planted(model, splits, size=None, width=4, gating="soft", seed=0, shape=(8, 8, 1)):

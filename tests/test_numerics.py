@@ -6,7 +6,7 @@ import optax
 import pytest
 
 from alma_jax import config as configs
-from alma_jax import cost, metrics
+from alma_jax import cost, fields, metrics
 from alma_jax.data import augment
 from alma_jax.learners import optimizers
 from alma_jax.tasks import classification
@@ -132,13 +132,13 @@ def test_counter_knows_groups_of_a_convolution():
 
 def test_training_flops_of_an_mlp():
   from alma_jax import models
-  network = models.build(configs.Model("mlp", 8), 3, (5,), "float32", None)
+  network = models.build(fields.Model("mlp", 8), 3, (5,), "float32", None)
   # Forward, weight gradient and, but for the first layer, input gradient.
   assert cost.training_flops(network, (1, 5)) == 2 * (3 * (5 * 8 + 8 * 8 + 8 * 3) - 5 * 8)
 
 
 def entry(t, error, updated=True, params=10):
-  return metrics.line(t, 0, updated, error, 0.1, 1.0, params, 7 if updated else 0, 40 if updated else 0)
+  return metrics.line("error", t, 0, updated, error, 0.1, 1.0, params, 7 if updated else 0, 40 if updated else 0)
 
 
 def test_metrics_of_a_constant_learner():
@@ -153,7 +153,7 @@ def test_metrics_of_a_constant_learner():
 def test_one_stage_at_the_end():
   lines = []
   for t in range(1, 5):
-    lines.append(metrics.waiting(t, lines[-1] if lines else None, 0.9, 10))
+    lines.append(metrics.waiting("error", t, lines[-1] if lines else None, 0.9, 10))
   lines.append(entry(5, 0.2, params=12))
   summary = metrics.summarize(lines, initial_params=10)
   assert summary["cer"] == pytest.approx(4 * 0.9 + 0.2)  # (B-1)(1-1/C) + e_B
@@ -163,6 +163,6 @@ def test_one_stage_at_the_end():
 
 
 def test_waiting_repeats_the_last_error():
-  line = metrics.waiting(6, entry(5, 0.2), 0.9, 10)
+  line = metrics.waiting("error", 6, entry(5, 0.2), 0.9, 10)
   assert line["error"] == 0.2
   assert (line["updated"], line["fwd_macs"], line["train_flops"], line["stage"]) == (False, 0, 0, 0)

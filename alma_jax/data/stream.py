@@ -119,8 +119,37 @@ class Stream:
     return keys.rng(self.seed, keys.STREAM).permutation(self.num_examples).astype(np.int32)
 
 
+@dataclasses.dataclass(frozen=True)
+class WindowStream(Stream):
+  """Mega-batches of consecutive windows of text; validation data come from elsewhere.
+
+  Attributes:
+    bounds: mega-batch t = 1..B is the windows bounds[t - 1] : bounds[t].
+    num_val: validation windows, the same at every stage.
+  """
+  bounds: tuple[int, ...] = ()
+  num_val: int = 0
+
+  def megabatch(self, t):
+    """(train, val) window numbers of mega-batch t = 1..B; val is empty."""
+    return np.arange(*self.bounds[t - 1:t + 1], dtype=np.int32), np.zeros(0, np.int32)
+
+  def stage(self, stage):
+    return super().stage(stage)._replace(val=np.arange(self.num_val, dtype=np.int32))
+
+  @functools.cached_property
+  def sizes(self):
+    return np.stack([super().sizes[:, 0], np.full(self.num_stages, self.num_val)], 1)
+
+
+def of_windows(bounds, num_val, config, seed):
+  """The WindowStream of a fields.TextStream."""
+  return WindowStream(int(bounds[-1]), config.num_megabatches, config.waiting_time, config.replay, 0.0, seed,
+                      tuple(map(int, bounds)), num_val)
+
+
 def make(num_examples, config, seed):
-  """The stream of a config.Stream over a training set.
+  """The stream of a fields.Stream over a training set.
 
   Raises:
     BadInput: more mega-batches than examples, or a mega-batch whose training

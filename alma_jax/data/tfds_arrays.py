@@ -5,7 +5,6 @@ the prepared folder itself, or under ~/.cache/alma_jax where that is read-only,
 and a start that finds it does not import TFDS.
 """
 import hashlib
-import importlib.util
 import json
 import os
 import pathlib
@@ -14,6 +13,8 @@ import tempfile
 
 import numpy as np
 
+from alma_jax.data import tfds_source
+from alma_jax.data.tfds_source import download as _download
 from alma_jax.errors import BadInput
 
 _CACHE = "alma_jax_arrays"
@@ -35,11 +36,7 @@ def load(name, data_dir):
   Raises:
     BadInput: not prepared, not preparable, or not image classification.
   """
-  root = pathlib.Path(data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
-  folder = _prepared_folder(root, name)
-  if folder is None and data_dir:
-    raise BadInput(f"dataset.data_dir={data_dir!r} holds no prepared TFDS data set {name!r} "
-                   f"(no {root / name}/VERSION/dataset_info.json); leave it empty to download.")
+  root, folder = tfds_source.find(name, data_dir)
   if folder is None:
     folder = _download(root, name)
   for cache in _cache_folders(folder):
@@ -55,36 +52,8 @@ def load(name, data_dir):
   return arrays, fingerprint
 
 
-def _prepared_folder(root, name):
-  """The newest prepared version below root/name, or None."""
-  versions = [info.parent for info in (root / name).glob("*/dataset_info.json")]
-  if not versions and "/" not in name:  # a data set of configurations: the only one, if one
-    configs = {info.parent.parent for info in (root / name).glob("*/*/dataset_info.json")}
-    if len(configs) > 1:
-      raise BadInput(f"{root / name} holds the configurations "
-                     f"{', '.join(sorted(c.name for c in configs))}; name one as tfds:{name}/CONFIG.")
-    versions = [info.parent for info in (root / name).glob("*/*/dataset_info.json")]
-  key = lambda folder: [int(part) if part.isdigit() else -1 for part in folder.name.split(".")]
-  return max(versions, key=key, default=None)
-
-
-def _download(root, name):
-  _need_tensorflow(f"{root} holds no prepared {name!r}, and preparing it")
-  tfds = _import_tfds()
-  try:
-    builder = tfds.builder(name, data_dir=root)
-  except (tfds.core.registered.DatasetNotFoundError, ValueError) as error:
-    raise BadInput(f"TFDS knows no data set {name!r} ({_first_line(error)}).") from error
-  try:
-    builder.download_and_prepare(file_format="array_record")
-  except Exception as error:  # whatever the network, the disk or the builder raise
-    raise BadInput(f"TFDS could not download and prepare {name!r} into {root}: "
-                   f"{_first_line(error)}") from error
-  return pathlib.Path(builder.data_dir)
-
-
 def _decode(folder, name):
-  tfds = _import_tfds()
+  tfds = tfds_source.import_tfds()
   builder = tfds.builder_from_directory(folder)
   keys = builder.info.supervised_keys
   features = builder.info.features
@@ -98,7 +67,7 @@ def _decode(folder, name):
                    f"it has {', '.join(builder.info.splits)}.")
   arrays = {}
   for split in _SPLITS:
-    images, labels = _read_split(tfds, builder, split, keys)
+    images, labels = _read_split(builder, split, keys)
     if len({image.shape for image in images}) != 1:
       raise BadInput(f"the images of the TFDS data set {name!r} differ in size.")
     arrays[f"x_{split}"] = np.stack(images)
@@ -106,34 +75,10 @@ def _decode(folder, name):
   return arrays
 
 
-def _read_split(tfds, builder, split, keys):
+def _read_split(builder, split, keys):
   """Lists of images (uint8 [H, W, C]) and labels, in stored order."""
-  if builder.info.file_format and builder.info.file_format.value == "array_record":
-    source = builder.as_data_source(split)
-    pairs = []
-    for start in range(0, len(source), 1024):
-      batch = source.__getitems__(range(start, min(start + 1024, len(source))))
-      pairs += [(example[keys[0]], example[keys[1]]) for example in batch]
-  else:
-    _need_tensorflow(f"{builder.data_dir} is in {builder.info.file_format.value} format, and reading it")
-    config = tfds.ReadConfig(interleave_cycle_length=1)
-    stored = builder.as_dataset(split=split, shuffle_files=False, read_config=config)
-    pairs = [(e[keys[0]], e[keys[1]]) for e in tfds.as_numpy(stored)]
-  return [np.asarray(image) for image, _ in pairs], [int(label) for _, label in pairs]
-
-
-def _need_tensorflow(what):
-  if importlib.util.find_spec("tensorflow") is None:
-    raise BadInput(f"{what} needs TensorFlow; run `pip install tensorflow-cpu` and try again.")
-
-
-def _import_tfds():
-  try:
-    import tensorflow_datasets
-  except ImportError as error:
-    raise BadInput(f"reading TFDS data needs a package that is missing ({_first_line(error)}); "
-                   "run `pip install -r requirements.txt`.") from error
-  return tensorflow_datasets
+  pairs = [(np.asarray(e[keys[0]]), int(e[keys[1]])) for e in tfds_source.examples(builder, split)]
+  return [image for image, _ in pairs], [label for _, label in pairs]
 
 
 def _cache_folders(folder):
@@ -143,16 +88,10 @@ def _cache_folders(folder):
   return folder / _CACHE, home / "alma_jax" / f"arrays-{folder.parent.name}-{key}"
 
 
-def _stamp(folder):
-  """What the cache was made from: names, sizes and times of the prepared files."""
-  files = sorted(p for p in folder.iterdir() if p.is_file())
-  return [[p.name, p.stat().st_size, p.stat().st_mtime_ns] for p in files]
-
-
 def _read_cache(cache, folder):
   try:
     meta = json.loads((cache / "meta.json").read_text())
-    if meta["format"] != _FORMAT or meta["stamp"] != _stamp(folder):
+    if meta["format"] != _FORMAT or meta["stamp"] != tfds_source.stamp(folder):
       return None
     arrays = {key: np.load(cache / f"{key}.npy") for key in meta["arrays"]}
   except (OSError, ValueError, KeyError):
@@ -171,7 +110,7 @@ def _write_cache(cache, folder, arrays, fingerprint):
     for key, array in arrays.items():
       np.save(temporary / f"{key}.npy", array)
     (temporary / "meta.json").write_text(json.dumps(dict(
-        format=_FORMAT, stamp=_stamp(folder), arrays=sorted(arrays), fingerprint=fingerprint)))
+        format=_FORMAT, stamp=tfds_source.stamp(folder), arrays=sorted(arrays), fingerprint=fingerprint)))
     if cache.exists():
       shutil.rmtree(cache)
     temporary.rename(cache)
@@ -179,8 +118,3 @@ def _write_cache(cache, folder, arrays, fingerprint):
   except OSError:  # a full disk, or another process was first
     shutil.rmtree(temporary, ignore_errors=True)
     return False
-
-
-def _first_line(error):
-  lines = str(error).strip().splitlines()
-  return lines[0] if lines else type(error).__name__

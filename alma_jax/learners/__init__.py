@@ -1,11 +1,16 @@
 """Learners by name. Each file holds what sets its learner apart from the others."""
-from alma_jax.learners import bagging, boosting, ens, firefly, gens, gmoe, hmoe, sm, umix
+from alma_jax.learners import bagging, boosting, ens, firefly, flat_gmoe, gens, gmoe, hmoe, sm, tuned, umix
 
 FACTORIES = {"sm": sm.make, "ens": ens.make, "umix": umix.make, "gens": gens.make,
              "bagging": bagging.make, "boosting": boosting.make, "moe": gmoe.make, "gmoe": gmoe.make,
              "ff": firefly.make, "hmoe": hmoe.make}
+LANGUAGE = {"gmoe": flat_gmoe.make}  # in place of the image learners of that name
 
 
 def make(context):
   """The learner that `context.config.learner.name` names."""
-  return FACTORIES[context.config.learner.name](context)
+  config = context.config
+  factory = (FACTORIES | (LANGUAGE if config.is_language else {}))[config.learner.name]
+  if config.is_language and len(tuned.candidates(config)) > 1:
+    return tuned.make(context, factory)
+  return factory(context)

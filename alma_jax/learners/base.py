@@ -13,8 +13,10 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from alma_jax import config, models, sharding
-from alma_jax.tasks import classification
+import jax
+import numpy as np
+
+from alma_jax import fields, models, sharding
 from alma_jax.types import Tree, Variables
 
 
@@ -60,9 +62,10 @@ class Learner(NamedTuple):
       another growth and training, whose reports are those of the stage.
     num_blocks: (state) -> number of additive parts of the prediction.
     num_final: (state) -> how many of them, from the first, never change again.
-    contribution: (state, block, pool) -> dict of arrays [N, K] to be joined; a
-      name that only some blocks have is kept as it is.
-    resolve: (state, joined) -> (classes [N], probabilities [N, K]).
+    contribution: (state, block, pool) -> dict of arrays to be joined, of images
+      [N, K], of text [N, L]; a name that only some blocks have is kept as it is.
+    resolve: (state, joined) -> prediction, as the task's source scores it: of
+      images (classes [N], probabilities [N, K]), of text log-probabilities [N, L].
     cost: (state) -> types.Cost.
     describe: (spec) -> text for people: what has grown.
     template: (spec) -> LearnerState of shapes, to restore a state into.
@@ -71,6 +74,7 @@ class Learner(NamedTuple):
     save_fit: (fit_state) -> tree of host arrays, the same on any devices.
     restore_fit: (state, saved, cursor, data) -> FitState.
     num_rows: (fit_state) -> training steps of a whole stage.
+    network: (spec) -> the network of each member.
     mesh: the devices it runs on.
   """
   init: Callable[..., Any]
@@ -92,6 +96,7 @@ class Learner(NamedTuple):
   save_fit: Callable[..., Any]
   restore_fit: Callable[..., Any]
   num_rows: Callable[..., Any]
+  network: Callable[..., Any]
   mesh: Any
 
 
@@ -100,20 +105,26 @@ class Context:
   """What a learner is built from.
 
   Attributes:
-    config: config.RunConfig.
-    task: classification.Classification.
-    example_shape: shape of one input.
+    config: fields.RunConfig.
+    task: see tasks/__init__.py.
+    example_shape: shape of one input; for text (L + 1,).
     max_val: validation examples of the largest stage.
     num_train: training examples of the first stage; None: unknown, and nothing
       is to be trained.
   """
-  config: config.RunConfig
-  task: classification.Classification
+  config: fields.RunConfig
+  task: object
   example_shape: tuple[int, ...]
   max_val: int
   num_train: int | None = None
 
   def network(self, **options):
     """The network that the config names; options are those of models.build."""
-    return models.build(self.config.model, self.task.num_classes, self.example_shape, self.config.precision,
+    return models.build(self.config.model, self.task.num_outputs, self.example_shape, self.config.precision,
                         sharding.DATA, **options)
+
+  @property
+  def example(self):
+    """Zeros in the place of one input with its batch axis, as the networks read it."""
+    shapes = self.network().inputs((1, *self.example_shape))
+    return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)

@@ -1,4 +1,6 @@
-"""The one training loop: a stage of epochs over stacked members (§1).
+"""The one training loop: a stage of rounds over stacked members (§1).
+
+A round ends with a validation: an epoch for images, a span of steps for text.
 
 A stage is `begin`, `advance` until patience or its rows end, `finish`. Between
 two advances all of it is in `FitState`: it can be saved, stopped, resumed and
@@ -8,7 +10,8 @@ bit of the result. Shapes do not depend on the stage, so a fixed architecture is
 compiled once for the whole stream.
 
 On a CPU a convolution inside a loop is many times slower than outside one, so
-there convolutional networks take one dispatch per step (`FitSpec.stepwise`).
+there convolutional networks take one dispatch per step (`FitSpec.stepwise`), and
+language models, whose steps are long, do so everywhere.
 What the devices do is in program.py.
 """
 import dataclasses
@@ -24,7 +27,6 @@ from alma_jax import keys, sharding
 from alma_jax.learners import program
 from alma_jax.learners.program import Carry, Records, Rows, Val
 from alma_jax.sharding import MEMBER
-from alma_jax.tasks.classification import Sums
 from alma_jax.types import Array, Tree
 
 
@@ -34,14 +36,17 @@ class StageData(NamedTuple):
   Attributes:
     stage: counts from 0.
     seed: of the run; with the stage it decides every order and augmentation.
-    pool: task's pool of the whole training set, on the device.
-    train: int32 [n], indices into it.
-    val: int32 [n_val], likewise.
+    pool: what the task loads training examples from: for images the whole
+      training set on the device.
+    val_pool: task's pool of validation examples on the device.
+    train: int32 [n], indices into `pool`.
+    val: int32 [n_val], indices into `val_pool`.
     num_new: how many of `train`, from the first, are no replayed memory.
   """
   stage: int
   seed: int
   pool: Tree
+  val_pool: Tree
   train: np.ndarray
   val: np.ndarray
   num_new: int
@@ -91,22 +96,23 @@ class FitReport(NamedTuple):
   """What a finished stage cost and reached.
 
   Attributes:
-    epochs: epochs run.
+    rounds: rounds run.
     samples: training examples processed, by each of the members; sharded: by
       all of them together.
-    val_error: validation error of the selected members, over their own
-      validation examples.
+    val: the task's metric of the selected members, over their own validation
+      examples.
   """
-  epochs: int
+  rounds: int
   samples: int
-  val_error: float
+  val: float
 
 
 class Epoch(NamedTuple):
-  """What an epoch reached: train_loss, train_error, val_loss, val_error; losses in nats per example.
+  """What a round reached: train_loss, val_loss in nats, and the task's metric of both.
 
   Attributes:
-    joint: {name: float}, over the members' own examples.
+    joint: {name: float}, over the members' own examples; and lists, where the
+      task has more to tell.
     members: {name: [M] numpy array}; NaN: without an example.
   """
   joint: dict
@@ -150,7 +156,7 @@ def restore(spec, carry, cursor, data, emphasis):
 
 def num_rows(fit):
   """Training steps of the whole stage, unless patience ends it."""
-  return fit.spec.train.epochs * _steps(fit)
+  return _plan(fit).steps
 
 
 def advance(fit, rows):
@@ -164,13 +170,16 @@ def advance(fit, rows):
     FitState, and Records to be read with `read`.
   """
   spec = fit.spec
-  stop = min(fit.cursor + min(rows, program.ROWS), num_rows(fit))
-  host = _rows(fit, stop), _val(fit)
-  placed = sharding.put(host, spec.mesh, (program.rows_spec(spec), program.val_spec(spec)))
+  stop = min(fit.cursor + min(rows, spec.task.max_rows), num_rows(fit))
+  host, val = _rows(fit, stop), _val(fit)
+  pool, index = spec.task.load(fit.data.pool, host.index)
+  pool = pool if pool is fit.data.pool else sharding.put(pool, spec.mesh)
+  placed = sharding.put(
+      (host._replace(index=index), val), spec.mesh, (program.rows_spec(spec), program.val_spec(spec)))
   if spec.stepwise:
-    carry, records = _advance_stepwise(fit, *host, *placed)
+    carry, records = _advance_stepwise(fit, host, val, *placed, pool)
   else:
-    carry, records = _awaited(spec, program.advance(spec, fit.carry, fit.keys, *placed, fit.data.pool))
+    carry, records = _awaited(spec, program.advance(spec, fit.carry, fit.keys, *placed, pool))
   return dataclasses.replace(fit, carry=carry, cursor=stop), records
 
 
@@ -182,29 +191,33 @@ def read(fit, records):
     records: as `advance` returned them.
 
   Returns:
-    (epochs, done): an Epoch per epoch, and whether patience has ended the stage.
+    (epochs, done): an Epoch per round, and whether patience has ended the stage.
   """
   records, num_members = sharding.fetch(records), fit.spec.num_members
   own, own_val = _sizes(fit, "train"), _sizes(fit, "val")
-  columns = {"train_loss": (records.train.loss, own, own), "train_error": (records.train.wrong, own, own)}
   borrowed = np.where(own_val > 0, own_val, len(fit.data.val))
-  columns |= {"val_loss": (records.val.loss, own_val, borrowed), "val_error": (records.val.wrong, own_val, borrowed)}
-  epochs = [Epoch({}, {}) for _ in range(int(records.num))]
-  for key, (sums, mine, nums) in columns.items():
-    for epoch, sum_M in zip(epochs, sums[:, :num_members]):
-      epoch.joint[key] = float(sum_M[mine > 0].sum(dtype=np.float64) / mine.sum())
-      epoch.members[key] = np.where(nums > 0, sum_M / np.maximum(nums, 1), np.nan)
+  epochs = []
+  for i in range(int(records.num)):
+    epoch = Epoch({}, {})
+    for side, sums, mine, nums in (("train", records.train, own, own), ("val", records.val, own_val, borrowed)):
+      reports = fit.spec.task.report(jax.tree.map(lambda leaf, i=i: leaf[i, :num_members], sums), mine, nums)
+      for into, report in zip(epoch, reports):
+        into.update({f"{side}_{name}": value for name, value in report.items()})
+    epochs.append(epoch)
   return epochs, bool(records.done)
 
 
 def finish(fit):
   """The selected members [M, ...] on every device, their optimiser's state if FitSpec.keep_opt, their FitReport."""
-  epochs, right = sharding.fetch((fit.carry.epoch, fit.carry.members.best_right))
-  own = _sizes(fit, "val")
-  val_error = float(1 - right[:fit.spec.num_members][own > 0].sum() / own.sum())
+  task = fit.spec.task
+  rounds, best_val = sharding.fetch((fit.carry.epoch, fit.carry.members.best_val))
+  own, plan = _sizes(fit, "val"), _plan(fit)
+  val = task.report(jax.tree.map(lambda leaf: leaf[:fit.spec.num_members], best_val), own, own)[0][task.metric]
   best, opt = _awaited(fit.spec, program.selected(fit.spec, fit.carry))
-  seen = int(_sizes(fit, "train").sum() if fit.spec.sharded else len(fit.data.train))
-  return best, opt, FitReport(int(epochs), int(epochs) * seen, val_error)
+  samples = plan.samples if rounds == plan.rounds else int(rounds) * plan.samples // plan.rounds
+  if fit.spec.sharded:
+    samples = int(rounds) * int(_sizes(fit, "train").sum())
+  return best, opt, FitReport(int(rounds), samples, val)
 
 
 def _sizes(fit, side):
@@ -214,35 +227,48 @@ def _sizes(fit, side):
   return np.array(whole if own is None else [len(member) for member in own])
 
 
-def _steps(fit):
-  """Training steps of an epoch: those of the member with most examples."""
-  return -(-int(_sizes(fit, "train").max()) // fit.spec.train.batch_size)
+def _plan(fit):
+  """The stage's fields.Plan: that of the member with most examples."""
+  return fit.spec.train.plan(int(_sizes(fit, "train").max()))
 
 
 def _rows(fit, stop):
-  """Rows fit.cursor..stop of the stage, padded to program.ROWS."""
-  spec, start = fit.spec, fit.cursor
-  size, steps, batch = program.ROWS, _steps(fit), spec.train.batch_size
+  """Rows fit.cursor..stop of the stage, padded to the task's max_rows."""
+  spec, start, plan = fit.spec, fit.cursor, _plan(fit)
+  size, steps, batch = spec.task.max_rows, plan.per_round, spec.train.batch_size
   weights = fit.emphasis.weight
   index = np.zeros((size, spec.padded_members, spec.padded_batch), np.int32)
   weight = None if weights is None else np.zeros(index.shape, np.float32)
   row = np.arange(size, dtype=np.int32) + np.int32(start)
   epoch, step = row // steps, row % steps
   nums = program.pad_members(spec, _sizes(fit, "train")) if spec.sharded else _sizes(fit, "train")[:1]
+  nums = nums if spec.task.in_epochs else np.full_like(nums, steps * batch)  # every batch is full
   count = np.clip(nums[None] - step[:, None] * batch, 0, batch).astype(np.int32)
   count = count if spec.sharded else count[:, 0]
   epochs = range(start // steps, -(-stop // steps))
   stops, ends = np.zeros(size, np.int32), np.zeros(size, bool)
   for segment, e in enumerate(epochs):
-    order, chosen = _orders(fit, e)
-    last = min(stop, (e + 1) * steps)
-    for r in range(max(start, e * steps), last):
-      part = slice((r - e * steps) * batch, (r - e * steps + 1) * batch)
+    first, last = max(start, e * steps), min(stop, (e + 1) * steps)
+    if spec.task.in_epochs:
+      order, chosen = (both[:, (first - e * steps) * batch:(last - e * steps) * batch] for both in _orders(fit, e))
+    else:
+      order = _endless_order(fit, first * batch, last * batch)
+    for r in range(first, last):
+      part = slice((r - first) * batch, (r - first + 1) * batch)
       index[r - start, :, :order[:, part].shape[1]] = order[:, part]
       if weights is not None:
         weight[r - start, :, :order[:, part].shape[1]] = weights[chosen[:, part]]
-    stops[segment], ends[segment] = last - start, last == (e + 1) * steps
+    stops[segment], ends[segment] = last - start, last == min((e + 1) * steps, plan.steps)
   return Rows(index, count, epoch, step, stops, ends, np.int32(len(epochs)), weight)
+
+
+def _endless_order(fit, start, stop):
+  """int32 [padded_members, stop - start], that part of every member's permutations of the stage, one after another."""
+  data, num, orders = fit.data, len(fit.data.train), []
+  for again in range(start // num, -(-stop // num)):
+    chosen = _permutations(data.seed, data.stage, again, (num,) * fit.spec.num_members)
+    orders.append(data.train[chosen[:, max(start - again * num, 0):stop - again * num]])
+  return program.pad_members(fit.spec, np.concatenate(orders, 1))
 
 
 def _orders(fit, epoch):
@@ -293,9 +319,9 @@ def _keys(spec, data):
   return sharding.put(program.pad_members(spec, np.asarray(raw)), spec.mesh, P(MEMBER))
 
 
-def _advance_stepwise(fit, rows, val, placed_rows, placed_val):
+def _advance_stepwise(fit, rows, val, placed_rows, placed_val, pool):
   """program.advance with its loops on the host, for networks that loops slow down."""
-  spec, pool, carry, ended, start = fit.spec, fit.data.pool, fit.carry, [], 0
+  spec, carry, ended, start = fit.spec, fit.carry, [], 0
   done = bool(spec.train.patience) and bool(sharding.fetch(carry.done))
   for s in range(0 if done else int(rows.segments)):
     for r in range(start, rows.stop[s]):
@@ -305,15 +331,15 @@ def _advance_stepwise(fit, rows, val, placed_rows, placed_val):
     if rows.ends[s]:
       sums = _zero_sums(spec)
       for v in range(-(-int(val.total.max()) // spec.val_batch)):
-        sums = _awaited(spec, program.validate(spec, carry.members.now, sums, placed_val, np.int32(v), pool))
+        sums = _awaited(spec, program.validate(spec, carry.members.now, sums, placed_val, np.int32(v),
+                                               fit.data.val_pool))
       carry, train = _awaited(spec, program.select(spec, carry, sums, placed_val))
       ended.append((train, sums))
       done = bool(spec.train.patience) and bool(sharding.fetch(carry.done))
       if done:
         break
   if not ended:
-    none = Sums(*np.zeros((2, 0, spec.padded_members), np.float32))
-    return carry, Records(np.int32(0), done, none, none)
+    return carry, Records(np.int32(0), done, None, None)
   ended = sharding.fetch(ended)
   train, sums = (jax.tree.map(lambda *s: np.stack(s), *side) for side in zip(*ended))
   return carry, Records(np.int32(len(ended)), done, train, sums)
@@ -325,5 +351,6 @@ def _awaited(spec, results):
 
 
 def _zero_sums(spec):
-  zeros = Sums(np.zeros(spec.padded_members, np.float32), np.zeros(spec.padded_members, np.int32))
+  one = jax.device_get(spec.task.zeros(spec.network))
+  zeros = jax.tree.map(lambda leaf: np.zeros((spec.padded_members, *leaf.shape), leaf.dtype), one)
   return sharding.put(zeros, spec.mesh, P(MEMBER))

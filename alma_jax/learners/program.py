@@ -16,14 +16,10 @@ import optax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from alma_jax import config, members, sharding
+from alma_jax import fields, members, sharding
 from alma_jax.learners import optimizers
 from alma_jax.sharding import DATA, MEMBER
-from alma_jax.tasks.classification import Classification, Sums
 from alma_jax.types import Array, Tree, Variables
-
-ROWS = 256  # most training steps in one dispatch
-VAL_BATCH = 512  # examples of a validation or test batch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,8 +28,8 @@ class FitSpec:
 
   Attributes:
     network: models.Network or Mixture.
-    task: where inputs and losses come from.
-    train: config.Train.
+    task: where inputs and losses come from, see tasks/__init__.py.
+    train: fields.Train or TextTrain.
     num_members: M, stacked members trained side by side.
     val_rows: validation batches of the largest stage.
     mesh: devices.
@@ -43,8 +39,8 @@ class FitSpec:
     keep_opt: whether the optimiser's state is selected with the variables.
   """
   network: object
-  task: Classification
-  train: config.Train
+  task: object
+  train: fields.Train | fields.TextTrain
   num_members: int
   val_rows: int
   mesh: Mesh
@@ -54,13 +50,13 @@ class FitSpec:
 
   @property
   def padded_batch(self):
-    """Batch size, rounded up to a multiple of the data axis."""
-    return round_up(self.train.batch_size, self.mesh.shape[DATA])
+    """Batch size, rounded up to a multiple of the data axis and of what a device takes at once."""
+    return round_up(self.train.batch_size, self.mesh.shape[DATA] * max(1, self.train.micro_batch))
 
   @property
   def val_batch(self):
     """Size of a validation batch, likewise."""
-    return round_up(VAL_BATCH, self.mesh.shape[DATA])
+    return round_up(self.task.eval_batch, self.mesh.shape[DATA])
 
   @property
   def padded_members(self):
@@ -76,9 +72,9 @@ class Member(NamedTuple):
   """One member in training; all leaves carry a leading axis, padded_members."""
   now: Variables
   opt: Tree
-  best: Variables  # after the best epoch so far
-  best_right: Array  # int32, validation examples it has right; -1: no epoch yet
-  sums: Sums  # of this epoch's training batches so far
+  best: Variables | None  # after the best epoch so far; None: the task keeps the last
+  best_val: Tree  # its validation sums
+  sums: Tree  # of this epoch's training batches so far
   best_opt: Tree = None  # with FitSpec.keep_opt: the optimiser's state after the best epoch
 
 
@@ -113,8 +109,8 @@ class Records(NamedTuple):
   """Epochs that ended in a dispatch, [R, padded_members]; the first `num` rows count."""
   num: Array
   done: Array  # bool, whether patience has ended the stage
-  train: Sums
-  val: Sums
+  train: Tree
+  val: Tree
 
 
 CARRY_SPEC = Carry(P(MEMBER), P(), P(), P())
@@ -144,11 +140,10 @@ def fresh_carry(spec, variables, opt=None):
   optimizer = optimizers.make(spec.train)
 
   def local(variables, opt):
-    size = jax.tree.leaves(variables)[0].shape[0]
-    sums = Sums(jnp.zeros(size), jnp.zeros(size, jnp.int32))
+    sums = _zeros(spec, jax.tree.leaves(variables)[0].shape[0])
     opt = jax.vmap(optimizer.init)(variables.params) if opt is None else opt
-    best_opt = opt if spec.keep_opt else None
-    member = Member(variables, opt, variables, jnp.full(size, -1, jnp.int32), sums, best_opt)
+    best, best_opt = variables if spec.task.selects else None, opt if spec.keep_opt else None
+    member = Member(variables, opt, best, sums, sums, best_opt)
     zero = jnp.zeros((), jnp.int32)
     return Carry(member, zero, zero, jnp.zeros((), bool))
 
@@ -158,7 +153,8 @@ def fresh_carry(spec, variables, opt=None):
 @functools.partial(jax.jit, static_argnames="spec")
 def selected(spec, carry):
   """The members, and their optimiser's state or None, after their best epochs [M, ...], on every device."""
-  best = jax.tree.map(lambda leaf: leaf[:spec.num_members], (carry.members.best, carry.members.best_opt))
+  best = carry.members.best if spec.task.selects else carry.members.now
+  best = jax.tree.map(lambda leaf: leaf[:spec.num_members], (best, carry.members.best_opt))
   return jax.lax.with_sharding_constraint(best, NamedSharding(spec.mesh, P()))
 
 
@@ -187,7 +183,7 @@ def validate(spec, variables, sums, val, v, pool):
   """Adds batch v of `val` to the members' sums."""
   def local(variables, sums, val, v, pool):
     one = lambda variables, own=val: _val_row(spec, variables, own, v, pool)
-    more = members.apply(one, sums.wrong.shape[0], variables, *((val,) if spec.sharded else ()))
+    more = members.apply(one, jax.tree.leaves(sums)[0].shape[0], variables, *((val,) if spec.sharded else ()))
     return jax.tree.map(jnp.add, sums, more)
   return _on_mesh(spec, local, (P(MEMBER), P(MEMBER), val_spec(spec), P(), P()), P(MEMBER))(
       variables, sums, val, v, pool)
@@ -197,7 +193,7 @@ def validate(spec, variables, sums, val, v, pool):
 def select(spec, carry, sums, val):
   """Ends an epoch with these validation sums; also returns its training sums."""
   def local(carry, sums, val):
-    stack = _Stack(sums.wrong)
+    stack = _Stack(jax.tree.leaves(sums)[0])
     carry, train = _end_epoch(spec, stack, stack.unpack(carry), sums, val)
     return stack.pack(carry), train
   return _on_mesh(spec, local, (CARRY_SPEC, P(MEMBER), val_spec(spec)), (CARRY_SPEC, P(MEMBER)))(carry, sums, val)
@@ -238,8 +234,7 @@ class _Stack:
 
 def _advance_local(spec, carry, keys, rows, val, pool):
   stack = _Stack(keys)
-  zeros = jnp.zeros((ROWS, stack.size))
-  blank = Sums(zeros, zeros.astype(jnp.int32))
+  blank = jax.tree.map(lambda leaf: jnp.zeros((spec.task.max_rows, *leaf.shape), leaf.dtype), _zeros(spec, stack.size))
 
   def end(state):
     carry, records = state
@@ -250,7 +245,7 @@ def _advance_local(spec, carry, keys, rows, val, pool):
                           jax.tree.map(write, records.val, sums))
 
   def take(r):
-    return stack.map(lambda where: spec.task.take(pool, *where), _where(rows, jnp.minimum(r, ROWS - 1)))
+    return stack.map(lambda where: spec.task.take(pool, *where), _where(rows, jnp.minimum(r, spec.task.max_rows - 1)))
 
   def step(r, loop):  # takes the batches of the next step meanwhile
     carry, batches = loop
@@ -284,20 +279,26 @@ def _counts(spec, rows, r):
 
 def _train_row(spec, member, raw_key, batch, rows, r, pool, own_count=None, *, full=False):
   """One optimiser step of one member on its batch of row r; none where it has no example."""
-  count, size = rows.count[r] if own_count is None else own_count, batch.y.shape[0]
+  count, size = rows.count[r] if own_count is None else own_count, jax.tree.leaves(batch)[0].shape[0]
   offset = jax.lax.axis_index(DATA) * size
   mask = jnp.arange(size) + offset < count
   key = jax.random.wrap_key_data(raw_key)
   key = jax.random.fold_in(jax.random.fold_in(key, rows.epoch[r]), rows.step[r])
   x = spec.task.train_inputs(pool, batch, key, offset, spec.padded_batch)
 
-  def loss(params):
-    logits, stats = spec.network.apply(
-        Variables(params, member.now.stats), x, None if full else mask, train=True, key=jax.random.fold_in(key, 2))
-    sums = spec.task.sums(logits, batch, mask)
-    return sums.loss / count, (sums, stats)
+  norm = spec.task.norm(batch, mask, count)
 
-  grads, (sums, stats) = jax.grad(loss, has_aux=True)(member.now.params)
+  def loss(params, x, batch, mask):
+    output, stats = spec.network.apply(
+        Variables(params, member.now.stats), x, None if full else mask, train=True, key=jax.random.fold_in(key, 2))
+    sums = spec.task.sums(output, batch, mask)
+    return spec.task.objective(output, sums, norm), (sums, stats)
+
+  def grads_of(part):
+    grads, (sums, stats) = jax.grad(loss, has_aux=True)(member.now.params, *part)
+    return (grads, sums), stats
+
+  (grads, sums), stats = _accumulate(grads_of, (x, batch, mask), spec.train.micro_batch or size)
   grads, sums = sharding.psum((grads, sums), DATA)
   updates, opt = optimizers.make(spec.train).update(grads, member.opt, member.now.params)
   params = optax.apply_updates(member.now.params, updates)
@@ -305,12 +306,28 @@ def _train_row(spec, member, raw_key, batch, rows, r, pool, own_count=None, *, f
   return after if own_count is None else jax.tree.map(functools.partial(jnp.where, count > 0), after, member)
 
 
+def _accumulate(grads_of, batch, at_once):
+  """(grads, sums) added up over parts of the batch, `at_once` examples each, and the last part's statistics."""
+  size = jax.tree.leaves(batch)[0].shape[0]
+  if size == at_once:
+    return grads_of(batch)
+  parts = jax.tree.map(lambda leaf: leaf.reshape(size // at_once, at_once, *leaf.shape[1:]), batch)
+  first, stats = grads_of(members.index(parts, 0))
+
+  def add(total, part):
+    new, stats = grads_of(part)
+    return jax.tree.map(jnp.add, total, new), stats
+
+  total, stats = jax.lax.scan(add, first, jax.tree.map(lambda leaf: leaf[1:], parts))
+  return total, members.index(stats, -1)
+
+
 def _validate_all(spec, stack, carry, val, pool):
   """Validation sums [M] over all of `val`."""
   def validate(member, own=val):
     num = (own.total + spec.val_batch - 1) // spec.val_batch
     add = lambda v, sums: jax.tree.map(jnp.add, sums, _val_row(spec, member.now, own, v, pool))
-    return jax.lax.fori_loop(0, num, add, Sums(jnp.float32(0), jnp.int32(0)))
+    return jax.lax.fori_loop(0, num, add, spec.task.zeros(spec.network))
 
   return stack.read(validate, carry, *((val,) if spec.sharded else ()))
 
@@ -321,23 +338,23 @@ def _val_row(spec, variables, val, v, pool):
   offset = v * spec.val_batch + jax.lax.axis_index(DATA) * index_B.shape[0]
   mask = jnp.arange(index_B.shape[0]) + offset < val.total
   batch = spec.task.take(pool, index_B)
-  logits, _ = spec.network.apply(variables, spec.task.inputs(pool, batch), mask, train=False)
-  return sharding.psum(spec.task.sums(logits, batch, mask), DATA)
+  output, _ = spec.network.apply(variables, spec.task.inputs(pool, batch), mask, train=False)
+  return sharding.psum(spec.task.sums(output, batch, mask), DATA)
 
 
 def _end_epoch(spec, stack, carry, sums, val):
-  """Selection and patience (§1): the first epoch, or better than the best by δ.
+  """Selection and patience (§1): the first epoch, or better than the best by δ; or always the last.
 
   Returns the carry, and the sums [M] over the epoch's training batches.
   """
-  right = val.total - sums.wrong
-  best = stack.read(lambda member: member.best_right, carry)
-  better = (best < 0) | (right > best + val.min_gain)
+  selects = spec.task.selects
+  best = stack.read(lambda member: member.best_val, carry)
+  better = jnp.full(stack.size, carry.epoch == 0) | (spec.task.better(sums, best, val) if selects else True)
 
-  def select(member, right, better):
+  def select(member, sums, better):
     pick = functools.partial(jax.tree.map, lambda new, old: jnp.where(better, new, old))
     return member._replace(
-        best=pick(member.now, member.best), best_right=pick(right, member.best_right),
+        best=pick(member.now, member.best) if selects else None, best_val=pick(sums, member.best_val),
         best_opt=pick(member.opt, member.best_opt) if spec.keep_opt else None,
         sums=jax.tree.map(jnp.zeros_like, member.sums))
 
@@ -345,8 +362,13 @@ def _end_epoch(spec, stack, carry, sums, val):
   improved = sharding.psum(jnp.sum(better, dtype=jnp.int32), MEMBER) > 0
   since = jnp.where(improved, 0, carry.since + 1)
   done = (since >= spec.train.patience) if spec.train.patience else jnp.zeros((), bool)
-  carry = stack.update(select, carry, right, better)
+  carry = stack.update(select, carry, sums, better)
   return carry._replace(epoch=carry.epoch + 1, since=since, done=done), train
+
+
+def _zeros(spec, size):
+  """The task's sums of nothing for so many members, [size, ...]."""
+  return jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape), leaf.dtype), spec.task.zeros(spec.network))
 
 
 def pad_members(spec, tree):

@@ -13,7 +13,6 @@ from alma_jax import cost, keys, models, sharding
 from alma_jax import members as stacks
 from alma_jax.learners import fit, program
 from alma_jax.learners.base import GrowthReport, Learner, LearnerState
-from alma_jax.tasks import classification
 from alma_jax.types import Cost
 
 _EXAMPLES = P((sharding.MEMBER, sharding.DATA))  # an evaluation's batch lies on all devices
@@ -51,10 +50,10 @@ def make(context, network, combine, *, spec=None, grow=None, final=False, emphas
   network_of = network if callable(network) else lambda spec: network
   members = members or (lambda spec: (c.learner.num_trained, False))
   first = {"num_frozen": 0, **(spec or {})}
-  stepwise = models.loops_are_slow(network_of(first))
+  stepwise = not context.task.in_epochs or models.loops_are_slow(network_of(first))
   mesh = sharding.make_mesh(c.learner.num_trained, c.devices, spread=not stepwise)
-  example = np.zeros((1, *context.example_shape), np.float32)
-  val_rows = -(-context.max_val // program.VAL_BATCH)
+  example, shape = context.example, (1, *context.example_shape)
+  val_rows = -(-context.max_val // context.task.eval_batch)
   emphasis = emphasis or (lambda state, data: fit.Emphasis())
 
   def fit_spec(spec):
@@ -83,8 +82,8 @@ def make(context, network, combine, *, spec=None, grow=None, final=False, emphas
   def count(state):
     one, num, num_members = models.count_params(state.live.params), len(blocks(state)), members(state.spec)[0]
     inner = network_of(state.spec)
-    macs = num_members * cost.forward_macs(inner, example.shape)
-    return Cost(one * num, macs, num_members * cost.training_flops(inner, example.shape), macs * num)
+    macs = num_members * cost.forward_macs(inner, shape)
+    return Cost(one * num, macs, num_members * cost.training_flops(inner, shape), macs * num)
 
   def template(spec):
     made = fit_spec(spec)
@@ -107,7 +106,7 @@ def make(context, network, combine, *, spec=None, grow=None, final=False, emphas
       num_blocks=lambda state: len(blocks(state)),
       num_final=lambda state: len(blocks(state)) if final else 0,
       contribution=contribute,
-      resolve=lambda state, joined: classification.resolve(
+      resolve=lambda state, joined: context.task.resolve(
           joined, members(state.spec)[0] * len(blocks(state)), combine),
       cost=count,
       describe=lambda spec: _describe(network_of(spec), members(spec)[0] * (1 + spec["num_frozen"])),
@@ -119,6 +118,7 @@ def make(context, network, combine, *, spec=None, grow=None, final=False, emphas
       restore_fit=lambda state, carry, cursor, data: fit.restore(
           fit_spec(state.spec), carry, cursor, data, emphasis(state, data)),
       num_rows=fit.num_rows,
+      network=network_of,
       mesh=mesh)
 
 
@@ -149,20 +149,20 @@ def contribution(network, task, mesh, combine, variables, pool, which=None):
 
   Args:
     network: models.Network or Mixture of each member.
-    task: classification.Classification.
+    task: see tasks/__init__.py.
     mesh: devices, on which the variables lie whole; examples are shared out
       among all of them.
-    combine: see classification.contribution; or "features": the inputs of the
-      last layer instead.
+    combine: see classification.contribution; or "features" of images: the
+      inputs of the last layer instead.
     variables: stacked Variables [M, ...].
-    pool: classification.Pool.
+    pool: the task's.
     which: int32 [N], examples of the pool; None: all.
 
   Returns:
-    Dict of numpy float32 [N, K], or {"features": [N, H]}.
+    Dict of numpy float32 [N, K] ([N, L] of text), or {"features": [N, H]}.
   """
-  which = np.arange(pool.x.shape[0], dtype=np.int32) if which is None else which
-  total, batch, parts = len(which), program.round_up(program.VAL_BATCH, mesh.size), []
+  which = np.arange(task.size(pool), dtype=np.int32) if which is None else which
+  total, batch, parts = len(which), program.round_up(task.eval_batch, mesh.size), []
   for start in range(0, total, batch):
     index = which[np.minimum(np.arange(start, start + batch), total - 1)]
     index = sharding.put(index, mesh, _EXAMPLES)
@@ -174,18 +174,19 @@ def contribution(network, task, mesh, combine, variables, pool, which=None):
 @functools.partial(jax.jit, static_argnames=("network", "task", "mesh", "combine"))
 def _contribute(network, task, mesh, combine, variables, pool, index):
   def local(variables, pool, index_B):
-    x = task.inputs(pool, task.take(pool, index_B))
+    taken = task.take(pool, index_B)
+    x = task.inputs(pool, taken)
     mask = jnp.ones(index_B.shape[0], bool)
 
     def one(member):
       if combine == "features":
         return {"features": models.features(network, member, x)}
-      logits, _ = network.apply(member, x, mask, train=False)
-      return classification.contribution(logits, combine)
+      output, _ = network.apply(member, x, mask, train=False)
+      return task.contribution(output, taken, combine)
 
     size = jax.tree.leaves(variables)[0].shape[0]
     stacked = stacks.apply(one, size, variables)
-    return {key: part.max(0) if key == "top" else part.sum(0) for key, part in stacked.items()}
+    return task.merge(stacked)
 
   return jax.shard_map(local, mesh=mesh, check_vma=False, in_specs=(P(), P(), _EXAMPLES),
                        out_specs=_EXAMPLES)(variables, pool, index)

@@ -8,7 +8,8 @@ import numpy as np
 
 from alma_jax import members
 from alma_jax.errors import BadInput
-from alma_jax.models import mlp, moe, vgg, wide
+from alma_jax.models import mlp, moe, switch, vgg, wide
+from alma_jax.models.switch import SwitchNetwork
 from alma_jax.types import Variables
 
 
@@ -21,6 +22,14 @@ class Network:
     """Fresh variables for inputs like `x` [B, ...] float."""
     tree = self.module.init(key, x, None, train=False)
     return Variables(tree["params"], tree.get("batch_stats", {}))
+
+  def inputs(self, shape):
+    """Shapes and dtypes of a batch of inputs [B, ...]."""
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+  def total(self, variables, x, mask):
+    """A number that takes a whole forward pass; its multiply-adds are what is counted."""
+    return self.apply(variables, x, mask, train=False)[0].sum()
 
   def apply(self, variables, x, mask, train, key=None):
     """Logits [B, K] float32, and the batch-norm statistics after this batch.
@@ -52,6 +61,8 @@ class Mixture:
     keys = jnp.stack([key, *(jax.random.fold_in(key, i) for i in range(1, self.size))])
     return jax.vmap(self.network.init, in_axes=(0, None))(keys, x)
 
+  inputs, total = Network.inputs, Network.total
+
   def apply(self, variables, x, mask, train, key=None):
     logits, stats = members.apply(
         lambda v: self.network.apply(v, x, mask, train, key), self.size, variables)
@@ -60,11 +71,11 @@ class Mixture:
 
 
 def build(config, num_classes, image_shape, precision, axis, *, size=None, gating=None, widths=None, residuals=()):
-  """The network that `config` (config.Model) names.
+  """The network that `config` (fields.Model) names.
 
   Args:
-    config: config.Model.
-    num_classes: K.
+    config: fields.Model or Switch.
+    num_classes: K; of text the vocabulary's size.
     image_shape: shape of one example, without the batch axis.
     precision: "float32" or "bfloat16": dtype of the computation; parameters
       are float32 either way.
@@ -75,11 +86,17 @@ def build(config, num_classes, image_shape, precision, axis, *, size=None, gatin
     residuals: units of the residual layers behind them, with `widths`.
 
   Returns:
-    Network.
+    Network or SwitchNetwork.
 
   Raises:
     BadInput: the network cannot take such examples.
   """
+  if config.name == "switch":
+    rate, = config.dropout
+    return SwitchNetwork(switch.Switch(
+        num_classes, config.width, config.num_layers, config.num_heads, size or config.num_experts,
+        config.capacity_factor, config.group_size or image_shape[0] - 1, rate, config.jitter, config.remat,
+        jnp.dtype(precision)))
   dtype, shape, least = jnp.dtype(precision), tuple(map(int, image_shape)), vgg.MIN_SIZE
   if config.name == "mlp" and size is None:
     return Network(mlp.MLP(widths or first_widths(config), num_classes, dtype, residuals))
@@ -99,7 +116,7 @@ def build(config, num_classes, image_shape, precision, axis, *, size=None, gatin
 
 
 def first_widths(config):
-  """Widths of the hidden layers of `config` (config.Model), one by one."""
+  """Widths of the hidden layers of `config` (fields.Model), one by one."""
   return (config.width,) * (2 if config.name == "mlp" else wide.NUM_CONVS)
 
 

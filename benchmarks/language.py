@@ -1,0 +1,176 @@
+"""Training steps of a Switch Transformer against an eager PyTorch twin of the same sizes, in tokens per second.
+
+    python benchmarks/language.py --size tiny
+    python benchmarks/language.py --size base --precision bfloat16 --batch 16 --compile   # on a GPU
+
+Both train on the same random tokens, with Adam; turns alternate, medians of all
+turns are printed. On a GPU also the share of the card's peak (--peak, in TFLOP/s of
+the precision) that the model's own floating-point operations take.
+"""
+import argparse
+import math
+import statistics
+import time
+
+import jax
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from alma_jax import config as configs
+from alma_jax import cost, learners, runtime
+from alma_jax.data.text import Windows
+from alma_jax.learners import base, fit
+from alma_jax.tasks import language_modeling
+
+
+class Mixture(nn.Module):
+  """Experts of which each token takes the likeliest, those beyond its capacity none."""
+
+  def __init__(self, width, num_experts, group):
+    super().__init__()
+    self.group = group
+    self.router = nn.Linear(width, num_experts, bias=False)
+    self.experts = nn.ModuleList([feed_forward(width) for _ in range(num_experts)])
+
+  def forward(self, x):
+    flat = x.reshape(-1, x.shape[-1])
+    probabilities = self.router(flat.float()).softmax(-1)
+    scale, chosen = probabilities.max(-1)
+    one_hot = F.one_hot(chosen, len(self.experts))
+    rank = one_hot.reshape(-1, self.group, len(self.experts)).cumsum(1).reshape(one_hot.shape)
+    rank = (rank * one_hot).sum(-1)
+    inside = rank <= self.group // len(self.experts)
+    out = torch.zeros_like(flat)
+    for i, expert in enumerate(self.experts):
+      index = (inside & (chosen == i)).nonzero()[:, 0]
+      out = out.index_copy(0, index, expert(flat[index]) * scale[index, None].to(flat.dtype))
+    share = one_hot.float().reshape(-1, self.group, len(self.experts)).mean(1)
+    mean = probabilities.reshape(-1, self.group, len(self.experts)).mean(1)
+    return out.reshape(x.shape), len(self.experts) * (share * mean).sum(-1).mean()
+
+
+class Twin(nn.Module):
+  """The network of alma_jax.models.switch in PyTorch."""
+
+  def __init__(self, model, vocab_size, length):
+    super().__init__()
+    d, self.heads = model.width, model.num_heads
+    self.embedding = nn.Embedding(vocab_size, d)
+    nn.init.normal_(self.embedding.weight, 0, d**-0.5)
+    angles = torch.arange(length)[:, None] * 10000.0 ** -(torch.arange(d // 2) * 2 / d)
+    self.register_buffer("positions", torch.cat([angles.sin(), angles.cos()], -1))
+    self.layers = nn.ModuleList([nn.ModuleDict(dict(
+        attention_norm=nn.LayerNorm(d), qkv=nn.Linear(d, 3 * d), output=nn.Linear(d, d), ffn_norm=nn.LayerNorm(d),
+        ffn=Mixture(d, model.num_experts, length) if i % 2 else feed_forward(d))) for i in range(model.num_layers)])
+    self.norm = nn.LayerNorm(d)
+
+  def forward(self, tokens):
+    x, balance = self.embedding(tokens[:, :-1]) * math.sqrt(self.norm.weight.numel()) + self.positions, 0
+    batch, length, d = x.shape
+    for layer in self.layers:
+      qkv = layer["qkv"](layer["attention_norm"](x)).reshape(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+      mixed = F.scaled_dot_product_attention(*qkv, is_causal=True).transpose(1, 2).reshape(batch, length, d)
+      x = x + layer["output"](mixed)
+      y = layer["ffn"](layer["ffn_norm"](x))
+      if isinstance(layer["ffn"], Mixture):
+        y, more = y
+        balance = balance + more
+      x = x + y
+    logits = self.norm(x) @ self.embedding.weight.T
+    return F.cross_entropy(logits.reshape(batch * length, -1).float(), tokens[:, 1:].reshape(-1)) + 0.01 * balance
+
+
+def feed_forward(width):
+  return nn.Sequential(nn.Linear(width, 4 * width), nn.ReLU(), nn.Linear(4 * width, width))
+
+
+def of_jax(config, tokens, steps):
+  """() -> None, runs so many training steps of ours; and the flops of a window's training."""
+  vocab_size, length = config.dataset.vocab_size, config.dataset.sequence_length
+  task, shape = language_modeling.of_meta(config, dict(vocab_size=vocab_size))
+  learner = learners.make(base.Context(config, task, shape, 1, len(tokens)))
+  whole = tokens.reshape(-1)
+  windows = Windows(np.arange(len(tokens)) * (length + 1), np.full(len(tokens), length, np.int32))
+  pool = language_modeling.HostPool(whole, windows)
+  val = jax.device_put(language_modeling.Pool(tokens[:1], windows.length[:1]))
+  state, every = learner.init(), np.arange(len(tokens), dtype=np.int32)
+  data = fit.StageData(0, 0, pool, val, every, every[:1], len(every))
+  held = [learner.begin(state, data)]
+
+  def run():
+    done = 0
+    while done < steps:
+      held[0], _ = learner.advance(held[0], min(steps - done, task.max_rows))
+      done += min(steps - done, task.max_rows)
+    jax.block_until_ready(held[0].carry)
+
+  return run, cost.training_flops(learner.network(state.spec), (1, length + 1))
+
+
+def of_torch(config, tokens, steps, compiled):
+  """() -> None, the same of the twin."""
+  device = "cuda" if torch.cuda.is_available() else "cpu"
+  model = Twin(config.model, config.dataset.vocab_size, config.dataset.sequence_length).to(device)
+  optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98))
+  network = torch.compile(model) if compiled else model
+  size, rng = config.train.batch_size, np.random.default_rng(0)
+  at_once = config.train.micro_batch or size
+
+  def run():
+    for _ in range(steps):
+      batch = torch.as_tensor(tokens[rng.integers(0, len(tokens), size)].astype(np.int64)).to(device)
+      optimizer.zero_grad()
+      for part in batch.split(at_once):
+        with torch.autocast(device, torch.bfloat16, enabled=config.precision == "bfloat16"):
+          loss = network(part) * (len(part) / size)
+        loss.backward()
+      optimizer.step()
+    if device == "cuda":
+      torch.cuda.synchronize()
+
+  return run
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--size", default="tiny")
+  parser.add_argument("--precision", default="float32")
+  parser.add_argument("--batch", type=int, default=0, help="windows of a step; 0: as the config")
+  parser.add_argument("--micro_batch", type=int, default=0)
+  parser.add_argument("--steps", type=int, default=4, help="of a turn")
+  parser.add_argument("--repeats", type=int, default=7)
+  parser.add_argument("--compile", action="store_true", help="the twin through torch.compile")
+  parser.add_argument("--peak", type=float, default=0.0, help="TFLOP/s of the card")
+  args = parser.parse_args()
+  template = configs.language("sm", args.size)
+  template.precision, template.dataset.name = args.precision, "text:random"
+  template.train.batch_size = args.batch or template.train.batch_size
+  template.train.micro_batch = args.micro_batch if args.batch else template.train.micro_batch
+  template.train.steps, template.train.eval_every = 10**6, 0
+  config = configs.parse(template)
+  runtime.setup(config, alone=True)
+  length = config.dataset.sequence_length
+  tokens = np.random.default_rng(0).integers(0, config.dataset.vocab_size, (64, length + 1)).astype(np.int32)
+  run, flops = of_jax(config, tokens, args.steps)
+  runs = {"alma_jax": run, "PyTorch": of_torch(config, tokens, args.steps, args.compile)}
+  for warm in runs.values():
+    warm()
+  times = {name: [] for name in runs}
+  for _ in range(args.repeats):
+    for name, run in runs.items():
+      start = time.perf_counter()
+      run()
+      times[name].append(time.perf_counter() - start)
+  num = config.train.batch_size * args.steps
+  speed = {name: num * length / statistics.median(seconds) for name, seconds in times.items()}
+  for name, tokens_per_second in speed.items():
+    used = f", {tokens_per_second / length * flops / args.peak / 1e12:.1%} of the peak" if args.peak else ""
+    print(f"{name}: {tokens_per_second:,.0f} tokens/s{used}")
+  what = f"{args.size}, {config.train.batch_size} windows of {length}, {args.precision}"
+  print(f"ratio {speed['alma_jax'] / speed['PyTorch']:.2f} ({what}, {jax.devices()[0].device_kind})")
+
+
+if __name__ == "__main__":
+  main()

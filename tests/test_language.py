@@ -1,0 +1,451 @@
+"""Language modelling: streams of text, training, growth, resuming and sampling; properties of ALGORITHMS §5."""
+import dataclasses
+import json
+import math
+
+import jax
+import numpy as np
+import pytest
+from runs import assert_same_run, interrupted, launch, lines, one_step_a_dispatch
+from stages import arrays_equal, assert_close, train_stage
+
+import alma_jax
+from alma_jax import config as configs
+from alma_jax import cost, environment, keys, report, sharding
+from alma_jax.errors import BadInput
+from alma_jax.growth import duplicate
+from alma_jax.learners import fit, optimizers, program, stacked
+
+LEARNERS = ["sm", "ens", "gens", "gmoe"]
+TOY = {"dataset.vocab_size": 300, "dataset.sequence_length": 16, "model.width": 16, "model.num_layers": 2,
+       "model.num_heads": 2, "train.steps": 6, "train.warmup_steps": 2, "train.batch_size": 4, "train.eval_every": 4,
+       "train.learning_rate": (0.01,)}
+SPOKEN = "the cat sat on a mat and then it ran to see some dog by that old red barn again"
+
+
+def sentences(seed, num=60):
+  rng = np.random.default_rng(seed)
+  return "\n".join(" ".join(rng.choice(SPOKEN.split(), 8)) for _ in range(num))
+
+
+@pytest.fixture(scope="module")
+def books(tmp_path_factory):
+  """12 training documents of 60 lines, 2 for validation and 2 for test."""
+  root = tmp_path_factory.mktemp("books")
+  for split, num in (("train", 12), ("valid", 2), ("test", 2)):
+    (root / split).mkdir()
+    for i in range(num):
+      (root / split / f"{i:02d}.txt").write_text(sentences(100 * len(split) + i))
+  return root
+
+
+def text_config(books, learner="sm", **changes):
+  """A run of seconds: 4 mega-batches, 6 steps each of 4 windows of 16 tokens."""
+  config = configs.language(learner, "tiny")
+  config.update_from_flattened_dict(TOY | {
+      "dataset.name": f"text:{books}", "devices": 1, "log.progress": False, "log.tensorboard": False})
+  if learner == "gmoe":
+    config.model.num_experts, config.learner.add_experts = 2, (1, 2)
+  config.update_from_flattened_dict({key.replace("__", "."): value for key, value in changes.items()})
+  return config
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+  """The text yields fewer than 300 units, and is encoded once a module."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr("warnings.warn", lambda *args, **kwargs: None)
+    yield
+
+
+def setting_of(books, learner="sm", **changes):
+  return environment.prepare(configs.parse(text_config(books, learner, **changes)))
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_every_learner_through_the_entry_point(tmp_path, books, learner):
+  flags = [f"--config.{key}={value}" for key, value in TOY.items()]
+  flags += [f"--workdir={tmp_path / 'run'}", f"--config.dataset.name=text:{books}", "--config.stream.waiting_time=3"]
+  done = launch(f"configs/lm.py:{learner},tiny", *flags)
+  assert done.returncode == 0, done.stderr
+  run = alma_jax.load_run(tmp_path / "run")
+  entries = lines(run.path, "metrics.jsonl")
+  assert list(entries[0])[:6] == ["t", "stage", "updated", "perplexity", "val_perplexity", "loss"]
+  assert [entry["updated"] for entry in entries] == [False, False, True, True]
+  assert [entry["perplexity"] is None for entry in entries] == [True, True, False, False]
+  for entry in entries[2:]:
+    assert entry["perplexity"] == pytest.approx(math.exp(entry["loss"]))
+  assert run.summary["average_perplexity"] == pytest.approx(np.mean([entry["perplexity"] for entry in entries[2:]]))
+  assert run.summary["final_perplexity"] == entries[-1]["perplexity"]
+  assert f"average perplexity {run.summary['average_perplexity']:.2f} over 4 mega-batches" in done.stdout
+  train = lines(run.path, "train.jsonl")
+  assert [(entry["stage"], entry["step"]) for entry in train] == [(0, 4), (0, 6), (1, 4), (1, 6)]
+  for entry in train:
+    assert np.sum(entry["train_load"]) == pytest.approx(len(entry["train_load"]))
+    assert entry["val_dropped"] == [0.0]  # of one mixture layer, without limit in evaluation
+  again = launch(f"configs/lm.py:{learner},tiny", *flags)
+  assert "is complete" in again.stderr
+
+
+@pytest.mark.parametrize(("learner", "changes"), [
+    *[(learner, {}) for learner in LEARNERS],
+    ("sm", {"model__dropout": (0.0, 0.2), "train__learning_rate": (0.01, 0.001)}),
+    ("gens", {"model__dropout": (0.1, 0.0), "stream__replay": 0.5}),
+])
+def test_stopped_anywhere_and_resumed_is_the_same_run(tmp_path, books, monkeypatch, learner, changes):
+  one_step_a_dispatch(monkeypatch)
+  config = text_config(books, learner, **changes)
+  alma_jax.run(config, tmp_path / "whole")
+  sessions = 0
+  while interrupted(config, tmp_path / "cut", 3):
+    sessions += 1
+  assert sessions > 4
+  assert_same_run(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_cutting_a_stage_into_dispatches_changes_no_bit(books):
+  setting = setting_of(books, train__eval_every=5, model__dropout=0.1)
+  whole, report, rounds = train_stage(setting, setting.learner.init(), 0)
+  assert (report.rounds, report.samples, len(rounds)) == (2, 6 * 4, 2)
+  for rows in (1, 2, 5):
+    cut, _, again = train_stage(setting, setting.learner.init(), 0, rows)
+    assert arrays_equal(whole.live, cut.live)
+    assert [r.joint for r in again] == [r.joint for r in rounds]
+
+
+def test_windows_come_in_endless_permutations(books):
+  setting = setting_of(books, "ens", train__steps=70)
+  data = environment.Stages(setting)[0]
+  num = len(data.train)
+  assert 2 * num < 70 * 4  # each window more than twice
+  fitting = setting.learner.begin(setting.learner.init(), data)
+  whole = fit._endless_order(fitting, 0, 280)
+  for again in range(2):
+    for member in range(2):
+      assert sorted(whole[member, again * num:(again + 1) * num]) == sorted(data.train)
+  assert not np.array_equal(whole[0], whole[1])
+  np.testing.assert_array_equal(whole[:, 33:98], fit._endless_order(fitting, 33, 98))
+  rows = fit._rows(dataclasses.replace(fitting, cursor=3), 9)
+  np.testing.assert_array_equal(rows.index[:6].transpose(1, 0, 2).reshape(2, -1), whole[:, 12:36])
+  assert rows.count[:6].tolist() == [4] * 6
+  assert rows.stop[:rows.segments].tolist() == [1, 5, 6]  # validations after steps 4, 8, ...
+  assert rows.ends[:rows.segments].tolist() == [True, True, False]
+
+
+def test_a_members_training_equals_a_separate_run(books):
+  # Same stage, member 1 alone: its keys and orders are told by its number.
+  together = setting_of(books, "ens")
+  both, _, _ = train_stage(together, together.learner.init(), 0)
+  alone = setting_of(books, "sm")
+  one, _, _ = train_stage(alone, alone.learner.init(), 0)
+  assert_close(jax.tree.map(lambda leaf: leaf[:1], both.live), one.live, 1e-5)
+
+
+@pytest.mark.parametrize("changes", [
+    {"train__micro_batch": 1}, {"train__micro_batch": 2}, {"devices": 2}, {"devices": 4},
+    {"devices": 2, "train__micro_batch": 1}])
+def test_accumulation_and_devices_change_no_step(books, changes):
+  """One step of each: later ones differ by what Adam makes of rounding."""
+  options = dict(model__dropout=0.1, model__jitter=0.01, train__steps=2, train__warmup_steps=1, train__eval_every=1,
+                 dataset__cross_documents=False)
+  results = []
+  for more in ({}, changes):
+    setting = setting_of(books, **options, **more)
+    data = environment.Stages(setting)[0]
+    state = setting.learner.init()
+    fitting, records = setting.learner.advance(setting.learner.begin(state, data), 1)
+    moments = jax.device_get(fitting.carry.members.opt[0])
+    results.append((setting.learner.read(fitting, records)[0][0].joint, moments.mu))
+  (first, mu), (second, other) = results
+  for key, value in first.items():
+    np.testing.assert_allclose(value, second[key], rtol=1e-5)
+  assert_close(mu, other, 1e-5)
+
+
+def test_targets_that_do_not_count_change_nothing(books):
+  setting = setting_of(books)
+  task, network = setting.source.task, setting.learner.network({})
+  variables = jax.tree.map(lambda leaf: leaf[0], setting.learner.init().live)
+  tokens = np.random.default_rng(0).integers(0, 200, (3, 17)).astype(np.int32)
+  long, short = (fit_pool(task, tokens, length) for length in ([16, 5, 16], [16, 5, 0]))
+  scrambled = tokens.copy()
+  scrambled[1, 6:] = 1
+  same = fit_pool(task, scrambled, [16, 5, 16])
+  sums = [network_sums(task, network, variables, pool, mask) for pool, mask in (
+      (long, [True] * 3), (same, [True] * 3), (long, [True, True, False]), (short, [True] * 3))]
+  assert [int(s.tokens) for s in sums] == [37, 37, 21, 21]
+  np.testing.assert_allclose(float(sums[0].loss), float(sums[1].loss), rtol=1e-6)
+  np.testing.assert_allclose(float(sums[2].loss), float(sums[3].loss), rtol=1e-6)
+  assert int(sums[0].load.sum()) == 37
+
+
+def fit_pool(task, tokens, length):
+  from alma_jax.tasks.language_modeling import Pool
+  del task
+  return Pool(tokens, np.array(length, np.int32))
+
+
+def network_sums(task, network, variables, pool, mask):
+  output, _ = network.apply(variables, task.inputs(pool, pool), np.array(mask), train=False)
+  return task.sums(output, pool, np.array(mask))
+
+
+def test_an_ensembles_loss_is_that_of_averaged_probabilities(books):
+  setting = setting_of(books, "ens", learner__num_members=3)
+  state, _, _ = train_stage(setting, setting.learner.init(), 0)
+  pool = setting.source.test_pool(setting.learner.mesh)
+  task, length = setting.source.task, np.asarray(pool.length)
+  joint = setting.learner.resolve(state, setting.learner.contribution(state, 0, pool))
+  counts = np.arange(joint.shape[1])[None] < length[:, None]
+  network, mesh = setting.learner.network({}), setting.learner.mesh
+  ones = [jax.tree.map(lambda leaf, i=i: leaf[i:i + 1], state.live) for i in range(3)]
+  singles = [stacked.contribution(network, task, mesh, "", one, pool)["log_sum"] for one in ones]
+  expected = np.log(np.mean(np.exp(np.float64(singles)), 0))
+  np.testing.assert_allclose(joint[counts], expected[counts], rtol=1e-5, atol=1e-5)
+  losses = [-single[counts].mean(dtype=np.float64) for single in singles]
+  perplexity, loss = setting.source.score(joint)
+  assert loss < np.mean(losses)  # Jensen
+  assert loss == pytest.approx(-expected[counts].mean(), rel=1e-5)
+  assert perplexity == pytest.approx(math.exp(loss))
+  halves = task.join(task.join(None, {"log_sum": task.merge({"log_sum": np.stack(singles[:2])})["log_sum"]}),
+                     {"log_sum": singles[2]})
+  np.testing.assert_allclose(task.resolve(halves, 3, "")[counts], joint[counts], rtol=1e-5, atol=1e-5)
+
+
+def test_every_test_token_is_judged_once(books):
+  whole = setting_of(books, dataset__cross_documents=False)
+  corpus = whole.source.corpus
+  held_out = whole.source._held_out["test"]
+  assert held_out.length.sum() == len(corpus.tokens["test"]) - 1  # all but the first END
+  few = setting_of(books, dataset__eval_tokens=100)
+  assert 16 <= few.source._held_out["test"].length.sum() <= 100
+
+
+def test_a_stage_knows_its_own_mega_batches_only(books):
+  setting = setting_of(books, stream__waiting_time=2)
+  corpus, stages = setting.source.corpus, environment.Stages(setting)
+  bounds = [*corpus.starts["train"], len(corpus.tokens["train"]) - 1]
+  for stage in range(2):
+    data = stages[stage]
+    first, last = bounds[corpus.parts[2 * stage]], bounds[corpus.parts[2 * stage + 2]]
+    start = data.pool.windows.start[data.train]
+    assert (start.min(), data.pool.windows.length[data.train].sum()) == (first, last - first)
+    assert (start + data.pool.windows.length[data.train]).max() == last
+    assert len(data.val) == len(setting.source._held_out["valid"].start)
+
+
+def test_the_schedule_is_restarted_and_ends_at_zero(books):
+  train = setting_of(books, train__steps=10, train__warmup_steps=3, train__learning_rate=0.4).config.train
+  # Up to 0.4 at step 3, then down by 0.4 / 7 a step.
+  expected = [0.1, 0.2, 0.3, *(0.4 * (1 - i / 7) for i in range(7))]
+  np.testing.assert_allclose([optimizers.rate(train, step) for step in range(10)], expected, rtol=1e-6)
+  tripled = dataclasses.replace(train, steps_multiplier=3)
+  assert optimizers.rate(tripled, 29) == pytest.approx(0.4 / 27)
+  assert tripled.plan(1).steps == 30
+  none = dataclasses.replace(train, warmup_steps=0)
+  assert optimizers.rate(none, 0) == pytest.approx(0.4)
+  setting = setting_of(books)
+  state, _, _ = train_stage(setting, setting.learner.init(), 0)
+  begun = setting.learner.begin(state, environment.Stages(setting)[1])
+  assert not any(np.any(leaf) for leaf in jax.tree.leaves(jax.device_get(begun.carry.members.opt)))
+
+
+def log_probs_of(setting, state):
+  return setting.learner.contribution(state, 0, setting.source.test_pool(setting.learner.mesh))["log_sum"]
+
+
+@pytest.mark.parametrize("copies", ["offset", "plain"])
+def test_growth_preserves_every_probability_with_offsets(books, copies):
+  setting = setting_of(books, "gmoe", learner__copies=copies, learner__noise=0.0, model__num_experts=3,
+                       learner__add_experts=(2, 4, 3), model__num_layers=4)
+  stages, state = environment.Stages(setting), setting.learner.init()
+  for stage, num in enumerate((3, 5, 9, 12)):
+    before = log_probs_of(setting, state)
+    grown, growth = setting.learner.grow(state, stages[stage])
+    assert grown.spec["num_experts"] == num
+    if stage:
+      old, new = jax.device_get((state.live, grown.live))
+      changed = np.abs(log_probs_of(setting, grown) - before).max()
+      assert changed < 1e-5 if copies == "offset" else changed > 1e-3
+      assert growth.macs == setting.learner.cost(state).fwd_macs * len(stages[stage].val)
+      for layer, losses in state.spec["scores"].items():
+        top = np.argsort(-np.array(losses))[:num - old.params[layer]["router"].shape[-1]]
+        was, now = old.params[layer], new.params[layer]
+        np.testing.assert_array_equal(now["experts"]["up_kernel"][:, -len(top):], was["experts"]["up_kernel"][:, top])
+        np.testing.assert_array_equal(now["router"][..., -len(top):], was["router"][..., top])
+    d, shared = 16, setting.source.corpus.vocab_size * 16
+    count = shared + 4 * (4 * d * d + 4 * d) + 2 * (8 * d * d + 5 * d) + 9 * 2 * d + 2 * num * (8 * d * d + 6 * d)
+    assert setting.learner.cost(grown).num_params == count
+    state, _, _ = train_stage(setting, state, stage)
+  assert sum(state.spec["scores"]["layer1"]) == pytest.approx(sum(state.spec["scores"]["layer3"]), rel=1e-5)
+  assert "layer3, experts: 12" in setting.learner.describe(state.spec)
+
+
+def test_scores_are_the_loss_of_the_tokens_routed(books):
+  setting = setting_of(books, "gmoe")
+  data, state = environment.Stages(setting)[0], setting.learner.init()
+  fitting = setting.learner.begin(state, data)
+  found = duplicate.scores(fitting.spec, state.live, data.val_pool, data.val)["layer1"]
+  network = setting.learner.network(state.spec)
+  variables = jax.tree.map(lambda leaf: leaf[0], state.live)
+  pool = jax.device_get(data.val_pool)
+  output, _ = network.apply(variables, setting.source.task.inputs(pool, pool), None, train=False)
+  expected = [-float(output.log_probs[output.expert[0] == e].sum()) for e in range(2)]
+  np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+def test_noise_tells_copies_apart_and_spares_the_others(books):
+  setting = setting_of(books, "gmoe")
+  live = jax.device_get(setting.learner.init().live)
+  grown = duplicate.grow(live, {"layer1": np.array([1])}, True, 0.5, keys.rng(0, keys.GATES, 1))
+  router, old = grown.params["layer1"]["router"], live.params["layer1"]["router"]
+  np.testing.assert_allclose(router[..., 1] + router[..., 2], 2 * old[..., 1], rtol=1e-5, atol=1e-6)
+  assert np.std(router[..., 1] - router[..., 2]) > 0.5
+  np.testing.assert_array_equal(router[..., 0], old[..., 0])
+  np.testing.assert_allclose(grown.stats["layer1"]["offset"], [[0, -math.log(2), -math.log(2)]], rtol=1e-6)
+  assert live.params["layer1"]["router"].shape[-1] == 2  # the input is as it was
+
+
+def test_validation_chooses_among_the_listed(tmp_path, books):
+  choices = {"train__learning_rate": (1e-6, 0.01), "model__dropout": (0.0, 0.9)}
+  setting = setting_of(books, **choices)
+  state, report, rounds = train_stage(setting, setting.learner.init(), 0)
+  assert state.spec["chosen"] == [2]  # 0.01 and 0: the others hardly learn
+  assert (report.samples, len(rounds)) == (4 * 24, 2)
+  single = setting_of(books, train__learning_rate=0.01, model__dropout=0.0)
+  alone, its, _ = train_stage(single, single.learner.init(), 0)
+  assert arrays_equal(state.live, alone.live)
+  assert report.val == its.val
+  assert "stage 0: learning rate 0.01, dropout 0" in setting.learner.describe(state.spec)
+  second, _, _ = train_stage(setting, state, 1)
+  assert len(second.spec["chosen"]) == 2
+  assert second.live.params["embedding"].shape == alone.live.params["embedding"].shape
+
+
+def test_cost_is_that_of_the_active_weights(books):
+  setting = setting_of(books, model__num_layers=4)
+  vocabulary, d, length = setting.source.corpus.vocab_size, 16, 16
+  one = 4 * (4 * d * d + 2 * length * d) + 4 * 8 * d * d + 2 * d * 4 + vocabulary * d  # attention, FFN, routers, output
+  found = setting.learner.cost(setting.learner.init())
+  assert found.fwd_macs == length * one
+  twice = setting_of(books, model__num_layers=4, model__num_experts=8).learner
+  assert twice.cost(twice.init()).fwd_macs == length * (one + 2 * d * 4)  # only the routers know of them
+  # Everything twice in the backward pass; the embedding's rows are picked, not multiplied.
+  assert found.train_flops == 2 * 3 * found.fwd_macs
+  assert cost.forward_macs.cache_info().maxsize
+
+
+def test_samples(tmp_path, books):
+  run = alma_jax.run(text_config(books, "ens"), tmp_path)
+  text = run.sample("the cat", num_tokens=20, seed=3)
+  assert text.startswith("the cat")
+  assert text == run.sample("the cat", num_tokens=20, seed=3)
+  assert text != run.sample("the cat", num_tokens=20, seed=4)
+  greedy = run.sample("the cat", num_tokens=5, temperature=0)
+  assert greedy == run.sample("the cat", num_tokens=5, top_k=1, seed=9)
+  # By hand: the likeliest token of the averaged probabilities.
+  opened, learner = run.open()
+  from alma_jax import results
+  from alma_jax.data import tokens
+  state, tokenizer = results.restore_state(learner, opened), tokens.parse((tmp_path / "tokenizer.json").read_text())
+  written = [opened.meta["data"]["end"], *tokenizer.encode("the cat").ids]
+  network = learner.network(state.spec)
+  for _ in range(5):
+    logits = [network.logits(jax.tree.map(lambda leaf, i=i: leaf[i], state.live), np.array([written]))[0, -1]
+              for i in range(2)]
+    written.append(int(np.mean([jax.nn.softmax(x) for x in logits], 0).argmax()))
+  assert greedy == tokenizer.decode(written[1:])
+  assert run.sample("", num_tokens=40)  # longer than a window, from nothing
+  with pytest.raises(BadInput, match="num_tokens=0 should be at least 1"):
+    run.sample("x", num_tokens=0)
+  with pytest.raises(BadInput, match="which predicts no classes"):
+    run.predict(np.zeros((1, 16)))
+
+
+def test_a_table_of_runs(tmp_path, books, arrays, make_config):
+  runs = [alma_jax.run(text_config(books, learner, stream__waiting_time=w), tmp_path / f"{learner}{w}")
+          for learner, w in (("sm", 2), ("gens", 1))]
+  head, _, first, second = report.table(runs).splitlines()
+  assert head.startswith("| learner | w | experts | parameters | t=1 | t=2 | t=3 | t=4 | average |")
+  assert first.startswith("| sm | 2 | 4 |")
+  assert f"| - | {runs[0].metrics['perplexity'][1]:.2f} |" in first
+  assert second.startswith("| gens | 1 | 4@1 to 4@4 |")
+  with pytest.raises(BadInput, match="is not finished"):
+    report.table([alma_jax.Run(_unfinished(tmp_path, runs[0]))])
+  with pytest.raises(BadInput, match="make no table together"):
+    report.table([runs[0], alma_jax.run(make_config(), tmp_path / "images", data=arrays)])
+
+
+def _unfinished(tmp_path, run):
+  path = tmp_path / "unfinished"
+  path.mkdir()
+  (path / "config.json").write_text((run.path / "config.json").read_text())
+  return path
+
+
+@pytest.mark.parametrize(("changes", "sentence"), [
+    ({"model__num_experts": 0}, "model.num_experts=0 should be at least 1"),
+    ({"model__capacity_factor": 0.0}, "model.capacity_factor=0.0 should be above 0"),
+    ({"model__capacity_factor": -1.0}, "model.capacity_factor=-1.0 should be above 0"),
+    ({"train__warmup_steps": 6}, "train.steps=6 times train.steps_multiplier=1 should be above train.warmup_steps=6"),
+    ({"model__num_heads": 3}, "model.width=16 should be an even multiple of model.num_heads=3"),
+    ({"model__dropout": (0.0, 1.0)}, "should be at least 0 and below 1"),
+    ({"model__dropout": ()}, "should be at least 0 and below 1"),
+    ({"train__learning_rate": (0.1, -0.1)}, "should be above 0"),
+    ({"train__learning_rate": ()}, r"train.learning_rate=\(\) should be above 0"),
+    ({"model__group_size": 24}, "model.group_size=24 should divide dataset.sequence_length=16"),
+    ({"train__micro_batch": 5}, "train.micro_batch=5 exceeds train.batch_size=4"),
+    ({"dataset__vocab_size": 256}, "dataset.vocab_size=256 should be at least 257"),
+    ({"dataset__name": "mnist"}, "dataset.name='mnist' should be text:DIR or tfds:NAME"),
+    ({"dataset__name": "text:/nowhere"}, "/nowhere"),
+    ({"dataset__sequence_length": 100_000}, "fewer than one window"),
+    ({"learner__name": "boosting"}, "no learner 'boosting' for language modelling"),
+])
+def test_bad_input_of_language_models(books, changes, sentence):
+  config = text_config(books)
+  config.update_from_flattened_dict({key.replace("__", "."): value for key, value in changes.items()})
+  with pytest.raises(BadInput, match=sentence):
+    environment.prepare(configs.parse(config))
+
+
+def test_gmoe_cannot_duplicate_more_than_there_are(books):
+  with pytest.raises(BadInput, match=r"learner.add_experts=\(3,\) would add 3 experts to 2"):
+    configs.parse(text_config(books, "gmoe", learner__add_experts=(3,)))
+  images = configs.base("sm")
+  images.dataset.name = f"text:{books}"
+  with pytest.raises(BadInput, match="is for language models; use configs/lm.py"):
+    configs.parse(images)
+
+
+@pytest.mark.parametrize(("flags", "sentence"), [
+    (["--config.model.num_experts=0"], "model.num_experts=0 should be at least 1"),
+    (["--config.train.epochs=3"], "the config has no field 'train.epochs'; its fields under 'train' are batch_size"),
+    (["--config.train.learning_rate=fast"], "should be a number, or several as in (1, 2)"),
+    (["--config.dataset.name=text:nowhere"], "nowhere"),
+])
+def test_bad_input_exits_with_2(tmp_path, books, flags, sentence):
+  done = launch("configs/lm.py:sm", f"--config.dataset.name=text:{books}", f"--workdir={tmp_path}/run", *flags)
+  assert done.returncode == 2
+  assert sentence in done.stderr
+  assert len(done.stderr.strip().splitlines()) == 1
+  assert not (tmp_path / "run").exists()
+
+
+def test_sizes_and_learners_are_named_when_unknown():
+  for arg, sentence in (("sm,huge", "no size 'huge'; the sizes are tiny, base, large"),
+                        ("boosting", "no learner 'boosting' for language modelling; the learners are sm, ens,")):
+    done = launch(f"configs/lm.py:{arg}")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert sentence in done.stderr
+
+
+def test_a_json_config_is_read_back(tmp_path, books):
+  config = configs.parse(text_config(books, "gmoe", model__dropout=(0.0, 0.1)))
+  assert configs.parse(json.loads(json.dumps(configs.to_dict(config)))) == config
+
+
+def test_padded_batches_of_devices(books):
+  setting = setting_of(books, devices=2, train__batch_size=6, train__micro_batch=2)
+  spec = program.FitSpec(None, setting.source.task, setting.config.train, 1, 1, setting.learner.mesh, True)
+  assert spec.padded_batch == 8  # two devices take two at once each
+  assert sharding.make_mesh(1, 2).size == 2
