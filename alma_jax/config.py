@@ -108,7 +108,8 @@ def language(learner="ens", size="tiny"):
                  capacity_factor=1.0, group_size=0, balance=0.01, dropout=(0.0,), jitter=0.0, remat=False),
       train=dict(steps=s.steps, steps_multiplier=1, warmup_steps=s.warmup_steps, batch_size=s.batch_size,
                  micro_batch=s.micro_batch, eval_every=s.eval_every, learning_rate=(s.learning_rate,)),
-      **{key: images[key] for key in ("checkpoint", "log", "precision", "deterministic", "devices")}),
+      checkpoint=images["checkpoint"] | dict(seconds=s.checkpoint_seconds),
+      **{key: images[key] for key in ("log", "precision", "deterministic", "devices")}),
       type_safe=False)  # one number where several may stand
 
 

@@ -174,12 +174,13 @@ class Size(NamedTuple):
   micro_batch: int
   eval_every: int
   learning_rate: float
+  checkpoint_seconds: float
 
 
 SIZES = {
     # Minutes on two CPU cores.
-    "tiny": Size(128, 4, 4, 8192, 512, 200_000, 300, 30, 8, 0, 50, 2e-3),
+    "tiny": Size(128, 4, 4, 8192, 512, 100_000, 300, 30, 8, 0, 100, 4e-3, 30.0),
     # The paper's (Appendix): 120,000 steps of 192 windows of 512 tokens a mega-batch.
-    "base": Size(512, 6, 8, 50_000, 512, 0, 120_000, 4000, 192, 16, 2000, 1e-3),
-    "large": Size(768, 12, 12, 50_000, 512, 0, 120_000, 4000, 192, 8, 2000, 5e-4),
+    "base": Size(512, 6, 8, 50_000, 512, 0, 120_000, 4000, 192, 16, 2000, 1e-3, 600.0),
+    "large": Size(768, 12, 12, 50_000, 512, 0, 120_000, 4000, 192, 8, 2000, 5e-4, 600.0),
 }

@@ -9,7 +9,7 @@ import pytest
 
 from alma_jax import models
 from alma_jax.errors import BadInput
-from alma_jax.models import routing, switch, vocabulary
+from alma_jax.models import attention, routing, switch, vocabulary
 
 V, L = 29, 12
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiles in half the time
@@ -525,7 +525,7 @@ def test_blocked_attention_is_attention(num):
   arrays = [np.float32(rng.normal(size=(2, num, 2, 4))) for _ in range(4)]
   plain = functools.partial(jax.nn.dot_product_attention, is_causal=True)
   both = [jit(lambda *args, f=f: (f(*args[:3]), jax.vjp(f, *args[:3])[1](args[3])))(*arrays)
-          for f in (switch._blocked_attention, plain)]
+          for f in (attention._blocked, plain)]
   assert_close(*both)
 
 

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from alma_jax.errors import BadInput
-from alma_jax.models import routing, vocabulary
+from alma_jax.models import attention, routing, vocabulary
 from alma_jax.types import Array, Variables
 
 _kernel_init = nn.initializers.variance_scaling(0.1, "fan_in", "truncated_normal")
@@ -222,7 +222,7 @@ class _Layer(nn.Module):
     batch, num, width = x_BLD.shape
     dense = lambda features, name: nn.Dense(features, dtype=self.net.dtype, kernel_init=_kernel_init, name=name)
     qkv = dense(3 * width, "qkv")(x_BLD).reshape(batch, num, 3, self.net.num_heads, -1)
-    attend = _plain_attention if self.net.plain_attention else _attention
+    attend = attention.plain if self.net.plain_attention else attention.fast
     return dense(width, "output")(attend(*(qkv[:, :, i] for i in range(3))).reshape(x_BLD.shape))
 
   def _mix(self, x_BLD, router_BLD, counts_BL, train):
@@ -270,44 +270,6 @@ def _positions(num, width):
   """float32 [num, width], sines and cosines of wavelengths from 2π to 20000π (Vaswani et al. 2017)."""
   angles = np.arange(num)[:, None] * 10000.0 ** -(np.arange(width // 2) * 2 / width)[None]
   return jnp.asarray(np.concatenate([np.sin(angles), np.cos(angles)], -1), jnp.float32)
-
-
-def _attention(query, key, value):
-  """Causal attention; all [B, L, H, D / H]."""
-  if jax.default_backend() == "cpu":
-    return _blocked_attention(query, key, value)
-  return jax.nn.dot_product_attention(query, key, value, is_causal=True, implementation=_implementation(query))
-
-
-def _plain_attention(query, key, value):
-  return jax.nn.dot_product_attention(query, key, value, is_causal=True, implementation="xla")
-
-
-def _blocked_attention(query, key, value):
-  """Causal attention, a block of queries at a time with none of the keys after it.
-
-  On a CPU of two cores this took 20 ms with its gradients, where the products
-  with all keys took 51 (8 windows of 512, 4 heads, D=128).
-  """
-  num, blocks = query.shape[1], []
-  size = max(128, -(-num // 16))
-  for start in range(0, num, size):
-    end = min(start + size, num)
-    scores = jnp.einsum("BTHD,BSHD->BHTS", query[:, start:end] * query.shape[-1]**-0.5, key[:, :end],
-                        preferred_element_type=jnp.float32)
-    scores = jnp.where(np.tri(end - start, end, start, dtype=bool)[None, None], scores, -jnp.inf)
-    exp = jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True)))
-    mixed = jnp.einsum("BHTS,BSHD->BTHD", exp.astype(value.dtype), value[:, :end], preferred_element_type=jnp.float32)
-    blocks.append(mixed / exp.sum(-1).swapaxes(1, 2)[..., None])
-  return jnp.concatenate(blocks, 1).astype(value.dtype)
-
-
-def _implementation(query):
-  """Of `jax.nn.dot_product_attention`: cuDNN's where it can, for it stores no [L, L]."""
-  _, num, _, size = query.shape
-  if jax.default_backend() != "gpu" or query.dtype != jnp.bfloat16 or num % 64 or size % 8 or size > 128:
-    return None
-  return "cudnn" if float(getattr(jax.devices()[0], "compute_capability", 0)) >= 8 else None
 
 
 def _dropout(x_BLD, rate, keys_B2, site):
