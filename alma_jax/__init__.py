@@ -18,7 +18,6 @@ _EXPORTS = {
 __all__ = ["__version__", *_EXPORTS]
 
 
-
 def __getattr__(name):  # imports jax only when something is used
   if name not in _EXPORTS:
     raise AttributeError(f"module 'alma_jax' has no attribute {name!r}")

@@ -28,13 +28,14 @@ _CHOICES = {
     "precision": ("float32", "bfloat16"),
 }
 _MOST_EXPERTS = 1024  # the tree of their gates is an array of their number squared
+_MOST_TOKENS, _MOST_DROPOUT = 2**31, 0.99
 _LEAST_VOCABULARY = 257  # the bytes, and the end of a document
 _AT_LEAST = {
     "seed": 0, "devices": 0, "stream.num_megabatches": 1, "stream.waiting_time": 1,
     "learner.num_members": 1, "learner.members_per_stage": 1, "learner.grow_every": 1,
     "learner.num_candidates": 0, "learner.score_points": 1,
     "learner.score_batches": 1, "learner.min_shard": 1, "learner.add_beyond": 0.0, "learner.split_every": 0,
-    "model.width": 1, "model.num_experts": 1, "model.num_layers": 1, "model.num_heads": 1, "model.group_size": 0,
+    "model.width": 1, "model.num_experts": 1, "model.num_layers": 2, "model.num_heads": 1, "model.group_size": 0,
     "model.balance": 0.0, "model.jitter": 0.0, "learner.noise": 0.0, "learner.add_experts": 0,
     "dataset.vocab_size": _LEAST_VOCABULARY, "dataset.sequence_length": 2, "dataset.eval_tokens": 0,
     "train.steps": 1, "train.steps_multiplier": 1, "train.warmup_steps": 0, "train.micro_batch": 0,
@@ -108,7 +109,7 @@ def language(learner="ens", size="tiny"):
                  capacity_factor=1.0, group_size=0, balance=0.01, dropout=(0.0,), jitter=0.0, remat=False),
       train=dict(steps=s.steps, steps_multiplier=1, warmup_steps=s.warmup_steps, batch_size=s.batch_size,
                  micro_batch=s.micro_batch, eval_every=s.eval_every, learning_rate=(s.learning_rate,)),
-      checkpoint=images["checkpoint"] | dict(seconds=s.checkpoint_seconds),
+      checkpoint=images["checkpoint"] | dict(seconds=s.checkpoint_seconds, keep_every=1),
       **{key: images[key] for key in ("log", "precision", "deterministic", "devices")}),
       type_safe=False)  # one number where several may stand
 
@@ -214,7 +215,7 @@ def _readable(text, kind):
   if kind is bool:
     return text.lower() in ("true", "false", "t", "f", "1", "0")
   if kind is tuple:
-    kind = lambda text: [float(part) for part in text.strip("()[] ").rstrip(",").split(",")]
+    kind = lambda text: [float(part) for part in text.strip("()[] ").rstrip(",").split(",") if part]
   try:
     kind(text)
   except (ValueError, TypeError):
@@ -249,7 +250,7 @@ def _value(kind, value, field):
 
 
 _KINDS = {int: "a whole number", float: "a finite number", bool: "True or False", str: "a string",
-          tuple: "a number, or several as in (1, 2)"}
+          tuple: "a number, or several as in (1,2)"}
 
 
 def _check(c):
@@ -303,22 +304,26 @@ def _check_language(c):
     raise BadInput(f"dataset.name={c.dataset.name!r} should be text:DIR or tfds:NAME for model.name='switch'.")
   if m.width % m.num_heads or m.width % 2:
     raise BadInput(f"model.width={m.width} should be an even multiple of model.num_heads={m.num_heads}.")
-  if not m.dropout or not 0 <= min(m.dropout) <= max(m.dropout) < 1:
-    raise BadInput(f"model.dropout={m.dropout} should be at least 0 and below 1.")
+  if not m.dropout or not 0 <= min(m.dropout) <= max(m.dropout) <= _MOST_DROPOUT:
+    raise BadInput(f"model.dropout={m.dropout} should lie between 0 and {_MOST_DROPOUT}.")
+  if c.dataset.data_dir and c.dataset.name.startswith("text:"):
+    raise BadInput(f"dataset.data_dir={c.dataset.data_dir!r} is for tfds:NAME; text:DIR says where the text lies.")
   if not m.jitter < 1:
     raise BadInput(f"model.jitter={m.jitter} should be below 1.")
   if t.steps * t.steps_multiplier <= t.warmup_steps:
     raise BadInput(f"train.steps={t.steps} times train.steps_multiplier={t.steps_multiplier} should be above "
                    f"train.warmup_steps={t.warmup_steps}.")
-  group, at_once = m.group_size or length, t.micro_batch or t.batch_size
-  if length % group and (group % length or at_once * length % group):
-    raise BadInput(f"model.group_size={group} should divide dataset.sequence_length={length}, or be a multiple of it "
-                   f"that divides the {at_once * length} tokens of train.micro_batch={at_once} windows.")
+  group, per_round = m.group_size or length, t.plan(0).per_round
+  if length % group and group % length:
+    raise BadInput(f"model.group_size={group} should divide dataset.sequence_length={length}, or be a multiple of it.")
+  if per_round * t.batch_size * length >= _MOST_TOKENS:
+    raise BadInput(f"train.eval_every={t.eval_every} would have {per_round * t.batch_size * length:,} tokens between "
+                   "two validations; they are counted up to 2**31.")
   if t.micro_batch > t.batch_size:
     raise BadInput(f"train.micro_batch={t.micro_batch} exceeds train.batch_size={t.batch_size}.")
   if c.learner.name == "gmoe":
-    num = m.num_experts
-    for more in c.learner.add_experts:
+    num, num_stages = m.num_experts, -(-c.stream.num_megabatches // c.stream.waiting_time)
+    for more in c.learner.add_experts[:num_stages - 1]:
       if more > num:
         raise BadInput(f"learner.add_experts={c.learner.add_experts} would add {more} experts to {num}; each can be "
                        "duplicated once a stage.")

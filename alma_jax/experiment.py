@@ -12,7 +12,7 @@ import numpy as np
 from alma_jax import checkpoint, environment, fields, metrics, results, runtime, sharding, writers
 from alma_jax import config as configs
 from alma_jax.errors import BadInput, Diverged, Stopped
-from alma_jax.learners import optimizers
+from alma_jax.learners import optimizers, tuned
 from alma_jax.learners.base import GrowthReport
 from alma_jax.writers import METRICS, TRAIN
 
@@ -45,6 +45,7 @@ def run(config, workdir=None, *, data=None, overwrite=False, should_stop=None):
   setting = environment.prepare(config, data)
   path = pathlib.Path(workdir or configs.default_workdir(config)).expanduser()
   with _claimed(path, setting, overwrite) as folder:
+    folder.write_files(setting.source.files)
     if writers.read_json(path / "summary.json") is None:
       _Runner(setting, folder, should_stop or (lambda: False)).run()
       sharding.barrier("the run is complete")
@@ -57,6 +58,7 @@ def _claimed(path, setting, overwrite):
   """The run folder; where process 0 refuses it, all processes do."""
   folder = problem = None
   try:
+    sharding.check_same(setting.source.fingerprint, "data")
     folder = writers.RunFolder(path, sharding.is_main())
     folder.claim(setting.config, setting.source.fingerprint, overwrite)
   except BadInput as error:
@@ -92,13 +94,13 @@ class _Runner:
     self._restore()  # first: damage must be told before anything is changed
     self._stages, train_lines = environment.Stages(self._setting), self._num_train_lines
     folder.write_config(self._config, self._source.fingerprint)
-    folder.write_files(self._source.files)
     folder.cut(METRICS, len(self._lines))
     folder.cut(TRAIN, train_lines)
     self._board = None
     if self._config.log.tensorboard and sharding.is_main():
       self._board = writers.TensorBoard(folder.path / "tensorboard", len(self._lines), train_lines)
     sizes = np.array([self._config.train.plan(int(num)).samples for num in stream.sizes[:, 0]])
+    sizes *= tuned.num_candidates(self._config)
     self._progress = writers.Progress(
         self._config.log.progress and sharding.is_main(), int(sizes.sum()), int(sizes[:self._stage].sum()),
         self._metric, self._round)
@@ -191,6 +193,8 @@ class _Runner:
       entry = dict(stage=fitting.data.stage, epoch=self._epoch)
       if not self._source.task.in_epochs:
         entry["step"] = step
+      if tuned.num_candidates(self._config) > 1:
+        entry |= tuned.label(fitting.spec)
       entry |= dict(joint, lr=optimizers.rate(fitting.spec.train, step - 1), seconds=time.monotonic() - began)
       if len(members[f"val_{self._metric}"]) > 1:
         entry["members"] = {key: [None if np.isnan(v) else float(v) for v in value] for key, value in members.items()}
@@ -245,7 +249,8 @@ class _Runner:
     meta = dict(
         stage=self._stage, cursor=None if fitting is None else fitting.cursor, epoch=self._epoch,
         spec=self._state.spec, growth=growth, lines=self._lines, num_train_lines=self._num_train_lines,
-        num_cached=self._examiner.num_cached, wall_seconds=self._wall(), compile_seconds=self._compiled(),
+        num_cached=self._examiner.num_cached, complete=self._learner.complete(self._state),
+        wall_seconds=self._wall(), compile_seconds=self._compiled(),
         initial_params=self._initial_params,
         data=self._source.meta())
     self._folder.sync()
@@ -267,7 +272,7 @@ class _Runner:
       self._initial_params = self._learner.cost(self._state).num_params
       self._lines, self._stage, self._epoch, self._num_train_lines = [], 0, 0, 0
       self._wall_before = self._compiled_before = 0.0
-      say(f"running in {self._folder.path}")
+      say(f"running in {self._folder.path}, from {self._initial_params:,} parameters")
       return
     meta = opened.meta
     self._state = results.restore_state(self._learner, opened)

@@ -1,8 +1,8 @@
 """The fields of a config as frozen dataclasses: what `RunConfig` is made of.
 
 Image classification and language modelling have sections of their own for the
-data, the stream, the model and the training; `SECTIONS` says which. Imports
-neither jax nor numpy.
+data, the stream, the model and the training: IMAGES and LANGUAGE. Imports neither
+jax nor numpy.
 """
 import dataclasses
 from typing import ClassVar, NamedTuple

@@ -49,13 +49,13 @@ def _images(run):
 
 def _experts(c):
   """As the paper: experts of a mixture @ members, and what they grow to."""
-  num, name = c.model.num_experts, c.learner.name
+  num, name, num_stages = c.model.num_experts, c.learner.name, -(-c.stream.num_megabatches // c.stream.waiting_time)
   if name == "ens":
     return f"{num}@{c.learner.num_members}"
   if name == "gens":
-    return f"{num}@1 to {num}@{-(-c.stream.num_megabatches // c.stream.waiting_time) * c.learner.members_per_stage}"
+    return f"{num}@{c.learner.members_per_stage} to {num}@{num_stages * c.learner.members_per_stage}"
   if name == "gmoe":
-    return f"{num} to {num + sum(c.learner.add_experts)}"
+    return f"{num} to {num + sum(c.learner.add_experts[:num_stages - 1])}"
   return str(num)
 
 

@@ -104,7 +104,9 @@ class Run:
     """{stage trained last: newest checkpoint that holds its learner}."""
     if not (self.path / "checkpoints").is_dir():
       return {}
-    return {meta["stage"] - 1: step for step, meta in self._checkpoints().metas().items() if meta["stage"]}
+    metas = self._checkpoints().metas()
+    # Between two trainings of a stage a state is of no stage.
+    return {meta["stage"] - 1: step for step, meta in metas.items() if meta["stage"] and meta["complete"]}
 
 
 def load_run(workdir):

@@ -48,9 +48,12 @@ def sample(run, prompt="", *, num_tokens=200, temperature=0.8, top_k=0, seed=0, 
     raise BadInput(f"{run.path} is a run of image classification, which writes no text.")
   opened, learner = run.open(stage)
   state = results.restore_state(learner, opened)
-  tokenizer = tokens.parse((run.path / "tokenizer.json").read_text(encoding="utf-8"))
+  try:
+    tokenizer = tokens.parse((run.path / "tokenizer.json").read_text(encoding="utf-8"))
+  except OSError as error:
+    raise BadInput(f"{run.path} holds no tokenizer.json; the run's own command writes it again.") from error
   end, rng = opened.meta["data"]["end"], np.random.default_rng(seed)
-  written = [end, *tokenizer.encode(prompt, add_special_tokens=False).ids]
+  written = [end, *tokens.encode_one(tokenizer, prompt)]
   start = len(written)
   while len(written) < start + num_tokens:
     context = written[-run.config.dataset.sequence_length:]

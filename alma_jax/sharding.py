@@ -145,6 +145,13 @@ def agree_on(tree):
   return jax.tree.map(np.asarray, multihost_utils.broadcast_one_to_all(tree))
 
 
+def check_same(digest, what):
+  """Raises BadInput, in all processes, unless a hexadecimal digest is the same in all of them."""
+  number = int(digest[:7], 16)
+  if any_process(number != agree(number)):
+    raise BadInput(f"the processes of this run hold different {what}.")
+
+
 def any_process(flag):
   """Whether a host-side condition holds in any process."""
   if jax.process_count() == 1:

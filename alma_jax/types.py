@@ -17,7 +17,10 @@ Tree = Any  # a pytree of arrays
 
 
 class Variables(NamedTuple):
-  """What a network holds: trainable parameters, and batch-norm statistics."""
+  """What a network holds: trainable parameters, and what training does not touch by gradients.
+
+  The latter are batch-norm statistics, gates' trees, routers' offsets.
+  """
   params: Tree
   stats: Tree
 

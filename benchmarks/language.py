@@ -138,7 +138,7 @@ def main():
   parser.add_argument("--size", default="tiny")
   parser.add_argument("--precision", default="float32")
   parser.add_argument("--batch", type=int, default=0, help="windows of a step; 0: as the config")
-  parser.add_argument("--micro_batch", type=int, default=0)
+  parser.add_argument("--micro_batch", type=int, default=0, help="of them at once; 0: as the config")
   parser.add_argument("--steps", type=int, default=4, help="of a turn")
   parser.add_argument("--repeats", type=int, default=7)
   parser.add_argument("--compile", action="store_true", help="the twin through torch.compile")
@@ -147,8 +147,8 @@ def main():
   template = configs.language("sm", args.size)
   template.precision, template.dataset.name = args.precision, "text:random"
   template.train.batch_size = args.batch or template.train.batch_size
-  template.train.micro_batch = args.micro_batch if args.batch else template.train.micro_batch
-  template.train.steps, template.train.eval_every = 10**6, 0
+  template.train.micro_batch = args.micro_batch or template.train.micro_batch
+  template.train.steps, template.train.eval_every = 10**6, 1000
   config = configs.parse(template)
   runtime.setup(config, alone=True)
   length = config.dataset.sequence_length

@@ -1,12 +1,15 @@
 """Language modelling: streams of text, training, growth, resuming and sampling; properties of ALGORITHMS §5."""
 import dataclasses
+import functools
 import json
 import math
+import socket
+import subprocess
 
 import jax
 import numpy as np
 import pytest
-from runs import assert_same_run, interrupted, launch, lines, one_step_a_dispatch
+from runs import ROOT, assert_same_run, command, interrupted, launch, lines, one_step_a_dispatch, slow
 from stages import arrays_equal, assert_close, train_stage
 
 import alma_jax
@@ -15,6 +18,7 @@ from alma_jax import cost, environment, keys, report, sharding
 from alma_jax.errors import BadInput
 from alma_jax.growth import duplicate
 from alma_jax.learners import fit, optimizers, program, stacked
+from alma_jax.tasks import language_modeling
 
 LEARNERS = ["sm", "ens", "gens", "gmoe"]
 TOY = {"dataset.vocab_size": 300, "dataset.sequence_length": 16, "model.width": 16, "model.num_layers": 2,
@@ -50,12 +54,7 @@ def text_config(books, learner="sm", **changes):
   return config
 
 
-@pytest.fixture(autouse=True)
-def quiet():
-  """The text yields fewer than 300 units, and is encoded once a module."""
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr("warnings.warn", lambda *args, **kwargs: None)
-    yield
+pytestmark = pytest.mark.filterwarnings("ignore:the vocabulary has")  # the text yields fewer than 300 units
 
 
 def setting_of(books, learner="sm", **changes):
@@ -83,14 +82,14 @@ def test_every_learner_through_the_entry_point(tmp_path, books, learner):
   for entry in train:
     assert np.sum(entry["train_load"]) == pytest.approx(len(entry["train_load"]))
     assert entry["val_dropped"] == [0.0]  # of one mixture layer, without limit in evaluation
-  again = launch(f"configs/lm.py:{learner},tiny", *flags)
-  assert "is complete" in again.stderr
+  if learner == "sm":
+    assert "is complete" in launch(f"configs/lm.py:{learner},tiny", *flags).stderr
 
 
 @pytest.mark.parametrize(("learner", "changes"), [
-    *[(learner, {}) for learner in LEARNERS],
-    ("sm", {"model__dropout": (0.0, 0.2), "train__learning_rate": (0.01, 0.001)}),
-    ("gens", {"model__dropout": (0.1, 0.0), "stream__replay": 0.5}),
+    *[slow(learner, {}) for learner in ("sm", "gens")], *[(learner, {}) for learner in ("ens", "gmoe")],
+    slow("sm", {"model__dropout": (0.0, 0.2), "train__learning_rate": (0.01, 0.001)}),
+    ("gens", {"model__dropout": (0.1, 0.0), "stream__replay": 0.5, "stream__num_megabatches": 2}),
 ])
 def test_stopped_anywhere_and_resumed_is_the_same_run(tmp_path, books, monkeypatch, learner, changes):
   one_step_a_dispatch(monkeypatch)
@@ -133,30 +132,80 @@ def test_windows_come_in_endless_permutations(books):
 
 
 def test_a_members_training_equals_a_separate_run(books):
-  # Same stage, member 1 alone: its keys and orders are told by its number.
-  together = setting_of(books, "ens")
+  together = setting_of(books, "ens", model__dropout=0.1, learner__init_from_scratch=True)
   both, _, _ = train_stage(together, together.learner.init(), 0)
-  alone = setting_of(books, "sm")
+  alone = setting_of(books, "sm", model__dropout=0.1)
   one, _, _ = train_stage(alone, alone.learner.init(), 0)
   assert_close(jax.tree.map(lambda leaf: leaf[:1], both.live), one.live, 1e-5)
+  first, second = (jax.tree.leaves(jax.tree.map(lambda leaf, i=i: leaf[i], both.live.params)) for i in range(2))
+  assert all(np.abs(a - b).max() > 1e-3 for a, b in zip(first, second))
 
 
-@pytest.mark.parametrize("changes", [
-    {"train__micro_batch": 1}, {"train__micro_batch": 2}, {"devices": 2}, {"devices": 4},
-    {"devices": 2, "train__micro_batch": 1}])
-def test_accumulation_and_devices_change_no_step(books, changes):
-  """One step of each: later ones differ by what Adam makes of rounding."""
-  options = dict(model__dropout=0.1, model__jitter=0.01, train__steps=2, train__warmup_steps=1, train__eval_every=1,
-                 dataset__cross_documents=False)
+def test_members_have_keys_of_their_own(books):
+  setting = setting_of(books, "ens", model__dropout=0.5)
+  fitting = setting.learner.begin(setting.learner.init(), environment.Stages(setting)[0])
+  assert len(np.unique(jax.device_get(fitting.keys), axis=0)) == 2
+
+
+def test_more_frequent_validation_changes_no_step(books):
+  trained = []
+  for every in (0, 2):
+    setting = setting_of(books, model__dropout=0.2, train__eval_every=every)
+    trained.append(train_stage(setting, setting.learner.init(), 0)[0].live)
+  assert arrays_equal(*trained)
+
+
+@pytest.mark.parametrize("group_size", [4, 32])
+def test_groups_smaller_and_larger_than_windows(books, group_size):
+  """The whole stage; with devices whose share is less than a group, too."""
   results = []
-  for more in ({}, changes):
-    setting = setting_of(books, **options, **more)
-    data = environment.Stages(setting)[0]
-    state = setting.learner.init()
-    fitting, records = setting.learner.advance(setting.learner.begin(state, data), 1)
-    moments = jax.device_get(fitting.carry.members.opt[0])
-    results.append((setting.learner.read(fitting, records)[0][0].joint, moments.mu))
-  (first, mu), (second, other) = results
+  for devices, micro in ((1, 0), (4, 0)):
+    setting = setting_of(books, model__group_size=group_size, devices=devices, train__micro_batch=micro,
+                         dataset__cross_documents=False, train__steps=2, train__warmup_steps=1, train__eval_every=1)
+    learner = setting.learner
+    fitting, records = learner.advance(learner.begin(learner.init(), environment.Stages(setting)[0]), 1)
+    results.append(jax.device_get(fitting.carry.members.opt[0]).mu)
+    assert learner.read(fitting, records)[0][0].joint["train_perplexity"] > 1
+  for other in results[1:]:
+    assert_close(results[0], other, 1e-5)
+
+
+def test_the_balance_loss_is_a_mean_over_groups_that_hold_tokens(books):
+  setting = setting_of(books, model__group_size=4)
+  task, network = setting.source.task, setting.learner.network({})
+  variables = jax.tree.map(lambda leaf: leaf[0], setting.learner.init().live)
+  variables = variables._replace(params=jax.tree_util.tree_map_with_path(
+      lambda path, leaf: leaf * 0 if "router" in str(path) else leaf, variables.params))
+  pool = language_modeling.Pool(np.ones((3, 17), np.int32), np.array([4, 9, 16], np.int32))  # 1, 3 and 4 groups
+  mask = np.array([True, True, True])
+  output, _ = network.apply(variables, task.inputs(pool, pool), mask, train=True)
+
+  def norm(pool, mask):
+    return task.norm(pool, mask, 3)
+
+  mesh = sharding.make_mesh(1, 1)
+  tokens, groups = jax.shard_map(norm, mesh=mesh, in_specs=jax.sharding.PartitionSpec(),
+                                 out_specs=jax.sharding.PartitionSpec(), check_vma=False)(pool, mask)
+  assert (int(tokens), int(groups)) == (29, 8)
+  np.testing.assert_allclose(float(output.balance) / 8, 1, rtol=1e-5)  # uniform routers
+
+
+@functools.cache
+def first_step(books, learner, changes=()):
+  """What the first of two steps came to, and Adam's first moments after it."""
+  setting = setting_of(books, learner, model__dropout=0.1, model__jitter=0.01, train__steps=2, train__warmup_steps=1,
+                       train__eval_every=1, dataset__cross_documents=False, **dict(changes))
+  begun = setting.learner.begin(setting.learner.init(), environment.Stages(setting)[0])
+  fitting, records = setting.learner.advance(begun, 1)
+  return setting.learner.read(fitting, records)[0][0].joint, jax.device_get(fitting.carry.members.opt[0]).mu
+
+
+@pytest.mark.parametrize(("learner", "changes"), [
+    ("sm", {"train__micro_batch": 1}), ("sm", {"devices": 4}), ("sm", {"devices": 2, "train__micro_batch": 1}),
+    ("ens", {"train__micro_batch": 3}), ("ens", {"devices": 4})])
+def test_accumulation_and_devices_change_no_step(books, learner, changes):
+  """Later steps differ by what Adam makes of rounding."""
+  (first, mu), (second, other) = first_step(books, learner), first_step(books, learner, tuple(changes.items()))
   for key, value in first.items():
     np.testing.assert_allclose(value, second[key], rtol=1e-5)
   assert_close(mu, other, 1e-5)
@@ -167,10 +216,10 @@ def test_targets_that_do_not_count_change_nothing(books):
   task, network = setting.source.task, setting.learner.network({})
   variables = jax.tree.map(lambda leaf: leaf[0], setting.learner.init().live)
   tokens = np.random.default_rng(0).integers(0, 200, (3, 17)).astype(np.int32)
-  long, short = (fit_pool(task, tokens, length) for length in ([16, 5, 16], [16, 5, 0]))
+  long, short = (pool_of(tokens, length) for length in ([16, 5, 16], [16, 5, 0]))
   scrambled = tokens.copy()
   scrambled[1, 6:] = 1
-  same = fit_pool(task, scrambled, [16, 5, 16])
+  same = pool_of(scrambled, [16, 5, 16])
   sums = [network_sums(task, network, variables, pool, mask) for pool, mask in (
       (long, [True] * 3), (same, [True] * 3), (long, [True, True, False]), (short, [True] * 3))]
   assert [int(s.tokens) for s in sums] == [37, 37, 21, 21]
@@ -179,10 +228,8 @@ def test_targets_that_do_not_count_change_nothing(books):
   assert int(sums[0].load.sum()) == 37
 
 
-def fit_pool(task, tokens, length):
-  from alma_jax.tasks.language_modeling import Pool
-  del task
-  return Pool(tokens, np.array(length, np.int32))
+def pool_of(tokens, length):
+  return language_modeling.Pool(tokens, np.array(length, np.int32))
 
 
 def network_sums(task, network, variables, pool, mask):
@@ -216,7 +263,8 @@ def test_every_test_token_is_judged_once(books):
   whole = setting_of(books, dataset__cross_documents=False)
   corpus = whole.source.corpus
   held_out = whole.source._held_out["test"]
-  assert held_out.length.sum() == len(corpus.tokens["test"]) - 1  # all but the first END
+  targets = [np.arange(start + 1, start + length + 1) for start, length in zip(held_out.start, held_out.length)]
+  assert sorted(np.concatenate(targets)) == list(range(1, len(corpus.tokens["test"])))  # all but the first END
   few = setting_of(books, dataset__eval_tokens=100)
   assert 16 <= few.source._held_out["test"].length.sum() <= 100
 
@@ -268,7 +316,7 @@ def test_growth_preserves_every_probability_with_offsets(books, copies):
       changed = np.abs(log_probs_of(setting, grown) - before).max()
       assert changed < 1e-5 if copies == "offset" else changed > 1e-3
       assert growth.macs == setting.learner.cost(state).fwd_macs * len(stages[stage].val)
-      for layer, losses in state.spec["scores"].items():
+      for layer, losses in grown.spec["growth"][-1]["losses"].items():
         top = np.argsort(-np.array(losses))[:num - old.params[layer]["router"].shape[-1]]
         was, now = old.params[layer], new.params[layer]
         np.testing.assert_array_equal(now["experts"]["up_kernel"][:, -len(top):], was["experts"]["up_kernel"][:, top])
@@ -277,19 +325,19 @@ def test_growth_preserves_every_probability_with_offsets(books, copies):
     count = shared + 4 * (4 * d * d + 4 * d) + 2 * (8 * d * d + 5 * d) + 9 * 2 * d + 2 * num * (8 * d * d + 6 * d)
     assert setting.learner.cost(grown).num_params == count
     state, _, _ = train_stage(setting, state, stage)
-  assert sum(state.spec["scores"]["layer1"]) == pytest.approx(sum(state.spec["scores"]["layer3"]), rel=1e-5)
-  assert "layer3, experts: 12" in setting.learner.describe(state.spec)
+  losses = state.spec["growth"][-1]["losses"]
+  assert sum(losses["layer1"]) == pytest.approx(sum(losses["layer3"]), rel=1e-5)
+  assert "before stage 3, layer3: of 9 experts duplicated" in setting.learner.describe(state.spec)
 
 
 def test_scores_are_the_loss_of_the_tokens_routed(books):
   setting = setting_of(books, "gmoe")
   data, state = environment.Stages(setting)[0], setting.learner.init()
-  fitting = setting.learner.begin(state, data)
-  found = duplicate.scores(fitting.spec, state.live, data.val_pool, data.val)["layer1"]
-  network = setting.learner.network(state.spec)
+  network, task = setting.learner.network(state.spec), setting.source.task
+  found = duplicate.scores(network, task, state.live, data.val_pool, data.val, setting.learner.mesh)["layer1"]
   variables = jax.tree.map(lambda leaf: leaf[0], state.live)
   pool = jax.device_get(data.val_pool)
-  output, _ = network.apply(variables, setting.source.task.inputs(pool, pool), None, train=False)
+  output, _ = network.apply(variables, task.inputs(pool, pool), None, train=False)
   expected = [-float(output.log_probs[output.expert[0] == e].sum()) for e in range(2)]
   np.testing.assert_allclose(found, expected, rtol=1e-4)
 
@@ -332,7 +380,50 @@ def test_cost_is_that_of_the_active_weights(books):
   assert twice.cost(twice.init()).fwd_macs == length * (one + 2 * d * 4)  # only the routers know of them
   # Everything twice in the backward pass; the embedding's rows are picked, not multiplied.
   assert found.train_flops == 2 * 3 * found.fwd_macs
-  assert cost.forward_macs.cache_info().maxsize
+  # A vocabulary's chunks are not padded: 1100 tokens are two of 550, where 1024 go at once.
+  long = setting_of(books, dataset__sequence_length=1100, stream__num_megabatches=1).learner
+  network = long.network({})
+  more = cost.forward_macs(network, (1, 1101)) - 1100 * vocabulary * d
+  assert more == 1100 * (2 * (4 * d * d + 2 * 1100 * d + 8 * d * d) + d * 4)
+
+
+def test_a_diverging_candidate_is_passed_over(tmp_path, books):
+  run = alma_jax.run(text_config(books, train__learning_rate=(1e4, 0.01), stream__num_megabatches=1), tmp_path / "one")
+  assert "stage 0: learning rate 0.01" in run.describe()
+  assert np.isfinite(run.metrics["perplexity"]).all()
+  assert {entry["peak_lr"] for entry in run.train if entry["step"] == 6} >= {0.01}
+  with pytest.raises(alma_jax.Diverged, match="diverged in stage 0; lower them"):
+    alma_jax.run(text_config(books, train__learning_rate=(1e5, 1e4), stream__num_megabatches=1), tmp_path / "none")
+
+
+def test_a_run_stopped_between_candidates_shows_whole_stages_only(tmp_path, books, monkeypatch):
+  one_step_a_dispatch(monkeypatch)
+  config = text_config(books, "gens", model__dropout=(0.0, 0.1), checkpoint__keep_every=1)
+  sessions, seen = 0, set()
+  while interrupted(config, tmp_path, 4):
+    run = alma_jax.load_run(tmp_path)
+    for stage in run.stages():
+      assert run.sample("the", num_tokens=3, stage=stage, seed=1).startswith("the")
+    seen.add(tuple(run.stages()))
+    sessions += 1
+  assert sessions > 8
+  assert seen >= {(), (0,), (0, 1)}
+
+
+def test_text_in_two_processes(tmp_path, books):
+  with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    port = free.getsockname()[1]
+  flags = ["configs/lm.py:ens", *(f"--config.{key}={value}" for key, value in TOY.items()),
+           f"--config.dataset.name=text:{books}", "--config.stream.num_megabatches=2"]
+  together = [subprocess.Popen(command(*flags, f"--workdir={tmp_path}/two", f"--coordinator=127.0.0.1:{port}",
+                                       "--num_processes=2", f"--process_id={i}"), cwd=ROOT, stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, text=True) for i in range(2)]
+  outputs = [process.communicate(timeout=300)[0] for process in together]
+  assert [process.returncode for process in together] == [0, 0], "\n".join(outputs)
+  assert launch(*flags, f"--workdir={tmp_path}/one").returncode == 0
+  one, two = (alma_jax.load_run(tmp_path / name) for name in ("one", "two"))
+  np.testing.assert_allclose(one.metrics["perplexity"], two.metrics["perplexity"], rtol=1e-3)
 
 
 def test_samples(tmp_path, books):
@@ -355,7 +446,14 @@ def test_samples(tmp_path, books):
               for i in range(2)]
     written.append(int(np.mean([jax.nn.softmax(x) for x in logits], 0).argmax()))
   assert greedy == tokenizer.decode(written[1:])
-  assert run.sample("", num_tokens=40)  # longer than a window, from nothing
+  long = run.sample("", num_tokens=40, temperature=0)  # longer than a window, from nothing
+  ids = tokenizer.encode(long).ids
+  if len(ids) == 40:
+    logits = [network.logits(jax.tree.map(lambda leaf, i=i: leaf[i], state.live), np.array([ids[-17:-1]]))[0, -1]
+              for i in range(2)]
+    assert ids[-1] == int(np.mean([jax.nn.softmax(x) for x in logits], 0).argmax())
+  assert run.stages() == [0, 1, 2, 3]
+  assert run.sample("the", num_tokens=20, stage=0, seed=1) != run.sample("the", num_tokens=20, stage=3, seed=1)
   with pytest.raises(BadInput, match="num_tokens=0 should be at least 1"):
     run.sample("x", num_tokens=0)
   with pytest.raises(BadInput, match="which predicts no classes"):
@@ -370,6 +468,7 @@ def test_a_table_of_runs(tmp_path, books, arrays, make_config):
   assert first.startswith("| sm | 2 | 4 |")
   assert f"| - | {runs[0].metrics['perplexity'][1]:.2f} |" in first
   assert second.startswith("| gens | 1 | 4@1 to 4@4 |")
+  assert report._experts(configs.parse(text_config(books, "gmoe", stream__waiting_time=2))) == "2 to 3"
   with pytest.raises(BadInput, match="is not finished"):
     report.table([alma_jax.Run(_unfinished(tmp_path, runs[0]))])
   with pytest.raises(BadInput, match="make no table together"):
@@ -389,8 +488,11 @@ def _unfinished(tmp_path, run):
     ({"model__capacity_factor": -1.0}, "model.capacity_factor=-1.0 should be above 0"),
     ({"train__warmup_steps": 6}, "train.steps=6 times train.steps_multiplier=1 should be above train.warmup_steps=6"),
     ({"model__num_heads": 3}, "model.width=16 should be an even multiple of model.num_heads=3"),
-    ({"model__dropout": (0.0, 1.0)}, "should be at least 0 and below 1"),
-    ({"model__dropout": ()}, "should be at least 0 and below 1"),
+    ({"model__dropout": (0.0, 1.0)}, "should lie between 0 and 0.99"),
+    ({"model__dropout": ()}, "should lie between 0 and 0.99"),
+    ({"model__num_layers": 1}, "model.num_layers=1 should be at least 2"),
+    ({"dataset__data_dir": "x"}, "is for tfds:NAME; text:DIR says where the text lies"),
+    ({"train__steps": 10**8, "train__eval_every": 0}, "tokens between two validations; they are counted up to"),
     ({"train__learning_rate": (0.1, -0.1)}, "should be above 0"),
     ({"train__learning_rate": ()}, r"train.learning_rate=\(\) should be above 0"),
     ({"model__group_size": 24}, "model.group_size=24 should divide dataset.sequence_length=16"),
@@ -411,6 +513,7 @@ def test_bad_input_of_language_models(books, changes, sentence):
 def test_gmoe_cannot_duplicate_more_than_there_are(books):
   with pytest.raises(BadInput, match=r"learner.add_experts=\(3,\) would add 3 experts to 2"):
     configs.parse(text_config(books, "gmoe", learner__add_experts=(3,)))
+  configs.parse(text_config(books, "gmoe", learner__add_experts=(3,), stream__waiting_time=4))  # it never grows
   images = configs.base("sm")
   images.dataset.name = f"text:{books}"
   with pytest.raises(BadInput, match="is for language models; use configs/lm.py"):
@@ -420,7 +523,7 @@ def test_gmoe_cannot_duplicate_more_than_there_are(books):
 @pytest.mark.parametrize(("flags", "sentence"), [
     (["--config.model.num_experts=0"], "model.num_experts=0 should be at least 1"),
     (["--config.train.epochs=3"], "the config has no field 'train.epochs'; its fields under 'train' are batch_size"),
-    (["--config.train.learning_rate=fast"], "should be a number, or several as in (1, 2)"),
+    (["--config.train.learning_rate=fast"], "should be a number, or several as in (1,2)"),
     (["--config.dataset.name=text:nowhere"], "nowhere"),
 ])
 def test_bad_input_exits_with_2(tmp_path, books, flags, sentence):
@@ -444,8 +547,33 @@ def test_a_json_config_is_read_back(tmp_path, books):
   assert configs.parse(json.loads(json.dumps(configs.to_dict(config)))) == config
 
 
+def test_routers_are_seen_in_tensorboard(tmp_path, books):
+  alma_jax.run(text_config(books, log__tensorboard=True, stream__num_megabatches=1, model__num_layers=4), tmp_path)
+  written = b"".join(path.read_bytes() for path in (tmp_path / "tensorboard" / "train").iterdir())
+  for name in ("train_load/0/0", "train_load/1/3", "train_dropped/1", "val_perplexity"):
+    assert name.encode() in written
+
+
+def test_bfloat16_is_close(books):
+  losses = []
+  for precision in ("float32", "bfloat16"):
+    setting = setting_of(books, precision=precision)
+    state, _, rounds = train_stage(setting, setting.learner.init(), 0)
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(state.live.params)} == {"float32"}
+    losses.append(rounds[-1].joint["train_loss"])
+  assert losses[1] == pytest.approx(losses[0], rel=0.02)
+  assert losses[1] != losses[0]
+
+
 def test_padded_batches_of_devices(books):
   setting = setting_of(books, devices=2, train__batch_size=6, train__micro_batch=2)
   spec = program.FitSpec(None, setting.source.task, setting.config.train, 1, 1, setting.learner.mesh, True)
-  assert spec.padded_batch == 8  # two devices take two at once each
+  assert (spec.padded_batch, spec.at_once) == (8, 2)  # three each, in two parts of at most two
+  for batch, devices, micro, group, padded, at_once in (
+      (192, 8, 16, 16, 192, 12), (192, 4, 16, 16, 192, 16), (192, 8, 8, 16, 192, 8), (6, 1, 0, 16, 6, 6),
+      (6, 4, 0, 32, 8, 2), (4, 4, 0, 32, 8, 2)):
+    setting = setting_of(books, devices=devices, train__batch_size=batch, train__micro_batch=micro,
+                         model__group_size=group)
+    spec = program.FitSpec(None, setting.source.task, setting.config.train, 1, 1, setting.learner.mesh, True)
+    assert (spec.padded_batch, spec.at_once) == (padded, at_once)
   assert sharding.make_mesh(1, 2).size == 2

@@ -181,7 +181,7 @@ def test_log_probs_are_those_of_the_logits_and_add_up_to_the_loss():
 
 
 def test_training_with_room_for_all_has_the_loss_of_evaluation():
-  network, windows = build(capacity_factor=4.0, group_size=3 * L), make_windows(3)
+  network, windows = build(capacity_factor=4.0, group_size=L), make_windows(3)
   windows = windows._replace(length=np.array([L, 0, 7]))
   variables = init(network)
   train, evaluation = (apply(network, variables, windows, None, t)[0] for t in (True, False))
@@ -363,7 +363,8 @@ def test_balance_is_one_per_layer_and_group_for_uniform_probabilities(train):
   network, windows = build(num_layers=4, group_size=6), make_windows(3)
   variables = without_opinion(init(network))
   out, _ = apply(network, variables, windows, None, train)
-  assert float(out.balance) == pytest.approx(2 * 6, rel=1e-5)  # two layers, 36 tokens in groups of 6
+  # Two layers, 36 tokens in groups of 6; without a limit windows are the groups.
+  assert float(out.balance) == pytest.approx(2 * (6 if train else 3), rel=1e-5)
   np.testing.assert_array_equal(out.load, [[36, 0, 0, 0]] * 2)  # the first of equals
   np.testing.assert_array_equal(out.dropped, 36 - 6 * 2 if train else 0)  # ceil(6 / 4) = 2 slots a group
 

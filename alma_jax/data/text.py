@@ -68,9 +68,6 @@ def load(dataset, num_megabatches, seed):
   Raises:
     BadInput: no such text, not UTF-8, not enough of it, or no such tokenizer.
   """
-  if not dataset.tokenizer and dataset.vocab_size < 257:
-    raise BadInput(f"dataset.vocab_size={dataset.vocab_size} is too small; the 256 bytes and {END} "
-                   "are 257 units.")
   given = tokens.read(dataset.tokenizer, dataset.vocab_size) if dataset.tokenizer else None
   source = documents.find(dataset.name, dataset.data_dir)
   cache = tokens.cache_folder(dataset.name, [

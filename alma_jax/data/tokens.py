@@ -126,6 +126,18 @@ def encode(tokenizer, documents, in_sections):
   return np.concatenate([*parts, end]), np.cumsum(lengths) - lengths
 
 
+def encode_one(tokenizer, text):
+  """Token ids, a list, of a text that is no whole document.
+
+  Raises:
+    BadInput: the tokenizer has no units for it.
+  """
+  try:
+    return tokenizer.encode(text, add_special_tokens=False).ids
+  except Exception as error:  # as above
+    raise BadInput(f"the tokenizer cannot encode {text!r}: {error}.") from error
+
+
 def _batches(documents, in_sections):
   """Lists of (number of the document, text) of about _BATCH characters."""
   batch, size = [], 0

@@ -46,23 +46,26 @@ def grow(old, chosen, offsets, noise, rng):
   return Variables(params, stats)
 
 
-def scores(spec, variables, pool, which):
+def scores(network, task, variables, pool, which, mesh):
   """Loss that each expert answers for: that of the tokens routed to it.
 
   Args:
-    spec: program.FitSpec.
+    network: models.SwitchNetwork.
+    task: LanguageModeling.
     variables: Variables [1, ...] on every device.
     pool: language_modeling.Pool.
     which: int32 [N], windows of it.
+    mesh: devices.
 
   Returns:
     {layer: float list [E], summed negative log-likelihood in nats}.
   """
-  total, size = 0.0, spec.task.eval_batch
+  total, size = 0.0, task.eval_batch
   for start in range(0, len(which), size):
     index = which[np.minimum(np.arange(start, start + size), len(which) - 1)]
     mask = np.arange(start, start + size) < len(which)
-    total = total + np.float64(sharding.fetch(_scores(spec, variables, pool, *sharding.put((index, mask), spec.mesh))))
+    total = total + np.float64(sharding.fetch(
+        _scores(network, task, variables, pool, *sharding.put((index, mask), mesh))))
   total = sharding.agree_on(np.float32(total))
   return dict(zip(layers(variables), total.tolist()))
 
@@ -72,11 +75,11 @@ def layers(variables):
   return sorted(variables.stats, key=lambda name: int(name.removeprefix("layer")))
 
 
-@functools.partial(jax.jit, static_argnames="spec")
-def _scores(spec, variables, pool, index_B, mask_B):
-  batch = spec.task.take(pool, index_B)
-  output, _ = spec.network.apply(jax.tree.map(lambda leaf: leaf[0], variables), spec.task.inputs(pool, batch), mask_B,
-                                 train=False)
-  num = spec.network.module.num_experts
+@functools.partial(jax.jit, static_argnames=("network", "task"))
+def _scores(network, task, variables, pool, index_B, mask_B):
+  batch = task.take(pool, index_B)
+  one = jax.tree.map(lambda leaf: leaf[0], variables)
+  output, _ = network.apply(one, task.inputs(pool, batch), mask_B, train=False)
+  num = network.module.num_experts
   per_expert = lambda expert_BL: jnp.zeros(num).at[expert_BL.reshape(-1)].add(-output.log_probs.reshape(-1))
   return jax.vmap(per_expert)(output.expert)

@@ -11,6 +11,4 @@ def make(context):
   """The learner that `context.config.learner.name` names."""
   config = context.config
   factory = (FACTORIES | (LANGUAGE if config.is_language else {}))[config.learner.name]
-  if config.is_language and len(tuned.candidates(config)) > 1:
-    return tuned.make(context, factory)
-  return factory(context)
+  return tuned.make(context, factory) if tuned.num_candidates(config) > 1 else factory(context)

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
@@ -179,7 +180,7 @@ def advance(fit, rows):
   if spec.stepwise:
     carry, records = _advance_stepwise(fit, host, val, *placed, pool)
   else:
-    carry, records = _awaited(spec, program.advance(spec, fit.carry, fit.keys, *placed, pool))
+    carry, records = _awaited(spec, program.advance(spec, fit.carry, fit.keys, *placed, pool, fit.data.val_pool))
   return dataclasses.replace(fit, carry=carry, cursor=stop), records
 
 
@@ -246,6 +247,8 @@ def _rows(fit, stop):
   count = np.clip(nums[None] - step[:, None] * batch, 0, batch).astype(np.int32)
   count = count if spec.sharded else count[:, 0]
   epochs = range(start // steps, -(-stop // steps))
+  if not spec.task.in_epochs:
+    epoch, step = np.zeros_like(row), row  # validations change no draw
   stops, ends = np.zeros(size, np.int32), np.zeros(size, bool)
   for segment, e in enumerate(epochs):
     first, last = max(start, e * steps), min(stop, (e + 1) * steps)
@@ -338,8 +341,8 @@ def _advance_stepwise(fit, rows, val, placed_rows, placed_val, pool):
       done = bool(spec.train.patience) and bool(sharding.fetch(carry.done))
       if done:
         break
-  if not ended:
-    return carry, Records(np.int32(0), done, None, None)
+  if not ended:  # what is waited for must outlive the carry
+    return carry, Records(np.int32(0), jnp.logical_or(carry.done, False), None, None)
   ended = sharding.fetch(ended)
   train, sums = (jax.tree.map(lambda *s: np.stack(s), *side) for side in zip(*ended))
   return carry, Records(np.int32(len(ended)), done, train, sums)

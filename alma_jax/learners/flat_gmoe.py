@@ -11,8 +11,8 @@ def make(context):
   """Learner of a base.Context.
 
   Before stage s = 1, 2, ... every mixture gets `add_experts[s - 1]` experts more:
-  copies of those whose tokens had the largest summed validation loss at the end
-  of the stage before.
+  copies of those whose tokens have the largest summed loss on the validation
+  text, which is passed through the network once for that.
   """
   c = context.config
   options = c.learner
@@ -25,29 +25,26 @@ def make(context):
     num = options.add_experts[data.stage - 1] if 0 < data.stage <= len(options.add_experts) else 0
     if not num:
       return state, GrowthReport()
-    chosen = {layer: np.argsort(-np.array(losses), kind="stable")[:num]
-              for layer, losses in state.spec["scores"].items()}
+    losses = duplicate.scores(network_of(state.spec), context.task, state.live, data.val_pool, data.val, learner.mesh)
+    chosen = {layer: np.argsort(-np.array(scores), kind="stable")[:num] for layer, scores in losses.items()}
     rng = keys.rng(data.seed, keys.GATES, data.stage)
     live = duplicate.grow(sharding.fetch(state.live), chosen, options.copies == "offset", options.noise, rng)
-    macs = learner.cost(state).fwd_macs * state.spec["scored"]
-    spec = {**state.spec, "num_experts": state.spec["num_experts"] + num, "scores": {}}
+    macs = learner.cost(state).fwd_macs * len(data.val)
+    grown = dict(stage=data.stage, losses=losses, chosen={layer: e.tolist() for layer, e in chosen.items()})
+    spec = {**state.spec, "num_experts": state.spec["num_experts"] + num, "growth": [*state.spec["growth"], grown]}
     return state._replace(spec=spec, live=sharding.put(live, learner.mesh)), GrowthReport(macs)
 
-  def finish(state, fit_state):
-    state, report = learner.finish(state, fit_state)
-    data = fit_state.data
-    scores = duplicate.scores(fit_state.spec, state.live, data.val_pool, data.val)
-    return state._replace(spec={**state.spec, "scores": scores, "scored": len(data.val)}), report
-
-  first = {"num_experts": c.model.num_experts, "scores": {}, "scored": 0}
+  first = {"num_experts": c.model.num_experts, "growth": []}
   learner = stacked.make(context, network_of, "probabilities", grow=grow, spec=first)
-  return learner._replace(finish=finish, describe=describe)
+  return learner._replace(describe=describe)
 
 
 def describe(spec):
-  """Text for people: every mixture's experts and their shares of the last validation loss."""
-  lines = []
-  for layer, losses in spec["scores"].items():
-    lines.append(f"{layer}, experts: {len(losses)}")
-    lines += [f"  expert {i}  loss {loss / max(sum(losses), 1e-30):.1%}" for i, loss in enumerate(losses)]
-  return "\n".join(lines) or f"experts of every mixture: {spec['num_experts']}"
+  """Text for people: how many experts there are, and which were duplicated for which share of the loss."""
+  lines = [f"experts of every mixture: {spec['num_experts']}"]
+  for growth in spec["growth"]:
+    for layer, losses in growth["losses"].items():
+      share = lambda e, losses=losses: f"{e} ({losses[e] / max(sum(losses), 1e-30):.1%} of the loss)"
+      shares = ", ".join(map(share, growth["chosen"][layer]))
+      lines.append(f"before stage {growth['stage']}, {layer}: of {len(losses)} experts duplicated {shares}")
+  return "\n".join(lines)

@@ -50,8 +50,21 @@ class FitSpec:
 
   @property
   def padded_batch(self):
-    """Batch size, rounded up to a multiple of the data axis and of what a device takes at once."""
-    return round_up(self.train.batch_size, self.mesh.shape[DATA] * max(1, self.train.micro_batch))
+    """Batch size, rounded up to what the devices take in equal parts."""
+    return self.mesh.shape[DATA] * self._parts * self.at_once
+
+  @property
+  def at_once(self):
+    """Examples that a device takes at once: its share of the batch in as few equal parts as micro_batch allows."""
+    return round_up(-(-self._share // self._parts), self.task.group)
+
+  @property
+  def _share(self):
+    return -(-self.train.batch_size // self.mesh.shape[DATA])
+
+  @property
+  def _parts(self):
+    return -(-self._share // (self.train.micro_batch or self._share))
 
   @property
   def val_batch(self):
@@ -159,11 +172,11 @@ def selected(spec, carry):
 
 
 @functools.partial(jax.jit, static_argnames="spec", donate_argnames="carry")
-def advance(spec, carry, keys, rows, val, pool):
+def advance(spec, carry, keys, rows, val, pool, val_pool):
   """All segments of `rows`, each with the end of its epoch if it has one."""
   return _on_mesh(spec, functools.partial(_advance_local, spec),
-                  (CARRY_SPEC, P(MEMBER), rows_spec(spec), val_spec(spec), P()),
-                  (CARRY_SPEC, RECORDS_SPEC))(carry, keys, rows, val, pool)
+                  (CARRY_SPEC, P(MEMBER), rows_spec(spec), val_spec(spec), P(), P()),
+                  (CARRY_SPEC, RECORDS_SPEC))(carry, keys, rows, val, pool, val_pool)
 
 
 @functools.partial(jax.jit, static_argnames=("spec", "full"), donate_argnames="carry")
@@ -232,13 +245,13 @@ class _Stack:
     return [members.index(tree, i) for i in range(self.size)] if split else tree
 
 
-def _advance_local(spec, carry, keys, rows, val, pool):
+def _advance_local(spec, carry, keys, rows, val, pool, val_pool):
   stack = _Stack(keys)
   blank = jax.tree.map(lambda leaf: jnp.zeros((spec.task.max_rows, *leaf.shape), leaf.dtype), _zeros(spec, stack.size))
 
   def end(state):
     carry, records = state
-    sums = _validate_all(spec, stack, carry, val, pool)
+    sums = _validate_all(spec, stack, carry, val, val_pool)
     carry, train = _end_epoch(spec, stack, carry, sums, val)
     write = lambda buffer, new: buffer.at[records.num].set(new)
     return carry, Records(records.num + 1, carry.done, jax.tree.map(write, records.train, train),
@@ -298,7 +311,7 @@ def _train_row(spec, member, raw_key, batch, rows, r, pool, own_count=None, *, f
     grads, (sums, stats) = jax.grad(loss, has_aux=True)(member.now.params, *part)
     return (grads, sums), stats
 
-  (grads, sums), stats = _accumulate(grads_of, (x, batch, mask), spec.train.micro_batch or size)
+  (grads, sums), stats = _accumulate(grads_of, (x, batch, mask), spec.at_once)
   grads, sums = sharding.psum((grads, sums), DATA)
   updates, opt = optimizers.make(spec.train).update(grads, member.opt, member.now.params)
   params = optax.apply_updates(member.now.params, updates)

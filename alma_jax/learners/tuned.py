@@ -1,11 +1,17 @@
 """Chooses learning rate and dropout by validation perplexity where the config lists several (§5).
 
 Every stage is trained once with each combination, always from the same start, and
-goes on with the best; all trainings count in Comp.
+goes on with the best; all trainings count in Comp. A training that diverges is
+passed over.
 """
 import dataclasses
 import itertools
+import math
 
+import numpy as np
+
+from alma_jax import sharding
+from alma_jax.errors import Diverged
 from alma_jax.learners.base import GrowthReport
 
 
@@ -14,6 +20,16 @@ def candidates(config):
   return [dataclasses.replace(config, train=dataclasses.replace(config.train, learning_rate=(rate,)),
                               model=dataclasses.replace(config.model, dropout=(dropout,)))
           for rate, dropout in itertools.product(config.train.learning_rate, config.model.dropout)]
+
+
+def num_candidates(config):
+  """How many trainings a stage takes; 1 where nothing is to be chosen."""
+  return len(candidates(config)) if config.is_language else 1
+
+
+def label(spec):
+  """What sets a candidate's lines in train.jsonl apart; `spec` is its program.FitSpec."""
+  return dict(peak_lr=spec.train.learning_rate[0], dropout=spec.network.module.dropout)
 
 
 def make(context, factory):
@@ -43,21 +59,29 @@ def make(context, factory):
     state, report = inner.grow(state, data)
     return state._replace(spec={**state.spec, "tuning": {**tuning(state), "growth": list(report)}}), report
 
+  def read(fit_state, records):
+    epochs, done = inner.read(fit_state, records)
+    finite = [all(np.isfinite(value).all() for value in epoch.joint.values()) for epoch in epochs]
+    return [epoch for epoch, fine in zip(epochs, finite) if fine], done or not all(finite)
+
   def finish(state, fit_state):
-    t = tuning(state)
-    begun = start(state)
+    t, begun = tuning(state), start(state)
     trained, report = current(state).finish(begun, fit_state)
-    samples = t["samples"] + report.samples
-    better = t["val"] is None or report.val < t["val"]
-    best = dict(best=t["next"], val=report.val) if better else {}
-    live = trained.live if better else state.live["best"]
-    spec = trained.spec if better else {**state.spec}
-    t = {**t, **best, "next": t["next"] + 1, "samples": samples}
+    val, samples = sharding.agree(report.val), t["samples"] + report.samples
+    better = math.isfinite(val) and (t["val"] is None or val < t["val"])
+    t = {**t, "next": t["next"] + 1, "samples": samples}
+    if better:
+      t, live = {**t, "best": t["next"] - 1, "val": val}, trained.live
+    else:
+      live = state.live["best"] if t["next"] > 1 else begun.live
     report = report._replace(samples=samples, val=t["val"])
     if t["next"] < len(learners):
-      return state._replace(spec={**spec, "tuning": t}, live={"start": begun.live, "best": live}), report
-    chosen = [*spec.get("chosen", ()), t["best"]]
-    return state._replace(spec={**spec, "tuning": fresh, "chosen": chosen}, live=live), report
+      return state._replace(spec={**state.spec, "tuning": t}, live={"start": begun.live, "best": live}), report
+    if t["val"] is None:
+      raise Diverged(f"all of train.learning_rate={context.config.train.learning_rate} diverged in stage "
+                     f"{fit_state.data.stage}; lower them.")
+    chosen = [*state.spec.get("chosen", ()), t["best"]]
+    return state._replace(spec={**state.spec, "tuning": fresh, "chosen": chosen}, live=live), report
 
   def init():
     state = inner.init()
@@ -74,7 +98,7 @@ def make(context, factory):
     return "\n".join([inner.describe(spec), *lines])
 
   return inner._replace(
-      init=init, grow=grow, finish=finish, template=template, describe=describe,
+      init=init, grow=grow, read=read, finish=finish, template=template, describe=describe,
       begin=lambda state, data: current(state).begin(start(state), data),
       complete=lambda state: not tuning(state)["next"],
       fit_template=lambda state: current(state).fit_template(start(state)),

@@ -90,7 +90,8 @@ class SwitchNetwork:
       raise BadInput("Windows without keys cannot be trained on with dropout or jitter.")
     length_B = windows.length if mask is None else jnp.where(mask, windows.length, 0)
     counts_BL = jnp.arange(tokens.shape[1])[None] < length_B[:, None]
-    hidden_BLD, embedding_VD, routes = module.apply(
+    # Without a limit groups change nothing but the balance.
+    hidden_BLD, embedding_VD, routes = (module if train else self._by_window(tokens)).apply(
         _tree(variables), tokens, counts_BL, windows.keys, train)
     flat = hidden_BLD.reshape(-1, module.width), embedding_VD, targets_BL.reshape(-1)
     if train:
@@ -110,9 +111,11 @@ class SwitchNetwork:
   def total(self, variables, windows, mask):
     """A number that takes a whole forward pass as in training; its multiply-adds are what is counted.
 
-    Attention counts with all L keys of every query, however it is computed.
+    Attention counts with all L keys of every query, however it is computed; groups are windows at most.
     """
-    plain = SwitchNetwork(self.module.clone(dropout=0.0, jitter=0.0, remat=False, plain_attention=True))
+    size = min(self.module.group_size, windows.tokens.shape[1] - 1)
+    plain = SwitchNetwork(self.module.clone(
+        group_size=size, dropout=0.0, jitter=0.0, remat=False, plain_attention=True))
     return plain.apply(variables, windows, mask, train=True)[0].loss
 
   def logits(self, variables, tokens_BL):

@@ -88,6 +88,7 @@ def _dot(a, b, axis_a, axis_b):
 
 def _chunked(x_N):
   """[N, ...] -> [chunks, tokens of one, ...], padded with zeros."""
-  size = min(_CHUNK, len(x_N))
+  chunks = -(-len(x_N) // _CHUNK)
+  size = -(-len(x_N) // chunks)
   x_N = jnp.pad(x_N, [(0, -len(x_N) % size)] + [(0, 0)] * (x_N.ndim - 1))
   return x_N.reshape(-1, size, *x_N.shape[1:])

@@ -56,6 +56,7 @@ class Classification:
   in_epochs: ClassVar[bool] = True
   max_rows: ClassVar[int] = 256
   eval_batch: ClassVar[int] = 512
+  group: ClassVar[int] = 1
 
   @property
   def num_outputs(self):

@@ -53,13 +53,13 @@ class LanguageModeling:
   Attributes:
     vocab_size: V.
     sequence_length: L.
-    groups: routing groups of a window; below 1 where they span several.
+    group_size: tokens of a routing group: a divisor or a multiple of L.
     balance: weight of the load-balancing loss.
     draws: whether training draws dropout or jitter.
   """
   vocab_size: int
   sequence_length: int
-  groups: float
+  group_size: int
   balance: float
   draws: bool
 
@@ -67,6 +67,11 @@ class LanguageModeling:
   selects: ClassVar[bool] = False
   in_epochs: ClassVar[bool] = False
   max_rows: ClassVar[int] = 8
+
+  @property
+  def group(self):
+    """Windows that are routed together."""
+    return max(1, self.group_size // self.sequence_length)
 
   @property
   def eval_batch(self):
@@ -118,9 +123,11 @@ class LanguageModeling:
     return Sums(output.loss, jnp.where(mask_B, batch.length, 0).sum(), output.load, output.dropped)
 
   def norm(self, batch, mask_B, count):
-    """What losses are divided by: targets that count, and routing groups, of the batch on all devices."""
-    tokens = sharding.psum(jnp.where(mask_B, batch.length, 0).sum(), DATA)
-    return tokens, count * self.groups
+    """What losses are divided by: targets that count, and groups with such, of the batch on all devices."""
+    del count
+    length_B = jnp.where(mask_B, batch.length, 0)
+    groups = -(-length_B.reshape(-1, self.group).max(1) // self.group_size)
+    return sharding.psum((length_B.sum(), groups.sum()), DATA)
 
   def objective(self, output, sums, norm):
     """Mean loss per token and mean balance loss per group, summed over parts of a batch."""
@@ -221,7 +228,7 @@ def of_meta(config, meta):
   """(LanguageModeling, shape of a window) of what `Texts.meta` has noted."""
   length, model = config.dataset.sequence_length, config.model
   draws = bool(max(model.dropout) or model.jitter)
-  task = LanguageModeling(meta["vocab_size"], length, length / (model.group_size or length), model.balance, draws)
+  task = LanguageModeling(meta["vocab_size"], length, model.group_size or length, model.balance, draws)
   return task, (length + 1,)
 
 
