@@ -4,7 +4,8 @@ import tempfile
 
 # Before jax is imported, here and in the processes that tests start.
 os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="alma_jax_tests")
+if "PYTEST_XDIST_WORKER" not in os.environ:  # the workers share compiled programs
+  os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="alma_jax_tests")
 
 import jax
 import numpy as np

@@ -87,7 +87,8 @@ def test_every_learner_through_the_entry_point(tmp_path, books, learner):
 
 
 @pytest.mark.parametrize(("learner", "changes"), [
-    *[slow(learner, {}) for learner in ("sm", "gens")], *[(learner, {}) for learner in ("ens", "gmoe")],
+    *[slow(learner, {}) for learner in ("sm", "gens")], ("ens", {}),
+    ("gmoe", {"stream__num_megabatches": 2, "train__steps": 10}),
     slow("sm", {"model__dropout": (0.0, 0.2), "train__learning_rate": (0.01, 0.001)}),
     ("gens", {"model__dropout": (0.1, 0.0), "stream__replay": 0.5, "stream__num_megabatches": 2}),
 ])
@@ -178,7 +179,7 @@ def test_the_balance_loss_is_a_mean_over_groups_that_hold_tokens(books):
       lambda path, leaf: leaf * 0 if "router" in str(path) else leaf, variables.params))
   pool = language_modeling.Pool(np.ones((3, 17), np.int32), np.array([4, 9, 16], np.int32))  # 1, 3 and 4 groups
   mask = np.array([True, True, True])
-  output, _ = network.apply(variables, task.inputs(pool, pool), mask, train=True)
+  output, _ = jax.jit(lambda v: network.apply(v, task.inputs(pool, pool), mask, train=True))(variables)
 
   def norm(pool, mask):
     return task.norm(pool, mask, 3)
@@ -202,7 +203,7 @@ def first_step(books, learner, changes=()):
 
 @pytest.mark.parametrize(("learner", "changes"), [
     ("sm", {"train__micro_batch": 1}), ("sm", {"devices": 4}), ("sm", {"devices": 2, "train__micro_batch": 1}),
-    ("ens", {"train__micro_batch": 3}), ("ens", {"devices": 4})])
+    ("ens", {"devices": 4})])
 def test_accumulation_and_devices_change_no_step(books, learner, changes):
   """Later steps differ by what Adam makes of rounding."""
   (first, mu), (second, other) = first_step(books, learner), first_step(books, learner, tuple(changes.items()))
@@ -220,7 +221,7 @@ def test_targets_that_do_not_count_change_nothing(books):
   scrambled = tokens.copy()
   scrambled[1, 6:] = 1
   same = pool_of(scrambled, [16, 5, 16])
-  sums = [network_sums(task, network, variables, pool, mask) for pool, mask in (
+  sums = [network_sums(task, network, variables, pool, np.array(mask)) for pool, mask in (
       (long, [True] * 3), (same, [True] * 3), (long, [True, True, False]), (short, [True] * 3))]
   assert [int(s.tokens) for s in sums] == [37, 37, 21, 21]
   np.testing.assert_allclose(float(sums[0].loss), float(sums[1].loss), rtol=1e-6)
@@ -232,14 +233,15 @@ def pool_of(tokens, length):
   return language_modeling.Pool(tokens, np.array(length, np.int32))
 
 
+@functools.partial(jax.jit, static_argnums=(0, 1))
 def network_sums(task, network, variables, pool, mask):
-  output, _ = network.apply(variables, task.inputs(pool, pool), np.array(mask), train=False)
-  return task.sums(output, pool, np.array(mask))
+  output, _ = network.apply(variables, task.inputs(pool, pool), mask, train=False)
+  return task.sums(output, pool, mask)
 
 
 def test_an_ensembles_loss_is_that_of_averaged_probabilities(books):
   setting = setting_of(books, "ens", learner__num_members=3)
-  state, _, _ = train_stage(setting, setting.learner.init(), 0)
+  state = setting.learner.init()
   pool = setting.source.test_pool(setting.learner.mesh)
   task, length = setting.source.task, np.asarray(pool.length)
   joint = setting.learner.resolve(state, setting.learner.contribution(state, 0, pool))
@@ -324,7 +326,7 @@ def test_growth_preserves_every_probability_with_offsets(books, copies):
     d, shared = 16, setting.source.corpus.vocab_size * 16
     count = shared + 4 * (4 * d * d + 4 * d) + 2 * (8 * d * d + 5 * d) + 9 * 2 * d + 2 * num * (8 * d * d + 6 * d)
     assert setting.learner.cost(grown).num_params == count
-    state, _, _ = train_stage(setting, state, stage)
+    state = grown if stage else train_stage(setting, state, 0)[0]
   losses = state.spec["growth"][-1]["losses"]
   assert sum(losses["layer1"]) == pytest.approx(sum(losses["layer3"]), rel=1e-5)
   assert "before stage 3, layer3: of 9 experts duplicated" in setting.learner.describe(state.spec)
@@ -337,7 +339,7 @@ def test_scores_are_the_loss_of_the_tokens_routed(books):
   found = duplicate.scores(network, task, state.live, data.val_pool, data.val, setting.learner.mesh)["layer1"]
   variables = jax.tree.map(lambda leaf: leaf[0], state.live)
   pool = jax.device_get(data.val_pool)
-  output, _ = network.apply(variables, task.inputs(pool, pool), None, train=False)
+  output, _ = jax.jit(lambda v: network.apply(v, task.inputs(pool, pool), None, train=False))(variables)
   expected = [-float(output.log_probs[output.expert[0] == e].sum()) for e in range(2)]
   np.testing.assert_allclose(found, expected, rtol=1e-4)
 
@@ -410,6 +412,7 @@ def test_a_run_stopped_between_candidates_shows_whole_stages_only(tmp_path, book
   assert seen >= {(), (0,), (0, 1)}
 
 
+@pytest.mark.slow
 def test_text_in_two_processes(tmp_path, books):
   with socket.socket() as free:
     free.bind(("127.0.0.1", 0))
@@ -441,17 +444,20 @@ def test_samples(tmp_path, books):
   state, tokenizer = results.restore_state(learner, opened), tokens.parse((tmp_path / "tokenizer.json").read_text())
   written = [opened.meta["data"]["end"], *tokenizer.encode("the cat").ids]
   network = learner.network(state.spec)
+  all_logits = jax.jit(jax.vmap(network.logits, (0, None)))
+
+  def likeliest(ids):
+    padded = np.zeros((1, 24), np.int32)  # what follows changes nothing
+    padded[0, :len(ids)] = ids
+    return int(jax.nn.softmax(all_logits(state.live, padded)[:, 0, len(ids) - 1]).mean(0).argmax())
+
   for _ in range(5):
-    logits = [network.logits(jax.tree.map(lambda leaf, i=i: leaf[i], state.live), np.array([written]))[0, -1]
-              for i in range(2)]
-    written.append(int(np.mean([jax.nn.softmax(x) for x in logits], 0).argmax()))
+    written.append(likeliest(written))
   assert greedy == tokenizer.decode(written[1:])
   long = run.sample("", num_tokens=40, temperature=0)  # longer than a window, from nothing
   ids = tokenizer.encode(long).ids
   if len(ids) == 40:
-    logits = [network.logits(jax.tree.map(lambda leaf, i=i: leaf[i], state.live), np.array([ids[-17:-1]]))[0, -1]
-              for i in range(2)]
-    assert ids[-1] == int(np.mean([jax.nn.softmax(x) for x in logits], 0).argmax())
+    assert ids[-1] == likeliest(ids[-17:-1])
   assert run.stages() == [0, 1, 2, 3]
   assert run.sample("the", num_tokens=20, stage=0, seed=1) != run.sample("the", num_tokens=20, stage=3, seed=1)
   with pytest.raises(BadInput, match="num_tokens=0 should be at least 1"):
@@ -548,9 +554,9 @@ def test_a_json_config_is_read_back(tmp_path, books):
 
 
 def test_routers_are_seen_in_tensorboard(tmp_path, books):
-  alma_jax.run(text_config(books, log__tensorboard=True, stream__num_megabatches=1, model__num_layers=4), tmp_path)
+  alma_jax.run(text_config(books, log__tensorboard=True, stream__num_megabatches=1), tmp_path)
   written = b"".join(path.read_bytes() for path in (tmp_path / "tensorboard" / "train").iterdir())
-  for name in ("train_load/0/0", "train_load/1/3", "train_dropped/1", "val_perplexity"):
+  for name in ("train_load/0/0", "train_load/0/3", "train_dropped/0", "val_perplexity"):
     assert name.encode() in written
 
 
