@@ -317,7 +317,10 @@ class _Runner:
     summary |= dict(wall_seconds=self._wall(), compile_seconds=self._compiled(),
                     device=environment.describe_devices(self._learner.mesh), versions=_versions())
     name = c.dataset.name.rstrip("/").rsplit("/", 1)[-1].split(":", 1)[-1]
-    judged = f"CER {summary['cer']:.3f}" if "cer" in summary else f"perplexity {summary['average_perplexity']:.1f}"
+    if "cer" in summary:
+      judged = f"CER {summary['cer']:.3f}"
+    else:
+      judged = f"average perplexity {summary['average_perplexity']:.1f}"
     title = f"{name}, {c.learner.name}: {judged} over {len(self._lines)} mega-batches, waiting time " \
             f"{c.stream.waiting_time}"
     plots.curve(self._lines, self._metric, title, self._folder.path / "curve.png", self._source.chance)

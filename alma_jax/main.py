@@ -154,7 +154,7 @@ def _report(run):
     judged = (f"CER {s['cer']:.4f} over {num} mega-batches, mean error {s['mean_error']:.4f}, "
               f"final error {s['final_error']:.4f}")
   else:
-    judged = (f"average perplexity {s['average_perplexity']:.2f} over {num} mega-batches, "
+    judged = (f"average perplexity {s['average_perplexity']:.2f} after {num} mega-batches, "
               f"final perplexity {s['final_perplexity']:.2f}")
   return (f"{judged}\n"
           f"parameters held {s['cumulative_params']:,}, forward multiply-adds {s['cumulative_fwd_macs']:,}, "

@@ -66,6 +66,9 @@ def _span(metrics):
 
 def main():
   """Runs the command line; returns the exit code: 0, or 2 for bad input."""
+  if any(arg in ("-h", "--help", "-help") for arg in sys.argv[1:]):
+    print(__doc__.strip())
+    return 0
   try:
     print(table([results.load_run(path) for path in sys.argv[1:]]))
   except BadInput as error:

@@ -70,7 +70,11 @@ class Run:
     return learner.resolve(state, total)[1]
 
   def sample(self, prompt="", **options):
-    """Continues a text with a language model; see alma_jax.sample.sample for the options and errors."""
+    """Continues a text with a language model.
+
+    Options are num_tokens (200), temperature (0.8), top_k (0: all), seed (0) and stage (None: the last saved); see
+    alma_jax.sample.sample.
+    """
     from alma_jax import sample
     return sample.sample(self, prompt, **options)
 
@@ -91,7 +95,9 @@ class Run:
     """
     runtime.setup(self.config)
     saved = self._saved_stages()
-    if not saved or (stage is not None and stage not in saved):
+    if not saved:
+      raise BadInput(f"{self.path} has saved no finished stage yet.")
+    if stage is not None and stage not in saved:
       raise BadInput(f"{self.path} has saved the stages {sorted(saved)}, not {stage}; "
                      "the last one is always kept, others as checkpoint.keep_every says.")
     opened = self._checkpoints().open(saved[max(saved) if stage is None else stage])
@@ -105,8 +111,8 @@ class Run:
     if not (self.path / "checkpoints").is_dir():
       return {}
     metas = self._checkpoints().metas()
-    # Between two trainings of a stage a state is of no stage.
-    return {meta["stage"] - 1: step for step, meta in metas.items() if meta["stage"] and meta["complete"]}
+    # Between two trainings of a stage a state is of no stage; runs of earlier versions do not say so.
+    return {meta["stage"] - 1: step for step, meta in metas.items() if meta["stage"] and meta.get("complete", True)}
 
 
 def load_run(workdir):

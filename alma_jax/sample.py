@@ -43,6 +43,8 @@ def sample(run, prompt="", *, num_tokens=200, temperature=0.8, top_k=0, seed=0, 
                              ("seed", seed, 0)):
     if not value >= least:
       raise BadInput(f"{name}={value} should be at least {least}.")
+  if not isinstance(prompt, str):
+    raise BadInput(f"prompt={prompt!r} should be one string.")
   run = run if isinstance(run, results.Run) else results.load_run(run)
   if not run.config.is_language:
     raise BadInput(f"{run.path} is a run of image classification, which writes no text.")
@@ -102,6 +104,9 @@ def main():
   flags.DEFINE_integer("stage", None, "of the run, from 0; the last one saved by default")
   logging.set_verbosity(logging.ERROR)
   warnings.showwarning = lambda message, *unused, **named: print(f"warning: {message}", file=sys.stderr)
+  if any(arg in ("-h", "--help", "-help") for arg in sys.argv[1:]):
+    print(__doc__.strip() + "\n\n" + _FLAGS.main_module_help())
+    return 0
   try:
     try:
       rest = _FLAGS(sys.argv)

@@ -5,6 +5,7 @@ import json
 import math
 import socket
 import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -76,7 +77,7 @@ def test_every_learner_through_the_entry_point(tmp_path, books, learner):
     assert entry["perplexity"] == pytest.approx(math.exp(entry["loss"]))
   assert run.summary["average_perplexity"] == pytest.approx(np.mean([entry["perplexity"] for entry in entries[2:]]))
   assert run.summary["final_perplexity"] == entries[-1]["perplexity"]
-  assert f"average perplexity {run.summary['average_perplexity']:.2f} over 4 mega-batches" in done.stdout
+  assert f"average perplexity {run.summary['average_perplexity']:.2f} after 4 mega-batches" in done.stdout
   train = lines(run.path, "train.jsonl")
   assert [(entry["stage"], entry["step"]) for entry in train] == [(0, 4), (0, 6), (1, 4), (1, 6)]
   for entry in train:
@@ -462,8 +463,17 @@ def test_samples(tmp_path, books):
   assert run.sample("the", num_tokens=20, stage=0, seed=1) != run.sample("the", num_tokens=20, stage=3, seed=1)
   with pytest.raises(BadInput, match="num_tokens=0 should be at least 1"):
     run.sample("x", num_tokens=0)
+  with pytest.raises(BadInput, match="should be one string"):
+    run.sample(["a", "b"])
   with pytest.raises(BadInput, match="which predicts no classes"):
     run.predict(np.zeros((1, 16)))
+
+
+@pytest.mark.parametrize("module", ["sample", "report"])
+def test_help(module):
+  done = subprocess.run([sys.executable, "-m", f"alma_jax.{module}", "--help"], cwd=ROOT, capture_output=True,
+                        text=True, check=True)
+  assert f"python -m alma_jax.{module}" in done.stdout
 
 
 def test_a_table_of_runs(tmp_path, books, arrays, make_config):
