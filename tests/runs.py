@@ -11,7 +11,6 @@ from alma_jax import experiment
 
 ROOT = pathlib.Path(__file__).parents[1]
 FOUNDATION = ["sm", "ens", "umix", "gens"]
-OTHERS = ["bagging", "boosting", "moe", "gmoe", "ff", "hmoe"]
 
 
 def command(config, *flags):

@@ -21,7 +21,6 @@ from alma_jax.growth import duplicate
 from alma_jax.learners import fit, optimizers, program, stacked
 from alma_jax.tasks import language_modeling
 
-LEARNERS = ["sm", "ens", "gens", "gmoe"]
 TOY = {"dataset.vocab_size": 300, "dataset.sequence_length": 16, "model.width": 16, "model.num_layers": 2,
        "model.num_heads": 2, "train.steps": 6, "train.warmup_steps": 2, "train.batch_size": 4, "train.eval_every": 4,
        "train.learning_rate": (0.01,)}
@@ -62,7 +61,7 @@ def setting_of(books, learner="sm", **changes):
   return environment.prepare(configs.parse(text_config(books, learner, **changes)))
 
 
-@pytest.mark.parametrize("learner", LEARNERS)
+@pytest.mark.parametrize("learner", ["sm", "gmoe", slow("ens"), slow("gens")])
 def test_every_learner_through_the_entry_point(tmp_path, books, learner):
   flags = [f"--config.{key}={value}" for key, value in TOY.items()]
   flags += [f"--workdir={tmp_path / 'run'}", f"--config.dataset.name=text:{books}", "--config.stream.waiting_time=3"]
@@ -88,7 +87,7 @@ def test_every_learner_through_the_entry_point(tmp_path, books, learner):
 
 
 @pytest.mark.parametrize(("learner", "changes"), [
-    *[slow(learner, {}) for learner in ("sm", "gens")], ("ens", {}),
+    *[slow(learner, {}) for learner in ("sm", "gens")], slow("ens", {}),
     ("gmoe", {"stream__num_megabatches": 2, "train__steps": 10}),
     slow("sm", {"model__dropout": (0.0, 0.2), "train__learning_rate": (0.01, 0.001)}),
     ("gens", {"model__dropout": (0.1, 0.0), "stream__replay": 0.5, "stream__num_megabatches": 2}),
@@ -203,8 +202,8 @@ def first_step(books, learner, changes=()):
 
 
 @pytest.mark.parametrize(("learner", "changes"), [
-    ("sm", {"train__micro_batch": 1}), ("sm", {"devices": 4}), ("sm", {"devices": 2, "train__micro_batch": 1}),
-    ("ens", {"devices": 4})])
+    ("sm", {"train__micro_batch": 1}), ("sm", {"devices": 4}), slow("sm", {"devices": 2, "train__micro_batch": 1}),
+    slow("ens", {"devices": 4})])
 def test_accumulation_and_devices_change_no_step(books, learner, changes):
   """Later steps differ by what Adam makes of rounding."""
   (first, mu), (second, other) = first_step(books, learner), first_step(books, learner, tuple(changes.items()))
@@ -570,6 +569,7 @@ def test_routers_are_seen_in_tensorboard(tmp_path, books):
     assert name.encode() in written
 
 
+@pytest.mark.slow
 def test_bfloat16_is_close(books):
   losses = []
   for precision in ("float32", "bfloat16"):

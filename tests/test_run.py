@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 from conftest import blobs, small_config
-from runs import FOUNDATION, OTHERS, ROOT, command, interrupted, launch, lines, slow
+from runs import FOUNDATION, ROOT, command, interrupted, launch, lines, slow
 
 import alma_jax
 from alma_jax import config as configs
@@ -18,9 +18,13 @@ TOY = ["--config.stream.num_megabatches=3", "--config.stream.waiting_time=2", "-
 
 
 @pytest.mark.parametrize(("name", "learner"), [
-    *[(name, learner) for name in ("digits", "mnist", "npz") for learner in FOUNDATION],
+    *[("digits", learner) for learner in FOUNDATION], ("mnist", "ens"), ("npz", "sm"),
+    *[slow("mnist", learner) for learner in ("sm", "umix", "gens")],
+    *[slow("npz", learner) for learner in ("ens", "umix", "gens")],
     *[("cifar", learner) for learner in ("sm", "ens", "gens")], slow("cifar", "umix"),
-    *[("digits", learner) for learner in OTHERS], slow("cifar", "gmoe"), slow("cifar", "ff"), slow("cifar", "hmoe")])
+    *[("digits", learner) for learner in ("gmoe", "ff", "hmoe")],
+    *[slow("digits", learner) for learner in ("bagging", "boosting", "moe")],
+    slow("cifar", "gmoe"), slow("cifar", "ff"), slow("cifar", "hmoe")])
 def test_every_config_through_the_entry_point(tmp_path, tfds_dir, name, learner):
   flags = [*TOY, f"--workdir={tmp_path / 'run'}", "--config.devices=1"]
   if name == "npz":
