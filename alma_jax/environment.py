@@ -4,7 +4,6 @@ from typing import NamedTuple
 import jax
 
 from alma_jax import fields, learners
-from alma_jax.data import stream as streams
 from alma_jax.errors import BadInput
 from alma_jax.learners import base, fit
 from alma_jax.tasks import classification, language_modeling
@@ -14,8 +13,12 @@ class Setting(NamedTuple):
   """Everything a run is made of, checked, before any computation."""
   config: fields.RunConfig
   source: classification.Images | language_modeling.Texts
-  stream: streams.Stream
   learner: base.Learner
+
+  @property
+  def stream(self):
+    """data.stream.Stream of the source."""
+    return self.source.stream
 
 
 def prepare(config, data=None):
@@ -33,7 +36,7 @@ def prepare(config, data=None):
   source = language_modeling.Texts(config) if config.is_language else classification.Images(config, data)
   sizes = source.stream.sizes
   context = base.Context(config, source.task, source.example_shape, int(sizes[:, 1].max()), int(sizes[0, 0]))
-  return Setting(config, source, source.stream, learners.make(context))
+  return Setting(config, source, learners.make(context))
 
 
 def reader(config, meta):

@@ -193,8 +193,6 @@ class _Runner:
       entry = dict(stage=fitting.data.stage, epoch=self._epoch)
       if not self._source.task.in_epochs:
         entry["step"] = step
-      if tuned.num_candidates(self._config) > 1:
-        entry |= tuned.label(fitting.spec)
       entry |= dict(joint, lr=optimizers.rate(fitting.spec.train, step - 1), seconds=time.monotonic() - began)
       if len(members[f"val_{self._metric}"]) > 1:
         entry["members"] = {key: [None if np.isnan(v) else float(v) for v in value] for key, value in members.items()}

@@ -111,7 +111,6 @@ class TextTrain:
   eval_every: int  # steps between validations; 0: one, at the end
   learning_rate: tuple[float, ...]  # at the end of the warm-up; several: as model.dropout
 
-  optimizer: ClassVar[str] = "adam"
   patience: ClassVar[int] = 0
   patience_delta: ClassVar[float] = 0.0
 

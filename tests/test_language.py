@@ -15,7 +15,7 @@ from stages import arrays_equal, assert_close, train_stage
 
 import alma_jax
 from alma_jax import config as configs
-from alma_jax import cost, environment, keys, report, sharding
+from alma_jax import cost, environment, keys, report, sample, sharding
 from alma_jax.errors import BadInput
 from alma_jax.growth import duplicate
 from alma_jax.learners import fit, optimizers, program, stacked
@@ -429,7 +429,7 @@ def test_text_in_two_processes(tmp_path, books):
   np.testing.assert_allclose(one.metrics["perplexity"], two.metrics["perplexity"], rtol=1e-3)
 
 
-def test_samples(tmp_path, books):
+def test_samples(tmp_path, books, monkeypatch):
   run = alma_jax.run(text_config(books, "ens"), tmp_path)
   text = run.sample("the cat", num_tokens=20, seed=3)
   assert text.startswith("the cat")
@@ -454,10 +454,12 @@ def test_samples(tmp_path, books):
   for _ in range(5):
     written.append(likeliest(written))
   assert greedy == tokenizer.decode(written[1:])
-  long = run.sample("", num_tokens=40, temperature=0)  # longer than a window, from nothing
-  ids = tokenizer.encode(long).ids
-  if len(ids) == 40:
-    assert ids[-1] == likeliest(ids[-17:-1])
+  contexts, inner = [], sample._next_log_probs
+  monkeypatch.setattr(sample, "_next_log_probs", lambda *args: contexts.append(args[-1]) or inner(*args))
+  run.sample("the cat sat on a mat", num_tokens=30, temperature=0)  # longer than a window
+  assert [len(context) for context in contexts[-14:]] == [16] * 14
+  for context, following in zip(contexts[-14:], contexts[-13:]):
+    assert following == [*context[1:], likeliest(context)]
   assert run.stages() == [0, 1, 2, 3]
   assert run.sample("the", num_tokens=20, stage=0, seed=1) != run.sample("the", num_tokens=20, stage=3, seed=1)
   with pytest.raises(BadInput, match="num_tokens=0 should be at least 1"):

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from alma_jax import sharding
+from alma_jax.learners import program
 from alma_jax.types import Variables
 
 
@@ -60,12 +61,9 @@ def scores(network, task, variables, pool, which, mesh):
   Returns:
     {layer: float list [E], summed negative log-likelihood in nats}.
   """
-  total, size = 0.0, task.eval_batch
-  for start in range(0, len(which), size):
-    index = which[np.minimum(np.arange(start, start + size), len(which) - 1)]
-    mask = np.arange(start, start + size) < len(which)
-    total = total + np.float64(sharding.fetch(
-        _scores(network, task, variables, pool, *sharding.put((index, mask), mesh))))
+  total = 0.0
+  for batch in program.batches(which, task.eval_batch):
+    total = total + np.float64(sharding.fetch(_scores(network, task, variables, pool, *sharding.put(batch, mesh))))
   total = sharding.agree_on(np.float32(total))
   return dict(zip(layers(variables), total.tolist()))
 

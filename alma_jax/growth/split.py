@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from alma_jax import sharding
+from alma_jax.learners import program
 from alma_jax.models import moe
 from alma_jax.types import Variables
 
@@ -121,11 +122,9 @@ def scores(spec, variables, pool, which):
     the examples whose largest weight is the expert's}}, lists of floats over the
     E experts that there is room for; {} without gates.
   """
-  total, num = {}, len(which)
-  for start in range(0, num, spec.task.eval_batch):
-    index = which[np.minimum(np.arange(start, start + spec.task.eval_batch), num - 1)].astype(np.int32)
-    mask = np.arange(start, start + spec.task.eval_batch) < num
-    part = sharding.fetch(_scores(spec, variables, pool, *sharding.put((index, mask), spec.mesh)))
+  total = {}
+  for batch in program.batches(which, spec.task.eval_batch):
+    part = sharding.fetch(_scores(spec, variables, pool, *sharding.put(batch, spec.mesh)))
     total = jax.tree.map(np.add, total, part) if total else jax.tree.map(np.float64, part)
   return jax.tree.map(lambda leaf: leaf.tolist(), sharding.agree_on(jax.tree.map(np.float32, total)))
 

@@ -384,6 +384,13 @@ def _zeros(spec, size):
   return jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape), leaf.dtype), spec.task.zeros(spec.network))
 
 
+def batches(which, size):
+  """(int32 [size], bool [size]) of `which` [N], batch after batch: examples, and which of them are no padding."""
+  for start in range(0, len(which), size):
+    place = np.arange(start, start + size)
+    yield which[np.minimum(place, len(which) - 1)].astype(np.int32), place < len(which)
+
+
 def pad_members(spec, tree):
   """Leaves [M, ...] -> [padded_members, ...]; host arrays stay there."""
   which = np.minimum(np.arange(spec.padded_members), spec.num_members - 1)

@@ -162,13 +162,10 @@ def contribution(network, task, mesh, combine, variables, pool, which=None):
     Dict of numpy float32 [N, K] ([N, L] of text), or {"features": [N, H]}.
   """
   which = np.arange(task.size(pool), dtype=np.int32) if which is None else which
-  total, batch, parts = len(which), program.round_up(task.eval_batch, mesh.size), []
-  for start in range(0, total, batch):
-    index = which[np.minimum(np.arange(start, start + batch), total - 1)]
-    index = sharding.put(index, mesh, _EXAMPLES)
-    parts.append(_contribute(network, task, mesh, combine, variables, pool, index))
+  parts = [_contribute(network, task, mesh, combine, variables, pool, sharding.put(index, mesh, _EXAMPLES))
+           for index, _ in program.batches(which, program.round_up(task.eval_batch, mesh.size))]
   parts = sharding.fetch(parts)
-  return {key: np.concatenate([part[key] for part in parts])[:total] for key in parts[0]}
+  return {key: np.concatenate([part[key] for part in parts])[:len(which)] for key in parts[0]}
 
 
 @functools.partial(jax.jit, static_argnames=("network", "task", "mesh", "combine"))

@@ -27,11 +27,6 @@ def num_candidates(config):
   return len(candidates(config)) if config.is_language else 1
 
 
-def label(spec):
-  """What sets a candidate's lines in train.jsonl apart; `spec` is its program.FitSpec."""
-  return dict(peak_lr=spec.train.learning_rate[0], dropout=spec.network.module.dropout)
-
-
 def make(context, factory):
   """Learner of a base.Context whose stages are trained by each candidate's learner; `factory` makes one.
 
@@ -61,6 +56,9 @@ def make(context, factory):
 
   def read(fit_state, records):
     epochs, done = inner.read(fit_state, records)
+    spec = fit_state.spec
+    for epoch in epochs:  # what sets a candidate's lines in train.jsonl apart
+      epoch.joint.update(peak_lr=spec.train.learning_rate[0], dropout=spec.network.module.dropout)
     finite = [all(np.isfinite(value).all() for value in epoch.joint.values()) for epoch in epochs]
     return [epoch for epoch, fine in zip(epochs, finite) if fine], done or not all(finite)
 
