@@ -10,7 +10,9 @@ import dataclasses
 import hashlib
 import json
 import math
+import pathlib
 import re
+import runpy
 import typing
 
 from alma_jax import fields
@@ -29,6 +31,7 @@ _CHOICES = {
 }
 _MOST_EXPERTS = 1024  # the tree of their gates is an array of their number squared
 _MOST_TOKENS, _MOST_DROPOUT = 2**31, 0.99
+_TRUE = ("true", "t", "1")
 _LEAST_VOCABULARY = 257  # the bytes, and the end of a document
 _AT_LEAST = {
     "seed": 0, "devices": 0, "stream.num_megabatches": 1, "stream.waiting_time": 1,
@@ -53,7 +56,7 @@ def base(learner="ens"):
     learner: name of a learner, e.g. "ens".
 
   Returns:
-    ml_collections.ConfigDict with every field of DESIGN's table.
+    ml_collections.ConfigDict with every field.
 
   Raises:
     BadInput: no such learner.
@@ -135,6 +138,21 @@ def parse(config):
   return frozen
 
 
+def load_file(path, arg=None):
+  """What a config file's get_config makes of `arg` (or of nothing), as a nested dict.
+
+  Raises:
+    BadInput: there is no such file, or it has no get_config; and what that raises.
+  """
+  if not pathlib.Path(path).is_file():
+    raise BadInput(f"there is no config file {path!r} below {pathlib.Path.cwd()}; a config is given as "
+                   "configs/NAME.py:LEARNER.")
+  get_config = runpy.run_path(path).get("get_config")
+  if get_config is None:
+    raise BadInput(f"{path} has no function get_config.")
+  return (get_config(arg) if arg else get_config()).to_dict()
+
+
 def check_field(field, text, tree):
   """Raises BadInput unless a config like `tree` has the field "a.b", and `text` (if any) could be its value."""
   learner, prefix = tree["learner"]["name"], ""
@@ -150,6 +168,24 @@ def check_field(field, text, tree):
   value = tree[field.removeprefix(prefix)]
   if text is not None and not _readable(text, type(value)):
     raise BadInput(f"{field}={text!r} should be {_KINDS.get(type(value), 'of another kind')}.")
+
+
+def set_field(tree, field, value):
+  """Changes the field "a.b", which there must be, in a nested dict."""
+  *sections, name = field.split(".")
+  for section in sections:
+    tree = tree[section]
+  tree[name] = value
+
+
+def read_value(field, text, tree):
+  """What a command line's text means for the field "a.b" of a nested dict, once `check_field` has passed it."""
+  value = flatten(tree)[field]
+  if isinstance(value, bool):
+    return text.lower() in _TRUE
+  if isinstance(value, tuple):
+    return tuple(int(part) if part.strip().lstrip("+-").isdigit() else float(part) for part in _parts(text))
+  return type(value)(text)
 
 
 def to_dict(config):
@@ -204,8 +240,11 @@ def _freeze(cls, tree, prefix):
 
 def _sections(tree):
   """Classes of the sections that differ from task to task and from learner to learner."""
-  model = tree.get("model")
-  is_language = isinstance(model, dict) and model.get("name") == "switch"
+  model, dataset = (tree[name] if isinstance(tree.get(name), dict) else {} for name in ("model", "dataset"))
+  is_language = model.get("name") == "switch"
+  if is_language != ("sequence_length" in dataset):
+    raise BadInput(f"model.name={model.get('name')!r} does not go with this config: 'switch' is for configs/lm.py, "
+                   "'mlp' and 'vgg' are for the others.")
   known = TEXT_LEARNERS if is_language else LEARNERS
   return (fields.LANGUAGE if is_language else fields.IMAGES) | dict(learner=_learner_class(tree.get("learner"), known))
 
@@ -213,14 +252,18 @@ def _sections(tree):
 def _readable(text, kind):
   """Whether a value of this kind can be read from a command line's text."""
   if kind is bool:
-    return text.lower() in ("true", "false", "t", "f", "1", "0")
+    return text.lower() in (*_TRUE, "false", "f", "0")
   if kind is tuple:
-    kind = lambda text: [float(part) for part in text.strip("()[] ").rstrip(",").split(",") if part]
+    kind = lambda text: [float(part) for part in _parts(text)]
   try:
     kind(text)
   except (ValueError, TypeError):
     return False
   return True
+
+
+def _parts(text):
+  return [part for part in text.strip("()[] ").split(",") if part.strip()]
 
 
 def _no_field(owner, field, prefix, known):

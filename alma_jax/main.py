@@ -5,8 +5,6 @@ with the run, or says that it is complete. Exit codes: 0 done, 2 bad input (one
 sentence), 143 stopped by SIGTERM after saving, 1 anything else.
 """
 import os
-import pathlib
-import runpy
 import signal
 import sys
 import threading
@@ -15,8 +13,9 @@ import warnings
 from absl import flags, logging
 from ml_collections import config_flags
 
+from alma_jax import commands
 from alma_jax import config as configs
-from alma_jax.errors import BadInput, Diverged, Stopped
+from alma_jax.errors import BadInput, Stopped
 
 _FLAGS = flags.FLAGS
 _WORKDIR = flags.DEFINE_string("workdir", None, "run folder; default: runs/NAME-LEARNER-<short hash>")
@@ -30,15 +29,11 @@ _CONFIG = config_flags.DEFINE_config_file(
 
 def main():
   """Runs the command line; returns the exit code."""
-  try:
+  def work():
     config = _parse_flags(sys.argv)
     return 0 if config is None else _run(config)
-  except BadInput as error:
-    print(f"error: {error}", file=sys.stderr)
-    return 2
-  except Diverged as error:
-    print(f"error: {error}", file=sys.stderr)
-    return 1
+
+  return commands.exit_code(work)
 
 
 def _parse_flags(argv):
@@ -74,22 +69,11 @@ def _check_overrides(argv):
     raise BadInput("--config is given more than once.")
   for option, _, value in options:
     if option == "config" and value:
-      tree = _load_config(*value.partition(":")[::2])
+      tree = configs.load_file(*value.partition(":")[::2])
   for option, equals, value in options:
     if option.startswith("config."):
       tree = tree or configs.base().to_dict()
       configs.check_field(option.removeprefix("config."), value if equals else None, tree)
-
-
-def _load_config(path, arg):
-  """What a config file's get_config makes of `arg`, as a nested dict; its own sentences stay as they are."""
-  if not pathlib.Path(path).is_file():
-    raise BadInput(f"there is no config file {path!r} below {pathlib.Path.cwd()}; a config is given as "
-                   "configs/NAME.py:LEARNER.")
-  get_config = runpy.run_path(path).get("get_config")
-  if get_config is None:
-    raise BadInput(f"{path} has no function get_config.")
-  return (get_config(arg) if arg else get_config()).to_dict()
 
 
 def _run(config):

@@ -9,15 +9,14 @@ import warnings
 
 import jax
 import numpy as np
-from absl import flags, logging
+from absl import logging
 
-from alma_jax import members, results
+from alma_jax import commands, members, results
 from alma_jax.data import tokens
 from alma_jax.errors import BadInput
 from alma_jax.learners import stacked
 
 _LEAST_CONTEXT = 32  # lengths are padded to powers of two from here on, which are few programs
-_FLAGS = flags.FLAGS
 
 
 def sample(run, prompt="", *, num_tokens=200, temperature=0.8, top_k=0, seed=0, stage=None):
@@ -93,34 +92,24 @@ def _draw(log_probs, temperature, top_k, rng):
   return int(rng.choice(len(weights), p=weights / weights.sum()))
 
 
-def main():
+def main(argv=None):
   """Runs the command line; returns the exit code: 0, or 2 for bad input."""
-  flags.DEFINE_string("workdir", None, "run folder of a language model")
-  flags.DEFINE_string("prompt", "", "what to continue; empty: a document from its beginning")
-  flags.DEFINE_integer("num_tokens", 200, "how many tokens to write at most")
-  flags.DEFINE_float("temperature", 0.8, "0: always the likeliest token")
-  flags.DEFINE_integer("top_k", 0, "draw from so many likeliest tokens; 0: all")
-  flags.DEFINE_integer("seed", 0, "another one gives another text")
-  flags.DEFINE_integer("stage", None, "of the run, from 0; the last one saved by default")
+  return commands.exit_code(lambda: _main(argv))
+
+
+def _main(argv):
+  parser = commands.Parser("sample", __doc__)
+  parser.add_argument("--workdir", required=True, help="run folder of a language model")
+  parser.add_argument("--prompt", default="", help="what to continue; empty: a document from its beginning")
+  parser.add_argument("--num_tokens", type=int, default=200, help="how many tokens to write at most")
+  parser.add_argument("--temperature", type=float, default=0.8, help="0: always the likeliest token")
+  parser.add_argument("--top_k", type=int, default=0, help="draw from so many likeliest tokens; 0: all")
+  parser.add_argument("--seed", type=int, default=0, help="another one gives another text")
+  parser.add_argument("--stage", type=int, help="of the run, from 0; the last one saved by default")
+  options = vars(parser.parse_args(argv))
   logging.set_verbosity(logging.ERROR)
   warnings.showwarning = lambda message, *unused, **named: print(f"warning: {message}", file=sys.stderr)
-  if any(arg in ("-h", "--help", "-help") for arg in sys.argv[1:]):
-    print(__doc__.strip() + "\n\n" + _FLAGS.main_module_help())
-    return 0
-  try:
-    try:
-      rest = _FLAGS(sys.argv)
-    except flags.Error as error:
-      raise BadInput(" ".join(str(error).split())) from error
-    if rest[1:] or not _FLAGS.workdir:
-      raise BadInput("the command is python -m alma_jax.sample --workdir DIR --prompt TEXT.")
-    f = _FLAGS
-    print(sample(f.workdir, f.prompt, num_tokens=f.num_tokens, temperature=f.temperature, top_k=f.top_k, seed=f.seed,
-                 stage=f.stage))
-  except BadInput as error:
-    print(f"error: {error}", file=sys.stderr)
-    return 2
-  return 0
+  print(sample(options.pop("workdir"), **options))
 
 
 if __name__ == "__main__":

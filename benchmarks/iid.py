@@ -14,6 +14,9 @@ import alma_jax
 def main():
   """Runs both, or finds them done, and prints the table."""
   flags = sys.argv[1:]
+  if any(flag in ("-h", "--help", "-help") for flag in flags):
+    print(__doc__.strip())
+    return
   if "--workdir" in flags:
     place = flags.index("--workdir")
     flags[place:place + 2] = [f"--workdir={flags[place + 1]}"]

@@ -542,6 +542,8 @@ def test_gmoe_cannot_duplicate_more_than_there_are(books):
     (["--config.train.epochs=3"], "the config has no field 'train.epochs'; its fields under 'train' are batch_size"),
     (["--config.train.learning_rate=fast"], "should be a number, or several as in (1,2)"),
     (["--config.dataset.name=text:nowhere"], "nowhere"),
+    (["--config.dataset.name=text:README.md"], "'README.md' is a file; dataset.name=text:DIR names the folder"),
+    (["--config.model.name=mlp"], "model.name='mlp' does not go with this config: 'switch' is for configs/lm.py"),
 ])
 def test_bad_input_exits_with_2(tmp_path, books, flags, sentence):
   done = launch("configs/lm.py:sm", f"--config.dataset.name=text:{books}", f"--workdir={tmp_path}/run", *flags)

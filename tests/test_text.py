@@ -408,7 +408,7 @@ def test_a_limited_split_is_spread_evenly(tmp_path, cross_documents, max_tokens)
     (lambda folder: (folder / "val").mkdir(), 2, "has the folders valid and val for one split; keep one"),
     (lambda folder: (folder / "train" / "b.txt").write_bytes(b"\xef\xbb\xbfab\xff"), 2,
      "the file '.*b.txt' is not UTF-8: byte 5 is 0xff; convert it to UTF-8"),
-    (lambda folder: None, 9, "stream.num_megabatches=9 exceeds the .* documents of the training text"),
+    (lambda folder: None, 9, "stream.num_megabatches=9 is more than the .* documents and pieces of documents"),
 ])
 def test_texts_that_cannot_be_used(tmp_path, change, num_megabatches, sentence):
   name = small(tmp_path / "data", ["a", "b"])

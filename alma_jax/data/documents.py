@@ -70,8 +70,8 @@ def prepare(splits, num_megabatches, seed):
   total = sum(map(len, splits["train"]))
   documents = cut_long(splits["train"], total / num_megabatches, total // (8 * num_megabatches))
   if len(documents) < num_megabatches:
-    raise BadInput(f"stream.num_megabatches={num_megabatches} exceeds the {len(documents)} documents "
-                   "of the training text.")
+    raise BadInput(f"stream.num_megabatches={num_megabatches} is more than the {len(documents)} documents and pieces "
+                   "of documents that the training text can be divided into.")
   order = keys.rng(seed, keys.STREAM, _ORDER).permutation(len(documents))
   return {split: splits[split] for split in SPLITS} | {"train": [documents[i] for i in order]}
 
@@ -146,6 +146,8 @@ def _hold_out(documents, missing, seed):
 
 
 def _find_files(folder):
+  if folder.is_file():
+    raise BadInput(f"{str(folder)!r} is a file; dataset.name=text:DIR names the folder that .txt files lie in.")
   if not folder.is_dir():
     raise BadInput(f"there is no folder {str(folder)!r} to read text from; name yours by dataset.name=text:DIR.")
   files = {}

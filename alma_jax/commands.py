@@ -1,0 +1,33 @@
+"""What the commands have in common: arguments, sentences and exit codes. Imports nothing slow."""
+import argparse
+import sys
+
+from alma_jax.errors import BadInput, Diverged
+
+
+class Parser(argparse.ArgumentParser):
+  """Arguments of `python -m alma_jax.MODULE`; --help tells the module's docstring."""
+
+  def __init__(self, module, description):
+    super().__init__(prog=f"python -m alma_jax.{module}", description=description.strip(), allow_abbrev=False,
+                     formatter_class=argparse.RawDescriptionHelpFormatter)
+
+  def error(self, message):
+    """Raises BadInput, where argparse would print its usage."""
+    raise BadInput(f"{message}; {self.prog} --help tells more.")
+
+
+def exit_code(work):
+  """Runs a command.
+
+  Args:
+    work: () -> exit code, or None for 0.
+
+  Returns:
+    What `work` returns; 2 after BadInput and 1 after Diverged, told in their sentence.
+  """
+  try:
+    return work() or 0
+  except (BadInput, Diverged) as error:
+    print(f"error: {error}", file=sys.stderr)
+    return 2 if isinstance(error, BadInput) else 1

@@ -1,0 +1,146 @@
+"""From a sweep file to jobs: each a checked config with a run folder of its own."""
+import json
+import pathlib
+import re
+import runpy
+from typing import NamedTuple
+
+from alma_jax import config as configs
+from alma_jax import fields, sweeps, writers
+from alma_jax.errors import BadInput
+
+NEW, BEGUN, RUNNING, FINISHED, FAILED = "new", "begun", "running", "finished", "failed"
+
+
+class State(NamedTuple):
+  """Where a job stands.
+
+  Attributes:
+    kind: NEW, BEGUN (and stopped), RUNNING, FINISHED or FAILED.
+    done, total: mega-batches.
+    line: what a failed one said last.
+  """
+  kind: str
+  done: int
+  total: int
+  line: str = ""
+
+  def __str__(self):
+    if self.kind == FAILED:
+      return f"failed: {self.line}"
+    return f"{self.kind}, {self.done} of {self.total} mega-batches" if 0 < self.done < self.total else self.kind
+
+
+class Job(NamedTuple):
+  """One run of a sweep.
+
+  Attributes:
+    name: of the folder, e.g. "sm-width4-seed0".
+    config: RunConfig.
+    workdir: run folder.
+  """
+  name: str
+  config: fields.RunConfig
+  workdir: pathlib.Path
+
+
+def load(path):
+  """The Sweep of a sweep file.
+
+  Raises:
+    BadInput: there is no such file, or it makes no Sweep.
+  """
+  if not pathlib.Path(path).is_file():
+    raise BadInput(f"there is no sweep file {str(path)!r} below {pathlib.Path.cwd()}.")
+  get_sweep = runpy.run_path(str(path)).get("get_sweep")
+  made = get_sweep() if get_sweep is not None else None
+  if not isinstance(made, sweeps.Sweep):
+    raise BadInput(f"{path} has no function get_sweep that returns an alma_jax.sweeps.Sweep.")
+  if not made.points:
+    raise BadInput(f"the sweep of {path} has no points.")
+  return made
+
+
+def make(sweep, root, overrides=()):
+  """Jobs of a sweep, in order.
+
+  Args:
+    sweep: sweeps.Sweep.
+    root: folder of the run folders.
+    overrides: {field: text} from the command line, for all jobs.
+
+  Raises:
+    BadInput: an axis is no field, a value cannot be, or two points are one run.
+  """
+  made, seen = [], {}
+  for point in sweep.points:
+    name = "-".join(_label(axis, value) for axis, value in point.items()) or "run"
+    config = _config(sweep, point, dict(overrides))
+    identity = json.dumps(configs.identity(config), sort_keys=True)
+    for key, what in ((identity, "are the same run"), (name, "would have the same run folder")):
+      if key in seen:
+        raise BadInput(f"the points {seen[key]} and {point} of the sweep {what}; leave one of them out.")
+      seen[key] = point
+    made.append(Job(name, config, pathlib.Path(root).expanduser() / name))
+  return made
+
+
+def state(job, failures):
+  """State of a job: as its folder tells, or as `failures` does, {name: last line} of those that failed."""
+  stored, total = writers.read_json(job.workdir / "config.json"), job.config.stream.num_megabatches
+  if stored is not None:
+    stored.pop("data_fingerprint", None)
+    if not _same(stored, job.config):
+      return State(FAILED, 0, total, f"{job.workdir} holds another run; move it away, or give another --workdir.")
+    if (job.workdir / "summary.json").exists():
+      return State(FINISHED, total, total)
+  done = num_done(job)
+  if job.name in failures:
+    return State(FAILED, done, total, failures[job.name])
+  return State(NEW if stored is None else BEGUN, done, total)
+
+
+def _same(stored, config):
+  try:
+    return configs.identity(configs.parse(stored)) == configs.identity(config)
+  except BadInput:  # of an earlier version
+    return False
+
+
+def num_done(job):
+  """Mega-batches that a run has told of so far."""
+  try:
+    with open(job.workdir / writers.METRICS, "rb") as file:
+      return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 16), b""))
+  except OSError:
+    return 0
+
+
+def _config(sweep, point, overrides):
+  learner = point.get("learner")
+  tree = configs.load_file(sweep.config, learner)
+  for axis, value in [*sweep.fixed.items(), *((axis, v) for axis, v in point.items() if axis != "learner")]:
+    configs.set_field(tree, _field(axis, tree, sweep.config), value)
+  for field, text in overrides.items():
+    configs.check_field(field, text, tree)
+    configs.set_field(tree, field, configs.read_value(field, text, tree))
+  return configs.parse(tree)
+
+
+def _field(axis, tree, file):
+  """The full name of the field that an axis means."""
+  flat = configs.flatten(tree)
+  found = [field for field in flat if field == axis] or [field for field in flat if field.endswith(f".{axis}")]
+  if len(found) != 1 or axis in ("name", "learner.name"):
+    problem = f"could be {' or '.join(found)}" if len(found) > 1 else "is no field"
+    there = ", ".join(field for field in flat if field != "learner.name")
+    raise BadInput(f"the axis {axis!r} {problem} of {file} with learner {tree['learner']['name']!r}; there are "
+                   f"learner, {there}.")
+  return found[0]
+
+
+def _label(axis, value):
+  """Part of a folder's name."""
+  name = "" if axis == "learner" else axis.rsplit(".", 1)[-1]
+  text = value if isinstance(value, str) else json.dumps(value)
+  return re.sub(r"[^A-Za-z0-9.]+", "_", f"{name}{text}").strip("_")
