@@ -1,0 +1,310 @@
+"""Sweeps: points, jobs, processes that die, SLURM (a stand-in), predictions."""
+import os
+import pathlib
+import re
+import signal
+import stat
+import subprocess
+import sys
+import time
+
+import pytest
+from runs import ROOT, lines
+
+import alma_jax
+from alma_jax import sweeps
+from alma_jax.errors import BadInput
+from alma_jax.sweeps import axis, board, jobs, pool, predict, product, seconds, zipped
+
+SMALL = {"stream.num_megabatches": 2, "stream.waiting_time": 1, "train.epochs": 2, "model.width": 4,
+         "log.tensorboard": False}
+
+
+def small_sweep(*points, **fixed):
+  return sweeps.Sweep(str(ROOT / "configs/digits.py"), list(points), SMALL | fixed)
+
+
+def sweep_file(folder, points, fixed=SMALL):
+  path = folder / "small.py"
+  path.write_text("from alma_jax.sweeps import Sweep\n\n\ndef get_sweep():\n"
+                  f"  return Sweep({str(ROOT / 'configs/digits.py')!r}, {points!r}, {fixed!r})\n")
+  return path
+
+
+def sweep(*flags, **options):
+  return subprocess.run([sys.executable, "-m", "alma_jax.sweep", *map(str, flags)], cwd=ROOT, capture_output=True,
+                        text=True, check=False, **options)
+
+
+def test_points_by_hand():
+  assert axis("seed", [0, 1]) == [{"seed": 0}, {"seed": 1}]
+  assert product(axis("a", [1, 2]), axis("b", [3, 4])) == [
+      {"a": 1, "b": 3}, {"a": 1, "b": 4}, {"a": 2, "b": 3}, {"a": 2, "b": 4}]
+  assert zipped(axis("a", [1, 2]), axis("b", [3, 4])) == [{"a": 1, "b": 3}, {"a": 2, "b": 4}]
+  assert product(zipped(axis("a", [1, 2]), axis("b", [3, 4])), axis("c", [5])) == [
+      {"a": 1, "b": 3, "c": 5}, {"a": 2, "b": 4, "c": 5}]
+  with pytest.raises(BadInput, match="equally long, not 1, 2"):
+    zipped(axis("a", [1]), axis("b", [1, 2]))
+  with pytest.raises(BadInput, match="axis 'a' stands twice"):
+    product(axis("a", [1]), axis("a", [2]))
+
+
+def test_jobs_have_configs_and_folders_of_their_own(tmp_path):
+  points = product(axis("learner", ["sm", "ens"]), axis("width", [4, 8]), axis("stream.waiting_time", [2]))
+  made = jobs.make(small_sweep(*points), tmp_path, {"train.epochs": "7", "train.learning_rate": "0.5"})
+  assert [job.name for job in made] == ["sm-width4-waiting_time2", "sm-width8-waiting_time2",
+                                        "ens-width4-waiting_time2", "ens-width8-waiting_time2"]
+  assert [(job.config.learner.name, job.config.model.width) for job in made] == [
+      ("sm", 4), ("sm", 8), ("ens", 4), ("ens", 8)]
+  assert {(job.config.train.epochs, job.config.train.learning_rate, job.config.stream.waiting_time)
+          for job in made} == {(7, 0.5, 2)}
+  assert made[0].workdir == tmp_path / made[0].name
+
+
+@pytest.mark.parametrize(("points", "sentence"), [
+    ([{"widht": 4}], "the axis 'widht' is no field of .*digits.py with learner 'ens'; there are learner, checkpoint.keep"),
+    ([{"learner": "sm", "num_members": 2}], "the axis 'num_members' is no field of .* with learner 'sm'"),
+    ([{"name": "mlp"}], "the axis 'name' could be dataset.name or learner.name or model.name"),
+    ([{"seed": 0}, {"learner": "ens", "seed": 0}], "are the same run; leave one of them out"),
+    ([{"seed": 0, "devices": 1}, {"seed": 0, "devices": 2}], "are the same run"),
+    ([{"dataset.name": "tfds:a"}, {"dataset.name": "tfds_a"}], "would have the same run folder"),
+    ([{"model.name": "a b"}], "model.name='a b' is not one of"),
+    ([{"width": 0}], "model.width=0 should be at least 1"),
+    ([{"learner": "best"}], "there is no learner 'best'"),
+])
+def test_points_that_cannot_be(tmp_path, points, sentence):
+  with pytest.raises(BadInput, match=sentence):
+    jobs.make(small_sweep(*points), tmp_path)
+
+
+def test_bad_sweep_files_and_flags(tmp_path):
+  (tmp_path / "empty.py").write_text("")
+  (tmp_path / "pointless").mkdir()
+  good, pointless = sweep_file(tmp_path, [{}]), sweep_file(tmp_path / "pointless", [])
+  for flags, sentence in (
+      ([f"--config={tmp_path}/none.py"], "there is no sweep file"),
+      ([f"--config={tmp_path}/empty.py"], "has no function get_sweep that returns"),
+      ([], "required: --config"),
+      ([f"--config={pointless}"], "has no points"),
+      ([f"--config={good}", "--workers=-1"], "--workers=-1 should be at least 0"),
+      ([f"--config={good}", "--epochs=1"], "unexpected argument '--epochs=1'"),
+      ([f"--config={good}", "--config.train.epoch=1"], "no field 'train.epoch'"),
+      ([f"--config={good}", "--config.train.epochs=x"], "should be a whole number")):
+    done = sweep(*flags, f"--workdir={tmp_path}/runs")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert sentence in done.stderr
+  assert not (tmp_path / "runs").exists()
+
+
+def test_a_sweep_from_the_command_line(tmp_path):
+  """One run diverges; the others finish. Finished ones are skipped, failed ones wait for --retry."""
+  good = {"optimizer": "sgd", "learning_rate": 0.1}
+  points = [{"learner": "sm", **good}, {"learner": "sm", "optimizer": "sgd", "learning_rate": 1e30},
+            {"learner": "ens", "num_members": 2, **good}]
+  flags = [f"--config={sweep_file(tmp_path, points)}", f"--workdir={tmp_path}/runs", "--workers=2"]
+  done = sweep(*flags)
+  assert done.returncode == 1, done.stderr
+  assert "2 of 3 runs are finished" in done.stdout
+  name = "sm-optimizersgd-learning_rate1e_30"
+  assert re.search(rf"failed: {name}: train_loss is no longer finite in stage 0", done.stdout)
+  assert "finished in" in done.stderr
+  assert "running in" in (tmp_path / "runs/logs" / f"{name}.log").read_text()
+  finished = tmp_path / "runs/sm-optimizersgd-learning_rate0.1"
+  alone = alma_jax.run(jobs.make(small_sweep(points[0]), tmp_path)[0].config, tmp_path / "alone")
+  assert lines(finished, "metrics.jsonl") == lines(alone.path, "metrics.jsonl")
+  before = (finished / "summary.json").stat().st_mtime_ns
+  again = sweep(*flags)
+  assert (again.returncode, again.stderr) == (1, "")
+  assert "--retry tries these again" in again.stdout
+  retried = sweep(*flags, "--retry", "--config.train.learning_rate=0.1")  # other runs: their folders are in use
+  assert retried.returncode == 2
+  assert "are the same run" in retried.stderr
+  assert sweep(*flags, "--retry").stderr.count("failed: train_loss") == 1
+  assert (finished / "summary.json").stat().st_mtime_ns == before
+  listed = sweep(*flags, "--dry_run").stdout
+  assert re.search(rf"{name} .*failed: train_loss", listed)
+  assert re.search(r"ens-num_members2\S* .* finished", listed)
+
+
+def test_a_killed_worker_is_replaced_and_its_run_resumed(tmp_path):
+  made = jobs.make(small_sweep({"seed": 0}, {"seed": 1}, **{"train.epochs": 100, "checkpoint.seconds": 0.0}), tmp_path)
+  seen, killed = [], False
+  for event in pool.run(made, 1, tmp_path / "logs", lambda: False):
+    if event.job is not None:
+      seen.append((event.kind, event.job.name, event.line))
+    elif not killed and _has_checkpoint(made[0]):
+      (child,) = _children()
+      os.kill(child, signal.SIGKILL)
+      killed = True
+  assert seen == [("started", "seed0", ""), ("lost", "seed0", "its process was killed by SIGKILL"),
+                  ("started", "seed0", ""), ("done", "seed0", ""), ("started", "seed1", ""), ("done", "seed1", "")]
+  assert (tmp_path / "logs/seed0.log").read_text().count("resuming") == 1
+  assert all(jobs.state(job, {}).kind == jobs.FINISHED for job in made)
+
+
+def _has_checkpoint(job):
+  return any(path.name.isdigit() for path in job.workdir.glob("checkpoints/*"))
+
+
+def _children():
+  """Worker processes of this one."""
+  mine = f"/proc/{os.getpid()}/task"
+  numbers = {int(n) for task in os.listdir(mine)
+             for n in pathlib.Path(mine, task, "children").read_text().split()}
+  return [n for n in numbers if b"spawn_main" in pathlib.Path(f"/proc/{n}/cmdline").read_bytes()]
+
+
+def test_a_sweep_that_is_stopped_goes_on(tmp_path):
+  path = sweep_file(tmp_path, [{"seed": 0}, {"seed": 1}], SMALL | {"train.epochs": 3000})
+  flags = [f"--config={path}", f"--workdir={tmp_path}/runs", "--workers=1"]
+  process = subprocess.Popen([sys.executable, "-m", "alma_jax.sweep", *flags], cwd=ROOT, stderr=subprocess.PIPE,
+                             stdout=subprocess.PIPE, text=True)
+  deadline = time.monotonic() + 100
+  while not (tmp_path / "runs/seed0/train.jsonl").exists() and time.monotonic() < deadline:
+    time.sleep(0.1)
+  process.terminate()
+  out, err = process.communicate(timeout=60)
+  assert process.returncode == 143, err
+  assert "stopped; the same command goes on" in err
+  assert "0 of 2 runs are finished" in out
+  assert not (tmp_path / "runs/seed1").exists()
+  assert not (tmp_path / "runs/failures.json").exists()
+  assert list((tmp_path / "runs/seed0/checkpoints").iterdir())
+
+
+def test_predicted_multiply_adds_are_those_spent(tmp_path):
+  points = product(axis("learner", ["sm", "ens", "gens", "umix"]), axis("waiting_time", [1, 3]))
+  made = jobs.make(small_sweep(*points, **{"train.patience": 0, "stream.num_megabatches": 4}), tmp_path)
+  for job, found in zip(made, predict.predict(made)):
+    run = alma_jax.run(job.config, job.workdir)
+    assert run.summary["cumulative_fwd_macs"] == found.macs
+  # 1437 digits in 4 mega-batches, less a tenth: 324 or 323 in 3 batches of 128, 2 epochs; waiting for 3: 8 and 3.
+  assert predict.predict(made)[0].steps == 4 * 2 * 3
+  assert predict.predict(made)[1].steps == 2 * (8 + 3)
+
+
+def test_seconds_are_told_from_what_is_done():
+  one, two, four = (seconds.Prediction(n * 1000, n * 10**9) for n in (1, 2, 4))
+  assert seconds.predict([(one, 3.0), (two, 5.0)], [four])[0] == pytest.approx(9.0)  # 1 + 2 n
+  assert seconds.predict([(two, 4.0)], [two])[0] == pytest.approx(4.0)
+
+
+def test_cores_are_divided(monkeypatch):
+  monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+  monkeypatch.setattr(pool, "_cores", lambda: list(range(8)))
+  monkeypatch.setattr(pool, "num_gpus", lambda: 0)
+  assert [cores for _, cores in pool.places(3)] == [[0, 1], [2, 3, 4], [5, 6, 7]]
+  assert [cores for _, cores in pool.places(9)][-1] == [7]
+  monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+  monkeypatch.setattr(pool, "num_gpus", lambda: 2)
+  assert [env["CUDA_VISIBLE_DEVICES"] for env, _ in pool.places(3)] == ["3", "5", "3"]
+
+
+def test_the_live_table(tmp_path):
+  made = jobs.make(small_sweep({"seed": 0}, {"seed": 1}, {"seed": 2}), tmp_path)
+  shown = board.Board(made, {job.name: jobs.state(job, {}) for job in made}, 2)
+  with shown:
+    shown.update(pool.Event(pool.STARTED, made[0]))
+    shown.update(pool.Event(pool.STARTED, made[1]))
+    shown.update(pool.Event(pool.FAILED, made[1], "it broke"))
+    assert shown.line() == "0 finished, 1 running, 1 failed, 1 waiting"
+    from rich.console import Console
+    console = Console(width=100, file=open(os.devnull, "w"), record=True)
+    console.print(shown._table())
+    text = console.export_text()
+  assert re.search(r"seed0\s+─+\s+0 of 2 mega-batches\s+0 s", text)
+  assert "failed: seed1: it broke" in text
+  assert shown.summary().splitlines() == ["0 of 3 runs are finished.", "failed: seed1: it broke",
+                                          "--retry tries these again."]
+
+
+_STAND_IN = '''#!{python}
+"""As much of SLURM as submitit needs: tasks of an array run one after the other on this machine."""
+import os, pathlib, re, subprocess, sys
+home = pathlib.Path(os.environ["STAND_IN"])
+name, args = pathlib.Path(sys.argv[0]).name, sys.argv[1:]
+if name == "sbatch" and args[0] != "--run":
+  text = pathlib.Path(args[0]).read_text()
+  (home / "script").write_text(text)
+  nowhere = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+  subprocess.Popen([sys.argv[0], "--run", args[0]], start_new_session=True, **nowhere)
+  print("Submitted batch job 7")
+elif name == "sbatch":
+  last = int(re.search(r"--array=0-(\\d+)", pathlib.Path(args[1]).read_text()).group(1))
+  for task in range(last + 1):
+    env = dict(os.environ, SLURM_JOB_ID=str(100 + task), SLURM_ARRAY_JOB_ID="7", SLURM_ARRAY_TASK_ID=str(task))
+    state = home / f"7_{{task}}"
+    while True:
+      state.write_text("RUNNING")
+      code = subprocess.run(["bash", args[1]], env=env).returncode
+      if not (home / f"requeue_{{task}}").exists():
+        break
+      (home / f"requeue_{{task}}").rename(home / f"requeued_{{task}}")
+    state.write_text("COMPLETED" if code == 0 else "FAILED")
+elif name == "srun":
+  task = os.environ["SLURM_ARRAY_TASK_ID"]
+  files = {{}}
+  while args[0].startswith("-"):
+    option = args.pop(0)
+    if option in ("--output", "--error"):
+      files[option] = args.pop(0).replace("%A", "7").replace("%a", task).replace("%t", "0").replace("%j", "7_" + task)
+  with open(files["--output"], "a") as out, open(files["--error"], "a") as err:
+    process = subprocess.Popen(args, stdout=out, stderr=err)
+    (home / f"pid_{{task}}").write_text(str(process.pid))
+    sys.exit(process.wait() and 1)
+elif name == "sacct":
+  print("JobID|State|NodeList")
+  for path in home.glob("7_*"):
+    print(f"{{path.name}}|{{path.read_text()}}|here")
+elif name == "scontrol" and args[0] == "requeue":
+  (home / f"requeue_{{os.environ['SLURM_ARRAY_TASK_ID']}}").touch()
+'''
+
+
+@pytest.fixture
+def stand_in(tmp_path, monkeypatch):
+  """Commands in the place of SLURM's, and the folder of their state."""
+  binaries, home = tmp_path / "bin", tmp_path / "slurm_state"
+  binaries.mkdir()
+  home.mkdir()
+  for name in ("sbatch", "srun", "sacct", "scontrol"):
+    (binaries / name).write_text(_STAND_IN.format(python=sys.executable))
+    (binaries / name).chmod((binaries / name).stat().st_mode | stat.S_IXUSR)
+  monkeypatch.setenv("PATH", f"{binaries}:{os.environ['PATH']}")
+  monkeypatch.setenv("STAND_IN", str(home))
+  return home
+
+
+def test_slurm_requeues_what_is_preempted(tmp_path, stand_in, monkeypatch):
+  from alma_jax.sweeps import slurm
+  monkeypatch.setattr(slurm, "_SECONDS", 0.2)
+  folder = tmp_path / "runs/slurm"
+  folder.mkdir(parents=True)
+  made = jobs.make(small_sweep({"seed": 0, "epochs": 2000}, {"seed": 1}, **{"checkpoint.seconds": 0.0}),
+                   tmp_path / "runs")
+  seen, preempted = [], False
+  for event in slurm.run(made, 1, folder, {"slurm_partition": "some", "timeout_min": 90}, lambda: False):
+    if event.job is not None:
+      seen.append((event.kind, event.job.name))
+    elif not preempted and _has_checkpoint(made[0]):
+      os.kill(int((stand_in / "pid_0").read_text()), signal.SIGUSR2)
+      preempted = True
+  assert sorted(seen) == [("done", made[0].name), ("done", made[1].name), ("started", made[0].name),
+                          ("started", made[1].name)]
+  assert (stand_in / "requeued_0").exists()
+  script = (stand_in / "script").read_text()
+  assert "--partition=some" in script
+  assert "--array=0-1%1" in script
+  assert "--time=90" in script
+  log = (folder / "7_0_0_log.err").read_text()
+  assert "resuming" in log
+  assert [kind for kind, *_ in (jobs.state(job, {}) for job in made)] == [jobs.FINISHED] * 2
+
+
+def test_slurm_where_there_is_none(tmp_path):
+  path = sweep_file(tmp_path, [{}])
+  done = sweep(f"--config={path}", f"--workdir={tmp_path}/runs", "--launcher=slurm")
+  assert done.returncode == 2
+  assert "there is no SLURM here (no sbatch)" in done.stderr
+  done = sweep(f"--config={path}", f"--workdir={tmp_path}/runs", "--slurm=a=b")
+  assert "--slurm is for --launcher=slurm" in done.stderr
