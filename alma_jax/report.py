@@ -1,80 +1,108 @@
-"""A table of finished runs: python -m alma_jax.report DIR [DIR ...]
+"""Tables, figures and findings of finished runs: python -m alma_jax.report RUNS... --out DIR
 
-Language models as in the paper's Table 2: perplexity after each mega-batch and
-its average; images with CER, mean and final error. The table is Markdown.
+RUNS are run folders, or folders that hold some. Without --out the tables are
+printed: means over seeds, and for language models the paper's Tables 1 and 2.
+With it DIR gets runs.csv, stream.csv, report.md, figures as PNG and PDF, and
+index.html, one page with all of it.
 """
+import pathlib
+import re
 import sys
 
-from alma_jax import results
+import pandas as pd
+
+from alma_jax import commands
 from alma_jax.errors import BadInput
+from alma_jax.reports import collect, tables
 
 
-def table(runs):
-  """Markdown of finished runs of one task, a row each.
+def report(paths, out):
+  """Writes the report of runs into a folder.
 
   Args:
-    runs: list of results.Run.
+    paths: run folders, or folders that hold some.
+    out: folder, made if need be; its files of these names are replaced.
+
+  Returns:
+    Path of the page.
 
   Raises:
-    BadInput: there are none, one is unfinished, or their tasks differ.
+    BadInput: there is no finished run, or `out` cannot be written.
   """
-  if not runs:
-    raise BadInput("the command is python -m alma_jax.report DIR [DIR ...].")
-  for run in runs:
-    if run.summary is None:
-      raise BadInput(f"{run.path} is not finished: {len(run.metrics.get('t', ()))} mega-batches so far.")
-  if len({run.config.is_language for run in runs}) > 1:
-    raise BadInput("runs of language models and of image classification make no table together.")
-  rows = [_language(run) if run.config.is_language else _images(run) for run in runs]
-  heads = list(dict.fromkeys(head for row in rows for head in row))
-  lines = [heads, ["---"] + ["---:"] * (len(heads) - 1), *([row.get(head, "") for head in heads] for row in rows)]
-  return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-
-def _language(run):
-  m, s, c = run.metrics, run.summary, run.config
-  perplexities = {f"t={t}": "-" if value != value else f"{value:.2f}" for t, value in zip(m["t"], m["perplexity"])}
-  return {
-      "learner": c.learner.name, "w": str(c.stream.waiting_time), "experts": _experts(c), "parameters": _span(m),
-      **perplexities, "average": f"{s['average_perplexity']:.2f}", "multiply-adds": f"{s['cumulative_fwd_macs']:.3g}"}
-
-
-def _images(run):
-  m, s, c = run.metrics, run.summary, run.config
-  return {
-      "learner": c.learner.name, "w": str(c.stream.waiting_time), "parameters": _span(m), "CER": f"{s['cer']:.3f}",
-      "mean error": f"{s['mean_error']:.4f}", "final error": f"{s['final_error']:.4f}",
-      "Mem": f"{s['cumulative_params']:.3g}", "Comp": f"{s['cumulative_fwd_macs']:.3g}"}
-
-
-def _experts(c):
-  """As the paper: experts of a mixture @ members, and what they grow to."""
-  num, name, num_stages = c.model.num_experts, c.learner.name, -(-c.stream.num_megabatches // c.stream.waiting_time)
-  if name == "ens":
-    return f"{num}@{c.learner.num_members}"
-  if name == "gens":
-    return f"{num}@{c.learner.members_per_stage} to {num}@{num_stages * c.learner.members_per_stage}"
-  if name == "gmoe":
-    return f"{num} to {num + sum(c.learner.add_experts[:num_stages - 1])}"
-  return str(num)
-
-
-def _span(metrics):
-  first, last = (f"{metrics['num_params'][i] / 1e6:.3g}M" for i in (0, -1))
-  return first if first == last else f"{first} to {last}"
-
-
-def main():
-  """Runs the command line; returns the exit code: 0, or 2 for bad input."""
-  if any(arg in ("-h", "--help", "-help") for arg in sys.argv[1:]):
-    print(__doc__.strip())
-    return 0
+  from alma_jax.reports import figures, page
+  studies, problems = collect.collect(paths)
+  out = pathlib.Path(out).expanduser()
   try:
-    print(table([results.load_run(path) for path in sys.argv[1:]]))
-  except BadInput as error:
-    print(f"error: {error}", file=sys.stderr)
-    return 2
-  return 0
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "index.html").touch()
+  except OSError as error:
+    raise BadInput(f"the folder {out} cannot be made or written: {error.strerror}.") from error
+  pd.concat([study.runs for study in studies]).to_csv(out / "runs.csv", index=False)
+  pd.concat([study.stream for study in studies]).to_csv(out / "stream.csv", index=False)
+  notes = _notes(studies, problems)
+  sections, text = [], ["# Report", *notes]
+  for study in studies:
+    parts = _texts(study)
+    text += [f"## {study.name}", *(f"### {heading}\n\n{body if isinstance(body, str) else chr(10).join(body)}"
+                                   for _, heading, body in parts)]
+    for name, (caption, figure) in figures.all_of(study).items():
+      stem = name if len(studies) == 1 else f"{_plain(study.name)}-{name}"
+      picture = page.png(figure)
+      (out / f"{stem}.png").write_bytes(picture)
+      figure.savefig(out / f"{stem}.pdf", metadata={"CreationDate": None, "Producer": None})
+      parts.append(("figure", caption, picture, round(70 * figure.get_figwidth())))
+      text.append(f"![{caption}]({stem}.png)\n\n{caption}")
+    sections.append((study.name, parts))
+  (out / "report.md").write_text("\n\n".join(text) + "\n")
+  (out / "index.html").write_text(page.page("Anytime learning: report", sections, notes))
+  return out / "index.html"
+
+
+def _texts(study):
+  """[(kind, heading, Markdown text or lines)] of all that is no figure."""
+  from alma_jax.reports import findings
+  parts = [("table", "Runs, mean and deviation over seeds", tables.overview(study))]
+  iid = tables.iid(study)
+  if iid:
+    parts.append(("table", "One mega-batch after the other against all at once", iid))
+  for heading, lines in (("Which waiting time?", findings.waiting_times(study)),
+                         ("Did growing pay, at equal compute and memory?", findings.growth(study))):
+    if lines:
+      parts.append(("list", heading, lines))
+  return parts
+
+
+def _notes(studies, problems):
+  notes = list(problems)
+  if len(studies) > 1:
+    notes.append(f"The runs are of {len(studies)} streams, which are reported one after the other: "
+                 f"{'; '.join(study.name for study in studies)}.")
+  return notes
+
+
+def _plain(name):
+  return re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")
+
+
+def main(argv=None):
+  """Runs the command line; returns the exit code: 0, or 2 for bad input."""
+  return commands.exit_code(lambda: _main(argv))
+
+
+def _main(argv):
+  parser = commands.Parser("report", __doc__)
+  parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folders, or folders that hold some")
+  parser.add_argument("--out", help="folder of the report; without it the tables are printed")
+  args = parser.parse_args(argv)
+  if args.out:
+    print(report(args.runs, args.out))
+    return
+  studies, problems = collect.collect(args.runs)
+  for note in _notes(studies, problems):
+    print(f"warning: {note}", file=sys.stderr)
+  for study in studies:
+    print(f"\n{study.name}\n" if len(studies) > 1 else "", end="")
+    print("\n\n".join(filter(None, [tables.overview(study), tables.iid(study)])))
 
 
 if __name__ == "__main__":

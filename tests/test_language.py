@@ -15,7 +15,7 @@ from stages import arrays_equal, assert_close, train_stage
 
 import alma_jax
 from alma_jax import config as configs
-from alma_jax import cost, environment, keys, report, sample, sharding
+from alma_jax import cost, environment, keys, sample, sharding
 from alma_jax.errors import BadInput
 from alma_jax.growth import duplicate
 from alma_jax.learners import fit, optimizers, program, stacked
@@ -475,28 +475,6 @@ def test_help(module):
   done = subprocess.run([sys.executable, "-m", f"alma_jax.{module}", "--help"], cwd=ROOT, capture_output=True,
                         text=True, check=True)
   assert f"python -m alma_jax.{module}" in done.stdout
-
-
-def test_a_table_of_runs(tmp_path, books, arrays, make_config):
-  runs = [alma_jax.run(text_config(books, learner, stream__waiting_time=w), tmp_path / f"{learner}{w}")
-          for learner, w in (("sm", 2), ("gens", 1))]
-  head, _, first, second = report.table(runs).splitlines()
-  assert head.startswith("| learner | w | experts | parameters | t=1 | t=2 | t=3 | t=4 | average |")
-  assert first.startswith("| sm | 2 | 4 |")
-  assert f"| - | {runs[0].metrics['perplexity'][1]:.2f} |" in first
-  assert second.startswith("| gens | 1 | 4@1 to 4@4 |")
-  assert report._experts(configs.parse(text_config(books, "gmoe", stream__waiting_time=2))) == "2 to 3"
-  with pytest.raises(BadInput, match="is not finished"):
-    report.table([alma_jax.Run(_unfinished(tmp_path, runs[0]))])
-  with pytest.raises(BadInput, match="make no table together"):
-    report.table([runs[0], alma_jax.run(make_config(), tmp_path / "images", data=arrays)])
-
-
-def _unfinished(tmp_path, run):
-  path = tmp_path / "unfinished"
-  path.mkdir()
-  (path / "config.json").write_text((run.path / "config.json").read_text())
-  return path
 
 
 @pytest.mark.parametrize(("changes", "sentence"), [

@@ -1,4 +1,5 @@
 """Sweeps: points, jobs, processes that die, SLURM (a stand-in), predictions."""
+import io
 import os
 import pathlib
 import re
@@ -62,7 +63,7 @@ def test_jobs_have_configs_and_folders_of_their_own(tmp_path):
 
 
 @pytest.mark.parametrize(("points", "sentence"), [
-    ([{"widht": 4}], "the axis 'widht' is no field of .*digits.py with learner 'ens'; there are learner, checkpoint.keep"),
+    ([{"widht": 4}], "the axis 'widht' is no field of .*digits.py with learner 'ens'; there are learner, checkpoint"),
     ([{"learner": "sm", "num_members": 2}], "the axis 'num_members' is no field of .* with learner 'sm'"),
     ([{"name": "mlp"}], "the axis 'name' could be dataset.name or learner.name or model.name"),
     ([{"seed": 0}, {"learner": "ens", "seed": 0}], "are the same run; leave one of them out"),
@@ -209,7 +210,7 @@ def test_the_live_table(tmp_path):
     shown.update(pool.Event(pool.FAILED, made[1], "it broke"))
     assert shown.line() == "0 finished, 1 running, 1 failed, 1 waiting"
     from rich.console import Console
-    console = Console(width=100, file=open(os.devnull, "w"), record=True)
+    console = Console(width=100, file=io.StringIO(), record=True)
     console.print(shown._table())
     text = console.export_text()
   assert re.search(r"seed0\s+─+\s+0 of 2 mega-batches\s+0 s", text)

@@ -1,0 +1,1 @@
+"""From finished runs to tables, figures, findings and a page. Imports no jax."""

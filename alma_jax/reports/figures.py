@@ -1,0 +1,244 @@
+"""Figures of a study, as in the paper. A learner has one colour and one marker everywhere."""
+import itertools
+import math
+
+import matplotlib
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from alma_jax.reports import collect
+from alma_jax.reports.collect import LEARNER, WAITING
+
+# Okabe-Ito and relatives, dark enough on white and apart for colour-blind readers; markers tell them apart without.
+STYLES = {
+    "sm": ("#4D4D4D", "o"), "ens": ("#0072B2", "s"), "umix": ("#56B4E9", "D"), "gens": ("#E69F00", "^"),
+    "gmoe": ("#009E73", "v"), "moe": ("#8C6D00", "P"), "ff": ("#D55E00", "X"), "bagging": ("#CC79A7", "<"),
+    "boosting": ("#7A3E9D", ">"), "hmoe": ("#7F3B08", "*"),
+}
+_RC = {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 10,
+       "svg.hashsalt": "alma_jax"}
+_MOST_PANELS = 5  # in a row or a column
+_COSTS = {"cumulative_fwd_macs": "cumulative compute (multiply-adds)", "cumulative_params": "cumulative parameters"}
+
+
+def all_of(study):
+  """Every figure that the study has the runs for.
+
+  Returns:
+    Dict of name to (caption, matplotlib Figure).
+  """
+  found = {}
+  with matplotlib.rc_context(_RC):
+    found["stream"] = (
+        f"Test {study.metric} over the stream; the band spans the seeds. As the paper's Figures 1, 3 and 9.",
+        over_the_stream(study))
+    for column, name in (("cumulative_fwd_macs", "compute"), ("cumulative_params", "parameters")):
+      what = "Average perplexity" if study.is_language else "CER"
+      found[name] = (
+          f"{what} against {_COSTS[column]}: mean and deviation over seeds, a line joins the sizes of a learner; "
+          f"dotted: the Pareto front of all runs. As the paper's Figure{' 5' if study.is_language else 's 2 and 7'}.",
+          against(study, column))
+    if study.is_language and study.runs["model.num_experts"].nunique() > 1:
+      found["experts"] = ("Average perplexity against experts. As the paper's Figure 5.",
+                          against(study, "model.num_experts"))
+    if _replay_pairs(study):
+      found["replay"] = ("From no replay to replay of everything. As the paper's Figures 4 and 8.", replay(study))
+  return found
+
+
+def over_the_stream(study):
+  """Error or perplexity against mega-batches: columns are waiting times, rows the other factor that varies most."""
+  runs = study.runs
+  columns = _levels(runs, WAITING)
+  others = [f for f in study.factors if f != WAITING and runs[f].nunique() > 1]
+  row_field = max(others, key=lambda f: runs[f].nunique(), default=None)
+  rows = _levels(runs, row_field) if row_field else [None]
+  figure = _figure(3.1 * len(columns) + 0.7, 2.5 * len(rows) + 0.5)
+  grid = figure.subplots(len(rows), len(columns), sharex=True, sharey=True, squeeze=False)
+  stream = study.stream.merge(runs[["run", LEARNER, WAITING, *others]], on="run", suffixes=("", "_"))
+  for axes_row, row in zip(grid, rows):
+    for axes, wait in zip(axes_row, columns):
+      mine = stream[(stream[WAITING] == wait) & ((stream[row_field] == row) if row_field else True)]
+      ends = []
+      for learner, lines in _by_learner(mine):
+        table = lines.groupby("t")[study.metric].agg(["mean", "min", "max"]).dropna()
+        if table.empty:
+          continue
+        colour, _ = STYLES[learner]
+        axes.plot(table.index, table["mean"], color=colour, linewidth=1.4, drawstyle="steps-mid")
+        axes.fill_between(table.index, table["min"], table["max"], color=colour, alpha=0.2, linewidth=0, step="mid")
+        ends.append((learner, table.index[-1], table["mean"].iloc[-1]))
+      parts = [f"w = {wait}", *([f"{collect.short(row_field)} = {collect._plain(row)}"] if row_field else [])]
+      axes.set_title(", ".join(parts))
+      axes.set_yscale("log")
+      axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+      axes._ends = ends
+  for axes in grid[-1]:
+    axes.set_xlabel("mega-batches seen")
+  for axes in grid[:, 0]:
+    axes.set_ylabel(f"test {study.metric}")
+  _plain_log(grid, study)
+  for axes in grid.flat:
+    label_ends(axes, axes._ends)
+  return figure
+
+
+def against(study, column):
+  """What sums a run up against a cost, a panel for every waiting time."""
+  judged = study.judged
+  table = collect.means(study, judged, *([] if column in study.factors else [column]))
+  columns = _levels(study.runs, WAITING)
+  front = pareto(table[column], table[judged])
+  figure = _figure(3.3 * len(columns) + 0.7, 3.6)
+  grid = figure.subplots(1, len(columns), sharex=True, sharey=True, squeeze=False)
+  size = next((f for f in ("model.width", "model.num_experts") if f in study.factors), None)
+  for axes, wait in zip(grid[0], columns):
+    xs, ys = zip(*front)
+    axes.step(xs, ys, where="post", color="0.6", linestyle=":", linewidth=1.2, zorder=1)
+    mine, ends = table[table[WAITING] == wait] if WAITING in table else table, []
+    for learner, points in _by_learner(mine):
+      colour, marker = STYLES[learner]
+      other = [f for f in study.factors if f not in (WAITING, size, column)]
+      for _, line in points.groupby(other, dropna=False) if other else [(None, points)]:
+        line = line.sort_values(column)
+        axes.errorbar(line[column], line[judged], yerr=line[f"{judged}_sd"].fillna(0), color=colour, marker=marker,
+                      markersize=5, linewidth=1.2, capsize=2)
+        for _, point in line.iterrows() if size and len(line) > 1 else []:
+          axes.annotate(collect._plain(point[size]), (point[column], point[judged]), xytext=(0, 5), ha="center",
+                        textcoords="offset points", fontsize=7, color=colour)
+      last = points.sort_values(column).iloc[-1]
+      ends.append((learner, last[column], last[judged]))
+    on_front = mine[[(x, y) in set(front) for x, y in zip(mine[column], mine[judged])]]
+    axes.scatter(on_front[column], on_front[judged], s=110, facecolors="none", edgecolors="0.35", zorder=3)
+    axes.set_title(f"w = {wait}")
+    if column in _COSTS:
+      _cost_axis(axes, table[column])
+    axes.set_yscale("log")
+    axes.set_xlabel(_COSTS.get(column, "experts"))
+    axes._ends = ends
+  grid[0, 0].set_ylabel("average perplexity" if study.is_language else "CER")
+  _plain_log(grid, study)
+  for axes in grid.flat:
+    label_ends(axes, axes._ends, beside=True)
+  return figure
+
+
+def replay(study):
+  """Arrows from no replay to replay of everything, CER against compute."""
+  figure = _figure(6.2, 4.2)
+  axes = figure.subplots()
+  ends = []
+  for row, before, after in _replay_pairs(study):
+    colour, marker = STYLES[row[LEARNER]]
+    axes.plot(*before, marker, color=colour, markerfacecolor="white", markersize=6)
+    axes.plot(*after, marker, color=colour, markersize=6)
+    axes.annotate("", after, before, arrowprops=dict(arrowstyle="->", color=colour, shrinkA=4, shrinkB=4))
+    ends.append((collect.label(row, [f for f in study.factors if f != "stream.replay"]), *after, colour))
+  axes.set(xlabel=_COSTS["cumulative_fwd_macs"], ylabel=study.judged.replace("_", " ").replace("cer", "CER"))
+  _cost_axis(axes, [x for _, before, after in _replay_pairs(study) for x in (before[0], after[0])])
+  label_ends(axes, ends, beside=True)
+  return figure
+
+
+def pareto(costs, values):
+  """The (cost, value) that no other beats in both, by ascending cost."""
+  front, best = [], math.inf
+  for cost, value in sorted(zip(costs, values)):
+    if value < best:
+      front.append((cost, value))
+      best = value
+  return front
+
+
+def label_ends(axes, ends, beside=False):
+  """Writes names at the right of the axes, at the heights of their last points but apart from each other.
+
+  Args:
+    axes: matplotlib Axes whose limits and scales are final.
+    ends: list of (name, x, y) or (name, x, y, colour).
+    beside: right of the points themselves instead.
+  """
+  apart = 11 / (axes.get_position().height * axes.figure.get_figheight() * 72)  # as a share of the axes' height
+  places = [axes.transAxes.inverted().transform(axes.transData.transform(end[1:3])) for end in ends]
+  order = sorted(range(len(ends)), key=lambda i: places[i][1])
+  heights = [places[i][1] for i in order]
+  for _ in range(100):  # neighbours push each other away until all have room
+    lacks = [apart - (above - below) for below, above in itertools.pairwise(heights)]
+    if max(lacks, default=0) <= 1e-6:
+      break
+    for i, lack in enumerate(lacks):
+      if lack > 0:
+        heights[i] -= lack / 2
+        heights[i + 1] += lack / 2
+  for i, height in zip(order, heights):
+    name, _, _, *colour = ends[i]
+    axes.text(places[i][0] + 0.03 if beside else 1.02, height, name, transform=axes.transAxes, va="center", fontsize=8,
+              color=colour[0] if colour else STYLES[name][0], zorder=5)
+
+
+def _replay_pairs(study):
+  """(row, (Comp, CER) without replay, the same with the most) of kinds that differ in replay alone."""
+  if "stream.replay" not in study.factors:
+    return []
+  table = collect.means(study, study.judged, "cumulative_fwd_macs")
+  others = [f for f in study.factors if f != "stream.replay"]
+  pairs = []
+  for _, mine in table.groupby([LEARNER, *others], dropna=False, sort=False):
+    mine = mine.sort_values("stream.replay")
+    if len(mine) > 1 and mine["stream.replay"].iloc[0] == 0:
+      ends = [tuple(mine.iloc[i][["cumulative_fwd_macs", study.judged]]) for i in (0, -1)]
+      pairs.append((mine.iloc[0], *ends))
+  return pairs
+
+
+def _by_learner(table):
+  """(name, rows) in the order of STYLES."""
+  return [(name, table[table[LEARNER] == name]) for name in STYLES if (table[LEARNER] == name).any()]
+
+
+def _levels(runs, field):
+  """Values of a field, ascending, the outer ones where there are too many for panels."""
+  values = sorted(runs[field].dropna().unique())
+  if len(values) <= _MOST_PANELS:
+    return values
+  return [values[i] for i in np.unique(np.linspace(0, len(values) - 1, _MOST_PANELS).round().astype(int))]
+
+
+def _plain_log(grid, study):
+  """Few plain numbers on logarithmic axes of values."""
+  from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+  shown = FuncFormatter(lambda value, _: f"{value:g}")
+  for axes in grid.flat:
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 1000 else (1,)))
+    axes.yaxis.set_major_formatter(shown)
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.grid(axis="y", color="0.9", linewidth=0.6)
+
+
+def _cost_axis(axes, costs):
+  """A logarithmic x axis of large numbers, with few labels."""
+  from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+  wide = max(costs) / min(costs) >= 10
+  axes.set_xscale("log")
+  axes.set_xlim(min(costs) / 1.3, max(costs) * (2.2 if wide else 1.35))  # room for names
+  axes.xaxis.set_major_locator(LogLocator() if wide else MaxNLocator(3))
+  if not wide:
+    axes.xaxis.set_major_formatter(FuncFormatter(_large))
+  axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _large(value, _):
+  """E.g. "1.6e13"."""
+  mantissa, power = f"{value:.1e}".split("e")
+  return f"{float(mantissa):g}e{int(power)}"
+
+
+def _figure(width, height):
+  figure = Figure(figsize=(width, height))
+  FigureCanvasAgg(figure)
+  figure.subplots_adjust(left=0.62 / width, right=1 - 0.75 / width, top=1 - 0.35 / height, bottom=0.5 / height,
+                         wspace=0.35, hspace=0.28)
+  return figure

@@ -1,0 +1,275 @@
+"""Reports: reading runs, tables, findings and figures, on run folders written by hand."""
+import json
+import math
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from runs import ROOT
+
+import alma_jax
+from alma_jax import config as configs
+from alma_jax import metrics, report
+from alma_jax.errors import BadInput
+from alma_jax.reports import collect, figures, findings, page, tables
+
+
+def write_run(path, values, learner="sm", num_params=10, macs=100, **changes):
+  """A finished run of one stage per mega-batch; `values` are its errors or, of a language model, perplexities."""
+  language = changes.pop("language", False)
+  config = (configs.language if language else configs.base)(learner)
+  fields = {"stream.num_megabatches": len(values), "stream.waiting_time": 1} | changes
+  config.update_from_flattened_dict({key.replace("__", "."): value for key, value in fields.items()})
+  path.mkdir(parents=True)
+  tree = dict(configs.to_dict(configs.parse(config)), data_fingerprint="0" * 64)
+  (path / "config.json").write_text(json.dumps(tree))
+  wait = tree["stream"]["waiting_time"]
+  metric = "perplexity" if language else "error"
+  lines = [metrics.line(metric, t, (t - 1) // wait, t % wait == 0, value, value, 0.5, num_params,
+                        fwd_macs=macs if t % wait == 0 else 0) for t, value in enumerate(values, 1)]
+  (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+  summary = metrics.summarize(lines, num_params) | dict(wall_seconds=2.0, compile_seconds=1.0, device="cpu")
+  (path / "summary.json").write_text(json.dumps(summary))
+  return path
+
+
+@pytest.fixture
+def runs(tmp_path):
+  """sm and gens at two widths and two waiting times, three seeds; CERs 0.6 + ..., see `error`."""
+  root = tmp_path / "runs"
+  for learner, better in (("sm", 0.0), ("gens", 0.05)):
+    for width in (4, 8):
+      for wait in (1, 2):
+        for seed in range(3):
+          error = 0.4 - better - 0.01 * width + 0.1 * (wait - 1) + 0.001 * seed * (1 if learner == "sm" else 2)
+          write_run(root / f"{learner}{width}w{wait}s{seed}", [0.9 if wait == 2 else error, error], learner,
+                    num_params=width * (2 if learner == "gens" else 1), macs=width * 50 * wait, model__width=width,
+                    stream__waiting_time=wait, seed=seed)
+  return root
+
+
+def study_of(*paths):
+  (study,), problems = collect.collect(paths)
+  assert problems == []
+  return study
+
+
+def test_runs_are_read(runs):
+  study = study_of(runs)
+  assert (len(study.runs), len(study.stream)) == (24, 48)
+  assert (study.name, study.metric, study.judged) == ("digits, 2 mega-batches", "error", "cer")
+  assert study.factors == ("model.width", "stream.waiting_time")
+  row = study.runs[study.runs["run"].str.endswith("gens8w2s1")].iloc[0]
+  assert row["cer"] == pytest.approx(0.9 + 0.372)
+  assert (row["cumulative_params"], row["cumulative_fwd_macs"], row["last_params"]) == (3 * 16, 800, 16)
+  table = collect.means(study, "cer", "cumulative_params")
+  kind = table.set_index(["learner.name", "model.width", "stream.waiting_time"]).loc[("sm", 4, 1)]
+  assert kind["cer"] == pytest.approx(2 * 0.361)
+  assert kind["cer_sd"] == pytest.approx(0.002)  # 0.720, 0.722, 0.724
+  assert kind["seeds"] == 3
+  assert table["cer"].is_monotonic_increasing
+
+
+def test_what_cannot_be_used_is_left_out_and_named(tmp_path, runs):
+  half = write_run(tmp_path / "more/half", [0.5, 0.4], seed=7)
+  (half / "summary.json").unlink()
+  short = write_run(tmp_path / "more/short", [0.5, 0.4], seed=8)
+  (short / "metrics.jsonl").write_text("")
+  torn = write_run(tmp_path / "more/torn", [0.5, 0.4], seed=9)
+  (torn / "metrics.jsonl").write_text('{"t": 1, "err')
+  other = tmp_path / "more/other"
+  other.mkdir()
+  (other / "config.json").write_text("{}")
+  write_run(tmp_path / "more/twin", [0.5, 0.4], seed=0, model__width=4)
+  (study,), problems = collect.collect([runs, tmp_path / "more"])
+  assert len(study.runs) == 24
+  for name, sentence in (("half", "not finished, 2 of 2"), ("short", "not finished, 0 of 2"),
+                         ("torn", "metrics.jsonl cannot be read"), ("other", "config.json is of no run"),
+                         ("twin", "it is the same run as .*sm4w1s0")):
+    assert sum(bool(re.search(f"{name} is left out: .*{sentence}", problem)) for problem in problems) == 1
+  with pytest.raises(BadInput, match="no finished run to report.*half is left out"):
+    collect.collect([half])
+  with pytest.raises(BadInput, match="there is no folder"):
+    collect.collect([tmp_path / "none"])
+  (tmp_path / "empty").mkdir()
+  with pytest.raises(BadInput, match="holds no run"):
+    collect.collect([tmp_path / "empty"])
+
+
+def test_runs_of_different_data_are_told_apart(tmp_path):
+  write_run(tmp_path / "a", [0.5, 0.4])
+  write_run(tmp_path / "b", [0.5, 0.4, 0.3])
+  write_run(tmp_path / "c", [0.5, 0.4], dataset__name="mnist")
+  studies, _ = collect.collect([tmp_path])
+  assert [study.name for study in studies] == ["digits, 2 mega-batches", "digits, 3 mega-batches",
+                                               "mnist, 2 mega-batches"]
+  assert [len(study.runs) for study in studies] == [1, 1, 1]
+  assert any("of 3 streams, which are reported one after the other" in note for note in report._notes(studies, []))
+
+
+def test_factors_that_vary_together_count_once(tmp_path):
+  for wait, epochs in ((1, 5), (2, 6)):
+    write_run(tmp_path / str(wait), [0.5, 0.4], stream__waiting_time=wait, train__epochs=epochs)
+  write_run(tmp_path / "ens", [0.5, 0.4], "ens", learner__num_members=3)
+  assert study_of(tmp_path).factors == ("stream.waiting_time",)
+
+
+def test_tables(runs):
+  head, _, first, *rest = tables.overview(study_of(runs)).splitlines()
+  assert head == "| learner | width | w | parameters | seeds | CER | mean error | final error | Mem | Comp | seconds |"
+  assert first.startswith("| gens | 8 | 1 | 1.6e-05M | 3 | 0.544 ± 0.004 | 0.2720 ± 0.0020 |")
+  assert len(rest) == 7
+  assert tables.iid(study_of(runs)).splitlines()[4] == "| sm | 4 | 0.3610 ± 0.0010 | 0.4610 ± 0.0010 |"
+
+
+def test_tables_of_language_models(tmp_path):
+  first = write_run(tmp_path / "gens", [300.0, 200.0], "gens", num_params=10**6, language=True)
+  second = write_run(tmp_path / "gmoe", [None, 150.0], "gmoe", num_params=2 * 10**6, language=True,
+                     stream__waiting_time=2, train__steps_multiplier=2)
+  write_run(tmp_path / "sm1", [400.0, 250.0], language=True)
+  write_run(tmp_path / "sm2", [None, 240.0], language=True, stream__waiting_time=2, train__steps_multiplier=2)
+  lines = tables.overview(study_of(first, second)).splitlines()
+  assert lines[0] == "| learner | experts | parameters | seeds | t=1 | t=2 | average | Mem | Comp | seconds |"
+  assert lines[2].startswith("| gmoe | 4 | 2M | 1 | - | 150.00 | 150.00 |")
+  assert lines[3].startswith("| gens | 4@1 to 4@2 | 1M | 1 | 300.00 | 200.00 | 250.00 |")
+  assert tables.iid(study_of(tmp_path)).splitlines()[2:] == ["| sm | 250.00 | 240.00 |"]
+  (answer, *rest) = findings.waiting_times(study_of(tmp_path))
+  assert answer.startswith("- Judged by the last perplexity")
+  assert rest[0].startswith("- sm: w 2 perplexity 240, w 1 perplexity 250: **the runs cannot tell w 2 from w 1**")
+
+
+def test_comparisons_by_hand():
+  found = findings.compare({0: 1.0, 1: 2.0, 2: 3.0, 9: 0.0}, {0: 2.0, 1: 4.0, 2: 6.0})
+  # Differences -1, -2, -3: deviation 1, standard error 1/sqrt(3), and 4.3027 of it are 95 % at two degrees of freedom.
+  assert (found.mean, found.num) == (-2.0, 3)
+  assert found.margin == pytest.approx(4.302653 / math.sqrt(3), rel=1e-6)
+  assert not found.sure
+  assert findings.compare({0: 1.0, 1: 2.0}, {0: 5.0, 1: 6.0}).sure  # exactly 4 on both
+  assert findings.compare({0: 1.0}, {1: 1.0}) is None
+  single = findings.compare({0: 1.0}, {0: 2.0})
+  assert (single.mean, single.num, single.sure) == (-1.0, 1, False)
+
+
+def test_the_best_waiting_time(runs):
+  lines = findings.waiting_times(study_of(runs))
+  assert lines[0].startswith("- gens, width 4: w 1 CER 0.624, w 2 CER 1.312: **w 1 is best**, difference -0.688 ± ")
+  assert len(lines) == 4 + 1  # one power of ten of compute
+  assert lines[-1].startswith("- within 1e3 multiply-adds: w 1, gens, width 8 (CER 0.544); the best that waits "
+                              "otherwise: w 2, gens, width 8 (CER 1.272), difference -0.728 ± ")
+
+
+def test_whether_growing_paid(tmp_path, runs):
+  study = study_of(runs)
+  lines = findings.growth(study)
+  # gens of width 4 holds as much as sm of width 8, and computes half of it: sm of width 4 is its best rival.
+  assert lines[0].startswith("- gens, width 4, w 1 (CER 0.624) against sm, width 4, w 1 (CER 0.722; 100% of the "
+                             "compute, 50% of the memory): **growing paid**, difference -0.098 ± ")
+  assert len(lines) == 4
+  for seed in range(3):
+    write_run(tmp_path / f"small{seed}", [0.1, 0.1], "gmoe", num_params=1, macs=1, seed=seed)
+    write_run(tmp_path / f"wide{seed}", [0.1 + 0.01 * (seed - 1), 0.1], "gens", num_params=16, macs=400, seed=seed,
+              model__width=16)
+    write_run(tmp_path / f"fixed{seed}", [0.1, 0.1], "umix", num_params=16, macs=400, seed=seed, model__width=16)
+  told = "\n".join(findings.growth(study_of(runs, *tmp_path.glob("small*"), *tmp_path.glob("wide*"),
+                                            *tmp_path.glob("fixed*"))))
+  assert "gmoe, width 32, w 1: no fixed learner within its compute and memory was run" in told
+  assert ("gens, width 16, w 1 (CER 0.2) against umix, width 16, w 1 (CER 0.2; 100% of the compute, 100% of the "
+          "memory): **the runs cannot tell**") in told
+
+
+def test_one_seed_cannot_tell(tmp_path):
+  for wait, errors in ((1, [0.5, 0.1]), (2, [0.9, 0.1])):
+    write_run(tmp_path / str(wait), errors, stream__waiting_time=wait)
+  assert "the runs cannot tell w 1 from w 2**, difference -0.4 on one seed" in findings.waiting_times(
+      study_of(tmp_path))[0]
+
+
+def test_the_pareto_front_by_hand():
+  points = {(1, 5), (2, 6), (3, 4), (3, 3), (4, 3), (5, 1)}
+  assert figures.pareto(*zip(*points)) == [(1, 5), (3, 3), (5, 1)]
+
+
+def test_names_do_not_touch():
+  figure = figures._figure(4, 3)
+  axes = figure.subplots()
+  axes.set(xlim=(0, 1), ylim=(0, 1))
+  figures.label_ends(axes, [("sm", 1, 0.5), ("ens", 1, 0.5), ("gens", 1, 0.51), ("umix", 1, 0.9)])
+  figure.canvas.draw()
+  boxes = {text.get_text(): text.get_window_extent() for text in axes.texts}
+  assert len(boxes) == 4
+  for name, box in boxes.items():
+    for other, its in boxes.items():
+      assert name == other or not box.overlaps(its), (name, other)
+  assert boxes["umix"].y0 < axes.transData.transform((1, 0.9))[1] < boxes["umix"].y1  # it had room
+
+
+def test_learners_look_apart():
+  assert set(figures.STYLES) == set(configs.LEARNERS)
+  assert len({colour for colour, _ in figures.STYLES.values()}) == len(figures.STYLES)
+  assert len({marker for _, marker in figures.STYLES.values()}) == len(figures.STYLES)
+  for colour, _ in figures.STYLES.values():  # at least 1.9 to 1 on white, as lines are thin
+    red, green, blue = (int(colour[i:i + 2], 16) / 255 for i in (1, 3, 5))
+    light = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (red, green, blue)]
+    assert 1.05 / (np.dot([0.2126, 0.7152, 0.0722], light) + 0.05) > 1.9
+
+
+def test_a_report_of_everything(tmp_path, runs):
+  for seed in range(2):
+    for share in (0.0, 1.0):
+      write_run(tmp_path / f"replay{seed}{share}", [0.5, 0.3 - 0.1 * share], "ens", seed=seed, stream__replay=share,
+                macs=100 * (1 + share))
+  write_run(tmp_path / "text", [300.0, 200.0], language=True)
+  place = report.report([runs, *tmp_path.glob("replay*"), tmp_path / "text"], tmp_path / "out")
+  out = tmp_path / "out"
+  names = {file.name for file in out.iterdir()}
+  assert {"runs.csv", "stream.csv", "report.md", "index.html"} <= names
+  for stem in ("digits-2-mega-batches-stream", "digits-2-mega-batches-compute", "digits-2-mega-batches-parameters",
+               "digits-2-mega-batches-replay", "tiny-shakespeare-2-mega-batches-stream"):
+    assert (out / f"{stem}.png").read_bytes()[:4] == b"\x89PNG"
+    assert (out / f"{stem}.pdf").read_bytes()[:4] == b"%PDF"
+  html = place.read_text()
+  assert 'name="viewport"' in html
+  assert not re.search(r'(src|href)="(?!data:|#)', html)  # nothing from elsewhere
+  assert html.count("<figure>") == len([name for name in names if name.endswith(".png")])
+  table = pd.read_csv(out / "runs.csv")
+  assert len(table) == 29
+  assert {"learner.name", "model.width", "stream.waiting_time", "seed", "cer", "average_perplexity"} <= set(table)
+  stream = pd.read_csv(out / "stream.csv")
+  assert list(stream.columns[:4]) == ["run", "t", "stage", "updated"]
+  assert len(stream) == 58
+
+
+def test_pages_escape_what_they_show():
+  text = page.page("a<b", [("x & y", [("list", "why", ["- **bold** `code` <script>"]),
+                                      ("table", "t", "| a | b |\n| --- | ---: |\n| x |  |")])], ["5 < 6"])
+  assert "<script>" not in text
+  assert "a&lt;b" in text
+  assert "<strong>bold</strong> <code>code</code>" in text
+  assert '<td class="number"></td>' in text
+
+
+def test_the_command_line(tmp_path, runs):
+  def run(*args):
+    return subprocess.run([sys.executable, "-m", "alma_jax.report", *map(str, args)], cwd=ROOT, capture_output=True,
+                          text=True, check=False)
+
+  done = run(runs)
+  assert done.returncode == 0, done.stderr
+  assert done.stdout.startswith("| learner | width | w |")
+  done = run(runs, "--out", tmp_path / "out")
+  assert done.stdout.strip() == str(tmp_path / "out/index.html")
+  for args, sentence in (([], "required: RUNS"), ([tmp_path / "none"], "there is no folder"),
+                         ([runs, "--out", runs / "sm4w1s0" / "config.json"], "cannot be made or written")):
+    done = run(*args)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert sentence in done.stderr
+
+
+def test_real_runs_are_read(tmp_path, make_config, arrays):
+  run = alma_jax.run(make_config(stream__waiting_time=3), tmp_path / "run", data=arrays)
+  study = study_of(tmp_path)
+  assert study.runs["cer"].iloc[0] == run.summary["cer"]
+  np.testing.assert_array_equal(study.stream["error"], run.metrics["error"])
