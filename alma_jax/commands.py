@@ -6,10 +6,10 @@ from alma_jax.errors import BadInput, Diverged
 
 
 class Parser(argparse.ArgumentParser):
-  """Arguments of `python -m alma_jax.MODULE`; --help tells the module's docstring."""
+  """Arguments of a command; --help tells its module's docstring."""
 
-  def __init__(self, module, description):
-    super().__init__(prog=f"python -m alma_jax.{module}", description=description.strip(), allow_abbrev=False,
+  def __init__(self, command, description):
+    super().__init__(prog=f"python {command}", description=description.strip(), allow_abbrev=False,
                      formatter_class=argparse.RawDescriptionHelpFormatter)
 
   def error(self, message):

@@ -132,6 +132,8 @@ def parse(config):
   """
   if isinstance(config, RunConfig):
     return config
+  if not hasattr(config, "to_dict") and not isinstance(config, dict):
+    raise BadInput(f"the config {config!r} is none; alma_jax.base_config('ens') makes one.")
   tree = config.to_dict() if hasattr(config, "to_dict") else dict(config)
   frozen = _freeze(RunConfig, tree, "")
   _check(frozen)
@@ -303,6 +305,11 @@ def _check(c):
       raise BadInput(f"{field}={value!r} is not one of {_join(_CHOICES[field])}.")
     if field in _AT_LEAST and not min(_each(value), default=math.inf) >= _AT_LEAST[field]:
       raise BadInput(f"{field}={value} should be at least {_AT_LEAST[field]}.")
+    if isinstance(value, (tuple, list)) and field in ("train.learning_rate", "model.dropout"):
+      if not value:
+        raise BadInput(f"{field} is an empty list; give one value, or several to choose from.")
+      if len(set(value)) < len(value):
+        raise BadInput(f"{field}={value} lists a value twice.")
   for field, allowed in c.learner.choices.items():
     if getattr(c.learner, field) not in allowed:
       raise BadInput(f"learner.{field}={getattr(c.learner, field)!r} is not one of {_join(allowed)}.")
@@ -347,7 +354,7 @@ def _check_language(c):
     raise BadInput(f"dataset.name={c.dataset.name!r} should be text:DIR or tfds:NAME for model.name='switch'.")
   if m.width % m.num_heads or m.width % 2:
     raise BadInput(f"model.width={m.width} should be an even multiple of model.num_heads={m.num_heads}.")
-  if not m.dropout or not 0 <= min(m.dropout) <= max(m.dropout) <= _MOST_DROPOUT:
+  if not 0 <= min(m.dropout) <= max(m.dropout) <= _MOST_DROPOUT:
     raise BadInput(f"model.dropout={m.dropout} should lie between 0 and {_MOST_DROPOUT}.")
   if c.dataset.data_dir and c.dataset.name.startswith("text:"):
     raise BadInput(f"dataset.data_dir={c.dataset.data_dir!r} is for tfds:NAME; text:DIR says where the text lies.")
@@ -359,6 +366,9 @@ def _check_language(c):
   group, per_round = m.group_size or length, t.plan(0).per_round
   if length % group and group % length:
     raise BadInput(f"model.group_size={group} should divide dataset.sequence_length={length}, or be a multiple of it.")
+  if group > t.batch_size * length:
+    raise BadInput(f"model.group_size={group} exceeds the {t.batch_size * length} tokens of a step, train.batch_size="
+                   f"{t.batch_size} windows.")
   if per_round * t.batch_size * length >= _MOST_TOKENS:
     raise BadInput(f"train.eval_every={t.eval_every} would have {per_round * t.batch_size * length:,} tokens between "
                    "two validations; they are counted up to 2**31.")

@@ -184,7 +184,7 @@ class _Runner:
     for joint, members in epochs:
       self._epoch += 1
       for key, value in joint.items():
-        if not np.isfinite(value).all():
+        if value is not None and not np.isfinite(value).all():
           raise Diverged(f"{key} is no longer finite in stage {fitting.data.stage}, {self._round} {self._epoch}; lower "
                          f"train.learning_rate={self._config.train.learning_rate}. All before is saved in "
                          f"{self._folder.path}.")

@@ -90,7 +90,7 @@ def main(argv=None):
 
 
 def _main(argv):
-  parser = commands.Parser("report", __doc__)
+  parser = commands.Parser("-m alma_jax.report", __doc__)
   parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folders, or folders that hold some")
   parser.add_argument("--out", help="folder of the report; without it the tables are printed")
   args = parser.parse_args(argv)

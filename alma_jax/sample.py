@@ -4,6 +4,7 @@ Any stage that the run has saved can be asked (--stage, counted from 0; the last
 by default). An ensemble writes with its members' averaged probabilities.
 """
 import functools
+import numbers
 import sys
 import warnings
 
@@ -40,6 +41,8 @@ def sample(run, prompt="", *, num_tokens=200, temperature=0.8, top_k=0, seed=0, 
   """
   for name, value, least in (("num_tokens", num_tokens, 1), ("temperature", temperature, 0), ("top_k", top_k, 0),
                              ("seed", seed, 0)):
+    if not isinstance(value, numbers.Real if name == "temperature" else numbers.Integral):
+      raise BadInput(f"{name}={value!r} should be a {'' if name == 'temperature' else 'whole '}number.")
     if not value >= least:
       raise BadInput(f"{name}={value} should be at least {least}.")
   if not isinstance(prompt, str):
@@ -51,8 +54,9 @@ def sample(run, prompt="", *, num_tokens=200, temperature=0.8, top_k=0, seed=0, 
   state = results.restore_state(learner, opened)
   try:
     tokenizer = tokens.parse((run.path / "tokenizer.json").read_text(encoding="utf-8"))
-  except OSError as error:
-    raise BadInput(f"{run.path} holds no tokenizer.json; the run's own command writes it again.") from error
+  except (OSError, ValueError) as error:
+    raise BadInput(f"{run.path / 'tokenizer.json'} cannot be read ({error}); delete it, and the run's own command "
+                   "writes it again.") from error
   end, rng = opened.meta["data"]["end"], np.random.default_rng(seed)
   written = [end, *tokens.encode_one(tokenizer, prompt)]
   start = len(written)
@@ -98,7 +102,7 @@ def main(argv=None):
 
 
 def _main(argv):
-  parser = commands.Parser("sample", __doc__)
+  parser = commands.Parser("-m alma_jax.sample", __doc__)
   parser.add_argument("--workdir", required=True, help="run folder of a language model")
   parser.add_argument("--prompt", default="", help="what to continue; empty: a document from its beginning")
   parser.add_argument("--num_tokens", type=int, default=200, help="how many tokens to write at most")

@@ -25,7 +25,7 @@ def main(argv=None):
 
 
 def _main(argv):
-  parser = commands.Parser("sweep", __doc__)
+  parser = commands.Parser("-m alma_jax.sweep", __doc__)
   parser.add_argument("--config", required=True, help="sweep file, see configs/sweeps")
   parser.add_argument("--workdir", help="folder of the run folders; default: runs/ and the sweep file's name")
   parser.add_argument("--launcher", choices=("local", "slurm"), default="local")

@@ -239,9 +239,16 @@ def read_json(path):
 
 
 def read_lines(path):
-  """The entries of a .jsonl file."""
-  with open(path) as file:
-    return [json.loads(line) for line in file]
+  """The entries of a .jsonl file, without a last line that is only half written.
+
+  Raises:
+    BadInput: another line is not JSON.
+  """
+  lines = pathlib.Path(path).read_text().split("\n")[:-1]
+  try:
+    return [json.loads(line) for line in lines]
+  except ValueError as error:
+    raise BadInput(f"{path} has a line that is no JSON ({error}); restore the file.") from error
 
 
 def write_json(path, tree):

@@ -4,40 +4,42 @@
 
 Takes the flags of alma_jax.main, and can be stopped and started again like it.
 """
+import contextlib
 import pathlib
+import signal
 import subprocess
 import sys
 
 import alma_jax
+from alma_jax import commands
 
 
 def main():
-  """Runs both, or finds them done, and prints the table."""
-  flags = sys.argv[1:]
-  if any(flag in ("-h", "--help", "-help") for flag in flags):
-    print(__doc__.strip())
-    return
-  if "--workdir" in flags:
-    place = flags.index("--workdir")
-    flags[place:place + 2] = [f"--workdir={flags[place + 1]}"]
-  given = [flag for flag in flags if flag.startswith("--workdir=")]
-  path = pathlib.Path(given[-1].partition("=")[2] if given else "runs/iid")
-  flags = [flag for flag in flags if flag not in given]
-
-  def run(name, *more):
-    command = [sys.executable, "-m", "alma_jax.main", *flags, f"--workdir={path / name}", *more]
-    code = subprocess.run(command, check=False).returncode
-    if code:
-      sys.exit(code)
-    return alma_jax.load_run(path / name)
-
-  sequential = run("sequential", "--config.stream.waiting_time=1")
+  """Runs both, or finds them done, and prints the table; returns the exit code."""
+  parser = commands.Parser("benchmarks/iid.py", __doc__)
+  parser.add_argument("--workdir", default="runs/iid", help="folder of the two run folders")
+  args, flags = parser.parse_known_args()
+  path = pathlib.Path(args.workdir)
+  sequential = run(path / "sequential", *flags, "--config.stream.waiting_time=1")
   num = sequential.config.stream.num_megabatches
   longer = [f"--config.train.steps_multiplier={num}"] if sequential.config.is_language else []
-  iid = run("iid", f"--config.stream.waiting_time={num}", *longer)
+  iid = run(path / "iid", *flags, f"--config.stream.waiting_time={num}", *longer)
   metric = "final_perplexity" if sequential.config.is_language else "final_error"
   print(f"\n{metric.replace('_', ' ')}: sequential {sequential.summary[metric]:.4f}, iid {iid.summary[metric]:.4f}")
 
 
+def run(workdir, *flags):
+  """The finished Run; leaves with the run's exit code if that is not 0. Signals are passed on to it."""
+  process = subprocess.Popen([sys.executable, "-m", "alma_jax.main", *flags, f"--workdir={workdir}"])
+  before = signal.signal(signal.SIGTERM, lambda number, frame: process.send_signal(number))
+  while process.returncode is None:
+    with contextlib.suppress(KeyboardInterrupt):  # a terminal's Ctrl-C has reached it, too
+      process.wait()
+  signal.signal(signal.SIGTERM, before)
+  if process.returncode:
+    sys.exit(process.returncode)
+  return alma_jax.load_run(workdir)
+
+
 if __name__ == "__main__":
-  main()
+  sys.exit(commands.exit_code(main))

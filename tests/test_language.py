@@ -360,7 +360,7 @@ def test_validation_chooses_among_the_listed(tmp_path, books):
   choices = {"train__learning_rate": (1e-6, 0.01), "model__dropout": (0.0, 0.9)}
   setting = setting_of(books, **choices)
   state, report, rounds = train_stage(setting, setting.learner.init(), 0)
-  assert state.spec["chosen"] == [2]  # 0.01 and 0: the others hardly learn
+  assert state.spec["chosen"] == [[2, []]]  # 0.01 and 0: the others hardly learn
   assert (report.samples, len(rounds)) == (4 * 24, 2)
   single = setting_of(books, train__learning_rate=0.01, model__dropout=0.0)
   alone, its, _ = train_stage(single, single.learner.init(), 0)
@@ -391,9 +391,12 @@ def test_cost_is_that_of_the_active_weights(books):
 
 def test_a_diverging_candidate_is_passed_over(tmp_path, books):
   run = alma_jax.run(text_config(books, train__learning_rate=(1e4, 0.01), stream__num_megabatches=1), tmp_path / "one")
-  assert "stage 0: learning rate 0.01" in run.describe()
+  assert run.describe().endswith("stage 0: learning rate 0.01, dropout 0; diverged: learning rate 10000, dropout 0")
   assert np.isfinite(run.metrics["perplexity"]).all()
-  assert {entry["peak_lr"] for entry in run.train if entry["step"] == 6} >= {0.01}
+  assert [(entry["peak_lr"], entry["step"], entry["val_perplexity"] is None) for entry in run.train] == [
+      (1e4, 4, True), (1e4, 6, True), (0.01, 4, False), (0.01, 6, False)]
+  alone = alma_jax.run(text_config(books, train__learning_rate=0.01, stream__num_megabatches=1), tmp_path / "alone")
+  assert run.summary["cumulative_fwd_macs"] == 2 * alone.summary["cumulative_fwd_macs"]
   with pytest.raises(alma_jax.Diverged, match="diverged in stage 0; lower them"):
     alma_jax.run(text_config(books, train__learning_rate=(1e5, 1e4), stream__num_megabatches=1), tmp_path / "none")
 
@@ -484,12 +487,14 @@ def test_help(module):
     ({"train__warmup_steps": 6}, "train.steps=6 times train.steps_multiplier=1 should be above train.warmup_steps=6"),
     ({"model__num_heads": 3}, "model.width=16 should be an even multiple of model.num_heads=3"),
     ({"model__dropout": (0.0, 1.0)}, "should lie between 0 and 0.99"),
-    ({"model__dropout": ()}, "should lie between 0 and 0.99"),
+    ({"model__dropout": ()}, "model.dropout is an empty list; give one value"),
     ({"model__num_layers": 1}, "model.num_layers=1 should be at least 2"),
     ({"dataset__data_dir": "x"}, "is for tfds:NAME; text:DIR says where the text lies"),
     ({"train__steps": 10**8, "train__eval_every": 0}, "tokens between two validations; they are counted up to"),
     ({"train__learning_rate": (0.1, -0.1)}, "should be above 0"),
-    ({"train__learning_rate": ()}, r"train.learning_rate=\(\) should be above 0"),
+    ({"train__learning_rate": ()}, "train.learning_rate is an empty list"),
+    ({"train__learning_rate": (0.1, 0.1)}, "lists a value twice"),
+    ({"model__group_size": 128}, "model.group_size=128 exceeds the 64 tokens of a step, train.batch_size=4"),
     ({"model__group_size": 24}, "model.group_size=24 should divide dataset.sequence_length=16"),
     ({"train__micro_batch": 5}, "train.micro_batch=5 exceeds train.batch_size=4"),
     ({"dataset__vocab_size": 256}, "dataset.vocab_size=256 should be at least 257"),

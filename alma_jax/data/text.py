@@ -6,6 +6,7 @@ that follow them; `gather` reads many at once.
 """
 import dataclasses
 import hashlib
+import sys
 from typing import NamedTuple
 
 import numpy as np
@@ -75,6 +76,7 @@ def load(dataset, num_megabatches, seed):
       given and hashlib.sha256(given.to_str().encode()).hexdigest()])
   found = tokens.read_cache(cache)
   if found is None:
+    print(f"encoding {dataset.name}, which is done once", file=sys.stderr, flush=True)
     made = _encode(documents.prepare(source.read(), num_megabatches, seed), num_megabatches, given,
                    dataset.vocab_size)
     tokens.write_cache(cache, *made)

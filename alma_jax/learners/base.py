@@ -66,6 +66,9 @@ class Learner(NamedTuple):
       [N, K], of text [N, L]; a name that only some blocks have is kept as it is.
     resolve: (state, joined) -> prediction, as the task's source scores it: of
       images (classes [N], probabilities [N, K]), of text log-probabilities [N, L].
+    predict: (state, x) -> what is exported, traceable: of normalised images
+      [B, ...] class probabilities [B, K], of tokens int32 [B, L] the
+      log-probabilities [B, L, V] of what follows each.
     cost: (state) -> types.Cost.
     describe: (spec) -> text for people: what has grown.
     template: (spec) -> LearnerState of shapes, to restore a state into.
@@ -88,6 +91,7 @@ class Learner(NamedTuple):
   num_final: Callable[..., Any]
   contribution: Callable[..., Any]
   resolve: Callable[..., Any]
+  predict: Callable[..., Any]
   cost: Callable[..., Any]
   describe: Callable[..., Any]
   template: Callable[..., Any]

@@ -1,7 +1,8 @@
 """Boosting over stages: each new member minds what the old ones get wrong (SAMME; §2)."""
+import jax
 import numpy as np
 
-from alma_jax import cost, sharding
+from alma_jax import cost, members, sharding
 from alma_jax.learners import fit, stacked
 from alma_jax.learners.base import GrowthReport
 from alma_jax.tasks import classification
@@ -50,15 +51,25 @@ def make(context):
   def contribution(state, block, pool):
     return {f"logits{block}": learner.contribution(state, block, pool)["sum"]}
 
-  def resolve(state, joined):
-    # Divided by their sum: the classes stay, the probabilities are those of a mean.
+  def weights(state):
+    """(the members' coefficients, what to divide by: the classes stay, the probabilities are those of a mean)."""
     alphas = state.spec["alphas"] or [1.0]  # none yet: the untrained model
+    return alphas, max(sum(map(abs, alphas)), np.finfo(np.float32).tiny)
+
+  def resolve(state, joined):
+    alphas, size = weights(state)
     total = sum(alpha * joined[f"logits{block}"] for block, alpha in enumerate(alphas))
-    size = max(sum(map(abs, alphas)), np.finfo(np.float32).tiny)
     return classification.resolve({"sum": total}, size, "logits")
 
+  def predict(state, x):
+    alphas, size = weights(state)
+    first = lambda block: members.index(block, 0)
+    total = sum(alpha * network.apply(first(block), x, None, train=False)[0]
+                for alpha, block in zip(alphas, stacked.blocks(state)))
+    return jax.nn.softmax(total / size)
+
   learner = stacked.make(context, network, "logits", spec={"alphas": []}, grow=grow, final=True, emphasis=emphasis)
-  return learner._replace(finish=finish, contribution=contribution, resolve=resolve)
+  return learner._replace(finish=finish, contribution=contribution, resolve=resolve, predict=predict)
 
 
 def weigh(logits, y_N, num_classes):

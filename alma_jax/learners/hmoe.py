@@ -1,8 +1,9 @@
 """hmoe: a flat hard mixture, an independent expert for every cluster of features (ALGORITHMS §6.1)."""
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from alma_jax import cost, keys, models, sharding
+from alma_jax import cost, keys, members, models, sharding
 from alma_jax.errors import BadInput
 from alma_jax.growth import cluster
 from alma_jax.learners import fit, stacked
@@ -127,6 +128,15 @@ def make(context):
         joint[mine] = answers(experts, expert, pool, mine)
     return {"sum": joint[which]}
 
+  def predict(state, x):
+    if not state.spec["counts"]:
+      return learner.predict(state, x)
+    features = models.features(network, members.index(state.frozen[0], 0), x)
+    gaps = features[:, None] - jnp.array(state.spec["prototypes"], jnp.float32)[None]
+    answer = lambda member: jax.nn.softmax(network.apply(member, x, None, train=False)[0])
+    answers_EBK = members.apply(answer, room(state.spec), state.live)
+    return jnp.take_along_axis(answers_EBK, jnp.square(gaps).sum(-1).argmin(-1)[None, :, None], 0)[0]
+
   def count(state):
     one, macs = cost.abstract_variables(network, shape).params, cost.forward_macs(network, shape)
     flops, num = cost.training_flops(network, shape), len(state.spec["counts"])
@@ -145,7 +155,7 @@ def make(context):
       spec={"prototypes": [], "counts": [], "losses": [], "scored": 0, "shares": [], "spread": 0.0,
             "base_cost": [0, 0]})
   return learner._replace(
-      template=template,
+      template=template, predict=predict,
       finish=finish, contribution=contribution, cost=count, describe=describe,
       complete=lambda state: bool(state.spec["counts"]),
       num_blocks=lambda state: 1,

@@ -94,6 +94,12 @@ def make(context, network, combine, *, spec=None, grow=None, final=False, emphas
   def contribute(state, block, pool, which=None):
     return contribution(network_of(state.spec), context.task, mesh, combine, blocks(state)[block], pool, which)
 
+  def predict(state, x):
+    one = lambda member: context.task.answer(network_of(state.spec), member, x, combine)
+    num = members(state.spec)[0]
+    parts = [context.task.merge(stacks.apply(one, num, block)) for block in blocks(state)]
+    return context.task.average(context.task.merge(stacks.stack(parts)), num * len(parts), combine)
+
   return Learner(
       init=lambda: LearnerState(first, fresh(0, first)),
       grow=grow_at,
@@ -108,6 +114,7 @@ def make(context, network, combine, *, spec=None, grow=None, final=False, emphas
       contribution=contribute,
       resolve=lambda state, joined: context.task.resolve(
           joined, members(state.spec)[0] * len(blocks(state)), combine),
+      predict=predict,
       cost=count,
       describe=lambda spec: _describe(network_of(spec), members(spec)[0] * (1 + spec["num_frozen"])),
       template=template,

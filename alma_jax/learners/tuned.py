@@ -1,8 +1,9 @@
 """Chooses learning rate and dropout by validation perplexity where the config lists several (§5).
 
 Every stage is trained once with each combination, always from the same start, and
-goes on with the best; all trainings count in Comp. A training that diverges is
-passed over.
+goes on with the best; all trainings count in Comp. A training that diverges goes
+on to its end, so that what it costs does not depend on when that is noticed, and
+is passed over.
 """
 import dataclasses
 import itertools
@@ -36,7 +37,7 @@ def make(context, factory):
   configs = candidates(context.config)
   learners = [factory(dataclasses.replace(context, config=c)) for c in configs]
   inner = learners[0]
-  fresh = dict(next=0, val=None, best=0, samples=0, growth=[0, None])
+  fresh = dict(next=0, val=None, best=0, samples=0, growth=[0, None], diverged=[])
 
   def tuning(state):
     return state.spec["tuning"]
@@ -59,13 +60,16 @@ def make(context, factory):
     spec = fit_state.spec
     for epoch in epochs:  # what sets a candidate's lines in train.jsonl apart
       epoch.joint.update(peak_lr=spec.train.learning_rate[0], dropout=spec.network.module.dropout)
-    finite = [all(np.isfinite(value).all() for value in epoch.joint.values()) for epoch in epochs]
-    return [epoch for epoch, fine in zip(epochs, finite) if fine], done or not all(finite)
+      lost = [name for name, value in epoch.joint.items() if not np.isfinite(value).all()]
+      epoch.joint.update(dict.fromkeys(lost))
+    return epochs, done
 
   def finish(state, fit_state):
     t, begun = tuning(state), start(state)
     trained, report = current(state).finish(begun, fit_state)
     val, samples = sharding.agree(report.val), t["samples"] + report.samples
+    if not math.isfinite(val):
+      t = {**t, "diverged": [*t["diverged"], t["next"]]}
     better = math.isfinite(val) and (t["val"] is None or val < t["val"])
     t = {**t, "next": t["next"] + 1, "samples": samples}
     if better:
@@ -78,7 +82,7 @@ def make(context, factory):
     if t["val"] is None:
       raise Diverged(f"all of train.learning_rate={context.config.train.learning_rate} diverged in stage "
                      f"{fit_state.data.stage}; lower them.")
-    chosen = [*state.spec.get("chosen", ()), t["best"]]
+    chosen = [*state.spec.get("chosen", ()), [t["best"], t["diverged"]]]
     return state._replace(spec={**state.spec, "tuning": fresh, "chosen": chosen}, live=live), report
 
   def init():
@@ -90,9 +94,9 @@ def make(context, factory):
     return state._replace(live={"start": state.live, "best": state.live}) if spec["tuning"]["next"] else state
 
   def describe(spec):
-    chosen = [configs[i] for i in spec.get("chosen", ())]
-    lines = [f"stage {stage}: learning rate {c.train.learning_rate[0]:g}, dropout {c.model.dropout[0]:g}"
-             for stage, c in enumerate(chosen)]
+    told = lambda i: f"learning rate {configs[i].train.learning_rate[0]:g}, dropout {configs[i].model.dropout[0]:g}"
+    lines = [f"stage {stage}: {told(best)}" + "".join(f"; diverged: {told(i)}" for i in diverged)
+             for stage, (best, diverged) in enumerate(spec.get("chosen", ()))]
     return "\n".join([inner.describe(spec), *lines])
 
   return inner._replace(

@@ -18,6 +18,7 @@ pytrees that only it looks into.
 - `better` (of those that select), `report`: from sums to selection and to numbers for people.
 - `num_outputs`: of the network.
 - `contribution`, `merge`, `join`, `resolve`: predictions of several networks.
+- `answer`, `average`: the same in one traceable function, for export.
 
 Beside it stands the task's source: data, stream, pools and test set of a run.
 """

@@ -140,6 +140,16 @@ class Classification:
     """Contributions of stacked members [M, B, K] as one."""
     return {key: part.max(0) if key == "top" else part.sum(0) for key, part in stacked.items()}
 
+  def answer(self, network, member, x, combine):
+    """One network's contribution for normalised images, traceable."""
+    return contribution(network.apply(member, x, None, train=False)[0], combine)
+
+  def average(self, total, count, combine):
+    """Probabilities [B, K] of `count` networks' merged contributions, traceable; as `resolve`."""
+    if combine == "logits":
+      return jax.nn.softmax(total["sum"] / count)
+    return total["probabilities" if combine == "vote" else "sum"] / count
+
   def join(self, first, second):
     """Two contributions as one, see below."""
     return join(first, second)

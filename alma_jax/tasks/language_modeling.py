@@ -156,6 +156,16 @@ class LanguageModeling:
     """Contributions of stacked members [M, B, L] as one."""
     return {"log_sum": jax.nn.logsumexp(stacked["log_sum"], axis=0)}
 
+  def answer(self, network, member, tokens, combine):
+    """One network's contribution for windows of tokens: log-probabilities [B, L, V] of what follows, traceable."""
+    del combine
+    return {"log_sum": jax.nn.log_softmax(network.logits(member, tokens))}
+
+  def average(self, total, count, combine):
+    """Log-probabilities under `count` networks' averaged probabilities, traceable."""
+    del combine
+    return total["log_sum"] - jnp.float32(np.log(count))
+
   def join(self, first, second):
     """Adds two contributions' probabilities; either may be None."""
     if first is None or second is None:

@@ -1,0 +1,82 @@
+"""Exported predictors answer as the run does, in a process that has jax alone."""
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from runs import slow
+from test_language import books, text_config  # noqa: F401
+
+import alma_jax
+from alma_jax import export
+from alma_jax.errors import BadInput
+
+
+@pytest.mark.parametrize(("learner", "changes"), [
+    ("boosting", {}), ("hmoe", {"train__epochs": 3}), ("gens", {"learner__combine": "vote"}), slow("sm", {}),
+    slow("ens", {"learner__combine": "logits"}), slow("umix", {}), slow("gmoe", {"learner__gating": "hard"}),
+    slow("ff", {}), slow("bagging", {}), slow("gens", {"learner__combine": "probabilities"})])
+def test_predictors_answer_as_the_run(tmp_path, make_config, arrays, learner, changes):
+  run = alma_jax.run(make_config(learner, **changes), tmp_path / "run", data=arrays)
+  folder = export.export(run)
+  assert folder == tmp_path / "run/export"
+  images, found = arrays[2], []
+  for part in (images, images[:3], images[:1]):  # any number of them
+    found.append(_ask(folder, part, tmp_path))
+    np.testing.assert_allclose(found[-1], run.predict(part), atol=2e-6)
+  facts = json.loads((folder / "predictor.json").read_text())
+  assert (facts["classes"], facts["example_shape"], facts["dtype"], facts["stage"]) == (3, [6, 6, 1], "uint8", 1)
+  assert len(facts["normalization"]["mean"]) == 1
+
+
+@pytest.mark.slow
+def test_vgg_is_exported(tmp_path, make_config):
+  from conftest import blobs
+  data = (*blobs(120, (32, 32, 3)), *blobs(30, (32, 32, 3), seed=1))
+  run = alma_jax.run(make_config("ens", model__name="vgg", learner__num_members=2, train__epochs=1), tmp_path / "run",
+                     data=data)
+  np.testing.assert_allclose(_ask(export.export(run), data[2][:5], tmp_path), run.predict(data[2][:5]), atol=1e-5)
+
+
+def test_language_models_are_exported(tmp_path, books):  # noqa: F811
+  run = alma_jax.run(text_config(books, "gens", stream__num_megabatches=2), tmp_path / "run")
+  folder = export.export(run, out=tmp_path / "out")
+  facts = json.loads((folder / "predictor.json").read_text())
+  assert (folder / "tokenizer.json").read_text() == (run.path / "tokenizer.json").read_text()
+  tokens = np.random.default_rng(0).integers(0, facts["vocabulary"], (2, 16)).astype(np.int32)
+  found = _ask(folder, tokens, tmp_path)
+  assert found.shape == (2, 16, facts["vocabulary"])
+  np.testing.assert_allclose(np.exp(found).sum(-1), 1, rtol=1e-5)
+  from alma_jax import sample
+  from alma_jax.learners import stacked
+  opened, learner = run.open()
+  from alma_jax import results
+  state = results.restore_state(learner, opened)
+  asked = sample._next_log_probs(learner.network(state.spec), stacked.blocks(state), tokens[1, :9].tolist())
+  np.testing.assert_allclose(found[1, 8], asked, atol=1e-4)
+
+
+def test_stages_and_folders(tmp_path, make_config, arrays):
+  run = alma_jax.run(make_config(checkpoint__keep_every=1), tmp_path / "run", data=arrays)
+  folder = export.export(run.path, stage=0, out=tmp_path / "first")
+  np.testing.assert_allclose(_ask(folder, arrays[2], tmp_path), run.predict(arrays[2], stage=0), atol=2e-6)
+  with pytest.raises(BadInput, match=r"has saved the stages \[0, 1\], not 7"):
+    export.export(run, stage=7)
+  (tmp_path / "file").touch()
+  with pytest.raises(BadInput, match="the predictor cannot be written to"):
+    export.export(run, out=tmp_path / "file")
+  done = subprocess.run([sys.executable, "-m", "alma_jax.export", f"--workdir={tmp_path}/none"], capture_output=True,
+                        text=True, check=False)
+  assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+
+
+def _ask(folder, x, scratch):
+  """What the exported predictor answers, in a process that cannot import this package."""
+  np.save(scratch / "x.npy", x[..., None] if x.ndim == 3 and x.dtype == np.uint8 else x)
+  code = ("import sys, numpy; sys.modules['alma_jax'] = sys.modules['flax'] = None\n"
+          f"exec(compile(open({str(folder / 'load.py')!r}).read(), {str(folder / 'load.py')!r}, 'exec'), "
+          f"dict(__file__={str(folder / 'load.py')!r}) | globals(), globals())\n"
+          f"numpy.save({str(scratch / 'y.npy')!r}, predict(numpy.load({str(scratch / 'x.npy')!r})))")
+  subprocess.run([sys.executable, "-c", code], check=True)
+  return np.load(scratch / "y.npy")
