@@ -12,7 +12,7 @@ from alma_jax.options import Options
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-  name: str  # digits, mnist, cifar10, tfds:NAME, npz:PATH
+  name: str  # digits, mnist, cifar10, tfds:NAME, npz:PATH, folder:DIR
   data_dir: str  # where prepared TFDS folders lie; empty: TFDS's own default
 
 

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from alma_jax.data import datasets, tfds_arrays
+from alma_jax.data import array_cache, datasets, folder_arrays, tfds_arrays
 from alma_jax.errors import BadInput
 
 
@@ -86,7 +86,7 @@ def test_files_that_are_no_npz(tmp_path):
 
 @pytest.mark.parametrize("name", ["imagenet", "npz:", "tfds:", ""])
 def test_unknown_names_list_the_known(name):
-  with pytest.raises(BadInput, match="there are digits, mnist, cifar10, tfds:NAME and npz:PATH"):
+  with pytest.raises(BadInput, match="there are digits, mnist, cifar10, tfds:NAME, npz:PATH and folder:DIR"):
     datasets.load(name)
 
 
@@ -117,8 +117,8 @@ def test_a_read_only_folder_is_cached_elsewhere(tfds_dir, tmp_path, monkeypatch)
   folder.mkdir(parents=True)
   (folder / "1.0.0").symlink_to(next((tfds_dir / "mnist").glob("*")))
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-  real = tfds_arrays._write_cache
-  monkeypatch.setattr(tfds_arrays, "_write_cache", lambda cache, *rest: (
+  real = array_cache._write
+  monkeypatch.setattr(array_cache, "_write", lambda cache, *rest: (
       False if cache.name == tfds_arrays._CACHE else real(cache, *rest)))
   monkeypatch.setattr(tfds_arrays, "_CACHE", "not_there_yet")
   first = datasets.load("mnist", str(tmp_path / "root"))
@@ -145,3 +145,55 @@ def test_a_given_data_dir_is_never_downloaded_into(tmp_path, monkeypatch):
   with pytest.raises(BadInput, match="holds no prepared TFDS data set 'mnist'"):
     datasets.load("mnist", str(tmp_path))
   assert not list(tmp_path.iterdir())
+
+
+def pictures(root, colours, size=(3, 2), mode="L", num=5):
+  """`num` pictures of one colour for every class {folder: colour}."""
+  from PIL import Image
+  for name, colour in colours.items():
+    (root / name).mkdir(parents=True, exist_ok=True)
+    for i in range(num):
+      Image.new(mode, size, colour).save(root / name / f"{i}.png")
+  return root
+
+
+def test_folders_of_images(tmp_path, monkeypatch):
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+  pictures(tmp_path / "a/train", {"dog": 10, "cat": 20})
+  pictures(tmp_path / "a/test", {"dog": 30, "cat": 40}, num=2)
+  data = datasets.load(f"folder:{tmp_path}/a")
+  assert data.x_train.shape == (10, 2, 3, 1)
+  assert (data.x_train[:, 0, 0, 0].tolist(), data.y_train.tolist()) == ([20] * 5 + [10] * 5, [0] * 5 + [1] * 5)
+  assert (data.x_test[:, 1, 2, 0].tolist(), data.y_test.tolist()) == ([40, 40, 30, 30], [0, 0, 1, 1])
+  monkeypatch.setattr(folder_arrays, "_decode", lambda *unused: pytest.fail("decoded again"))
+  assert datasets.load(f"folder:{tmp_path}/a").fingerprint == data.fingerprint
+
+
+def test_folders_without_a_test_set(tmp_path, monkeypatch):
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+  pictures(tmp_path / "a", {"red": (255, 0, 0), "blue": (0, 0, 255)}, mode="RGB", num=10)
+  pictures(tmp_path / "a", {"grey": 9}, num=4)
+  data = datasets.load(f"folder:{tmp_path}/a", seed=1)
+  assert data.x_train.shape == (8 + 8 + 3, 2, 3, 3)  # one colour picture makes all of them colour
+  assert np.bincount(data.y_test).tolist() == [2, 1, 2]  # blue, grey, red
+  assert data.x_train[data.y_train == 2][0, 0, 0].tolist() == [255, 0, 0]
+  assert datasets.load(f"folder:{tmp_path}/a", seed=1).fingerprint == data.fingerprint
+
+
+def test_folders_that_cannot_be_used(tmp_path, monkeypatch):
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+  cases = {}
+  cases["half"] = (pictures(tmp_path / "half/train", {"a": 1, "b": 2}).parent, "has a folder train and not the other")
+  cases["one"] = (pictures(tmp_path / "one", {"a": 1}), "holds images of 1 classes; each class wants a folder")
+  pictures(tmp_path / "odd/train", {"a": 1, "b": 2, "c": 3})
+  cases["odd"] = (pictures(tmp_path / "odd/test", {"a": 1, "b": 2}).parent, "the classes c of .* are not in both")
+  pictures(tmp_path / "sizes", {"a": 1})
+  cases["sizes"] = (pictures(tmp_path / "sizes", {"b": 1}, size=(4, 4)), "a/0.png' has 3x2 pixels, .*b/0.png' 4x4")
+  cases["few"] = (pictures(tmp_path / "few", {"a": 1, "b": 1}, num=1), "a class has a single image")
+  cases["deep"] = (pictures(tmp_path / "deep", {"a": 1, "b": 1}, mode="I;16"), "pixels of the kind 'I;16'")
+  cases["torn"] = (pictures(tmp_path / "torn", {"a": 1, "b": 2}), "b/0.png' is no image that can be read")
+  (tmp_path / "torn/b/0.png").write_bytes(b"\x89PNG")
+  cases["none"] = (tmp_path / "none", "there is no folder .* to read images from")
+  for folder, sentence in cases.values():
+    with pytest.raises(BadInput, match=sentence):
+      datasets.load(f"folder:{folder}")

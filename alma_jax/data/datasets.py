@@ -11,7 +11,7 @@ import zipfile
 
 import numpy as np
 
-from alma_jax.data import tfds_arrays
+from alma_jax.data import folder_arrays, tfds_arrays
 from alma_jax.errors import BadInput
 
 # Per-channel mean and standard deviation of pixels scaled to [0, 1] (§0).
@@ -48,10 +48,11 @@ def load(name, data_dir="", seed=0):
   """Loads a data set.
 
   Args:
-    name: "digits", "mnist", "cifar10", "tfds:NAME" or "npz:PATH".
+    name: "digits", "mnist", "cifar10", "tfds:NAME", "npz:PATH" or "folder:DIR".
     data_dir: folder of prepared TFDS data sets; empty: $TFDS_DATA_DIR or
       ~/tensorflow_datasets, where TFDS may also download and prepare.
-    seed: decides the train/test split of digits, and nothing else.
+    seed: decides the train/test split of digits and of folders without one,
+      and nothing else.
 
   Raises:
     BadInput: no such data set, or its arrays cannot be used.
@@ -63,9 +64,11 @@ def load(name, data_dir="", seed=0):
     arrays, fingerprint = tfds_arrays.load(rest or name, data_dir)
   elif kind == "npz" and rest:
     arrays, fingerprint = _npz(rest), None
+  elif kind == "folder" and rest:
+    arrays, fingerprint = folder_arrays.load(rest, seed)
   else:
     raise BadInput(f"there is no data set {name!r}; there are digits, mnist, cifar10, "
-                   "tfds:NAME and npz:PATH.")
+                   "tfds:NAME, npz:PATH and folder:DIR.")
   return from_arrays(name, arrays, _KNOWN.get(rest if kind == "tfds" else name), fingerprint)
 
 

@@ -4,21 +4,13 @@ Prepared array_record folders are read without TensorFlow. The cache lies in
 the prepared folder itself, or under ~/.cache/alma_jax where that is read-only,
 and a start that finds it does not import TFDS.
 """
-import hashlib
-import json
-import os
-import pathlib
-import shutil
-import tempfile
-
 import numpy as np
 
-from alma_jax.data import tfds_source
+from alma_jax.data import array_cache, tfds_source
 from alma_jax.data.tfds_source import download as _download
 from alma_jax.errors import BadInput
 
 _CACHE = "alma_jax_arrays"
-_FORMAT = 1  # of the cache; a cache of another format is decoded anew
 _SPLITS = {"train": "train", "test": "test"}
 
 
@@ -39,17 +31,8 @@ def load(name, data_dir):
   root, folder = tfds_source.find(name, data_dir)
   if folder is None:
     folder = _download(root, name)
-  for cache in _cache_folders(folder):
-    found = _read_cache(cache, folder)
-    if found is not None:
-      return found
-  arrays = _decode(folder, name)
-  from alma_jax.data import datasets
-  fingerprint = datasets.fingerprint_of(arrays)
-  for cache in _cache_folders(folder):
-    if _write_cache(cache, folder, arrays, fingerprint):
-      break
-  return arrays, fingerprint
+  places = [folder / _CACHE, array_cache.home_place(folder.parent.name, folder)]
+  return array_cache.cached(places, tfds_source.stamp(folder), lambda: _decode(folder, name))
 
 
 def _decode(folder, name):
@@ -79,42 +62,3 @@ def _read_split(builder, split, keys):
   """Lists of images (uint8 [H, W, C]) and labels, in stored order."""
   pairs = [(np.asarray(e[keys[0]]), int(e[keys[1]])) for e in tfds_source.examples(builder, split)]
   return [image for image, _ in pairs], [label for _, label in pairs]
-
-
-def _cache_folders(folder):
-  """Where the cache may lie, best first."""
-  key = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
-  home = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-  return folder / _CACHE, home / "alma_jax" / f"arrays-{folder.parent.name}-{key}"
-
-
-def _read_cache(cache, folder):
-  try:
-    meta = json.loads((cache / "meta.json").read_text())
-    if meta["format"] != _FORMAT or meta["stamp"] != tfds_source.stamp(folder):
-      return None
-    arrays = {key: np.load(cache / f"{key}.npy") for key in meta["arrays"]}
-  except (OSError, ValueError, KeyError):
-    return None
-  return arrays, meta["fingerprint"]
-
-
-def _write_cache(cache, folder, arrays, fingerprint):
-  """Writes the cache whole or not at all; False where it cannot be written."""
-  try:
-    cache.parent.mkdir(parents=True, exist_ok=True)
-    temporary = pathlib.Path(tempfile.mkdtemp(prefix=cache.name, dir=cache.parent))
-  except OSError:
-    return False
-  try:
-    for key, array in arrays.items():
-      np.save(temporary / f"{key}.npy", array)
-    (temporary / "meta.json").write_text(json.dumps(dict(
-        format=_FORMAT, stamp=tfds_source.stamp(folder), arrays=sorted(arrays), fingerprint=fingerprint)))
-    if cache.exists():
-      shutil.rmtree(cache)
-    temporary.rename(cache)
-    return True
-  except OSError:  # a full disk, or another process was first
-    shutil.rmtree(temporary, ignore_errors=True)
-    return False
