@@ -13,6 +13,7 @@ from alma_jax.version import __version__
 _EXPORTS = {
     "run": "experiment", "load_run": "results", "Run": "results", "base_config": "config:base",
     "language_config": "config:language",
+    "register_learner": "plugins", "register_model": "plugins",
     "BadInput": "errors", "Diverged": "errors", "Stopped": "errors",
 }
 __all__ = ["__version__", *_EXPORTS]

@@ -15,7 +15,7 @@ import re
 import runpy
 import typing
 
-from alma_jax import fields
+from alma_jax import fields, plugins
 from alma_jax.errors import BadInput
 from alma_jax.fields import SIZES, RunConfig
 from alma_jax.options import LEARNERS, TEXT_LEARNERS
@@ -25,7 +25,6 @@ INCIDENTAL = ("dataset.data_dir", "checkpoint.", "log.", "devices")
 
 _CHOICES = {
     "stream.untrained_error": ("chance", "model"),
-    "model.name": ("mlp", "vgg", "switch"),
     "train.optimizer": ("adadelta", "sgd", "adam"),
     "precision": ("float32", "bfloat16"),
 }
@@ -300,9 +299,10 @@ _KINDS = {int: "a whole number", float: "a finite number", bool: "True or False"
 
 def _check(c):
   flat = flatten(to_dict(c))
+  choices = _CHOICES | {"model.name": ("mlp", "vgg", "switch", *plugins.MODELS)}
   for field, value in flat.items():
-    if field in _CHOICES and value not in _CHOICES[field]:
-      raise BadInput(f"{field}={value!r} is not one of {_join(_CHOICES[field])}.")
+    if field in choices and value not in choices[field]:
+      raise BadInput(f"{field}={value!r} is not one of {_join(choices[field])}.")
     if field in _AT_LEAST and not min(_each(value), default=math.inf) >= _AT_LEAST[field]:
       raise BadInput(f"{field}={value} should be at least {_AT_LEAST[field]}.")
     if isinstance(value, (tuple, list)) and field in ("train.learning_rate", "model.dropout"):

@@ -84,7 +84,7 @@ def _listing(made, states):
   """Table of all runs, with what those that are left will cost at most."""
   os.environ.setdefault("JAX_PLATFORMS", "cpu")  # it only counts
   from alma_jax.sweeps import predict
-  found = predict.predict(made)
+  found = predict.predict([job.config for job in made])
   width = max(len(job.name) for job in made)
   lines = [f"{'run':{width}}  {'steps':>11}  multiply-adds  state"]
   for job, cost in zip(made, found):

@@ -176,12 +176,12 @@ def test_a_sweep_that_is_stopped_goes_on(tmp_path):
 def test_predicted_multiply_adds_are_those_spent(tmp_path):
   points = product(axis("learner", ["sm", "ens", "gens", "umix"]), axis("waiting_time", [1, 3]))
   made = jobs.make(small_sweep(*points, **{"train.patience": 0, "stream.num_megabatches": 4}), tmp_path)
-  for job, found in zip(made, predict.predict(made)):
+  for job, found in zip(made, predict.predict([job.config for job in made])):
     run = alma_jax.run(job.config, job.workdir)
     assert run.summary["cumulative_fwd_macs"] == found.macs
   # 1437 digits in 4 mega-batches, less a tenth: 324 or 323 in 3 batches of 128, 2 epochs; waiting for 3: 8 and 3.
-  assert predict.predict(made)[0].steps == 4 * 2 * 3
-  assert predict.predict(made)[1].steps == 2 * (8 + 3)
+  assert predict.predict([made[0].config])[0].steps == 4 * 2 * 3
+  assert predict.predict([made[1].config])[0].steps == 2 * (8 + 3)
 
 
 def test_seconds_are_told_from_what_is_done():

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from alma_jax import members
+from alma_jax import members, plugins
 from alma_jax.errors import BadInput
 from alma_jax.models import mlp, moe, switch, vgg, wide
 from alma_jax.models.switch import SwitchNetwork
@@ -97,6 +97,11 @@ def build(config, num_classes, image_shape, precision, axis, *, size=None, gatin
         num_classes, config.width, config.num_layers, config.num_heads, size or config.num_experts,
         config.capacity_factor, config.group_size or image_shape[0] - 1, rate, config.jitter, config.remat,
         jnp.dtype(precision)))
+  if config.name in plugins.MODELS:
+    if size or widths:
+      raise BadInput(f"model.name={config.name!r} has no mixtures and is not widened; the learners moe, gmoe and ff "
+                     "want 'mlp' or 'vgg'.")
+    return Network(plugins.MODELS[config.name](config.width, num_classes, jnp.dtype(precision), axis))
   dtype, shape, least = jnp.dtype(precision), tuple(map(int, image_shape)), vgg.MIN_SIZE
   if config.name == "mlp" and size is None:
     return Network(mlp.MLP(widths or first_widths(config), num_classes, dtype, residuals))

@@ -126,7 +126,8 @@ class _Costs:
     if len(jobs) > 1:
       context = multiprocessing.get_context("spawn")
       self._pipe, theirs = context.Pipe(duplex=False)
-      self._process = context.Process(target=_predict, args=(jobs, theirs), daemon=True)
+      packed = {job.name: job.packed() for job in jobs}
+      self._process = context.Process(target=_predict, args=(packed, theirs), daemon=True)
       self._process.start()
       theirs.close()
 
@@ -156,7 +157,8 @@ def _predict(jobs, pipe):
     os.dup2(nowhere.fileno(), 1)
     os.dup2(nowhere.fileno(), 2)
   from alma_jax.sweeps import predict
-  pipe.send(dict(zip((job.name for job in jobs), predict.predict(jobs))))
+  configs = [sweep_jobs.unpacked(job)[0] for job in jobs.values()]
+  pipe.send(dict(zip(jobs, predict.predict(configs))))
 
 
 def _duration(seconds):

@@ -38,10 +38,16 @@ class Job(NamedTuple):
     name: of the folder, e.g. "sm-width4-seed0".
     config: RunConfig.
     workdir: run folder.
+    file: config file that `config` came from.
   """
   name: str
   config: fields.RunConfig
   workdir: pathlib.Path
+  file: str
+
+  def packed(self):
+    """As plain data, for another process."""
+    return dict(config=configs.to_dict(self.config), workdir=str(self.workdir), file=str(self.file))
 
 
 def load(path):
@@ -81,8 +87,14 @@ def make(sweep, root, overrides=()):
       if key in seen:
         raise BadInput(f"the points {seen[key]} and {point} of the sweep {what}; leave one of them out.")
       seen[key] = point
-    made.append(Job(name, config, pathlib.Path(root).expanduser() / name))
+    made.append(Job(name, config, pathlib.Path(root).expanduser() / name, sweep.config))
   return made
+
+
+def unpacked(packed):
+  """(RunConfig, run folder) of what `Job.packed` returned; runs the config file, which may register a learner."""
+  configs.load_file(packed["file"], packed["config"]["learner"]["name"])
+  return configs.parse(packed["config"]), pathlib.Path(packed["workdir"])
 
 
 def state(job, failures):

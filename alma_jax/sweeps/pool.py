@@ -142,7 +142,7 @@ class _Worker:
   def begin(self, job):
     self.job = job
     with contextlib.suppress(OSError):  # it has died: hear() tells
-      self.pipe.send((job, self._logs / f"{job.name}.log"))
+      self.pipe.send((job.packed(), self._logs / f"{job.name}.log"))
     return Event(STARTED, job)
 
   def hear(self):
@@ -171,10 +171,10 @@ def _work(pipe, cores, parent):
   while not should_stop():
     try:
       job, log = pipe.recv()
-      if last is not None and _programs(last) != _programs(job.config):
+      if last is not None and _programs(last) != _programs(job):
         import jax
         jax.clear_caches()  # compiled programs that will not be needed again
-      last = job.config
+      last = job
       with _printing_to(log):
         answer = attempt(job, should_stop)
       pipe.send(answer)
@@ -182,21 +182,23 @@ def _work(pipe, cores, parent):
       return  # there are no more jobs, or no more parent
 
 
-def _programs(config):
+def _programs(job):
   """What decides which programs a run needs, all but their sizes."""
-  return config.dataset, config.learner, config.model, config.train, config.precision
+  return [job["config"][section] for section in ("dataset", "learner", "model", "train", "precision")]
 
 
 def attempt(job, should_stop=None):
-  """Runs a job, or goes on with it; (DONE, FAILED or STOPPED, the last line)."""
+  """Runs a packed job, or goes on with it; (DONE, FAILED or STOPPED, the last line)."""
   from absl import logging
 
   from alma_jax import experiment, runtime
+  from alma_jax.sweeps import jobs
   logging.set_verbosity(logging.ERROR)
   warnings.showwarning = lambda message, *unused, **named: print(f"warning: {message}", file=sys.stderr)
   try:
-    runtime.setup(job.config, alone=True)
-    experiment.run(job.config, job.workdir, should_stop=should_stop)
+    config, workdir = jobs.unpacked(job)
+    runtime.setup(config, alone=True)
+    experiment.run(config, workdir, should_stop=should_stop)
   except Stopped as stopped:
     return STOPPED, str(stopped)
   except (BadInput, Diverged) as error:

@@ -6,15 +6,15 @@ from alma_jax.learners import tuned
 from alma_jax.sweeps.seconds import Prediction
 
 
-def predict(jobs):
-  """A Prediction for each job; loads the data, builds networks, and trains nothing.
+def predict(configs):
+  """A Prediction for each RunConfig; loads the data, builds networks, and trains nothing.
 
   Raises:
     BadInput: the data cannot be used.
   """
   costs, sizes, found = {}, {}, []
-  for job in jobs:
-    c = dataclasses.replace(job.config, seed=0, devices=0)  # another seed costs the same
+  for config in configs:
+    c = dataclasses.replace(config, seed=0, devices=0)  # another seed costs the same
     network, stream = (c.dataset, c.learner, c.model), (c.dataset, c.stream)
     if network not in costs or stream not in sizes:
       setting = environment.prepare(c)

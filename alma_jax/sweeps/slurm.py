@@ -16,8 +16,8 @@ _IDS = "jobs.json"
 class Task(submitit.helpers.Checkpointable):
   """What a node runs; submitit calls it again with the same job after a preemption or a time limit."""
 
-  def __call__(self, job):
-    kind, line = pool.attempt(job)
+  def __call__(self, packed):
+    kind, line = pool.attempt(packed)
     if kind == pool.FAILED:
       raise RuntimeError(line)
 
@@ -72,7 +72,7 @@ def _submit(jobs, num_workers, folder, options):
     executor.update_parameters(name="alma_jax", **options)
     if num_workers:
       executor.update_parameters(slurm_array_parallelism=num_workers)
-    submitted = executor.map_array(Task(), jobs)
+    submitted = executor.map_array(Task(), [job.packed() for job in jobs])
   except (TypeError, NameError, ValueError, submitit.core.utils.FailedJobError) as error:
     raise BadInput(f"SLURM does not take these options: {' '.join(str(error).split())}.") from error
   return {job.name: submitted_job for job, submitted_job in zip(jobs, submitted)}

@@ -1,0 +1,104 @@
+"""The code and the commands of the pages in docs/ and of the README run as they stand."""
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+from runs import ROOT, lines
+
+import alma_jax
+from alma_jax import plugins
+from alma_jax.errors import BadInput
+
+
+def code_of(page):
+  (code,) = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+  return code
+
+
+def run(*args, cwd):
+  environment = os.environ | {"PYTHONPATH": str(ROOT)}
+  return subprocess.run([sys.executable, *map(str, args)], cwd=cwd, capture_output=True, text=True, check=False,
+                        env=environment)
+
+
+PAGES = [str(path.relative_to(ROOT)) for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]]
+SMALL = ["--config.stream.num_megabatches=4", "--config.train.epochs=2", "--config.model.width=4"]
+
+
+def test_the_learner_of_the_page(tmp_path):
+  code = code_of("docs/add-a-learner.md")
+  assert len(code.splitlines()) < 60
+  (tmp_path / "fittest.py").write_text(code)
+  command = ["-m", "alma_jax.main", "--config=fittest.py", "--config.learner.num_members=2", *SMALL, "--workdir=run"]
+  done = run(*command, cwd=tmp_path)
+  assert done.returncode == 0, done.stderr
+  assert "is complete" in run(*command, cwd=tmp_path).stderr
+  told = run("-c", "import fittest, alma_jax; print(alma_jax.load_run('run').describe())", cwd=tmp_path)
+  assert told.stdout.strip() == "2 networks", told.stderr
+  (tmp_path / "sweep.py").write_text("from alma_jax.sweeps import Sweep, axis\n\ndef get_sweep():\n"
+                                     "  return Sweep('fittest.py', axis('seed', [0, 1]))\n")
+  done = run("-m", "alma_jax.sweep", "--config=sweep.py", "--workers=1", *SMALL, cwd=tmp_path)
+  assert "2 of 2 runs are finished" in done.stdout, done.stderr
+
+
+def test_the_learner_of_the_page_does_what_it_says(tmp_path, arrays, make_config):
+  import jax
+  import numpy as np
+
+  from alma_jax import config as configs
+  from alma_jax import environment
+  (tmp_path / "fittest.py").write_text(code_of("docs/add-a-learner.md"))
+  configs.load_file(str(tmp_path / "fittest.py"))
+  try:
+    setting = environment.prepare(configs.parse(make_config("fittest")), arrays)
+    learner, stages = setting.learner, environment.Stages(setting)
+    state = learner.init()
+    state = state._replace(spec={**state.spec, "best": 2})
+    grown, _ = learner.grow(state, stages[1])
+    for old, new in zip(jax.tree.leaves(jax.device_get(state.live)), jax.tree.leaves(jax.device_get(grown.live))):
+      for member in range(3):
+        np.testing.assert_array_equal(new[member], old[2])
+    same, _ = learner.grow(state, stages[0])
+    assert same is state
+  finally:
+    del plugins.LEARNERS["fittest"]
+    del alma_jax.options.LEARNERS["fittest"]
+
+
+def test_the_network_of_the_page(tmp_path):
+  (tmp_path / "small_cnn.py").write_text(code_of("docs/add-a-model.md"))
+  done = run("-m", "alma_jax.main", "--config=small_cnn.py:sm", *SMALL, "--workdir=run", cwd=tmp_path)
+  assert done.returncode == 0, done.stderr
+  # 3x3x1x4+4, batch norm 2x4; 3x3x4x8+8, 2x8; 2x2x8x10+10.
+  assert f"from {40 + 8 + 296 + 16 + 330:,} parameters" in done.stderr
+  done = run("-m", "alma_jax.main", "--config=small_cnn.py:gmoe", *SMALL, "--workdir=other", cwd=tmp_path)
+  assert done.returncode == 2
+  assert "model.name='small_cnn' has no mixtures" in done.stderr
+
+
+def test_the_arrays_of_the_page(tmp_path):
+  code = code_of("docs/own-data.md").replace("2\nrun", "2\nconfig.train.epochs = 2\nrun")
+  done = run("-c", code, cwd=tmp_path)
+  assert done.returncode == 0, done.stderr
+  assert len(lines(tmp_path / "runs/mine", "metrics.jsonl")) == 10
+
+
+def test_names_that_are_taken():
+  with pytest.raises(BadInput, match="there is a learner 'sm' already"):
+    alma_jax.register_learner(alma_jax.options.SM, None)
+  with pytest.raises(BadInput, match="there is a network 'mlp' already"):
+    alma_jax.register_model("mlp", None)
+  with pytest.raises(BadInput, match="str should be a frozen dataclass"):
+    alma_jax.register_learner(str, None)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_and_named_files_are_there(page):
+  text = (ROOT / page).read_text()
+  for link in re.findall(r"\]\(([^)#]+)\)", text):
+    assert link.startswith("http") or (ROOT / page).parent.joinpath(link).exists(), link
+  for name in re.findall(r"(?:configs|benchmarks|docs|colabs)/[\w/]+\.(?:py|sh|md|ipynb)", text):
+    assert pathlib.Path(ROOT / name).exists() or "NAME" in name, name
