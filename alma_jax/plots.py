@@ -42,3 +42,36 @@ def curve(lines, metric, title, path, chance=None):
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(frameon=False, loc="best")
     figure.savefig(path, dpi=150, metadata={"Software": None})
+
+
+def gate_tree(splits, axes, sizes=None):
+  """Draws the binary tree of a mixture's gates: experts are its leaves.
+
+  Args:
+    splits: of a layer, as `Run.spec(stage)["splits"][layer]` tells them: the i-th is the expert that growth i split.
+    axes: matplotlib Axes, emptied of ticks.
+    sizes: share of each expert that its circle shows; None: all alike.
+  """
+  from alma_jax.models import moe
+  num = len(splits) + 1
+  sizes = [1 / num] * num if sizes is None else sizes
+  leaves = iter(range(num))
+
+  def draw(node, depth):
+    """Draws what is below a node; returns where it stands."""
+    if isinstance(node, int):
+      x = next(leaves)
+      axes.scatter(x, -depth, s=120 + 900 * sizes[node], color=COLOUR, zorder=2)
+      axes.annotate(str(node), (x, -depth), color="white", ha="center", va="center", fontsize=8, zorder=3)
+      return x
+    ends = [draw(child, depth + 1) for child in node[1:]]
+    x = sum(ends) / 2
+    for end in ends:
+      axes.plot([x, end], [-depth, -depth - 1], color="0.6", linewidth=1.2, zorder=1)
+    axes.scatter(x, -depth, s=30, color="0.6", zorder=2)
+    return x
+
+  draw(moe.nested(splits), 0)
+  axes.set(xticks=[], yticks=[], xlim=(-0.7, num - 0.3))
+  axes.margins(y=0.15)
+  axes.set_frame_on(False)

@@ -87,6 +87,17 @@ class Run:
     opened, learner = self.open(stage)
     return learner.describe(opened.meta["spec"])
 
+  def spec(self, stage=None):
+    """The static facts of the learner after a stage (None: the last saved), a dict.
+
+    Of `gmoe` the splits of every mixture layer (see `plots.gate_tree`), of `ff` the widths, of growing ensembles the
+    number of frozen members.
+
+    Raises:
+      BadInput: no such stage is saved.
+    """
+    return self.open(stage)[0].meta["spec"]
+
   def open(self, stage=None):
     """The checkpoint of a stage (None: the last saved), and the learner that can read it.
 

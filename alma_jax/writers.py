@@ -6,6 +6,7 @@ import pathlib
 import shutil
 import sys
 import time
+import warnings
 
 import filelock
 
@@ -205,7 +206,9 @@ class Progress:
   def __init__(self, enabled, total, done, metric="error", rounds="epoch"):
     """`total` samples at most, `done` of them in an earlier session; `metric` and `rounds` name what is shown."""
     self._metric, self._rounds = metric, rounds
-    from tqdm.auto import tqdm
+    with warnings.catch_warnings():
+      warnings.simplefilter("ignore")  # in a notebook without ipywidgets the bar is text
+      from tqdm.auto import tqdm
     self._bar = tqdm(
         total=total, initial=done, unit=" samples", unit_scale=True, dynamic_ncols=True, mininterval=0.2,
         disable=not (enabled and (sys.stderr.isatty() or "ipykernel" in sys.modules)), leave=False,
