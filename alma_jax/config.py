@@ -78,7 +78,7 @@ def base(learner="ens"):
                  patience_delta=1e-3 if options.stops_early else 0.0,
                  augment=False),
       checkpoint=dict(seconds=30.0, keep=2, keep_every=0),
-      log=dict(progress=True, tensorboard=True),
+      log=dict(progress=True, tensorboard=True, wandb=""),
       precision="float32",
       deterministic=False,
       devices=0,
@@ -187,6 +187,12 @@ def read_value(field, text, tree):
   if isinstance(value, tuple):
     return tuple(int(part) if part.strip().lstrip("+-").isdigit() else float(part) for part in _parts(text))
   return type(value)(text)
+
+
+def completed(tree):
+  """A stored nested dict with the defaults of incidental fields that an earlier version did not have."""
+  sections = base("sm").to_dict()
+  return tree | {name: sections[name] | tree.get(name, {}) for name in ("checkpoint", "log")}
 
 
 def to_dict(config):

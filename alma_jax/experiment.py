@@ -1,6 +1,7 @@
 """Algorithm 1: stage after stage, grow, train, evaluate, write, save."""
 import dataclasses
 import importlib.metadata
+import importlib.util
 import pathlib
 import platform
 import sys
@@ -41,6 +42,8 @@ def run(config, workdir=None, *, data=None, overwrite=False, should_stop=None):
   config = configs.parse(config)
   if data is not None:
     config = dataclasses.replace(config, dataset=fields.Dataset("data", ""))
+  if config.log.wandb and importlib.util.find_spec("wandb") is None:
+    raise BadInput(f"log.wandb={config.log.wandb!r} needs a package that is missing; run `pip install wandb`.")
   runtime.setup(config)
   setting = environment.prepare(config, data)
   path = pathlib.Path(workdir or configs.default_workdir(config)).expanduser()
@@ -96,9 +99,11 @@ class _Runner:
     folder.write_config(self._config, self._source.fingerprint)
     folder.cut(METRICS, len(self._lines))
     folder.cut(TRAIN, train_lines)
-    self._board = None
+    self._boards = []
     if self._config.log.tensorboard and sharding.is_main():
-      self._board = writers.TensorBoard(folder.path / "tensorboard", len(self._lines), train_lines)
+      self._boards.append(writers.TensorBoard(folder.path / "tensorboard", len(self._lines), train_lines))
+    if self._config.log.wandb and sharding.is_main():
+      self._boards.append(writers.Wandb(folder.path, self._config, train_lines))
     sizes = np.array([self._config.train.plan(int(num)).samples for num in stream.sizes[:, 0]])
     sizes *= tuned.num_candidates(self._config)
     self._progress = writers.Progress(
@@ -111,8 +116,8 @@ class _Runner:
     finally:
       self._progress.close()
       self._checkpoints.finish()
-      if self._board:
-        self._board.close()
+      for board in self._boards:
+        board.close()
 
   def _run_stage(self):
     stage, began, learner = self._stage, time.monotonic(), self._learner
@@ -199,15 +204,15 @@ class _Runner:
       self._folder.append(TRAIN, entry)
       self._num_train_lines += 1
       self._val_value = entry[f"val_{self._metric}"]
-      if self._board:
-        self._board.train(entry)
+      for board in self._boards:
+        board.train(entry)
     return done
 
   def _write(self, entry):
     self._lines.append(entry)
     self._folder.append(METRICS, entry)
-    if self._board:
-      self._board.stream(entry)
+    for board in self._boards:
+      board.stream(entry)
     self._epoch, self._val_value = 0, None
 
   def _pace(self, rows, seconds):
@@ -252,8 +257,8 @@ class _Runner:
         initial_params=self._initial_params,
         data=self._source.meta())
     self._folder.sync()
-    if self._board:
-      self._board.flush()
+    for board in self._boards:
+      board.flush()
     self._checkpoints.save(meta, trees, self._state.frozen, permanent)
     self._saved, self._saved_in = time.monotonic(), self._stage
     if sharding.any_process(self._should_stop()):

@@ -133,6 +133,7 @@ class Checkpoint:
 class Log:
   progress: bool
   tensorboard: bool
+  wandb: str  # project at Weights & Biases that is told the same; empty: none
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,7 +27,7 @@ class Run:
     if tree is None:
       raise BadInput(f"there is no run in {self.path}: it has no config.json.")
     tree.pop("data_fingerprint", None)
-    self.config = configs.parse(tree)
+    self.config = configs.parse(configs.completed(tree))
     self.metrics = _columns(_lines(self.path / writers.METRICS))
     self.train = _lines(self.path / writers.TRAIN)
     self.summary = writers.read_json(self.path / "summary.json")

@@ -1,4 +1,5 @@
 """The run folder (DESIGN §3), TensorBoard, and what a person sees meanwhile."""
+import hashlib
 import json
 import math
 import os
@@ -189,6 +190,39 @@ class TensorBoard:
     for key, value in entry.items():
       for name, number in _scalars(key, value):
         writer.add_scalar(name, number, step)
+
+
+class Wandb:
+  """The same scalars for Weights & Biases: `stream/...` over t, `train/...` over the number of the line.
+
+  A resumed run goes on under its own name there; lines since its last checkpoint are told again, with equal values.
+  """
+
+  def __init__(self, folder, config, train_lines):
+    """Tells of the run in `folder`, with its RunConfig, from line `train_lines` of train.jsonl on."""
+    import wandb
+    name = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
+    self._run = wandb.init(project=config.log.wandb, id=name, name=folder.name, resume="allow", dir=str(folder),
+                           config=configs.flatten(configs.to_dict(config)))
+    self._run.define_metric("stream/*", step_metric="stream/t")
+    self._run.define_metric("train/*", step_metric="train/line")
+    self._line = train_lines
+
+  def stream(self, entry):
+    """A line of metrics.jsonl."""
+    self._run.log({f"stream/{name}": number for key, value in entry.items() for name, number in _scalars(key, value)})
+
+  def train(self, entry):
+    """A line of train.jsonl."""
+    self._line += 1
+    told = {f"train/{name}": number for key, value in entry.items() for name, number in _scalars(key, value)}
+    self._run.log(told | {"train/line": self._line})
+
+  def flush(self):
+    """wandb sends what it was told by itself."""
+
+  def close(self):
+    self._run.finish()
 
 
 def _scalars(name, value):

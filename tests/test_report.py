@@ -120,9 +120,13 @@ def test_factors_that_vary_together_count_once(tmp_path):
 def test_tables(runs):
   head, _, first, *rest = tables.overview(study_of(runs)).splitlines()
   assert head == "| learner | width | w | parameters | seeds | CER | mean error | final error | Mem | Comp | seconds |"
-  assert first.startswith("| gens | 8 | 1 | 1.6e-05M | 3 | 0.544 ± 0.004 | 0.2720 ± 0.0020 |")
+  assert first.startswith("| gens | 8 | 1 | 16 | 3 | 0.544 ± 0.004 | 0.2720 ± 0.0020 |")
   assert len(rest) == 7
   assert tables.iid(study_of(runs)).splitlines()[4] == "| sm | 4 | 0.3610 ± 0.0010 | 0.4610 ± 0.0010 |"
+
+
+def test_numbers_of_parameters_are_short():
+  assert [tables._number(n) for n in (16, 17_330, 2_633_216, 1_500_000_000)] == ["16", "17.3k", "2.63M", "1.5B"]
 
 
 def test_tables_of_language_models(tmp_path):

@@ -1,7 +1,11 @@
 """Whole runs: the command line, the run folder, bad input, what is compiled."""
+import importlib.machinery
+import importlib.util
 import json
 import os
 import subprocess
+import sys
+import types
 
 import jax
 import numpy as np
@@ -223,3 +227,60 @@ def test_predictions_of_saved_stages(tmp_path, arrays):
 def test_load_run_needs_a_run(tmp_path):
   with pytest.raises(alma_jax.BadInput, match="there is no run"):
     alma_jax.load_run(tmp_path)
+
+
+def test_weights_and_biases_are_told_the_same(tmp_path, make_config, arrays, monkeypatch):
+  """A stand-in for the package, which no test may need."""
+  told, finished = [], []
+
+  class Told:
+    define_metric = staticmethod(lambda name, step_metric: told.append((name, step_metric)))
+    log = staticmethod(told.append)
+    finish = staticmethod(lambda: finished.append(True))
+
+  stand_in = types.ModuleType("wandb")
+  stand_in.__spec__ = importlib.machinery.ModuleSpec("wandb", None)
+  stand_in.init = lambda **options: told.append(options) or Told
+  monkeypatch.setitem(sys.modules, "wandb", stand_in)
+  config = make_config(log__wandb="streams", stream__num_megabatches=2, stream__waiting_time=1)
+  run = alma_jax.run(config, tmp_path / "run", data=arrays)
+  assert (told[0]["project"], told[0]["resume"], told[0]["config"]["model.width"]) == ("streams", "allow", 4)
+  assert told[1:3] == [("stream/*", "stream/t"), ("train/*", "train/line")]
+  lines_told = [entry for entry in told[3:] if "stream/t" in entry]
+  assert [entry["stream/error"] for entry in lines_told] == run.metrics["error"].tolist()
+  assert [entry["train/line"] for entry in told[3:] if "train/line" in entry] == [1, 2, 3, 4]
+  assert finished == [True]
+  # It is no part of what makes the run itself.
+  again = make_config(stream__num_megabatches=2, stream__waiting_time=1)
+  assert alma_jax.run(again, tmp_path / "run", data=arrays).summary == run.summary
+
+
+def test_without_the_package_there_is_no_weights_and_biases(tmp_path, make_config, arrays, monkeypatch):
+  monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+  with pytest.raises(alma_jax.BadInput, match="pip install wandb"):
+    alma_jax.run(make_config(log__wandb="streams"), tmp_path / "run", data=arrays)
+  assert not (tmp_path / "run").exists()
+
+
+def test_runs_of_earlier_versions_are_read(tmp_path, make_config, arrays):
+  run = alma_jax.run(make_config(), tmp_path / "run", data=arrays)
+  tree = json.loads((run.path / "config.json").read_text())
+  del tree["log"]["wandb"], tree["checkpoint"]["keep_every"]
+  (run.path / "config.json").write_text(json.dumps(tree))
+  assert alma_jax.load_run(run.path).config.log.wandb == ""
+
+
+def test_a_torn_last_line_is_not_read(tmp_path, make_config, arrays):
+  run = alma_jax.run(make_config(), tmp_path / "run", data=arrays)
+  whole = run.metrics["t"].tolist()
+  with (run.path / "metrics.jsonl").open("a") as file:
+    file.write('{"t": 5, "err')
+  assert alma_jax.load_run(run.path).metrics["t"].tolist() == whole
+  (run.path / "metrics.jsonl").write_text("{\n")
+  with pytest.raises(alma_jax.BadInput, match="metrics.jsonl has a line that is no JSON"):
+    alma_jax.load_run(run.path)
+
+
+def test_what_is_no_config_is_said():
+  with pytest.raises(alma_jax.BadInput, match="the config 'ens' is none"):
+    alma_jax.run("ens")

@@ -80,7 +80,7 @@ def _sizes(study):
   for key, mine in study.runs.groupby([LEARNER, *study.factors], sort=False, dropna=False):
     row = mine.iloc[0]
     cells = {"experts": _experts(row)} if study.is_language else {}
-    first, last = (f"{row[c] / 1e6:.3g}M" for c in ("first_params", "last_params"))
+    first, last = (_number(row[c]) for c in ("first_params", "last_params"))
     found[_hashable(key)] = cells | {"parameters": first if first == last else f"{first} to {last}"}
   return found
 
@@ -98,6 +98,12 @@ def _experts(row):
     last = num + sum(more[:num_stages - 1])
     return f"{num} to {last}" if last > num else str(num)
   return str(num)
+
+
+def _number(value):
+  """E.g. "16", "17.3k", "2.63M"."""
+  power = next((p for p in (9, 6, 3) if value >= 10**p), 0)
+  return f"{value / 10**power:.3g}" + {9: "B", 6: "M", 3: "k", 0: ""}[power]
 
 
 def _hashable(key):

@@ -114,7 +114,7 @@ def state(job, failures):
 
 def _same(stored, config):
   try:
-    return configs.identity(configs.parse(stored)) == configs.identity(config)
+    return configs.identity(configs.parse(configs.completed(stored))) == configs.identity(config)
   except BadInput:  # of an earlier version
     return False
 
