@@ -200,7 +200,8 @@ class _Runner:
         entry["step"] = step
       entry |= dict(joint, lr=optimizers.rate(fitting.spec.train, step - 1), seconds=time.monotonic() - began)
       if len(members[f"val_{self._metric}"]) > 1:
-        entry["members"] = {key: [None if np.isnan(v) else float(v) for v in value] for key, value in members.items()}
+        told = lambda value: [float(v) if np.isfinite(v) else None for v in value]
+        entry["members"] = {key: told(value) for key, value in members.items()}
       self._folder.append(TRAIN, entry)
       self._num_train_lines += 1
       self._val_value = entry[f"val_{self._metric}"]

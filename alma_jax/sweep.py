@@ -11,6 +11,8 @@ import pathlib
 import signal
 import sys
 
+import filelock
+
 from alma_jax import commands, writers
 from alma_jax.errors import BadInput
 from alma_jax.sweeps import board, pool
@@ -48,10 +50,29 @@ def _main(argv):
   if args.dry_run:
     print(_listing(made, states))
     return 0
+  try:
+    (root / "logs").mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(root / ".lock")
+    lock.acquire(timeout=0)
+  except filelock.Timeout as error:
+    raise BadInput(f"a live process runs a sweep in {root}.") from error
+  except OSError as error:
+    raise BadInput(f"the folder {root} cannot be made or written: {error.strerror}.") from error
+  with lock:
+    return _run(args, root, made, states, failures)
+
+
+def _run(args, root, made, states, failures):
   to_do = [job for job in made if states[job.name].kind in (sweep_jobs.NEW, sweep_jobs.BEGUN)]
   signals = []
+
+  def stop(number, frame):
+    del frame
+    signals.append(number)
+    signal.signal(number, signal.SIG_DFL)  # a second one is not to be argued with
+
   for number in (signal.SIGTERM, signal.SIGINT):
-    signal.signal(number, lambda number, frame: signals.append(number))
+    signal.signal(number, stop)
   num_workers, events = _launch(args, to_do, root, lambda: bool(signals))
   with board.Board(made, states, num_workers) as shown:
     for event in events:
@@ -64,7 +85,7 @@ def _main(argv):
   if signals:
     print("stopped; the same command goes on from there.", file=sys.stderr)
     return 143 if signal.SIGTERM in signals else 1
-  return 1 if shown.failed() else 0
+  return 0 if shown.all_finished() else 1
 
 
 def _launch(args, jobs, root, should_stop):
@@ -104,11 +125,14 @@ def _override(flag):
 
 
 def _option(text):
-  """(name, value) of NAME=VALUE; whole numbers are numbers."""
+  """(name, value) of NAME=VALUE; numbers are numbers."""
   name, equals, value = text.partition("=")
   if not equals:
     raise BadInput(f"--slurm={text!r} should be NAME=VALUE.")
-  return name, int(value) if value.isdigit() else value
+  try:
+    return name, int(value) if value.isdigit() else float(value)
+  except ValueError:
+    return name, value
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def test_counts():
   assert models.count_params(cost.abstract_variables(net, (1, 28, 28, 1)).params) == 26506
 
 
-@pytest.mark.parametrize(("model", "depth"), [("mlp", False), ("mlp", True), ("vgg", True)])
+@pytest.mark.parametrize(("model", "depth"), [("mlp", False), ("mlp", True), slow("vgg", True)])
 def test_at_strength_zero_the_network_is_as_it_was(model, depth):
   net, variables, chain, directions, x = trained(model, depth)
   logits = jax.jit(lambda: widen.forward(net.module, chain, directions, widen.strengths(directions, 0.0), x))()

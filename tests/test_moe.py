@@ -4,7 +4,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import blobs, small_config
-from runs import slow
 from sklearn.datasets import load_digits
 
 import alma_jax
@@ -153,7 +152,8 @@ def test_twenty_splits_preserve_the_function_on_real_validation_data():
   assert len(splits) == 20
 
 
-@pytest.mark.parametrize("gating", ["soft", slow("hard")])
+@pytest.mark.slow
+@pytest.mark.parametrize("gating", ["soft", "hard"])
 def test_splits_of_blocks_preserve_the_function(gating):
   x = jax.random.normal(jax.random.key(5), (12, 32, 32, 3))
   splits, (net, variables, _) = [], planted("vgg", [], gating=gating)

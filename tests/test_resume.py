@@ -56,6 +56,7 @@ def test_stopped_again_and_again(tmp_path, arrays, monkeypatch, learner):
   assert np.mean(run.predict(arrays[2]).argmax(-1) != arrays[3]) == pytest.approx(run.summary["final_error"])
 
 
+@pytest.mark.slow
 def test_convolutional_runs_resume_inside_a_stage(tmp_path, monkeypatch):
   one_step_a_dispatch(monkeypatch)
   data = (*blobs(80, (32, 32, 3)), *blobs(12, (32, 32, 3), seed=1))
@@ -227,7 +228,8 @@ alma_jax.run(small_config(learner, checkpoint__seconds=0.0), folder, data=(*blob
 """
 
 
-@pytest.mark.parametrize("learner", ["gmoe", slow("ff"), slow("hmoe")])
+@pytest.mark.slow
+@pytest.mark.parametrize("learner", ["gmoe", "ff", "hmoe"])
 def test_killed_around_a_growth(tmp_path, learner):
   config, data = small_config(learner, checkpoint__seconds=0.0), (*blobs(120), *blobs(40, seed=1))
   alma_jax.run(config, tmp_path / "whole", data=data)

@@ -50,7 +50,7 @@ def _read(place, stamp):
     if meta["format"] != _FORMAT or meta["stamp"] != stamp:
       return None
     arrays = {key: np.load(place / f"{key}.npy") for key in meta["arrays"]}
-  except (OSError, ValueError, KeyError):
+  except (OSError, EOFError, ValueError, KeyError):
     return None
   return arrays, meta["fingerprint"]
 

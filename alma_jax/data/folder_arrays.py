@@ -70,7 +70,7 @@ def _decode(files):
         if image.mode not in _GREY + _COLOUR:
           raise BadInput(f"{str(path)!r} has pixels of the kind {image.mode!r}; 8 bits a channel are possible.")
         return image.mode in _GREY, np.asarray(image.convert("RGB"))
-    except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
+    except (OSError, SyntaxError, UnidentifiedImageError, Image.DecompressionBombError) as error:
       raise BadInput(f"{str(path)!r} is no image that can be read: {error}.") from error
 
   arrays, sizes, grey = {}, {}, True

@@ -69,7 +69,7 @@ def make(context, factory):
     trained, report = current(state).finish(begun, fit_state)
     val, samples = sharding.agree(report.val), t["samples"] + report.samples
     if not math.isfinite(val):
-      t = {**t, "diverged": [*t["diverged"], t["next"]]}
+      t = {**t, "diverged": [*t.get("diverged", ()), t["next"]]}
     better = math.isfinite(val) and (t["val"] is None or val < t["val"])
     t = {**t, "next": t["next"] + 1, "samples": samples}
     if better:
@@ -82,7 +82,7 @@ def make(context, factory):
     if t["val"] is None:
       raise Diverged(f"all of train.learning_rate={context.config.train.learning_rate} diverged in stage "
                      f"{fit_state.data.stage}; lower them.")
-    chosen = [*state.spec.get("chosen", ()), [t["best"], t["diverged"]]]
+    chosen = [*state.spec.get("chosen", ()), [t["best"], t.get("diverged", [])]]
     return state._replace(spec={**state.spec, "tuning": fresh, "chosen": chosen}, live=live), report
 
   def init():
@@ -95,8 +95,10 @@ def make(context, factory):
 
   def describe(spec):
     told = lambda i: f"learning rate {configs[i].train.learning_rate[0]:g}, dropout {configs[i].model.dropout[0]:g}"
+    chosen = [entry if isinstance(entry, list) else [entry, []]  # of an earlier version
+              for entry in spec.get("chosen", ())]
     lines = [f"stage {stage}: {told(best)}" + "".join(f"; diverged: {told(i)}" for i in diverged)
-             for stage, (best, diverged) in enumerate(spec.get("chosen", ()))]
+             for stage, (best, diverged) in enumerate(chosen)]
     return "\n".join([inner.describe(spec), *lines])
 
   return inner._replace(

@@ -50,6 +50,10 @@ class Board:
     lines += [f"failed: {name}: {state.line}" for name, state in self.failed().items()]
     return "\n".join([*lines, "--retry tries these again."] if self.failed() else lines)
 
+  def all_finished(self):
+    """Whether nothing is left to do."""
+    return self._count(sweep_jobs.FINISHED) == len(self._jobs)
+
   def failed(self):
     """{name: jobs.State} of those that failed."""
     return {name: state for name, state in self._states.items() if state.kind == sweep_jobs.FAILED}

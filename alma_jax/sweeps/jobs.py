@@ -38,16 +38,17 @@ class Job(NamedTuple):
     name: of the folder, e.g. "sm-width4-seed0".
     config: RunConfig.
     workdir: run folder.
-    file: config file that `config` came from.
+    file, arg: config file that `config` came from, and what its get_config was called with.
   """
   name: str
   config: fields.RunConfig
   workdir: pathlib.Path
   file: str
+  arg: str | None
 
   def packed(self):
     """As plain data, for another process."""
-    return dict(config=configs.to_dict(self.config), workdir=str(self.workdir), file=str(self.file))
+    return dict(config=configs.to_dict(self.config), workdir=str(self.workdir), file=str(self.file), arg=self.arg)
 
 
 def load(path):
@@ -80,6 +81,7 @@ def make(sweep, root, overrides=()):
   """
   made, seen = [], {}
   for point in sweep.points:
+    point = {axis: value.item() if hasattr(value, "item") else value for axis, value in point.items()}  # of numpy
     name = "-".join(_label(axis, value) for axis, value in point.items()) or "run"
     config = _config(sweep, point, dict(overrides))
     identity = json.dumps(configs.identity(config), sort_keys=True)
@@ -87,13 +89,14 @@ def make(sweep, root, overrides=()):
       if key in seen:
         raise BadInput(f"the points {seen[key]} and {point} of the sweep {what}; leave one of them out.")
       seen[key] = point
-    made.append(Job(name, config, pathlib.Path(root).expanduser() / name, sweep.config))
+    made.append(Job(name, config, pathlib.Path(root).expanduser() / name, sweep.config,
+                    point.get("learner")))
   return made
 
 
 def unpacked(packed):
   """(RunConfig, run folder) of what `Job.packed` returned; runs the config file, which may register a learner."""
-  configs.load_file(packed["file"], packed["config"]["learner"]["name"])
+  configs.load_file(packed["file"], packed["arg"])
   return configs.parse(packed["config"]), pathlib.Path(packed["workdir"])
 
 

@@ -17,7 +17,8 @@ from typing import NamedTuple
 from alma_jax.errors import BadInput, Diverged, Stopped
 
 _ATTEMPTS = 3  # of a job whose process is killed
-_SECONDS = 0.5  # between two looks at the progress
+_SECONDS, _CLOSING = 0.5, 10.0  # between two looks at the progress; for a process to end
+BROKEN = "broken"  # what a worker says after an exception that nobody foresaw: it is replaced
 DONE, FAILED, STOPPED, STARTED, LOST = "done", "failed", "stopped", "started", "lost"
 
 
@@ -39,7 +40,7 @@ def num_gpus():
   """NVIDIA GPUs that this process may use."""
   visible = os.environ.get("CUDA_VISIBLE_DEVICES")
   if visible is not None:
-    return len([part for part in visible.split(",") if part.strip() and part.strip() != "-1"])
+    return len([part for part in visible.split(",") if part.strip() not in ("", "-1", "NoDevFiles")])
   return len(list(pathlib.Path("/proc/driver/nvidia/gpus").glob("*")))
 
 
@@ -55,14 +56,15 @@ def _cores():
 def places(num_workers):
   """What each worker may use: (environment changes, cores).
 
-  GPUs are dealt out in turn; the cores are divided, and a core serves several workers where there are more of these.
+  GPUs and cores are divided; one serves several workers where there are more of these.
   """
   cores = _cores()
   gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(num_gpus())))).split(",")
+  part = lambda all_of, i: (all_of[i * len(all_of) // num_workers:(i + 1) * len(all_of) // num_workers]
+                            or [all_of[i % len(all_of)]])
   found = []
   for i in range(num_workers):
-    mine = cores[i * len(cores) // num_workers:(i + 1) * len(cores) // num_workers] or [cores[i % len(cores)]]
-    environment = {"CUDA_VISIBLE_DEVICES": gpus[i % len(gpus)]} if num_gpus() else {}
+    mine, environment = part(cores, i), {"CUDA_VISIBLE_DEVICES": ",".join(part(gpus, i))} if num_gpus() else {}
     if num_gpus() and num_workers > num_gpus():  # several on one GPU, whose memory the first would take
       environment["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     found.append((environment, mine))
@@ -97,6 +99,9 @@ def run(jobs, num_workers, logs, should_stop):
       ready = multiprocessing.connection.wait([worker.pipe for worker in workers], _SECONDS)
       for worker in [worker for worker in workers if worker.pipe in ready]:
         event = worker.hear()
+        if event.kind == STOPPED and not stopping:  # somebody else has stopped it
+          worker.close()
+          event = Event(LOST, event.job, "its process was told to stop")
         if event.kind == LOST:
           attempts[event.job.name] += 1
           workers.remove(worker)
@@ -110,11 +115,12 @@ def run(jobs, num_workers, logs, should_stop):
           yield event
           continue
         yield event
-        if waiting and event.kind != STOPPED:
+        if waiting and worker.suits(waiting[-1]):
           yield worker.begin(waiting.pop())
         else:
           workers.remove(worker)
           worker.close()
+          free.append(worker.place)
       yield Event("", None)
   finally:
     for worker in workers:
@@ -125,7 +131,7 @@ class _Worker:
   """A process, and the job it has."""
 
   def __init__(self, place, logs):
-    self.place, self._logs, self.job = place, logs, None
+    self.place, self._logs, self.job, self._broken = place, logs, None, False
     environment, cores = place
     context = multiprocessing.get_context("spawn")
     self.pipe, theirs = context.Pipe()
@@ -138,6 +144,11 @@ class _Worker:
       os.environ.clear()
       os.environ.update(before)
     theirs.close()
+
+  def suits(self, job):
+    """Whether this process can run a further job: how it uses its devices is settled by its first."""
+    alike = len(self.place[1]) == 1 and not self.place[0]  # one core leaves nothing to settle
+    return not self._broken and (alike or _settings(job.config) == _settings(self.job.config))
 
   def begin(self, job):
     self.job = job
@@ -153,10 +164,14 @@ class _Worker:
       code = self.process.exitcode
       how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
       return Event(LOST, self.job, f"its process was {how}" if code < 0 else f"its process {how}")
-    return Event(kind, self.job, line)
+    self._broken = kind == BROKEN
+    return Event(FAILED if self._broken else kind, self.job, line)
 
   def close(self):
+    """Lets the process end; one that does not is killed."""
     self.pipe.close()
+    self.process.join(_CLOSING)
+    self.process.kill()
     self.process.join()
 
 
@@ -171,15 +186,22 @@ def _work(pipe, cores, parent):
   while not should_stop():
     try:
       job, log = pipe.recv()
-      if last is not None and _programs(last) != _programs(job):
-        import jax
-        jax.clear_caches()  # compiled programs that will not be needed again
-      last = job
-      with _printing_to(log):
-        answer = attempt(job, should_stop)
-      pipe.send(answer)
     except (EOFError, OSError):
       return  # there are no more jobs, or no more parent
+    if last is not None and _programs(last) != _programs(job):
+      import jax
+      jax.clear_caches()  # compiled programs that will not be needed again
+    last = job
+    with _printing_to(log):
+      answer = attempt(job, should_stop)
+    with contextlib.suppress(OSError):  # nobody is there to hear it
+      pipe.send(answer)
+
+
+def _settings(config):
+  """What runtime.setup settles for a whole process."""
+  return (config.model.name, config.model.width, config.model.num_experts, config.train.batch_size,
+          config.learner.name, config.learner.num_trained, config.devices, config.deterministic)
 
 
 def _programs(job):
@@ -188,7 +210,7 @@ def _programs(job):
 
 
 def attempt(job, should_stop=None):
-  """Runs a packed job, or goes on with it; (DONE, FAILED or STOPPED, the last line)."""
+  """Runs a packed job, or goes on with it; (DONE, FAILED, BROKEN or STOPPED, the last line)."""
   from absl import logging
 
   from alma_jax import experiment, runtime
@@ -206,7 +228,7 @@ def attempt(job, should_stop=None):
     return FAILED, str(error)
   except Exception as error:  # whatever it is, the other jobs go on
     traceback.print_exc()
-    return FAILED, " ".join(f"{type(error).__name__}: {error}".split())
+    return BROKEN, " ".join(f"{type(error).__name__}: {error}".split())
   return DONE, ""
 
 
