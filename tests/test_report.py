@@ -122,7 +122,7 @@ def test_tables(runs):
   assert head == "| learner | width | w | parameters | seeds | CER | mean error | final error | Mem | Comp | seconds |"
   assert first.startswith("| gens | 8 | 1 | 16 | 3 | 0.544 ± 0.004 | 0.2720 ± 0.0020 |")
   assert len(rest) == 7
-  assert tables.iid(study_of(runs)).splitlines()[4] == "| sm | 4 | 0.3610 ± 0.0010 | 0.4610 ± 0.0010 |"
+  assert tables.iid(study_of(runs)).splitlines()[4] == "| sm | 4 | 3 | 0.3610 ± 0.0010 | 0.4610 ± 0.0010 |"
 
 
 def test_numbers_of_parameters_are_short():
@@ -135,11 +135,13 @@ def test_tables_of_language_models(tmp_path):
                      stream__waiting_time=2, train__steps_multiplier=2)
   write_run(tmp_path / "sm1", [400.0, 250.0], language=True)
   write_run(tmp_path / "sm2", [None, 240.0], language=True, stream__waiting_time=2, train__steps_multiplier=2)
-  lines = tables.overview(study_of(first, second)).splitlines()
-  assert lines[0] == "| learner | experts | parameters | seeds | t=1 | t=2 | average | Mem | Comp | seconds |"
-  assert lines[2].startswith("| gmoe | 4 | 2M | 1 | - | 150.00 | 150.00 |")
-  assert lines[3].startswith("| gens | 4@1 to 4@2 | 1M | 1 | 300.00 | 200.00 | 250.00 |")
-  assert tables.iid(study_of(tmp_path)).splitlines()[2:] == ["| sm | 250.00 | 240.00 |"]
+  (study,), notes = collect.collect([first, second])
+  assert notes == ["tiny_shakespeare, 2 mega-batches: the learners differ in train.steps_multiplier: gens 1, gmoe 2."]
+  lines = tables.overview(study).splitlines()
+  assert lines[0] == "| learner | w | experts | parameters | seeds | t=1 | t=2 | average | Mem | Comp | seconds |"
+  assert lines[2].startswith("| gmoe | 2 | 4 | 2M | 1 | - | 150.00 | 150.00 |")
+  assert lines[3].startswith("| gens | 1 | 4@1 to 4@2 | 1M | 1 | 300.00 | 200.00 | 250.00 |")
+  assert tables.iid(study_of(tmp_path)).splitlines()[2:] == ["| sm | 1 | 250.00 | 240.00 |"]
   (answer, *rest) = findings.waiting_times(study_of(tmp_path))
   assert answer.startswith("- Judged by the last perplexity")
   assert rest[0].startswith("- sm: w 2 perplexity 240, w 1 perplexity 250: **the runs cannot tell w 2 from w 1**")
@@ -166,22 +168,81 @@ def test_the_best_waiting_time(runs):
 
 
 def test_whether_growing_paid(tmp_path, runs):
-  study = study_of(runs)
-  lines = findings.growth(study)
-  # gens of width 4 holds as much as sm of width 8, and computes half of it: sm of width 4 is its best rival.
+  lines = findings.growth(study_of(runs))
+  # gens of width 4 computes half of what sm of width 8 does: only sm of width 4 is within its budget.
   assert lines[0].startswith("- gens, width 4, w 1 (CER 0.624) against sm, width 4, w 1 (CER 0.722; 100% of the "
-                             "compute, 50% of the memory): **growing paid**, difference -0.098 ± ")
+                             "compute, 50% of the memory): better, but with a larger budget: **the runs cannot tell** "
+                             "whether growing paid, difference -0.098 ± ")
   assert len(lines) == 4
-  for seed in range(3):
-    write_run(tmp_path / f"small{seed}", [0.1, 0.1], "gmoe", num_params=1, macs=1, seed=seed)
-    write_run(tmp_path / f"wide{seed}", [0.1 + 0.01 * (seed - 1), 0.1], "gens", num_params=16, macs=400, seed=seed,
-              model__width=16)
-    write_run(tmp_path / f"fixed{seed}", [0.1, 0.1], "umix", num_params=16, macs=400, seed=seed, model__width=16)
-  told = "\n".join(findings.growth(study_of(runs, *tmp_path.glob("small*"), *tmp_path.glob("wide*"),
-                                            *tmp_path.glob("fixed*"))))
-  assert "gmoe, width 32, w 1: no fixed learner within its compute and memory was run" in told
-  assert ("gens, width 16, w 1 (CER 0.2) against umix, width 16, w 1 (CER 0.2; 100% of the compute, 100% of the "
-          "memory): **the runs cannot tell**") in told
+  kinds = {"small": ("gmoe", 32, 1, lambda s: 0.1), "equal": ("gens", 16, 400, lambda s: 0.1 + 0.01 * (s - 1)),
+           "paid": ("gens", 20, 500, lambda s: 0.04), "lost": ("gens", 24, 600, lambda s: 0.2 + 0.001 * s)}
+  rivals = {width: ("umix", width, macs, lambda s: 0.1) for _, width, macs, _ in kinds.values() if width != 32}
+  for name, (learner, width, macs, error) in (kinds | rivals).items():
+    for seed in range(3):
+      write_run(tmp_path / f"more/{name}{seed}", [error(seed), 0.1], learner, num_params=width if macs > 1 else 1,
+                macs=macs, seed=seed, model__width=width)
+  told = {re.match("- (.*?, width [0-9]+)", line)[1]: line for line in findings.growth(study_of(tmp_path / "more"))}
+  assert told["gmoe, width 32"].endswith(": no fixed learner within its compute and memory was run on its seeds.")
+  assert "umix, width 16 (CER 0.2; 100% of the compute, 100% of the memory): **the runs cannot tell**, differ" in (
+      told["gens, width 16"])
+  assert "**growing paid**, difference -0.06 ± " in told["gens, width 20"]
+  assert "**growing did not pay**, difference +0.101 ± " in told["gens, width 24"]
+
+
+def test_only_shared_seeds_are_compared(tmp_path):
+  """Over all of its seeds w=1 looks better; on the seeds of both it is worse."""
+  for wait, errors in ((1, [1.0, 1.05, 0.25, 0.25]), (2, [0.95, 1.0])):
+    for seed, error in enumerate(errors):
+      write_run(tmp_path / f"w{wait}s{seed}", [error / 2, error / 2], stream__waiting_time=wait, seed=seed)
+  (line,) = findings.waiting_times(study_of(tmp_path))[:1]
+  assert line.startswith("- sm: w 2 CER 0.975, w 1 CER 1.025: **w 2 is best**, difference -0.05 ± ")
+
+
+def test_data_of_one_name_and_other_contents_are_apart(tmp_path):
+  for name in ("a", "b"):
+    path = write_run(tmp_path / name, [0.5, 0.4 if name == "a" else 0.3])
+    tree = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(tree | {"data_fingerprint": name * 64}))
+  write_run(tmp_path / "seed", [0.5, 0.4], seed=1, dataset__name="npz:x/d.npz")
+  write_run(tmp_path / "other", [0.5, 0.4], seed=1, dataset__name="npz:y/d.npz")
+  studies, _ = collect.collect([tmp_path])
+  assert len(studies) == 4
+  assert len({study.name for study in studies}) == 4
+  assert all(len(study.runs) == 1 for study in studies)
+
+
+def test_what_sets_learners_apart_is_told(tmp_path):
+  write_run(tmp_path / "sm", [0.5, 0.4], model__width=64, train__epochs=5)
+  write_run(tmp_path / "ens", [0.5, 0.4], "ens", model__width=4, train__epochs=1)
+  (study,), notes = collect.collect([tmp_path])
+  assert study.factors == ("model.width",)
+  assert notes == ["digits, 2 mega-batches: the learners differ in train.epochs: ens 1, sm 5."]
+
+
+def test_panels_show_every_learner(tmp_path):
+  """Fields that only some learners have make lines, not panels; what all have makes panels."""
+  write_run(tmp_path / "sm", [0.5, 0.4], model__width=4)
+  for members in (2, 3):
+    write_run(tmp_path / f"ens{members}", [0.3, 0.2], "ens", learner__num_members=members, model__width=4)
+  for share in (0.0, 1.0):
+    write_run(tmp_path / f"wide{share}", [0.9, 0.1 + share / 2], model__width=8, stream__replay=share)
+  study = study_of(tmp_path)
+  axes = figures.over_the_stream(study).axes
+  names = {ax.get_title(): sorted(text.get_text() for text in ax.texts) for ax in axes}
+  assert names == {"w = 1, width = 4, replay = 0": ["ens, num_members 2", "ens, num_members 3", "sm"],
+                   "w = 1, width = 8, replay = 0": ["sm"], "w = 1, width = 8, replay = 1": ["sm"]}
+  assert axes[0].lines[0].get_ydata().tolist() == [0.5, 0.4]
+
+
+def test_learners_of_others_are_drawn(tmp_path):
+  for share in (0.0, 1.0):
+    path = write_run(tmp_path / str(share), [0.5, 0.4 - share / 10], stream__replay=share)
+    tree = json.loads((path / "config.json").read_text())
+    tree["learner"]["name"] = "fittest"
+    (path / "config.json").write_text(json.dumps(tree))
+  study = study_of(tmp_path)
+  assert set(figures.all_of(study)) == {"stream", "compute", "parameters", "replay"}
+  assert figures.over_the_stream(study).axes[0].texts[0].get_text() == "fittest"
 
 
 def test_one_seed_cannot_tell(tmp_path):

@@ -11,7 +11,12 @@ from alma_jax.errors import BadInput
 
 # Short names of the fields that studies vary, in the order in which tables show them.
 SHORT = {"model.width": "width", "model.num_experts": "experts", "stream.waiting_time": "w", "stream.replay": "replay"}
+# Runs that differ in these have scores that mean different things.
+_COMPARABLE = ("dataset.name", "stream.num_megabatches", "stream.untrained_error", "dataset.vocab_size",
+               "dataset.tokenizer")
 _FIELDS = ("seed", "precision", "deterministic", "data_fingerprint")  # of a config, without a dot
+_ALWAYS = ("model.width", "stream.waiting_time", "stream.replay")  # factors wherever they vary
+_OWN = ("model.num_experts", "train.patience", "train.patience_delta")  # learners have defaults of their own
 SEED, LEARNER, WAITING = "seed", "learner.name", "stream.waiting_time"
 _SUMMARY = ("cer", "mean_error", "final_error", "average_perplexity", "final_perplexity", "cumulative_params",
             "cumulative_fwd_macs", "cumulative_train_flops", "cumulative_growth_macs", "num_stages", "wall_seconds",
@@ -29,8 +34,9 @@ class Study(NamedTuple):
       first_params and last_params, held after the first and the last mega-batch.
     stream: DataFrame, a row per run and mega-batch: run, t, stage, updated, and
       error or perplexity (NaN before the first update).
-    factors: fields other than the learner's name and the seed that decide
-      what kind of run it is: those that vary among runs of one learner.
+    factors: fields other than the learner's name and the seed that tell kinds
+      of runs apart: the waiting time, width and replay where they vary, and
+      what else varies among runs of one learner.
   """
   name: str
   is_language: bool
@@ -78,13 +84,12 @@ def collect(paths):
     raise BadInput(" ".join(["there is no finished run to report.", *problems]))
   runs = pd.DataFrame(rows)
   studies = []
-  for (dataset, num), mine in runs.groupby(["dataset.name", "stream.num_megabatches"], sort=True):
-    stream = pd.concat([streams[i] for i in mine.index], ignore_index=True)
+  groups = list(runs.groupby([c for c in _COMPARABLE if c in runs] + [_versions(runs)], sort=True, dropna=False))
+  for (_, mine), name in zip(groups, _names([mine for _, mine in groups])):
+    stream = pd.concat([streams[i] for i in mine.index], ignore_index=True).dropna(axis=1, how="all")
     mine = mine.dropna(axis=1, how="all").reset_index(drop=True)
-    name = dataset.rstrip("/").rsplit("/", 1)[-1].removeprefix("tfds:").removeprefix("npz:")
-    is_language = "average_perplexity" in mine
-    stream = stream.dropna(axis=1, how="all")
-    studies.append(Study(f"{name}, {num} mega-batches", is_language, mine, stream, _factors(mine)))
+    studies.append(Study(name, "average_perplexity" in mine, mine, stream, _factors(mine)))
+    problems += [f"{name}: {sentence}" for sentence in _differences(mine)]
   return studies, problems
 
 
@@ -157,6 +162,49 @@ def _read(folder):
   return row, stream
 
 
+def _versions(runs):
+  """Series that tells apart data of one name and seed with different contents."""
+  contents = runs.groupby(["dataset.name", SEED])["data_fingerprint"].nunique()
+  changed = {name for (name, _), num in contents.items() if num > 1 and _same_stream(runs, name)}
+  return runs["data_fingerprint"].where(runs["dataset.name"].isin(changed), "").rename("contents")
+
+
+def _same_stream(runs, name):
+  """Whether contents are not already told apart by other fields: those of texts depend on B and the vocabulary."""
+  mine = runs[runs["dataset.name"] == name]
+  keys = [c for c in (*_COMPARABLE, SEED) if c in mine]
+  return mine.groupby(keys, dropna=False)["data_fingerprint"].nunique().gt(1).any()
+
+
+def _names(groups):
+  """A name for each study, for people and for files."""
+  names = []
+  for short_name in (True, False):
+    names = []
+    for mine in groups:
+      first = mine.iloc[0]
+      name = first["dataset.name"].rstrip("/")
+      if short_name:
+        name = name.rsplit("/", 1)[-1].removeprefix("tfds:").removeprefix("npz:")
+      names.append(f"{name}, {first['stream.num_megabatches']} mega-batches")
+    if len(set(names)) == len(names):
+      return names
+  return [f"{name} ({i})" for i, name in enumerate(names, 1)]
+
+
+def _differences(runs):
+  """Sentences about fields in which learners differ from each other, but no runs of one learner."""
+  told = []
+  for field in runs.columns:
+    if not _identifies(field) or field.startswith("learner.") or field in (*_OWN, SEED, "data_fingerprint"):
+      continue
+    values = runs.groupby(LEARNER)[field].agg(["nunique", "first"])
+    if field not in _factors(runs) and (values["nunique"] == 1).all() and values["first"].nunique() > 1:
+      each = ", ".join(f"{name} {_plain(value)}" for name, value in values["first"].items())
+      told.append(f"the learners differ in {field}: {each}.")
+  return told
+
+
 def _identifies(column):
   """Whether a column of `runs` is a field that makes a run itself, or the data's fingerprint."""
   return ("." in column or column in _FIELDS) and not column.startswith(configs.INCIDENTAL)
@@ -167,6 +215,9 @@ def _factors(runs):
   fields = [c for c in runs.columns if _identifies(c) and c not in (LEARNER, SEED, "data_fingerprint")]
   varying = []
   for field in sorted(fields, key=lambda c: (c not in SHORT, list(SHORT).index(c) if c in SHORT else 0, len(c))):
+    if field in _ALWAYS and runs[field].nunique() > 1:
+      varying.append(field)
+      continue
     if not runs.groupby(LEARNER)[field].nunique(dropna=False).gt(1).any():
       continue
     known = [LEARNER, *varying]

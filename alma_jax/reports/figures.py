@@ -8,7 +8,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from alma_jax.reports import collect
+from alma_jax.reports import collect, tables
 from alma_jax.reports.collect import LEARNER, WAITING
 
 # Okabe-Ito and relatives, dark enough on white and apart for colour-blind readers; markers tell them apart without.
@@ -17,6 +17,8 @@ STYLES = {
     "gmoe": ("#009E73", "v"), "moe": ("#8C6D00", "P"), "ff": ("#D55E00", "X"), "bagging": ("#CC79A7", "<"),
     "boosting": ("#7A3E9D", ">"), "hmoe": ("#7F3B08", "*"),
 }
+_OTHER = ("#A0522D", "h")
+EXPERTS = "experts_in_the_end"
 _RC = {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 10,
        "svg.hashsalt": "alma_jax"}
 _MOST_PANELS = 5  # in a row or a column
@@ -32,46 +34,50 @@ def all_of(study):
   found = {}
   with matplotlib.rc_context(_RC):
     found["stream"] = (
-        f"Test {study.metric} over the stream; the band spans the seeds. As the paper's Figures 1, 3 and 9.",
-        over_the_stream(study))
+        f"Test {study.metric} over the stream; the band spans the seeds. As the paper's Figures 1, 3 and 9."
+        f"{_left_out(study)}", over_the_stream(study))
     for column, name in (("cumulative_fwd_macs", "compute"), ("cumulative_params", "parameters")):
       what = "Average perplexity" if study.is_language else "CER"
       found[name] = (
           f"{what} against {_COSTS[column]}: mean and deviation over seeds, a line joins the sizes of a learner; "
           f"dotted: the Pareto front of all runs. As the paper's Figure{' 5' if study.is_language else 's 2 and 7'}.",
           against(study, column))
-    if study.is_language and study.runs["model.num_experts"].nunique() > 1:
-      found["experts"] = ("Average perplexity against experts. As the paper's Figure 5.",
-                          against(study, "model.num_experts"))
+    if study.is_language:
+      found["experts"] = ("Average perplexity against the experts of all members at the end of the stream. As the "
+                          "paper's Figure 5.", against(study, EXPERTS))
     if _replay_pairs(study):
       found["replay"] = ("From no replay to replay of everything. As the paper's Figures 4 and 8.", replay(study))
   return found
 
 
 def over_the_stream(study):
-  """Error or perplexity against mega-batches: columns are waiting times, rows the other factor that varies most."""
+  """Error or perplexity against mega-batches: columns are waiting times, rows what else all learners differ in.
+
+  What only some learners have (members, growth) makes lines of its own in the learner's colour.
+  """
   runs = study.runs
+  shared, own = _split_factors(study)
   columns = _levels(runs, WAITING)
-  others = [f for f in study.factors if f != WAITING and runs[f].nunique() > 1]
-  row_field = max(others, key=lambda f: runs[f].nunique(), default=None)
-  rows = _levels(runs, row_field) if row_field else [None]
+  rows = sorted(set(map(tuple, runs[shared].itertuples(index=False))))
+  rows = [rows[i] for i in _some(len(rows))]
   figure = _figure(3.1 * len(columns) + 0.7, 2.5 * len(rows) + 0.5)
   grid = figure.subplots(len(rows), len(columns), sharex=True, sharey=True, squeeze=False)
-  stream = study.stream.merge(runs[["run", LEARNER, WAITING, *others]], on="run", suffixes=("", "_"))
+  stream = study.stream.merge(runs[["run", LEARNER, WAITING, *shared, *own]], on="run", suffixes=("", "_"))
   for axes_row, row in zip(grid, rows):
     for axes, wait in zip(axes_row, columns):
-      mine = stream[(stream[WAITING] == wait) & ((stream[row_field] == row) if row_field else True)]
+      mine = stream[stream[WAITING] == wait]
+      for field, value in zip(shared, row):
+        mine = mine[mine[field] == value]
       ends = []
-      for learner, lines in _by_learner(mine):
+      for name, colour, _, lines in _lines(mine, own):
         table = lines.groupby("t")[study.metric].agg(["mean", "min", "max"]).dropna()
         if table.empty:
           continue
-        colour, _ = STYLES[learner]
         axes.plot(table.index, table["mean"], color=colour, linewidth=1.4, drawstyle="steps-mid")
         axes.fill_between(table.index, table["min"], table["max"], color=colour, alpha=0.2, linewidth=0, step="mid")
-        ends.append((learner, table.index[-1], table["mean"].iloc[-1]))
-      parts = [f"w = {wait}", *([f"{collect.short(row_field)} = {collect._plain(row)}"] if row_field else [])]
-      axes.set_title(", ".join(parts))
+        ends.append((name, table.index[-1], table["mean"].iloc[-1], colour))
+      fields = [f"{collect.short(field)} = {collect._plain(value)}" for field, value in zip(shared, row)]
+      axes.set_title(", ".join([f"w = {wait}", *fields]))
       axes.set_yscale("log")
       axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
       axes._ends = ends
@@ -79,47 +85,45 @@ def over_the_stream(study):
     axes.set_xlabel("mega-batches seen")
   for axes in grid[:, 0]:
     axes.set_ylabel(f"test {study.metric}")
-  _plain_log(grid, study)
+  _plain_log(grid)
   for axes in grid.flat:
     label_ends(axes, axes._ends)
   return figure
 
 
 def against(study, column):
-  """What sums a run up against a cost, a panel for every waiting time."""
+  """What sums a run up against a cost, or the experts held in the end, a panel for every waiting time."""
   judged = study.judged
-  table = collect.means(study, judged, *([] if column in study.factors else [column]))
-  columns = _levels(study.runs, WAITING)
-  front = pareto(table[column], table[judged])
+  if column == EXPERTS:
+    held = [experts * members for experts, members in (tables.experts(row)[1] for _, row in study.runs.iterrows())]
+    study = study._replace(runs=study.runs.assign(**{EXPERTS: held}))
+  table = collect.means(study, judged, column)
+  columns, front = _levels(study.runs, WAITING), pareto(table[column], table[judged])
   figure = _figure(3.3 * len(columns) + 0.7, 3.6)
   grid = figure.subplots(1, len(columns), sharex=True, sharey=True, squeeze=False)
   size = next((f for f in ("model.width", "model.num_experts") if f in study.factors), None)
+  others = [f for f in study.factors if f not in (WAITING, size)]
   for axes, wait in zip(grid[0], columns):
-    xs, ys = zip(*front)
-    axes.step(xs, ys, where="post", color="0.6", linestyle=":", linewidth=1.2, zorder=1)
+    axes.step(*zip(*front), where="post", color="0.6", linestyle=":", linewidth=1.2, zorder=1)
     mine, ends = table[table[WAITING] == wait] if WAITING in table else table, []
-    for learner, points in _by_learner(mine):
-      colour, marker = STYLES[learner]
-      other = [f for f in study.factors if f not in (WAITING, size, column)]
-      for _, line in points.groupby(other, dropna=False) if other else [(None, points)]:
-        line = line.sort_values(column)
-        axes.errorbar(line[column], line[judged], yerr=line[f"{judged}_sd"].fillna(0), color=colour, marker=marker,
-                      markersize=5, linewidth=1.2, capsize=2)
-        for _, point in line.iterrows() if size and len(line) > 1 else []:
-          axes.annotate(collect._plain(point[size]), (point[column], point[judged]), xytext=(0, 5), ha="center",
-                        textcoords="offset points", fontsize=7, color=colour)
-      last = points.sort_values(column).iloc[-1]
-      ends.append((learner, last[column], last[judged]))
+    for name, colour, marker, line in _lines(mine, others):
+      line = line.sort_values(column)
+      axes.errorbar(line[column], line[judged], yerr=line[f"{judged}_sd"].fillna(0), color=colour, marker=marker,
+                    markersize=5, linewidth=1.2, capsize=2)
+      for _, point in line.iterrows() if size and len(line) > 1 else []:
+        axes.annotate(collect._plain(point[size]), (point[column], point[judged]), xytext=(0, 5), ha="center",
+                      textcoords="offset points", fontsize=7, color=colour)
+      ends.append((name, line[column].iloc[-1], line[judged].iloc[-1], colour))
     on_front = mine[[(x, y) in set(front) for x, y in zip(mine[column], mine[judged])]]
     axes.scatter(on_front[column], on_front[judged], s=110, facecolors="none", edgecolors="0.35", zorder=3)
     axes.set_title(f"w = {wait}")
     if column in _COSTS:
       _cost_axis(axes, table[column])
     axes.set_yscale("log")
-    axes.set_xlabel(_COSTS.get(column, "experts"))
+    axes.set_xlabel(_COSTS.get(column, "experts of all members in the end"))
     axes._ends = ends
   grid[0, 0].set_ylabel("average perplexity" if study.is_language else "CER")
-  _plain_log(grid, study)
+  _plain_log(grid)
   for axes in grid.flat:
     label_ends(axes, axes._ends, beside=True)
   return figure
@@ -131,7 +135,7 @@ def replay(study):
   axes = figure.subplots()
   ends = []
   for row, before, after in _replay_pairs(study):
-    colour, marker = STYLES[row[LEARNER]]
+    colour, marker = style(row[LEARNER])
     axes.plot(*before, marker, color=colour, markerfacecolor="white", markersize=6)
     axes.plot(*after, marker, color=colour, markersize=6)
     axes.annotate("", after, before, arrowprops=dict(arrowstyle="->", color=colour, shrinkA=4, shrinkB=4))
@@ -157,7 +161,7 @@ def label_ends(axes, ends, beside=False):
 
   Args:
     axes: matplotlib Axes whose limits and scales are final.
-    ends: list of (name, x, y) or (name, x, y, colour).
+    ends: list of (name, x, y) or (name, x, y, colour); names alone are learners'.
     beside: right of the points themselves instead.
   """
   apart = 11 / (axes.get_position().height * axes.figure.get_figheight() * 72)  # as a share of the axes' height
@@ -175,7 +179,7 @@ def label_ends(axes, ends, beside=False):
   for i, height in zip(order, heights):
     name, _, _, *colour = ends[i]
     axes.text(places[i][0] + 0.03 if beside else 1.02, height, name, transform=axes.transAxes, va="center", fontsize=8,
-              color=colour[0] if colour else STYLES[name][0], zorder=5)
+              color=colour[0] if colour else style(name)[0], zorder=5)
 
 
 def _replay_pairs(study):
@@ -193,20 +197,54 @@ def _replay_pairs(study):
   return pairs
 
 
-def _by_learner(table):
-  """(name, rows) in the order of STYLES."""
-  return [(name, table[table[LEARNER] == name]) for name in STYLES if (table[LEARNER] == name).any()]
+def style(learner):
+  """(colour, marker) of a learner; those registered by others share one."""
+  return STYLES.get(learner, _OTHER)
+
+
+def _lines(table, own):
+  """(name, colour, marker, rows) of every learner and its own factors, in the order of STYLES."""
+  found = []
+  order = {name: i for i, name in enumerate(STYLES)}
+  for learner in sorted(table[LEARNER].unique(), key=lambda name: (order.get(name, len(order)), name)):
+    mine = table[table[LEARNER] == learner]
+    mine_own = [field for field in own if mine[field].nunique() > 1]
+    for _, rows in mine.groupby(mine_own, dropna=False) if mine_own else [(None, mine)]:
+      told = "".join(f", {collect.short(field)} {collect._plain(rows[field].iloc[0])}" for field in mine_own)
+      found.append((learner + told, *style(learner), rows))
+  return found
+
+
+def _split_factors(study):
+  """(factors that every run has, those that only some learners have), without the waiting time."""
+  others = [f for f in study.factors if f != WAITING]
+  shared = [f for f in others if study.runs[f].notna().all()]
+  return shared, [f for f in others if f not in shared]
 
 
 def _levels(runs, field):
-  """Values of a field, ascending, the outer ones where there are too many for panels."""
+  """Values of a field, ascending."""
   values = sorted(runs[field].dropna().unique())
-  if len(values) <= _MOST_PANELS:
-    return values
-  return [values[i] for i in np.unique(np.linspace(0, len(values) - 1, _MOST_PANELS).round().astype(int))]
+  return [values[i] for i in _some(len(values))]
 
 
-def _plain_log(grid, study):
+def _some(num):
+  """Which of `num` panels are shown: all, or as many as fit, evenly spread."""
+  return np.unique(np.linspace(0, num - 1, min(num, _MOST_PANELS)).round().astype(int))
+
+
+def _left_out(study):
+  """A sentence where there are more panels than are shown, or nothing."""
+  shared, _ = _split_factors(study)
+  told = []
+  for num, what in ((study.runs[WAITING].nunique(), "waiting times"),
+                    (len(study.runs[shared].drop_duplicates()) if shared else 1, "kinds of networks")):
+    if num > _MOST_PANELS:
+      told.append(f"{_MOST_PANELS} of {num} {what}")
+  return f" Shown are {' and '.join(told)}; all are in the table." if told else ""
+
+
+def _plain_log(grid):
   """Few plain numbers on logarithmic axes of values."""
   from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
   shown = FuncFormatter(lambda value, _: f"{value:g}")

@@ -1,8 +1,8 @@
 """The paper's practical questions, answered from the runs that there are.
 
-Kinds of runs are compared on the seeds they share: the mean difference and its
-95 % confidence interval (paired, Student's t). Where that holds 0, or there is one
-seed, the runs cannot tell.
+Kinds of runs are compared on seeds that they share: the mean difference and its
+confidence interval (paired, Student's t, 95 % over all alternatives together by
+Bonferroni). Where that holds 0, or there is one seed, the runs cannot tell.
 """
 import math
 from typing import NamedTuple
@@ -14,9 +14,10 @@ from alma_jax.reports import collect
 from alma_jax.reports.collect import LEARNER, SEED, WAITING
 
 GROWING = ("gens", "bagging", "boosting", "gmoe", "ff")
-_FIXED = ("sm", "ens", "umix", "moe")
+FIXED = ("sm", "ens", "umix", "moe")
 _MEM, _COMP = "cumulative_params", "cumulative_fwd_macs"
-_SLACK = 1.05  # budgets that differ by less are equal
+_SLACK, _NEAR = 1.05, 0.8  # budgets up to here are no larger; from here on as large
+_UNSURE = "**the runs cannot tell**"
 
 
 class Comparison(NamedTuple):
@@ -24,7 +25,7 @@ class Comparison(NamedTuple):
 
   Attributes:
     mean: of the differences on shared seeds; negative: the first is better.
-    margin: half the width of the 95 % confidence interval; infinite for one seed.
+    margin: half the width of the confidence interval; infinite for one seed.
     num: shared seeds.
   """
   mean: float
@@ -37,8 +38,26 @@ class Comparison(NamedTuple):
     return abs(self.mean) > self.margin
 
 
-def compare(first, second):
-  """Comparison of two {seed: value}; None where they share no seed."""
+class Kind(NamedTuple):
+  """A kind of run: a learner and its factors.
+
+  Attributes:
+    row: of one of its runs.
+    values: {seed: CER or perplexity}.
+    comp, mem: means of the cumulative costs.
+  """
+  row: object
+  values: dict
+  comp: float
+  mem: float
+
+  def mean(self, seeds):
+    """Over some of its seeds."""
+    return float(np.mean([self.values[seed] for seed in seeds]))
+
+
+def compare(first, second, alternatives=1):
+  """Comparison of two {seed: value}, one of so many that are made; None where they share no seed."""
   seeds = sorted(first.keys() & second.keys())
   if not seeds:
     return None
@@ -46,7 +65,8 @@ def compare(first, second):
   if len(seeds) == 1:
     return Comparison(float(differences[0]), math.inf, 1)
   error = differences.std(ddof=1) / math.sqrt(len(seeds))
-  return Comparison(float(differences.mean()), float(stats.t.ppf(0.975, len(seeds) - 1) * error), len(seeds))
+  quantile = stats.t.ppf(1 - 0.025 / alternatives, len(seeds) - 1)
+  return Comparison(float(differences.mean()), float(quantile * error), len(seeds))
 
 
 def waiting_times(study):
@@ -57,104 +77,102 @@ def waiting_times(study):
   """
   if study.runs[WAITING].nunique() < 2:
     return []
-  others, lines = [f for f in study.factors if f != WAITING], []
+  lines = []
   if study.is_language:  # an average over fewer updates, and later ones, is no fair judge
     study = study._replace(runs=study.runs.assign(average_perplexity=study.runs["final_perplexity"]))
     lines.append("- Judged by the last perplexity; the average over the updates would leave out what waiting costs.")
-  for key, mine in _groups(study, others):
-    waits = {wait: _values(study, runs) for wait, runs in mine.groupby(WAITING)}
-    if len(waits) > 1:
-      lines.append(f"- {collect.label(key, others)}: " + _choice(study, {f"w {w}": v for w, v in waits.items()}))
-  return lines + _budgets(study)
+  others, kinds = [f for f in study.factors if f != WAITING], _kinds(study)
+  groups = {}
+  for kind in kinds:
+    groups.setdefault(collect.label(kind.row, others), []).append(kind)
+  for name, mine in groups.items():
+    if len(mine) > 1:
+      lines.append(f"- {name}: {_choice(study, mine)}")
+  return lines + _budgets(study, kinds, others)
 
 
 def growth(study):
-  """Sentences: each growing learner against the best fixed one that waits as long, with no more compute and memory."""
-  kinds = _kinds(study)
-  lines = []
+  """Sentences: each growing learner against the best fixed one that waits as long, with no more compute and memory.
+
+  "growing paid" is said only where that one has nearly as much of both.
+  """
+  kinds, lines = _kinds(study), []
   for kind in kinds:
     if kind.row[LEARNER] not in GROWING:
       continue
-    rivals = [k for k in kinds if k.row[LEARNER] in _FIXED and k.row[WAITING] == kind.row[WAITING]
-              and k.comp <= _SLACK * kind.comp and k.mem <= _SLACK * kind.mem and kind.values.keys() & k.values.keys()]
     name = collect.label(kind.row, study.factors)
+    rivals = [k for k in kinds if k.row[LEARNER] in FIXED and k.row[WAITING] == kind.row[WAITING]
+              and k.comp <= _SLACK * kind.comp and k.mem <= _SLACK * kind.mem]
+    seeds, (_, *rivals) = _comparable([kind, *rivals], kind)
     if not rivals:
-      lines.append(f"- {name}: no fixed learner within its compute and memory was run.")
+      lines.append(f"- {name}: no fixed learner within its compute and memory was run on its seeds.")
       continue
-    best = min(rivals, key=lambda k: np.mean(list(k.values.values())))
-    difference = compare(kind.values, best.values)
-    verdict = _verdict(difference, "growing paid", "growing did not pay", "the runs cannot tell")
-    lines.append(f"- {name} ({_mean(study, kind.values)}) against {collect.label(best.row, study.factors)} "
-                 f"({_mean(study, best.values)}; {best.comp / kind.comp:.0%} of the compute, "
-                 f"{best.mem / kind.mem:.0%} of the memory): **{verdict}**, {_difference(difference)}.")
+    best = min(rivals, key=lambda k: k.mean(seeds))
+    difference = compare(kind.values, best.values, len(rivals))
+    near = best.comp >= _NEAR * kind.comp and best.mem >= _NEAR * kind.mem
+    if difference.sure and difference.mean > 0:
+      verdict = "**growing did not pay**"
+    elif difference.sure and near:
+      verdict = "**growing paid**"
+    elif difference.sure:
+      verdict = f"better, but with a larger budget: {_UNSURE} whether growing paid"
+    else:
+      verdict = _UNSURE
+    lines.append(f"- {name} ({_value(study, kind.mean(seeds))}) against {collect.label(best.row, study.factors)} "
+                 f"({_value(study, best.mean(seeds))}; {best.comp / kind.comp:.0%} of the compute, "
+                 f"{best.mem / kind.mem:.0%} of the memory): {verdict}, {_difference(difference)}.")
   return lines
-
-
-class _Kind(NamedTuple):
-  row: object
-  values: dict
-  comp: float
-  mem: float
 
 
 def _kinds(study):
-  return [_Kind(row, _values(study, mine), mine[_COMP].mean(), mine[_MEM].mean())
-          for row, mine in _groups(study, list(study.factors))]
+  groups = study.runs.groupby([LEARNER, *study.factors], sort=False, dropna=False)
+  return [Kind(mine.iloc[0], dict(zip(mine[SEED], mine[study.judged])), mine[_COMP].mean(), mine[_MEM].mean())
+          for _, mine in groups]
 
 
-def _groups(study, factors):
-  """(first row, runs) of all kinds of runs, told apart by these factors."""
-  return [(mine.iloc[0], mine) for _, mine in study.runs.groupby([LEARNER, *factors], sort=False, dropna=False)]
+def _comparable(kinds, wanted=None):
+  """(seeds, kinds that have all of them): those of `wanted`, or of the kind that has most; else those all share."""
+  most = (wanted or max(kinds, key=lambda kind: len(kind.values))).values.keys()
+  complete = [kind for kind in kinds if kind.values.keys() >= most]
+  if len(complete) > 1 or len(kinds) == 1:
+    return sorted(most), complete
+  shared = set.intersection(*(set(kind.values) for kind in kinds))
+  return (sorted(shared), kinds) if shared else (sorted(most), complete)
 
 
-def _values(study, runs):
-  """{seed: CER or average perplexity}."""
-  return dict(zip(runs[SEED], runs[study.judged]))
-
-
-def _budgets(study):
-  """The best kind of run within each power of ten of compute, against the best that waits otherwise."""
-  kinds = _kinds(study)
-  comps = [kind.comp for kind in kinds]
-  lines = []
-  for power in range(math.ceil(math.log10(min(comps))), math.ceil(math.log10(max(comps))) + 1):
-    within = sorted((k for k in kinds if k.comp <= 10.0**power), key=lambda k: np.mean(list(k.values.values())))
-    if not within:
-      continue
-    best = within[0]
-    rival = next((k for k in within if k.row[WAITING] != best.row[WAITING]), None)
-    text = (f"- within 1e{power} multiply-adds: w {best.row[WAITING]}, {collect.label(best.row, _but_waiting(study))} "
-            f"({_mean(study, best.values)})")
-    if rival is not None:
-      difference = compare(best.values, rival.values)
-      told = _difference(difference) if difference else "no seed in common"
-      sure = "" if difference and difference.sure else "; **the runs cannot tell**"
-      text += (f"; the best that waits otherwise: w {rival.row[WAITING]}, "
-               f"{collect.label(rival.row, _but_waiting(study))} ({_mean(study, rival.values)}), {told}{sure}")
-    lines.append(text + ".")
-  return lines
-
-
-def _but_waiting(study):
-  return [f for f in study.factors if f != WAITING]
-
-
-def _choice(study, options):
-  """Which of {name: {seed: value}} is best, and whether the runs can tell it from the next."""
-  names = sorted(options, key=lambda name: np.mean(list(options[name].values())))
-  best, second = names[:2]
-  difference = compare(options[best], options[second])
-  told = ", ".join(f"{name} {_mean(study, options[name])}" for name in names)
-  if difference is None:
-    return f"{told}: **the runs cannot tell**, no seed in common."
-  verdict = f"**{best} is best**" if difference.sure else f"**the runs cannot tell {best} from {second}**"
+def _choice(study, kinds):
+  """Which of kinds that differ in waiting time alone is best, and whether the runs can tell it from the next."""
+  seeds, kinds = _comparable(kinds)
+  if len(kinds) < 2:
+    return f"{_UNSURE}, no seed in common."
+  ranked = sorted(kinds, key=lambda kind: kind.mean(seeds))
+  best, second = ranked[:2]
+  told = ", ".join(f"w {kind.row[WAITING]} {_value(study, kind.mean(seeds))}" for kind in ranked)
+  difference = compare(best.values, second.values, len(kinds) - 1)
+  w, other = best.row[WAITING], second.row[WAITING]
+  verdict = f"**w {w} is best**" if difference.sure else f"**the runs cannot tell w {w} from w {other}**"
   return f"{told}: {verdict}, {_difference(difference)}."
 
 
-def _verdict(difference, better, worse, unsure):
-  if not difference.sure:
-    return unsure
-  return better if difference.mean < 0 else worse
+def _budgets(study, kinds, others):
+  """The best kind of run within each power of ten of compute, against the best that waits otherwise."""
+  comps, lines = [kind.comp for kind in kinds], []
+  for power in range(math.ceil(math.log10(min(comps))), math.ceil(math.log10(max(comps))) + 1):
+    within = [kind for kind in kinds if kind.comp <= 10.0**power]
+    if not within:
+      continue
+    seeds, within = _comparable(within)
+    best, *rest = sorted(within, key=lambda kind: kind.mean(seeds))
+    rivals = [kind for kind in rest if kind.row[WAITING] != best.row[WAITING]]
+    text = (f"- within 1e{power} multiply-adds: w {best.row[WAITING]}, {collect.label(best.row, others)} "
+            f"({_value(study, best.mean(seeds))})")
+    if rivals:
+      difference = compare(best.values, rivals[0].values, len(rivals))
+      text += (f"; the best that waits otherwise: w {rivals[0].row[WAITING]}, {collect.label(rivals[0].row, others)} "
+               f"({_value(study, rivals[0].mean(seeds))}), {_difference(difference)}"
+               f"{'' if difference.sure else '; ' + _UNSURE}")
+    lines.append(text + ".")
+  return lines
 
 
 def _difference(difference):
@@ -163,6 +181,5 @@ def _difference(difference):
   return f"difference {difference.mean:+.3g} ± {difference.margin:.2g} on {difference.num} seeds"
 
 
-def _mean(study, values):
-  name = "perplexity" if study.is_language else "CER"
-  return f"{name} {np.mean(list(values.values())):.4g}"
+def _value(study, mean):
+  return f"{'perplexity' if study.is_language else 'CER'} {mean:.4g}"

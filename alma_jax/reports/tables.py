@@ -3,7 +3,7 @@ import numpy as np
 import pandas as pd
 
 from alma_jax.reports import collect
-from alma_jax.reports.collect import LEARNER, WAITING
+from alma_jax.reports.collect import LEARNER, SEED, WAITING
 
 _IMAGES = {"cer": ("CER", ".3f"), "mean_error": ("mean error", ".4f"), "final_error": ("final error", ".4f")}
 _COSTS = {"cumulative_params": ("Mem", ".3g"), "cumulative_fwd_macs": ("Comp", ".3g"),
@@ -44,12 +44,15 @@ def iid(study):
     both = {}
     for wait, name in ((1, "sequential"), (total, "iid")):
       runs = mine[mine[WAITING] == wait]
-      if study.is_language and wait == total:  # as many updates
-        runs = runs[runs["train.steps_multiplier"] == total]
-      if len(runs):
-        both[name] = _mean(runs[last].mean(), runs[last].std(), ".2f" if study.is_language else ".4f")
-    if len(both) == 2:
-      rows.append({"learner": key[0], **{collect.short(f): _cell(v) for f, v in zip(others, key[1:])}, **both})
+      if study.is_language:  # as many updates
+        runs = runs[runs["train.steps_multiplier"] == wait]
+      both[name] = runs.set_index(SEED)[last]
+    shared = both["sequential"].index.intersection(both["iid"].index)
+    if len(shared):
+      form = ".2f" if study.is_language else ".4f"
+      told = {name: _mean(values[shared].mean(), values[shared].std(), form) for name, values in both.items()}
+      factors = {collect.short(f): _cell(v) for f, v in zip(others, key[1:])}
+      rows.append({"learner": key[0], **factors, "seeds": str(len(shared)), **told})
   return markdown(rows) if rows else None
 
 
@@ -87,17 +90,26 @@ def _sizes(study):
 
 def _experts(row):
   """As the paper: experts of a mixture @ members, and what they grow to."""
+  (first, members), (last, last_members) = experts(row)
+  if row[LEARNER] == "ens":
+    return f"{first}@{members}"
+  if row[LEARNER] == "gens":
+    return f"{first}@{members} to {last}@{last_members}"
+  return f"{first} to {last}" if last > first else str(first)
+
+
+def experts(row):
+  """((experts of a mixture, members) at first, the same at last) of a language run."""
   num, name, num_stages = int(row["model.num_experts"]), row[LEARNER], int(row["num_stages"])
   if name == "ens":
-    return f"{num}@{int(row['learner.num_members'])}"
+    return ((num, int(row["learner.num_members"])),) * 2
   if name == "gens":
     each = int(row["learner.members_per_stage"])
-    return f"{num}@{each} to {num}@{num_stages * each}"
+    return (num, each), (num, each * num_stages)
   if name == "gmoe":
     more = [int(part) for part in row["learner.add_experts"].strip("[]()").split(",") if part.strip()]
-    last = num + sum(more[:num_stages - 1])
-    return f"{num} to {last}" if last > num else str(num)
-  return str(num)
+    return (num, 1), (num + sum(more[:num_stages - 1]), 1)
+  return ((num, 1),) * 2
 
 
 def _number(value):
