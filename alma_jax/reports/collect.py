@@ -87,8 +87,9 @@ def collect(paths):
   groups = list(runs.groupby([c for c in _COMPARABLE if c in runs] + [_versions(runs)], sort=True, dropna=False))
   for (_, mine), name in zip(groups, _names([mine for _, mine in groups])):
     stream = pd.concat([streams[i] for i in mine.index], ignore_index=True).dropna(axis=1, how="all")
-    mine = mine.dropna(axis=1, how="all").reset_index(drop=True)
-    studies.append(Study(name, "average_perplexity" in mine, mine, stream, _factors(mine)))
+    mine, factors = mine.dropna(axis=1, how="all"), _factors(mine)
+    mine = mine.sort_values([LEARNER, *factors, SEED], ignore_index=True)
+    studies.append(Study(name, "average_perplexity" in mine, mine, stream, factors))
     problems += [f"{name}: {sentence}" for sentence in _differences(mine)]
   return studies, problems
 

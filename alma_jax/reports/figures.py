@@ -166,19 +166,23 @@ def label_ends(axes, ends, beside=False):
   """
   apart = 11 / (axes.get_position().height * axes.figure.get_figheight() * 72)  # as a share of the axes' height
   places = [axes.transAxes.inverted().transform(axes.transData.transform(end[1:3])) for end in ends]
+  wide = [len(end[0]) * 5 / (axes.get_position().width * axes.figure.get_figwidth() * 72) for end in ends]
+  lefts = [place[0] + 0.03 if beside else 1.02 for place in places]
   order = sorted(range(len(ends)), key=lambda i: places[i][1])
-  heights = [places[i][1] for i in order]
-  for _ in range(100):  # neighbours push each other away until all have room
-    lacks = [apart - (above - below) for below, above in itertools.pairwise(heights)]
-    if max(lacks, default=0) <= 1e-6:
+  heights = [place[1] for place in places]
+  rivals = [(i, j) for i, j in itertools.combinations(order, 2)
+            if lefts[i] < lefts[j] + wide[j] and lefts[j] < lefts[i] + wide[i]]
+  for _ in range(200):  # names push each other away until all have room
+    lacks = [(i, j, apart - (heights[j] - heights[i])) for i, j in rivals]
+    if max((lack for *_, lack in lacks), default=0) <= 1e-6:
       break
-    for i, lack in enumerate(lacks):
+    for i, j, lack in lacks:
       if lack > 0:
-        heights[i] -= lack / 2
-        heights[i + 1] += lack / 2
-  for i, height in zip(order, heights):
-    name, _, _, *colour = ends[i]
-    axes.text(places[i][0] + 0.03 if beside else 1.02, height, name, transform=axes.transAxes, va="center", fontsize=8,
+        heights[i] -= lack / 4
+        heights[j] += lack / 4
+  for end, left, height in zip(ends, lefts, heights):
+    name, _, _, *colour = end
+    axes.text(left, height, name, transform=axes.transAxes, va="center", fontsize=8,
               color=colour[0] if colour else style(name)[0], zorder=5)
 
 
