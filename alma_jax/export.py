@@ -75,8 +75,8 @@ def _images(learner, state, meta):
   shape, dtype = tuple(meta["example_shape"]), np.dtype(meta["dtype"])
   facts = dict(
       input=f"x {dtype.name} [batch, {', '.join(map(str, shape))}], raw as in the data set",
-      output="class probabilities float32 [batch, classes]",
-      classes=meta["num_classes"], example_shape=list(shape), dtype=dtype.name,
+      output="class probabilities float32 [batch, classes]; of learner.combine='vote' the members' averaged ones",
+      classes=meta["num_classes"], class_names=meta.get("class_names"), example_shape=list(shape), dtype=dtype.name,
       normalization=dict(mean=mean.tolist(), std=std.tolist(), meaning="(x - mean) / std, done inside"))
   predict = lambda x: learner.predict(state, classification.normalize(x, mean, std))
   return facts, predict, jax.ShapeDtypeStruct(shape, dtype)

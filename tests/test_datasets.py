@@ -1,5 +1,6 @@
 """Data sets: what is accepted, what is refused, what is cached."""
 import os
+import shutil
 import subprocess
 import sys
 
@@ -98,8 +99,17 @@ def test_prepared_tfds_folders(tfds_dir, name, shape, known):
   assert data.x_test.shape == (30, *shape)
   assert np.bincount(data.y_train).tolist() == [40, 40, 40]
   assert (data.normalization is not None) == known
+  assert data.class_names is None  # the stand-ins have numbers alone
   if name == "cifar10":  # §0, in units of the pixels
     np.testing.assert_allclose(data.normalization[0] / 255, [0.4914, 0.4822, 0.4465], rtol=1e-6)
+
+
+def test_tfds_names_of_classes(tfds_dir, tmp_path):
+  (folder,) = (tfds_dir / "mnist").glob("*")
+  copied = tmp_path / "mnist" / folder.name
+  shutil.copytree(folder, copied)
+  (copied / "label.labels.txt").write_text("zero\none\ntwo\n")
+  assert datasets.load("mnist", str(tmp_path)).class_names == ("zero", "one", "two")
 
 
 def test_decoded_arrays_are_cached_and_tfds_is_not_imported_again(tfds_dir):
@@ -163,6 +173,7 @@ def test_folders_of_images(tmp_path, monkeypatch):
   pictures(tmp_path / "a/test", {"dog": 30, "cat": 40}, num=2)
   data = datasets.load(f"folder:{tmp_path}/a")
   assert data.x_train.shape == (10, 2, 3, 1)
+  assert data.class_names == ("cat", "dog")
   assert (data.x_train[:, 0, 0, 0].tolist(), data.y_train.tolist()) == ([20] * 5 + [10] * 5, [0] * 5 + [1] * 5)
   assert (data.x_test[:, 1, 2, 0].tolist(), data.y_test.tolist()) == ([40, 40, 30, 30], [0, 0, 1, 1])
   monkeypatch.setattr(folder_arrays, "_decode", lambda *unused: pytest.fail("decoded again"))

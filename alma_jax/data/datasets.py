@@ -33,6 +33,7 @@ class Dataset:
     normalization: (mean, std), each float32 [C] or [D] in units of x, or None:
       then the first mega-batch provides it.
     fingerprint: SHA-256 over the four arrays.
+    class_names: of the classes from 0, where they are known.
   """
   name: str
   x_train: np.ndarray
@@ -42,6 +43,7 @@ class Dataset:
   num_classes: int
   normalization: tuple[np.ndarray, np.ndarray] | None
   fingerprint: str
+  class_names: tuple[str, ...] | None = None
 
 
 def load(name, data_dir="", seed=0):
@@ -58,18 +60,20 @@ def load(name, data_dir="", seed=0):
     BadInput: no such data set, or its arrays cannot be used.
   """
   kind, _, rest = name.partition(":")
+  fingerprint = class_names = None
   if name == "digits":
-    arrays, fingerprint = _digits(seed), None
+    arrays = _digits(seed)
   elif name in _KNOWN or (kind == "tfds" and rest):
-    arrays, fingerprint = tfds_arrays.load(rest or name, data_dir)
+    arrays, fingerprint, class_names = tfds_arrays.load(rest or name, data_dir)
   elif kind == "npz" and rest:
-    arrays, fingerprint = _npz(rest), None
+    arrays = _npz(rest)
   elif kind == "folder" and rest:
-    arrays, fingerprint = folder_arrays.load(rest, seed)
+    arrays, fingerprint, class_names = folder_arrays.load(rest, seed)
   else:
     raise BadInput(f"there is no data set {name!r}; there are digits, mnist, cifar10, "
                    "tfds:NAME, npz:PATH and folder:DIR.")
-  return from_arrays(name, arrays, _KNOWN.get(rest if kind == "tfds" else name), fingerprint)
+  made = from_arrays(name, arrays, _KNOWN.get(rest if kind == "tfds" else name), fingerprint)
+  return dataclasses.replace(made, class_names=class_names and tuple(class_names))
 
 
 def from_arrays(name, arrays, unit_normalization=None, fingerprint=None):

@@ -26,7 +26,8 @@ def load(path, seed):
       none.
 
   Returns:
-    (dict of x_train, y_train, x_test, y_test, SHA-256 of them, or None where the seed decided).
+    (dict of x_train, y_train, x_test, y_test, SHA-256 of them or None where the
+    seed decided, names of the classes).
 
   Raises:
     BadInput: no such folder, fewer than two classes, classes that differ
@@ -47,7 +48,8 @@ def load(path, seed):
            for split, classes in files.items() for name, paths in classes.items() for file in paths]
   arrays, fingerprint = array_cache.cached(
       [array_cache.home_place(root.name, root)], stamp, lambda: _decode(files))
-  return (arrays, fingerprint) if parts else (_hold_out(arrays, seed), None)
+  names = list(files["train"])
+  return (arrays, fingerprint, names) if parts else (_hold_out(arrays, seed), None, names)
 
 
 def _files(folder):

@@ -23,7 +23,7 @@ def load(name, data_dir):
       $TFDS_DATA_DIR or ~/tensorflow_datasets, downloaded into as needed.
 
   Returns:
-    (dict of x_train, y_train, x_test, y_test, SHA-256 of them).
+    (dict of x_train, y_train, x_test, y_test, SHA-256 of them, names of the classes or None).
 
   Raises:
     BadInput: not prepared, not preparable, or not image classification.
@@ -32,7 +32,9 @@ def load(name, data_dir):
   if folder is None:
     folder = _download(root, name)
   places = [folder / _CACHE, array_cache.home_place(folder.parent.name, folder)]
-  return array_cache.cached(places, tfds_source.stamp(folder), lambda: _decode(folder, name))
+  arrays, fingerprint = array_cache.cached(places, tfds_source.stamp(folder), lambda: _decode(folder, name))
+  names = list(folder.glob("*.labels.txt"))  # TFDS writes one for every feature of classes
+  return arrays, fingerprint, names[0].read_text().split("\n")[:-1] if len(names) == 1 else None
 
 
 def _decode(folder, name):

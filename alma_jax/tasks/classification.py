@@ -200,7 +200,7 @@ class Images:
     """What `of_meta` and predictions on other images need, JSON-able."""
     d = self.dataset
     return dict(num_classes=d.num_classes, example_shape=list(d.x_train.shape[1:]), dtype=str(d.x_train.dtype),
-                mean=self.mean.tolist(), std=self.std.tolist())
+                mean=self.mean.tolist(), std=self.std.tolist(), class_names=d.class_names and list(d.class_names))
 
   def pools(self, mesh):
     """Pools of training and of validation examples: both are the whole training set."""
