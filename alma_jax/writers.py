@@ -17,7 +17,7 @@ from alma_jax.errors import BadInput
 METRICS, TRAIN = "metrics.jsonl", "train.jsonl"
 # In the order in which --overwrite deletes them: what is left at any moment is
 # still a run, unfinished, of the config that is there.
-_OURS = ("summary.json", "checkpoints", METRICS, TRAIN, "curve.png", "tensorboard", "tokenizer.json", "export",
+_OURS = ("summary.json", "checkpoints", METRICS, TRAIN, "curve.png", "tensorboard", "wandb", "tokenizer.json", "export",
          "config.json")
 
 

@@ -2,7 +2,9 @@
 
 Decoder-only and pre-LN, with fixed sinusoidal positions and tied embeddings. The
 feed-forward network of every second layer is a mixture of experts, of which each
-token takes one.
+token takes one. Layers are unrolled: a training step of 12 layers of width 768
+compiled in 12 s on two CPU cores where one of 4 layers took 8, which a scan could
+at most save once.
 
 Axes beside those of `types.py`: T tokens of a routing group, G groups, V
 vocabulary, N tokens of a batch (B L), H heads.
