@@ -1,4 +1,4 @@
-"""Saving and restoring a run through Orbax (DESIGN §5).
+"""Saving and restoring a run through Orbax.
 
 A checkpoint has two items: `meta` (JSON: everything static, the history, and a
 SHA-256 of every array) and `arrays`. Orbax restores a flipped bit without a

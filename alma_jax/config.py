@@ -201,7 +201,7 @@ def to_dict(config):
 
 
 def identity(config):
-  """The flat fields {'a.b': value} that make a run itself (DESIGN §2)."""
+  """The flat fields {'a.b': value} that make a run itself."""
   flat = flatten(json.loads(json.dumps(to_dict(config))))
   return {k: v for k, v in flat.items() if not k.startswith(INCIDENTAL)}
 

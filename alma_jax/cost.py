@@ -1,4 +1,4 @@
-"""Multiply-adds, counted in the jaxpr (ALGORITHMS §1).
+"""Multiply-adds, counted in the jaxpr (docs/algorithms.md §1).
 
 Only matrix products and convolutions count: no biases, activations, batch
 norm or pooling. XLA's own cost analysis counts the body of a loop once, so the

@@ -1,9 +1,9 @@
-"""From the lines of metrics.jsonl to the paper's metrics (ALGORITHMS §1)."""
+"""From the lines of metrics.jsonl to the paper's metrics (docs/algorithms.md §1)."""
 
 
 def line(metric, t, stage, updated, value, val_value, loss, num_params, fwd_macs=0, train_flops=0, growth_macs=0,
          seconds=0.0):
-  """One mega-batch t = 1..B, as metrics.jsonl holds it (DESIGN §3); fwd_macs includes growth_macs.
+  """One mega-batch t = 1..B, as metrics.jsonl holds it; fwd_macs includes growth_macs.
 
   Args:
     metric: name of the task's metric, error or perplexity.

@@ -26,7 +26,7 @@ class Variables(NamedTuple):
 
 
 class Cost(NamedTuple):
-  """Cost of a learner as it stands, per example (ALGORITHMS §1).
+  """Cost of a learner as it stands, per example (docs/algorithms.md §1).
 
   Attributes:
     num_params: trainable parameters held, frozen members included.

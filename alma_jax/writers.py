@@ -1,4 +1,4 @@
-"""The run folder (DESIGN §3), TensorBoard, and what a person sees meanwhile."""
+"""The run folder, TensorBoard, and what a person sees meanwhile."""
 import hashlib
 import json
 import math

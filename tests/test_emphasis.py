@@ -1,4 +1,4 @@
-"""Boosting and bagging: what members are made to mind, ALGORITHMS §2."""
+"""Boosting and bagging: what members are made to mind, docs/algorithms.md §2."""
 import jax
 import numpy as np
 import pytest

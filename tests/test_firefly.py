@@ -1,4 +1,4 @@
-"""Firefly: properties of ALGORITHMS §4."""
+"""Firefly: properties of docs/algorithms.md §4."""
 import jax
 import jax.numpy as jnp
 import numpy as np

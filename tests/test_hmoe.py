@@ -1,4 +1,4 @@
-"""The flat hard mixture: properties of ALGORITHMS §6.1."""
+"""The flat hard mixture: properties of docs/algorithms.md §6.1."""
 import dataclasses
 
 import jax

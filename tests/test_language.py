@@ -1,4 +1,4 @@
-"""Language modelling: streams of text, training, growth, resuming and sampling; properties of ALGORITHMS §5."""
+"""Language modelling: streams of text, training, growth, resuming and sampling; properties of docs/algorithms.md §5."""
 import dataclasses
 import functools
 import json

@@ -1,4 +1,4 @@
-"""Training and the learners of stacked networks: properties of ALGORITHMS §1 and §2."""
+"""Training and the learners of stacked networks: properties of docs/algorithms.md §1 and §2."""
 import dataclasses
 
 import jax

@@ -1,4 +1,4 @@
-"""Networks: counts of ALGORITHMS §7, initialisation, masking."""
+"""Networks: counts of docs/algorithms.md §7, initialisation, masking."""
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,4 +1,4 @@
-"""Gated mixtures and their growth: properties of ALGORITHMS §3, counts of §7."""
+"""Gated mixtures and their growth: properties of docs/algorithms.md §3, counts of §7."""
 import jax
 import jax.numpy as jnp
 import numpy as np

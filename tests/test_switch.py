@@ -1,4 +1,4 @@
-"""The Switch Transformer: counts and properties of ALGORITHMS §5, against slow references."""
+"""The Switch Transformer: counts and properties of docs/algorithms.md §5, against slow references."""
 import functools
 import math
 

@@ -1,4 +1,4 @@
-"""Clusters of examples in a space of features, each of which has an expert (ALGORITHMS §6.1).
+"""Clusters of examples in a space of features, each of which has an expert (docs/algorithms.md §6.1).
 
 All is done on the host on features [N, H], in float64; prototypes are rounded
 to float32. An example belongs to the nearest one.

@@ -1,4 +1,4 @@
-"""Flat mixtures grow by duplicating the experts that lose most (ALGORITHMS §5)."""
+"""Flat mixtures grow by duplicating the experts that lose most (docs/algorithms.md §5)."""
 import functools
 
 import jax

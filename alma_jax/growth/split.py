@@ -1,4 +1,4 @@
-"""Splitting experts of gated mixtures in two (ALGORITHMS §3).
+"""Splitting experts of gated mixtures in two (docs/algorithms.md §3).
 
 Works on stacked Variables [1, ...] of models.moe networks, whose mixture layers
 hold `experts` [1, E, ...] and gates [1, E-1, ...] with room for E experts.

@@ -1,4 +1,4 @@
-"""Surgery of Firefly: a network apart in layers, wider and deeper, together again (ALGORITHMS §4).
+"""Surgery of Firefly: a network apart in layers, wider and deeper, together again (docs/algorithms.md §4).
 
 Works on the Variables of networks with layers hidden0, hidden1, ... and output:
 models.mlp and models.wide. A kernel's last axes are [inputs, outputs] here:

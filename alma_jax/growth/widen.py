@@ -1,4 +1,4 @@
-"""Firefly: where a network is best widened or deepened, by split and by new neurons (ALGORITHMS §4).
+"""Firefly: where a network is best widened or deepened, by split and by new neurons (docs/algorithms.md §4).
 
 Works on networks that growth.surgery has taken apart; what is found, it does.
 

@@ -1,4 +1,4 @@
-"""The contract between the stream and a learner (DESIGN §1).
+"""The contract between the stream and a learner.
 
 A learner is a NamedTuple of functions over a `LearnerState`. It never sees the
 test set: the environment (experiment.py) hands it stages and asks it for

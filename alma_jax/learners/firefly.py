@@ -1,4 +1,4 @@
-"""Firefly (FF): one network whose layers widen where that helps most (ALGORITHMS §4)."""
+"""Firefly (FF): one network whose layers widen where that helps most (docs/algorithms.md §4)."""
 import dataclasses
 import functools
 

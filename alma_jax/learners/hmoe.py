@@ -1,4 +1,4 @@
-"""hmoe: a flat hard mixture, an independent expert for every cluster of features (ALGORITHMS §6.1)."""
+"""hmoe: a flat hard mixture, an independent expert for every cluster of features (docs/algorithms.md §6.1)."""
 import jax
 import jax.numpy as jnp
 import numpy as np

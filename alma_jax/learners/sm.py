@@ -1,4 +1,4 @@
-"""SM: a single model, trained on stage after stage (ALGORITHMS §2)."""
+"""SM: a single model, trained on stage after stage (docs/algorithms.md §2)."""
 from alma_jax.learners import stacked
 
 

@@ -49,7 +49,7 @@ class Network:
 class Mixture:
   """A uniform mixture: `size` networks whose logits are averaged or added.
 
-  One network to whoever trains it (UMix, ALGORITHMS §2); its variables carry
+  One network to whoever trains it (UMix, docs/algorithms.md §2); its variables carry
   a leading axis of `size`.
   """
   network: Network

@@ -1,4 +1,4 @@
-"""The paper's MNIST network: two hidden layers (ALGORITHMS §7)."""
+"""The paper's MNIST network: two hidden layers (docs/algorithms.md §7)."""
 import flax.linen as nn
 import jax.numpy as jnp
 

@@ -1,4 +1,4 @@
-"""Mixtures of experts behind a binary tree of gates (ALGORITHMS §3).
+"""Mixtures of experts behind a binary tree of gates (docs/algorithms.md §3).
 
 Experts and gates are stacked to a capacity, and the tree lies among the
 network's statistics as an array: a split changes no shape, and so compiles

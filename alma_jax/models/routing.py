@@ -1,4 +1,4 @@
-"""Top-1 routing of tokens to experts of limited capacity (Fedus et al. 2021, ALGORITHMS §5).
+"""Top-1 routing of tokens to experts of limited capacity (Fedus et al. 2021, docs/algorithms.md §5).
 
 Experts have slots, and every token lies in one slot or none. Tokens move there
 and back by two gathers that are each other's gradient, not by products with a

@@ -1,4 +1,4 @@
-"""Switch Transformer language model (Fedus et al. 2021, ALGORITHMS §5).
+"""Switch Transformer language model (Fedus et al. 2021, docs/algorithms.md §5).
 
 Decoder-only and pre-LN, with fixed sinusoidal positions and tied embeddings. The
 feed-forward network of every second layer is a mixture of experts, of which each

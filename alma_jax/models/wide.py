@@ -1,4 +1,4 @@
-"""The VGG that Firefly widens: a width per layer (ALGORITHMS §4)."""
+"""The VGG that Firefly widens: a width per layer (docs/algorithms.md §4)."""
 import flax.linen as nn
 import jax.numpy as jnp
 

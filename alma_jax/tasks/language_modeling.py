@@ -1,4 +1,4 @@
-"""Language modelling: windows of tokens, their log-probabilities, perplexity (ALGORITHMS §5)."""
+"""Language modelling: windows of tokens, their log-probabilities, perplexity (docs/algorithms.md §5)."""
 import dataclasses
 from typing import ClassVar, NamedTuple
 
