@@ -17,6 +17,7 @@ from absl import logging
 from jax import export as jax_export
 
 from alma_jax import commands, results, sharding, writers
+from alma_jax import config as configs
 from alma_jax.errors import BadInput
 from alma_jax.tasks import classification
 
@@ -102,10 +103,13 @@ def _main(argv):
   parser = commands.Parser("-m alma_jax.export", __doc__)
   parser.add_argument("--workdir", required=True, help="run folder")
   parser.add_argument("--stage", type=int, help="of the run, from 0; the last one saved by default")
+  parser.add_argument("--config", help="config file that registers the run's learner or network, if it is your own")
   parser.add_argument("--out", help="folder to write to; default: export/ in the run folder")
   args = parser.parse_args(argv)
   logging.set_verbosity(logging.ERROR)
   warnings.showwarning = lambda message, *unused, **named: print(f"warning: {message}", file=sys.stderr)
+  if args.config:
+    configs.load_file(args.config)
   print(export(args.workdir, args.stage, args.out))
 
 

@@ -40,6 +40,7 @@ def report(paths, out):
   pd.concat([study.runs for study in studies]).to_csv(out / "runs.csv", index=False)
   pd.concat([study.stream for study in studies]).to_csv(out / "stream.csv", index=False)
   notes = _notes(studies, problems)
+  _warn(notes)
   sections, text = [], ["# Report", *notes]
   for study in studies:
     parts = _texts(study)
@@ -68,7 +69,7 @@ def _texts(study):
   for heading, lines in (("Which waiting time?", findings.waiting_times(study)),
                          ("Did growing pay, at equal compute and memory?", findings.growth(study))):
     if lines:
-      parts.append(("list", heading, lines))
+      parts.append(("list", heading, [findings.HOW, *lines]))
   return parts
 
 
@@ -78,6 +79,11 @@ def _notes(studies, problems):
     notes.append(f"The runs are of {len(studies)} streams, which are reported one after the other: "
                  f"{'; '.join(study.name for study in studies)}.")
   return notes
+
+
+def _warn(notes):
+  for note in notes:
+    print(f"warning: {note}", file=sys.stderr)
 
 
 def _plain(name):
@@ -98,8 +104,7 @@ def _main(argv):
     print(report(args.runs, args.out))
     return
   studies, problems = collect.collect(args.runs)
-  for note in _notes(studies, problems):
-    print(f"warning: {note}", file=sys.stderr)
+  _warn(_notes(studies, problems))
   for study in studies:
     print(f"\n{study.name}\n" if len(studies) > 1 else "", end="")
     print("\n\n".join(filter(None, [tables.overview(study), tables.iid(study)])))

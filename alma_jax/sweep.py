@@ -4,7 +4,7 @@ A sweep file lists many runs of one config. Finished runs are skipped and
 interrupted ones go on, so the same command again finishes a sweep. What failed is
 listed with its last line and tried again with --retry. --config.FIELD=VALUE
 changes a field of all runs. Exit codes: 0 all finished, 1 some failed, 2 bad
-input, 143 stopped by SIGTERM after saving.
+input, 143 stopped by SIGTERM after saving (1 by Ctrl-C).
 """
 import os
 import pathlib
@@ -42,6 +42,8 @@ def _main(argv):
     raise BadInput(f"--workers={args.workers} should be at least 0.")
   overrides = dict(_override(flag) for flag in rest)
   root = pathlib.Path(args.workdir or pathlib.Path("runs") / pathlib.Path(args.config).stem).expanduser()
+  if root.exists() and not root.is_dir():
+    raise BadInput(f"{root} is a file; --workdir names a folder.")
   made = sweep_jobs.make(sweep_jobs.load(args.config), root, overrides)
   failures = writers.read_json(root / _FAILURES) or {}
   if args.retry:
@@ -105,15 +107,17 @@ def _listing(made, states):
   """Table of all runs, with what those that are left will cost at most."""
   os.environ.setdefault("JAX_PLATFORMS", "cpu")  # it only counts
   from alma_jax.sweeps import predict
-  found = predict.predict([job.config for job in made])
+  found = dict(zip(made, predict.predict([job.config for job in made])))
+  refused = [f"{job.name} cannot be run: {cost}" for job, cost in found.items() if isinstance(cost, BadInput)]
+  found = {job: cost for job, cost in found.items() if not isinstance(cost, BadInput)}
   width = max(len(job.name) for job in made)
   lines = [f"{'run':{width}}  {'steps':>11}  multiply-adds  state"]
-  for job, cost in zip(made, found):
+  for job, cost in found.items():
     lines.append(f"{job.name:{width}}  {cost.steps:11,}  {cost.macs:13.3g}  {states[job.name]}")
-  left = [cost for job, cost in zip(made, found) if states[job.name].kind != sweep_jobs.FINISHED]
+  left = [cost for job, cost in found.items() if states[job.name].kind != sweep_jobs.FINISHED]
   lines.append(f"{len(made)} runs, {len(left)} of them not finished: at most {sum(cost.steps for cost in left):,} "
                f"training steps, {sum(cost.macs for cost in left):.3g} multiply-adds, growth not counted")
-  return "\n".join(lines)
+  return "\n".join([*lines, *refused])
 
 
 def _override(flag):

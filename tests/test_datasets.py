@@ -80,7 +80,7 @@ def test_files_that_are_no_npz(tmp_path):
   (tmp_path / "text.npz").write_text("hello")
   with pytest.raises(BadInput, match="is not an .npz file"):
     datasets.load(f"npz:{tmp_path}/text.npz")
-  np.savez(tmp_path / "objects.npz", x_train=np.array([{}, {}]))
+  np.savez(tmp_path / "objects.npz", **{name: np.array([{}, {}]) for name in datasets.ARRAYS})
   with pytest.raises(BadInput, match="is not an .npz file of plain arrays"):
     datasets.load(f"npz:{tmp_path}/objects.npz")
 

@@ -86,7 +86,7 @@ def test_what_cannot_be_used_is_left_out_and_named(tmp_path, runs):
   write_run(tmp_path / "more/twin", [0.5, 0.4], seed=0, model__width=4)
   (study,), problems = collect.collect([runs, tmp_path / "more"])
   assert len(study.runs) == 24
-  for name, sentence in (("half", "not finished, 2 of 2"), ("short", "not finished, 0 of 2"),
+  for name, sentence in (("half", "2 of 2 mega-batches and no summary.json"), ("short", "not finished, 0 of 2"),
                          ("torn", "metrics.jsonl cannot be read"), ("other", "config.json is of no run"),
                          ("twin", "it is the same run as .*sm4w1s0")):
     assert sum(bool(re.search(f"{name} is left out: .*{sentence}", problem)) for problem in problems) == 1
@@ -196,6 +196,15 @@ def test_only_shared_seeds_are_compared(tmp_path):
       write_run(tmp_path / f"w{wait}s{seed}", [error / 2, error / 2], stream__waiting_time=wait, seed=seed)
   (line,) = findings.waiting_times(study_of(tmp_path))[:1]
   assert line.startswith("- sm: w 2 CER 0.975, w 1 CER 1.025: **w 2 is best**, difference -0.05 ± ")
+
+
+def test_what_is_not_compared_is_named(tmp_path):
+  for wait, errors in ((1, [0.2, 0.25, 0.3]), (2, [0.3, 0.35, 0.4]), (4, [0.1])):
+    for seed, error in enumerate(errors):
+      write_run(tmp_path / f"w{wait}s{seed}", [error] * 4, stream__waiting_time=wait, seed=seed)
+  line = findings.waiting_times(study_of(tmp_path))[0]
+  assert line.startswith("- sm: w 1 CER 1, w 2 CER 1.4: **w 1 is best**, difference -0.4 ± ")
+  assert line.endswith("; not compared for want of seeds: w 4.")
 
 
 def test_data_of_one_name_and_other_contents_are_apart(tmp_path):

@@ -46,6 +46,8 @@ def test_points_by_hand():
       {"a": 1, "b": 3, "c": 5}, {"a": 2, "b": 4, "c": 5}]
   with pytest.raises(BadInput, match="equally long, not 1, 2"):
     zipped(axis("a", [1]), axis("b", [1, 2]))
+  with pytest.raises(BadInput, match="the axis 'seed' wants a list of values, not 5"):
+    axis("seed", 5)
   with pytest.raises(BadInput, match="axis 'a' stands twice"):
     product(axis("a", [1]), axis("a", [2]))
 
@@ -60,6 +62,10 @@ def test_jobs_have_configs_and_folders_of_their_own(tmp_path):
   assert {(job.config.train.epochs, job.config.train.learning_rate, job.config.stream.waiting_time)
           for job in made} == {(7, 0.5, 2)}
   assert made[0].workdir == tmp_path / made[0].name
+  with pytest.raises(BadInput, match="--config.model.width would change an axis of the sweep"):
+    jobs.make(small_sweep(*points), tmp_path, {"model.width": "7"})
+  with pytest.raises(BadInput, match="should be the path of a config file alone"):
+    jobs.make(sweeps.Sweep("configs/digits.py:sm", [{}]), tmp_path)
 
 
 @pytest.mark.parametrize(("points", "sentence"), [
@@ -72,6 +78,7 @@ def test_jobs_have_configs_and_folders_of_their_own(tmp_path):
     ([{"model.name": "a b"}], "model.name='a b' is not one of"),
     ([{"width": 0}], "model.width=0 should be at least 1"),
     ([{"learner": "best"}], "there is no learner 'best'"),
+    ([3], "the sweep's point 3 should be a dict"),
 ])
 def test_points_that_cannot_be(tmp_path, points, sentence):
   with pytest.raises(BadInput, match=sentence):
@@ -178,6 +185,14 @@ def test_predicted_multiply_adds_are_those_spent(tmp_path):
     assert run.summary["cumulative_fwd_macs"] == found.macs
   # 1437 digits in 4 mega-batches, less a tenth: 324 or 323 in 3 batches of 128, 2 epochs; waiting for 3: 8 and 3.
   assert [predict.predict([job.config])[0].steps for job in made[2:]] == [4 * 2 * 3, 2 * (8 + 3)]
+
+
+def test_runs_that_cannot_be_are_named_among_the_others(tmp_path):
+  path = sweep_file(tmp_path, [{"num_megabatches": 2}, {"num_megabatches": 5000}])
+  done = sweep(f"--config={path}", f"--workdir={tmp_path}/runs", "--dry_run")
+  assert done.returncode == 0, done.stderr
+  assert "num_megabatches5000 cannot be run: stream.num_megabatches=5000 exceeds" in done.stdout
+  assert re.search("num_megabatches2 .* new", done.stdout)
 
 
 def test_seconds_are_told_from_what_is_done():
@@ -312,7 +327,6 @@ def test_slurm_where_there_is_none(tmp_path):
 def test_slurm_with_one_job_that_fails_and_is_submitted_again(tmp_path, stand_in, monkeypatch):
   from alma_jax.sweeps import slurm
   monkeypatch.setattr(slurm, "_SECONDS", 0.2)
-  monkeypatch.setattr(slurm, "_UNKNOWN_SECONDS", 0.0)
   folder = tmp_path / "runs/slurm"
   folder.mkdir(parents=True)
   (job,) = jobs.make(small_sweep({"seed": 0}, **{"dataset.name": f"npz:{tmp_path}/none.npz"}), tmp_path / "runs")

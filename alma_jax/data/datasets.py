@@ -150,6 +150,8 @@ def _npz(path):
         raise BadInput(f"{str(path)!r} lacks the arrays {', '.join(missing)}; it holds "
                        f"{', '.join(sorted(file.files)) or 'nothing'}.")
       return {key: file[key] for key in ARRAYS}
+  except BadInput:
+    raise
   except (ValueError, TypeError, OSError, EOFError, zipfile.BadZipFile, AttributeError) as error:
     raise BadInput(f"{str(path)!r} is not an .npz file of plain arrays: {error}.") from error
 

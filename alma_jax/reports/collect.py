@@ -143,7 +143,10 @@ def _run_folders(paths):
 
 def _read(folder):
   """(row of `runs`, DataFrame of the stream) of a finished run."""
-  config, summary = (writers.read_json(folder / name) for name in ("config.json", "summary.json"))
+  try:
+    config, summary = (writers.read_json(folder / name) for name in ("config.json", "summary.json"))
+  except BadInput:
+    raise BadInput(f"{folder} is left out: its config.json or summary.json cannot be read.") from None
   if not isinstance(config, dict) or "stream" not in config or "learner" not in config:
     raise BadInput(f"{folder} is left out: its config.json is of no run.")
   try:
@@ -152,7 +155,8 @@ def _read(folder):
     raise BadInput(f"{folder} is left out: its {writers.METRICS} cannot be read.") from None
   total = config["stream"]["num_megabatches"]
   if summary is None or len(lines) != total:
-    raise BadInput(f"{folder} is left out: it is not finished, {len(lines)} of {total} mega-batches.")
+    lacks = "" if summary else " and no summary.json"
+    raise BadInput(f"{folder} is left out: it is not finished, {len(lines)} of {total} mega-batches{lacks}.")
   flat = {field: str(value) if isinstance(value, list) else value for field, value in configs.flatten(config).items()}
   row = dict(run=str(folder), **flat, **{key: summary[key] for key in _SUMMARY if key in summary},
              first_params=lines[0]["num_params"], last_params=lines[-1]["num_params"])

@@ -13,6 +13,8 @@ from scipy import stats
 from alma_jax.reports import collect
 from alma_jax.reports.collect import LEARNER, SEED, WAITING
 
+HOW = ("- Differences are means over the seeds that both have, ± half of the confidence interval: 95 % over all "
+       "alternatives of a line together (paired t, Bonferroni).")
 GROWING = ("gens", "bagging", "boosting", "gmoe", "ff")
 FIXED = ("sm", "ens", "umix", "moe")
 _MEM, _COMP = "cumulative_params", "cumulative_fwd_macs"
@@ -103,6 +105,7 @@ def growth(study):
     name = collect.label(kind.row, study.factors)
     rivals = [k for k in kinds if k.row[LEARNER] in FIXED and k.row[WAITING] == kind.row[WAITING]
               and k.comp <= _SLACK * kind.comp and k.mem <= _SLACK * kind.mem]
+    within = rivals
     seeds, (_, *rivals) = _comparable([kind, *rivals], kind)
     if not rivals:
       lines.append(f"- {name}: no fixed learner within its compute and memory was run on its seeds.")
@@ -118,9 +121,11 @@ def growth(study):
       verdict = f"better, but with a larger budget: {_UNSURE} whether growing paid"
     else:
       verdict = _UNSURE
+    missing = [collect.label(k.row, study.factors) for k in within if not any(k is r for r in rivals)]
     lines.append(f"- {name} ({_value(study, kind.mean(seeds))}) against {collect.label(best.row, study.factors)} "
-                 f"({_value(study, best.mean(seeds))}; {best.comp / kind.comp:.0%} of the compute, "
-                 f"{best.mem / kind.mem:.0%} of the memory): {verdict}, {_difference(difference)}.")
+                 f"({_value(study, best.mean(seeds))}; {_share(best.comp / kind.comp)} of the compute, "
+                 f"{_share(best.mem / kind.mem)} of the memory): {verdict}, {_difference(difference)}"
+                 + _left_out(missing) + ".")
   return lines
 
 
@@ -142,6 +147,7 @@ def _comparable(kinds, wanted=None):
 
 def _choice(study, kinds):
   """Which of kinds that differ in waiting time alone is best, and whether the runs can tell it from the next."""
+  every = kinds
   seeds, kinds = _comparable(kinds)
   if len(kinds) < 2:
     return f"{_UNSURE}, no seed in common."
@@ -151,7 +157,8 @@ def _choice(study, kinds):
   difference = compare(best.values, second.values, len(kinds) - 1)
   w, other = best.row[WAITING], second.row[WAITING]
   verdict = f"**w {w} is best**" if difference.sure else f"**the runs cannot tell w {w} from w {other}**"
-  return f"{told}: {verdict}, {_difference(difference)}."
+  missing = [f"w {kind.row[WAITING]}" for kind in every if not any(kind is k for k in kinds)]
+  return f"{told}: {verdict}, {_difference(difference)}{_left_out(missing)}."
 
 
 def _budgets(study, kinds, others):
@@ -161,6 +168,7 @@ def _budgets(study, kinds, others):
     within = [kind for kind in kinds if kind.comp <= 10.0**power]
     if not within:
       continue
+    every = len(within)
     seeds, within = _comparable(within)
     best, *rest = sorted(within, key=lambda kind: kind.mean(seeds))
     rivals = [kind for kind in rest if kind.row[WAITING] != best.row[WAITING]]
@@ -171,8 +179,18 @@ def _budgets(study, kinds, others):
       text += (f"; the best that waits otherwise: w {rivals[0].row[WAITING]}, {collect.label(rivals[0].row, others)} "
                f"({_value(study, rivals[0].mean(seeds))}), {_difference(difference)}"
                f"{'' if difference.sure else '; ' + _UNSURE}")
-    lines.append(text + ".")
+    missing = every - len(within)
+    lines.append(text + _left_out([f"{missing} other kinds of runs"] if missing else []) + ".")
   return lines
+
+
+def _left_out(names):
+  """What lacks some of the seeds that the others have."""
+  return f"; not compared for want of seeds: {', '.join(names)}" if names else ""
+
+
+def _share(value):
+  return f"{value:.0%}" if value >= 0.01 else "below 1%"
 
 
 def _difference(difference):

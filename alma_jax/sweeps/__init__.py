@@ -32,7 +32,13 @@ class Sweep:
 
 
 def axis(name, values):
-  """Points that differ in one field."""
+  """Points that differ in one field.
+
+  Raises:
+    BadInput: `values` is a single one.
+  """
+  if isinstance(values, str) or not hasattr(values, "__iter__"):
+    raise BadInput(f"the axis {name!r} wants a list of values, not {values!r}.")
   return [{name: value} for value in values]
 
 

@@ -101,7 +101,7 @@ class Board:
       return None
     from alma_jax.sweeps import seconds
     open_kinds = (sweep_jobs.NEW, sweep_jobs.BEGUN, sweep_jobs.RUNNING)
-    left = [name for name, state in self._states.items() if state.kind in open_kinds]
+    left = [name for name, state in self._states.items() if state.kind in open_kinds and name in costs]
     found = seconds.predict([(costs[name], took) for name, took in self._taken], [costs[name] for name in left])
     rest = [took * (1 - self._states[name].done / self._states[name].total) for name, took in zip(left, found)]
     return max(sum(rest) / self._num_workers, max(rest, default=0.0))
@@ -160,9 +160,10 @@ def _predict(jobs, pipe):
   with open(os.devnull, "w") as nowhere:
     os.dup2(nowhere.fileno(), 1)
     os.dup2(nowhere.fileno(), 2)
-  from alma_jax.sweeps import predict
+  from alma_jax.sweeps import predict, seconds
   configs = [sweep_jobs.unpacked(job)[0] for job in jobs.values()]
-  pipe.send(dict(zip(jobs, predict.predict(configs))))
+  found = dict(zip(jobs, predict.predict(configs)))
+  pipe.send({name: cost for name, cost in found.items() if isinstance(cost, seconds.Prediction)})
 
 
 def _duration(seconds):

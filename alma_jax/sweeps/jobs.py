@@ -79,11 +79,16 @@ def make(sweep, root, overrides=()):
   Raises:
     BadInput: an axis is no field, a value cannot be, or two points are one run.
   """
-  made, seen = [], {}
+  made, seen, overrides = [], {}, dict(overrides)
+  if ":" in str(sweep.config):
+    raise BadInput(f"the sweep's config {sweep.config!r} should be the path of a config file alone; the learner is an "
+                   "axis.")
   for point in sweep.points:
+    if not isinstance(point, dict):
+      raise BadInput(f"the sweep's point {point!r} should be a dict of axes and values.")
     point = {axis: value.item() if hasattr(value, "item") else value for axis, value in point.items()}  # of numpy
     name = "-".join(_label(axis, value) for axis, value in point.items()) or "run"
-    config = _config(sweep, point, dict(overrides))
+    config = _config(sweep, point, overrides)
     identity = json.dumps(configs.identity(config), sort_keys=True)
     for key, what in ((identity, "are the same run"), (name, "would have the same run folder")):
       if key in seen:
@@ -136,7 +141,10 @@ def _config(sweep, point, overrides):
   tree = configs.load_file(sweep.config, learner)
   for axis, value in [*sweep.fixed.items(), *((axis, v) for axis, v in point.items() if axis != "learner")]:
     configs.set_field(tree, _field(axis, tree, sweep.config), value)
+  axes = {_field(axis, tree, sweep.config) for axis in point if axis != "learner"}
   for field, text in overrides.items():
+    if field in axes:
+      raise BadInput(f"--config.{field} would change an axis of the sweep; change its values in the sweep file.")
     configs.check_field(field, text, tree)
     configs.set_field(tree, field, configs.read_value(field, text, tree))
   return configs.parse(tree)
