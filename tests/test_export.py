@@ -14,7 +14,7 @@ from alma_jax.errors import BadInput
 
 
 @pytest.mark.parametrize(("learner", "changes"), [
-    ("boosting", {}), ("hmoe", {"train__epochs": 3}), ("gens", {"learner__combine": "vote"}), slow("sm", {}),
+    ("boosting", {}), slow("hmoe", {"train__epochs": 3}), ("gens", {"learner__combine": "vote"}), slow("sm", {}),
     slow("ens", {"learner__combine": "logits"}), slow("umix", {}), slow("gmoe", {"learner__gating": "hard"}),
     slow("ff", {}), slow("bagging", {}), slow("gens", {"learner__combine": "probabilities"})])
 def test_predictors_answer_as_the_run(tmp_path, make_config, arrays, learner, changes):

@@ -174,6 +174,7 @@ def test_splits_of_blocks_preserve_the_function(gating):
     np.testing.assert_allclose(after[0], before[0], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_split_of_blocks_preserves_training_with_soft_gates():
   x, mask = jax.random.normal(jax.random.key(5), (64, 32, 32, 3)), jnp.arange(64) < 60
   net, variables, _ = planted("vgg", [0])

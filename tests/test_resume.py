@@ -70,7 +70,7 @@ def test_convolutional_runs_resume_inside_a_stage(tmp_path, monkeypatch):
 
 
 def test_killed_without_warning(tmp_path):
-  flags = ["--config.train.epochs=300", "--config.checkpoint.seconds=0.05", "--config.devices=1"]
+  flags = ["--config.train.epochs=200", "--config.checkpoint.seconds=0.4", "--config.devices=1"]
   config = "configs/digits.py:ens"
   assert launch(config, *flags, f"--workdir={tmp_path}/whole").returncode == 0
   for _ in range(2):
@@ -78,7 +78,7 @@ def test_killed_without_warning(tmp_path):
     process = subprocess.Popen(command(config, *flags, f"--workdir={tmp_path}/cut"), cwd=ROOT,
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
-    while _size(tmp_path / "cut" / "train.jsonl") <= before + 100_000 and time.monotonic() < deadline:
+    while _size(tmp_path / "cut" / "train.jsonl") <= before + 60_000 and time.monotonic() < deadline:
       time.sleep(0.01)
     process.kill()
     assert process.wait() == -signal.SIGKILL

@@ -25,7 +25,7 @@ TOY = ["--config.stream.num_megabatches=3", "--config.stream.waiting_time=2", "-
     *[("digits", learner) for learner in FOUNDATION], ("mnist", "ens"), ("npz", "sm"),
     *[slow("mnist", learner) for learner in ("sm", "umix", "gens")],
     *[slow("npz", learner) for learner in ("ens", "umix", "gens")],
-    *[("cifar", learner) for learner in ("ens", "gens")], slow("cifar", "sm"), slow("cifar", "umix"),
+    ("cifar", "ens"), *[slow("cifar", learner) for learner in ("sm", "gens", "umix")],
     *[("digits", learner) for learner in ("gmoe", "ff", "hmoe")],
     *[slow("digits", learner) for learner in ("bagging", "boosting", "moe")],
     slow("cifar", "gmoe"), slow("cifar", "ff"), slow("cifar", "hmoe")])
