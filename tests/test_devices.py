@@ -50,6 +50,7 @@ for learner in ("sm", "ens"):
 """
 
 
+@pytest.mark.slow
 def test_members_share_the_cores_by_default(tmp_path):
   """Also after a run that did not need them; only a fresh process can tell."""
   cores = sharding.num_cores()
@@ -152,6 +153,7 @@ def test_a_mixture_trains_alike_on_all_device_counts(gating):
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5 * max(1, np.abs(a).max())), *ends)
 
 
+@pytest.mark.slow
 def test_a_padded_step_is_the_step_without_padding():
   padded, whole = (one_step("vgg", 1, 1, (32, 32, 3), batch_size)[0] for batch_size in (24, 21))
   (now, _), (expected, _) = padded, whole

@@ -88,7 +88,7 @@ def test_every_learner_through_the_entry_point(tmp_path, books, learner):
 
 @pytest.mark.parametrize(("learner", "changes"), [
     *[slow(learner, {}) for learner in ("sm", "gens")], slow("ens", {}),
-    ("gmoe", {"stream__num_megabatches": 2, "train__steps": 9}),
+    slow("gmoe", {"stream__num_megabatches": 2, "train__steps": 9}),
     slow("sm", {"model__dropout": (0.0, 0.2), "train__learning_rate": (0.01, 0.001)}),
     ("gens", {"model__dropout": (0.1, 0.0), "stream__replay": 0.5, "stream__num_megabatches": 2}),
 ])

@@ -286,6 +286,7 @@ def test_growth_follows_its_schedule(every, experts, counts):
   assert found == counts
 
 
+@pytest.mark.slow
 def test_growing_compiles_once_for_each_capacity(tmp_path, monkeypatch):
   config = small_config("gmoe", stream__num_megabatches=9, stream__waiting_time=1, train__epochs=1)
   jax.clear_caches()

@@ -24,7 +24,7 @@ def test_equal_seeds_equal_runs(tmp_path, arrays):
 @pytest.mark.parametrize(("learner", "replay"), [
     *[(learner, 0.5) for learner in FOUNDATION], ("ens", 0.0),
     *[slow(learner, 0.0) for learner in ("sm", "umix", "gens")],
-    ("boosting", 0.5), ("gmoe", 0.5), ("ff", 0.5), ("hmoe", 0.5), slow("bagging", 0.5), slow("moe", 0.5)])
+    ("boosting", 0.5), ("ff", 0.5), *[slow(learner, 0.5) for learner in ("gmoe", "hmoe", "bagging", "moe")]])
 def test_stopped_at_any_dispatch_a_run_ends_the_same(tmp_path, arrays, monkeypatch, learner, replay):
   one_step_a_dispatch(monkeypatch)
   options = {"gmoe": {"learner__gating": "hard", "learner__keep_optimizer": True},
@@ -69,6 +69,7 @@ def test_convolutional_runs_resume_inside_a_stage(tmp_path, monkeypatch):
   assert_same_run(tmp_path / "whole", tmp_path / "cut")
 
 
+@pytest.mark.slow  # a sweep's worker is killed in test_sweep.py
 def test_killed_without_warning(tmp_path):
   flags = ["--config.train.epochs=200", "--config.checkpoint.seconds=0.4", "--config.devices=1"]
   config = "configs/digits.py:ens"

@@ -142,6 +142,9 @@ def test_a_killed_worker_is_replaced_and_its_run_resumed(tmp_path):
                   ("started", "seed0", ""), ("done", "seed0", ""), ("started", "seed1", ""), ("done", "seed1", "")]
   assert (tmp_path / "logs/seed0.log").read_text().count("resuming") == 1
   assert all(jobs.state(job, {}).kind == jobs.FINISHED for job in made)
+  alone = alma_jax.run(made[0].config, tmp_path / "alone")
+  for name in ("metrics.jsonl", "train.jsonl"):
+    assert lines(made[0].workdir, name) == lines(alone.path, name)
 
 
 def _has_checkpoint(job):
@@ -289,6 +292,7 @@ def stand_in(tmp_path, monkeypatch):
   return home
 
 
+@pytest.mark.slow
 def test_slurm_requeues_what_is_preempted(tmp_path, stand_in, monkeypatch):
   from alma_jax.sweeps import slurm
   monkeypatch.setattr(slurm, "_SECONDS", 0.2)
