@@ -305,7 +305,7 @@ _KINDS = {int: "a whole number", float: "a finite number", bool: "True or False"
 
 def _check(c):
   flat = flatten(to_dict(c))
-  choices = _CHOICES | {"model.name": ("mlp", "vgg", "switch", *plugins.MODELS)}
+  choices = _CHOICES | {"model.name": (*fields.MODELS, *plugins.MODELS)}
   for field, value in flat.items():
     if field in choices and value not in choices[field]:
       raise BadInput(f"{field}={value!r} is not one of {_join(choices[field])}.")

@@ -156,6 +156,7 @@ class RunConfig:
     return isinstance(self.model, Switch)
 
 
+MODELS = ("mlp", "vgg", "switch")  # model.name of ours; plugins.MODELS are those of others
 IMAGES = dict(dataset=Dataset, stream=Stream, model=Model, train=Train)
 LANGUAGE = dict(dataset=Text, stream=TextStream, model=Switch, train=TextTrain)
 

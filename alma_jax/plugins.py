@@ -1,7 +1,7 @@
 """Learners and networks of your own, by name. Imports neither jax nor numpy."""
 import dataclasses
 
-from alma_jax import options
+from alma_jax import fields, options
 from alma_jax.errors import BadInput
 
 LEARNERS, TEXT_LEARNERS, MODELS = {}, {}, {}  # name to what makes one
@@ -41,6 +41,6 @@ def register_model(name, make):
   Raises:
     BadInput: the name is that of one of ours.
   """
-  if name in ("mlp", "vgg", "switch"):
+  if name in fields.MODELS:
     raise BadInput(f"there is a network {name!r} already; give yours another name.")
   MODELS[name] = make

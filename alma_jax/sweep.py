@@ -60,8 +60,10 @@ def _main(argv):
     raise BadInput(f"a live process runs a sweep in {root}.") from error
   except OSError as error:
     raise BadInput(f"the folder {root} cannot be made or written: {error.strerror}.") from error
-  with lock:
+  try:
     return _run(args, root, made, states, failures)
+  finally:
+    lock.release()
 
 
 def _run(args, root, made, states, failures):
