@@ -1,6 +1,7 @@
 """What the commands have in common: arguments, sentences and exit codes. Imports nothing slow."""
 import argparse
 import sys
+import warnings
 
 from alma_jax.errors import BadInput, Diverged
 
@@ -15,6 +16,13 @@ class Parser(argparse.ArgumentParser):
   def error(self, message):
     """Raises BadInput, where argparse would print its usage."""
     raise BadInput(f"{message}; {self.prog} --help tells more.")
+
+
+def quiet():
+  """A warning is one line; Orbax and TFDS keep to themselves what is no concern of the user's."""
+  from absl import logging
+  logging.set_verbosity(logging.ERROR)
+  warnings.showwarning = lambda message, *unused, **named: print(f"warning: {message}", file=sys.stderr)
 
 
 def exit_code(work):

@@ -8,12 +8,10 @@ exported (counted from 0; the last one by default).
 import pathlib
 import shutil
 import sys
-import warnings
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import logging
 from jax import export as jax_export
 
 from alma_jax import commands, results, sharding, writers
@@ -106,8 +104,7 @@ def _main(argv):
   parser.add_argument("--config", help="config file that registers the run's learner or network, if it is your own")
   parser.add_argument("--out", help="folder to write to; default: export/ in the run folder")
   args = parser.parse_args(argv)
-  logging.set_verbosity(logging.ERROR)
-  warnings.showwarning = lambda message, *unused, **named: print(f"warning: {message}", file=sys.stderr)
+  commands.quiet()
   if args.config:
     configs.load_file(args.config)
   print(export(args.workdir, args.stage, args.out))

@@ -8,9 +8,8 @@ import os
 import signal
 import sys
 import threading
-import warnings
 
-from absl import flags, logging
+from absl import flags
 from ml_collections import config_flags
 
 from alma_jax import commands
@@ -80,8 +79,7 @@ def _run(config):
   should_stop, stopped_code = _watch_signals()
   from alma_jax import experiment, runtime, sharding  # jax only now: --help stays quick
 
-  logging.set_verbosity(logging.ERROR)  # Orbax and TFDS comment on what is no concern of the user's
-  warnings.showwarning = lambda message, *unused, **named: print(f"warning: {message}", file=sys.stderr)
+  commands.quiet()
   sharding.initialize(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
   runtime.setup(config, alone=True)
   try:

@@ -6,11 +6,9 @@ by default). An ensemble writes with its members' averaged probabilities.
 import functools
 import numbers
 import sys
-import warnings
 
 import jax
 import numpy as np
-from absl import logging
 
 from alma_jax import commands, members, results
 from alma_jax.data import tokens
@@ -111,8 +109,7 @@ def _main(argv):
   parser.add_argument("--seed", type=int, default=0, help="another one gives another text")
   parser.add_argument("--stage", type=int, help="of the run, from 0; the last one saved by default")
   options = vars(parser.parse_args(argv))
-  logging.set_verbosity(logging.ERROR)
-  warnings.showwarning = lambda message, *unused, **named: print(f"warning: {message}", file=sys.stderr)
+  commands.quiet()
   print(sample(options.pop("workdir"), **options))
 
 

@@ -11,9 +11,9 @@ import pathlib
 import signal
 import sys
 import traceback
-import warnings
 from typing import NamedTuple
 
+from alma_jax import commands
 from alma_jax.errors import BadInput, Diverged, Stopped
 
 _ATTEMPTS = 3  # of a job whose process is killed
@@ -211,12 +211,9 @@ def _programs(job):
 
 def attempt(job, should_stop=None):
   """Runs a packed job, or goes on with it; (DONE, FAILED, BROKEN or STOPPED, the last line)."""
-  from absl import logging
-
   from alma_jax import experiment, runtime
   from alma_jax.sweeps import jobs
-  logging.set_verbosity(logging.ERROR)
-  warnings.showwarning = lambda message, *unused, **named: print(f"warning: {message}", file=sys.stderr)
+  commands.quiet()
   try:
     config, workdir = jobs.unpacked(job)
     runtime.setup(config, alone=True)
