@@ -206,6 +206,25 @@ def identity(config):
   return {k: v for k, v in flat.items() if not k.startswith(INCIDENTAL)}
 
 
+def differences(stored, config):
+  """What tells a stored run from another one.
+
+  Args:
+    stored: nested dict of a run folder's config.json.
+    config: RunConfig.
+
+  Returns:
+    List of "FIELD (VALUE there, VALUE here)"; empty where they are one run.
+  """
+  new = identity(config)
+  old = {k: v for k, v in flatten(stored).items() if not k.startswith(INCIDENTAL) and k != "data_fingerprint"}
+  names = [k for k in old.keys() | new.keys() if old.get(k) != new.get(k)]
+  names.sort(key=lambda k: (".name" not in k, k))
+  if "learner.name" in names:  # its fields are others
+    names = [k for k in names if k == "learner.name" or not k.startswith("learner.")]
+  return [f"{k} ({old.get(k)!r} there, {new.get(k)!r} here)" for k in names]
+
+
 def default_workdir(config):
   """runs/NAME-LEARNER-<short hash of the identity>."""
   digest = hashlib.sha256(json.dumps(identity(config), sort_keys=True).encode()).hexdigest()[:8]

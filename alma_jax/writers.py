@@ -97,15 +97,8 @@ class RunFolder:
         path.unlink(missing_ok=True)
 
   def _compare(self, stored, config, fingerprint):
-    old, new = configs.flatten(stored), configs.identity(config)
-    old_fingerprint = old.pop("data_fingerprint", None)
-    old = {k: v for k, v in old.items() if not k.startswith(configs.INCIDENTAL)}
-    names = [k for k in old.keys() | new.keys() if old.get(k) != new.get(k)]
-    names.sort(key=lambda k: (".name" not in k, k))
-    if "learner.name" in names:  # its fields are others
-      names = [k for k in names if k == "learner.name" or not k.startswith("learner.")]
-    differ = [f"{k} ({old.get(k)!r} there, {new.get(k)!r} here)" for k in names]
-    if not differ and old_fingerprint != fingerprint:
+    differ = configs.differences(stored, config)
+    if not differ and stored["data_fingerprint"] != fingerprint:
       differ = ["the data (same name, other contents)"]
     if differ:
       raise BadInput(f"{self.path} holds another run, which differs in {', '.join(differ)}; "

@@ -1,7 +1,9 @@
 """Reports: reading runs, tables, findings and figures, on run folders written by hand."""
+import html
 import json
 import math
 import re
+import shutil
 import subprocess
 import sys
 
@@ -304,16 +306,39 @@ def test_a_report_of_everything(tmp_path, runs):
                "digits-2-mega-batches-replay", "tiny-shakespeare-2-mega-batches-stream"):
     assert (out / f"{stem}.png").read_bytes()[:4] == b"\x89PNG"
     assert (out / f"{stem}.pdf").read_bytes()[:4] == b"%PDF"
-  html = place.read_text()
-  assert 'name="viewport"' in html
-  assert not re.search(r'(src|href)="(?!data:|#)', html)  # nothing from elsewhere
-  assert html.count("<figure>") == len([name for name in names if name.endswith(".png")])
+  text = place.read_text()
+  assert 'name="viewport"' in text
+  assert not re.search(r'(src|href)="(?!data:|#)', text)  # nothing from elsewhere
+  assert text.count("<figure>") == len([name for name in names if name.endswith(".png")])
   table = pd.read_csv(out / "runs.csv")
   assert len(table) == 29
   assert {"learner.name", "model.width", "stream.waiting_time", "seed", "cer", "average_perplexity"} <= set(table)
   stream = pd.read_csv(out / "stream.csv")
   assert list(stream.columns[:4]) == ["run", "t", "stage", "updated"]
   assert len(stream) == 58
+
+
+BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
+
+
+@pytest.mark.skipif(BROWSER is None, reason="there is no Chromium")
+@pytest.mark.parametrize("pixels", [360, 1200])
+def test_a_browser_shows_the_page(tmp_path, runs, pixels):
+  """Every picture loads; tables and figures that are wider than the window scroll by themselves, the page does not."""
+  text = report.report([runs], tmp_path / "out").read_text()
+  script = ("const d = document.querySelector('iframe').contentDocument;"
+            "document.title = JSON.stringify({page: d.documentElement.scrollWidth, window: d.documentElement.clientWidth,"
+            " pictures: [...d.images].map(i => i.naturalWidth > 0), rows: d.querySelectorAll('tr').length,"
+            " tops: [...d.querySelectorAll('h2, h3, figure')].map(e => e.getBoundingClientRect().top)})")
+  frame = f'<iframe style="border:0;width:{pixels}px;height:800px" srcdoc="{html.escape(text)}"></iframe>'
+  (tmp_path / "frame.html").write_text(f'<!doctype html><body onload="{html.escape(script)}">{frame}</body>')
+  done = subprocess.run([BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/browser",
+                         "--dump-dom", f"file://{tmp_path}/frame.html"], capture_output=True, text=True, check=True)
+  shown = json.loads(html.unescape(re.search("<title>(.*?)</title>", done.stdout)[1]))
+  assert pixels - 20 < shown["page"] == shown["window"] <= pixels  # a scroll bar may take some
+  assert shown["pictures"] == [True] * 3
+  assert shown["rows"] == 1 + 8 + 1 + 4  # heads, kinds of runs, and pairs of sequential and iid ones
+  assert shown["tops"] == sorted(shown["tops"])
 
 
 def test_pages_escape_what_they_show():

@@ -1,5 +1,6 @@
 """Sweeps: points, jobs, processes that die, SLURM (a stand-in), predictions."""
 import io
+import json
 import os
 import pathlib
 import re
@@ -66,6 +67,18 @@ def test_jobs_have_configs_and_folders_of_their_own(tmp_path):
     jobs.make(small_sweep(*points), tmp_path, {"model.width": "7"})
   with pytest.raises(BadInput, match="should be the path of a config file alone"):
     jobs.make(sweeps.Sweep("configs/digits.py:sm", [{}]), tmp_path)
+
+
+def test_a_folder_of_another_run_is_refused(tmp_path):
+  (job,) = jobs.make(small_sweep({"learner": "sm"}), tmp_path)
+  assert jobs.state(job, {}).kind == jobs.NEW
+  job.workdir.mkdir()
+  for changes, kind in (({}, jobs.BEGUN), ({"train.epochs": "3"}, jobs.FAILED)):
+    (other,) = jobs.make(small_sweep({"learner": "sm"}), tmp_path, changes)
+    stored = other.packed()["config"] | {"data_fingerprint": "0"}
+    (job.workdir / "config.json").write_text(json.dumps(stored))
+    assert jobs.state(job, {}).kind == kind
+  assert "differs in train.epochs (3 there, 2 here); move it away" in jobs.state(job, {}).line
 
 
 @pytest.mark.parametrize(("points", "sentence"), [

@@ -108,23 +108,17 @@ def unpacked(packed):
 def state(job, failures):
   """State of a job: as its folder tells, or as `failures` does, {name: last line} of those that failed."""
   stored, total = writers.read_json(job.workdir / "config.json"), job.config.stream.num_megabatches
-  if stored is not None:
-    stored.pop("data_fingerprint", None)
-    if not _same(stored, job.config):
-      return State(FAILED, 0, total, f"{job.workdir} holds another run; move it away, or give another --workdir.")
+  if isinstance(stored, dict):  # else the run itself says what is wrong
+    differ = configs.differences(stored, job.config)
+    if differ:
+      return State(FAILED, 0, total, f"{job.workdir} holds another run, which differs in {', '.join(differ)}; move it "
+                                     "away, or give another --workdir.")
     if (job.workdir / "summary.json").exists():
       return State(FINISHED, total, total)
   done = num_done(job)
   if job.name in failures:
     return State(FAILED, done, total, failures[job.name])
   return State(NEW if stored is None else BEGUN, done, total)
-
-
-def _same(stored, config):
-  try:
-    return configs.identity(configs.parse(configs.completed(stored))) == configs.identity(config)
-  except BadInput:  # of an earlier version
-    return False
 
 
 def num_done(job):
