@@ -1,8 +1,12 @@
-"""The two failures a user can act on."""
+"""The failures a user can act on."""
 
 
 class BadInput(ValueError):
   """What was given cannot be run. One sentence; exit code 2."""
+
+
+class InUse(BadInput):
+  """A live process holds the run folder."""
 
 
 class Diverged(RuntimeError):

@@ -42,12 +42,14 @@ def report(paths, out):
   notes = _notes(studies, problems)
   _warn(notes)
   sections, text = [], ["# Report", *notes]
-  for study in studies:
+  stems = [_plain(study.name) for study in studies]
+  stems = [f"{stem}-{i}" if stems.count(stem) > 1 else stem for i, stem in enumerate(stems, 1)]
+  for study, of_study in zip(studies, stems):
     parts = _texts(study)
     text += [f"## {study.name}", *(f"### {heading}\n\n{body if isinstance(body, str) else chr(10).join(body)}"
                                    for _, heading, body in parts)]
     for name, (caption, figure) in figures.all_of(study).items():
-      stem = name if len(studies) == 1 else f"{_plain(study.name)}-{name}"
+      stem = name if len(studies) == 1 else f"{of_study}-{name}"
       picture = page.png(figure)
       (out / f"{stem}.png").write_bytes(picture)
       figure.savefig(out / f"{stem}.pdf", metadata={"CreationDate": None, "Producer": None})

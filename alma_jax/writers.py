@@ -12,7 +12,7 @@ import warnings
 import filelock
 
 from alma_jax import config as configs
-from alma_jax.errors import BadInput
+from alma_jax.errors import BadInput, InUse
 
 METRICS, TRAIN = "metrics.jsonl", "train.jsonl"
 # In the order in which --overwrite deletes them: what is left at any moment is
@@ -43,7 +43,7 @@ class RunFolder:
       self._lock = filelock.FileLock(self.path / ".lock")
       self._lock.acquire(timeout=0)
     except filelock.Timeout as error:
-      raise BadInput(f"the run folder {self.path} is in use by a live process.") from error
+      raise InUse(f"the run folder {self.path} is in use by a live process.") from error
     except OSError as error:
       raise BadInput(f"the run folder {self.path} cannot be made or written: {error.strerror}.") from error
 

@@ -15,7 +15,7 @@ from runs import ROOT, lines
 
 import alma_jax
 from alma_jax import sweeps
-from alma_jax.errors import BadInput
+from alma_jax.errors import BadInput, InUse
 from alma_jax.sweeps import axis, board, jobs, pool, predict, product, seconds, zipped
 
 SMALL = {"stream.num_megabatches": 2, "stream.waiting_time": 1, "train.epochs": 2, "model.width": 4,
@@ -73,12 +73,19 @@ def test_a_folder_of_another_run_is_refused(tmp_path):
   (job,) = jobs.make(small_sweep({"learner": "sm"}), tmp_path)
   assert jobs.state(job, {}).kind == jobs.NEW
   job.workdir.mkdir()
-  for changes, kind in (({}, jobs.BEGUN), ({"train.epochs": "3"}, jobs.FAILED)):
+  for changes, kind in (({}, jobs.BEGUN), ({"train.epochs": "3"}, jobs.REFUSED)):
     (other,) = jobs.make(small_sweep({"learner": "sm"}), tmp_path, changes)
     stored = other.packed()["config"] | {"data_fingerprint": "0"}
     (job.workdir / "config.json").write_text(json.dumps(stored))
     assert jobs.state(job, {}).kind == kind
-  assert "differs in train.epochs (3 there, 2 here); move it away" in jobs.state(job, {}).line
+  state = jobs.state(job, {})
+  assert "differs in train.epochs (3 there, 2 here); move it away" in state.line
+  shown = board.Board([job], {job.name: state}, 1).summary()
+  assert shown.startswith("0 of 1 runs are finished.\nrefused: sm: ")
+  assert "--retry" not in shown
+  for text in ("{", "[]", "{}"):
+    (job.workdir / "config.json").write_text(text)
+    assert jobs.state(job, {}).kind == jobs.REFUSED
 
 
 @pytest.mark.parametrize(("points", "sentence"), [
@@ -92,6 +99,12 @@ def test_a_folder_of_another_run_is_refused(tmp_path):
     ([{"width": 0}], "model.width=0 should be at least 1"),
     ([{"learner": "best"}], "there is no learner 'best'"),
     ([3], "the sweep's point 3 should be a dict"),
+    ([{4: 4}], "should be a dict of axes .texts. and values"),
+    ([{"learner": ["sm"]}], "the axis 'learner' wants the names of learners, not .'sm'."),
+    ([{"learner": None}], "the axis 'learner' wants the names of learners, not None"),
+    ([{"learner": ""}], "the axis 'learner' wants the names of learners, not ''"),
+    ([{"width": pathlib.Path("x")}], "the axis 'width' has the value PosixPath.*, which no field can have"),
+    ([{"width": 4, "model.width": 8}], "the axes 'model.width' and 'width' of the sweep are one field"),
 ])
 def test_points_that_cannot_be(tmp_path, points, sentence):
   with pytest.raises(BadInput, match=sentence):
@@ -136,7 +149,7 @@ def test_a_sweep_from_the_command_line(tmp_path):
   before = (finished / "summary.json").stat().st_mtime_ns
   again = sweep(*flags)
   assert (again.returncode, again.stderr) == (1, "")
-  assert "--retry tries these again" in again.stdout
+  assert "--retry tries what failed again" in again.stdout
   assert sweep(*flags, "--retry").stderr.count("failed: train_loss") == 1
   assert (finished / "summary.json").stat().st_mtime_ns == before
 
@@ -211,6 +224,36 @@ def test_runs_that_cannot_be_are_named_among_the_others(tmp_path):
   assert "failed: it broke" in sweep(f"--config={path}", f"--workdir={tmp_path}/runs", "--dry_run").stdout
 
 
+def test_a_job_without_a_prediction_does_not_stop_the_others(tmp_path):
+  made = jobs.make(small_sweep({"seed": 0}, {"seed": 1}), tmp_path)
+  shown = board.Board(made, {job.name: jobs.state(job, {}) for job in made}, 1)
+  shown._costs.close()
+  shown._costs._found = {"seed1": seconds.Prediction(10, 10)}
+  shown.update(pool.Event(pool.STARTED, made[0]))
+  shown.update(pool.Event(pool.DONE, made[0]))
+  assert shown.line() == "1 finished, 0 running, 0 failed, 1 waiting"
+
+
+def test_a_worker_waits_for_a_folder_that_is_being_left(tmp_path, monkeypatch):
+  """As after a sweep was killed: its workers save before they end."""
+  from alma_jax import experiment
+  (job,) = jobs.make(small_sweep({"learner": "sm"}), tmp_path)
+  calls = []
+
+  def run(*unused, **named):
+    calls.append(named)
+    if len(calls) < 3:
+      raise InUse("it is in use.")
+
+  monkeypatch.setattr(experiment, "run", run)
+  monkeypatch.setattr(time, "sleep", lambda seconds: None)
+  assert pool.attempt(job.packed()) == (pool.DONE, "")
+  assert len(calls) == 3
+  calls.clear()
+  monkeypatch.setattr(pool, "_IN_USE", -1.0)
+  assert pool.attempt(job.packed()) == (pool.FAILED, "it is in use.")
+
+
 def test_seconds_are_told_from_what_is_done():
   one, two, four = (seconds.Prediction(n * 1000, n * 10**9) for n in (1, 2, 4))
   assert seconds.predict([(one, 3.0), (two, 5.0)], [four])[0] == pytest.approx(9.0)  # 1 + 2 n
@@ -244,7 +287,7 @@ def test_the_live_table(tmp_path):
   assert re.search(r"seed0\s+─+\s+0 of 2 mega-batches\s+0 s", text)
   assert "failed: seed1: it broke" in text
   assert shown.summary().splitlines() == ["0 of 3 runs are finished.", "failed: seed1: it broke",
-                                          "--retry tries these again."]
+                                          "--retry tries what failed again."]
 
 
 _STAND_IN = '''#!{python}

@@ -7,6 +7,8 @@ import importlib.util
 import os
 import pathlib
 
+import filelock
+
 from alma_jax.errors import BadInput
 
 
@@ -46,7 +48,9 @@ def download(root, name):
   except (tfds.core.registered.DatasetNotFoundError, ValueError) as error:
     raise BadInput(f"TFDS knows no data set {name!r} ({_first_line(error)}).") from error
   try:
-    builder.download_and_prepare(file_format="array_record")
+    root.mkdir(parents=True, exist_ok=True)
+    with filelock.FileLock(root / f".alma_jax-{name.replace('/', '-')}.lock"):  # processes of a sweep begin together
+      builder.download_and_prepare(file_format="array_record")  # nothing, where another has just done it
   except Exception as error:  # whatever the network, the disk or the builder raise
     raise BadInput(f"TFDS could not download and prepare {name!r} into {root}: "
                    f"{_first_line(error)}") from error

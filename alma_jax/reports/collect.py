@@ -13,7 +13,7 @@ from alma_jax.errors import BadInput
 SHORT = {"model.width": "width", "model.num_experts": "experts", "stream.waiting_time": "w", "stream.replay": "replay"}
 # Runs that differ in these have scores that mean different things.
 _COMPARABLE = ("dataset.name", "stream.num_megabatches", "stream.untrained_error", "dataset.vocab_size",
-               "dataset.tokenizer")
+               "dataset.tokenizer", "dataset.sequence_length", "dataset.cross_documents", "dataset.eval_tokens")
 _FIELDS = ("seed", "precision", "deterministic", "data_fingerprint")  # of a config, without a dot
 _ALWAYS = ("model.width", "stream.waiting_time", "stream.replay")  # factors wherever they vary
 _OWN = ("model.num_experts", "train.patience", "train.patience_delta")  # learners have defaults of their own
@@ -74,7 +74,7 @@ def collect(paths):
     except BadInput as error:
       problems.append(str(error))
       continue
-    same = seen.setdefault(json.dumps({k: v for k, v in row.items() if _identifies(k)}), folder)
+    same = seen.setdefault(json.dumps({k: v for k, v in row.items() if _identifies(k)}, sort_keys=True), folder)
     if same != folder:
       problems.append(f"{folder} is left out: it is the same run as {same}.")
       continue
@@ -84,13 +84,15 @@ def collect(paths):
     raise BadInput(" ".join(["there is no finished run to report.", *problems]))
   runs = pd.DataFrame(rows)
   studies = []
-  groups = list(runs.groupby([c for c in _COMPARABLE if c in runs] + [_versions(runs)], sort=True, dropna=False))
-  for (_, mine), name in zip(groups, _names([mine for _, mine in groups])):
+  apart = [c for c in _COMPARABLE if c in runs] + ["contents"]
+  groups = [mine for _, mine in runs.assign(contents=_contents(runs)).groupby(apart, sort=True, dropna=False)]
+  for mine, name in zip(groups, _names(groups, apart)):
+    mine = mine.drop(columns="contents")
     stream = pd.concat([streams[i] for i in mine.index], ignore_index=True).dropna(axis=1, how="all")
     mine, factors = mine.dropna(axis=1, how="all"), _factors(mine)
     mine = mine.sort_values([LEARNER, *factors, SEED], ignore_index=True)
     studies.append(Study(name, "average_perplexity" in mine, mine, stream, factors))
-    problems += [f"{name}: {sentence}" for sentence in _differences(mine)]
+    problems += [f"{name}: {sentence}" for sentence in [*_differences(mine), *_unequal_seeds(mine, factors)]]
   return studies, problems
 
 
@@ -134,7 +136,8 @@ def _run_folders(paths):
     path = pathlib.Path(path).expanduser()
     if not path.is_dir():
       raise BadInput(f"there is no folder {str(path)!r}.")
-    here = [path] if (path / "config.json").exists() else sorted(file.parent for file in path.rglob("config.json"))
+    here = [path] if (path / "config.json").exists() else sorted(
+        {file.parent for name in ("config.json", writers.METRICS) for file in path.rglob(name)})
     if not here:
       raise BadInput(f"{str(path)!r} holds no run: there is no config.json in it or below it.")
     found += here
@@ -145,69 +148,97 @@ def _read(folder):
   """(row of `runs`, DataFrame of the stream) of a finished run."""
   try:
     config, summary = (writers.read_json(folder / name) for name in ("config.json", "summary.json"))
-  except BadInput:
-    raise BadInput(f"{folder} is left out: its config.json or summary.json cannot be read.") from None
-  if not isinstance(config, dict) or "stream" not in config or "learner" not in config:
-    raise BadInput(f"{folder} is left out: its config.json is of no run.")
+    lines = writers.read_lines(folder / writers.METRICS)
+  except (BadInput, OSError, UnicodeDecodeError) as error:
+    raise BadInput(f"{folder} is left out: one of its files cannot be read ({error}).") from None
+  if config is None:
+    raise BadInput(f"{folder} is left out: it has no config.json.")
   try:
-    lines = json.loads("[" + ",".join((folder / writers.METRICS).read_text().splitlines()) + "]")
-  except (OSError, ValueError):
-    raise BadInput(f"{folder} is left out: its {writers.METRICS} cannot be read.") from None
-  total = config["stream"]["num_megabatches"]
-  if summary is None or len(lines) != total:
-    lacks = "" if summary else " and no summary.json"
-    raise BadInput(f"{folder} is left out: it is not finished, {len(lines)} of {total} mega-batches{lacks}.")
+    total = config["stream"]["num_megabatches"]
+    if summary is None or len(lines) != total:
+      lacks = "" if summary else " and no summary.json"
+      raise BadInput(f"{folder} is left out: it is not finished, {len(lines)} of {total} mega-batches{lacks}.")
+    return _row(folder, config, summary, lines)
+  except (KeyError, TypeError, IndexError, AttributeError) as error:
+    raise BadInput(f"{folder} is left out: its files are not those of a run ({type(error).__name__}: "
+                   f"{error}).") from None
+
+
+def _row(folder, config, summary, lines):
   flat = {field: str(value) if isinstance(value, list) else value for field, value in configs.flatten(config).items()}
   row = dict(run=str(folder), **flat, **{key: summary[key] for key in _SUMMARY if key in summary},
              first_params=lines[0]["num_params"], last_params=lines[-1]["num_params"])
   metric = "perplexity" if "perplexity" in lines[0] else "error"
+  for key in (SEED, LEARNER, "dataset.name", WAITING, "data_fingerprint", "cumulative_params", "cumulative_fwd_macs",
+              "average_perplexity" if metric == "perplexity" else "cer"):
+    row[key]  # what no report can do without
   stream = pd.DataFrame({key: [line[key] for line in lines] for key in ("t", "stage", "updated", metric)})
   stream[metric] = stream[metric].astype(float)
   stream.insert(0, "run", str(folder))
   return row, stream
 
 
-def _versions(runs):
-  """Series that tells apart data of one name and seed with different contents."""
-  contents = runs.groupby(["dataset.name", SEED])["data_fingerprint"].nunique()
-  changed = {name for (name, _), num in contents.items() if num > 1 and _same_stream(runs, name)}
-  return runs["data_fingerprint"].where(runs["dataset.name"].isin(changed), "").rename("contents")
+def _contents(runs):
+  """Series that tells apart data of one name with different contents; "" where a name has one."""
+  told = pd.Series("", index=runs.index)
+  for name, mine in runs.groupby("dataset.name"):
+    prints = mine.groupby("data_fingerprint")[SEED].nunique()
+    of_seeds = name == "digits" or name.startswith("folder:") or _is_language(mine)  # every seed may split its own way
+    alike = [c for c in (*_COMPARABLE, SEED) if c in mine]
+    if of_seeds and prints.max() == 1:
+      changed = mine.groupby(alike, dropna=False)["data_fingerprint"].nunique().max() > 1
+    else:
+      changed = len(prints) > 1
+    if changed:
+      told[mine.index] = mine["data_fingerprint"].str[:8]
+  return told
 
 
-def _same_stream(runs, name):
-  """Whether contents are not already told apart by other fields: those of texts depend on B and the vocabulary."""
-  mine = runs[runs["dataset.name"] == name]
-  keys = [c for c in (*_COMPARABLE, SEED) if c in mine]
-  return mine.groupby(keys, dropna=False)["data_fingerprint"].nunique().gt(1).any()
+def _is_language(runs):
+  return "average_perplexity" in runs and runs["average_perplexity"].notna().all()
 
 
-def _names(groups):
-  """A name for each study, for people and for files."""
-  names = []
-  for short_name in (True, False):
-    names = []
-    for mine in groups:
-      first = mine.iloc[0]
-      name = first["dataset.name"].rstrip("/")
-      if short_name:
-        name = name.rsplit("/", 1)[-1].removeprefix("tfds:").removeprefix("npz:")
-      names.append(f"{name}, {first['stream.num_megabatches']} mega-batches")
-    if len(set(names)) == len(names):
-      return names
-  return [f"{name} ({i})" for i, name in enumerate(names, 1)]
+def _names(groups, apart):
+  """A name for each study, for people and for files: what sets it apart from the others of its data set."""
+  long = [mine.iloc[0]["dataset.name"].rstrip("/") for mine in groups]
+  brief = [name.rsplit("/", 1)[-1].removeprefix("tfds:").removeprefix("npz:") for name in long]
+  unlike = len({*zip(brief, long)}) > len(set(brief))  # two of one last name
+  names = [f"{name}, {mine.iloc[0]['stream.num_megabatches']} mega-batches"
+           for name, mine in zip(long if unlike else brief, groups)]
+  told = []
+  for name, mine in zip(names, groups):
+    twins = [other.iloc[0] for other, its in zip(groups, names) if its == name]
+    fields = [c for c in apart if c in mine and len({str(twin[c]) for twin in twins}) > 1]
+    told.append(", ".join([name, *(f"{short(field)} {mine.iloc[0][field]}" for field in fields)]))
+  return told
 
 
 def _differences(runs):
-  """Sentences about fields in which learners differ from each other, but no runs of one learner."""
-  told = []
+  """Sentences about fields that no table tells apart: those in which whole learners differ, or that follow others."""
+  told, factors = [], _factors(runs)
   for field in runs.columns:
-    if not _identifies(field) or field.startswith("learner.") or field in (*_OWN, SEED, "data_fingerprint"):
+    if not _identifies(field) or field in (LEARNER, SEED, "data_fingerprint", *factors):
       continue
     values = runs.groupby(LEARNER)[field].agg(["nunique", "first"])
-    if field not in _factors(runs) and (values["nunique"] == 1).all() and values["first"].nunique() > 1:
+    if (values["nunique"] > 1).any():
+      leading = [f for f in factors if (runs.groupby([LEARNER, f], dropna=False)[field].nunique() <= 1).all()]
+      told.append(f"{field} varies together with {short(leading[0]) if leading else 'the rest'}, and is not told apart "
+                  "from it.")
+    elif field.startswith("learner.") or field in _OWN:
+      continue
+    elif (values["nunique"] == 1).all() and values["first"].nunique() > 1:
       each = ", ".join(f"{name} {_plain(value)}" for name, value in values["first"].items())
       told.append(f"the learners differ in {field}: {each}.")
   return told
+
+
+def _unequal_seeds(runs, factors):
+  """A sentence where some kinds of runs have fewer seeds than others."""
+  seeds = runs.groupby([LEARNER, *factors], dropna=False)[SEED].nunique()
+  if seeds.min() == seeds.max():
+    return []
+  return [f"its kinds of runs have {seeds.min()} to {seeds.max()} seeds; tables and figures show the mean over those "
+          "that each has."]
 
 
 def _identifies(column):

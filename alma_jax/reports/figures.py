@@ -40,13 +40,16 @@ def all_of(study):
       what = "Average perplexity" if study.is_language else "CER"
       found[name] = (
           f"{what} against {_COSTS[column]}: mean and deviation over seeds, a line joins the sizes of a learner; "
-          f"dotted: the Pareto front of all runs. As the paper's Figure{' 5' if study.is_language else 's 2 and 7'}.",
+          f"dotted: the Pareto front of all runs{' that wait as long' if study.is_language else ''}. As the paper's "
+          f"Figure{' 5' if study.is_language else 's 2 and 7'}.{_left_out(study, rows=False)}",
           against(study, column))
     if study.is_language:
       found["experts"] = ("Average perplexity against the experts of all members at the end of the stream. As the "
-                          "paper's Figure 5.", against(study, EXPERTS))
+                          f"paper's Figure 5.{_left_out(study, rows=False)}", against(study, EXPERTS))
     if _replay_pairs(study):
-      found["replay"] = ("From no replay to replay of everything. As the paper's Figures 4 and 8.", replay(study))
+      most = study.runs["stream.replay"].max()
+      found["replay"] = (f"From no replay to replay of {'everything' if most == 1 else f'up to {most:.0%}'}. As the "
+                         "paper's Figures 4 and 8.", replay(study))
   return found
 
 
@@ -58,7 +61,8 @@ def over_the_stream(study):
   runs = study.runs
   shared, own = _split_factors(study)
   columns = _levels(runs, WAITING)
-  rows = sorted(set(map(tuple, runs[shared].itertuples(index=False))))
+  rows = runs[shared].drop_duplicates().itertuples(index=False)
+  rows = sorted(map(tuple, rows), key=lambda row: [(isinstance(value, str), value) for value in row])
   rows = [rows[i] for i in _some(len(rows))]
   figure = _figure(3.1 * len(columns) + 0.7, 2.5 * len(rows) + 0.5)
   grid = figure.subplots(len(rows), len(columns), sharex=True, sharey=True, squeeze=False)
@@ -73,7 +77,8 @@ def over_the_stream(study):
         table = lines.groupby("t")[study.metric].agg(["mean", "min", "max"]).dropna()
         if table.empty:
           continue
-        axes.plot(table.index, table["mean"], color=colour, linewidth=1.4, drawstyle="steps-mid")
+        axes.plot(table.index, table["mean"], color=colour, linewidth=1.4, drawstyle="steps-mid",
+                  marker="o" if len(table) == 1 else None)
         axes.fill_between(table.index, table["min"], table["max"], color=colour, alpha=0.2, linewidth=0, step="mid")
         ends.append((name, table.index[-1], table["mean"].iloc[-1], colour))
       fields = [f"{collect.short(field)} = {collect._plain(value)}" for field, value in zip(shared, row)]
@@ -99,20 +104,22 @@ def against(study, column):
     study = study._replace(runs=study.runs.assign(**{EXPERTS: held}))
   table = collect.means(study, judged, column)
   columns, front = _levels(study.runs, WAITING), pareto(table[column], table[judged])
+  table[WAITING] = table[WAITING] if WAITING in table else columns[0]
   figure = _figure(3.3 * len(columns) + 0.7, 3.6)
   grid = figure.subplots(1, len(columns), sharex=True, sharey=True, squeeze=False)
   size = next((f for f in ("model.width", "model.num_experts") if f in study.factors), None)
   others = [f for f in study.factors if f not in (WAITING, size)]
   for axes, wait in zip(grid[0], columns):
+    mine, ends, sizes = table[table[WAITING] == wait], [], []
+    if study.is_language:  # who waits is judged by fewer and later perplexities
+      front = pareto(mine[column], mine[judged])
     axes.step(*zip(*front), where="post", color="0.6", linestyle=":", linewidth=1.2, zorder=1)
-    mine, ends = table[table[WAITING] == wait] if WAITING in table else table, []
     for name, colour, marker, line in _lines(mine, others):
       line = line.sort_values(column)
       axes.errorbar(line[column], line[judged], yerr=line[f"{judged}_sd"].fillna(0), color=colour, marker=marker,
                     markersize=5, linewidth=1.2, capsize=2)
       for _, point in line.iterrows() if size and len(line) > 1 else []:
-        axes.annotate(collect._plain(point[size]), (point[column], point[judged]), xytext=(0, 5), ha="center",
-                      textcoords="offset points", fontsize=7, color=colour)
+        sizes.append((collect._plain(point[size]), point[column], point[judged], colour))
       ends.append((name, line[column].iloc[-1], line[judged].iloc[-1], colour))
     on_front = mine[[(x, y) in set(front) for x, y in zip(mine[column], mine[judged])]]
     axes.scatter(on_front[column], on_front[judged], s=110, facecolors="none", edgecolors="0.35", zorder=3)
@@ -121,11 +128,12 @@ def against(study, column):
       _cost_axis(axes, table[column])
     axes.set_yscale("log")
     axes.set_xlabel(_COSTS.get(column, "experts of all members in the end"))
-    axes._ends = ends
+    axes._ends, axes._sizes = ends, sizes
   grid[0, 0].set_ylabel("average perplexity" if study.is_language else "CER")
   _plain_log(grid)
   for axes in grid.flat:
     label_ends(axes, axes._ends, beside=True)
+    _label_sizes(axes, axes._sizes)
   return figure
 
 
@@ -169,7 +177,7 @@ def label_ends(axes, ends, beside=False):
   wide = [len(end[0]) * 5 / (axes.get_position().width * axes.figure.get_figwidth() * 72) for end in ends]
   lefts = [place[0] + 0.03 if beside else 1.02 for place in places]
   order = sorted(range(len(ends)), key=lambda i: places[i][1])
-  heights = [place[1] for place in places]
+  heights = [min(max(place[1], apart / 2), 1 - apart / 2) for place in places]
   rivals = [(i, j) for i, j in itertools.combinations(order, 2)
             if lefts[i] < lefts[j] + wide[j] and lefts[j] < lefts[i] + wide[i]]
   for _ in range(200):  # names push each other away until all have room
@@ -178,12 +186,37 @@ def label_ends(axes, ends, beside=False):
       break
     for i, j, lack in lacks:
       if lack > 0:
-        heights[i] -= lack / 4
-        heights[j] += lack / 4
+        heights[i] = max(heights[i] - lack / 4, apart / 2)
+        heights[j] = min(heights[j] + lack / 4, 1 - apart / 2)
   for end, left, height in zip(ends, lefts, heights):
     name, _, _, *colour = end
     axes.text(left, height, name, transform=axes.transAxes, va="center", fontsize=8,
-              color=colour[0] if colour else style(name)[0], zorder=5)
+              color=ink(colour[0] if colour else style(name)[0]), zorder=5)
+
+
+def _label_sizes(axes, sizes):
+  """Writes sizes above their points, but for those that would stand on another."""
+  taken = []
+  for size, x, y, colour in sizes:
+    place = axes.transData.transform((x, y))
+    if all(abs(place - other) @ (1, 0) > 14 or abs(place - other) @ (0, 1) > 12 for other in taken):
+      taken.append(place)
+      axes.annotate(size, (x, y), xytext=(0, 5), ha="center", textcoords="offset points", fontsize=7,
+                    color=ink(colour))
+
+
+def ink(colour):
+  """A colour as dark as text needs to be on white: at least 4.5 to 1 (WCAG 2, 1.4.3)."""
+  rgb = np.array(matplotlib.colors.to_rgb(colour))
+  while contrast(rgb) < 4.5:
+    rgb = rgb * 0.97
+  return matplotlib.colors.to_hex(rgb)
+
+
+def contrast(rgb):
+  """Of a colour (0 to 1) with white (WCAG 2)."""
+  light = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4) @ (0.2126, 0.7152, 0.0722)
+  return 1.05 / (light + 0.05)
 
 
 def _replay_pairs(study):
@@ -237,12 +270,12 @@ def _some(num):
   return np.unique(np.linspace(0, num - 1, min(num, _MOST_PANELS)).round().astype(int))
 
 
-def _left_out(study):
+def _left_out(study, rows=True):
   """A sentence where there are more panels than are shown, or nothing."""
   shared, _ = _split_factors(study)
   told = []
   for num, what in ((study.runs[WAITING].nunique(), "waiting times"),
-                    (len(study.runs[shared].drop_duplicates()) if shared else 1, "kinds of networks")):
+                    (len(study.runs[shared].drop_duplicates()) if shared and rows else 1, "kinds of networks")):
     if num > _MOST_PANELS:
       told.append(f"{_MOST_PANELS} of {num} {what}")
   return f" Shown are {' and '.join(told)}; all are in the table." if told else ""
@@ -263,6 +296,8 @@ def _plain_log(grid):
 def _cost_axis(axes, costs):
   """A logarithmic x axis of large numbers, with few labels."""
   from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+  if min(costs) <= 0:  # of a learner that does not train
+    return
   wide = max(costs) / min(costs) >= 10
   axes.set_xscale("log")
   axes.set_xlim(min(costs) / 1.3, max(costs) * (2.2 if wide else 1.35))  # room for names

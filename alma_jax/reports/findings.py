@@ -1,8 +1,10 @@
 """The paper's practical questions, answered from the runs that there are.
 
-Kinds of runs are compared on seeds that they share: the mean difference and its
-confidence interval (paired, Student's t, 95 % over all alternatives together by
-Bonferroni). Where that holds 0, or there is one seed, the runs cannot tell.
+Two kinds of runs are compared on the seeds that both have: the mean difference and
+its confidence interval (paired, Student's t, 95 % over all comparisons of a
+sentence together by Bonferroni). A kind is called best, or better, where that
+leaves 0 out against every alternative; else the runs cannot tell. One seed cannot,
+and differences that are equal on all seeds say nothing about how they vary.
 """
 import math
 from typing import NamedTuple
@@ -14,11 +16,11 @@ from alma_jax.reports import collect
 from alma_jax.reports.collect import LEARNER, SEED, WAITING
 
 HOW = ("- Differences are means over the seeds that both have, ± half of the confidence interval: 95 % over all "
-       "alternatives of a line together (paired t, Bonferroni).")
-GROWING = ("gens", "bagging", "boosting", "gmoe", "ff")
-FIXED = ("sm", "ens", "umix", "moe")
-_MEM, _COMP = "cumulative_params", "cumulative_fwd_macs"
+       "alternatives of a line together (paired t, Bonferroni). Of several alternatives the one that decides is shown.")
+_BUDGETS = {"cumulative_fwd_macs": "multiply-adds", "cumulative_params": "cumulative parameters"}
+_COMP, _MEM = _BUDGETS
 _SLACK, _NEAR = 1.05, 0.8  # budgets up to here are no larger; from here on as large
+_MOST_NAMED = 3  # of alternatives
 _UNSURE = "**the runs cannot tell**"
 
 
@@ -27,7 +29,8 @@ class Comparison(NamedTuple):
 
   Attributes:
     mean: of the differences on shared seeds; negative: the first is better.
-    margin: half the width of the confidence interval; infinite for one seed.
+    margin: half the width of the confidence interval; infinite for one seed,
+      and where the differences of all seeds are equal.
     num: shared seeds.
   """
   mean: float
@@ -39,6 +42,11 @@ class Comparison(NamedTuple):
     """Whether the interval leaves 0 out."""
     return abs(self.mean) > self.margin
 
+  @property
+  def better(self):
+    """Whether the first is, surely."""
+    return self.sure and self.mean < 0
+
 
 class Kind(NamedTuple):
   """A kind of run: a learner and its factors.
@@ -46,16 +54,18 @@ class Kind(NamedTuple):
   Attributes:
     row: of one of its runs.
     values: {seed: CER or perplexity}.
-    comp, mem: means of the cumulative costs.
+    costs: {column of the runs: mean}, the cumulative ones.
+    grew: whether it held more parameters in the end than at first.
   """
   row: object
   values: dict
-  comp: float
-  mem: float
+  costs: dict
+  grew: bool
 
-  def mean(self, seeds):
-    """Over some of its seeds."""
-    return float(np.mean([self.values[seed] for seed in seeds]))
+  @property
+  def mean(self):
+    """Over its seeds."""
+    return float(np.mean(list(self.values.values())))
 
 
 def compare(first, second, alternatives=1):
@@ -67,6 +77,8 @@ def compare(first, second, alternatives=1):
   if len(seeds) == 1:
     return Comparison(float(differences[0]), math.inf, 1)
   error = differences.std(ddof=1) / math.sqrt(len(seeds))
+  if error <= 1e-9 * max(abs(value) for values in (first, second) for value in values.values()):  # rounding
+    return Comparison(float(differences.mean()), math.inf, len(seeds))
   quantile = stats.t.ppf(1 - 0.025 / alternatives, len(seeds) - 1)
   return Comparison(float(differences.mean()), float(quantile * error), len(seeds))
 
@@ -89,104 +101,131 @@ def waiting_times(study):
     groups.setdefault(collect.label(kind.row, others), []).append(kind)
   for name, mine in groups.items():
     if len(mine) > 1:
-      lines.append(f"- {name}: {_choice(study, mine)}")
-  return lines + _budgets(study, kinds, others)
+      lines.append(f"- {name}: {_choice(study, mine)}.")
+  return lines + [line for column in _BUDGETS for line in _budgets(study, kinds, others, column)]
 
 
 def growth(study):
-  """Sentences: each growing learner against the best fixed one that waits as long, with no more compute and memory.
+  """Sentences: each kind that grew against fixed learners that wait as long, with no more compute and memory.
 
-  "growing paid" is said only where that one has nearly as much of both.
+  Of every fixed learner the best kind within the budgets is compared. "growing
+  paid" is said only where some kind had nearly as much of both.
+
+  Returns:
+    List of Markdown lines.
   """
   kinds, lines = _kinds(study), []
   for kind in kinds:
-    if kind.row[LEARNER] not in GROWING:
+    if not kind.grew:
       continue
-    name = collect.label(kind.row, study.factors)
-    rivals = [k for k in kinds if k.row[LEARNER] in FIXED and k.row[WAITING] == kind.row[WAITING]
-              and k.comp <= _SLACK * kind.comp and k.mem <= _SLACK * kind.mem]
-    within = rivals
-    seeds, (_, *rivals) = _comparable([kind, *rivals], kind)
-    if not rivals:
-      lines.append(f"- {name}: no fixed learner within its compute and memory was run on its seeds.")
+    within = [k for k in kinds if not k.grew and k.row[WAITING] == kind.row[WAITING]
+              and all(k.costs[column] <= _SLACK * kind.costs[column] for column in _BUDGETS)]
+    rivals, missing = _best_of_each(LEARNER, [k for k in within if compare(kind.values, k.values)]), [
+        k for k in within if not compare(kind.values, k.values)]
+    found, _ = _compared(kind, rivals)
+    text = f"- {collect.label(kind.row, study.factors)}"
+    if not found:
+      lines.append(f"{text}: no fixed learner within its compute and memory was run on its seeds.")
       continue
-    best = min(rivals, key=lambda k: k.mean(seeds))
-    difference = compare(kind.values, best.values, len(rivals))
-    near = best.comp >= _NEAR * kind.comp and best.mem >= _NEAR * kind.mem
-    if difference.sure and difference.mean > 0:
-      verdict = "**growing did not pay**"
-    elif difference.sure and near:
-      verdict = "**growing paid**"
-    elif difference.sure:
-      verdict = f"better, but with a larger budget: {_UNSURE} whether growing paid"
+    near = any(all(k.costs[column] >= _NEAR * kind.costs[column] for column in _BUDGETS) for k in within)
+    worse = [(k, c) for k, c in found if c.sure and c.mean > 0]
+    if worse:
+      verdict, shown = "**growing did not pay**", max(worse, key=lambda pair: pair[1].mean - pair[1].margin)
+    elif missing or not all(c.better for _, c in found):
+      verdict, shown = _UNSURE, max(found, key=lambda pair: pair[1].mean)
     else:
-      verdict = _UNSURE
-    missing = [collect.label(k.row, study.factors) for k in within if not any(k is r for r in rivals)]
-    lines.append(f"- {name} ({_value(study, kind.mean(seeds))}) against {collect.label(best.row, study.factors)} "
-                 f"({_value(study, best.mean(seeds))}; {_share(best.comp / kind.comp)} of the compute, "
-                 f"{_share(best.mem / kind.mem)} of the memory): {verdict}, {_difference(difference)}"
-                 + _left_out(missing) + ".")
+      shown = max(found, key=lambda pair: pair[1].mean + pair[1].margin)
+      verdict = "**growing paid**" if near else f"better, but with a larger budget: {_UNSURE} whether growing paid"
+    rival, difference = shown
+    shares = ", ".join(f"{_share(rival.costs[column] / kind.costs[column])} of the {what}"
+                       for column, what in ((_COMP, "compute"), (_MEM, "memory")))
+    lines.append(f"{text} ({_value(study, kind)}) against {collect.label(rival.row, study.factors)} "
+                 f"({_value(study, rival)}; {shares}): {verdict}, {_difference(difference)}"
+                 f"{_left_out([collect.label(k.row, study.factors) for k in missing])}.")
   return lines
 
 
 def _kinds(study):
   groups = study.runs.groupby([LEARNER, *study.factors], sort=False, dropna=False)
-  return [Kind(mine.iloc[0], dict(zip(mine[SEED], mine[study.judged])), mine[_COMP].mean(), mine[_MEM].mean())
-          for _, mine in groups]
+  return [Kind(mine.iloc[0], dict(zip(mine[SEED], mine[study.judged])),
+               {column: mine[column].mean() for column in _BUDGETS},
+               bool((mine["last_params"] > mine["first_params"]).any())) for _, mine in groups]
 
 
-def _comparable(kinds, wanted=None):
-  """(seeds, kinds that have all of them): those of `wanted`, or of the kind that has most; else those all share."""
-  most = (wanted or max(kinds, key=lambda kind: len(kind.values))).values.keys()
-  complete = [kind for kind in kinds if kind.values.keys() >= most]
-  if len(complete) > 1 or len(kinds) == 1:
-    return sorted(most), complete
-  shared = set.intersection(*(set(kind.values) for kind in kinds))
-  return (sorted(shared), kinds) if shared else (sorted(most), complete)
+def _compared(kind, others):
+  """([(other, Comparison of `kind` with it)], others that share no seed with it)."""
+  pairs = [(other, compare(kind.values, other.values, len(others))) for other in others]
+  return ([pair for pair in pairs if pair[1] is not None], [other for other, found in pairs if found is None])
+
+
+def _ranked(kinds):
+  """Kinds, first the one to which the fewest others are superior in the mean on the seeds that both have."""
+  def losses(kind):
+    found, missing = _compared(kind, [k for k in kinds if k is not kind])
+    return sum(c.mean > 0 for _, c in found) + len(missing), kind.mean
+
+  return sorted(kinds, key=losses)
+
+
+def _best_of_each(field, kinds):
+  """The best kind for each value of a field."""
+  groups = {}
+  for kind in kinds:
+    groups.setdefault(kind.row[field], []).append(kind)
+  return [_ranked(mine)[0] for mine in groups.values()]
 
 
 def _choice(study, kinds):
-  """Which of kinds that differ in waiting time alone is best, and whether the runs can tell it from the next."""
-  every = kinds
-  seeds, kinds = _comparable(kinds)
-  if len(kinds) < 2:
-    return f"{_UNSURE}, no seed in common."
-  ranked = sorted(kinds, key=lambda kind: kind.mean(seeds))
-  best, second = ranked[:2]
-  told = ", ".join(f"w {kind.row[WAITING]} {_value(study, kind.mean(seeds))}" for kind in ranked)
-  difference = compare(best.values, second.values, len(kinds) - 1)
-  w, other = best.row[WAITING], second.row[WAITING]
-  verdict = f"**w {w} is best**" if difference.sure else f"**the runs cannot tell w {w} from w {other}**"
-  missing = [f"w {kind.row[WAITING]}" for kind in every if not any(kind is k for k in kinds)]
-  return f"{told}: {verdict}, {_difference(difference)}{_left_out(missing)}."
+  """Which of kinds that differ in waiting time alone is best, or between which the runs cannot tell."""
+  best, *rest = _ranked(kinds)
+  name = lambda kind: f"w {kind.row[WAITING]}"
+  text = f"{', '.join(f'{name(kind)} {_value(study, kind)}' for kind in (best, *rest))}: "
+  found, missing = _compared(best, rest)
+  unsure = [(k, c) for k, c in found if not c.better]
+  if not found:
+    return f"{text}{_UNSURE}{_left_out(map(name, missing))}"
+  if unsure:
+    verdict = f"**the runs cannot tell {name(best)} from {', '.join(name(k) for k, _ in unsure)}**"
+  else:
+    verdict = _UNSURE if missing else f"**{name(best)} is best**"
+  return f"{text}{verdict}, {_difference(_closest(unsure or found)[1])}{_left_out(map(name, missing))}"
 
 
-def _budgets(study, kinds, others):
-  """The best kind of run within each power of ten of compute, against the best that waits otherwise."""
-  comps, lines = [kind.comp for kind in kinds], []
-  for power in range(math.ceil(math.log10(min(comps))), math.ceil(math.log10(max(comps))) + 1):
-    within = [kind for kind in kinds if kind.comp <= 10.0**power]
-    if not within:
-      continue
-    every = len(within)
-    seeds, within = _comparable(within)
-    best, *rest = sorted(within, key=lambda kind: kind.mean(seeds))
-    rivals = [kind for kind in rest if kind.row[WAITING] != best.row[WAITING]]
-    text = (f"- within 1e{power} multiply-adds: w {best.row[WAITING]}, {collect.label(best.row, others)} "
-            f"({_value(study, best.mean(seeds))})")
-    if rivals:
-      difference = compare(best.values, rivals[0].values, len(rivals))
-      text += (f"; the best that waits otherwise: w {rivals[0].row[WAITING]}, {collect.label(rivals[0].row, others)} "
-               f"({_value(study, rivals[0].mean(seeds))}), {_difference(difference)}"
-               f"{'' if difference.sure else '; ' + _UNSURE}")
-    missing = every - len(within)
-    lines.append(text + _left_out([f"{missing} other kinds of runs"] if missing else []) + ".")
+def _budgets(study, kinds, others, column):
+  """The best kind of run within each power of ten of a cost, against the best of every other waiting time."""
+  costs, lines, before = [kind.costs[column] for kind in kinds if kind.costs[column] > 0], [], []
+  powers = range(math.ceil(math.log10(min(costs))), math.ceil(math.log10(max(costs))) + 1) if costs else ()
+  for power in powers:
+    within = [kind for kind in kinds if kind.costs[column] <= 10.0**power]
+    if len(within) == len(before):
+      continue  # what a smaller budget allows
+    before, best = within, _ranked(within)[0]
+    rivals = _best_of_each(WAITING, [kind for kind in within if kind.row[WAITING] != best.row[WAITING]])
+    text = f"w {best.row[WAITING]}, {collect.label(best.row, others)} ({_value(study, best)})"
+    found, missing = _compared(best, rivals)
+    if found:
+      unsure = [(k, c) for k, c in found if not c.better]
+      rival, difference = _closest(unsure or found)
+      text += (f"; against the best at w {rival.row[WAITING]}: {collect.label(rival.row, others)} "
+               f"({_value(study, rival)}), {_difference(difference)}{f'; {_UNSURE}' if unsure or missing else ''}")
+    elif missing:
+      text += f"; {_UNSURE}"
+    text += _left_out([f"w {k.row[WAITING]}, {collect.label(k.row, others)}" for k in missing])
+    if not lines or not lines[-1].endswith(f"{text}."):  # nor is it said twice
+      lines.append(f"- within 1e{power} {_BUDGETS[column]}: {text}.")
   return lines
 
 
+def _closest(pairs):
+  """The (kind, Comparison) of those worse in the mean that can be told apart least."""
+  return max(pairs, key=lambda pair: (pair[1].mean + pair[1].margin, pair[1].mean))
+
+
 def _left_out(names):
-  """What lacks some of the seeds that the others have."""
-  return f"; not compared for want of seeds: {', '.join(names)}" if names else ""
+  """What shares no seed with what it would be compared with."""
+  names = list(names)
+  more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+  return f"; not compared for want of shared seeds: {', '.join(names[:_MOST_NAMED])}{more}" if names else ""
 
 
 def _share(value):
@@ -196,8 +235,10 @@ def _share(value):
 def _difference(difference):
   if difference.num == 1:
     return f"difference {difference.mean:+.3g} on one seed"
+  if math.isinf(difference.margin):
+    return f"difference {difference.mean:+.3g}, the same on all {difference.num} seeds"
   return f"difference {difference.mean:+.3g} ± {difference.margin:.2g} on {difference.num} seeds"
 
 
-def _value(study, mean):
-  return f"{'perplexity' if study.is_language else 'CER'} {mean:.4g}"
+def _value(study, kind):
+  return f"{'perplexity' if study.is_language else 'CER'} {kind.mean:.4g}"

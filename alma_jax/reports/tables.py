@@ -78,12 +78,12 @@ def _with_perplexities(study):
 
 
 def _sizes(study):
-  """{kind: cells} of parameters held from first to last, and of experts of language models."""
+  """{kind: cells} of parameters held at first (the fewest of all seeds) and last (the most), and of experts of text."""
   found = {}
   for key, mine in study.runs.groupby([LEARNER, *study.factors], sort=False, dropna=False):
     row = mine.iloc[0]
     cells = {"experts": _experts(row)} if study.is_language else {}
-    first, last = (_number(row[c]) for c in ("first_params", "last_params"))
+    first, last = _number(mine["first_params"].min()), _number(mine["last_params"].max())
     found[_hashable(key)] = cells | {"parameters": first if first == last else f"{first} to {last}"}
   return found
 

@@ -47,16 +47,13 @@ class Board:
   def summary(self):
     """How many are finished, and what failed with its last line."""
     lines = [f"{self._count(sweep_jobs.FINISHED)} of {len(self._jobs)} runs are finished."]
-    lines += [f"failed: {name}: {state.line}" for name, state in self.failed().items()]
-    return "\n".join([*lines, "--retry tries these again."] if self.failed() else lines)
+    for kind in (sweep_jobs.REFUSED, sweep_jobs.FAILED):
+      lines += [f"{kind}: {name}: {state.line}" for name, state in self._of(kind).items()]
+    return "\n".join([*lines, "--retry tries what failed again."] if self._of(sweep_jobs.FAILED) else lines)
 
   def all_finished(self):
     """Whether nothing is left to do."""
     return self._count(sweep_jobs.FINISHED) == len(self._jobs)
-
-  def failed(self):
-    """{name: jobs.State} of those that failed."""
-    return {name: state for name, state in self._states.items() if state.kind == sweep_jobs.FAILED}
 
   def line(self):
     """One line about all jobs."""
@@ -91,18 +88,22 @@ class Board:
     else:
       print(text, file=sys.stderr, flush=True)
 
+  def _of(self, kind):
+    return {name: state for name, state in self._states.items() if state.kind == kind}
+
   def _count(self, kind):
-    return sum(state.kind == kind for state in self._states.values())
+    return len(self._of(kind))
 
   def _seconds_left(self):
     """Of the whole sweep, from the runs finished so far; None while there is nothing to tell it from."""
     costs = self._costs.get()
-    if costs is None or not self._taken:
+    taken = [(costs[name], took) for name, took in self._taken if name in costs] if costs else []
+    if not taken:
       return None
     from alma_jax.sweeps import seconds
     open_kinds = (sweep_jobs.NEW, sweep_jobs.BEGUN, sweep_jobs.RUNNING)
     left = [name for name, state in self._states.items() if state.kind in open_kinds and name in costs]
-    found = seconds.predict([(costs[name], took) for name, took in self._taken], [costs[name] for name in left])
+    found = seconds.predict(taken, [costs[name] for name in left])
     rest = [took * (1 - self._states[name].done / self._states[name].total) for name, took in zip(left, found)]
     return max(sum(rest) / self._num_workers, max(rest, default=0.0))
 
@@ -118,7 +119,7 @@ class Board:
                       Text(f"{state.done} of {state.total} mega-batches"),
                       Text(_duration(time.monotonic() - self._began[name])))
     failed = [Text(f"failed: {name}: {state.line}", style="red", overflow="ellipsis", no_wrap=True)
-              for name, state in list(self.failed().items())[-_MOST_FAILED:]]
+              for name, state in list(self._of(sweep_jobs.FAILED).items())[-_MOST_FAILED:]]
     return Group(Text(self.line(), style="bold"), table, *failed)
 
 

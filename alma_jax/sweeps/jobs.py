@@ -9,16 +9,17 @@ from alma_jax import config as configs
 from alma_jax import fields, sweeps, writers
 from alma_jax.errors import BadInput
 
-NEW, BEGUN, RUNNING, FINISHED, FAILED = "new", "begun", "running", "finished", "failed"
+NEW, BEGUN, RUNNING, FINISHED, FAILED, REFUSED = "new", "begun", "running", "finished", "failed", "refused"
 
 
 class State(NamedTuple):
   """Where a job stands.
 
   Attributes:
-    kind: NEW, BEGUN (and stopped), RUNNING, FINISHED or FAILED.
+    kind: NEW, BEGUN (and stopped), RUNNING, FINISHED, FAILED, or REFUSED
+      (its folder holds something else).
     done, total: mega-batches.
-    line: what a failed one said last.
+    line: what a failed one said last, or why a folder is refused.
   """
   kind: str
   done: int
@@ -26,8 +27,8 @@ class State(NamedTuple):
   line: str = ""
 
   def __str__(self):
-    if self.kind == FAILED:
-      return f"failed: {self.line}"
+    if self.line:
+      return f"{self.kind}: {self.line}"
     return f"{self.kind}, {self.done} of {self.total} mega-batches" if 0 < self.done < self.total else self.kind
 
 
@@ -84,9 +85,7 @@ def make(sweep, root, overrides=()):
     raise BadInput(f"the sweep's config {sweep.config!r} should be the path of a config file alone; the learner is an "
                    "axis.")
   for point in sweep.points:
-    if not isinstance(point, dict):
-      raise BadInput(f"the sweep's point {point!r} should be a dict of axes and values.")
-    point = {axis: value.item() if hasattr(value, "item") else value for axis, value in point.items()}  # of numpy
+    point = _checked(point)
     name = "-".join(_label(axis, value) for axis, value in point.items()) or "run"
     config = _config(sweep, point, overrides)
     identity = json.dumps(configs.identity(config), sort_keys=True)
@@ -99,6 +98,21 @@ def make(sweep, root, overrides=()):
   return made
 
 
+def _checked(point):
+  """A point of plain values; those of numpy are converted."""
+  if not isinstance(point, dict) or not all(isinstance(axis, str) for axis in point):
+    raise BadInput(f"the sweep's point {point!r} should be a dict of axes (texts) and values.")
+  point = {axis: value.tolist() if hasattr(value, "tolist") else value for axis, value in point.items()}
+  for axis, value in point.items():
+    try:
+      json.dumps(value)
+    except TypeError:
+      raise BadInput(f"the axis {axis!r} has the value {value!r}, which no field can have.") from None
+  if not isinstance(point.get("learner", "sm"), str) or point.get("learner") == "":
+    raise BadInput(f"the axis 'learner' wants the names of learners, not {point['learner']!r}.")
+  return point
+
+
 def unpacked(packed):
   """(RunConfig, run folder) of what `Job.packed` returned; runs the config file, which may register a learner."""
   configs.load_file(packed["file"], packed["arg"])
@@ -107,12 +121,18 @@ def unpacked(packed):
 
 def state(job, failures):
   """State of a job: as its folder tells, or as `failures` does, {name: last line} of those that failed."""
-  stored, total = writers.read_json(job.workdir / "config.json"), job.config.stream.num_megabatches
-  if isinstance(stored, dict):  # else the run itself says what is wrong
+  total = job.config.stream.num_megabatches
+  try:
+    stored = writers.read_json(job.workdir / "config.json")
+  except BadInput as error:
+    return State(REFUSED, 0, total, str(error))
+  if stored is not None:
+    if not isinstance(stored, dict) or "data_fingerprint" not in stored:
+      return State(REFUSED, 0, total, f"{job.workdir} holds a config.json that is of no run; move it away.")
     differ = configs.differences(stored, job.config)
     if differ:
-      return State(FAILED, 0, total, f"{job.workdir} holds another run, which differs in {', '.join(differ)}; move it "
-                                     "away, or give another --workdir.")
+      return State(REFUSED, 0, total, f"{job.workdir} holds another run, which differs in {', '.join(differ)}; move it "
+                                      "away, or give another --workdir.")
     if (job.workdir / "summary.json").exists():
       return State(FINISHED, total, total)
   done = num_done(job)
@@ -133,9 +153,13 @@ def num_done(job):
 def _config(sweep, point, overrides):
   learner = point.get("learner")
   tree = configs.load_file(sweep.config, learner)
+  axes = {}
+  for axis in point.keys() - {"learner"}:
+    other = axes.setdefault(_field(axis, tree, sweep.config), axis)
+    if other != axis:
+      raise BadInput(f"the axes {min(axis, other)!r} and {max(axis, other)!r} of the sweep are one field.")
   for axis, value in [*sweep.fixed.items(), *((axis, v) for axis, v in point.items() if axis != "learner")]:
     configs.set_field(tree, _field(axis, tree, sweep.config), value)
-  axes = {_field(axis, tree, sweep.config) for axis in point if axis != "learner"}
   for field, text in overrides.items():
     if field in axes:
       raise BadInput(f"--config.{field} would change an axis of the sweep; change its values in the sweep file.")

@@ -10,14 +10,16 @@ import os
 import pathlib
 import signal
 import sys
+import time
 import traceback
 from typing import NamedTuple
 
 from alma_jax import commands
-from alma_jax.errors import BadInput, Diverged, Stopped
+from alma_jax.errors import BadInput, Diverged, InUse, Stopped
 
 _ATTEMPTS = 3  # of a job whose process is killed
 _SECONDS, _CLOSING = 0.5, 10.0  # between two looks at the progress; for a process to end
+_IN_USE = 60.0  # for another process to leave the run folder
 BROKEN = "broken"  # what a worker says after an exception that nobody foresaw: it is replaced
 DONE, FAILED, STOPPED, STARTED, LOST = "done", "failed", "stopped", "started", "lost"
 
@@ -217,7 +219,15 @@ def attempt(job, should_stop=None):
   try:
     config, workdir = jobs.unpacked(job)
     runtime.setup(config, alone=True)
-    experiment.run(config, workdir, should_stop=should_stop)
+    patience = time.monotonic() + _IN_USE
+    while True:
+      try:
+        experiment.run(config, workdir, should_stop=should_stop)
+        break
+      except InUse:  # a worker of a sweep that was killed saves and goes
+        if time.monotonic() > patience:
+          raise
+        time.sleep(1)
   except Stopped as stopped:
     return STOPPED, str(stopped)
   except (BadInput, Diverged) as error:
