@@ -4,6 +4,7 @@ import math
 
 import matplotlib
 import numpy as np
+from matplotlib import patheffects
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -21,6 +22,7 @@ _OTHER = ("#A0522D", "h")
 EXPERTS = "experts_in_the_end"
 _RC = {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 10,
        "svg.hashsalt": "alma_jax"}
+_HALO = patheffects.withStroke(linewidth=2, foreground="white")  # of text on lines
 _MOST_PANELS = 5  # in a row or a column
 _COSTS = {"cumulative_fwd_macs": "cumulative compute (multiply-adds)", "cumulative_params": "cumulative parameters"}
 
@@ -90,7 +92,7 @@ def over_the_stream(study):
     axes.set_xlabel("mega-batches seen")
   for axes in grid[:, 0]:
     axes.set_ylabel(f"test {study.metric}")
-  _plain_log(grid)
+  _plain_log(grid.flat)
   for axes in grid.flat:
     label_ends(axes, axes._ends)
   return figure
@@ -105,11 +107,16 @@ def against(study, column):
   table = collect.means(study, judged, column)
   columns, front = _levels(study.runs, WAITING), pareto(table[column], table[judged])
   table[WAITING] = table[WAITING] if WAITING in table else columns[0]
-  figure = _figure(3.3 * len(columns) + 0.7, 3.6)
-  grid = figure.subplots(1, len(columns), sharex=True, sharey=True, squeeze=False)
+  across = len(columns) if len(columns) < 3 else 2
+  down = -(-len(columns) // across)
+  figure = _figure(4.8 * across + 0.7, 3.6 * down + 0.3)
+  grid = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
+  for axes in grid.flat[len(columns):]:
+    axes.remove()
+  panels = list(grid.flat[:len(columns)])
   size = next((f for f in ("model.width", "model.num_experts") if f in study.factors), None)
   others = [f for f in study.factors if f not in (WAITING, size)]
-  for axes, wait in zip(grid[0], columns):
+  for axes, wait in zip(panels, columns):
     mine, ends, sizes = table[table[WAITING] == wait], [], []
     if study.is_language:  # who waits is judged by fewer and later perplexities
       front = pareto(mine[column], mine[judged])
@@ -128,10 +135,12 @@ def against(study, column):
       _cost_axis(axes, table[column])
     axes.set_yscale("log")
     axes.set_xlabel(_COSTS.get(column, "experts of all members in the end"))
+    axes.tick_params(labelbottom=True)
     axes._ends, axes._sizes = ends, sizes
-  grid[0, 0].set_ylabel("average perplexity" if study.is_language else "CER")
-  _plain_log(grid)
-  for axes in grid.flat:
+  for axes in grid[:, 0]:
+    axes.set_ylabel("average perplexity" if study.is_language else "CER")
+  _plain_log(panels)
+  for axes in panels:
     label_ends(axes, axes._ends, beside=True)
     _label_sizes(axes, axes._sizes)
   return figure
@@ -191,18 +200,18 @@ def label_ends(axes, ends, beside=False):
   for end, left, height in zip(ends, lefts, heights):
     name, _, _, *colour = end
     axes.text(left, height, name, transform=axes.transAxes, va="center", fontsize=8,
-              color=ink(colour[0] if colour else style(name)[0]), zorder=5)
+              color=ink(colour[0] if colour else style(name)[0]), zorder=5, path_effects=[_HALO])
 
 
 def _label_sizes(axes, sizes):
-  """Writes sizes above their points, but for those that would stand on another."""
+  """Writes sizes at the lower left of their points, but for those that would stand on another."""
   taken = []
   for size, x, y, colour in sizes:
     place = axes.transData.transform((x, y))
     if all(abs(place - other) @ (1, 0) > 14 or abs(place - other) @ (0, 1) > 12 for other in taken):
       taken.append(place)
-      axes.annotate(size, (x, y), xytext=(0, 5), ha="center", textcoords="offset points", fontsize=7,
-                    color=ink(colour))
+      axes.annotate(size, (x, y), xytext=(-4, -3), ha="right", va="top", textcoords="offset points", fontsize=7,
+                    color=ink(colour), path_effects=[_HALO])
 
 
 def ink(colour):
@@ -281,11 +290,11 @@ def _left_out(study, rows=True):
   return f" Shown are {' and '.join(told)}; all are in the table." if told else ""
 
 
-def _plain_log(grid):
+def _plain_log(panels):
   """Few plain numbers on logarithmic axes of values."""
   from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
   shown = FuncFormatter(lambda value, _: f"{value:g}")
-  for axes in grid.flat:
+  for axes in panels:
     low, high = axes.get_ylim()
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 1000 else (1,)))
     axes.yaxis.set_major_formatter(shown)
@@ -300,7 +309,7 @@ def _cost_axis(axes, costs):
     return
   wide = max(costs) / min(costs) >= 10
   axes.set_xscale("log")
-  axes.set_xlim(min(costs) / 1.3, max(costs) * (2.2 if wide else 1.35))  # room for names
+  axes.set_xlim(min(costs) / (1.6 if wide else 1.3), max(costs) * (2.2 if wide else 1.35))  # room for names
   axes.xaxis.set_major_locator(LogLocator() if wide else MaxNLocator(3))
   if not wide:
     axes.xaxis.set_major_formatter(FuncFormatter(_large))
