@@ -2,7 +2,7 @@
 import nbformat
 import pytest
 from nbclient import NotebookClient
-from runs import ROOT, slow
+from runs import ROOT
 
 TOY = {
     "quickstart": 'DIGITS = {"train.epochs": 2}\nMNIST = {"stream.num_megabatches": 4, "stream.waiting_time": 2, '
@@ -13,7 +13,7 @@ TOY = {
 
 
 @pytest.mark.filterwarnings("ignore")  # of Jupyter's own
-@pytest.mark.parametrize("name", ["quickstart", slow("learners"), slow("analysis")])
+@pytest.mark.parametrize("name", TOY)
 def test_notebooks_run(tmp_path, tfds_dir, monkeypatch, name):
   monkeypatch.setenv("PYTHONPATH", str(ROOT))
   monkeypatch.setenv("TFDS_DATA_DIR", str(tfds_dir))
