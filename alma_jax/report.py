@@ -21,7 +21,8 @@ def report(paths, out):
 
   Args:
     paths: run folders, or folders that hold some.
-    out: folder, made if need be; its files of these names are replaced.
+    out: folder, made if need be; the files of an earlier report in it are
+      replaced, figures that this one does not have are removed.
 
   Returns:
     Path of the page.
@@ -41,7 +42,7 @@ def report(paths, out):
   pd.concat([study.stream for study in studies]).to_csv(out / "stream.csv", index=False)
   notes = _notes(studies, problems)
   _warn(notes)
-  sections, text = [], ["# Report", *notes]
+  sections, text, old = [], ["# Report", *notes], _figures_of(out)
   stems = [_plain(study.name) for study in studies]
   stems = [f"{stem}-{i}" if stems.count(stem) > 1 else stem for i, stem in enumerate(stems, 1)]
   for study, of_study in zip(studies, stems):
@@ -57,8 +58,18 @@ def report(paths, out):
       text.append(f"![{caption}]({stem}.png)\n\n{caption}")
     sections.append((study.name, parts))
   (out / "report.md").write_text("\n\n".join(text) + "\n")
+  for stem in old - _figures_of(out):
+    for kind in (".png", ".pdf"):
+      (out / f"{stem}{kind}").unlink(missing_ok=True)
   (out / "index.html").write_text(page.page("Anytime learning: report", sections, notes))
   return out / "index.html"
+
+
+def _figures_of(out):
+  """Stems of the figures that the report in a folder shows."""
+  file = out / "report.md"
+  text = file.read_text() if file.exists() else ""
+  return set(re.findall(r"^!\[.*\]\(([A-Za-z0-9-]+)\.png\)$", text, re.MULTILINE))
 
 
 def _texts(study):

@@ -428,6 +428,11 @@ def test_a_report_of_everything(tmp_path, runs):
   stream = pd.read_csv(out / "stream.csv")
   assert list(stream.columns[:4]) == ["run", "t", "stage", "updated"]
   assert len(stream) == 58
+  (out / "mine.png").write_bytes(b"")
+  report.report([tmp_path / "text"], out)
+  assert {file.name for file in out.iterdir() if file.suffix in (".png", ".pdf")} == {
+      "mine.png", *(f"{name}.{kind}" for name in ("stream", "compute", "parameters", "experts")
+                    for kind in ("png", "pdf"))}  # of what was there only what the earlier report had put there is gone
 
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
