@@ -5,6 +5,7 @@ import jax
 import numpy as np
 import pytest
 from conftest import blobs
+from runs import slow
 from stages import arrays_equal, assert_close, fit_stage, member, setting_of, train_stage
 
 from alma_jax import environment, members, sharding
@@ -94,7 +95,8 @@ def test_shards_partition_and_experts_answer_for_their_own():
 
 
 @pytest.mark.parametrize(("how", "optimizer"), [
-    ("looped", "adadelta"), ("looped", "sgd"), ("stepwise", "sgd"), ("vmapped", "adadelta"), ("devices", "adadelta")])
+    slow("looped", "adadelta"), ("looped", "sgd"), ("stepwise", "sgd"), slow("vmapped", "adadelta"),
+    ("devices", "adadelta")])
 def test_experts_train_as_separate_runs_on_their_shards(monkeypatch, how, optimizer):
   if how == "vmapped":
     jax.clear_caches()

@@ -156,7 +156,7 @@ def test_more_frequent_validation_changes_no_step(books):
   assert arrays_equal(*trained)
 
 
-@pytest.mark.parametrize("group_size", [4, 32])
+@pytest.mark.parametrize("group_size", [4, slow(32)])
 def test_groups_smaller_and_larger_than_windows(books, group_size):
   """The whole stage; with devices whose share is less than a group, too."""
   results = []

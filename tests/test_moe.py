@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import blobs, small_config
+from runs import slow
 from sklearn.datasets import load_digits
 
 import alma_jax
@@ -71,8 +72,7 @@ def test_trees():
     assert depths.max() - depths.min() <= 1
 
 
-@pytest.mark.parametrize("gating", ["soft", "hard"])
-@pytest.mark.parametrize("model", ["mlp", "vgg"])
+@pytest.mark.parametrize(("model", "gating"), [("mlp", "soft"), ("mlp", "hard"), ("vgg", "soft"), slow("vgg", "hard")])
 def test_weights_of_the_leaves(model, gating):
   net, variables, shape = planted(model, [0, 0, 1, 3], gating=gating)
   x = jax.random.normal(jax.random.key(1), (7, *shape))
