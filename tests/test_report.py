@@ -329,7 +329,8 @@ def test_what_was_judged_once_is_drawn_as_a_point(tmp_path):
     write_run(tmp_path / f"w{wait}", [value if t % wait == 0 else None for t in range(1, 5)], language=True,
               stream__waiting_time=wait, macs=100)
   studies, _ = collect.collect([tmp_path])
-  (line,) = figures.over_the_stream(studies[0]).axes[0].lines
+  (axes,) = figures.over_the_stream(studies[0]).axes
+  (line,) = axes.lines
   assert (line.get_marker(), line.get_ydata().tolist()) == ("o", [240.0])
   # Who waits longer is no rival on the front of language models.
   fronts = [axes.lines[0].get_ydata().tolist() for axes in figures.against(studies[1], "cumulative_fwd_macs").axes]
@@ -355,6 +356,16 @@ def test_learners_of_others_are_drawn(tmp_path):
   study = study_of(tmp_path)
   assert set(figures.all_of(study)) == {"stream", "compute", "parameters", "replay"}
   assert figures.over_the_stream(study).axes[0].texts[0].get_text() == "fittest"
+
+
+def test_a_panel_for_each_waiting_time_and_size(tmp_path, runs):
+  assert len(figures.over_the_stream(study_of(runs)).axes) == 2 * 2
+  for wait in (1, 2):
+    for seed in (0, 1):
+      write_run(tmp_path / f"one/{wait}{seed}", [0.5, 0.4 - seed / 10], stream__waiting_time=wait, seed=seed)
+  study = study_of(tmp_path / "one")
+  assert len(figures.over_the_stream(study).axes) == len(figures.against(study, "cumulative_params").axes) == 2
+  assert study.stream["stage"].dtype == "Int64"
 
 
 def test_one_seed_cannot_tell(tmp_path):

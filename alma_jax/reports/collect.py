@@ -173,7 +173,7 @@ def _row(folder, config, summary, lines):
               "average_perplexity" if metric == "perplexity" else "cer"):
     row[key]  # what no report can do without
   stream = pd.DataFrame({key: [line[key] for line in lines] for key in ("t", "stage", "updated", metric)})
-  stream[metric] = stream[metric].astype(float)
+  stream = stream.astype({"stage": "Int64", metric: float})  # no stage, and no perplexity, before the first update
   stream.insert(0, "run", str(folder))
   return row, stream
 

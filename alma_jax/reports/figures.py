@@ -63,8 +63,8 @@ def over_the_stream(study):
   runs = study.runs
   shared, own = _split_factors(study)
   columns = _levels(runs, WAITING)
-  rows = runs[shared].drop_duplicates().itertuples(index=False)
-  rows = sorted(map(tuple, rows), key=lambda row: [(isinstance(value, str), value) for value in row])
+  rows = set(map(tuple, runs[shared].itertuples(index=False)))
+  rows = sorted(rows, key=lambda row: [(isinstance(value, str), value) for value in row])
   rows = [rows[i] for i in _some(len(rows))]
   figure = _figure(3.1 * len(columns) + 0.7, 2.5 * len(rows) + 0.5)
   grid = figure.subplots(len(rows), len(columns), sharex=True, sharey=True, squeeze=False)
