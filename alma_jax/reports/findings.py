@@ -237,7 +237,8 @@ def _difference(difference):
     return f"difference {difference.mean:+.3g} on one seed"
   if math.isinf(difference.margin):
     return f"difference {difference.mean:+.3g}, the same on all {difference.num} seeds"
-  return f"difference {difference.mean:+.3g} ± {difference.margin:.2g} on {difference.num} seeds"
+  margin = f"{difference.margin:{'.2g' if difference.margin < 99.5 else '.0f'}}"
+  return f"difference {difference.mean:+.3g} ± {margin} on {difference.num} seeds"
 
 
 def _value(study, kind):
