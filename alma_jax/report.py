@@ -79,10 +79,11 @@ def _texts(study):
   iid = tables.iid(study)
   if iid:
     parts.append(("table", "One mega-batch after the other against all at once", iid))
-  for heading, lines in (("Which waiting time?", findings.waiting_times(study)),
-                         ("Did growing pay, at equal compute and memory?", findings.growth(study))):
+  for heading, lines, how in (("Which waiting time?", findings.waiting_times(study), []),
+                              ("Did growing pay, within its compute and memory?", findings.growth(study),
+                               [findings.HOW_GROWTH])):
     if lines:
-      parts.append(("list", heading, [findings.HOW, *lines]))
+      parts.append(("list", heading, [findings.HOW, *how, *lines]))
   return parts
 
 

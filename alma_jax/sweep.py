@@ -116,8 +116,9 @@ def _listing(made, states):
   lines = [f"{'run':{width}}  {'steps':>11}  multiply-adds  state"]
   for job, cost in found.items():
     lines.append(f"{job.name:{width}}  {cost.steps:11,}  {cost.macs:13.3g}  {states[job.name]}")
-  left = [cost for job, cost in found.items() if states[job.name].kind != sweep_jobs.FINISHED]
-  lines.append(f"{len(made)} runs, {len(left)} of them not finished: at most {sum(cost.steps for cost in left):,} "
+  left = [cost for job, cost in found.items()
+          if states[job.name].kind not in (sweep_jobs.FINISHED, sweep_jobs.REFUSED)]
+  lines.append(f"{len(made)} runs, {len(left)} of them left to do: at most {sum(cost.steps for cost in left):,} "
                f"training steps, {sum(cost.macs for cost in left):.3g} multiply-adds, growth not counted")
   return "\n".join([*lines, *refused])
 

@@ -221,7 +221,7 @@ def test_whether_growing_paid(tmp_path, runs):
   # Surely better than umix, but not than ens, whose mean is worse still: the runs cannot tell.
   wild = ("ens", 8, 20, 500, lambda seed: 0.1 + 0.2 * seed, 0)
   (line,) = told(grown(lambda seed: 0.04 + 0.001 * seed), flat, wild)
-  assert "against umix, width 8" in line
+  assert "against ens, width 8" in line
   assert "**the runs cannot tell**" in line
   # Worse than one alternative is enough not to have paid.
   (line,) = told(grown(lambda seed: 0.2 + 0.001 * seed), flat, wild)

@@ -51,6 +51,8 @@ def test_points_by_hand():
     axis("seed", 5)
   with pytest.raises(BadInput, match="axis 'a' stands twice"):
     product(axis("a", [1]), axis("a", [2]))
+  with pytest.raises(BadInput, match="wants lists of points as axis.. makes them, not of 1"):
+    product(axis("a", [1]), [1, 2])
 
 
 def test_jobs_have_configs_and_folders_of_their_own(tmp_path):
@@ -99,6 +101,7 @@ def test_a_folder_of_another_run_is_refused(tmp_path):
     ([{"width": 0}], "model.width=0 should be at least 1"),
     ([{"learner": "best"}], "there is no learner 'best'"),
     ([3], "the sweep's point 3 should be a dict"),
+    ([{"dataset.name": "npz:" + 300 * "x"}], "namenpz_x.* has a name of .* letters, over 200"),
     ([{4: 4}], "should be a dict of axes .texts. and values"),
     ([{"learner": ["sm"]}], "the axis 'learner' wants the names of learners, not .'sm'."),
     ([{"learner": None}], "the axis 'learner' wants the names of learners, not None"),
@@ -113,11 +116,13 @@ def test_points_that_cannot_be(tmp_path, points, sentence):
 
 def test_bad_sweep_files_and_flags(tmp_path):
   (tmp_path / "empty.py").write_text("")
+  (tmp_path / "broken.py").write_text("def get_sweep(:")
   (tmp_path / "pointless").mkdir()
   good, pointless = sweep_file(tmp_path, [{}]), sweep_file(tmp_path / "pointless", [])
   for flags, sentence in (
       ([f"--config={tmp_path}/none.py"], "there is no sweep file"),
       ([f"--config={tmp_path}/empty.py"], "has no function get_sweep that returns"),
+      ([f"--config={tmp_path}/broken.py"], "broken.py is no Python: invalid syntax"),
       ([], "required: --config"),
       ([f"--config={pointless}"], "has no points"),
       ([f"--config={good}", "--workers=-1"], "--workers=-1 should be at least 0"),

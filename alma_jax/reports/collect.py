@@ -150,7 +150,7 @@ def _read(folder):
     config, summary = (writers.read_json(folder / name) for name in ("config.json", "summary.json"))
     lines = writers.read_lines(folder / writers.METRICS)
   except (BadInput, OSError, UnicodeDecodeError) as error:
-    raise BadInput(f"{folder} is left out: one of its files cannot be read ({error}).") from None
+    raise BadInput(f"{folder} is left out: one of its files cannot be read ({str(error).rstrip('.')}).") from None
   if config is None:
     raise BadInput(f"{folder} is left out: it has no config.json.")
   try:

@@ -36,14 +36,16 @@ def all_of(study):
   found = {}
   with matplotlib.rc_context(_RC):
     found["stream"] = (
-        f"Test {study.metric} over the stream; the band spans the seeds. As the paper's Figures 1, 3 and 9."
-        f"{_left_out(study)}", over_the_stream(study))
+        f"Test {study.metric} over the stream: the mean, and a band that spans the seeds. As the paper's Figures 1, 3 "
+        f"and 9.{_left_out(study)}", over_the_stream(study))
     for column, name in (("cumulative_fwd_macs", "compute"), ("cumulative_params", "parameters")):
       what = "Average perplexity" if study.is_language else "CER"
+      size = _size(study)
+      joins = f", a line joins the sizes of a learner (numbers: {collect.short(size)})" if size else ""
       found[name] = (
-          f"{what} against {_COSTS[column]}: mean and deviation over seeds, a line joins the sizes of a learner; "
-          f"dotted: the Pareto front of all runs{' that wait as long' if study.is_language else ''}. As the paper's "
-          f"Figure{' 5' if study.is_language else 's 2 and 7'}.{_left_out(study, rows=False)}",
+          f"{what} against {_COSTS[column]}: mean and deviation over seeds{joins}; "
+          f"ringed and dotted: the Pareto front of all runs{' that wait as long' if study.is_language else ''}. As "
+          f"the paper's Figure{' 5' if study.is_language else 's 2 and 7'}.{_left_out(study, rows=False)}",
           against(study, column))
     if study.is_language:
       found["experts"] = ("Average perplexity against the experts of all members at the end of the stream. As the "
@@ -75,6 +77,8 @@ def over_the_stream(study):
       for field, value in zip(shared, row):
         mine = mine[mine[field] == value]
       ends = []
+      if mine.empty:
+        axes.text(0.5, 0.5, "no runs", transform=axes.transAxes, ha="center", color="0.4")
       for name, colour, _, lines in _lines(mine, own):
         table = lines.groupby("t")[study.metric].agg(["mean", "min", "max"]).dropna()
         if table.empty:
@@ -114,7 +118,7 @@ def against(study, column):
   for axes in grid.flat[len(columns):]:
     axes.remove()
   panels = list(grid.flat[:len(columns)])
-  size = next((f for f in ("model.width", "model.num_experts") if f in study.factors), None)
+  size = _size(study)
   others = [f for f in study.factors if f not in (WAITING, size)]
   for axes, wait in zip(panels, columns):
     mine, ends, sizes = table[table[WAITING] == wait], [], []
@@ -201,6 +205,11 @@ def label_ends(axes, ends, beside=False):
     name, _, _, *colour = end
     axes.text(left, height, name, transform=axes.transAxes, va="center", fontsize=8,
               color=ink(colour[0] if colour else style(name)[0]), zorder=5, path_effects=[_HALO])
+
+
+def _size(study):
+  """The field that a learner's sizes differ in, or None."""
+  return next((field for field in ("model.width", "model.num_experts") if field in study.factors), None)
 
 
 def _label_sizes(axes, sizes):

@@ -15,11 +15,15 @@ from scipy import stats
 from alma_jax.reports import collect
 from alma_jax.reports.collect import LEARNER, SEED, WAITING
 
-HOW = ("- Differences are means over the seeds that both have, ± half of the confidence interval: 95 % over all "
-       "alternatives of a line together (paired t, Bonferroni). Of several alternatives the one that decides is shown.")
 _BUDGETS = {"cumulative_fwd_macs": "multiply-adds", "cumulative_params": "cumulative parameters"}
 _COMP, _MEM = _BUDGETS
 _SLACK, _NEAR = 1.05, 0.8  # budgets up to here are no larger; from here on as large
+HOW = ("- Values are means over all seeds of a kind of runs; differences over the seeds that both have, ± half of the "
+       "confidence interval: 95 % over all alternatives of a line together (paired t, Bonferroni). Of several "
+       "alternatives the one that decides is shown.")
+HOW_GROWTH = (f"- Against fixed learners that wait as long, with at most {_SLACK - 1:.0%} more compute and memory: of "
+              f"each the best size. Growing paid where it is better than all of these, and some had at least {_NEAR:.0%} of "
+              "both.")
 _MOST_NAMED = 3  # of alternatives
 _UNSURE = "**the runs cannot tell**"
 
@@ -120,9 +124,9 @@ def growth(study):
       continue
     within = [k for k in kinds if not k.grew and k.row[WAITING] == kind.row[WAITING]
               and all(k.costs[column] <= _SLACK * kind.costs[column] for column in _BUDGETS)]
-    rivals, missing = _best_of_each(LEARNER, [k for k in within if compare(kind.values, k.values)]), [
-        k for k in within if not compare(kind.values, k.values)]
-    found, _ = _compared(kind, rivals)
+    every, missing = _compared(kind, within)
+    rivals = _best_of_each(LEARNER, [k for k, _ in every])
+    found = [(k, c) for k, c in every if any(k is rival for rival in rivals)]  # chosen of `every`, which all count
     text = f"- {collect.label(kind.row, study.factors)}"
     if not found:
       lines.append(f"{text}: no fixed learner within its compute and memory was run on its seeds.")
@@ -132,7 +136,8 @@ def growth(study):
     if worse:
       verdict, shown = "**growing did not pay**", max(worse, key=lambda pair: pair[1].mean - pair[1].margin)
     elif missing or not all(c.better for _, c in found):
-      verdict, shown = _UNSURE, max(found, key=lambda pair: pair[1].mean)
+      open_ones = [(k, c) for k, c in found if not c.better] or found
+      verdict, shown = _UNSURE, max(open_ones, key=lambda pair: pair[1].mean)
     else:
       shown = max(found, key=lambda pair: pair[1].mean + pair[1].margin)
       verdict = "**growing paid**" if near else f"better, but with a larger budget: {_UNSURE} whether growing paid"
@@ -207,7 +212,8 @@ def _budgets(study, kinds, others, column):
       unsure = [(k, c) for k, c in found if not c.better]
       rival, difference = _closest(unsure or found)
       text += (f"; against the best at w {rival.row[WAITING]}: {collect.label(rival.row, others)} "
-               f"({_value(study, rival)}), {_difference(difference)}{f'; {_UNSURE}' if unsure or missing else ''}")
+               f"({_value(study, rival)}), {_difference(difference)}; "
+               f"{_UNSURE if unsure or missing else f'**w {best.row[WAITING]} is best**'}")
     elif missing:
       text += f"; {_UNSURE}"
     text += _left_out([f"w {k.row[WAITING]}, {collect.label(k.row, others)}" for k in missing])

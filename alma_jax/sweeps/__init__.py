@@ -61,6 +61,8 @@ def zipped(*lists):
 def _joined(parts):
   point = {}
   for part in parts:
+    if not isinstance(part, dict):
+      raise BadInput(f"a product or zip wants lists of points as axis() makes them, not of {part!r}.")
     twice = point.keys() & part.keys()
     if twice:
       raise BadInput(f"the axis {min(twice)!r} stands twice in one product or zip.")

@@ -9,6 +9,7 @@ from alma_jax import config as configs
 from alma_jax import fields, sweeps, writers
 from alma_jax.errors import BadInput
 
+_LONGEST = 200  # letters of a folder's name; file systems take 255 bytes
 NEW, BEGUN, RUNNING, FINISHED, FAILED, REFUSED = "new", "begun", "running", "finished", "failed", "refused"
 
 
@@ -60,7 +61,10 @@ def load(path):
   """
   if not pathlib.Path(path).is_file():
     raise BadInput(f"there is no sweep file {str(path)!r} below {pathlib.Path.cwd()}.")
-  get_sweep = runpy.run_path(str(path)).get("get_sweep")
+  try:
+    get_sweep = runpy.run_path(str(path)).get("get_sweep")
+  except SyntaxError as error:
+    raise BadInput(f"{path} is no Python: {error}.") from error
   made = get_sweep() if get_sweep is not None else None
   if not isinstance(made, sweeps.Sweep):
     raise BadInput(f"{path} has no function get_sweep that returns an alma_jax.sweeps.Sweep.")
@@ -88,6 +92,8 @@ def make(sweep, root, overrides=()):
     point = _checked(point)
     name = "-".join(_label(axis, value) for axis, value in point.items()) or "run"
     config = _config(sweep, point, overrides)
+    if len(name) > _LONGEST:
+      raise BadInput(f"the run folder {name[:40]}... of the sweep has a name of {len(name)} letters, over {_LONGEST}.")
     identity = json.dumps(configs.identity(config), sort_keys=True)
     for key, what in ((identity, "are the same run"), (name, "would have the same run folder")):
       if key in seen:
