@@ -22,8 +22,8 @@ HOW = ("- Values are means over all seeds of a kind of runs; differences over th
        "confidence interval: 95 % over all alternatives of a line together (paired t, Bonferroni). Of several "
        "alternatives the one that decides is shown.")
 HOW_GROWTH = (f"- Against fixed learners that wait as long, with at most {_SLACK - 1:.0%} more compute and memory: of "
-              f"each the best size. Growing paid where it is better than all of these, and some had at least {_NEAR:.0%} of "
-              "both.")
+              "each the best size. Growing paid where it is better than all of these, and some had at least "
+              f"{_NEAR:.0%} of both.")
 _MOST_NAMED = 3  # of alternatives
 _UNSURE = "**the runs cannot tell**"
 
