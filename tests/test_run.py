@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 from conftest import blobs, small_config
-from runs import FOUNDATION, ROOT, command, interrupted, launch, lines, slow
+from runs import ROOT, command, interrupted, launch, lines, slow
 
 import alma_jax
 from alma_jax import config as configs
@@ -26,8 +26,7 @@ TOY = ["--config.stream.num_megabatches=3", "--config.stream.waiting_time=2", "-
     *[slow("mnist", learner) for learner in ("sm", "umix", "gens")],
     *[slow("npz", learner) for learner in ("ens", "umix", "gens")],
     ("cifar", "ens"), *[slow("cifar", learner) for learner in ("sm", "gens", "umix")],
-    *[("digits", learner) for learner in ("gmoe", "ff")],
-    *[slow("digits", learner) for learner in ("umix", "gens", "bagging", "boosting", "moe", "hmoe")],
+    *[slow("digits", learner) for learner in ("umix", "gens", "bagging", "boosting", "moe", "gmoe", "hmoe", "ff")],
     slow("cifar", "gmoe"), slow("cifar", "ff"), slow("cifar", "hmoe")])
 def test_every_config_through_the_entry_point(tmp_path, tfds_dir, name, learner):
   flags = [*TOY, f"--workdir={tmp_path / 'run'}", "--config.devices=1"]
@@ -187,8 +186,8 @@ jax.monitoring.register_event_duration_secs_listener(
 
 
 @pytest.mark.parametrize(("learner", "replay"), [
-    *[(learner, 0.0) for learner in (*FOUNDATION, "boosting")], ("sm", 1.0), ("gens", 1.0),
-    *[slow(learner, 1.0) for learner in ("ens", "umix", "bagging", "moe")]])
+    *[(learner, 0.0) for learner in ("sm", "ens", "gens", "boosting")], ("sm", 1.0), slow("umix", 0.0),
+    *[slow(learner, 1.0) for learner in ("ens", "umix", "gens", "bagging", "moe")]])
 def test_a_longer_stream_compiles_nothing_more(tmp_path, learner, replay):
   """5 stages and 50 compile the same number of functions."""
   data = (*blobs(1000), *blobs(30))
