@@ -165,11 +165,12 @@ def _compared(kind, others):
 
 def _ranked(kinds):
   """Kinds, first the one to which the fewest others are superior in the mean on the seeds that both have."""
-  def losses(kind):
-    found, missing = _compared(kind, [k for k in kinds if k is not kind])
-    return sum(c.mean > 0 for _, c in found) + len(missing), kind.mean
+  def loses(kind, other):
+    """Also where they share none."""
+    seeds = kind.values.keys() & other.values.keys()
+    return not seeds or sum(kind.values[seed] - other.values[seed] for seed in seeds) > 0
 
-  return sorted(kinds, key=losses)
+  return sorted(kinds, key=lambda kind: (sum(loses(kind, k) for k in kinds if k is not kind), kind.mean))
 
 
 def _best_of_each(field, kinds):
@@ -217,7 +218,7 @@ def _budgets(study, kinds, others, column):
     elif missing:
       text += f"; {_UNSURE}"
     text += _left_out([f"w {k.row[WAITING]}, {collect.label(k.row, others)}" for k in missing])
-    if not lines or not lines[-1].endswith(f"{text}."):  # nor is it said twice
+    if not lines or not lines[-1].endswith(f": {text}."):  # nor is it said twice
       lines.append(f"- within 1e{power} {_BUDGETS[column]}: {text}.")
   return lines
 
