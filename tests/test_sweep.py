@@ -255,6 +255,8 @@ def test_a_worker_waits_for_a_folder_that_is_being_left(tmp_path, monkeypatch):
   assert pool.attempt(job.packed()) == (pool.DONE, "")
   assert len(calls) == 3
   calls.clear()
+  assert pool.attempt(job.packed(), lambda: True) == (pool.STOPPED, "stopped before it could begin.")
+  calls.clear()
   monkeypatch.setattr(pool, "_IN_USE", -1.0)
   assert pool.attempt(job.packed()) == (pool.FAILED, "it is in use.")
 

@@ -225,6 +225,8 @@ def attempt(job, should_stop=None):
         experiment.run(config, workdir, should_stop=should_stop)
         break
       except InUse:  # a worker of a sweep that was killed saves and goes
+        if should_stop is not None and should_stop():
+          raise Stopped("stopped before it could begin.") from None
         if time.monotonic() > patience:
           raise
         time.sleep(1)
