@@ -6,25 +6,45 @@
     run = alma_jax.run(config, "runs/mine")   # or resume it
     run.summary["cer"], run.metrics["error"], run.predict(images)
 """
+from __future__ import annotations
+
 import importlib
+from typing import TYPE_CHECKING, Any
 
 from alma_jax.version import __version__
 
+if TYPE_CHECKING:  # type checkers cannot see what __getattr__ imports
+  from alma_jax.config import base as base_config  # noqa: F401
+  from alma_jax.config import language as language_config  # noqa: F401
+  from alma_jax.config.fields import field as field
+  from alma_jax.config.learner_options import Options as Options
+  from alma_jax.config.registry import register_learner as register_learner
+  from alma_jax.config.registry import register_model as register_model
+  from alma_jax.errors import BadInput as BadInput
+  from alma_jax.errors import Diverged as Diverged
+  from alma_jax.errors import Stopped as Stopped
+  from alma_jax.errors import Unsaved as Unsaved
+  from alma_jax.learners.contract import Context as Context
+  from alma_jax.learners.contract import GrowthReport as GrowthReport
+  from alma_jax.learners.stacked import Stacked as Stacked
+
+# Where each name comes from: "MODULE", or "MODULE:NAME THERE".
 _EXPORTS = {
-    "run": "experiment", "load_run": "results", "Run": "results", "base_config": "config:base",
-    "language_config": "config:language",
-    "register_learner": "plugins", "register_model": "plugins",
-    "BadInput": "errors", "Diverged": "errors", "Stopped": "errors",
+    "run": "runs.experiment", "load_run": "runs.results", "Run": "runs.results", "base_config": "config:base",
+    "language_config": "config:language", "Options": "config.learner_options", "field": "config.fields",
+    "register_learner": "config.registry", "register_model": "config.registry",
+    "Stacked": "learners.stacked", "GrowthReport": "learners.contract", "Context": "learners.contract",
+    "BadInput": "errors", "Diverged": "errors", "Stopped": "errors", "Unsaved": "errors",
 }
 __all__ = ["__version__", *_EXPORTS]
 
 
-def __getattr__(name):  # imports jax only when something is used
+def __getattr__(name: str) -> Any:  # imports jax only when something is used
   if name not in _EXPORTS:
     raise AttributeError(f"module 'alma_jax' has no attribute {name!r}")
   module, _, attribute = _EXPORTS[name].partition(":")
   return getattr(importlib.import_module(f"alma_jax.{module}"), attribute or name)
 
 
-def __dir__():
+def __dir__() -> list[str]:
   return [*globals(), *_EXPORTS]

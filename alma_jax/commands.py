@@ -1,41 +1,112 @@
-"""What the commands have in common: arguments, sentences and exit codes. Imports nothing slow."""
+"""What the commands share: arguments, warnings, error messages and exit codes. Imports nothing slow."""
 import argparse
+import contextlib
+import errno
+import os
 import sys
+import threading
 import warnings
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn
 
-from alma_jax.errors import BadInput, Diverged
+from alma_jax import messages
+from alma_jax.errors import BadInput, Diverged, Unsaved, disk_problem
+
+NO_READER = 141  # the code that a shell reports after SIGPIPE, as for `report runs | head`
 
 
 class Parser(argparse.ArgumentParser):
-  """Arguments of a command; --help tells its module's docstring."""
+  """Parser of a command's arguments. --help prints the docstring of the command's module."""
 
-  def __init__(self, command, description):
-    super().__init__(prog=f"python {command}", description=description.strip(), allow_abbrev=False,
+  def __init__(self, command: str, description: str | None) -> None:
+    super().__init__(prog=f"python {command}", description=(description or "").strip(), allow_abbrev=False,
                      formatter_class=argparse.RawDescriptionHelpFormatter)
 
-  def error(self, message):
-    """Raises BadInput, where argparse would print its usage."""
-    raise BadInput(f"{message}; {self.prog} --help tells more.")
+  def error(self, message: str) -> NoReturn:
+    """Raises BadInput; argparse would print its usage and exit."""
+    raise BadInput(f"{message}; {self.prog} --help lists the arguments.")
 
 
-def quiet():
-  """A warning is one line; Orbax and TFDS keep to themselves what is no concern of the user's."""
+def warn(sentences: Iterable[str]) -> None:
+  """Prints each sentence to stderr as a warning."""
+  for sentence in sentences:
+    messages.say(f"warning: {sentence}")
+
+
+def quiet() -> None:
+  """Prints each warning as one line, and hides the logs of Orbax, TFDS and their threads.
+
+  A failure in one of their threads also reaches the main thread, as an exception.
+  """
   from absl import logging
-  logging.set_verbosity(logging.ERROR)
-  warnings.showwarning = lambda message, *unused, **named: print(f"warning: {message}", file=sys.stderr)
+
+  def show(message: Warning | str, *unused: Any, **named: Any) -> None:
+    del unused, named
+    warn([str(message)])
+
+  def hook(args: Any) -> None:
+    if not disk_problem(args.exc_value):
+      threading.__excepthook__(args)
+
+  logging.set_verbosity(logging.FATAL)
+  warnings.showwarning = show
+  threading.excepthook = hook
 
 
-def exit_code(work):
-  """Runs a command.
+def show(text: str) -> None:
+  """Prints the result of a command on stdout.
 
-  Args:
-    work: () -> exit code, or None for 0.
-
-  Returns:
-    What `work` returns; 2 after BadInput and 1 after Diverged, told in their sentence.
+  Raises:
+    BrokenPipeError: the pipe or the terminal was closed.
   """
   try:
+    print(text, flush=True)
+  except OSError as error:
+    if error.errno == errno.EIO:
+      raise BrokenPipeError(error.errno, error.strerror) from error
+    raise
+
+
+def exit_code(work: Callable[[], int | None]) -> int:
+  """Runs a command, and turns its exceptions into messages and exit codes.
+
+  Args:
+    work: the command; it returns an exit code, or None for 0.
+
+  Returns:
+    What `work` returns. After BadInput 2, after Diverged or Unsaved 1; their message is printed. If the reader of the
+    output has closed it, NO_READER; then nothing is printed. What cannot be printed on stderr changes no code.
+  """
+  try:
+    code = _code(work)
+    if sys.stdout is not None:
+      sys.stdout.flush()  # here, because a broken pipe can be caught here
+    return code
+  except BrokenPipeError:
+    return NO_READER
+  finally:
+    _discard_output()
+
+
+def _code(work: Callable[[], int | None]) -> int:
+  try:
     return work() or 0
-  except (BadInput, Diverged) as error:
-    print(f"error: {error}", file=sys.stderr)
+  except (BadInput, Diverged, Unsaved) as error:
+    messages.say(f"error: {error}")
     return 2 if isinstance(error, BadInput) else 1
+  except SystemExit as done:  # argparse raises it after --help
+    return done.code if isinstance(done.code, int) else int(bool(done.code))
+
+
+def _discard_output() -> None:
+  """Points closed output streams at os.devnull. Otherwise Python, which flushes them at its end, exits with 120."""
+  for stream in filter(None, (sys.stdout, sys.stderr)):
+    try:
+      stream.flush()
+    except OSError as error:
+      if stream is sys.stdout and error.errno not in (errno.EPIPE, errno.EIO):
+        continue  # results are lost, e.g. on a full disk: Python says so
+      with contextlib.suppress(OSError, AttributeError):  # the stream may not be a file
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)

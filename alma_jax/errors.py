@@ -1,17 +1,44 @@
-"""The failures a user can act on."""
+"""The failures that a user can act on. Their messages are one sentence each."""
+import errno
+import os
+
+_OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.EFBIG)
+_IN_TEXTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # of the others other things say the same: "Permission denied"
 
 
 class BadInput(ValueError):
-  """What was given cannot be run. One sentence; exit code 2."""
+  """A config, an argument or a file cannot be used. Commands print the message and exit with code 2."""
 
 
 class InUse(BadInput):
-  """A live process holds the run folder."""
+  """Another live process uses the run folder."""
 
 
 class Diverged(RuntimeError):
-  """The training loss is no longer finite. One sentence; exit code 1."""
+  """The training loss is no longer finite. Commands print the message and exit with code 1."""
 
 
 class Stopped(RuntimeError):
-  """The run was asked to stop, and has saved everything so far."""
+  """The run was asked to stop, and everything so far is saved."""
+
+
+class Unsaved(RuntimeError):
+  """Files could not be written; those written before are kept. Commands print the message and exit with code 1."""
+
+
+def disk_problem(error: BaseException | None) -> str | None:
+  """The problem of the disk that an exception reports, e.g. "no space left on device", or None.
+
+  Libraries wrap errors of the operating system in exceptions of their own. The causes of an exception are therefore
+  looked at as well, and the messages of those that are not OSErrors. A cause that an
+  exception was raised `from None` over does not count.
+  """
+  while error is not None:
+    if isinstance(error, OSError):
+      found = [number for number in _OF_DISKS if error.errno == number]
+    else:
+      found = [number for number in _IN_TEXTS if os.strerror(number) in str(error)]
+    if found:
+      return os.strerror(found[0]).lower()
+    error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+  return None

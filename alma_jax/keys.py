@@ -8,24 +8,33 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from alma_jax.types import Array
+
 INIT, AUGMENT = 0, 1  # purposes on the devices
-# Purposes on the host: the order of the stream, what replay forgets, the order
-# of an epoch, bagging's bootstrap, gMoE's random experts and new gates,
-# Firefly's search and its statistics, k-means.
-STREAM, REPLAY, EPOCH, BOOTSTRAP, SPLIT, GATES, SEARCH, REFRESH, CLUSTER = 0, 1, 2, 4, 5, 6, 7, 8, 9
+
+# Purposes on the host.
+STREAM = 0  # the order of the stream
+REPLAY = 1  # what replay forgets
+EPOCH = 2  # the order of an epoch
+BOOTSTRAP = 4  # bagging
+SPLIT = 5  # gMoE's random choice of an expert
+GATES = 6  # new gates of gMoE
+SEARCH = 7  # Firefly's directions
+REFRESH = 8  # the order in which Firefly estimates statistics
+CLUSTER = 9  # k-means
 
 
-def rng(seed, purpose, *numbers):
-  """numpy Generator of a purpose, and of further numbers as a stage or a member."""
+def rng(seed: int, purpose: int, *numbers: int) -> np.random.Generator:
+  """numpy Generator of a purpose, and of further numbers such as a stage or a member."""
   return np.random.default_rng([seed, purpose, *numbers])
 
 
 @functools.partial(jax.jit, static_argnames=("purpose", "num_members"))
-def member_keys(seed, stage, purpose, num_members):
+def member_keys(seed: int, stage: int, purpose: int, num_members: int) -> Array:
   """Raw keys, uint32 [num_members, 2].
 
-  Member i has the same key whatever the number of members, so that each
-  member of an ensemble equals a separate run.
+  The key of member i does not depend on the number of members. Each member of an ensemble is therefore trained as it
+  would be in a run of its own.
   """
   key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), stage), purpose)
   keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(num_members))

@@ -2,135 +2,193 @@
 
 Without --config it runs the digits ensemble. The same command again goes on
 with the run, or says that it is complete. Exit codes: 0 done, 2 bad input (one
-sentence), 143 stopped by SIGTERM after saving, 1 anything else.
+sentence), 143, 129 and 130 stopped by SIGTERM, SIGHUP and Ctrl-C (after saving,
+where there was something to save), 1 anything else.
 """
 import os
+import re
 import signal
 import sys
 import threading
+import traceback
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from absl import flags
-from ml_collections import config_flags
 
-from alma_jax import commands
+from alma_jax import commands, messages
 from alma_jax import config as configs
-from alma_jax.errors import BadInput, Stopped
+from alma_jax.config import document, schema
+from alma_jax.errors import BadInput, Diverged, Stopped, Unsaved
+
+if TYPE_CHECKING:  # it imports jax
+  from alma_jax.runs.results import Run
 
 _FLAGS = flags.FLAGS
+_CONFIG = flags.DEFINE_string("config", None, "configs/NAME.py:LEARNER; fields are changed with --config.a.b=value")
 _WORKDIR = flags.DEFINE_string("workdir", None, "run folder; default: runs/NAME-LEARNER-<short hash>")
 _OVERWRITE = flags.DEFINE_bool("overwrite", False, "start again where the folder holds a run")
 _COORDINATOR = flags.DEFINE_string("coordinator", None, "host:port of process 0; SLURM, MPI and Kubernetes need none")
 _NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "processes of the run, with --coordinator")
 _PROCESS_ID = flags.DEFINE_integer("process_id", None, "number of this process from 0, with --coordinator")
-_CONFIG = config_flags.DEFINE_config_file(
-    "config", None, "configs/NAME.py:LEARNER; fields are changed with --config.a.b=value")
+_PEER_TIMEOUT = flags.DEFINE_float("peer_timeout", 300.0, "seconds to wait for the other processes of the run")
+
+_SIGNALS: dict[int, int] = {signal.SIGTERM: 143, signal.SIGINT: 130}
+if hasattr(signal, "SIGHUP"):
+  _SIGNALS[signal.SIGHUP] = 129
 
 
-def main():
+def main() -> int:
   """Runs the command line; returns the exit code."""
-  def work():
+  def work() -> int:
     config = _parse_flags(sys.argv)
     return 0 if config is None else _run(config)
 
   return commands.exit_code(work)
 
 
-def _parse_flags(argv):
+def _parse_flags(argv: Sequence[str]) -> schema.RunConfig | None:
   """RunConfig, or None when help was asked for.
 
   Raises:
-    BadInput: whatever absl or ml_collections would have made of it.
+    BadInput: whatever absl would have made of it.
   """
   if any(arg in ("-h", "--help", "-help") for arg in argv[1:]):
-    print(__doc__.strip() + "\n\n" + _FLAGS.main_module_help())
+    print("\n\n".join((__doc__.strip(), _FLAGS.main_module_help().strip(), document.text())))
     return None
-  _check_overrides(argv)
+  overrides, others = _split_overrides(argv[1:])
+  if sum(re.match("--?config(=|$)", arg) is not None for arg in others) > 1:
+    raise BadInput("--config is given more than once.")
   try:
-    rest = _FLAGS(argv)
-    config = _CONFIG.value or configs.base()
-  except BadInput:
-    raise
-  except (flags.Error, OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+    rest = _FLAGS([argv[0], *others])
+  except flags.Error as error:
     raise BadInput(" ".join(str(error).split()).rstrip(" .?") + ".") from error
   if rest[1:]:
     raise BadInput(f"unexpected argument {rest[1]!r}; options start with --, as in --config=configs/digits.py:ens.")
-  return configs.parse(config)
+  if _PEER_TIMEOUT.value <= 0:
+    raise BadInput(f"--peer_timeout={_PEER_TIMEOUT.value} should be above 0.")
+  if _CONFIG.value is None:
+    tree = configs.base().to_dict()
+  else:
+    tree = configs.load_file(*_CONFIG.value.partition(":")[::2])
+  return configs.parse(configs.overridden(tree, overrides))
 
 
-def _check_overrides(argv):
-  """Names a config file or a field that does not exist, where absl would not."""
-  args, tree = argv[1:], None
-  for i, arg in enumerate(args[:-1]):  # "--config FILE" is "--config=FILE"
-    if arg in ("--config", "-config"):
-      args[i] = f"{arg}={args[i + 1]}"
-  options = [arg.lstrip("-").partition("=") for arg in args if arg.lstrip("-").startswith("config")]
-  if sum(option == "config" for option, _, _ in options) > 1:
-    raise BadInput("--config is given more than once.")
-  for option, _, value in options:
-    if option == "config" and value:
-      tree = configs.load_file(*value.partition(":")[::2])
-  for option, equals, value in options:
-    if option.startswith("config."):
-      tree = tree or configs.base().to_dict()
-      configs.check_field(option.removeprefix("config."), value if equals else None, tree)
+def _split_overrides(args: Sequence[str]) -> tuple[dict[str, str | None], list[str]]:
+  """({field: text}, other arguments) of a command line; of a field that is given several times the last counts.
+
+  "--config.a.b VALUE" is "--config.a.b=VALUE", "--noconfig.a.b" is "--config.a.b=false"; "--config.a.b" alone, at the
+  end or before an option, has the text None.
+  """
+  overrides: dict[str, str | None] = {}
+  others: list[str] = []
+  args = list(args)
+  while args:
+    arg = args.pop(0)
+    option, equals, given = arg.lstrip("-").partition("=")
+    if re.match("--?noconfig[.]", arg) and not equals:
+      overrides[option.removeprefix("noconfig.")] = "false"
+      continue
+    if not arg.startswith("-") or not option.startswith("config."):
+      others.append(arg)
+      continue
+    text = given if equals else args.pop(0) if args and not re.match("-[^0-9.]", args[0]) else None
+    overrides[option.removeprefix("config.")] = text
+  return overrides, others
 
 
-def _run(config):
+def _run(config: schema.RunConfig) -> int:
   should_stop, stopped_code = _watch_signals()
-  from alma_jax import experiment, runtime, sharding  # jax only now: --help stays quick
+  from alma_jax.parallel import peers, runtime, sharding  # jax only now: --help stays quick
+  from alma_jax.runs import experiment, session
 
   commands.quiet()
-  sharding.initialize(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
-  runtime.setup(config, alone=True)
   try:
+    sharding.initialize(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value, _PEER_TIMEOUT.value)
+    runtime.setup(config, alone=True)
     run = experiment.run(config, _WORKDIR.value, overwrite=_OVERWRITE.value, should_stop=should_stop)
   except Stopped as stopped:
-    experiment.say(str(stopped))
+    peers.leave()
+    session.say(str(stopped))
     return stopped_code()
+  except BaseException as error:
+    if peers.is_connected():
+      peers.await_news()  # if another process has ended, that is the cause, and is printed instead
+    if peers.is_connected() or isinstance(error, Unsaved):
+      _leave(error)
+    raise
+  peers.leave()
   if sharding.is_main():
-    print(_report(run))
+    commands.show(_report(run))
   return 0
 
 
-def _watch_signals():
-  """SIGTERM and SIGINT stop the run where it can be saved, and at once while there is nothing to save.
+def _leave(error: BaseException) -> NoReturn:
+  """Ends the process after an error, without what libraries do at its exit; does not return.
+
+  jax would wait for the other processes, TensorBoard would write to a full disk.
+  """
+  from alma_jax.parallel import peers
+
+  def fail() -> NoReturn:
+    raise error
+
+  known = isinstance(error, (BadInput, Diverged, Unsaved))
+  sentence = " ".join((str(error) or type(error).__name__).split())
+  peers.leave(sentence if known else f"{type(error).__name__}: {sentence}", 2 if isinstance(error, BadInput) else 1)
+  code = 1
+  try:
+    code = commands.exit_code(fail)
+  except BaseException:
+    messages.say(traceback.format_exc().rstrip())
+  finally:
+    try:
+      sys.stdout.flush()
+    finally:
+      os._exit(code)
+
+
+def _watch_signals() -> tuple[Callable[[], bool], Callable[[], int]]:
+  """SIGTERM, SIGHUP and SIGINT stop the run where it can be saved, and at once while there is nothing to save.
 
   Python's own handler waits for the main thread, which may be inside one call for minutes (a download, a
-  compilation); a thread that reads the wake-up pipe does not.
+  compilation); a thread that reads the wake-up pipe does not. A SIGHUP that is ignored, as under nohup, stays ignored.
 
   Returns:
     should_stop(), for the run to poll once it can save, and stopped_code(), the exit code.
   """
-  stopping, polled = [], []
+  stopping: list[int] = []
+  polled: list[bool] = []
   received, wake_up = os.pipe()
 
-  def code():
-    return 1 if signal.SIGINT in stopping else 143
+  def code() -> int:
+    return _SIGNALS[stopping[0]] if stopping else 143  # another process of the run was told to stop
 
-  def stop(number, frame):
+  def stop(number: int, frame: Any) -> None:
     del frame
     stopping.append(number)
-    signal.signal(number, signal.SIG_DFL)  # a second one is not to be argued with
+    signal.signal(number, signal.SIG_DFL)  # a second one ends the process at once
 
-  def leave():
+  def leave() -> None:
     stopping.extend(os.read(received, 1))
     if not polled:
       os._exit(code())  # an exception would not leave the main thread's call
 
-  def should_stop():
+  def should_stop() -> bool:
     polled[:] = [True]
     return bool(stopping)
 
   os.set_blocking(wake_up, False)
   signal.set_wakeup_fd(wake_up, warn_on_full_buffer=False)
   threading.Thread(target=leave, daemon=True).start()
-  for number in (signal.SIGTERM, signal.SIGINT):
-    signal.signal(number, stop)
+  for number in _SIGNALS:
+    if signal.getsignal(number) != signal.SIG_IGN:
+      signal.signal(number, stop)
   return should_stop, code
 
 
-def _report(run):
-  s = run.summary
+def _report(run: "Run") -> str:
+  s = run.summary or {}
   num = len(run.metrics["t"])
   if "cer" in s:
     judged = (f"CER {s['cer']:.4f} over {num} mega-batches, mean error {s['mean_error']:.4f}, "

@@ -1,11 +1,10 @@
-"""Start-up, memory, and what growing costs.
+"""Measures start-up times, memory, and whether the stages of a growing ensemble take longer and longer.
 
     python benchmarks/footprint.py --data_dir ~/tensorflow_datasets
 
-Prints: seconds of `--help`; of configs/digits.py:ens from an empty compilation
-cache to its summary; of a second start of mnist, up to its first dispatch;
-peak memory of a whole mnist and cifar process; how long gEns' 50th stage of
-mnist takes beside its 5th.
+Prints the seconds of `--help`, of configs/digits.py:ens from an empty compilation cache to its summary, and of loading
+mnist a second time; the peak memory of a whole process of mnist and of cifar; and how long the stages 46 to 50 of gens
+on mnist take relative to the stages 5 to 9.
 """
 import argparse
 import os
@@ -14,9 +13,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 
 
-def main():
+def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--data_dir", default="", help="folder of prepared TFDS data sets")
   parser.add_argument("--repeats", type=int, default=3)
@@ -40,25 +40,33 @@ def main():
     ratios = []
     for i in range(args.repeats):
       launch("--config=configs/mnist.py:gens", *data, "--config.train.patience=0", f"--workdir={folder}/gens{i}")
-      import alma_jax
-      run = alma_jax.load_run(f"{folder}/gens{i}")
-      seconds = run.metrics["seconds"][run.metrics["updated"]]
-      ratios.append(statistics.median(seconds[45:50]) / statistics.median(seconds[4:9]))
+      ratios.append(growth_of_seconds(f"{folder}/gens{i}"))
     print(f"gens, mnist: stages 46-50 take {statistics.median(ratios):.2f} times stages 5-9 "
           f"({', '.join(f'{r:.2f}' for r in ratios)})")
 
 
-def cold_digits():
+def cold_digits() -> float:
+  """Seconds of a digits run with an empty compilation cache."""
   with tempfile.TemporaryDirectory() as folder:
     return launch("--config=configs/digits.py:ens", f"--workdir={folder}/run", cache=folder)[0]
 
 
-def launch(*flags, cache=None):
+def growth_of_seconds(workdir: str) -> float:
+  """Median seconds of the stages 46 to 50 of a run, over those of the stages 5 to 9."""
+  import alma_jax
+
+  run = alma_jax.load_run(workdir)
+  seconds = run.metrics["seconds"][run.metrics["updated"]]
+  return statistics.median(seconds[45:50]) / statistics.median(seconds[4:9])
+
+
+def launch(*flags: str, cache: str | None = None) -> tuple[float, int]:
   """(seconds, peak resident kB) of the command line with these flags."""
   env = dict(os.environ, **({"XDG_CACHE_HOME": cache} if cache else {}))
   began = time.monotonic()
   process = subprocess.Popen([sys.executable, "-m", "alma_jax.main", *flags], env=env,
                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+  assert process.stderr is not None
   message = process.stderr.read()
   _, status, usage = os.wait4(process.pid, 0)
   if status:
@@ -66,7 +74,7 @@ def launch(*flags, cache=None):
   return time.monotonic() - began, usage.ru_maxrss
 
 
-def print_median(name, seconds):
+def print_median(name: str, seconds: Sequence[float]) -> None:
   print(f"{name}: {statistics.median(seconds):.2f} s ({', '.join(f'{s:.2f}' for s in seconds)})", flush=True)
 
 

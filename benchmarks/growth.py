@@ -1,11 +1,10 @@
-"""How long growing takes beside the training of a stage.
+"""Measures how long growing takes relative to the training of a stage.
 
     python benchmarks/growth.py --data_dir ~/tensorflow_datasets
     python benchmarks/growth.py --config=configs/cifar.py --data_dir ~/tensorflow_datasets --width=8
 
-For gmoe and ff prints the seconds of the second stage's growth and of its
-training at 100 epochs (estimated from a few), both without compilation, and
-their ratio.
+Prints for gmoe and ff the seconds of the second stage's growth and of its training at 100 epochs (estimated from a
+few), both without compilation, and their ratio.
 """
 import argparse
 import runpy
@@ -14,12 +13,16 @@ import time
 import jax
 
 from alma_jax import config as configs
-from alma_jax import environment, runtime
+from alma_jax.config import schema
+from alma_jax.learners import contract
+from alma_jax.parallel import runtime
+from alma_jax.runs import settings
+from alma_jax.training import loop
 
 EPOCHS, TIMED = 100, 3
 
 
-def main():
+def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--config", default="configs/mnist.py")
   parser.add_argument("--data_dir", default="", help="folder of prepared TFDS data sets")
@@ -32,11 +35,11 @@ def main():
     measure(configs.parse(config))
 
 
-def measure(config):
+def measure(config: schema.RunConfig) -> None:
   """Prints a line for one learner."""
-  runtime.setup(config)
-  setting = environment.prepare(config)
-  learner, stages = setting.learner, environment.Stages(setting)
+  runtime.setup(config, alone=True)
+  setting = settings.prepare(config)
+  learner, stages = setting.learner, settings.Stages(setting)
   state = train(learner, learner.init(), stages[0])
   learner.grow(state, stages[1])  # compiles
   began = time.perf_counter()
@@ -51,13 +54,13 @@ def measure(config):
         f"ratio {growth / training:.3f}", flush=True)
 
 
-def train(learner, state, data):
-  """The state after a stage."""
-  fitting = learner.begin(state, data)
-  while fitting.cursor < learner.num_rows(fitting):
-    fitting, records = learner.advance(fitting, 64)
-    learner.read(fitting, records)
-  return learner.finish(state, fitting)[0]
+def train(learner: contract.Learner, state: contract.LearnerState, data: loop.StageData) -> contract.LearnerState:
+  """The state after the training of a stage."""
+  fit = loop.begin(learner.training(state, data))
+  while fit.cursor < loop.num_steps(fit):
+    fit, records = loop.advance(fit, 64)
+    loop.read(fit, records)
+  return learner.finish(state, data, loop.finish(fit)).state
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Learning mega-batch after mega-batch against all data at once (the paper's Table 1): the same number of updates.
+"""Compares learning from mega-batches in turn with learning from all data at once, at the same number of updates.
 
     python benchmarks/iid.py --workdir runs/iid --config=configs/lm.py:sm,tiny --config.dataset.name=text:DIR
 
-Takes the flags of alma_jax.main, and can be stopped and started again like it.
+This is Table 1 of the paper. The command takes the flags of alma_jax.main. If it is stopped, the same command goes on.
 """
 import contextlib
 import pathlib
@@ -14,8 +14,8 @@ import alma_jax
 from alma_jax import commands
 
 
-def main():
-  """Runs both, or finds them done, and prints the table; returns the exit code."""
+def main() -> None:
+  """Runs both, unless they are finished, and prints the table."""
   parser = commands.Parser("benchmarks/iid.py", __doc__)
   parser.add_argument("--workdir", default="runs/iid", help="folder of the two run folders")
   args, flags = parser.parse_known_args()
@@ -28,12 +28,12 @@ def main():
   print(f"\n{metric.replace('_', ' ')}: sequential {sequential.summary[metric]:.4f}, iid {iid.summary[metric]:.4f}")
 
 
-def run(workdir, *flags):
-  """The finished Run; leaves with the run's exit code if that is not 0. Signals are passed on to it."""
+def run(workdir: pathlib.Path, *flags: str) -> "alma_jax.Run":
+  """The finished run. SIGTERM is passed on to its process, whose exit code ends this one if it is not 0."""
   process = subprocess.Popen([sys.executable, "-m", "alma_jax.main", *flags, f"--workdir={workdir}"])
   before = signal.signal(signal.SIGTERM, lambda number, frame: process.send_signal(number))
   while process.returncode is None:
-    with contextlib.suppress(KeyboardInterrupt):  # a terminal's Ctrl-C has reached it, too
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C on a terminal has reached the process as well
       process.wait()
   signal.signal(signal.SIGTERM, before)
   if process.returncode:

@@ -1,12 +1,11 @@
-"""Kills a run with SIGKILL at random moments, resumes it, and compares the ends.
+"""Kills a run with SIGKILL at random moments, resumes it, and compares it with an uninterrupted run.
 
     python benchmarks/kill.py --config=configs/digits.py:ens --kills=10
     python benchmarks/kill.py --config=configs/mnist.py:ens --kills=10 \\
         --config.train.epochs=20 --config.checkpoint.seconds=1
 
-Runs the command once without interruption, then again in another folder,
-killed after a random time and started again, --kills times. Exits 0 if every
-field of metrics.jsonl, train.jsonl and summary.json but the seconds is equal.
+Runs the command once without interruption. Then runs it in another folder, kills it after a random time and starts it
+again, --kills times. Exits with 0 if all fields of metrics.jsonl, train.jsonl and summary.json are equal, except times.
 """
 import argparse
 import json
@@ -17,9 +16,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 
 
-def main():
+def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--kills", type=int, default=10)
   parser.add_argument("--seed", type=int, default=0)
@@ -30,11 +30,11 @@ def main():
     sys.exit(compare(rest, pathlib.Path(folder), args.kills, random.Random(args.seed)))
 
 
-def compare(flags, folder, kills, rng):
-  """Returns 0 if the killed run ends as the uninterrupted one."""
+def compare(flags: Sequence[str], folder: pathlib.Path, kills: int, rng: random.Random) -> int:
+  """Returns 0 if the killed run ends like the uninterrupted one, else 1."""
   command = [sys.executable, "-m", "alma_jax.main", *flags, "--workdir"]
   whole, killed = folder / "whole", folder / "killed"
-  subprocess.run([*command, whole], check=True, capture_output=True)  # also warms the compilation cache
+  subprocess.run([*command, whole], check=True, capture_output=True)  # fills the compilation cache
   start = time.monotonic()
   subprocess.run([*command, whole, "--overwrite"], check=True, capture_output=True)
   length = time.monotonic() - start
@@ -49,21 +49,22 @@ def compare(flags, folder, kills, rng):
       process.kill()
     message = [line for line in process.communicate()[1].splitlines() if line.startswith(("running", "resuming"))]
     if process.returncode == 0:
-      print("came to its end before the kill: compared, and started anew", flush=True)
+      print("finished before the kill; compared, and started again", flush=True)
       different += differences(whole, killed)
       shutil.rmtree(killed)
       continue
     done += 1
-    print(f"kill {done} after {wait:.1f} s: {message[0] if message else 'nothing said yet'}, then "
-          f"{_count(killed / 'metrics.jsonl')} mega-batches, {_count(killed / 'train.jsonl')} epochs", flush=True)
+    print(f"kill {done} after {wait:.1f} s: {message[0] if message else 'no message yet'}, then "
+          f"{_count_lines(killed / 'metrics.jsonl')} mega-batches, {_count_lines(killed / 'train.jsonl')} epochs",
+          flush=True)
   subprocess.run([*command, killed], check=True, capture_output=True)
   different += differences(whole, killed)
   print("\n".join(different) or f"equal after {kills} kills: metrics.jsonl, train.jsonl and summary.json")
-  return bool(different)
+  return int(bool(different))
 
 
-def differences(first, second):
-  """Sentences on what differs between two run folders, times aside."""
+def differences(first: pathlib.Path, second: pathlib.Path) -> list[str]:
+  """Sentences about what differs between two run folders, except times."""
   found = []
   for name in ("metrics.jsonl", "train.jsonl", "summary.json"):
     texts = [(folder / name).read_text() for folder in (first, second)]
@@ -79,7 +80,7 @@ def differences(first, second):
   return found
 
 
-def _count(path):
+def _count_lines(path: pathlib.Path) -> int:
   return len(path.read_bytes().splitlines()) if path.exists() else 0
 
 

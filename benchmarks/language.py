@@ -1,16 +1,16 @@
-"""Training steps of a Switch Transformer against an eager PyTorch twin of the same sizes, in tokens per second.
+"""Compares training steps of a Switch Transformer with a PyTorch network of the same sizes, in tokens per second.
 
     python benchmarks/language.py --size tiny
     python benchmarks/language.py --size base --precision bfloat16 --batch 16 --compile   # on a GPU
 
-Both train on the same random tokens, with Adam; turns alternate, medians of all
-turns are printed. On a GPU also the share of the card's peak (--peak, in TFLOP/s of
-the precision) that the model's own floating-point operations take.
+Both train on the same random tokens with Adam. Turns alternate, and the medians of all turns are printed. With --peak
+(TFLOP/s of the GPU in that precision) also the share of the peak that the operations of the model use.
 """
 import argparse
 import math
 import statistics
 import time
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -19,22 +19,27 @@ from torch import nn
 from torch.nn import functional as F
 
 from alma_jax import config as configs
-from alma_jax import cost, learners, runtime
+from alma_jax import learners
+from alma_jax.config import schema
 from alma_jax.data.text import Windows
-from alma_jax.learners import base, fit
+from alma_jax.learners import contract
+from alma_jax.models import cost
+from alma_jax.parallel import runtime
 from alma_jax.tasks import language_modeling
+from alma_jax.training import loop
 
 
 class Mixture(nn.Module):
-  """Experts of which each token takes the likeliest, those beyond its capacity none."""
+  """Experts, of which each token goes to the likeliest one. Tokens beyond its capacity go to none."""
 
-  def __init__(self, width, num_experts, group):
+  def __init__(self, width: int, num_experts: int, group: int):
     super().__init__()
     self.group = group
     self.router = nn.Linear(width, num_experts, bias=False)
     self.experts = nn.ModuleList([feed_forward(width) for _ in range(num_experts)])
 
-  def forward(self, x):
+  def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The output, and the balance loss."""
     flat = x.reshape(-1, x.shape[-1])
     probabilities = self.router(flat.float()).softmax(-1)
     scale, chosen = probabilities.max(-1)
@@ -54,7 +59,7 @@ class Mixture(nn.Module):
 class Twin(nn.Module):
   """The network of alma_jax.models.switch in PyTorch."""
 
-  def __init__(self, model, vocab_size, length):
+  def __init__(self, model: schema.Switch, vocab_size: int, length: int):
     super().__init__()
     d, self.heads = model.width, model.num_heads
     self.embedding = nn.Embedding(vocab_size, d)
@@ -66,7 +71,8 @@ class Twin(nn.Module):
         ffn=Mixture(d, model.num_experts, length) if i % 2 else feed_forward(d))) for i in range(model.num_layers)])
     self.norm = nn.LayerNorm(d)
 
-  def forward(self, tokens):
+  def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+    """The loss of windows of tokens [B, L + 1]."""
     x, balance = self.embedding(tokens[:, :-1]) * math.sqrt(self.norm.weight.numel()) + self.positions, 0
     batch, length, d = x.shape
     for layer in self.layers:
@@ -82,35 +88,39 @@ class Twin(nn.Module):
     return F.cross_entropy(logits.reshape(batch * length, -1).float(), tokens[:, 1:].reshape(-1)) + 0.01 * balance
 
 
-def feed_forward(width):
+def feed_forward(width: int) -> nn.Module:
   return nn.Sequential(nn.Linear(width, 4 * width), nn.ReLU(), nn.Linear(4 * width, width))
 
 
-def of_jax(config, tokens, steps):
-  """() -> None, runs so many training steps of ours; and the flops of a window's training."""
+def of_jax(config: schema.RunConfig, tokens: np.ndarray, steps: int) -> tuple[Callable[[], None], int]:
+  """() -> None, which runs `steps` training steps of this package; and the operations of training on a window."""
+  assert isinstance(config.dataset, schema.Text)
   vocab_size, length = config.dataset.vocab_size, config.dataset.sequence_length
   task, shape = language_modeling.of_meta(config, dict(vocab_size=vocab_size))
-  learner = learners.make(base.Context(config, task, shape, 1, len(tokens)))
+  learner = learners.make(contract.Context(config, task, shape, 1, len(tokens)))
   whole = tokens.reshape(-1)
   windows = Windows(np.arange(len(tokens)) * (length + 1), np.full(len(tokens), length, np.int32))
   pool = language_modeling.HostPool(whole, windows)
-  val = jax.device_put(language_modeling.Pool(tokens[:1], windows.length[:1]))
+  val = language_modeling.Pool(jax.device_put(tokens[:1]), jax.device_put(windows.length[:1]))
   state, every = learner.init(), np.arange(len(tokens), dtype=np.int32)
-  data = fit.StageData(0, 0, pool, val, every, every[:1], len(every))
-  held = [learner.begin(state, data)]
+  data = loop.StageData(0, 0, pool, val, every, every[:1], len(every))
+  training = learner.training(state, data)
+  held = [loop.begin(training)]
 
-  def run():
+  def run() -> None:
     done = 0
     while done < steps:
-      held[0], _ = learner.advance(held[0], min(steps - done, task.max_rows))
-      done += min(steps - done, task.max_rows)
-    jax.block_until_ready(held[0].carry)
+      held[0], _ = loop.advance(held[0], min(steps - done, task.max_steps))
+      done += min(steps - done, task.max_steps)
+    jax.block_until_ready(held[0].state)
 
-  return run, cost.training_flops(learner.network(state.spec), (1, length + 1))
+  return run, cost.training_flops(training.spec.network, (1, length + 1))
 
 
-def of_torch(config, tokens, steps, compiled):
-  """() -> None, the same of the twin."""
+def of_torch(config: schema.RunConfig, tokens: np.ndarray, steps: int, compiled: bool) -> Callable[[], None]:
+  """() -> None, which runs `steps` training steps of PyTorch."""
+  assert isinstance(config.dataset, schema.Text)
+  assert isinstance(config.model, schema.Switch)
   device = "cuda" if torch.cuda.is_available() else "cpu"
   model = Twin(config.model, config.dataset.vocab_size, config.dataset.sequence_length).to(device)
   optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98))
@@ -118,7 +128,7 @@ def of_torch(config, tokens, steps, compiled):
   size, rng = config.train.batch_size, np.random.default_rng(0)
   at_once = config.train.micro_batch or size
 
-  def run():
+  def run() -> None:
     for _ in range(steps):
       batch = torch.as_tensor(tokens[rng.integers(0, len(tokens), size)].astype(np.int64)).to(device)
       optimizer.zero_grad()
@@ -133,16 +143,16 @@ def of_torch(config, tokens, steps, compiled):
   return run
 
 
-def main():
+def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--size", default="tiny")
   parser.add_argument("--precision", default="float32")
-  parser.add_argument("--batch", type=int, default=0, help="windows of a step; 0: as the config")
-  parser.add_argument("--micro_batch", type=int, default=0, help="of them at once; 0: as the config")
-  parser.add_argument("--steps", type=int, default=4, help="of a turn")
+  parser.add_argument("--batch", type=int, default=0, help="windows of a step; 0: those of the config")
+  parser.add_argument("--micro_batch", type=int, default=0, help="windows at once; 0: those of the config")
+  parser.add_argument("--steps", type=int, default=4, help="training steps of a turn")
   parser.add_argument("--repeats", type=int, default=7)
-  parser.add_argument("--compile", action="store_true", help="the twin through torch.compile")
-  parser.add_argument("--peak", type=float, default=0.0, help="TFLOP/s of the card")
+  parser.add_argument("--compile", action="store_true", help="use torch.compile")
+  parser.add_argument("--peak", type=float, default=0.0, help="TFLOP/s of the GPU")
   args = parser.parse_args()
   template = configs.language("sm", args.size)
   template.precision, template.dataset.name = args.precision, "text:random"
@@ -157,7 +167,7 @@ def main():
   runs = {"alma_jax": run, "PyTorch": of_torch(config, tokens, args.steps, args.compile)}
   for warm in runs.values():
     warm()
-  times = {name: [] for name in runs}
+  times: dict[str, list[float]] = {name: [] for name in runs}
   for _ in range(args.repeats):
     for name, run in runs.items():
       start = time.perf_counter()

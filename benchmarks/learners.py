@@ -1,14 +1,13 @@
-"""Every learner on one stream, as a table sorted by CER.
+"""Runs every learner on one stream and prints a table sorted by CER.
 
     python benchmarks/learners.py
     python benchmarks/learners.py --config=configs/mnist.py --learners sm gens gmoe ff \\
         --config.model.width=4 --config.learner.grow_every=5 --config.dataset.data_dir=~/tensorflow_datasets
 
-Runs `python -m alma_jax.main --config=CONFIG:LEARNER` once for each, one after
-the other, further arguments passed on (--config.learner.* to those that have
-the field), and prints Markdown: CER, final error, cumulative parameters and
-multiply-adds, seconds. With --workdir the run folders are kept there, and
-finished ones are not run again.
+Runs `python -m alma_jax.main --config=CONFIG:LEARNER` once for each learner, one after the other. Further arguments are
+passed on, --config.learner.* only to learners that have the field. Prints a Markdown table of CER, final error,
+cumulative parameters and multiply-adds, and seconds. With --workdir the run folders are kept there, and finished ones
+are not run again.
 """
 import argparse
 import dataclasses
@@ -17,6 +16,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 
 from alma_jax import config
 
@@ -25,7 +25,7 @@ COLUMNS = {"cer": "CER", "final_error": "final error", "cumulative_params": "par
 FORMATS = dict(zip(COLUMNS, ("{:.3f}", "{:.4f}", "{:.2e}", "{:.2e}", "{:.0f}")))
 
 
-def main():
+def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
                                    allow_abbrev=False)
   parser.add_argument("--config", default="configs/digits.py")
@@ -36,8 +36,8 @@ def main():
     table(args.config, args.learners, pathlib.Path(args.workdir or folder), flags)
 
 
-def table(file, learners, folder, flags):
-  """Runs what is missing and prints the table."""
+def table(file: str, learners: Sequence[str], folder: pathlib.Path, flags: Sequence[str]) -> None:
+  """Runs the learners that are not finished and prints the table."""
   rows = {}
   for learner in learners:
     mine = [flag for flag in flags if _has(learner, flag)]
@@ -52,8 +52,8 @@ def table(file, learners, folder, flags):
     print(f"| `{learner}` | " + " | ".join(FORMATS[key].format(row[key]) for key in COLUMNS) + " |", flush=True)
 
 
-def _has(learner, flag):
-  """Whether a learner has the field of a flag, where that is one of learners'."""
+def _has(learner: str, flag: str) -> bool:
+  """Whether a learner takes a flag: it has the field, or the flag is not one of --config.learner.*."""
   prefix = "--config.learner."
   field = flag.partition("=")[0].removeprefix(prefix)
   return not flag.startswith(prefix) or field in {f.name for f in dataclasses.fields(config.LEARNERS[learner])}

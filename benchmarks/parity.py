@@ -1,22 +1,24 @@
-"""CER beside the authors' PyTorch code, in the setting in which theirs was run.
+"""Compares CER with the authors' PyTorch code, in the setting in which that was run.
 
     python benchmarks/parity.py --data_dir ~/tensorflow_datasets
 
-MNIST, 50 mega-batches, waiting time 1, 10 epochs, no early stop. Theirs at
-width 32, seed 0: SM 3.053 (last error 0.0478), Ens of 5 2.319 (0.0313).
-At width 4 the order should be SM > Ens > UMix with added logits.
+MNIST, 50 mega-batches, waiting time 1, 10 epochs, no early stopping. The authors' code at width 32 with seed 0 reached
+CER 3.053 for SM (last error 0.0478) and 2.319 for Ens of 5 (0.0313). At width 4 the order should be SM > Ens > UMix
+with added logits.
 """
 import argparse
 import statistics
 import tempfile
 
+from ml_collections import ConfigDict
+
 import alma_jax
 from alma_jax import config as configs
 
-AUTHORS = {"sm": (3.053, 0.0478), "ens": (2.319, 0.0313)}
+AUTHORS = {"sm": (3.053, 0.0478), "ens": (2.319, 0.0313)}  # CER, final error
 
 
-def main():
+def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--data_dir", default="", help="folder of prepared TFDS data sets")
   parser.add_argument("--seeds", type=int, default=3)
@@ -36,7 +38,8 @@ def main():
       print(text, flush=True)
 
 
-def config(learner, width, seed, data_dir):
+def config(learner: str, width: int, seed: int, data_dir: str) -> ConfigDict:
+  """The config of one run."""
   c = configs.base(learner)
   c.update_from_flattened_dict({
       "seed": seed, "dataset.name": "mnist", "dataset.data_dir": data_dir, "stream.num_megabatches": 50,

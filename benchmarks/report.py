@@ -1,9 +1,9 @@
-"""Time and memory of a report on 500 runs of 500 mega-batches.
+"""Measures the time and memory of a report on 500 runs of 500 mega-batches.
 
     python benchmarks/report.py
 
-Writes run folders as a run would leave them (random errors, nothing trained) into
-a temporary folder, and runs `python -m alma_jax.report` on them.
+Writes run folders with random errors, without training, into a temporary folder, and runs
+`python -m alma_jax.report` on them.
 """
 import argparse
 import json
@@ -16,14 +16,15 @@ import time
 
 import numpy as np
 
-from alma_jax import config, metrics
+from alma_jax import config
+from alma_jax.runs import metrics
 
 LEARNERS, WIDTHS, WAITS = ("sm", "ens", "umix", "gens", "gmoe"), (4, 8, 16, 32, 64), (1, 10, 50, 500)
 
 
-def main():
+def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--seeds", type=int, default=5, help="of 100 kinds of runs each")
+  parser.add_argument("--seeds", type=int, default=5, help="seeds of each of the 100 kinds of runs")
   parser.add_argument("--megabatches", type=int, default=500)
   args = parser.parse_args()
   with tempfile.TemporaryDirectory() as folder:
@@ -33,7 +34,7 @@ def main():
       for learner in LEARNERS:
         for width in WIDTHS:
           for wait in WAITS:
-            write(runs / str(num), learner, width, wait, seed, args.megabatches)
+            write_run(runs / str(num), learner, width, wait, seed, args.megabatches)
             num += 1
     start = time.monotonic()
     subprocess.run([sys.executable, "-m", "alma_jax.report", str(runs), "--out", str(out)], check=True)
@@ -43,19 +44,20 @@ def main():
   print(f"{num} runs of {args.megabatches} mega-batches: {seconds:.1f} s, {peak:.2f} GiB, a page of {page:.1f} MiB")
 
 
-def write(path, learner, width, wait, seed, num):
-  """A finished run folder."""
+def write_run(path: pathlib.Path, learner: str, width: int, wait: int, seed: int, num: int) -> None:
+  """Writes the folder of a finished run of `num` mega-batches."""
   c = config.base(learner)
   c.dataset.name, c.stream.num_megabatches, c.stream.waiting_time = "mnist", num, wait
   c.model.width, c.seed = width, seed
   rng = np.random.default_rng([seed, width, wait, LEARNERS.index(learner)])
-  lines = []
+  lines: list[metrics.Entry] = []
   for t in range(1, num + 1):
     if t % wait:
       lines.append(metrics.waiting("error", t, lines[-1] if lines else None, 0.9, 100 * width))
     else:
       error = float(rng.uniform(0.5, 1) / (1 + t) ** 0.5)
-      lines.append(metrics.line("error", t, t // wait, True, error, error, error, 100 * width, 10**6 * width, 10**7))
+      line = metrics.Line(t, t // wait, True, error, error, error, 100 * width, 10**6 * width, 10**7)
+      lines.append(line.entry("error"))
   path.mkdir(parents=True)
   (path / "config.json").write_text(json.dumps(c.to_dict() | {"data_fingerprint": "0" * 64}))
   (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -1,13 +1,12 @@
-"""Training throughput beside an eager PyTorch loop, from the same run.
+"""Compares the time of a training step with an eager PyTorch loop.
 
     pip install torch
     python benchmarks/throughput.py --data_dir ~/tensorflow_datasets
 
-For each case prints the median milliseconds of a training step of one network
-(for an ensemble: per member) and the ratio to PyTorch, whose data already lie
-in memory as normalised tensors: the faster of one and of all threads, or the
-same GPU. Processes take turns, so that the machine's moods hit all alike.
-Both sides: the same data, batch of 128, model and optimiser, no augmentation.
+Prints for each case the median milliseconds of a training step of one network (for an ensemble: per member), and the
+ratio to PyTorch. PyTorch has its data in memory as normalised tensors, and uses one thread or all threads, whichever is
+faster, or the same GPU. The processes take turns, so that variations of the machine's speed affect all of them. Both
+sides have the same data, batches of 128, network and optimiser, and no augmentation.
 """
 import argparse
 import json
@@ -16,6 +15,9 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+
+Times = dict[str, list[float]]  # seconds of the turns of each worker
 
 CASES = {  # data set, model, width, optimiser, steps a turn
     "mlp": ("mnist", "mlp", 32, "adadelta", 400),
@@ -24,7 +26,7 @@ CASES = {  # data set, model, width, optimiser, steps a turn
 MEMBERS, BATCH = 5, 128
 
 
-def main():
+def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--data_dir", default="", help="folder of prepared TFDS data sets")
   parser.add_argument("--repeats", type=int, default=9)
@@ -32,25 +34,25 @@ def main():
   parser.add_argument("--worker", help=argparse.SUPPRESS)
   args = parser.parse_args()
   if args.worker:
-    return work(*args.worker.split(","), args.data_dir)
+    kind, variant, case = args.worker.split(",")
+    return work(kind, variant, case, args.data_dir)
   cores = len(os.sched_getaffinity(0))
   for case in args.cases:
     names = ["torch,1", *([f"torch,{cores}"] if cores > 1 else []), "jax,sm", "jax,ens"]
     workers = {name: start(f"{name},{case}", args.data_dir) for name in names}
-    times = {name: [] for name in names}
+    times: Times = {name: [] for name in names}
     for _ in range(args.repeats):
       for name, worker in workers.items():
         times[name].append(turn(worker))
     for worker in workers.values():
-      worker.stdin.close()
-      worker.wait()
+      worker.communicate()
     report(case, times)
 
 
-def report(case, times):
-  """Prints medians, and ratios of each turn to the faster PyTorch of that turn's neighbours."""
+def report(case: str, times: Times) -> None:
+  """Prints medians, and the ratio of each turn to the same turn of the faster PyTorch worker."""
   medians = {name: statistics.median(values) for name, values in times.items()}
-  rival = min((name for name in times if name.startswith("torch")), key=medians.get)
+  rival = min((name for name in times if name.startswith("torch")), key=lambda name: medians[name])
   data, model, width, optimizer, _ = CASES[case]
   print(f"{model} of width {width} on {data}, {optimizer}, batch {BATCH}")
   for name, median in medians.items():
@@ -61,33 +63,44 @@ def report(case, times):
     print(text, flush=True)
 
 
-def start(worker, data_dir):
+def start(worker: str, data_dir: str) -> subprocess.Popen[str]:
+  """A process of this file as "KIND,VARIANT,CASE", once it has compiled and made its first turns."""
   process = subprocess.Popen([sys.executable, __file__, "--worker", worker, "--data_dir", data_dir],
                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-  json.loads(process.stdout.readline())  # ready: compiled and warm
+  _answer(process)
   return process
 
 
-def turn(process):
+def turn(process: subprocess.Popen[str]) -> float:
+  """Seconds of a step and member, in one turn of a worker."""
+  assert process.stdin is not None
   time.sleep(0.5)  # PyTorch's threads spin for a while after their work
   process.stdin.write("go\n")
   process.stdin.flush()
+  return _answer(process)
+
+
+def _answer(process: subprocess.Popen[str]) -> float:
+  assert process.stdout is not None
   return json.loads(process.stdout.readline())
 
 
-def work(kind, variant, case, data_dir):
+def work(kind: str, variant: str, case: str, data_dir: str) -> None:
   """Answers every line on stdin with the seconds of a step and member."""
   step = jax_steps(variant, case, data_dir) if kind == "jax" else torch_steps(int(variant), case, data_dir)
   step()
   step()
-  print(json.dumps("ready"), flush=True)
+  print(json.dumps(0.0), flush=True)  # ready
   for _ in sys.stdin:
     print(json.dumps(step()), flush=True)
 
 
-def jax_steps(learner, case, data_dir):
+def jax_steps(learner: str, case: str, data_dir: str) -> Callable[[], float]:
+  """() -> seconds of a step and member, of this package."""
   from alma_jax import config as configs
-  from alma_jax import environment, runtime
+  from alma_jax.parallel import runtime
+  from alma_jax.runs import settings
+  from alma_jax.training import loop
   data, model, width, optimizer, steps = CASES[case]
   config = configs.base(learner)
   config.update_from_flattened_dict({
@@ -100,24 +113,25 @@ def jax_steps(learner, case, data_dir):
     config.learner.num_members = MEMBERS
   config = configs.parse(config)
   runtime.setup(config, alone=True)
-  setting = environment.prepare(config)
-  stage, learn = environment.Stages(setting)[0], setting.learner
+  setting = settings.prepare(config)
+  stage, learn = settings.Stages(setting)[0], setting.learner
   members = MEMBERS if learner == "ens" else 1
 
-  def run():
-    fitting = learn.begin(learn.init(), stage)
-    fitting, records = learn.advance(fitting, 1)
-    learn.read(fitting, records)
+  def run() -> float:
+    fit = loop.begin(learn.training(learn.init(), stage))
+    fit, records = loop.advance(fit, 1)
+    loop.read(fit, records)
     began = time.perf_counter()
-    while fitting.cursor < steps:
-      fitting, _ = learn.advance(fitting, min(200, steps - fitting.cursor))
-    fitting.carry.epoch.block_until_ready()
+    while fit.cursor < steps:
+      fit, _ = loop.advance(fit, min(200, steps - fit.cursor))
+    fit.state.epoch.block_until_ready()
     return (time.perf_counter() - began) / (steps - 1) / members
 
   return run
 
 
-def torch_steps(threads, case, data_dir):
+def torch_steps(threads: int, case: str, data_dir: str) -> Callable[[], float]:
+  """() -> seconds of a step, of PyTorch."""
   import torch
   from torch import nn
 
@@ -126,6 +140,7 @@ def torch_steps(threads, case, data_dir):
   device = "cuda" if torch.cuda.is_available() else "cpu"
   data, model, width, optimizer, steps = CASES[case]
   loaded = datasets.load(data, data_dir)
+  assert loaded.normalization is not None  # that of mnist and cifar10 is known
   mean, std = (torch.tensor(v) for v in loaded.normalization)
   x = ((torch.tensor(loaded.x_train).float() - mean) / std).permute(0, 3, 1, 2).contiguous().to(device)
   y = torch.tensor(loaded.y_train).long().to(device)
@@ -146,7 +161,7 @@ def torch_steps(threads, case, data_dir):
   else:
     optim = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
 
-  def run():
+  def run() -> float:
     order = torch.randperm(len(x), device=device)
     began = time.perf_counter()
     for batch in order[:steps * BATCH].split(BATCH):

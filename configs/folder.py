@@ -2,15 +2,18 @@
 
     python -m alma_jax.main --config=configs/folder.py:ens --config.dataset.name=folder:DIR
 
-LEARNER is one of sm, ens, umix, gens, bagging, boosting, moe, gmoe, ff, hmoe. Without
-train/ and test/ a fifth of every class is held out as the test set. Images have
-to be of one size. 10 mega-batches, waiting time 1, an MLP; for photographs of 32
-pixels or more a side --config.model.name=vgg --config.train.augment=true.
+LEARNER is one of sm, ens, umix, gens, bagging, boosting, moe, gmoe, ff, hmoe. If there
+is no train/ and test/, a fifth of every class is held out as the test set. All images
+must have the same size; --config.dataset.image_size=32 resizes them. There are 10
+mega-batches, the waiting time is 1, and the network is an MLP. For photographs of 32
+or more pixels a side add --config.model.name=vgg --config.train.augment=true.
 """
+from ml_collections import ConfigDict
+
 from alma_jax import config
 
 
-def get_config(learner="ens"):
+def get_config(learner: str = "ens") -> ConfigDict:
   c = config.base(learner)
   c.dataset.name = "folder:images"
   c.stream.num_megabatches = 10

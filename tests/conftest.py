@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from alma_jax import config as configs
-from alma_jax import runtime
+from alma_jax.parallel import runtime
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")

@@ -1,5 +1,7 @@
 """Starting, stopping and comparing runs."""
+import errno
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -7,7 +9,7 @@ import sys
 import pytest
 
 import alma_jax
-from alma_jax import experiment
+from alma_jax.runs import session
 
 ROOT = pathlib.Path(__file__).parents[1]
 FOUNDATION = ["sm", "ens", "umix", "gens"]
@@ -35,6 +37,24 @@ def assert_same_run(first, second):
   assert clean[0] == clean[1]
 
 
+class Closed:
+  """A stream whose terminal or pipe was closed."""
+
+  encoding = "utf-8"
+
+  def __init__(self, number=errno.EPIPE, is_terminal=False):
+    self._number, self._is_terminal = number, is_terminal
+
+  def isatty(self):
+    return self._is_terminal
+
+  def write(self, text):
+    raise OSError(self._number, os.strerror(self._number))  # BrokenPipeError of EPIPE
+
+  def flush(self):
+    self.write("")
+
+
 def interrupted(config, workdir, dispatches, **options):
   """Runs until so many dispatches were made, saves and stops."""
   left = [dispatches]
@@ -51,8 +71,8 @@ def interrupted(config, workdir, dispatches, **options):
 
 
 def one_step_a_dispatch(monkeypatch):
-  monkeypatch.setattr(experiment, "_TARGET_SECONDS", 1e-9)
-  monkeypatch.setattr(experiment, "_FIRST_ROWS", 1)
+  monkeypatch.setattr(session, "_TARGET_SECONDS", 1e-9)
+  monkeypatch.setattr(session, "_FIRST_ROWS", 1)
 
 
 def slow(*values):

@@ -4,32 +4,53 @@ import numpy as np
 from conftest import blobs, small_config
 
 from alma_jax import config as configs
-from alma_jax import environment
+from alma_jax.learners import prediction
+from alma_jax.runs import settings
+from alma_jax.training import loop
 
 
 def setting_of(learner="sm", data=None, **changes):
-  return environment.prepare(configs.parse(small_config(learner, **changes)), data or (*blobs(240), *blobs(60, seed=1)))
+  return settings.prepare(configs.parse(small_config(learner, **changes)), data or (*blobs(240), *blobs(60, seed=1)))
 
 
 def train_stage(setting, state, stage, rows=256):
   """One stage; returns (state, report, entries per epoch)."""
-  learner, data, complete = setting.learner, environment.Stages(setting)[stage], False
+  learner, data, complete = setting.learner, settings.Stages(setting)[stage], False
   while not complete:
     state, _ = learner.grow(state, data)
-    state, report, epochs = fit_stage(learner, state, data, rows)
-    complete = learner.complete(state)
+    (state, report, complete), epochs = fit_stage(learner, state, data, rows)
   return state, report, epochs
 
 
 def fit_stage(learner, state, data, rows=256):
-  """One training of a state that has grown; returns the same."""
-  fitting, epochs, done = learner.begin(state, data), [], False
-  while fitting.cursor < learner.num_rows(fitting) and not done:
-    fitting, records = learner.advance(fitting, rows)
-    more, done = learner.read(fitting, records)
+  """One training of a state that has grown; returns (StageResult, entries per epoch)."""
+  fit, epochs = advance(begin(learner, state, data), rows)
+  return finish(learner, state, fit), epochs
+
+
+def begin(learner, state, data):
+  """The FitState of a stage."""
+  return loop.begin(learner.training(state, data))
+
+
+def advance(fit, rows=256):
+  """A FitState's whole training, `rows` steps a dispatch; returns (FitState, entries per epoch)."""
+  epochs, done = [], False
+  while fit.cursor < loop.num_steps(fit) and not done:
+    fit, records = loop.advance(fit, rows)
+    more, done = loop.read(fit, records)
     epochs += more
-  state, report = learner.finish(state, fitting)
-  return state, report, epochs
+  return fit, epochs
+
+
+def finish(learner, state, fit):
+  """StageResult of a stage that was trained so far."""
+  return learner.finish(state, fit.data, loop.finish(fit))
+
+
+def contribution(setting, state, block, pool, which=None):
+  """Of a block to the predictions for a pool, arrays [N, ...]."""
+  return prediction.contributions(setting.learner, setting.source.task, state, block, pool, which)
 
 
 def train(setting, stages=2, rows=256):

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from alma_jax import checkpoint
 from alma_jax.errors import BadInput
+from alma_jax.runs import checkpoint
 
 W = np.random.default_rng(0).normal(size=(200, 300)).astype(np.float32)
 TREES = {"live": {"w": W, "n": np.int32(3)}}
@@ -170,7 +170,7 @@ def test_nothing_saved_is_nothing_restored(tmp_path):
 def test_a_leaf_without_place_or_source_is_an_error(tmp_path):
   fill(tmp_path, 1)
   opened = checkpoint.Checkpoints(tmp_path, 2).newest()
-  with pytest.raises(BadInput, match="have no place or no source"):
+  with pytest.raises(BadInput, match="are in only one of the checkpoint and the learner"):
     opened.tree("live", {"w": jnp.zeros((200, 300)), "other": jnp.zeros(())})
   with pytest.raises(BadInput, match="has shape"):
     opened.tree("live", {"w": jnp.zeros((300, 200)), "n": np.int32(0)})

@@ -7,8 +7,12 @@ import sys
 import numpy as np
 import pytest
 
-from alma_jax.data import array_cache, datasets, folder_arrays, tfds_arrays
+import alma_jax
+from alma_jax import config as configs
+from alma_jax import files, keys
+from alma_jax.data import cache, datasets, image_file, image_folder, tfds_folder, tfds_images
 from alma_jax.errors import BadInput
+from alma_jax.tasks import classification
 
 
 def save(path, **changes):
@@ -19,15 +23,28 @@ def save(path, **changes):
 
 
 def test_digits_are_split_80_20_with_all_classes_alike():
-  data = datasets.load("digits", seed=3)
+  data = datasets.load("digits")
   assert data.x_train.shape == (1437, 8, 8, 1)
   assert data.x_test.shape == (360, 8, 8, 1)
   assert data.x_train.dtype == np.uint8
   assert data.num_classes == 10
   shares = [np.bincount(y, minlength=10) / len(y) for y in (data.y_train, data.y_test)]
   assert np.abs(shares[0] - shares[1]).max() < 1 / 360  # stratified: off by less than one image
-  assert data.fingerprint == datasets.load("digits", seed=3).fingerprint
-  assert data.fingerprint != datasets.load("digits", seed=4).fingerprint
+  assert data.fingerprint == datasets.load("digits").fingerprint
+
+
+def test_the_seed_decides_the_stream_and_not_the_test_set(tmp_path, monkeypatch, make_config):
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+  for label, name in enumerate("ab"):
+    for i in range(50):
+      pictures_of(tmp_path / "images" / name, {f"{i:02d}.png": 100 * label + i})
+  for name in ("digits", f"folder:{tmp_path}/images"):
+    made = [classification.Images(configs.parse(make_config(dataset__name=name, seed=seed))) for seed in (0, 1)]
+    assert made[0].fingerprint == made[1].fingerprint
+    assert (made[0].stream.stage(0).train != made[1].stream.stage(0).train).any()
+  # What seed 0 always drew: the first fifth of a permutation of each class.
+  drawn = [100 * label + keys.rng(0, keys.STREAM, label).permutation(50)[:10] for label in (0, 1)]
+  assert sorted(made[0].dataset.x_test[:, 0, 0, 0]) == sorted(np.concatenate(drawn))
 
 
 @pytest.mark.parametrize(("shape", "kept"), [((4, 4), (4, 4, 1)), ((4, 4, 3), (4, 4, 3)), ((5,), (5,))])
@@ -58,7 +75,7 @@ BAD = [
     (dict(x_test=np.zeros((6, 4, 5), np.uint8)), "test examples of shape"),
     (dict(y_train=np.zeros((6, 1), int)), r"labels are \[N\]"),
     (dict(y_train=np.zeros(6, int), y_test=np.zeros(6, int)), "a single class"),
-    (dict(y_train=np.array([0, 1, 2, 0, 1, 10**9])), "would mean as many classes"),
+    (dict(y_train=np.array([0, 1, 2, 0, 1, 10**9])), "y_train of .* holds the label 1000000000, but labels"),
 ]
 
 
@@ -112,13 +129,29 @@ def test_tfds_names_of_classes(tfds_dir, tmp_path):
   assert datasets.load("mnist", str(tmp_path)).class_names == ("zero", "one", "two")
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_channels_first_are_refused(tmp_path, make_config, dtype, channels):
+  x, y = np.zeros((6, channels, 8, 8), dtype), np.arange(6) % 3
+  sentence = rf"has shape \(6, {channels}, 8, 8\), which looks like .* as numpy.moveaxis\(x, 1, -1\) returns them"
+  with pytest.raises(BadInput, match=f"x_train of npz:.* {sentence}"):
+    datasets.load(save(tmp_path / "a.npz", x_train=x, x_test=x))
+  with pytest.raises(BadInput, match=f"x_train of data {sentence}"):
+    alma_jax.run(make_config(), tmp_path / "run", data=(x, y, x, y))
+  for shape in ((4, 4, 512), (1, 1, 512), (3, 3, 8), (4, 2, 8)):  # feature maps
+    maps = np.zeros((6, *shape), dtype)
+    assert datasets.load(save(tmp_path / "a.npz", x_train=maps, x_test=maps)).x_train.shape[1:] == shape
+  last = np.moveaxis(x, 1, -1)
+  assert datasets.load(save(tmp_path / "a.npz", x_train=last, x_test=last)).x_train.shape == (6, 8, 8, channels)
+
+
 def test_decoded_arrays_are_cached_and_tfds_is_not_imported_again(tfds_dir):
   first = datasets.load("mnist", str(tfds_dir))
   code = ("import sys\nfrom alma_jax.data import datasets\n"
           f"data = datasets.load('mnist', {str(tfds_dir)!r})\n"
           "assert 'tensorflow_datasets' not in sys.modules\nprint(data.fingerprint)")
   done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-  assert done.stdout.strip() == first.fingerprint == datasets.fingerprint_of(
+  assert done.stdout.strip() == first.fingerprint == cache.hash_arrays(
       {key: getattr(first, key) for key in ("x_train", "y_train", "x_test", "y_test")})
 
 
@@ -127,43 +160,116 @@ def test_a_read_only_folder_is_cached_elsewhere(tfds_dir, tmp_path, monkeypatch)
   folder.mkdir(parents=True)
   (folder / "1.0.0").symlink_to(next((tfds_dir / "mnist").glob("*")))
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-  real = array_cache._write
-  monkeypatch.setattr(array_cache, "_write", lambda cache, *rest: (
-      False if cache.name == tfds_arrays._CACHE else real(cache, *rest)))
-  monkeypatch.setattr(tfds_arrays, "_CACHE", "not_there_yet")
+  real = cache.write
+  monkeypatch.setattr(cache, "write", lambda folder, *rest: (
+      False if folder.name == tfds_images._CACHE else real(folder, *rest)))
+  monkeypatch.setattr(tfds_images, "_CACHE", "not_there_yet")
   first = datasets.load("mnist", str(tmp_path / "root"))
-  (cache,) = (tmp_path / "cache" / "alma_jax").iterdir()
-  assert (cache / "x_train.npy").exists()
-  monkeypatch.setattr(tfds_arrays, "_decode", lambda *unused: pytest.fail("decoded again"))
+  (written,) = (tmp_path / "cache" / "alma_jax").iterdir()
+  assert (written / "x_train.npy").exists()
+  monkeypatch.setattr(tfds_images, "_decode", lambda *unused: pytest.fail("decoded again"))
   assert datasets.load("mnist", str(tmp_path / "root")).fingerprint == first.fingerprint
 
 
 def test_a_changed_folder_is_decoded_anew(tfds_dir, monkeypatch):
   datasets.load("mnist", str(tfds_dir))
   (folder,) = (tfds_dir / "mnist").glob("*")
-  info = folder / "dataset_info.json"
-  os.utime(info, ns=(info.stat().st_atime_ns, info.stat().st_mtime_ns + 1))
   decoded = []
-  real = tfds_arrays._decode
-  monkeypatch.setattr(tfds_arrays, "_decode", lambda *args: decoded.append(1) or real(*args))
+  real = tfds_images._decode
+  monkeypatch.setattr(tfds_images, "_decode", lambda *args: decoded.append(1) or real(*args))
+  info = folder / "dataset_info.json"
+  os.utime(info)
+  datasets.load("mnist", str(tfds_dir))
+  assert decoded == []
+  rewrite(info, info.read_bytes().replace(b"\n", b" ", 1))
   datasets.load("mnist", str(tfds_dir))
   assert decoded == [1]
 
 
+def test_a_damaged_cache_of_images_is_made_again(tfds_dir):
+  first = datasets.load("mnist", str(tfds_dir))
+  (written,) = (tfds_dir / "mnist").glob("*/alma_jax_arrays")
+  good = (written / "x_test.npy").read_bytes()
+  for damage in (lambda: (written / "x_test.npy").write_bytes(good[:-1]), (written / "x_test.npy").unlink,
+                 lambda: (written / "meta.json").write_text("{")):
+    damage()
+    assert datasets.load("mnist", str(tfds_dir)).fingerprint == first.fingerprint
+    assert (written / "x_test.npy").read_bytes() == good
+
+
+def test_the_first_of_two_processes_that_write_a_cache_is_kept(tmp_path):
+  folder, entry = tmp_path / "home" / "entry", cache.Entry({"a": np.arange(3)}, {"name": "x"})
+  assert cache.read(folder, ["text", 1]) is None
+  assert cache.write(folder, ("text", 1), entry)
+  found = cache.read(folder, ["text", 1], mapped=True)
+  assert cache.write(folder, ["text", 1], cache.Entry({"a": np.arange(4)}, {}))
+  assert isinstance(found.arrays["a"], np.memmap)
+  for again in (found, cache.read(folder, ["text", 1])):
+    assert (again.arrays["a"].tolist(), again.facts) == ([0, 1, 2], {"name": "x"})
+  assert cache.read(folder, ["text", 2]) is None
+  assert cache.write(folder, ["text", 2], cache.Entry({"b": np.arange(2)}, {}))  # of something else: replaced
+  assert sorted(path.name for path in folder.iterdir()) == ["b.npy", "meta.json"]
+  assert [path.name for path in folder.parent.iterdir()] == ["entry"]  # nothing temporary is left
+
+
+def test_the_folder_of_all_caches(tmp_path, monkeypatch):
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+  assert files.cache_home() == tmp_path / "alma_jax"
+  assert cache.home_folder("arrays", "a/b c", 1).parent == files.cache_home()
+  monkeypatch.setenv("XDG_CACHE_HOME", "")
+  monkeypatch.setenv("HOME", str(tmp_path))
+  assert files.cache_home() == tmp_path / ".cache/alma_jax"
+  code = "import sys, alma_jax.files; print({'jax', 'numpy'} & set(sys.modules))"
+  done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+  assert done.stdout.strip() == "set()"
+
+
+def rewrite(path, content):
+  """Changes a file but neither its size nor its time, as an archive may that is unpacked over it."""
+  before = path.stat()
+  assert len(content) == before.st_size
+  path.write_bytes(content)
+  os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def test_folders_that_differ_in_contents_alone_are_told_apart(tmp_path, monkeypatch):
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+  for name, colours in (("a", (10, 20)), ("b", (30, 40))):
+    for label, colour in enumerate(colours):  # BMP: of one size, whatever they show
+      pictures_of(tmp_path / name / str(label), {f"{i}.bmp": colour for i in range(5)})
+  for path in tmp_path.rglob("*.bmp"):
+    os.utime(path, ns=(10**18, 10**18))
+  first = datasets.load(f"folder:{tmp_path}/a")
+  for old, new in (("a", "c"), ("b", "a"), ("c", "b")):
+    (tmp_path / old).rename(tmp_path / new)
+  swapped = datasets.load(f"folder:{tmp_path}/a")
+  assert (set(first.x_train.flat), set(swapped.x_train.flat)) == ({10, 20}, {30, 40})
+  for label in "01":
+    for i in range(5):
+      rewrite(tmp_path / "a" / label / f"{i}.bmp", (tmp_path / "b" / label / f"{i}.bmp").read_bytes())
+  assert datasets.load(f"folder:{tmp_path}/a").fingerprint == first.fingerprint
+
+
 def test_a_given_data_dir_is_never_downloaded_into(tmp_path, monkeypatch):
-  monkeypatch.setattr(tfds_arrays, "_download", lambda *unused: pytest.fail("tried to download"))
+  monkeypatch.setattr(tfds_folder, "download", lambda *unused: pytest.fail("tried to download"))
   with pytest.raises(BadInput, match="holds no prepared TFDS data set 'mnist'"):
     datasets.load("mnist", str(tmp_path))
   assert not list(tmp_path.iterdir())
 
 
+def pictures_of(folder, colours, size=(3, 2), mode="L"):
+  """Pictures of one colour each, {name: colour}."""
+  from PIL import Image
+  folder.mkdir(parents=True, exist_ok=True)
+  for name, colour in colours.items():
+    Image.new(mode, size, colour).save(folder / name)
+  return folder
+
+
 def pictures(root, colours, size=(3, 2), mode="L", num=5):
   """`num` pictures of one colour for every class {folder: colour}."""
-  from PIL import Image
   for name, colour in colours.items():
-    (root / name).mkdir(parents=True, exist_ok=True)
-    for i in range(num):
-      Image.new(mode, size, colour).save(root / name / f"{i}.png")
+    pictures_of(root / name, {f"{i}.png": colour for i in range(num)}, size, mode)
   return root
 
 
@@ -176,7 +282,7 @@ def test_folders_of_images(tmp_path, monkeypatch):
   assert data.class_names == ("cat", "dog")
   assert (data.x_train[:, 0, 0, 0].tolist(), data.y_train.tolist()) == ([20] * 5 + [10] * 5, [0] * 5 + [1] * 5)
   assert (data.x_test[:, 1, 2, 0].tolist(), data.y_test.tolist()) == ([40, 40, 30, 30], [0, 0, 1, 1])
-  monkeypatch.setattr(folder_arrays, "_decode", lambda *unused: pytest.fail("decoded again"))
+  monkeypatch.setattr(image_folder, "_decode", lambda *unused: pytest.fail("decoded again"))
   assert datasets.load(f"folder:{tmp_path}/a").fingerprint == data.fingerprint
 
 
@@ -184,27 +290,172 @@ def test_folders_without_a_test_set(tmp_path, monkeypatch):
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
   pictures(tmp_path / "a", {"red": (255, 0, 0), "blue": (0, 0, 255)}, mode="RGB", num=10)
   pictures(tmp_path / "a", {"grey": 9}, num=4)
-  data = datasets.load(f"folder:{tmp_path}/a", seed=1)
+  data = datasets.load(f"folder:{tmp_path}/a")
   assert data.x_train.shape == (8 + 8 + 3, 2, 3, 3)  # one colour picture makes all of them colour
   assert np.bincount(data.y_test).tolist() == [2, 1, 2]  # blue, grey, red
   assert data.x_train[data.y_train == 2][0, 0, 0].tolist() == [255, 0, 0]
-  assert datasets.load(f"folder:{tmp_path}/a", seed=1).fingerprint == data.fingerprint
+  assert datasets.load(f"folder:{tmp_path}/a").fingerprint == data.fingerprint
 
 
 def test_folders_that_cannot_be_used(tmp_path, monkeypatch):
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
   cases = {}
-  cases["half"] = (pictures(tmp_path / "half/train", {"a": 1, "b": 2}).parent, "has a folder train and not the other")
-  cases["one"] = (pictures(tmp_path / "one", {"a": 1}), "holds images of 1 classes; each class wants a folder")
+  cases["half"] = (pictures(tmp_path / "half/train", {"a": 1, "b": 2}).parent, "has a folder train, but no folder test")
+  cases["one"] = (pictures(tmp_path / "one", {"a": 1}), "holds images of 1 class; give at least two classes")
   pictures(tmp_path / "odd/train", {"a": 1, "b": 2, "c": 3})
   cases["odd"] = (pictures(tmp_path / "odd/test", {"a": 1, "b": 2}).parent, "the classes c of .* are not in both")
   pictures(tmp_path / "sizes", {"a": 1})
-  cases["sizes"] = (pictures(tmp_path / "sizes", {"b": 1}, size=(4, 4)), "a/0.png' has 3x2 pixels, .*b/0.png' 4x4")
+  cases["sizes"] = (pictures(tmp_path / "sizes", {"b": 1}, size=(4, 4)),
+                    "a/0.png' has 3x2 pixels, .*b/0.png' 4x4; set dataset.image_size=N to resize all to NxN")
   cases["few"] = (pictures(tmp_path / "few", {"a": 1, "b": 1}, num=1), "a class has a single image")
-  cases["deep"] = (pictures(tmp_path / "deep", {"a": 1, "b": 1}, mode="I;16"), "pixels of the kind 'I;16'")
-  cases["torn"] = (pictures(tmp_path / "torn", {"a": 1, "b": 2}), "b/0.png' is no image that can be read")
-  (tmp_path / "torn/b/0.png").write_bytes(b"\x89PNG")
+  pictures(tmp_path / "deep", {"a": 1, "b": 1})
+  pictures_of(tmp_path / "deep/b", {"x.tif": 0.5}, mode="F")
+  pictures_of(tmp_path / "deep/b", {"y.tif": 2**16}, mode="I")
+  cases["deep"] = (tmp_path / "deep", r"holds 2 image files that cannot be used, b/x.tif \(pixels of the kind 'F'\), "
+                   r"b/y.tif \(values beyond 16 bits\); repair, convert")
+  cases["val"] = (pictures(tmp_path / "val/train", {"a": 1, "b": 2}).parent,
+                  "has the folders train and valid, but no folder test; rename valid to test, as validation examples "
+                  r"are held out of every mega-batch \(stream.val_fraction\)")
+  pictures(tmp_path / "val/valid", {"a": 1, "b": 2})
   cases["none"] = (tmp_path / "none", "there is no folder .* to read images from")
   for folder, sentence in cases.values():
     with pytest.raises(BadInput, match=sentence):
       datasets.load(f"folder:{folder}")
+
+
+def test_all_bad_files_are_listed(tmp_path, monkeypatch):
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+  pictures(tmp_path / "a", {"x": 1, "y": 2}, num=9)
+  for i in range(6):
+    (tmp_path / f"a/x/{i}.png").write_bytes(b"")
+    (tmp_path / f"a/y/{i}.png").write_bytes((tmp_path / "a/y/8.png").read_bytes()[:45])  # in the middle of its pixels
+  with pytest.raises(BadInput, match="holds 12 image files that cannot be used, ") as error:
+    datasets.load(f"folder:{tmp_path}/a")
+  sentence = str(error.value)
+  assert [f"{name}/{i}.png (" in sentence for name in "xy" for i in range(9)] == [True] * 6 + [False] * 3 + [
+      True] * 4 + [False] * 5
+  assert " and 2 more; " in sentence
+  assert "x/0.png (no image), " in sentence
+  pictures_of(tmp_path / "a/x", {"7.png": 1}, size=(4, 4))  # sizes are of those that can be read
+  with pytest.raises(BadInput, match="holds 12 image files that cannot be used, "):
+    datasets.load(f"folder:{tmp_path}/a")
+
+
+@pytest.mark.parametrize("name", ["val", "valid", "validation", "dev", "extra"])
+def test_a_folder_beside_train_and_test_is_named(tmp_path, monkeypatch, name):
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+  for split in ("train", "test", name):
+    pictures(tmp_path / "a" / split, {"x": 1, "y": 2})
+  (tmp_path / "a/notes").mkdir()  # without images
+  pictures(tmp_path / "a/.cache", {"x": 1})
+  with pytest.warns(UserWarning, match=f"^{name} of '.*a' is not used: only train and test are read, and validation "
+                    r"examples are held out of every mega-batch \(stream.val_fraction\)$") as record:
+    data = datasets.load(f"folder:{tmp_path}/a")
+  assert len(record) == 1
+  assert (len(data.x_train), len(data.x_test)) == (10, 10)
+
+
+def test_files_and_folders_with_a_dot_in_front_are_ignored(tmp_path, monkeypatch):
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+  pictures(tmp_path / "a", {"x": 1, "y": 2, ".z": 3, "x/.thumbnails": 4})
+  (tmp_path / "a/x/._0.png").write_bytes(b"Mac OS X")
+  data = datasets.load(f"folder:{tmp_path}/a")
+  assert data.class_names == ("x", "y")
+  assert len(data.x_train) + len(data.x_test) == 10
+
+
+def test_images_are_resized_on_demand(tmp_path, monkeypatch):
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+  pictures(tmp_path / "a", {"x": 10, "y": 20}, size=(12, 5))
+  pictures_of(tmp_path / "a/y", {"large.png": 30, "deep.png": 40}, size=(4, 40))
+  pictures_of(tmp_path / "a/x", {"deep.png": 257 * 50}, size=(8, 8), mode="I;16")
+  small, large = (datasets.load(f"folder:{tmp_path}/a", image_size=size) for size in (4, 6))
+  assert (small.x_train.shape[1:], large.x_train.shape[1:]) == ((4, 4, 1), (6, 6, 1))
+  for data in (small, large):  # flat colours stay what they are
+    assert set(np.concatenate([data.x_train, data.x_test]).flat) == {10, 20, 30, 40, 50}
+  monkeypatch.setattr(image_folder, "_decode", lambda *unused: pytest.fail("decoded again"))
+  for size, data in ((4, small), (6, large)):  # each has a cache of its own
+    assert datasets.load(f"folder:{tmp_path}/a", image_size=size).fingerprint == data.fingerprint
+
+
+def test_resizing_averages_and_keeps_what_fits(tmp_path):
+  from PIL import Image
+  pixels = np.random.default_rng(0).integers(0, 256, (40, 80, 3)).astype(np.uint8)
+  Image.fromarray(pixels).save(tmp_path / "a.png")
+  assert abs(int(image_file.read(tmp_path / "a.png", 1).pixels[0, 0, 0]) - pixels[..., 0].mean()) < 20  # of ± 74
+  Image.fromarray(pixels[:, :40]).save(tmp_path / "b.png")
+  np.testing.assert_array_equal(image_file.read(tmp_path / "b.png", 40).pixels, pixels[:, :40])
+  Image.fromarray(np.repeat(np.uint16([[0, 65535]]), 8, 1).repeat(8, 0)).save(tmp_path / "c.png")
+  steep = image_file.read(tmp_path / "c.png", 12).pixels
+  assert (steep.min(), steep.max()) == (0, 255)
+
+
+@pytest.mark.parametrize(("mode", "suffix"), [("I;16", "png"), ("I;16", "tif"), ("I", "tif")])
+def test_greys_of_16_bits_are_floats(tmp_path, monkeypatch, mode, suffix):
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+  pictures_of(tmp_path / "a/x", {f"0.{suffix}": 0, f"1.{suffix}": 100}, mode=mode)
+  pictures_of(tmp_path / "a/y", {f"0.{suffix}": 514, f"1.{suffix}": 65535}, mode=mode)
+  data = datasets.load(f"folder:{tmp_path}/a")
+  assert data.x_train.dtype == data.x_test.dtype == np.float32
+  assert set(np.concatenate([data.x_train, data.x_test]).flat) == {0, np.float32(100) / np.float32(257), 2, 255}
+
+
+def half_clear(mode, kind):
+  """(a picture of 2x1 black pixels of which the first is transparent, options of saving it)."""
+  from PIL import Image
+  image = Image.new(mode, (2, 1), 0)
+  if kind == "alpha":
+    image.putalpha(Image.frombytes("L", (2, 1), bytes([0, 255])))
+    return image, {}
+  image.putpixel((0, 0), {"RGB": (0, 0, 9), "1": 255}.get(mode, 9))
+  if mode == "P":
+    image.putpalette([0] * 30)
+  if kind == "palette":
+    return image, dict(transparency=bytes([255] * 9 + [0]))
+  return image, dict(transparency=image.getpixel((0, 0)))
+
+
+@pytest.mark.parametrize(("mode", "kind", "num_channels"), [
+    ("RGB", "alpha", 3), ("L", "alpha", 3), ("P", "palette", 3), ("P", "colour", 3), ("L", "colour", 1),
+    ("RGB", "colour", 3), ("1", "colour", 1), ("I;16", "colour", 1)])
+def test_what_is_transparent_is_white(tmp_path, mode, kind, num_channels):
+  image, options = half_clear(mode, kind)
+  image.save(tmp_path / "a.png", **options)
+  picture = image_file.read(tmp_path / "a.png")
+  assert picture.had_transparency
+  assert picture.pixels.tolist() == [[[255] * num_channels, [0] * num_channels]]
+
+
+def test_a_shape_in_the_alpha_channel_is_seen_and_said(tmp_path, monkeypatch):
+  from PIL import Image
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+  for label, alpha in (("x", [0, 255]), ("y", [255, 51])):
+    (tmp_path / "a" / label).mkdir(parents=True)
+    image = Image.new("RGB", (2, 1), 0)
+    image.putalpha(Image.frombytes("L", (2, 1), bytes(alpha)))
+    for i in range(3):
+      image.save(tmp_path / "a" / label / f"{i}.png")
+  with pytest.warns(UserWarning, match="^6 of the images of '.*a' have transparent parts, which become "
+                    "white$") as record:
+    data = datasets.load(f"folder:{tmp_path}/a")
+  assert len(record) == 1
+  with pytest.warns(UserWarning, match="^6 of the images of '.*a' have transparent parts"):  # from the cache as well
+    assert datasets.load(f"folder:{tmp_path}/a").fingerprint == data.fingerprint
+  # 51 of 255: a fifth of black on white.
+  assert [data.x_train[data.y_train == label][0, 0, :, 0].tolist() for label in (0, 1)] == [[255, 0], [0, 204]]
+
+
+def test_opaque_alpha_changes_nothing(tmp_path, monkeypatch):
+  from PIL import Image
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+  pixels = np.random.default_rng(0).integers(0, 256, (2, 3, 3)).astype(np.uint8)
+  images = [Image.fromarray(pixels), Image.fromarray(pixels).convert("RGBA"), Image.fromarray(pixels).convert("P"),
+            Image.fromarray(pixels[..., 0]).convert("LA")]
+  (tmp_path / "a").mkdir()
+  for i, image in enumerate(images):
+    image.save(tmp_path / f"a/{i}.png", **dict(transparency=bytes([255] * 256)) if image.mode == "P" else {})
+    picture = image_file.read(tmp_path / f"a/{i}.png")
+    assert not picture.had_transparency
+    np.testing.assert_array_equal(picture.pixels, np.asarray(image.convert("RGB")))
+  pictures(tmp_path / "b", {"x": (1, 2, 3, 255), "y": (4, 5, 6, 255)}, mode="RGBA")
+  assert datasets.load(f"folder:{tmp_path}/b").x_train[0, 0, 0].tolist() == [1, 2, 3]

@@ -1,4 +1,5 @@
 """Meshes: the same step and evaluation on any number of devices, runs on each."""
+import os
 import pathlib
 import socket
 import subprocess
@@ -9,13 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import blobs, small_config
-from runs import FOUNDATION, slow
+from runs import FOUNDATION, one_step_a_dispatch, slow
+from stages import begin, contribution
 
 import alma_jax
-from alma_jax import checkpoint, environment, experiment, sharding
 from alma_jax import config as configs
 from alma_jax.errors import BadInput
-from alma_jax.learners import program
+from alma_jax.parallel import sharding
+from alma_jax.runs import checkpoint, settings
+from alma_jax.training import loop
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -28,6 +31,26 @@ def test_meshes():
   assert shapes[5, 4] == {"member": 1, "data": 4}
   with pytest.raises(BadInput, match="devices=9, but there are 8"):
     sharding.make_mesh(1, 9)
+
+
+@pytest.mark.parametrize("lacks", ["everything", "the function"])
+def test_launchers_that_jax_does_not_know(monkeypatch, lacks):
+  from jax._src import clusters
+  for name in list(os.environ):
+    if name.startswith(("SLURM_", "OMPI_", "KUBERNETES_")):
+      monkeypatch.delenv(name)
+  monkeypatch.setenv("PMI_SIZE", "2")
+  begun = []
+  monkeypatch.setattr(jax.distributed, "initialize", lambda *args: begun.append(args))
+  if lacks == "everything":
+    with pytest.raises(BadInput, match="which this is; give --coordinator, --num_processes and --process_id"):
+      sharding.initialize()
+    assert not begun
+  else:
+    monkeypatch.delattr(clusters.ClusterEnv, "auto_detect_unset_distributed_params")
+    monkeypatch.setattr(jax.config, "update", lambda *unused: None)
+    sharding.initialize()
+    assert begun == [()]
 
 
 def test_members_share_the_cores_of_a_cpu(monkeypatch):
@@ -70,7 +93,8 @@ def test_members_share_the_cores_by_default(tmp_path):
 def test_small_networks_alone_in_a_process_take_one_thread(width, alone, single):
   code = f"""
 import pathlib
-from alma_jax import config as configs, runtime
+from alma_jax import config as configs
+from alma_jax.parallel import runtime
 config = configs.base("sm")
 config.model.width = {width}
 runtime.setup(configs.parse(config), alone={alone})
@@ -86,15 +110,14 @@ print(sum("XLAEigen" in p.read_text() for p in pathlib.Path("/proc/self/task").g
 def test_members_that_do_not_divide_evenly_train_as_on_one_device(monkeypatch, tmp_path, arrays, patience):
   monkeypatch.setattr(sharding, "num_cores", lambda: 2)
   stops = iter([False] * 5 + [True] * 9)
-  monkeypatch.setattr(experiment, "_FIRST_ROWS", 1)
-  monkeypatch.setattr(experiment, "_TARGET_SECONDS", 1e-9)
+  one_step_a_dispatch(monkeypatch)
   runs = []
   for devices in (1, 0):
     config = small_config("ens", learner__num_members=5, devices=devices, train__patience=patience, train__epochs=6,
                           checkpoint__seconds=0.0 if devices == 0 else 30.0)
     path = tmp_path / str(devices)
     if devices == 0:
-      setting = environment.prepare(configs.parse(config), arrays)
+      setting = settings.prepare(configs.parse(config), arrays)
       assert dict(setting.learner.mesh.shape) == {"member": 2, "data": 1}
       with pytest.raises(alma_jax.Stopped):
         alma_jax.run(config, path, data=arrays, should_stop=lambda: next(stops))
@@ -117,17 +140,16 @@ def one_step(model, members, devices, shape, batch_size=24):
                         train__augment=model == "vgg")
   # 21 training examples: a batch of 24 is padded, unevenly over 4 and 8 devices.
   x, y = blobs(48, shape)
-  setting = environment.prepare(configs.parse(config), (x, y, *blobs(30, shape, seed=1)))
-  learner, data = setting.learner, environment.Stages(setting)[0]
+  setting = settings.prepare(configs.parse(config), (x, y, *blobs(30, shape, seed=1)))
+  learner, data = setting.learner, settings.Stages(setting)[0]
   data = data._replace(train=data.train[:21])
   state = learner.init()
-  fitting = learner.begin(state, data)
-  fitting, records = learner.advance(fitting, 1)
+  fitting = begin(learner, state, data)
+  fitting, records = loop.advance(fitting, 1)
   sums = jax.device_get(records)
-  joined = environment.Examiner(setting)
-  contribution = learner.contribution(state, 0, joined._pool)
-  member = fitting.carry.members
-  return jax.device_get((member.now, member.opt)), sums.train, contribution
+  contributed = contribution(setting, state, 0, setting.source.test_pool(learner.mesh))
+  member = fitting.state.members
+  return jax.device_get((member.now, member.opt)), sums.train, contributed
 
 
 @pytest.mark.parametrize(("model", "shape", "members"), [
@@ -146,10 +168,10 @@ def test_a_mixture_trains_alike_on_all_device_counts(gating):
   for devices in (1, 4):
     config = small_config("moe", devices=devices, learner__gating=gating, model__num_experts=3, train__batch_size=24,
                           train__optimizer="sgd", train__learning_rate=1.0)
-    setting = environment.prepare(configs.parse(config), (*blobs(48), *blobs(30, seed=1)))
-    learner, data = setting.learner, environment.Stages(setting)[0]
-    fitting, _ = learner.advance(learner.begin(learner.init(), data), 1)
-    ends.append(jax.device_get(fitting.carry.members.now))
+    setting = settings.prepare(configs.parse(config), (*blobs(48), *blobs(30, seed=1)))
+    learner, data = setting.learner, settings.Stages(setting)[0]
+    fitting, _ = loop.advance(begin(learner, learner.init(), data), 1)
+    ends.append(jax.device_get(fitting.state.members.now))
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5 * max(1, np.abs(a).max())), *ends)
 
 
@@ -161,10 +183,10 @@ def test_a_padded_step_is_the_step_without_padding():
 
 
 def test_members_lie_on_their_devices():
-  setting = environment.prepare(configs.parse(small_config("ens", learner__num_members=4, devices=4)),
+  setting = settings.prepare(configs.parse(small_config("ens", learner__num_members=4, devices=4)),
                                 (*blobs(240), *blobs(60)))
-  learner, data = setting.learner, environment.Stages(setting)[0]
-  kernel = learner.begin(learner.init(), data).carry.members.now.params["hidden0"]["kernel"]
+  learner, data = setting.learner, settings.Stages(setting)[0]
+  kernel = begin(learner, learner.init(), data).state.members.now.params["hidden0"]["kernel"]
   assert {shard.data.shape[0] for shard in kernel.addressable_shards} == {1}
   assert len({shard.device for shard in kernel.addressable_shards}) == 4
 
@@ -229,15 +251,15 @@ def test_many_convolutional_steps_on_two_devices():
   """Unawaited, more than about 32 steps with collectives dead-lock on virtual CPU devices."""
   config = small_config("sm", devices=2, model__name="vgg", model__width=2, train__batch_size=4, train__epochs=4,
                         train__optimizer="sgd", train__learning_rate=0.01)
-  setting = environment.prepare(configs.parse(config), (*blobs(240, (32, 32, 3)), *blobs(60, (32, 32, 3))))
-  data = environment.Stages(setting)[0]
-  fitting, records = setting.learner.advance(setting.learner.begin(setting.learner.init(), data), 100)
-  assert len(setting.learner.read(fitting, records)[0]) == 100 // 27
+  setting = settings.prepare(configs.parse(config), (*blobs(240, (32, 32, 3)), *blobs(60, (32, 32, 3))))
+  data = settings.Stages(setting)[0]
+  fitting, records = loop.advance(begin(setting.learner, setting.learner.init(), data), 100)
+  assert len(loop.read(fitting, records)[0]) == 100 // 27
 
 
 def test_rows_of_a_dispatch_are_padded_to_the_data_axis():
   config = small_config("sm", devices=8, train__batch_size=30)
-  setting = environment.prepare(configs.parse(config), (*blobs(240), *blobs(60)))
+  setting = settings.prepare(configs.parse(config), (*blobs(240), *blobs(60)))
   assert setting.learner.mesh.shape["data"] == 8
-  spec = program.FitSpec(None, setting.source.task, setting.config.train, 1, 1, setting.learner.mesh, False)
+  spec = loop.FitSpec(None, setting.source.task, setting.config.train, 1, 1, setting.learner.mesh, False)
   assert (spec.padded_batch, spec.val_batch) == (32, 512)

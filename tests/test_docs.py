@@ -9,7 +9,7 @@ import pytest
 from runs import ROOT, lines
 
 import alma_jax
-from alma_jax import plugins
+from alma_jax.config import registry
 from alma_jax.errors import BadInput
 
 
@@ -30,11 +30,13 @@ SMALL = ["--config.stream.num_megabatches=4", "--config.train.epochs=2", "--conf
 
 def test_the_learner_of_the_page(tmp_path):
   code = code_of("docs/add-a-learner.md")
-  assert len(code.splitlines()) < 60
+  assert len(code.splitlines()) <= 40
   (tmp_path / "fittest.py").write_text(code)
   command = ["-m", "alma_jax.main", "--config=fittest.py", "--config.learner.num_members=2", *SMALL, "--workdir=run"]
   done = run(*command, cwd=tmp_path)
   assert done.returncode == 0, done.stderr
+  done = run(*command, "--config.learner.every=0", cwd=tmp_path)
+  assert (done.returncode, "learner.every=0 should be at least 1" in done.stderr) == (2, True), done.stderr
   (tmp_path / "sweep.py").write_text("from alma_jax.sweeps import Sweep, axis\n\ndef get_sweep():\n"
                                      "  return Sweep('fittest.py', axis('seed', [0, 1]))\n")
   done = run("-m", "alma_jax.sweep", "--config=sweep.py", "--workers=1", *SMALL, cwd=tmp_path)
@@ -46,14 +48,14 @@ def test_the_learner_of_the_page_does_what_it_says(tmp_path, arrays, make_config
   import numpy as np
 
   from alma_jax import config as configs
-  from alma_jax import environment
+  from alma_jax.runs import settings
   (tmp_path / "fittest.py").write_text(code_of("docs/add-a-learner.md"))
   configs.load_file(str(tmp_path / "fittest.py"))
   try:
-    setting = environment.prepare(configs.parse(make_config("fittest")), arrays)
-    learner, stages = setting.learner, environment.Stages(setting)
+    setting = settings.prepare(configs.parse(make_config("fittest")), arrays)
+    learner, stages = setting.learner, settings.Stages(setting)
     state = learner.init()
-    state = state._replace(spec={**state.spec, "best": 2})
+    state = state._replace(host={"best": 2})
     grown, _ = learner.grow(state, stages[1])
     for old, new in zip(jax.tree.leaves(jax.device_get(state.live)), jax.tree.leaves(jax.device_get(grown.live))):
       for member in range(3):
@@ -61,8 +63,8 @@ def test_the_learner_of_the_page_does_what_it_says(tmp_path, arrays, make_config
     same, _ = learner.grow(state, stages[0])
     assert same is state
   finally:
-    del plugins.LEARNERS["fittest"]
-    del alma_jax.options.LEARNERS["fittest"]
+    del registry.LEARNERS["fittest"]
+    del alma_jax.config.learner_options.LEARNERS["fittest"]
 
 
 def test_the_network_of_the_page(tmp_path):
@@ -80,12 +82,41 @@ def test_the_arrays_of_the_page(tmp_path):
   code = code_of("docs/own-data.md").replace("2\nrun", "2\nconfig.train.epochs = 2\nrun")
   done = run("-c", code, cwd=tmp_path)
   assert done.returncode == 0, done.stderr
-  assert len(lines(tmp_path / "runs/mine", "metrics.jsonl")) == 10
+  assert len(lines(tmp_path / "runs/own-arrays", "metrics.jsonl")) == 10
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
+def test_the_run_of_the_page(tmp_path, page):
+  code = code_of(page).replace("waiting_time = 5\n", "waiting_time = 5\nconfig.train.epochs = 2\n")
+  done = run("-c", code, cwd=tmp_path)
+  assert done.returncode == 0, done.stderr
+  (folder,) = re.findall(r'alma_jax\.run\(config, "(.*?)"', code)
+  assert len(lines(tmp_path / folder, "metrics.jsonl")) == 20
+
+
+def test_the_sweep_of_the_page():
+  names = {}
+  exec(code_of("docs/sweeps-and-reports.md"), names)
+  assert len(names["get_sweep"]().points) == 2 * 2 * 3
+
+
+def test_the_readme_is_short_and_has_the_two_commands():
+  text = (ROOT / "README.md").read_text()
+  assert len(text.splitlines()) <= 150
+  install = "    python3 -m venv .venv && .venv/bin/pip install -r requirements.txt && .venv/bin/python -m "
+  for command in ("alma_jax.main --config=configs/digits.py:ens", "pytest"):
+    assert f"\n{install}{command}\n" in text
+
+
+def test_no_two_examples_share_a_run_folder():
+  code = [block for page in PAGES for block in re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)]
+  folders = [folder for block in code for folder in re.findall(r'alma_jax\.run\(\w+, "(.*?)"', block)]
+  assert len(set(folders)) == len(folders) >= 2
 
 
 def test_names_that_are_taken():
   with pytest.raises(BadInput, match="there is a learner 'sm' already"):
-    alma_jax.register_learner(alma_jax.options.SM, None)
+    alma_jax.register_learner(alma_jax.config.learner_options.SM, None)
   with pytest.raises(BadInput, match="there is a network 'mlp' already"):
     alma_jax.register_model("mlp", None)
   with pytest.raises(BadInput, match="str should be a frozen dataclass"):

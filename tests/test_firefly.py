@@ -5,13 +5,17 @@ import numpy as np
 import pytest
 from conftest import blobs, small_config
 from runs import slow
+from stages import begin, finish
 
 from alma_jax import config as configs
-from alma_jax import cost, environment, models, sharding
+from alma_jax import models
 from alma_jax.errors import BadInput
 from alma_jax.growth import surgery, widen
-from alma_jax.models import mlp, wide
+from alma_jax.models import cost, mlp, wide
+from alma_jax.parallel import sharding
+from alma_jax.runs import settings
 from alma_jax.tasks import classification
+from alma_jax.training import loop
 
 NUM = 3  # candidates of a layer
 
@@ -19,7 +23,7 @@ NUM = 3  # candidates of a layer
 def network(model, widths, residuals=()):
   kind = mlp.MLP if model == "mlp" else wide.WideVGG
   module = kind(widths, 10, residuals=residuals)
-  return models.Network(module), (8, 8, 1) if model == "mlp" else (32, 32, 3)
+  return models.ImageNetwork(module), (8, 8, 1) if model == "mlp" else (32, 32, 3)
 
 
 def trained(model, depth=False):
@@ -164,8 +168,8 @@ def test_growth_of_a_learner(model, depth, shape):
   config = small_config("ff", model__name=model, model__width=8 if model == "mlp" else 2, learner__growth_rate=rate,
                         train__batch_size=16, stream__waiting_time=1, learner__grow_depth=depth)
   arrays = (*blobs(120, shape), *blobs(30, shape, seed=1))
-  setting = environment.prepare(configs.parse(config), arrays)
-  learner, stages = setting.learner, environment.Stages(setting)
+  setting = settings.prepare(configs.parse(config), arrays)
+  learner, stages = setting.learner, settings.Stages(setting)
   state = learner.init()
   start = state.spec["widths"]
   for stage in (1, 2):
@@ -177,20 +181,20 @@ def test_growth_of_a_learner(model, depth, shape):
     assert learner.cost(grown).num_params > before
     assert report.flops > 2 * report.macs > 0
     assert old == state.spec["widths"]
-    fitting, records = learner.advance(learner.begin(grown, data), 2)
-    learner.read(fitting, records)
-    state, _ = learner.finish(grown, fitting)
+    fitting, records = loop.advance(begin(learner, grown, data), 2)
+    loop.read(fitting, records)
+    state = finish(learner, grown, fitting).state
   assert any(state.spec["residuals"]) == depth
-  lines = learner.describe(state.spec).splitlines()
+  lines = learner.describe(state).splitlines()
   assert lines[2] == "widths " + " ".join(map(str, state.spec["widths"]))
   assert len(lines) == 3 + depth
   number = round(rate * sum(start))
-  assert [stage for stage, *added in state.spec["grown"] if sum(added) == number] == [1, 2]
+  assert [stage for stage, *added in state.host["grown"] if sum(added) == number] == [1, 2]
   sharding.fetch(state.live)
 
 
 def test_what_cannot_be_widened_is_refused():
-  make = lambda shape, **changes: environment.prepare(
+  make = lambda shape, **changes: settings.prepare(
       configs.parse(small_config("ff", **changes)), (*blobs(60, shape), *blobs(30, shape)))
   with pytest.raises(BadInput, match=r"growth_rate=0.01 of 8 neurons adds none"):
     make((6, 6), learner__growth_rate=0.01)

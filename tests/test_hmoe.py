@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 from conftest import blobs
 from runs import slow
-from stages import arrays_equal, assert_close, fit_stage, member, setting_of, train_stage
+from stages import advance, arrays_equal, assert_close, begin, contribution, fit_stage, member, setting_of, train_stage
 
-from alma_jax import environment, members, sharding
 from alma_jax.errors import BadInput
 from alma_jax.growth import cluster
-from alma_jax.learners import fit, hmoe, stacked
+from alma_jax.learners import hmoe, prediction, stacked
+from alma_jax.parallel import members
+from alma_jax.runs import settings
+from alma_jax.training import loop
 
 
 def mixture_of(data=None, **changes):
@@ -69,29 +71,40 @@ def test_add_split_and_remove():
   assert set(after[before == 2]) == {1}
 
 
+def alike(setting, combine, variables, pool):
+  """What stacked networks of one kind contribute for a pool, joined as `combine` says."""
+  learner, task = setting.learner, setting.source.task
+  one = lambda inputs: stacked.contribute(learner.network({}), task, learner.mesh, combine, variables, inputs)
+  return prediction.in_batches(one, task, learner.mesh, pool)
+
+
+def nearest_of(setting, state, pool):
+  """The expert whose prototype is nearest to the features of each example of a pool."""
+  features = alike(setting, "features", state.frozen[0], pool)["features"]
+  return cluster.nearest(features, state.host["prototypes"])[0]
+
+
 def test_shards_partition_and_experts_answer_for_their_own():
   setting = mixture_of()
   state, report, _ = train_stage(setting, setting.learner.init(), 0)
-  learner, data = setting.learner, environment.Stages(setting)[1]
+  learner, data = setting.learner, settings.Stages(setting)[1]
   state, _ = learner.grow(state, data)
-  fitting = learner.begin(state, data)
-  own, own_val = fitting.emphasis.own, fitting.emphasis.own_val
+  fitting = begin(learner, state, data)
+  own, own_val = fitting.examples.own, fitting.examples.own_val
   assert sorted(np.concatenate(own)) == sorted(data.train)
   assert len(own) == 3
   assert min(map(len, own)) > 0
-  assert report.samples == 2 * len(environment.Stages(setting)[0].train)
-  joint = learner.contribution(state, 0, data.pool)["sum"]
-  network, task = fitting.spec.network, fitting.spec.task
+  assert report.samples == 2 * len(settings.Stages(setting)[0].train)
+  joint = contribution(setting, state, 0, data.pool)["sum"]
   for i, (train, val) in enumerate(zip(own, own_val)):
-    one = sharding.put(jax.tree.map(lambda leaf, i=i: leaf[i:i + 1], jax.device_get(state.live)), learner.mesh)
-    alone = stacked.contribution(network, task, learner.mesh, "probabilities", one, data.pool)["sum"]
+    alone = alike(setting, "probabilities", learner.take(state.live, [i]), data.pool)["sum"]
     for part in (train, val):
       np.testing.assert_allclose(joint[part], alone[part], atol=1e-6)
-  features = stacked.contribution(network, task, learner.mesh, "features", state.frozen[0], data.pool)["features"]
-  index, _ = cluster.nearest(features, np.array(state.spec["prototypes"]))
+  index = nearest_of(setting, state, data.pool)
   for i, train in enumerate(own):
     assert set(index[train]) == {i}
-  np.testing.assert_allclose(learner.contribution(state, 0, data.pool, data.val)["sum"], joint[data.val], atol=1e-6)
+  part = contribution(setting, state, 0, data.pool, data.val)["sum"]
+  np.testing.assert_allclose(part, joint[data.val], atol=1e-6)
 
 
 @pytest.mark.parametrize(("how", "optimizer"), [
@@ -105,32 +118,28 @@ def test_experts_train_as_separate_runs_on_their_shards(monkeypatch, how, optimi
   setting = setting_of("ens", learner__num_members=3, train__epochs=3, train__optimizer=optimizer,
                        train__batch_size=32, devices=4 if how == "devices" else 1,
                        **(momentum if optimizer == "sgd" else {}))
-  learner, data = setting.learner, environment.Stages(setting)[0]
-  spec = dataclasses.replace(learner.begin(learner.init(), data).spec, stepwise=how == "stepwise")
-  variables = learner.init().live
+  learner, data = setting.learner, settings.Stages(setting)[0]
+  training = learner.training(learner.init(), data)
+  training = dataclasses.replace(training, spec=dataclasses.replace(training.spec, stepwise=how == "stepwise"))
   own = [data.train[:70], data.train[70:], data.train[:0]]
   own_val = [data.val[:4], data.val[4:], data.val[:0]]
-  sharded = dataclasses.replace(spec, sharded=True)
-  fitting = run(fit.begin(sharded, variables, data, fit.Emphasis(own=own, own_val=own_val)))
-  best, _, report = fit.finish(fitting[0])
-  assert report.samples == 3 * (70 + 38)
-  assert arrays_equal(member(best, 2), member(variables, 2))
+  sharded = dataclasses.replace(training.spec, own_examples=True)
+  trained, epochs = run(dataclasses.replace(training, spec=sharded, examples=loop.Examples(own=own, own_val=own_val)))
+  assert trained.report.samples == 3 * (70 + 38)
+  assert arrays_equal(member(trained.variables, 2), member(training.variables, 2))
   for i in range(2):
     # As a stack whose members all train on this shard; member i is compared.
-    alone = run(fit.begin(spec, variables, data._replace(train=own[i], val=own_val[i]), fit.Emphasis()))
-    assert_close(member(best, i), member(fit.finish(alone[0])[0], i), 1e-5)
-    for mine, its in zip(fitting[1], alone[1]):
+    alone, its_epochs = run(dataclasses.replace(training, data=data._replace(train=own[i], val=own_val[i])))
+    assert_close(member(trained.variables, i), member(alone.variables, i), 1e-5)
+    for mine, its in zip(epochs, its_epochs, strict=True):
       for key, value in mine.members.items():
         np.testing.assert_allclose(value[i], its.members[key][i], atol=1e-5)
 
 
-def run(fitting):
-  """(FitState at the end, epochs)."""
-  epochs = []
-  while fitting.cursor < fit.num_rows(fitting):
-    fitting, records = fit.advance(fitting, 256)
-    epochs += fit.read(fitting, records)[0]
-  return fitting, epochs
+def run(training):
+  """(loop.Trained, entries per epoch) of a whole loop.Training."""
+  fit, epochs = advance(loop.begin(training))
+  return loop.finish(fit), epochs
 
 
 def test_one_expert_from_scratch_is_a_single_model():
@@ -153,38 +162,37 @@ def test_an_expert_without_new_examples_stays_as_it_is(scratch):
   x, y = blobs(240)
   setting = mixture_of((x, y, *blobs(60, seed=1)), learner__init_from_scratch=scratch)
   state, _, _ = train_stage(setting, setting.learner.init(), 0)
-  learner, data = setting.learner, environment.Stages(setting)[1]
+  learner, data = setting.learner, settings.Stages(setting)[1]
   grown, _ = learner.grow(state, data)
-  shards = learner.begin(grown, data).emphasis.own
+  shards = learner.training(grown, data).examples.own
   train = np.concatenate([shards[0], shards[2]])
   some = data._replace(train=train, num_new=len(train))
   grown, _ = learner.grow(state, some)
-  fitting = learner.begin(grown, some)
-  assert len(fitting.emphasis.own[1]) == 0
-  while fitting.cursor < learner.num_rows(fitting):
-    fitting, _ = learner.advance(fitting, 64)
-  after, _ = learner.finish(grown, fitting)
+  assert len(learner.training(grown, some).examples.own[1]) == 0
+  after = fit_stage(learner, grown, some)[0].state
   assert arrays_equal(member(after.live, 1), member(state.live, 1))
   assert not arrays_equal(member(after.live, 0), member(state.live, 0))
 
 
 def test_costs_are_those_of_one_expert_and_of_the_base():
   setting = mixture_of()
-  learner, data = setting.learner, environment.Stages(setting)[0]
+  learner, data = setting.learner, settings.Stages(setting)[0]
   first = learner.init()
   single = 4 * 4 + (36 + 1 + 3) * 4 + 3 + 4  # §7 with h=4, D=36, K=3
   macs, features = 4 * 4 + (36 + 3) * 4, 4 * 4 + 36 * 4
   assert learner.cost(first).num_params == single
   assert learner.cost(first).predict_macs == learner.cost(first).fwd_macs == macs
-  base, _, _ = fit_stage(learner, first, data)
+  (base, _, complete), _ = fit_stage(learner, first, data)
+  assert not complete  # the experts of the stage are still to come
   grown, growth = learner.grow(base, data)
-  state, report, _ = fit_stage(learner, grown, data)
+  (state, report, complete), _ = fit_stage(learner, grown, data)
+  assert complete
   cost = learner.cost(state)
   assert cost.num_params == 3 * single + single - (4 + 1) * 3  # the base needs no last layer any more
   assert (cost.fwd_macs, cost.predict_macs) == (macs, macs + features)
   assert report.samples == 2 * len(data.train)  # two epochs, every example once
   assert growth.macs == 2 * len(data.train) * macs + features * (len(data.train) + len(data.val))
-  _, later = learner.grow(state, environment.Stages(setting)[1])
+  _, later = learner.grow(state, settings.Stages(setting)[1])
   sizes = setting.stream.sizes[1]
   assert later.macs == features * sizes.sum()
 
@@ -192,42 +200,41 @@ def test_costs_are_those_of_one_expert_and_of_the_base():
 def test_a_split_keeps_the_predictions_of_what_stays_with_its_halves():
   setting = mixture_of(learner__split_every=1, learner__min_shard=5)
   state, _, _ = train_stage(setting, setting.learner.init(), 0)
-  learner, data = setting.learner, environment.Stages(setting)[1]
-  worst = int(np.argmax(state.spec["losses"]))
+  learner, data = setting.learner, settings.Stages(setting)[1]
+  worst = int(np.argmax(state.host["losses"]))
   grown, _ = learner.grow(state, data)
-  assert len(grown.spec["counts"]) == 4
+  assert len(grown.host["counts"]) == grown.spec["num_experts"] == 4
   assert arrays_equal(member(grown.live, 3), member(state.live, worst))
   assert arrays_equal(member(grown.live, worst), member(state.live, worst))
-  features = stacked.contribution(learner.begin(grown, data).spec.network, setting.learner.begin(grown, data).spec.task,
-                                  learner.mesh, "features", state.frozen[0], data.pool)["features"]
-  before, after = (cluster.nearest(features, np.array(s.spec["prototypes"]))[0] for s in (state, grown))
+  before, after = (nearest_of(setting, s, data.pool) for s in (state, grown))
   stays = (before == after) | ((before == worst) & (after == 3))
   assert ((before == worst) & (after == 3)).any()
-  old, new = (learner.contribution(s, 0, data.pool)["sum"] for s in (state, grown))
+  old, new = (contribution(setting, s, 0, data.pool)["sum"] for s in (state, grown))
   np.testing.assert_allclose(old[stays], new[stays], atol=1e-6)
-  assert "experts: 4" in learner.describe(grown.spec)
+  assert "experts: 4" in learner.describe(grown)
 
 
 def test_clusters_follow_the_stream():
-  spec = {"prototypes": [[0.0, 0], [10, 0]], "counts": [30, 3], "losses": [1.0, 5.0], "spread": 1.0}
-  data = fit.StageData(1, 0, None, None, None, None, None)
-  told = lambda **changes: mixture_of(**{f"learner__{key}": value for key, value in changes.items()}).config.learner
+  host = {"prototypes": np.array([[0.0, 0], [10, 0]]), "counts": np.array([30, 3]), "losses": [1.0, 5.0],
+          "spread": 1.0}
+  data = loop.StageData(1, 0, None, None, None, None, None)
+  options = lambda **changes: mixture_of(**{f"learner__{key}": value for key, value in changes.items()}).config.learner
   points = np.vstack([cloud(30)[::3], cloud(30)[2::3]])  # ten around 0 0, ten around 0 10
-  clusters, parents = hmoe.follow(spec, points, data, told(min_shard=3))
+  clusters, parents = hmoe.follow(host, points, data, options(min_shard=3))
   assert (clusters.counts.tolist(), parents) == ([50, 3], [0, 1])
-  clusters, parents = hmoe.follow(spec, points, data, told(min_shard=4))  # the second has 3 for good
+  clusters, parents = hmoe.follow(host, points, data, options(min_shard=4))  # the second has 3 for good
   assert (clusters.counts.tolist(), parents) == ([50], [0])
-  clusters, parents = hmoe.follow(spec, points, data, told(min_shard=3, add_beyond=5.0))
+  clusters, parents = hmoe.follow(host, points, data, options(min_shard=3, add_beyond=5.0))
   assert (clusters.counts.tolist(), parents) == ([40, 3, 10], [0, 1, 0])
   np.testing.assert_allclose(clusters.prototypes[2], points[10:].mean(0))
-  assert len(hmoe.follow(spec, points, data, told(min_shard=11, add_beyond=5.0))[1]) == 1  # ten are too few
-  clusters, parents = hmoe.follow(spec, points, data, told(min_shard=3, split_every=1))
+  assert len(hmoe.follow(host, points, data, options(min_shard=11, add_beyond=5.0))[1]) == 1  # ten are too few
+  clusters, parents = hmoe.follow(host, points, data, options(min_shard=3, split_every=1))
   assert parents == [0, 1, 0]  # the second loses more, but has no new example
   means = np.array([points[:10].mean(0), points[10:].mean(0)])
   np.testing.assert_allclose(np.ptp(clusters.prototypes[[0, 2]], 0), np.ptp(means, 0), rtol=1e-5)
   middle = np.average(clusters.prototypes[[0, 2]], 0, clusters.counts[[0, 2]])
   np.testing.assert_allclose(middle, points.mean(0) * 20 / 50, rtol=1e-5)
-  assert hmoe.follow(spec, points, data._replace(stage=3), told(min_shard=3, split_every=2))[1] == [0, 1]
+  assert hmoe.follow(host, points, data._replace(stage=3), options(min_shard=3, split_every=2))[1] == [0, 1]
 
 
 def test_replayed_examples_are_not_counted_again():
@@ -235,9 +242,9 @@ def test_replayed_examples_are_not_counted_again():
   state = setting.learner.init()
   for stage in range(2):
     state, _, _ = train_stage(setting, state, stage)
-  assert sum(state.spec["counts"]) == 216  # all training examples, once
-  assert environment.Stages(setting)[1].num_new == 108
-  assert len(environment.Stages(setting)[1].train) == 216
+  assert state.host["counts"].sum() == 216  # all training examples, once
+  assert settings.Stages(setting)[1].num_new == 108
+  assert len(settings.Stages(setting)[1].train) == 216
 
 
 def test_a_growing_number_of_experts_compiles_for_its_capacity():
@@ -247,7 +254,7 @@ def test_a_growing_number_of_experts_compiles_for_its_capacity():
   for stage in range(4):
     state, _, _ = train_stage(setting, state, stage)
     stacked_experts = setting.learner.template(state.spec).live.params["output"]["bias"].shape[0]
-    rooms.append((len(state.spec["counts"]), stacked_experts))
+    rooms.append((len(state.host["counts"]), stacked_experts))
   assert rooms == [(1, 1), (2, 2), (3, 4), (4, 4)]
   single = setting_of("sm").learner.cost(setting_of("sm").learner.init()).num_params
   assert setting.learner.cost(state).num_params == 5 * single - 5 * 3

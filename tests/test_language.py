@@ -11,15 +11,18 @@ import jax
 import numpy as np
 import pytest
 from runs import ROOT, assert_same_run, command, interrupted, launch, lines, one_step_a_dispatch, slow
-from stages import arrays_equal, assert_close, train_stage
+from stages import arrays_equal, assert_close, begin, contribution, train_stage
 
 import alma_jax
 from alma_jax import config as configs
-from alma_jax import cost, environment, keys, sample, sharding
+from alma_jax import keys
 from alma_jax.errors import BadInput
 from alma_jax.growth import duplicate
-from alma_jax.learners import fit, optimizers, program, stacked
+from alma_jax.models import cost
+from alma_jax.parallel import sharding
+from alma_jax.runs import sampling, settings
 from alma_jax.tasks import language_modeling
+from alma_jax.training import batching, loop, optimizers
 
 TOY = {"dataset.vocab_size": 300, "dataset.sequence_length": 16, "model.width": 16, "model.num_layers": 2,
        "model.num_heads": 2, "train.steps": 6, "train.warmup_steps": 2, "train.batch_size": 4, "train.eval_every": 4,
@@ -58,7 +61,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:the vocabulary has")  # the text
 
 
 def setting_of(books, learner="sm", **changes):
-  return environment.prepare(configs.parse(text_config(books, learner, **changes)))
+  return settings.prepare(configs.parse(text_config(books, learner, **changes)))
 
 
 @pytest.mark.parametrize("learner", ["gmoe", slow("sm"), slow("ens"), slow("gens")])
@@ -115,21 +118,21 @@ def test_cutting_a_stage_into_dispatches_changes_no_bit(books):
 
 def test_windows_come_in_endless_permutations(books):
   setting = setting_of(books, "ens", train__steps=70)
-  data = environment.Stages(setting)[0]
+  data = settings.Stages(setting)[0]
   num = len(data.train)
   assert 2 * num < 70 * 4  # each window more than twice
-  fitting = setting.learner.begin(setting.learner.init(), data)
-  whole = fit._endless_order(fitting, 0, 280)
+  training = setting.learner.training(setting.learner.init(), data)
+  whole, _ = batching._endless_order(training, 0, 280)
   for again in range(2):
     for member in range(2):
       assert sorted(whole[member, again * num:(again + 1) * num]) == sorted(data.train)
   assert not np.array_equal(whole[0], whole[1])
-  np.testing.assert_array_equal(whole[:, 33:98], fit._endless_order(fitting, 33, 98))
-  rows = fit._rows(dataclasses.replace(fitting, cursor=3), 9)
-  np.testing.assert_array_equal(rows.index[:6].transpose(1, 0, 2).reshape(2, -1), whole[:, 12:36])
-  assert rows.count[:6].tolist() == [4] * 6
-  assert rows.stop[:rows.segments].tolist() == [1, 5, 6]  # validations after steps 4, 8, ...
-  assert rows.ends[:rows.segments].tolist() == [True, True, False]
+  np.testing.assert_array_equal(whole[:, 33:98], batching._endless_order(training, 33, 98)[0])
+  rows = batching.train_batches(training, 3, 9)
+  np.testing.assert_array_equal(rows.examples[:6].transpose(1, 0, 2).reshape(2, -1), whole[:, 12:36])
+  assert rows.num_examples[:6].tolist() == [4] * 6
+  assert rows.num_steps == 6
+  assert np.flatnonzero(rows.ends_round[:6]).tolist() == [0, 4]  # validations after steps 4, 8, ...
 
 
 def test_a_members_training_equals_a_separate_run(books):
@@ -144,7 +147,7 @@ def test_a_members_training_equals_a_separate_run(books):
 
 def test_members_have_keys_of_their_own(books):
   setting = setting_of(books, "ens", model__dropout=0.5)
-  fitting = setting.learner.begin(setting.learner.init(), environment.Stages(setting)[0])
+  fitting = begin(setting.learner, setting.learner.init(), settings.Stages(setting)[0])
   assert len(np.unique(jax.device_get(fitting.keys), axis=0)) == 2
 
 
@@ -164,16 +167,16 @@ def test_groups_smaller_and_larger_than_windows(books, group_size):
     setting = setting_of(books, model__group_size=group_size, devices=devices, train__micro_batch=micro,
                          dataset__cross_documents=False, train__steps=2, train__warmup_steps=1, train__eval_every=1)
     learner = setting.learner
-    fitting, records = learner.advance(learner.begin(learner.init(), environment.Stages(setting)[0]), 1)
-    results.append(jax.device_get(fitting.carry.members.opt[0]).mu)
-    assert learner.read(fitting, records)[0][0].joint["train_perplexity"] > 1
+    fitting, records = loop.advance(begin(learner, learner.init(), settings.Stages(setting)[0]), 1)
+    results.append(jax.device_get(fitting.state.members.opt[0]).mu)
+    assert loop.read(fitting, records)[0][0].joint["train_perplexity"] > 1
   for other in results[1:]:
     assert_close(results[0], other, 1e-5)
 
 
 def test_the_balance_loss_is_a_mean_over_groups_that_hold_tokens(books):
   setting = setting_of(books, model__group_size=4)
-  task, network = setting.source.task, setting.learner.network({})
+  task, network = setting.source.task, setting.learner.network(setting.learner.first_spec())
   variables = jax.tree.map(lambda leaf: leaf[0], setting.learner.init().live)
   variables = variables._replace(params=jax.tree_util.tree_map_with_path(
       lambda path, leaf: leaf * 0 if "router" in str(path) else leaf, variables.params))
@@ -196,9 +199,9 @@ def first_step(books, learner, changes=()):
   """What the first of two steps came to, and Adam's first moments after it."""
   setting = setting_of(books, learner, model__dropout=0.1, model__jitter=0.01, train__steps=2, train__warmup_steps=1,
                        train__eval_every=1, dataset__cross_documents=False, **dict(changes))
-  begun = setting.learner.begin(setting.learner.init(), environment.Stages(setting)[0])
-  fitting, records = setting.learner.advance(begun, 1)
-  return setting.learner.read(fitting, records)[0][0].joint, jax.device_get(fitting.carry.members.opt[0]).mu
+  begun = begin(setting.learner, setting.learner.init(), settings.Stages(setting)[0])
+  fitting, records = loop.advance(begun, 1)
+  return loop.read(fitting, records)[0][0].joint, jax.device_get(fitting.state.members.opt[0]).mu
 
 
 @pytest.mark.parametrize(("learner", "changes"), [
@@ -214,7 +217,7 @@ def test_accumulation_and_devices_change_no_step(books, learner, changes):
 
 def test_targets_that_do_not_count_change_nothing(books):
   setting = setting_of(books)
-  task, network = setting.source.task, setting.learner.network({})
+  task, network = setting.source.task, setting.learner.network(setting.learner.first_spec())
   variables = jax.tree.map(lambda leaf: leaf[0], setting.learner.init().live)
   tokens = np.random.default_rng(0).integers(0, 200, (3, 17)).astype(np.int32)
   long, short = (pool_of(tokens, length) for length in ([16, 5, 16], [16, 5, 0]))
@@ -239,16 +242,20 @@ def network_sums(task, network, variables, pool, mask):
   return task.sums(output, pool, mask)
 
 
+def log_probs_of(setting, state):
+  """Of the first block's networks for the test text, added up: float32 [N, L]."""
+  return contribution(setting, state, 0, setting.source.test_pool(setting.learner.mesh))["log_sum"]
+
+
 def test_an_ensembles_loss_is_that_of_averaged_probabilities(books):
   setting = setting_of(books, "ens", learner__num_members=3)
   state = setting.learner.init()
   pool = setting.source.test_pool(setting.learner.mesh)
   task, length = setting.source.task, np.asarray(pool.length)
-  joint = setting.learner.resolve(state, setting.learner.contribution(state, 0, pool))
+  joint = setting.learner.resolve(state, contribution(setting, state, 0, pool))
   counts = np.arange(joint.shape[1])[None] < length[:, None]
-  network, mesh = setting.learner.network({}), setting.learner.mesh
-  ones = [jax.tree.map(lambda leaf, i=i: leaf[i:i + 1], state.live) for i in range(3)]
-  singles = [stacked.contribution(network, task, mesh, "", one, pool)["log_sum"] for one in ones]
+  ones = [state._replace(live=setting.learner.take(state.live, [i])) for i in range(3)]
+  singles = [log_probs_of(setting, one) for one in ones]
   expected = np.log(np.mean(np.exp(np.float64(singles)), 0))
   np.testing.assert_allclose(joint[counts], expected[counts], rtol=1e-5, atol=1e-5)
   losses = [-single[counts].mean(dtype=np.float64) for single in singles]
@@ -273,7 +280,7 @@ def test_every_test_token_is_judged_once(books):
 
 def test_a_stage_knows_its_own_mega_batches_only(books):
   setting = setting_of(books, stream__waiting_time=2)
-  corpus, stages = setting.source.corpus, environment.Stages(setting)
+  corpus, stages = setting.source.corpus, settings.Stages(setting)
   bounds = [*corpus.starts["train"], len(corpus.tokens["train"]) - 1]
   for stage in range(2):
     data = stages[stage]
@@ -296,19 +303,15 @@ def test_the_schedule_is_restarted_and_ends_at_zero(books):
   assert optimizers.rate(none, 0) == pytest.approx(0.4)
   setting = setting_of(books)
   state, _, _ = train_stage(setting, setting.learner.init(), 0)
-  begun = setting.learner.begin(state, environment.Stages(setting)[1])
-  assert not any(np.any(leaf) for leaf in jax.tree.leaves(jax.device_get(begun.carry.members.opt)))
-
-
-def log_probs_of(setting, state):
-  return setting.learner.contribution(state, 0, setting.source.test_pool(setting.learner.mesh))["log_sum"]
+  begun = begin(setting.learner, state, settings.Stages(setting)[1])
+  assert not any(np.any(leaf) for leaf in jax.tree.leaves(jax.device_get(begun.state.members.opt)))
 
 
 @pytest.mark.parametrize("copies", ["offset", "plain"])
 def test_growth_preserves_every_probability_with_offsets(books, copies):
   setting = setting_of(books, "gmoe", learner__copies=copies, learner__noise=0.0, model__num_experts=3,
                        learner__add_experts=(2, 4, 3), model__num_layers=4)
-  stages, state = environment.Stages(setting), setting.learner.init()
+  stages, state = settings.Stages(setting), setting.learner.init()
   for stage, num in enumerate((3, 5, 9, 12)):
     before = log_probs_of(setting, state)
     grown, growth = setting.learner.grow(state, stages[stage])
@@ -318,7 +321,7 @@ def test_growth_preserves_every_probability_with_offsets(books, copies):
       changed = np.abs(log_probs_of(setting, grown) - before).max()
       assert changed < 1e-5 if copies == "offset" else changed > 1e-3
       assert growth.macs == setting.learner.cost(state).fwd_macs * len(stages[stage].val)
-      for layer, losses in grown.spec["growth"][-1]["losses"].items():
+      for layer, losses in grown.host["growth"][-1]["losses"].items():
         top = np.argsort(-np.array(losses))[:num - old.params[layer]["router"].shape[-1]]
         was, now = old.params[layer], new.params[layer]
         np.testing.assert_array_equal(now["experts"]["up_kernel"][:, -len(top):], was["experts"]["up_kernel"][:, top])
@@ -327,14 +330,14 @@ def test_growth_preserves_every_probability_with_offsets(books, copies):
     count = shared + 4 * (4 * d * d + 4 * d) + 2 * (8 * d * d + 5 * d) + 9 * 2 * d + 2 * num * (8 * d * d + 6 * d)
     assert setting.learner.cost(grown).num_params == count
     state = grown if stage else train_stage(setting, state, 0)[0]
-  losses = state.spec["growth"][-1]["losses"]
+  losses = state.host["growth"][-1]["losses"]
   assert sum(losses["layer1"]) == pytest.approx(sum(losses["layer3"]), rel=1e-5)
-  assert "before stage 3, layer3: of 9 experts duplicated" in setting.learner.describe(state.spec)
+  assert "before stage 3, layer3: of 9 experts duplicated" in setting.learner.describe(state)
 
 
 def test_scores_are_the_loss_of_the_tokens_routed(books):
   setting = setting_of(books, "gmoe")
-  data, state = environment.Stages(setting)[0], setting.learner.init()
+  data, state = settings.Stages(setting)[0], setting.learner.init()
   network, task = setting.learner.network(state.spec), setting.source.task
   found = duplicate.scores(network, task, state.live, data.val_pool, data.val, setting.learner.mesh)["layer1"]
   variables = jax.tree.map(lambda leaf: leaf[0], state.live)
@@ -360,15 +363,15 @@ def test_validation_chooses_among_the_listed(tmp_path, books):
   choices = {"train__learning_rate": (1e-6, 0.01), "model__dropout": (0.0, 0.9)}
   setting = setting_of(books, **choices)
   state, report, rounds = train_stage(setting, setting.learner.init(), 0)
-  assert state.spec["chosen"] == [[2, []]]  # 0.01 and 0: the others hardly learn
+  assert state.host["chosen"] == [[2, []]]  # 0.01 and 0: the others hardly learn
   assert (report.samples, len(rounds)) == (4 * 24, 2)
   single = setting_of(books, train__learning_rate=0.01, model__dropout=0.0)
   alone, its, _ = train_stage(single, single.learner.init(), 0)
   assert arrays_equal(state.live, alone.live)
   assert report.val == its.val
-  assert "stage 0: learning rate 0.01, dropout 0" in setting.learner.describe(state.spec)
+  assert "stage 1: learning rate 0.01, dropout 0" in setting.learner.describe(state)
   second, _, _ = train_stage(setting, state, 1)
-  assert len(second.spec["chosen"]) == 2
+  assert len(second.host["chosen"]) == 2
   assert second.live.params["embedding"].shape == alone.live.params["embedding"].shape
 
 
@@ -391,13 +394,13 @@ def test_cost_is_that_of_the_active_weights(books):
 
 def test_a_diverging_candidate_is_passed_over(tmp_path, books):
   run = alma_jax.run(text_config(books, train__learning_rate=(1e4, 0.01), stream__num_megabatches=1), tmp_path / "one")
-  assert run.describe().endswith("stage 0: learning rate 0.01, dropout 0; diverged: learning rate 10000, dropout 0")
+  assert run.describe().endswith("stage 1: learning rate 0.01, dropout 0; diverged: learning rate 10000, dropout 0")
   assert np.isfinite(run.metrics["perplexity"]).all()
   assert [(entry["peak_lr"], entry["step"], entry["val_perplexity"] is None) for entry in run.train] == [
       (1e4, 4, True), (1e4, 6, True), (0.01, 4, False), (0.01, 6, False)]
   alone = alma_jax.run(text_config(books, train__learning_rate=0.01, stream__num_megabatches=1), tmp_path / "alone")
   assert run.summary["cumulative_fwd_macs"] == 2 * alone.summary["cumulative_fwd_macs"]
-  with pytest.raises(alma_jax.Diverged, match="diverged in stage 0; lower them"):
+  with pytest.raises(alma_jax.Diverged, match="diverged in stage 1; lower them"):
     alma_jax.run(text_config(books, train__learning_rate=(1e5, 1e4), stream__num_megabatches=1), tmp_path / "none")
 
 
@@ -442,8 +445,8 @@ def test_samples(tmp_path, books, monkeypatch):
   assert greedy == run.sample("the cat", num_tokens=5, top_k=1, seed=9)
   # By hand: the likeliest token of the averaged probabilities.
   opened, learner = run.open()
-  from alma_jax import results
   from alma_jax.data import tokens
+  from alma_jax.runs import results
   state, tokenizer = results.restore_state(learner, opened), tokens.parse((tmp_path / "tokenizer.json").read_text())
   written = [opened.meta["data"]["end"], *tokenizer.encode("the cat").ids]
   network = learner.network(state.spec)
@@ -457,8 +460,8 @@ def test_samples(tmp_path, books, monkeypatch):
   for _ in range(5):
     written.append(likeliest(written))
   assert greedy == tokenizer.decode(written[1:])
-  contexts, inner = [], sample._next_log_probs
-  monkeypatch.setattr(sample, "_next_log_probs", lambda *args: contexts.append(args[-1]) or inner(*args))
+  contexts, inner = [], sampling._next_log_probs
+  monkeypatch.setattr(sampling, "_next_log_probs", lambda *args: contexts.append(args[-1]) or inner(*args))
   run.sample("the cat sat on a mat", num_tokens=30, temperature=0)  # longer than a window
   assert [len(context) for context in contexts[-14:]] == [16] * 14
   for context, following in zip(contexts[-14:], contexts[-13:]):
@@ -481,15 +484,15 @@ def test_help(module):
 
 
 @pytest.mark.parametrize(("changes", "sentence"), [
-    ({"model__num_experts": 0}, "model.num_experts=0 should be at least 1"),
+    ({"model__num_experts": 0}, "model.num_experts=0 should be between 1 and 1024"),
     ({"model__capacity_factor": 0.0}, "model.capacity_factor=0.0 should be above 0"),
     ({"model__capacity_factor": -1.0}, "model.capacity_factor=-1.0 should be above 0"),
     ({"train__warmup_steps": 6}, "train.steps=6 times train.steps_multiplier=1 should be above train.warmup_steps=6"),
     ({"model__num_heads": 3}, "model.width=16 should be an even multiple of model.num_heads=3"),
-    ({"model__dropout": (0.0, 1.0)}, "should lie between 0 and 0.99"),
+    ({"model__dropout": (0.0, 1.0)}, "should be between 0 and 0.99"),
     ({"model__dropout": ()}, "model.dropout is an empty list; give one value"),
     ({"model__num_layers": 1}, "model.num_layers=1 should be at least 2"),
-    ({"dataset__data_dir": "x"}, "is for tfds:NAME; text:DIR says where the text lies"),
+    ({"dataset__data_dir": "x"}, "is for tfds:NAME; text:DIR already names the folder"),
     ({"train__steps": 10**8, "train__eval_every": 0}, "tokens between two validations; they are counted up to"),
     ({"train__learning_rate": (0.1, -0.1)}, "should be above 0"),
     ({"train__learning_rate": ()}, "train.learning_rate is an empty list"),
@@ -507,7 +510,7 @@ def test_bad_input_of_language_models(books, changes, sentence):
   config = text_config(books)
   config.update_from_flattened_dict({key.replace("__", "."): value for key, value in changes.items()})
   with pytest.raises(BadInput, match=sentence):
-    environment.prepare(configs.parse(config))
+    settings.prepare(configs.parse(config))
 
 
 def test_gmoe_cannot_duplicate_more_than_there_are(books):
@@ -521,11 +524,12 @@ def test_gmoe_cannot_duplicate_more_than_there_are(books):
 
 
 @pytest.mark.parametrize(("flags", "sentence"), [
-    (["--config.model.num_experts=0"], "model.num_experts=0 should be at least 1"),
-    (["--config.train.epochs=3"], "the config has no field 'train.epochs'; its fields under 'train' are batch_size"),
+    (["--config.model.num_experts=0"], "model.num_experts=0 should be between 1 and 1024"),
+    (["--config.train.epochs=3"], "the config has no field 'train.epochs'; its fields under 'train' are steps"),
     (["--config.train.learning_rate=fast"], "should be a number, or several as in (1,2)"),
     (["--config.dataset.name=text:nowhere"], "nowhere"),
-    (["--config.dataset.name=text:README.md"], "'README.md' is a file; dataset.name=text:DIR names the folder"),
+    (["--config.dataset.name=text:README.md"],
+     "'README.md' is a file; name the folder of the .txt files by dataset.name=text:DIR"),
     (["--config.model.name=mlp"], "model.name='mlp' does not go with this config: 'switch' is for configs/lm.py"),
 ])
 def test_bad_input_exits_with_2(tmp_path, books, flags, sentence):
@@ -570,13 +574,13 @@ def test_bfloat16_is_close(books):
 
 def test_padded_batches_of_devices(books):
   setting = setting_of(books, devices=2, train__batch_size=6, train__micro_batch=2)
-  spec = program.FitSpec(None, setting.source.task, setting.config.train, 1, 1, setting.learner.mesh, True)
+  spec = loop.FitSpec(None, setting.source.task, setting.config.train, 1, 1, setting.learner.mesh, True)
   assert (spec.padded_batch, spec.at_once) == (8, 2)  # three each, in two parts of at most two
   for batch, devices, micro, group, padded, at_once in (
       (192, 8, 16, 16, 192, 12), (192, 4, 16, 16, 192, 16), (192, 8, 8, 16, 192, 8), (6, 1, 0, 16, 6, 6),
       (6, 4, 0, 32, 8, 2), (4, 4, 0, 32, 8, 2)):
     setting = setting_of(books, devices=devices, train__batch_size=batch, train__micro_batch=micro,
                          model__group_size=group)
-    spec = program.FitSpec(None, setting.source.task, setting.config.train, 1, 1, setting.learner.mesh, True)
+    spec = loop.FitSpec(None, setting.source.task, setting.config.train, 1, 1, setting.learner.mesh, True)
     assert (spec.padded_batch, spec.at_once) == (padded, at_once)
   assert sharding.make_mesh(1, 2).size == 2

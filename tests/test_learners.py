@@ -6,11 +6,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import blobs
-from stages import arrays_equal, assert_close, setting_of, train, train_stage
+from stages import arrays_equal, assert_close, contribution, setting_of, train, train_stage
 
-from alma_jax import environment, sharding
-from alma_jax.learners import fit, program, stacked
+from alma_jax.learners import stacked
+from alma_jax.parallel import sharding
+from alma_jax.runs import settings
 from alma_jax.tasks import classification
+from alma_jax.training import batching, loop
 from alma_jax.types import Variables
 
 
@@ -96,7 +98,7 @@ def test_selection_follows_the_validation_errors(delta, patience):
   stage = setting.stream.stage(0)
   pool = classification.make_pool(x[stage.val][..., None], noisy[stage.val], setting.source.mean, setting.source.std,
                                setting.learner.mesh)
-  classes, _ = setting.learner.resolve(state, setting.learner.contribution(state, 0, pool))
+  classes, _ = setting.learner.resolve(state, contribution(setting, state, 0, pool))
   assert np.mean(classes != noisy[stage.val]) == pytest.approx(errors[chosen], abs=1e-6)
 
 
@@ -113,18 +115,18 @@ def test_members_are_selected_one_by_one():
 
 def test_every_example_is_seen_once_an_epoch():
   setting = setting_of("ens", learner__num_members=2)
-  data = environment.Stages(setting)[0]
+  data = settings.Stages(setting)[0]
   steps = -(-len(data.train) // 64)
   mesh = sharding.make_mesh(2, 1)
-  spec = program.FitSpec(None, setting.source.task, setting.config.train, 2, 1, mesh, False)
-  rows = fit._rows(fit.FitState(spec, data, fit.Emphasis(), None, None, 0), 2 * steps)
-  assert rows.count[:2 * steps].tolist() == [64, 108 - 64] * 2  # the partial batch is kept
-  assert rows.stop[:rows.segments].tolist() == [steps, 2 * steps]
-  assert rows.ends[:rows.segments].tolist() == [True, True]
+  spec = loop.FitSpec(None, setting.source.task, setting.config.train, 2, 1, mesh, False)
+  rows = batching.train_batches(loop.Training(spec, None, data), 0, 2 * steps)
+  assert rows.num_examples[:2 * steps].tolist() == [64, 108 - 64] * 2  # the partial batch is kept
+  assert rows.num_steps == 2 * steps
+  assert np.flatnonzero(rows.ends_round[:2 * steps]).tolist() == [steps - 1, 2 * steps - 1]
   orders = []
   for epoch in range(2):
     for member in range(2):
-      seen = np.concatenate([rows.index[r, member, :rows.count[r]] for r in (2 * epoch, 2 * epoch + 1)])
+      seen = np.concatenate([rows.examples[r, member, :rows.num_examples[r]] for r in (2 * epoch, 2 * epoch + 1)])
       assert sorted(seen) == sorted(data.train)
       orders.append(tuple(seen))
   assert len(set(orders)) == 4  # own order in every epoch and member
@@ -143,7 +145,7 @@ def test_umix_sum_and_mean_predict_the_same_class():
   state = mean.learner.init()
   x, y = blobs(50)
   pool = classification.make_pool(x[..., None], y, mean.source.mean, mean.source.std, mean.learner.mesh)
-  a, b = (s.learner.contribution(state, 0, pool)["sum"] for s in (mean, total))
+  a, b = (contribution(s, state, 0, pool)["sum"] for s in (mean, total))
   np.testing.assert_allclose(5 * a, b, rtol=1e-5)
   np.testing.assert_array_equal(a.argmax(-1), b.argmax(-1))
 
@@ -171,18 +173,18 @@ def test_scratch_gens_members_start_apart():
   assert all(np.abs(a - b).max() > 0.01 for i, a in enumerate(kernels) for b in kernels[:i])
 
 
-def test_the_examiner_asks_final_members_once():
+def test_the_examiner_asks_final_members_once(monkeypatch):
   setting = setting_of("gens")
-  examiner, state, asked = environment.Examiner(setting), setting.learner.init(), []
+  examiner, state, asked = settings.Examiner(setting), setting.learner.init(), []
   real = setting.learner.contribution
-  spy = setting.learner._replace(contribution=lambda s, block, pool: asked.append(block) or real(s, block, pool))
-  examiner._learner = spy
+  monkeypatch.setattr(setting.learner, "contribution",
+                      lambda s, block, inputs: asked.append(block) or real(s, block, inputs))
   errors = []
   for stage in range(2):
     state, _, _ = train_stage(setting, state, stage)
     errors.append(examiner.examine(state))
   assert asked == [0, 1]
-  assert environment.Examiner(setting).examine(state) == errors[-1]  # cached or not, the same
+  assert settings.Examiner(setting).examine(state) == errors[-1]  # cached or not, the same
 
 
 @pytest.mark.parametrize("combine", ["probabilities", "logits", "vote"])
@@ -191,10 +193,10 @@ def test_an_ensemble_predicts_as_its_members_together(combine):
   state = setting.learner.init()
   x, y = blobs(40)
   pool = classification.make_pool(x[..., None], y, setting.source.mean, setting.source.std, setting.learner.mesh)
-  together = setting.learner.contribution(state, 0, pool)
+  together = contribution(setting, state, 0, pool)
   single = setting_of("sm")
   alone = [state._replace(live=jax.tree.map(lambda leaf, m=m: leaf[m:m + 1], state.live)) for m in range(3)]
-  logits = np.stack([single.learner.contribution(one, 0, pool)["sum"] for one in alone])
+  logits = np.stack([contribution(single, one, 0, pool)["sum"] for one in alone])
   probabilities = np.asarray(jax.nn.softmax(logits))
   expected = {"probabilities": probabilities.sum(0), "logits": logits.sum(0),
               "vote": np.eye(3)[logits.argmax(-1)].sum(0)}[combine]
@@ -219,11 +221,11 @@ class Drawing:
 
 def test_a_network_draws_anew_at_every_step_and_epoch():
   setting = setting_of(train__epochs=4)
-  learner, data = setting.learner, environment.Stages(setting)[0]
-  spec = dataclasses.replace(learner.begin(learner.init(), data).spec, network=Drawing())
+  learner, data = setting.learner, settings.Stages(setting)[0]
   variables = jax.tree.map(lambda leaf: leaf[None], Drawing().init(None, None))
+  spec = dataclasses.replace(learner.training(learner.init(), data).spec, network=Drawing())
   drawn = []
   for stage in range(2):
-    fitting, _ = fit.advance(fit.begin(spec, variables, data._replace(stage=stage), fit.Emphasis()), 8)
-    drawn += np.asarray(fitting.carry.members.now.stats["drawn"][0]).tolist()
+    fitting, _ = loop.advance(loop.begin(loop.Training(spec, variables, data._replace(stage=stage))), 8)
+    drawn += np.asarray(fitting.state.members.now.stats["drawn"][0]).tolist()
   assert len(set(drawn)) == 16  # 2 stages, 4 epochs of 2 steps

@@ -4,13 +4,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from alma_jax import cost, fields, models
+from alma_jax import models
+from alma_jax.config import schema
 from alma_jax.errors import BadInput
-from alma_jax.models import layers
+from alma_jax.models import cost, layers
 
 
 def build(name, width, shape, classes=10, precision="float32", axis=None):
-  return models.build(fields.Model(name, width), classes, shape, precision, axis)
+  return models.build(schema.Model(name, width), classes, shape, precision, axis)
 
 
 def variables(network, shape, seed=0):

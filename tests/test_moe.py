@@ -6,14 +6,19 @@ import pytest
 from conftest import blobs, small_config
 from runs import slow
 from sklearn.datasets import load_digits
+from stages import begin, contribution, finish, setting_of
 
 import alma_jax
 from alma_jax import config as configs
-from alma_jax import cost, environment, fields, models, sharding
+from alma_jax import learners, models
+from alma_jax.config import schema
 from alma_jax.growth import split
-from alma_jax.learners import base, gmoe, program
-from alma_jax.models import moe
+from alma_jax.learners import contract, gmoe
+from alma_jax.models import cost, moe
+from alma_jax.parallel import sharding
+from alma_jax.runs import settings
 from alma_jax.tasks import classification
+from alma_jax.training import loop, program
 from alma_jax.types import Variables
 
 LAYERS = {"mlp": moe.MoEMLP.mixtures, "vgg": moe.MoEVGG.mixtures}
@@ -21,7 +26,7 @@ LAYERS = {"mlp": moe.MoEMLP.mixtures, "vgg": moe.MoEVGG.mixtures}
 
 def network(model, size, width=4, gating="soft", shape=(8, 8, 1)):
   shape = (32, 32, 3) if model == "vgg" else shape
-  return models.build(fields.Model(model, width), 10, shape, "float32", None, size=size, gating=gating), shape
+  return models.build(schema.Model(model, width), 10, shape, "float32", None, size=size, gating=gating), shape
 
 
 def planted(model, splits, size=None, width=4, gating="soft", seed=0, shape=(8, 8, 1)):
@@ -40,7 +45,7 @@ def learner_of(name, model, width, shape, experts=1, **options):
   config = small_config(name, model__name=model, model__width=width, model__num_experts=experts,
                         **{f"learner__{key}": value for key, value in options.items()})
   task = classification.Classification(10, False)
-  return gmoe.make(base.Context(configs.parse(config), task, shape, 100))
+  return learners.make(contract.Context(configs.parse(config), task, shape, 100))
 
 
 @pytest.mark.parametrize(("model", "width", "shape", "params"), [
@@ -48,7 +53,7 @@ def learner_of(name, model, width, shape, experts=1, **options):
 def test_counts_are_those_of_the_experts_that_there_are(model, width, shape, params):
   for num, expected in enumerate(params, 1):
     learner = learner_of("moe", model, width, shape, num)
-    found = learner.cost(base.LearnerState({"splits": {layer: moe.balanced(num) for layer in LAYERS[model]}}, None))
+    found = learner.cost(contract.LearnerState({"splits": {layer: moe.balanced(num) for layer in LAYERS[model]}}, None))
     assert found.num_params == expected
     exact, _ = network(model, num, width, "soft", shape)
     tree = len(LAYERS[model]) * 2 * num * (num - 1)  # its products, forward and once backward
@@ -238,13 +243,12 @@ def test_hard_gates_draw_in_training_and_pass_gradients():
 
 def test_scores_add_up():
   arrays = (*blobs(60), *blobs(20, seed=1))
-  setting = environment.prepare(configs.parse(small_config("moe", model__num_experts=3)), arrays)
-  data, learner = environment.Stages(setting)[0], setting.learner
+  setting = setting_of("moe", arrays, model__num_experts=3)
+  data, learner = settings.Stages(setting)[0], setting.learner
   state = learner.init()
-  fitting = learner.begin(state, data)
+  fitting = begin(learner, state, data)
   scores = split.scores(fitting.spec, state.live, data.pool, data.train)
-  logits = learner.contribution(state, 0, data.pool, data.train)["sum"]
-  total = -jax.nn.log_softmax(logits)[np.arange(len(logits)), arrays[1][data.train]].sum()
+  logits = contribution(setting, state, 0, data.pool, data.train)["sum"]
   network, variables = fitting.spec.network, single(jax.device_get(state.live))
   inputs = fitting.spec.task.inputs(data.pool, fitting.spec.task.take(data.pool, data.train))
   losses = -jax.nn.log_softmax(logits)[np.arange(len(logits)), arrays[1][data.train]]
@@ -255,7 +259,7 @@ def test_scores_add_up():
       np.testing.assert_allclose(scores[name]["usage"][expert], weights[:, expert].sum(), rtol=1e-5)
   for layer in scores.values():
     np.testing.assert_allclose(sum(layer["usage"]), len(data.train), rtol=1e-6)
-    np.testing.assert_allclose(sum(layer["loss"]), total, rtol=1e-5)
+    np.testing.assert_allclose(sum(layer["loss"]), losses.sum(), rtol=1e-5)
     assert layer["loss"][3] == layer["usage"][3] == 0  # there is no fourth expert
 
 
@@ -263,8 +267,8 @@ def test_scores_add_up():
 def test_growth_follows_its_schedule(every, experts, counts):
   config = small_config("gmoe", learner__grow_every=every, model__num_experts=experts, train__epochs=1,
                         stream__num_megabatches=5, stream__waiting_time=1)
-  setting = environment.prepare(configs.parse(config), (*blobs(100), *blobs(20, seed=1)))
-  learner, stages = setting.learner, environment.Stages(setting)
+  setting = settings.prepare(configs.parse(config), (*blobs(100), *blobs(20, seed=1)))
+  learner, stages = setting.learner, settings.Stages(setting)
   state, found = learner.init(), []
   for stage in range(5):
     before = state
@@ -275,13 +279,13 @@ def test_growth_follows_its_schedule(every, experts, counts):
     found.append(gmoe.num_experts(state.spec))
     if report.macs:  # the expert that answered for most
       for layer in LAYERS["mlp"]:
-        scores = state.spec["scores"].get(layer, {"loss": [0.0]})["loss"]
+        scores = state.host["scores"].get(layer, {"loss": [0.0]})["loss"]
         assert state.spec["splits"][layer][-1] == int(np.argmax(scores[:found[-1] - 1]))
     assert jax.tree.leaves(state.live.params["hidden0"]["experts"])[0].shape[1] == moe.capacity(found[-1])
-    fitting, _ = learner.advance(learner.begin(state, stages[stage]), 2)
-    sharding.fetch(fitting.carry)
-    state, _ = learner.finish(state, fitting)
-    for scores in state.spec["scores"].values():
+    fitting, _ = loop.advance(begin(learner, state, stages[stage]), 2)
+    sharding.fetch(fitting.state)
+    state = finish(learner, state, fitting).state
+    for scores in state.host["scores"].values():
       assert sum(scores["usage"]) == pytest.approx(len(stages[stage].val), rel=1e-5)
   assert found == counts
 
@@ -301,10 +305,10 @@ def test_both_children_have_the_parents_moments(optimizer):
   momentum = {"train__momentum": 0.9} if optimizer == "sgd" else {}
   config = small_config("gmoe", learner__keep_optimizer=True, model__num_experts=2, train__epochs=2,
                         train__optimizer=optimizer, stream__waiting_time=1, **momentum)
-  setting = environment.prepare(configs.parse(config), (*blobs(100), *blobs(20, seed=1)))
-  learner, stages = setting.learner, environment.Stages(setting)
-  fitting, _ = learner.advance(learner.begin(learner.init(), stages[0]), 100)
-  trained, _ = learner.finish(learner.init(), fitting)
+  setting = settings.prepare(configs.parse(config), (*blobs(100), *blobs(20, seed=1)))
+  learner, stages = setting.learner, settings.Stages(setting)
+  fitting, _ = loop.advance(begin(learner, learner.init(), stages[0]), 100)
+  trained = finish(learner, learner.init(), fitting).state
   grown, _ = learner.grow(trained, stages[1])
   shapes = learner.template(grown.spec).opt
   jax.tree.map(lambda leaf, shape: np.testing.assert_equal((leaf.shape, leaf.dtype), (shape.shape, shape.dtype)),
@@ -324,8 +328,8 @@ def test_both_children_have_the_parents_moments(optimizer):
       np.testing.assert_array_equal(new[layer]["gate_kernel"][0, 0], old[layer]["gate_kernel"][0, 0])
       assert np.abs(new[layer]["gate_kernel"][0, 0]).max() > 0
       np.testing.assert_array_equal(new[layer]["gate_kernel"][0, 1], 0)
-  begun = learner.begin(grown, stages[1])
-  jax.tree.map(np.testing.assert_array_equal, jax.device_get(begun.carry.members.opt), jax.device_get(grown.opt))
+  begun = begin(learner, grown, stages[1])
+  jax.tree.map(np.testing.assert_array_equal, jax.device_get(begun.state.members.opt), jax.device_get(grown.opt))
 
 
 @pytest.mark.parametrize("split_by", ["loss", "usage", "random"])
@@ -333,11 +337,11 @@ def test_the_expert_to_split_is_chosen_as_told(split_by):
   chosen = []
   for seed in range(4):
     config = small_config("gmoe", seed=seed, learner__split_by=split_by, model__num_experts=8)
-    setting = environment.prepare(configs.parse(config), (*blobs(60), *blobs(20, seed=1)))
+    setting = settings.prepare(configs.parse(config), (*blobs(60), *blobs(20, seed=1)))
     state = setting.learner.init()
     one = {"loss": [0.0, 1, 5, 5, 1, 0, 0, 0], "usage": [1.0, 9, 2, 3, 4, 5, 6, 7]}
-    state = state._replace(spec={**state.spec, "scores": dict.fromkeys(LAYERS["mlp"], one)})
-    grown, _ = setting.learner.grow(state, environment.Stages(setting)[1])
+    state = state._replace(host={**state.host, "scores": dict.fromkeys(LAYERS["mlp"], one)})
+    grown, _ = setting.learner.grow(state, settings.Stages(setting)[1])
     chosen += [grown.spec["splits"][layer][-1] for layer in LAYERS["mlp"]]
   if split_by == "random":
     assert len(set(chosen)) > 2

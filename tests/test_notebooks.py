@@ -1,8 +1,16 @@
-"""The notebooks of colabs/ run from end to end at toy size, and are kept with their outputs."""
+"""The notebooks of colabs/ run from end to end at toy size, and are kept with their outputs; their pictures."""
+import itertools
+
+import matplotlib
 import nbformat
+import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from nbclient import NotebookClient
 from runs import ROOT
+
+from alma_jax.runs import plots
 
 TOY = {
     "quickstart": 'DIGITS = {"train.epochs": 2}\nMNIST = {"stream.num_megabatches": 4, "stream.waiting_time": 2, '
@@ -39,3 +47,48 @@ def test_notebooks_are_kept_with_their_outputs(name):
   assert not [output for output in outputs if output.output_type == "error"]
   assert sum("image/png" in output.get("data", {}) for output in outputs) >= 3
   assert "is complete" not in str(outputs)
+
+
+def test_the_quick_start_shows_true_labels():
+  notebook = nbformat.read(ROOT / "colabs/quickstart.ipynb", 4)
+  (source,) = (cell.source for cell in notebook.cells if "run.predict(" in cell.source)
+
+  class Run:
+    """Says 3 of every image."""
+    predict = staticmethod(lambda images: np.eye(10)[[3] * len(images)])
+
+  names = {"run": Run}
+  exec(source, names)
+  names["plt"].close(names["figure"])
+  titles = [ax.get_title() for ax in names["axes"]]
+  assert titles == [f"3 (100%)\ntrue: {label}" for label in names["labels"]]
+  assert len(set(names["labels"])) > 2
+
+
+TREES = {"one": [], "chain": [0] * 15, "two chains": [0] * 8 + [1] * 8,
+         "many": [int(i) for i in np.random.default_rng(0).integers(0, range(1, 30))]}
+
+
+@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize("inches", [(3, 3), (1, 4), (5, 1)])
+def test_circles_of_a_gate_tree_do_not_touch(tree, inches):
+  """With equal sizes, with those of one expert that has all, and when the figure is made smaller afterwards."""
+  num = len(TREES[tree]) + 1
+  for sizes in (None, [1.0] + [0.0] * (num - 1), [0.0] * (num - 1) + [1.0], [5.0] * num):
+    figure = Figure(figsize=inches)
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    plots.gate_tree(TREES[tree], axes, sizes)
+    for scale in (1, 0.5):
+      figure.set_size_inches(inches[0] * scale, inches[1])
+      figure.canvas.draw()
+      shapes = [shape for shape in (*axes.patches, *axes.collections)
+                if matplotlib.colors.to_hex(np.ravel(shape.get_facecolor())).upper() == plots.COLOUR]
+      boxes = [shape.get_window_extent() for shape in shapes]
+      assert len(boxes) == num
+      for box, other in itertools.combinations(boxes, 2):
+        apart = np.hypot((box.x0 + box.x1 - other.x0 - other.x1) / 2, (box.y0 + box.y1 - other.y0 - other.y1) / 2)
+        assert apart > (box.width + other.width) / 2
+      frame = figure.bbox
+      assert all(frame.x0 <= box.x0 < box.x1 <= frame.x1 and frame.y0 <= box.y0 < box.y1 <= frame.y1 for box in boxes)
+      assert all(box.width == pytest.approx(box.height, rel=1e-3) for box in boxes)

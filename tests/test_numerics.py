@@ -6,10 +6,12 @@ import optax
 import pytest
 
 from alma_jax import config as configs
-from alma_jax import cost, fields, metrics
+from alma_jax.config import schema
 from alma_jax.data import augment
-from alma_jax.learners import optimizers
+from alma_jax.models import cost
+from alma_jax.runs import metrics
 from alma_jax.tasks import classification
+from alma_jax.training import optimizers
 
 
 def train_config(**changes):
@@ -132,13 +134,14 @@ def test_counter_knows_groups_of_a_convolution():
 
 def test_training_flops_of_an_mlp():
   from alma_jax import models
-  network = models.build(fields.Model("mlp", 8), 3, (5,), "float32", None)
+  network = models.build(schema.Model("mlp", 8), 3, (5,), "float32", None)
   # Forward, weight gradient and, but for the first layer, input gradient.
   assert cost.training_flops(network, (1, 5)) == 2 * (3 * (5 * 8 + 8 * 8 + 8 * 3) - 5 * 8)
 
 
 def entry(t, error, updated=True, params=10):
-  return metrics.line("error", t, 0, updated, error, 0.1, 1.0, params, 7 if updated else 0, 40 if updated else 0)
+  spent = dict(fwd_macs=7, train_flops=40) if updated else {}
+  return metrics.Line(t, 0, updated, error, 0.1, 1.0, params, **spent).entry("error")
 
 
 def test_metrics_of_a_constant_learner():

@@ -2,6 +2,7 @@
 import html
 import json
 import math
+import os
 import re
 import shutil
 import subprocess
@@ -14,15 +15,18 @@ from runs import ROOT
 
 import alma_jax
 from alma_jax import config as configs
-from alma_jax import metrics, report
+from alma_jax import report
 from alma_jax.errors import BadInput
-from alma_jax.reports import collect, figures, findings, page, tables
+from alma_jax.reports import collect, comparisons, drawing, figures, findings, page, sizes, studies, tables, write
+from alma_jax.reports.parts import Bullets, Section, Table
+from alma_jax.runs import metrics
 
 
-def write_run(path, values, learner="sm", num_params=10, macs=100, grown=0, **changes):
+def write_run(path, values, learner="sm", num_params=10, macs=100, grown=0, version="0.1.1", **changes):
   """A finished run of one stage per mega-batch; `values` are its errors or, of a language model, perplexities.
 
   It holds num_params in the end, and `grown` less before the last mega-batch.
+  `version` None: an early version of the program, which did not write its number.
   """
   language = changes.pop("language", False)
   config = (configs.language if language else configs.base)(learner)
@@ -30,16 +34,31 @@ def write_run(path, values, learner="sm", num_params=10, macs=100, grown=0, **ch
   config.update_from_flattened_dict({key.replace("__", "."): value for key, value in fields.items()})
   path.mkdir(parents=True)
   tree = dict(configs.to_dict(configs.parse(config)), data_fingerprint="0" * 64)
+  tree |= {"alma_jax_version": version} if version else {}
   (path / "config.json").write_text(json.dumps(tree))
   wait = tree["stream"]["waiting_time"]
   metric = "perplexity" if language else "error"
-  lines = [metrics.line(metric, t, (t - 1) // wait, t % wait == 0, value, value, 0.5,
-                        num_params - grown * (t < len(values)), macs if t % wait == 0 else 0)
-           for t, value in enumerate(values, 1)]
+  lines = [metrics.Line(t, (t - 1) // wait, t % wait == 0, value, value, 0.5, num_params - grown * (t < len(values)),
+                        macs if t % wait == 0 else 0).entry(metric) for t, value in enumerate(values, 1)]
   (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
   summary = metrics.summarize(lines, num_params - grown) | dict(wall_seconds=2.0, compile_seconds=1.0, device="cpu")
   (path / "summary.json").write_text(json.dumps(summary))
   return path
+
+
+def diverge(path, done=1):
+  """Makes a run one that diverged after so many mega-batches."""
+  (path / "summary.json").unlink()
+  lines = (path / "metrics.jsonl").read_text().splitlines(keepends=True)
+  (path / "metrics.jsonl").write_text("".join(lines[:done]))
+  line = f"train_loss is no longer finite in stage {done}, epoch 2; lower train.learning_rate=1.0. All before is saved."
+  (path / "diverged.json").write_text(json.dumps({"stage": done, "epoch": 2, "line": line}))
+
+
+def change(file, **changes):
+  """Changes keys of a JSON file; None: removes one."""
+  tree = json.loads(file.read_text()) | changes
+  file.write_text(json.dumps({key: value for key, value in tree.items() if value is not None}))
 
 
 @pytest.fixture
@@ -57,6 +76,10 @@ def runs(tmp_path):
   return root
 
 
+def write_report(paths, out):
+  return write.report(*collect.collect(paths), out)
+
+
 def study_of(*paths):
   (study,), problems = collect.collect(paths)
   assert problems == []
@@ -66,12 +89,12 @@ def study_of(*paths):
 def test_runs_are_read(runs):
   study = study_of(runs)
   assert (len(study.runs), len(study.stream)) == (24, 48)
-  assert (study.name, study.metric, study.judged) == ("digits, 2 mega-batches", "error", "cer")
+  assert (study.name, study.metric, study.score) == ("digits, 2 mega-batches", "error", "cer")
   assert study.factors == ("model.width", "stream.waiting_time")
   row = study.runs[study.runs["run"].str.endswith("gens8w2s1")].iloc[0]
   assert row["cer"] == pytest.approx(0.9 + 0.372)
   assert (row["cumulative_params"], row["cumulative_fwd_macs"], row["last_params"]) == (14 + 14 + 16, 800, 16)
-  table = collect.means(study, "cer", "cumulative_params")
+  table = studies.means(study, "cer", "cumulative_params")
   kind = table.set_index(["learner.name", "model.width", "stream.waiting_time"]).loc[("sm", 4, 1)]
   assert kind["cer"] == pytest.approx(2 * 0.361)
   assert kind["cer_sd"] == pytest.approx(0.002)  # 0.720, 0.722, 0.724
@@ -93,18 +116,17 @@ def test_what_cannot_be_used_is_left_out_and_named(tmp_path, runs):
   (write_run(tmp_path / "more/nameless", [0.5, 0.4], seed=10) / "config.json").unlink()
   (write_run(tmp_path / "more/binary", [0.5, 0.4], seed=11) / "metrics.jsonl").write_bytes(b"\xff\n")
   for name, file, key in (("costless", "summary.json", "cer"), ("seedless", "config.json", "seed")):
-    place = write_run(tmp_path / "more" / name, [0.5, 0.4], seed=12) / file
-    tree = json.loads(place.read_text())
-    del tree[key]
-    place.write_text(json.dumps(tree))
+    change(write_run(tmp_path / "more" / name, [0.5, 0.4], seed=12) / file, **{key: None})
   write_run(tmp_path / "more/twin", [0.5, 0.4], seed=0, model__width=4)
   (study,), problems = collect.collect([runs, tmp_path / "more"])
   assert len(study.runs) == 24
-  for name, sentence in (("half", "2 of 2 mega-batches and no summary.json"), ("short", "not finished, 0 of 2"),
-                         ("torn", "not finished, 0 of 2"), ("other", "not those of a run .KeyError: 'stream'"),
-                         ("list", "not those of a run"), ("number", "not those of a run"),
-                         ("nameless", "it has no config.json"), ("binary", "one of its files cannot be read"),
-                         ("costless", "KeyError: 'cer'"), ("seedless", "KeyError: 'seed'"),
+  for name, sentence in (("half", "the run is not finished: it has 2 of 2 mega-batches and no summary.json"),
+                         ("short", "its metrics.jsonl has 0 of 2 mega-batches, although"),
+                         ("torn", "its metrics.jsonl has 0 of 2 mega-batches, although"),
+                         ("other", "its config.json lacks 'seed'"), ("list", r"its config.json holds \[\] instead"),
+                         ("number", "its config.json lacks 'seed'"), ("nameless", "it has no config.json"),
+                         ("binary", "its metrics.jsonl cannot be read"),
+                         ("costless", "its summary.json lacks 'cer'"), ("seedless", "its config.json lacks 'seed'"),
                          ("twin", "it is the same run as .*sm4w1s0")):
     assert sum(bool(re.search(f"{name} is left out: .*{sentence}", problem)) for problem in problems) == 1
   with pytest.raises(BadInput, match="no finished run to report.*half is left out"):
@@ -120,11 +142,12 @@ def test_runs_of_different_data_are_told_apart(tmp_path):
   write_run(tmp_path / "a", [0.5, 0.4])
   write_run(tmp_path / "b", [0.5, 0.4, 0.3])
   write_run(tmp_path / "c", [0.5, 0.4], dataset__name="mnist")
-  studies, _ = collect.collect([tmp_path])
-  assert [study.name for study in studies] == ["digits, 2 mega-batches", "digits, 3 mega-batches",
-                                               "mnist, 2 mega-batches"]
-  assert [len(study.runs) for study in studies] == [1, 1, 1]
-  assert any("of 3 streams, which are reported one after the other" in note for note in report._notes(studies, []))
+  found, notes = collect.collect([tmp_path])
+  assert [study.name for study in found] == ["digits, 2 mega-batches", "digits, 3 mega-batches",
+                                             "mnist, 2 mega-batches"]
+  assert [len(study.runs) for study in found] == [1, 1, 1]
+  assert notes == ["The runs belong to 3 streams, and each stream is reported by itself: digits, 2 mega-batches; "
+                   "digits, 3 mega-batches; mnist, 2 mega-batches."]
 
 
 def test_factors_that_vary_together_count_once(tmp_path):
@@ -133,7 +156,7 @@ def test_factors_that_vary_together_count_once(tmp_path):
   write_run(tmp_path / "ens", [0.5, 0.4], "ens", learner__num_members=3)
   (study,), problems = collect.collect([tmp_path])
   assert study.factors == ("stream.waiting_time",)
-  assert problems == ["digits, 2 mega-batches: train.epochs varies together with w, and is not told apart from it."]
+  assert problems == ["digits, 2 mega-batches: train.epochs varies together with w; their effects cannot be separated."]
 
 
 def test_tables(runs):
@@ -145,7 +168,7 @@ def test_tables(runs):
 
 
 def test_numbers_of_parameters_are_short():
-  assert [tables._number(n) for n in (16, 17_330, 2_633_216, 1_500_000_000)] == ["16", "17.3k", "2.63M", "1.5B"]
+  assert [sizes.number(n) for n in (16, 17_330, 2_633_216, 1_500_000_000)] == ["16", "17.3k", "2.63M", "1.5B"]
 
 
 def test_tables_of_language_models(tmp_path):
@@ -161,24 +184,39 @@ def test_tables_of_language_models(tmp_path):
   assert lines[2].startswith("| gmoe | 2 | 4 | 2M | 1 | - | 150.00 | 150.00 |")
   assert lines[3].startswith("| gens | 1 | 4@1 to 4@2 | 1M | 1 | 300.00 | 200.00 | 250.00 |")
   (study,), notes = collect.collect([tmp_path])
-  assert notes[0].endswith("train.steps_multiplier varies together with w, and is not told apart from it.")
+  assert notes[0].endswith("train.steps_multiplier varies together with w; their effects cannot be separated.")
   assert tables.iid(study).splitlines()[2:] == ["| sm | 1 | 250.00 | 240.00 |"]
   (answer, *rest) = findings.waiting_times(study)
-  assert answer.startswith("- Judged by the last perplexity")
-  assert rest[0].startswith("- sm: w 2 perplexity 240, w 1 perplexity 250: **the runs cannot tell w 2 from w 1**")
+  assert answer.startswith("- Waiting times are compared by the final perplexity")
+  assert rest[0].startswith("- sm: w 2 perplexity 240, w 1 perplexity 250: **w 2 is not significantly better than w "
+                            "1**")
+
+
+@pytest.mark.parametrize(("fields", "first", "last"), [
+    ({}, "4", "4"), ({"num_members": 2.0}, "4@2", "4@2"),  # pandas makes integers floats beside missing values
+    ({"members_per_stage": 2}, "4@2", "4@6"), ({"add_experts": "[2, 2, 4]"}, "4", "8"), ({"add_experts": 3}, "4", "7"),
+    ({"num_members": math.nan, "add_experts": "()"}, "4", "4"),
+    ({"num_members": "some", "add_experts": "[0.5]"}, "4", "4"),  # fields of another learner with other meanings
+])
+def test_experts_follow_from_the_fields_of_a_run(fields, first, last):
+  row = {"model.num_experts": 4, "num_stages": 3, **{f"learner.{field}": value for field, value in fields.items()}}
+  assert tuple(map(str, sizes.experts(row))) == (first, last)
+  alone = sizes.experts(row | {"num_stages": 1})
+  assert str(alone[0]) == str(alone[1]) == first
+  assert sizes.Experts(4, 6).total == 24
 
 
 def test_comparisons_by_hand():
-  found = findings.compare({0: 1.0, 1: 2.0, 2: 3.0, 9: 0.0}, {0: 2.0, 1: 4.0, 2: 6.0})
+  found = comparisons.compare({0: 1.0, 1: 2.0, 2: 3.0, 9: 0.0}, {0: 2.0, 1: 4.0, 2: 6.0})
   # Differences -1, -2, -3: deviation 1, standard error 1/sqrt(3), and 4.3027 of it are 95 % at two degrees of freedom.
   assert (found.mean, found.num) == (-2.0, 3)
   assert found.margin == pytest.approx(4.302653 / math.sqrt(3), rel=1e-6)
-  assert not found.sure
-  alike = findings.compare({0: 1.0, 1: 2.0}, {0: 5.0, 1: 6.0})  # exactly 4 on both: nothing tells how it varies
-  assert (alike.mean, alike.sure) == (-4.0, False)
-  assert findings.compare({0: 1.0}, {1: 1.0}) is None
-  single = findings.compare({0: 1.0}, {0: 2.0})
-  assert (single.mean, single.num, single.sure) == (-1.0, 1, False)
+  assert not found.significant
+  alike = comparisons.compare({0: 1.0, 1: 2.0}, {0: 5.0, 1: 6.0})  # exactly 4 on both: how it varies is unknown
+  assert (alike.mean, alike.significant) == (-4.0, False)
+  assert comparisons.compare({0: 1.0}, {1: 1.0}) is None
+  single = comparisons.compare({0: 1.0}, {0: 2.0})
+  assert (single.mean, single.num, single.significant) == (-1.0, 1, False)
 
 
 def test_the_best_waiting_time(runs):
@@ -188,18 +226,19 @@ def test_the_best_waiting_time(runs):
   assert lines[4].startswith("- within 1e3 multiply-adds: w 1, gens, width 8 (CER 0.544); against the best at "
                              "w 2: gens, width 8 (CER 1.272), difference -0.728 ± ")
   assert lines[5].startswith("- within 1e2 cumulative parameters: w 1, gens, width 8 (CER 0.544)")
-  assert not any("cannot tell" in line for line in lines)
+  assert not any("significant" in line or "undecided" in line for line in lines)
 
 
-def test_whether_growing_paid(tmp_path, runs):
+def test_whether_growing_is_better(tmp_path, runs):
   lines = findings.growth(study_of(runs))
   # gens of width 4 computes half of what sm of width 8 does: only sm of width 4 is within its budget.
   assert lines[0].startswith("- gens, width 4, w 1 (CER 0.624) against sm, width 4, w 1 (CER 0.722; 100% of the "
-                             "compute, 60% of the memory): better, but with a larger budget: **the runs cannot tell** "
-                             "whether growing paid, difference -0.098 ± ")
+                             "compute, 60% of the memory): growing is better, but has a larger budget: **undecided**, "
+                             "difference -0.098 ± ")
   assert len(lines) == 4
-  def told(*kinds):
-    """Lines on kinds of runs: learner, width, parameters, multiply-adds, error of a seed, how much it has grown."""
+
+  def lines_on(*kinds):
+    """Findings on kinds of runs: learner, width, parameters, multiply-adds, error of a seed, how much it has grown."""
     folder = tmp_path / f"more{len(list(tmp_path.iterdir()))}"
     for learner, width, params, macs, error, grown in kinds:
       for seed in range(3):
@@ -210,24 +249,24 @@ def test_whether_growing_paid(tmp_path, runs):
   rival = lambda error: ("umix", 8, 20, 500, error, 0)
   grown = lambda error: ("gens", 4, 20, 500, error, 1)
   flat = rival(lambda seed: 0.1)
-  (line,) = told(("gmoe", 4, 8, 10, lambda seed: 0.1, 1), flat)
-  assert line.endswith(": no fixed learner within its compute and memory was run on its seeds.")
-  (line,) = told(grown(lambda seed: 0.1 + 0.01 * (seed - 1)), flat)
-  assert "umix, width 8 (CER 0.2; 100% of the compute, 103% of the memory): **the runs cannot tell**, differ" in line
-  (line,) = told(grown(lambda seed: 0.04 + 0.001 * seed), flat)
-  assert "**growing paid**, difference -0.059 ± 0.0025" in line
-  (line,) = told(grown(lambda seed: 0.2 + 0.001 * seed), flat)
-  assert "**growing did not pay**, difference +0.101 ± 0.0025" in line
-  # Surely better than umix, but not than ens, whose mean is worse still: the runs cannot tell.
+  (line,) = lines_on(("gmoe", 4, 8, 10, lambda seed: 0.1, 1), flat)
+  assert line.endswith(": no fixed learner within its compute and memory has a finished run with one of its seeds.")
+  (line,) = lines_on(grown(lambda seed: 0.1 + 0.01 * (seed - 1)), flat)
+  assert "umix, width 8 (CER 0.2; 100% of the compute, 103% of the memory): **undecided**, difference" in line
+  (line,) = lines_on(grown(lambda seed: 0.04 + 0.001 * seed), flat)
+  assert "**growing is better**, difference -0.059 ± 0.0025" in line
+  (line,) = lines_on(grown(lambda seed: 0.2 + 0.001 * seed), flat)
+  assert "**the fixed learner is better**, difference +0.101 ± 0.0025" in line
+  # Significantly better than umix, but not than ens, whose mean is higher but varies more: undecided.
   wild = ("ens", 8, 20, 500, lambda seed: 0.1 + 0.2 * seed, 0)
-  (line,) = told(grown(lambda seed: 0.04 + 0.001 * seed), flat, wild)
+  (line,) = lines_on(grown(lambda seed: 0.04 + 0.001 * seed), flat, wild)
   assert "against ens, width 8" in line
-  assert "**the runs cannot tell**" in line
-  # Worse than one alternative is enough not to have paid.
-  (line,) = told(grown(lambda seed: 0.2 + 0.001 * seed), flat, wild)
+  assert "**undecided**" in line
+  # One fixed learner that is better is enough.
+  (line,) = lines_on(grown(lambda seed: 0.2 + 0.001 * seed), flat, wild)
   assert "against umix, width 8" in line
-  assert "**growing did not pay**" in line
-  # Rivals on other seeds are named; those that share some are compared.
+  assert "**the fixed learner is better**" in line
+  # Fixed learners that share no seed are named; the others are compared.
   for seed in (0, 1):
     write_run(tmp_path / f"seeds/sm{seed}", [0.1, 0.1], num_params=20, macs=500, seed=seed)
   for seed in (0, 1, 2):
@@ -236,8 +275,8 @@ def test_whether_growing_paid(tmp_path, runs):
   (study,), _ = collect.collect([tmp_path / "seeds"])
   (line,) = findings.growth(study)
   assert "against sm (" in line
-  assert line.endswith("on 2 seeds; not compared for want of shared seeds: ens.")
-  assert "**the runs cannot tell**" in line
+  assert line.endswith("on 2 seeds; not compared, because no seed is shared: ens.")
+  assert "**undecided**" in line
 
 
 def test_only_shared_seeds_are_compared(tmp_path):
@@ -246,61 +285,57 @@ def test_only_shared_seeds_are_compared(tmp_path):
     for seed, error in enumerate(errors):
       write_run(tmp_path / f"w{wait}s{seed}", [error / 2, error / 2], stream__waiting_time=wait, seed=seed)
   (study,), notes = collect.collect([tmp_path])
-  assert notes == ["digits, 2 mega-batches: its kinds of runs have 2 to 4 seeds; tables and figures show the mean over "
-                   "those that each has."]
+  assert notes == ["digits, 2 mega-batches: the kinds of runs have 2 to 4 seeds; tables and figures show the mean over "
+                   "the seeds of each kind."]
   line = findings.waiting_times(study)[0]
-  assert line == ("- sm: w 2 CER 0.975, w 1 CER 0.6378: **w 2 is best**, difference -0.0505 ± 0.0064 on 2 seeds.")
+  assert line == ("- sm: w 2 CER 0.975, w 1 CER 0.6378: **w 2 is best**, difference -0.0505 ± 0.0064 (95 % CI) on 2 "
+                  "seeds.")
 
 
 def test_best_is_better_than_every_other(tmp_path):
-  """Against the second in the mean the best is sure, against a third that varies more it is not."""
+  """The best is significantly better than the second in the mean, but not than the third, which varies more."""
   for wait, errors in ((1, [1.0, 1.0, 1.0]), (2, [1.10, 1.11, 1.12]), (4, [0.8, 1.0, 1.9])):
     for seed, error in enumerate(errors):
       write_run(tmp_path / f"w{wait}s{seed}", [error / 4] * 4, stream__waiting_time=wait, seed=seed)
   line = findings.waiting_times(study_of(tmp_path))[0]
-  assert line.startswith("- sm: w 1 CER 1, w 2 CER 1.11, w 4 CER 1.233: **the runs cannot tell w 1 from w 4**, "
+  assert line.startswith("- sm: w 1 CER 1, w 2 CER 1.11, w 4 CER 1.233: **w 1 is not significantly better than w 4**, "
                          "difference -0.233 ± ")
 
 
-@pytest.mark.parametrize(("other", "told"), [
-    (0, "w 4 CER 0.4, w 1 CER 1.004, w 2 CER 1.4: **the runs cannot tell w 4 from w 1, w 2**, difference -0.4 on one "
-        "seed."),
-    (9, "w 1 CER 1.004, w 4 CER 0.4, w 2 CER 1.4: **the runs cannot tell**, difference -0.396 ± 0.014 on 3 seeds; not "
-        "compared for want of shared seeds: w 4."),
+@pytest.mark.parametrize(("other", "expected"), [
+    (0, "w 4 CER 0.4, w 1 CER 1.004, w 2 CER 1.4: **w 4 is not significantly better than w 1, w 2**, difference -0.4 "
+        "on one seed."),
+    (9, "w 1 CER 1.004, w 4 CER 0.4, w 2 CER 1.4: **undecided**, difference -0.396 ± 0.014 (95 % CI) on 3 seeds; not "
+        "compared, because no seed is shared: w 4."),
 ])
-def test_a_better_kind_with_fewer_seeds_is_not_passed_over(tmp_path, other, told):
+def test_a_better_kind_with_fewer_seeds_is_compared(tmp_path, other, expected):
   for wait, errors in ((1, {0: 0.2, 1: 0.251, 2: 0.302}), (2, {0: 0.3, 1: 0.35, 2: 0.4}), (4, {other: 0.1})):
     for seed, error in errors.items():
       write_run(tmp_path / f"w{wait}s{seed}", [error] * 4, stream__waiting_time=wait, seed=seed)
   (study,), _ = collect.collect([tmp_path])
-  assert findings.waiting_times(study)[0] == f"- sm: {told}"
+  assert findings.waiting_times(study)[0] == f"- sm: {expected}"
 
 
-def test_data_of_one_name_and_other_contents_are_apart(tmp_path):
-  def contents(path, print_):
-    tree = json.loads((path / "config.json").read_text())
-    (path / "config.json").write_text(json.dumps(tree | {"data_fingerprint": print_}))
-
-  for seed in range(3):  # digits of another seed are split otherwise; arrays are not
-    contents(write_run(tmp_path / f"split/{seed}", [0.5, 0.4], seed=seed), str(seed) * 64)
-    contents(write_run(tmp_path / f"own/{seed}", [0.5, 0.4], seed=seed, dataset__name="data"), str(seed // 2) * 64)
-  assert study_of(tmp_path / "split").runs["seed"].tolist() == [0, 1, 2]
-  studies, _ = collect.collect([tmp_path / "own"])
-  assert [study.name for study in studies] == ["data, 2 mega-batches, contents 00000000",
-                                               "data, 2 mega-batches, contents 11111111"]
+def test_different_data_of_one_name_are_separate_studies(tmp_path):
+  for seed in range(3):
+    run = write_run(tmp_path / f"own/{seed}", [0.5, 0.4], seed=seed, dataset__name="data")
+    change(run / "config.json", data_fingerprint=str(seed // 2) * 64)
+  found, _ = collect.collect([tmp_path / "own"])
+  assert [study.name for study in found] == ["data, 2 mega-batches, contents 00000000",
+                                             "data, 2 mega-batches, contents 11111111"]
   tmp_path = tmp_path / "changed"
   for name in ("a", "b"):
     path = write_run(tmp_path / name, [0.5, 0.4 if name == "a" else 0.3])
-    contents(path, name * 64)
+    change(path / "config.json", data_fingerprint=name * 64)
   write_run(tmp_path / "seed", [0.5, 0.4], seed=1, dataset__name="npz:x/d.npz")
   write_run(tmp_path / "other", [0.5, 0.4], seed=1, dataset__name="npz:y/d.npz")
-  studies, _ = collect.collect([tmp_path])
-  assert len(studies) == 4
-  assert len({study.name for study in studies}) == 4
-  assert all(len(study.runs) == 1 for study in studies)
+  found, _ = collect.collect([tmp_path])
+  assert len(found) == 4
+  assert len({study.name for study in found}) == 4
+  assert all(len(study.runs) == 1 for study in found)
 
 
-def test_what_sets_learners_apart_is_told(tmp_path):
+def test_fields_in_which_learners_differ_are_noted(tmp_path):
   write_run(tmp_path / "sm", [0.5, 0.4], model__width=64, train__epochs=5)
   write_run(tmp_path / "ens", [0.5, 0.4], "ens", model__width=4, train__epochs=1)
   (study,), notes = collect.collect([tmp_path])
@@ -323,36 +358,34 @@ def test_panels_show_every_learner(tmp_path):
   assert axes[0].lines[0].get_ydata().tolist() == [0.5, 0.4]
 
 
-def test_what_was_judged_once_is_drawn_as_a_point(tmp_path):
+def test_a_single_value_is_drawn_as_a_point(tmp_path):
   write_run(tmp_path / "iid", [None, 240.0], language=True, stream__waiting_time=2)
   for wait, value in ((1, 300.0), (4, 160.0)):  # four perplexities, and one
     write_run(tmp_path / f"w{wait}", [value if t % wait == 0 else None for t in range(1, 5)], language=True,
               stream__waiting_time=wait, macs=100)
-  studies, _ = collect.collect([tmp_path])
-  (axes,) = figures.over_the_stream(studies[0]).axes
+  found, _ = collect.collect([tmp_path])
+  (axes,) = figures.over_the_stream(found[0]).axes
   (line,) = axes.lines
   assert (line.get_marker(), line.get_ydata().tolist()) == ("o", [240.0])
-  # Who waits longer is no rival on the front of language models.
-  fronts = [axes.lines[0].get_ydata().tolist() for axes in figures.against(studies[1], "cumulative_fwd_macs").axes]
+  # Each waiting time of language models has a front of its own.
+  fronts = [axes.lines[0].get_ydata().tolist() for axes in figures.against(found[1], "cumulative_fwd_macs").axes]
   assert fronts == [[300.0], [160.0]]
 
 
-def test_captions_tell_what_is_left_out(tmp_path):
+def test_captions_say_what_is_left_out(tmp_path):
   for wait in range(1, 9):
     write_run(tmp_path / f"w{wait}", [0.5] * 8, stream__waiting_time=wait, stream__replay=0.5 * (wait == 1))
   write_run(tmp_path / "without", [0.5] * 8)
-  told = {name: caption for name, (caption, _) in figures.all_of(study_of(tmp_path)).items()}
+  captions = {name: caption for name, (caption, _) in figures.all_of(study_of(tmp_path)).items()}
   for name in ("stream", "compute", "parameters"):
-    assert told[name].endswith("Shown are 5 of 8 waiting times; all are in the table."), told[name]
-  assert told["replay"].startswith("From no replay to replay of up to 50%.")
+    assert captions[name].endswith("The figure shows 5 of 8 waiting times; the table shows all."), captions[name]
+  assert "with the most replay (filled markers, stream.replay up to 0.5): means over seeds." in captions["replay"]
 
 
 def test_learners_of_others_are_drawn(tmp_path):
   for share in (0.0, 1.0):
     path = write_run(tmp_path / str(share), [0.5, 0.4 - share / 10], stream__replay=share)
-    tree = json.loads((path / "config.json").read_text())
-    tree["learner"]["name"] = "fittest"
-    (path / "config.json").write_text(json.dumps(tree))
+    change(path / "config.json", learner={"name": "fittest"})
   study = study_of(tmp_path)
   assert set(figures.all_of(study)) == {"stream", "compute", "parameters", "replay"}
   assert figures.over_the_stream(study).axes[0].texts[0].get_text() == "fittest"
@@ -368,23 +401,23 @@ def test_a_panel_for_each_waiting_time_and_size(tmp_path, runs):
   assert study.stream["stage"].dtype == "Int64"
 
 
-def test_one_seed_cannot_tell(tmp_path):
+def test_one_seed_is_never_significant(tmp_path):
   for wait, errors in ((1, [0.5, 0.1]), (2, [0.9, 0.1])):
     write_run(tmp_path / str(wait), errors, stream__waiting_time=wait)
-  assert "the runs cannot tell w 1 from w 2**, difference -0.4 on one seed" in findings.waiting_times(
+  assert "w 1 is not significantly better than w 2**, difference -0.4 on one seed" in findings.waiting_times(
       study_of(tmp_path))[0]
 
 
 def test_the_pareto_front_by_hand():
   points = {(1, 5), (2, 6), (3, 4), (3, 3), (4, 3), (5, 1)}
-  assert figures.pareto(*zip(*points)) == [(1, 5), (3, 3), (5, 1)]
+  assert drawing.pareto(*zip(*points)) == [(1, 5), (3, 3), (5, 1)]
 
 
 def test_names_do_not_touch():
-  figure = figures._figure(4, 3)
+  figure = drawing.figure(4, 3)
   axes = figure.subplots()
   axes.set(xlim=(0, 1), ylim=(0, 1))
-  figures.label_ends(axes, [("sm", 1, 0.5), ("ens", 1, 0.5), ("gens", 1, 0.51), ("umix", 1, 0.9)])
+  drawing.label_ends(axes, [("sm", 1, 0.5), ("ens", 1, 0.5), ("gens", 1, 0.51), ("umix", 1, 0.9)])
   figure.canvas.draw()
   boxes = {text.get_text(): text.get_window_extent() for text in axes.texts}
   assert len(boxes) == 4
@@ -392,9 +425,9 @@ def test_names_do_not_touch():
     for other, its in boxes.items():
       assert name == other or not box.overlaps(its), (name, other)
   assert boxes["umix"].y0 < axes.transData.transform((1, 0.9))[1] < boxes["umix"].y1  # it had room
-  axes = figures._figure(4, 3).subplots()
+  axes = drawing.figure(4, 3).subplots()
   axes.set(xlim=(0, 1), ylim=(0, 1))
-  figures.label_ends(axes, [(name, 1, height) for name in ("sm", "ens", "gens") for height in (0, 1)])
+  drawing.label_ends(axes, [(name, 1, height) for name in ("sm", "ens", "gens") for height in (0, 1)])
   axes.figure.canvas.draw()
   boxes = [text.get_window_extent() for text in axes.texts]
   assert len(boxes) == 6
@@ -404,15 +437,15 @@ def test_names_do_not_touch():
 
 
 def test_learners_look_apart():
-  assert set(figures.STYLES) == set(configs.LEARNERS)
-  assert len({colour for colour, _ in figures.STYLES.values()}) == len(figures.STYLES)
-  assert len({marker for _, marker in figures.STYLES.values()}) == len(figures.STYLES)
+  assert set(drawing.STYLES) == set(configs.LEARNERS)
+  assert len({colour for colour, _ in drawing.STYLES.values()}) == len(drawing.STYLES)
+  assert len({marker for _, marker in drawing.STYLES.values()}) == len(drawing.STYLES)
   rgb = lambda colour: np.array([int(colour[i:i + 2], 16) / 255 for i in (1, 3, 5)])
-  for colour, _ in figures.STYLES.values():
-    assert figures.contrast(rgb(colour)) > 1.9  # of lines
-    assert figures.contrast(rgb(figures.ink(colour))) >= 4.49  # of text
-  assert figures.contrast(np.zeros(3)) == pytest.approx(21)
-  assert figures.contrast(rgb("#777777")) == pytest.approx(4.48, abs=0.01)
+  for colour, _ in drawing.STYLES.values():
+    assert drawing.contrast(rgb(colour)) > 1.9  # of lines
+    assert drawing.contrast(rgb(drawing.ink(colour))) >= 4.49  # of text
+  assert drawing.contrast(np.zeros(3)) == pytest.approx(21)
+  assert drawing.contrast(rgb("#777777")) == pytest.approx(4.48, abs=0.01)
 
 
 def test_a_report_of_everything(tmp_path, runs):
@@ -421,7 +454,7 @@ def test_a_report_of_everything(tmp_path, runs):
       write_run(tmp_path / f"replay{seed}{share}", [0.5, 0.3 - 0.1 * share], "ens", seed=seed, stream__replay=share,
                 macs=100 * (1 + share))
   write_run(tmp_path / "text", [300.0, 200.0], language=True)
-  place = report.report([runs, *tmp_path.glob("replay*"), tmp_path / "text"], tmp_path / "out")
+  place = write_report([runs, *tmp_path.glob("replay*"), tmp_path / "text"], tmp_path / "out")
   out = tmp_path / "out"
   names = {file.name for file in out.iterdir()}
   assert {"runs.csv", "stream.csv", "report.md", "index.html"} <= names
@@ -440,7 +473,7 @@ def test_a_report_of_everything(tmp_path, runs):
   assert list(stream.columns[:4]) == ["run", "t", "stage", "updated"]
   assert len(stream) == 58
   (out / "mine.png").write_bytes(b"")
-  report.report([tmp_path / "text"], out)
+  write_report([tmp_path / "text"], out)
   assert {file.name for file in out.iterdir() if file.suffix in (".png", ".pdf")} == {
       "mine.png", *(f"{name}.{kind}" for name in ("stream", "compute", "parameters", "experts")
                     for kind in ("png", "pdf"))}  # of what was there only what the earlier report had put there is gone
@@ -453,10 +486,11 @@ BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 @pytest.mark.parametrize("pixels", [360, 1200])
 def test_a_browser_shows_the_page(tmp_path, runs, pixels):
   """Every picture loads; tables and figures that are wider than the window scroll by themselves, the page does not."""
-  text = report.report([runs], tmp_path / "out").read_text()
+  text = write_report([runs], tmp_path / "out").read_text()
   script = ("const d = document.querySelector('iframe').contentDocument, e = d.documentElement;"
             "document.title = JSON.stringify({page: e.scrollWidth, window: e.clientWidth,"
             " pictures: [...d.images].map(i => i.naturalWidth > 0), rows: d.querySelectorAll('tr').length,"
+            " widths: [...d.images].map(i => i.width),"
             " tops: [...d.querySelectorAll('h2, h3, figure')].map(e => e.getBoundingClientRect().top)})")
   frame = f'<iframe style="border:0;width:{pixels}px;height:800px" srcdoc="{html.escape(text)}"></iframe>'
   (tmp_path / "frame.html").write_text(f'<!doctype html><body onload="{html.escape(script)}">{frame}</body>')
@@ -465,13 +499,15 @@ def test_a_browser_shows_the_page(tmp_path, runs, pixels):
   shown = json.loads(html.unescape(re.search("<title>(.*?)</title>", done.stdout)[1]))
   assert pixels - 20 < shown["page"] == shown["window"] <= pixels  # a scroll bar may take some
   assert shown["pictures"] == [True] * 3
+  for width, (_, figure) in zip(shown["widths"], figures.all_of(study_of(runs)).values()):
+    assert width == round(figure.get_figwidth() * (100 if pixels == 1200 else 70))  # no figure is drawn out
   assert shown["rows"] == 1 + 8 + 1 + 4  # heads, kinds of runs, and pairs of sequential and iid ones
   assert shown["tops"] == sorted(shown["tops"])
 
 
 def test_pages_escape_what_they_show():
-  text = page.page("a<b", [("x & y", [("list", "why", ["- **bold** `code` <script>"]),
-                                      ("table", "t", "| a | b |\n| --- | ---: |\n| x |  |")])], ["5 < 6"])
+  text = page.page("a<b", [Section("x & y", [Bullets("why", ["- **bold** `code` <script>"]),
+                                             Table("t", "| a | b |\n| --- | ---: |\n| x |  |")])], ["5 < 6"])
   assert "<script>" not in text
   assert "a&lt;b" in text
   assert "<strong>bold</strong> <code>code</code>" in text
@@ -485,7 +521,7 @@ def test_the_command_line(tmp_path, runs):
 
   done = run(runs)
   assert done.returncode == 0, done.stderr
-  assert done.stdout.startswith("| learner | width | w |")
+  assert done.stdout.startswith("Runs: mean ± standard deviation over seeds\n\n| learner | width | w |")
   done = run(runs, "--out", tmp_path / "out")
   assert done.stdout.strip() == str(tmp_path / "out/index.html")
   for args, sentence in (([], "required: RUNS"), ([tmp_path / "none"], "there is no folder"),
@@ -500,3 +536,249 @@ def test_real_runs_are_read(tmp_path, make_config, arrays):
   study = study_of(tmp_path)
   assert study.runs["cer"].iloc[0] == run.summary["cer"]
   np.testing.assert_array_equal(study.stream["error"], run.metrics["error"])
+
+
+def study_with_divergences(root):
+  """sm on seeds 0 to 2 at w 1, of which one diverged, at w 2, and at w 4, where all diverged."""
+  for wait, errors in ((1, [0.1, 0.11, 0.12]), (2, [0.3, 0.33, 0.35]), (4, [0.2, 0.2, 0.2])):
+    for seed, error in enumerate(errors):
+      run = write_run(root / f"w{wait}s{seed}", [error] * 4, stream__waiting_time=wait, seed=seed, model__width=wait)
+      if wait == 4 or (wait, seed) == (1, 2):
+        diverge(run)
+  (study,), notes = collect.collect([root])
+  return study, notes
+
+
+def test_diverged_runs_are_named_and_counted(tmp_path):
+  study, notes = study_with_divergences(tmp_path)
+  assert notes[0] == (f"{tmp_path}/w1s2 is left out: it diverged after 1 of 4 mega-batches: train_loss is no longer "
+                      "finite in stage 1, epoch 2.")
+  assert sum("is left out: it diverged" in note for note in notes) == 4
+  assert ("digits, 4 mega-batches: sm, width 1, w 1: 1 of 3 seeds diverged; its means include only the seeds that "
+          "finished, which favours it.") in notes
+  assert "digits, 4 mega-batches: sm, width 4, w 4: all 3 seeds diverged; it has no mean." in notes
+  rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in tables.overview(study).splitlines()]
+  assert [row[:6] for row in rows[2:]] == [["sm", "1", "1", "10", "2 (1 diverged)", "0.420 ± 0.028"],
+                                           ["sm", "2", "2", "10", "3", "1.307 ± 0.101"],
+                                           ["sm", "4", "4", "-", "0 (3 diverged)", "-"]]
+  assert tables.iid(study) is None  # no run that trains once has finished
+  assert figures.all_of(study)["stream"][0].endswith("4 runs that diverged are not shown.")
+  write_report([tmp_path], tmp_path / "out")
+  for name in ("report.md", "index.html"):
+    text = (tmp_path / "out" / name).read_text()
+    assert "1 of 3 seeds diverged" in text
+    assert "all 3 seeds diverged" in text
+    assert "2 (1 diverged)" in text
+
+
+def test_a_kind_with_diverged_seeds_is_not_simply_the_best(tmp_path):
+  for wait, errors in ((1, [0.1, 0.11, 0.12, 0.9]), (2, [0.3, 0.33, 0.35, 0.36]), (4, [0.2] * 4)):
+    for seed, error in enumerate(errors):
+      run = write_run(tmp_path / f"w{wait}s{seed}", [error] * 4, stream__waiting_time=wait, seed=seed)
+      if wait == 4 or error == 0.9:
+        diverge(run)
+  (study,), _ = collect.collect([tmp_path])
+  line, *budgets = findings.waiting_times(study)
+  assert line.startswith("- sm: w 1 CER 0.44 with 1 of 4 seeds diverged, w 2 CER 1.34: **w 1 is best on the seeds that "
+                         "finished**, difference -0.867 ± ")
+  assert line.endswith("; w 4: all 4 seeds diverged.")
+  assert all("w 1, sm (CER 0.44 with 1 of 4 seeds diverged)" in line for line in budgets)
+  assert all(line.endswith("**w 1 is best on the seeds that finished**.") for line in budgets)
+  texts = [line for part in write.parts(study) if isinstance(part, Bullets) for line in part.lines]
+  assert findings.HOW_DIVERGED in texts
+  for seed in range(4):
+    diverge(tmp_path / f"w2s{seed}")
+  (study,), _ = collect.collect([tmp_path])
+  assert findings.waiting_times(study) == ["- sm: w 1 CER 0.44 with 1 of 4 seeds diverged; w 2: all 4 seeds diverged; "
+                                           "w 4: all 4 seeds diverged."]
+
+
+@pytest.mark.parametrize(("diverged", "better", "verdict"), [
+    ("gmoe3", True, "**growing is better on the seeds that finished**"), ("sm3", True, "**growing is better**"),
+    ("gmoe3", False, "**the fixed learner is better**"),
+    ("sm3", False, "**the fixed learner is better on the seeds that finished**"),
+])
+def test_growing_is_compared_with_its_divergences(tmp_path, diverged, better, verdict):
+  for seed in range(4):
+    write_run(tmp_path / f"sm{seed}", [0.3 + seed / 100] * 2, num_params=20, seed=seed)
+    write_run(tmp_path / f"gmoe{seed}", [(0.1 if better else 0.6) + seed / 50] * 2, "gmoe", num_params=20, grown=1,
+              seed=seed)
+  diverge(tmp_path / diverged)
+  (study,), _ = collect.collect([tmp_path])
+  (line,) = findings.growth(study)
+  assert verdict in line
+  assert line.count("with 1 of 4 seeds diverged") == 1
+  for seed in range(4):
+    if diverged != f"gmoe{seed}":
+      diverge(tmp_path / f"gmoe{seed}")
+  write_run(tmp_path / "wide", [0.5, 0.4], "gmoe", num_params=20, grown=1, model__width=64)
+  (study,), _ = collect.collect([tmp_path])
+  assert findings.growth(study)[-1] == "- gmoe, width 32: all 4 seeds diverged."
+
+
+def test_of_runs_that_all_diverged_nothing_is_reported_but_their_names(tmp_path):
+  diverge(write_run(tmp_path / "lost/sm", [0.5, 0.4]))
+  (tmp_path / "lost/sm/diverged.json").write_text("[]")
+  with pytest.raises(BadInput, match="no finished run to report. .*sm is left out: it diverged after 1 of 2 mega"):
+    collect.collect([tmp_path])
+  with pytest.raises(BadInput) as error:
+    collect.collect([tmp_path, tmp_path / "lost", tmp_path / "lost/sm"])
+  assert str(error.value).count("it diverged") == 1
+  assert [studies.diverged_seeds(num, num) for num in (1, 2, 3)] == [
+      "its only seed diverged", "both seeds diverged", "all 3 seeds diverged"]
+  write_run(tmp_path / "other", [0.5, 0.4, 0.3])
+  (study,), notes = collect.collect([tmp_path])
+  assert len(study.runs) == 1
+  assert "digits, 2 mega-batches: all runs diverged; there is nothing to report." in notes
+
+
+def test_pairs_of_sequential_and_iid_runs_count_what_diverged(tmp_path):
+  for seed in range(3):
+    for wait in (1, 2):
+      write_run(tmp_path / f"w{wait}s{seed}", [0.5, 0.4], stream__waiting_time=wait, seed=seed)
+  diverge(tmp_path / "w2s1")
+  (study,), _ = collect.collect([tmp_path])
+  assert tables.iid(study).splitlines()[2] == "| sm | 2 (1 diverged) | 0.4000 ± 0.0000 | 0.4000 ± 0.0000 |"
+
+
+BAD_LINES = [({"error": "0.4"}, "a line with error='0.4'"), ({"error": math.nan}, "a line with error=nan"),
+             ({"num_params": None}, "a line with num_params=None"), ({"t": 7}, "should be mega-batches 1 to 2"),
+             ({"updated": "yes"}, "a line with updated='yes'"), ({"stage": [1]}, r"a line with stage=\[1\]")]
+BAD_RUNS = [
+    *[("summary.json", value, sentence) for value, sentence in [
+        ({}, "summary.json lacks 'cer'"), ([], r"summary.json holds \[\] instead"), ("x", "summary.json holds 'x'")]],
+    *[("summary.json", {"cer": value}, "summary.json has cer=.*, which is not a finite number") for value in [
+        "0.5", math.nan, math.inf, None, [1], True, {}]],
+    *[("summary.json", {key: "?"}, f"summary.json has {key}='.'") for key in [
+        "final_error", "wall_seconds", "cumulative_fwd_macs", "compile_seconds"]],
+    ("summary.json", {"cumulative_params": 10**400}, "OverflowError"),
+    *[("config.json", value, sentence) for value, sentence in [
+        ([], r"config.json holds \[\] instead"), ({}, "config.json lacks 'seed'"), ({"seed": "0"}, "has seed='0'"),
+        ({"stream": {}}, "lacks 'stream.num_megabatches'"), ({"dataset": "digits"}, "lacks 'dataset.name'"),
+        ({"data_fingerprint": 3}, "has data_fingerprint=3"), ({"learner": {"name": ["sm"]}}, "has learner.name=")]],
+    ("config.json", {"model": {"name": "mlp", "width": "x", "num_experts": 1}}, "has model.width='x', which"),
+    *[("metrics.jsonl", value, sentence) for value, sentence in BAD_LINES],
+    ("metrics.jsonl", None, "metrics.jsonl cannot be read"), ("metrics.jsonl", [], "a line without named values"),
+]
+
+
+@pytest.mark.parametrize(("file", "value", "sentence"), BAD_RUNS)
+def test_one_bad_run_does_not_end_a_report(tmp_path, file, value, sentence):
+  good = write_run(tmp_path / "runs/good", [0.5, 0.4])
+  place = write_run(tmp_path / "runs/bad", [0.5, 0.3], seed=1) / file
+  if value is None:
+    place.unlink()
+  elif file == "metrics.jsonl":
+    first, second = place.read_text().splitlines()
+    second = json.dumps(json.loads(second) | value if value else value)
+    place.write_text(f"{first}\n{second}\n")
+  elif isinstance(value, dict) and value:
+    place.write_text(json.dumps(json.loads(place.read_text()) | value))
+  else:
+    place.write_text(json.dumps(value))
+  (study,), (problem,) = collect.collect([tmp_path / "runs"])
+  assert study.runs["run"].tolist() == [str(good)]
+  assert re.search(f"/bad is left out: .*{sentence}", problem)
+  assert "\n" not in problem
+  assert len(problem) < 500
+  assert tables.overview(study).count("\n") == 2
+
+
+def test_odd_values_that_are_possible_are_reported(tmp_path):
+  """No errors at all, costs beyond 64 bits, and options of a learner of one's own that are text in one run alone."""
+  write_run(tmp_path / "perfect", [0.0, 0.0])
+  change(write_run(tmp_path / "large", [0.5, 0.4], seed=1) / "summary.json", cumulative_fwd_macs=2**70)
+  for seed, strength in enumerate((1, "high", 3)):
+    change(write_run(tmp_path / f"own{seed}", [0.5, 0.4], seed=seed) / "config.json",
+           learner={"name": "fittest", "strength": strength})
+  write_report([tmp_path], tmp_path / "out")
+  table = pd.read_csv(tmp_path / "out/runs.csv")
+  assert len(table) == 5
+  assert table["learner.strength"].dropna().tolist() == ["1", "3", "high"]
+
+
+def test_runs_whose_config_was_changed_are_left_out(tmp_path):
+  tree = {}
+  for name in ("kept", "edited", "elsewhere"):
+    run = write_run(tmp_path / name, [0.5, 0.4], model__width=["kept", "edited", "elsewhere"].index(name) + 4)
+    tree = json.loads((run / "config.json").read_text())
+    digest = configs.digest(configs.parse({k: v for k, v in tree.items() if k not in configs.STORED}))
+    assert digest == configs.digest(tree)
+    change(run / "summary.json", config_sha256=digest)
+  change(tmp_path / "edited/config.json", model=dict(tree["model"], width=64))
+  change(tmp_path / "elsewhere/config.json", dataset=dict(tree["dataset"], data_dir="/other"))  # is not the run's own
+  (study,), (problem,) = collect.collect([tmp_path])
+  assert sorted(study.runs["model.width"]) == [4, 6]
+  assert re.search("edited is left out: its config.json was changed after the run", problem)
+
+
+def test_seeds_of_earlier_versions_differ_in_their_test_sets(tmp_path):
+  """In each folder of runs seeds 0 to 2 of an earlier version, then of the present one beside them."""
+  def prints(path, print_):
+    change(path / "config.json", data_fingerprint=print_ * 64)
+
+  note = "the seeds differ in their test sets, because earlier versions drew the test set by the seed"
+  for name in ("digits", "folder:pets"):
+    root = tmp_path / name
+    for seed in range(3):
+      prints(write_run(root / f"old{seed}", [0.5, 0.4], seed=seed, version=None, dataset__name=name), str(seed))
+    (study,), (problem,) = collect.collect([root])
+    assert study.runs["seed"].tolist() == [0, 1, 2]
+    assert note in problem
+    for seed in range(3):
+      prints(write_run(root / f"new{seed}", [0.5, 0.3], seed=seed, dataset__name=name), "f")
+    found, problems = collect.collect([root])
+    assert [study.name.partition("contents ")[2] for study in found] == ["of earlier versions", "of later versions"]
+    assert [study.runs["seed"].tolist() for study in found] == [[0, 1, 2], [0, 1, 2]]
+    assert [note in problem for problem in problems] == [True, False]
+    assert problems[1].startswith("The runs belong to 2 streams")
+    (study,), problems = collect.collect(root.glob("new*"))
+    assert problems == []
+  for seed in range(2):
+    for version in (None, "0.1.1"):
+      prints(write_run(tmp_path / f"text{version}/{seed}", [300.0, 200.0], seed=seed, version=version, language=True),
+             str(seed))
+  (study,), (problem,) = collect.collect([tmp_path / "textNone"])
+  assert "the seeds may differ in their test sets" in problem
+  assert collect.collect([tmp_path / "text0.1.1"])[1] == []
+
+
+def test_deviations_and_intervals_are_labelled(tmp_path, runs, capsys):
+  report.main([str(runs)])
+  printed = capsys.readouterr().out
+  heads = [line for line in printed.splitlines() if line and not line.startswith("|")]
+  assert heads == ["Runs: mean ± standard deviation over seeds",
+                   "Training on one mega-batch after the other (sequential) and on all at once (iid): mean ± standard "
+                   "deviation over seeds"]
+  report.main([str(runs), "--out", str(tmp_path / "out")])
+  for name in ("report.md", "index.html"):
+    text = re.sub('src="data:[^"]*"', "", (tmp_path / "out" / name).read_text())
+    assert all(head in text for head in heads)
+    differences = re.findall(r"difference \S+ ± \S+ (.{9})", text)
+    assert differences
+    assert set(differences) == {"(95 % CI)"}
+    assert text.count("mean ± standard deviation over seeds. A line joins the sizes") >= 2  # captions of figures
+
+
+def test_a_reader_that_stops_reading_is_no_failure(runs, monkeypatch):
+  """As in `python -m alma_jax.report runs | head -n 1`."""
+  for argv, errors, code in (([str(runs)], False, 141), (["--help"], False, 141), (["--out"], True, 2)):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with monkeypatch.context() as patch, open(writing, "w", buffering=1) as stream:
+      patch.setattr(sys, "stderr" if errors else "stdout", stream)
+      assert report.main(argv) == code
+      stream.flush()  # Python does so once more when it ends
+  done = subprocess.run(f"{sys.executable} -m alma_jax.report {runs} | true; echo ${{PIPESTATUS[0]}}", shell=True,
+                        executable="/bin/bash", cwd=ROOT, capture_output=True, text=True, check=True)
+  assert (done.stdout, done.stderr) == ("141\n", "")
+
+
+def test_figures_keep_their_size_and_scroll(tmp_path, runs):
+  text = write_report([runs], tmp_path / "out").read_text()
+  _, wide = figures.all_of(study_of(runs))["stream"]
+  styles = re.findall(r'<img style="width:(\d+)px;min-width:(\d+)px"', text)
+  assert len(styles) == 3
+  assert styles[0] == (str(round(100 * wide.get_figwidth())), str(round(70 * wide.get_figwidth())))
+  assert not re.search(r"[^-]width: 100%", text)
+  assert text.count('<div class="wide" tabindex="0">') == 2 + 3  # tables and figures

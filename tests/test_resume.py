@@ -11,7 +11,7 @@ from conftest import blobs, small_config
 from runs import FOUNDATION, ROOT, assert_same_run, command, interrupted, launch, lines, one_step_a_dispatch, slow
 
 import alma_jax
-from alma_jax import experiment
+from alma_jax.runs import session
 
 
 def test_equal_seeds_equal_runs(tmp_path, arrays):
@@ -114,7 +114,7 @@ from alma_jax import main
 from alma_jax.data import datasets
 
 def load(*args):
-  signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})  # no signal wakes the main thread
+  signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.Signals) - {signal.SIGKILL})  # none wakes the main thread
   print("loading", flush=True)
   while True:
     try:
@@ -128,7 +128,7 @@ sys.exit(main.main())
 """
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 1)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_stopped_while_data_are_loaded(tmp_path, number, code):
   process = subprocess.Popen([sys.executable, "-c", SLOW_DATA, str(tmp_path / "run")], cwd=ROOT,
                              stdout=subprocess.PIPE, text=True)
@@ -173,7 +173,7 @@ def test_shortened_lines_are_refused(tmp_path, arrays):
   config = small_config(train__epochs=6, checkpoint__seconds=0.0)
   assert interrupted(config, tmp_path, 4, data=arrays)
   (tmp_path / "train.jsonl").write_text("")
-  with pytest.raises(alma_jax.BadInput, match=r"train.jsonl has 0 lines, but the checkpoint covers"):
+  with pytest.raises(alma_jax.BadInput, match=r"train.jsonl has 0 whole lines, but the checkpoint covers"):
     alma_jax.run(config, tmp_path, data=arrays)
 
 
@@ -183,16 +183,16 @@ def test_a_divergence_after_resuming_inside_the_stage_loses_and_doubles_nothing(
   alma_jax.run(config, tmp_path / "whole", data=arrays)
   assert interrupted(config, tmp_path / "cut", 24 + 10, data=arrays)
   assert [(entry["stage"], entry["epoch"]) for entry in lines(tmp_path / "cut", "train.jsonl")][-1][0] == 1
-  record = experiment._Runner._record
+  record = session._Session._record
 
   def diverging(self, fitting, records, began):
     done = record(self, fitting, records, began)
-    if (fitting.data.stage, self._epoch) == (1, 5):
+    if (fitting.data.stage, self.now.epoch) == (1, 5):
       raise alma_jax.Diverged("as if")
     return done
 
   with monkeypatch.context() as patched:
-    patched.setattr(experiment._Runner, "_record", diverging)
+    patched.setattr(session._Session, "_record", diverging)
     with pytest.raises(alma_jax.Diverged):
       alma_jax.run(config, tmp_path / "cut", data=arrays)
   alma_jax.run(config, tmp_path / "cut", data=arrays)
@@ -213,16 +213,18 @@ make = learners.make
 
 def killing(context):
   made = make(context)
+  whole = made.grow
   def grow(state, data):
     if data.stage != 1:
-      return made.grow(state, data)
+      return whole(state, data)
     if when == "before":
       kill()
     if when == "inside":
       split.grow = surgery.operate = cluster.update = kill
-    made.grow(state, data)
+    whole(state, data)
     kill()
-  return made._replace(grow=grow)
+  made.grow = grow
+  return made
 
 learners.make = killing
 alma_jax.run(small_config(learner, checkpoint__seconds=0.0), folder, data=(*blobs(120), *blobs(40, seed=1)))

@@ -15,7 +15,8 @@ from runs import ROOT, command, interrupted, launch, lines, slow
 
 import alma_jax
 from alma_jax import config as configs
-from alma_jax.learners import program, stacked
+from alma_jax.learners import stacked
+from alma_jax.training import program
 
 TOY = ["--config.stream.num_megabatches=3", "--config.stream.waiting_time=2", "--config.train.epochs=1",
        "--config.model.width=2", "--config.log.tensorboard=False"]
@@ -69,11 +70,11 @@ def test_the_run_folder_holds_what_the_design_says(tmp_path, arrays):
   summary = json.loads((tmp_path / "summary.json").read_text())
   assert set(summary) == {"cer", "mean_error", "final_error", "cumulative_params", "cumulative_fwd_macs",
                           "cumulative_train_flops", "cumulative_growth_macs", "num_stages", "wall_seconds",
-                          "compile_seconds", "device", "versions"}
+                          "compile_seconds", "device", "versions", "config_sha256"}
   assert summary["cer"] == pytest.approx(sum(entry["error"] for entry in metrics))
   assert summary["cumulative_params"] == 5 * second["num_params"]
   config = json.loads((tmp_path / "config.json").read_text())
-  del config["data_fingerprint"]
+  del config["data_fingerprint"], config["alma_jax_version"]
   assert configs.to_dict(configs.parse(config)) == config
 
 
@@ -119,10 +120,13 @@ def test_a_diverging_loss_stops_the_run_and_keeps_what_was(tmp_path, arrays):
   stream_order = np.random.default_rng([0, 0]).permutation(len(x))
   x[stream_order[-20:]] = 3e38
   config = small_config(train__optimizer="sgd", train__learning_rate=1e3)
-  with pytest.raises(alma_jax.Diverged, match="no longer finite in stage 1, epoch 1"):
+  with pytest.raises(alma_jax.Diverged, match="no longer finite in stage 2, epoch 1"):
     alma_jax.run(config, tmp_path, data=(x, arrays[1], arrays[2].astype(np.float32), arrays[3]))
   assert len(lines(tmp_path, "metrics.jsonl")) == 3
   assert len(lines(tmp_path, "train.jsonl")) == 2
+  noted = json.loads((tmp_path / "diverged.json").read_text())
+  assert (noted["stage"], noted["epoch"]) == (1, 1)
+  assert "no longer finite in stage 2, epoch 1" in noted["line"]
   run = alma_jax.load_run(tmp_path)
   assert run.stages() == [0]
   assert np.isfinite(run.predict(arrays[2].astype(np.float32))).all()
@@ -141,6 +145,10 @@ BAD_COMMANDS = [
     ("configs/digits.py:sm", ["--nosuchflag=1"], "nosuchflag"),
     ("configs/digits.py:sm", ["extra"], "unexpected argument 'extra'"),
     ("configs/digits.py:sm", ["--coordinator=localhost:1"], "go together"),
+    ("configs/digits.py:sm", ["--coordinator=localhost", "--num_processes=2", "--process_id=0"], "should be HOST:PORT"),
+    ("configs/digits.py:sm", ["--coordinator=a:b", "--num_processes=2", "--process_id=0"], "a port from 1 to 65535"),
+    ("configs/digits.py:sm", ["--workdir=gs://bucket/run"], "'gs://bucket/run' is an address, not a folder"),
+    ("README.md", [], "README.md is not a Python file"),
     ("configs/digits.py:sm", ["--coordinator=a:1", "--num_processes=1", "--process_id=3"], "below --num_processes=1"),
     ("configs/digits.py:sm", ["--config.checkpoint.seconds=inf"], "a finite number"),
     ("configs/mnist.py:sm", ["--config.dataset.data_dir=/nowhere"], "no prepared TFDS data set 'mnist'"),
@@ -166,11 +174,12 @@ def test_bad_commands_get_one_sentence_and_exit_code_2(config, flags, sentence, 
     flags = [*flags, f"--workdir={tmp_path}/run"]
   env = dict(os.environ, XLA_FLAGS="--xla_force_host_platform_device_count=1")
   done = subprocess.run(command(config, *flags), cwd=ROOT, capture_output=True, text=True, check=False, env=env)
-  assert done.returncode == 2, done.stderr
-  assert sentence in done.stderr
-  assert done.stderr.startswith("error: ")
-  assert "Traceback" not in done.stderr
-  assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+  said = done.stderr.removeprefix("loading the data\n")  # where a busy machine takes long over it
+  assert done.returncode == 2, said
+  assert sentence in said
+  assert said.startswith("error: ")
+  assert "Traceback" not in said
+  assert len(said.strip().splitlines()) == 1, said
   assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
@@ -199,7 +208,7 @@ def test_a_longer_stream_compiles_nothing_more(tmp_path, learner, replay):
                           train__epochs=1)
     alma_jax.run(config, tmp_path / name, data=data)
     assert program.advance._cache_size() == 1
-    assert stacked._contribute._cache_size() == (2 if learner == "boosting" else 1)  # of training data, too
+    assert stacked._contribute._cache_size() == 1
     counts.append(len(COMPILED))
   assert counts[1] == counts[2] > 0
 
@@ -276,10 +285,10 @@ def test_a_torn_last_line_is_not_read(tmp_path, make_config, arrays):
     file.write('{"t": 5, "err')
   assert alma_jax.load_run(run.path).metrics["t"].tolist() == whole
   (run.path / "metrics.jsonl").write_text("{\n")
-  with pytest.raises(alma_jax.BadInput, match="metrics.jsonl has a line that is no JSON"):
+  with pytest.raises(alma_jax.BadInput, match="metrics.jsonl has a line that is not JSON"):
     alma_jax.load_run(run.path)
 
 
 def test_what_is_no_config_is_said():
-  with pytest.raises(alma_jax.BadInput, match="the config 'ens' is none"):
+  with pytest.raises(alma_jax.BadInput, match="the config 'ens' is of type str; it should be a ConfigDict"):
     alma_jax.run("ens")

@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alma_jax import fields
+from alma_jax.config import schema
 from alma_jax.data import stream as streams
 from alma_jax.errors import BadInput
 
 
 def make(n, b, w=1, replay=0.0, val=0.1, seed=0):
-  return streams.make(n, fields.Stream(b, w, replay, val, "chance"), seed)
+  return streams.make(n, schema.Stream(b, w, replay, val, "chance"), seed)
 
 
 @st.composite

@@ -1,4 +1,5 @@
 """Sweeps: points, jobs, processes that die, SLURM (a stand-in), predictions."""
+import errno
 import io
 import json
 import os
@@ -14,9 +15,11 @@ import pytest
 from runs import ROOT, lines
 
 import alma_jax
+from alma_jax import sweep as command
 from alma_jax import sweeps
 from alma_jax.errors import BadInput, InUse
-from alma_jax.sweeps import axis, board, jobs, pool, predict, product, seconds, zipped
+from alma_jax.runs import run_folder
+from alma_jax.sweeps import axis, board, events, jobs, places, pool, prediction, product, states, timing, worker, zipped
 
 SMALL = {"stream.num_megabatches": 2, "stream.waiting_time": 1, "train.epochs": 2, "model.width": 4,
          "log.tensorboard": False}
@@ -38,6 +41,29 @@ def sweep(*flags, **options):
                         text=True, check=False, **options)
 
 
+def finished(job, **summary):
+  """Makes the job's folder that of a finished run of 10 s, 4 of them for compiling."""
+  job.workdir.mkdir(parents=True)
+  (job.workdir / "config.json").write_text(json.dumps(job.packed()["config"] | {"data_fingerprint": "0"}))
+  (job.workdir / "summary.json").write_text(json.dumps(
+      dict(cer=1.0, wall_seconds=10.0, compile_seconds=4.0, device="cpu") | summary))
+
+
+def full(*unused):
+  raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.fixture
+def fake_pool(monkeypatch):
+  """A list for functions jobs -> Event, which take the place of the workers. Restores the handlers of signals."""
+  numbers, acts = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP), []
+  handlers = [signal.getsignal(number) for number in numbers]
+  monkeypatch.setattr(pool, "run", lambda jobs, *unused: (act(jobs) for act in acts))
+  yield acts
+  for number, handler in zip(numbers, handlers):
+    signal.signal(number, handler)
+
+
 def test_points_by_hand():
   assert axis("seed", [0, 1]) == [{"seed": 0}, {"seed": 1}]
   assert product(axis("a", [1, 2]), axis("b", [3, 4])) == [
@@ -47,11 +73,11 @@ def test_points_by_hand():
       {"a": 1, "b": 3, "c": 5}, {"a": 2, "b": 4, "c": 5}]
   with pytest.raises(BadInput, match="equally long, not 1, 2"):
     zipped(axis("a", [1]), axis("b", [1, 2]))
-  with pytest.raises(BadInput, match="the axis 'seed' wants a list of values, not 5"):
+  with pytest.raises(BadInput, match="the axis 'seed' needs a list of values, not 5"):
     axis("seed", 5)
-  with pytest.raises(BadInput, match="axis 'a' stands twice"):
+  with pytest.raises(BadInput, match="axis 'a' is given twice"):
     product(axis("a", [1]), axis("a", [2]))
-  with pytest.raises(BadInput, match="wants lists of points as axis.. makes them, not of 1"):
+  with pytest.raises(BadInput, match="need lists of points, as axis.. makes them, not 1"):
     product(axis("a", [1]), [1, 2])
 
 
@@ -67,47 +93,140 @@ def test_jobs_have_configs_and_folders_of_their_own(tmp_path):
   assert made[0].workdir == tmp_path / made[0].name
   with pytest.raises(BadInput, match="--config.model.width would change an axis of the sweep"):
     jobs.make(small_sweep(*points), tmp_path, {"model.width": "7"})
-  with pytest.raises(BadInput, match="should be the path of a config file alone"):
+  with pytest.raises(BadInput, match="should be only the path of a config file"):
     jobs.make(sweeps.Sweep("configs/digits.py:sm", [{}]), tmp_path)
 
 
 def test_a_folder_of_another_run_is_refused(tmp_path):
   (job,) = jobs.make(small_sweep({"learner": "sm"}), tmp_path)
-  assert jobs.state(job, {}).kind == jobs.NEW
+  assert states.state(job, {}).kind == states.NEW
   job.workdir.mkdir()
-  for changes, kind in (({}, jobs.BEGUN), ({"train.epochs": "3"}, jobs.REFUSED)):
+  for changes, kind in (({}, states.BEGUN), ({"train.epochs": "3"}, states.REFUSED)):
     (other,) = jobs.make(small_sweep({"learner": "sm"}), tmp_path, changes)
     stored = other.packed()["config"] | {"data_fingerprint": "0"}
     (job.workdir / "config.json").write_text(json.dumps(stored))
-    assert jobs.state(job, {}).kind == kind
-  state = jobs.state(job, {})
+    assert states.state(job, {}).kind == kind
+  state = states.state(job, {})
   assert "differs in train.epochs (3 there, 2 here); move it away" in state.line
   shown = board.Board([job], {job.name: state}, 1).summary()
   assert shown.startswith("0 of 1 runs are finished.\nrefused: sm: ")
   assert "--retry" not in shown
   for text in ("{", "[]", "{}"):
     (job.workdir / "config.json").write_text(text)
-    assert jobs.state(job, {}).kind == jobs.REFUSED
+    assert states.state(job, {}).kind == states.REFUSED
+
+
+def test_a_run_is_finished_by_a_summary_of_a_run(tmp_path):
+  (job,) = jobs.make(small_sweep({"learner": "sm"}), tmp_path)
+  finished(job)
+  for text in ('{"cer": 2.5}', '{"average_perplexity": 90}'):
+    (job.workdir / "summary.json").write_text(text)
+    assert states.state(job, {}).kind == states.FINISHED
+  for text in ("", "{", "{}", "[1]", '{"cer": null}', '{"cer": true}', '{"cer": NaN}'):
+    (job.workdir / "summary.json").write_text(text)
+    state = states.state(job, {})
+    assert state.kind == states.REFUSED
+    assert ("is not JSON" if len(text) < 2 else "should be a JSON object with a number for cer or") in state.line
+    assert "delete it, and the run resumes from its last checkpoint" in state.line
+
+
+@pytest.mark.parametrize("text", ["", "[]", "3", '{"seed0": 1}', '{"seed0": ["it broke"]}'])
+def test_a_damaged_file_of_failures(tmp_path, capsys, fake_pool, text):
+  flags = [f"--config={sweep_file(tmp_path, [{}])}", f"--workdir={tmp_path}/runs"]
+  (tmp_path / "runs").mkdir()
+  (tmp_path / "runs/failures.json").write_text(text)
+  assert command.main(flags) == command.main([*flags, "--dry_run"]) == 2
+  error = capsys.readouterr().err
+  assert error.count("\n") == error.count("delete it, or give --retry, which runs the failed jobs again.") == 2
+  assert command.main([*flags, "--retry"]) == 1  # nothing has run
+  assert "0 of 1 runs are finished" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_exit_codes_of_signals(tmp_path, capsys, fake_pool, number):
+  def stopped(made):
+    os.kill(os.getpid(), number)
+    return events.Event(events.STOPPED, made[0], "saved")
+
+  fake_pool.append(stopped)
+  flags = [f"--config={sweep_file(tmp_path, [{}])}", f"--workdir={tmp_path}/runs"]
+  assert command.main(flags) == 128 + number
+  assert "stopped; the same command resumes the sweep" in capsys.readouterr().err
+
+
+def test_nohup_is_heeded(tmp_path, fake_pool):
+  def hang_up(made):
+    os.kill(os.getpid(), signal.SIGHUP)
+    return events.Event(events.FAILED, made[0], "it broke")
+
+  signal.signal(signal.SIGHUP, signal.SIG_IGN)
+  fake_pool.append(hang_up)
+  assert command.main([f"--config={sweep_file(tmp_path, [{}])}", f"--workdir={tmp_path}/runs"]) == 1
+
+
+def test_a_full_disk_costs_no_run(tmp_path, capfd, monkeypatch, fake_pool):
+  """If failures.json cannot be written there is a warning; output to a full disk is lost, and the sweep goes on."""
+  fake_pool.append(lambda made: events.Event(events.FAILED, made[0], "it broke"))
+  monkeypatch.setattr(run_folder, "write_json", full)
+  flags = [f"--config={sweep_file(tmp_path, [{}])}", f"--workdir={tmp_path}/runs"]
+  assert command.main(flags) == 1
+  out, err = capfd.readouterr()
+  assert "failed: run: it broke" in out
+  assert "failures.json cannot be written: No space left on device; the same command will run" in err
+  assert "Traceback" not in err
+  monkeypatch.setattr("sys.stderr", open("/dev/full", "w"))  # noqa: SIM115
+  shown = board.Board(*board_of(tmp_path, 1), 1)
+  with shown:
+    shown.update(events.Event(events.FAILED, next(iter(shown._jobs.values())), "it broke"))
+  assert command.main(flags) == 1
+
+
+def board_of(folder, num):
+  """Jobs of so many seeds, and their states."""
+  made = jobs.make(small_sweep(*axis("seed", range(num))), folder / "board")
+  return made, {job.name: states.state(job, {}) for job in made}
+
+
+def test_a_log_that_cannot_be_written(tmp_path, monkeypatch):
+  (job,) = jobs.make(small_sweep({"learner": "sm"}), tmp_path)
+  monkeypatch.setattr("alma_jax.runs.experiment.run", lambda *args, **named: 1 / 0)
+  with worker._printing_to("/dev/full") as problem:
+    assert worker.attempt(job.packed()) == (worker.BROKEN, "ZeroDivisionError: division by zero")
+  assert problem == ""
+  with worker._printing_to(tmp_path / "nowhere/a.log") as problem:
+    print("this goes nowhere")
+  assert problem == "No such file or directory"
+
+
+def test_a_folder_that_may_not_be_read(tmp_path, capsys, monkeypatch):
+  def refuse(path):
+    raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+  monkeypatch.setattr(pathlib.Path, "exists", refuse)
+  path = sweep_file(tmp_path, [{}])
+  assert command.main([f"--config={path}", f"--workdir={tmp_path}/runs"]) == 2
+  assert capsys.readouterr().err == (
+      f"error: the folder {tmp_path}/runs cannot be made, read or written: Permission denied.\n")
 
 
 @pytest.mark.parametrize(("points", "sentence"), [
-    ([{"widht": 4}], "the axis 'widht' is no field of .*digits.py with learner 'ens'; there are learner, checkpoint"),
-    ([{"learner": "sm", "num_members": 2}], "the axis 'num_members' is no field of .* with learner 'sm'"),
+    ([{"widht": 4}], "the axis 'widht' is not a field of .*digits.py with learner 'ens'; the axes can be learner, "),
+    ([{"learner": "sm", "num_members": 2}], "the axis 'num_members' is not a field of .* with learner 'sm'"),
     ([{"name": "mlp"}], "the axis 'name' could be dataset.name or learner.name or model.name"),
-    ([{"seed": 0}, {"learner": "ens", "seed": 0}], "are the same run; leave one of them out"),
+    ([{"seed": 0}, {"learner": "ens", "seed": 0}], "are the same run; remove one of them"),
     ([{"seed": 0, "devices": 1}, {"seed": 0, "devices": 2}], "are the same run"),
     ([{"dataset.name": "tfds:a"}, {"dataset.name": "tfds_a"}], "would have the same run folder"),
     ([{"model.name": "a b"}], "model.name='a b' is not one of"),
     ([{"width": 0}], "model.width=0 should be at least 1"),
     ([{"learner": "best"}], "there is no learner 'best'"),
     ([3], "the sweep's point 3 should be a dict"),
-    ([{"dataset.name": "npz:" + 300 * "x"}], "namenpz_x.* has a name of .* letters, over 200"),
-    ([{4: 4}], "should be a dict of axes .texts. and values"),
-    ([{"learner": ["sm"]}], "the axis 'learner' wants the names of learners, not .'sm'."),
-    ([{"learner": None}], "the axis 'learner' wants the names of learners, not None"),
-    ([{"learner": ""}], "the axis 'learner' wants the names of learners, not ''"),
+    ([{"dataset.name": "npz:" + 300 * "x"}], "namenpz_x.* has a name of .* characters; at most 200"),
+    ([{4: 4}], "should be a dict of axes .strings. and values"),
+    ([{"learner": ["sm"]}], "the axis 'learner' needs names of learners, not .'sm'."),
+    ([{"learner": None}], "the axis 'learner' needs names of learners, not None"),
+    ([{"learner": ""}], "the axis 'learner' needs names of learners, not ''"),
     ([{"width": pathlib.Path("x")}], "the axis 'width' has the value PosixPath.*, which no field can have"),
-    ([{"width": 4, "model.width": 8}], "the axes 'model.width' and 'width' of the sweep are one field"),
+    ([{"width": 4, "model.width": 8}], "the axes 'model.width' and 'width' of the sweep are the same field"),
 ])
 def test_points_that_cannot_be(tmp_path, points, sentence):
   with pytest.raises(BadInput, match=sentence):
@@ -122,7 +241,7 @@ def test_bad_sweep_files_and_flags(tmp_path):
   for flags, sentence in (
       ([f"--config={tmp_path}/none.py"], "there is no sweep file"),
       ([f"--config={tmp_path}/empty.py"], "has no function get_sweep that returns"),
-      ([f"--config={tmp_path}/broken.py"], "broken.py is no Python: invalid syntax"),
+      ([f"--config={tmp_path}/broken.py"], "broken.py is not valid Python: invalid syntax"),
       ([], "required: --config"),
       ([f"--config={pointless}"], "has no points"),
       ([f"--config={good}", "--workers=-1"], "--workers=-1 should be at least 0"),
@@ -145,7 +264,7 @@ def test_a_sweep_from_the_command_line(tmp_path):
   assert done.returncode == 1, done.stderr
   assert "2 of 3 runs are finished" in done.stdout
   name = "sm-optimizersgd-learning_rate1e_30"
-  assert re.search(rf"failed: {name}: train_loss is no longer finite in stage 0", done.stdout)
+  assert re.search(rf"failed: {name}: train_loss is no longer finite in stage 1", done.stdout)
   assert "finished in" in done.stderr
   assert "running in" in (tmp_path / "runs/logs" / f"{name}.log").read_text()
   finished = tmp_path / "runs/sm-optimizersgd-learning_rate0.1"
@@ -154,25 +273,32 @@ def test_a_sweep_from_the_command_line(tmp_path):
   before = (finished / "summary.json").stat().st_mtime_ns
   again = sweep(*flags)
   assert (again.returncode, again.stderr) == (1, "")
-  assert "--retry tries what failed again" in again.stdout
+  assert "--retry runs the failed ones again" in again.stdout
   assert sweep(*flags, "--retry").stderr.count("failed: train_loss") == 1
   assert (finished / "summary.json").stat().st_mtime_ns == before
 
 
 def test_a_killed_worker_is_replaced_and_its_run_resumed(tmp_path):
-  made = jobs.make(small_sweep({"seed": 0}, {"seed": 1}, **{"train.epochs": 40, "checkpoint.seconds": 0.0}), tmp_path)
+  made = jobs.make(small_sweep({"seed": 0}, {"seed": 1}, **{
+      "train.epochs": 40, "checkpoint.seconds": 0.0, "log.tensorboard": True}), tmp_path)
   seen, killed = [], False
   for event in pool.run(made, 1, tmp_path / "logs", lambda: False):
     if event.job is not None:
       seen.append((event.kind, event.job.name, event.line))
     elif not killed and _has_checkpoint(made[0]):
       (child,) = _children()
+      semaphores = [line for line in pathlib.Path(f"/proc/{child}/maps").read_text().splitlines() if "/sem." in line]
+      assert semaphores
+      assert all(line.endswith("(deleted)") for line in semaphores)  # else they outlive a process that is killed
       os.kill(child, signal.SIGKILL)
       killed = True
+    elif killed and _has_checkpoint(made[1]):  # as when the terminal is closed
+      for child in _children():
+        os.kill(child, signal.SIGHUP)
   assert seen == [("started", "seed0", ""), ("lost", "seed0", "its process was killed by SIGKILL"),
                   ("started", "seed0", ""), ("done", "seed0", ""), ("started", "seed1", ""), ("done", "seed1", "")]
   assert (tmp_path / "logs/seed0.log").read_text().count("resuming") == 1
-  assert all(jobs.state(job, {}).kind == jobs.FINISHED for job in made)
+  assert all(states.state(job, {}).kind == states.FINISHED for job in made)
   alone = alma_jax.run(made[0].config, tmp_path / "alone")
   for name in ("metrics.jsonl", "train.jsonl"):
     assert lines(made[0].workdir, name) == lines(alone.path, name)
@@ -201,7 +327,7 @@ def test_a_sweep_that_is_stopped_goes_on(tmp_path):
   process.terminate()
   out, err = process.communicate(timeout=60)
   assert process.returncode == 143, err
-  assert "stopped; the same command goes on" in err
+  assert "stopped; the same command resumes the sweep" in err
   assert "0 of 2 runs are finished" in out
   assert not (tmp_path / "runs/seed1").exists()
   assert not (tmp_path / "runs/failures.json").exists()
@@ -211,11 +337,11 @@ def test_a_sweep_that_is_stopped_goes_on(tmp_path):
 def test_predicted_multiply_adds_are_those_spent(tmp_path):
   points = product(axis("learner", ["ens", "gens"]), axis("waiting_time", [1, 3]))
   made = jobs.make(small_sweep(*points, **{"train.patience": 0, "stream.num_megabatches": 4}), tmp_path)
-  for job, found in zip(made, predict.predict([job.config for job in made])):
+  for job, found in zip(made, prediction.predict([job.config for job in made])):
     run = alma_jax.run(job.config, job.workdir)
     assert run.summary["cumulative_fwd_macs"] == found.macs
   # 1437 digits in 4 mega-batches, less a tenth: 324 or 323 in 3 batches of 128, 2 epochs; waiting for 3: 8 and 3.
-  assert [predict.predict([job.config])[0].steps for job in made[2:]] == [4 * 2 * 3, 2 * (8 + 3)]
+  assert [prediction.predict([job.config])[0].steps for job in made[2:]] == [4 * 2 * 3, 2 * (8 + 3)]
 
 
 def test_runs_that_cannot_be_are_named_among_the_others(tmp_path):
@@ -229,19 +355,92 @@ def test_runs_that_cannot_be_are_named_among_the_others(tmp_path):
   assert re.search("num_megabatches3 .* failed: it broke", done.stdout)
 
 
-def test_a_job_without_a_prediction_does_not_stop_the_others(tmp_path):
-  made = jobs.make(small_sweep({"seed": 0}, {"seed": 1}), tmp_path)
-  shown = board.Board(made, {job.name: jobs.state(job, {}) for job in made}, 1)
+def test_predictions_allocate_nothing(tmp_path):
+  """10^14 weights are counted, and refused only where they would run."""
+  (job,) = jobs.make(small_sweep({"width": 10**7}), tmp_path)
+  assert prediction.predict([job.config])[0].macs > 10**14
+  refused, = prediction.predict([job.config], here=True)
+  assert isinstance(refused, BadInput)
+  assert "lower model.width=10000000" in str(refused)
+
+
+def test_a_dry_run_estimates_from_finished_runs(tmp_path, capsys):
+  path = sweep_file(tmp_path, [{"epochs": 2}, {"epochs": 4}, {"epochs": 4, "width": 10**7}])
+  flags = [f"--config={path}", f"--workdir={tmp_path}/runs", "--dry_run", "--workers=1"]
+  assert command.main(flags) == 0
+  assert "seconds" not in capsys.readouterr().out
+  finished(jobs.make(jobs.load(path), tmp_path / "runs")[0])
+  assert command.main(flags) == 0
+  out = capsys.readouterr().out
+  assert re.search(r"epochs2 .* 10  finished", out)
+  assert re.search(r"epochs4 .* ~16  new", out)  # twice 6, and 4 to compile
+  assert "about 16 s with 1 worker, estimated from 1 finished run" in out
+  assert "epochs4-width10000000 cannot be run: the run needs at least" in out
+
+
+def test_time_left_from_the_first_finished_run_on(tmp_path, monkeypatch):
+  clock = [0.0]
+  monkeypatch.setattr(board.time, "monotonic", lambda: clock[0])
+  shown = board.Board(*board_of(tmp_path, 3), 1)
+  made = list(shown._jobs.values())
   shown._costs.close()
-  shown._costs._found = {"seed1": seconds.Prediction(10, 10)}
-  shown.update(pool.Event(pool.STARTED, made[0]))
-  shown.update(pool.Event(pool.DONE, made[0]))
-  assert shown.line() == "1 finished, 0 running, 0 failed, 1 waiting"
+  assert shown._costs.get() is None
+  shown.update(events.Event(events.STARTED, made[0]))
+  clock[0] = 30.0
+  shown.update(events.Event(events.DONE, made[0]))
+  assert shown.line() == "1 finished, 0 running, 0 failed, 2 waiting, about 60 s left"
+  made[1].workdir.mkdir(parents=True)
+  (made[1].workdir / "metrics.jsonl").write_text("one of two mega-batches\n")
+  shown.update(events.Event(events.STARTED, made[1]))
+  clock[0] = 60.0
+  finished(made[2])
+  shown.update(events.Event(events.DONE, made[2]))
+  assert shown.line() == "2 finished, 1 running, 0 failed, 0 waiting, about 10 s left"  # half of 30 and 10
+
+
+def test_time_left_counts_runs_with_an_estimate(tmp_path):
+  made, before = board_of(tmp_path, 3)
+  finished(made[0])
+  shown = board.Board(made, before | {made[0].name: states.state(made[0], {})}, 1)
+  shown._costs.close()
+  shown._costs._found = {job.name: timing.Prediction(10, 10) for job in made[:2]}  # the third cannot run
+  assert shown.line() == "1 finished, 0 running, 0 failed, 2 waiting, about 10 s left"
+  assert board.time_left({"a": before["seed1"], "b": before["seed2"]}, {"a": 7.0}, 2) == "at least 7 s"
+  assert board.time_left({"a": before["seed1"]}, {}, 2) == ""
+
+
+def test_finished_runs_on_another_device_do_not_count(tmp_path):
+  made, _ = board_of(tmp_path, 4)
+  for job, summary in zip(made, (dict(device="NVIDIA H100"), dict(device="2 x cpu"), dict(compile_seconds=20.0), {})):
+    finished(job, **summary)
+    os.utime(job.workdir / "summary.json", ns=(made.index(job), made.index(job)))
+  (made[3].workdir / "summary.json").write_text("[]")
+  assert states.seconds_taken(made) == {"seed1": timing.Taken(10.0, 4.0), "seed2": timing.Taken(10.0, 10.0)}
+
+
+def test_estimates_by_hand(tmp_path):
+  """Seconds of training in proportion to steps, and the mean of those that are spent once."""
+  points = [{"learner": "sm", "waiting_time": 1}, {"learner": "sm", "epochs": 4, "waiting_time": 2},
+            {"learner": "ens", "num_members": 3}, {"learner": "sm", "replay": 1.0}, {"learner": "sm", "batch_size": 64},
+            {"learner": "sm", "precision": "bfloat16"}]
+  configs = {job.name: job.config for job in jobs.make(small_sweep(*points), tmp_path)}
+  first, twice, ens, replay, batch, other = configs
+  taken = {first: timing.Taken(12.0, 2.0)}
+  # 2 mega-batches of a half each; with replay a half and then all.
+  assert timing.estimate(configs, taken) == pytest.approx({twice: 22.0, ens: 32.0, replay: 17.0, batch: 22.0})
+  found = timing.estimate(configs, taken | {ens: timing.Taken(9.0, 4.0)})
+  assert found == pytest.approx({twice: 23.0, replay: 18.0, batch: 23.0})  # as the other sm; fixed: the mean of 2 and 4
+  costs = {first: timing.Prediction(100, 1000), ens: timing.Prediction(300, 3000)}
+  assert timing.estimate(configs, taken, costs) == pytest.approx({ens: 32.0})
+  assert other not in found
+  assert timing.estimate(configs, {}) == {}
+  assert timing.total([6.0, 2.0, 1.0], 2) == 6.0
+  assert timing.total([3.0, 3.0, 3.0], 2) == 4.5
 
 
 def test_a_worker_waits_for_a_folder_that_is_being_left(tmp_path, monkeypatch):
   """As after a sweep was killed: its workers save before they end."""
-  from alma_jax import experiment
+  from alma_jax.runs import experiment
   (job,) = jobs.make(small_sweep({"learner": "sm"}), tmp_path)
   calls = []
 
@@ -252,40 +451,40 @@ def test_a_worker_waits_for_a_folder_that_is_being_left(tmp_path, monkeypatch):
 
   monkeypatch.setattr(experiment, "run", run)
   monkeypatch.setattr(time, "sleep", lambda seconds: None)
-  assert pool.attempt(job.packed()) == (pool.DONE, "")
+  assert worker.attempt(job.packed()) == (events.DONE, "")
   assert len(calls) == 3
   calls.clear()
-  assert pool.attempt(job.packed(), lambda: True) == (pool.STOPPED, "stopped before it could begin.")
+  assert worker.attempt(job.packed(), lambda: True) == (events.STOPPED, "stopped before it could begin.")
   calls.clear()
-  monkeypatch.setattr(pool, "_IN_USE", -1.0)
-  assert pool.attempt(job.packed()) == (pool.FAILED, "it is in use.")
+  monkeypatch.setattr(worker, "_IN_USE", -1.0)
+  assert worker.attempt(job.packed()) == (events.FAILED, "it is in use.")
 
 
-def test_seconds_are_told_from_what_is_done():
-  one, two, four = (seconds.Prediction(n * 1000, n * 10**9) for n in (1, 2, 4))
-  assert seconds.predict([(one, 3.0), (two, 5.0)], [four])[0] == pytest.approx(9.0)  # 1 + 2 n
-  assert seconds.predict([(two, 4.0)], [two])[0] == pytest.approx(4.0)
+def test_seconds_are_predicted_from_finished_runs():
+  one, two, four = (timing.Prediction(n * 1000, n * 10**9) for n in (1, 2, 4))
+  assert timing.by_costs([one, two], [3.0, 5.0], [four]) == pytest.approx([9.0])  # 1 + 2 n
+  assert timing.by_costs([two], [4.0], [two]) == pytest.approx([4.0])
 
 
 def test_cores_are_divided(monkeypatch):
   monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-  monkeypatch.setattr(pool, "_cores", lambda: list(range(8)))
-  monkeypatch.setattr(pool, "num_gpus", lambda: 0)
-  assert [cores for _, cores in pool.places(3)] == [[0, 1], [2, 3, 4], [5, 6, 7]]
-  assert [cores for _, cores in pool.places(9)][-1] == [7]
+  monkeypatch.setattr(places, "usable_cores", lambda: list(range(8)))
+  monkeypatch.setattr(places, "num_gpus", lambda: 0)
+  assert [cores for _, cores in places.places(3)] == [[0, 1], [2, 3, 4], [5, 6, 7]]
+  assert [cores for _, cores in places.places(9)][-1] == [7]
   monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
-  monkeypatch.setattr(pool, "num_gpus", lambda: 2)
-  assert [env["CUDA_VISIBLE_DEVICES"] for env, _ in pool.places(3)] == ["3", "3", "5"]
-  assert pool.places(1)[0][0]["CUDA_VISIBLE_DEVICES"] == "3,5"
+  monkeypatch.setattr(places, "num_gpus", lambda: 2)
+  assert [env["CUDA_VISIBLE_DEVICES"] for env, _ in places.places(3)] == ["3", "3", "5"]
+  assert places.places(1)[0].environment["CUDA_VISIBLE_DEVICES"] == "3,5"
 
 
 def test_the_live_table(tmp_path):
   made = jobs.make(small_sweep({"seed": 0}, {"seed": 1}, {"seed": 2}), tmp_path)
-  shown = board.Board(made, {job.name: jobs.state(job, {}) for job in made}, 2)
+  shown = board.Board(made, {job.name: states.state(job, {}) for job in made}, 2)
   with shown:
-    shown.update(pool.Event(pool.STARTED, made[0]))
-    shown.update(pool.Event(pool.STARTED, made[1]))
-    shown.update(pool.Event(pool.FAILED, made[1], "it broke"))
+    shown.update(events.Event(events.STARTED, made[0]))
+    shown.update(events.Event(events.STARTED, made[1]))
+    shown.update(events.Event(events.FAILED, made[1], "it broke"))
     assert shown.line() == "0 finished, 1 running, 1 failed, 1 waiting"
     from rich.console import Console
     console = Console(width=100, file=io.StringIO(), record=True)
@@ -294,7 +493,7 @@ def test_the_live_table(tmp_path):
   assert re.search(r"seed0\s+─+\s+0 of 2 mega-batches\s+0 s", text)
   assert "failed: seed1: it broke" in text
   assert shown.summary().splitlines() == ["0 of 3 runs are finished.", "failed: seed1: it broke",
-                                          "--retry tries what failed again."]
+                                          "--retry runs the failed ones again."]
 
 
 _STAND_IN = '''#!{python}
@@ -379,7 +578,7 @@ def test_slurm_requeues_what_is_preempted(tmp_path, stand_in, monkeypatch):
   assert "--time=90" in script
   log = (folder / "7_0_0_log.err").read_text()
   assert "resuming" in log
-  assert [kind for kind, *_ in (jobs.state(job, {}) for job in made)] == [jobs.FINISHED] * 2
+  assert [kind for kind, *_ in (states.state(job, {}) for job in made)] == [states.FINISHED] * 2
 
 
 def test_slurm_where_there_is_none(tmp_path):
@@ -402,5 +601,11 @@ def test_slurm_with_one_job_that_fails_and_is_submitted_again(tmp_path, stand_in
   assert [event.kind for event in seen] == ["failed"]
   assert seen[0].line.startswith("there is no file")
   assert "--time=1440" in (stand_in / "script").read_text()
-  with pytest.raises(BadInput, match="SLURM does not take these options"):
+  with pytest.raises(BadInput, match="SLURM does not accept these options"):
     list(slurm.run([job], 0, folder, {"nonsense": 1}, lambda: False))
+  monkeypatch.setattr(run_folder, "write_json", full)
+  with pytest.raises(BadInput, match="jobs.json cannot be written: No space left on device"):
+    list(slurm.run([job], 0, folder, {}, lambda: False))
+  (folder / "jobs.json").write_text("[7]")
+  with pytest.raises(BadInput, match="jobs.json should be a JSON object of names and strings; delete it once no job"):
+    list(slurm.run([job], 0, folder, {}, lambda: False))

@@ -9,14 +9,14 @@ import pytest
 
 from alma_jax import models
 from alma_jax.errors import BadInput
-from alma_jax.models import attention, routing, switch, vocabulary
+from alma_jax.models import attention, output_layer, routing, switch, transformer
 
 V, L = 29, 12
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiles in half the time
 
 
 def build(width=16, num_layers=2, num_experts=4, capacity_factor=1.0, group_size=L, **changes):
-  return switch.SwitchNetwork(switch.Switch(
+  return switch.SwitchNetwork(transformer.Switch(
       **{"vocab_size": V, "num_heads": 2, **changes}, width=width, num_layers=num_layers, num_experts=num_experts,
       capacity_factor=capacity_factor, group_size=group_size))
 
@@ -120,7 +120,7 @@ def test_initialisation():
 
 def test_positions():
   expected = [[np.sin(p), np.sin(p / 100), np.cos(p), np.cos(p / 100)] for p in range(3)]
-  np.testing.assert_allclose(switch._positions(3, 4), expected, atol=1e-6)
+  np.testing.assert_allclose(transformer._positions(3, 4), expected, atol=1e-6)
 
 
 def test_what_is_around_the_layers():
@@ -128,7 +128,7 @@ def test_what_is_around_the_layers():
   variables, tokens = init(WIDE), make_windows(3).tokens[:, :-1]
   params = jax.tree_util.tree_map_with_path(
       lambda path, leaf: leaf * (not any(part.key in silent for part in path)), variables.params)
-  x = 4 * params["embedding"][tokens] + np.asarray(switch._positions(L, 16))  # sqrt(16)
+  x = 4 * params["embedding"][tokens] + np.asarray(transformer._positions(L, 16))  # sqrt(16)
   x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
   x = x * params["norm"]["scale"] + params["norm"]["bias"]
   found = logits(WIDE, variables._replace(params=params), tokens)
@@ -313,7 +313,7 @@ def mixture_layer(network, x, counts):
   """Layer 1 of `network` whose attention adds nothing: (inputs of the mixture, its output, Routes, params)."""
   params = init(network).params["layer1"]
   params |= {"output": jax.tree.map(jnp.zeros_like, params["output"])}
-  layer = jit(lambda x: switch._Layer(network.module, 1).apply(
+  layer = jit(lambda x: transformer._Layer(network.module, 1).apply(
       {"params": params, "stats": {"offset": jnp.zeros(4)}}, x, counts, None, True))
   y, (routes,) = layer(x)
   x, y, params = jax.tree.map(np.asarray, (x, y, params))
@@ -349,7 +349,7 @@ def test_mixture_against_a_loop_over_tokens(group_size):
 def test_one_expert_without_limit_is_a_dense_layer():
   network, counts = build(num_experts=1), np.ones((2, L), bool)
   x = np.random.default_rng(0).normal(size=(2, L, 16)).astype(np.float32)
-  layer = lambda i: jit(lambda params: switch._Layer(network.module, i).apply(
+  layer = lambda i: jit(lambda params: transformer._Layer(network.module, i).apply(
       {"params": params, "stats": {"offset": jnp.zeros(1)}}, x, counts, None, False)[0])
   params = init(network).params["layer1"]
   experts = jax.tree.map(lambda leaf: leaf[0], params["experts"])
@@ -484,7 +484,7 @@ def test_dropout_follows_the_window_and_its_key():
 
 def test_dropout_drops_its_rate_and_keeps_the_mean():
   x, keys = np.ones((2, 100, 200), np.float32), make_windows(2).keys
-  y, z = map(np.asarray, jit(lambda x: [switch._dropout(x, 0.25, keys, site) for site in (0, 1)])(x))
+  y, z = map(np.asarray, jit(lambda x: [transformer._dropout(x, 0.25, keys, site) for site in (0, 1)])(x))
   np.testing.assert_allclose(np.unique(y), [0, 4 / 3], rtol=1e-4)
   assert abs((y == 0).mean() - 0.25) < 5 * math.sqrt(0.25 * 0.75 / x.size)
   # Independent between windows, sites and neighbours: both dropped in 1/16 of the cases.
@@ -513,7 +513,7 @@ def test_noise_needs_keys():
 
 @pytest.mark.parametrize(("group_size", "batch"), [(5, 2), (2 * L, 3), (L + 6, 3)])
 def test_groups_that_do_not_fit_are_refused(group_size, batch):
-  with pytest.raises(BadInput, match="Routing groups"):
+  with pytest.raises(BadInput, match="routing groups"):
     apply(build(group_size=group_size), init(build()), make_windows(batch), None, True)
 
 
@@ -543,26 +543,26 @@ def nll_arguments(num, seed=0):
 
 @pytest.mark.parametrize(("num", "size"), [(10, 4), (8, 4), (3, 1024)])
 def test_summed_nll_and_its_gradients(num, size, monkeypatch):
-  monkeypatch.setattr(vocabulary, "_CHUNK", size)
+  monkeypatch.setattr(output_layer, "_CHUNK", size)
   args = nll_arguments(num)
   scaled = lambda f: jit(jax.value_and_grad(lambda *a: 3 * f(*a), (0, 1, 3)))
-  assert_close(scaled(vocabulary.summed_nll)(*args), scaled(nll_by_hand)(*args))
-  assert float(jit(vocabulary.summed_nll)(*args)) == pytest.approx(float(nll_by_hand(*args)), rel=1e-5)
+  assert_close(scaled(output_layer.summed_nll)(*args), scaled(nll_by_hand)(*args))
+  assert float(jit(output_layer.summed_nll)(*args)) == pytest.approx(float(nll_by_hand(*args)), rel=1e-5)
   scores = args[0] @ args[1].T
   expected = (scores - np.log(np.exp(scores).sum(1, keepdims=True)))[np.arange(num), args[2]]
-  np.testing.assert_allclose(jit(vocabulary.log_probs)(*args[:3]), expected, rtol=1e-5)
+  np.testing.assert_allclose(jit(output_layer.log_probs)(*args[:3]), expected, rtol=1e-5)
 
 
 def test_summed_nll_stacked(monkeypatch):
-  monkeypatch.setattr(vocabulary, "_CHUNK", 4)
+  monkeypatch.setattr(output_layer, "_CHUNK", 4)
   args = jax.tree.map(lambda *a: np.stack(a), *(nll_arguments(10, seed) for seed in range(3)))
-  both = [jit(jax.vmap(jax.value_and_grad(f, (0, 1))))(*args) for f in (vocabulary.summed_nll, nll_by_hand)]
+  both = [jit(jax.vmap(jax.value_and_grad(f, (0, 1))))(*args) for f in (output_layer.summed_nll, nll_by_hand)]
   assert_close(*both)
 
 
 def test_summed_nll_of_sure_and_hopeless_tokens_is_finite():
   hidden_ND, embedding_VD = np.float32([[500], [500]]), np.float32([[1], [-1]])
-  value, grads = jit(jax.value_and_grad(vocabulary.summed_nll, (0, 1)))(
+  value, grads = jit(jax.value_and_grad(output_layer.summed_nll, (0, 1)))(
       hidden_ND, embedding_VD, np.array([0, 1], np.int32), np.float32([1, 0.5]))
   assert float(value) == 500  # 0 of the first, half of 1000 of the second
   np.testing.assert_array_equal(grads[0], [[0], [1]])  # half of (1, 0) - (0, 1), times the embedding

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alma_jax.data import documents, text, tfds_source, tokens
+from alma_jax.data import documents, text, text_source, tfds_folder, tokens
 from alma_jax.errors import BadInput
 
 BYTES = 257  # a vocabulary without merges: every byte is a token
@@ -90,6 +90,16 @@ def test_files_without_folders_are_split_90_5_5(tmp_path):
   assert sorted(everything(corpus)) == train
 
 
+def test_what_is_held_out_is_the_same_for_every_seed(tmp_path):
+  for i in range(100):
+    (tmp_path / f"{i:03d}.txt").write_text(f"{i:03d}\n" * 2)
+  first, second = (text.load(config(f"text:{tmp_path}"), 3, seed) for seed in (0, 7))
+  for split in ("valid", "test"):
+    assert texts(first, split) == texts(second, split)
+  assert texts(first, "train") != texts(second, "train")
+  assert sorted(texts(first, "train")) == sorted(texts(second, "train"))
+
+
 def test_one_file_is_cut_at_line_ends_before_it_is_split(tmp_path):
   lines = [f"line {i}\n" for i in range(1000)]
   (tmp_path / "all.txt").write_text("".join(lines))
@@ -143,7 +153,7 @@ def test_parts_by_hand():
 
 def stream_order(folder, contents):
   """Numbers of the contents as the stream of seed 0 orders them."""
-  prepared = documents.prepare(documents.find(small(folder, contents)).read(), 2, 0)
+  prepared = documents.prepare(text_source.find(small(folder, contents)).read(), 2, 0)
   return [contents.index(document.decode()) for document in prepared["train"]]
 
 
@@ -172,7 +182,7 @@ def test_training_is_deterministic():
 
 
 def test_a_small_vocabulary_is_told(tmp_path):
-  with pytest.warns(UserWarning, match="has 259 of the dataset.vocab_size=50000 units asked for: the first mega-batch"):
+  with pytest.warns(UserWarning, match="has 259 units instead of dataset.vocab_size=50000, because the first"):
     corpus = text.load(config(small(tmp_path, ["abab"] * 4), 50000), 2, 0)
   assert corpus.vocab_size == 259  # the bytes, END, "ab" and "abab"
 
@@ -267,7 +277,7 @@ def test_bad_tokenizers(tmp_path):
 def test_the_second_load_reads_the_cache(tmp_path, cache, monkeypatch):
   name = small(tmp_path)
   first = text.load(config(name), 2, 0)
-  for module, attribute in ((tokens, "train"), (tokens, "encode"), (documents, "_checked")):
+  for module, attribute in ((tokens, "train"), (tokens, "encode"), (text_source, "_checked")):
     monkeypatch.setattr(module, attribute, lambda *unused, **also: pytest.fail("made again"))
   start = time.monotonic()
   second = text.load(config(name), 2, 0)
@@ -286,12 +296,17 @@ def test_another_text_seed_or_vocabulary_is_made_anew(tmp_path, cache):
   text.load(config(name), 2, 0)
   text.load(config(name), 2, 1)
   text.load(config(name), 4, 0)
-  with pytest.warns(UserWarning, match="has 2.. of the dataset.vocab_size=1000"):
+  with pytest.warns(UserWarning, match="has 2.. units instead of dataset.vocab_size=1000"):
     text.load(config(name, 1000), 2, 0)
   text.load(config(name, 1000, save(TOKENIZER, tmp_path / "t")), 2, 0)
   file = tmp_path / "train" / "a.txt"
-  os.utime(file, ns=(file.stat().st_atime_ns, file.stat().st_mtime_ns + 1))
+  before = file.stat()
+  os.utime(file)
   text.load(config(name), 2, 0)
+  assert len(list(cache.iterdir())) == 5
+  file.write_text("abcd")  # of the same size and, from the next line on, time
+  os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+  assert "abcd" in texts(text.load(config(name), 2, 0), "train")
   assert len(list(cache.iterdir())) == 6
 
 
@@ -306,11 +321,9 @@ def test_a_cache_that_does_not_belong_together_is_refused(tmp_path, cache):
       (folder / path).write_bytes(old)
     (folder / file).write_bytes(content)
 
-  spoil("tokenizer.json", good["tokenizer.json"] + b" ")
-  with pytest.raises(BadInput, match=f"'{folder}' holds token ids of another vocabulary than its tokenizer.json"):
-    text.load(config(name), 2, 0)
   spoil("valid.npy", good["test_starts.npy"])
-  with pytest.raises(BadInput, match="or others than it was written with; delete it"):
+  with pytest.raises(BadInput, match=rf"'{folder}' is damaged \(valid.npy has dtype and shape \['int64', \[1\]\], but "
+                     r"those written were \['uint16', \[4\]\]\); delete it"):
     text.load(config(name), 2, 0)
   spoil("train.npy", good["train.npy"][:-1])
   with pytest.raises(BadInput, match="is damaged .*; delete it"):
@@ -318,9 +331,13 @@ def test_a_cache_that_does_not_belong_together_is_refused(tmp_path, cache):
   spoil("meta.json", good["meta.json"][:-1])
   with pytest.raises(BadInput, match="is damaged .*; delete it"):
     text.load(config(name), 2, 0)
-  (folder / "meta.json").unlink()  # no cache at all, then
-  assert text.load(config(name), 2, 0).vocab_size == 257
-  assert json.loads((folder / "meta.json").read_text())["numbers"]["vocab_size"] == 257
+  older = json.loads(good["meta.json"]) | {"format": 2}
+  for content in (None, json.dumps(older).encode()):  # there is no entry, or one of an earlier version
+    spoil("meta.json", content or b"")
+    if content is None:
+      (folder / "meta.json").unlink()
+    assert text.load(config(name), 2, 0).vocab_size == 257
+    assert (folder / "meta.json").read_bytes() == good["meta.json"]
 
 
 def test_without_a_cache_folder_the_tokens_stay_in_memory(tmp_path, cache):
@@ -460,7 +477,7 @@ PLAY = "".join(f"First Citizen:\nSpeak {i}, speak.\n\n" for i in range(200))
 
 def test_tiny_shakespeare(tmp_path, monkeypatch):
   prepare_tfds(tmp_path, {"text": "text"}, {"train": [PLAY], "validation": ["All:\nSpeak"], "test": ["MENENIUS:\n"]})
-  monkeypatch.setattr(tfds_source, "download", lambda *unused: pytest.fail("tried to download"))
+  monkeypatch.setattr(tfds_folder, "download", lambda *unused: pytest.fail("tried to download"))
   dataset = config("tfds:tiny_shakespeare", 270, data_dir=tmp_path)
   corpus = text.load(dataset, 4, 0)
   assert texts(corpus, "valid") == ["All:\nSpeak"]
@@ -468,7 +485,7 @@ def test_tiny_shakespeare(tmp_path, monkeypatch):
   pieces = texts(corpus, "train")
   assert len(pieces) >= 32
   assert sorted("".join(pieces).splitlines()) == sorted(PLAY.splitlines())
-  monkeypatch.setattr(tfds_source, "import_tfds", lambda: pytest.fail("imported again"))
+  monkeypatch.setattr(tfds_folder, "import_tfds", lambda: pytest.fail("imported again"))
   assert text.load(dataset, 4, 0).fingerprint == corpus.fingerprint
 
 
@@ -494,7 +511,7 @@ def test_tfds_that_is_no_text(tmp_path, features, splits, sentence):
 
 
 def test_a_given_data_dir_is_never_downloaded_into(tmp_path, monkeypatch):
-  monkeypatch.setattr(tfds_source, "download", lambda *unused: pytest.fail("tried to download"))
+  monkeypatch.setattr(tfds_folder, "download", lambda *unused: pytest.fail("tried to download"))
   with pytest.raises(BadInput, match="holds no prepared TFDS data set 'tiny_shakespeare'"):
     text.load(config("tfds:tiny_shakespeare", data_dir=tmp_path), 2, 0)
   assert not list(tmp_path.iterdir())

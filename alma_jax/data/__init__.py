@@ -1,0 +1,9 @@
+"""Data: from files to arrays, and from arrays to the stream of mega-batches.
+
+  datasets.py       classification data sets by name; reads image_folder.py (image_file.py) or tfds_images.py
+  text.py           texts as token ids and windows; reads text_source.py, documents.py and tokens.py
+  stream.py         mega-batches and stages, as indices into the training set
+  augment.py        random flips and crops
+  tfds_folder.py    TFDS data sets on disk; downloads them (connection.py)
+  cache.py          arrays on disk, for the next start
+"""

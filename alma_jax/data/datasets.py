@@ -1,39 +1,41 @@
-"""Data sets by name, as arrays in memory.
+"""Loads classification data sets by name, as arrays in memory.
 
-`load` returns numpy arrays and leaves no generator behind: the stream cuts
-them into mega-batches, and the training set goes to the device once.
+`load` reads the arrays of a source (this module, image_folder.py, tfds_images.py), and `from_arrays` checks them. Texts
+are loaded by text.py.
 """
 import dataclasses
-import hashlib
 import pathlib
 import warnings
 import zipfile
+from collections.abc import Mapping
 
 import numpy as np
 
-from alma_jax.data import folder_arrays, tfds_arrays
+from alma_jax.data import cache, image_folder, tfds_images
 from alma_jax.errors import BadInput
 
-# Per-channel mean and standard deviation of pixels scaled to [0, 1] (§0).
+# Mean and standard deviation of each channel, for pixels scaled to [0, 1] (docs/algorithms.md §0).
 _KNOWN = {
     "mnist": ((0.1307,), (0.3081,)),
     "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
 }
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+_SPLIT_SEED = 0  # the same for every run, so that runs of several seeds are tested on the same digits
+_MOST_CHANNELS = 4  # grey, grey with alpha, RGB, RGBA
 
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-  """A classification data set.
+  """A classification data set of K classes.
 
   Attributes:
+    name: how messages refer to it.
     x_train, x_test: uint8 or float32, [N, H, W, C] or [N, D].
-    y_train, y_test: int32 [N], 0 to num_classes - 1.
-    num_classes: K = 1 + largest label.
-    normalization: (mean, std), each float32 [C] or [D] in units of x, or None:
-      then the first mega-batch provides it.
-    fingerprint: SHA-256 over the four arrays.
-    class_names: of the classes from 0, where they are known.
+    y_train, y_test: int32 [N], 0 to K - 1.
+    num_classes: K, which is 1 + the largest label.
+    normalization: (mean, std) of x, float32 [C] or [D]; None: they are computed from the first mega-batch.
+    fingerprint: `cache.hash_arrays` of the four arrays.
+    class_names: names of the classes 0 to K - 1; None: unknown.
   """
   name: str
   x_train: np.ndarray
@@ -46,49 +48,50 @@ class Dataset:
   class_names: tuple[str, ...] | None = None
 
 
-def load(name, data_dir="", seed=0):
+def load(name: str, data_dir: str = "", image_size: int = 0) -> Dataset:
   """Loads a data set.
 
   Args:
     name: "digits", "mnist", "cifar10", "tfds:NAME", "npz:PATH" or "folder:DIR".
-    data_dir: folder of prepared TFDS data sets; empty: $TFDS_DATA_DIR or
-      ~/tensorflow_datasets, where TFDS may also download and prepare.
-    seed: decides the train/test split of digits and of folders without one,
-      and nothing else.
+    data_dir: folder of prepared TFDS data sets. Empty: $TFDS_DATA_DIR or ~/tensorflow_datasets, where a missing data
+      set is downloaded and prepared.
+    image_size: for "folder:DIR", the pixels a side that images are resized to; 0: they have one size.
 
   Raises:
-    BadInput: no such data set, or its arrays cannot be used.
+    BadInput: there is no such data set, or its arrays cannot be used.
   """
   kind, _, rest = name.partition(":")
   fingerprint = class_names = None
   if name == "digits":
-    arrays = _digits(seed)
+    arrays = _load_digits()
   elif name in _KNOWN or (kind == "tfds" and rest):
-    arrays, fingerprint, class_names = tfds_arrays.load(rest or name, data_dir)
+    arrays, fingerprint, class_names = tfds_images.load(rest or name, data_dir)
   elif kind == "npz" and rest:
-    arrays = _npz(rest)
+    arrays = _load_npz(rest)
   elif kind == "folder" and rest:
-    arrays, fingerprint, class_names = folder_arrays.load(rest, seed)
+    arrays, fingerprint, class_names = image_folder.load(rest, image_size)
   else:
     raise BadInput(f"there is no data set {name!r}; there are digits, mnist, cifar10, "
                    "tfds:NAME, npz:PATH and folder:DIR.")
-  made = from_arrays(name, arrays, _KNOWN.get(rest if kind == "tfds" else name), fingerprint)
-  return dataclasses.replace(made, class_names=class_names and tuple(class_names))
+  dataset = from_arrays(name, arrays, _KNOWN.get(rest if kind == "tfds" else name), fingerprint)
+  return dataclasses.replace(dataset, class_names=tuple(class_names) if class_names else None)
 
 
-def from_arrays(name, arrays, unit_normalization=None, fingerprint=None):
+def from_arrays(name: str, arrays: Mapping[str, np.ndarray],
+                unit_normalization: tuple[tuple[float, ...], tuple[float, ...]] | None = None,
+                fingerprint: str | None = None) -> Dataset:
   """Checks four arrays and makes a `Dataset` of them.
 
   Args:
-    name: what messages call it.
-    arrays: dict of x_train, y_train, x_test, y_test; x uint8, or floats
-      (stored as float32), [N, H, W], [N, H, W, C] or [N, D].
-    unit_normalization: (mean, std) per channel for pixels in [0, 1], or None.
-    fingerprint: SHA-256 of the arrays where it is known already.
+    name: how messages refer to the data set.
+    arrays: x_train, y_train, x_test, y_test. x are uint8 or floats (stored as float32), [N, H, W], [N, H, W, C] or
+      [N, D]; y are whole numbers [N].
+    unit_normalization: mean and standard deviation of each channel, for pixels in [0, 1]; None: unknown.
+    fingerprint: `cache.hash_arrays` of the checked arrays; None: it is computed.
 
   Raises:
-    BadInput: an array is missing, empty, of the wrong length, shape or dtype,
-      holds NaN, or labels that are no class numbers.
+    BadInput: an array is missing or empty, its length, shape or dtype does not fit, x holds NaN or infinite values, or
+      y holds values that are no class numbers.
   """
   missing = [k for k in ARRAYS if k not in arrays]
   if missing:
@@ -100,11 +103,11 @@ def from_arrays(name, arrays, unit_normalization=None, fingerprint=None):
     clean[f"x_{split}"] = _check_examples(f"x_{split} of {name}", x)
     clean[f"y_{split}"] = _check_labels(f"y_{split} of {name}", y)
     if len(x) != len(y):
-      raise BadInput(f"{name} has {len(x)} examples but {len(y)} labels in its {split} split.")
+      raise BadInput(f"{name} has {len(x)} examples but {len(y)} labels in its {split} split; give one label for each.")
   if clean["x_train"].shape[1:] != clean["x_test"].shape[1:] or (
       clean["x_train"].dtype != clean["x_test"].dtype):
     raise BadInput(f"{name} has training examples of {_describe(clean['x_train'])} but test "
-                   f"examples of {_describe(clean['x_test'])}.")
+                   f"examples of {_describe(clean['x_test'])}; they should be alike.")
   num_classes = 1 + int(max(clean["y_train"].max(), clean["y_test"].max()))
   if num_classes < 2:
     raise BadInput(f"{name} has a single class; classification needs at least two.")
@@ -114,33 +117,27 @@ def from_arrays(name, arrays, unit_normalization=None, fingerprint=None):
                   f"{' and others' if len(empty) > 5 else ''}; labels count classes from 0", stacklevel=2)
   normalization = None
   if unit_normalization is not None:
-    normalization = tuple(np.asarray(v, np.float32) * np.float32(255) for v in unit_normalization)
-  return Dataset(name, **clean, num_classes=num_classes, normalization=normalization,
-                 fingerprint=fingerprint or fingerprint_of(clean))
+    mean, std = (np.asarray(v, np.float32) * np.float32(255) for v in unit_normalization)
+    normalization = mean, std
+  return Dataset(name, clean["x_train"], clean["y_train"], clean["x_test"], clean["y_test"], num_classes, normalization,
+                 fingerprint or cache.hash_arrays(clean))
 
 
-def fingerprint_of(arrays):
-  """SHA-256 over names, dtypes, shapes and contents of a dict of arrays."""
-  digest = hashlib.sha256()
-  for key in sorted(arrays):
-    digest.update(f"{key} {arrays[key].dtype} {arrays[key].shape}".encode())
-    digest.update(np.ascontiguousarray(arrays[key]))
-  return digest.hexdigest()
-
-
-def _digits(seed):
+def _load_digits() -> cache.Arrays:
+  """The digits of scikit-learn, of which one fifth of every class is the test set."""
   from sklearn.datasets import load_digits
   from sklearn.model_selection import train_test_split
 
   images, labels = load_digits(return_X_y=True)
   images = images.reshape(-1, 8, 8).astype(np.uint8)  # grey levels 0 to 16
   x_train, x_test, y_train, y_test = train_test_split(
-      images, labels, test_size=0.2, stratify=labels, random_state=seed)
+      images, labels, test_size=0.2, stratify=labels, random_state=_SPLIT_SEED)
   return dict(x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
 
 
-def _npz(path):
-  path = pathlib.Path(path).expanduser()
+def _load_npz(name: str) -> cache.Arrays:
+  """The four arrays of an .npz file."""
+  path = pathlib.Path(name).expanduser()
   if not path.is_file():
     raise BadInput(f"there is no file {str(path)!r} to read the data set from; name yours by dataset.name=npz:PATH.")
   try:
@@ -156,33 +153,39 @@ def _npz(path):
     raise BadInput(f"{str(path)!r} is not an .npz file of plain arrays: {error}.") from error
 
 
-def _check_examples(what, x):
+def _check_examples(what: str, x: np.ndarray) -> np.ndarray:
+  """The examples as uint8 or float32, [N, H, W, C] or [N, D]."""
   if x.dtype != np.uint8 and not np.issubdtype(x.dtype, np.floating):
     raise BadInput(f"{what} has dtype {x.dtype}; uint8 and float32 are possible.")
   if x.ndim not in (2, 3, 4) or 0 in x.shape[1:]:
     raise BadInput(f"{what} has shape {x.shape}; [N, H, W], [N, H, W, C] and [N, D] are possible.")
+  # Feature maps such as [N, 4, 4, 512] have their channels last: the width is as small as the height.
+  if x.ndim == 4 and x.shape[1] in (1, 3, 4) and min(x.shape[2:]) > _MOST_CHANNELS:
+    raise BadInput(f"{what} has shape {x.shape}, which looks like [N, C, H, W]; images are [N, H, W, C], as "
+                   "numpy.moveaxis(x, 1, -1) returns them.")
   if not len(x):
-    raise BadInput(f"{what} is empty.")
+    raise BadInput(f"{what} is empty; give at least one example.")
   if x.dtype != np.uint8:
     x = x.astype(np.float32)
     if not np.isfinite(x).all():
-      raise BadInput(f"{what} holds NaN or infinite values.")
+      raise BadInput(f"{what} holds NaN or infinite values; replace or remove them.")
   return x[..., None] if x.ndim == 3 else x
 
 
-def _check_labels(what, y):
+def _check_labels(what: str, y: np.ndarray) -> np.ndarray:
+  """The labels as int32 [N]."""
   if y.ndim != 1:
     raise BadInput(f"{what} has shape {y.shape}; labels are [N].")
   if not len(y):
-    raise BadInput(f"{what} is empty.")
+    raise BadInput(f"{what} is empty; give one label for each example.")
   if y.dtype.kind not in "iuf" or (y.dtype.kind == "f" and not np.array_equal(y, np.trunc(y))):
     raise BadInput(f"{what} holds {y.dtype} values that are not whole; labels count classes from 0.")
   if y.min() < 0:
     raise BadInput(f"{what} holds the negative label {y.min()}; labels count classes from 0.")
   if y.max() >= 2**20:
-    raise BadInput(f"{what} holds the label {y.max()}, which would mean as many classes.")
+    raise BadInput(f"{what} holds the label {y.max()}, but labels count classes from 0 and should be below {2**20}.")
   return y.astype(np.int32)
 
 
-def _describe(x):
+def _describe(x: np.ndarray) -> str:
   return f"shape {x.shape[1:]} and dtype {x.dtype}"

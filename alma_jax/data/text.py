@@ -1,38 +1,39 @@
-"""Text as a stream of mega-batches: token ids, and the windows trained on.
+"""Loads a text as token ids, and cuts it into the windows that language models are trained on.
 
-`load` finds the documents, divides them into mega-batches, trains a tokenizer
-on the first of these and encodes all. A window is L inputs and the L targets
-that follow them; `gather` reads many at once.
+`load` finds the documents, divides them into mega-batches, trains a tokenizer on the first mega-batch and encodes all
+documents. A window consists of L input tokens and the L target tokens that follow each of them.
 """
 import dataclasses
 import hashlib
-import sys
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from alma_jax.data import datasets, documents, tokens
+from alma_jax import messages
+from alma_jax.config import schema
+from alma_jax.data import cache, documents, text_source, tokens
 from alma_jax.errors import BadInput
 
+if TYPE_CHECKING:
+  from tokenizers import Tokenizer
+
 END = tokens.END
-SPLITS = documents.SPLITS
+SPLITS = text_source.SPLITS
 
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-  """Token ids of three splits.
+  """The token ids of the splits train, valid and test.
 
   Attributes:
-    name: as in the config.
-    tokenizer: JSON of the tokenizer; `tokens.parse` makes one of it.
+    name: dataset.name of the config.
+    tokenizer: JSON of the tokenizer; `tokens.parse` makes a tokenizer of it.
     vocab_size: V; ids are 0 to V - 1.
     end: id of END.
-    tokens: dict of split to uint16 (V <= 65536) or int32 [num_tokens], mapped
-      from the cache: documents one after another, each begun by END, and one
-      END after the last.
-    starts: dict of split to int64 [num_documents], where each one's END stands.
-    parts: int64 [B + 1]; mega-batch t = 1..B is the training documents
-      parts[t - 1] : parts[t].
+    tokens: by split, uint16 (if V <= 65536) or int32 [num_tokens], mapped from the cache. END stands before every
+      document and after the last.
+    starts: by split, int64 [num_documents], the position of the END before each document.
+    parts: int64 [B + 1]; mega-batch t = 1..B consists of the training documents parts[t - 1] to parts[t] - 1.
     fingerprint: SHA-256 over tokens, starts, parts and tokenizer.
   """
   name: str
@@ -46,64 +47,66 @@ class Corpus:
 
 
 class Windows(NamedTuple):
-  """Inputs tokens[start : start + L], targets one further, the first `length` of which count.
+  """The places of N windows in an array of token ids. (models.switch.Windows holds the ids themselves.)
 
   Attributes:
-    start: int64 [N].
-    length: int32 [N], 1 to L.
+    start: int64 [N]; window i has the inputs start[i] to start[i] + L - 1, and the targets one position later.
+    length: int32 [N], 1 to L; the first length[i] targets count.
   """
   start: np.ndarray
   length: np.ndarray
 
 
-def load(dataset, num_megabatches, seed):
-  """Loads a text, from the cache of tokens where it has been encoded before.
+def load(dataset: schema.Text, num_megabatches: int, seed: int) -> Corpus:
+  """Loads a text. If it was encoded before, its token ids are mapped from the cache.
 
   Args:
-    dataset: has name ("text:DIR" or "tfds:NAME"), data_dir (of TFDS),
-      vocab_size (wanted), tokenizer (path of a JSON file; empty: train one).
+    dataset: the section `dataset` of the config: name ("text:DIR" or "tfds:NAME"), data_dir, vocab_size, and tokenizer
+      (path of a JSON file; empty: one is trained).
     num_megabatches: B.
-    seed: decides the order of the training documents, and what is held out
-      where the text has no valid or test split.
+    seed: decides the order of the training documents.
 
   Raises:
-    BadInput: no such text, not UTF-8, not enough of it, or no such tokenizer.
+    BadInput: there is no such text or tokenizer, the text is not UTF-8 or too short, or the cache is damaged.
   """
   given = tokens.read(dataset.tokenizer, dataset.vocab_size) if dataset.tokenizer else None
-  source = documents.find(dataset.name, dataset.data_dir)
-  cache = tokens.cache_folder(dataset.name, [
-      source.stamp, num_megabatches, seed, dataset.vocab_size,
-      given and hashlib.sha256(given.to_str().encode()).hexdigest()])
-  found = tokens.read_cache(cache)
-  if found is None:
-    print(f"encoding {dataset.name}, which is done once", file=sys.stderr, flush=True)
-    made = _encode(documents.prepare(source.read(), num_megabatches, seed), num_megabatches, given,
-                   dataset.vocab_size)
-    tokens.write_cache(cache, *made)
-    found = tokens.read_cache(cache) or made
-  tokenizer, arrays, numbers = found
-  return Corpus(dataset.name, tokenizer, tokens={split: arrays[split] for split in SPLITS},
+  source = text_source.find(dataset.name, dataset.data_dir)
+  made_from = [source.fingerprint, num_megabatches, seed, dataset.vocab_size,
+               given and hashlib.sha256(given.to_str().encode()).hexdigest()]
+  folder = cache.home_folder("tokens", dataset.name, made_from)
+  entry = cache.read(folder, made_from, mapped=True)
+  if entry is None:
+    messages.say(f"encoding {dataset.name}, which is done once")
+    splits = documents.prepare(source.read(), num_megabatches, seed)
+    entry = _encode(splits, num_megabatches, given, dataset.vocab_size)
+    cache.write(folder, made_from, entry)
+    entry = cache.read(folder, made_from, mapped=True) or entry
+  arrays = entry.arrays
+  return Corpus(dataset.name, tokens={split: arrays[split] for split in SPLITS},
                 starts={split: np.array(arrays[f"{split}_starts"]) for split in SPLITS},
-                parts=np.array(arrays["parts"]), **numbers)
+                parts=np.array(arrays["parts"]), **entry.facts)
 
 
-def megabatch_windows(corpus, t, length, cross_documents):
-  """Windows of mega-batch t = 1..B; see `windows`."""
+def megabatch_windows(corpus: Corpus, t: int, length: int, cross_documents: bool) -> Windows:
+  """The windows of mega-batch t = 1..B; see `windows`."""
   starts = corpus.starts["train"]
   first, last = corpus.parts[t - 1:t + 1]
   end = starts[last] if last < len(starts) else len(corpus.tokens["train"]) - 1
   return windows(starts[first:last], end, length, cross_documents, f"mega-batch {t}")
 
 
-def split_windows(corpus, split, length, cross_documents, max_tokens=0):
-  """Windows of "valid" or "test"; see `windows`.
+def split_windows(corpus: Corpus, split: str, length: int, cross_documents: bool, max_tokens: int = 0) -> Windows:
+  """The windows of "valid" or "test"; see `windows`.
 
   Args:
-    max_tokens: 0, or how many targets may count: then windows evenly spaced
-      over the split, always the same, and at least one.
+    corpus: the text.
+    split: "valid" or "test".
+    length: L.
+    cross_documents: see `windows`.
+    max_tokens: how many targets may count. Windows are then chosen evenly over the split, always the same, and at
+      least one. 0: all windows.
   """
-  every = windows(corpus.starts[split], len(corpus.tokens[split]) - 1, length, cross_documents,
-                  f"the split {split}")
+  every = windows(corpus.starts[split], len(corpus.tokens[split]) - 1, length, cross_documents, f"the split {split}")
   num, counted = len(every.start), int(every.length.sum())
   if not max_tokens or counted <= max_tokens:
     return every
@@ -116,19 +119,19 @@ def split_windows(corpus, split, length, cross_documents, max_tokens=0):
     some = max(1, some - max(1, excess // length))
 
 
-def windows(starts, end, length, cross_documents, what):
-  """Cuts documents into windows: each token but the first END is a target once.
+def windows(starts: np.ndarray, end: int, length: int, cross_documents: bool, what: str) -> Windows:
+  """Cuts documents into windows. Every token is a target once, except the END before the first document.
 
   Args:
-    starts: int64 [n], where the END before each document stands.
-    end: where the END after the last one stands.
+    starts: int64 [n], the position of the END before each document.
+    end: the position of the END after the last document.
     length: L, dataset.sequence_length.
-    cross_documents: cut all documents as one run of tokens; otherwise each by
-      itself, from the END before it to the END after it.
-    what: what messages call these documents.
+    cross_documents: True: all documents are cut as one sequence of tokens. False: each document is cut separately,
+      from the END before it to the END after it.
+    what: how messages refer to these documents.
 
   Returns:
-    Windows, in order; all but the last of a run (or document) count L targets.
+    The windows in order. L targets count in each, or fewer in the last window of a sequence.
 
   Raises:
     BadInput: there are fewer than L + 1 tokens.
@@ -136,29 +139,30 @@ def windows(starts, end, length, cross_documents, what):
   num_tokens = int(end - starts[0]) + 1
   if num_tokens < length + 1:
     raise BadInput(f"the text of {what} has only {num_tokens} tokens, fewer than one window of "
-                   f"dataset.sequence_length={length} and its last target.")
+                   f"dataset.sequence_length={length} and its last target; give more text, or lower that.")
   bounds = np.array([starts[0], end]) if cross_documents else np.append(starts, end)
   targets = np.diff(bounds)
-  per_run = -(-targets // length)
-  run = np.repeat(np.arange(len(targets)), per_run)
-  done = length * (np.arange(len(run)) - np.repeat(np.cumsum(per_run) - per_run, per_run))
-  return Windows(bounds[run] + done, np.minimum(length, targets[run] - done).astype(np.int32))
+  num_windows = -(-targets // length)  # of each sequence
+  sequence = np.repeat(np.arange(len(targets)), num_windows)
+  done = length * (np.arange(len(sequence)) - np.repeat(np.cumsum(num_windows) - num_windows, num_windows))
+  return Windows(bounds[sequence] + done, np.minimum(length, targets[sequence] - done).astype(np.int32))
 
 
-def gather(ids, start, length):
-  """int32 [N, L + 1]: the tokens of windows, END past the end of the array.
+def gather(ids: np.ndarray, start: np.ndarray, length: int) -> np.ndarray:
+  """The tokens of windows, int32 [N, L + 1]. Positions past the end of the array are END.
 
   Args:
-    ids: [num_tokens], Corpus.tokens of a split.
-    start: int64 [N].
+    ids: [num_tokens], `Corpus.tokens` of a split.
+    start: int64 [N], `Windows.start`.
     length: L.
   """
-  # The last token is an END, so that clipping pads with it.
+  # The last token is END, so clipping the positions pads with END.
   return np.take(np.asarray(ids), start[:, None] + np.arange(length + 1), mode="clip").astype(np.int32)
 
 
-def _encode(splits, num_megabatches, given, vocab_size):
-  """(tokenizer JSON, arrays, numbers) of a text, as the cache holds them."""
+def _encode(splits: text_source.Documents, num_megabatches: int, given: "Tokenizer | None",
+            vocab_size: int) -> cache.Entry:
+  """The token ids of a text, encoded by the given tokenizer or one trained on the first mega-batch."""
   parts = documents.nearest_bounds([len(document) for document in splits["train"]], num_megabatches)
   tokenizer = given or tokens.train(splits["train"][:parts[1]], vocab_size)
   arrays = {}
@@ -167,10 +171,10 @@ def _encode(splits, num_megabatches, given, vocab_size):
   sizes = np.diff(arrays["train_starts"], append=len(arrays["train"]) - 1)
   if given:
     parts = documents.nearest_bounds(sizes, num_megabatches)
-  elif num_megabatches > 1:  # the first one stays what the tokenizer was trained on
+  elif num_megabatches > 1:  # the first mega-batch stays the one that the tokenizer was trained on
     parts[1:] = parts[1] + documents.nearest_bounds(sizes[parts[1]:], num_megabatches - 1)
+  arrays["parts"] = parts
   text = tokenizer.to_str()
-  fingerprint = datasets.fingerprint_of(
-      arrays | {"parts": parts, "tokenizer": np.frombuffer(text.encode(), np.uint8)})
-  return text, arrays | {"parts": parts}, dict(
-      vocab_size=tokens.vocabulary(tokenizer), end=tokenizer.token_to_id(END), fingerprint=fingerprint)
+  fingerprint = cache.hash_arrays(arrays | {"tokenizer": np.frombuffer(text.encode(), np.uint8)})
+  return cache.Entry(arrays, dict(tokenizer=text, vocab_size=tokens.vocabulary_size(tokenizer),
+                                  end=tokenizer.token_to_id(END), fingerprint=fingerprint))

@@ -1,36 +1,31 @@
-"""From documents to token ids: the tokenizer, and the cache of what it made.
-
-Tokenizing is done once per text, seed, number of mega-batches and vocabulary:
-a start that finds the cache maps its arrays and trains nothing.
-"""
-import hashlib
-import json
-import os
+"""Trains or reads a byte-level tokenizer, and encodes documents as token ids."""
 import pathlib
 import re
-import shutil
-import tempfile
 import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from alma_jax.errors import BadInput
 
-END = "<|endoftext|>"  # the only special token
-_FORMAT = 1  # of the cache
-_SECTION, _BATCH = 2**16, 2**22  # characters encoded as one text, and in one call
+if TYPE_CHECKING:
+  from tokenizers import Tokenizer
+
+END = "<|endoftext|>"  # the only special token; it separates documents
+_SECTION, _BATCH = 2**16, 2**22  # characters that are encoded as one text, and in one call
 _SEAM = re.compile(r"(?<=\S)(?= \S)")  # where the ByteLevel pre-tokenizer always separates
 
 
-def train(documents, vocab_size):
-  """Trains a byte-level BPE whose id 0 is END; the same documents give the same one.
+def train(documents: Iterable[bytes], vocab_size: int) -> "Tokenizer":
+  """Trains a byte-level BPE tokenizer in which END has id 0. The result depends on the arguments alone.
 
   Args:
-    documents: UTF-8 bytes, of the first mega-batch only.
-    vocab_size: wanted units, at least 257; told where there are fewer.
+    documents: UTF-8, of the first mega-batch only.
+    vocab_size: the number of units wanted, at least 257. If the documents yield fewer, a warning says how many.
 
   Returns:
-    tokenizers.Tokenizer; a literal END in a text is no special token to it.
+    A tokenizer that encodes a literal END in a text like other text.
   """
   from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -42,16 +37,16 @@ def train(documents, vocab_size):
       initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
   size = tokenizer.get_vocab_size()
   if size < vocab_size:
-    warnings.warn(f"the vocabulary has {size} of the dataset.vocab_size={vocab_size} units asked for: "
-                  "the first mega-batch holds no more that occur twice", stacklevel=2)
+    warnings.warn(f"the vocabulary has {size} units instead of dataset.vocab_size={vocab_size}, because the first "
+                  "mega-batch holds no more that occur twice", stacklevel=2)
   return parse(tokenizer.to_str())
 
 
-def parse(text):
-  """The Tokenizer of a JSON str (`Corpus.tokenizer`), as it encoded the corpus.
+def parse(text: str) -> "Tokenizer":
+  """The tokenizer of a JSON string such as `Corpus.tokenizer`, set up as it encodes a corpus.
 
   Raises:
-    BadInput: it is no tokenizer, or END is not in its vocabulary.
+    BadInput: the string is no tokenizer, or END is not in its vocabulary.
   """
   from tokenizers import Tokenizer
 
@@ -63,52 +58,53 @@ def parse(text):
     raise BadInput(f"the tokenizer has no unit {END}, which begins and ends every document; add it.")
   tokenizer.no_truncation()
   tokenizer.no_padding()
-  # Also where the file has END as an ordinary unit: only special ones can be ignored in texts.
+  # Even if the file has END as an ordinary unit, because only special tokens can be ignored in texts.
   tokenizer.add_special_tokens([END])
   tokenizer.encode_special_tokens = True
   return tokenizer
 
 
-def read(path, vocab_size):
-  """The Tokenizer of a file, with at most vocab_size units.
+def read(path: str, vocab_size: int) -> "Tokenizer":
+  """The tokenizer of a JSON file.
 
   Raises:
-    BadInput: no such file, not usable, or its vocabulary is larger.
+    BadInput: there is no such file, it cannot be used, or it has more than `vocab_size` units.
   """
   try:
     tokenizer = parse(pathlib.Path(path).expanduser().read_text(encoding="utf-8"))
   except OSError as error:
     raise BadInput(f"dataset.tokenizer={path!r} cannot be read: {error.strerror}; "
                    "give a tokenizer JSON file, or leave it empty to train one.") from error
-  except ValueError as error:  # also what is no UTF-8
+  except ValueError as error:  # BadInput, or a file that is not UTF-8
     raise BadInput(f"dataset.tokenizer={path!r} cannot be used: {error}") from error
-  if vocabulary(tokenizer) > vocab_size:
-    raise BadInput(f"dataset.tokenizer={path!r} has {vocabulary(tokenizer)} units, more than "
-                   f"dataset.vocab_size={vocab_size}; raise that.")
+  size = vocabulary_size(tokenizer)
+  if size > vocab_size:
+    raise BadInput(f"dataset.tokenizer={path!r} has {size} units, more than dataset.vocab_size={vocab_size}; "
+                   "raise that.")
   return tokenizer
 
 
-def vocabulary(tokenizer):
-  """1 + the largest id, the number of units where ids have no gaps."""
+def vocabulary_size(tokenizer: "Tokenizer") -> int:
+  """1 + the largest id. This is the number of units if the ids have no gaps."""
   return 1 + max(tokenizer.get_vocab().values())
 
 
-def encode(tokenizer, documents, in_sections):
-  """Token ids of documents one after another, each begun by END, and a last END.
+def encode(tokenizer: "Tokenizer", documents: Sequence[bytes], in_sections: bool) -> tuple[np.ndarray, np.ndarray]:
+  """Encodes documents as one array of token ids: END before every document, and END after the last.
 
   Args:
     tokenizer: of `train` or `read`.
-    documents: UTF-8 bytes, n of them.
-    in_sections: encode long documents piece by piece, which is exact only for
-      tokenizers of `train`: they always separate a word from a space after it.
+    documents: n documents, UTF-8.
+    in_sections: whether to encode long documents section by section. This gives the same ids only with a tokenizer of
+      `train`, which always separates a word from the space after it.
 
   Returns:
-    (uint16 or int32 [num_tokens], int64 [n]: where each document's END stands).
+    (ids, uint16 or int32 [num_tokens]; position of the END before each document, int64 [n]).
 
   Raises:
     BadInput: the tokenizer has no units for a text.
   """
-  dtype = np.uint16 if vocabulary(tokenizer) <= 2**16 else np.int32
+  dtype = np.uint16 if vocabulary_size(tokenizer) <= 2**16 else np.int32
   end = np.array([tokenizer.token_to_id(END)], dtype)
   lengths, parts, previous = np.ones(len(documents), np.int64), [], -1
   for batch in _batches(documents, in_sections):
@@ -126,11 +122,11 @@ def encode(tokenizer, documents, in_sections):
   return np.concatenate([*parts, end]), np.cumsum(lengths) - lengths
 
 
-def encode_one(tokenizer, text):
-  """Token ids, a list, of a text that is no whole document.
+def encode_one(tokenizer: "Tokenizer", text: str) -> list[int]:
+  """Token ids of a text without END.
 
   Raises:
-    BadInput: the tokenizer has no units for it.
+    BadInput: the tokenizer has no units for the text.
   """
   try:
     return tokenizer.encode(text, add_special_tokens=False).ids
@@ -138,14 +134,14 @@ def encode_one(tokenizer, text):
     raise BadInput(f"the tokenizer cannot encode {text!r}: {error}.") from error
 
 
-def _batches(documents, in_sections):
-  """Lists of (number of the document, text) of about _BATCH characters."""
+def _batches(documents: Sequence[bytes], in_sections: bool) -> Iterator[list[tuple[int, str]]]:
+  """Yields lists of (number of the document, text) with about _BATCH characters each."""
   batch, size = [], 0
   for number, document in enumerate(documents):
     text, start = document.decode(), 0
     while start < len(text):
-      found = _SEAM.search(text, start + _SECTION) if in_sections else None
-      stop = found.start() if found else len(text)
+      seam = _SEAM.search(text, start + _SECTION) if in_sections else None
+      stop = seam.start() if seam else len(text)
       batch.append((number, text[start:stop]))
       size += stop - start
       start = stop
@@ -154,53 +150,3 @@ def _batches(documents, in_sections):
         batch, size = [], 0
   if batch:
     yield batch
-
-
-def cache_folder(name, made_from):
-  """Where the tokens of a text lie: one folder for each JSON `made_from`."""
-  key = hashlib.sha256(json.dumps([_FORMAT, made_from]).encode()).hexdigest()[:16]
-  home = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-  return home / "alma_jax" / f"tokens-{re.sub(r'[^A-Za-z0-9]+', '_', name).strip('_')[-40:]}-{key}"
-
-
-def read_cache(folder):
-  """(tokenizer JSON, dict of memory-mapped arrays, dict of numbers), or None.
-
-  Raises:
-    BadInput: what lies there does not belong together.
-  """
-  try:
-    described = (folder / "meta.json").read_text()
-  except OSError:
-    return None
-  try:
-    meta = json.loads(described)
-    tokenizer = (folder / "tokenizer.json").read_bytes()
-    arrays = {key: np.load(folder / f"{key}.npy", mmap_mode="r") for key in meta["arrays"]}
-  except (OSError, ValueError, EOFError) as error:
-    raise BadInput(f"the cache {str(folder)!r} is damaged ({error}); delete it.") from error
-  if hashlib.sha256(tokenizer).hexdigest() != meta["tokenizer"] or any(
-      [str(arrays[key].dtype), len(arrays[key])] != what for key, what in meta["arrays"].items()):
-    raise BadInput(f"the cache {str(folder)!r} holds token ids of another vocabulary than its "
-                   "tokenizer.json, or others than it was written with; delete it.")
-  return tokenizer.decode(), arrays, meta["numbers"]
-
-
-def write_cache(folder, tokenizer, arrays, numbers):
-  """Writes what read_cache reads, whole or not at all."""
-  temporary = None
-  try:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = pathlib.Path(tempfile.mkdtemp(prefix=folder.name, dir=folder.parent))
-    for key, array in arrays.items():
-      np.save(temporary / f"{key}.npy", array)
-    (temporary / "tokenizer.json").write_bytes(tokenizer.encode())
-    (temporary / "meta.json").write_text(json.dumps(dict(
-        arrays={key: [str(array.dtype), len(array)] for key, array in arrays.items()},
-        tokenizer=hashlib.sha256(tokenizer.encode()).hexdigest(), numbers=numbers)))
-    if folder.exists() and not (folder / "meta.json").exists():
-      shutil.rmtree(folder)  # a cache without it is none, and would be in the way for ever
-    temporary.rename(folder)
-  except OSError:  # not writable, a full disk, or another process was first
-    if temporary:
-      shutil.rmtree(temporary, ignore_errors=True)

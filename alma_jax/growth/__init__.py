@@ -1,1 +1,1 @@
-"""Surgery between stages: from a trained network to a larger one of the same function."""
+"""Growth between stages: makes a larger network from a trained one. Works on host arrays."""

@@ -1,7 +1,7 @@
-"""Clusters of examples in a space of features, each of which has an expert (docs/algorithms.md §6.1).
+"""Clusters of examples in a space of features; each cluster has an expert (docs/algorithms.md §6.1).
 
-All is done on the host on features [N, H], in float64; prototypes are rounded
-to float32. An example belongs to the nearest one.
+All of it is computed on the host in float64, from features [N, H]. Prototypes are rounded to float32. An example
+belongs to the cluster of the nearest prototype.
 """
 from typing import NamedTuple
 
@@ -9,19 +9,27 @@ import numpy as np
 
 
 class Clusters(NamedTuple):
-  """Prototypes of the clusters.
+  """k clusters.
 
   Attributes:
     prototypes: float64 [k, H].
-    counts: int64 [k], examples that came to each so far.
+    counts: int64 [k], number of examples that each cluster has received so far.
   """
   prototypes: np.ndarray
   counts: np.ndarray
 
 
-def nearest(features, prototypes):
-  """(index int [N], Euclidean distance float64 [N]) of the nearest prototype; of equals the first."""
-  from scipy.spatial import distance as distances  # a sixth of the time of starting up
+def nearest(features: np.ndarray, prototypes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """The nearest prototype of each example; of several at the same distance the first.
+
+  Args:
+    features: [N, H].
+    prototypes: [k, H].
+
+  Returns:
+    (index int64 [N], Euclidean distance float64 [N]).
+  """
+  from scipy.spatial import distance as distances  # importing it takes a sixth of the time of starting up
 
   index, distance = np.zeros(len(features), np.int64), np.zeros(len(features))
   for start in range(0, len(features), 4096):
@@ -31,51 +39,67 @@ def nearest(features, prototypes):
   return index, distance
 
 
-def kmeans(features, num, rng):
-  """Clusters of k-means (k-means++, Lloyd until no example changes hands, the best of 10).
+def kmeans(features: np.ndarray, num: int, rng: np.random.Generator) -> Clusters:
+  """k-means: k-means++, then Lloyd's algorithm until no example changes its cluster; the best of 10 runs.
 
   Args:
     features: [N, H].
-    num: how many; fewer come back where there are fewer different examples.
-    rng: numpy Generator.
+    num: number of clusters. There are fewer if there are fewer different examples.
+    rng: for the initial prototypes.
   """
-  import sklearn.cluster  # takes most of a second
+  import sklearn.cluster  # importing it takes most of a second
   import threadpoolctl
 
-  features = np.float64(features)
+  features = features.astype(np.float64)
   num = min(num, len(np.unique(features, axis=0)))
-  # One thread: partial sums of several are added up in any order.
+  # One thread: several threads add their partial sums in any order, hence with different rounding.
   with threadpoolctl.threadpool_limits(1):
     found = sklearn.cluster.KMeans(num, n_init=10, max_iter=1000, tol=0, algorithm="lloyd",
                                    random_state=int(rng.integers(2**31))).fit(features)
   return _rounded(found.cluster_centers_, np.bincount(found.labels_, minlength=num))
 
 
-def update(clusters, features):
-  """W_i += sum(h - W_i) / n_i over the examples nearest to W_i, n_i counting them too."""
+def update(clusters: Clusters, features: np.ndarray) -> Clusters:
+  """The clusters after they have received the examples `features` [N, H].
+
+  W_i += sum(h - W_i) / n_i over the examples h that are nearest to prototype W_i; n_i includes these examples.
+  """
   index, _ = nearest(features, clusters.prototypes)
   new = np.bincount(index, minlength=len(clusters.counts))
   counts = clusters.counts + new
   total = np.zeros_like(clusters.prototypes)
-  np.add.at(total, index, np.float64(features))
+  np.add.at(total, index, features.astype(np.float64))
   moved = clusters.prototypes + (total - new[:, None] * clusters.prototypes) / np.maximum(counts, 1)[:, None]
   return _rounded(moved, counts)
 
 
-def add(clusters, features):
-  """One cluster more, of these examples; returns it and the cluster nearest to it."""
-  mean = np.float64(features).mean(0)
+def add(clusters: Clusters, features: np.ndarray) -> tuple[Clusters, int]:
+  """Adds a cluster of the examples `features` [N, H], as the last one.
+
+  Returns:
+    (Clusters, the number of the old cluster that is nearest to the new one).
+  """
+  mean = features.astype(np.float64).mean(0)
   parent = int(nearest(mean[None], clusters.prototypes)[0][0])
   return _rounded(np.vstack([clusters.prototypes, mean]), np.append(clusters.counts, len(features))), parent
 
 
-def split(clusters, which, features, least, rng):
-  """Cluster `which` in two by 2-means of its examples `features`; the second half comes last.
+def split(clusters: Clusters, which: int, features: np.ndarray, least: int, rng: np.random.Generator) -> Clusters:
+  """Splits a cluster in two by 2-means of its present examples.
 
-  Its count is shared out as these examples are, and both halves are moved alike
-  so that the mean of all that came to them stays where it was. An example close
-  to a neighbour of the cluster may change hands. Where a half would have fewer
-  than `least` examples nothing is split.
+  The count of the cluster is divided in the ratio of these examples. Both halves are moved by the same vector, such
+  that the mean of all examples that the cluster has received stays where it was. An example close to a neighbouring
+  cluster may therefore change its cluster.
+
+  Args:
+    clusters: Clusters.
+    which: number of the cluster to split.
+    features: [N, H], its present examples.
+    least: if a half would have fewer of these examples, nothing is split.
+    rng: for 2-means.
+
+  Returns:
+    Clusters, in which the first half has the old number and the second half comes last.
   """
   halves = kmeans(features, 2, rng)
   if len(halves.counts) < 2 or halves.counts.min() < least:
@@ -90,14 +114,15 @@ def split(clusters, which, features, least, rng):
   return _rounded(prototypes, counts)
 
 
-def remove(clusters, least):
-  """Without the clusters of fewer than `least` examples; returns the rest and which they are.
+def remove(clusters: Clusters, least: int) -> tuple[Clusters, np.ndarray]:
+  """Removes the clusters that have received fewer than `least` examples, but never the largest one.
 
-  The largest stays in any case.
+  Returns:
+    (the remaining Clusters, int [k] their old numbers).
   """
   kept = np.flatnonzero((clusters.counts >= least) | (np.arange(len(clusters.counts)) == clusters.counts.argmax()))
   return Clusters(clusters.prototypes[kept], clusters.counts[kept]), kept
 
 
-def _rounded(prototypes, counts):
-  return Clusters(np.float64(np.float32(prototypes)), np.int64(counts))
+def _rounded(prototypes: np.ndarray, counts: np.ndarray) -> Clusters:
+  return Clusters(prototypes.astype(np.float32).astype(np.float64), counts.astype(np.int64))

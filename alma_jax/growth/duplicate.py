@@ -1,34 +1,38 @@
-"""Flat mixtures grow by duplicating the experts that lose most (docs/algorithms.md §5)."""
+"""Growth of flat mixtures: the experts with the largest loss are duplicated (docs/algorithms.md §5)."""
 import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
-from alma_jax import sharding
-from alma_jax.learners import program
-from alma_jax.types import Variables
+from alma_jax.parallel import sharding
+from alma_jax.tasks.language_modeling import LanguageModeling, Pool
+from alma_jax.training import batching
+from alma_jax.types import Array, Variables
 
 
-def grow(old, chosen, offsets, noise, rng):
-  """A network with k experts more in every mixture: copies of the chosen ones.
+def grow(old: Variables, chosen: Mapping[str, Sequence[int] | np.ndarray], offsets: bool, noise: float,
+         rng: np.random.Generator) -> Variables:
+  """A network with k more experts in every mixture, which are copies of the chosen ones.
 
-  Top-1 outputs are scaled by the chosen expert's probability, which copies
-  would lower for all: by 1/(1 + Σ_{e in chosen} p_e). With `offsets` both
-  children have the parent's offset less log 2, which the scale takes out again:
-  the function stays the same. Equal router columns would starve the copies, so
-  that `noise` is added to one and subtracted from the other; with 0 the function
-  is preserved exactly.
+  The output of an expert is multiplied by its probability. Copies lower the probabilities of all experts, by the factor
+  1/(1 + Σ_{e in chosen} p_e). With `offsets` both children have the parent's offset minus log 2; the scale of the
+  output removes the offset again, and the function of the network stays the same. If the router columns of both
+  children were equal, the copy would receive no tokens. Therefore `noise` is added to one column and subtracted from
+  the other; with 0 the function is preserved exactly.
 
   Args:
-    old: host Variables [1, ...] of a models.switch network.
-    chosen: {layer: k distinct experts}, of every mixture layer.
-    offsets: whether to preserve the function; False: plain copies, as the paper.
-    noise: standard deviation of what tells the copies' router columns apart.
-    rng: numpy Generator, for the noise.
+    old: Variables [1, ...] of a models.switch network, on the host.
+    chosen: {layer: k distinct experts} for every mixture layer.
+    offsets: whether to preserve the function. False makes plain copies, as in the paper.
+    noise: standard deviation of the noise.
+    rng: for the noise.
 
   Returns:
-    Variables on the host, new arrays; the copies come last, in the order of `chosen`.
+    Variables of new arrays on the host; the copies come last, in the order of `chosen`.
   """
   params, stats = dict(old.params), dict(old.stats)
   for layer, experts in chosen.items():
@@ -47,34 +51,37 @@ def grow(old, chosen, offsets, noise, rng):
   return Variables(params, stats)
 
 
-def scores(network, task, variables, pool, which, mesh):
-  """Loss that each expert answers for: that of the tokens routed to it.
+def scores(network: Any, task: LanguageModeling, variables: Variables, pool: Pool, which: np.ndarray,
+           mesh: Mesh) -> dict[str, list[float]]:
+  """The loss of the tokens that are routed to each expert.
 
   Args:
     network: models.SwitchNetwork.
     task: LanguageModeling.
     variables: Variables [1, ...] on every device.
-    pool: language_modeling.Pool.
-    which: int32 [N], windows of it.
+    pool: windows on the devices.
+    which: int32 [N], windows of the pool.
     mesh: devices.
 
   Returns:
-    {layer: float list [E], summed negative log-likelihood in nats}.
+    {layer: float list [E], sums of negative log-likelihoods in nats}.
   """
-  total = 0.0
-  for batch in program.batches(which, task.eval_batch):
+  total: Any = 0.0
+  for batch in batching.padded(which, task.eval_batch):
     total = total + np.float64(sharding.fetch(_scores(network, task, variables, pool, *sharding.put(batch, mesh))))
   total = sharding.agree_on(np.float32(total))
   return dict(zip(layers(variables), total.tolist()))
 
 
-def layers(variables):
-  """Names of the mixture layers, from the first."""
+def layers(variables: Variables) -> list[str]:
+  """Names of the mixture layers, in their order."""
   return sorted(variables.stats, key=lambda name: int(name.removeprefix("layer")))
 
 
 @functools.partial(jax.jit, static_argnames=("network", "task"))
-def _scores(network, task, variables, pool, index_B, mask_B):
+def _scores(network: Any, task: LanguageModeling, variables: Variables, pool: Pool, index_B: Array,
+            mask_B: Array) -> Array:
+  """Summed losses of the tokens of a batch, [I, E] for I mixture layers."""
   batch = task.take(pool, index_B)
   one = jax.tree.map(lambda leaf: leaf[0], variables)
   output, _ = network.apply(one, task.inputs(pool, batch), mask_B, train=False)

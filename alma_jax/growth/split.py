@@ -1,29 +1,33 @@
-"""Splitting experts of gated mixtures in two (docs/algorithms.md §3).
+"""Splits experts of gated mixtures in two (docs/algorithms.md §3).
 
-Works on stacked Variables [1, ...] of models.moe networks, whose mixture layers
-hold `experts` [1, E, ...] and gates [1, E-1, ...] with room for E experts.
+Works on stacked Variables [1, ...] of models.moe networks. Their mixture layers hold `experts` [1, E, ...] and gates
+[1, E-1, ...], where E is the number of experts that there is room for.
 """
 import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from alma_jax import sharding
-from alma_jax.learners import program
 from alma_jax.models import moe
-from alma_jax.types import Variables
+from alma_jax.parallel import sharding
+from alma_jax.training import batching, loop
+from alma_jax.types import Array, Tree, Variables
+
+Splits = Mapping[str, Sequence[int]]  # the splits of each mixture layer, see models.moe
 
 
-def plant(variables, splits):
-  """The variables with their layers' trees set.
+def plant(variables: Variables, splits: Splits) -> Variables:
+  """Sets the trees of gates that belong to `splits`.
 
   Args:
     variables: Variables [1, ...].
-    splits: {layer: list of its splits}, see models.moe.
+    splits: of each layer.
 
   Returns:
-    Variables; the arrays that were changed lie on the host.
+    Variables; the trees are on the host.
   """
   stats = dict(variables.stats)
   for layer, leaves in splits.items():
@@ -33,21 +37,20 @@ def plant(variables, splits):
   return variables._replace(stats=stats)
 
 
-def grow(old, shapes, splits, rng):
-  """A larger network of the same function, whose trees have one split more.
+def grow(old: Variables, shapes: Variables, splits: Splits, rng: np.random.Generator) -> Variables:
+  """A larger network of the same function, whose trees have one more split.
 
-  Both children of a split hold the parent's parameters and statistics; its gate
-  is random. So the function stays the same, in training too with soft gates; a
-  gate of zeros would keep the children equal for ever.
+  Both children of a split have the parameters and statistics of the parent, and the gate is random. The function stays
+  the same; with soft gates it does so in training, too. With a gate of zeros the children would stay equal forever.
 
   Args:
-    old: host Variables [1, ...] with E live experts in each mixture layer.
-    shapes: Variables of shapes [1, ...] with room for E + 1 at least.
-    splits: {layer: list of E splits}, the last of which is new.
-    rng: numpy Generator, for the gates.
+    old: Variables [1, ...] on the host, with E experts in each mixture layer.
+    shapes: Variables of shapes [1, ...] with room for at least E + 1 experts.
+    splits: E splits of each layer, the last of which is new.
+    rng: for the gates.
 
   Returns:
-    Variables on the host, new arrays; room that is not used yet is zero.
+    Variables of new arrays on the host; room that is not used yet is filled with zeros.
   """
   params, stats = _grow_params(old.params, shapes.params, splits, rng.uniform), dict(old.stats)
   for layer, leaves in splits.items():
@@ -57,25 +60,25 @@ def grow(old, shapes, splits, rng):
   return plant(Variables(params, stats), splits)
 
 
-def grow_optimizer(old, shapes, params, splits):
-  """The state of an optimiser after `grow`: both children have the parent's moments, the gate has none.
+def grow_optimizer(old: Tree, shapes: Tree, params: Tree, splits: Splits) -> Tree:
+  """The optimiser state after `grow`: both children have the moments of the parent, those of the gate are zero.
 
   Args:
-    old: host state [1, ...] of one of optax's shape: what has the structure of
-      the parameters belongs to them.
-    shapes: of the larger state.
-    params: those before the growth.
+    old: optimiser state [1, ...] of optax on the host. Each of its nodes that has the structure of the parameters
+      belongs to them.
+    shapes: of the state after growth.
+    params: the parameters before growth.
     splits: as in `grow`.
   """
-  structure = jax.tree.structure(params)
+  structure: Any = jax.tree.structure(params)
   like_params = lambda node: jax.tree.structure(node) == structure
   no_moments = lambda low, high, shape: np.zeros(shape)
   one = lambda old, shapes: _grow_params(old, shapes, splits, no_moments) if like_params(old) else old
   return jax.tree.map(one, old, shapes, is_leaf=like_params)
 
 
-def _grow_params(old, shapes, splits, draw):
-  """The parameters, or what is like them, after a split of each layer; draw(low, high, shape) makes its gate."""
+def _grow_params(old: Tree, shapes: Tree, splits: Splits, draw: Callable[..., np.ndarray]) -> dict[str, Any]:
+  """A pytree of the parameters' structure after a split of each layer; draw(low, high, shape) makes the new gate."""
   params = dict(old)
   for layer, leaves in splits.items():
     num = len(leaves)
@@ -88,11 +91,11 @@ def _grow_params(old, shapes, splits, draw):
   return params
 
 
-def _grow_experts(old, shapes, leaves):
-  """Experts [1, E, ...] with a copy of expert leaves[-1] behind them."""
+def _grow_experts(old: Tree, shapes: Tree, leaves: Sequence[int]) -> Tree:
+  """Experts [1, E, ...], followed by a copy of expert leaves[-1]."""
   num, leaf = len(leaves), leaves[-1]
 
-  def split(shape, array):
+  def split(shape: Any, array: np.ndarray) -> np.ndarray:
     new = _with_room(shape, array, num)
     new[:, num] = array[:, leaf]
     return new
@@ -100,41 +103,43 @@ def _grow_experts(old, shapes, leaves):
   return jax.tree.map(split, shapes, old)
 
 
-def _with_room(shape, array, num):
-  """Zeros of `shape` [1, E, ...] that begin with the first `num` of `array`."""
+def _with_room(shape: Any, array: np.ndarray | None, num: int) -> np.ndarray:
+  """An array of `shape` [1, E, ...]: the first `num` of `array`, then zeros."""
   new = np.zeros(shape.shape, shape.dtype)
-  if num:
+  if num and array is not None:
     new[:, :num] = array[:, :num]
   return new
 
 
-def scores(spec, variables, pool, which):
-  """How much use each expert is of, and how much loss it answers for.
+def scores(spec: loop.FitSpec, variables: Variables, pool: Tree, which: np.ndarray
+           ) -> dict[str, dict[str, list[float]]]:
+  """How much each expert is used, and the loss of its examples.
 
   Args:
-    spec: program.FitSpec.
+    spec: static facts of the training.
     variables: Variables [1, ...] on every device.
-    pool: task's pool.
-    which: int32 [N], validation examples in it.
+    pool: the task's pool.
+    which: int32 [N], validation examples of the pool.
 
   Returns:
-    {layer: {"usage": sum of the weights, "loss": summed cross-entropy (nats) of
-    the examples whose largest weight is the expert's}}, lists of floats over the
-    E experts that there is room for; {} without gates.
+    {layer: {"usage": sums of the experts' weights, "loss": sums of the cross-entropies, in nats, of the examples for
+    which an expert has the largest weight}}, lists of E floats; {} if the network has no gates.
   """
-  total = {}
-  for batch in program.batches(which, spec.task.eval_batch):
+  total: Any = {}
+  for batch in batching.padded(which, spec.task.eval_batch):
     part = sharding.fetch(_scores(spec, variables, pool, *sharding.put(batch, spec.mesh)))
     total = jax.tree.map(np.add, total, part) if total else jax.tree.map(np.float64, part)
   return jax.tree.map(lambda leaf: leaf.tolist(), sharding.agree_on(jax.tree.map(np.float32, total)))
 
 
 @functools.partial(jax.jit, static_argnames="spec")
-def _scores(spec, variables, pool, index_B, mask_B):
-  batch = spec.task.take(pool, index_B)
+def _scores(spec: loop.FitSpec, variables: Variables, pool: Tree, index_B: Array, mask_B: Array
+            ) -> dict[str, dict[str, Array]]:
+  task: Any = spec.task  # classification.Classification
+  batch = task.take(pool, index_B)
   logits, weights = moe.route(spec.network, jax.tree.map(lambda leaf: leaf[0], variables),
-                              spec.task.inputs(pool, batch))
-  loss_B = jnp.where(mask_B, spec.task.losses(logits, batch), 0)
+                              task.inputs(pool, batch))
+  loss_B = jnp.where(mask_B, task.losses(logits, batch), 0)
   most = lambda w_BE: jax.nn.one_hot(jnp.argmax(w_BE, -1), w_BE.shape[1])
   return {layer: {"usage": jnp.where(mask_B[:, None], w_BE, 0).sum(0), "loss": (most(w_BE) * loss_B[:, None]).sum(0)}
           for layer, w_BE in weights.items()}

@@ -1,19 +1,20 @@
-"""Firefly: where a network is best widened or deepened, by split and by new neurons (docs/algorithms.md §4).
+"""Finds where Firefly adds neurons to a network: by splits, new neurons and residual layers (docs/algorithms.md §4).
 
-Works on networks that growth.surgery has taken apart; what is found, it does.
+Works on the layers that surgery.take_apart returns; surgery.operate then adds the neurons.
 
-Every layer has, while growth lasts, a direction `split` for each of its neurons
-and `num` candidates for new ones: `fresh` [.., I, num] leads to them from the
-old neurons below, `below` [.., num, O + num] from the candidates below to the
-layer's old neurons and to its own candidates. `below` of the output layer leads
-to the logits. The strengths are one number per neuron, `old` [O] and `new` [num].
+During growth every layer has a direction `split` for each of its neurons, in which the neuron would be split, and `num`
+candidates for new neurons. `fresh` [.., I, num] are the weights from the old neurons of the layer below to the
+candidates. `below` [.., num, O + num] are the weights from the candidates of the layer below to the old neurons of the
+layer and to its own candidates; of the output layer they are the weights to the logits. Each neuron has a strength:
+`old` [O] and `new` [num].
 
-With depth, every layer also has `num` candidates for neurons of the residual
-layer behind it, x + sum_i out_i relu(into_i . x), which is not there as long as
-it has none: `into` [.., O, num] and `out` [num, O]; their strengths are `deep`.
+With depth, every layer also has `num` candidates for neurons of the residual layer that follows it,
+x + sum_i out_i relu(into_i . x), which exists once it has a neuron: `into` [.., O, num] and `out` [num, O]. Their
+strengths are `deep`.
 """
 import functools
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,39 +22,38 @@ import numpy as np
 import optax
 
 from alma_jax.growth import surgery
+from alma_jax.growth.surgery import Directions, Layer, Picks
 from alma_jax.models import layers
-from alma_jax.types import Array
+from alma_jax.tasks.contract import Task
+from alma_jax.types import Array, Tree, Variables
 
 _EPSILON = 1e-5  # of batch norm
 
 
-class Directions(NamedTuple):
-  """A layer's auxiliary variables."""
-  split: Array | None  # None: output layer
-  fresh: Array | None
-  below: Array | None  # None: first layer
-  into: Array | None = None  # None: without depth, or output layer
-  out: Array | None = None
-
-
 class Strengths(NamedTuple):
-  """How far each neuron of a layer is moved, 0 to 1."""
-  old: Array
-  new: Array
-  deep: Array | None = None
+  """How far the neurons of a layer are moved along their directions, 0 to 1.
+
+  Attributes:
+    old: [O].
+    new: [num].
+    deep: [num]; None without depth.
+  """
+  old: Any
+  new: Any
+  deep: Any = None
 
 
-def draw(rng, chain, num, depth=False):
-  """Random Directions of every layer: U(±0.1) splits, N(0, 0.1²) and U(±0.01) candidates.
+def draw(rng: np.random.Generator, chain: Sequence[Layer], num: int, depth: bool = False) -> list[Directions]:
+  """Random directions: `split` from U(±0.1), `fresh` and `into` from N(0, 0.1²), `below` and `out` from U(±0.01).
 
   Args:
-    rng: numpy Generator.
-    chain: list of Layer.
-    num: candidates of a layer.
+    rng: draws them.
+    chain: the layers.
+    num: number of candidates of a layer.
     depth: whether there are candidates for residual layers.
 
   Returns:
-    List of Directions of float32 numpy arrays.
+    The Directions of each layer, float32 numpy arrays.
   """
   directions = []
   for i, layer in enumerate(chain):
@@ -70,26 +70,28 @@ def draw(rng, chain, num, depth=False):
   return directions
 
 
-def strengths(directions, value):
-  """Strengths of all layers at one value, float32."""
+def strengths(directions: Sequence[Directions], value: Any) -> list[Strengths]:
+  """Strengths of all hidden layers that are equal to one value, float32."""
   full = lambda array: None if array is None else jnp.full(array.shape[-1], value, jnp.float32)
   return [Strengths(full(way.split), full(way.fresh), full(way.into)) for way in directions[:-1]]
 
 
-def forward(module, chain, directions, steps, x, kept=None):
-  """Logits [B, K] of the network with its neurons moved by `steps`, in evaluation.
+def forward(module: Any, chain: Sequence[Layer], directions: Sequence[Directions], steps: Sequence[Strengths], x: Array,
+            kept: Sequence[Array] | None = None) -> Array:
+  """Logits float32 [B, K] in evaluation of the network whose neurons are moved by `steps`.
 
-  At strength 0 the network as it is, whatever the directions.
+  With all strengths 0 it is the network itself.
 
   Args:
-    module: models.wide module.
-    chain: list of Layer.
-    directions: list of Directions.
-    steps: list of Strengths, one less.
+    module: of models.mlp or models.wide.
+    chain: the layers.
+    directions: of each layer.
+    steps: strengths of each hidden layer.
     x: normalised inputs [B, ...].
-    kept: bool [num] per layer, candidates of its own whose outputs count; None: all.
+    kept: bool [num] for each hidden layer, which of its candidates are used; None: all.
   """
-  old, new = (x if chain[0].kernel.ndim == 4 else x.reshape(len(x), -1)), None
+  old: Array = x if chain[0].kernel.ndim == 4 else x.reshape(len(x), -1)
+  new: Any = None
   for i, (layer, way, step, pool) in enumerate(zip(chain, directions, steps, module.pools)):
     num_old = layer.kernel.shape[-1]
     there, aside, fresh = (_linear(old, kernel) for kernel in (layer.kernel, way.split, way.fresh))
@@ -99,35 +101,36 @@ def forward(module, chain, directions, steps, x, kept=None):
       from_new = _linear(new, way.below)
       there, fresh = there + from_new[..., :num_old], fresh + from_new[..., num_old:]
     ends = [_activate(z, layer.norm, pool) for z in (there + aside, there - aside)]
-    old, new = (ends[0] + ends[1]) / 2, _activate(fresh, _fresh_norm(layer), pool)
+    old, new = (ends[0] + ends[1]) / 2, _activate(fresh, _new_norm(layer), pool)
     new = new if kept is None else new * _lift(kept[i], new)
-    old = old + _behind(old, layer, way, step)
+    old = old + _residual(old, layer, way, step)
   old, new = (z.reshape(len(z), -1) for z in (old, new))
   head = chain[-1]
   logits = _linear(old, head.kernel) + _linear(new, directions[-1].below)
   return logits + _lift(head.bias, logits)
 
 
-def _behind(x, layer, way, step):
-  """What the residual layer behind a layer adds to its outputs x, candidates at their strength included."""
-  more = 0
+def _residual(x: Array, layer: Layer, way: Directions, step: Strengths) -> Any:
+  """What the residual layer after `layer` adds to the outputs x, with its candidates at their strengths."""
+  more: Any = 0
   if layer.residual is not None:
     inner, out = layer.residual
     z = _linear(x, inner.kernel)
     more += _activate(z if inner.bias is None else z + _lift(inner.bias, z), inner.norm, False) @ out
   if way.into is not None:
-    y = _activate(_linear(x, way.into), _fresh_norm(layer), False)
+    y = _activate(_linear(x, way.into), _new_norm(layer), False)
     more += (_lift(step.deep, y) * y) @ way.out
   return more
 
 
-def _linear(x, kernel):
+def _linear(x: Array, kernel: Array) -> Array:
   if kernel.ndim == 2:
     return x @ kernel
   return layers.convolve(x, kernel)
 
 
-def _activate(z, norm, pool):
+def _activate(z: Array, norm: dict[str, Any] | None, pool: bool) -> Array:
+  """Batch norm in evaluation if there is one, ReLU, and max pooling if `pool`."""
   if norm is not None:
     gain = norm["scale"] * jax.lax.rsqrt(norm["var"] + _EPSILON)
     z = z * _lift(gain, z) + _lift(norm["bias"] - norm["mean"] * gain, z)
@@ -135,34 +138,42 @@ def _activate(z, norm, pool):
   return layers.max_pool2(z) if pool else z
 
 
-def _lift(values, like):
-  """Per-channel values in the rank of `like`."""
+def _lift(values: Any, like: Array) -> Array:
+  """Values of each channel with the rank of `like`."""
   return jnp.reshape(values, (1,) * (like.ndim - 1) + (-1,))
 
 
-def _fresh_norm(layer):
-  return layer.norm and surgery.BLANK
+def _new_norm(layer: Layer) -> dict[str, Any] | None:
+  """Batch norm of candidates; None if the layer has none."""
+  return layer.norm and surgery.NEW_NORM
 
 
 @jax.jit
-def optimizer_state(directions):
-  """Fresh state of the directions' optimiser."""
+def optimizer_state(directions: Sequence[Directions]) -> Tree:
+  """Fresh state of the optimiser that trains directions."""
   return _optimizer().init(directions)
 
 
-def _optimizer():
-  """Of the directions (§4, step 1)."""
+def _optimizer() -> optax.GradientTransformation:
+  """The optimiser that trains directions (docs/algorithms.md §4, step 1)."""
   return optax.rmsprop(1e-3, decay=0.9, eps=1e-8, eps_in_sqrt=False, momentum=0.1)
 
 
 @functools.partial(jax.jit, static_argnames=("module", "task"), donate_argnames=("directions", "state"))
-def train_directions(module, task, chain, directions, state, pool, index_B, mask_B):
-  """One step at full strength; penalises split directions by 1e-2, candidates' by 1e-4 of their squares."""
+def train_directions(module: Any, task: Task, chain: Sequence[Layer], directions: list[Directions], state: Tree,
+                     pool: Tree, index_B: Array, mask_B: Array) -> tuple[list[Directions], Tree]:
+  """One optimiser step of the directions on a batch, with all strengths 1 (docs/algorithms.md §4, step 1).
+
+  Adds 1e-2 times the squares of `split` and 1e-4 times the squares of `fresh` and `into` to the mean loss.
+
+  Returns:
+    (directions, optimiser state).
+  """
   batch = task.take(pool, index_B)
   x, count = task.inputs(pool, batch), mask_B.sum()
   steps = strengths(directions, 1.0)
 
-  def loss(directions):
+  def loss(directions: list[Directions]) -> Array:
     logits = forward(module, chain, directions, steps, x)
     squares = lambda name: sum((jnp.sum(leaf**2) for way in directions[:-1] for leaf in jax.tree.leaves(
         getattr(way, name))), start=0.0)
@@ -174,49 +185,46 @@ def train_directions(module, task, chain, directions, state, pool, index_B, mask
 
 
 @functools.partial(jax.jit, static_argnames=("module", "task"), donate_argnames="total")
-def add_slopes(module, task, chain, directions, total, pool, index_B, mask_B, strength):
-  """Adds the loss's derivatives by every neuron's strength, where all have this one, summed over a batch."""
+def add_slopes(module: Any, task: Task, chain: Sequence[Layer], directions: Sequence[Directions],
+               total: list[Strengths], pool: Tree, index_B: Array, mask_B: Array, strength: Array) -> list[Strengths]:
+  """Adds to `total` the derivatives of a batch's summed loss by each neuron's strength, at one strength of all."""
   batch = task.take(pool, index_B)
   x = task.inputs(pool, batch)
 
-  def loss(steps):
+  def loss(steps: list[Strengths]) -> Array:
     return task.sums(forward(module, chain, directions, steps, x), batch, mask_B).loss
 
   return jax.tree.map(jnp.add, total, jax.grad(loss)(strengths(directions, strength)))
 
 
-def select(scores, number):
-  """The `number` most negative scores over all layers.
+def select(scores: Sequence[Strengths], number: int) -> list[Picks]:
+  """Selects the neurons with the most negative scores over all layers.
 
   Args:
-    scores: list of Strengths of numpy arrays; what a neuron does to the loss.
-    number: how many neurons to add; fewer if fewer help.
+    scores: of each layer, numpy arrays: by how much each neuron changes the loss.
+    number: how many neurons to add. There are fewer if fewer lower the loss.
 
   Returns:
-    List of (splits, news, deeps): indices into old neurons and candidates, ascending.
+    For each layer ascending indices of (old neurons to split, candidates for new neurons, candidates for the residual
+    layer).
   """
   flat = np.concatenate([np.concatenate(jax.tree.leaves(s)) for s in scores])
   best = np.argsort(flat, kind="stable")[:number]
   chosen = np.zeros(len(flat), bool)
   chosen[best[flat[best] < 0]] = True
-  picks, start = [], 0
+  picks: list[Picks] = []
+  start = 0
   for s in scores:
     sizes = [0 if part is None else len(part) for part in s]
     parts = np.split(chosen[start:start + sum(sizes)], np.cumsum(sizes)[:-1])
-    picks.append(tuple(map(np.flatnonzero, parts)))
+    splits, news, deeps = map(np.flatnonzero, parts)
+    picks.append((splits, news, deeps))
     start += sum(sizes)
   return picks
 
 
 @functools.partial(jax.jit, static_argnames=("network", "task"))
-def refresh_stats(network, task, variables, pool, index_B, mask_B):
-  """Batch-norm statistics after one more batch, parameters as they are."""
+def refresh_stats(network: Any, task: Task, variables: Variables, pool: Tree, index_B: Array, mask_B: Array) -> Tree:
+  """The statistics of batch norm after one more batch; the parameters do not change."""
   x = task.inputs(pool, task.take(pool, index_B))
   return network.apply(variables, x, mask_B, train=True)[1]
-
-
-def batches(order, size):
-  """(index int32 [size], mask bool [size]) of successive batches, the last one padded."""
-  for start in range(0, len(order), size):
-    part = order[start:start + size].astype(np.int32)
-    yield np.pad(part, (0, size - len(part))), np.arange(size) < len(part)

@@ -1,16 +1,29 @@
 """Learners by name. Each file holds what sets its learner apart from the others."""
-from alma_jax import plugins
-from alma_jax.learners import bagging, boosting, ens, firefly, flat_gmoe, gens, gmoe, hmoe, sm, tuned, umix
+from collections.abc import Callable
 
-FACTORIES = {"sm": sm.make, "ens": ens.make, "umix": umix.make, "gens": gens.make,
-             "bagging": bagging.make, "boosting": boosting.make, "moe": gmoe.make, "gmoe": gmoe.make,
-             "ff": firefly.make, "hmoe": hmoe.make}
-LANGUAGE = {"gmoe": flat_gmoe.make}  # in place of the image learners of that name
+from alma_jax.config import registry
+from alma_jax.learners import tuned
+from alma_jax.learners.bagging import Bagging
+from alma_jax.learners.boosting import Boosting
+from alma_jax.learners.contract import Context, Learner
+from alma_jax.learners.ens import Ens
+from alma_jax.learners.firefly import Firefly
+from alma_jax.learners.flat_gmoe import FlatGMoE
+from alma_jax.learners.gens import GEns
+from alma_jax.learners.gmoe import GMoE, MoE
+from alma_jax.learners.hmoe import HMoE
+from alma_jax.learners.sm import SM
+from alma_jax.learners.umix import UMix
+
+FACTORIES: dict[str, Callable[[Context], Learner]] = {
+    "sm": SM, "ens": Ens, "umix": UMix, "gens": GEns, "bagging": Bagging, "boosting": Boosting, "moe": MoE,
+    "gmoe": GMoE, "ff": Firefly, "hmoe": HMoE}
+LANGUAGE: dict[str, Callable[[Context], Learner]] = {"gmoe": FlatGMoE}  # in place of the image learners of that name
 
 
-def make(context):
+def make(context: Context) -> Learner:
   """The learner that `context.config.learner.name` names."""
   config = context.config
-  own = (LANGUAGE | plugins.TEXT_LEARNERS) if config.is_language else plugins.LEARNERS
+  own = (LANGUAGE | registry.TEXT_LEARNERS) if config.is_language else registry.LEARNERS
   factory = (FACTORIES | own)[config.learner.name]
-  return tuned.make(context, factory) if tuned.num_candidates(config) > 1 else factory(context)
+  return tuned.Tuned(context, factory) if tuned.num_candidates(config) > 1 else factory(context)

@@ -2,21 +2,22 @@
 import numpy as np
 
 from alma_jax import keys
-from alma_jax.learners import fit, gens
+from alma_jax.learners.contract import LearnerState
+from alma_jax.learners.gens import GEns
+from alma_jax.training import loop
 
 
-def make(context):
-  """Learner of a base.Context.
+class Bagging(GEns):
+  """gEns whose k new members train on n examples each, drawn with replacement, the same ones in all epochs.
 
-  gEns whose k new members train on their own n examples each, drawn with
-  replacement, the same ones in all epochs. (The authors' code draws anew in
-  every epoch.)
+  The authors' code draws anew in every epoch.
   """
-  num = context.config.learner.members_per_stage
-  return gens.make(context, emphasis=lambda state, data: fit.Emphasis(own=bootstrap(data, num)))
+
+  def examples(self, state: LearnerState, data: loop.StageData) -> loop.Examples:
+    return loop.Examples(own=bootstrap(data, self.options.members_per_stage))
 
 
-def bootstrap(data, num_members):
+def bootstrap(data: loop.StageData, num_members: int) -> np.ndarray:
   """int32 [num_members, n]: what each member sees of a StageData's n training examples."""
   num = len(data.train)
   draw = lambda member: keys.rng(data.seed, keys.BOOTSTRAP, data.stage, member).integers(num, size=num)

@@ -1,82 +1,75 @@
-"""Boosting over stages: each new member minds what the old ones get wrong (SAMME; §2)."""
-import jax
+"""Boosting over stages: each new member concentrates on what the old ones get wrong (SAMME; §2)."""
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
-from alma_jax import cost, members, sharding
-from alma_jax.learners import fit, stacked
-from alma_jax.learners.base import GrowthReport
+from alma_jax.learners import prediction, stacked
+from alma_jax.learners.contract import Contribution, GrowthReport, LearnerState, StageResult
+from alma_jax.models import cost
+from alma_jax.parallel import sharding
 from alma_jax.tasks import classification
+from alma_jax.training import loop
+from alma_jax.types import Tree
 
 
-def make(context):
-  """Learner of a base.Context.
+class Boosting(stacked.Stacked):
+  """Every stage adds one member.
 
-  A stage adds one member, trained on the stage's examples as `weigh` weighs
-  them by the mistakes of the old ones: drawn anew in every epoch
-  (learner.weighting="resample"), or with weighted losses ("loss"). Then the
-  coefficients of all members are computed in the same way, on the stage's
-  validation or training data; the prediction is argmax sum_m alpha_m logits_m.
+  It is trained on the stage's examples, weighted by `weigh` according to the mistakes of the old members: drawn anew
+  in every epoch (`weighting="resample"`), or with weighted losses ("loss"). Then the coefficients of all members are
+  computed in the same way, on the stage's validation or training data. The prediction is argmax Σ_m α_m logits_m.
   """
-  options, num_classes = context.config.learner, context.task.num_classes
-  network = context.network()
-  macs = cost.forward_macs(network, (1, *context.example_shape))
+  freezes = True
 
-  def grow(state, data, fresh):
+  def init(self) -> LearnerState:
+    return super().init()._replace(host={"alphas": []})
+
+  def grow(self, state: LearnerState, data: loop.StageData) -> tuple[LearnerState, GrowthReport]:
     if not data.stage:
       return state, GrowthReport()
-    live = {"last": state.live, "first": stacked.blocks(state)[0]}.get(options.init)
-    grown = stacked.append(state, fresh(state.spec) if live is None else live)
-    return grown, GrowthReport(macs=len(grown.frozen) * len(data.train) * macs)
+    live = {"last": state.live, "first": stacked.blocks(state)[0]}.get(self.options.init)
+    grown = stacked.append(state, self.fresh(data.stage, state.spec) if live is None else live)
+    macs = cost.forward_macs(self.network(state.spec), self._shape)
+    return grown, GrowthReport(macs=len(grown.frozen) * len(data.train) * macs, repeat=True)
 
-  def emphasis(state, data):
+  def examples(self, state: LearnerState, data: loop.StageData) -> loop.Examples:
     weights = np.full(len(data.train), 1 / len(data.train))
     if state.frozen:
-      weights, _ = weigh(*answers(state, data, data.train, len(state.frozen)), num_classes)
-    if options.weighting == "loss":
-      return fit.Emphasis(weight=(len(data.train) * weights).astype(np.float32))
-    return fit.Emphasis(draw=weights)
+      weights, _ = weigh(*self._answers(state, data, data.train, len(state.frozen)), self._task.num_classes)
+    if self.options.weighting == "loss":
+      return loop.Examples(weight=(len(data.train) * weights).astype(np.float32))
+    return loop.Examples(probability=weights)
 
-  def answers(state, data, which, num):
-    """Logits of the first `num` members, and the labels."""
-    logits = [learner.contribution(state, block, data.pool, which)["sum"] for block in range(num)]
-    return logits, sharding.fetch(data.pool.y)[which]
+  def finish(self, state: LearnerState, data: loop.StageData, trained: loop.Trained) -> StageResult:
+    result = super().finish(state, data, trained)
+    which = data.val if self.options.coefficients == "validation" else data.train
+    _, alphas = weigh(*self._answers(result.state, data, which, self.num_blocks(state)), self._task.num_classes)
+    return result._replace(state=result.state._replace(host={"alphas": alphas}))
 
-  def finish(state, fit_state):
-    state, report = learner.finish(state, fit_state)
-    data = fit_state.data
-    which = data.val if options.coefficients == "validation" else data.train
-    _, alphas = weigh(*answers(state, data, which, len(stacked.blocks(state))), num_classes)
-    return state._replace(spec={**state.spec, "alphas": alphas}), report
+  def contribution(self, state: LearnerState, block: int, inputs: Tree) -> Contribution:
+    return {f"logits{block}": super().contribution(state, block, inputs)["sum"]}
 
-  def contribution(state, block, pool):
-    return {f"logits{block}": learner.contribution(state, block, pool)["sum"]}
-
-  def weights(state):
-    """(the members' coefficients, what to divide by: the classes stay, the probabilities are those of a mean)."""
-    alphas = state.spec["alphas"] or [1.0]  # none yet: the untrained model
-    return alphas, max(sum(map(abs, alphas)), np.finfo(np.float32).tiny)
-
-  def resolve(state, joined):
-    alphas, size = weights(state)
+  def resolve(self, state: LearnerState, joined: Contribution) -> Any:
+    alphas = state.host["alphas"] or [1.0]  # the untrained model has no coefficients yet
+    # Divided by their sum, the probabilities are those of a mean; the classes stay the same.
+    size = max(sum(map(abs, alphas)), np.finfo(np.float32).tiny)
     total = sum(alpha * joined[f"logits{block}"] for block, alpha in enumerate(alphas))
     return classification.resolve({"sum": total}, size, "logits")
 
-  def predict(state, x):
-    alphas, size = weights(state)
-    first = lambda block: members.index(block, 0)
-    total = sum(alpha * network.apply(first(block), x, None, train=False)[0]
-                for alpha, block in zip(alphas, stacked.blocks(state)))
-    return jax.nn.softmax(total / size)
-
-  learner = stacked.make(context, network, "logits", spec={"alphas": []}, grow=grow, final=True, emphasis=emphasis)
-  return learner._replace(finish=finish, contribution=contribution, resolve=resolve, predict=predict)
+  def _answers(self, state: LearnerState, data: loop.StageData, which: np.ndarray,
+               num: int) -> tuple[list[np.ndarray], np.ndarray]:
+    """Logits [N, K] of the first `num` members for the examples `which`, and their labels [N]."""
+    logits = [np.asarray(prediction.contributions(self, self._task, state, block, data.pool, which)[f"logits{block}"])
+              for block in range(num)]
+    return logits, sharding.fetch(data.pool.y)[which]
 
 
-def weigh(logits, y_N, num_classes):
+def weigh(logits: Sequence[np.ndarray], y_N: np.ndarray, num_classes: int) -> tuple[np.ndarray, list[float]]:
   """SAMME's weights of N examples and coefficients of models, one model after the other.
 
-  err = sum q miss, clipped to [1/(2N), 1 - 1/(2N)];
-  alpha = log((1-err)/err) + log(K-1); q <- q exp(alpha miss), normalised.
+  err = Σ q miss, clipped to [1/(2N), 1 - 1/(2N)];
+  α = log((1-err)/err) + log(K-1); q <- q exp(α miss), normalised.
 
   Args:
     logits: [N, K] of each model.
@@ -84,7 +77,7 @@ def weigh(logits, y_N, num_classes):
     num_classes: K.
 
   Returns:
-    (q float64 [N], sums to 1; list of alphas, floats).
+    (q float64 [N], which sums to 1; list of the α, floats).
   """
   num = len(y_N)
   weights, alphas = np.full(num, 1 / num), []

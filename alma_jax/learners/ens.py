@@ -1,7 +1,6 @@
 """Ens: N independently trained networks whose predictions are joined (§2)."""
-from alma_jax.learners import stacked
+from alma_jax.learners.stacked import Stacked
 
 
-def make(context):
-  """Learner of a base.Context; averages probabilities, as the paper does, by default."""
-  return stacked.make(context, context.network(), context.config.learner.combine)
+class Ens(Stacked):
+  """`num_members` networks; their probabilities are averaged, as in the paper, unless `combine` says otherwise."""

@@ -1,23 +1,19 @@
 """gEns: an ensemble that grows by k members a stage; old ones are frozen (§2)."""
 from alma_jax.learners import stacked
-from alma_jax.learners.base import GrowthReport
+from alma_jax.learners.contract import GrowthReport, LearnerState
+from alma_jax.training import loop
 
 
-def make(context, emphasis=None):
-  """Learner of a base.Context.
+class GEns(stacked.Stacked):
+  """Every stage trains `members_per_stage` new members.
 
-  New members start as copies of the last ones (the authors' vision code, where
-  members thus are successive checkpoints of one model) or from scratch.
-
-  Args:
-    context: Context of the run.
-    emphasis: see stacked.make.
+  New members start as copies of the last ones (`init="copy"`: the authors' vision code, where members are successive
+  checkpoints of one model) or from scratch.
   """
-  options = context.config.learner
+  freezes = True
 
-  def grow(state, data, fresh):
+  def grow(self, state: LearnerState, data: loop.StageData) -> tuple[LearnerState, GrowthReport]:
     if not data.stage:
       return state, GrowthReport()
-    return stacked.append(state, state.live if options.init == "copy" else fresh(state.spec)), GrowthReport()
-
-  return stacked.make(context, context.network(), options.combine, grow=grow, final=True, emphasis=emphasis)
+    live = state.live if self.options.init == "copy" else self.fresh(data.stage, state.spec)
+    return stacked.append(state, live), GrowthReport(repeat=True)

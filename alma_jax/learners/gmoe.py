@@ -1,111 +1,122 @@
-"""gMoE: a mixture of experts that splits the experts that lose most (§3); `moe` stays as it is."""
-import functools
+"""gMoE: a mixture of experts that splits the experts with the largest loss (§3); `moe` does not grow."""
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from alma_jax import cost, keys, models, sharding
+from alma_jax import keys, models
 from alma_jax.growth import split
-from alma_jax.learners import stacked
-from alma_jax.learners.base import GrowthReport
-from alma_jax.models import moe
-from alma_jax.types import Cost
+from alma_jax.learners.contract import GrowthReport, LearnerState, StageResult
+from alma_jax.learners.stacked import Stacked
+from alma_jax.models import cost, moe
+from alma_jax.parallel import sharding
+from alma_jax.training import loop
+from alma_jax.types import Cost, Variables
 
 
-def make(context):
-  """Learner of a base.Context.
+class MoE(Stacked):
+  """A mixture of `model.num_experts` experts in every mixture layer."""
 
-  Every `grow_every` stages, before training, one expert of every mixture layer
-  is split in two: the one that answers for most of the validation loss at the
-  end of the stage before (`split_by`: or is used most, or any). The optimiser
-  starts afresh at every stage unless `keep_optimizer`.
+  def facts(self) -> dict[str, Any]:
+    start = moe.balanced(self.context.config.model.num_experts)
+    return {"splits": {layer: start for layer in self._mixture(1).module.mixtures}}
+
+  def init(self) -> LearnerState:
+    return super().init()._replace(host={"scores": {}, "scored": 0})
+
+  def network(self, spec: dict[str, Any]) -> Any:
+    return self._mixture(moe.capacity(num_experts(spec)))
+
+  def dress(self, variables: Variables, spec: dict[str, Any]) -> Variables:
+    return split.plant(variables, spec["splits"])
+
+  def finish(self, state: LearnerState, data: loop.StageData, trained: loop.Trained) -> StageResult:
+    result = super().finish(state, data, trained)
+    scores = split.scores(self.fit_spec(state.spec), result.state.live, data.pool, data.val)
+    return result._replace(state=result.state._replace(host={"scores": scores, "scored": len(data.val)}))
+
+  def cost(self, state: LearnerState) -> Cost:
+    """Of the experts that there are; every one costs the same."""
+    one, two = (_cost(self._mixture(size), self._shape) for size in (1, 2))
+    num, macs, flops = (a + (num_experts(state.spec) - 1) * (b - a) for a, b in zip(one, two))
+    return Cost(num, macs, flops, macs)
+
+  def describe(self, state: LearnerState) -> str:
+    """Text tree of the gates of every mixture layer, with each expert's shares on the last validation data.
+
+    `use`: of the sum of the experts' weights. `loss`: of the summed cross-entropy, where an example counts for the
+    expert with the largest weight.
+    """
+    lines = []
+    for layer, splits in state.spec["splits"].items():
+      lines.append(f"{layer}, experts: {num_experts(state.spec)}")
+      lines += _drawn(moe.nested(splits), _leaf(state.host["scores"].get(layer)))
+    return "\n".join(lines)
+
+  def _mixture(self, size: int) -> Any:
+    return self.context.network(gating=self.options.gating, size=size)
+
+
+class GMoE(MoE):
+  """Every `grow_every` stages, before training, one expert of every mixture layer is split in two.
+
+  It is the expert that answers for most of the validation loss at the end of the stage before (`split_by="loss"`), the
+  one that is used most ("usage"), or any ("random"). The optimiser starts afresh at every stage unless
+  `keep_optimizer` is set.
   """
-  c = context.config
-  options, shape = c.learner, (1, *context.example_shape)
-  mixture = functools.partial(context.network, gating=options.gating)
-  layers = mixture(size=1).module.mixtures
 
-  def network_of(spec):
-    return mixture(size=moe.capacity(num_experts(spec)))
-
-  def grow(state, data, fresh):
-    del fresh
-    if not data.stage or data.stage % options.grow_every:
+  def grow(self, state: LearnerState, data: loop.StageData) -> tuple[LearnerState, GrowthReport]:
+    if not data.stage or data.stage % self.options.grow_every:
       return state, GrowthReport()
-    splits = {layer: [*state.spec["splits"][layer], choose(state.spec, layer, data)] for layer in layers}
+    layers = self._mixture(1).module.mixtures
+    splits = {layer: [*state.spec["splits"][layer], self._choose(state, layer, data)] for layer in layers}
     spec = {**state.spec, "splits": splits}
     rng = keys.rng(data.seed, keys.GATES, data.stage)
-    shapes, (live, opt) = learner.template(spec), sharding.fetch((state.live, state.opt))
+    shapes, (live, opt) = self.template(spec), sharding.fetch((state.live, state.opt))
     if opt is not None:
       opt = split.grow_optimizer(opt, shapes.opt, live.params, splits)
     live = split.grow(live, shapes.live, splits, rng)
-    macs = cost_of(state.spec).fwd_macs * state.spec["scored"] if options.split_by != "random" else 0
-    live, opt = sharding.put((live, opt), learner.mesh)
+    macs = self.cost(state).fwd_macs * state.host["scored"] if self.options.split_by != "random" else 0
+    live, opt = sharding.put((live, opt), self.mesh)
     return state._replace(spec=spec, live=live, opt=opt), GrowthReport(macs)
 
-  def choose(spec, layer, data):
-    if options.split_by == "random":
-      rng = keys.rng(data.seed, keys.SPLIT, data.stage, layers.index(layer))
-      return int(rng.integers(num_experts(spec)))
-    score = spec["scores"].get(layer, {options.split_by: [0.0]})[options.split_by]
-    return int(np.argmax(score[:num_experts(spec)]))
-
-  def finish(state, fit_state):
-    state, report = learner.finish(state, fit_state)
-    data = fit_state.data
-    scores = split.scores(fit_state.spec, state.live, data.pool, data.val)
-    return state._replace(spec={**state.spec, "scores": scores, "scored": len(data.val)}), report
-
-  def cost_of(spec):
-    """Of the experts that there are; every one costs the same."""
-    one, two = (_cost(mixture(size=size), shape) for size in (1, 2))
-    num, macs, flops = (a + (num_experts(spec) - 1) * (b - a) for a, b in zip(one, two))
-    return Cost(num, macs, flops, macs)
-
-  start = moe.balanced(c.model.num_experts)
-  split_one = grow if options.name == "gmoe" else None
-  learner = stacked.make(context, network_of, "logits", grow=split_one, dress=split.plant,
-                         spec={"splits": {layer: start for layer in layers}, "scores": {}, "scored": 0})
-  return learner._replace(finish=finish, cost=lambda state: cost_of(state.spec), describe=describe)
+  def _choose(self, state: LearnerState, layer: str, data: loop.StageData) -> int:
+    """The expert of a layer that is split."""
+    if self.options.split_by == "random":
+      number = self._mixture(1).module.mixtures.index(layer)
+      return int(keys.rng(data.seed, keys.SPLIT, data.stage, number).integers(num_experts(state.spec)))
+    scores = state.host["scores"].get(layer, {self.options.split_by: [0.0]})
+    return int(np.argmax(scores[self.options.split_by][:num_experts(state.spec)]))
 
 
-def describe(spec):
-  """Text tree of the gates of every mixture layer, with each expert's shares on the last validation data.
-
-  `use`: of the sum of the experts' weights; `loss`: of the summed cross-entropy, each example's going to the expert
-  of the largest weight.
-  """
-  lines = []
-  for layer, splits in spec["splits"].items():
-    lines.append(f"{layer}, experts: {num_experts(spec)}")
-    scores = spec["scores"].get(layer)
-
-    def leaf(expert, scores=scores):
-      if scores is None:
-        return f"expert {expert}"
-      shares = (scores[key][expert] / max(sum(scores[key]), 1e-30) for key in ("usage", "loss"))
-      return "expert {}  use {:.1%}  loss {:.1%}".format(expert, *shares)
-
-    lines += _drawn(moe.nested(splits), leaf)
-  return "\n".join(lines)
+def num_experts(spec: dict[str, Any]) -> int:
+  """Experts in every mixture layer."""
+  return len(next(iter(spec["splits"].values()))) + 1
 
 
-def _drawn(node, leaf, indent="  "):
+def _leaf(scores: dict[str, list[float]] | None) -> Callable[[int], str]:
+  """Text of an expert from the scores of its layer, if there are any."""
+  def text(expert: int) -> str:
+    if scores is None:
+      return f"expert {expert}"
+    use, loss = (scores[key][expert] / max(sum(scores[key]), 1e-30) for key in ("usage", "loss"))
+    return f"expert {expert}  use {use:.1%}  loss {loss:.1%}"
+
+  return text
+
+
+def _drawn(node: Any, leaf: Callable[[int], str], indent: str = "  ") -> list[str]:
   if isinstance(node, int):
     return [indent + leaf(node)]
   gate, left, right = node
   return [f"{indent}gate {gate}", *_drawn(left, leaf, indent + "  "), *_drawn(right, leaf, indent + "  ")]
 
 
-def num_experts(spec):
-  """Experts in every mixture layer."""
-  return len(next(iter(spec["splits"].values()))) + 1
-
-
-def _cost(network, shape):
+def _cost(network: Any, shape: tuple[int, ...]) -> tuple[int, int, int]:
   """(parameters, forward multiply-adds, training flops) of a network with all its room taken."""
   module = network.module.clone(gating="soft")  # the argmax of hard gates would hide their gradient
-  network = models.Network(module)
+  network = models.ImageNetwork(module)
   params = models.count_params(cost.abstract_variables(network, shape).params)
-  # Products with the tree, which is no parameter: [G, 2] times [E, G, 2], forward and once backward.
+  # Products with the tree, which is not a parameter: [G, 2] times [E, G, 2], forward and once backward.
   tree = len(module.mixtures) * 2 * module.size * (module.size - 1)
   return params, cost.forward_macs(network, shape) - tree, cost.training_flops(network, shape) - 2 * 2 * tree

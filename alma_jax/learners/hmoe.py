@@ -1,183 +1,208 @@
 """hmoe: a flat hard mixture, an independent expert for every cluster of features (docs/algorithms.md §6.1)."""
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from alma_jax import cost, keys, members, models, sharding
+from alma_jax import keys, models
+from alma_jax.config.learner_options import HMoE as Options
 from alma_jax.errors import BadInput
 from alma_jax.growth import cluster
-from alma_jax.learners import fit, stacked
-from alma_jax.learners.base import GrowthReport
+from alma_jax.learners import prediction, stacked
+from alma_jax.learners.contract import Context, Contribution, GrowthReport, LearnerState, StageResult
+from alma_jax.models import cost
 from alma_jax.models.moe import capacity
+from alma_jax.parallel import sharding
 from alma_jax.tasks import classification
-from alma_jax.types import Cost
+from alma_jax.training import loop
+from alma_jax.types import Cost, Tree, Variables
 
 
-def make(context):
-  """Learner of a base.Context.
+class HMoE(stacked.Stacked):
+  """The first stage trains one network, the base; the inputs of its last layer are the features from then on.
 
-  The first stage trains one network, the base; the inputs of its last layer are
-  the features from then on. `model.num_experts` clusters of them (k-means of the
-  stage's training examples) get an expert each: a network that is trained and
-  selected on what is nearest to the cluster's prototype, and answers for it. It
-  starts as a copy of the base, or from scratch (`init`). Before every later
-  stage, in this order:
+  `model.num_experts` clusters of the features of the stage's training examples (k-means) get an expert each: a network
+  that is trained and selected on the examples that are nearest to the cluster's prototype, and predicts their classes.
+  It starts as a copy of the base, or from scratch (`init`). Before every later stage, in this order:
 
-  - update: prototypes become the means of all that was nearest to them so far.
-  - add: new examples farther from all prototypes than `add_beyond` times the
-    root mean square distance in the first clusters become a cluster, if they
-    are `min_shard` or more; its expert is a copy of the nearest. 0: never.
-  - split: every `split_every` stages the cluster with the largest sum of
-    validation losses is split by 2-means of its new examples, of which each
-    half needs `min_shard`; both experts are copies. 0: never.
-  - remove: clusters that fewer than `min_shard` examples ever came to.
+  - update: each prototype becomes the mean of all examples that were nearest to it so far.
+  - add: new examples farther from all prototypes than `add_beyond` times the root mean square distance in the first
+    clusters become a cluster, if they are at least `min_shard`; its expert is a copy of the nearest. 0: never.
+  - split: every `split_every` stages the cluster with the largest sum of validation losses is split by 2-means of its
+    new examples, of which each half needs `min_shard`; both experts are copies. 0: never.
+  - remove: clusters with fewer than `min_shard` examples so far.
 
-  Experts are stacked; where their number changes there is room for the next
-  power of two, so that few changes compile anything. Who gets no new example
-  stays as it is, with `init_from_scratch` too. Growth counts the training of
-  the base, its pass over the data of every stage, and what the losses cost that
-  decide about a split.
+  Experts are stacked. Where their number changes there is room for the next power of two, so that few changes compile
+  anything. An expert without new examples stays as it is, also with `init_from_scratch`. Growth counts the training of
+  the base, its pass over the data of every stage, and the cost of the losses that decide about a split.
 
-  Raises:
-    BadInput: more clusters than training examples in the first stage.
+  `spec` has `num_experts` (0 while there is only the base). `host` has `prototypes` [E, H], `counts` [E] of the
+  examples so far, `losses` (sums over validation examples), `spread`, `scored`, `base_cost`, and within a stage
+  `train_shares` and `val_shares`: the expert of each example.
   """
-  c = context.config
-  options, shape, network = c.learner, (1, *context.example_shape), context.network()
-  if context.num_train is not None and c.model.num_experts > context.num_train:
-    raise BadInput(f"model.num_experts={c.model.num_experts} clusters exceed the {context.num_train} training examples "
-                   "of the first stage.")
+  combine = "probabilities"
 
-  def grow(state, data, fresh):
-    spec = state.spec
+  def __init__(self, context: Context):
+    """Raises:
+      BadInput: there are more clusters than training examples in the first stage.
+    """
+    super().__init__(context)
+    self._first = context.config.model.num_experts
+    self.scratch = False  # `grow` initialises experts itself
+    if context.num_train is not None and self._first > context.num_train:
+      raise BadInput(f"model.num_experts={self._first} clusters exceed the {context.num_train} training examples of "
+                     "the first stage.")
+
+  def facts(self) -> dict[str, Any]:
+    return {"num_experts": 0}
+
+  def init(self) -> LearnerState:
+    host = dict(losses=[], scored=0, spread=0.0, base_cost=[0, 0])
+    return super().init()._replace(host=host)
+
+  def num_members(self, spec: dict[str, Any]) -> int:
+    """Experts that there is room for."""
+    num = spec["num_experts"] or 1
+    return capacity(num) if self.options.split_every or self.options.add_beyond else num
+
+  def has_shards(self, spec: dict[str, Any]) -> bool:
+    return bool(spec["num_experts"])
+
+  def grow(self, state: LearnerState, data: loop.StageData) -> tuple[LearnerState, GrowthReport]:
     if not state.frozen:
       return state, GrowthReport()  # the base comes first
-    features, features_val = look(state, data.pool, data.train), look(state, data.pool, data.val)
-    if spec["counts"]:
-      (clusters, parents), (macs, flops) = follow(spec, features[:data.num_new], data, options), (0, 0)
+    options, host = self.options, state.host
+    features, features_val = (self._features(state, data.pool, which) for which in (data.train, data.val))
+    if state.spec["num_experts"]:
+      (clusters, parents), (macs, flops) = follow(host, features[:data.num_new], data, options), (0, 0)
     else:
-      clusters = cluster.kmeans(features, c.model.num_experts, _rng(data, 0))
+      clusters = cluster.kmeans(features, self._first, _rng(data, 0))
       _, distance = cluster.nearest(features, clusters.prototypes)
-      spec = {**spec, "spread": float(np.sqrt((distance**2).mean()))}
-      parents, (macs, flops) = [0] * len(clusters.counts), spec["base_cost"]
-    clusters, parents = sharding.agree_on((clusters, np.int32(parents)))
-    spec = {**spec, "prototypes": clusters.prototypes.tolist(), "counts": clusters.counts.tolist(), "losses": [],
-            "shares": [cluster.nearest(h, clusters.prototypes)[0].tolist() for h in (features, features_val)]}
-    which = np.pad(parents, (0, room(spec) - len(parents)))
-    live = jax.tree.map(lambda leaf: leaf[which], sharding.fetch(state.live))
-    scratch = options.init_from_scratch if state.spec["counts"] else options.init == "scratch"
+      host = {**host, "spread": float(np.sqrt((distance**2).mean()))}
+      parents, (macs, flops) = [0] * len(clusters.counts), host["base_cost"]
+    clusters, parents = sharding.agree_on((clusters, np.array(parents, np.int32)))
+    spec = {**state.spec, "num_experts": len(clusters.counts)}
+    shares = [np.int32(cluster.nearest(h, clusters.prototypes)[0]) for h in (features, features_val)]
+    host = {**host, "prototypes": np.float64(clusters.prototypes), "counts": np.int64(clusters.counts), "losses": [],
+            "train_shares": shares[0], "val_shares": shares[1]}
+    which = np.pad(parents, (0, self.num_members(spec) - len(parents)))
+    live = self.take(state.live, which)
+    scratch = options.init_from_scratch if state.spec["num_experts"] else options.init == "scratch"
     if scratch:
-      touched = np.isin(np.arange(len(which)), spec["shares"][0])
-      pick = lambda new, old: np.where(touched.reshape(-1, *[1] * (old.ndim - 1)), new, old)
-      live = jax.tree.map(pick, sharding.fetch(fresh(spec)), live)
-    looked = _feature_macs(network, shape) * (len(data.train) + len(data.val))
+      live = self._fresh_where(np.isin(np.arange(len(which)), shares[0]), live, data.stage, spec)
+    looked = _feature_macs(self.network(spec), self._shape) * (len(data.train) + len(data.val))
     if options.split_every:
-      looked += spec["scored"] * count(state).predict_macs
-    report = GrowthReport(macs + looked, flops + 2 * looked)
-    return state._replace(spec=spec, live=sharding.put(live, learner.mesh)), report
+      looked += host["scored"] * self.cost(state).predict_macs
+    return state._replace(spec=spec, live=live, host=host), GrowthReport(macs + looked, flops + 2 * looked)
 
-  def room(spec):
-    """Experts that are stacked."""
-    num = len(spec["counts"]) or 1
-    return capacity(num) if options.split_every or options.add_beyond else num
+  def examples(self, state: LearnerState, data: loop.StageData) -> loop.Examples:
+    if not state.spec["num_experts"]:
+      return loop.Examples()
+    return loop.Examples(own=self._shards(state, data.train, state.host["train_shares"]),
+                         own_val=self._shards(state, data.val, state.host["val_shares"]))
 
-  def emphasis(state, data):
-    if not state.spec["counts"]:
-      return fit.Emphasis()
-    own, own_val = (shards(state, which, index) for which, index in zip((data.train, data.val), state.spec["shares"]))
-    return fit.Emphasis(own=own, own_val=own_val)
-
-  def finish(state, fit_state):
-    before = count(state)
-    state, report = learner.finish(state, fit_state)
-    spec, data = state.spec, fit_state.data
-    if not spec["counts"]:
+  def finish(self, state: LearnerState, data: loop.StageData, trained: loop.Trained) -> StageResult:
+    result, before = super().finish(state, data, trained), self.cost(state)
+    after, report = result.state, result.report
+    if not state.spec["num_experts"]:
       spent = [before.fwd_macs * report.samples, before.train_flops * report.samples]
-      return state._replace(spec={**spec, "num_frozen": 1, "base_cost": spent}, frozen=(state.live,)), report
-    labels = sharding.fetch(data.pool.y)
-    losses = [0.0] * len(spec["counts"])
-    experts = sharding.fetch(state.live)
-    for expert, mine in enumerate(shards(state, data.val, spec["shares"][1])[:len(losses)]):
+      base = after._replace(spec={**after.spec, "num_frozen": 1}, frozen=(after.live,),
+                            host={**after.host, "base_cost": spent})
+      return StageResult(base, report, complete=False)
+    labels, losses = sharding.fetch(data.pool.y), [0.0] * state.spec["num_experts"]
+    for expert, mine in enumerate(self._shards(state, data.val, state.host["val_shares"])[:len(losses)]):
       if len(mine):
-        answered = answers(experts, expert, data.pool, mine)
+        answered = self._answers(after, expert, data.pool, mine)
         losses[expert] = len(mine) * classification.error_and_loss(answered.argmax(-1), answered, labels[mine])[1]
-    return state._replace(spec={**spec, "losses": losses, "scored": len(data.val), "shares": []}), report
+    host = {key: value for key, value in after.host.items() if not key.endswith("_shares")}
+    return StageResult(after._replace(host={**host, "losses": losses, "scored": len(data.val)}), report)
 
-  def look(state, pool, which):
-    """Features [N, H] of the examples `which` of a pool."""
-    return stacked.contribution(
-        network, context.task, learner.mesh, "features", state.frozen[0], pool, which)["features"]
+  def num_blocks(self, state: LearnerState) -> int:
+    return 1
 
-  def shards(state, which, index):
-    """The examples `which`, expert by expert, as `index` shares them out: list of int32 arrays."""
-    return [which[np.array(index) == i] for i in range(room(state.spec))]
+  def contribution(self, state: LearnerState, block: int, inputs: Tree) -> Contribution:
+    """The probabilities that the expert of each example's nearest prototype gives."""
+    network = self.network(state.spec)
+    if not state.spec["num_experts"]:
+      return stacked.contribute(network, self._task, self.mesh, self.combine, state.live, inputs)
+    prototypes = jnp.asarray(state.host["prototypes"], jnp.float32)
+    features = stacked.contribute(network, self._task, self.mesh, "features", state.frozen[0], inputs)["features"]
+    nearest = jnp.square(features[:, None] - prototypes[None]).sum(-1).argmin(-1)
+    total: Any = None
+    for expert in range(state.spec["num_experts"]):
+      one = jax.tree.map(lambda leaf, i=expert: leaf[i:i + 1], state.live)
+      answers = stacked.contribute(network, self._task, self.mesh, self.combine, one, inputs)["sum"]
+      chosen = jnp.where((nearest == expert)[:, None], answers, 0)
+      total = chosen if total is None else total + chosen
+    return {"sum": total}
 
-  def answers(experts, expert, pool, which):
-    """Class probabilities [N, K] of one of the experts (host Variables [E, ...])."""
-    one = sharding.put(jax.tree.map(lambda leaf: leaf[expert:expert + 1], experts), learner.mesh)
-    return stacked.contribution(network, context.task, learner.mesh, "probabilities", one, pool, which)["sum"]
+  def resolve(self, state: LearnerState, joined: Contribution) -> Any:
+    return self._task.resolve(joined, 1, self.combine)
 
-  def contribution(state, block, pool, which=None):
-    if not state.spec["counts"]:
-      return learner.contribution(state, block, pool, which)
-    which = np.arange(pool.x.shape[0], dtype=np.int32) if which is None else which
-    joint = np.zeros((pool.x.shape[0], context.task.num_classes), np.float32)
-    index, _ = cluster.nearest(look(state, pool, which), np.array(state.spec["prototypes"]))
-    experts = sharding.fetch(state.live)
-    for expert, mine in enumerate(shards(state, which, index)):
-      if len(mine):
-        joint[mine] = answers(experts, expert, pool, mine)
-    return {"sum": joint[which]}
-
-  def predict(state, x):
-    if not state.spec["counts"]:
-      return learner.predict(state, x)
-    features = models.features(network, members.index(state.frozen[0], 0), x)
-    gaps = features[:, None] - jnp.array(state.spec["prototypes"], jnp.float32)[None]
-    answer = lambda member: jax.nn.softmax(network.apply(member, x, None, train=False)[0])
-    answers_EBK = members.apply(answer, room(state.spec), state.live)
-    return jnp.take_along_axis(answers_EBK, jnp.square(gaps).sum(-1).argmin(-1)[None, :, None], 0)[0]
-
-  def count(state):
-    one, macs = cost.abstract_variables(network, shape).params, cost.forward_macs(network, shape)
-    flops, num = cost.training_flops(network, shape), len(state.spec["counts"])
+  def cost(self, state: LearnerState) -> Cost:
+    network, num = self.network(state.spec), state.spec["num_experts"]
+    one, macs = cost.abstract_variables(network, self._shape).params, cost.forward_macs(network, self._shape)
+    flops = cost.training_flops(network, self._shape)
     if not num:
       return Cost(models.count_params(one), macs, flops, macs)
     base = models.count_params({name: leaf for name, leaf in one.items() if name != "output"})
-    return Cost(base + num * models.count_params(one), macs, flops, macs + _feature_macs(network, shape))
+    return Cost(base + num * models.count_params(one), macs, flops, macs + _feature_macs(network, self._shape))
 
-  def template(spec):
-    base = learner.template({**spec, "num_frozen": 0, "counts": []}).live
-    return learner.template({**spec, "num_frozen": 0})._replace(spec=spec, frozen=(base,) * spec["num_frozen"])
+  def describe(self, state: LearnerState) -> str:
+    """Which share of the examples and of the loss each expert answers for."""
+    if not state.spec["num_experts"]:
+      return "one network, the base of the experts to come"
+    counts, losses = state.host["counts"].tolist(), state.host["losses"]
+    lines = [f"experts: {len(counts)}"]
+    for expert, num in enumerate(counts):
+      loss = f"  validation loss {losses[expert] / max(sum(losses), 1e-30):.1%}" if losses else ""
+      lines.append(f"  expert {expert}  {num / sum(counts):.1%} of the examples so far{loss}")
+    return "\n".join(lines)
 
-  learner = stacked.make(
-      context, network, "probabilities", grow=grow, emphasis=emphasis, scratch=False,
-      members=lambda spec: (room(spec), bool(spec["counts"])),
-      spec={"prototypes": [], "counts": [], "losses": [], "scored": 0, "shares": [], "spread": 0.0,
-            "base_cost": [0, 0]})
-  return learner._replace(
-      template=template, predict=predict,
-      finish=finish, contribution=contribution, cost=count, describe=describe,
-      complete=lambda state: bool(state.spec["counts"]),
-      num_blocks=lambda state: 1,
-      resolve=lambda state, joined: classification.resolve(joined, 1, "probabilities"))
+  def template(self, spec: dict[str, Any]) -> LearnerState:
+    base = super().template({**spec, "num_frozen": 0, "num_experts": 0}).live
+    return super().template({**spec, "num_frozen": 0})._replace(spec=spec, frozen=(base,) * spec["num_frozen"])
+
+  def _features(self, state: LearnerState, pool: Tree, which: np.ndarray) -> np.ndarray:
+    """Features [N, H] of the examples `which` of a pool."""
+    look = lambda inputs: stacked.contribute(self.network(state.spec), self._task, self.mesh, "features",
+                                             state.frozen[0], inputs)
+    return np.asarray(prediction.in_batches(look, self._task, self.mesh, pool, which)["features"])
+
+  def _answers(self, state: LearnerState, expert: int, pool: Tree, which: np.ndarray) -> np.ndarray:
+    """Class probabilities [N, K] of one of the experts."""
+    one, network = self.take(state.live, [expert]), self.network(state.spec)
+    answer = lambda inputs: stacked.contribute(network, self._task, self.mesh, self.combine, one, inputs)
+    return np.asarray(prediction.in_batches(answer, self._task, self.mesh, pool, which)["sum"])
+
+  def _shards(self, state: LearnerState, which: np.ndarray, shares: np.ndarray) -> list[np.ndarray]:
+    """The examples `which`, expert by expert, as `shares` assigns them: int32 arrays."""
+    return [which[shares == expert] for expert in range(self.num_members(state.spec))]
+
+  def _fresh_where(self, chosen: np.ndarray, live: Variables, stage: int, spec: dict[str, Any]) -> Variables:
+    """Experts with fresh weights where `chosen` bool [E], on the mesh."""
+    pick = lambda new, old: np.where(chosen.reshape(-1, *[1] * (old.ndim - 1)), new, old)
+    return sharding.put(jax.tree.map(pick, *sharding.fetch((self.fresh(stage, spec), live))), self.mesh)
 
 
-def follow(spec, features, data, options):
+def follow(host: dict[str, Any], features: np.ndarray, data: loop.StageData,
+           options: Options) -> tuple[cluster.Clusters, list[int]]:
   """The clusters of a later stage.
 
   Args:
-    spec: of the state before.
+    host: of the state before.
     features: [N, H] of the stage's new training examples.
     data: StageData.
-    options: options.HMoE.
+    options: of the learner.
 
   Returns:
-    (Clusters, for each of them which of the old ones its expert is a copy of).
+    (Clusters, for each of them the number of the old one whose expert it copies).
   """
-  clusters = cluster.Clusters(np.array(spec["prototypes"]), np.array(spec["counts"]))
-  parents, losses = list(range(len(spec["counts"]))), list(spec["losses"])
+  clusters = cluster.Clusters(host["prototypes"], host["counts"])
+  parents, losses = list(range(len(host["counts"]))), list(host["losses"])
   _, distance = cluster.nearest(features, clusters.prototypes)
-  far = (distance > options.add_beyond * spec["spread"]) & (options.add_beyond > 0)
+  far = (distance > options.add_beyond * host["spread"]) & (options.add_beyond > 0)
   far &= far.sum() >= options.min_shard
   clusters = cluster.update(clusters, features[~far])
   if far.any():
@@ -194,22 +219,11 @@ def follow(spec, features, data, options):
   return clusters, [parents[i] for i in kept]
 
 
-def describe(spec):
-  """Text: what each expert answers for."""
-  if not spec["counts"]:
-    return "one network, the base of the experts to come"
-  lines = [f"experts: {len(spec['counts'])}"]
-  for expert, num in enumerate(spec["counts"]):
-    loss = f"  validation loss {spec['losses'][expert] / max(sum(spec['losses']), 1e-30):.1%}" if spec["losses"] else ""
-    lines.append(f"  expert {expert}  {num / sum(spec['counts']):.1%} of the examples so far{loss}")
-  return "\n".join(lines)
-
-
-def _feature_macs(network, shape):
+def _feature_macs(network: Any, shape: tuple[int, ...]) -> int:
   """Multiply-adds of one example's features."""
   head = cost.abstract_variables(network, shape).params["output"]["kernel"]
   return cost.forward_macs(network, shape) - models.count_params(head)
 
 
-def _rng(data, number):
+def _rng(data: loop.StageData, number: int) -> np.random.Generator:
   return keys.rng(data.seed, keys.CLUSTER, data.stage, number)

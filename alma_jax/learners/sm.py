@@ -1,7 +1,6 @@
 """SM: a single model, trained on stage after stage (docs/algorithms.md §2)."""
-from alma_jax.learners import stacked
+from alma_jax.learners.stacked import Stacked
 
 
-def make(context):
-  """Learner of a base.Context."""
-  return stacked.make(context, context.network(), "logits")
+class SM(Stacked):
+  """One network."""

@@ -1,196 +1,190 @@
-"""Learners whose live part is a stack of networks of one shape.
-
-SM, Ens, UMix and gEns are a few lines each on top of this.
-"""
+"""Learners that train a stack of networks of one shape side by side; all of ours are subclasses of `Stacked`."""
 import functools
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from alma_jax import cost, keys, models, sharding
-from alma_jax import members as stacks
-from alma_jax.learners import fit, program
-from alma_jax.learners.base import GrowthReport, Learner, LearnerState
-from alma_jax.types import Cost
+from alma_jax import keys, models
+from alma_jax.learners.contract import Context, Contribution, GrowthReport, LearnerState, StageResult
+from alma_jax.models import cost
+from alma_jax.parallel import members as stacks
+from alma_jax.parallel import sharding
+from alma_jax.training import loop
+from alma_jax.types import Cost, Tree, Variables
 
-_EXAMPLES = P((sharding.MEMBER, sharding.DATA))  # an evaluation's batch lies on all devices
+_EXAMPLES = P((sharding.MEMBER, sharding.DATA))
 
 
-def make(context, network, combine, *, spec=None, grow=None, final=False, emphasis=None, dress=None, members=None,
-         scratch=None):
-  """A learner whose live part is the config's `num_trained` stacked networks.
+class Stacked:
+  """A learner whose live block is a stack of networks; its predictions join the frozen blocks and the live one.
 
-  SM, Ens and UMix are this; others add growth, or replace some of its functions.
-  Predictions join all blocks: the frozen ones, then the live one.
+  As it stands it is an ensemble of `Options.num_trained` networks that never grows: each has its own initialisation,
+  order of examples and augmentation. A subclass replaces what it does differently, most often `grow` and `finish`.
 
-  Args:
+  Attributes:
     context: Context of the run.
-    network: models.Network or Mixture, of every member; each has its own
-      initialisation, order and augmentation. Or a function from a state's spec
-      to such a network.
-    combine: how members' predictions are joined: probabilities, logits, vote.
-    spec: the untrained state's spec, without `num_frozen`.
-    grow: (state, data, fresh) -> (LearnerState, GrowthReport), called before
-      every stage; fresh(spec) makes new members. None: it never grows.
-    final: whether a block never changes again once its stage has ended.
-    emphasis: (state, data) -> fit.Emphasis, or None.
-    dress: (Variables, splits) -> Variables, sets what a fresh initialisation
-      cannot know of the spec's `splits`; or None.
-    members: (spec) -> (M, whether they have shards, see program.FitSpec); None:
-      `num_trained` without.
-    scratch: whether stages start from fresh weights; None: as the config says.
-
-  Returns:
-    Learner.
+    options: the learner's own options, `context.config.learner`.
+    combine: how the networks' predictions are joined: probabilities, logits or vote.
+    scratch: whether every stage starts from fresh weights.
   """
-  c = context.config
-  scratch = c.learner.init_from_scratch if scratch is None else scratch
-  network_of = network if callable(network) else lambda spec: network
-  members = members or (lambda spec: (c.learner.num_trained, False))
-  first = {"num_frozen": 0, **(spec or {})}
-  stepwise = not context.task.in_epochs or models.loops_are_slow(network_of(first))
-  mesh = sharding.make_mesh(c.learner.num_trained, c.devices, spread=not stepwise)
-  example, shape = context.example, (1, *context.example_shape)
-  val_rows = -(-context.max_val // context.task.eval_batch)
-  emphasis = emphasis or (lambda state, data: fit.Emphasis())
+  freezes: bool = False
+  combine: str = "logits"
+  options: Any  # an instance of the learner's own subclass of Options
 
-  def fit_spec(spec):
-    num_members, sharded = members(spec)
-    return program.FitSpec(
-        network_of(spec), context.task, c.train, num_members, val_rows, mesh, stepwise, sharded,
-        c.learner.keep_optimizer)
+  def __init__(self, context: Context):
+    self.context, self.options, self._task = context, context.config.learner, context.task
+    self.combine = getattr(self.options, "combine", None) or self.combine
+    self.scratch: bool = self.options.init_from_scratch
+    self._stepwise = not self._task.in_epochs or models.loops_are_slow(self.network(self.first_spec()))
+    self.mesh: Mesh = sharding.make_mesh(self.options.num_trained, context.config.devices, spread=not self._stepwise)
+    self._val_rows = -(-context.max_val // self._task.eval_batch)
+    self._shape = (1, *context.example_shape)
 
-  def fresh(stage, spec):
-    raw_keys = keys.member_keys(c.seed, stage, keys.INIT, members(spec)[0])
-    made = _init(network_of(spec), raw_keys, example)
-    return sharding.put(dress(made, spec["splits"]) if dress else made, mesh)
+  # --------------------------------------------------------------------- what most subclasses change
 
-  def grow_at(state, data):
-    report = GrowthReport()
-    if grow is not None:
-      state, report = grow(state, data, functools.partial(fresh, data.stage))
-    if data.stage and scratch:
-      state = state._replace(live=fresh(data.stage, state.spec), opt=None)
-    return state, report
+  def facts(self) -> dict[str, Any]:
+    """Static facts of the untrained state, besides `num_frozen`."""
+    return {}
 
-  def finish(state, fit_state):
-    live, opt, report = fit.finish(fit_state)
-    return state._replace(live=live, opt=opt), report
+  def network(self, spec: dict[str, Any]) -> Any:
+    """The network of each member, models.Network or Mixture, of a state with this `spec`."""
+    return self.context.network()
 
-  def count(state):
-    one, num, num_members = models.count_params(state.live.params), len(blocks(state)), members(state.spec)[0]
-    inner = network_of(state.spec)
-    macs = num_members * cost.forward_macs(inner, shape)
-    return Cost(one * num, macs, num_members * cost.training_flops(inner, shape), macs * num)
+  def num_members(self, spec: dict[str, Any]) -> int:
+    """Networks that are stacked."""
+    return self.options.num_trained
 
-  def template(spec):
-    made = fit_spec(spec)
+  def has_shards(self, spec: dict[str, Any]) -> bool:
+    """Whether members have training examples of their own, of different numbers."""
+    return False
+
+  def grow(self, state: LearnerState, data: loop.StageData) -> tuple[LearnerState, GrowthReport]:
+    return state, GrowthReport()
+
+  def examples(self, state: LearnerState, data: loop.StageData) -> loop.Examples:
+    """Which examples of the stage the members train on."""
+    return loop.Examples()
+
+  def dress(self, variables: Variables, spec: dict[str, Any]) -> Variables:
+    """Sets what an initialisation of the network cannot know of the `spec`."""
+    return variables
+
+  # --------------------------------------------------------------------- the contract
+
+  def first_spec(self) -> dict[str, Any]:
+    """`spec` of the untrained state."""
+    return {"num_frozen": 0, **self.facts()}
+
+  def init(self) -> LearnerState:
+    return LearnerState(self.first_spec(), self.fresh(0, self.first_spec()))
+
+  def training(self, state: LearnerState, data: loop.StageData) -> loop.Training:
+    variables, opt = state.live, state.opt
+    if data.stage and self.scratch:
+      variables, opt = self.fresh(data.stage, state.spec), None
+    return loop.Training(self.fit_spec(state.spec), variables, data, self.examples(state, data), opt)
+
+  def finish(self, state: LearnerState, data: loop.StageData, trained: loop.Trained) -> StageResult:
+    return StageResult(state._replace(live=trained.variables, opt=trained.opt), trained.report)
+
+  def num_blocks(self, state: LearnerState) -> int:
+    return len(blocks(state))
+
+  def contribution(self, state: LearnerState, block: int, inputs: Tree) -> Contribution:
+    return contribute(self.network(state.spec), self._task, self.mesh, self.combine, blocks(state)[block], inputs)
+
+  def resolve(self, state: LearnerState, joined: Contribution) -> Any:
+    return self._task.resolve(joined, self.num_members(state.spec) * len(blocks(state)), self.combine)
+
+  def cost(self, state: LearnerState) -> Cost:
+    one, num, network = models.count_params(state.live.params), len(blocks(state)), self.network(state.spec)
+    num_members = self.num_members(state.spec)
+    macs = num_members * cost.forward_macs(network, self._shape)
+    return Cost(one * num, macs, num_members * cost.training_flops(network, self._shape), macs * num)
+
+  def describe(self, state: LearnerState) -> str:
+    network, num = self.network(state.spec), self.num_members(state.spec) * (1 + state.spec["num_frozen"])
+    if isinstance(network, models.Mixture):
+      return f"{num} uniform mixture{'s' if num > 1 else ''} of {network.size} networks"
+    return f"{num} network{'s' if num > 1 else ''}"
+
+  def template(self, spec: dict[str, Any]) -> LearnerState:
+    made = self.fit_spec(spec)
     raw_keys = jax.ShapeDtypeStruct((made.num_members, 2), jnp.uint32)
-    live = jax.eval_shape(functools.partial(_init, made.network), raw_keys, example)
-    return LearnerState(spec, live, (live,) * spec["num_frozen"], fit.template(made, live).members.opt)
+    live = jax.eval_shape(functools.partial(_init, made.network), raw_keys, self.context.example)
+    return LearnerState(spec, live, (live,) * spec["num_frozen"], loop.template(made, live).members.opt)
 
-  def contribute(state, block, pool, which=None):
-    return contribution(network_of(state.spec), context.task, mesh, combine, blocks(state)[block], pool, which)
+  # --------------------------------------------------------------------- tools for subclasses
 
-  def predict(state, x):
-    one = lambda member: context.task.answer(network_of(state.spec), member, x, combine)
-    num = members(state.spec)[0]
-    parts = [context.task.merge(stacks.apply(one, num, block)) for block in blocks(state)]
-    return context.task.average(context.task.merge(stacks.stack(parts)), num * len(parts), combine)
+  def fit_spec(self, spec: dict[str, Any]) -> loop.FitSpec:
+    """Static facts of a training of a state with this `spec`."""
+    return loop.FitSpec(
+        self.network(spec), self._task, self.context.config.train, self.num_members(spec), self._val_rows, self.mesh,
+        self._stepwise, self.has_shards(spec), self.options.keep_optimizer)
 
-  return Learner(
-      init=lambda: LearnerState(first, fresh(0, first)),
-      grow=grow_at,
-      begin=lambda state, data: fit.begin(
-          fit_spec(state.spec), state.live, data, emphasis(state, data), state.opt),
-      advance=fit.advance,
-      read=fit.read,
-      finish=finish,
-      complete=lambda state: True,
-      num_blocks=lambda state: len(blocks(state)),
-      num_final=lambda state: len(blocks(state)) if final else 0,
-      contribution=contribute,
-      resolve=lambda state, joined: context.task.resolve(
-          joined, members(state.spec)[0] * len(blocks(state)), combine),
-      predict=predict,
-      cost=count,
-      describe=lambda spec: _describe(network_of(spec), members(spec)[0] * (1 + spec["num_frozen"])),
-      template=template,
-      fit_template=lambda state: fit.template(fit_spec(state.spec), state.live),
-      restore=lambda state: state._replace(
-          **{name: sharding.put(getattr(state, name), mesh) for name in ("live", "frozen", "opt")}),
-      save_fit=fit.save,
-      restore_fit=lambda state, carry, cursor, data: fit.restore(
-          fit_spec(state.spec), carry, cursor, data, emphasis(state, data)),
-      num_rows=fit.num_rows,
-      network=network_of,
-      mesh=mesh)
+  def fresh(self, stage: int, spec: dict[str, Any]) -> Variables:
+    """Freshly initialised variables [M, ...] on the mesh; other ones at every stage."""
+    raw_keys = keys.member_keys(self.context.config.seed, stage, keys.INIT, self.num_members(spec))
+    made = _init(self.network(spec), raw_keys, self.context.example)
+    return sharding.put(self.dress(made, spec), self.mesh)
+
+  def take(self, variables: Variables, which: Sequence[int] | np.ndarray) -> Variables:
+    """Members `which` of stacked variables, in that order and as often as they are named; on the mesh."""
+    index = np.asarray(which)
+    return sharding.put(jax.tree.map(lambda leaf: leaf[index], sharding.fetch(variables)), self.mesh)
 
 
-def _describe(network, num):
-  if isinstance(network, models.Mixture):
-    return f"{num} uniform mixture{'s' if num > 1 else ''} of {network.size} networks"
-  return f"{num} network{'s' if num > 1 else ''}"
-
-
-def blocks(state):
+def blocks(state: LearnerState) -> tuple[Variables, ...]:
   """Variables of all blocks, oldest first."""
   return (*state.frozen, state.live)
 
 
-def append(state, live):
+def append(state: LearnerState, live: Variables) -> LearnerState:
   """The state with its live block frozen and another one to be trained."""
   frozen = (*state.frozen, state.live)
   return state._replace(spec={**state.spec, "num_frozen": len(frozen)}, live=live, frozen=frozen)
 
 
-@functools.partial(jax.jit, static_argnames="network")
-def _init(network, raw_keys, example):
-  return jax.vmap(lambda raw: network.init(jax.random.wrap_key_data(raw), example))(raw_keys)
-
-
-def contribution(network, task, mesh, combine, variables, pool, which=None):
-  """Joined contribution of stacked members to predictions on a pool.
+def contribute(network: Any, task: Any, mesh: Mesh, combine: str, variables: Variables, inputs: Tree) -> Contribution:
+  """Joined contribution of stacked members to the predictions for a batch; traceable.
 
   Args:
     network: models.Network or Mixture of each member.
     task: see tasks/__init__.py.
-    mesh: devices, on which the variables lie whole; examples are shared out
-      among all of them.
-    combine: see classification.contribution; or "features" of images: the
-      inputs of the last layer instead.
+    mesh: devices, on which the variables lie whole. A batch that lies on several is computed where it lies.
+    combine: see the task's `contribution`; or "features" of images: the inputs of the last layer instead.
     variables: stacked Variables [M, ...].
-    pool: the task's.
-    which: int32 [N], examples of the pool; None: all.
+    inputs: as Learner.contribution.
 
   Returns:
-    Dict of numpy float32 [N, K] ([N, L] of text), or {"features": [N, H]}.
+    Dict of float32 arrays [B, ...]; of "features" {"features": [B, H]} of the only member.
   """
-  which = np.arange(task.size(pool), dtype=np.int32) if which is None else which
-  parts = [_contribute(network, task, mesh, combine, variables, pool, sharding.put(index, mesh, _EXAMPLES))
-           for index, _ in program.batches(which, program.round_up(task.eval_batch, mesh.size))]
-  parts = sharding.fetch(parts)
-  return {key: np.concatenate([part[key] for part in parts])[:len(which)] for key in parts[0]}
+  return _contribute(network, task, sharding.dividing(mesh, inputs), combine, variables, inputs)
+
+
+@functools.partial(jax.jit, static_argnames="network")
+def _init(network: Any, raw_keys: jax.Array, example: Tree) -> Variables:
+  return jax.vmap(lambda raw: network.init(jax.random.wrap_key_data(raw), example))(raw_keys)
 
 
 @functools.partial(jax.jit, static_argnames=("network", "task", "mesh", "combine"))
-def _contribute(network, task, mesh, combine, variables, pool, index):
-  def local(variables, pool, index_B):
-    taken = task.take(pool, index_B)
-    x = task.inputs(pool, taken)
-    mask = jnp.ones(index_B.shape[0], bool)
-
-    def one(member):
+def _contribute(network: Any, task: Any, mesh: Mesh | None, combine: str, variables: Variables,
+                inputs: Tree) -> Contribution:
+  def local(variables: Variables, inputs: Tree) -> Contribution:
+    def one(member: Variables) -> Contribution:
       if combine == "features":
-        return {"features": models.features(network, member, x)}
-      output, _ = network.apply(member, x, mask, train=False)
-      return task.contribution(output, taken, combine)
+        return {"features": models.features(network, member, inputs)}
+      return task.contribution(network, member, inputs, combine)
 
-    size = jax.tree.leaves(variables)[0].shape[0]
-    stacked = stacks.apply(one, size, variables)
-    return task.merge(stacked)
+    stacked = stacks.apply(one, jax.tree.leaves(variables)[0].shape[0], variables)
+    return {"features": stacked["features"][0]} if combine == "features" else task.merge(stacked)
 
-  return jax.shard_map(local, mesh=mesh, check_vma=False, in_specs=(P(), P(), _EXAMPLES),
-                       out_specs=_EXAMPLES)(variables, pool, index)
+  if mesh is None:
+    return local(variables, inputs)
+  return jax.shard_map(local, mesh=mesh, check_vma=False, in_specs=(P(), _EXAMPLES), out_specs=_EXAMPLES)(
+      variables, inputs)

@@ -1,109 +1,128 @@
 """Chooses learning rate and dropout by validation perplexity where the config lists several (§5).
 
-Every stage is trained once with each combination, always from the same start, and
-goes on with the best; all trainings count in Comp. A training that diverges goes
-on to its end, so that what it costs does not depend on when that is noticed, and
-is passed over.
+Every stage is trained once with each combination, always from the same start, and the best result is kept. All
+trainings count in Comp. A training that diverges goes on to its end, so that its cost does not depend on when the
+divergence is noticed; its result is not considered.
 """
 import dataclasses
 import itertools
 import math
+from collections.abc import Callable
+from typing import Any
 
-import numpy as np
-
-from alma_jax import sharding
+from alma_jax.config import schema
 from alma_jax.errors import Diverged
-from alma_jax.learners.base import GrowthReport
+from alma_jax.learners.contract import Context, Contribution, GrowthReport, Learner, LearnerState, StageResult
+from alma_jax.parallel import sharding
+from alma_jax.training import loop
+from alma_jax.types import Cost, Tree
+
+_FRESH = dict(next=0, val=None, best=0, samples=0, growth=[0, None], diverged=[])
 
 
-def candidates(config):
+def candidates(config: schema.RunConfig) -> list[schema.RunConfig]:
   """The RunConfigs of one learning rate and one dropout each that `config` lists."""
-  return [dataclasses.replace(config, train=dataclasses.replace(config.train, learning_rate=(rate,)),
-                              model=dataclasses.replace(config.model, dropout=(dropout,)))
-          for rate, dropout in itertools.product(config.train.learning_rate, config.model.dropout)]
+  model, train = config.model, config.train
+  assert isinstance(model, schema.Switch)
+  assert isinstance(train, schema.TextTrain)
+  return [dataclasses.replace(config, train=dataclasses.replace(train, learning_rate=(rate,)),
+                              model=dataclasses.replace(model, dropout=(dropout,)))
+          for rate, dropout in itertools.product(train.learning_rate, model.dropout)]
 
 
-def num_candidates(config):
+def num_candidates(config: schema.RunConfig) -> int:
   """How many trainings a stage takes; 1 where nothing is to be chosen."""
   return len(candidates(config)) if config.is_language else 1
 
 
-def make(context, factory):
-  """Learner of a base.Context whose stages are trained by each candidate's learner; `factory` makes one.
+def num_tried(state: LearnerState) -> int:
+  """Trainings of its present stage that a LearnerState has behind it."""
+  return state.host["tuning"]["next"] if "tuning" in state.host else 0
 
-  Between two trainings of a stage `live` holds what all start from and the best
-  so far, and the spec's `tuning` says which candidate is next.
+
+class Tuned:
+  """A learner whose stages are trained by the learner of each candidate in turn.
+
+  Between two trainings of a stage (`spec["tuning"]`), `live` holds what all candidates start from and the best result
+  so far. `host["tuning"]` says which candidate is next, `host["chosen"]` what was chosen at the stages before.
   """
-  configs = candidates(context.config)
-  learners = [factory(dataclasses.replace(context, config=c)) for c in configs]
-  inner = learners[0]
-  fresh = dict(next=0, val=None, best=0, samples=0, growth=[0, None], diverged=[])
 
-  def tuning(state):
-    return state.spec["tuning"]
+  def __init__(self, context: Context, factory: Callable[[Context], Learner]):
+    """`factory` makes the learner of a candidate."""
+    self._config = context.config
+    configs = candidates(context.config)
+    self._learners = [factory(dataclasses.replace(context, config=config)) for config in configs]
+    self._notes = [_notes(config) for config in configs]
+    self._inner = self._learners[0]
+    self.mesh, self.freezes = self._inner.mesh, self._inner.freezes
 
-  def current(state):
-    return learners[tuning(state)["next"]]
+  def init(self) -> LearnerState:
+    state = self._inner.init()
+    return state._replace(spec={**state.spec, "tuning": False}, host={**state.host, "tuning": _FRESH, "chosen": []})
 
-  def start(state):
-    """The state that the next candidate is trained from."""
-    return state._replace(live=state.live["start"]) if tuning(state)["next"] else state
+  def grow(self, state: LearnerState, data: loop.StageData) -> tuple[LearnerState, GrowthReport]:
+    if state.spec["tuning"]:
+      return state, GrowthReport(*state.host["tuning"]["growth"])
+    grown, report = self._inner.grow(state, data)
+    tuning = {**state.host["tuning"], "growth": [report.macs, report.flops]}
+    report = report._replace(repeat=report.repeat or grown is state)
+    return grown._replace(host={**grown.host, "tuning": tuning}), report
 
-  def grow(state, data):
-    if tuning(state)["next"]:
-      return state, GrowthReport(*tuning(state)["growth"])
-    state, report = inner.grow(state, data)
-    return state._replace(spec={**state.spec, "tuning": {**tuning(state), "growth": list(report)}}), report
+  def training(self, state: LearnerState, data: loop.StageData) -> loop.Training:
+    number = state.host["tuning"]["next"]
+    training = self._learners[number].training(self._start(state), data)
+    return dataclasses.replace(training, notes=self._notes[number], may_diverge=True)
 
-  def read(fit_state, records):
-    epochs, done = inner.read(fit_state, records)
-    spec = fit_state.spec
-    for epoch in epochs:  # what sets a candidate's lines in train.jsonl apart
-      epoch.joint.update(peak_lr=spec.train.learning_rate[0], dropout=spec.network.module.dropout)
-      lost = [name for name, value in epoch.joint.items() if not np.isfinite(value).all()]
-      epoch.joint.update(dict.fromkeys(lost))
-    return epochs, done
-
-  def finish(state, fit_state):
-    t, begun = tuning(state), start(state)
-    trained, report = current(state).finish(begun, fit_state)
-    val, samples = sharding.agree(report.val), t["samples"] + report.samples
+  def finish(self, state: LearnerState, data: loop.StageData, trained: loop.Trained) -> StageResult:
+    t, begun = dict(state.host["tuning"]), self._start(state)
+    result = self._learners[t["next"]].finish(begun, data, trained)
+    val, samples = sharding.agree(result.report.val), t["samples"] + result.report.samples
     if not math.isfinite(val):
-      t = {**t, "diverged": [*t.get("diverged", ()), t["next"]]}
-    better = math.isfinite(val) and (t["val"] is None or val < t["val"])
-    t = {**t, "next": t["next"] + 1, "samples": samples}
-    if better:
-      t, live = {**t, "best": t["next"] - 1, "val": val}, trained.live
+      t["diverged"] = [*t["diverged"], t["next"]]
+    if math.isfinite(val) and (t["val"] is None or val < t["val"]):
+      t, live = {**t, "best": t["next"], "val": val}, result.state.live
     else:
-      live = state.live["best"] if t["next"] > 1 else begun.live
-    report = report._replace(samples=samples, val=t["val"])
-    if t["next"] < len(learners):
-      return state._replace(spec={**state.spec, "tuning": t}, live={"start": begun.live, "best": live}), report
+      live = state.live["best"] if t["next"] else begun.live
+    t = {**t, "next": t["next"] + 1, "samples": samples}
+    report = result.report._replace(samples=samples, val=t["val"])
+    if t["next"] < len(self._learners):
+      pair = {"start": begun.live, "best": live}
+      return StageResult(state._replace(spec={**state.spec, "tuning": True}, live=pair,
+                                        host={**state.host, "tuning": t}), report, complete=False)
     if t["val"] is None:
-      raise Diverged(f"all of train.learning_rate={context.config.train.learning_rate} diverged in stage "
-                     f"{fit_state.data.stage}; lower them.")
-    chosen = [*state.spec.get("chosen", ()), [t["best"], t.get("diverged", [])]]
-    return state._replace(spec={**state.spec, "tuning": fresh, "chosen": chosen}, live=live), report
+      raise Diverged(f"all of train.learning_rate={self._config.train.learning_rate} diverged in stage "
+                     f"{data.stage + 1}; lower them.")
+    host = {**state.host, "tuning": _FRESH, "chosen": [*state.host["chosen"], [t["best"], t["diverged"]]]}
+    return StageResult(state._replace(spec={**state.spec, "tuning": False}, live=live, host=host), report)
 
-  def init():
-    state = inner.init()
-    return state._replace(spec={**state.spec, "tuning": fresh})
+  def num_blocks(self, state: LearnerState) -> int:
+    return self._inner.num_blocks(state)
 
-  def template(spec):
-    state = inner.template(spec)
-    return state._replace(live={"start": state.live, "best": state.live}) if spec["tuning"]["next"] else state
+  def contribution(self, state: LearnerState, block: int, inputs: Tree) -> Contribution:
+    return self._inner.contribution(state, block, inputs)
 
-  def describe(spec):
-    told = lambda i: f"learning rate {configs[i].train.learning_rate[0]:g}, dropout {configs[i].model.dropout[0]:g}"
-    chosen = [entry if isinstance(entry, list) else [entry, []]  # of an earlier version
-              for entry in spec.get("chosen", ())]
-    lines = [f"stage {stage}: {told(best)}" + "".join(f"; diverged: {told(i)}" for i in diverged)
-             for stage, (best, diverged) in enumerate(chosen)]
-    return "\n".join([inner.describe(spec), *lines])
+  def resolve(self, state: LearnerState, joined: Contribution) -> Any:
+    return self._inner.resolve(state, joined)
 
-  return inner._replace(
-      init=init, grow=grow, read=read, finish=finish, template=template, describe=describe,
-      begin=lambda state, data: current(state).begin(start(state), data),
-      complete=lambda state: not tuning(state)["next"],
-      fit_template=lambda state: current(state).fit_template(start(state)),
-      restore_fit=lambda state, *saved: current(state).restore_fit(start(state), *saved))
+  def cost(self, state: LearnerState) -> Cost:
+    return self._inner.cost(self._start(state))
+
+  def describe(self, state: LearnerState) -> str:
+    name = lambda i: "learning rate {peak_lr:g}, dropout {dropout:g}".format(**self._notes[i])
+    lines = [f"stage {stage + 1}: {name(best)}" + "".join(f"; diverged: {name(i)}" for i in diverged)
+             for stage, (best, diverged) in enumerate(state.host["chosen"])]
+    return "\n".join([self._inner.describe(state), *lines])
+
+  def template(self, spec: dict[str, Any]) -> LearnerState:
+    state = self._inner.template(spec)
+    return state._replace(live={"start": state.live, "best": state.live}) if spec["tuning"] else state
+
+  def _start(self, state: LearnerState) -> LearnerState:
+    """The state that the next candidate is trained from."""
+    return state._replace(live=state.live["start"]) if state.spec["tuning"] else state
+
+
+def _notes(config: schema.RunConfig) -> dict[str, float]:
+  """What sets a candidate's lines of train.jsonl apart."""
+  (rate,), (dropout,) = config.train.learning_rate, config.model.dropout  # type: ignore[union-attr, misc]
+  return dict(peak_lr=rate, dropout=dropout)

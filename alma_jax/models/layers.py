@@ -1,19 +1,21 @@
-"""Layers whose details the paper's code fixes: initialisation, batch norm, pooling."""
+"""Layers whose details the paper's code decides: initialisation, batch norm, pooling (docs/algorithms.md §0)."""
 import math
+from collections.abc import Callable
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from alma_jax import sharding
+from alma_jax.parallel import sharding
+from alma_jax.types import Array
 
-# U(±1/sqrt(fan_in)): torch's default for the weights of dense and conv layers.
+# U(±1/sqrt(fan_in)): the default of torch for the weights of dense layers and convolutions.
 kernel_init = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
 
 
-def bias_init(fan_in):
-  """torch's default for biases: U(±1/sqrt(fan_in))."""
+def bias_init(fan_in: int) -> Callable[..., Array]:
+  """U(±1/sqrt(fan_in)): the default of torch for biases."""
   bound = 1 / np.sqrt(fan_in)
   return lambda key, shape, dtype=jnp.float32: jax.random.uniform(key, shape, dtype, -bound, bound)
 
@@ -21,15 +23,14 @@ def bias_init(fan_in):
 class Dense(nn.Module):
   """Linear layer [B, fan_in] -> [B, features] with bias, initialised as torch does.
 
-  The kernel is [features, fan_in], the transpose of Flax's: its gradient then
-  needs no transposed copy of the inputs, a third of that product's time on a
-  CPU.
+  The kernel is [features, fan_in], the transpose of Flax's kernel. Its gradient then needs no transposed copy of the
+  inputs, which would take a third of that product's time on a CPU.
   """
   features: int
   dtype: jnp.dtype = jnp.float32
 
   @nn.compact
-  def __call__(self, x_BD):
+  def __call__(self, x_BD: Array) -> Array:
     fan_in = x_BD.shape[1]
     init = lambda key, shape: kernel_init(key, shape[::-1]).T
     kernel = self.param("kernel", init, (self.features, fan_in)).astype(self.dtype)
@@ -38,20 +39,25 @@ class Dense(nn.Module):
 
 
 class Head(Dense):
-  """The output layer, of a flattened [B, ...]: logits [B, K] float32. Sows its inputs, "features"."""
+  """The last layer of a network: flattens [B, ...] and returns logits, float32 [B, K].
+
+  It sows its inputs, float32 [B, D], under "features".
+  """
 
   @nn.compact
-  def __call__(self, x_B):
+  def __call__(self, x_B: Array) -> Array:
     x_BD = x_B.reshape(x_B.shape[0], -1)
     self.sow("features", "penultimate", x_BD.astype(jnp.float32))
     return super().__call__(x_BD).astype(jnp.float32)
 
 
 class Residual(nn.Module):
-  """x + out . relu(into(x)), of x [B, D] or [B, H, W, C], where `into` is linear or a 3x3 convolution and batch norm.
+  """x + out · relu(into(x)), for x [B, D] or [B, H, W, C].
+
+  `into` is a linear layer for x [B, D], and a 3x3 convolution with batch norm for images.
 
   Attributes:
-    num: units or channels between.
+    num: units or channels between `into` and `out`.
     axis: see BatchNorm.
   """
   num: int
@@ -59,74 +65,81 @@ class Residual(nn.Module):
   axis: str | None
 
   @nn.compact
-  def __call__(self, x, mask_B, train):
+  def __call__(self, x: Array, mask_B: Array | None, train: bool) -> Array:
     if x.ndim == 2:
       y = Dense(self.num, self.dtype, name="into")(x)
     else:
-      y, shift = Conv3x3(self.num, self.dtype, use_bias=False, name="into")(x)
-      y = BatchNorm(self.axis, name="norm")(y, shift, mask_B, train)
+      y, shift_C = Conv3x3(self.num, self.dtype, use_bias=False, name="into")(x)
+      y = BatchNorm(self.axis, name="norm")(y, shift_C, mask_B, train)
     out = self.param("out", kernel_init, (self.num, x.shape[-1])).astype(self.dtype)
     return x + nn.relu(y) @ out
 
 
 class Conv3x3(nn.Module):
-  """3x3 convolution [B, H, W, C] -> [B, H, W, features], and its bias [features] or 0 to be added."""
+  """3x3 convolution of stride 1 that keeps the size of images: [B, H, W, C] -> [B, H, W, features].
+
+  Returns (images without the bias, the bias): the bias is [features], or 0 without `use_bias`. The caller adds it, or
+  gives it to BatchNorm.
+  """
   features: int
   dtype: jnp.dtype = jnp.float32
   use_bias: bool = True
 
   @nn.compact
-  def __call__(self, x_BHWC):
+  def __call__(self, x_BHWC: Array) -> tuple[Array, Array | float]:
     channels = x_BHWC.shape[-1]
     kernel = self.param("kernel", kernel_init, (3, 3, channels, self.features)).astype(self.dtype)
     bias = self.param("bias", bias_init(9 * channels), (self.features,)) if self.use_bias else 0.0
     return convolve(x_BHWC.astype(self.dtype), kernel), bias
 
 
-def convolve(x_BHWC, kernel):
-  """Same-size convolution with a kernel [3, 3, C, F], in the way that trains fastest here."""
+def convolve(x_BHWC: Array, kernel: Array) -> Array:
+  """Convolution of stride 1 with a kernel [3, 3, C, F] -> [B, H, W, F], in the way that trains fastest here."""
   return (_cpu_conv if jax.default_backend() == "cpu" else _conv)(x_BHWC, kernel)
 
 
-def _conv(x_BHWC, kernel):
+def _conv(x_BHWC: Array, kernel: Array) -> Array:
   return jax.lax.conv_general_dilated(x_BHWC, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
 
 @jax.custom_vjp
-def _cpu_conv(x_BHWC, kernel):
-  """`_conv` with the gradient of its kernel by `_kernel_grad`."""
+def _cpu_conv(x_BHWC: Array, kernel: Array) -> Array:
+  """`_conv` whose gradient by the kernel is `_kernel_grad`."""
   return _conv(x_BHWC, kernel)
 
 
-def _cpu_conv_backward(saved, grad):
-  x, kernel = saved
-  grad_x, = jax.linear_transpose(lambda x: _conv(x, kernel), x)(grad)
-  if min(x.shape[1:3]) >= _OWN_GRAD_FROM:
-    return grad_x, _kernel_grad(x, grad)
-  return grad_x, *jax.linear_transpose(lambda kernel: _conv(x, kernel), kernel)(grad)
+def _cpu_conv_forward(x_BHWC: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
+  return _conv(x_BHWC, kernel), (x_BHWC, kernel)
 
 
-_cpu_conv.defvjp(lambda x, kernel: (_conv(x, kernel), (x, kernel)), _cpu_conv_backward)
+def _cpu_conv_backward(saved: tuple[Array, Array], grad_BHWF: Array) -> tuple[Array, Array]:
+  x_BHWC, kernel = saved
+  grad_BHWC, = jax.linear_transpose(lambda x: _conv(x, kernel), x_BHWC)(grad_BHWF)
+  if min(x_BHWC.shape[1:3]) >= _OWN_GRAD_FROM:
+    return grad_BHWC, _kernel_grad(x_BHWC, grad_BHWF)
+  return grad_BHWC, *jax.linear_transpose(lambda kernel: _conv(x_BHWC, kernel), kernel)(grad_BHWF)
 
-_OWN_GRAD_FROM = 16  # pixels; for smaller images XLA's way is no slower
+
+_cpu_conv.defvjp(_cpu_conv_forward, _cpu_conv_backward)
+
+_OWN_GRAD_FROM = 16  # pixels a side; for smaller images XLA's gradient is no slower
 
 
-def _kernel_grad(x_BHWC, grad_BHWF):
-  """Gradient [3, 3, C, F] of a 3x3 convolution of stride 1 and same size by its kernel.
+def _kernel_grad(x_BHWC: Array, grad_BHWF: Array) -> Array:
+  """Gradient [3, 3, C, F] by the kernel of a 3x3 convolution of stride 1.
 
-  One matrix product for every few images, of the images shifted by rows with
-  the gradient shifted by columns: the shifted copies stay in the cache. XLA's
-  way, a convolution with a window as large as the images, takes twice as long on
-  a CPU, a seventh of VGG19's training step.
+  Every few images take one matrix product, of the images shifted by rows with the gradient shifted by columns. The
+  shifted copies stay in the cache. XLA computes a convolution with a window as large as the images, which takes twice
+  as long on a CPU: a seventh of a training step of VGG19.
   """
   num, height, width, channels = x_BHWC.shape
   features, few = grad_BHWF.shape[-1], math.gcd(num, 16)
 
-  def add(total, images):
+  def add(total: Array, images: tuple[Array, Array]) -> tuple[Array, None]:
     x, grad = (jnp.pad(a, [(0, 0), (1, 1), (1, 1), (0, 0)]) for a in images)
     rows = jnp.concatenate([x[:, i:i + height, 1:-1] for i in range(3)], -1)
     columns = jnp.concatenate([grad[:, 1:-1, 2 - j:2 - j + width] for j in range(3)], -1)
-    # Flat, for a product of matrices needs no transposed copy of them.
+    # Both are flattened, because a product of two matrices needs no transposed copies.
     return total + jax.lax.dot_general(
         rows.reshape(-1, 3 * channels), columns.reshape(-1, 3 * features), (((0,), (0,)), ((), ())),
         preferred_element_type=jnp.float32), None
@@ -138,58 +151,70 @@ def _kernel_grad(x_BHWC, grad_BHWF):
 
 
 class BatchNorm(nn.Module):
-  """Batch norm over real examples only, on however many devices.
+  """Batch norm over the real examples of a batch, on any number of devices.
 
-  Flax's own averages the devices' masked means, which is wrong as soon as the
-  padding of a partial batch is not spread evenly; here sums and counts are
-  added up and divided once. Statistics are float32. As in Flax, the running
-  variance is the biased one (torch keeps the unbiased).
+  Flax's layer averages the masked means of the devices, which is wrong if the padding of a partial batch is not spread
+  evenly. Here sums and counts are added up and divided once. Statistics are float32. As in Flax, the running variance
+  is the biased one (torch keeps the unbiased one).
 
-  It takes the bias of the convolution before it: in training the batch's mean
-  takes that along, so it changes nothing but the running mean, and adding it to
-  the images would cost a copy of them. So does a mask, hence None.
+  The layer takes the bias of the convolution before it, because adding the bias to the images would cost a copy of
+  them: in training the bias shifts the mean of the batch by the same amount, so it changes nothing but the running
+  mean. Applying a mask costs a copy as well, so the mask may be None.
 
   Attributes:
-    axis: mesh axis that the batch is sharded over, or None.
+    axis: the mesh axis that the batch is sharded over, or None.
+    epsilon: added to the variance.
+    decay: the share of the running statistics that a batch keeps.
   """
   axis: str | None
   epsilon: float = 1e-5
   decay: float = 0.9
 
   @nn.compact
-  def __call__(self, x_BHWC, shift_C, mask_B, train):
-    """Normalises x + shift, [B, H, W, C]; `mask_B` bool tells examples from padding, None: there is none."""
+  def __call__(self, x_BHWC: Array, shift_C: Array | float, mask_B: Array | None, train: bool) -> Array:
+    """Normalises x + shift.
+
+    Args:
+      x_BHWC: the images.
+      shift_C: the bias of the convolution before this layer; 0 if it has none.
+      mask_B: bool; False for examples that only pad the batch. None: the batch has no padding.
+      train: whether to normalise by the statistics of the batch, and to update the running ones.
+    """
     channels = x_BHWC.shape[-1]
-    scale = self.param("scale", nn.initializers.ones, (channels,))
-    bias = self.param("bias", nn.initializers.zeros, (channels,))
+    scale_C = self.param("scale", nn.initializers.ones, (channels,))
+    bias_C = self.param("bias", nn.initializers.zeros, (channels,))
     running_mean = self.variable("batch_stats", "mean", jnp.zeros, (channels,))
     running_var = self.variable("batch_stats", "var", jnp.ones, (channels,))
     if train:
-      x32 = x_BHWC.astype(jnp.float32)
-      if mask_B is None:
-        num = jnp.int32(x_BHWC.shape[0])
-      else:
-        x32, num = jnp.where(mask_B[:, None, None, None], x32, 0.0), jnp.sum(mask_B)
-      total, squares, count = sharding.psum(
-          (x32.sum((0, 1, 2)), (x32 * x32).sum((0, 1, 2)), num * x_BHWC.shape[1] * x_BHWC.shape[2]), self.axis)
-      mean = total / count
-      var = jnp.maximum(squares / count - mean * mean, 0.0)
+      mean_C, var_C = self._batch_statistics(x_BHWC, mask_B)
       if not self.is_initializing():
-        running_mean.value = self.decay * running_mean.value + (1 - self.decay) * (mean + shift_C)
-        running_var.value = self.decay * running_var.value + (1 - self.decay) * var
+        running_mean.value = self.decay * running_mean.value + (1 - self.decay) * (mean_C + shift_C)
+        running_var.value = self.decay * running_var.value + (1 - self.decay) * var_C
     else:
-      mean, var = running_mean.value - shift_C, running_var.value
-    gain = scale * jax.lax.rsqrt(var + self.epsilon)
-    offset = bias - mean * gain
+      mean_C, var_C = running_mean.value - shift_C, running_var.value
+    gain_C = scale_C * jax.lax.rsqrt(var_C + self.epsilon)
+    offset_C = bias_C - mean_C * gain_C
     lift = lambda c: c.astype(x_BHWC.dtype)[None, None, None]
-    return x_BHWC * lift(gain) + lift(offset)
+    return x_BHWC * lift(gain_C) + lift(offset_C)
+
+  def _batch_statistics(self, x_BHWC: Array, mask_B: Array | None) -> tuple[Array, Array]:
+    """Mean and biased variance [C] of the real examples on all devices."""
+    x32 = x_BHWC.astype(jnp.float32)
+    if mask_B is None:
+      num = jnp.int32(x_BHWC.shape[0])
+    else:
+      x32, num = jnp.where(mask_B[:, None, None, None], x32, 0.0), jnp.sum(mask_B)
+    total_C, squares_C, count = sharding.psum(
+        (x32.sum((0, 1, 2)), (x32 * x32).sum((0, 1, 2)), num * x_BHWC.shape[1] * x_BHWC.shape[2]), self.axis)
+    mean_C = total_C / count
+    return mean_C, jnp.maximum(squares_C / count - mean_C * mean_C, 0.0)
 
 
-def max_pool2(x_BHWC):
-  """2x2 max pooling, odd borders dropped: [B, H, W, C] -> [B, H//2, W//2, C].
+def max_pool2(x_BHWC: Array) -> Array:
+  """2x2 max pooling that drops odd borders: [B, H, W, C] -> [B, H//2, W//2, C].
 
-  Four slices and a maximum: the gradient of `nn.max_pool` (select-and-scatter)
-  took four times as long on a CPU.
+  It is the maximum of four slices, because the gradient of `nn.max_pool` (select-and-scatter) took four times as long
+  on a CPU.
   """
   height, width = x_BHWC.shape[1] // 2 * 2, x_BHWC.shape[2] // 2 * 2
   x = x_BHWC[:, :height, :width]

@@ -1,16 +1,22 @@
-"""The paper's MNIST network: two hidden layers (docs/algorithms.md §7)."""
+"""The paper's network for MNIST: an MLP with two hidden layers (docs/algorithms.md §7)."""
 import flax.linen as nn
 import jax.numpy as jnp
 
 from alma_jax.models import layers
+from alma_jax.types import Array
 
 
 class MLP(nn.Module):
-  """Flatten, ReLU layers of `widths` units, linear output of `num_classes`.
+  """Flattens its inputs; hidden ReLU layers, then a linear output layer.
 
-  h²+(D+1+K)h+K + h parameters with D inputs, two widths h, K classes: 26,506 for
-  MNIST at width 32. Firefly widens it, and puts residual layers behind hidden
-  ones (`residuals`: their units, 0: none; empty: nowhere).
+  With D inputs, K classes and two hidden layers of width h it has h²+(D+1+K)h+K + h parameters: 26,506 for MNIST at
+  width 32. Firefly widens the hidden layers and adds residual layers behind them (docs/algorithms.md §4).
+
+  Attributes:
+    widths: the width of each hidden layer.
+    num_classes: K.
+    dtype: of the computation.
+    residuals: units of the residual layer behind each hidden layer, 0 for none; empty: none anywhere.
   """
   widths: tuple[int, ...]
   num_classes: int
@@ -18,11 +24,11 @@ class MLP(nn.Module):
   residuals: tuple[int, ...] = ()
 
   convolutional = False
-  pools = (False, False)  # after which layers the image is halved
+  pools = (False, False)  # whether a pooling follows each layer
 
   @nn.compact
-  def __call__(self, x_B, mask_B, train):
-    """[B, ...] float -> logits_BK float32. The mask and `train` change nothing."""
+  def __call__(self, x_B: Array, mask_B: Array | None, train: bool) -> Array:
+    """Logits, float32 [B, K], of x [B, ...] float. The mask and `train` change nothing."""
     x_BD = x_B.reshape(x_B.shape[0], -1).astype(self.dtype)
     for i, width in enumerate(self.widths):
       x_BD = nn.relu(layers.Dense(width, self.dtype, name=f"hidden{i}")(x_BD))

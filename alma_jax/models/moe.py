@@ -1,89 +1,95 @@
-"""Mixtures of experts behind a binary tree of gates (docs/algorithms.md §3).
+"""Networks for images whose layers are mixtures of experts behind a binary tree of gates (docs/algorithms.md §3).
 
-Experts and gates are stacked to a capacity, and the tree lies among the
-network's statistics as an array: a split changes no shape, and so compiles
-nothing, until the capacity is full.
+Each mixture layer has room for a fixed number of experts and gates, its capacity, and the tree is an array among the
+network's statistics. A split therefore changes no shape and compiles nothing, until the capacity is full.
 
-A tree is written as the list of its splits: split i puts gate i in the place of
-leaf splits[i], which becomes the left child; the right child is leaf i + 1.
+A tree is written as a list of splits. Split i puts gate i in the place of leaf splits[i]; this leaf becomes the left
+child of the gate, and the new leaf i + 1 becomes its right child.
 """
+from collections.abc import Sequence
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from alma_jax import members
 from alma_jax.models import layers, vgg
+from alma_jax.models.network import ImageNetwork
+from alma_jax.parallel import members
+from alma_jax.types import Array, Key, Shape, Tree, Variables
 
 
-def capacity(num_experts):
-  """Experts that a layer of `num_experts` has room for: the next power of two."""
+def capacity(num_experts: int) -> int:
+  """The number of experts that a layer of `num_experts` has room for: the next power of two."""
   return 1 << (num_experts - 1).bit_length()
 
 
-def balanced(num_experts):
-  """The splits of a tree whose `num_experts` leaves are as equally deep as can be."""
+def balanced(num_experts: int) -> list[int]:
+  """The splits of a tree with `num_experts` leaves whose depths differ by 1 at most."""
   return [i + 1 - (1 << ((i + 1).bit_length() - 1)) for i in range(num_experts - 1)]
 
 
-def nested(splits):
-  """The tree as leaves (int) and gates (number, left, right)."""
-  def under(leaf, first):  # what became of `leaf` from split `first` on
+def nested(splits: Sequence[int]) -> int | tuple[int, Any, Any]:
+  """The tree as nested tuples: a leaf is its number, a gate is (number, left child, right child)."""
+  def grown(leaf: int, first: int) -> int | tuple[int, Any, Any]:
+    """What `leaf` becomes by the splits from number `first` on."""
     for gate in range(first, len(splits)):
       if splits[gate] == leaf:
-        return gate, under(leaf, gate + 1), under(gate + 1, gate + 1)
+        return gate, grown(leaf, gate + 1), grown(gate + 1, gate + 1)
     return leaf
-  return under(0, 0)
+  return grown(0, 0)
 
 
-def paths(splits, size):
-  """Tree as arrays of a layer with capacity `size`.
+def paths(splits: Sequence[int], size: int) -> tuple[np.ndarray, np.ndarray]:
+  """The tree as arrays of a layer with room for `size` experts.
 
   Returns:
-    float32 [size, size - 1, 2]: 1 where a leaf lies behind that branch of that
-    gate; and float32 [size]: 1 for the leaves that there are.
+    (tree, live). tree, float32 [E, G, 2] with E = size and G = size - 1, is 1 if the path to a leaf takes that branch
+    (0 left, 1 right) of that gate. live, float32 [E], is 1 for the leaves that exist.
   """
-  tree, live = np.zeros((size, size - 1, 2), np.float32), np.zeros(size, np.float32)
-  live[:len(splits) + 1] = 1
+  tree_EG2, live_E = np.zeros((size, size - 1, 2), np.float32), np.zeros(size, np.float32)
+  live_E[:len(splits) + 1] = 1
   for gate, leaf in enumerate(splits):
-    tree[gate + 1] = tree[leaf]
-    tree[leaf, gate, 0] = tree[gate + 1, gate, 1] = 1
-  return tree, live
+    tree_EG2[gate + 1] = tree_EG2[leaf]
+    tree_EG2[leaf, gate, 0] = tree_EG2[gate + 1, gate, 1] = 1
+  return tree_EG2, live_E
 
 
 class MixtureLayer(nn.Module):
-  """Experts of one kind, each weighted by the gates on the path to it.
+  """A layer of experts, each weighted by the gates on the path to it.
 
-  All gates see the layer's input. Without room for a second expert there are no
-  gates. Sows "routing", the experts' weights [B, E].
+  All gates see the input of the layer. A layer with room for one expert has no gates. It sows the weights of the
+  experts, float32 [B, E], under "routing".
 
   Attributes:
-    expert: unbound Flax module of signature (x, mask, train).
-    size: E, experts that there is room for.
-    apart: whether the experts share no product of matrices (convolutions).
-    gating: "soft": the gates' probabilities; "hard": in training one branch is
-      drawn by them (straight-through estimator), else the likelier one taken.
-    axis: mesh axis that the batch is sharded over, or None.
+    expert: unbound Flax module of signature (x, mask_B, train).
+    size: E, the number of experts that there is room for.
+    convolutional: whether the experts are convolutions. Those of different experts cannot be one matrix product.
+    gating: "soft": the weights are products of the gates' probabilities. "hard": one branch of each gate is taken, in
+      training drawn by its probabilities (straight-through estimator), else the likelier one.
+    axis: the mesh axis that the batch is sharded over, or None.
   """
   expert: nn.Module
   size: int
-  apart: bool
+  convolutional: bool
   gating: str
   axis: str | None = None
 
   @nn.compact
-  def __call__(self, z, mask_B, train):
-    """Input [B, ...] of every expert -> the mixture of their outputs."""
+  def __call__(self, z: Array, mask_B: Array | None, train: bool) -> Array:
+    """The mixture of the experts' outputs for inputs [B, ...]; `mask_B` is False for padding."""
     outputs_BE = self._experts(z, mask_B, train)
     if self.size == 1:
       return outputs_BE[:, 0]
     weights_BE = self._weights(_gate_inputs(z), train)
     self.sow("routing", "weights", weights_BE)
-    # Elementwise, so that nobody counts the mixing as a product of matrices.
+    # Elementwise, because a matrix product would be counted among the multiply-adds.
     weights_BE = weights_BE.astype(outputs_BE.dtype).reshape(weights_BE.shape + (1,) * (outputs_BE.ndim - 2))
     return (weights_BE * outputs_BE).sum(1)
 
-  def _experts(self, z, mask_B, train):
+  def _experts(self, z: Array, mask_B: Array | None, train: bool) -> Array:
+    """Outputs of all experts, [B, E, ...]."""
     expert = self.expert.clone(parent=None)
     fresh = lambda keys: jax.vmap(lambda key: expert.init(key, z, None, False))(keys)
     keys = lambda key: jax.random.split(key, self.size)
@@ -93,14 +99,15 @@ class MixtureLayer(nn.Module):
     else:
       stats = self.get_variable("batch_stats", "experts", {})
 
-    def apply(params, stats):
+    def apply(params: Tree, stats: Tree) -> tuple[Array, Tree]:
       tree = {"params": params, "batch_stats": stats}
       if not train:
-        return expert.apply(tree, z, mask_B, False), stats
+        output: Any = expert.apply(tree, z, mask_B, False)
+        return output, stats
       y, new = expert.apply(tree, z, mask_B, True, mutable=["batch_stats"])
       return y, new.get("batch_stats", {})
 
-    if self.apart:
+    if self.convolutional:
       outputs, stats = members.apply(apply, self.size, params, stats)
       outputs = jnp.moveaxis(outputs, 0, 1)
     else:
@@ -109,39 +116,48 @@ class MixtureLayer(nn.Module):
       self.put_variable("batch_stats", "experts", stats)
     return outputs
 
-  def _weights(self, z_BD, train):
-    """[B, E] float32; sums to 1."""
-    gates = self.size - 1
-    init = lambda key, shape: jnp.moveaxis(layers.kernel_init(key, (shape[2], shape[0] * 2)), 0, 1).reshape(shape)
-    kernel = self.param("gate_kernel", init, (gates, 2, z_BD.shape[1]))
-    bias = self.param("gate_bias", layers.bias_init(z_BD.shape[1]), (gates, 2))
+  def _weights(self, z_BD: Array, train: bool) -> Array:
+    """Weights of the experts, float32 [B, E], which sum to 1."""
+    num_gates, width = self.size - 1, z_BD.shape[1]
+    kernel_G2D = self.param("gate_kernel", _init_gates, (num_gates, 2, width))
+    bias_G2 = self.param("gate_bias", layers.bias_init(width), (num_gates, 2))
     tree, live = paths((), self.size)
-    tree = self.variable("batch_stats", "tree", lambda: jnp.asarray(tree)).value
-    live = self.variable("batch_stats", "live", lambda: jnp.asarray(live)).value
-    logits = jax.lax.dot_general(z_BD.astype(jnp.float32), kernel, (((1,), (2,)), ((), ()))) + bias[None]
+    tree_EG2 = self.variable("batch_stats", "tree", lambda: jnp.asarray(tree)).value
+    live_E = self.variable("batch_stats", "live", lambda: jnp.asarray(live)).value
+    logits_BG2 = jax.lax.dot_general(z_BD.astype(jnp.float32), kernel_G2D, (((1,), (2,)), ((), ()))) + bias_G2[None]
     if self.gating == "soft":
-      log_BE = jax.lax.dot_general(jax.nn.log_softmax(logits), tree, (((1, 2), (1, 2)), ((), ())),
+      log_BE = jax.lax.dot_general(jax.nn.log_softmax(logits_BG2), tree_EG2, (((1, 2), (1, 2)), ((), ())),
                                    precision=jax.lax.Precision.HIGHEST)
-      return jnp.exp(log_BE) * live[None]
-    branch_BG2 = self._drawn(logits) if train else jax.nn.one_hot(jnp.argmax(logits, -1), 2)
-    passed = jnp.where(tree[None] > 0, branch_BG2[:, None], 1.0)  # [B, E, G, 2]
-    return passed.prod((2, 3)) * live[None]
+      return jnp.exp(log_BE) * live_E[None]
+    branch_BG2 = self._draw(logits_BG2) if train else jax.nn.one_hot(jnp.argmax(logits_BG2, -1), 2)
+    passed_BEG2 = jnp.where(tree_EG2[None] > 0, branch_BG2[:, None], 1.0)
+    return passed_BEG2.prod((2, 3)) * live_E[None]
 
-  def _drawn(self, logits_BG2):
-    """One branch of every gate, drawn; its gradient is that of the probabilities."""
-    probs = jax.nn.softmax(logits_BG2)
-    num, gates, _ = probs.shape
-    # Drawn for the batches of all devices, so that it does not depend on their number.
+  def _draw(self, logits_BG2: Array) -> Array:
+    """One-hot branches [B, G, 2], drawn by their probabilities, with the gradient of these probabilities."""
+    probs_BG2 = jax.nn.softmax(logits_BG2)
+    num, num_gates, _ = probs_BG2.shape
+    # Drawn for the batches of all devices, so that the draws do not depend on the number of devices.
     devices = 1 if self.axis is None else jax.lax.axis_size(self.axis)
     start = 0 if self.axis is None else jax.lax.axis_index(self.axis) * num
-    noise = jax.random.uniform(self.make_rng("gating"), (devices * num, gates))
-    noise = jax.lax.dynamic_slice_in_dim(noise, start, num)
-    drawn = jax.nn.one_hot((noise >= probs[:, :, 0]).astype(jnp.int32), 2)
-    return drawn + probs - jax.lax.stop_gradient(probs)
+    noise_BG = jax.random.uniform(self.make_rng("gating"), (devices * num, num_gates))
+    noise_BG = jax.lax.dynamic_slice_in_dim(noise_BG, start, num)
+    drawn_BG2 = jax.nn.one_hot((noise_BG >= probs_BG2[:, :, 0]).astype(jnp.int32), 2)
+    return drawn_BG2 + probs_BG2 - jax.lax.stop_gradient(probs_BG2)
 
 
-def _gate_inputs(z, pool=4):
-  """[B, D] of [B, ...]; images are averaged to pool x pool bins, bin i from iH/pool to (i+1)H/pool, outwards."""
+def _init_gates(key: Key, shape: Shape) -> Array:
+  """Initial kernel [G, 2, D] of gates; both branches of all gates are outputs of one linear layer."""
+  num_gates, _, width = shape
+  return jnp.moveaxis(layers.kernel_init(key, (width, num_gates * 2)), 0, 1).reshape(shape)
+
+
+def _gate_inputs(z: Array, pool: int = 4) -> Array:
+  """What gates see of inputs [B, ...], as [B, D].
+
+  Images are averaged over pool x pool bins. Along an axis of length H, bin i holds the pixels from floor(iH/pool) to
+  ceil((i+1)H/pool) - 1.
+  """
   if z.ndim == 2:
     return z
   bins = lambda size: [slice(i * size // pool, -(-(i + 1) * size // pool)) for i in range(pool)]
@@ -155,12 +171,21 @@ class _DenseExpert(nn.Module):
   dtype: jnp.dtype
 
   @nn.compact
-  def __call__(self, x_BD, mask_B, train):
+  def __call__(self, x_BD: Array, mask_B: Array | None, train: bool) -> Array:
     return nn.relu(layers.Dense(self.width, self.dtype, name="dense")(x_BD))
 
 
-class _Mixed(nn.Module):
-  """A network whose layers `mixtures` are mixtures with room for `size` experts."""
+class _MixtureNetwork(nn.Module):
+  """A network with mixture layers.
+
+  Attributes:
+    width: of every expert.
+    num_classes: K.
+    size: experts that each mixture layer has room for.
+    gating: see MixtureLayer.
+    dtype: of the computation.
+    axis: the mesh axis that the batch is sharded over, or None.
+  """
   width: int
   num_classes: int
   size: int
@@ -169,18 +194,18 @@ class _Mixed(nn.Module):
   axis: str | None = None
 
 
-class MoEMLP(_Mixed):
-  """The MLP whose two hidden layers are mixtures.
+class MoEMLP(_MixtureNetwork):
+  """The MLP of mlp.py whose two hidden layers are mixtures.
 
-  E(Dh+h)+2(E-1)(D+1)+E(h²+h)+2(E-1)(h+1)+Kh+K parameters of E live experts.
+  With E live experts, D inputs, K classes and width h it has E(Dh+h)+2(E-1)(D+1)+E(h²+h)+2(E-1)(h+1)+Kh+K parameters.
   """
 
   convolutional = False
   mixtures = ("hidden0", "hidden1")
 
   @nn.compact
-  def __call__(self, x_B, mask_B, train):
-    """[B, ...] float -> logits_BK float32."""
+  def __call__(self, x_B: Array, mask_B: Array | None, train: bool) -> Array:
+    """Logits, float32 [B, K], of x [B, ...] float."""
     x_BD = x_B.reshape(x_B.shape[0], -1).astype(self.dtype)
     for name in self.mixtures:
       expert = _DenseExpert(self.width, self.dtype, parent=None)
@@ -188,40 +213,50 @@ class MoEMLP(_Mixed):
     return layers.Head(self.num_classes, self.dtype, name="output")(x_BD)
 
 
-class _Block(nn.Module):
-  """A block of VGG19."""
+class _BlockExpert(nn.Module):
+  """A block of VGG19, see vgg.block."""
   width: int
   num_convs: int
   dtype: jnp.dtype
   axis: str | None
 
   @nn.compact
-  def __call__(self, x_BHWC, mask_B, train):
+  def __call__(self, x_BHWC: Array, mask_B: Array | None, train: bool) -> Array:
     return vgg.block(x_BHWC, mask_B, train, self.width, self.num_convs, self.dtype, self.axis, "layer")
 
 
-class MoEVGG(_Mixed):
+class MoEVGG(_MixtureNetwork):
   """VGG19 whose blocks 2 to 5 are mixtures of whole blocks.
 
-  9c²+33c+E(126c²+42c)+8(E-1)(16c+1)+Kc+K parameters on 32x32x3 images.
+  With E live experts, K classes and width c it has 9c²+33c+E(126c²+42c)+8(E-1)(16c+1)+Kc+K parameters on 32x32x3
+  images.
   """
 
   convolutional = True
   mixtures = ("block1", "block2", "block3", "block4")
 
   @nn.compact
-  def __call__(self, x_BHWC, mask_B, train):
-    """[B, H, W, C] float, H and W at least 32 -> logits_BK float32."""
-    x = x_BHWC.astype(self.dtype)
-    x = vgg.block(x, mask_B, train, self.width, vgg.BLOCKS[0], self.dtype, self.axis, "block0")
+  def __call__(self, x_BHWC: Array, mask_B: Array | None, train: bool) -> Array:
+    """Logits, float32 [B, K], of images [B, H, W, C] float, H and W at least 32."""
+    x_BHWC = x_BHWC.astype(self.dtype)
+    x_BHWC = vgg.block(x_BHWC, mask_B, train, self.width, vgg.BLOCKS[0], self.dtype, self.axis, "block0")
     for name, num_convs in zip(self.mixtures, vgg.BLOCKS[1:]):
-      expert = _Block(self.width, num_convs, self.dtype, self.axis, parent=None)
-      x = MixtureLayer(expert, self.size, True, self.gating, self.axis, name=name)(x, mask_B, train)
-    return layers.Head(self.num_classes, self.dtype, name="output")(x)
+      expert = _BlockExpert(self.width, num_convs, self.dtype, self.axis, parent=None)
+      x_BHWC = MixtureLayer(expert, self.size, True, self.gating, self.axis, name=name)(x_BHWC, mask_B, train)
+    return layers.Head(self.num_classes, self.dtype, name="output")(x_BHWC)
 
 
-def route(network, variables, x):
-  """(logits [B, K], {mixture layer: its experts' weights [B, E]}) in evaluation; layers without gates are missing."""
+def route(network: ImageNetwork, variables: Variables, x: Array) -> tuple[Array, dict[str, Array]]:
+  """Logits and expert weights in evaluation.
+
+  Args:
+    network: a network with mixture layers.
+    variables: its variables.
+    x: float32 [B, ...].
+
+  Returns:
+    (logits float32 [B, K], {mixture layer: weights of its experts, float32 [B, E]}). Layers without gates are missing.
+  """
   tree = {"params": variables.params, "batch_stats": variables.stats}
-  logits, sown = network.module.apply(tree, x, None, train=False, mutable=["routing"])
-  return logits, {layer: leaves["weights"][0] for layer, leaves in sown.get("routing", {}).items()}
+  logits_BK, sown = network.module.apply(tree, x, None, train=False, mutable=["routing"])
+  return logits_BK, {layer: leaves["weights"][0] for layer, leaves in sown.get("routing", {}).items()}

@@ -1,8 +1,7 @@
-"""Top-1 routing of tokens to experts of limited capacity (Fedus et al. 2021, docs/algorithms.md §5).
+"""Routes each token to its likeliest expert, up to the capacity of experts (Fedus et al. 2021, docs/algorithms.md §5).
 
-Experts have slots, and every token lies in one slot or none. Tokens move there
-and back by two gathers that are each other's gradient, not by products with a
-one-hot [T, E, C].
+Every expert has slots, and every token gets one slot or none. Tokens move to their slots and back by two gathers, each
+of which is the gradient of the other, and not by products with a one-hot [T, E, C].
 """
 import math
 from typing import NamedTuple
@@ -14,16 +13,17 @@ from alma_jax.types import Array
 
 
 class Routes(NamedTuple):
-  """Where the tokens of a layer go; N = G T tokens, S = E G C slots, expert by expert.
+  """The places of the tokens of a layer: N = G T tokens, S = E G C slots, ordered by expert.
 
   Attributes:
-    expert: int32 [N], likeliest expert.
-    scale: float32 [N], what its output is multiplied by.
-    slot: int32 [N]; S or more for tokens without one.
-    token: int32 [S]; N for empty slots.
-    balance: float32 [], sum over groups of E * sum_e f_e P_e.
-    load: int32 [E], tokens that count, by expert.
-    dropped: int32 [], of them, beyond capacity.
+    expert: int32 [N], the likeliest expert of each token.
+    scale: float32 [N], the factor of its output.
+    slot: int32 [N], the slot of each token; S or more for tokens without a slot.
+    token: int32 [S], the token in each slot; N for empty slots.
+    balance: float32 [], the sum over groups of E * sum_e f_e P_e, where f_e is the share of the tokens whose likeliest
+      expert is e, and P_e the mean probability of e.
+    load: int32 [E], the number of counted tokens by their likeliest expert.
+    dropped: int32 [], the number of counted tokens beyond the capacity of their expert.
   """
   expert: Array
   scale: Array
@@ -34,69 +34,79 @@ class Routes(NamedTuple):
   dropped: Array
 
 
-def capacity(factor, num_tokens, num_experts):
-  """C, slots of an expert for a group of `num_tokens`; a `factor` of None: as many as there are tokens."""
+def capacity(factor: float | None, num_tokens: int, num_experts: int) -> int:
+  """C, the number of slots of an expert for a group of `num_tokens`.
+
+  Args:
+    factor: slots relative to an equal share of the tokens; None: as many slots as tokens.
+    num_tokens: T.
+    num_experts: E.
+  """
   return num_tokens if factor is None else max(1, math.floor(factor * -(-num_tokens // num_experts)))
 
 
-def route(logits_GTE, offset_E, counts_GT, capacity):
-  """Assigns tokens to their likeliest experts, within each group in order.
+def route(logits_GTE: Array, offset_E: Array, counts_GT: Array, capacity: int) -> Routes:
+  """Assigns tokens to their likeliest experts, in their order within each group.
 
   Args:
     logits_GTE: float32, of the router.
-    offset_E: float32, what is added to them for the probabilities alone. Of
-      experts that were duplicated it makes up for their number.
-    counts_GT: bool, tokens that count; the others get no slot.
+    offset_E: float32, added to the logits for the probabilities alone. For experts that were duplicated it makes up
+      for the number of copies.
+    counts_GT: bool, whether a token counts. The others get no slot.
     capacity: C, slots of an expert per group.
-
-  Returns:
-    Routes.
   """
   groups, num, num_experts = logits_GTE.shape
-  shifted = logits_GTE + offset_E[None, None]
-  log_total = jax.nn.logsumexp(shifted, -1, keepdims=True)
+  shifted_GTE = logits_GTE + offset_E[None, None]
+  log_total_GT1 = jax.nn.logsumexp(shifted_GTE, -1, keepdims=True)
   expert_GT = jnp.argmax(logits_GTE, -1).astype(jnp.int32)
   chosen_GTE = expert_GT[..., None] == jnp.arange(num_experts, dtype=jnp.int32)[None, None]
-  # p_e exp(-b_e)
-  scale_GT = jnp.exp(jnp.where(chosen_GTE, logits_GTE - log_total, 0.0).sum(-1))
+  # The probability of the chosen expert times exp(-offset).
+  scale_GT = jnp.exp(jnp.where(chosen_GTE, logits_GTE - log_total_GT1, 0.0).sum(-1))
 
   ones_GTE = (chosen_GTE & counts_GT[..., None]).astype(jnp.int32)
   rank_GT = jnp.where(chosen_GTE, jnp.cumsum(ones_GTE, 1) - 1, 0).sum(-1)
   group_G1 = jnp.arange(groups, dtype=jnp.int32)[:, None]
-  slots, token_N = num_experts * groups * capacity, jnp.arange(groups * num, dtype=jnp.int32)
+  num_slots, token_N = num_experts * groups * capacity, jnp.arange(groups * num, dtype=jnp.int32)
   inside_GT = counts_GT & (rank_GT < capacity)
   slot_N = ((expert_GT * groups + group_G1) * capacity + rank_GT).reshape(-1)
-  slot_N = jnp.where(inside_GT.reshape(-1), slot_N, slots + token_N)
-  token_S = jnp.full(slots, groups * num, jnp.int32).at[slot_N].set(token_N, mode="drop", unique_indices=True)
+  slot_N = jnp.where(inside_GT.reshape(-1), slot_N, num_slots + token_N)
+  token_S = jnp.full(num_slots, groups * num, jnp.int32).at[slot_N].set(token_N, mode="drop", unique_indices=True)
 
   load_GE = ones_GTE.sum(1)
-  probs_GE = jnp.where(counts_GT[..., None], jnp.exp(shifted - log_total), 0.0).sum(1)
+  probs_GE = jnp.where(counts_GT[..., None], jnp.exp(shifted_GTE - log_total_GT1), 0.0).sum(1)
   share = lambda a_GE: a_GE / jnp.maximum(counts_GT.sum(1, keepdims=True), 1)
-  balance = num_experts * (share(load_GE) * share(probs_GE)).sum(1)
-  return Routes(expert_GT.reshape(-1), scale_GT.reshape(-1), slot_N, token_S, balance.sum(), load_GE.sum(0),
+  balance_G = num_experts * (share(load_GE) * share(probs_GE)).sum(1)
+  return Routes(expert_GT.reshape(-1), scale_GT.reshape(-1), slot_N, token_S, balance_G.sum(), load_GE.sum(0),
                 counts_GT.sum() - inside_GT.sum())
 
 
-def dispatch(x_ND, routes):
-  """Tokens [N, D] -> slots [S, D]; zeros in empty ones."""
+def dispatch(x_ND: Array, routes: Routes) -> Array:
+  """Moves tokens [N, D] to their slots [S, D]; empty slots are zero."""
   return _move(x_ND, routes.token, routes.slot)
 
 
-def collect(y_SD, routes):
-  """Slots [S, D] -> tokens [N, D]; zeros for those without a slot."""
+def collect(y_SD: Array, routes: Routes) -> Array:
+  """Moves slots [S, D] back to their tokens [N, D]; tokens without a slot are zero."""
   return _move(y_SD, routes.slot, routes.token)
 
 
 @jax.custom_vjp
-def _move(x_ND, source_S, target_N):
-  """y_s = x[source_s], or 0 where there is no such row.
+def _move(x_ND: Array, source_S: Array, target_N: Array) -> Array:
+  """y_s = x[source_s], or 0 if there is no such row; `target_N` is the inverse of `source_S`.
 
-  Its gradient is a gather as well, by the inverse map: XLA's own, a
-  scatter-add, goes row by row on a CPU.
+  The gradient is a gather by the inverse. XLA's own gradient, a scatter-add, goes row by row on a CPU.
   """
   del target_N
   return x_ND.at[source_S].get(mode="fill", fill_value=0, wrap_negative_indices=False)
 
 
-_move.defvjp(lambda x_ND, source_S, target_N: (_move(x_ND, source_S, target_N), (source_S, target_N)),
-             lambda maps, grad_SD: (_move(grad_SD, maps[1], maps[0]), None, None))
+def _move_forward(x_ND: Array, source_S: Array, target_N: Array) -> tuple[Array, tuple[Array, Array]]:
+  return _move(x_ND, source_S, target_N), (source_S, target_N)
+
+
+def _move_backward(maps: tuple[Array, Array], grad_SD: Array) -> tuple[Array, None, None]:
+  source_S, target_N = maps
+  return _move(grad_SD, target_N, source_S), None, None
+
+
+_move.defvjp(_move_forward, _move_backward)

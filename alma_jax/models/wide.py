@@ -1,17 +1,25 @@
-"""The VGG that Firefly widens: a width per layer (docs/algorithms.md §4)."""
+"""The VGG that Firefly widens: every convolution has a width of its own (docs/algorithms.md §4)."""
 import flax.linen as nn
 import jax.numpy as jnp
 
 from alma_jax.models import layers, vgg
+from alma_jax.types import Array
 
 NUM_CONVS = sum(vgg.BLOCKS)
 
 
 class WideVGG(nn.Module):
-  """VGG19 with convolutions of `widths` channels, without bias, for images of 32 to 63 pixels.
+  """VGG19 with convolutions of `widths` channels, without biases, for images of 32 to 63 pixels a side.
 
-  sum_i (9 c_{i-1} c_i + 2 c_i) + K c_16 + K parameters, c_0 the channels of the
-  images, and those of the residual layers, see mlp.MLP.
+  It has sum_i (9 c_{i-1} c_i + 2 c_i) + K c_16 + K parameters, where c_0 are the channels of the images, and those of
+  the residual layers.
+
+  Attributes:
+    widths: channels of each convolution.
+    num_classes: K.
+    dtype: of the computation.
+    axis: the mesh axis that the batch is sharded over (for batch norm), or None.
+    residuals: channels of the residual layer behind each convolution, 0 for none; empty: none anywhere.
   """
   widths: tuple[int, ...]
   num_classes: int
@@ -20,16 +28,16 @@ class WideVGG(nn.Module):
   residuals: tuple[int, ...] = ()
 
   convolutional = True
-  pools = tuple(i + 1 == num for num in vgg.BLOCKS for i in range(num))
+  pools = tuple(i + 1 == num for num in vgg.BLOCKS for i in range(num))  # whether a pooling follows each convolution
 
   @nn.compact
-  def __call__(self, x_BHWC, mask_B, train):
-    """[B, H, W, C] float -> logits_BK float32."""
-    x = x_BHWC.astype(self.dtype)
+  def __call__(self, x_BHWC: Array, mask_B: Array | None, train: bool) -> Array:
+    """Logits, float32 [B, K], of images [B, H, W, C] float."""
+    x_BHWC = x_BHWC.astype(self.dtype)
     for i, (width, pool) in enumerate(zip(self.widths, self.pools)):
-      x, shift = layers.Conv3x3(width, self.dtype, use_bias=False, name=f"hidden{i}")(x)
-      x = nn.relu(layers.BatchNorm(self.axis, name=f"norm{i}")(x, shift, mask_B, train))
-      x = layers.max_pool2(x) if pool else x
+      x_BHWC, shift = layers.Conv3x3(width, self.dtype, use_bias=False, name=f"hidden{i}")(x_BHWC)
+      x_BHWC = nn.relu(layers.BatchNorm(self.axis, name=f"norm{i}")(x_BHWC, shift, mask_B, train))
+      x_BHWC = layers.max_pool2(x_BHWC) if pool else x_BHWC
       if self.residuals and self.residuals[i]:
-        x = layers.Residual(self.residuals[i], self.dtype, self.axis, name=f"residual{i}")(x, mask_B, train)
-    return layers.Head(self.num_classes, self.dtype, name="output")(x)
+        x_BHWC = layers.Residual(self.residuals[i], self.dtype, self.axis, name=f"residual{i}")(x_BHWC, mask_B, train)
+    return layers.Head(self.num_classes, self.dtype, name="output")(x_BHWC)

@@ -1,1 +1,19 @@
-"""From finished runs to tables, figures, findings and a page. Imports no jax."""
+"""Reports: from run folders to tables, figures, findings and one HTML page. Imports no jax.
+
+Modules, in the order in which the data pass them:
+  read         one run folder -> a checked Record
+  contents     which runs had the same data and the same test set
+  factors      the fields that tell kinds of runs apart
+  studies      Study, a set of comparable runs; means over seeds
+  notes        what a reader of a study must know about its runs
+  collect      all run folders -> studies and notes
+  sizes        parameters, experts and members of a run
+  tables       a study -> Markdown tables
+  comparisons  two kinds of runs -> mean difference and confidence interval
+  findings     a study -> sentences about waiting times and growth
+  drawing      colours, labels and axes that the figures share
+  figures      a study -> matplotlib figures
+  parts        tables, lists and pictures: the parts of a report
+  page         parts -> HTML
+  write        studies -> the files of a report
+"""

@@ -1,252 +1,205 @@
-"""The paper's practical questions, answered from the runs that there are.
+"""Findings: sentences that answer the paper's practical questions from the runs of a study.
 
-Two kinds of runs are compared on the seeds that both have: the mean difference and
-its confidence interval (paired, Student's t, 95 % over all comparisons of a
-sentence together by Bonferroni). A kind is called best, or better, where that
-leaves 0 out against every alternative; else the runs cannot tell. One seed cannot,
-and differences that are equal on all seeds say nothing about how they vary.
+A kind of run is called best, or better, only if it is significantly better than every alternative (see `comparisons`);
+else the line says so. If some seeds of a kind diverged, a verdict in its favour ends with "on the seeds that finished",
+and each line that gives its value also gives the number of seeds that diverged.
 """
 import math
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any
 
-import numpy as np
-from scipy import stats
+from alma_jax.reports import comparisons, studies
+from alma_jax.reports.comparisons import BUDGETS, COMP, MEM, Candidate, Comparison, Pair
+from alma_jax.reports.read import LEARNER, WAITING
+from alma_jax.reports.studies import Study
 
-from alma_jax.reports import collect
-from alma_jax.reports.collect import LEARNER, SEED, WAITING
-
-_BUDGETS = {"cumulative_fwd_macs": "multiply-adds", "cumulative_params": "cumulative parameters"}
-_COMP, _MEM = _BUDGETS
-_SLACK, _NEAR = 1.05, 0.8  # budgets up to here are no larger; from here on as large
-HOW = ("- Values are means over all seeds of a kind of runs; differences over the seeds that both have, ± half of the "
-       "confidence interval: 95 % over all alternatives of a line together (paired t, Bonferroni). Of several "
-       "alternatives the one that decides is shown.")
-HOW_GROWTH = (f"- Against fixed learners that wait as long, with at most {_SLACK - 1:.0%} more compute and memory: of "
-              "each the best size. Growing paid where it is better than all of these, and some had at least "
-              f"{_NEAR:.0%} of both.")
-_MOST_NAMED = 3  # of alternatives
-_UNSURE = "**the runs cannot tell**"
-
-
-class Comparison(NamedTuple):
-  """First minus second.
-
-  Attributes:
-    mean: of the differences on shared seeds; negative: the first is better.
-    margin: half the width of the confidence interval; infinite for one seed,
-      and where the differences of all seeds are equal.
-    num: shared seeds.
-  """
-  mean: float
-  margin: float
-  num: int
-
-  @property
-  def sure(self):
-    """Whether the interval leaves 0 out."""
-    return abs(self.mean) > self.margin
-
-  @property
-  def better(self):
-    """Whether the first is, surely."""
-    return self.sure and self.mean < 0
+_BUDGET_NAMES = {COMP: "multiply-adds", MEM: "cumulative parameters"}
+_SLACK, _NEAR = 1.05, 0.8  # a budget is not larger up to this ratio, and similar from this ratio on
+HOW = ("- Each value is the mean over all seeds of a kind of run. Each difference is the mean over the seeds that both "
+       "kinds share. The ± of a difference is half the width of its confidence interval (CI), not a standard "
+       "deviation. The confidence level is 95 % for all alternatives of a line together (paired t-test, Bonferroni). "
+       "If a line compares several alternatives, it shows the one that decides the verdict.")
+HOW_DIVERGED = ("- A run that diverged has no value and counts in no difference, which favours its kind. Each line "
+                "gives the number of seeds that diverged.")
+HOW_GROWTH = ("- A learner that grows is compared with fixed learners that have the same waiting time and at most "
+              f"{_SLACK - 1:.0%} more compute and memory. Of each fixed learner the best size counts. Growing is "
+              "better if it is significantly better than all of them, and at least one of them had at least "
+              f"{_NEAR:.0%} of both budgets.")
+_MOST_NAMED = 3  # alternatives in a list
+_UNDECIDED, _FINISHED = "**undecided**", " on the seeds that finished"
 
 
-class Kind(NamedTuple):
-  """A kind of run: a learner and its factors.
-
-  Attributes:
-    row: of one of its runs.
-    values: {seed: CER or perplexity}.
-    costs: {column of the runs: mean}, the cumulative ones.
-    grew: whether it held more parameters in the end than at first.
-  """
-  row: object
-  values: dict
-  costs: dict
-  grew: bool
-
-  @property
-  def mean(self):
-    """Over its seeds."""
-    return float(np.mean(list(self.values.values())))
-
-
-def compare(first, second, alternatives=1):
-  """Comparison of two {seed: value}, one of so many that are made; None where they share no seed."""
-  seeds = sorted(first.keys() & second.keys())
-  if not seeds:
-    return None
-  differences = np.array([first[seed] - second[seed] for seed in seeds])
-  if len(seeds) == 1:
-    return Comparison(float(differences[0]), math.inf, 1)
-  error = differences.std(ddof=1) / math.sqrt(len(seeds))
-  if error <= 1e-9 * max(abs(value) for values in (first, second) for value in values.values()):  # rounding
-    return Comparison(float(differences.mean()), math.inf, len(seeds))
-  quantile = stats.t.ppf(1 - 0.025 / alternatives, len(seeds) - 1)
-  return Comparison(float(differences.mean()), float(quantile * error), len(seeds))
-
-
-def waiting_times(study):
-  """Sentences: the best waiting time of every learner and size, and for every budget of compute.
+def waiting_times(study: Study) -> list[str]:
+  """The best waiting time of every learner and size, and within every budget of compute and of memory.
 
   Returns:
-    List of Markdown lines; empty where all runs wait equally long.
+    Markdown lines; empty if all runs have the same waiting time.
   """
-  if study.runs[WAITING].nunique() < 2:
+  lost = studies.lost(study)
+  if len({*study.runs[WAITING], *(row[WAITING] for row, _ in lost)}) < 2:
     return []
   lines = []
-  if study.is_language:  # an average over fewer updates, and later ones, is no fair judge
+  if study.is_language:
     study = study._replace(runs=study.runs.assign(average_perplexity=study.runs["final_perplexity"]))
-    lines.append("- Judged by the last perplexity; the average over the updates would leave out what waiting costs.")
-  others, kinds = [f for f in study.factors if f != WAITING], _kinds(study)
-  groups = {}
-  for kind in kinds:
-    groups.setdefault(collect.label(kind.row, others), []).append(kind)
-  for name, mine in groups.items():
-    if len(mine) > 1:
-      lines.append(f"- {name}: {_choice(study, mine)}.")
-  return lines + [line for column in _BUDGETS for line in _budgets(study, kinds, others, column)]
+    lines.append("- Waiting times are compared by the final perplexity, because a learner that waits longer averages "
+                 "over fewer and later updates.")
+  others, every = [f for f in study.factors if f != WAITING], comparisons.candidates(study)
+  groups: dict[str, tuple[list[Candidate], list[tuple[Any, int]]]] = {}
+  for candidate in every:
+    groups.setdefault(studies.label(candidate.row, others), ([], []))[0].append(candidate)
+  for row, num in lost:
+    groups.setdefault(studies.label(row, others), ([], []))[1].append((row, num))
+  for name, (mine, gone) in groups.items():
+    if len(mine) + len(gone) > 1:
+      texts = [_choice(study, mine)] if mine else []
+      texts += [f"w {row[WAITING]}: {studies.diverged_seeds(num, num)}" for row, num in gone]
+      lines.append(f"- {name}: {'; '.join(texts)}.")
+  if study.runs[WAITING].nunique() < 2:
+    return lines
+  return lines + [line for column in BUDGETS for line in _budgets(study, every, others, column)]
 
 
-def growth(study):
-  """Sentences: each kind that grew against fixed learners that wait as long, with no more compute and memory.
+def growth(study: Study) -> list[str]:
+  """Each kind that grew against fixed learners with the same waiting time, within its compute and memory.
 
-  Of every fixed learner the best kind within the budgets is compared. "growing
-  paid" is said only where some kind had nearly as much of both.
+  Of every fixed learner the best kind within the budgets is compared. Growing is called better only if one of the
+  fixed kinds had similar budgets.
 
   Returns:
-    List of Markdown lines.
+    Markdown lines.
   """
-  kinds, lines = _kinds(study), []
-  for kind in kinds:
-    if not kind.grew:
-      continue
-    within = [k for k in kinds if not k.grew and k.row[WAITING] == kind.row[WAITING]
-              and all(k.costs[column] <= _SLACK * kind.costs[column] for column in _BUDGETS)]
-    every, missing = _compared(kind, within)
-    rivals = _best_of_each(LEARNER, [k for k, _ in every])
-    found = [(k, c) for k, c in every if any(k is rival for rival in rivals)]  # chosen of `every`, which all count
-    text = f"- {collect.label(kind.row, study.factors)}"
-    if not found:
-      lines.append(f"{text}: no fixed learner within its compute and memory was run on its seeds.")
-      continue
-    near = any(all(k.costs[column] >= _NEAR * kind.costs[column] for column in _BUDGETS) for k in within)
-    worse = [(k, c) for k, c in found if c.sure and c.mean > 0]
-    if worse:
-      verdict, shown = "**growing did not pay**", max(worse, key=lambda pair: pair[1].mean - pair[1].margin)
-    elif missing or not all(c.better for _, c in found):
-      open_ones = [(k, c) for k, c in found if not c.better] or found
-      verdict, shown = _UNSURE, max(open_ones, key=lambda pair: pair[1].mean)
-    else:
-      shown = max(found, key=lambda pair: pair[1].mean + pair[1].margin)
-      verdict = "**growing paid**" if near else f"better, but with a larger budget: {_UNSURE} whether growing paid"
-    rival, difference = shown
-    shares = ", ".join(f"{_share(rival.costs[column] / kind.costs[column])} of the {what}"
-                       for column, what in ((_COMP, "compute"), (_MEM, "memory")))
-    lines.append(f"{text} ({_value(study, kind)}) against {collect.label(rival.row, study.factors)} "
-                 f"({_value(study, rival)}; {shares}): {verdict}, {_difference(difference)}"
-                 f"{_left_out([collect.label(k.row, study.factors) for k in missing])}.")
-  return lines
+  every = comparisons.candidates(study)
+  lines = [_growth(study, candidate, every) for candidate in every if candidate.grew]
+  growing = {candidate.row[LEARNER] for candidate in every if candidate.grew}
+  return lines + [f"- {studies.label(row, study.factors)}: {studies.diverged_seeds(num, num)}."
+                  for row, num in studies.lost(study) if row[LEARNER] in growing]
 
 
-def _kinds(study):
-  groups = study.runs.groupby([LEARNER, *study.factors], sort=False, dropna=False)
-  return [Kind(mine.iloc[0], dict(zip(mine[SEED], mine[study.judged])),
-               {column: mine[column].mean() for column in _BUDGETS},
-               bool((mine["last_params"] > mine["first_params"]).any())) for _, mine in groups]
-
-
-def _compared(kind, others):
-  """([(other, Comparison of `kind` with it)], others that share no seed with it)."""
-  pairs = [(other, compare(kind.values, other.values, len(others))) for other in others]
-  return ([pair for pair in pairs if pair[1] is not None], [other for other, found in pairs if found is None])
-
-
-def _ranked(kinds):
-  """Kinds, first the one to which the fewest others are superior in the mean on the seeds that both have."""
-  def loses(kind, other):
-    """Also where they share none."""
-    seeds = kind.values.keys() & other.values.keys()
-    return not seeds or sum(kind.values[seed] - other.values[seed] for seed in seeds) > 0
-
-  return sorted(kinds, key=lambda kind: (sum(loses(kind, k) for k in kinds if k is not kind), kind.mean))
-
-
-def _best_of_each(field, kinds):
-  """The best kind for each value of a field."""
-  groups = {}
-  for kind in kinds:
-    groups.setdefault(kind.row[field], []).append(kind)
-  return [_ranked(mine)[0] for mine in groups.values()]
-
-
-def _choice(study, kinds):
-  """Which of kinds that differ in waiting time alone is best, or between which the runs cannot tell."""
-  best, *rest = _ranked(kinds)
-  name = lambda kind: f"w {kind.row[WAITING]}"
-  text = f"{', '.join(f'{name(kind)} {_value(study, kind)}' for kind in (best, *rest))}: "
-  found, missing = _compared(best, rest)
-  unsure = [(k, c) for k, c in found if not c.better]
+def _growth(study: Study, mine: Candidate, every: list[Candidate]) -> str:
+  """The line about one kind that grew."""
+  within = [c for c in every if not c.grew and c.row[WAITING] == mine.row[WAITING]
+            and all(c.costs[column] <= _SLACK * mine.costs[column] for column in BUDGETS)]
+  pairs, missing = comparisons.with_each(mine, within)
+  rivals = comparisons.best_of_each(LEARNER, [c for c, _ in pairs])
+  # The confidence level is that of all pairs, because the rivals are chosen from all of them.
+  found = [(c, comparison) for c, comparison in pairs if any(c is rival for rival in rivals)]
+  text = f"- {studies.label(mine.row, study.factors)}"
   if not found:
-    return f"{text}{_UNSURE}{_left_out(map(name, missing))}"
-  if unsure:
-    verdict = f"**the runs cannot tell {name(best)} from {', '.join(name(k) for k, _ in unsure)}**"
+    return f"{text}: no fixed learner within its compute and memory has a finished run with one of its seeds."
+  similar = any(all(c.costs[column] >= _NEAR * mine.costs[column] for column in BUDGETS) for c in within)
+  verdict, (rival, difference) = _growth_verdict(mine, found, bool(missing), similar)
+  shares = ", ".join(f"{_share(rival.costs[column] / mine.costs[column])} of the {what}"
+                     for column, what in ((COMP, "compute"), (MEM, "memory")))
+  return (f"{text} ({_value(study, mine)}) against {studies.label(rival.row, study.factors)} "
+          f"({_value(study, rival)}; {shares}): {verdict}, {_difference(difference)}"
+          f"{_not_compared([studies.label(c.row, study.factors) for c in missing])}.")
+
+
+def _growth_verdict(mine: Candidate, found: list[Pair], missing: bool, similar: bool) -> tuple[str, Pair]:
+  """(verdict, the pair that decides it).
+
+  Args:
+    mine: the kind that grew.
+    found: its comparisons with fixed kinds, at least one.
+    missing: whether a fixed kind within its budgets shares no seed with it.
+    similar: whether a fixed kind has similar budgets.
+  """
+  worse = [pair for pair in found if pair[1].worse]
+  worse = [pair for pair in worse if not pair[0].diverged] or worse  # prefer rivals without a diverged seed
+  if worse:
+    pair = max(worse, key=lambda pair: pair[1].mean - pair[1].margin)
+    return f"**the fixed learner is better{_if_diverged(pair[0])}**", pair
+  if missing or not all(comparison.better for _, comparison in found):
+    not_better = [pair for pair in found if not pair[1].better] or found
+    return _UNDECIDED, max(not_better, key=lambda pair: pair[1].mean)
+  pair = max(found, key=lambda pair: pair[1].mean + pair[1].margin)
+  if similar:
+    return f"**growing is better{_if_diverged(mine)}**", pair
+  return f"growing is better{_if_diverged(mine)}, but has a larger budget: {_UNDECIDED}", pair
+
+
+def _choice(study: Study, every: list[Candidate]) -> str:
+  """The best of candidates that differ only in their waiting time, or a note that none is significantly better."""
+  best, *rest = comparisons.ranked(every)
+  text = ", ".join(f"{_wait(c)} {_value(study, c)}" for c in (best, *rest))
+  if not rest:
+    return text
+  text += ": "
+  found, missing = comparisons.with_each(best, rest)
+  not_better = [pair for pair in found if not pair[1].better]
+  if not found:
+    return f"{text}{_UNDECIDED}{_not_compared(map(_wait, missing))}"
+  if not_better:
+    verdict = f"**{_wait(best)} is not significantly better than {', '.join(_wait(c) for c, _ in not_better)}**"
   else:
-    verdict = _UNSURE if missing else f"**{name(best)} is best**"
-  return f"{text}{verdict}, {_difference(_closest(unsure or found)[1])}{_left_out(map(name, missing))}"
+    verdict = _UNDECIDED if missing else f"**{_wait(best)} is best{_if_diverged(best)}**"
+  return f"{text}{verdict}, {_difference(_closest(not_better or found)[1])}{_not_compared(map(_wait, missing))}"
 
 
-def _budgets(study, kinds, others, column):
-  """The best kind of run within each power of ten of a cost, against the best of every other waiting time."""
-  costs, lines, before = [kind.costs[column] for kind in kinds if kind.costs[column] > 0], [], []
-  powers = range(math.ceil(math.log10(min(costs))), math.ceil(math.log10(max(costs))) + 1) if costs else ()
+def _budgets(study: Study, every: list[Candidate], others: list[str], column: str) -> list[str]:
+  """The best kind within each power of ten of a cost, against the best kind of every other waiting time."""
+  costs = [c.costs[column] for c in every if c.costs[column] > 0]
+  lines: list[str] = []
+  before: list[Candidate] = []
+  powers = range(math.ceil(math.log10(min(costs))), math.ceil(math.log10(max(costs))) + 1) if costs else range(0)
   for power in powers:
-    within = [kind for kind in kinds if kind.costs[column] <= 10.0**power]
+    within = [c for c in every if c.costs[column] <= 10.0**power]
     if len(within) == len(before):
-      continue  # what a smaller budget allows
-    before, best = within, _ranked(within)[0]
-    rivals = _best_of_each(WAITING, [kind for kind in within if kind.row[WAITING] != best.row[WAITING]])
-    text = f"w {best.row[WAITING]}, {collect.label(best.row, others)} ({_value(study, best)})"
-    found, missing = _compared(best, rivals)
+      continue  # the smaller budget allows the same kinds
+    before, best = within, comparisons.ranked(within)[0]
+    rivals = comparisons.best_of_each(WAITING, [c for c in within if c.row[WAITING] != best.row[WAITING]])
+    text = f"{_wait(best)}, {studies.label(best.row, others)} ({_value(study, best)})"
+    found, missing = comparisons.with_each(best, rivals)
     if found:
-      unsure = [(k, c) for k, c in found if not c.better]
-      rival, difference = _closest(unsure or found)
-      text += (f"; against the best at w {rival.row[WAITING]}: {collect.label(rival.row, others)} "
-               f"({_value(study, rival)}), {_difference(difference)}; "
-               f"{_UNSURE if unsure or missing else f'**w {best.row[WAITING]} is best**'}")
+      not_better = [pair for pair in found if not pair[1].better]
+      rival, difference = _closest(not_better or found)
+      verdict = _UNDECIDED if not_better or missing else f"**{_wait(best)} is best{_if_diverged(best)}**"
+      text += (f"; against the best at {_wait(rival)}: {studies.label(rival.row, others)} "
+               f"({_value(study, rival)}), {_difference(difference)}; {verdict}")
     elif missing:
-      text += f"; {_UNSURE}"
-    text += _left_out([f"w {k.row[WAITING]}, {collect.label(k.row, others)}" for k in missing])
-    if not lines or not lines[-1].endswith(f": {text}."):  # nor is it said twice
-      lines.append(f"- within 1e{power} {_BUDGETS[column]}: {text}.")
+      text += f"; {_UNDECIDED}"
+    text += _not_compared([f"{_wait(c)}, {studies.label(c.row, others)}" for c in missing])
+    if not lines or not lines[-1].endswith(f": {text}."):  # a larger budget may have the same answer
+      lines.append(f"- within 1e{power} {_BUDGET_NAMES[column]}: {text}.")
   return lines
 
 
-def _closest(pairs):
-  """The (kind, Comparison) of those worse in the mean that can be told apart least."""
+def _closest(pairs: list[Pair]) -> Pair:
+  """The pair with the highest upper end of the interval: its alternative comes closest to the first kind."""
   return max(pairs, key=lambda pair: (pair[1].mean + pair[1].margin, pair[1].mean))
 
 
-def _left_out(names):
-  """What shares no seed with what it would be compared with."""
+def _wait(candidate: Candidate) -> str:
+  return f"w {candidate.row[WAITING]}"
+
+
+def _not_compared(names: Iterable[str]) -> str:
+  """A clause about alternatives that share no seed with the kind of the line, or ""."""
   names = list(names)
   more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-  return f"; not compared for want of shared seeds: {', '.join(names[:_MOST_NAMED])}{more}" if names else ""
+  return f"; not compared, because no seed is shared: {', '.join(names[:_MOST_NAMED])}{more}" if names else ""
 
 
-def _share(value):
+def _if_diverged(candidate: Candidate) -> str:
+  """The end of a verdict in favour of a kind of which some seeds diverged."""
+  return _FINISHED if candidate.diverged else ""
+
+
+def _share(value: float) -> str:
   return f"{value:.0%}" if value >= 0.01 else "below 1%"
 
 
-def _difference(difference):
+def _difference(difference: Comparison) -> str:
   if difference.num == 1:
     return f"difference {difference.mean:+.3g} on one seed"
   if math.isinf(difference.margin):
-    return f"difference {difference.mean:+.3g}, the same on all {difference.num} seeds"
+    return f"difference {difference.mean:+.3g}, equal on all {difference.num} seeds"
   margin = f"{difference.margin:{'.2g' if difference.margin < 99.5 else '.0f'}}"
-  return f"difference {difference.mean:+.3g} ± {margin} on {difference.num} seeds"
+  return f"difference {difference.mean:+.3g} ± {margin} (95 % CI) on {difference.num} seeds"
 
 
-def _value(study, kind):
-  return f"{'perplexity' if study.is_language else 'CER'} {kind.mean:.4g}"
+def _value(study: Study, candidate: Candidate) -> str:
+  """E.g. "CER 0.624", with the number of seeds that diverged if there are any."""
+  total = candidate.diverged + len(candidate.values)
+  diverged = f" with {studies.diverged_seeds(candidate.diverged, total)}" if candidate.diverged else ""
+  return f"{'perplexity' if study.is_language else 'CER'} {candidate.mean:.4g}{diverged}"

@@ -1,63 +1,102 @@
-"""Markdown tables of a study: means and deviations over seeds."""
-import numpy as np
+"""Markdown tables of a study: means and standard deviations over seeds."""
+from collections.abc import Sequence
+from typing import Any
+
 import pandas as pd
 
-from alma_jax.reports import collect
-from alma_jax.reports.collect import LEARNER, SEED, WAITING
+from alma_jax.reports import sizes, studies
+from alma_jax.reports.factors import plain, short
+from alma_jax.reports.parts import Table
+from alma_jax.reports.read import LEARNER, SEED, WAITING
+from alma_jax.reports.studies import Study
 
+MEANS = "mean ± standard deviation over seeds"  # the meaning of ± in a table, for captions
 _IMAGES = {"cer": ("CER", ".3f"), "mean_error": ("mean error", ".4f"), "final_error": ("final error", ".4f")}
 _COSTS = {"cumulative_params": ("Mem", ".3g"), "cumulative_fwd_macs": ("Comp", ".3g"),
           "wall_seconds": ("seconds", ".0f")}
 
 
-def overview(study):
-  """Every kind of run, the best first; of text as the paper's Table 2.
+def text(all_studies: Sequence[Study]) -> str:
+  """The tables of studies, for a terminal."""
+  blocks = []
+  for study in all_studies:
+    blocks += [study.name] if len(all_studies) > 1 else []
+    blocks += [f"{table.heading}\n\n{table.markdown}" for table in all_of(study)]
+  return "\n\n".join(blocks)
 
-  Mem: parameters held, summed over the stream; Comp: multiply-adds of forward
-  passes in training.
+
+def all_of(study: Study) -> list[Table]:
+  """The tables that the study has the runs for."""
+  found = [("Runs", overview(study)),
+           ("Training on one mega-batch after the other (sequential) and on all at once (iid)", iid(study))]
+  return [Table(f"{heading}: {MEANS}", table) for heading, table in found if table]
+
+
+def overview(study: Study) -> str:
+  """A row per kind of run, the best first. For language models this is the paper's Table 2.
+
+  Mem is the sum of the parameters over the stream. Comp is the number of multiply-adds of the forward passes in
+  training. Kinds without a finished run come last.
   """
-  judged = _stream_columns(study) if study.is_language else _IMAGES
+  scores = _perplexity_columns(study) if study.is_language else _IMAGES
   study = _with_perplexities(study) if study.is_language else study
-  shown = judged | _COSTS
-  table = collect.means(study, study.judged, *(column for column in shown if column != study.judged))
-  sizes = _sizes(study)
+  shown = scores | _COSTS
+  table = studies.means(study, study.score, *(column for column in shown if column != study.score))
+  size_of, diverged = sizes.cells(study), studies.divergences(study)
   rows = []
   for _, row in table.iterrows():
-    key = tuple(row[[LEARNER, *study.factors]])
-    factors = {collect.short(field): _cell(row[field]) for field in study.factors}
-    cells = {"learner": row[LEARNER], **factors, **sizes[_hashable(key)], "seeds": str(row["seeds"])}
+    key = studies.kind(row, study.factors)
+    cells = _names(row, study.factors) | size_of[key] | {"seeds": _seeds(row["seeds"], diverged.get(key, (0,))[0])}
     for column, (head, form) in shown.items():
       cells[head] = _mean(row[column], row[f"{column}_sd"], form)
     rows.append(cells)
+  for row, num in studies.lost(study):
+    cells = _names(row, study.factors) | {"seeds": _seeds(0, num)}
+    rows.append(dict.fromkeys(rows[0], "-") | cells)
   return markdown(rows)
 
 
-def iid(study):
-  """Mega-batch after mega-batch against all at once, as the paper's Table 1; None without such pairs."""
+def iid(study: Study) -> str | None:
+  """Training on one mega-batch after the other (sequential) against training on all at once (iid).
+
+  This is the paper's Table 1. Each row uses the seeds that both runs have, and counts the others that diverged in one
+  or both. None if the study has no such pairs.
+  """
   waits, total = study.runs[WAITING], study.runs["stream.num_megabatches"].iloc[0]
   if total == 1 or not {1, total} <= set(waits):
     return None
   last = "final_perplexity" if study.is_language else "final_error"
   others = [f for f in study.factors if f != WAITING and f != "train.steps_multiplier"]
+  diverged = _diverged_seeds(study, total, others)
   rows = []
-  for key, mine in study.runs.groupby([LEARNER, *others], sort=False, dropna=False):
+  for _, mine in study.runs.groupby([LEARNER, *others], sort=False, dropna=False):
     both = {}
     for wait, name in ((1, "sequential"), (total, "iid")):
       runs = mine[mine[WAITING] == wait]
-      if study.is_language:  # as many updates
+      if study.is_language:  # only runs with the same number of updates
         runs = runs[runs["train.steps_multiplier"] == wait]
       both[name] = runs.set_index(SEED)[last]
     shared = both["sequential"].index.intersection(both["iid"].index)
     if len(shared):
       form = ".2f" if study.is_language else ".4f"
-      told = {name: _mean(values[shared].mean(), values[shared].std(), form) for name, values in both.items()}
-      factors = {collect.short(f): _cell(v) for f, v in zip(others, key[1:])}
-      rows.append({"learner": key[0], **factors, "seeds": str(len(shared)), **told})
+      cells = {name: _mean(values[shared].mean(), values[shared].std(), form) for name, values in both.items()}
+      lost = diverged.get(studies.kind(mine.iloc[0], others), set())
+      rows.append(_names(mine.iloc[0], others) | {"seeds": _seeds(len(shared), len(lost - set(shared)))} | cells)
   return markdown(rows) if rows else None
 
 
-def markdown(rows):
-  """Markdown of a list of {head: text}; what a row lacks stays empty."""
+def _diverged_seeds(study: Study, total: int, others: list[str]) -> dict[studies.Kind, set[int]]:
+  """{kind: seeds that diverged} of the sequential and iid runs; `others` are the factors of these kinds."""
+  found: dict[studies.Kind, set[int]] = {}
+  for _, row in study.diverged.iterrows():
+    same_updates = not study.is_language or row["train.steps_multiplier"] == row[WAITING]
+    if row[WAITING] in (1, total) and same_updates:
+      found.setdefault(studies.kind(row, others), set()).add(row[SEED])
+  return found
+
+
+def markdown(rows: list[dict[str, str]]) -> str:
+  """Markdown of rows {head: text}. A cell that a row lacks stays empty."""
   heads = list(dict.fromkeys(head for row in rows for head in row))
   left = {"learner", "run"}
   lines = [heads, ["---" if head in left else "---:" for head in heads],
@@ -65,70 +104,34 @@ def markdown(rows):
   return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def _stream_columns(study):
-  """{column: (head, format)} of perplexity after each update."""
+def _perplexity_columns(study: Study) -> dict[str, tuple[str, str]]:
+  """{column: (head, format)} of the perplexity after each update."""
   steps = sorted(study.stream.loc[study.stream["perplexity"].notna(), "t"].unique())
   return {f"t={t}": (f"t={t}", ".2f") for t in steps} | {"average_perplexity": ("average", ".2f")}
 
 
-def _with_perplexities(study):
+def _with_perplexities(study: Study) -> Study:
   wide = study.stream.pivot(index="run", columns="t", values="perplexity")
   wide.columns = [f"t={t}" for t in wide.columns]
   return study._replace(runs=study.runs.merge(wide, left_on="run", right_index=True))
 
 
-def _sizes(study):
-  """{kind: cells} of parameters held at first (the fewest of all seeds) and last (the most), and of experts of text."""
-  found = {}
-  for key, mine in study.runs.groupby([LEARNER, *study.factors], sort=False, dropna=False):
-    row = mine.iloc[0]
-    cells = {"experts": _experts(row)} if study.is_language else {}
-    first, last = _number(mine["first_params"].min()), _number(mine["last_params"].max())
-    found[_hashable(key)] = cells | {"parameters": first if first == last else f"{first} to {last}"}
-  return found
+def _names(row: Any, factors: tuple[str, ...] | list[str]) -> dict[str, str]:
+  """Cells of a kind's learner and factors."""
+  return {"learner": row[LEARNER]} | {short(field): _cell(row.get(field)) for field in factors}
 
 
-def _experts(row):
-  """As the paper: experts of a mixture @ members, and what they grow to."""
-  (first, members), (last, last_members) = experts(row)
-  if row[LEARNER] == "ens":
-    return f"{first}@{members}"
-  if row[LEARNER] == "gens":
-    return f"{first}@{members} to {last}@{last_members}"
-  return f"{first} to {last}" if last > first else str(first)
+def _seeds(num: int, diverged: int) -> str:
+  """E.g. "2 (1 diverged)"."""
+  return f"{num} ({diverged} diverged)" if diverged else str(num)
 
 
-def experts(row):
-  """((experts of a mixture, members) at first, the same at last) of a language run."""
-  num, name, num_stages = int(row["model.num_experts"]), row[LEARNER], int(row["num_stages"])
-  if name == "ens":
-    return ((num, int(row["learner.num_members"])),) * 2
-  if name == "gens":
-    each = int(row["learner.members_per_stage"])
-    return (num, each), (num, each * num_stages)
-  if name == "gmoe":
-    more = [int(part) for part in row["learner.add_experts"].strip("[]()").split(",") if part.strip()]
-    return (num, 1), (num + sum(more[:num_stages - 1]), 1)
-  return ((num, 1),) * 2
+def _cell(value: Any) -> str:
+  return "" if pd.isna(value) else plain(value)
 
 
-def _number(value):
-  """E.g. "16", "17.3k", "2.63M"."""
-  power = next((p for p in (9, 6, 3) if value >= 10**p), 0)
-  return f"{value / 10**power:.3g}" + {9: "B", 6: "M", 3: "k", 0: ""}[power]
-
-
-def _hashable(key):
-  """NaN is not equal to itself."""
-  return tuple(None if isinstance(v, float) and np.isnan(v) else v for v in key)
-
-
-def _cell(value):
-  return "" if pd.isna(value) else collect._plain(value)
-
-
-def _mean(mean, deviation, form):
-  """E.g. "3.11 ± 0.07"; of one seed the mean alone."""
+def _mean(mean: float, deviation: float, form: str) -> str:
+  """E.g. "3.11 ± 0.07"; for one seed only the mean."""
   if pd.isna(mean):
     return "-"
   return f"{mean:{form}}" if pd.isna(deviation) else f"{mean:{form}} ± {deviation:{form}}"

@@ -1,4 +1,4 @@
-"""Many runs of one config: what a sweep file is written with. Imports neither jax nor numpy.
+"""Sweeps: many runs of one config. This module has what a sweep file needs; it imports neither jax nor numpy.
 
     from alma_jax.sweeps import Sweep, axis, product, zipped
 
@@ -7,48 +7,68 @@
           axis("learner", ["sm", "ens"]), zipped(axis("width", [4, 32]), axis("epochs", [50, 100])),
           axis("seed", range(3))))
 
-Points are plain lists of dicts: `+` puts lists together, a comprehension leaves
-points out. Jobs are run in their order.
+Points are plain lists of dicts: `+` joins lists, and a comprehension leaves points out. The runs start in the order of
+the points.
+
+The other modules:
+  jobs        a sweep file -> jobs, each with a checked config and a run folder
+  states      the state of each job, from its run folder
+  plan        the jobs of a sweep with their states
+  timing      seconds of runs, estimated from finished runs
+  prediction  training steps and multiply-adds of runs, computed from their configs (imports jax)
+  background  the same in a process of its own, while a sweep runs
+  listing     the table of --dry_run
+  events      what happens to a job
+  places      the cores and GPUs of each worker
+  worker      a worker process: it runs job after job
+  pool        starts jobs in workers on this machine
+  slurm       starts jobs on a SLURM cluster
+  board       the live table on a terminal
+  launch      runs a sweep: starts its jobs, shows the board, and keeps the failures
 """
 import dataclasses
 import itertools
+from collections.abc import Iterable
+from typing import Any
 
 from alma_jax.errors import BadInput
+
+Point = dict[str, Any]  # {axis: value}
 
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-  """What a sweep file's get_sweep returns.
+  """The return value of a sweep file's get_sweep.
 
   Attributes:
     config: path of a config file.
     points: list of {axis: value}; an axis is `learner` or a field, by its full
       name ("stream.waiting_time") or the end of it ("waiting_time").
-    fixed: {field: value} of all points; not part of their names.
+    fixed: {field: value} of all points; the names of the runs do not show it.
   """
   config: str
-  points: list[dict]
-  fixed: dict = dataclasses.field(default_factory=dict)
+  points: list[Point]
+  fixed: Point = dataclasses.field(default_factory=dict)
 
 
-def axis(name, values):
+def axis(name: str, values: Iterable[Any]) -> list[Point]:
   """Points that differ in one field.
 
   Raises:
-    BadInput: `values` is a single one.
+    BadInput: `values` is a single value.
   """
   if isinstance(values, str) or not hasattr(values, "__iter__"):
-    raise BadInput(f"the axis {name!r} wants a list of values, not {values!r}.")
+    raise BadInput(f"the axis {name!r} needs a list of values, not {values!r}.")
   return [{name: value} for value in values]
 
 
-def product(*lists):
+def product(*lists: list[Point]) -> list[Point]:
   """Every combination of points, one of each list; the last list varies fastest."""
   return [_joined(parts) for parts in itertools.product(*lists)]
 
 
-def zipped(*lists):
-  """The first points of all lists together, the second ones, and so on.
+def zipped(*lists: list[Point]) -> list[Point]:
+  """The first points of all lists joined, then the second points, and so on.
 
   Raises:
     BadInput: the lists differ in length.
@@ -58,13 +78,13 @@ def zipped(*lists):
   return [_joined(parts) for parts in zip(*lists)]
 
 
-def _joined(parts):
-  point = {}
+def _joined(parts: Iterable[Point]) -> Point:
+  point: Point = {}
   for part in parts:
     if not isinstance(part, dict):
-      raise BadInput(f"a product or zip wants lists of points as axis() makes them, not of {part!r}.")
+      raise BadInput(f"product and zipped need lists of points, as axis() makes them, not {part!r}.")
     twice = point.keys() & part.keys()
     if twice:
-      raise BadInput(f"the axis {min(twice)!r} stands twice in one product or zip.")
+      raise BadInput(f"the axis {min(twice)!r} is given twice in one product or zipped.")
     point |= part
   return point

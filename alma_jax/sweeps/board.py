@@ -1,27 +1,39 @@
-"""What a person sees of a sweep: a live table on a terminal, a line per finished run elsewhere."""
-import multiprocessing
-import os
+"""The progress of a sweep for people: a live table on a terminal; elsewhere a line per finished run."""
+import contextlib
 import sys
 import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from alma_jax.sweeps import jobs as sweep_jobs
-from alma_jax.sweeps import pool
+from alma_jax.messages import duration
+from alma_jax.sweeps import background, events, states, timing
+from alma_jax.sweeps.events import Event
+from alma_jax.sweeps.jobs import Job
+from alma_jax.sweeps.states import State
+
+if TYPE_CHECKING:
+  from rich.console import Group
+  from rich.live import Live
 
 _BAR = 24  # characters
-_MOST_FAILED = 5  # shown while it runs; all are listed at the end
+_MOST_FAILED = 5  # failed jobs that the live table shows; the summary lists all
+_OPEN = (states.NEW, states.BEGUN, states.RUNNING)
 
 
 class Board:
-  """The state of all jobs, and a picture of it."""
+  """The states of all jobs. A context: inside it a terminal shows the live table."""
 
-  def __init__(self, jobs, states, num_workers):
-    """Shows `jobs`, which stand as `states` {name: jobs.State} says, `num_workers` of them at once."""
-    self._jobs, self._states, self._num_workers = {job.name: job for job in jobs}, dict(states), num_workers
-    self._began, self._taken, self._resumed = {}, [], set()  # when each began, what the others took
-    self._costs = _Costs([job for job in jobs if states[job.name].kind != sweep_jobs.FINISHED])
-    self._live = None
+  def __init__(self, jobs: Sequence[Job], job_states: Mapping[str, State], num_workers: int) -> None:
+    """Shows `jobs` in their states {name: State}; `num_workers` of them run at once."""
+    self._jobs, self._states, self._num_workers = {job.name: job for job in jobs}, dict(job_states), num_workers
+    self._began: dict[str, float] = {}  # when each job of this session began
+    self._measured: dict[str, float] = {}  # seconds of the jobs that this session has run from start to end
+    self._resumed: set[str] = set()
+    self._taken = states.seconds_taken(jobs)
+    self._costs = background.Costs(jobs if len(jobs) > 1 and not self.all_finished() else [])
+    self._live: Live | None = None
 
-  def __enter__(self):
+  def __enter__(self) -> "Board":
     if sys.stderr.isatty():
       from rich.console import Console
       from rich.live import Live
@@ -29,146 +41,131 @@ class Board:
       self._live.start()
     return self
 
-  def __exit__(self, *unused):
-    if self._live:
-      self._live.stop()
+  def __exit__(self, *unused: Any) -> None:
+    with self._shown():
+      if self._live:
+        self._live.stop()
     self._costs.close()
 
-  def update(self, event):
-    """Takes note of a pool.Event."""
+  def update(self, event: Event) -> None:
+    """Updates the states with an Event, and shows them."""
+    if self._live or event.kind == events.DONE:
+      for name, state in self._of(states.RUNNING).items():
+        self._states[name] = state._replace(done=states.num_done(self._jobs[name]))
     if event.job is not None:
-      self._note(event)
+      self._note(event.job, event)
     if self._live:
-      for name, state in self._states.items():
-        if state.kind == sweep_jobs.RUNNING:
-          self._states[name] = state._replace(done=sweep_jobs.num_done(self._jobs[name]))
-      self._live.update(self._table(), refresh=True)
+      with self._shown():
+        self._live.update(self._table(), refresh=True)
 
-  def summary(self):
-    """How many are finished, and what failed with its last line."""
-    lines = [f"{self._count(sweep_jobs.FINISHED)} of {len(self._jobs)} runs are finished."]
-    for kind in (sweep_jobs.REFUSED, sweep_jobs.FAILED):
+  def summary(self) -> str:
+    """The number of finished runs, and the last line of each failed one."""
+    lines = [f"{self._count(states.FINISHED)} of {len(self._jobs)} runs are finished."]
+    for kind in (states.REFUSED, states.FAILED):
       lines += [f"{kind}: {name}: {state.line}" for name, state in self._of(kind).items()]
-    return "\n".join([*lines, "--retry tries what failed again."] if self._of(sweep_jobs.FAILED) else lines)
+    return "\n".join([*lines, "--retry runs the failed ones again."] if self._of(states.FAILED) else lines)
 
-  def all_finished(self):
-    """Whether nothing is left to do."""
-    return self._count(sweep_jobs.FINISHED) == len(self._jobs)
+  def all_finished(self) -> bool:
+    """Whether all jobs are finished."""
+    return self._count(states.FINISHED) == len(self._jobs)
 
-  def line(self):
+  def line(self) -> str:
     """One line about all jobs."""
-    waiting, left = self._count(sweep_jobs.NEW) + self._count(sweep_jobs.BEGUN), self._seconds_left()
-    parts = [f"{self._count(kind)} {kind}" for kind in (sweep_jobs.FINISHED, sweep_jobs.RUNNING, sweep_jobs.FAILED)]
-    return ", ".join([*parts, f"{waiting} waiting", *([f"about {_duration(left)} left"] if left else [])])
+    waiting, left = self._count(states.NEW) + self._count(states.BEGUN), self._time_left()
+    parts = [f"{self._count(kind)} {kind}" for kind in (states.FINISHED, states.RUNNING, states.FAILED)]
+    return ", ".join([*parts, f"{waiting} waiting", *([f"{left} left"] if left else [])])
 
-  def _note(self, event):
-    name, old = event.job.name, self._states[event.job.name]
-    if event.kind == pool.STARTED:
+  def _note(self, job: Job, event: Event) -> None:
+    name, old = job.name, self._states[job.name]
+    if event.kind == events.STARTED:
       self._began[name] = time.monotonic()
       if old.done:
         self._resumed.add(name)
-      self._states[name] = old._replace(kind=sweep_jobs.RUNNING)
+      self._states[name] = old._replace(kind=states.RUNNING)
       return
-    seconds = time.monotonic() - self._began.get(name, time.monotonic())
-    kind = {pool.DONE: sweep_jobs.FINISHED, pool.FAILED: sweep_jobs.FAILED}.get(event.kind, sweep_jobs.BEGUN)
-    done = old.total if event.kind == pool.DONE else sweep_jobs.num_done(event.job)
+    took = time.monotonic() - self._began.get(name, time.monotonic())
+    kind = {events.DONE: states.FINISHED, events.FAILED: states.FAILED}.get(event.kind, states.BEGUN)
+    done = old.total if event.kind == events.DONE else states.num_done(job)
     self._states[name] = old._replace(kind=kind, done=done, line=event.line)
-    if event.kind == pool.DONE and name not in self._resumed:
-      self._taken.append((name, seconds))
-    if event.kind == pool.LOST:
+    if event.kind == events.DONE:
+      self._measure(name, took)
+    if event.kind == events.LOST:
       self._say(f"{name}: {event.line}; it is tried again.")
-    elif event.kind == pool.FAILED:
+    elif event.kind == events.FAILED:
       self._say(f"{name} failed: {event.line}")
-    elif event.kind == pool.DONE and not self._live:
-      self._say(f"{name} finished in {_duration(seconds)}; {self.line()}")
+    elif event.kind == events.DONE:
+      if event.line:
+        self._say(f"{name}: {event.line}")
+      if not self._live:
+        self._say(f"{name} finished in {duration(took)}; {self.line()}")
 
-  def _say(self, text):
-    if self._live:
-      self._live.console.print(text, highlight=False, markup=False, soft_wrap=True)
-    else:
-      print(text, file=sys.stderr, flush=True)
+  def _measure(self, name: str, took: float) -> None:
+    """Updates the seconds of finished runs; those of this session include the start of their process."""
+    if name in self._began and name not in self._resumed:
+      self._measured[name] = took
+    self._taken = states.seconds_taken(self._jobs.values())
+    for measured, longer in self._measured.items():
+      inside = self._taken.get(measured, timing.Taken(longer, 0.0))
+      self._taken[measured] = timing.Taken(longer, max(longer - inside.running, 0.0))
 
-  def _of(self, kind):
+  def _say(self, text: str) -> None:
+    with self._shown():
+      if self._live:
+        self._live.console.print(text, highlight=False, markup=False, soft_wrap=True)
+      else:
+        print(text, file=sys.stderr, flush=True)
+
+  @contextlib.contextmanager
+  def _shown(self) -> Iterator[None]:
+    """If the terminal was closed, or the disk behind stderr is full, the sweep goes on without a table."""
+    try:
+      yield
+    except OSError:
+      self._live = None
+
+  def _of(self, kind: str) -> dict[str, State]:
     return {name: state for name, state in self._states.items() if state.kind == kind}
 
-  def _count(self, kind):
+  def _count(self, kind: str) -> int:
     return len(self._of(kind))
 
-  def _seconds_left(self):
-    """Of the whole sweep, from the runs finished so far; None while there is nothing to tell it from."""
+  def _time_left(self) -> str:
+    """The time that the sweep will still take, e.g. "about 40 s"; "" until a run like those that are left finishes."""
+    configs = {name: job.config for name, job in self._jobs.items()}
     costs = self._costs.get()
-    taken = [(costs[name], took) for name, took in self._taken if name in costs] if costs else []
-    if not taken:
-      return None
-    from alma_jax.sweeps import seconds
-    open_kinds = (sweep_jobs.NEW, sweep_jobs.BEGUN, sweep_jobs.RUNNING)
-    left = [name for name, state in self._states.items() if state.kind in open_kinds and name in costs]
-    found = seconds.predict(taken, [costs[name] for name in left])
-    rest = [took * (1 - self._states[name].done / self._states[name].total) for name, took in zip(left, found)]
-    return max(sum(rest) / self._num_workers, max(rest, default=0.0))
+    found = timing.estimate(configs, self._taken, costs)
+    left = {name: state for name, state in self._states.items()
+            if state.kind in _OPEN and (costs is None or name in costs)}  # jobs without costs will fail at once
+    return time_left(left, found, self._num_workers)
 
-  def _table(self):
+  def _table(self) -> "Group":
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
     table = Table.grid(padding=(0, 2))
     for name, state in self._states.items():
-      if state.kind == sweep_jobs.RUNNING:
+      if state.kind == states.RUNNING:
         full = _BAR * state.done // state.total
         table.add_row(Text(name), Text("━" * full, style="bold") + Text("─" * (_BAR - full), style="dim"),
                       Text(f"{state.done} of {state.total} mega-batches"),
-                      Text(_duration(time.monotonic() - self._began[name])))
+                      Text(duration(time.monotonic() - self._began[name])))
     failed = [Text(f"failed: {name}: {state.line}", style="red", overflow="ellipsis", no_wrap=True)
-              for name, state in list(self._of(sweep_jobs.FAILED).items())[-_MOST_FAILED:]]
+              for name, state in list(self._of(states.FAILED).items())[-_MOST_FAILED:]]
     return Group(Text(self.line(), style="bold"), table, *failed)
 
 
-class _Costs:
-  """Predictions of what jobs cost, made in a process of low priority beside the workers."""
+def time_left(job_states: Mapping[str, State], found: Mapping[str, float], num_workers: int) -> str:
+  """The time that unfinished runs will still take together, for people.
 
-  def __init__(self, jobs):
-    self._found, self._pipe = None, None
-    if len(jobs) > 1:
-      context = multiprocessing.get_context("spawn")
-      self._pipe, theirs = context.Pipe(duplex=False)
-      packed = {job.name: job.packed() for job in jobs}
-      self._process = context.Process(target=_predict, args=(packed, theirs), daemon=True)
-      self._process.start()
-      theirs.close()
+  Args:
+    job_states: {name: State} of the runs.
+    found: {name: seconds} of whole runs, from timing.estimate.
+    num_workers: how many run at once.
 
-  def get(self):
-    """{name: Prediction}, or None as long as there is none."""
-    if self._pipe is not None and self._pipe.poll():
-      try:
-        self._found = self._pipe.recv()
-      except (EOFError, OSError):
-        self._found = None  # its data cannot be used: the runs will say so
-      self.close()
-    return self._found
-
-  def close(self):
-    """Ends the process, if it has not ended."""
-    if self._pipe is not None:
-      self._pipe.close()
-      self._process.kill()
-      self._process.join()
-      self._pipe = None
-
-
-def _predict(jobs, pipe):
-  os.nice(10)
-  os.environ["JAX_PLATFORMS"] = "cpu"
-  with open(os.devnull, "w") as nowhere:
-    os.dup2(nowhere.fileno(), 1)
-    os.dup2(nowhere.fileno(), 2)
-  from alma_jax.sweeps import predict, seconds
-  configs = [sweep_jobs.unpacked(job)[0] for job in jobs.values()]
-  found = dict(zip(jobs, predict.predict(configs)))
-  pipe.send({name: cost for name, cost in found.items() if isinstance(cost, seconds.Prediction)})
-
-
-def _duration(seconds):
-  """E.g. "8 s", "14 min", "2.5 h"."""
-  if seconds < 100:
-    return f"{seconds:.0f} s"
-  return f"{seconds / 60:.0f} min" if seconds < 100 * 60 else f"{seconds / 3600:.1f} h"
+  Returns:
+    E.g. "about 40 s"; "at least 40 s" if `found` lacks some runs; "" if it lacks all.
+  """
+  rest = [found[name] * (1 - state.done / state.total) for name, state in job_states.items() if name in found]
+  if not rest:
+    return ""
+  return f"{'about' if len(rest) == len(job_states) else 'at least'} {duration(timing.total(rest, num_workers))}"

@@ -1,25 +1,31 @@
-"""Image classification: batches from a pool on the device, losses, scores."""
+"""Image classification: batches from a pool on the device, losses, predictions of several networks, errors."""
 import dataclasses
-from typing import ClassVar, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
-from alma_jax import sharding
+from alma_jax.config import schema
 from alma_jax.data import augment, datasets
 from alma_jax.data import stream as streams
 from alma_jax.errors import BadInput
-from alma_jax.types import Array
+from alma_jax.parallel import sharding
+from alma_jax.types import Array, Key, Variables
+
+Arrays = Mapping[str, Any]  # a contribution: arrays [B, K] of jax or of numpy by name
 
 
 class Pool(NamedTuple):
-  """A data set on the device, raw: 4 times smaller than normalised floats.
+  """Examples on the device before normalisation, which take a quarter of the memory of normalised ones.
 
   Attributes:
     x: uint8 or float32 [N, ...].
-    y: int32 [N].
-    mean, std: float32 [C] or [D], in units of x.
+    y: int32 [N], labels.
+    mean: float32 [C] or [D], of training examples, in units of x.
+    std: float32 [C] or [D], likewise.
   """
   x: Array
   y: Array
@@ -28,25 +34,36 @@ class Pool(NamedTuple):
 
 
 class Batch(NamedTuple):
-  """Examples taken from a pool, still raw."""
-  x: Array  # uint8 or float32 [B, D], flat: a CPU gathers short rows slowly
-  y: Array  # int32 [B]
-  weight: Array | None = None  # float32 [B], factors of the losses
+  """Examples of a pool, before normalisation.
+
+  Attributes:
+    x: uint8 or float32 [B, D]. The examples are flat, because a CPU gathers short rows slowly.
+    y: int32 [B], labels.
+    weight: float32 [B], factors of the losses; None: 1.
+  """
+  x: Array
+  y: Array
+  weight: Array | None = None
 
 
 class Sums(NamedTuple):
-  """Sums over examples; divided by a count once, at the end."""
-  loss: Array  # float32, cross-entropy in nats
-  wrong: Array  # int32
+  """Sums over examples, which are divided once, at the end.
+
+  Attributes:
+    loss: float32, cross-entropy in nats.
+    wrong: int32, number of examples that are classified wrongly.
+  """
+  loss: Array
+  wrong: Array
 
 
 @dataclasses.dataclass(frozen=True)
 class Classification:
-  """Static facts of the task; what a task is stands in tasks/__init__.py.
+  """The task of classifying images; its methods are those of contract.Task.
 
   Attributes:
     num_classes: K.
-    augment: random flip and crop of training images.
+    augment: whether training images are flipped and cropped at random.
   """
   num_classes: int
   augment: bool
@@ -54,203 +71,202 @@ class Classification:
   metric: ClassVar[str] = "error"
   selects: ClassVar[bool] = True
   in_epochs: ClassVar[bool] = True
-  max_rows: ClassVar[int] = 256
+  max_steps: ClassVar[int] = 256
   eval_batch: ClassVar[int] = 512
   group: ClassVar[int] = 1
 
   @property
-  def num_outputs(self):
-    """Of the network."""
+  def num_outputs(self) -> int:
+    """K, the number of logits."""
     return self.num_classes
 
-  def size(self, pool):
-    """Examples in a pool."""
+  def size(self, pool: Pool) -> int:
+    """Number of examples of a pool."""
     return pool.x.shape[0]
 
-  def load(self, pool, index):
-    """The whole training set is on the device already."""
+  def load(self, pool: Pool, index: np.ndarray) -> tuple[Pool, np.ndarray]:
+    """Nothing to do: the whole training set is on the device."""
     return pool, index
 
-  def take(self, pool, index_B, weight_B=None):
-    """The examples of the pool at `index_B`."""
+  def take(self, pool: Pool, index_B: Array, weight_B: Array | None = None) -> Batch:
+    """The examples `index_B` of the pool."""
     flat = pool.x.reshape(pool.x.shape[0], -1)
     return Batch(flat[index_B], pool.y[index_B], weight_B)
 
-  def inputs(self, pool, batch):
-    """Normalised float32 examples."""
+  def inputs(self, pool: Pool, batch: Batch) -> Array:
+    """Normalised images, float32 [B, ...]."""
     x = batch.x.reshape(-1, *pool.x.shape[1:])
     return normalize(x, pool.mean, pool.std)
 
-  def train_inputs(self, pool, batch, key, offset, total):
-    """The same, augmented; see `augment.flip_and_crop` for offset and total."""
+  def train_inputs(self, pool: Pool, batch: Batch, key: Key, offset: Array, total: int) -> Array:
+    """Normalised images, float32 [B, ...]; with `augment` they are augmented."""
     x = self.inputs(pool, batch)
     return augment.flip_and_crop(key, x, offset, total) if self.augment else x
 
-  def zeros(self, network):
-    """Sums of nothing."""
+  def zeros(self, network: Any) -> Sums:
+    """Sums over no examples."""
     del network
     return Sums(jnp.float32(0), jnp.int32(0))
 
-  def norm(self, batch, mask_B, count):
-    """What the summed loss is divided by: the examples of the batch on all devices."""
+  def norm(self, batch: Batch, mask_B: Array, count: Array) -> Array:
+    """The number of examples of the batch on all devices."""
     del batch, mask_B
     return count
 
-  def objective(self, logits_BK, sums, norm):
-    """What is minimised, summed over parts of a batch."""
+  def objective(self, logits_BK: Array, sums: Sums, norm: Array) -> Array:
+    """Mean loss of an example in nats."""
     del logits_BK
     return sums.loss / norm
 
-  def better(self, sums, best, val):
-    """Whether validation sums beat the best so far by δ (§1)."""
+  def better(self, sums: Sums, best: Sums, val: Any) -> Array:
+    """Whether fewer validation examples are wrong than at the best round, by more than δ (docs/algorithms.md §1)."""
     return sums.wrong < best.wrong - val.min_gain
 
-  def report(self, sums, own_M, num_M):
-    """({name: number}, {name: [M]}) of loss in nats and error.
-
-    Args:
-      sums: Sums of numpy arrays [M].
-      own_M: examples that members have of their own; the joint numbers are over these.
-      num_M: examples that were summed over; without any a member's are NaN.
-    """
-    joint, members = {}, {}
+  def report(self, sums: Sums, own_M: np.ndarray, num_M: np.ndarray) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Loss in nats and error rate, see contract.Task."""
+    joint: dict[str, Any] = {}
+    members: dict[str, np.ndarray] = {}
     for name, sum_M in (("loss", sums.loss), ("error", sums.wrong)):
       joint[name] = float(sum_M[own_M > 0].sum(dtype=np.float64) / own_M.sum())
       members[name] = np.where(num_M > 0, sum_M / np.maximum(num_M, 1), np.nan)
     return joint, members
 
-  def losses(self, logits_BK, batch):
-    """Cross-entropy of every example in nats, unweighted [B]."""
+  def losses(self, logits_BK: Array, batch: Batch) -> Array:
+    """Cross-entropy of every example in nats without weights, float32 [B]."""
     return -(jax.nn.one_hot(batch.y, self.num_classes) * jax.nn.log_softmax(logits_BK)).sum(-1)
 
-  def sums(self, logits_BK, batch, mask_B):
-    """Loss and errors of a batch, summed over the examples of `mask_B`."""
+  def sums(self, logits_BK: Array, batch: Batch, mask_B: Array) -> Sums:
+    """Weighted losses and errors, summed over the examples of `mask_B`."""
     wrong = jnp.argmax(logits_BK, -1) != batch.y
     loss_B = self.losses(logits_BK, batch)
     loss_B = loss_B if batch.weight is None else loss_B * batch.weight
     return Sums(jnp.sum(jnp.where(mask_B, loss_B, 0.0)),
                 jnp.sum(wrong & mask_B, dtype=jnp.int32))
 
-  def contribution(self, logits_BK, batch, combine):
-    """One network's part of a joint prediction, see below."""
-    del batch
+  def contribution(self, network: Any, member: Variables, x: Array, combine: str) -> dict[str, Array]:
+    """See the function `contribution`; x are normalised images, float32 [B, ...]."""
+    logits_BK, _ = network.apply(member, x, jnp.ones(x.shape[0], bool), train=False)
     return contribution(logits_BK, combine)
 
-  def merge(self, stacked):
-    """Contributions of stacked members [M, B, K] as one."""
+  def merge(self, stacked: Arrays) -> dict[str, Array]:
+    """The joint contribution of stacked members: arrays [M, B, K] -> [B, K]."""
     return {key: part.max(0) if key == "top" else part.sum(0) for key, part in stacked.items()}
 
-  def answer(self, network, member, x, combine):
-    """One network's contribution for normalised images, traceable."""
-    return contribution(network.apply(member, x, None, train=False)[0], combine)
-
-  def average(self, total, count, combine):
-    """Probabilities [B, K] of `count` networks' merged contributions, traceable; as `resolve`."""
-    if combine == "logits":
-      return jax.nn.softmax(total["sum"] / count)
-    return total["probabilities" if combine == "vote" else "sum"] / count
-
-  def join(self, first, second):
-    """Two contributions as one, see below."""
+  def join(self, first: Arrays | None, second: Arrays) -> dict[str, Any]:
+    """See the function `join`."""
     return join(first, second)
 
-  def resolve(self, joined, count, combine):
-    """The prediction of `count` networks, see below."""
+  def resolve(self, joined: Arrays, count: float, combine: str) -> tuple[Any, Any]:
+    """See the function `resolve`."""
     return resolve(joined, count, combine)
 
 
 class Images:
-  """The images of a run: data set, stream and test set.
+  """The images of a run; see contract.Source.
 
   Attributes:
     task: Classification.
     stream: data.stream.Stream.
     example_shape: shape of one image.
-    fingerprint: of the data.
+    fingerprint: SHA-256 of the data.
     dataset: datasets.Dataset.
-    mean, std: float32 [C] or [D], in units of the images.
-    chance: error of guessing, 1 - 1/K.
-    untrained: error before the first update (§1): chance; None: the untrained
-      network's own is wanted.
-    files: {name: text} that belong into the run folder.
+    mean: float32 [C] or [D], in units of the images.
+    std: float32 [C] or [D], likewise.
+    chance: error rate of guessing, 1 - 1/K.
+    untrained: error rate before the first update (docs/algorithms.md §1): `chance`, or None if that of the untrained
+      network has to be measured.
+    files: {}; there are no files of images in a run folder.
   """
-  files: ClassVar[dict] = {}
 
-  def __init__(self, config, data=None):
-    """Loads `config.dataset`, or takes data = (x_train, y_train, x_test, y_test), and cuts the stream.
+  def __init__(self, config: schema.RunConfig, data: Sequence[Any] | None = None):
+    """Loads the data and cuts the stream.
+
+    Args:
+      config: names the data set in `dataset`.
+      data: (x_train, y_train, x_test, y_test), to be used in place of the data set.
 
     Raises:
-      BadInput: there are no such data, or they do not fit the config.
+      BadInput: the data do not exist, or do not fit the config.
     """
+    section, stream = config.dataset, config.stream
+    assert isinstance(section, schema.Dataset)
+    assert isinstance(stream, schema.Stream)
+    self.files: dict[str, str] = {}
     if data is None:
-      self.dataset = datasets.load(config.dataset.name, config.dataset.data_dir, config.seed)
+      self.dataset = datasets.load(section.name, section.data_dir, section.image_size)
     elif len(data) != len(datasets.ARRAYS):
-      raise BadInput(f"data holds {len(data)} arrays; it should be ({', '.join(datasets.ARRAYS)}).")
+      raise BadInput(f"data holds {len(data)} arrays, but should hold {len(datasets.ARRAYS)}; "
+                     f"pass ({', '.join(datasets.ARRAYS)}).")
     else:
       self.dataset = datasets.from_arrays("data", dict(zip(datasets.ARRAYS, data)))
     d = self.dataset
-    self.stream = streams.make(len(d.x_train), config.stream, config.seed)
+    self.stream = streams.make(len(d.x_train), stream, config.seed)
     self.mean, self.std = d.normalization or streams.first_normalization(d.x_train, self.stream)
     self.fingerprint = d.fingerprint
     self.task, self.example_shape = of_meta(config, self.meta())
-    self.chance = 1 - 1 / d.num_classes
-    self.untrained = self.chance if config.stream.untrained_error == "chance" else None
+    self.chance: float | None = 1 - 1 / d.num_classes
+    self.untrained: float | None = self.chance if stream.untrained_error == "chance" else None
 
-  def meta(self):
-    """What `of_meta` and predictions on other images need, JSON-able."""
+  def meta(self) -> dict[str, Any]:
+    """What `of_meta` and predictions for other images need; JSON can hold it."""
     d = self.dataset
     return dict(num_classes=d.num_classes, example_shape=list(d.x_train.shape[1:]), dtype=str(d.x_train.dtype),
                 mean=self.mean.tolist(), std=self.std.tolist(), class_names=d.class_names and list(d.class_names))
 
-  def pools(self, mesh):
-    """Pools of training and of validation examples: both are the whole training set."""
+  def pools(self, mesh: Mesh) -> tuple[Pool, Pool]:
+    """The pools of training and of validation examples: both are the whole training set."""
     pool = make_pool(self.dataset.x_train, self.dataset.y_train, self.mean, self.std, mesh)
     return pool, pool
 
-  def test_pool(self, mesh):
+  def test_pool(self, mesh: Mesh) -> Pool:
+    """The pool of test examples."""
     return make_pool(self.dataset.x_test, self.dataset.y_test, self.mean, self.std, mesh)
 
-  def score(self, prediction):
-    """(error, loss): share of wrong test predictions, mean cross-entropy in nats."""
+  def score(self, prediction: tuple[np.ndarray, np.ndarray]) -> tuple[float, float]:
+    """(error rate, mean cross-entropy in nats) of a prediction (classes, probabilities) for the test examples."""
     return error_and_loss(*prediction, self.dataset.y_test)
 
 
-def of_meta(config, meta):
-  """(Classification, shape of an image) of what `Images.meta` has noted.
+def of_meta(config: schema.RunConfig, meta: Mapping[str, Any]) -> tuple[Classification, tuple[int, ...]]:
+  """(Classification, shape of an image) from what `Images.meta` returned.
 
   Raises:
-    BadInput: they cannot be augmented.
+    BadInput: `train.augment` is set and the examples are not images.
   """
+  train = config.train
+  assert isinstance(train, schema.Train)
   shape = tuple(map(int, meta["example_shape"]))
-  if config.train.augment and len(shape) != 3:
-    raise BadInput(f"train.augment=True flips and crops images, but this data set's examples have shape {shape}.")
-  return Classification(meta["num_classes"], config.train.augment), shape
+  if train.augment and len(shape) != 3:
+    raise BadInput(f"train.augment=True flips and crops images, but this data set's examples have shape {shape}; "
+                   "set train.augment=False.")
+  return Classification(meta["num_classes"], train.augment), shape
 
 
-def make_pool(x, y, mean, std, mesh):
-  """A Pool on the mesh, replicated."""
-  return sharding.put(Pool(x, np.asarray(y, np.int32), mean, std), mesh)
+def make_pool(x: np.ndarray, y: np.ndarray, mean: np.ndarray, std: np.ndarray, mesh: Mesh) -> Pool:
+  """A Pool that lies whole on every device of the mesh; see Pool for the arrays."""
+  arrays: Any = x, np.asarray(y, np.int32), mean, std
+  return sharding.put(Pool(*arrays), mesh)
 
 
-def normalize(x, mean, std):
-  """(x - mean) / std in float32 over the last axis of x [B, ..., C]."""
+def normalize(x: Array, mean: Array, std: Array) -> Array:
+  """(x - mean) / std in float32 along the last axis of x [B, ..., C]; mean and std are [C]."""
   lift = lambda v: v.reshape((1,) * (x.ndim - 1) + v.shape)
   return x.astype(jnp.float32) * lift(1 / std) - lift(mean / std)
 
 
-# How the predictions of members are joined. A contribution is a dict of arrays
-# [B, K] that add up over members and stages (`top`: the maximum); `resolve`
-# makes predictions of the total.
+# A contribution is a dict of arrays [B, K]. The contributions of members and stages are added, except `top`, of which
+# the maximum is taken. `resolve` turns the total into predictions.
 
-def contribution(logits_BK, combine):
+
+def contribution(logits_BK: Array, combine: str) -> dict[str, Array]:
   """One network's part of a joint prediction.
 
   Args:
     logits_BK: float32.
-    combine: probabilities, logits or vote.
+    combine: "probabilities", "logits" or "vote".
 
   Returns:
-    Dict of float32 [B, K] arrays: `sum` of what is averaged; for votes also
+    Dict of float32 arrays [B, K]. `sum` is the sum of what is averaged. For votes there are also the sum of the
     `probabilities`, and `top`, the largest probability of any member.
   """
   if combine == "logits":
@@ -262,45 +278,50 @@ def contribution(logits_BK, combine):
   return {"sum": votes, "probabilities": probabilities, "top": probabilities}
 
 
-def join(first, second):
-  """Adds two contributions (either may be None); names that only one has are kept."""
+def join(first: Arrays | None, second: Arrays) -> dict[str, Any]:
+  """The joint contribution of two. A name that only one of them has is kept as it is. None stands for no networks."""
   joined = dict(first or {})
-  for key, value in (second or {}).items():
+  for key, value in second.items():
     if key not in joined:
       joined[key] = value
     else:
-      joined[key] = np.maximum(joined[key], value) if key == "top" else joined[key] + value
+      joined[key] = _numpy(value).maximum(joined[key], value) if key == "top" else joined[key] + value
   return joined
 
 
-def resolve(total, count, combine):
-  """Joint prediction of `count` networks from the sum of their contributions.
+def resolve(total: Arrays, count: float, combine: str) -> tuple[Any, Any]:
+  """The joint prediction of several networks; traceable.
 
   Args:
-    total: numpy arrays [B, K] as `contribution` and `join` leave them.
-    count: number of networks in it.
+    total: their joint contribution, arrays [B, K] of jax or of numpy.
+    count: number of networks, or the sum of their weights.
     combine: as in `contribution`.
 
   Returns:
-    (predicted classes int [B], probabilities float32 [B, K]). With votes the
-    class is the most voted one, ties broken by the largest probability of any
-    single member (the authors' 0.1), and the probabilities are the averaged
-    ones.
+    (predicted classes int [B], probabilities float32 [B, K]). With "vote" it is the class with most votes. Of several
+    such classes it is the one that has the largest probability of any single member (as in the authors' code, which
+    adds 0.1 to its votes). The probabilities are then the mean of the members' probabilities.
   """
+  xp = _numpy(total["sum"])
   if combine == "logits":
     logits = total["sum"] / np.float32(count)
-    exp = np.exp(logits - logits.max(-1, keepdims=True))
+    exp = xp.exp(logits - logits.max(-1, keepdims=True))
     return logits.argmax(-1), exp / exp.sum(-1, keepdims=True)
   if combine == "probabilities":
     probabilities = total["sum"] / np.float32(count)
     return probabilities.argmax(-1), probabilities
-  votes = total["sum"].copy()
-  votes[np.arange(len(votes)), total["top"].argmax(-1)] += 0.1
+  top = total["top"].argmax(-1)[:, None] == xp.arange(total["top"].shape[-1])[None]
+  votes = total["sum"] + xp.where(top, np.float32(0.1), np.float32(0))
   return votes.argmax(-1), total["probabilities"] / np.float32(count)
 
 
-def error_and_loss(predicted_B, probabilities_BK, y_B):
-  """Share of wrong predictions, and mean cross-entropy of the probabilities."""
+def _numpy(array: Any) -> Any:
+  """The module numpy for an array of numpy, jax.numpy for an array of jax."""
+  return np if isinstance(array, np.ndarray) else jnp
+
+
+def error_and_loss(predicted_B: np.ndarray, probabilities_BK: np.ndarray, y_B: np.ndarray) -> tuple[float, float]:
+  """(error rate, mean cross-entropy in nats) of predicted classes and probabilities; y_B are the labels."""
   right = probabilities_BK[np.arange(len(y_B)), y_B].astype(np.float64)
   loss = -np.log(np.maximum(right, np.finfo(np.float32).tiny)).mean()
   return float((predicted_B != y_B).mean()), float(loss)

@@ -1,34 +1,39 @@
 """Language modelling: windows of tokens, their log-probabilities, perplexity (docs/algorithms.md §5)."""
 import dataclasses
-from typing import ClassVar, NamedTuple
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
-from alma_jax import sharding
+from alma_jax.config import schema
 from alma_jax.data import stream as streams
 from alma_jax.data import text
 from alma_jax.models.switch import Windows
-from alma_jax.sharding import DATA
-from alma_jax.types import Array
+from alma_jax.parallel import sharding
+from alma_jax.parallel.sharding import DATA
+from alma_jax.types import Array, Key, Variables
 
-_EVAL_TOKENS = 8192  # of an evaluation batch, about
+Arrays = Mapping[str, Any]  # a contribution: arrays [B, ...] of jax or of numpy by name
+
+_EVAL_TOKENS = 8192  # tokens of an evaluation batch, unless a window is longer
 
 
 class Pool(NamedTuple):
   """Windows on the device.
 
   Attributes:
-    tokens: int32 [N, L + 1]; the first L are inputs, the last L targets.
-    length: int32 [N], targets that count: the first so many.
+    tokens: int32 [N, L + 1]; the first L are inputs, the last L are targets.
+    length: int32 [N], number of targets that count, from the first.
   """
   tokens: Array
   length: Array
 
 
 class HostPool(NamedTuple):
-  """Windows of token ids that stay on the host, mapped from a file.
+  """Windows of token ids on the host, memory-mapped from a file.
 
   Attributes:
     ids: uint16 or int32 [num_tokens].
@@ -38,24 +43,51 @@ class HostPool(NamedTuple):
   windows: text.Windows
 
 
+class Contexts(NamedTuple):
+  """Inputs for predictions of what follows each token.
+
+  Attributes:
+    tokens: int32 [B, L].
+  """
+  tokens: Array
+
+
+class Ends(NamedTuple):
+  """Inputs for predictions of what follows one token of each window.
+
+  Attributes:
+    tokens: int32 [B, L].
+    position: int32 [], position of that token.
+  """
+  tokens: Array
+  position: Array
+
+
 class Sums(NamedTuple):
-  """Sums over the targets that count; divided by their number once, at the end. I mixture layers."""
-  loss: Array  # float32, negative log-likelihood in nats
-  tokens: Array  # int32
-  load: Array  # int32 [I, E], tokens by their likeliest expert
-  dropped: Array  # int32 [I], those that found it full
+  """Sums over the targets that count, which are divided by their number once, at the end.
+
+  Attributes:
+    loss: float32, negative log-likelihood in nats.
+    tokens: int32, number of the targets.
+    load: int32 [I, E], tokens by their most probable expert, for each of I mixture layers.
+    dropped: int32 [I], tokens whose expert had no capacity left.
+  """
+  loss: Array
+  tokens: Array
+  load: Array
+  dropped: Array
 
 
 @dataclasses.dataclass(frozen=True)
 class LanguageModeling:
-  """Static facts of the task; what a task is stands in tasks/__init__.py.
+  """The task of predicting the next token; its methods are those of contract.Task.
 
   Attributes:
     vocab_size: V.
     sequence_length: L.
-    group_size: tokens of a routing group: a divisor or a multiple of L.
+    group_size: number of tokens of a routing group, a divisor or a multiple of L.
     balance: weight of the load-balancing loss.
-    draws: whether training draws dropout or jitter.
+    draws: whether training draws random numbers, for dropout or jitter.
   """
   vocab_size: int
   sequence_length: int
@@ -66,45 +98,45 @@ class LanguageModeling:
   metric: ClassVar[str] = "perplexity"
   selects: ClassVar[bool] = False
   in_epochs: ClassVar[bool] = False
-  max_rows: ClassVar[int] = 8
+  max_steps: ClassVar[int] = 8
 
   @property
-  def group(self):
-    """Windows that are routed together."""
+  def group(self) -> int:
+    """Number of windows that are routed together."""
     return max(1, self.group_size // self.sequence_length)
 
   @property
-  def eval_batch(self):
-    """Windows of an evaluation batch."""
+  def eval_batch(self) -> int:
+    """Number of windows of an evaluation batch."""
     return max(1, _EVAL_TOKENS // self.sequence_length)
 
   @property
-  def num_outputs(self):
-    """Of the network."""
+  def num_outputs(self) -> int:
+    """V, the number of logits of a token."""
     return self.vocab_size
 
-  def size(self, pool):
-    """Windows in a pool."""
+  def size(self, pool: Pool) -> int:
+    """Number of windows of a pool."""
     return pool.tokens.shape[0]
 
-  def load(self, pool, index):
-    """(Pool of the windows of `index` alone, as host arrays, index into it); `pool` is a HostPool."""
+  def load(self, pool: HostPool, index: np.ndarray) -> tuple[Pool, np.ndarray]:
+    """(Pool of the windows `index` as numpy arrays, indices into it), see contract.Task."""
     flat = index.reshape(-1)
-    loaded = Pool(text.gather(pool.ids, pool.windows.start[flat], self.sequence_length), pool.windows.length[flat])
-    return loaded, np.arange(index.size, dtype=np.int32).reshape(index.shape)
+    loaded: Any = text.gather(pool.ids, pool.windows.start[flat], self.sequence_length), pool.windows.length[flat]
+    return Pool(*loaded), np.arange(index.size, dtype=np.int32).reshape(index.shape)
 
-  def take(self, pool, index_B, weight_B=None):
-    """The windows of the pool at `index_B`."""
+  def take(self, pool: Pool, index_B: Array, weight_B: Array | None = None) -> Pool:
+    """The windows `index_B` of the pool; weights are not supported."""
     del weight_B
     return Pool(pool.tokens[index_B], pool.length[index_B])
 
-  def inputs(self, pool, batch):
+  def inputs(self, pool: Pool, batch: Pool) -> Windows:
     """What a network reads in evaluation."""
     del pool
     return Windows(batch.tokens, batch.length)
 
-  def train_inputs(self, pool, batch, key, offset, total):
-    """What it reads in training: window i of the whole batch has key i, whichever device it lies on."""
+  def train_inputs(self, pool: Pool, batch: Pool, key: Key, offset: Array, total: int) -> Windows:
+    """What a network reads in training. Window i of the whole batch has key i, whichever device holds it."""
     del pool, total
     if not self.draws:
       return Windows(batch.tokens, batch.length)
@@ -112,92 +144,106 @@ class LanguageModeling:
     keys = jax.vmap(lambda i: jax.random.key_data(jax.random.fold_in(key, i)))(place)
     return Windows(batch.tokens, batch.length, keys)
 
-  def zeros(self, network):
-    """Sums of nothing."""
+  def zeros(self, network: Any) -> Sums:
+    """Sums over no targets."""
     num, module = network.module.num_layers // 2, network.module
     return Sums(jnp.float32(0), jnp.int32(0), jnp.zeros((num, module.num_experts), jnp.int32),
                 jnp.zeros(num, jnp.int32))
 
-  def sums(self, output, batch, mask_B):
-    """A network's output, summed over the targets that count in the windows of `mask_B`."""
+  def sums(self, output: Any, batch: Pool, mask_B: Array) -> Sums:
+    """Sums over the targets that count in the windows of `mask_B`; `output` is a network's for the batch."""
     return Sums(output.loss, jnp.where(mask_B, batch.length, 0).sum(), output.load, output.dropped)
 
-  def norm(self, batch, mask_B, count):
-    """What losses are divided by: targets that count, and groups with such, of the batch on all devices."""
+  def norm(self, batch: Pool, mask_B: Array, count: Array) -> tuple[Array, Array]:
+    """(number of targets that count, number of groups that have any) of the batch on all devices."""
     del count
     length_B = jnp.where(mask_B, batch.length, 0)
     groups = -(-length_B.reshape(-1, self.group).max(1) // self.group_size)
     return sharding.psum((length_B.sum(), groups.sum()), DATA)
 
-  def objective(self, output, sums, norm):
-    """Mean loss per token and mean balance loss per group, summed over parts of a batch."""
+  def objective(self, output: Any, sums: Sums, norm: tuple[Array, Array]) -> Array:
+    """Mean loss of a token in nats, and `balance` times the mean load-balancing loss of a group."""
     tokens, groups = norm
     return sums.loss / tokens + self.balance * output.balance / groups
 
-  def report(self, sums, own_M, num_M):
-    """({name: number}, {name: [M]}) of loss in nats per token and perplexity.
+  def report(self, sums: Sums, own_M: np.ndarray, num_M: np.ndarray) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Loss in nats per token and perplexity, see contract.Task.
 
-    The joint perplexity is that of the members' mean loss; with it come
-    load: shares [I][E] of the tokens, and dropped: shares [I].
+    The joint perplexity is exp of the members' mean loss. Joint are also the lists `load`, each expert's share [I][E]
+    of the tokens, and `dropped`, the share [I] of tokens whose expert had no capacity left.
     """
     del own_M, num_M
-    losses = sums.loss / np.maximum(sums.tokens, 1).astype(np.float64)
+    losses = np.asarray(sums.loss) / np.maximum(sums.tokens, 1).astype(np.float64)
     loss, tokens = float(losses.mean()), max(int(sums.tokens.sum(dtype=np.int64)), 1)
     share = lambda counts: (counts.sum(0, dtype=np.int64) / tokens).tolist()
     joint = dict(loss=loss, perplexity=_perplexity(loss), load=share(sums.load), dropped=share(sums.dropped))
     return joint, dict(loss=losses, perplexity=np.array([_perplexity(x) for x in losses]))
 
-  def contribution(self, output, batch, combine):
-    """One network's part of a joint prediction: {"log_sum": log-probabilities [B, L] of the targets}."""
-    del batch, combine  # only probabilities are ever averaged
-    return {"log_sum": output.log_probs}
+  def contribution(self, network: Any, member: Variables, inputs: Windows | Contexts | Ends, combine: str
+                   ) -> dict[str, Array]:
+    """One network's part of a joint prediction.
 
-  def merge(self, stacked):
-    """Contributions of stacked members [M, B, L] as one."""
+    Args:
+      network: models.switch.SwitchNetwork.
+      member: its Variables.
+      inputs: decide what is predicted: the targets of Windows, what follows each token of Contexts, or what follows
+        one token of Ends.
+      combine: not used; probabilities are averaged.
+
+    Returns:
+      {"log_sum": float32 log-probabilities}, [B, L] for Windows, [B, L, V] for Contexts, [B, V] for Ends.
+    """
+    del combine
+    if isinstance(inputs, Ends):
+      logits = network.logits_at(member, inputs.tokens, inputs.position)
+    elif isinstance(inputs, Contexts):
+      logits = network.logits(member, inputs.tokens)
+    else:
+      mask = jnp.ones(inputs.tokens.shape[0], bool)
+      return {"log_sum": network.apply(member, inputs, mask, train=False)[0].log_probs}
+    return {"log_sum": jax.nn.log_softmax(logits)}
+
+  def merge(self, stacked: Arrays) -> dict[str, Array]:
+    """The joint contribution of stacked members: arrays [M, B, ...] -> [B, ...]."""
     return {"log_sum": jax.nn.logsumexp(stacked["log_sum"], axis=0)}
 
-  def answer(self, network, member, tokens, combine):
-    """One network's contribution for windows of tokens: log-probabilities [B, L, V] of what follows, traceable."""
-    del combine
-    return {"log_sum": jax.nn.log_softmax(network.logits(member, tokens))}
+  def join(self, first: Arrays | None, second: Arrays) -> dict[str, Any]:
+    """The joint contribution of two, whose probabilities are added. None stands for no networks."""
+    if first is None:
+      return dict(second)
+    xp: Any = np if isinstance(second["log_sum"], np.ndarray) else jnp
+    return {"log_sum": xp.logaddexp(first["log_sum"], second["log_sum"])}
 
-  def average(self, total, count, combine):
-    """Log-probabilities under `count` networks' averaged probabilities, traceable."""
-    del combine
-    return total["log_sum"] - jnp.float32(np.log(count))
-
-  def join(self, first, second):
-    """Adds two contributions' probabilities; either may be None."""
-    if first is None or second is None:
-      return dict(first or second or {})
-    return {"log_sum": np.logaddexp(first["log_sum"], second["log_sum"])}
-
-  def resolve(self, joined, count, combine):
-    """Log-probabilities [N, L] of the targets under `count` networks' averaged probabilities (§5)."""
+  def resolve(self, joined: Arrays, count: float, combine: str) -> Any:
+    """Logarithm of the mean probabilities of `count` networks (docs/algorithms.md §5); traceable."""
     del combine
     return joined["log_sum"] - np.float32(np.log(count))
 
 
 class Texts:
-  """The texts of a run: token ids, stream of windows, and test text.
+  """The texts of a run; see contract.Source.
 
   Attributes:
     task: LanguageModeling.
     stream: data.stream.WindowStream.
     example_shape: (L + 1,).
-    fingerprint: of the tokens and their tokenizer.
+    fingerprint: SHA-256 of the tokens and their tokenizer.
     corpus: text.Corpus.
-    untrained, chance: None; before the first update there is no perplexity.
+    chance: None.
+    untrained: None, since no perplexity is given before the first update.
+    files: the tokenizer's JSON.
   """
-  untrained = chance = None
 
-  def __init__(self, config):
-    """Loads and cuts `config.dataset`.
+  def __init__(self, config: schema.RunConfig):
+    """Loads the data set that `config.dataset` names, and cuts it into windows and the stream.
 
     Raises:
-      BadInput: there is no such text, or it is too short.
+      BadInput: the text does not exist, or is too short.
     """
     c = config.dataset
+    assert isinstance(c, schema.Text)
+    self.chance: float | None = None
+    self.untrained: float | None = None
     self.corpus = text.load(c, config.stream.num_megabatches, config.seed)
     parts = [text.megabatch_windows(self.corpus, t, c.sequence_length, c.cross_documents)
              for t in range(1, config.stream.num_megabatches + 1)]
@@ -205,43 +251,47 @@ class Texts:
     self._held_out = {split: text.split_windows(self.corpus, split, c.sequence_length, c.cross_documents,
                                                 c.eval_tokens) for split in ("valid", "test")}
     bounds = np.cumsum([0, *(len(part.start) for part in parts)])
+    assert isinstance(config.stream, schema.TextStream)
     self.stream = streams.of_windows(bounds, len(self._held_out["valid"].start), config.stream, config.seed)
     self.fingerprint = self.corpus.fingerprint
     self.task, self.example_shape = of_meta(config, self.meta())
     self.files = {"tokenizer.json": self.corpus.tokenizer}
 
-  def meta(self):
-    """What `of_meta` and sampling need, JSON-able."""
+  def meta(self) -> dict[str, Any]:
+    """What `of_meta` and sampling need; JSON can hold it."""
     return dict(vocab_size=self.corpus.vocab_size, end=self.corpus.end)
 
-  def pools(self, mesh):
-    """Training windows, which stay on the host, and the validation windows on the devices."""
+  def pools(self, mesh: Mesh) -> tuple[HostPool, Pool]:
+    """The training windows, which stay on the host, and the validation windows on the devices."""
     return HostPool(self.corpus.tokens["train"], self._train), self._pool("valid", mesh)
 
-  def test_pool(self, mesh):
+  def test_pool(self, mesh: Mesh) -> Pool:
+    """The test windows."""
     return self._pool("test", mesh)
 
-  def score(self, prediction):
-    """(perplexity, loss) of log-probabilities [N, L] of the test text; loss in nats per token."""
+  def score(self, prediction: np.ndarray) -> tuple[float, float]:
+    """(perplexity, loss in nats per token) of log-probabilities [N, L] of the test text."""
     length = self._held_out["test"].length
     counts = np.arange(prediction.shape[1])[None] < length[:, None]
     loss = -float(prediction[counts].sum(dtype=np.float64)) / int(length.sum())
     return _perplexity(loss), loss
 
-  def _pool(self, split, mesh):
+  def _pool(self, split: str, mesh: Mesh) -> Pool:
     windows = self._held_out[split]
-    tokens = text.gather(self.corpus.tokens[split], windows.start, self.task.sequence_length)
-    return sharding.put(Pool(tokens, windows.length), mesh)
+    loaded: Any = text.gather(self.corpus.tokens[split], windows.start, self.task.sequence_length), windows.length
+    return sharding.put(Pool(*loaded), mesh)
 
 
-def of_meta(config, meta):
-  """(LanguageModeling, shape of a window) of what `Texts.meta` has noted."""
+def of_meta(config: schema.RunConfig, meta: Mapping[str, Any]) -> tuple[LanguageModeling, tuple[int, ...]]:
+  """(LanguageModeling, shape of a window) from what `Texts.meta` returned."""
+  assert isinstance(config.dataset, schema.Text)
+  assert isinstance(config.model, schema.Switch)
   length, model = config.dataset.sequence_length, config.model
   draws = bool(max(model.dropout) or model.jitter)
   task = LanguageModeling(meta["vocab_size"], length, model.group_size or length, model.balance, draws)
   return task, (length + 1,)
 
 
-def _perplexity(loss):
-  with np.errstate(over="ignore"):  # infinite is told as divergence
+def _perplexity(loss: float) -> float:
+  with np.errstate(over="ignore"):  # an infinite perplexity is reported as a divergence
     return float(np.exp(loss))

@@ -1,0 +1,36 @@
+"""Configs: their fields, templates, checks, and the identity of a run.
+
+A config is a ConfigDict until `parse` turns it into a frozen `RunConfig`; no other module sees a ConfigDict.
+
+    base, language     templates to be changed
+    load_file          runs a config file, such as those under configs/
+    overridden         applies fields from the command line; read_value and check_field treat one field
+    parse              checks everything that needs no data
+    identity           the fields that decide the results; digest, default_workdir, differences, compared
+    completed          a stored config with the fields of later versions
+    to_dict, flatten, set_field   nested and flat dicts of a config
+
+Every field is declared once, in schema.py or learner_options.py (see fields.py); document.py lists them for `--help`
+and docs/fields.md. This package imports neither jax nor numpy, so that `--help` is instant.
+"""
+from alma_jax.config.checks import parse
+from alma_jax.config.files import load_file
+from alma_jax.config.identity import (
+    INCIDENTAL,
+    STORED,
+    compared,
+    completed,
+    default_workdir,
+    differences,
+    digest,
+    identity,
+)
+from alma_jax.config.learner_options import LEARNERS, TEXT_LEARNERS
+from alma_jax.config.overrides import check_field, overridden, read_value
+from alma_jax.config.presets import base, language
+from alma_jax.config.trees import flatten, set_field, to_dict
+
+__all__ = [
+    "INCIDENTAL", "LEARNERS", "STORED", "TEXT_LEARNERS", "base", "check_field", "compared", "completed",
+    "default_workdir", "differences", "digest", "flatten", "identity", "language", "load_file", "overridden", "parse",
+    "read_value", "set_field", "to_dict"]

@@ -1,0 +1,221 @@
+"""Declarations of config fields: type, default, allowed values and meaning of a field, in one place.
+
+A section of a config and the options of a learner are frozen dataclasses. Their fields are declared by `field`:
+
+    @dataclasses.dataclass(frozen=True)
+    class Fittest(alma_jax.Options):
+      name: str = "fittest"
+      every: int = alma_jax.field(1, "stages between two selections", at_least=1)
+
+The checks of a config, `--help` and docs/fields.md are made from these declarations.
+"""
+import dataclasses
+import functools
+import math
+import typing
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from alma_jax.errors import BadInput
+
+T = TypeVar("T")
+_KEY = "alma_jax"  # of dataclasses.Field.metadata
+_TRUE, _FALSE = ("true", "t", "1"), ("false", "f", "0")
+_NAMED_POWERS = range(20, 64)  # exponents; 2**31 is easier to read than 2147483648
+
+# The types that a field can have, in an error's words.
+KINDS: Mapping[Any, str] = {
+    int: "a whole number", float: "a finite number", bool: "True or False", str: "a string",
+    tuple[int, ...]: "a whole number, or several as in (1,2)", tuple[float, ...]: "a number, or several as in (1,2)"}
+
+
+def field(default: T, meaning: str, *, at_least: float | None = None, above: float | None = None,
+          at_most: float | None = None, below: float | None = None, choices: Collection[str] | None = None,
+          before: Any = None) -> T:
+  """Declares a field of a config; to be used as a default in a dataclass.
+
+  A subclass that only changes the default writes it plainly, as in `num_members: int = 3`. The rest of the
+  declaration is inherited.
+
+  Args:
+    default: value in a template (see presets.py).
+    meaning: what the field decides, for `--help` and docs/fields.md.
+    at_least, above, at_most, below: bounds of a number, or of every number of a tuple.
+    choices: the values that a string can have. The collection is read at every check, and may grow.
+    before: for a field that an earlier version did not have, the value that stands for the behaviour of that
+      version. Stored configs without the field get this value, and it changes no digest.
+
+  Returns:
+    A dataclasses.Field, typed as the default.
+  """
+  bounds = Bounds(at_least, above, at_most, below)
+  return dataclasses.field(default=default, metadata={_KEY: _Declaration(meaning, bounds, choices, before)})
+
+
+class Bounds(NamedTuple):
+  """The numbers that a field can have; None: no bound."""
+  at_least: float | None = None
+  above: float | None = None
+  at_most: float | None = None
+  below: float | None = None
+
+  def allow(self, number: float) -> bool:
+    return ((self.at_least is None or number >= self.at_least) and (self.above is None or number > self.above)
+            and (self.at_most is None or number <= self.at_most) and (self.below is None or number < self.below))
+
+  def __str__(self) -> str:
+    """As in "at least 1"; empty without bounds."""
+    at_least, above, at_most, below = map(_number, self)
+    if at_least and at_most:
+      return f"between {at_least} and {at_most}"
+    if above and below:
+      return f"strictly between {above} and {below}"
+    words = {"at least": at_least, "above": above, "at most": at_most, "below": below}
+    return " and ".join(f"{word} {number}" for word, number in words.items() if number)
+
+
+class _Declaration(NamedTuple):
+  """What the metadata of a dataclass field hold."""
+  meaning: str = ""
+  bounds: Bounds = Bounds()
+  choices: Collection[str] | None = None
+  before: Any = None
+
+
+class Declared(NamedTuple):
+  """A field of a config.
+
+  Attributes:
+    kind: its type, one of KINDS.
+    default: dataclasses.MISSING if there is none.
+    meaning, bounds, choices, before: see `field`.
+  """
+  kind: Any
+  default: Any
+  meaning: str
+  bounds: Bounds
+  choices: Collection[str] | None
+  before: Any
+
+  def accept(self, value: Any, path: str) -> Any:
+    """The value, converted to exactly the field's type.
+
+    Scalars of numpy become Python's, whole numbers become floats where a float is declared, and lists and single
+    numbers become tuples where a tuple is declared.
+
+    Args:
+      value: any object.
+      path: full name of the field for the error, e.g. "train.epochs".
+
+    Raises:
+      BadInput: the value is of another type, or is not allowed.
+    """
+    value = _converted(self.kind, value, path)
+    parts = value if isinstance(value, tuple) else (value,)
+    if self.choices is not None and not all(part in self.choices for part in parts):
+      raise BadInput(f"{path}={value!r} is not one of {listed(self.choices)}.")
+    if not all(self.bounds.allow(part) for part in parts):
+      raise BadInput(f"{path}={value} should be {self.bounds}.")
+    return value
+
+  def read(self, text: str, path: str) -> Any:
+    """The value that a text on the command line stands for; it still has to be accepted.
+
+    Raises:
+      BadInput: the text cannot be a value of the field's type.
+    """
+    try:
+      return _read(self.kind, text)
+    except ValueError:
+      raise BadInput(f"{path}={text!r} should be {KINDS[self.kind]}.") from None
+
+  def allowed(self) -> str:
+    """The allowed values in words; empty if all values of the type are allowed."""
+    return f"one of {listed(self.choices)}" if self.choices is not None else str(self.bounds)
+
+
+def declared(cls: type) -> Mapping[str, Declared]:
+  """{name: Declared} of the fields of a dataclass, except those that are dataclasses themselves."""
+  return _declared(cls)
+
+
+@functools.cache
+def _declared(cls: type) -> Mapping[str, Declared]:
+  hints = typing.get_type_hints(cls)
+  return {each.name: Declared(hints[each.name], each.default, *_declaration(cls, each.name))
+          for each in dataclasses.fields(cls) if not dataclasses.is_dataclass(hints[each.name])}
+
+
+def check_declarations(cls: type) -> None:
+  """Checks the declarations of a class of options.
+
+  Raises:
+    BadInput: a field has no default, or a default that the field's own declaration does not allow; or its type is not
+      in KINDS, or has no bounds but is declared with some.
+  """
+  for name, each in declared(cls).items():
+    path = f"{cls.__name__}.{name}"
+    if each.kind not in KINDS:
+      raise BadInput(f"{path} is of type {each.kind}; the types of options are {listed(map(kind_name, KINDS))}.")
+    if each.default is dataclasses.MISSING:
+      raise BadInput(f"{path} has no default; declare the option with alma_jax.field(DEFAULT, MEANING).")
+    if each.kind in (str, bool) and each.bounds != Bounds():
+      raise BadInput(f"{path} is of type {kind_name(each.kind)}, which has no bounds; declare choices instead.")
+    each.accept(each.default, path)
+
+
+def listed(names: Iterable[object]) -> str:
+  """As in "a, b, c"."""
+  return ", ".join(map(str, names))
+
+
+def kind_name(kind: Any) -> str:
+  """As in "int" or "tuple[int, ...]"."""
+  return kind.__name__ if type(kind) is type else str(kind)
+
+
+def text_of(value: Any) -> str:
+  """A value as it is written on the command line; `Declared.read` reads it back."""
+  if isinstance(value, tuple):
+    return text_of(value[0]) if len(value) == 1 else f"({','.join(map(text_of, value))})"
+  return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _declaration(cls: type, name: str) -> _Declaration:
+  """The declaration of a field by the class, or by the nearest base class that declares it."""
+  for base in cls.__mro__:
+    found = vars(base).get("__dataclass_fields__", {}).get(name)
+    if found is not None and _KEY in found.metadata:
+      return found.metadata[_KEY]
+  return _Declaration()
+
+
+def _converted(kind: Any, value: Any, path: str) -> Any:
+  if typing.get_origin(kind) is tuple:
+    values = value if isinstance(value, (list, tuple)) else [value]
+    return tuple(_converted(typing.get_args(kind)[0], part, path) for part in values)
+  if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0:
+    value = value.item()
+  if kind is float and type(value) is int:
+    value = float(value)
+  if type(value) is not kind or (kind is float and not math.isfinite(value)):
+    raise BadInput(f"{path}={value!r} should be {KINDS[kind]}.")
+  return value
+
+
+def _read(kind: Any, text: str) -> Any:
+  """Raises ValueError if the text cannot be a value of this type."""
+  if typing.get_origin(kind) is tuple:
+    parts = text.strip("()[] ").split(",")
+    return tuple(_read(typing.get_args(kind)[0], part) for part in parts if part.strip())
+  if kind is bool:
+    if text.lower() not in _TRUE + _FALSE:
+      raise ValueError(text)
+    return text.lower() in _TRUE
+  return kind(text)
+
+
+def _number(bound: float | None) -> str:
+  if bound is None:
+    return ""
+  return next((f"2**{power}" for power in _NAMED_POWERS if bound == 2**power), str(bound))

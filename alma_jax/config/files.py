@@ -1,0 +1,48 @@
+"""Config files: Python files with a function get_config."""
+import pathlib
+import runpy
+import traceback
+
+from alma_jax.config.trees import Tree
+from alma_jax.errors import BadInput
+
+_USAGE = "write --config=configs/NAME.py:LEARNER"
+
+
+def load_file(path: str, arg: str | None = None) -> Tree:
+  """Runs a config file.
+
+  Args:
+    path: path of the file.
+    arg: argument of its get_config; None or empty: get_config is called without one.
+
+  Returns:
+    The nested dict of the ConfigDict that get_config returns.
+
+  Raises:
+    BadInput: there is no such file, it has no get_config, it fails, or it returns something else.
+  """
+  if not pathlib.Path(path).is_file():
+    raise BadInput(f"{path!r} is not a file in {pathlib.Path.cwd()}; {_USAGE}.")
+  try:
+    get_config = runpy.run_path(path).get("get_config")
+    if get_config is None:
+      raise BadInput(f"{path} has no function get_config; a config file defines get_config(learner).")
+    made = get_config(arg) if arg else get_config()
+  except BadInput:
+    raise
+  except SyntaxError as error:
+    raise BadInput(f"{path} is not a Python file (line {error.lineno}: {error.msg}); {_USAGE}.") from error
+  except Exception as error:  # whatever the file does
+    raise BadInput(f"{path}{_line(path, error)} failed with {type(error).__name__}: "
+                   f"{' '.join(str(error).split())}.") from error
+  if not hasattr(made, "to_dict"):
+    raise BadInput(f"get_config of {path} returned {type(made).__name__}; it should return a ConfigDict.")
+  tree: Tree = made.to_dict()
+  return tree
+
+
+def _line(path: str, error: Exception) -> str:
+  """As in " (line 3)": the last line of the file that was running; empty if none was."""
+  frames = reversed(traceback.extract_tb(error.__traceback__))
+  return next((f" (line {frame.lineno})" for frame in frames if frame.filename == path), "")

@@ -1,0 +1,90 @@
+"""Which run a config describes: the fields that decide its results, and comparisons of stored configs with others."""
+import copy
+import dataclasses
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from alma_jax.config import schema
+from alma_jax.config.learner_options import LEARNERS, TEXT_LEARNERS, Options
+from alma_jax.config.schema import RunConfig
+from alma_jax.config.trees import Tree, flatten, to_dict
+
+# Fields that do not change the results: two configs that differ only in these describe the same run.
+INCIDENTAL = ("dataset.data_dir", "checkpoint.", "log.", "devices")
+# What config.json holds besides the fields: a hash of the data, and the version that wrote the file.
+STORED = ("data_fingerprint", "alma_jax_version")
+
+
+def identity(config: RunConfig | Tree) -> Tree:
+  """The flat fields {"a.b": value} that decide the results.
+
+  A field that an earlier version did not have is left out where it has the value that stands for that version, so that
+  digests stay the same.
+
+  Args:
+    config: RunConfig, or the nested dict of a config.json.
+  """
+  flat = flatten(config if isinstance(config, dict) else json.loads(json.dumps(to_dict(config))))
+  before = _before(flat)
+  return {field: value for field, value in flat.items()
+          if not field.startswith(INCIDENTAL) and field not in STORED
+          and not (field in before and value == before[field])}
+
+
+def differences(stored: Tree, config: RunConfig) -> list[str]:
+  """The fields by which a stored run is not the run of a config.
+
+  Args:
+    stored: nested dict of a run folder's config.json.
+    config: RunConfig.
+
+  Returns:
+    List of "FIELD (VALUE there, VALUE here)"; empty if the stored run is the run of the config.
+  """
+  return compared(identity(stored), identity(config), "there", "here")
+
+
+def compared(old: Mapping[str, Any], new: Mapping[str, Any], where_old: str, where_new: str) -> list[str]:
+  """["FIELD (VALUE where_old, VALUE where_new)"] of the fields in which two identities differ."""
+  before = _before(old) | _before(new)
+  old, new = {**before, **old}, {**before, **new}
+  names = [name for name in old.keys() | new.keys() if old.get(name) != new.get(name)]
+  names.sort(key=lambda name: (".name" not in name, name))
+  if "learner.name" in names:  # two learners have different options anyway
+    names = [name for name in names if name == "learner.name" or not name.startswith("learner.")]
+  return [f"{name} ({old.get(name)!r} {where_old}, {new.get(name)!r} {where_new})" for name in names]
+
+
+def digest(config: RunConfig | Tree) -> str:
+  """SHA-256 of the identity, hexadecimal."""
+  return hashlib.sha256(json.dumps(identity(config), sort_keys=True).encode()).hexdigest()
+
+
+def default_workdir(config: RunConfig) -> str:
+  """runs/NAME-LEARNER-<start of the digest>."""
+  name = re.sub(r"[^A-Za-z0-9.]+", "_", config.dataset.name.removesuffix(".npz")).strip("_")
+  return f"runs/{name}-{config.learner.name}-{digest(config)[:8]}"
+
+
+def completed(tree: Tree) -> Tree:
+  """A copy of a stored config, with the fields that the version which stored it did not have."""
+  complete = copy.deepcopy(tree)
+  for section, cls in (("checkpoint", schema.Checkpoint), ("log", schema.Log)):
+    complete[section] = dataclasses.asdict(cls()) | complete.get(section, {})
+  for field, value in _before(flatten(tree)).items():
+    section, _, name = field.rpartition(".")
+    inside = complete.get(section) if section else complete
+    if isinstance(inside, dict):
+      inside.setdefault(name, value)
+  return complete
+
+
+def _before(flat: Mapping[str, Any]) -> Tree:
+  """{"a.b": value} of the fields that an earlier version did not have, see fields.field."""
+  language = "dataset.sequence_length" in flat
+  options = (TEXT_LEARNERS if language else LEARNERS).get(str(flat.get("learner.name")), Options)
+  known = schema.declared_fields(schema.LanguageConfig if language else schema.ImageConfig, options)
+  return {field: each.before for field, each in known.items() if each.before is not None}

@@ -1,0 +1,76 @@
+"""Configs to start from: the declared defaults, and what a learner or a size of language models changes.
+
+The files under configs/ change them further.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from alma_jax.config import registry, schema
+from alma_jax.config.fields import listed
+from alma_jax.config.learner_options import Options
+from alma_jax.config.trees import set_field
+from alma_jax.errors import BadInput
+
+if TYPE_CHECKING:
+  from ml_collections import ConfigDict
+
+# Sizes of language models, as changes of the declared defaults. `tiny` takes minutes on two CPU cores.
+# The paper's sizes (Appendix) train for 120,000 steps of 192 windows of 512 tokens on every mega-batch.
+_PAPER = {
+    "dataset.vocab_size": 50_000, "dataset.eval_tokens": 0, "train.steps": 120_000, "train.warmup_steps": 4000,
+    "train.batch_size": 192, "train.eval_every": 2000, "checkpoint.seconds": 600.0}
+SIZES: Mapping[str, Mapping[str, Any]] = {
+    "tiny": {},
+    "base": {**_PAPER, "model.width": 512, "model.num_layers": 6, "model.num_heads": 8, "train.micro_batch": 16,
+             "train.learning_rate": (1e-3,)},
+    "large": {**_PAPER, "model.width": 768, "model.num_layers": 12, "model.num_heads": 12, "train.micro_batch": 8,
+              "train.learning_rate": (5e-4,)},
+}
+# The learner of every stage is kept: there are few stages, and each takes long.
+_LANGUAGE = {"checkpoint.keep_every": 1}
+
+
+def base(learner: str = "ens") -> ConfigDict:
+  """The config of a run on the digits, to be changed; it is what `python -m alma_jax.main` runs.
+
+  Args:
+    learner: name of a learner, e.g. "ens".
+
+  Returns:
+    ConfigDict with every field.
+
+  Raises:
+    BadInput: there is no such learner.
+  """
+  options = registry.options_of(learner)
+  return _template(schema.ImageConfig, options, options.defaults)
+
+
+def language(learner: str = "ens", size: str = "tiny") -> ConfigDict:
+  """The config of a run of language models, to be changed.
+
+  Args:
+    learner: sm, ens, gens, gmoe, or a registered one.
+    size: tiny, base or large, see SIZES.
+
+  Returns:
+    ConfigDict with every field.
+
+  Raises:
+    BadInput: there is no such learner or size.
+  """
+  if size not in SIZES:
+    raise BadInput(f"there is no size {size!r}; the sizes are {listed(SIZES)}.")
+  options = registry.options_of(learner, language=True)
+  return _template(schema.LanguageConfig, options, {**_LANGUAGE, **SIZES[size], **options.defaults})
+
+
+def _template(config: type[schema.RunConfig], options: type[Options], changes: Mapping[str, Any]) -> ConfigDict:
+  from ml_collections import ConfigDict  # only here: --help stays instant
+
+  tree = schema.defaults(config, options)
+  for field, value in changes.items():
+    set_field(tree, field, value)
+  return ConfigDict(tree, type_safe=False)  # `parse` checks types, and takes those of numpy as well

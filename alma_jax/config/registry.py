@@ -1,0 +1,109 @@
+"""Learners and networks by name, those of users included. Imports neither jax nor numpy."""
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from alma_jax.config import schema
+from alma_jax.config.fields import check_declarations, listed
+from alma_jax.config.learner_options import LEARNERS as _IMAGE_OPTIONS
+from alma_jax.config.learner_options import TEXT_LEARNERS as _TEXT_OPTIONS
+from alma_jax.config.learner_options import Options
+from alma_jax.errors import BadInput
+
+# What users have registered, by name.
+LEARNERS: dict[str, Callable[..., Any]] = {}
+TEXT_LEARNERS: dict[str, Callable[..., Any]] = {}
+MODELS: dict[str, Callable[..., Any]] = {}
+
+
+def register_learner(cls: type[Options], make: Callable[..., Any], language: bool = False) -> None:
+  """Makes a learner known as `cls.name`, to configs and on the command line.
+
+  Registering the same name again replaces the learner, so that a notebook cell can run twice.
+
+  Args:
+    cls: its options, a frozen dataclass that inherits from alma_jax.Options. Each option is declared by
+      alma_jax.field, and `name` has a default.
+    make: (learners.contract.Context) -> learners.contract.Learner.
+    language: whether the learner is for language models instead of images.
+
+  Raises:
+    BadInput: `cls` is no such class, one of its declarations is wrong, or the name belongs to a learner of alma_jax.
+  """
+  known, own = (_TEXT_OPTIONS, TEXT_LEARNERS) if language else (_IMAGE_OPTIONS, LEARNERS)
+  _check_options(cls, schema.LanguageConfig if language else schema.ImageConfig)
+  if cls.name in known and cls.name not in own:
+    raise BadInput(f"there is a learner {cls.name!r} already; give yours another name.")
+  known[cls.name], own[cls.name] = cls, make
+
+
+def register_model(name: str, make: Callable[..., Any]) -> None:
+  """Makes an image network known as `model.name`.
+
+  Args:
+    name: name of the network.
+    make: (width, num_classes, dtype, axis) -> Flax module. The module is called with
+      (x [B, ...] float32, mask_B bool or None, train bool) and returns logits
+      [B, K] float32; `axis` is the mesh axis over which batches are sharded, for
+      layers.BatchNorm. The module's attribute `convolutional` says whether XLA would run
+      it slowly inside a loop on a CPU.
+
+  Raises:
+    BadInput: the name belongs to a network of alma_jax.
+  """
+  if name in (*schema.NETWORKS, schema.Switch.name) and name not in MODELS:
+    raise BadInput(f"there is a network {name!r} already; give yours another name.")
+  if name not in MODELS:
+    schema.NETWORKS.append(name)
+  MODELS[name] = make
+
+
+def options_of(name: object, language: bool = False) -> type[Options]:
+  """The class of a learner's options.
+
+  Raises:
+    BadInput: there is no learner of that name for the task.
+  """
+  known = _TEXT_OPTIONS if language else _IMAGE_OPTIONS
+  if not isinstance(name, str) or name not in known:
+    task = " for language modelling" if language and name in _IMAGE_OPTIONS else ""
+    raise BadInput(f"there is no learner {name!r}{task}; the learners are {listed(known)}.")
+  return known[name]
+
+
+def classes_of(tree: Mapping[str, Any]) -> tuple[type[schema.RunConfig], type[Options]]:
+  """The classes that a config with these fields is checked against.
+
+  Args:
+    tree: nested dict of a config, whose sections may be incomplete.
+
+  Returns:
+    schema.ImageConfig or LanguageConfig, and the class of the learner's options.
+
+  Raises:
+    BadInput: there is no such learner, or the model and the data are for different tasks.
+  """
+  model, dataset, learner = (tree[name] if isinstance(tree.get(name), dict) else {}
+                             for name in ("model", "dataset", "learner"))
+  language = model.get("name") == schema.Switch.name
+  if language != ("sequence_length" in dataset):
+    raise BadInput(f"model.name={model.get('name')!r} does not go with this config: 'switch' is for configs/lm.py, "
+                   f"{listed(map(repr, schema.NETWORKS))} are for the others.")
+  return (schema.LanguageConfig if language else schema.ImageConfig), options_of(learner.get("name"), language)
+
+
+def _check_options(cls: type[Options], config: type[schema.RunConfig]) -> None:
+  if not (isinstance(cls, type) and issubclass(cls, Options) and cls is not Options):
+    raise BadInput(f"{getattr(cls, '__name__', cls)} should be a frozen dataclass that inherits from alma_jax.Options "
+                   "and has a field `name`.")
+  if "__dataclass_fields__" not in vars(cls) or not dataclasses.is_dataclass(cls):
+    raise BadInput(f"{cls.__name__} is not a dataclass; write @dataclasses.dataclass(frozen=True) above the class.")
+  check_declarations(cls)
+  if not cls.name:
+    raise BadInput(f"{cls.__name__}.name has no default; write name: str = NAME in the class.")
+  known = schema.declared_fields(config, cls)
+  for path, value in cls.defaults.items():
+    if path not in known:
+      raise BadInput(f"{cls.__name__}.defaults has the field {path!r}, which configs do not have; they have "
+                     f"{listed(known)}.")
+    known[path].accept(value, f"{cls.__name__}.defaults: {path}")

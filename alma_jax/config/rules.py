@@ -1,0 +1,125 @@
+"""Rules about several fields of a config, one function each. A rule raises BadInput where the config breaks it."""
+from collections.abc import Callable
+
+from alma_jax.config.fields import listed
+from alma_jax.config.learner_options import LEARNERS, FlatGMoE
+from alma_jax.config.schema import ImageConfig, LanguageConfig, RunConfig
+from alma_jax.errors import BadInput
+
+_MOST_TOKENS = 2**31  # between two validations: they are counted in int32
+
+
+def check(config: RunConfig) -> None:
+  """Checks all rules.
+
+  Raises:
+    BadInput: the config breaks one.
+  """
+  _waiting_fits_into_the_stream(config)
+  if isinstance(config, ImageConfig):
+    for image_rule in _IMAGE_RULES:
+      image_rule(config)
+  if isinstance(config, LanguageConfig):
+    for language_rule in _LANGUAGE_RULES:
+      language_rule(config)
+
+
+def _waiting_fits_into_the_stream(c: RunConfig) -> None:
+  if c.stream.waiting_time > c.stream.num_megabatches:
+    raise BadInput(f"stream.waiting_time={c.stream.waiting_time} exceeds "
+                   f"stream.num_megabatches={c.stream.num_megabatches}.")
+
+
+def _data_are_images(c: ImageConfig) -> None:
+  if c.dataset.name.startswith("text:"):
+    raise BadInput(f"dataset.name={c.dataset.name!r} is for language models; use configs/lm.py.")
+
+
+def _only_folders_are_resized(c: ImageConfig) -> None:
+  if c.dataset.image_size and not c.dataset.name.startswith("folder:"):
+    raise BadInput(f"dataset.image_size={c.dataset.image_size} is for dataset.name=folder:DIR; leave it 0 for "
+                   f"{c.dataset.name!r}.")
+
+
+def _learner_has_experts(c: ImageConfig) -> None:
+  if c.model.num_experts != 1 and not c.learner.has_experts:
+    having = listed(name for name, options in LEARNERS.items() if options.has_experts)
+    raise BadInput(f"model.num_experts={c.model.num_experts} is for the learners {having}, not {c.learner.name}.")
+
+
+def _momentum_is_for_sgd(c: ImageConfig) -> None:
+  t = c.train
+  if t.optimizer != "sgd" and (t.momentum or t.nesterov):
+    raise BadInput(f"train.momentum={t.momentum} and train.nesterov={t.nesterov} need "
+                   f"train.optimizer='sgd', not {t.optimizer!r}.")
+  if t.nesterov and not t.momentum:
+    raise BadInput("train.nesterov=True needs train.momentum above 0.")
+
+
+def _data_are_text(c: LanguageConfig) -> None:
+  name, data_dir = c.dataset.name, c.dataset.data_dir
+  if not name.startswith(("text:", "tfds:")):
+    raise BadInput(f"dataset.name={name!r} should be text:DIR or tfds:NAME for model.name='switch'.")
+  if data_dir and name.startswith("text:"):
+    raise BadInput(f"dataset.data_dir={data_dir!r} is for tfds:NAME; text:DIR already names the folder of the text.")
+
+
+def _heads_divide_the_width(c: LanguageConfig) -> None:
+  m = c.model
+  if m.width % m.num_heads or m.width % 2:
+    raise BadInput(f"model.width={m.width} should be an even multiple of model.num_heads={m.num_heads}.")
+
+
+def _candidates_differ(c: LanguageConfig) -> None:
+  for field, values in (("train.learning_rate", c.train.learning_rate), ("model.dropout", c.model.dropout)):
+    if not values:
+      raise BadInput(f"{field} is an empty list; give one value, or several to choose from.")
+    if len(set(values)) < len(values):
+      raise BadInput(f"{field}={values} lists a value twice.")
+
+
+def _warmup_ends(c: LanguageConfig) -> None:
+  t = c.train
+  if t.steps * t.steps_multiplier <= t.warmup_steps:
+    raise BadInput(f"train.steps={t.steps} times train.steps_multiplier={t.steps_multiplier} should be above "
+                   f"train.warmup_steps={t.warmup_steps}.")
+
+
+def _groups_fit_into_a_step(c: LanguageConfig) -> None:
+  length, windows = c.dataset.sequence_length, c.train.batch_size
+  group = c.model.group_size or length
+  if length % group and group % length:
+    raise BadInput(f"model.group_size={group} should divide dataset.sequence_length={length}, or be a multiple of it.")
+  if group > windows * length:
+    raise BadInput(f"model.group_size={group} exceeds the {windows * length} tokens of a step, train.batch_size="
+                   f"{windows} windows.")
+
+
+def _tokens_can_be_counted(c: LanguageConfig) -> None:
+  num = c.train.plan(0).per_round * c.train.batch_size * c.dataset.sequence_length
+  if num >= _MOST_TOKENS:
+    raise BadInput(f"train.eval_every={c.train.eval_every} would have {num:,} tokens between two validations; they are "
+                   "counted up to 2**31.")
+
+
+def _micro_batch_fits_into_the_batch(c: LanguageConfig) -> None:
+  if c.train.micro_batch > c.train.batch_size:
+    raise BadInput(f"train.micro_batch={c.train.micro_batch} exceeds train.batch_size={c.train.batch_size}.")
+
+
+def _growth_at_most_doubles(c: LanguageConfig) -> None:
+  if not isinstance(c.learner, FlatGMoE):
+    return
+  num, num_stages = c.model.num_experts, -(-c.stream.num_megabatches // c.stream.waiting_time)
+  for more in c.learner.add_experts[:num_stages - 1]:
+    if more > num:
+      raise BadInput(f"learner.add_experts={c.learner.add_experts} would add {more} experts to {num}; each can be "
+                     "duplicated once a stage.")
+    num += more
+
+
+_IMAGE_RULES: tuple[Callable[[ImageConfig], None], ...] = (
+    _data_are_images, _only_folders_are_resized, _learner_has_experts, _momentum_is_for_sgd)
+_LANGUAGE_RULES: tuple[Callable[[LanguageConfig], None], ...] = (
+    _data_are_text, _heads_divide_the_width, _candidates_differ, _warmup_ends, _groups_fit_into_a_step,
+    _tokens_can_be_counted, _micro_batch_fits_into_the_batch, _growth_at_most_doubles)

@@ -1,0 +1,271 @@
+"""The sections of a config as frozen dataclasses, and `RunConfig`, which consists of them.
+
+Image classification and language modelling have their own sections for the data, the stream, the model and the
+training. Every field is declared once, by `fields.field`. Imports neither jax nor numpy.
+"""
+import dataclasses
+import typing
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
+
+from alma_jax.config.fields import Declared, declared, field
+from alma_jax.config.learner_options import Options
+
+_MOST_EXPERTS = 1024  # the tree of their gates is an array of their number squared
+_LEAST_VOCABULARY = 257  # the bytes, and the end of a document
+
+_DATA_DIR = ("folder of prepared TFDS data sets, into which nothing is downloaded; empty: TFDS's own folder, into "
+             "which missing data sets are downloaded")
+
+NETWORKS = ["mlp", "vgg"]  # names of image networks; register_model appends to it
+
+
+@dataclasses.dataclass(frozen=True)
+class Dataset:
+  """Images with labels."""
+  name: str = field("digits", "`digits`, `mnist`, `cifar10`, `tfds:NAME`, `npz:PATH` or `folder:DIR`")
+  data_dir: str = field("", _DATA_DIR)
+  image_size: int = field(
+      0, "for `folder:DIR`: width and height in pixels to which images are resized, without keeping their aspect "
+      "ratio; 0: images are not resized, and must have one size", at_least=0, before=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+  """Documents."""
+  name: str = field("tfds:tiny_shakespeare", "`text:DIR` or `tfds:NAME`")
+  data_dir: str = field("", _DATA_DIR)
+  vocab_size: int = field(
+      8192, "number of units of the byte-level BPE; there are fewer if the first mega-batch yields no more",
+      at_least=_LEAST_VOCABULARY)
+  tokenizer: str = field(
+      "", "path of a JSON file of the `tokenizers` package; empty: a BPE is trained on the first mega-batch")
+  sequence_length: int = field(512, "number of tokens of a window, L", at_least=2)
+  cross_documents: bool = field(
+      True, "whether a window may hold the end of a document and the beginning of the next; every token is predicted "
+      "once in either case")
+  eval_tokens: int = field(
+      100_000, "number of tokens of the validation text and of the test text that are used, evenly spread; 0: all",
+      at_least=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class AnyStream:
+  """What all streams of mega-batches have."""
+  num_megabatches: int = field(20, "number of mega-batches of the stream, B", at_least=1)
+  waiting_time: int = field(
+      2, "number of mega-batches of a stage, w; the learner waits for all of them before it trains", at_least=1)
+  replay: float = field(0.0, "share of the memory that is kept from stage to stage", at_least=0, at_most=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Stream(AnyStream):
+  """A stream of mega-batches of images."""
+  val_fraction: float = field(
+      0.1, "share of every mega-batch that is held out for validation, by which the best epoch is selected",
+      above=0, below=1)
+  untrained_error: str = field(
+      "chance", "error before the first update: that of guessing, 1 - 1/K of K classes (`chance`), or that of the "
+      "untrained `model`", choices=("chance", "model"))
+
+
+@dataclasses.dataclass(frozen=True)
+class TextStream(AnyStream):
+  """A stream of mega-batches of documents."""
+  num_megabatches: int = 4
+  waiting_time: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+  """A network that classifies images."""
+  name: str = field(
+      "mlp", "`mlp` (two hidden layers), `vgg` (VGG19 of constant width with batch norm), or the name of a registered "
+      "network", choices=NETWORKS)
+  width: int = field(32, "neurons of each hidden layer, or channels of each convolution", at_least=1)
+  num_experts: int = field(
+      1, "`moe`, `gmoe`: initial number of experts of every mixture; `hmoe`: initial number of clusters; 1 for other "
+      "learners", at_least=1, at_most=_MOST_EXPERTS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Switch:
+  """A Switch Transformer: every second layer has a mixture of experts."""
+  name: str = field("switch", "Switch Transformer", choices=("switch",))
+  width: int = field(128, "size of the vector that represents a token, d", at_least=1)
+  num_layers: int = field(4, "number of layers; every second one has a mixture of experts", at_least=2)
+  num_heads: int = field(4, "number of attention heads", at_least=1)
+  num_experts: int = field(4, "initial number of experts of every mixture", at_least=1, at_most=_MOST_EXPERTS)
+  capacity_factor: float = field(
+      1.0, "number of tokens of a group that an expert takes in training, as a multiple of its equal share; further "
+      "tokens skip the expert. Evaluation has no limit", above=0)
+  group_size: int = field(
+      0, "number of tokens that are routed together, a divisor or a multiple of a window; 0: a window", at_least=0)
+  balance: float = field(0.01, "weight of the load-balancing loss", at_least=0)
+  dropout: tuple[float, ...] = field(
+      (0.0,), "dropout rate; of several rates every stage selects the one with the best validation perplexity",
+      at_least=0, at_most=0.99)
+  jitter: float = field(
+      0.0, "the routers' inputs are multiplied by U(1 - jitter, 1 + jitter) in training", at_least=0, below=1)
+  remat: bool = field(False, "whether the backward pass computes activations again, which saves memory")
+
+
+class Plan(NamedTuple):
+  """The length of a stage's training.
+
+  Attributes:
+    rounds: number of parts that end with a validation: epochs, or spans of steps.
+    per_round: training steps of a round.
+    steps: training steps of the stage.
+    samples: training examples of all steps; an example counts as often as it is used.
+  """
+  rounds: int
+  per_round: int
+  steps: int
+  samples: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Train:
+  """Training of image networks."""
+  epochs: int = field(
+      100, "largest number of epochs of a stage; in its first stage `hmoe` trains twice, first its base network and "
+      "then its experts", at_least=1)
+  batch_size: int = field(128, "number of examples of a batch; the partial last batch of an epoch is used", at_least=1)
+  optimizer: str = field(
+      "adadelta", "the optimiser; its state starts afresh in every stage (except with `learner.keep_optimizer`)",
+      choices=("adadelta", "sgd", "adam"))
+  learning_rate: float = field(1.0, "learning rate, which is constant", above=0)
+  momentum: float = field(0.0, "momentum of `sgd`", at_least=0, below=1)
+  nesterov: bool = field(False, "whether the momentum of `sgd` is Nesterov's")
+  weight_decay: float = field(0.0, "coefficient of the L2 penalty, which is added to the gradient", at_least=0)
+  patience: int = field(
+      25, "number of epochs without an improvement after which a stage stops; 0: a stage never stops early", at_least=0)
+  patience_delta: float = field(
+      1e-3, "an epoch is an improvement if it raises the validation accuracy by more than this", at_least=0)
+  augment: bool = field(False, "whether training images are flipped and cropped at random, after padding by 4 pixels")
+
+  micro_batch: ClassVar[int] = 0
+
+  def plan(self, num: int) -> Plan:
+    """Plan of a stage of `num` training examples."""
+    steps = -(-num // self.batch_size)
+    return Plan(self.epochs, steps, self.epochs * steps, self.epochs * num)
+
+
+@dataclasses.dataclass(frozen=True)
+class TextTrain:
+  """Training of language models, by Adam."""
+  steps: int = field(300, "number of training steps of a stage, also of a shorter last stage", at_least=1)
+  steps_multiplier: int = field(
+      1, "factor of `train.steps`; a learner that waits for w mega-batches needs w here to train as long as one that "
+      "does not wait", at_least=1)
+  warmup_steps: int = field(
+      30, "number of steps in which the learning rate rises linearly; then it falls linearly to 0", at_least=0)
+  batch_size: int = field(8, "number of windows of a step", at_least=1)
+  micro_batch: int = field(
+      0, "number of windows that a device computes at once; 0: its whole share of the step", at_least=0)
+  eval_every: int = field(100, "number of steps from one validation to the next; 0: only one, at the end", at_least=0)
+  learning_rate: tuple[float, ...] = field(
+      (4e-3,), "learning rate at the end of the warm-up; of several rates every stage selects the one with the best "
+      "validation perplexity", above=0)
+
+  patience: ClassVar[int] = 0
+  patience_delta: ClassVar[float] = 0.0
+
+  def plan(self, num: int) -> Plan:
+    """Plan of a stage, which does not depend on the number of windows: they are repeated as often as necessary."""
+    del num
+    steps = self.steps * self.steps_multiplier
+    per_round = min(self.eval_every or steps, steps)
+    return Plan(-(-steps // per_round), per_round, steps, steps * self.batch_size)
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+  """Saving."""
+  seconds: float = field(30.0, "longest time between two checkpoints", at_least=0)
+  keep: int = field(2, "number of newest checkpoints that are kept", at_least=1)
+  keep_every: int = field(
+      0, "number of stages from one checkpoint that is kept for good to the next; 0: none", at_least=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Log:
+  """What a run reports besides its files of metrics."""
+  progress: bool = field(True, "whether a bar shows the progress, on a terminal")
+  tensorboard: bool = field(True, "whether TensorBoard files are written")
+  wandb: str = field(
+      "", "project at Weights & Biases that gets the same values (needs `pip install wandb`); empty: none")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunConfig:
+  """All fields of a run: an `ImageConfig` or a `LanguageConfig`."""
+  seed: int = field(
+      0, "seed of all random numbers; runs with the same seed are equal to the bit on the same machine and number of "
+      "devices. The test set does not depend on it", at_least=0, below=2**31)
+  dataset: Dataset | Text
+  stream: Stream | TextStream
+  learner: Options
+  model: Model | Switch
+  train: Train | TextTrain
+  checkpoint: Checkpoint
+  log: Log
+  precision: str = field("float32", "type of the numbers in computations", choices=("float32", "bfloat16"))
+  deterministic: bool = field(False, "on a GPU: whether repeated runs are equal to the bit, which is slower")
+  devices: int = field(
+      0, "number of devices; 0: all. On a CPU the devices are virtual, and 0 stands for the fastest number", at_least=0)
+
+  @property
+  def is_language(self) -> bool:
+    """Whether the task is language modelling."""
+    return isinstance(self, LanguageConfig)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImageConfig(RunConfig):
+  """A run on images."""
+  dataset: Dataset
+  stream: Stream
+  model: Model
+  train: Train
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LanguageConfig(RunConfig):
+  """A run on text."""
+  dataset: Text
+  stream: TextStream
+  model: Switch
+  train: TextTrain
+
+
+IMAGES: Mapping[str, type] = dict(dataset=Dataset, stream=Stream, model=Model, train=Train)
+LANGUAGE: Mapping[str, type] = dict(dataset=Text, stream=TextStream, model=Switch, train=TextTrain)
+
+
+def sections(config: type[RunConfig], options: type[Options]) -> dict[str, type]:
+  """{section: dataclass} of a kind of config and the options of its learner."""
+  hints = typing.get_type_hints(config)
+  found = {name: hint for name, hint in hints.items() if isinstance(hint, type) and dataclasses.is_dataclass(hint)}
+  return found | {"learner": options}
+
+
+def declared_fields(config: type[RunConfig], options: type[Options]) -> dict[str, Declared]:
+  """{full name: Declared} of all fields of a config, in their order."""
+  found: dict[str, Declared] = {}
+  inner = sections(config, options)
+  for section in dataclasses.fields(config):
+    if section.name in inner:
+      found |= {f"{section.name}.{name}": each for name, each in declared(inner[section.name]).items()}
+    else:
+      found[section.name] = declared(config)[section.name]
+  return found
+
+
+def defaults(config: type[RunConfig], options: type[Options]) -> dict[str, Any]:
+  """Nested dict of the declared defaults of all fields."""
+  inner = sections(config, options)
+  return {each.name: dataclasses.asdict(inner[each.name]()) if each.name in inner else each.default
+          for each in dataclasses.fields(config)}

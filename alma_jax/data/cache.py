@@ -1,0 +1,186 @@
+"""Caches of arrays on disk, so that a later start reads arrays instead of decoding or encoding files again.
+
+A cache folder holds one entry: NAME.npy for each array, and meta.json, which describes the arrays and says what they
+were made from. An entry is written to a temporary folder that is then renamed, so another process finds either a whole
+entry or none.
+"""
+import hashlib
+import json
+import pathlib
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from multiprocessing.pool import ThreadPool
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from alma_jax import files
+from alma_jax.errors import BadInput
+
+_FORMAT = 3  # an entry of another format is made again
+_READERS = 8  # files that are read at once: on a network file system most of the time of a read is latency
+
+Arrays = dict[str, np.ndarray]
+
+
+class Entry(NamedTuple):
+  """What a cache folder holds.
+
+  Attributes:
+    arrays: the arrays by name.
+    facts: JSON-able dict that belongs to the arrays.
+  """
+  arrays: Arrays
+  facts: dict[str, Any]
+
+
+class Damaged(BadInput):
+  """The files of a cache folder cannot be read, or are not those that were written."""
+
+
+def read(folder: pathlib.Path, made_from: Any, mapped: bool = False) -> Entry | None:
+  """Reads the entry of a cache folder.
+
+  Args:
+    folder: the cache folder.
+    made_from: JSON-able value; what the arrays would be made from now.
+    mapped: whether to map the arrays from their files instead of reading them.
+
+  Returns:
+    The entry, or None if there is no entry or its arrays were made from something else.
+
+  Raises:
+    Damaged: a file is missing or cannot be read, or an array has another dtype or shape than the one written.
+  """
+  try:
+    described = (folder / "meta.json").read_text()
+  except OSError:
+    return None
+  try:
+    meta = json.loads(described)
+    if meta.get("format") != _FORMAT or meta["made_from"] != _as_json(made_from):
+      return None
+    arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r" if mapped else None) for name in meta["arrays"]}
+    facts = meta["facts"]
+  except (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError) as error:
+    raise Damaged(f"the cache {str(folder)!r} is damaged ({error}); delete it.") from error
+  for name, array in arrays.items():
+    if _description(array) != meta["arrays"][name]:
+      raise Damaged(f"the cache {str(folder)!r} is damaged ({name}.npy has dtype and shape {_description(array)}, but "
+                    f"those written were {meta['arrays'][name]}); delete it.")
+  return Entry(arrays, facts)
+
+
+def write(folder: pathlib.Path, made_from: Any, entry: Entry) -> bool:
+  """Writes an entry that `read` finds. An entry of something else, or a damaged one, is replaced.
+
+  Returns:
+    Whether the folder now holds such an entry. It does not if the disk is full or the folder cannot be written.
+  """
+  temporary = None
+  try:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = pathlib.Path(tempfile.mkdtemp(prefix=folder.name, dir=folder.parent))
+    for name, array in entry.arrays.items():
+      np.save(temporary / f"{name}.npy", array)
+    (temporary / "meta.json").write_text(json.dumps(dict(
+        format=_FORMAT, made_from=made_from, facts=entry.facts,
+        arrays={name: _description(array) for name, array in entry.arrays.items()})))
+    if _is_written(folder, made_from):  # by another process in the meantime, which may have mapped its arrays
+      shutil.rmtree(temporary)
+      return True
+    if folder.exists():
+      shutil.rmtree(folder)
+    temporary.rename(folder)
+    return True
+  except OSError:
+    if temporary:
+      shutil.rmtree(temporary, ignore_errors=True)
+    return _is_written(folder, made_from)
+
+
+def load_or_make(folders: Iterable[pathlib.Path], made_from: Any, make: Callable[[], Entry]) -> Entry:
+  """Reads an entry from a cache folder, or makes it and writes it there.
+
+  Args:
+    folders: cache folders, the preferred one first. The entry is written to the first that can be written.
+    made_from: JSON-able value that changes if the entry would.
+    make: () -> Entry.
+
+  Returns:
+    The entry; its facts have a further item "fingerprint", `hash_arrays` of the arrays.
+  """
+  folders = list(folders)
+  for folder in folders:
+    try:
+      entry = read(folder, made_from)
+    except Damaged:
+      continue  # `write` replaces it
+    if entry is not None:
+      return entry
+  made = make()
+  entry = Entry(made.arrays, made.facts | dict(fingerprint=hash_arrays(made.arrays)))
+  for folder in folders:
+    if write(folder, made_from, entry):
+      break
+  return entry
+
+
+def home_folder(kind: str, name: str, key: Any) -> pathlib.Path:
+  """The cache folder in the user's home for a JSON-able `key`; `kind` and `name` tell people what it holds."""
+  readable = re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")[-40:]
+  digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
+  return files.cache_home() / f"{kind}-{readable}-{digest}"
+
+
+def hash_files(folder: pathlib.Path, paths: Sequence[pathlib.Path]) -> str:
+  """SHA-256 over the names and the contents of files, as hexadecimal digits.
+
+  Sizes and times of modification do not suffice: unpacked archives, disk images and copies repeat them.
+
+  Args:
+    folder: the names are relative to it.
+    paths: files below the folder, in a fixed order. A file that cannot be read counts as unreadable; whatever decodes
+      it later reports the reason.
+  """
+  digest = hashlib.sha256()
+  with ThreadPool(_READERS) as pool:
+    for path, of_file in zip(paths, pool.imap(_hash_file, paths, chunksize=16)):
+      digest.update(json.dumps([path.relative_to(folder).as_posix(), of_file]).encode())
+  return digest.hexdigest()
+
+
+def hash_arrays(arrays: Mapping[str, np.ndarray]) -> str:
+  """SHA-256 over the names, dtypes, shapes and contents of arrays, as hexadecimal digits."""
+  digest = hashlib.sha256()
+  for name in sorted(arrays):
+    digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode())
+    digest.update(np.ascontiguousarray(arrays[name]).data)
+  return digest.hexdigest()
+
+
+def _hash_file(path: pathlib.Path) -> str | None:
+  try:
+    with open(path, "rb") as file:
+      return hashlib.file_digest(file, "sha256").hexdigest()
+  except OSError:
+    return None
+
+
+def _is_written(folder: pathlib.Path, made_from: Any) -> bool:
+  try:
+    return read(folder, made_from, mapped=True) is not None
+  except Damaged:
+    return False
+
+
+def _description(array: np.ndarray) -> list[Any]:
+  """Dtype and shape, as meta.json holds them."""
+  return [str(array.dtype), list(array.shape)]
+
+
+def _as_json(value: Any) -> Any:
+  """The value as it comes back from a JSON file: tuples become lists."""
+  return json.loads(json.dumps(value))

@@ -1,0 +1,154 @@
+"""Loads images from folders by class: DIR/train/CLASS/*.png and DIR/test/CLASS/*.png, or DIR/CLASS/*.png.
+
+Classes are numbered in the order of their folders' names. If all images are grey they have one channel, else all have
+three. The images have one size, or are resized to one. They are decoded once and cached.
+"""
+import pathlib
+import warnings
+from collections.abc import Iterator
+
+import numpy as np
+
+from alma_jax import keys
+from alma_jax.data import cache, image_file
+from alma_jax.errors import BadInput
+
+_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+_SPLITS, _VALIDATION = ("train", "test"), ("val", "valid", "validation", "dev")
+_TEST_SHARE = 5  # without a test folder one image in 5 is held out
+_SPLIT_SEED = 0  # the same for every run, so that runs of several seeds are tested on the same images
+_MOST_NAMES = 10  # names that a message lists
+
+Classes = dict[str, list[pathlib.Path]]  # paths of the images by class, both sorted
+
+
+def load(path: str, image_size: int = 0) -> tuple[cache.Arrays, str | None, list[str]]:
+  """Decodes the images of a folder, or reads them from the cache.
+
+  If the folder has no folders train and test, one fifth of every class is held out as the test set, always the same.
+
+  Args:
+    path: the folder.
+    image_size: pixels a side that images are resized to; 0: they have one size.
+
+  Returns:
+    (dict of x_train, y_train, x_test, y_test, `cache.hash_arrays` of them or None if the test set was held out, names
+    of the classes). x are [N, H, W, 1 or 3], 0 to 255, uint8, or float32 if an image has 16 bits; y are int32 [N].
+
+  Raises:
+    BadInput: there is no such folder, there are fewer than two classes, train and test have different classes, or
+      images cannot be read or differ in size.
+  """
+  root = pathlib.Path(path).expanduser()
+  if not root.is_dir():
+    raise BadInput(f"there is no folder {str(root)!r} to read images from; name yours by dataset.name=folder:DIR.")
+  parts = _split_folders(root)
+  files = {split: _find_classes(folder) for split, folder in (parts or {"train": root}).items()}
+  if parts and files["train"].keys() != files["test"].keys():
+    odd = sorted(files["train"].keys() ^ files["test"].keys())
+    raise BadInput(f"the classes {', '.join(odd[:5])} of {str(root)!r} are not in both train and test; give both "
+                   "the same classes.")
+  every = [file for classes in files.values() for paths in classes.values() for file in paths]
+  place = cache.home_folder("arrays", root.name, [str(root.resolve()), image_size])
+  arrays, facts = cache.load_or_make(
+      [place], [cache.hash_files(root, every), image_size], lambda: _decode(root, files, image_size))
+  if facts["num_transparent"]:
+    warnings.warn(f"{facts['num_transparent']} of the images of {str(root)!r} have transparent parts, which become "
+                  "white", stacklevel=3)
+  names = list(files["train"])
+  return (arrays, facts["fingerprint"], names) if parts else (_hold_out(arrays), None, names)
+
+
+def _split_folders(root: pathlib.Path) -> dict[str, pathlib.Path]:
+  """The folders train and test by name; empty if the folders in `root` are the classes."""
+  parts = {split: root / split for split in _SPLITS if (root / split).is_dir()}
+  if not parts:
+    return {}
+  others = [entry.name for entry in sorted(root.iterdir())
+            if entry.name not in _SPLITS and entry.is_dir() and next(_images(entry), None)]
+  if len(parts) == len(_SPLITS):
+    if others:
+      warnings.warn(f"{', '.join(others[:_MOST_NAMES])} of {str(root)!r} {'is' if len(others) == 1 else 'are'} not "
+                    "used: only train and test are read, and validation examples are held out of every mega-batch "
+                    "(stream.val_fraction)", stacklevel=4)
+    return parts
+  validation = next((name for name in others if name in _VALIDATION), None)
+  if validation and "train" in parts:
+    raise BadInput(f"{str(root)!r} has the folders train and {validation}, but no folder test; rename {validation} to "
+                   "test, as validation examples are held out of every mega-batch (stream.val_fraction).")
+  (there,) = parts
+  (missing,) = set(_SPLITS) - set(parts)
+  raise BadInput(f"{str(root)!r} has a folder {there}, but no folder {missing}; give both, or one folder for each "
+                 "class and neither of them.")
+
+
+def _find_classes(folder: pathlib.Path) -> Classes:
+  classes = {entry.name: sorted(_images(entry)) for entry in sorted(folder.iterdir()) if entry.is_dir()}
+  classes = {name: paths for name, paths in classes.items() if paths}
+  if len(classes) < 2:
+    raise BadInput(f"{str(folder)!r} holds images of {len(classes)} class{'es' * (len(classes) != 1)}; give at least "
+                   "two classes, and each a folder of its own, DIR/CLASS/*.png or DIR/train/CLASS/*.png and "
+                   "DIR/test/CLASS/*.png.")
+  return classes
+
+
+def _images(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+  """The image files in a folder, at any depth. Names that begin with a dot belong to other programs."""
+  for path in folder.rglob("*"):
+    if path.suffix.lower() in _SUFFIXES and not any(
+        part.startswith(".") for part in (folder.name, *path.relative_to(folder).parts)):
+      yield path
+
+
+def _decode(root: pathlib.Path, files: dict[str, Classes], image_size: int) -> cache.Entry:
+  """x and y of every split in `files`, and the number of images with transparent parts."""
+  images: dict[str, list[np.ndarray]] = {}
+  labels: dict[str, list[int]] = {}
+  bad: list[str] = []
+  num_transparent, first, other = 0, None, None
+  for split, classes in files.items():
+    images[split], labels[split] = [], []
+    for label, path in ((label, path) for label, paths in enumerate(classes.values()) for path in paths):
+      try:
+        decoded = image_file.read(path, image_size)
+      except BadInput as error:
+        bad.append(f"{path.relative_to(root)} ({error})")
+        continue
+      shape = decoded.pixels.shape[:2]
+      first = first or (shape, path)
+      if shape != first[0]:
+        other = other or (shape, path)
+      num_transparent += decoded.had_transparency
+      images[split].append(decoded.pixels)
+      labels[split].append(label)
+  if bad:
+    more = f" and {len(bad) - _MOST_NAMES} more" if len(bad) > _MOST_NAMES else ""
+    raise BadInput(f"{str(root)!r} holds {len(bad)} image file{'s' * (len(bad) > 1)} that cannot be used, "
+                   f"{', '.join(bad[:_MOST_NAMES])}{more}; repair, convert (to 8 bits a channel) or remove them.")
+  if first and other:
+    ((height, width), path), (shape, another) = first, other
+    raise BadInput(f"images differ in size: {str(path)!r} has {width}x{height} pixels, {str(another)!r} "
+                   f"{shape[1]}x{shape[0]}; set dataset.image_size=N to resize all to NxN.")
+  arrays = _stacked(images) | {f"y_{split}": np.array(of_split, np.int32) for split, of_split in labels.items()}
+  return cache.Entry(arrays, dict(num_transparent=num_transparent))
+
+
+def _stacked(images: dict[str, list[np.ndarray]]) -> cache.Arrays:
+  """{x_SPLIT: [N, H, W, C]} of the images of each split, with one number of channels and one dtype for all."""
+  every = [image for of_split in images.values() for image in of_split]
+  shape = (*every[0].shape[:2], max(image.shape[-1] for image in every))
+  dtype = np.result_type(*{image.dtype for image in every})
+  return {f"x_{split}": np.stack([np.broadcast_to(image, shape) for image in of_split], dtype=dtype)
+          for split, of_split in images.items()}
+
+
+def _hold_out(arrays: cache.Arrays) -> cache.Arrays:
+  """Moves one fifth of every class, at least one image, to the test set."""
+  x_N, y_N = arrays["x_train"], arrays["y_train"]
+  is_held_N = np.zeros(len(y_N), bool)
+  for label in range(y_N.max() + 1):
+    order = keys.rng(_SPLIT_SEED, keys.STREAM, label).permutation(np.flatnonzero(y_N == label))
+    is_held_N[order[:max(1, len(order) // _TEST_SHARE)]] = True
+  if not np.isin(np.arange(y_N.max() + 1), y_N[~is_held_N]).all():
+    raise BadInput("a class has a single image, which leaves none to train on; give every class at least two.")
+  return dict(x_train=x_N[~is_held_N], y_train=y_N[~is_held_N], x_test=x_N[is_held_N], y_test=y_N[is_held_N])

@@ -1,0 +1,142 @@
+"""Finds, downloads and reads data sets of TensorFlow Datasets (TFDS) on disk.
+
+Folders in array_record format are read without TensorFlow. TensorFlow is imported only to prepare a data set, or to
+read one in another format.
+"""
+import contextlib
+import importlib.util
+import os
+import pathlib
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import filelock
+
+from alma_jax.data import cache, connection
+from alma_jax.errors import BadInput
+
+
+def prepared(name: str, data_dir: str = "") -> pathlib.Path:
+  """The folder of a data set: its newest prepared version. If there is none, the data set is downloaded.
+
+  Args:
+    name: TFDS name, e.g. "mnist" or "emnist/letters".
+    data_dir: folder of prepared data sets; nothing is downloaded into it. Empty: $TFDS_DATA_DIR or
+      ~/tensorflow_datasets, where a missing data set is downloaded and prepared.
+
+  Raises:
+    BadInput: data_dir does not hold the data set, the name stands for several configurations, or the data set cannot
+      be downloaded.
+  """
+  root = pathlib.Path(data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
+  folder = _newest(root, name)
+  if folder is None and data_dir:
+    raise BadInput(f"dataset.data_dir={data_dir!r} holds no prepared TFDS data set {name!r} "
+                   f"(no {root / name}/VERSION/dataset_info.json); leave it empty to download.")
+  return folder or download(root, name)
+
+
+def download(root: pathlib.Path, name: str) -> pathlib.Path:
+  """Downloads a data set and prepares it in array_record format below `root`; returns its folder.
+
+  Raises:
+    BadInput: TFDS does not know the data set, TensorFlow is not installed, or the download fails.
+  """
+  _need_tensorflow(f"{root} holds no prepared {name!r}, and preparing it")
+  tfds = import_tfds()
+  try:
+    builder = tfds.builder(name, data_dir=root)
+  except (tfds.core.registered.DatasetNotFoundError, ValueError) as error:
+    raise BadInput(f"TFDS knows no data set {name!r} ({_first_line(error)}).") from error
+  if not sys.stderr.isatty() and "ipykernel" not in sys.modules:
+    tfds.disable_progress_bar()  # in a file it would write a line for every change
+  try:
+    root.mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(root / f".alma_jax-{name.replace('/', '-')}.lock")
+    with lock, _failing_fast():  # the processes of a sweep start together
+      builder.download_and_prepare(file_format="array_record")  # does nothing if another process has just done it
+  except connection.Unreachable as error:
+    raise BadInput(f"{root} holds no prepared {name!r}, and it cannot be downloaded ({error}); connect this machine to "
+                   "the network, or name a folder of prepared data sets by dataset.data_dir=DIR.") from error
+  except Exception as error:  # the network, the disk and the builder raise many kinds
+    raise BadInput(f"TFDS could not download and prepare {name!r} into {root}: {_first_line(error)}") from error
+  return pathlib.Path(builder.data_dir)
+
+
+def import_tfds() -> ModuleType:
+  """The package tensorflow_datasets.
+
+  Raises:
+    BadInput: the package, or one that it needs, is not installed.
+  """
+  try:
+    import tensorflow_datasets
+  except ImportError as error:
+    raise BadInput(f"reading TFDS data needs a package that is missing ({_first_line(error)}); "
+                   "run `pip install -r requirements.txt`.") from error
+  return tensorflow_datasets
+
+
+def examples(builder: Any, split: str) -> Iterator[dict[str, Any]]:
+  """Yields the examples of a split in stored order, as dicts of features to numpy values.
+
+  Raises:
+    BadInput: the format needs TensorFlow, which is not installed.
+  """
+  if builder.info.file_format and builder.info.file_format.value == "array_record":
+    source = builder.as_data_source(split)
+    for start in range(0, len(source), 1024):
+      yield from source.__getitems__(range(start, min(start + 1024, len(source))))
+  else:
+    _need_tensorflow(f"{builder.data_dir} is in {builder.info.file_format.value} format, and reading it")
+    tfds = import_tfds()
+    config = tfds.ReadConfig(interleave_cycle_length=1)
+    yield from tfds.as_numpy(builder.as_dataset(split=split, shuffle_files=False, read_config=config))
+
+
+def fingerprint(folder: pathlib.Path) -> str:
+  """SHA-256 over the names and the contents of the files of a prepared folder."""
+  return cache.hash_files(folder, sorted(path for path in folder.iterdir() if path.is_file()))
+
+
+def _newest(root: pathlib.Path, name: str) -> pathlib.Path | None:
+  """The newest prepared version below root/name."""
+  versions = [info.parent for info in (root / name).glob("*/dataset_info.json")]
+  if not versions and "/" not in name:  # the data set may have configurations, of which one may be prepared
+    configs = {info.parent.parent for info in (root / name).glob("*/*/dataset_info.json")}
+    if len(configs) > 1:
+      raise BadInput(f"{root / name} holds the configurations "
+                     f"{', '.join(sorted(c.name for c in configs))}; name one as tfds:{name}/CONFIG.")
+    versions = [info.parent for info in (root / name).glob("*/*/dataset_info.json")]
+  key = lambda folder: [int(part) if part.isdigit() else -1 for part in folder.name.split(".")]
+  return max(versions, key=key, default=None)
+
+
+@contextlib.contextmanager
+def _failing_fast() -> Iterator[None]:
+  """A context in which TFDS gives up a download at once if its host cannot be reached.
+
+  TFDS has no setting for this, so a private function of its own is wrapped. In a version of TFDS without that function
+  a failing download takes minutes.
+  """
+  from tensorflow_datasets.core.download import downloader
+  real = getattr(downloader, "_open_url", None)
+  if real is not None:
+    downloader._open_url = connection.fail_fast(real)
+  try:
+    yield
+  finally:
+    if real is not None:
+      downloader._open_url = real
+
+
+def _need_tensorflow(what: str) -> None:
+  if importlib.util.find_spec("tensorflow") is None:
+    raise BadInput(f"{what} needs TensorFlow; run `pip install tensorflow-cpu` and try again.")
+
+
+def _first_line(error: Exception) -> str:
+  lines = str(error).strip().splitlines()
+  return lines[0] if lines else type(error).__name__

@@ -1,0 +1,171 @@
+"""The contract between a run and a learner.
+
+A learner decides how networks are grown, trained and combined. It never sees the test set. A run (runs/experiment.py)
+hands it one stage after another and asks it for contributions to predictions.
+
+The life of a stage: `grow`, `training`, the training loop (training/loop.py), `finish`; and all of that again unless
+`finish` says that the stage is complete. All methods are pure functions: what they decide from stands in their
+arguments, and they change none of them.
+
+To add a learner, write a subclass of `stacked.Stacked`, which implements all of this for networks of one shape that
+are trained side by side, and register it (docs/add-a-learner.md).
+"""
+import dataclasses
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from alma_jax import models
+from alma_jax.config import schema
+from alma_jax.parallel import sharding
+from alma_jax.training import loop
+from alma_jax.types import Array, Cost, Tree, Variables
+
+Contribution = dict[str, Array | np.ndarray]
+
+
+class LearnerState(NamedTuple):
+  """What a learner is between two stages.
+
+  Attributes:
+    spec: static facts, a dict that JSON can hold: what decides the shapes of the arrays, e.g. widths, the topology of
+      gates, `num_frozen`.
+    live: Variables of what can still be trained.
+    frozen: tuple of Variables that never change again, oldest first. Each is saved once.
+    opt: optimiser state that the next stage starts from, or None for a fresh one.
+    host: small state on the host: a dict of values that JSON can hold and of numpy arrays with at least one element.
+  """
+  spec: dict[str, Any]
+  live: Any
+  frozen: tuple[Variables, ...] = ()
+  opt: Tree = None
+  host: dict[str, Any] = {}  # noqa: RUF012 (never changed in place)
+
+
+class GrowthReport(NamedTuple):
+  """What a growth cost, and how a resumed run gets it back.
+
+  Attributes:
+    macs: multiply-adds of forward passes, which are part of the paper's Comp.
+    flops: floating-point operations of all passes, or None for 2 per multiply-add.
+    repeat: whether a run that was stopped in the stage grows again when it resumes. Otherwise the grown state is saved
+      with every checkpoint of the stage.
+  """
+  macs: int = 0
+  flops: int | None = None
+  repeat: bool = False
+
+
+class StageResult(NamedTuple):
+  """What `finish` returns.
+
+  Attributes:
+    state: the learner's new state.
+    report: what the stage cost and reached so far.
+    complete: whether the stage is over. If not, it goes on with another growth and another training, whose last
+      report counts for the whole stage.
+  """
+  state: LearnerState
+  report: loop.FitReport
+  complete: bool = True
+
+
+class Learner(Protocol):
+  """What a run needs of a learner.
+
+  Attributes:
+    mesh: the devices that it runs on.
+    freezes: whether the live block of a stage is frozen before the next stage is trained. Then its contribution to
+      the test predictions is computed only once.
+  """
+  mesh: Mesh
+  freezes: bool
+
+  def init(self) -> LearnerState:
+    """The untrained state."""
+    ...
+
+  def grow(self, state: LearnerState, data: loop.StageData) -> tuple[LearnerState, GrowthReport]:
+    """Changes the architecture before a training; may use the training and validation data of the stage."""
+    ...
+
+  def training(self, state: LearnerState, data: loop.StageData) -> loop.Training:
+    """What the training loop has to do: which variables it starts from, on which examples, with which optimiser."""
+    ...
+
+  def finish(self, state: LearnerState, data: loop.StageData, trained: loop.Trained) -> StageResult:
+    """Takes over what was trained."""
+    ...
+
+  def num_blocks(self, state: LearnerState) -> int:
+    """Number of parts that a prediction is joined from."""
+    ...
+
+  def contribution(self, state: LearnerState, block: int, inputs: Any) -> Contribution:
+    """One part of the predictions for a batch.
+
+    This and `resolve` are the only way to a prediction: evaluation, `Run.predict`, export and sampling use them. Both
+    are traceable, i.e. they also work inside `jax.jit`.
+
+    Args:
+      state: of the learner.
+      block: number of the part, from 0.
+      inputs: a batch as the network reads it: normalised images [B, ...] float32, or one of the kinds of inputs of
+        tasks/language_modeling.py.
+
+    Returns:
+      Dict of arrays [B, ...], which the task's `join` adds to those of the other blocks. A name that only one block
+      uses is kept as it is.
+    """
+    ...
+
+  def resolve(self, state: LearnerState, joined: Contribution) -> Any:
+    """The prediction from the joined contributions of all blocks.
+
+    Returns:
+      Of images (classes int [B], probabilities float32 [B, K]), of text log-probabilities.
+    """
+    ...
+
+  def cost(self, state: LearnerState) -> Cost:
+    """Parameters and multiply-adds of the state, per example."""
+    ...
+
+  def describe(self, state: LearnerState) -> str:
+    """Text for people: what has grown. Only `spec` and `host` of the state are used."""
+    ...
+
+  def template(self, spec: dict[str, Any]) -> LearnerState:
+    """A state whose arrays are jax.ShapeDtypeStruct, to restore a checkpoint into; `host` is empty."""
+    ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+  """What a learner is built from.
+
+  Attributes:
+    config: schema.RunConfig.
+    task: see tasks/__init__.py.
+    example_shape: shape of one input; for text (L + 1,).
+    max_val: validation examples of the largest stage.
+    num_train: training examples of the first stage. None if the learner is only read and never trained.
+  """
+  config: schema.RunConfig
+  task: Any
+  example_shape: tuple[int, ...]
+  max_val: int
+  num_train: int | None = None
+
+  def network(self, **options: Any) -> Any:
+    """The network that the config names; options are those of models.build."""
+    return models.build(self.config.model, self.task.num_outputs, self.example_shape, self.config.precision,
+                        sharding.DATA, **options)
+
+  @property
+  def example(self) -> Tree:
+    """Zeros in the place of one input with its batch axis, as the networks read it."""
+    shapes = self.network().inputs((1, *self.example_shape))
+    return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)

@@ -1,0 +1,60 @@
+"""The one way from a learner to predictions: contributions of blocks, joined and resolved.
+
+Evaluation, `Run.predict` and the learners themselves use `contributions`, batch by batch; export and sampling use
+`predict`, in one call.
+"""
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import PartitionSpec as P
+
+from alma_jax.learners.contract import Contribution, Learner, LearnerState
+from alma_jax.parallel import sharding
+from alma_jax.training import batching, stage
+from alma_jax.types import Tree
+
+_EXAMPLES = P((sharding.MEMBER, sharding.DATA))  # a batch is divided among all devices
+
+
+def contributions(learner: Learner, task: Any, state: LearnerState, block: int, pool: Tree,
+                  which: np.ndarray | None = None) -> Contribution:
+  """The contribution of one block to the predictions for many examples.
+
+  Args:
+    learner: Learner.
+    task: see tasks/__init__.py.
+    state: of the learner.
+    block: number of the block.
+    pool: the task's examples.
+    which: int [N], examples of the pool, N at least 1; None for all.
+
+  Returns:
+    Dict of numpy arrays [N, ...].
+  """
+  return in_batches(functools.partial(learner.contribution, state, block), task, learner.mesh, pool, which)
+
+
+def in_batches(fn: Callable[[Tree], Contribution], task: Any, mesh: jax.sharding.Mesh, pool: Tree,
+               which: np.ndarray | None = None) -> Contribution:
+  """fn(inputs) -> dict of arrays [B, ...], for examples of a pool; as `contributions`."""
+  which = np.arange(task.size(pool), dtype=np.int32) if which is None else which
+  parts = [fn(_inputs(task, pool, sharding.put(index, mesh, _EXAMPLES)))
+           for index, _ in batching.padded(which, stage.round_up(task.eval_batch, mesh.size))]
+  parts = sharding.fetch(parts)
+  return {key: np.concatenate([part[key] for part in parts])[:len(which)] for key in parts[0]}
+
+
+def predict(learner: Learner, task: Any, state: LearnerState, inputs: Tree) -> Any:
+  """The prediction for one batch of inputs; traceable."""
+  joined = None
+  for block in range(learner.num_blocks(state)):
+    joined = task.join(joined, learner.contribution(state, block, inputs))
+  return learner.resolve(state, joined or {})
+
+
+@functools.partial(jax.jit, static_argnames="task")
+def _inputs(task: Any, pool: Tree, index_B: jax.Array) -> Tree:
+  return task.inputs(pool, task.take(pool, index_B))

@@ -1,0 +1,141 @@
+"""Networks as learners use them: hashable static data with pure functions `init` and `apply`."""
+import dataclasses
+from typing import Any, Protocol
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from alma_jax.parallel import members
+from alma_jax.types import Array, Key, Shape, Tree, Variables
+
+
+class Network(Protocol):
+  """What all networks have in common. `ImageNetwork`, `Mixture` and `switch.SwitchNetwork` are networks.
+
+  A network is hashable and holds no arrays, so that jitted functions take it as a static argument.
+  """
+
+  def __hash__(self) -> int:
+    """Equal networks have equal hashes."""
+
+  @property
+  def convolutional(self) -> bool:
+    """Whether most of the computation is convolutions, which XLA runs slowly inside a loop on a CPU."""
+
+  def inputs(self, shape: Shape) -> Any:
+    """Shapes and dtypes of a batch of inputs.
+
+    Args:
+      shape: of the batch as the data have it: [B, ...] of images, [B, L + 1] of text.
+    """
+
+  def init(self, key: Key, x: Any) -> Variables:
+    """Variables before training, for inputs of the shapes and dtypes of `x`."""
+
+  def apply(self, variables: Variables, x: Any, mask_B: Array | None, train: bool, key: Key | None = None
+            ) -> tuple[Any, Tree]:
+    """The output for a batch, and the statistics after it.
+
+    Args:
+      variables: of `init`.
+      x: a batch as `inputs` describes it.
+      mask_B: bool; False for examples that only pad the batch. None: the batch has no padding.
+      train: whether the network is being trained.
+      key: for networks that draw random numbers in training.
+    """
+
+  def scalar_output(self, variables: Variables, x: Any, mask_B: Array | None) -> Array:
+    """A scalar that depends on a whole forward pass. The module cost counts the multiply-adds of computing it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageNetwork:
+  """A Flax module of signature (x, mask_B, train) -> logits_BK, as a Network."""
+  module: nn.Module
+
+  @property
+  def convolutional(self) -> bool:
+    """See Network."""
+    return getattr(self.module, "convolutional", False)
+
+  def inputs(self, shape: Shape) -> jax.ShapeDtypeStruct:
+    """float32 [B, ...]."""
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+  def init(self, key: Key, x: Array) -> Variables:
+    """See Network; `x` is float32 [B, ...]."""
+    tree = self.module.init(key, x, None, train=False)
+    return Variables(tree["params"], tree.get("batch_stats", {}))
+
+  def apply(self, variables: Variables, x: Array, mask_B: Array | None, train: bool, key: Key | None = None
+            ) -> tuple[Array, Tree]:
+    """Logits, float32 [B, K], and the statistics of batch norm after this batch; see Network."""
+    tree = _collections(variables)
+    if not train:
+      output: Any = self.module.apply(tree, x, mask_B, train=False)
+      return output, variables.stats
+    rngs = None if key is None else {"gating": key}
+    logits_BK, new = self.module.apply(tree, x, mask_B, train=True, mutable=["batch_stats"], rngs=rngs)
+    return logits_BK, new.get("batch_stats", {})
+
+  def scalar_output(self, variables: Variables, x: Array, mask_B: Array | None) -> Array:
+    """See Network."""
+    return self.apply(variables, x, mask_B, train=False)[0].sum()
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixture:
+  """Several networks of one kind whose logits are averaged or added (UMix, docs/algorithms.md §2).
+
+  The training loop treats it as one network. Its variables have a leading axis of length `size`.
+
+  Attributes:
+    network: one of the networks.
+    size: how many there are.
+    combine: "mean" or "sum" of the logits.
+  """
+  network: ImageNetwork
+  size: int
+  combine: str
+
+  @property
+  def convolutional(self) -> bool:
+    """See Network."""
+    return self.network.convolutional
+
+  def inputs(self, shape: Shape) -> jax.ShapeDtypeStruct:
+    """float32 [B, ...]."""
+    return self.network.inputs(shape)
+
+  def init(self, key: Key, x: Array) -> Variables:
+    """See Network. The first network has the variables that it would have alone."""
+    keys = jnp.stack([key, *(jax.random.fold_in(key, i) for i in range(1, self.size))])
+    return jax.vmap(self.network.init, in_axes=(0, None))(keys, x)
+
+  def apply(self, variables: Variables, x: Array, mask_B: Array | None, train: bool, key: Key | None = None
+            ) -> tuple[Array, Tree]:
+    """Joint logits, float32 [B, K], and the statistics of all networks after this batch; see Network."""
+    logits, stats = members.apply(lambda v: self.network.apply(v, x, mask_B, train, key), self.size, variables)
+    total_BK = logits.sum(0)
+    return (total_BK / self.size if self.combine == "mean" else total_BK), stats
+
+  def scalar_output(self, variables: Variables, x: Array, mask_B: Array | None) -> Array:
+    """See Network."""
+    return self.apply(variables, x, mask_B, train=False)[0].sum()
+
+
+def features(network: ImageNetwork, variables: Variables, x: Array) -> Array:
+  """The inputs of the network's last layer in evaluation, float32 [B, D]; `x` is float32 [B, ...]."""
+  _, sown = network.module.apply(_collections(variables), x, None, train=False, mutable=["features"])
+  return sown["features"]["output"]["penultimate"][0]
+
+
+def loops_are_slow(network: Network) -> bool:
+  """Whether XLA runs this network slowly inside a loop on this machine: convolutions on a CPU."""
+  return network.convolutional and jax.default_backend() == "cpu"
+
+
+def _collections(variables: Variables) -> dict[str, Tree]:
+  """Variables as Flax calls them."""
+  return {"params": variables.params, "batch_stats": variables.stats}

@@ -1,0 +1,202 @@
+"""Devices: the mesh, placing host arrays on it, collectives, several processes.
+
+A mesh has a `member` and a `data` axis. Members in training are sharded over
+the first, their batches over the second; everything else is replicated. Code
+inside `shard_map` sees its own members and its own part of the batch.
+"""
+import math
+import os
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from alma_jax.errors import BadInput
+from alma_jax.parallel import peers
+from alma_jax.parallel.cores import num_cores
+from alma_jax.types import Tree
+
+MEMBER, DATA = "member", "data"
+REPLICATED = P()
+# Variables of the launchers that jax.distributed can read the cluster from.
+_MOST_VIRTUAL = 32  # XLA's collectives among many virtual devices do not end
+_TASK_COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+
+
+def initialize(coordinator: str | None = None, num_processes: int | None = None, process_id: int | None = None,
+               seconds: float = 300.0) -> None:
+  """Joins the other processes of the run, if there are any; first use of jax.
+
+  Args:
+    coordinator: "host:port" of process 0, or None to detect SLURM, Open MPI
+      and Kubernetes from their environment.
+    num_processes: how many processes there are (with `coordinator`).
+    process_id: this one's number, from 0 (with `coordinator`).
+    seconds: how long to wait for the others.
+
+  Raises:
+    BadInput: only some of the three were given, the address is not one, or the
+      other processes do not come.
+  """
+  given = [v is not None for v in (coordinator, num_processes, process_id)]
+  if any(given) and not all(given):
+    raise BadInput("--coordinator, --num_processes and --process_id go together.")
+  if not any(given) and not _in_cluster():
+    return
+  # Its handler of SIGTERM would take the place of ours, which saves the run.
+  jax.config.update("jax_enable_preemption_service", False)
+  if not any(given):
+    found = _of_cluster(seconds)
+    if found is None:
+      jax.distributed.initialize()
+      return
+    coordinator, num_processes, process_id = found
+    if None in found:
+      raise BadInput("a launcher has started several processes, but its environment does not say where process 0 is, "
+                     "how many there are and which this is; give --coordinator, --num_processes and --process_id.")
+  assert coordinator is not None
+  assert num_processes is not None
+  assert process_id is not None
+  if not 0 <= process_id < num_processes:
+    raise BadInput(f"--process_id={process_id} should be at least 0 and below --num_processes={num_processes}.")
+  host, _, port = coordinator.rpartition(":")
+  if not host or not port.isdigit() or not 0 < int(port) < 2**16:
+    raise BadInput(f"--coordinator={coordinator!r} should be HOST:PORT with a port from 1 to 65535.")
+  if num_processes > 1:
+    peers.meet(host.strip("[]"), int(port), num_processes, process_id, seconds)
+  jax.distributed.initialize(coordinator, num_processes, process_id)
+
+
+def _in_cluster() -> bool:
+  """Whether a launcher that jax.distributed knows has started several processes."""
+  return any(int(os.environ.get(name) or 1) > 1 for name in _TASK_COUNTS) or (
+      "KUBERNETES_SERVICE_HOST" in os.environ and int(os.environ.get("JOBSET_REPLICAS") or 1) > 1)
+
+
+def _of_cluster(seconds: float) -> tuple[Any, Any, Any] | None:
+  """(coordinator, num_processes, process_id) as jax.distributed finds them in the launcher's environment.
+
+  Each is None if it cannot be found. The result is None if this version of jax has no such function.
+  """
+  try:
+    from jax._src import clusters  # jax has no public function for it
+    detect = clusters.ClusterEnv.auto_detect_unset_distributed_params
+  except (ImportError, AttributeError):
+    return None
+  return detect(None, None, None, None, None, int(seconds))[:3]
+
+
+def make_mesh(num_members: int, num_devices: int = 0, spread: bool = True) -> Mesh:
+  """Mesh [member, data] with gcd(members, devices) along `member`.
+
+  The virtual devices of a CPU are another matter: they share its cores, and
+  collectives in every step cost more than a second core gains. Unless their
+  number is given, they take whole members (`spread`) or stay idle.
+
+  Args:
+    num_members: stacked members of the learner.
+    num_devices: how many devices to use, of all processes; 0: all.
+    spread: whether members gain from a CPU core each.
+
+  Raises:
+    BadInput: there are fewer devices.
+  """
+  devices = jax.devices()
+  if num_devices > len(devices):
+    raise BadInput(f"devices={num_devices}, but there are {len(devices)}.")
+  if jax.process_count() > 1 and num_devices not in (0, len(devices)):
+    raise BadInput(f"devices={num_devices}, but several processes use all {len(devices)} of their devices together; "
+                   "leave it at 0.")
+  if not num_devices and devices[0].platform == "cpu" and jax.process_count() == 1:
+    workers = min(num_members, len(devices), num_cores()) if spread else 1
+    rows = -(-num_members // -(-num_members // workers))  # as few as do it in the same time
+    return Mesh(np.array(devices[:rows]).reshape(rows, 1), (MEMBER, DATA))
+  devices = devices[:num_devices or None]
+  rows = math.gcd(num_members, len(devices))
+  return Mesh(np.array(devices).reshape(rows, -1), (MEMBER, DATA))
+
+
+def check_virtual(num_devices: int) -> None:
+  """Raises BadInput for more virtual devices of a CPU than can work together."""
+  most = max(_MOST_VIRTUAL, num_cores())
+  if num_devices > most:
+    raise BadInput(f"devices={num_devices} should be at most {most} on a CPU, whose cores they share.")
+
+
+def put(tree: Tree, mesh: Mesh, spec: Tree = REPLICATED) -> Tree:
+  """Host arrays that every process holds whole -> arrays on the mesh.
+
+  Args:
+    tree: pytree of arrays.
+    mesh: where to.
+    spec: PartitionSpec, or a prefix of `tree` with PartitionSpecs as leaves.
+  """
+  def place(spec: P, subtree: Tree) -> Tree:
+    sharding = NamedSharding(mesh, spec)
+    if mesh.is_multi_process:
+      piece = lambda x: jax.make_array_from_callback(np.shape(x), sharding, lambda i: np.asarray(x)[i])
+      return jax.tree.map(piece, subtree)
+    return jax.device_put(subtree, sharding)
+  return jax.tree.map(place, spec, tree, is_leaf=lambda x: isinstance(x, P))
+
+
+def fetch(tree: Tree) -> Tree:
+  """Arrays on a mesh -> numpy arrays, whole in every process."""
+  def whole(x: Any) -> Any:
+    if isinstance(x, jax.Array) and not x.is_fully_addressable and not x.is_fully_replicated:
+      return multihost_utils.process_allgather(x, tiled=True)
+    return x
+  return jax.device_get(jax.tree.map(whole, tree))
+
+
+def dividing(mesh: Mesh, inputs: Tree) -> Mesh | None:
+  """The mesh that a batch is divided over, or None where it lies whole: on one device, or inside another program."""
+  inside = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(inputs))
+  return None if mesh.size == 1 or inside else mesh
+
+
+def psum(tree: Tree, axis: str | None) -> Tree:
+  """Sum over a mesh axis; nothing to do without one, or on one of length 1."""
+  if axis is None or jax.lax.axis_size(axis) == 1:
+    return tree
+  return jax.lax.psum(tree, axis)
+
+
+def needs_waiting(mesh: Mesh) -> bool:
+  """Unawaited collectives dead-lock on several virtual CPU devices."""
+  return mesh.size > 1 and mesh.devices.flat[0].platform == "cpu"
+
+
+def is_main() -> bool:
+  """Whether this process writes the run folder."""
+  return jax.process_index() == 0
+
+
+def agree(number: Any) -> Any:
+  """Process 0's view of a number that may differ between processes, in all of them."""
+  if jax.process_count() == 1:
+    return number
+  return type(number)(multihost_utils.broadcast_one_to_all(np.asarray(number)))
+
+
+def agree_on(tree: Tree) -> Tree:
+  """Process 0's host arrays in all processes: what they decide from must be equal to the bit."""
+  if jax.process_count() == 1:
+    return tree
+  return jax.tree.map(np.asarray, multihost_utils.broadcast_one_to_all(tree))
+
+
+def any_process(flag: Any) -> bool:
+  """Whether a host-side condition holds in any process."""
+  if jax.process_count() == 1:
+    return bool(flag)
+  return bool(multihost_utils.process_allgather(np.asarray(flag)).any())
+
+
+def barrier(name: str) -> None:
+  """Waits for the other processes."""
+  if jax.process_count() > 1:
+    multihost_utils.sync_global_devices(name)

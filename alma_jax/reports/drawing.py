@@ -1,0 +1,148 @@
+"""What the figures share: colours, markers, labels and axes. A learner has one colour and one marker everywhere."""
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import matplotlib.colors
+import numpy as np
+from matplotlib import patheffects
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+# The Okabe-Ito palette and similar colours: dark enough on white, and distinct for colour-blind readers. Each learner
+# also has a marker of its own.
+STYLES = {
+    "sm": ("#4D4D4D", "o"), "ens": ("#0072B2", "s"), "umix": ("#56B4E9", "D"), "gens": ("#E69F00", "^"),
+    "gmoe": ("#009E73", "v"), "moe": ("#8C6D00", "P"), "ff": ("#D55E00", "X"), "bagging": ("#CC79A7", "<"),
+    "boosting": ("#7A3E9D", ">"), "hmoe": ("#7F3B08", "*"),
+}
+_OTHER = ("#A0522D", "h")  # all learners that are not part of this package
+RC: Any = {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 10,
+           "svg.hashsalt": "alma_jax"}
+_HALO = patheffects.withStroke(linewidth=2, foreground="white")  # keeps text on lines readable
+_CONTRAST = 4.5  # of text with its background, at least (WCAG 2, 1.4.3)
+
+
+def style(learner: str) -> tuple[str, str]:
+  """(colour, marker) of a learner."""
+  return STYLES.get(learner, _OTHER)
+
+
+def in_order(learners: Iterable[str]) -> list[str]:
+  """Learners in the order in which figures show them: that of STYLES, then by name."""
+  order = {name: i for i, name in enumerate(STYLES)}
+  return sorted(learners, key=lambda name: (order.get(name, len(order)), name))
+
+
+def figure(width: float, height: float) -> Figure:
+  """An empty figure of this size in inches, with the same margins in inches at every size."""
+  made = Figure(figsize=(width, height))
+  FigureCanvasAgg(made)
+  made.subplots_adjust(left=0.62 / width, right=1 - 0.75 / width, top=1 - 0.35 / height, bottom=0.5 / height,
+                       wspace=0.35, hspace=0.28)
+  return made
+
+
+def label_ends(axes: Axes, ends: Sequence[Sequence[Any]], beside: bool = False) -> None:
+  """Writes a name for each line to the right of the axes, at the height of its last point, without overlaps.
+
+  Args:
+    axes: with their final limits and scales.
+    ends: list of (name, x, y) or (name, x, y, colour); without a colour the
+      name is that of a learner.
+    beside: write to the right of the last points instead.
+  """
+  apart = 11 / (axes.get_position().height * _inches(axes)[1] * 72)  # as a share of the axes' height
+  places = [axes.transAxes.inverted().transform(axes.transData.transform(end[1:3])) for end in ends]
+  wide = [len(end[0]) * 5 / (axes.get_position().width * _inches(axes)[0] * 72) for end in ends]
+  lefts = [place[0] + 0.03 if beside else 1.02 for place in places]
+  order = sorted(range(len(ends)), key=lambda i: places[i][1])
+  heights = [min(max(place[1], apart / 2), 1 - apart / 2) for place in places]
+  rivals = [(i, j) for i, j in itertools.combinations(order, 2)
+            if lefts[i] < lefts[j] + wide[j] and lefts[j] < lefts[i] + wide[i]]
+  for _ in range(200):  # names push each other away until none overlaps
+    lacks = [(i, j, apart - (heights[j] - heights[i])) for i, j in rivals]
+    if max((lack for *_, lack in lacks), default=0) <= 1e-6:
+      break
+    for i, j, lack in lacks:
+      if lack > 0:
+        heights[i] = max(heights[i] - lack / 4, apart / 2)
+        heights[j] = min(heights[j] + lack / 4, 1 - apart / 2)
+  for end, left, height in zip(ends, lefts, heights):
+    name, _, _, *colour = end
+    axes.text(left, height, name, transform=axes.transAxes, va="center", fontsize=8,
+              color=ink(colour[0] if colour else style(name)[0]), zorder=5, path_effects=[_HALO])
+
+
+def label_points(axes: Axes, labels: Iterable[tuple[str, float, float, str]]) -> None:
+  """Writes (text, x, y, colour) at the lower left of points; a text that would cover another one is left out."""
+  taken: list[Any] = []
+  for text, x, y, colour in labels:
+    place = axes.transData.transform((x, y))
+    if all(abs(place - other) @ (1, 0) > 14 or abs(place - other) @ (0, 1) > 12 for other in taken):
+      taken.append(place)
+      axes.annotate(text, (x, y), xytext=(-4, -3), ha="right", va="top", textcoords="offset points", fontsize=7,
+                    color=ink(colour), path_effects=[_HALO])
+
+
+def ink(colour: str) -> str:
+  """A colour, darkened until text in it is readable on white."""
+  rgb = np.array(matplotlib.colors.to_rgb(colour))
+  while contrast(rgb) < _CONTRAST:
+    rgb = rgb * 0.97
+  return matplotlib.colors.to_hex(tuple(rgb))
+
+
+def contrast(rgb: np.ndarray) -> float:
+  """Contrast of a colour [3], each from 0 to 1, with white (WCAG 2)."""
+  light = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4) @ (0.2126, 0.7152, 0.0722)
+  return float(1.05 / (light + 0.05))
+
+
+def score_axes(panels: Iterable[Axes]) -> None:
+  """A few plain numbers and lines for the logarithmic y axes of scores."""
+  shown = FuncFormatter(lambda value, _: f"{value:g}")
+  for axes in panels:
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 1000 else (1,)))
+    axes.yaxis.set_major_formatter(shown)
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.grid(axis="y", color="0.9", linewidth=0.6)
+
+
+def cost_axis(axes: Axes, costs: Sequence[float]) -> None:
+  """Makes the x axis, of costs, logarithmic with few labels."""
+  if min(costs) <= 0:  # a learner that does not train
+    return
+  wide = max(costs) / min(costs) >= 10
+  axes.set_xscale("log")
+  axes.set_xlim(min(costs) / (1.6 if wide else 1.3), max(costs) * (2.2 if wide else 1.35))  # room for names
+  axes.xaxis.set_major_locator(LogLocator() if wide else MaxNLocator(3))
+  if not wide:
+    axes.xaxis.set_major_formatter(FuncFormatter(_large))
+  axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def pareto(costs: Iterable[float], values: Iterable[float]) -> list[tuple[float, float]]:
+  """The (cost, value) for which no other is better in both, by ascending cost."""
+  front, best = [], math.inf
+  for cost, value in sorted(zip(costs, values)):
+    if value < best:
+      front.append((cost, value))
+      best = value
+  return front
+
+
+def _inches(axes: Axes) -> tuple[float, float]:
+  """Width and height of the figure."""
+  figure: Any = axes.figure
+  return figure.get_figwidth(), figure.get_figheight()
+
+
+def _large(value: float, _: Any) -> str:
+  """E.g. "1.6e13"."""
+  mantissa, power = f"{value:.1e}".split("e")
+  return f"{float(mantissa):g}e{int(power)}"

@@ -1,0 +1,182 @@
+"""Reads one run folder, and checks every value that a report uses. Imports no jax."""
+import dataclasses
+import functools
+import math
+import pathlib
+import typing
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from alma_jax import config as configs
+from alma_jax.config import learner_options, schema
+from alma_jax.errors import BadInput
+from alma_jax.runs import run_folder
+
+SEED, LEARNER, WAITING = "seed", "learner.name", "stream.waiting_time"
+TOTAL, VERSION, DATA = "stream.num_megabatches", "alma_jax_version", "data_fingerprint"
+TEXT = "dataset.sequence_length"  # a field that only language models have
+_CONFIG, _SUMMARY, _DIVERGED = "config.json", "summary.json", "diverged.json"
+_NEEDED = (SEED, LEARNER, "dataset.name", TOTAL, WAITING, DATA)
+_SCORES = {"error": ("cer", "mean_error", "final_error"), "perplexity": ("average_perplexity", "final_perplexity")}
+_COSTS = ("cumulative_params", "cumulative_fwd_macs", "num_stages", "wall_seconds")
+_OPTIONAL = ("cumulative_train_flops", "cumulative_growth_macs", "compile_seconds")
+_LONGEST, _LARGEST = 60, 2**63  # characters of a value in a message; larger integers are stored as floats
+
+Values = dict[str, Any]  # by the name of a field or of a result
+
+
+class Record(NamedTuple):
+  """The contents of a run folder.
+
+  Attributes:
+    row: `run` (the folder), and every field of the config.
+    result: the entries of summary.json, first_params and last_params; empty
+      for a run that diverged.
+    stream: a row per mega-batch; None for a run that diverged.
+    divergence: a sentence, or None for a finished run.
+  """
+  row: Values
+  result: Values
+  stream: pd.DataFrame | None
+  divergence: str | None = None
+
+
+def read(folder: pathlib.Path) -> Record:
+  """The Record of a run that has finished or diverged.
+
+  Raises:
+    BadInput: the run has done neither, or the files are not those of a run. The
+      message names the folder.
+  """
+  try:
+    return _read(folder)
+  except BadInput as error:
+    raise BadInput(f"{folder} is left out: {error}") from None
+  # A folder may hold any files, and one bad folder must not end the report on the others.
+  except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+    raise BadInput(f"{folder} is left out: its files are not those of a run ({type(error).__name__}: "
+                   f"{_brief(error)}).") from error
+
+
+def _read(folder: pathlib.Path) -> Record:
+  tree, summary = (run_folder.read_json(folder / name) for name in (_CONFIG, _SUMMARY))
+  flat = _flat(tree)
+  metric, total = "perplexity" if TEXT in flat else "error", flat[TOTAL]
+  row = dict(run=str(folder), **{field: str(v) if isinstance(v, list) else v for field, v in flat.items()})
+  try:
+    lines = run_folder.read_lines(folder / run_folder.METRICS)
+  except (OSError, UnicodeDecodeError) as error:
+    if summary is not None or not isinstance(error, FileNotFoundError):
+      raise BadInput(f"its {run_folder.METRICS} cannot be read ({error}).") from None
+    lines = []
+  if summary is None:
+    so_far = f"{len(lines)} of {total} mega-batches"
+    if (folder / _DIVERGED).exists():
+      return Record(row, {}, None, _divergence(folder, so_far))
+    raise BadInput(f"the run is not finished: it has {so_far} and no {_SUMMARY}.")
+  result = _result(summary, metric)
+  if summary.get("config_sha256", configs.digest(tree)) != configs.digest(tree):
+    raise BadInput(f"its {_CONFIG} was changed after the run (config_sha256 in {_SUMMARY} belongs to other fields).")
+  if len(lines) != total:
+    raise BadInput(f"its {run_folder.METRICS} has {len(lines)} of {total} mega-batches, although {_SUMMARY} exists.")
+  columns = _columns(lines, metric)
+  stream = pd.DataFrame({key: columns[key] for key in ("t", "stage", "updated", metric)})
+  stream = stream.astype({"stage": "Int64", metric: float})  # stage and perplexity are null before the first update
+  stream.insert(0, "run", str(folder))
+  held = columns["num_params"]
+  return Record(row, result | dict(first_params=held[0], last_params=held[-1]), stream)
+
+
+def _flat(tree: Any) -> Values:
+  """The flat fields of a config.json. Known fields are checked for their type."""
+  if tree is None:
+    raise BadInput(f"it has no {_CONFIG}.")
+  if not isinstance(tree, dict):
+    raise BadInput(f"its {_CONFIG} holds {_brief(tree)} instead of the fields of a config.")
+  flat = configs.flatten(tree)
+  for field in _NEEDED:
+    if field not in flat:
+      raise BadInput(f"its {_CONFIG} lacks {field!r}.")
+  name = flat[LEARNER]
+  kinds = _kinds(TEXT in flat, name if isinstance(name, str) else "")
+  for field, value in flat.items():
+    if field in kinds and not _fits(value, kinds[field]):
+      raise BadInput(f"its {_CONFIG} has {field}={_brief(value)}, which that field cannot have.")
+  if flat[TOTAL] < 1:
+    raise BadInput(f"its {_CONFIG} has {TOTAL}={flat[TOTAL]}, which should be at least 1.")
+  return flat
+
+
+@functools.cache
+def _kinds(is_language: bool, learner: str) -> dict[str, Any]:
+  """{field: type} of all fields, without the options of learners that are not part of this package."""
+  sections: dict[str, Any] = dict(schema.LANGUAGE if is_language else schema.IMAGES)
+  known = learner_options.TEXT_LEARNERS if is_language else learner_options.LEARNERS
+  sections = sections | dict(learner=known.get(learner, learner_options.Options))
+  kinds: dict[str, Any] = {LEARNER: str, DATA: str}
+  for prefix, cls in [("", schema.RunConfig), *((f"{name}.", cls) for name, cls in sections.items())]:
+    hints = typing.get_type_hints(cls)
+    kinds |= {prefix + field.name: hints[field.name] for field in dataclasses.fields(cls)}
+  return kinds
+
+
+def _fits(value: Any, kind: Any) -> bool:
+  """Whether a value from a JSON file has a field's type. A field of several numbers may have one number."""
+  if typing.get_origin(kind) is tuple:
+    return all(_fits(part, typing.get_args(kind)[0]) for part in (value if isinstance(value, list) else [value]))
+  return _is_number(value) if kind is float else type(value) is kind
+
+
+def _is_number(value: Any) -> bool:
+  return type(value) in (int, float) and math.isfinite(value)
+
+
+def _divergence(folder: pathlib.Path, so_far: str) -> str:
+  """A sentence about a run that diverged, with the cause that diverged.json gives."""
+  stored = run_folder.read_json(folder / _DIVERGED)
+  line = stored.get("line") if isinstance(stored, dict) else None
+  cause = " ".join(line.partition(";")[0].split()).rstrip(".") if isinstance(line, str) else ""
+  why = f": {cause}" if cause else ""
+  return f"{folder} is left out: it diverged after {so_far}{why}."
+
+
+def _result(summary: Any, metric: str) -> Values:
+  """The entries of summary.json that reports use."""
+  if not isinstance(summary, dict):
+    raise BadInput(f"its {_SUMMARY} holds {_brief(summary)} instead of named results.")
+  found: Values = {}
+  for key in (*_SCORES[metric], *_COSTS, *_OPTIONAL):
+    if key not in summary and key not in _OPTIONAL:
+      raise BadInput(f"its {_SUMMARY} lacks {key!r}.")
+    if key in summary:
+      if not _is_number(summary[key]):
+        raise BadInput(f"its {_SUMMARY} has {key}={_brief(summary[key])}, which is not a finite number.")
+      found[key] = summary[key] if abs(summary[key]) < _LARGEST else float(summary[key])
+  return found | ({"device": str(summary["device"])} if "device" in summary else {})
+
+
+def _columns(lines: list[Any], metric: str) -> dict[str, list[Any]]:
+  """{key: values} of metrics.jsonl."""
+  if not all(isinstance(line, dict) for line in lines):
+    raise BadInput(f"its {run_folder.METRICS} has a line without named values.")
+  kinds: dict[str, tuple[type, ...]] = {
+      "t": (int,), "stage": (int, type(None)), "updated": (bool,), "num_params": (int, float),
+      metric: (int, float, type(None)) if metric == "perplexity" else (int, float)}
+  columns: dict[str, list[Any]] = {}
+  for key, allowed in kinds.items():
+    if not all(key in line for line in lines):
+      raise BadInput(f"its {run_folder.METRICS} has a line without {key!r}.")
+    columns[key] = [line[key] for line in lines]
+    for value in columns[key]:
+      if type(value) not in allowed or (isinstance(value, float) and not math.isfinite(value)):
+        raise BadInput(f"its {run_folder.METRICS} has a line with {key}={_brief(value)}.")
+  if columns["t"] != list(range(1, len(lines) + 1)):
+    raise BadInput(f"the lines of its {run_folder.METRICS} should be mega-batches 1 to {len(lines)}, in this order.")
+  return columns
+
+
+def _brief(value: Any) -> str:
+  """A value as text, shortened."""
+  text = str(value) if isinstance(value, Exception) else repr(value)
+  return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

@@ -1,0 +1,111 @@
+"""A study is a set of finished runs that can be compared. It has kinds of runs.
+
+A kind of run is a learner with one value of every factor (for example its width and its waiting time). The runs of a
+kind differ in their seeds alone.
+"""
+import collections
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from alma_jax.reports.factors import plain, short
+from alma_jax.reports.read import LEARNER, SEED
+
+Kind = tuple[Any, ...]  # the learner's name and the values of the factors
+
+
+class Study(NamedTuple):
+  """Finished runs on one data set with one number of mega-batches.
+
+  Attributes:
+    name: of the data, for people, e.g. "mnist, 500 mega-batches".
+    is_language: whether the metric is perplexity, not error.
+    runs: a row per run: `run` (its folder), every field of its config under its
+      name ("model.width"), the entries of summary.json, and first_params and
+      last_params, the parameters after the first and the last mega-batch.
+    stream: a row per run and mega-batch: run, t, stage, updated, and error or
+      perplexity (NaN before the first update).
+    factors: the fields that tell kinds of runs apart, without the learner's
+      name and the seed. Waiting time, width and replay are factors if they
+      vary; every other field is one if it varies among the runs of one learner.
+    diverged: a row per run that diverged: `run` and the fields of its config.
+      The other tables do not have these runs.
+  """
+  name: str
+  is_language: bool
+  runs: pd.DataFrame
+  stream: pd.DataFrame
+  factors: tuple[str, ...]
+  diverged: pd.DataFrame
+
+  @property
+  def metric(self) -> str:
+    """The metric of the stream: error or perplexity."""
+    return "perplexity" if self.is_language else "error"
+
+  @property
+  def score(self) -> str:
+    """The column of `runs` that scores a whole run."""
+    return "average_perplexity" if self.is_language else "cer"
+
+  @property
+  def score_name(self) -> str:
+    """The name of the score in figures."""
+    return "average perplexity" if self.is_language else "CER"
+
+
+def means(study: Study, *columns: str) -> pd.DataFrame:
+  """One row per kind of run: means over its finished runs, and deviations.
+
+  Args:
+    study: Study.
+    columns: of study.runs.
+
+  Returns:
+    DataFrame with the learner's name, study.factors, the mean of each column,
+    its sample deviation (column name and "_sd"; NaN for one run), and the
+    number of `seeds`. The rows ascend by the first column.
+  """
+  keys = [LEARNER, *study.factors]
+  groups = study.runs.groupby(keys, sort=False, dropna=False)
+  table = groups[list(columns)].mean()
+  for column in columns:
+    table[f"{column}_sd"] = groups[column].std()
+  table["seeds"] = groups[SEED].nunique()
+  return table.reset_index().sort_values(columns[0], kind="stable", ignore_index=True)
+
+
+def kind(row: Any, factors: Iterable[str]) -> Kind:
+  """The kind of a row of `runs` or `diverged`; None in the place of a factor that the row lacks."""
+  values = [row.get(field) for field in (LEARNER, *factors)]
+  return tuple(None if pd.isna(value) else value for value in values)
+
+
+def divergences(study: Study) -> dict[Kind, tuple[int, int]]:
+  """{kind: (seeds that diverged, all seeds)} of the kinds with a run that diverged."""
+  def count(table: pd.DataFrame) -> collections.Counter[Kind]:
+    return collections.Counter(kind(row, study.factors) for _, row in table.iterrows())
+
+  diverged = count(study.diverged)
+  finished = count(study.runs) if diverged else {}
+  return {key: (num, num + finished.get(key, 0)) for key, num in diverged.items()}
+
+
+def diverged_seeds(num: int, total: int) -> str:
+  """E.g. "1 of 3 seeds diverged"."""
+  if num < total:
+    return f"{num} of {total} seeds diverged"
+  return {1: "its only seed diverged", 2: "both seeds diverged"}.get(num, f"all {num} seeds diverged")
+
+
+def lost(study: Study) -> list[tuple[Any, int]]:
+  """[(row of one of its runs, number of seeds)] of the kinds without a finished run."""
+  rows = {kind(row, study.factors): row for _, row in study.diverged.iterrows()}
+  return [(rows[key], total) for key, (num, total) in divergences(study).items() if num == total]
+
+
+def label(row: Any, fields: Iterable[str]) -> str:
+  """E.g. "ens, width 32, w 10" of a row with these fields."""
+  parts = [f"{short(field)} {plain(row[field])}" for field in fields if not pd.isna(row.get(field))]
+  return ", ".join([row[LEARNER], *parts])

@@ -1,0 +1,91 @@
+"""Writes a report: tables, findings and figures of studies, as files and as one HTML page."""
+import pathlib
+import re
+from collections.abc import Sequence
+
+import pandas as pd
+
+from alma_jax.errors import BadInput
+from alma_jax.reports import figures, findings, page, tables
+from alma_jax.reports.parts import Bullets, Picture, Section, Table
+from alma_jax.reports.studies import Study
+from alma_jax.runs import run_folder
+
+
+def report(studies: Sequence[Study], notes: Sequence[str], out: str | pathlib.Path) -> pathlib.Path:
+  """Writes the report of studies into a folder.
+
+  The files of an earlier report in the folder are replaced. Figures that the earlier report has and this one lacks are
+  removed.
+
+  Args:
+    studies, notes: as collect.collect returns them.
+    out: folder; it is made if it does not exist.
+
+  Returns:
+    Path of the page.
+
+  Raises:
+    BadInput: `out` cannot be written.
+  """
+  out = run_folder.local(out)
+  try:
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "index.html").touch()
+  except OSError as error:
+    raise BadInput(f"the folder {out} cannot be made or written: {error.strerror}.") from error
+  pd.concat([study.runs for study in studies]).to_csv(out / "runs.csv", index=False)
+  pd.concat([study.stream for study in studies]).to_csv(out / "stream.csv", index=False)
+  sections, markdown, old = [], ["# Report", *notes], _figures_of(out)
+  for study, prefix in zip(studies, _prefixes(studies)):
+    texts, pictures = parts(study), _write_figures(study, out, prefix)
+    markdown += [f"## {study.name}", *map(_markdown, texts),
+                 *(f"![{picture.caption}]({stem}.png)\n\n{picture.caption}" for stem, picture in pictures.items())]
+    sections.append(Section(study.name, [*texts, *pictures.values()]))
+  (out / "report.md").write_text("\n\n".join(markdown) + "\n")
+  for stem in old - _figures_of(out):
+    for suffix in (".png", ".pdf"):
+      (out / f"{stem}{suffix}").unlink(missing_ok=True)
+  (out / "index.html").write_text(page.page("Anytime learning: report", sections, notes))
+  return out / "index.html"
+
+
+def parts(study: Study) -> list[Table | Bullets]:
+  """The tables and findings of a study."""
+  diverged = [] if study.diverged.empty else [findings.HOW_DIVERGED]
+  lists = [("Which waiting time is best?", [findings.HOW], findings.waiting_times(study)),
+           ("Is growing better than a fixed learner with the same compute and memory?",
+            [findings.HOW, findings.HOW_GROWTH], findings.growth(study))]
+  bullets = [Bullets(heading, [*how, *diverged, *lines]) for heading, how, lines in lists if lines]
+  return [*tables.all_of(study), *bullets]
+
+
+def _markdown(part: Table | Bullets) -> str:
+  body = part.markdown if isinstance(part, Table) else "\n".join(part.lines)
+  return f"### {part.heading}\n\n{body}"
+
+
+def _write_figures(study: Study, out: pathlib.Path, prefix: str) -> dict[str, Picture]:
+  """Writes the figures of a study as PNG and PDF; {file name without suffix: Picture}."""
+  found = {}
+  for name, (caption, figure) in figures.all_of(study).items():
+    picture = Picture(caption, page.png(figure), figure.get_figwidth())
+    (out / f"{prefix}{name}.png").write_bytes(picture.png)
+    figure.savefig(out / f"{prefix}{name}.pdf", metadata={"CreationDate": None, "Producer": None})
+    found[f"{prefix}{name}"] = picture
+  return found
+
+
+def _figures_of(out: pathlib.Path) -> set[str]:
+  """File names, without suffix, of the figures that the report in a folder shows."""
+  file = out / "report.md"
+  written = file.read_text() if file.exists() else ""
+  return set(re.findall(r"^!\[.*\]\(([A-Za-z0-9-]+)\.png\)$", written, re.MULTILINE))
+
+
+def _prefixes(studies: Sequence[Study]) -> list[str]:
+  """The beginning of the names of each study's figures: "" for a single study."""
+  if len(studies) == 1:
+    return [""]
+  stems = [re.sub(r"[^A-Za-z0-9]+", "-", study.name).strip("-") for study in studies]
+  return [f"{stem}-{i}-" if stems.count(stem) > 1 else f"{stem}-" for i, stem in enumerate(stems, 1)]

@@ -1,0 +1,1 @@
+"""A run: what it is made of, its session, its folder, checkpoints, logs and results."""

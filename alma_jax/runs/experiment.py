@@ -1,0 +1,104 @@
+"""`run`: checks a run, claims its folder, and lets session.py bring it to its end."""
+import contextlib
+import dataclasses
+import importlib.util
+import os
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+
+from alma_jax import config as configs
+from alma_jax import messages
+from alma_jax.config import schema
+from alma_jax.errors import BadInput, Diverged, Stopped, Unsaved, disk_problem
+from alma_jax.parallel import peers, runtime, sharding
+from alma_jax.runs import memory, results, run_folder, session, settings
+
+
+def run(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: Sequence[Any] | None = None,
+        overwrite: bool = False, should_stop: Callable[[], bool] | None = None) -> results.Run:
+  """Runs a stream to its end, or goes on with it, or finds it complete.
+
+  Args:
+    config: ConfigDict (see `alma_jax.base_config` and configs/) or RunConfig.
+    workdir: run folder; None: runs/NAME-LEARNER-<short hash>.
+    data: (x_train, y_train, x_test, y_test) in place of `dataset.name`.
+    overwrite: start again where the folder holds a run.
+    should_stop: () -> bool, asked between dispatches; True saves and stops.
+
+  Returns:
+    results.Run of the finished run.
+
+  Raises:
+    BadInput: config, data or folder cannot be used; nothing was computed.
+    Diverged: the training loss is not finite; everything so far is saved.
+    Unsaved: the disk is full or fails; what was saved before is kept.
+    Stopped: `should_stop` said so; everything so far is saved.
+  """
+  config = configs.parse(config)
+  if data is not None:
+    config = dataclasses.replace(config, dataset=schema.Dataset("data", ""))
+  if config.log.wandb and importlib.util.find_spec("wandb") is None:
+    raise BadInput(f"log.wandb={config.log.wandb!r} needs a package that is missing; run `pip install wandb`.")
+  runtime.setup(config)
+  path = run_folder.local(workdir or configs.default_workdir(config))
+  peers.compare("settings", _settings(config, path, overwrite))
+  is_main = sharding.is_main()  # connects the devices of all processes, which have just been compared
+  with messages.sign("loading the data", config.log.progress and is_main):
+    setting = settings.prepare(config, data)
+  # First of all: collectives wait 30 s for processes that load slowly, and fail where numbers of devices differ.
+  peers.compare("data or devices", dict(
+      data_fingerprint=setting.source.fingerprint, devices=f"{jax.local_device_count()} x {jax.devices()[0].platform}"))
+  peers.together("memory", lambda: _check_memory(path, setting, overwrite))
+  with _disk_problems(path), _claimed(path, setting, overwrite) as folder:
+    if run_folder.read_summary(path / "summary.json") is None:
+      folder.write_files(setting.source.files)
+      session.run(setting, folder, should_stop or (lambda: False))
+      sharding.barrier("the run is complete")
+    else:
+      session.say(f"{path} is complete.")
+    return results.load_run(path)
+
+
+def _settings(config: schema.RunConfig, path: pathlib.Path, overwrite: bool) -> dict[str, Any]:
+  """Settings that have to be equal in all processes of a run."""
+  flat = configs.flatten(configs.to_dict(config))
+  same = {field: value for field, value in flat.items() if not field.startswith(("dataset.data_dir", "log."))}
+  return same | {f"the version of {name}": version for name, version in session.versions().items()} | {
+      "--workdir": str(path), "--overwrite": bool(overwrite)}
+
+
+def _check_memory(path: pathlib.Path, setting: settings.Setting, overwrite: bool) -> None:
+  """Raises BadInput if the run is not finished and there is too little memory for it."""
+  if overwrite or not (path / "summary.json").exists():
+    memory.check(setting)
+
+
+def _claimed(path: pathlib.Path, setting: settings.Setting, overwrite: bool) -> run_folder.RunFolder:
+  """The run folder; if process 0 refuses it, all processes do."""
+  with contextlib.ExitStack() as cleanup:
+    def claim() -> run_folder.RunFolder:
+      folder = cleanup.enter_context(run_folder.RunFolder(path, sharding.is_main()))
+      folder.claim(setting.config, setting.source.fingerprint, overwrite)
+      return folder
+
+    folder = peers.together("run folder", claim)
+    cleanup.pop_all()
+    return folder
+
+
+@contextlib.contextmanager
+def _disk_problems(path: pathlib.Path) -> Iterator[None]:
+  """Turns errors of the disk, wherever they arrive, into Unsaved."""
+  try:
+    yield
+  except (BadInput, Diverged, Stopped, Unsaved):
+    raise
+  except Exception as error:
+    problem = disk_problem(error)
+    if problem is None:
+      raise
+    raise Unsaved(f"{path} cannot be written: {problem}. What was saved before is kept, and the same command goes on "
+                  "from there once the disk can be written again.") from error

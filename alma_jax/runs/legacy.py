@@ -1,0 +1,27 @@
+"""Reads what version 0.1 has saved."""
+from typing import Any
+
+import numpy as np
+
+# Entries of a learner's state that stood among the static facts.
+_HOST = ("scores", "scored", "grown", "growth", "alphas", "prototypes", "counts", "losses", "shares", "spread",
+         "base_cost", "tuning", "chosen")
+
+
+def split(spec: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+  """(spec, host) of a LearnerState from the `spec` of a checkpoint of version 0.1, which held both."""
+  facts = {name: value for name, value in spec.items() if name not in _HOST}
+  host = {name: value for name, value in spec.items() if name in _HOST}
+  if "counts" in host:  # hmoe
+    counts, prototypes, shares = (host.pop(name) for name in ("counts", "prototypes", "shares"))
+    facts["num_experts"] = len(counts)
+    if counts:
+      host |= dict(prototypes=np.float64(prototypes), counts=np.int64(counts))
+    if shares:
+      host |= dict(train_shares=np.int32(shares[0]), val_shares=np.int32(shares[1]))
+  if "tuning" in host:
+    facts["tuning"] = bool(host["tuning"]["next"])
+    host["tuning"] = {"diverged": [], **host["tuning"]}
+    chosen = [entry if isinstance(entry, list) else [entry, []] for entry in host.get("chosen", [])]
+    host["chosen"] = chosen
+  return facts, host

@@ -1,0 +1,105 @@
+"""Where the entries of metrics.jsonl and train.jsonl are shown as curves: TensorBoard, Weights & Biases."""
+import hashlib
+import pathlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from alma_jax import config as configs
+from alma_jax.config import schema
+from alma_jax.runs.metrics import Entry
+from alma_jax.runs.run_folder import RunFolder
+
+
+def start(folder: RunFolder, config: schema.RunConfig, t: int, train_lines: int) -> list["TensorBoard | Wandb"]:
+  """The loggers that a config asks for.
+
+  Args:
+    folder: run_folder.RunFolder.
+    config: RunConfig.
+    t, train_lines: entries of both files that the run goes on from.
+  """
+  loggers: list[TensorBoard | Wandb] = []
+  if config.log.tensorboard:
+    loggers.append(TensorBoard(folder.path / "tensorboard", t, train_lines))
+  if config.log.wandb:
+    loggers.append(Wandb(folder.path, config, train_lines))
+  return loggers
+
+
+class TensorBoard:
+  """Scalars of both .jsonl files, at t and at the running epoch number."""
+
+  def __init__(self, folder: pathlib.Path, t: int, epoch: int):
+    """Writes to `folder`; drops what is later than `t` and `epoch`."""
+    from tensorboardX import SummaryWriter
+    # The files are named by the second, and another session may have begun in this one.
+    suffix = f".{time.time_ns()}"
+    self._stream = SummaryWriter(str(folder / "stream"), purge_step=t + 1, filename_suffix=suffix)
+    self._train = SummaryWriter(str(folder / "train"), purge_step=epoch + 1, filename_suffix=suffix)
+    self._epoch = epoch
+
+  def stream(self, entry: Entry) -> None:
+    """A line of metrics.jsonl."""
+    self._write(self._stream, entry, entry["t"])
+
+  def train(self, entry: Entry) -> None:
+    """A line of train.jsonl."""
+    self._epoch += 1
+    self._write(self._train, entry, self._epoch)
+
+  def flush(self) -> None:
+    """Writes to disk what the next checkpoint covers."""
+    self._stream.flush()
+    self._train.flush()
+
+  def close(self) -> None:
+    self._stream.close()
+    self._train.close()
+
+  def _write(self, writer: Any, entry: Entry, step: int) -> None:
+    for key, value in entry.items():
+      for name, number in _scalars(key, value):
+        writer.add_scalar(name, number, step)
+
+
+class Wandb:
+  """The same scalars for Weights & Biases: `stream/...` over t, `train/...` over the number of the line.
+
+  A resumed run goes on under its own name there. Lines since its last checkpoint are logged again, with equal values.
+  """
+
+  def __init__(self, folder: pathlib.Path, config: schema.RunConfig, train_lines: int):
+    """Logs the run in `folder` with its config, from line `train_lines` of train.jsonl on."""
+    import wandb
+    name = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
+    self._run = wandb.init(project=config.log.wandb, id=name, name=folder.name, resume="allow", dir=str(folder),
+                           config=configs.flatten(configs.to_dict(config)))
+    self._run.define_metric("stream/*", step_metric="stream/t")
+    self._run.define_metric("train/*", step_metric="train/line")
+    self._line = train_lines
+
+  def stream(self, entry: Entry) -> None:
+    """A line of metrics.jsonl."""
+    self._run.log({f"stream/{name}": number for key, value in entry.items() for name, number in _scalars(key, value)})
+
+  def train(self, entry: Entry) -> None:
+    """A line of train.jsonl."""
+    self._line += 1
+    logged = {f"train/{name}": number for key, value in entry.items() for name, number in _scalars(key, value)}
+    self._run.log(logged | {"train/line": self._line})
+
+  def flush(self) -> None:
+    """Does nothing: wandb sends its entries by itself."""
+
+  def close(self) -> None:
+    self._run.finish()
+
+
+def _scalars(name: str, value: Any) -> Iterator[tuple[str, int | float]]:
+  """(name, number) pairs of a number or of nested lists of them: "load/1/3" is load[1][3]."""
+  if isinstance(value, list):
+    for i, part in enumerate(value):
+      yield from _scalars(f"{name}/{i}", part)
+  elif isinstance(value, (int, float)) and not isinstance(value, bool):
+    yield name, value

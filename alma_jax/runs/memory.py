@@ -1,0 +1,287 @@
+"""Checks whether a run fits into memory, by shapes, before anything large is allocated.
+
+The estimate is a lower bound, so that no run that fits is refused. It counts what training holds at one moment: the
+data, the batches of a dispatch, the learner's variables, the state of a stage, and the largest output of one layer. It
+does not count gradients, copies, compiled programs, other activations, and most of what a learner may grow to.
+"""
+import math
+import os
+import pathlib
+import resource
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.extend.core
+import numpy as np
+from jax.sharding import Mesh
+
+from alma_jax.config import learner_options, schema
+from alma_jax.errors import BadInput
+from alma_jax.learners import contract
+from alma_jax.models import cost
+from alma_jax.parallel import sharding
+from alma_jax.runs.settings import Setting
+from alma_jax.tasks import classification
+from alma_jax.training import loop
+from alma_jax.types import Tree
+
+_UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
+_FLOAT, _INT, _INT64 = 4, 4, 8  # bytes
+_WEIGHTS = {"mlp": 1, "vgg": 9, "switch": 4}  # weights of each layer that ends in model.width, over its square
+_COPIES = 3  # of all variables: between stages, in training, and those of the best epoch or a moment of the optimiser
+
+
+class Limits(NamedTuple):
+  """Memory that a run may use, in bytes.
+
+  Attributes:
+    host: memory of this process.
+    device: memory of each device; None: devices use the host's memory (a CPU).
+  """
+  host: float
+  device: float | None
+
+
+class Part(NamedTuple):
+  """Something that a run holds in memory.
+
+  Attributes:
+    what: its name in messages.
+    advice: what to change if it is too large.
+    host: bytes of it in the host's memory.
+    device: bytes of it on each device that has a memory of its own, else 0.
+  """
+  what: str
+  advice: str
+  host: int
+  device: int
+
+
+def check(setting: Setting, limits: Limits | None = None) -> None:
+  """Refuses a run that cannot fit into memory. It allocates nothing large, and waits for no other process.
+
+  Args:
+    setting: the run.
+    limits: memory that the run may use; None: that of this process and its devices.
+
+  Raises:
+    BadInput: the run needs more memory than there is. The message says how much, and which field to change.
+  """
+  limits = limits or available(setting.learner.mesh)
+  apart = limits.device is not None
+  fixed = [_data(setting, apart), _batches(setting, apart)]
+  problem = _problem([*fixed, _least_variables(setting, apart)], limits)  # plain integers, so of any size
+  problem = problem or _problem([*fixed, *_training(setting, apart)], limits)
+  if problem:
+    raise BadInput(problem)
+
+
+def untrained(learner: contract.Learner) -> contract.LearnerState | None:
+  """The shapes of the LearnerState that `learner.init` returns, or None if init cannot be traced."""
+  specs = []
+
+  def live() -> Tree:
+    state = learner.init()
+    specs.append((state.spec, state.host))
+    return state.live
+
+  try:
+    shapes = jax.eval_shape(live)
+  except (jax.errors.JAXTypeError, jax.errors.JAXIndexError):  # init looks at values, or places arrays elsewhere
+    return None
+  spec, host = specs[0]
+  return contract.LearnerState(spec, shapes, host=host)
+
+
+def available(mesh: Mesh) -> Limits:
+  """The memory of this process and of the devices of a mesh."""
+  devices = [d for d in mesh.devices.flat if d.process_index == jax.process_index()]
+  if mesh.devices.flat[0].platform == "cpu":
+    return Limits(host_memory(), None)
+  return Limits(host_memory(), min(((d.memory_stats() or {}).get("bytes_limit", math.inf) for d in devices),
+                                   default=math.inf))
+
+
+def host_memory(root: str | pathlib.Path = "/") -> int:
+  """Bytes of memory that this process may use: those of the machine, or fewer by a control group or RLIMIT_AS.
+
+  `root` is the folder that holds /proc and /sys.
+  """
+  found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *_group_limits(pathlib.Path(root))]
+  soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+  return min(found if soft == resource.RLIM_INFINITY else [*found, soft])
+
+
+def _group_limits(root: pathlib.Path) -> Iterator[int]:
+  """Limits of the control groups (versions 1 and 2) that this process is in, and of those above them."""
+  try:
+    lines = (root / "proc/self/cgroup").read_text().splitlines()
+  except OSError:
+    return
+  for line in lines:
+    _, controllers, path = line.split(":", 2)
+    if not controllers:
+      mount, name = root / "sys/fs/cgroup", "memory.max"
+    elif "memory" in controllers.split(","):
+      mount, name = root / "sys/fs/cgroup/memory", "memory.limit_in_bytes"
+    else:
+      continue
+    group = pathlib.PurePath(path.lstrip("/"))
+    for folder in (group, *group.parents):  # a container may see its own group as the root
+      try:
+        text = (mount / folder / name).read_text().strip()
+      except OSError:
+        continue
+      if text.isdigit():  # else "max"
+        yield int(text)
+
+
+def _problem(parts: Sequence[Part], limits: Limits) -> str | None:
+  """A sentence about the memory that is too small, or None."""
+  places = [("memory", limits.host, lambda part: part.host)]
+  if limits.device is not None:
+    places.append(("memory on each device", limits.device, lambda part: part.device))
+  for where, limit, size in places:
+    needed, largest = sum(map(size, parts)), max(parts, key=size)
+    if needed > limit:
+      return (f"the run needs at least {_readable(needed)} of {where}, but there are {_readable(limit)}; "
+              f"{_readable(size(largest))} are for {largest.what}, so {largest.advice}.")
+  return None
+
+
+def _readable(size: float) -> str:
+  """E.g. "1.5 GB"."""
+  power = min(int(math.log10(max(size, 1))) // 3, len(_UNITS) - 1)
+  return f"{size / 10**(3 * power):.3g} {_UNITS[power]}"
+
+
+# ---------------------------------------------------------------- what a run holds
+
+
+def _data(setting: Setting, apart: bool) -> Part:
+  """The data set, once, because a CPU may use the host's arrays as they are.
+
+  `apart`, here and below: whether devices have a memory of their own.
+  """
+  if isinstance(setting.source, classification.Images):
+    d = setting.source.dataset
+    arrays = (d.x_train, d.y_train, d.x_test, d.y_test)
+    host, device = sum(array.nbytes for array in arrays if not _is_mapped(array)), _bytes(arrays)
+  else:
+    host = device = setting.source.stream.num_val * setting.source.example_shape[0] * _INT
+  return Part("the data set", f"take fewer or smaller examples than dataset.name={setting.config.dataset.name!r} has",
+              host, device if apart else 0)
+
+
+def _is_mapped(array: Any) -> bool:
+  """Whether an array is mapped from a file, whose pages need not stay in memory."""
+  while isinstance(array, np.ndarray) and not isinstance(array, np.memmap):
+    array = array.base
+  return isinstance(array, np.memmap)
+
+
+def _batches(setting: Setting, apart: bool) -> Part:
+  """What the host prepares for a dispatch, see `loop.advance`: indices, and for text the windows."""
+  c, spec, rows = setting.config, _fit_spec(setting), setting.source.task.max_steps
+  examples = rows * spec.padded_members * spec.padded_batch
+  if c.is_language:
+    tokens = examples * setting.source.example_shape[0]
+    host, device = tokens * _INT64, tokens * _INT
+  else:
+    host, device = examples * _INT, examples * _INT // spec.mesh.size
+  field, members = _members(c)
+  advice = _lower((c.train.batch_size, "train.batch_size", c.train.batch_size), (members, field, members))
+  return Part(f"the batches of {rows} training steps", advice, host, device if apart else 0)
+
+
+def _least_variables(setting: Setting, apart: bool) -> Part:
+  """A lower bound of the variables in training, from the config alone."""
+  c, options = setting.config, setting.config.learner
+  one = _WEIGHTS.get(c.model.name, 0) * c.model.width**2 * getattr(c.model, "num_layers", 1)
+  members = options.num_trained * (options.num_members if isinstance(options, learner_options.UMix) else 1)
+  return _variables(setting, _FLOAT * one * members, _FLOAT * one * members * (_COPIES - 1), apart)
+
+
+def _training(setting: Setting, apart: bool) -> list[Part]:
+  """The variables of a stage in training, members of earlier stages, and the largest output of one layer."""
+  state = untrained(setting.learner)
+  if state is None:
+    return [_least_variables(setting, apart)]
+  live = _bytes(state.live)
+  data = loop.StageData(0, setting.config.seed, None, None, np.zeros(1, np.int32), np.zeros(1, np.int32), 1)
+  training = setting.learner.training(state, data)
+  return [_variables(setting, live, _bytes(loop.template(training.spec, training.variables)), apart),
+          _frozen(setting, live, apart), _activations(setting, training.spec.network, apart)]
+
+
+def _variables(setting: Setting, live: int, carry: int, apart: bool) -> Part:
+  """Variables between two stages, all of them on each device, and the state of a stage, which devices share."""
+  c, (field, members) = setting.config, _members(setting.config)
+  layers = getattr(c.model, "num_layers", 1)
+  advice = _lower((c.model.width**2, "model.width", c.model.width), (members, field, members),
+                  (c.model.num_experts, "model.num_experts", c.model.num_experts), (layers, "model.num_layers", layers))
+  shares = setting.learner.mesh.shape[sharding.MEMBER] if apart else 1
+  return _of_devices("the network's variables and their optimiser", advice, live + carry // shares, apart)
+
+
+def _frozen(setting: Setting, live: int, apart: bool) -> Part:
+  """Members of earlier stages at the last stage, which may start from the newest of them."""
+  c = setting.config
+  num = max(0, setting.stream.num_stages - 2) if setting.learner.freezes else 0
+  advice = f"raise stream.waiting_time={c.stream.waiting_time} or lower model.width={c.model.width}"
+  return _of_devices("the members kept of earlier stages", advice, num * live, apart)
+
+
+def _activations(setting: Setting, network: Any, apart: bool) -> Part:
+  """The largest output of a matrix product or convolution, for the examples that a device takes at once."""
+  c, shape = setting.config, (_fit_spec(setting).at_once, *setting.source.example_shape)
+  variables = cost.abstract_variables(network, (1, *shape[1:]))
+  mask = jax.ShapeDtypeStruct(shape[:1], bool)
+  largest = _largest_output(jax.make_jaxpr(network.scalar_output)(variables, network.inputs(shape), mask).jaxpr)
+  batch = "train.micro_batch" if c.train.micro_batch else "train.batch_size"
+  num = c.train.micro_batch or c.train.batch_size
+  advice = _lower((num, batch, num), (c.model.width, "model.width", c.model.width))
+  return _of_devices("the output of one layer", advice, largest, apart)
+
+
+def _largest_output(jaxpr: Any) -> int:
+  """Bytes of the largest such output. Batched products do not count: those of attention are computed in pieces."""
+  found = [0]
+  for eqn in jaxpr.eqns:
+    if eqn.primitive.name == "conv_general_dilated" or (
+        eqn.primitive.name == "dot_general" and not eqn.params["dimension_numbers"][1][0]):
+      found.append(_bytes([eqn.outvars[0].aval]))
+    found += [_largest_output(sub) for sub in jax.extend.core.jaxprs_in_params(eqn.params)]
+  return max(found)
+
+
+def _of_devices(what: str, advice: str, size: int, apart: bool) -> Part:
+  """A Part that devices alone hold. If they have no memory of their own, it is in the host's."""
+  return Part(what, advice, 0 if apart else size, size if apart else 0)
+
+
+def _members(config: schema.RunConfig) -> tuple[str, int]:
+  """(field, value) of the number of networks that are trained side by side."""
+  for name in ("num_members", "members_per_stage"):
+    if hasattr(config.learner, name):
+      return f"learner.{name}", getattr(config.learner, name)
+  return "learner.name", 1
+
+
+def _lower(*factors: tuple[float, str, Any]) -> str:
+  """Advice to lower the field that contributes most, of (contribution, field, value)."""
+  _, field, value = max(factors, key=lambda factor: factor[0])
+  return f"lower {field}={value}"
+
+
+def _fit_spec(setting: Setting) -> loop.FitSpec:
+  """A FitSpec for its arithmetic of batches and members."""
+  c, learner = setting.config, setting.learner
+  task: Any = setting.source.task
+  return loop.FitSpec(None, task, c.train, c.learner.num_trained, 0, learner.mesh, False)
+
+
+def _bytes(tree: Tree) -> int:
+  """Bytes of a pytree of arrays or shapes, as an int of any size."""
+  return sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(tree))

@@ -1,0 +1,84 @@
+"""From the lines of metrics.jsonl to the paper's metrics (docs/algorithms.md §1)."""
+import dataclasses
+from typing import Any
+
+Entry = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+  """One mega-batch, as metrics.jsonl holds it.
+
+  Attributes:
+    t: number of the mega-batch, from 1.
+    stage: the last stage that was trained, from 0; None before the first.
+    updated: whether it was trained at this t.
+    value: the task's metric on the test set; None where there is none yet.
+    val_value: of the selected members on the stage's validation data.
+    loss: mean test loss in nats.
+    num_params: trainable parameters held.
+    fwd_macs: multiply-adds of forward passes in training and growing, spent at this t.
+    train_flops: floating-point operations of all passes, likewise.
+    growth_macs: the part of `fwd_macs` that growing took.
+    seconds: that this t took.
+  """
+  t: int
+  stage: int | None
+  updated: bool
+  value: float | None
+  val_value: float | None
+  loss: float | None
+  num_params: int
+  fwd_macs: int = 0
+  train_flops: int = 0
+  growth_macs: int = 0
+  seconds: float = 0.0
+
+  def entry(self, metric: str) -> Entry:
+    """The dict that is written; `metric` is the name of the task's metric, error or perplexity."""
+    names = {"value": metric, "val_value": f"val_{metric}"}
+    return {names.get(field.name, field.name): getattr(self, field.name) for field in dataclasses.fields(self)}
+
+
+def waiting(metric: str, t: int, previous: Entry | None, untrained: float | None, num_params: int) -> Entry:
+  """The entry of a mega-batch that is only collected: the last error counts again.
+
+  Args:
+    metric: name of the task's metric.
+    t: number of the mega-batch, from 1.
+    previous: entry of t - 1, or None.
+    untrained: the metric before the first update, or None.
+    num_params: parameters of the learner that waits.
+  """
+  if previous is None:
+    return Line(t, None, False, untrained, None, None, num_params).entry(metric)
+  return Line(t, previous["stage"], False, previous[metric], previous[f"val_{metric}"], previous["loss"],
+              num_params).entry(metric)
+
+
+def summarize(lines: list[Entry], initial_params: int) -> Entry:
+  """CER (or average perplexity), Mem and Comp of a whole stream.
+
+  Args:
+    lines: one dict per mega-batch, t = 1..B in order.
+    initial_params: |θ_0|, the untrained learner, which Mem counts too.
+
+  Returns:
+    Dict of cer = Σ_{t=1}^{B} e_t, mean_error = cer / B, final_error = e_B, or
+    of average_perplexity, the mean over the stages' test perplexities, and
+    final_perplexity; cumulative_params = Σ_{t=0}^{B} |θ_t|, cumulative_fwd_macs,
+    cumulative_train_flops and cumulative_growth_macs = Σ_t, num_stages.
+  """
+  if "error" in lines[0]:
+    cer = sum(entry["error"] for entry in lines)
+    judged = dict(cer=cer, mean_error=cer / len(lines), final_error=lines[-1]["error"])
+  else:
+    perplexities = [entry["perplexity"] for entry in lines if entry["updated"]]
+    judged = dict(average_perplexity=sum(perplexities) / len(perplexities), final_perplexity=perplexities[-1])
+  return dict(
+      **judged,
+      cumulative_params=initial_params + sum(entry["num_params"] for entry in lines),
+      cumulative_fwd_macs=sum(entry["fwd_macs"] for entry in lines),
+      cumulative_train_flops=sum(entry["train_flops"] for entry in lines),
+      cumulative_growth_macs=sum(entry["growth_macs"] for entry in lines),
+      num_stages=sum(entry["updated"] for entry in lines))

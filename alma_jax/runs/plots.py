@@ -1,0 +1,106 @@
+"""Pictures of one run: the curve of its error, and the gate tree of a mixture."""
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+
+COLOUR = "#0072B2"  # blue of the Okabe-Ito palette, distinct for colour-blind readers
+_LARGEST, _SMALLEST = 0.45, 0.28  # radii of the circles of a gate tree; neighbouring leaves have the distance 1
+_LEAST_WIDTH, _STEEPEST = 4.0, 3.0  # in leaves: width of a small tree, and largest distance of two levels
+_LETTER = 0.62  # width of a digit, as a share of the font size
+
+
+def curve(lines: Sequence[dict[str, Any]], metric: str, title: str, path: str | pathlib.Path,
+          chance: float | None = None) -> None:
+  """Draws error or perplexity over the stream, as the paper's Figure 1; the area below the error is the CER.
+
+  Args:
+    lines: entries of metrics.jsonl.
+    metric: error or perplexity.
+    title: text above the picture.
+    path: of the PNG.
+    chance: error of guessing, drawn as a dotted line; None: no line.
+  """
+  from matplotlib.backends.backend_agg import FigureCanvasAgg
+  from matplotlib.figure import Figure
+  from matplotlib.ticker import MaxNLocator
+
+  with matplotlib.rc_context({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False}):
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    # Around every t a bar of width 1: their area is the CER. Perplexity is None before the first update.
+    total, lines = len(lines), [entry for entry in lines if entry[metric] is not None]
+    edges = [entry["t"] - 0.5 for entry in lines] + [lines[-1]["t"] + 0.5]
+    errors = [entry[metric] for entry in lines]
+    axes.stairs(errors, edges, color=COLOUR, linewidth=2, baseline=None)
+    axes.stairs(errors, edges, color=COLOUR, alpha=0.12, fill=True)
+    updates = [(entry["t"], entry[metric]) for entry in lines if entry["updated"]]
+    if len(updates) <= 60:
+      axes.plot(*zip(*updates), "o", color=COLOUR, markersize=4, label="after an update")
+    if chance is not None:
+      axes.axhline(chance, color="0.5", linestyle=":", linewidth=1, label="guessing")
+    last = f"{errors[-1]:.4f}" if metric == "error" else f"{errors[-1]:.1f}"
+    axes.annotate(last, (edges[-1], errors[-1]), xytext=(5, 0), textcoords="offset points",
+                  va="center", color=COLOUR, annotation_clip=False)
+    axes.set(xlabel="mega-batches seen", ylabel=f"test {metric}", xlim=(0.5, total + 0.5),
+             ylim=(0, max(chance or 0, *errors) * 1.08))
+    axes.set_title(title, fontsize=11)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.legend(frameon=False, loc="best")
+    figure.savefig(path, dpi=150, metadata={"Software": None})
+
+
+def gate_tree(splits: Sequence[int], axes: Axes, sizes: Sequence[float] | None = None) -> None:
+  """Draws the binary tree of a mixture's gates. The leaves are experts, drawn as circles.
+
+  The circles have the units of the axes. They stay round, and do not touch, if the figure is resized.
+
+  Args:
+    splits: of a layer, as in `Run.spec(stage)["splits"][layer]`: the i-th entry
+      is the expert that the i-th growth has split.
+    axes: matplotlib Axes.
+    sizes: share (0 to 1) of each expert, shown by the area of its circle; None:
+      all circles are equal.
+  """
+  from matplotlib.patches import Circle
+
+  from alma_jax.models import moe
+  num, tree = len(splits) + 1, moe.nested(splits)
+  sizes = [1] * num if sizes is None else sizes
+  box, levels = axes.get_window_extent(), _depth(tree)
+  across = max(num, _LEAST_WIDTH)
+  room = (across * box.height / box.width - 1) / max(levels, 1)
+  below = min(max(1.0, room), _STEEPEST)  # distance of two levels
+  scale = min(box.width / across, box.height / (below * levels + 1))  # pixels between neighbouring leaves
+  leaves = iter(range(num))
+
+  def draw(node: Any, y: float) -> float:
+    """Draws a node and all below it; returns its x."""
+    if isinstance(node, int):
+      x: float = next(leaves)
+      radius = (_SMALLEST**2 + (_LARGEST**2 - _SMALLEST**2) * min(max(sizes[node], 0), 1)) ** 0.5
+      axes.add_patch(Circle((x, y), radius, color=COLOUR, linewidth=0, zorder=2))
+      diameter = 2 * radius * scale * 72 / axes.figure.dpi
+      font = min(9, 0.85 * diameter / max(1.0, _LETTER * len(str(node))))
+      axes.annotate(str(node), (x, y), color="white", ha="center", va="center", fontsize=font, zorder=3)
+      return x
+    ends = [draw(child, y - below) for child in node[1:]]
+    x = sum(ends) / 2
+    for end in ends:
+      axes.plot([x, end], [y, y - below], color="0.6", linewidth=1.2, zorder=1)
+    axes.add_patch(Circle((x, y), 0.1, color="0.6", linewidth=0, zorder=2))
+    return x
+
+  draw(tree, 0.0)
+  x, y, half_width, half_height = (num - 1) / 2, -below * levels / 2, box.width / scale / 2, box.height / scale / 2
+  axes.set(xticks=[], yticks=[], xlim=(x - half_width, x + half_width), ylim=(y - half_height, y + half_height))
+  axes.set_aspect("equal")
+  axes.set_frame_on(False)
+
+
+def _depth(tree: Any) -> int:
+  """Levels below the root of a tree of moe.nested."""
+  return 0 if isinstance(tree, int) else 1 + max(_depth(child) for child in tree[1:])

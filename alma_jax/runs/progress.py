@@ -1,0 +1,105 @@
+"""Shows the progress of a run: a bar on a terminal; elsewhere a line per stage, and one for each long activity."""
+import contextlib
+import functools
+import sys
+import time
+import warnings
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from alma_jax.messages import UNSEEN, duration, say, sign
+
+COMPILING = "compiling"
+
+
+class Progress:
+  """The progress of a run."""
+
+  def __init__(self, shown: bool, samples: Iterable[int], stage: int, metric: str = "error",
+               rounds: str = "epoch") -> None:
+    """Starts to show it.
+
+    Args:
+      shown: whether anything is shown.
+      samples: training samples of each stage, at most, ints [S].
+      stage: the first stage of this session, from 0.
+      metric: error or perplexity.
+      rounds: name of the parts of a stage that end with a validation.
+    """
+    with warnings.catch_warnings():
+      warnings.simplefilter("ignore")  # in a notebook without ipywidgets the bar is text
+      from tqdm.auto import tqdm
+    self._samples, self._metric, self._rounds = [int(num) for num in samples], metric, rounds
+    total, before = sum(self._samples), sum(self._samples[:stage])
+    bar = shown and (sys.stderr.isatty() or "ipykernel" in sys.modules)
+    self._lines = shown and not bar
+    make = functools.partial(
+        tqdm, total=total, initial=before, unit=" samples", unit_scale=True, dynamic_ncols=True, mininterval=0.2,
+        leave=False, bar_format="{desc} {percentage:3.0f}%|{bar}| {rate_fmt}, {remaining} left")
+    self._bar: Any = make(disable=True)  # until it can be drawn
+    if bar:
+      with UNSEEN:
+        self._bar = make()
+    self._began, self._before, self._where = time.monotonic(), before, ""
+    self._val: float | None = None
+
+  def skip(self, samples: int) -> None:
+    """Counts training samples of the first stage that an earlier session has processed."""
+    self._before += samples
+    self._bar.initial = self._bar.n = self._bar.last_print_n = self._bar.n + samples
+
+  def update(self, samples: int, stage: int, round_: int, num_rounds: int, val: float | None = None) -> None:
+    """Adds training samples.
+
+    Args:
+      samples: number of them.
+      stage, round_: where training is, from 0.
+      num_rounds: rounds of the stage.
+      val: the metric on validation data, if a round has ended.
+    """
+    self._val = self._val if val is None else val
+    shown = "" if self._val is None else f" val {self._metric} {_short(self._val)}"
+    self._where = f"stage {stage + 1}/{len(self._samples)} {self._rounds} {round_}/{num_rounds}{shown}"
+    with UNSEEN:
+      self._bar.set_description_str(self._where, refresh=False)
+      self._bar.update(min(samples, self._bar.total - self._bar.n))  # a stage may take longer than planned
+
+  def end_stage(self, stage: int, value: float, seconds: float) -> None:
+    """Shows that a stage has ended.
+
+    Args:
+      stage: from 0.
+      value: the metric on the test set.
+      seconds: that the stage took.
+    """
+    done = sum(self._samples[:stage + 1])  # patience may have ended the stage early
+    with UNSEEN:
+      self._bar.update(max(0, done - self._bar.n))
+    if self._lines:
+      left, past = sum(self._samples[stage + 1:]), done - self._before
+      seconds_left = (time.monotonic() - self._began) * left / max(past, 1)
+      say(f"stage {stage + 1} of {len(self._samples)}: test {self._metric} {_short(value)}, "
+          f"{duration(seconds)}" + (f"; about {duration(seconds_left)} left" if left else ""))
+
+  @contextlib.contextmanager
+  def phase(self, name: str) -> Iterator[None]:
+    """Shows an activity that is not a training step, e.g. "compiling", while the block runs."""
+    with UNSEEN:
+      self._bar.set_description_str(f"{self._where} {name}".strip(), refresh=not self._bar.disable)
+    began = time.monotonic()
+    with sign(name, self._lines):
+      yield
+    if name == COMPILING:
+      self._began += time.monotonic() - began  # later stages do not compile
+    with UNSEEN:
+      self._bar.set_description_str(self._where, refresh=False)
+
+  def close(self) -> None:
+    """Removes the bar."""
+    with UNSEEN:
+      self._bar.close()
+
+
+def _short(value: float) -> str:
+  """A metric with four digits; an error with four decimals."""
+  return f"{value:.4{'f' if value < 10 else 'g'}}"

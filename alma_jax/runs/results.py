@@ -1,0 +1,205 @@
+"""Reading a run folder: metrics, summary, predictions."""
+import os
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from alma_jax import config as configs
+from alma_jax.config import schema
+from alma_jax.errors import BadInput
+from alma_jax.learners import contract, prediction
+from alma_jax.parallel import runtime, sharding
+from alma_jax.runs import checkpoint, legacy, run_folder, settings
+from alma_jax.runs.metrics import Entry
+from alma_jax.tasks import classification
+
+
+class Run:
+  """A run folder, finished or not.
+
+  Attributes:
+    path: the folder.
+    config: RunConfig.
+    metrics: dict of numpy arrays [B'], a column of metrics.jsonl each, over the
+      mega-batches so far; null is NaN.
+    train: list of the entries of train.jsonl.
+    summary: dict of summary.json, or None while the run is unfinished.
+  """
+
+  def __init__(self, path: str | os.PathLike[str]):
+    self.path = run_folder.local(path)
+    tree = run_folder.read_json(self.path / "config.json")
+    if not isinstance(tree, dict):
+      raise BadInput(f"there is no run in {self.path}: it has no config.json of a run.")
+    self.config = configs.parse(configs.completed({k: v for k, v in tree.items() if k not in configs.STORED}))
+    self.metrics = _columns(_lines(self.path / run_folder.METRICS))
+    self.train = _lines(self.path / run_folder.TRAIN)
+    self.summary = run_folder.read_summary(self.path / "summary.json")
+    check_config(self.path, self.config, self.summary)
+    if self.summary is not None and len(self.metrics.get("t", ())) != self.config.stream.num_megabatches:
+      raise BadInput(f"{self.path / run_folder.METRICS} does not hold the {self.config.stream.num_megabatches} "
+                     "mega-batches of the run; delete summary.json, and the run's own command writes both again.")
+
+  def __repr__(self) -> str:
+    state = f"{len(self.metrics.get('t', ()))} mega-batches"
+    if self.summary:
+      name = "cer" if "cer" in self.summary else "average_perplexity"
+      state = f"{name}={self.summary[name]:.4f}"
+    return f"Run({str(self.path)!r}, {state})"
+
+  def stages(self) -> list[int]:
+    """The stages whose learner can be asked for predictions, ascending."""
+    return sorted(self._saved_stages())
+
+  def predict(self, x: Any, stage: int | None = None) -> np.ndarray:
+    """Class probabilities of the learner as it was after a stage.
+
+    Args:
+      x: raw inputs [N, ...], of the shape and dtype of the training images.
+      stage: counts from 0; None: the last one saved.
+
+    Returns:
+      float32 [N, K].
+
+    Raises:
+      BadInput: no such stage is saved, or x does not look like the data.
+    """
+    if self.config.is_language:
+      raise BadInput(f"{self.path} is a language model, which predicts no classes; `sample` writes with it.")
+    opened, learner = self.open(stage)
+    data = opened.meta["data"]
+    x = _like_examples(x, tuple(data["example_shape"]), np.dtype(data["dtype"]))
+    state = restore_state(learner, opened)
+    mean, std = (np.asarray(data[key], np.float32) for key in ("mean", "std"))
+    pool, total = classification.make_pool(x, np.zeros(len(x)), mean, std, learner.mesh), None
+    task = settings.task_of(self.config, data)
+    for block in range(learner.num_blocks(state)):
+      total = task.join(total, prediction.contributions(learner, task, state, block, pool))
+    return learner.resolve(state, total or {})[1]
+
+  def sample(self, prompt: str = "", **options: Any) -> str:
+    """Continues a text with a language model.
+
+    Options are num_tokens (200), temperature (0.8), top_k (0: all), seed (0) and stage (None: the last saved); see
+    runs.sampling.sample.
+    """
+    from alma_jax.runs import sampling  # which imports this module
+    return sampling.sample(self, prompt, **options)
+
+  def describe(self, stage: int | None = None) -> str:
+    """Text for people: what the learner had grown to after a stage (None: the last saved).
+
+    Raises:
+      BadInput: no such stage is saved.
+    """
+    opened, learner = self.open(stage)
+    spec, host = saved_state(opened)
+    return learner.describe(contract.LearnerState(spec, None, host=host))
+
+  def spec(self, stage: int | None = None) -> dict[str, Any]:
+    """What the learner knew after a stage (None: the last saved): its static facts and its small state, a dict.
+
+    Of `gmoe` the splits of every mixture layer (see `plots.gate_tree`), of `ff` the widths, of growing ensembles the
+    number of frozen members.
+
+    Raises:
+      BadInput: no such stage is saved.
+    """
+    spec, host = saved_state(self.open(stage)[0])
+    return spec | host
+
+  def open(self, stage: int | None = None) -> tuple[checkpoint.Opened, contract.Learner]:
+    """The checkpoint of a stage (None: the last saved), and the learner that can read it.
+
+    Raises:
+      BadInput: no such stage is saved.
+    """
+    runtime.setup(self.config)
+    saved = self._saved_stages()
+    if not (self.path / "checkpoints").is_dir() and (self.summary is not None or self.metrics):
+      raise BadInput(f"{self.path} lacks its folder checkpoints, which holds what the run has learnt; restore it.")
+    if not saved:
+      raise BadInput(f"{self.path} has saved no finished stage yet.")
+    if stage is not None and stage not in saved:
+      raise BadInput(f"{self.path} has saved the stages {sorted(saved)}, not {stage}; "
+                     "the last one is always kept, others as checkpoint.keep_every says.")
+    opened = self._checkpoints().open(saved[max(saved) if stage is None else stage])
+    check_saved_config(self.path, self.config, opened.meta)
+    return opened, settings.reader(self.config, opened.meta["data"])
+
+  def _checkpoints(self) -> checkpoint.Checkpoints:
+    return checkpoint.Checkpoints(self.path / "checkpoints", self.config.checkpoint.keep, create=False)
+
+  def _saved_stages(self) -> dict[int, int]:
+    """{stage trained last: newest checkpoint that holds its learner}."""
+    if not (self.path / "checkpoints").is_dir():
+      return {}
+    metas = self._checkpoints().metas()
+    # Between two trainings of a stage the state belongs to no stage. Version 0.1 did not note that.
+    return {meta["stage"] - 1: step for step, meta in metas.items() if meta["stage"] and meta.get("complete", True)}
+
+
+def load_run(workdir: str | os.PathLike[str]) -> Run:
+  """Opens a run folder for reading.
+
+  Raises:
+    BadInput: there is none.
+  """
+  return Run(workdir)
+
+
+def check_config(path: pathlib.Path, config: schema.RunConfig, summary: Entry | None) -> None:
+  """Raises BadInput where config.json of a finished run is not that of its summary."""
+  if summary is not None and summary.get("config_sha256", configs.digest(config)) != configs.digest(config):
+    raise BadInput(f"{path / 'config.json'} was changed after the run had finished; restore it.")
+
+
+def check_saved_config(path: pathlib.Path, config: schema.RunConfig, meta: checkpoint.Meta) -> None:
+  """Raises BadInput where config.json is not that of a checkpoint's meta."""
+  differ = configs.compared(meta.get("config", configs.identity(config)), configs.identity(config), "in the checkpoint",
+                            "now")
+  if differ:
+    raise BadInput(f"{path / 'config.json'} was changed after its checkpoints were saved: {', '.join(differ)}; restore "
+                   "it, or --overwrite the run.")
+
+
+def saved_state(opened: checkpoint.Opened) -> tuple[dict[str, Any], dict[str, Any]]:
+  """(spec, host) of the LearnerState in an opened checkpoint."""
+  meta = opened.meta
+  if "host" not in meta:
+    return legacy.split(meta["spec"])
+  return meta["spec"], meta["host"] | (opened.arrays("host") if opened.has("host") else {})
+
+
+def restore_state(learner: contract.Learner, opened: checkpoint.Opened) -> contract.LearnerState:
+  """The LearnerState of an opened checkpoint, on the learner's devices."""
+  spec, host = saved_state(opened)
+  shapes = learner.template(spec)
+  opt = opened.tree("opt", shapes.opt) if opened.has("opt") else None
+  arrays = (opened.tree("live", shapes.live), opened.frozen(shapes.frozen), opt)
+  live, frozen, opt = sharding.put(arrays, learner.mesh)
+  return contract.LearnerState(spec, live, frozen, opt, host)
+
+
+def _lines(path: pathlib.Path) -> list[Entry]:
+  return run_folder.read_lines(path) if path.exists() else []
+
+
+def _columns(lines: list[Entry]) -> dict[str, np.ndarray]:
+  if not lines:
+    return {}
+  return {key: np.array([np.nan if entry[key] is None else entry[key] for entry in lines]) for key in lines[0]}
+
+
+def _like_examples(x: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+  x = np.asarray(x)
+  if x.ndim == len(shape) and shape[-1] == 1 and x.shape[1:] == shape[:-1]:
+    x = x[..., None]  # grey images without their channel
+  if x.shape[1:] != shape or x.ndim != len(shape) + 1 or not len(x):
+    wanted = ", ".join(map(str, shape))
+    raise BadInput(f"inputs of shape {x.shape} do not look like the training examples, [N, {wanted}], N at least 1.")
+  if x.dtype != dtype and not (dtype == np.float32 and np.issubdtype(x.dtype, np.floating)):
+    raise BadInput(f"inputs are {x.dtype}, but the training examples were {dtype}; give raw, unnormalised inputs.")
+  return x.astype(dtype)
+

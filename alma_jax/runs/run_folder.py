@@ -1,0 +1,275 @@
+"""The run folder: whose it is, and its JSON files."""
+import errno
+import json
+import os
+import pathlib
+import re
+import shutil
+from typing import IO, Any
+
+import filelock
+
+from alma_jax import config as configs
+from alma_jax.config import schema
+from alma_jax.errors import BadInput, InUse
+from alma_jax.runs.metrics import Entry
+from alma_jax.version import __version__
+
+METRICS, TRAIN, DIVERGED = "metrics.jsonl", "train.jsonl", "diverged.json"
+# In the order in which --overwrite deletes them: what is left at any moment is still a run of the config that is there,
+# unfinished, with which the plain command goes on. Checkpoints replace a METRICS that is missing, but no TRAIN.
+_OURS = ("summary.json", METRICS, "checkpoints", TRAIN, DIVERGED, "curve.png", "tensorboard", "wandb",
+         "tokenizer.json", "export", "config.json")
+_JUDGED = ("cer", "average_perplexity")
+_COUNTED = ("cumulative_params", "cumulative_fwd_macs", "cumulative_train_flops", "num_stages", "wall_seconds",
+            "compile_seconds", "device")
+_READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+class RunFolder:
+  """A run folder, locked while it is open. Only one process of a run writes to it; the others only know its path."""
+
+  def __init__(self, path: str | os.PathLike[str], writes: bool = True):
+    """Locks the folder; makes it if it does not exist.
+
+    Args:
+      path: the folder.
+      writes: whether this process is the one that writes.
+
+    Raises:
+      BadInput: a live process uses it, or it cannot be made. A folder with a
+        finished run may be read-only.
+    """
+    self.path, self._writes = local(path), writes
+    self._files: dict[str, IO[str]] = {}
+    self._lock: filelock.BaseFileLock | None = None
+    self._read_only = False  # then there is no lock in the process that writes
+    if not writes:
+      return
+    try:
+      self.path.mkdir(parents=True, exist_ok=True)
+      self._lock = filelock.FileLock(self.path / ".lock")
+      self._lock.acquire(timeout=0)
+    except filelock.Timeout as error:
+      raise InUse(f"the run folder {self.path} is in use by a live process.") from error
+    except OSError as error:
+      if error.errno not in _READ_ONLY or not (self.path / "summary.json").is_file():
+        raise BadInput(f"the run folder {self.path} cannot be made or written: {error.strerror}.") from error
+      self._lock, self._writes, self._read_only = None, False, True
+
+  def claim(self, config: schema.RunConfig, fingerprint: str, overwrite: bool) -> None:
+    """Makes sure that the folder is this run's, or empty.
+
+    Args:
+      config: RunConfig.
+      fingerprint: of the data.
+      overwrite: delete the run that is in it.
+
+    Raises:
+      BadInput: it holds another run, the fields that differ are named; or
+        files that no run of ours has written, which are never touched.
+    """
+    if overwrite and self._read_only:
+      raise BadInput(f"the run folder {self.path} cannot be written, so that --overwrite cannot start its run again; "
+                     "choose another --workdir.")
+    if self._lock is None and (overwrite or not (self.path / "summary.json").is_file()):
+      return  # another process claims it
+    stored = read_json(self.path / "config.json")
+    if not isinstance(stored, dict) or "data_fingerprint" not in stored:
+      found = [name for name in _OURS if (self.path / name).exists()]
+      if found:
+        raise BadInput(f"{self.path} holds {', '.join(found)}, but not from a run of this program; "
+                       "choose another --workdir.")
+    elif overwrite:
+      self._delete()
+    else:
+      self._compare(stored, config, fingerprint)
+      return  # written anew once the run is restored
+    self.write_config(config, fingerprint)
+
+  def write_config(self, config: schema.RunConfig, fingerprint: str) -> None:
+    """Writes config.json: every field, and what the data were."""
+    if self._writes:
+      write_json(self.path / "config.json", dict(
+          configs.to_dict(config), data_fingerprint=fingerprint, alma_jax_version=__version__))
+
+  def write_files(self, files: dict[str, str]) -> None:
+    """Writes {name: text}, which later sessions find as they are."""
+    for name, text in files.items():
+      if self._writes and not (self.path / name).exists():
+        write_bytes(self.path / name, text.encode())
+
+  def _delete(self) -> None:
+    for name in _OURS:
+      path, doomed = self.path / name, self.path / f".deleted-{name}"
+      if doomed.is_dir():
+        shutil.rmtree(doomed)
+      if path.is_dir() and not path.is_symlink():
+        path.rename(doomed)  # at once; the files of a folder go one by one
+        shutil.rmtree(doomed)
+      else:
+        path.unlink(missing_ok=True)
+
+  def _compare(self, stored: dict[str, Any], config: schema.RunConfig, fingerprint: str) -> None:
+    differ = configs.differences(stored, config)
+    if not differ and stored["data_fingerprint"] != fingerprint:
+      differ = ["the data (same name, other contents)"]
+      if "alma_jax_version" not in stored and config.seed:
+        differ = ["the data (same name, other contents: up to version 0.1 `seed` also drew the test set of digits, of "
+                  "DIR/CLASS folders and of texts without a split, now every seed has that of seed 0)"]
+    if differ:
+      raise BadInput(f"{self.path} holds another run, which differs in {', '.join(differ)}; "
+                     "choose another --workdir, or --overwrite it.")
+
+  def cut(self, name: str, num: int, entries: list[Entry] | None = None) -> None:
+    """Opens a .jsonl file for appending, keeping its first `num` lines.
+
+    Args:
+      name: of the file.
+      num: lines that the checkpoint covers.
+      entries: these lines as the checkpoint has them, where it does: a file
+        that is missing is written again from them.
+
+    Raises:
+      BadInput: somebody has changed the file: it has fewer lines, or one that
+        is not what was written.
+    """
+    if not self._writes:
+      return
+    path = self.path / name
+    if entries and not path.exists():
+      kept = [_line(entry) for entry in entries]
+    else:
+      lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+      whole = [line for line in lines if line.endswith(b"\n")]  # a kill may have torn the last one
+      if len(whole) < num:
+        raise BadInput(f"{path} has {len(whole)} whole lines, but the checkpoint covers {num}; restore the file, or "
+                       "--overwrite the run.")
+      kept = whole[:num]
+      for i, line in enumerate(kept):
+        if not _is_entry(line, entries[i] if entries else None):
+          raise BadInput(f"line {i + 1} of {path} is not what the run has written; restore the file, or --overwrite "
+                         "the run.")
+    write_bytes(path, b"".join(kept))
+    self._files[name] = path.open("a")
+
+  def append(self, name: str, entry: Entry) -> None:
+    """Adds a line to a .jsonl file opened with `cut`, and flushes it."""
+    if self._writes:
+      self._files[name].write(_line(entry).decode())
+      self._files[name].flush()
+
+  def sync(self) -> None:
+    """Makes sure that all lines are on disk."""
+    for file in self._files.values():
+      os.fsync(file.fileno())
+
+  def write_diverged(self, entry: Entry | None) -> None:
+    """Notes that the run has diverged, for reports; None: it goes on."""
+    if self._writes and entry is not None:
+      write_json(self.path / DIVERGED, entry)
+    elif self._writes:
+      (self.path / DIVERGED).unlink(missing_ok=True)
+
+  def write_summary(self, summary: Entry) -> None:
+    """Writes summary.json, whole or not at all."""
+    if self._writes:
+      write_json(self.path / "summary.json", summary)
+
+  def close(self) -> None:
+    """Closes files and releases the folder."""
+    try:
+      for file in self._files.values():
+        file.close()
+    finally:
+      if self._lock is not None:
+        self._lock.release()
+
+  def __enter__(self) -> "RunFolder":
+    return self
+
+  def __exit__(self, *unused: object) -> None:
+    self.close()
+
+
+def local(path: str | os.PathLike[str]) -> pathlib.Path:
+  """Path of a folder.
+
+  Raises:
+    BadInput: it is an address such as gs://bucket/run.
+  """
+  # pathlib makes one slash of two; of C:/run on Windows the colon stands behind a single letter.
+  if re.match(r"[A-Za-z][\w+.-]+:/", str(path)):
+    raise BadInput(f"{str(path)!r} is an address, not a folder; give a folder of a mounted file system.")
+  return pathlib.Path(path).expanduser()
+
+
+def read_summary(path: str | os.PathLike[str]) -> Entry | None:
+  """The contents of a run's summary.json, or None if there is none.
+
+  Raises:
+    BadInput: it is not what a run has written.
+  """
+  summary = read_json(path)
+  if summary is None:
+    return None
+  judged = [summary.get(name) for name in _JUDGED] if isinstance(summary, dict) else [None]
+  if not any(isinstance(value, float) for value in judged) or not all(name in summary for name in _COUNTED):
+    raise BadInput(f"{path} is not what a run has written; delete it, and the run's own command writes it again.")
+  return summary
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+  """The contents of a JSON file, or None if there is none.
+
+  Raises:
+    BadInput: it is not JSON.
+  """
+  try:
+    return json.loads(pathlib.Path(path).read_text())
+  except FileNotFoundError:
+    return None
+  except (OSError, ValueError) as error:
+    raise BadInput(f"{path} cannot be read as JSON ({error}); move the folder away or take another.") from error
+
+
+def read_lines(path: str | os.PathLike[str]) -> list[Entry]:
+  """The entries of a .jsonl file, without a last line that is only half written.
+
+  Raises:
+    BadInput: another line is not JSON.
+  """
+  lines = pathlib.Path(path).read_text().split("\n")[:-1]
+  try:
+    return [json.loads(line) for line in lines]
+  except ValueError as error:
+    raise BadInput(f"{path} has a line that is not JSON ({error}); restore the file.") from error
+
+
+def _line(entry: Entry) -> bytes:
+  """Bytes of an entry of a .jsonl file."""
+  return json.dumps(entry, allow_nan=False).encode() + b"\n"
+
+
+def _is_entry(line: bytes, expected: Entry | None = None) -> bool:
+  """Whether a line holds an entry, and the expected one if there is one."""
+  try:
+    entry = json.loads(line)
+  except ValueError:
+    return False
+  return isinstance(entry, dict) and expected in (None, entry)
+
+
+def write_json(path: pathlib.Path, tree: Any) -> None:
+  """Writes JSON, whole or not at all."""
+  write_bytes(path, (json.dumps(tree, indent=2, allow_nan=False) + "\n").encode())
+
+
+def write_bytes(path: pathlib.Path, data: bytes) -> None:
+  """Replaces a file's contents, whole or not at all."""
+  temporary = path.with_name(f".{path.name}.tmp")
+  with open(temporary, "wb") as file:
+    file.write(data)
+    file.flush()
+    os.fsync(file.fileno())
+  temporary.replace(path)

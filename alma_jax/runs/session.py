@@ -1,0 +1,398 @@
+"""Algorithm 1: stage after stage, grow, train, evaluate, write, save; from where a run stands to its end."""
+import contextlib
+import dataclasses
+import importlib.metadata
+import platform
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from alma_jax import config as configs
+from alma_jax import messages
+from alma_jax.errors import BadInput, Diverged, Stopped
+from alma_jax.learners import tuned
+from alma_jax.learners.contract import GrowthReport, LearnerState
+from alma_jax.parallel import runtime, sharding
+from alma_jax.runs import checkpoint, legacy, loggers, metrics, progress, results, settings
+from alma_jax.runs.run_folder import METRICS, TRAIN, RunFolder
+from alma_jax.training import loop, optimizers
+from alma_jax.types import Tree
+from alma_jax.version import __version__
+
+# How often progress and signals are looked at: length of a dispatch, and rows of the first.
+_TARGET_SECONDS, _FIRST_ROWS = 0.25, 1
+
+
+@dataclasses.dataclass
+class RunState:
+  """Where a run stands: what a checkpoint holds of it, apart from a stage in training.
+
+  Attributes:
+    learner: LearnerState after the last complete training.
+    stage: the stage in progress, or the next one, from 0.
+    epoch: epochs (language: rounds) of the stage so far.
+    lines: entries of metrics.jsonl so far.
+    num_train_lines: lines of train.jsonl so far.
+    initial_params: parameters of the untrained learner.
+    complete: whether `learner` is that of a complete stage.
+    wall_seconds, compile_seconds: of earlier sessions.
+  """
+  learner: LearnerState
+  initial_params: int
+  stage: int = 0
+  epoch: int = 0
+  lines: list[metrics.Entry] = dataclasses.field(default_factory=list)
+  num_train_lines: int = 0
+  complete: bool = True
+  wall_seconds: float = 0.0
+  compile_seconds: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Growth:
+  """A stage that has grown, and how it is trained.
+
+  Attributes:
+    state: LearnerState after growing.
+    report: GrowthReport.
+    fit: loop.FitState, begun or restored.
+  """
+  state: LearnerState
+  report: GrowthReport
+  fit: loop.FitState
+
+
+def run(setting: settings.Setting, folder: RunFolder, should_stop: Callable[[], bool]) -> None:
+  """Runs a stream from where the run in `folder` stands to its end.
+
+  Args:
+    setting: of the run.
+    folder: claimed by this run.
+    should_stop: () -> bool; True saves and stops.
+
+  Raises:
+    BadInput, Diverged, Stopped: see experiment.run.
+  """
+  _refuse_lost_checkpoints(folder)
+  checkpoints = checkpoint.Checkpoints(folder.path / "checkpoints", setting.config.checkpoint.keep)
+  examiner = settings.Examiner(setting)
+  opened = checkpoints.newest()  # first: damage must be noticed before anything is changed
+  now = _untrained(setting, folder) if opened is None else _restored(setting, folder, opened, examiner)
+  folder.write_config(setting.config, setting.source.fingerprint)
+  folder.cut(METRICS, len(now.lines), now.lines)
+  folder.cut(TRAIN, now.num_train_lines)
+  folder.write_diverged(None)
+  with contextlib.ExitStack() as cleanup:
+    boards = loggers.start(folder, setting.config, len(now.lines), now.num_train_lines) if sharding.is_main() else []
+    for board in boards:
+      cleanup.callback(board.close)
+    cleanup.callback(checkpoints.finish)
+    shown = progress.Progress(setting.config.log.progress and sharding.is_main(), _samples(setting), now.stage,
+                              setting.source.task.metric, _round(setting))
+    cleanup.callback(shown.close)
+    if now.stage < setting.stream.num_stages:  # candidates that were trained before the run was stopped
+      tried, num = tuned.num_tried(now.learner), tuned.num_candidates(setting.config)
+      shown.skip(_samples(setting)[now.stage] * tried // num)
+    session = _Session(setting, folder, checkpoints, examiner, boards, shown, should_stop, now)
+    session.run(None if opened is None or opened.meta["cursor"] is None else opened)
+
+
+def say(message: str) -> None:
+  """Prints one line for the person at the terminal, from process 0."""
+  if sharding.is_main():
+    messages.say(message)
+
+
+def versions() -> dict[str, str]:
+  """Versions of Python, of this package and of those whose numbers may change a result."""
+  packages = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+  return dict(alma_jax=__version__, python=platform.python_version(),
+              **{name: importlib.metadata.version(name) for name in packages})
+
+
+def _refuse_lost_checkpoints(folder: RunFolder) -> None:
+  """If the checkpoints have disappeared, the run would start again and overwrite its lines."""
+  lost = (folder.path / METRICS).exists() and not (folder.path / "checkpoints").is_dir()
+  if sharding.any_process(lost and sharding.is_main()):
+    raise BadInput(f"{folder.path} holds {METRICS}, but its folder checkpoints has disappeared; restore it, or "
+                   "--overwrite the run.")
+
+
+def _untrained(setting: settings.Setting, folder: RunFolder) -> RunState:
+  """The state of a run that begins."""
+  learner = setting.learner.init()
+  num_params = setting.learner.cost(learner).num_params
+  if (folder.path / METRICS).exists():
+    say(f"no checkpoint has been saved in {folder.path} yet, so that the run starts again")
+  say(f"running in {folder.path}, from {num_params:,} parameters")
+  return RunState(learner, num_params)
+
+
+def _restored(setting: settings.Setting, folder: RunFolder, opened: checkpoint.Opened,
+              examiner: settings.Examiner) -> RunState:
+  """The state that a checkpoint holds."""
+  meta = opened.meta
+  results.check_saved_config(folder.path, setting.config, meta)
+  if opened.has("cached"):
+    examiner.cached, examiner.num_cached = dict(opened.arrays("cached")), meta["num_cached"]
+  now = RunState(
+      results.restore_state(setting.learner, opened), meta["initial_params"], meta["stage"], meta["epoch"],
+      meta["lines"], meta["num_train_lines"], meta.get("complete", True), meta["wall_seconds"],
+      meta["compile_seconds"])
+  num_stages = setting.stream.num_stages
+  if now.stage == num_stages:
+    say(f"resuming {folder.path} after the last of {num_stages} stages")
+  else:
+    say(f"resuming {folder.path} at stage {now.stage + 1} of {num_stages}, {_round(setting)} {now.epoch + 1}")
+  return now
+
+
+def _samples(setting: settings.Setting) -> list[int]:
+  """Training examples that go through in each stage, at most."""
+  num = tuned.num_candidates(setting.config)
+  return [num * setting.config.train.plan(int(size)).samples for size in setting.stream.sizes[:, 0]]
+
+
+def _round(setting: settings.Setting) -> str:
+  """What a part of a stage is called that ends with a validation."""
+  return "epoch" if setting.source.task.in_epochs else "round"
+
+
+class _Session:
+  """One session of a run. What changes stands in `now`; the rest is tools."""
+
+  def __init__(self, setting: settings.Setting, folder: RunFolder, checkpoints: checkpoint.Checkpoints,
+               examiner: settings.Examiner, boards: list[Any], shown: progress.Progress,
+               should_stop: Callable[[], bool], now: RunState):
+    self.now, self._setting, self._folder, self._checkpoints = now, setting, folder, checkpoints
+    self._examiner, self._boards, self._progress, self._should_stop = examiner, boards, shown, should_stop
+    self._config, self._learner, self._task = setting.config, setting.learner, setting.source.task
+    self._stages = settings.Stages(setting)
+    self._started = self._saved_at = time.monotonic()
+    self._compiled_before = runtime.compile_seconds()
+    self._saved_in: int | None = None  # the stage in progress in the newest checkpoint
+    self._compiled = False  # whether the programs of the present shapes exist
+    self._rows = _FIRST_ROWS  # training steps of the next dispatch, adapted to its length
+    self._val_value: float | None = None
+
+  def run(self, opened: checkpoint.Opened | None) -> None:
+    """Runs to the end; `opened` is the checkpoint of a stage in training, if the run was stopped inside one."""
+    if opened is not None:
+      self._saved_in = self.now.stage
+    while self.now.stage < self._setting.stream.num_stages:
+      self._run_stage(opened)
+      opened = None
+    self._finish()
+
+  # ------------------------------------------------------------------ a stage
+
+  def _run_stage(self, opened: checkpoint.Opened | None) -> None:
+    now, stage, began, learner = self.now, self.now.stage, time.monotonic(), self._learner
+    data, last_t, metric = self._stages[stage], self._setting.stream.last_t(stage), self._task.metric
+    while len(now.lines) < last_t - 1:
+      previous = now.lines[-1] if now.lines else None
+      self._write(metrics.waiting(metric, len(now.lines) + 1, previous, None if previous else self._untrained_value(),
+                                  learner.cost(now.learner).num_params))
+    complete = False
+    while not complete:
+      grown = self._grow(data) if opened is None else self._restore_growth(opened, data)
+      opened = None
+      trained = self._train_or_note(grown, data, began)
+      now.learner, report, complete = learner.finish(grown.state, data, trained)
+      now.complete, self._saved_in = complete, None
+    with self._progress.phase("evaluating"):
+      value, loss = self._examiner.examine(now.learner)
+    cost, growth = learner.cost(now.learner), grown.report
+    growth_flops = 2 * growth.macs if growth.flops is None else growth.flops
+    now.stage = stage + 1
+    self._write(metrics.Line(
+        t=last_t, stage=stage, updated=True, value=value, val_value=report.val, loss=loss, num_params=cost.num_params,
+        fwd_macs=cost.fwd_macs * report.samples + growth.macs,
+        train_flops=cost.train_flops * report.samples + growth_flops, growth_macs=growth.macs,
+        seconds=time.monotonic() - began).entry(metric))
+    self._progress.end_stage(stage, value, time.monotonic() - began)
+    every, last = self._config.checkpoint.keep_every, now.stage == self._setting.stream.num_stages
+    permanent = last or (bool(every) and now.stage % every == 0)
+    if permanent or self._is_due():
+      self._save(permanent=permanent)
+
+  def _grow(self, data: loop.StageData) -> Growth:
+    with self._progress.phase("growing"):
+      state, report = self._learner.grow(self.now.learner, data)
+    shapes = lambda state: jax.tree.map(np.shape, state.live)
+    if shapes(state) != shapes(self.now.learner):
+      runtime.forget_programs()  # those of the old shapes never run again, and hold memory
+      self._compiled = False
+    return Growth(state, report, loop.begin(self._learner.training(state, data)))
+
+  def _restore_growth(self, opened: checkpoint.Opened, data: loop.StageData) -> Growth:
+    """What `_grow` returned, and what its training came to when the run was stopped."""
+    saved, learner = opened.meta["growth"], self._learner
+    if saved is None:
+      state, report = learner.grow(self.now.learner, data)
+    else:
+      spec, host = (saved["spec"], saved["host"]) if "host" in saved else legacy.split(saved["spec"])
+      host = host | (opened.arrays("grown_host") if opened.has("grown_host") else {})
+      shapes = learner.template(spec)
+      live, frozen = sharding.put((opened.tree("grown", shapes.live), opened.frozen(shapes.frozen)), learner.mesh)
+      state = LearnerState(spec, live, frozen, host=host)  # the optimiser's state is part of the training
+      report = GrowthReport(*saved["report"])
+    training = learner.training(state, data)
+    carry = opened.tree("fit", loop.template(training.spec, training.variables))
+    fit = loop.restore(training, carry, opened.meta["cursor"])
+    self._progress.skip(self._config.train.plan(len(data.train)).samples * fit.cursor // loop.num_steps(fit))
+    return Growth(state, report, fit)
+
+  def _train_or_note(self, grown: Growth, data: loop.StageData, began: float) -> loop.Trained:
+    """Trains; a divergence is noted in the run folder, and what was learnt before is not lost."""
+    now = self.now
+    train_lines, epoch = now.num_train_lines, now.epoch
+    try:
+      return loop.finish(self._train(grown, data, began))
+    except Diverged as diverged:
+      self._folder.write_diverged(dict(stage=now.stage, epoch=now.epoch, line=str(diverged)))
+      if self._saved_in != now.stage:
+        now.num_train_lines, now.epoch = train_lines, epoch
+        self._save()
+      raise
+
+  def _train(self, grown: Growth, data: loop.StageData, began: float) -> loop.FitState:
+    """Advances to the end of the stage; one dispatch is always under way."""
+    fit, done, pending = grown.fit, False, None
+    total, plan = loop.num_steps(fit), self._config.train.plan(len(data.train))
+    while not done and fit.cursor < total:
+      since, start = time.monotonic(), fit.cursor
+      with contextlib.nullcontext() if self._compiled else self._progress.phase(progress.COMPILING):
+        fit, records = loop.advance(fit, self._rows)
+      self._compiled = True
+      if pending is not None:
+        done = self._record(fit, pending, began)
+      pending = records
+      if not done and self._is_due():
+        done, pending = self._record(fit, pending, began), None
+        if not done:
+          self._save(dataclasses.replace(grown, fit=fit))
+      self._pace(fit.cursor - start, time.monotonic() - since)
+      self._progress.update((fit.cursor - start) * plan.samples // total, data.stage,
+                            fit.cursor // -(-total // plan.rounds), plan.rounds, self._val_value)
+    if pending is not None:
+      self._record(fit, pending, began)
+    return fit
+
+  def _record(self, fit: loop.FitState, records: Any, began: float) -> bool:
+    """Writes the epochs of a dispatch; returns whether patience has ended the stage."""
+    now, plan, (epochs, done) = self.now, self._config.train.plan(len(fit.data.train)), loop.read(fit, records)
+    for joint, members in epochs:
+      now.epoch += 1
+      self._refuse_divergence(joint)
+      step = min(((now.epoch - 1) % plan.rounds + 1) * plan.per_round, plan.steps)
+      entry: metrics.Entry = dict(stage=fit.data.stage, epoch=now.epoch)
+      if not self._task.in_epochs:
+        entry["step"] = step
+      entry |= dict(joint, lr=optimizers.rate(fit.spec.train, step - 1), seconds=time.monotonic() - began)
+      if len(members[f"val_{self._task.metric}"]) > 1:
+        finite = lambda values: [float(value) if np.isfinite(value) else None for value in values]
+        entry["members"] = {key: finite(value) for key, value in members.items()}
+      self._folder.append(TRAIN, entry)
+      now.num_train_lines += 1
+      self._val_value = entry[f"val_{self._task.metric}"]
+      for board in self._boards:
+        board.train(entry)
+    return done
+
+  def _refuse_divergence(self, joint: dict[str, Any]) -> None:
+    for key, value in joint.items():
+      if value is not None and not np.isfinite(value).all():
+        raise Diverged(f"{key} is no longer finite in stage {self.now.stage + 1}, {_round(self._setting)} "
+                       f"{self.now.epoch}; lower train.learning_rate={self._config.train.learning_rate}. Everything "
+                       f"before is saved in {self._folder.path}.")
+
+  def _write(self, entry: metrics.Entry) -> None:
+    self.now.lines.append(entry)
+    self._folder.append(METRICS, entry)
+    for board in self._boards:
+      board.stream(entry)
+    self.now.epoch, self._val_value = 0, None
+
+  def _pace(self, rows: int, seconds: float) -> None:
+    """Adapts the length of a dispatch to what progress and signals need."""
+    aim = rows * _TARGET_SECONDS / max(seconds, 1e-4)
+    self._rows = sharding.agree(int(np.clip(aim, 1, min(2 * self._rows, self._task.max_steps))))
+
+  def _untrained_value(self) -> float | None:
+    """The metric before the first update."""
+    if self._setting.source.untrained is not None or not self._task.selects:
+      return self._setting.source.untrained
+    return self._examiner.examine(self.now.learner, trained=False)[0]
+
+  # ------------------------------------------------------------------ saving
+
+  def _is_due(self) -> bool:
+    due = time.monotonic() - self._saved_at >= self._config.checkpoint.seconds
+    return sharding.any_process(self._should_stop() or due)
+
+  def _save(self, grown: Growth | None = None, permanent: bool = False) -> None:
+    """Saves the run as it stands, inside a stage with its Growth; raises Stopped if the run should stop."""
+    now, state = self.now, self.now.learner
+    trees: dict[str, Tree]
+    host, trees = _parted(state.host, "host")
+    trees["live"] = state.live
+    if state.opt is not None:
+      trees["opt"] = state.opt
+    growth, frozen = None, state.frozen
+    if grown is not None:
+      trees["fit"] = loop.save(grown.fit)
+      if grown.state is not state and not grown.report.repeat:
+        grown_host, arrays = _parted(grown.state.host, "grown_host")
+        trees |= arrays | {"grown": grown.state.live}
+        frozen = grown.state.frozen
+        growth = dict(spec=grown.state.spec, host=grown_host, report=list(grown.report))
+    if self._examiner.cached is not None:
+      trees["cached"] = self._examiner.cached
+    meta = dict(
+        config=configs.identity(self._config), stage=now.stage, epoch=now.epoch, complete=now.complete,
+        cursor=None if grown is None else grown.fit.cursor, spec=state.spec, host=host, growth=growth, lines=now.lines,
+        num_train_lines=now.num_train_lines, num_cached=self._examiner.num_cached,
+        initial_params=now.initial_params, data=self._setting.source.meta(), **self._seconds())
+    self._folder.sync()
+    for board in self._boards:
+      board.flush()
+    with self._progress.phase("saving"):
+      self._checkpoints.save(meta, trees, frozen, permanent)
+    self._saved_at, self._saved_in = time.monotonic(), now.stage
+    if sharding.any_process(self._should_stop()):
+      self._checkpoints.finish()
+      raise Stopped(f"saved {self._folder.path}; the same command goes on from there.")
+
+  def _seconds(self) -> dict[str, float]:
+    """Seconds of all sessions so far."""
+    return dict(wall_seconds=self.now.wall_seconds + time.monotonic() - self._started,
+                compile_seconds=self.now.compile_seconds + runtime.compile_seconds() - self._compiled_before)
+
+  def _finish(self) -> None:
+    """Writes the summary and the curve, once the last stage is saved."""
+    with self._progress.phase("saving"):
+      self._checkpoints.finish()
+    if not sharding.is_main():
+      return
+    from alma_jax.runs import plots  # matplotlib is slow to import
+    c, lines = self._config, self.now.lines
+    summary = metrics.summarize(lines, self.now.initial_params)
+    summary |= dict(**self._seconds(), device=settings.describe_devices(self._learner.mesh), versions=versions(),
+                    config_sha256=configs.digest(c))
+    judged = (f"CER {summary['cer']:.3f}" if "cer" in summary else
+              f"average perplexity {summary['average_perplexity']:.1f}")
+    name = c.dataset.name.rstrip("/").rsplit("/", 1)[-1].split(":", 1)[-1]
+    title = (f"{name}, {c.learner.name}: {judged} over {len(lines)} mega-batches, waiting time "
+             f"{c.stream.waiting_time}")
+    plots.curve(lines, self._task.metric, title, self._folder.path / "curve.png", self._setting.source.chance)
+    self._folder.write_summary(summary)
+
+
+def _parted(host: dict[str, Any], name: str) -> tuple[dict[str, Any], dict[str, Tree]]:
+  """(entries of a LearnerState's `host` for JSON, {name: its arrays} or {})."""
+  arrays = {key: value for key, value in host.items() if isinstance(value, np.ndarray)}
+  return {key: value for key, value in host.items() if key not in arrays}, {name: arrays} if arrays else {}

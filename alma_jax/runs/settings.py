@@ -1,0 +1,105 @@
+"""What a run is made of: data, stream, learner, and the test set that the learner never sees."""
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import Mesh
+
+from alma_jax import learners
+from alma_jax.config import schema
+from alma_jax.data import stream as streams
+from alma_jax.errors import BadInput
+from alma_jax.learners import contract, prediction
+from alma_jax.tasks import classification, language_modeling
+from alma_jax.training import loop
+
+
+class Setting(NamedTuple):
+  """Everything that a run is made of; all of it is checked before any computation."""
+  config: schema.RunConfig
+  source: classification.Images | language_modeling.Texts
+  learner: contract.Learner
+
+  @property
+  def stream(self) -> streams.Stream:
+    """data.stream.Stream of the source."""
+    return self.source.stream
+
+
+def prepare(config: schema.RunConfig, data: Sequence[Any] | None = None) -> Setting:
+  """Loads the data, cuts the stream, builds the learner.
+
+  Args:
+    config: RunConfig.
+    data: (x_train, y_train, x_test, y_test) in place of `dataset.name`.
+
+  Raises:
+    BadInput: they do not fit together.
+  """
+  if config.is_language and data is not None:
+    raise BadInput("arrays are for image classification; texts are named by dataset.name=text:DIR.")
+  source = language_modeling.Texts(config) if config.is_language else classification.Images(config, data)
+  sizes = source.stream.sizes
+  context = contract.Context(config, source.task, source.example_shape, int(sizes[:, 1].max()), int(sizes[0, 0]))
+  return Setting(config, source, learners.make(context))
+
+
+def task_of(config: schema.RunConfig, meta: dict[str, Any]) -> Any:
+  """The task for the data that `meta` of a checkpoint describes."""
+  return (language_modeling.of_meta if config.is_language else classification.of_meta)(config, meta)[0]
+
+
+def reader(config: schema.RunConfig, meta: dict[str, Any]) -> contract.Learner:
+  """The config's learner for the data that `meta` of a checkpoint describes, to predict and not to be trained."""
+  task, shape = (language_modeling.of_meta if config.is_language else classification.of_meta)(config, meta)
+  return learners.make(contract.Context(config, task, shape, 1))
+
+
+class Stages:
+  """The stages of the stream, with the pools that their examples come from."""
+
+  def __init__(self, setting: Setting):
+    self._stream, self._seed = setting.stream, setting.config.seed
+    self._pools = setting.source.pools(setting.learner.mesh)
+
+  def __getitem__(self, stage: int) -> loop.StageData:
+    part = self._stream.stage(stage)
+    pool, val_pool = self._pools
+    return loop.StageData(stage, self._seed, pool, val_pool, part.train, part.val, part.num_new)
+
+
+class Examiner:
+  """Holds the test set, and the joined contributions of final blocks to its predictions."""
+
+  def __init__(self, setting: Setting):
+    self._learner, self._source = setting.learner, setting.source
+    self._pool = setting.source.test_pool(setting.learner.mesh)
+    self.num_cached = 0  # blocks whose joined contribution is kept
+    self.cached: contract.Contribution | None = None
+
+  def examine(self, state: contract.LearnerState, trained: bool = True) -> tuple[float, float]:
+    """(the task's metric, loss) on the test set; loss in nats, the mean over images or tokens.
+
+    Contributions of blocks that never change again are kept. Thus a growing ensemble costs as much to evaluate at its
+    50th stage as at its 5th.
+    """
+    num_blocks = self._learner.num_blocks(state)
+    if trained and self._learner.freezes:
+      for block in range(self.num_cached, num_blocks):
+        self.cached, self.num_cached = self._joined(self.cached, state, block), block + 1
+    total = self.cached
+    for block in range(self.num_cached, num_blocks):
+      total = self._joined(total, state, block)
+    return self._source.score(self._learner.resolve(state, total or {}))
+
+  def _joined(self, total: contract.Contribution | None, state: contract.LearnerState,
+              block: int) -> contract.Contribution:
+    task = self._source.task
+    return task.join(total, prediction.contributions(self._learner, task, state, block, self._pool))
+
+
+def describe_devices(mesh: Mesh) -> str:
+  """E.g. "8 x NVIDIA H100" or "cpu"."""
+  kind = mesh.devices.flat[0].device_kind
+  processes = f" in {jax.process_count()} processes" if jax.process_count() > 1 else ""
+  return (f"{mesh.size} x {kind}" if mesh.size > 1 else kind) + processes

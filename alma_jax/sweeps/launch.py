@@ -1,0 +1,94 @@
+"""Runs a sweep: starts its jobs, shows the board, and keeps the last lines of failed jobs."""
+import contextlib
+import pathlib
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import filelock
+
+from alma_jax import commands, messages
+from alma_jax.errors import BadInput
+from alma_jax.runs import run_folder
+from alma_jax.sweeps import board, events, pool
+from alma_jax.sweeps.events import Event
+from alma_jax.sweeps.plan import FAILURES, SLURM, Launcher, Plan, folder_problems
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def run(plan: Plan, launcher: Launcher) -> int:
+  """Runs the jobs of a plan that are left, until all have ended or a signal stops the sweep.
+
+  Returns:
+    The exit code: 0 all finished, 1 some failed, 128 plus the number of a
+    signal.
+
+  Raises:
+    BadInput: another process runs a sweep in the folder, or the folder cannot
+      be written.
+  """
+  lock = filelock.FileLock(plan.root / ".lock")
+  try:
+    with folder_problems(plan.root):
+      for name in ("logs", *(["slurm"] if launcher.name == SLURM else [])):
+        (plan.root / name).mkdir(parents=True, exist_ok=True)
+      lock.acquire(timeout=0)
+  except filelock.Timeout as error:
+    raise BadInput(f"another process runs a sweep in {plan.root}.") from error
+  try:
+    return _run(plan, launcher)
+  finally:
+    lock.release()
+
+
+def _run(plan: Plan, launcher: Launcher) -> int:
+  signals = _watch_signals()
+  failures, problem = dict(plan.failures), ""
+  started = _start(plan, launcher, lambda: bool(signals))
+  with board.Board(plan.jobs, plan.states, launcher.workers_for(plan.to_do)) as shown:
+    for event in started:
+      shown.update(event)
+      if event.job is not None and event.kind in (events.DONE, events.FAILED):
+        failures.pop(event.job.name, None)
+        failures |= {event.job.name: event.line} if event.kind == events.FAILED else {}
+        problem = _write_failures(plan.root / FAILURES, failures)
+  with contextlib.suppress(OSError):  # the terminal was closed, or the disk is full
+    print(shown.summary(), flush=True)
+  commands.warn([problem] if problem else [])
+  if signals:
+    messages.say("stopped; the same command resumes the sweep.")
+    return 128 + signals[0]
+  return 0 if shown.all_finished() else 1
+
+
+def _start(plan: Plan, launcher: Launcher, should_stop: Callable[[], bool]) -> Iterator[Event]:
+  """Events of the jobs that are left."""
+  if launcher.name == SLURM:
+    from alma_jax.sweeps import slurm  # submitit is slow to import
+    return slurm.run(plan.to_do, launcher.num_workers, plan.root / "slurm", launcher.options, should_stop)
+  return pool.run(plan.to_do, launcher.workers_for(plan.to_do), plan.root / "logs", should_stop)
+
+
+def _watch_signals() -> list[int]:
+  """A list to which signals are added; a second signal of the same kind ends this process."""
+  signals: list[int] = []
+
+  def stop(number: int, frame: Any) -> None:
+    del frame
+    signals.append(number)
+    signal.signal(number, signal.SIG_DFL)
+
+  for number in _SIGNALS:
+    if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores it
+      signal.signal(number, stop)
+  return signals
+
+
+def _write_failures(path: pathlib.Path, failures: dict[str, str]) -> str:
+  """Writes failures.json; returns "", or a sentence about why it cannot be written."""
+  try:
+    run_folder.write_json(path, failures)
+  except OSError as error:
+    return f"{path} cannot be written: {error.strerror or error}; the same command will run the failed jobs again."
+  return ""

@@ -1,0 +1,190 @@
+"""What the training loop, the learners and the runs need of a task, as Protocols.
+
+A task says what batches, losses, predictions and selection are. A source holds the data of one run of a task.
+`pool`, `batch`, `inputs`, `output`, `sums` and `contribution` are pytrees of arrays. Only the task knows their
+structure.
+"""
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from jax.sharding import Mesh
+
+from alma_jax.types import Array, Key, Tree, Variables
+
+
+class Task(Protocol):
+  """A frozen dataclass of static facts: classification.Classification or language_modeling.LanguageModeling.
+
+  All methods are traceable by jax, except `size`, `load` and `report`, which work on the host.
+  """
+
+  def __hash__(self) -> int:
+    """Equal tasks have equal hashes. Jitted functions take a task as a static argument."""
+
+  @property
+  def metric(self) -> str:
+    """Name of what is judged, e.g. "error". Its value on validation data is called val_METRIC."""
+
+  @property
+  def selects(self) -> bool:
+    """Whether the best round of a stage is selected; otherwise the last round is kept."""
+
+  @property
+  def in_epochs(self) -> bool:
+    """Whether a round is an epoch.
+
+    Otherwise a stage's examples are one endless sequence of permutations, which is cut into full batches, and a round
+    is a number of training steps.
+    """
+
+  @property
+  def max_steps(self) -> int:
+    """The largest number of training steps of a dispatch."""
+
+  @property
+  def eval_batch(self) -> int:
+    """Number of examples of an evaluation batch."""
+
+  @property
+  def group(self) -> int:
+    """Number of examples that a device must process together; 1 if they are independent of each other."""
+
+  @property
+  def num_outputs(self) -> int:
+    """Number of outputs of a network."""
+
+  # ------------------------------------------------------------------------ from a pool to what a network reads
+
+  def size(self, pool: Tree) -> int:
+    """Number of examples of a pool."""
+
+  def load(self, pool: Tree, index: np.ndarray) -> tuple[Tree, np.ndarray]:
+    """Loads the examples that a dispatch needs.
+
+    Args:
+      pool: pool of training examples.
+      index: int32 array of any shape, indices into `pool`.
+
+    Returns:
+      (a pool with these examples, int32 array of the shape of `index` with their indices into it). The pool is `pool`
+      itself if it is on the device already.
+    """
+
+  def take(self, pool: Tree, index_B: Array, weight_B: Array | None = None) -> Tree:
+    """The batch of the examples `index_B` of a pool on the device; `weight_B` float32 are factors of their losses."""
+
+  def inputs(self, pool: Tree, batch: Tree) -> Tree:
+    """What a network reads in evaluation."""
+
+  def train_inputs(self, pool: Tree, batch: Tree, key: Key, offset: Array, total: int) -> Tree:
+    """What a network reads in training; augmentation happens here.
+
+    Args:
+      pool: of the batch.
+      batch: this device's part of the batch.
+      key: of the training step.
+      offset: int32, number of the part's first example in the whole batch.
+      total: size of the whole batch. The result depends on the whole batch, and not on how it is divided.
+    """
+
+  # ------------------------------------------------------------------------ sums, losses, selection
+
+  def zeros(self, network: Any) -> Tree:
+    """The sums over no examples."""
+
+  def sums(self, output: Any, batch: Tree, mask_B: Array) -> Tree:
+    """Sums of losses and counts over the examples of `mask_B`, bool; `output` is the network's for the batch."""
+
+  def norm(self, batch: Tree, mask_B: Array, count: Array) -> Any:
+    """What `objective` divides by, for the batch on all devices; `count` int32 is its number of examples."""
+
+  def objective(self, output: Any, sums: Tree, norm: Any) -> Array:
+    """The scalar to be minimised. Its values for the parts of a batch are added."""
+
+  def better(self, sums: Tree, best: Tree, val: Any) -> Array:
+    """Whether `sums` over validation examples improve on the `best` so far.
+
+    Only tasks that select need this method.
+
+    Args:
+      sums: of a round, arrays [M].
+      best: of the best round, arrays [M].
+      val: training.program.ValBatches.
+
+    Returns:
+      bool [M].
+    """
+
+  def report(self, sums: Tree, own_M: np.ndarray, num_M: np.ndarray) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Loss in nats and the metric, from sums.
+
+    Args:
+      sums: of numpy arrays [M].
+      own_M: int, the number of examples that each member has of its own. The joint numbers are over these.
+      num_M: int, the number of examples that were summed for each member.
+
+    Returns:
+      ({name: number}, {name: float [M]}); NaN for a member without any example.
+    """
+
+  # ------------------------------------------------------------------------ predictions of several networks
+
+  def contribution(self, network: Any, member: Variables, inputs: Tree, combine: str) -> Mapping[str, Any]:
+    """One network's part of a joint prediction.
+
+    Args:
+      network: models.Network.
+      member: its Variables.
+      inputs: as `inputs` returns them.
+      combine: how predictions are joined, the learner's `combine`.
+
+    Returns:
+      Dict of arrays [B, ...].
+    """
+
+  def merge(self, stacked: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The joint contribution of stacked members: arrays [M, B, ...] -> [B, ...]."""
+
+  def join(self, first: Mapping[str, Any] | None, second: Mapping[str, Any]) -> dict[str, Any]:
+    """The joint contribution of two; None stands for no networks. Takes numpy arrays, too."""
+
+  def resolve(self, joined: Mapping[str, Any], count: float, combine: str) -> Any:
+    """The prediction of `count` networks from their joint contribution. Takes numpy arrays, too."""
+
+
+class Source(Protocol):
+  """The data of a run: classification.Images or language_modeling.Texts.
+
+  Attributes:
+    task: Task.
+    stream: data.stream.Stream or WindowStream.
+    example_shape: shape of one example: of an image, or (L + 1,) of a window of text.
+    fingerprint: SHA-256 of the data.
+    chance: the metric of guessing; None if the task has none.
+    untrained: the metric before the first update (docs/algorithms.md §1). None: it is measured if the task selects,
+      and there is none otherwise.
+    files: {name: text} of files that belong into the run folder.
+  """
+  stream: Any
+  example_shape: tuple[int, ...]
+  fingerprint: str
+  chance: float | None
+  untrained: float | None
+  files: dict[str, str]
+
+  @property
+  def task(self) -> Any:
+    """Task."""
+
+  def meta(self) -> dict[str, Any]:
+    """What a saved learner needs to know of the data to predict; JSON can hold it."""
+
+  def pools(self, mesh: Mesh) -> tuple[Tree, Tree]:
+    """The pools of training and of validation examples."""
+
+  def test_pool(self, mesh: Mesh) -> Tree:
+    """The pool of test examples."""
+
+  def score(self, prediction: Any) -> tuple[float, float]:
+    """(metric, loss in nats) of a prediction for all test examples."""

@@ -1,0 +1,1 @@
+"""The training loop of a stage, and the program that the devices run."""

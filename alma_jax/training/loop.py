@@ -1,0 +1,232 @@
+"""The training loop: stacked members are trained on a stage, round by round (docs/algorithms.md §1).
+
+A round ends with a validation. For images it is an epoch, for text a number of training steps.
+
+A stage is `begin`, then `advance` until patience ends it or its steps are done, then `finish`. Between two calls of
+`advance` everything is in `FitState`: it can be saved, stopped, resumed and reported. A call is one dispatch of many
+training steps, with the validations and selections among them. How the steps of a stage are cut into dispatches changes
+no bit of the result. Shapes do not depend on the stage, hence a fixed architecture is compiled once for the whole
+stream.
+
+The loop exists twice. By default it runs on the devices (`program.advance`). With `FitSpec.stepwise` it runs on the
+host, which dispatches every step (`_advance_stepwise`): on a CPU a convolution inside a loop of XLA takes many times
+longer than outside, and the steps of language models are so long that dispatching them costs nothing. For small
+networks the host's loop is slower; benchmarks/loop.py measures it.
+
+  stage.py       the types that learners exchange with the loop; they can be imported from here
+  state.py       what the devices hold
+  batching.py    which examples a step reads
+  program.py     what the devices compute
+  optimizers.py  optimisers and learning rates
+"""
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec as P
+
+from alma_jax import keys
+from alma_jax.parallel import sharding
+from alma_jax.parallel.sharding import MEMBER
+from alma_jax.training import batching, program
+from alma_jax.training import state as states
+from alma_jax.training.stage import Examples, FitReport, FitSpec, RoundReport, StageData, Trained, Training
+from alma_jax.training.state import LoopState, RoundSums, TrainBatches, ValBatches
+from alma_jax.types import Array, Tree, Variables
+
+__all__ = ["Examples", "FitReport", "FitSpec", "FitState", "RoundReport", "StageData", "Trained", "Training", "advance",
+           "begin", "finish", "num_steps", "read", "restore", "save", "template"]
+
+
+@dataclasses.dataclass(frozen=True)
+class FitState:
+  """A stage in training.
+
+  Attributes:
+    training: Training.
+    state: LoopState on the devices; `advance` consumes it.
+    keys: uint32 [padded_members, 2], raw PRNG keys of the members' augmentation. They follow from seed and stage, and
+      are never saved.
+    cursor: number of training steps dispatched so far, which may include some after patience has ended the stage.
+  """
+  training: Training
+  state: LoopState
+  keys: Array
+  cursor: int
+
+  @property
+  def spec(self) -> FitSpec:
+    """Of the training."""
+    return self.training.spec
+
+  @property
+  def data(self) -> StageData:
+    """Of the training."""
+    return self.training.data
+
+  @property
+  def examples(self) -> Examples:
+    """Of the training."""
+    return self.training.examples
+
+
+def begin(training: Training) -> FitState:
+  """Starts a stage; no round is selected yet."""
+  state = program.initial_state(training.spec, training.variables, training.opt)
+  return FitState(training, state, _keys(training), 0)
+
+
+def save(fit: FitState) -> LoopState:
+  """What `restore` needs besides the cursor: numpy arrays of M members, which do not depend on the devices."""
+  state = sharding.fetch(fit.state)
+  return state._replace(members=jax.tree.map(lambda leaf: leaf[:fit.spec.num_members], state.members))
+
+
+def template(spec: FitSpec, variables: Variables) -> LoopState:
+  """Shapes and dtypes of what `save` returns, as jax.ShapeDtypeStruct; `variables` are arrays or shapes [M, ...]."""
+  state = jax.eval_shape(functools.partial(program.initial_state, spec), variables)
+  cut = lambda leaf: jax.ShapeDtypeStruct((spec.num_members, *leaf.shape[1:]), leaf.dtype)
+  return state._replace(members=jax.tree.map(cut, state.members))
+
+
+def restore(training: Training, state: LoopState, cursor: int) -> FitState:
+  """FitState from what `save` returned, and from the cursor at that time."""
+  state = state._replace(members=states.pad_members(training.spec, state.members))
+  state = sharding.put(state, training.spec.mesh, states.STATE_SPEC)
+  return FitState(training, state, _keys(training), cursor)
+
+
+def num_steps(fit: FitState) -> int:
+  """Number of training steps of the whole stage, unless patience ends it."""
+  return fit.training.plan.steps
+
+
+def advance(fit: FitState, steps: int) -> tuple[FitState, RoundSums]:
+  """Runs up to `steps` further training steps as one dispatch, without waiting for it.
+
+  Args:
+    fit: the stage; its `state` is consumed.
+    steps: how many steps at most. There are never more than the task's `max_steps`.
+
+  Returns:
+    (FitState, RoundSums for `read`).
+  """
+  spec = fit.spec
+  stop = min(fit.cursor + min(steps, spec.task.max_steps), num_steps(fit))
+  batches, val = batching.train_batches(fit.training, fit.cursor, stop), batching.val_batches(fit.training)
+  pool, examples = spec.task.load(fit.data.pool, np.asarray(batches.examples))
+  pool = pool if pool is fit.data.pool else sharding.put(pool, spec.mesh)
+  where = states.train_batches_spec(spec), states.val_batches_spec(spec)
+  placed: tuple[TrainBatches, ValBatches] = sharding.put((batches._replace(examples=examples), val), spec.mesh, where)
+  if spec.stepwise:
+    state, ended = _advance_stepwise(fit, batches, val, *placed, pool)
+  else:
+    state, ended = _awaited(spec, program.advance(spec, fit.state, fit.keys, *placed, pool, fit.data.val_pool))
+  return dataclasses.replace(fit, state=state, cursor=stop), ended
+
+
+def read(fit: FitState, ended: RoundSums) -> tuple[list[RoundReport], bool]:
+  """Waits for a dispatch, and reports the rounds that ended in it.
+
+  Args:
+    fit: the stage, before or after the dispatch.
+    ended: what `advance` returned.
+
+  Returns:
+    (a RoundReport for every round, whether patience has ended the stage).
+  """
+  ended, training = sharding.fetch(ended), fit.training
+  train, val = training.train_sizes, training.val_sizes
+  sides = (("train", ended.train, train, train), ("val", ended.val, val, _num_validated(training)))
+  reports = []
+  for i in range(int(ended.num)):
+    report = RoundReport({}, {})
+    for side, sums, own, nums in sides:
+      mine = jax.tree.map(lambda leaf, i=i: leaf[i, :fit.spec.num_members], sums)
+      joint, members = fit.spec.task.report(mine, own, nums)
+      report.joint.update({f"{side}_{name}": value for name, value in joint.items()})
+      report.members.update({f"{side}_{name}": value for name, value in members.items()})
+    report.joint.update(training.notes)
+    if training.may_diverge:
+      report.joint.update({name: None for name, value in report.joint.items() if not np.isfinite(value).all()})
+    reports.append(report)
+  return reports, bool(ended.done)
+
+
+def finish(fit: FitState) -> Trained:
+  """The selected members on every device, and what the training cost and reached."""
+  training, spec = fit.training, fit.spec
+  rounds, best_val = sharding.fetch((fit.state.epoch, fit.state.members.best_val))
+  sums = jax.tree.map(lambda leaf: leaf[:spec.num_members], best_val)
+  own, plan = training.val_sizes, training.plan
+  val = spec.task.report(sums, own, own)[0][spec.task.metric]
+  members = spec.task.report(sums, own, _num_validated(training))[1]
+  variables, opt = _awaited(spec, program.selected(spec, fit.state))
+  samples = plan.samples if rounds == plan.rounds else int(rounds) * plan.samples // plan.rounds
+  if spec.own_examples:
+    samples = int(rounds) * int(training.train_sizes.sum())
+  return Trained(variables, opt, FitReport(int(rounds), samples, val), members)
+
+
+def _num_validated(training: Training) -> np.ndarray:
+  """int64 [M], number of validation examples that each member is selected by."""
+  return np.where(training.val_sizes > 0, training.val_sizes, len(training.data.val))
+
+
+def _keys(training: Training) -> Array:
+  spec, data = training.spec, training.data
+  raw = keys.member_keys(data.seed, data.stage, keys.AUGMENT, spec.num_members)
+  return sharding.put(states.pad_members(spec, np.asarray(raw)), spec.mesh, P(MEMBER))
+
+
+def _advance_stepwise(fit: FitState, batches: TrainBatches, val: ValBatches, placed_batches: TrainBatches,
+                      placed_val: ValBatches, pool: Tree) -> tuple[LoopState, RoundSums]:
+  """program.advance with its loops on the host.
+
+  Args:
+    fit: the stage.
+    batches: of the dispatch, on the host.
+    val: of the stage, on the host.
+    placed_batches: `batches` on the devices.
+    placed_val: `val` on the devices.
+    pool: that `placed_batches` refer to.
+  """
+  spec, state, ended = fit.spec, fit.state, []
+  done = _is_done(spec, state)
+  for r in range(0 if done else int(batches.num_steps)):
+    full = bool((batches.num_examples[r] == spec.padded_batch).all())
+    state = _awaited(spec, program.step(spec, state, fit.keys, placed_batches, np.int32(r), pool, full))
+    if batches.ends_round[r]:
+      sums = _zero_sums(spec)
+      for v in range(-(-int(val.num_examples.max()) // spec.val_batch)):
+        sums = _awaited(spec, program.validate(spec, state.members.now, sums, placed_val, np.int32(v),
+                                               fit.data.val_pool))
+      state, train = _awaited(spec, program.select(spec, state, sums, placed_val))
+      ended.append((train, sums))
+      done = _is_done(spec, state)
+      if done:
+        break
+  if not ended:  # a copy of `done`, because the next dispatch consumes the state
+    return state, RoundSums(np.array(0), jnp.logical_or(state.done, False), None, None)
+  train, sums = (jax.tree.map(lambda *s: np.stack(s), *side) for side in zip(*sharding.fetch(ended)))
+  return state, RoundSums(np.array(len(ended)), np.array(done), train, sums)
+
+
+def _is_done(spec: FitSpec, state: LoopState) -> bool:
+  """Whether patience has ended the stage; waits for the devices only if there is patience."""
+  return bool(spec.train.patience) and bool(sharding.fetch(state.done))
+
+
+def _awaited(spec: FitSpec, results: Any) -> Any:
+  """Results of a dispatch. Waits for them where further dispatches would dead-lock their collectives."""
+  return jax.block_until_ready(results) if sharding.needs_waiting(spec.mesh) else results
+
+
+def _zero_sums(spec: FitSpec) -> Tree:
+  """The task's sums over no examples, [padded_members, ...] on the devices."""
+  one = jax.device_get(spec.task.zeros(spec.network))
+  zeros = jax.tree.map(lambda leaf: np.zeros((spec.padded_members, *leaf.shape), leaf.dtype), one)
+  return sharding.put(zeros, spec.mesh, P(MEMBER))

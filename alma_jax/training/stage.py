@@ -1,0 +1,199 @@
+"""What learners and the training loop exchange: the data of a stage, what is to be trained, and what was reached."""
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jax.sharding import Mesh
+
+from alma_jax.config import schema
+from alma_jax.parallel.sharding import DATA, MEMBER
+from alma_jax.tasks.contract import Task
+from alma_jax.types import Tree, Variables
+
+
+class StageData(NamedTuple):
+  """What a learner may see of a stage.
+
+  Attributes:
+    stage: number of the stage, from 0.
+    seed: of the run. Seed and stage decide every order of examples and every augmentation.
+    pool: the task's pool of training examples. For images it is the whole training set on the device; for text it
+      stays on the host.
+    val_pool: the task's pool of validation examples on the device.
+    train: int32 [n], indices into `pool`.
+    val: int32 [n_val], indices into `val_pool`.
+    num_new: the first `num_new` of `train` are new; the others are replayed.
+  """
+  stage: int
+  seed: int
+  pool: Tree
+  val_pool: Tree
+  train: np.ndarray
+  val: np.ndarray
+  num_new: int
+
+
+class Examples(NamedTuple):
+  """Which examples of a stage the members train on, and with which weights. By default all of them, with weight 1.
+
+  Attributes:
+    own: M arrays int32 [n], the training examples of each member, repeated ones included. None: every member trains on
+      all examples of the stage.
+    own_val: M arrays int32, the validation examples of each member. A member without any is selected by all validation
+      examples of the stage. With `own_val`, and only then, the members may have different numbers of `own` examples. A
+      member without any keeps its variables.
+    probability: float64 [n]. Every epoch draws n examples with these probabilities. None: an epoch is a permutation.
+    weight: float32 [n], factors of the examples' losses. None: 1.
+  """
+  own: Sequence[np.ndarray] | np.ndarray | None = None
+  own_val: Sequence[np.ndarray] | np.ndarray | None = None
+  probability: np.ndarray | None = None
+  weight: np.ndarray | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class FitSpec:
+  """Static facts of a training. They are hashable; the device programs are compiled once for each of them.
+
+  Attributes:
+    network: models.Network of each member.
+    task: where inputs and losses come from.
+    train: the section `train` of the config.
+    num_members: M, the number of stacked members that are trained side by side.
+    num_val_batches: validation batches of the largest stage.
+    mesh: devices.
+    stepwise: whether every training step is a dispatch of its own, see loop.py.
+    own_examples: whether each member has training and validation examples of its own (`Examples.own_val`). Then all
+      counts have a member axis.
+    keep_opt: whether the optimiser state is selected together with the variables.
+  """
+  network: Any
+  task: Task
+  train: schema.Train | schema.TextTrain
+  num_members: int
+  num_val_batches: int
+  mesh: Mesh
+  stepwise: bool
+  own_examples: bool = False
+  keep_opt: bool = False
+
+  @property
+  def padded_batch(self) -> int:
+    """Batch size, rounded up to what the devices take in equal parts."""
+    return self.mesh.shape[DATA] * self._parts * self.at_once
+
+  @property
+  def at_once(self) -> int:
+    """Examples of a micro-batch.
+
+    A device divides its share of the batch into equal parts, as few as `train.micro_batch` allows.
+    """
+    return round_up(-(-self._share // self._parts), self.task.group)
+
+  @property
+  def val_batch(self) -> int:
+    """Size of a validation batch, rounded up to what the devices take in equal parts."""
+    return round_up(self.task.eval_batch, self.mesh.shape[DATA])
+
+  @property
+  def padded_members(self) -> int:
+    """Number of members that are trained: M, filled up with copies of the last member.
+
+    A copy has the key and the batches of the member, hence it changes no decision. It costs no time, since some device
+    trains as many members that are not copies.
+    """
+    return round_up(self.num_members, self.mesh.shape[MEMBER])
+
+  @property
+  def _share(self) -> int:
+    return -(-self.train.batch_size // self.mesh.shape[DATA])
+
+  @property
+  def _parts(self) -> int:
+    return -(-self._share // (self.train.micro_batch or self._share))
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+  """What a learner asks of the training loop.
+
+  Attributes:
+    spec: FitSpec.
+    variables: stacked Variables [M, ...] to start from, on every device.
+    data: StageData.
+    examples: Examples.
+    opt: optimiser state [M, ...] to start from; None: a fresh one.
+    notes: entries that are added to every line of train.jsonl.
+    may_diverge: whether the training goes on when its loss is no longer finite.
+  """
+  spec: FitSpec
+  variables: Variables
+  data: StageData
+  examples: Examples = dataclasses.field(default_factory=Examples)
+  opt: Tree = None
+  notes: dict[str, float] = dataclasses.field(default_factory=dict)
+  may_diverge: bool = False
+
+  @property
+  def train_sizes(self) -> np.ndarray:
+    """int64 [M], number of training examples of each member."""
+    return self._sizes(self.examples.own, self.data.train)
+
+  @property
+  def val_sizes(self) -> np.ndarray:
+    """int64 [M], number of validation examples that each member has of its own."""
+    return self._sizes(self.examples.own_val, self.data.val)
+
+  @property
+  def plan(self) -> schema.Plan:
+    """Length of the training, which the member with most examples decides."""
+    return self.spec.train.plan(int(self.train_sizes.max()))
+
+  def _sizes(self, own: Sequence[np.ndarray] | np.ndarray | None, shared: np.ndarray) -> np.ndarray:
+    return np.array([len(shared)] * self.spec.num_members if own is None else [len(mine) for mine in own])
+
+
+class FitReport(NamedTuple):
+  """What a finished training cost and reached.
+
+  Attributes:
+    rounds: number of rounds that were run.
+    samples: training examples processed by each member. With `own_examples`: by all members together.
+    val: the task's metric of the selected members on their own validation examples.
+  """
+  rounds: int
+  samples: int
+  val: float
+
+
+class Trained(NamedTuple):
+  """What training has made of the members.
+
+  Attributes:
+    variables: the selected Variables [M, ...], on every device.
+    opt: the optimiser state [M, ...] that belongs to them; None without FitSpec.keep_opt.
+    report: FitReport.
+    val: {"loss": float [M], in nats, and the task's metric: float [M]} of each selected member on the validation data
+      that it was selected by.
+  """
+  variables: Variables
+  opt: Tree
+  report: FitReport
+  val: dict[str, np.ndarray]
+
+
+class RoundReport(NamedTuple):
+  """Loss in nats and the task's metric of a round, under the names train_loss, val_loss, train_METRIC, val_METRIC.
+
+  Attributes:
+    joint: {name: number} over the own examples of all members. Some tasks add lists.
+    members: {name: float [M] numpy array}; NaN for a member without an example.
+  """
+  joint: dict[str, Any]
+  members: dict[str, np.ndarray]
+
+
+def round_up(number: int, multiple: int) -> int:
+  """The smallest multiple of `multiple` that is at least `number`."""
+  return -(-number // multiple) * multiple

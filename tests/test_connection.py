@@ -1,0 +1,171 @@
+"""Without a network a download is given up in seconds, and only then."""
+import contextlib
+import http.server
+import io
+import socket
+import threading
+import time
+
+import pytest
+
+from alma_jax.data import connection, datasets, tfds_folder
+from alma_jax.errors import BadInput
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+  monkeypatch.setattr(connection, "_PAUSES", (0, 0))
+  monkeypatch.setattr(tfds_folder, "_need_tensorflow", lambda what: None)
+  for name in ("no_proxy", "NO_PROXY"):
+    monkeypatch.setenv(name, "localhost,127.0.0.1")
+
+
+@contextlib.contextmanager
+def serving(answer):
+  """The address of a server that answers requests with `answer(handler)`."""
+  class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+      answer(self)
+
+    do_HEAD = do_GET
+
+    def log_message(self, *unused):
+      pass
+
+  with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    try:
+      yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+      server.shutdown()
+
+
+def test_any_answer_shows_that_a_host_can_be_reached():
+  with serving(lambda handler: handler.send_error(503)) as url:
+    assert connection.why_unreachable(url) == ""
+
+
+def test_a_slow_host_can_be_reached(monkeypatch):
+  monkeypatch.setattr(connection, "_TIMEOUT", 0.05)
+  with serving(lambda handler: time.sleep(0.2)) as url:
+    assert connection.why_unreachable(url) == ""
+
+
+def test_why_a_host_cannot_be_reached(monkeypatch):
+  with serving(None) as url:
+    pass
+  assert "Connection refused" in connection.why_unreachable(url)
+  monkeypatch.setenv("http_proxy", url)
+  assert connection.why_unreachable("http://data.invalid/").endswith("Connection refused")  # of the proxy
+
+
+def test_a_proxy_is_asked(monkeypatch):
+  asked = []
+  with serving(lambda handler: asked.append(handler.path) or handler.send_error(404)) as url:
+    monkeypatch.setenv("http_proxy", url)
+    assert connection.why_unreachable("http://data.invalid/") == ""
+  assert asked == ["http://data.invalid/"]
+
+
+def test_the_time_is_limited(monkeypatch):
+  monkeypatch.setattr(connection, "_SECONDS", 0.05)
+  release = threading.Event()
+  monkeypatch.setattr(connection, "_try", lambda *unused: release.wait(60) and "")
+  assert connection.why_unreachable("http://data.invalid/") == "none within 0 seconds"
+  release.set()
+
+
+def test_addresses_of_ipv6_that_lead_nowhere(monkeypatch):
+  """There may be many of them, each of which takes its time."""
+  class Socket(socket.socket):
+    def connect(self, address):
+      if self.family == socket.AF_INET6:
+        time.sleep(0.2)
+        raise TimeoutError
+      return super().connect(address)
+
+  nowhere = [(socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 1, 0, 0))] * 20
+  look_up = socket.getaddrinfo
+  monkeypatch.setattr(connection, "_SECONDS", 3.0)
+  monkeypatch.setattr(connection, "_PATIENCE", 0.1)
+  with serving(lambda handler: handler.send_error(404)) as url, monkeypatch.context() as patched:
+    patched.setattr(socket, "getaddrinfo", lambda *args, **options: nowhere + look_up(*args, **options))
+    patched.setattr(socket, "socket", Socket)
+    assert connection.why_unreachable(url) == ""
+
+
+def test_each_host_is_asked_once(monkeypatch):
+  asked = []
+  why = lambda url, verify: asked.append((url, verify)) or "x" * ("bad" in url)
+  monkeypatch.setattr(connection, "why_unreachable", why)
+  open_url = connection.fail_fast(lambda url, **options: (url, options))
+  assert [open_url(f"https://good/{i}", verify=False) for i in range(2)][1] == ("https://good/1", dict(verify=False))
+  assert open_url("ftp://bad/a") == ("ftp://bad/a", {})
+  for _ in range(2):
+    with pytest.raises(connection.Unreachable, match="no connection to bad: x"):
+      open_url("http://bad/a")
+  assert asked == [("https://good/", False), ("http://bad/", True)]
+
+
+@pytest.fixture(scope="module")
+def remote():
+  """The name of a TFDS data set whose images come from `remote.url`."""
+  import tensorflow_datasets as tfds
+
+  class NeedsDownload(tfds.core.GeneratorBasedBuilder):
+    VERSION, url = tfds.core.Version("1.0.0"), None
+
+    def _info(self):
+      return tfds.core.DatasetInfo(builder=self, supervised_keys=("image", "label"), features=(
+          tfds.features.FeaturesDict({"image": tfds.features.Image(shape=(2, 2, 1)),
+                                      "label": tfds.features.ClassLabel(num_classes=2)})))
+
+    def _split_generators(self, dl_manager):
+      paths = dl_manager.download([f"{self.url}/{name}" for name in ("train", "test")])
+      return {name: self._generate_examples(path) for name, path in zip(("train", "test"), paths)}
+
+    def _generate_examples(self, path):
+      from PIL import Image
+      for i, value in enumerate(path.read_bytes()):
+        png = io.BytesIO()  # TFDS would import TensorFlow to encode an array
+        Image.new("L", (2, 2), value).save(png, format="png")
+        yield i, {"image": png.getvalue(), "label": i % 2}
+
+  return NeedsDownload
+
+
+def test_without_a_network_one_sentence_names_data_dir(tmp_path, monkeypatch, remote, capfd, caplog):
+  from tensorflow_datasets.core.download import downloader
+  monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+  real = downloader._open_url
+  with serving(None) as url:
+    monkeypatch.setattr(remote, "url", url)
+  start = time.monotonic()
+  with pytest.raises(BadInput, match=r"holds no prepared 'needs_download', and it cannot be downloaded \(no connection "
+                     r"to 127.0.0.1:\d+: .*Connection refused\); connect this machine to the network, or name a folder "
+                     r"of prepared data sets by dataset.data_dir=DIR.$"):
+    datasets.load("tfds:needs_download")
+  assert time.monotonic() - start < 30
+  assert downloader._open_url is real
+  assert capfd.readouterr().err == ""
+  assert [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []
+
+
+def test_a_download_from_a_host_that_is_reached(tmp_path, monkeypatch, remote):
+  def answer(handler):
+    handler.send_response(200)
+    handler.end_headers()
+    if handler.command == "GET":
+      handler.wfile.write(bytes([10, 20]))
+      handler.wfile.flush()
+      time.sleep(0.2)  # longer than a first answer may take
+      handler.wfile.write(bytes([30, 40]))
+
+  monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+  monkeypatch.setattr(connection, "_TIMEOUT", 0.05)
+  with serving(answer) as url:
+    monkeypatch.setattr(remote, "url", url)
+    data = datasets.load("tfds:needs_download")
+  assert sorted(data.x_train[:, 0, 0, 0]) == [10, 20, 30, 40]
+  monkeypatch.setattr(tfds_folder, "download", lambda *unused: pytest.fail("prepared again"))
+  assert datasets.load("tfds:needs_download").fingerprint == data.fingerprint

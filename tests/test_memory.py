@@ -1,0 +1,207 @@
+"""Whether a run fits into memory: what is predicted against what is there, and refusals."""
+import math
+import resource
+
+import jax
+import numpy as np
+import pytest
+from conftest import blobs, small_config
+from runs import launch
+from stages import begin, setting_of
+
+import alma_jax
+from alma_jax import config as configs
+from alma_jax.config.learner_options import LEARNERS, TEXT_LEARNERS
+from alma_jax.errors import BadInput
+from alma_jax.runs import memory, settings
+
+NOTHING = memory.Limits(1, None)
+
+
+def num_bytes(tree):
+  return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
+
+
+def parts(setting):
+  """{what: bytes} of a run on a CPU."""
+  held = [memory._data(setting, False), memory._batches(setting, False), *memory._training(setting, False)]
+  return {part.what: part.host for part in held}
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+  root = tmp_path_factory.mktemp("text")
+  rng = np.random.default_rng(0)
+  for split in ("train", "valid", "test"):
+    (root / split).mkdir()
+    (root / split / "a.txt").write_text(" ".join(rng.choice(["cat", "dog", "mat", "sat", "on"], 3000)))
+  return root
+
+
+def text_setting(folder, learner="sm", **changes):
+  config = configs.language(learner, "tiny")
+  config.update_from_flattened_dict({
+      "dataset.name": f"text:{folder}", "dataset.vocab_size": 300, "dataset.sequence_length": 16, "model.width": 16,
+      "model.num_layers": 2, "model.num_heads": 2, "train.steps": 6, "train.warmup_steps": 2, "train.batch_size": 4,
+      "devices": 1})
+  config.update_from_flattened_dict({key.replace("__", "."): value for key, value in changes.items()})
+  return settings.prepare(configs.parse(config))
+
+
+def assert_judged(setting):
+  """It fits into this machine and not into nothing; what is predicted holds all parameters."""
+  memory.check(setting)
+  predicted, state = parts(setting), memory.untrained(setting.learner)
+  variables = predicted["the network's variables and their optimiser"]
+  assert 4 * setting.learner.cost(state).num_params < variables < sum(predicted.values()) < memory.host_memory()
+  assert 0 < memory._least_variables(setting, False).host <= variables
+  assert predicted["the output of one layer"] > 0
+  with pytest.raises(BadInput, match="the run needs at least .* of memory, but there are 1 bytes"):
+    memory.check(setting, NOTHING)
+
+
+def assert_held(setting):
+  """The variables in training are those predicted, to the byte."""
+  state = setting.learner.init()
+  held = num_bytes(state.live) + num_bytes(begin(setting.learner, state, settings.Stages(setting)[0]).state)
+  assert parts(setting)["the network's variables and their optimiser"] == held
+
+
+@pytest.mark.parametrize("learner", list(LEARNERS))
+def test_images(learner):
+  assert_judged(setting_of(learner))
+
+
+def test_variables_in_training():
+  assert_held(setting_of("ens"))
+
+
+@pytest.mark.parametrize("learner", list(TEXT_LEARNERS))
+@pytest.mark.filterwarnings("ignore:the vocabulary has")
+def test_texts(text, learner):
+  assert_judged(text_setting(text, learner))
+
+
+@pytest.mark.parametrize("learner", ["sm", "umix", "moe", "ff"])
+def test_images_of_convolutions(learner):
+  data = (*blobs(120, (32, 32, 3)), *blobs(30, (32, 32, 3), seed=1))
+  setting = setting_of(learner, data, model__name="vgg", model__width=8)
+  assert_judged(setting)
+  # The first convolutions: 64 examples of 32x32 pixels and 8 channels.
+  assert parts(setting)["the output of one layer"] == 64 * 32 * 32 * 8 * 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["adadelta", "sgd", "adam"])
+@pytest.mark.parametrize("learner", list(LEARNERS))
+def test_variables_in_training_of_every_learner(learner, optimizer):
+  assert_held(setting_of(learner, train__optimizer=optimizer))
+
+
+def test_by_hand():
+  # 240 training and 60 test images of 6x6 bytes with labels of 4 bytes; 2 stages; h²+(D+1+K)h+K+h = 16+160+3+4
+  # parameters of width 4 with D = 36 inputs and K = 3 classes.
+  found = parts(setting_of("gens", stream__waiting_time=1))
+  assert found["the data set"] == 300 * (36 + 4)
+  assert found["the batches of 256 training steps"] == 256 * 64 * 4
+  assert found["the members kept of earlier stages"] == 2 * 183 * 4  # of 4, one trains and one is its start
+  assert found["the output of one layer"] == 64 * 4 * 4
+
+
+@pytest.mark.parametrize(("learner", "changes", "sentence"), [
+    ("ens", {"train__batch_size": 10**9}, "5.12 TB are for the batches .* so lower train.batch_size=1000000000"),
+    ("ens", {"train__batch_size": 10**23}, "lower train.batch_size=1000"),
+    ("ens", {"model__width": 10**7}, "6 PB are for the network's variables .* so lower model.width=10000000"),
+    ("sm", {"model__width": 10**23}, "lower model.width=1000"),
+    ("ens", {"learner__num_members": 10**9}, "lower learner.num_members=1000000000"),
+    ("umix", {"learner__num_members": 10**9}, "lower learner.num_members=1000000000"),
+    ("gens", {"learner__members_per_stage": 10**9}, "lower learner.members_per_stage=1000000000"),
+    ("moe", {"model__width": 10**8}, "lower model.width=100000000"),
+])
+def test_what_cannot_fit_is_refused_at_once(tmp_path, learner, changes, sentence):
+  config = small_config(learner, **changes)
+  with pytest.raises(BadInput, match=f"the run needs at least .*{sentence}"):
+    alma_jax.run(config, tmp_path / "run")
+  assert not (tmp_path / "run").exists()
+
+
+def test_what_overwrites_a_finished_run_is_refused_as_well(tmp_path, arrays):
+  first = alma_jax.run(small_config(), tmp_path / "run", data=arrays)
+  with pytest.raises(BadInput, match="lower model.width=10000000"):
+    alma_jax.run(small_config(model__width=10**7), tmp_path / "run", data=arrays, overwrite=True)
+  assert alma_jax.load_run(tmp_path / "run").summary == first.summary
+
+
+@pytest.mark.parametrize(("changes", "sentence"), [
+    ({"model__width": 10**7}, "lower model.width=10000000"),
+    ({"model__num_layers": 10**12}, "lower model.num_layers=1000000000000"),
+    ({"train__batch_size": 10**6, "train__eval_every": 1}, "lower train.batch_size=1000000"),
+])
+@pytest.mark.filterwarnings("ignore:the vocabulary has")
+def test_language_models_that_cannot_fit(text, changes, sentence):
+  with pytest.raises(BadInput, match=sentence):
+    memory.check(text_setting(text, **changes), memory.Limits(10**9, None))
+
+
+@pytest.mark.parametrize("flag", ["train.batch_size=1000000000", "model.width=10000000"])
+def test_commands_end_with_a_sentence(tmp_path, flag):
+  quiet = "--config.log.progress=False"  # on a busy machine it would also say how long the data took
+  done = launch("configs/digits.py:ens", f"--config.{flag}", quiet, f"--workdir={tmp_path}/run")
+  assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+  assert f"so lower {flag}." in done.stderr
+  assert not (tmp_path / "run").exists()
+
+
+def test_devices_have_limits_of_their_own():
+  setting = setting_of("ens")
+  memory.check(setting, memory.Limits(math.inf, math.inf))
+  with pytest.raises(BadInput, match="at least .* of memory on each device, but there are 10 kB"):
+    memory.check(setting, memory.Limits(math.inf, 10_000))
+  with pytest.raises(BadInput, match="at least .* of memory, but there are 10 kB; .* for the batches"):
+    memory.check(setting, memory.Limits(10_000, math.inf))
+
+
+def test_what_cannot_be_traced_is_judged_by_the_config_alone(monkeypatch):
+  setting = setting_of(model__width=100)
+  traceable = setting.learner.init
+
+  def init():
+    state = traceable()
+    return state._replace(live=jax.tree.map(np.asarray, state.live))
+
+  def init_by_mask():
+    state = traceable()
+    return state._replace(live=jax.tree.map(lambda leaf: leaf[leaf > 0], state.live))
+
+  for made in (init_by_mask, init):
+    monkeypatch.setattr(setting.learner, "init", made)
+    assert memory.untrained(setting.learner) is None
+  memory.check(setting)
+  with pytest.raises(BadInput, match="120 kB are for the network"):  # 3 copies of 100 x 100 weights
+    memory.check(setting, NOTHING)
+
+
+def test_limits_of_control_groups(tmp_path, monkeypatch):
+  physical = memory.host_memory(tmp_path)
+  proc = tmp_path / "proc/self"
+  proc.mkdir(parents=True)
+  for cgroup, file, limit in (("0::/a/b", "sys/fs/cgroup/a/b/memory.max", "max"),
+                              ("0::/a/b", "sys/fs/cgroup/a/memory.max", "5000000"),
+                              ("0::/a/b", "sys/fs/cgroup/memory.max", "4000000"),
+                              ("3:cpu:/x\n2:memory:/y", "sys/fs/cgroup/memory/y/memory.limit_in_bytes", "3000000"),
+                              ("2:memory:/y", "sys/fs/cgroup/memory/memory.limit_in_bytes", str(2**63 - 4096))):
+    (proc / "cgroup").write_text(cgroup + "\n")
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_text(limit + "\n")
+    expected = {"5000000": 5_000_000, "4000000": 4_000_000, "3000000": 3_000_000}.get(limit)
+    if limit != str(2**63 - 4096):
+      assert memory.host_memory(tmp_path) == (expected or physical)
+  monkeypatch.setattr(resource, "getrlimit", lambda which: (2_000_000, 2_000_000))
+  assert memory.host_memory(tmp_path) == 2_000_000
+
+
+def test_mapped_arrays_need_no_memory(tmp_path):
+  np.save(tmp_path / "a.npy", np.zeros(1000))
+  mapped = np.load(tmp_path / "a.npy", mmap_mode="r")
+  assert memory._is_mapped(np.asarray(mapped)[:10])
+  assert not memory._is_mapped(np.zeros(10)[:5])

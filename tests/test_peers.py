@@ -1,0 +1,470 @@
+"""Processes of one run: they meet, compare, and notice when one ends."""
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from conftest import small_config
+from runs import ROOT, Closed
+
+import alma_jax
+from alma_jax import config as configs
+from alma_jax.errors import BadInput
+from alma_jax.parallel import channel as connections
+from alma_jax.parallel import peers
+from alma_jax.parallel.channel import Channel
+from alma_jax.runs import experiment, memory
+
+
+def free_port():
+  with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    return free.getsockname()[1]
+
+
+def together(num, work, seconds=10.0):
+  """work(channel, number) in a thread for each of `num` processes that have met; their results or BadInput."""
+  port, results = free_port(), [None] * num
+
+  def run(number):
+    channel = Channel(num, number, seconds)
+    try:
+      channel.listen(port) if number == 0 else channel.connect("127.0.0.1", port)
+      results[number] = work(channel, number)
+    except BadInput as error:
+      results[number] = error
+
+  threads = [threading.Thread(target=run, args=(number,)) for number in range(num)]
+  for thread in reversed(threads):  # process 0 comes last
+    thread.start()
+    time.sleep(0.05)
+  for thread in threads:
+    thread.join(timeout=30)
+  return results
+
+
+@pytest.fixture
+def ended(monkeypatch):
+  """What processes have ended with, instead of ending this one."""
+  found = []
+  monkeypatch.setattr(connections.os, "_exit", lambda code: found.append(code))
+  return found
+
+
+def test_all_processes_get_all_values(ended):
+  def work(channel, number):
+    gathered = [channel.gather("first", number), channel.gather("second", {"number": number})]
+    channel.leave(None, 0)
+    return gathered
+
+  for found in together(3, work):
+    assert found == [[0, 1, 2], [{"number": 0}, {"number": 1}, {"number": 2}]]
+  assert not ended
+
+
+class OfThread:
+  """Stands for the connections of a process where the processes are threads."""
+
+  def __init__(self):
+    self.of = threading.local()
+
+  def gather(self, *args):
+    return self.of.channel.gather(*args)
+
+
+def test_settings_of_language_models_are_compared(monkeypatch, ended):
+  """Some of their fields are tuples, which arrive as lists."""
+  channels = OfThread()
+  monkeypatch.setattr(peers, "_channel", channels)
+  settings = [configs.language("sm"), configs.language("sm")]
+
+  def work(channel, number):
+    channels.of.channel = channel
+    try:
+      peers.compare("settings", experiment._settings(configs.parse(settings[number]), "runs/a", False))
+    finally:
+      channel._left = True
+
+  assert together(2, work) == [None, None]
+  settings[1].train.learning_rate = (1e-3, 2e-3)
+  for found in together(2, work):
+    assert str(found).endswith(
+        "differ in settings: train.learning_rate is [0.004] in process 0 and [0.001, 0.002] in process 1.")
+
+
+def test_what_one_process_refuses_all_refuse(monkeypatch, ended):
+  channels = OfThread()
+  monkeypatch.setattr(peers, "_channel", channels)
+
+  def work(channel, number):
+    def refuse():
+      if number == 1:
+        raise BadInput("there is too little memory.")
+      return number
+
+    channels.of.channel = channel
+    try:
+      assert peers.together("first", lambda: number) == number
+      peers.together("second", refuse)
+    finally:
+      channel._left = True
+
+  assert [str(found) for found in together(3, work)] == [
+      "process 1 of this run cannot go on; the message there says why.", "there is too little memory.",
+      "process 1 of this run cannot go on; the message there says why."]
+
+
+def test_data_and_devices_are_compared_before_the_first_collective(tmp_path, arrays, monkeypatch):
+  compared = []
+  monkeypatch.setattr(peers, "compare", lambda what, facts: compared.append(what))
+
+  def later(method):
+    def call(*args):
+      assert compared == ["settings", "data or devices"]
+      return method(*args)
+    return call
+
+  monkeypatch.setattr(memory, "check", later(memory.check))
+  monkeypatch.setattr(experiment, "_claimed", later(experiment._claimed))
+  alma_jax.run(small_config(), tmp_path, data=arrays)
+
+
+def test_a_difference_is_named_with_its_processes(monkeypatch, ended):
+  monkeypatch.setattr(peers, "_channel", None)
+  values = [{"rate": 1.0, "same": 1}, {"rate": 0.05, "same": 1}, {"rate": 1.0, "same": 1}]
+
+  class Gathered:
+    def gather(self, what, facts):
+      return values
+
+  monkeypatch.setattr(peers, "_channel", Gathered())
+  with pytest.raises(BadInput, match=r"differ in settings: rate is 1.0 in processes 0, 2 and 0.05 in process 1\.$"):
+    peers.compare("settings", values[0])
+  values[1] = values[0]
+  peers.compare("settings", values[0])
+
+
+@pytest.mark.parametrize("leaving", [None, "there are no data."])
+def test_the_end_of_a_process_is_noticed(ended, capfd, leaving):
+  def work(channel, number):
+    if number == 1:
+      if leaving:
+        channel.leave(leaving, 2)
+      for link in channel._links.values():
+        link.shutdown()
+      channel._left = True
+    else:
+      deadline = time.monotonic() + 10
+      while not ended and time.monotonic() < deadline:
+        time.sleep(0.01)
+      channel._left = True
+
+  together(3, work)
+  said = capfd.readouterr().err
+  if leaving:
+    assert ended[0] == 2
+    assert "error: process 1 has stopped: there are no data." in said
+  else:
+    assert ended[0] == 1
+    assert "has ended unexpectedly; the same command goes on" in said
+
+
+def test_a_wait_names_who_is_missing_and_ends(monkeypatch, capfd):
+  monkeypatch.setattr(connections, "_QUIET", 0.1)
+  channel = Channel(3, 0, 0.5)
+  with pytest.raises(BadInput, match=r"processes 1, 2 of 3 did not connect within 0.5 s; .* --peer_timeout"):
+    channel.listen(free_port())
+  assert "waiting for processes 1, 2 of 3" in capfd.readouterr().err
+  with pytest.raises(BadInput, match=r"process 0 cannot be reached at .* \(Connection refused\) within 0.5 s"):
+    Channel(3, 1, 0.5).connect("127.0.0.1", free_port())
+
+
+def test_a_wait_for_data_ends_as_well(ended):
+  def work(channel, number):
+    if number == 0:
+      channel.gather("data", 0)
+
+  assert "waited 0.5 s for process 1 to report the data in vain; start all" in str(together(2, work, seconds=0.5)[0])
+
+
+def test_strangers_at_the_port_are_ignored():
+  port, channel, joined = free_port(), Channel(2, 0, 10.0), []
+  thread = threading.Thread(target=lambda: joined.append(channel.listen(port)))
+  thread.start()
+  with _connected(port) as stranger:
+    stranger.sendall(b"GET / HTTP/1.1\r\n")
+  other = Channel(2, 1, 10.0)
+  other.connect("127.0.0.1", port)
+  thread.join(timeout=10)
+  assert joined == [None]
+  channel._left = other._left = True
+
+
+@contextlib.contextmanager
+def gathering(num):
+  """(port, problems) of a process 0 that gathers `num` in a thread; leaves once it has ended."""
+  port, channel, problems = free_port(), Channel(num, 0, 10.0), []
+
+  def listen():
+    try:
+      channel.listen(port)
+    except BadInput as error:
+      problems.append(str(error))
+
+  thread = threading.Thread(target=listen)
+  thread.start()
+  try:
+    yield port, problems
+    thread.join(timeout=10)
+    assert not thread.is_alive()
+  finally:
+    channel._left = True
+
+
+def hello(port, number, num):
+  link = _connected(port)
+  link.sendall(b'{"hello": %d, "num": %d}\n' % (number, num))
+  return link
+
+
+def until(condition):
+  deadline = time.monotonic() + 10
+  while not condition():
+    assert time.monotonic() < deadline
+    time.sleep(0.01)
+
+
+def join(port, number, num):
+  """A process that meets the others in a thread; its channel."""
+  channel = Channel(num, number, 10.0)
+  channel._left = True  # its end is no news
+  thread = threading.Thread(target=channel.connect, args=("127.0.0.1", port))
+  thread.start()
+  return channel, thread
+
+
+def test_a_silent_stranger_blocks_nobody(monkeypatch):
+  monkeypatch.setattr(connections, "_HELLO", 0.2)
+  with gathering(3) as (port, problems):
+    with _connected(port) as stranger:
+      _, first = join(port, 1, 3)
+      stranger.settimeout(5)
+      assert stranger.recv(1) == b""  # it is closed once its time is over
+    _, second = join(port, 2, 3)
+    for thread in (first, second):
+      thread.join(timeout=5)
+  assert not problems
+  monkeypatch.setattr(connections, "_HELLO", 60.0)
+  with gathering(2) as (port, problems), _connected(port):
+    start = time.monotonic()
+    _, thread = join(port, 1, 2)
+    thread.join(timeout=5)
+    assert time.monotonic() - start < 3
+
+
+def test_a_process_that_is_started_again_takes_the_place_of_the_dead_one(capfd):
+  with gathering(3) as (port, problems):
+    hello(port, 1, 3).close()
+    _, second = join(port, 2, 3)
+    until(lambda: "process 1 has ended before all had connected" in capfd.readouterr().err)
+    assert second.is_alive()  # it waits for the first
+    _, first = join(port, 1, 3)
+    for thread in (first, second):
+      thread.join(timeout=5)
+      assert not thread.is_alive()
+  assert not problems
+
+
+def test_two_living_processes_of_one_number_are_refused():
+  with gathering(3) as (port, problems), hello(port, 1, 3), hello(port, 1, 3):
+    until(lambda: problems)
+  assert problems == ["two processes have --process_id=1; start them with 0 to 2, each once."]
+
+
+def test_a_process_that_leaves_before_all_have_come_ends_the_others(monkeypatch, capfd):
+  class Ended(BaseException):
+    pass
+
+  codes = []
+
+  def end(code):
+    codes.append(code)
+    raise Ended
+
+  monkeypatch.setattr(connections.os, "_exit", end)
+  port, channel = free_port(), Channel(3, 0, 10.0)
+
+  def listen():
+    with contextlib.suppress(Ended):
+      channel.listen(port)
+
+  thread = threading.Thread(target=listen)
+  thread.start()
+  with hello(port, 1, 3) as link:
+    link.sendall(b'{"left": 1, "sentence": "process 1 has stopped: there are no data.", "code": 2}\n')
+    thread.join(timeout=10)
+  assert codes == [2]
+  assert "error: process 1 has stopped: there are no data.\n" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("answer", [b"\x00\x00\x12\x04\xff\xfe\n", b"HTTP/1.1 400 Bad Request\r\n", b"3\n", b""])
+def test_a_process_that_comes_too_late_is_told(ended, capfd, answer):
+  """Then jax's own service answers at the port, in binary."""
+  with socket.create_server(("127.0.0.1", 0)) as server:
+    channel = Channel(2, 1, 1.0)
+
+    def connect():
+      with pytest.raises(BadInput):
+        channel.connect(*server.getsockname())
+
+    thread = threading.Thread(target=connect)
+    thread.start()
+    link, _ = server.accept()
+    link.sendall(answer)
+    link.close()
+    until(lambda: ended)
+    channel._left = True
+    thread.join(timeout=5)
+  assert ended == [2]
+  assert "is not a process 0 that gathers the others: process 0 has ended, this process" in capfd.readouterr().err
+
+
+def test_connections_are_kept_alive_and_made_in_time(monkeypatch):
+  def work(channel, number):
+    links = channel._links.values()
+    channel._left = True
+    return [socket.socket(fileno=os.dup(link.fileno())).getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            for link in links]
+
+  assert together(2, work) == [[1], [1]]
+  timeouts = []
+
+  def refuse(address, timeout):
+    timeouts.append(timeout)
+    raise OSError("no route")
+
+  monkeypatch.setattr(connections.socket, "create_connection", refuse)
+  with pytest.raises(BadInput, match=r"cannot be reached at 127.0.0.1:1 \(no route\) within 0.5 s"):
+    Channel(2, 1, 0.5).connect("127.0.0.1", 1)
+  assert max(timeouts) <= 0.5
+
+
+def test_a_process_ends_with_the_others_though_nobody_reads_its_messages(ended, monkeypatch):
+  with monkeypatch.context() as patched:
+    patched.setattr(sys, "stderr", Closed())
+    Channel(2, 1, 1.0)._end(0, "process 0 has stopped.", 2)
+  assert ended == [2]
+
+
+def _connected(port):
+  deadline = time.monotonic() + 10
+  while True:
+    try:
+      return socket.create_connection(("127.0.0.1", port))
+    except OSError:
+      assert time.monotonic() < deadline
+      time.sleep(0.01)
+
+
+@pytest.mark.parametrize(("num", "number", "sentence"), [
+    (3, 1, "--num_processes is 3 for process 1 and 2 for process 0; start all with the same."),
+    (2, 0, "two processes have --process_id=0; start them with 0 to 1, each once.")])
+def test_processes_that_do_not_fit_are_refused(num, number, sentence):
+  port, channel, problems = free_port(), Channel(2, 0, 10.0), []
+
+  def listen():
+    try:
+      channel.listen(port)
+    except BadInput as error:
+      problems.append(str(error))
+
+  thread = threading.Thread(target=listen)
+  thread.start()
+  with _connected(port) as link:
+    link.sendall(b'{"hello": %d, "num": %d}\n' % (number, num))
+    thread.join(timeout=10)
+  assert problems == [sentence]
+
+
+def start_two(tmp_path, *flags, of_second=(), script=("-m", "alma_jax.main"), env=None):
+  command = [sys.executable, *script, f"--config={ROOT}/configs/digits.py:ens",
+             "--config.learner.num_members=2", f"--workdir={tmp_path}/run", f"--coordinator=127.0.0.1:{free_port()}",
+             "--num_processes=2", *flags]
+  return [subprocess.Popen([*command, f"--process_id={i}", *(of_second if i else ())], cwd=ROOT, text=True,
+                           env=os.environ | (env or {} if i else {}), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+          for i in range(2)]
+
+
+def test_two_processes_of_different_configs_are_refused_before_compute(tmp_path):
+  processes = start_two(tmp_path, of_second=["--config.train.learning_rate=0.05", "--config.train.epochs=6"])
+  for process in processes:
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert said.splitlines()[-1].endswith(
+        "the processes of this run differ in settings: train.epochs is 100 in process 0 and 6 in process 1; "
+        "train.learning_rate is 1.0 in process 0 and 0.05 in process 1.")
+  assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_two_processes_end_together(tmp_path, number):
+  processes = start_two(tmp_path, "--config.train.epochs=20000", "--config.checkpoint.seconds=0.5")
+  while not list((tmp_path / "run" / "checkpoints").glob("[0-9]*")):
+    assert processes[0].poll() is None
+    time.sleep(0.1)
+  processes[1].send_signal(number)
+  said = [process.communicate(timeout=120)[1] for process in processes]
+  if number == signal.SIGTERM:
+    assert [process.returncode for process in processes] == [143, 143]
+    assert "the same command goes on from there" in said[0]
+  else:
+    assert processes[0].returncode == 1
+    assert said[0].splitlines()[-1].startswith("error: process 1 has ended unexpectedly; the same command goes on")
+    assert len(said[0].splitlines()) < 6, said[0]
+
+
+SLOW = """
+import sys, time
+from alma_jax import environment, main
+prepare = environment.prepare
+
+def slow(*args):
+  time.sleep(SECONDS if "--process_id=1" in sys.argv else 0)
+  return prepare(*args)
+
+environment.prepare = slow
+sys.exit(main.main())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("seconds", "timeout"), [(40, 300), (30, 5)])
+def test_a_process_that_loads_slowly_is_waited_for(tmp_path, monkeypatch, seconds, timeout):
+  script = tmp_path / "slow.py"
+  script.write_text(SLOW.replace("SECONDS", str(seconds)))
+  monkeypatch.setenv("PYTHONPATH", str(ROOT))
+  processes = start_two(tmp_path, "--config.train.epochs=2", f"--peer_timeout={timeout}", script=[str(script)])
+  said = [process.communicate(timeout=180)[1] for process in processes]
+  assert "waiting for process 1 to report the data or devices" in said[0]
+  if timeout > seconds:
+    assert [process.returncode for process in processes] == [0, 0], said
+  else:
+    assert [process.returncode for process in processes] == [2, 2], said
+    assert "waited 5 s for process 1 to report the data or devices, in vain; see --peer_timeout" in said[0]
+    assert "Traceback" not in said[0] + said[1]
+
+
+@pytest.mark.slow
+def test_different_numbers_of_devices_get_a_sentence(tmp_path):
+  processes = start_two(tmp_path, "--config.train.epochs=2", env={"JAX_NUM_CPU_DEVICES": "2"})
+  for process in processes:
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 2, said
+    assert "differ in data or devices: devices is '1 x cpu' in process 0 and '2 x cpu' in process 1." in said
+    assert "Traceback" not in said

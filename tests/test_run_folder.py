@@ -1,0 +1,286 @@
+"""Run folders that somebody has changed, lost parts of, or cannot write: one sentence, and nothing lost."""
+import contextlib
+import errno
+import io
+import json
+import os
+import pathlib
+import shutil
+import sys
+import time
+
+import pytest
+import tqdm
+from conftest import small_config
+from runs import Closed, assert_same_run, interrupted, one_step_a_dispatch
+
+import alma_jax
+from alma_jax import errors, export, messages, sweep
+from alma_jax.reports import collect, write
+from alma_jax.runs import checkpoint, progress, run_folder
+
+
+def edit(path, **changes):
+  tree = json.loads(path.read_text())
+  for field, value in changes.items():
+    *sections, name = field.split("__")
+    part = tree
+    for section in sections:
+      part = part[section]
+    part[name] = value
+  path.write_text(json.dumps(tree))
+
+
+def test_an_edited_config_is_noticed_by_its_checkpoints(tmp_path, arrays):
+  assert interrupted(small_config(train__epochs=6, checkpoint__seconds=0.0), tmp_path, 4, data=arrays)
+  edit(tmp_path / "config.json", train__epochs=5)
+  with pytest.raises(alma_jax.BadInput, match=r"changed after .*: train.epochs \(6 in the checkpoint, 5 now\)"):
+    alma_jax.run(small_config(train__epochs=5, checkpoint__seconds=0.0), tmp_path, data=arrays)
+  assert json.loads((tmp_path / "config.json").read_text())["train"]["epochs"] == 5  # nothing was touched
+
+
+def test_an_edited_config_of_a_finished_run_is_noticed(tmp_path, arrays):
+  alma_jax.run(small_config(), tmp_path, data=arrays)
+  edit(tmp_path / "config.json", train__epochs=5)
+  for use in (lambda: alma_jax.run(small_config(train__epochs=5), tmp_path, data=arrays),
+              lambda: alma_jax.load_run(tmp_path)):
+    with pytest.raises(alma_jax.BadInput, match="config.json was changed after the run had finished"):
+      use()
+  edit(tmp_path / "config.json", train__epochs=2)
+  edit(tmp_path / "config.json", checkpoint__seconds=1.0)  # makes no other run
+  assert alma_jax.load_run(tmp_path).predict(arrays[2]).shape == (30, 3)
+
+
+def test_lost_checkpoints_are_not_overwritten_without_a_word(tmp_path, arrays, capfd):
+  config = small_config(train__epochs=6, checkpoint__seconds=0.0, stream__waiting_time=1)
+  alma_jax.run(config, tmp_path / "whole", data=arrays)
+  assert interrupted(config, tmp_path / "cut", 4, data=arrays)
+  shutil.move(tmp_path / "cut" / "checkpoints", tmp_path / "away")
+  before = (tmp_path / "cut" / "metrics.jsonl").read_text()
+  with pytest.raises(alma_jax.BadInput, match="its folder checkpoints has disappeared"):
+    alma_jax.run(config, tmp_path / "cut", data=arrays)
+  assert (tmp_path / "cut" / "metrics.jsonl").read_text() == before
+  (tmp_path / "cut" / "checkpoints").mkdir()
+  capfd.readouterr()
+  shutil.rmtree(tmp_path / "whole" / "checkpoints")
+  with pytest.raises(alma_jax.BadInput, match="whole lacks its folder checkpoints, .* restore it"):
+    alma_jax.load_run(tmp_path / "whole").predict(arrays[2])
+  alma_jax.run(config, tmp_path / "cut", data=arrays)
+  assert "no checkpoint has been saved in" in capfd.readouterr().err
+  assert_same_run(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_an_overwrite_that_was_killed_leaves_a_run_that_goes_on(tmp_path, arrays):
+  config = small_config()
+  alma_jax.run(config, tmp_path / "whole", data=arrays)
+  ours = [name for name in run_folder._OURS if (tmp_path / "whole" / name).exists()]
+  assert ours[-1] == "config.json"
+  for num in range(1, len(ours)):
+    shutil.copytree(tmp_path / "whole", tmp_path / "cut")
+    for name in ours[:num]:
+      path = tmp_path / "cut" / name
+      shutil.rmtree(path) if path.is_dir() else path.unlink()
+    alma_jax.run(config, tmp_path / "cut", data=arrays)
+    assert_same_run(tmp_path / "whole", tmp_path / "cut")
+    shutil.rmtree(tmp_path / "cut")
+
+
+@pytest.mark.parametrize("path", ["gs://b/run", "s3:/b/run", pathlib.Path("gs://b/run")])
+def test_addresses_are_no_folders(tmp_path, monkeypatch, capsys, path):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / "a.py").write_text("def get_sweep():\n  return []\n")
+  for use in (lambda: run_folder.local(path), lambda: alma_jax.load_run(path), lambda: export.export("run", out=path),
+              lambda: collect.collect([path]), lambda: write.report([], [], path),
+              lambda: alma_jax.run(small_config(), path)):
+    with pytest.raises(alma_jax.BadInput, match=r"'(gs|s3)://?b/run' is an address, not a folder"):
+      use()
+  assert sweep.main(["--config=a.py", f"--workdir={path}"]) == 2
+  assert "is an address, not a folder" in capsys.readouterr().err
+  assert not [entry for entry in tmp_path.iterdir() if entry.name != "a.py"]
+  for folder in ("C:/run", "C:\\run", "runs/a:/b", "~/a:b"):
+    run_folder.local(folder)
+
+
+@pytest.mark.parametrize("summary", ["{}", "[]", '{"cer": "2.4"}', '{"cer": 2.4}', "not JSON"])
+def test_a_damaged_summary_is_written_again_once_deleted(tmp_path, arrays, summary):
+  first = alma_jax.run(small_config(), tmp_path, data=arrays)
+  (tmp_path / "summary.json").write_text(summary)
+  for use in (lambda: alma_jax.run(small_config(), tmp_path, data=arrays), lambda: alma_jax.load_run(tmp_path)):
+    with pytest.raises(alma_jax.BadInput, match="summary.json"):
+      use()
+  (tmp_path / "summary.json").unlink()
+  again = alma_jax.run(small_config(), tmp_path, data=arrays).summary
+  assert again["cer"] == first.summary["cer"]
+
+
+def test_missing_lines_of_a_finished_run_are_written_again(tmp_path, arrays):
+  alma_jax.run(small_config(), tmp_path, data=arrays)
+  lines = (tmp_path / "metrics.jsonl").read_text()
+  (tmp_path / "metrics.jsonl").unlink()
+  with pytest.raises(alma_jax.BadInput, match="does not hold the 4 mega-batches of the run; delete summary.json"):
+    alma_jax.run(small_config(), tmp_path, data=arrays)
+  (tmp_path / "summary.json").unlink()
+  alma_jax.run(small_config(), tmp_path, data=arrays)
+  assert (tmp_path / "metrics.jsonl").read_text() == lines
+
+
+@pytest.mark.parametrize(("name", "old", "new"), [
+    ("metrics.jsonl", '"t": 1', '"t": 1,,'), ("metrics.jsonl", '"error": 0', '"error": 1'),
+    ("train.jsonl", '"epoch"', "epoch")])
+def test_changed_lines_are_noticed_before_training(tmp_path, arrays, name, old, new):
+  config = small_config(train__epochs=6, checkpoint__seconds=0.0, stream__waiting_time=2)
+  assert interrupted(config, tmp_path, 5, data=arrays)
+  text = (tmp_path / name).read_text()
+  assert old in text
+  (tmp_path / name).write_text(text.replace(old, new, 1))
+  with pytest.raises(alma_jax.BadInput, match=rf"line \d of .*{name} is not what the run has written"):
+    alma_jax.run(config, tmp_path, data=arrays)
+  (tmp_path / name).write_text(text)
+  alma_jax.run(config, tmp_path, data=arrays)
+
+
+def test_a_torn_line_is_counted_as_none(tmp_path, arrays):
+  config = small_config(train__epochs=6, checkpoint__seconds=0.0)
+  assert interrupted(config, tmp_path, 4, data=arrays)
+  text = (tmp_path / "train.jsonl").read_bytes()
+  (tmp_path / "train.jsonl").write_bytes(text[:-1])
+  with pytest.raises(alma_jax.BadInput) as caught:
+    alma_jax.run(config, tmp_path, data=arrays)
+  num = text.count(b"\n")
+  assert f"has {num - 1} whole lines, but the checkpoint covers {num};" in str(caught.value)
+
+
+def test_a_finished_run_on_a_read_only_disk_shows_its_summary(tmp_path, arrays, monkeypatch):
+  first = alma_jax.run(small_config(), tmp_path / "done", data=arrays)
+  assert interrupted(small_config(train__epochs=6), tmp_path / "begun", 2, data=arrays)
+
+  def refuse(self, *args, **kwargs):
+    raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+  monkeypatch.setattr(run_folder.filelock.FileLock, "acquire", refuse)
+  monkeypatch.setattr(run_folder, "write_bytes", refuse)
+  again = alma_jax.run(small_config(), tmp_path / "done", data=arrays)
+  assert again.summary == first.summary
+  with pytest.raises(alma_jax.BadInput, match="differs in seed"):
+    alma_jax.run(small_config(seed=1), tmp_path / "done", data=arrays)
+  with pytest.raises(alma_jax.BadInput, match="done cannot be written, so that --overwrite cannot start its run again"):
+    alma_jax.run(small_config(seed=1), tmp_path / "done", data=arrays, overwrite=True)
+  with pytest.raises(alma_jax.BadInput, match="cannot be made or written: Read-only file system"):
+    alma_jax.run(small_config(train__epochs=6), tmp_path / "begun", data=arrays)
+
+
+def test_what_is_no_problem_of_a_disk():
+  def raised(error, over, suppress=False):
+    try:
+      try:
+        raise over
+      except Exception as cause:
+        if suppress:
+          raise error from None
+        raise error from cause
+    except Exception as found:
+      return errors.disk_problem(found)
+
+  full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+  assert raised(KeyError("a"), full) == "no space left on device"
+  assert raised(KeyError("a"), full, suppress=True) is None
+  for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO):
+    text = os.strerror(number)
+    assert errors.disk_problem(OSError(number, text)) == text.lower()
+    assert errors.disk_problem(ValueError(f"INTERNAL: {text}")) == (
+        None if number in (errno.EACCES, errno.EIO) else text.lower())
+
+
+@pytest.mark.parametrize("where", ["lines", "checkpoint"])
+def test_a_full_disk_gets_one_sentence_and_loses_nothing(tmp_path, arrays, monkeypatch, where):
+  one_step_a_dispatch(monkeypatch)
+  config = small_config(train__epochs=6, train__batch_size=16, checkpoint__seconds=0.0)
+  alma_jax.run(config, tmp_path / "whole", data=arrays)
+  left = [6]
+
+  def full(method):
+    def write(*args, **kwargs):
+      left[0] -= 1
+      if left[0] < 0 and where == "lines":
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+      if left[0] < 0:
+        raise ValueError("RESOURCE_EXHAUSTED: Failed writing: No space left on device")
+      return method(*args, **kwargs)
+    return write
+
+  with monkeypatch.context() as patched:
+    if where == "lines":
+      patched.setattr(run_folder.RunFolder, "append", full(run_folder.RunFolder.append))
+    else:
+      patched.setattr(checkpoint.Checkpoints, "save", full(checkpoint.Checkpoints.save))
+    with pytest.raises(alma_jax.Unsaved, match=r"cut cannot be written: no space left on device\. What was saved"):
+      alma_jax.run(config, tmp_path / "cut", data=arrays)
+  alma_jax.run(config, tmp_path / "cut", data=arrays)
+  assert_same_run(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_without_a_terminal_a_stage_is_a_line(tmp_path, arrays, capfd, monkeypatch):
+  monkeypatch.delitem(sys.modules, "ipykernel", raising=False)  # in a notebook there is a bar
+  phases = []
+  note = lambda name, shown=True: phases.append(name) or contextlib.nullcontext()
+  monkeypatch.setattr(progress, "sign", note)
+  monkeypatch.setattr(messages, "sign", note)
+  alma_jax.run(small_config(log__progress=True), tmp_path, data=arrays)
+  stages = [line for line in capfd.readouterr().err.splitlines() if line.startswith("stage ")]
+  assert [line[:12] for line in stages] == ["stage 1 of 2", "stage 2 of 2"]
+  assert "left" in stages[0]
+  assert "left" not in stages[1]
+  assert {"loading the data", "compiling", "saving", "evaluating"} <= set(phases)
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_a_run_goes_on_though_nobody_sees_its_progress(tmp_path, arrays, monkeypatch, is_terminal):
+  monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
+  for number in (errno.EIO, errno.EPIPE, errno.ENOSPC):
+    with monkeypatch.context() as patched:
+      patched.setattr(sys, "stderr", Closed(number, is_terminal))
+      alma_jax.run(small_config(log__progress=True), tmp_path / str(number), data=arrays)
+  bar = progress.Progress(True, [10], 0)
+  with monkeypatch.context() as patched:  # closed while it is shown
+    patched.setattr(bar, "_bar", tqdm.tqdm(total=10, file=io.StringIO(), mininterval=0, disable=False))
+    for name in ("refresh", "update", "close"):
+      patched.setattr(bar._bar, name, lambda *unused, **named: Closed().write(""))
+    bar.update(1, 0, 1, 10)
+    with bar.phase("saving"):
+      bar.end_stage(0, 0.1, 1.0)
+    bar.close()
+
+
+def test_time_left_after_a_resume_inside_a_stage(capfd, monkeypatch):
+  monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
+  now = [100.0]
+  monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+  shown = progress.Progress(True, [50, 50, 50], 1)
+  shown.skip(40)
+  now[0] += 10.0  # for the 10 samples that were left
+  shown.end_stage(1, 0.1, 10.0)
+  assert capfd.readouterr().err == "stage 2 of 3: test error 0.1000, 10 s; about 50 s left\n"
+
+
+def test_what_takes_long_is_named(capfd, monkeypatch):
+  monkeypatch.setattr(messages, "_LONG", 0.01)
+  with messages.sign("compiling"):
+    time.sleep(0.5)
+  said = capfd.readouterr().err.splitlines()
+  assert said[0] == "compiling"
+  assert said[1].startswith("compiling took 0.")
+  monkeypatch.setattr(messages, "_LONG", 60.0)
+  with messages.sign("saving"):
+    pass
+  assert not capfd.readouterr().err
+
+
+def test_resuming_counts_as_people_do(tmp_path, arrays, capfd, monkeypatch):
+  one_step_a_dispatch(monkeypatch)
+  config = small_config(train__epochs=6, train__batch_size=16, checkpoint__seconds=1e9)  # 4 steps an epoch
+  skipped = []
+  monkeypatch.setattr(progress.Progress, "skip", lambda self, samples: skipped.append(samples))
+  assert interrupted(config, tmp_path, 24 + 9, data=arrays)  # in the third epoch of the second stage
+  assert interrupted(config, tmp_path, 0, data=arrays)
+  assert "at stage 2 of 2, epoch 3\n" in capfd.readouterr().err
+  assert max(skipped) == 6 * 54 * 9 // 24  # of 6 epochs of 54 samples each, 9 of 24 dispatches
