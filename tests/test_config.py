@@ -377,9 +377,10 @@ def test_fields_without_a_value():
                          (["--config.dataset.name", "--overwrite"], "--config.dataset.name has no value"),
                          (["--noconfig.seed"], "seed='false' should be a whole number"),
                          (["--noconfig.a.b"], "no field 'a.b'"), (["--config.a.b"], "no field 'a.b'"),
-                         (["--config.stream=3"], "'stream' is a group of fields, not a field; its fields under 'stream' are "
-                          "num_megabatches, waiting_time, "),
-                         (["--config.log"], "'log' is a group of fields, not a field; its fields under 'log' are progress, ")):
+                         (["--config.stream=3"], "'stream' is a group of fields, not a field; its fields under "
+                          "'stream' are num_megabatches, waiting_time, "),
+                         (["--config.log"], "'log' is a group of fields, not a field; its fields under 'log' are "
+                          "progress, ")):
     with pytest.raises(BadInput, match=sentence):
       parsed(*args)
 

@@ -11,7 +11,7 @@ from test_language import books, text_config  # noqa: F401
 import alma_jax
 from alma_jax import export
 from alma_jax.errors import BadInput
-from alma_jax.runs import results, sampling, settings
+from alma_jax.runs import sampling, settings, snapshot
 
 
 @pytest.mark.parametrize(("learner", "changes"), [
@@ -50,7 +50,7 @@ def test_language_models_are_exported(tmp_path, books):  # noqa: F811
   assert found.shape == (2, 16, facts["vocabulary"])
   np.testing.assert_allclose(np.exp(found).sum(-1), 1, rtol=1e-5)
   opened, learner = run.open()
-  state, task = results.restore_state(learner, opened), settings.task_of(run.config, opened.meta["data"])
+  state, task = snapshot.restore_learner(learner, opened), settings.task_of(run.config, opened.meta["data"])
   asked = sampling._next_log_probs(learner, task, state, tokens[1, :9].tolist())
   np.testing.assert_allclose(found[1, 8], asked, atol=1e-4)
 

@@ -18,6 +18,7 @@ from alma_jax import config as configs
 from alma_jax import keys
 from alma_jax.errors import BadInput
 from alma_jax.growth import duplicate
+from alma_jax.learners import stacked
 from alma_jax.models import cost
 from alma_jax.parallel import sharding
 from alma_jax.runs import sampling, settings
@@ -369,10 +370,26 @@ def test_validation_chooses_among_the_listed(tmp_path, books):
   alone, its, _ = train_stage(single, single.learner.init(), 0)
   assert arrays_equal(state.live, alone.live)
   assert report.val == its.val
-  assert "stage 1: learning rate 0.01, dropout 0" in setting.learner.describe(state)
+  assert "stage 0: learning rate 0.01, dropout 0" in setting.learner.describe(state)
   second, _, _ = train_stage(setting, state, 1)
   assert len(second.host["chosen"]) == 2
   assert second.live.params["embedding"].shape == alone.live.params["embedding"].shape
+
+
+@pytest.mark.parametrize("rates", [(0.01, 1e-6, 1e-5), (1e-6, 0.01, 1e-5), (1e-6, 1e-5, 0.01)])
+def test_what_a_learner_knows_is_that_of_the_chosen_candidate(books, monkeypatch, rates):
+  def finish(self, state, data, trained):
+    result = plain(self, state, data, trained)
+    host = {**state.host, "mine": trained.report.val, "array": np.array([trained.report.val])}
+    return result._replace(state=result.state._replace(host=host))
+
+  plain = stacked.Stacked.finish
+  monkeypatch.setattr(stacked.Stacked, "finish", finish)
+  setting = setting_of(books, train__learning_rate=rates)
+  state, report, _ = train_stage(setting, setting.learner.init(), 0)
+  assert set(state.host) == {"tuning", "chosen", "mine", "array"}
+  assert state.host["chosen"] == [[rates.index(0.01), []]]
+  assert state.host["mine"] == state.host["array"][0] == report.val
 
 
 def test_cost_is_that_of_the_active_weights(books):
@@ -394,7 +411,7 @@ def test_cost_is_that_of_the_active_weights(books):
 
 def test_a_diverging_candidate_is_passed_over(tmp_path, books):
   run = alma_jax.run(text_config(books, train__learning_rate=(1e4, 0.01), stream__num_megabatches=1), tmp_path / "one")
-  assert run.describe().endswith("stage 1: learning rate 0.01, dropout 0; diverged: learning rate 10000, dropout 0")
+  assert run.describe().endswith("stage 0: learning rate 0.01, dropout 0; diverged: learning rate 10000, dropout 0")
   assert np.isfinite(run.metrics["perplexity"]).all()
   assert [(entry["peak_lr"], entry["step"], entry["val_perplexity"] is None) for entry in run.train] == [
       (1e4, 4, True), (1e4, 6, True), (0.01, 4, False), (0.01, 6, False)]
@@ -446,8 +463,8 @@ def test_samples(tmp_path, books, monkeypatch):
   # By hand: the likeliest token of the averaged probabilities.
   opened, learner = run.open()
   from alma_jax.data import tokens
-  from alma_jax.runs import results
-  state, tokenizer = results.restore_state(learner, opened), tokens.parse((tmp_path / "tokenizer.json").read_text())
+  from alma_jax.runs import snapshot
+  state, tokenizer = snapshot.restore_learner(learner, opened), tokens.parse((tmp_path / "tokenizer.json").read_text())
   written = [opened.meta["data"]["end"], *tokenizer.encode("the cat").ids]
   network = learner.network(state.spec)
   all_logits = jax.jit(jax.vmap(network.logits, (0, None)))

@@ -85,6 +85,14 @@ def test_spec_and_host_are_told_apart(old, spec, host):
   assert_same(found[1], host)
 
 
+@pytest.mark.parametrize(("meta", "complete"), [
+    ({"complete": False, "spec": {"tuning": True}}, False), ({"complete": True, "spec": {"tuning": False}}, True),
+    ({"spec": {"num_frozen": 1}}, True), ({"spec": {"tuning": FRESH}}, True),
+    ({"spec": {"tuning": {**FRESH, "next": 1}}}, False)])
+def test_between_two_candidates_no_stage_is_complete(meta, complete):
+  assert legacy.is_complete(meta) is complete
+
+
 class Before(checkpoint.Checkpoints):
   """Saves as version 0.1 did."""
 
@@ -93,7 +101,7 @@ class Before(checkpoint.Checkpoints):
     spec = joined(meta["spec"], {**meta["host"], **arrays["host"]})
     growth = meta["growth"] and dict(spec=joined(meta["growth"]["spec"], {
         **meta["growth"]["host"], **arrays["grown_host"]}), report=meta["growth"]["report"])
-    kept = {name: value for name, value in meta.items() if name not in ("config", "host")}
+    kept = {name: value for name, value in meta.items() if name not in ("config", "host", "complete")}
     super().save({**kept, "spec": spec, "growth": growth}, trees, frozen, permanent)
 
 

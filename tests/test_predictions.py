@@ -18,7 +18,7 @@ from alma_jax import config as configs
 from alma_jax import export
 from alma_jax.config import learner_options, registry
 from alma_jax.learners import ens, stacked
-from alma_jax.runs import results, sampling, settings
+from alma_jax.runs import sampling, settings, snapshot
 from alma_jax.tasks import classification
 
 WEIGHTS, PRIOR = (0.01, 0.19, 0.8), (0.5, 0.3, 0.2)
@@ -86,7 +86,7 @@ def _registered(monkeypatch):
 def restored(run):
   """(learner, LearnerState) of the last stage of a run."""
   opened, learner = run.open()
-  return learner, results.restore_state(learner, opened)
+  return learner, snapshot.restore_learner(learner, opened)
 
 
 def exported(run):

@@ -18,6 +18,7 @@ from alma_jax.training import loop
 from alma_jax.types import Cost, Tree
 
 _FRESH = dict(next=0, val=None, best=0, samples=0, growth=[0, None], diverged=[])
+_BEST, _OWN = "best.", ("tuning", "chosen")
 
 
 def candidates(config: schema.RunConfig) -> list[schema.RunConfig]:
@@ -44,7 +45,8 @@ class Tuned:
   """A learner whose stages are trained by the learner of each candidate in turn.
 
   Between two trainings of a stage (`spec["tuning"]`), `live` holds what all candidates start from and the best result
-  so far. `host["tuning"]` says which candidate is next, `host["chosen"]` what was chosen at the stages before.
+  so far; entries of `host` whose names begin with "best." are those of the best result. `host["tuning"]` says which
+  candidate is next, `host["chosen"]` what was chosen at the stages before.
   """
 
   def __init__(self, context: Context, factory: Callable[[Context], Learner]):
@@ -80,20 +82,20 @@ class Tuned:
     if not math.isfinite(val):
       t["diverged"] = [*t["diverged"], t["next"]]
     if math.isfinite(val) and (t["val"] is None or val < t["val"]):
-      t, live = {**t, "best": t["next"], "val": val}, result.state.live
+      t, best = {**t, "best": t["next"], "val": val}, result.state
     else:
-      live = state.live["best"] if t["next"] else begun.live
+      best = _best(state) if t["next"] else begun
     t = {**t, "next": t["next"] + 1, "samples": samples}
     report = result.report._replace(samples=samples, val=t["val"])
     if t["next"] < len(self._learners):
-      pair = {"start": begun.live, "best": live}
-      return StageResult(state._replace(spec={**state.spec, "tuning": True}, live=pair,
-                                        host={**state.host, "tuning": t}), report, complete=False)
+      host = begun.host | {_BEST + name: value for name, value in best.host.items() if name not in _OWN}
+      return StageResult(begun._replace(spec={**begun.spec, "tuning": True}, host={**host, "tuning": t},
+                                        live={"start": begun.live, "best": best.live}), report, complete=False)
     if t["val"] is None:
       raise Diverged(f"all of train.learning_rate={self._config.train.learning_rate} diverged in stage "
                      f"{data.stage + 1}; lower them.")
-    host = {**state.host, "tuning": _FRESH, "chosen": [*state.host["chosen"], [t["best"], t["diverged"]]]}
-    return StageResult(state._replace(spec={**state.spec, "tuning": False}, live=live, host=host), report)
+    host = {**best.host, "tuning": _FRESH, "chosen": [*state.host["chosen"], [t["best"], t["diverged"]]]}
+    return StageResult(begun._replace(spec={**begun.spec, "tuning": False}, live=best.live, host=host), report)
 
   def num_blocks(self, state: LearnerState) -> int:
     return self._inner.num_blocks(state)
@@ -109,7 +111,7 @@ class Tuned:
 
   def describe(self, state: LearnerState) -> str:
     name = lambda i: "learning rate {peak_lr:g}, dropout {dropout:g}".format(**self._notes[i])
-    lines = [f"stage {stage + 1}: {name(best)}" + "".join(f"; diverged: {name(i)}" for i in diverged)
+    lines = [f"stage {stage}: {name(best)}" + "".join(f"; diverged: {name(i)}" for i in diverged)
              for stage, (best, diverged) in enumerate(state.host["chosen"])]
     return "\n".join([self._inner.describe(state), *lines])
 
@@ -119,7 +121,19 @@ class Tuned:
 
   def _start(self, state: LearnerState) -> LearnerState:
     """The state that the next candidate is trained from."""
-    return state._replace(live=state.live["start"]) if state.spec["tuning"] else state
+    if not state.spec["tuning"]:
+      return state
+    return state._replace(live=state.live["start"], host=_without_best(state.host))
+
+
+def _best(state: LearnerState) -> LearnerState:
+  """The best result so far, between two trainings of a stage."""
+  kept = {name.removeprefix(_BEST): value for name, value in state.host.items() if name.startswith(_BEST)}
+  return state._replace(live=state.live["best"], host=_without_best(state.host) | kept)
+
+
+def _without_best(host: dict[str, Any]) -> dict[str, Any]:
+  return {name: value for name, value in host.items() if not name.startswith(_BEST)}
 
 
 def _notes(config: schema.RunConfig) -> dict[str, float]:

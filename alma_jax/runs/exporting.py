@@ -13,7 +13,7 @@ from alma_jax.config import schema
 from alma_jax.errors import BadInput
 from alma_jax.learners import prediction
 from alma_jax.parallel import sharding
-from alma_jax.runs import results, run_folder, settings
+from alma_jax.runs import results, run_folder, settings, snapshot
 from alma_jax.tasks import classification
 from alma_jax.tasks.language_modeling import Contexts
 
@@ -46,7 +46,7 @@ def export(run: results.Run | str | os.PathLike[str], stage: int | None = None,
   run = run if isinstance(run, results.Run) else results.load_run(run)
   folder = given or run.path / "export"
   opened, learner = run.open(stage)
-  state = sharding.fetch(results.restore_state(learner, opened))
+  state = sharding.fetch(snapshot.restore_learner(learner, opened))
   (batch,) = jax_export.symbolic_shape("batch")
   task = settings.task_of(run.config, opened.meta["data"])
   facts, inputs, output, example = (_language if run.config.is_language else _images)(run, opened.meta["data"])

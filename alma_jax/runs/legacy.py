@@ -8,6 +8,17 @@ _HOST = ("scores", "scored", "grown", "growth", "alphas", "prototypes", "counts"
          "base_cost", "tuning", "chosen")
 
 
+def is_complete(meta: dict[str, Any]) -> bool:
+  """Whether the LearnerState in a checkpoint's meta is that of a complete stage.
+
+  Version 0.1 did not note it. There, the candidates of a language model (learners/tuned.py) are the only trainings
+  after which a stage goes on.
+  """
+  if "complete" in meta:
+    return bool(meta["complete"])
+  return not meta["spec"].get("tuning", {}).get("next")
+
+
 def split(spec: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
   """(spec, host) of a LearnerState from the `spec` of a checkpoint of version 0.1, which held both."""
   facts = {name: value for name, value in spec.items() if name not in _HOST}

@@ -9,8 +9,8 @@ from alma_jax import config as configs
 from alma_jax.config import schema
 from alma_jax.errors import BadInput
 from alma_jax.learners import contract, prediction
-from alma_jax.parallel import runtime, sharding
-from alma_jax.runs import checkpoint, legacy, run_folder, settings
+from alma_jax.parallel import runtime
+from alma_jax.runs import checkpoint, legacy, run_folder, settings, snapshot
 from alma_jax.runs.metrics import Entry
 from alma_jax.tasks import classification
 
@@ -70,7 +70,7 @@ class Run:
     opened, learner = self.open(stage)
     data = opened.meta["data"]
     x = _like_examples(x, tuple(data["example_shape"]), np.dtype(data["dtype"]))
-    state = restore_state(learner, opened)
+    state = snapshot.restore_learner(learner, opened)
     mean, std = (np.asarray(data[key], np.float32) for key in ("mean", "std"))
     pool, total = classification.make_pool(x, np.zeros(len(x)), mean, std, learner.mesh), None
     task = settings.task_of(self.config, data)
@@ -94,7 +94,7 @@ class Run:
       BadInput: no such stage is saved.
     """
     opened, learner = self.open(stage)
-    spec, host = saved_state(opened)
+    spec, host = snapshot.spec_and_host(opened)
     return learner.describe(contract.LearnerState(spec, None, host=host))
 
   def spec(self, stage: int | None = None) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class Run:
     Raises:
       BadInput: no such stage is saved.
     """
-    spec, host = saved_state(self.open(stage)[0])
+    spec, host = snapshot.spec_and_host(self.open(stage)[0])
     return spec | host
 
   def open(self, stage: int | None = None) -> tuple[checkpoint.Opened, contract.Learner]:
@@ -125,7 +125,7 @@ class Run:
       raise BadInput(f"{self.path} has saved the stages {sorted(saved)}, not {stage}; "
                      "the last one is always kept, others as checkpoint.keep_every says.")
     opened = self._checkpoints().open(saved[max(saved) if stage is None else stage])
-    check_saved_config(self.path, self.config, opened.meta)
+    snapshot.check_config(self.path, self.config, opened.meta)
     return opened, settings.reader(self.config, opened.meta["data"])
 
   def _checkpoints(self) -> checkpoint.Checkpoints:
@@ -136,8 +136,8 @@ class Run:
     if not (self.path / "checkpoints").is_dir():
       return {}
     metas = self._checkpoints().metas()
-    # Between two trainings of a stage the state belongs to no stage. Version 0.1 did not note that.
-    return {meta["stage"] - 1: step for step, meta in metas.items() if meta["stage"] and meta.get("complete", True)}
+    # Between two trainings of a stage the state belongs to no stage.
+    return {meta["stage"] - 1: step for step, meta in metas.items() if meta["stage"] and legacy.is_complete(meta)}
 
 
 def load_run(workdir: str | os.PathLike[str]) -> Run:
@@ -153,33 +153,6 @@ def check_config(path: pathlib.Path, config: schema.RunConfig, summary: Entry | 
   """Raises BadInput where config.json of a finished run is not that of its summary."""
   if summary is not None and summary.get("config_sha256", configs.digest(config)) != configs.digest(config):
     raise BadInput(f"{path / 'config.json'} was changed after the run had finished; restore it.")
-
-
-def check_saved_config(path: pathlib.Path, config: schema.RunConfig, meta: checkpoint.Meta) -> None:
-  """Raises BadInput where config.json is not that of a checkpoint's meta."""
-  differ = configs.compared(meta.get("config", configs.identity(config)), configs.identity(config), "in the checkpoint",
-                            "now")
-  if differ:
-    raise BadInput(f"{path / 'config.json'} was changed after its checkpoints were saved: {', '.join(differ)}; restore "
-                   "it, or --overwrite the run.")
-
-
-def saved_state(opened: checkpoint.Opened) -> tuple[dict[str, Any], dict[str, Any]]:
-  """(spec, host) of the LearnerState in an opened checkpoint."""
-  meta = opened.meta
-  if "host" not in meta:
-    return legacy.split(meta["spec"])
-  return meta["spec"], meta["host"] | (opened.arrays("host") if opened.has("host") else {})
-
-
-def restore_state(learner: contract.Learner, opened: checkpoint.Opened) -> contract.LearnerState:
-  """The LearnerState of an opened checkpoint, on the learner's devices."""
-  spec, host = saved_state(opened)
-  shapes = learner.template(spec)
-  opt = opened.tree("opt", shapes.opt) if opened.has("opt") else None
-  arrays = (opened.tree("live", shapes.live), opened.frozen(shapes.frozen), opt)
-  live, frozen, opt = sharding.put(arrays, learner.mesh)
-  return contract.LearnerState(spec, live, frozen, opt, host)
 
 
 def _lines(path: pathlib.Path) -> list[Entry]:

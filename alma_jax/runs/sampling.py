@@ -11,7 +11,7 @@ from alma_jax.data import tokens
 from alma_jax.errors import BadInput
 from alma_jax.learners import prediction
 from alma_jax.learners.contract import Learner, LearnerState
-from alma_jax.runs import results, settings
+from alma_jax.runs import results, settings, snapshot
 from alma_jax.tasks.language_modeling import Ends
 
 _LEAST_CONTEXT = 32  # lengths are padded to powers of two from here on, which are few programs
@@ -50,7 +50,7 @@ def sample(run: results.Run | str | os.PathLike[str], prompt: str = "", *, num_t
   if not isinstance(dataset, schema.Text):
     raise BadInput(f"{run.path} is a run of image classification, which writes no text.")
   opened, learner = run.open(stage)
-  state, task = results.restore_state(learner, opened), settings.task_of(run.config, opened.meta["data"])
+  state, task = snapshot.restore_learner(learner, opened), settings.task_of(run.config, opened.meta["data"])
   try:
     tokenizer = tokens.parse((run.path / "tokenizer.json").read_text(encoding="utf-8"))
   except (OSError, ValueError) as error:

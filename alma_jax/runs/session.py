@@ -14,55 +14,15 @@ from alma_jax import config as configs
 from alma_jax import messages
 from alma_jax.errors import BadInput, Diverged, Stopped
 from alma_jax.learners import tuned
-from alma_jax.learners.contract import GrowthReport, LearnerState
 from alma_jax.parallel import runtime, sharding
-from alma_jax.runs import checkpoint, legacy, loggers, metrics, progress, results, settings
+from alma_jax.runs import checkpoint, loggers, metrics, progress, settings, snapshot
 from alma_jax.runs.run_folder import METRICS, TRAIN, RunFolder
+from alma_jax.runs.snapshot import Growth, RunState
 from alma_jax.training import loop, optimizers
-from alma_jax.types import Tree
 from alma_jax.version import __version__
 
 # How often progress and signals are looked at: length of a dispatch, and rows of the first.
 _TARGET_SECONDS, _FIRST_ROWS = 0.25, 1
-
-
-@dataclasses.dataclass
-class RunState:
-  """Where a run stands: what a checkpoint holds of it, apart from a stage in training.
-
-  Attributes:
-    learner: LearnerState after the last complete training.
-    stage: the stage in progress, or the next one, from 0.
-    epoch: epochs (language: rounds) of the stage so far.
-    lines: entries of metrics.jsonl so far.
-    num_train_lines: lines of train.jsonl so far.
-    initial_params: parameters of the untrained learner.
-    complete: whether `learner` is that of a complete stage.
-    wall_seconds, compile_seconds: of earlier sessions.
-  """
-  learner: LearnerState
-  initial_params: int
-  stage: int = 0
-  epoch: int = 0
-  lines: list[metrics.Entry] = dataclasses.field(default_factory=list)
-  num_train_lines: int = 0
-  complete: bool = True
-  wall_seconds: float = 0.0
-  compile_seconds: float = 0.0
-
-
-@dataclasses.dataclass(frozen=True)
-class Growth:
-  """A stage that has grown, and how it is trained.
-
-  Attributes:
-    state: LearnerState after growing.
-    report: GrowthReport.
-    fit: loop.FitState, begun or restored.
-  """
-  state: LearnerState
-  report: GrowthReport
-  fit: loop.FitState
 
 
 def run(setting: settings.Setting, folder: RunFolder, should_stop: Callable[[], bool]) -> None:
@@ -134,14 +94,8 @@ def _untrained(setting: settings.Setting, folder: RunFolder) -> RunState:
 def _restored(setting: settings.Setting, folder: RunFolder, opened: checkpoint.Opened,
               examiner: settings.Examiner) -> RunState:
   """The state that a checkpoint holds."""
-  meta = opened.meta
-  results.check_saved_config(folder.path, setting.config, meta)
-  if opened.has("cached"):
-    examiner.cached, examiner.num_cached = dict(opened.arrays("cached")), meta["num_cached"]
-  now = RunState(
-      results.restore_state(setting.learner, opened), meta["initial_params"], meta["stage"], meta["epoch"],
-      meta["lines"], meta["num_train_lines"], meta.get("complete", True), meta["wall_seconds"],
-      meta["compile_seconds"])
+  snapshot.check_config(folder.path, setting.config, opened.meta)
+  now = snapshot.restore(setting, opened, examiner)
   num_stages = setting.stream.num_stages
   if now.stage == num_stages:
     say(f"resuming {folder.path} after the last of {num_stages} stages")
@@ -229,22 +183,11 @@ class _Session:
     return Growth(state, report, loop.begin(self._learner.training(state, data)))
 
   def _restore_growth(self, opened: checkpoint.Opened, data: loop.StageData) -> Growth:
-    """What `_grow` returned, and what its training came to when the run was stopped."""
-    saved, learner = opened.meta["growth"], self._learner
-    if saved is None:
-      state, report = learner.grow(self.now.learner, data)
-    else:
-      spec, host = (saved["spec"], saved["host"]) if "host" in saved else legacy.split(saved["spec"])
-      host = host | (opened.arrays("grown_host") if opened.has("grown_host") else {})
-      shapes = learner.template(spec)
-      live, frozen = sharding.put((opened.tree("grown", shapes.live), opened.frozen(shapes.frozen)), learner.mesh)
-      state = LearnerState(spec, live, frozen, host=host)  # the optimiser's state is part of the training
-      report = GrowthReport(*saved["report"])
-    training = learner.training(state, data)
-    carry = opened.tree("fit", loop.template(training.spec, training.variables))
-    fit = loop.restore(training, carry, opened.meta["cursor"])
-    self._progress.skip(self._config.train.plan(len(data.train)).samples * fit.cursor // loop.num_steps(fit))
-    return Growth(state, report, fit)
+    """What `_grow` returned, with its training as it stood when the run was stopped."""
+    grown = snapshot.restore_growth(self._setting, opened, self.now.learner, data)
+    samples = self._config.train.plan(len(data.train)).samples
+    self._progress.skip(samples * grown.fit.cursor // loop.num_steps(grown.fit))
+    return grown
 
   def _train_or_note(self, grown: Growth, data: loop.StageData, began: float) -> loop.Trained:
     """Trains; a divergence is noted in the run folder, and what was learnt before is not lost."""
@@ -336,33 +279,13 @@ class _Session:
 
   def _save(self, grown: Growth | None = None, permanent: bool = False) -> None:
     """Saves the run as it stands, inside a stage with its Growth; raises Stopped if the run should stop."""
-    now, state = self.now, self.now.learner
-    trees: dict[str, Tree]
-    host, trees = _parted(state.host, "host")
-    trees["live"] = state.live
-    if state.opt is not None:
-      trees["opt"] = state.opt
-    growth, frozen = None, state.frozen
-    if grown is not None:
-      trees["fit"] = loop.save(grown.fit)
-      if grown.state is not state and not grown.report.repeat:
-        grown_host, arrays = _parted(grown.state.host, "grown_host")
-        trees |= arrays | {"grown": grown.state.live}
-        frozen = grown.state.frozen
-        growth = dict(spec=grown.state.spec, host=grown_host, report=list(grown.report))
-    if self._examiner.cached is not None:
-      trees["cached"] = self._examiner.cached
-    meta = dict(
-        config=configs.identity(self._config), stage=now.stage, epoch=now.epoch, complete=now.complete,
-        cursor=None if grown is None else grown.fit.cursor, spec=state.spec, host=host, growth=growth, lines=now.lines,
-        num_train_lines=now.num_train_lines, num_cached=self._examiner.num_cached,
-        initial_params=now.initial_params, data=self._setting.source.meta(), **self._seconds())
+    meta, trees, frozen = snapshot.take(self._setting, self._examiner, self.now, self._seconds(), grown)
     self._folder.sync()
     for board in self._boards:
       board.flush()
     with self._progress.phase("saving"):
       self._checkpoints.save(meta, trees, frozen, permanent)
-    self._saved_at, self._saved_in = time.monotonic(), now.stage
+    self._saved_at, self._saved_in = time.monotonic(), self.now.stage
     if sharding.any_process(self._should_stop()):
       self._checkpoints.finish()
       raise Stopped(f"saved {self._folder.path}; the same command goes on from there.")
@@ -390,9 +313,3 @@ class _Session:
              f"{c.stream.waiting_time}")
     plots.curve(lines, self._task.metric, title, self._folder.path / "curve.png", self._setting.source.chance)
     self._folder.write_summary(summary)
-
-
-def _parted(host: dict[str, Any], name: str) -> tuple[dict[str, Any], dict[str, Tree]]:
-  """(entries of a LearnerState's `host` for JSON, {name: its arrays} or {})."""
-  arrays = {key: value for key, value in host.items() if isinstance(value, np.ndarray)}
-  return {key: value for key, value in host.items() if key not in arrays}, {name: arrays} if arrays else {}
