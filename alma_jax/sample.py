@@ -6,7 +6,7 @@ by default). An ensemble writes with its members' averaged probabilities.
 import sys
 
 from alma_jax import commands
-from alma_jax.runs.sampling import sample
+from alma_jax.runs.results import load_run
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -25,7 +25,7 @@ def _main(argv: list[str] | None) -> None:
   parser.add_argument("--stage", type=int, help="of the run, from 0; the last one saved by default")
   options = vars(parser.parse_args(argv))
   commands.quiet()
-  print(sample(options.pop("workdir"), **options))
+  print(load_run(options.pop("workdir")).sample(**options))
 
 
 if __name__ == "__main__":

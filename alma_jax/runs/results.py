@@ -7,10 +7,11 @@ import numpy as np
 
 from alma_jax import config as configs
 from alma_jax.config import schema
+from alma_jax.data import tokens
 from alma_jax.errors import BadInput
 from alma_jax.learners import contract, prediction
 from alma_jax.parallel import runtime
-from alma_jax.runs import checkpoint, legacy, run_folder, settings, snapshot
+from alma_jax.runs import checkpoint, legacy, run_folder, sampling, settings, snapshot
 from alma_jax.runs.metrics import Entry
 from alma_jax.tasks import classification
 
@@ -78,14 +79,40 @@ class Run:
       total = task.join(total, prediction.contributions(learner, task, state, block, pool))
     return learner.resolve(state, total or {})[1]
 
-  def sample(self, prompt: str = "", **options: Any) -> str:
+  def sample(self, prompt: str = "", *, num_tokens: int = 200, temperature: float = 0.8, top_k: int = 0, seed: int = 0,
+             stage: int | None = None) -> str:
     """Continues a text with a language model.
 
-    Options are num_tokens (200), temperature (0.8), top_k (0: all), seed (0) and stage (None: the last saved); see
-    runs.sampling.sample.
+    Args:
+      prompt: the text to continue; empty: the beginning of a document.
+      num_tokens: number of tokens at most. The continuation ends earlier where the document ends.
+      temperature: divides the log-probabilities before a token is drawn; 0: always the likeliest token.
+      top_k: only the k likeliest tokens are drawn; 0: all.
+      seed: another one gives another text.
+      stage: counts from 0; None: the last one saved.
+
+    Returns:
+      The prompt and its continuation.
+
+    Raises:
+      BadInput: the run is no language model, has not saved the stage, or an argument is out of range.
     """
-    from alma_jax.runs import sampling  # which imports this module
-    return sampling.sample(self, prompt, **options)
+    options = sampling.Options(num_tokens, temperature, top_k, seed)
+    sampling.check(prompt, options)
+    dataset = self.config.dataset
+    if not isinstance(dataset, schema.Text):
+      raise BadInput(f"{self.path} is a run of image classification, which writes no text.")
+    opened, learner = self.open(stage)
+    state, task = snapshot.restore_learner(learner, opened), settings.task_of(self.config, opened.meta["data"])
+    try:
+      tokenizer = tokens.parse((self.path / "tokenizer.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+      raise BadInput(f"{self.path / 'tokenizer.json'} cannot be read ({error}); delete it, and the run's own command "
+                     "writes it again.") from error
+    end = opened.meta["data"]["end"]
+    start = [end, *tokens.encode_one(tokenizer, prompt)]
+    written = sampling.continuation(learner, task, state, start, end, dataset.sequence_length, options)
+    return prompt + tokenizer.decode(written)
 
   def describe(self, stage: int | None = None) -> str:
     """Text for people: what the learner had grown to after a stage (None: the last saved).

@@ -1,71 +1,57 @@
-"""Writing text with a language model of a run."""
+"""Writing text with a language model."""
 import numbers
-import os
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
-from alma_jax.config import schema
-from alma_jax.data import tokens
 from alma_jax.errors import BadInput
 from alma_jax.learners import prediction
 from alma_jax.learners.contract import Learner, LearnerState
-from alma_jax.runs import results, settings, snapshot
 from alma_jax.tasks.language_modeling import Ends
 
 _LEAST_CONTEXT = 32  # lengths are padded to powers of two from here on, which are few programs
 
 
-def sample(run: results.Run | str | os.PathLike[str], prompt: str = "", *, num_tokens: int = 200,
-           temperature: float = 0.8, top_k: int = 0, seed: int = 0, stage: int | None = None) -> str:
-  """Continues a text.
+class Options(NamedTuple):
+  """How a text is continued; see results.Run.sample."""
+  num_tokens: int
+  temperature: float
+  top_k: int
+  seed: int
 
-  Args:
-    run: results.Run of a language model, or its folder.
-    prompt: the text to continue; empty: the beginning of a document.
-    num_tokens: how many tokens at most; it ends before where the document does.
-    temperature: divides the log-probabilities before drawing; 0: always the likeliest token.
-    top_k: only the k likeliest tokens are drawn; 0: all.
-    seed: another one gives another text.
-    stage: of the run, from 0; None: the last one saved.
 
-  Returns:
-    The prompt and its continuation.
-
-  Raises:
-    BadInput: the run is no language model, has not saved the stage, or an
-      argument is out of range.
-  """
-  for name, value, least in (("num_tokens", num_tokens, 1), ("temperature", temperature, 0), ("top_k", top_k, 0),
-                             ("seed", seed, 0)):
+def check(prompt: str, options: Options) -> None:
+  """Raises BadInput where an argument of results.Run.sample is of another type or out of range."""
+  for name, least in (("num_tokens", 1), ("temperature", 0), ("top_k", 0), ("seed", 0)):
+    value: Any = getattr(options, name)
     if not isinstance(value, numbers.Real if name == "temperature" else numbers.Integral):
       raise BadInput(f"{name}={value!r} should be a {'' if name == 'temperature' else 'whole '}number.")
-    if not value >= least:
+    if not float(value) >= least:  # NaN too
       raise BadInput(f"{name}={value} should be at least {least}.")
   if not isinstance(prompt, str):
     raise BadInput(f"prompt={prompt!r} should be one string.")
-  run = run if isinstance(run, results.Run) else results.load_run(run)
-  dataset = run.config.dataset
-  if not isinstance(dataset, schema.Text):
-    raise BadInput(f"{run.path} is a run of image classification, which writes no text.")
-  opened, learner = run.open(stage)
-  state, task = snapshot.restore_learner(learner, opened), settings.task_of(run.config, opened.meta["data"])
-  try:
-    tokenizer = tokens.parse((run.path / "tokenizer.json").read_text(encoding="utf-8"))
-  except (OSError, ValueError) as error:
-    raise BadInput(f"{run.path / 'tokenizer.json'} cannot be read ({error}); delete it, and the run's own command "
-                   "writes it again.") from error
-  end, rng = opened.meta["data"]["end"], np.random.default_rng(seed)
-  written = [end, *tokens.encode_one(tokenizer, prompt)]
-  start = len(written)
-  while len(written) < start + num_tokens:
-    context = written[-dataset.sequence_length:]
-    token = _draw(_next_log_probs(learner, task, state, context), temperature, top_k, rng)
+
+
+def continuation(learner: Learner, task: Any, state: LearnerState, start: list[int], end: int, length: int,
+                 options: Options) -> list[int]:
+  """Tokens that continue a text.
+
+  Args:
+    learner, task, state: of the run.
+    start: tokens of the text so far.
+    end: the token at which a document ends; it is not returned.
+    length: tokens of a context, at most.
+    options: see results.Run.sample.
+  """
+  rng, written = np.random.default_rng(options.seed), list(start)
+  while len(written) < len(start) + options.num_tokens:
+    log_probs = _next_log_probs(learner, task, state, written[-length:])
+    token = _draw(log_probs, options.temperature, options.top_k, rng)
     if token == end:
       break
     written.append(token)
-  return prompt + tokenizer.decode(written[start:])
+  return written[len(start):]
 
 
 def _next_log_probs(learner: Learner, task: Any, state: LearnerState, context: list[int]) -> np.ndarray:
