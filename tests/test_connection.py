@@ -71,7 +71,7 @@ def test_the_time_is_limited(monkeypatch):
   monkeypatch.setattr(connection, "_SECONDS", 0.05)
   release = threading.Event()
   monkeypatch.setattr(connection, "_try", lambda *unused: release.wait(60) and "")
-  assert connection.why_unreachable("http://data.invalid/") == "none within 0 seconds"
+  assert connection.why_unreachable("http://data.invalid/") == "no answer within 0 seconds"
   release.set()
 
 

@@ -29,7 +29,7 @@ def test_meshes():
   assert shapes[4, 2] == {"member": 2, "data": 1}
   assert shapes[4, 8] == {"member": 4, "data": 2}
   assert shapes[5, 4] == {"member": 1, "data": 4}
-  with pytest.raises(BadInput, match="devices=9, but there are 8"):
+  with pytest.raises(BadInput, match="devices=9, but there are only 8"):
     sharding.make_mesh(1, 9)
 
 

@@ -196,7 +196,7 @@ def test_growth_of_a_learner(model, depth, shape):
 def test_what_cannot_be_widened_is_refused():
   make = lambda shape, **changes: settings.prepare(
       configs.parse(small_config("ff", **changes)), (*blobs(60, shape), *blobs(30, shape)))
-  with pytest.raises(BadInput, match=r"growth_rate=0.01 of 8 neurons adds none"):
+  with pytest.raises(BadInput, match=r"growth_rate=0.01 of 8 neurons is rounded to 0"):
     make((6, 6), learner__growth_rate=0.01)
   with pytest.raises(BadInput, match="images of 32 to 63 pixels"):
     make((64, 64, 3), model__name="vgg")

@@ -493,7 +493,7 @@ def test_help(module):
     ({"model__dropout": ()}, "model.dropout is an empty list; give one value"),
     ({"model__num_layers": 1}, "model.num_layers=1 should be at least 2"),
     ({"dataset__data_dir": "x"}, "is for tfds:NAME; text:DIR already names the folder"),
-    ({"train__steps": 10**8, "train__eval_every": 0}, "tokens between two validations; they are counted up to"),
+    ({"train__steps": 10**8, "train__eval_every": 0}, "tokens between two validations; they should be below"),
     ({"train__learning_rate": (0.1, -0.1)}, "should be above 0"),
     ({"train__learning_rate": ()}, "train.learning_rate is an empty list"),
     ({"train__learning_rate": (0.1, 0.1)}, "lists a value twice"),
@@ -503,7 +503,7 @@ def test_help(module):
     ({"dataset__vocab_size": 256}, "dataset.vocab_size=256 should be at least 257"),
     ({"dataset__name": "mnist"}, "dataset.name='mnist' should be text:DIR or tfds:NAME"),
     ({"dataset__name": "text:/nowhere"}, "/nowhere"),
-    ({"dataset__sequence_length": 100_000}, "fewer than one window"),
+    ({"dataset__sequence_length": 100_000}, "but one window needs"),
     ({"learner__name": "boosting"}, "no learner 'boosting' for language modelling"),
 ])
 def test_bad_input_of_language_models(books, changes, sentence):

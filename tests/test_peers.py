@@ -115,8 +115,8 @@ def test_what_one_process_refuses_all_refuse(monkeypatch, ended):
       channel._left = True
 
   assert [str(found) for found in together(3, work)] == [
-      "process 1 of this run cannot go on; the message there says why.", "there is too little memory.",
-      "process 1 of this run cannot go on; the message there says why."]
+      "process 1 of this run cannot go on; its own message says why.", "there is too little memory.",
+      "process 1 of this run cannot go on; its own message says why."]
 
 
 def test_data_and_devices_are_compared_before_the_first_collective(tmp_path, arrays, monkeypatch):

@@ -100,7 +100,7 @@ def test_sigterm_saves_and_exits_with_143(tmp_path):
     time.sleep(0.02)
   busy = launch("configs/digits.py:sm", *flags, "--config.train.patience=0")
   assert busy.returncode == 2
-  assert "in use by a live process" in busy.stderr
+  assert "in use by another process" in busy.stderr
   process.terminate()
   _, said = process.communicate(timeout=60)
   assert process.returncode == 143, said

@@ -163,7 +163,7 @@ def test_a_finished_run_on_a_read_only_disk_shows_its_summary(tmp_path, arrays, 
   assert again.summary == first.summary
   with pytest.raises(alma_jax.BadInput, match="differs in seed"):
     alma_jax.run(small_config(seed=1), tmp_path / "done", data=arrays)
-  with pytest.raises(alma_jax.BadInput, match="done cannot be written, so that --overwrite cannot start its run again"):
+  with pytest.raises(alma_jax.BadInput, match="done cannot be written, which --overwrite needs"):
     alma_jax.run(small_config(seed=1), tmp_path / "done", data=arrays, overwrite=True)
   with pytest.raises(alma_jax.BadInput, match="cannot be made or written: Read-only file system"):
     alma_jax.run(small_config(train__epochs=6), tmp_path / "begun", data=arrays)

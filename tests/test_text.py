@@ -263,10 +263,10 @@ def test_bad_tokenizers(tmp_path):
   (tmp_path / "bytes").write_bytes(b"\xff")
   for path, vocab_size, sentence in [
       (tmp_path / "none", 300, "dataset.tokenizer='.*none' cannot be read: No such file.*leave it empty to train one"),
-      (tmp_path / "json", 300, "dataset.tokenizer='.*json' cannot be used: .* is no JSON of the tokenizers package"),
+      (tmp_path / "json", 300, "dataset.tokenizer='.*json' cannot be used: .* is not JSON of the tokenizers package"),
       (tmp_path / "bytes", 300, "dataset.tokenizer='.*bytes' cannot be used"),
       (save(without, tmp_path / "w"), 300, "has no unit <|endoftext|>, which begins and ends every document"),
-      (save(TOKENIZER, tmp_path / "t"), 270, "has 280 units, more than dataset.vocab_size=270; raise that"),
+      (save(TOKENIZER, tmp_path / "t"), 270, "has 280 units, more than dataset.vocab_size=270; set dataset.*=280"),
       (save(unknown, tmp_path / "u"), 300, "uses <|endoftext|> for parts of the text as well"),
       (save(partial, tmp_path / "p"), 300, "cannot encode the text: .*; is it byte-level"),
   ]:
@@ -439,8 +439,8 @@ def test_other_bad_input(tmp_path):
     with pytest.raises(BadInput, match=f"there is no text '{name}'; there are text:DIR and tfds:NAME"):
       text.load(config(name), 2, 0)
   corpus = text.load(config(small(tmp_path)), 2, 0)
-  with pytest.raises(BadInput, match="the text of mega-batch 1 has only 11 tokens, fewer than one window of "
-                     "dataset.sequence_length=11"):
+  with pytest.raises(BadInput, match="the text of mega-batch 1 has only 11 tokens, but one window needs 12; "
+                     "give more text, or lower dataset.sequence_length=11"):
     text.megabatch_windows(corpus, 1, 11, True)
   assert text.megabatch_windows(corpus, 1, 10, True).length.tolist() == [10]
   with pytest.raises(BadInput, match="the text of the split valid has only 4 tokens"):

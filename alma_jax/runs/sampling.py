@@ -14,7 +14,7 @@ from alma_jax.learners.contract import Learner, LearnerState
 from alma_jax.runs import results, settings
 from alma_jax.tasks.language_modeling import Ends
 
-_LEAST_CONTEXT = 32  # lengths are padded to powers of two from here on, which are few programs
+_LEAST_CONTEXT = 32  # contexts are padded to powers of two, at least this, so that few programs are compiled
 
 
 def sample(run: results.Run | str | os.PathLike[str], prompt: str = "", *, num_tokens: int = 200,
@@ -24,17 +24,17 @@ def sample(run: results.Run | str | os.PathLike[str], prompt: str = "", *, num_t
   Args:
     run: results.Run of a language model, or its folder.
     prompt: the text to continue; empty: the beginning of a document.
-    num_tokens: how many tokens at most; it ends before where the document does.
+    num_tokens: largest number of tokens; the text ends earlier if the document ends.
     temperature: divides the log-probabilities before drawing; 0: always the likeliest token.
     top_k: only the k likeliest tokens are drawn; 0: all.
-    seed: another one gives another text.
-    stage: of the run, from 0; None: the last one saved.
+    seed: another seed gives another text.
+    stage: counts from 0; None: the last one saved.
 
   Returns:
     The prompt and its continuation.
 
   Raises:
-    BadInput: the run is no language model, has not saved the stage, or an
+    BadInput: the run is not a language model, has not saved the stage, or an
       argument is out of range.
   """
   for name, value, least in (("num_tokens", num_tokens, 1), ("temperature", temperature, 0), ("top_k", top_k, 0),
@@ -69,10 +69,10 @@ def sample(run: results.Run | str | os.PathLike[str], prompt: str = "", *, num_t
 
 
 def _next_log_probs(learner: Learner, task: Any, state: LearnerState, context: list[int]) -> np.ndarray:
-  """float64 [V]: what follows the last token of a context, by the learner's joint prediction."""
+  """Log-probabilities of the token after a context, float64 [V], by the learner's joint prediction."""
   size = max(_LEAST_CONTEXT, 1 << (len(context) - 1).bit_length())
   padded = np.zeros((1, size), np.int32)
-  padded[0, :len(context)] = context  # attention is causal: the padding behind changes nothing
+  padded[0, :len(context)] = context  # attention is causal: later padding changes nothing
   ends = Ends(jnp.asarray(padded), jnp.int32(len(context) - 1))
   return np.asarray(prediction.predict(learner, task, state, ends)[0], np.float64)
 
