@@ -61,7 +61,7 @@ def test_a_corpus_by_hand(tmp_path):
   assert (corpus.name, corpus.vocab_size, corpus.end) == (name, 257, 0)
   assert {split: ids.dtype for split, ids in corpus.tokens.items()} == dict.fromkeys(text.SPLITS, np.uint16)
   assert sorted(texts(corpus, "train")) == ["aaaa", "bbbb", "cccc", "dddd"]
-  assert texts(corpus, "valid") == ["é"]  # the mark of byte order dropped, the blank file skipped
+  assert texts(corpus, "valid") == ["é"]  # the byte order mark is dropped, the blank file skipped
   assert texts(corpus, "test") == ["x\r\ny"]
   assert corpus.starts["train"].tolist() == [0, 5, 10, 15]
   assert np.flatnonzero(corpus.tokens["train"] == corpus.end).tolist() == [0, 5, 10, 15, 20]
@@ -158,7 +158,7 @@ def stream_order(folder, contents):
 
 
 def test_the_tokenizer_knows_only_the_first_megabatch(tmp_path):
-  # Documents of one length, so that their order in the stream does not depend on what they say.
+  # Documents of one length, so that their order in the stream does not depend on their contents.
   order = stream_order(tmp_path / "order", [f"{i:06d}\n" * 8 for i in range(8)])
   early, late, changed = "window\n" * 8, "zephyr\n" * 8, "mirage\n" * 8
   made = []
@@ -181,7 +181,7 @@ def test_training_is_deterministic():
   assert tokens.train(contents, 300).to_str() == tokens.train(contents, 300).to_str()
 
 
-def test_a_small_vocabulary_is_told(tmp_path):
+def test_a_small_vocabulary_gives_a_warning(tmp_path):
   with pytest.warns(UserWarning, match="has 259 units instead of dataset.vocab_size=50000, because the first"):
     corpus = text.load(config(small(tmp_path, ["abab"] * 4), 50000), 2, 0)
   assert corpus.vocab_size == 259  # the bytes, END, "ab" and "abab"
@@ -291,7 +291,7 @@ def test_the_second_load_reads_the_cache(tmp_path, cache, monkeypatch):
   assert len(list(cache.iterdir())) == 1  # nothing temporary left
 
 
-def test_another_text_seed_or_vocabulary_is_made_anew(tmp_path, cache):
+def test_another_text_seed_or_vocabulary_is_encoded_again(tmp_path, cache):
   name = small(tmp_path)
   text.load(config(name), 2, 0)
   text.load(config(name), 2, 1)
