@@ -74,13 +74,13 @@ def exit_code(work: Callable[[], int | None]) -> int:
     work: the command; it returns an exit code, or None for 0.
 
   Returns:
-    What `work` returns. After BadInput 2, after Diverged or Unsaved 1; their message is printed. If the reader of the
-    output has closed it, NO_READER; then nothing is printed. What cannot be printed on stderr changes no code.
+    What `work` returns; 2 after BadInput, 1 after Diverged or Unsaved, whose message is printed; NO_READER if the
+    reader of standard output has closed it. A closed stderr does not change the code.
   """
   try:
     code = _code(work)
     if sys.stdout is not None:
-      sys.stdout.flush()  # here, because a broken pipe can be caught here
+      sys.stdout.flush()  # a broken pipe can still be caught here
     return code
   except BrokenPipeError:
     return NO_READER
@@ -99,7 +99,7 @@ def _code(work: Callable[[], int | None]) -> int:
 
 
 def _discard_output() -> None:
-  """Points closed output streams at os.devnull. Otherwise Python, which flushes them at its end, exits with 120."""
+  """Redirects closed output streams to os.devnull. Otherwise Python exits with 120 when it flushes them at the end."""
   for stream in filter(None, (sys.stdout, sys.stderr)):
     try:
       stream.flush()

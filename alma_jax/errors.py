@@ -3,7 +3,7 @@ import errno
 import os
 
 _OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.EFBIG)
-_IN_TEXTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # of the others other things say the same: "Permission denied"
+_IN_TEXTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # other messages are ambiguous: "Permission denied"
 
 
 class BadInput(ValueError):
@@ -29,9 +29,9 @@ class Unsaved(RuntimeError):
 def disk_problem(error: BaseException | None) -> str | None:
   """The problem of the disk that an exception reports, e.g. "no space left on device", or None.
 
-  Libraries wrap errors of the operating system in exceptions of their own. The causes of an exception are therefore
-  looked at as well, and the messages of those that are not OSErrors. A cause that an
-  exception was raised `from None` over does not count.
+  Libraries wrap errors of the operating system in exceptions of their own. Therefore the
+  causes of an exception are examined as well. For an exception that is not an OSError, its message is searched. A
+  context that `raise ... from None` suppresses does not count.
   """
   while error is not None:
     if isinstance(error, OSError):

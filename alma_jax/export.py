@@ -1,9 +1,9 @@
 """Exports the predictor of a run: python -m alma_jax.export --workdir RUN [--stage S] [--out DIR]
 
-DIR (RUN/export by default) gets predictor.stablehlo, predictor.json, which says what
-goes in and comes out, and load.py, five lines that use them. Those need jax and
-flatbuffers alone, on a CPU, GPU or TPU. Any stage that the run has saved can be
-exported (counted from 0; the last one by default).
+DIR (RUN/export by default) gets predictor.stablehlo, predictor.json, which
+describes the input and the output, and load.py, which loads the predictor. It needs
+jax and flatbuffers alone, on a CPU, GPU or TPU. Any stage that the run has saved can
+be exported (counted from 0; the last one saved by default).
 """
 import sys
 
@@ -20,7 +20,7 @@ def main(argv: list[str] | None = None) -> int:
 def _main(argv: list[str] | None) -> None:
   parser = commands.Parser("-m alma_jax.export", __doc__)
   parser.add_argument("--workdir", required=True, help="run folder")
-  parser.add_argument("--stage", type=int, help="of the run, from 0; the last one saved by default")
+  parser.add_argument("--stage", type=int, help="stage of the run, from 0; default: the last one saved")
   parser.add_argument("--config", help="config file that registers the run's learner or network, if it is your own")
   parser.add_argument("--out", help="folder to write to; default: export/ in the run folder")
   args = parser.parse_args(argv)

@@ -14,11 +14,11 @@ INIT, AUGMENT = 0, 1  # purposes on the devices
 
 # Purposes on the host.
 STREAM = 0  # the order of the stream
-REPLAY = 1  # what replay forgets
+REPLAY = 1  # the examples that replay keeps
 EPOCH = 2  # the order of an epoch
 BOOTSTRAP = 4  # bagging
 SPLIT = 5  # gMoE's random choice of an expert
-GATES = 6  # new gates of gMoE
+GATES = 6  # new gates of gMoE; for text, the noise of router columns
 SEARCH = 7  # Firefly's directions
 REFRESH = 8  # the order in which Firefly estimates statistics
 CLUSTER = 9  # k-means

@@ -1,9 +1,9 @@
 """Command line: python -m alma_jax.main --config=configs/digits.py:ens
 
-Without --config it runs the digits ensemble. The same command again goes on
-with the run, or says that it is complete. Exit codes: 0 done, 2 bad input (one
-sentence), 143, 129 and 130 stopped by SIGTERM, SIGHUP and Ctrl-C (after saving,
-where there was something to save), 1 anything else.
+Without --config it runs the digits ensemble. The same command again resumes the
+run, or says that it is complete. Exit codes: 0 done, 2 bad input (one sentence),
+143, 129 and 130 stopped by SIGTERM, SIGHUP and Ctrl-C (after saving, if there was
+something to save), 1 anything else.
 """
 import os
 import re
@@ -27,8 +27,8 @@ if TYPE_CHECKING:  # it imports jax
 _FLAGS = flags.FLAGS
 _CONFIG = flags.DEFINE_string("config", None, "configs/NAME.py:LEARNER; fields are changed with --config.a.b=value")
 _WORKDIR = flags.DEFINE_string("workdir", None, "run folder; default: runs/NAME-LEARNER-<short hash>")
-_OVERWRITE = flags.DEFINE_bool("overwrite", False, "start again where the folder holds a run")
-_COORDINATOR = flags.DEFINE_string("coordinator", None, "host:port of process 0; SLURM, MPI and Kubernetes need none")
+_OVERWRITE = flags.DEFINE_bool("overwrite", False, "delete the run in the folder, and start again")
+_COORDINATOR = flags.DEFINE_string("coordinator", None, "host:port of process 0; not needed on SLURM, MPI, Kubernetes")
 _NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "processes of the run, with --coordinator")
 _PROCESS_ID = flags.DEFINE_integer("process_id", None, "number of this process from 0, with --coordinator")
 _PEER_TIMEOUT = flags.DEFINE_float("peer_timeout", 300.0, "seconds to wait for the other processes of the run")
@@ -51,14 +51,14 @@ def _parse_flags(argv: Sequence[str]) -> schema.RunConfig | None:
   """RunConfig, or None when help was asked for.
 
   Raises:
-    BadInput: whatever absl would have made of it.
+    BadInput: an argument is unknown or malformed, or the config is not valid.
   """
   if any(arg in ("-h", "--help", "-help") for arg in argv[1:]):
     print("\n\n".join((__doc__.strip(), _FLAGS.main_module_help().strip(), document.text())))
     return None
   overrides, others = _split_overrides(argv[1:])
   if sum(re.match("--?config(=|$)", arg) is not None for arg in others) > 1:
-    raise BadInput("--config is given more than once.")
+    raise BadInput("--config is given more than once; give it once.")
   try:
     rest = _FLAGS([argv[0], *others])
   except flags.Error as error:

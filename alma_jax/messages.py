@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-_LONG = 5.0  # seconds after which something that goes on gets a line of its own
+_LONG = 5.0  # seconds after which `sign` announces a block that still runs
 UNSEEN = contextlib.suppress(OSError)  # a closed terminal or pipe must not end a run
 
 

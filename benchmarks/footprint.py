@@ -1,4 +1,4 @@
-"""Measures start-up times, memory, and whether the stages of a growing ensemble take longer and longer.
+"""Measures start-up times, memory, and whether the later stages of a growing ensemble take longer.
 
     python benchmarks/footprint.py --data_dir ~/tensorflow_datasets
 

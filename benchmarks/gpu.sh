@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What the CIFAR-10 config measures on a GPU: bash benchmarks/gpu.sh DATA_DIR OUT
-# (folder of prepared TFDS data sets; folder for what comes out). About 10 minutes.
+# Measures the image configs and the training steps of language models on a GPU: bash benchmarks/gpu.sh DATA_DIR OUT
+# (folder of prepared TFDS data sets; folder for the run folders). About 10 minutes.
 set -eu
 data=$1 out=$2
 mkdir -p "$out"
@@ -14,7 +14,7 @@ for width in 16 64; do
 done
 $run --config=configs/mnist.py:ens --workdir="$out/mnist-ens"
 python benchmarks/throughput.py --data_dir "$data"
-# Resumed to the bit, with deterministic kernels.
+# Checks that resumed runs end equal to the bit, with deterministic kernels.
 python benchmarks/kill.py --config=configs/cifar.py:ens --config.dataset.data_dir="$data" \
   --config.deterministic=True --config.train.epochs=2 --config.stream.num_megabatches=20 --kills=3
 # A language model's training step, and its share of an H100's 989 TFLOP/s (dense bfloat16).

@@ -1,8 +1,8 @@
-"""Compares learning from mega-batches in turn with learning from all data at once, at the same number of updates.
+"""Compares training on one mega-batch after the other with training on all at once, at the same number of updates.
 
     python benchmarks/iid.py --workdir runs/iid --config=configs/lm.py:sm,tiny --config.dataset.name=text:DIR
 
-This is Table 1 of the paper. The command takes the flags of alma_jax.main. If it is stopped, the same command goes on.
+This is Table 1 of the paper. The command takes the flags of alma_jax.main. If it is stopped, the same command resumes.
 """
 import contextlib
 import pathlib

@@ -4,7 +4,7 @@
     python benchmarks/language.py --size base --precision bfloat16 --batch 16 --compile   # on a GPU
 
 Both train on the same random tokens with Adam. Turns alternate, and the medians of all turns are printed. With --peak
-(TFLOP/s of the GPU in that precision) also the share of the peak that the operations of the model use.
+(TFLOP/s of the GPU in that precision) it also prints the share of the peak that the model's operations reach.
 """
 import argparse
 import math
@@ -30,7 +30,7 @@ from alma_jax.training import loop
 
 
 class Mixture(nn.Module):
-  """Experts, of which each token goes to the likeliest one. Tokens beyond its capacity go to none."""
+  """A mixture in which each token goes to its likeliest expert. Tokens beyond an expert's capacity skip it."""
 
   def __init__(self, width: int, num_experts: int, group: int):
     super().__init__()

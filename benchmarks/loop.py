@@ -9,8 +9,8 @@
   stepwise  a loop on the host, which dispatches every step (FitSpec.stepwise)
 
 The forms take turns in one process. Prints the median milliseconds of a training step of all members, and the median
-and the quartiles of the ratios of each turn to the turn of `single` beside it. `--clock cpu` measures processor time,
-which other programs on the machine disturb less; a process for this MLP has one thread for computing.
+and the quartiles of the ratios of each turn to the turn of `single` in the same round. `--clock cpu` measures processor
+time, which other programs on the machine disturb less; a process for this MLP has one thread for computing.
 """
 import argparse
 import dataclasses
@@ -37,7 +37,7 @@ def main():
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("learner", choices=("sm", "ens"))
   parser.add_argument("--turns", type=int, default=31)
-  parser.add_argument("--dispatches", type=int, default=4, help="of 256 steps, in a turn")
+  parser.add_argument("--dispatches", type=int, default=4, help="dispatches of 256 steps in a turn")
   parser.add_argument("--devices", type=int, default=0)
   parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
   args = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Compares CER with the authors' PyTorch code, in the setting in which that was run.
+"""Compares CER with that of the authors' PyTorch code, with the settings of that run.
 
     python benchmarks/parity.py --data_dir ~/tensorflow_datasets
 

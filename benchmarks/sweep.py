@@ -2,7 +2,7 @@
 
     python benchmarks/sweep.py
 
-Runs configs/sweeps/digits.py in temporary folders, each way --repeats times in turn, after a first time that fills the
+Runs configs/sweeps/digits.py in temporary folders, each way --repeats times in turn, after a first turn that fills the
 compilation cache. Prints medians in seconds, their ratios, and the time that a sweep with one worker adds to a run.
 """
 import argparse
@@ -36,7 +36,7 @@ def main() -> None:
         seconds = time.monotonic() - start
         own = [json.loads(path.read_text())["wall_seconds"] for path in pathlib.Path(folder).glob("*/summary.json")]
       if not i:
-        continue  # this time has filled the compilation cache
+        continue  # this turn has filled the compilation cache
       measured[name].append(seconds)
       if name == "one worker":
         added.append((seconds - sum(own)) / len(own))
@@ -49,13 +49,13 @@ def main() -> None:
 
 
 def sweep(folder: pathlib.Path, workers: int) -> None:
-  """Runs the sweep with so many workers."""
+  """Runs the sweep with this number of workers."""
   subprocess.run([sys.executable, "-m", "alma_jax.sweep", f"--config={FILE}", f"--workdir={folder}",
                   f"--workers={workers}"], check=True, capture_output=True)
 
 
 def commands(folder: pathlib.Path) -> None:
-  """Runs the same, one command after the other."""
+  """Runs the same runs, one command after the other."""
   for i, point in enumerate(runpy.run_path(FILE)["get_sweep"]().points):
     subprocess.run([sys.executable, "-m", "alma_jax.main", f"--config=configs/digits.py:{point['learner']}",
                     f"--config.stream.waiting_time={point['waiting_time']}", f"--config.seed={point['seed']}",

@@ -64,7 +64,7 @@ def report(case: str, times: Times) -> None:
 
 
 def start(worker: str, data_dir: str) -> subprocess.Popen[str]:
-  """A process of this file as "KIND,VARIANT,CASE", once it has compiled and made its first turns."""
+  """A process that runs this file with --worker=KIND,VARIANT,CASE, once it has compiled and taken its first turns."""
   process = subprocess.Popen([sys.executable, __file__, "--worker", worker, "--data_dir", data_dir],
                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
   _answer(process)

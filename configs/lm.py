@@ -8,7 +8,7 @@ GPUs. DIR holds train/, valid/ and test/ with .txt files, one document each, or 
 .txt files. If no data set is named, TFDS downloads tiny_shakespeare.
 
 The paper's runs have --config.model.num_experts=4, 8 or 12. ens has 2 members of 4
-experts, gens adds such a member before every mega-batch, and gmoe grows from 4 to 6, 8
+experts, gens adds a member of 4 experts at every stage, and gmoe grows from 4 to 6, 8
 and 12 experts. A learner that waits for 3 or 4 mega-batches
 (--config.stream.waiting_time) trains as long as one that does not wait if
 --config.train.steps_multiplier has the same value.

@@ -16,7 +16,7 @@ from alma_jax.parallel import runtime
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
-jax.devices()  # from now on there are eight, whatever a test asks for
+jax.devices()  # from now on there are eight, whatever a test sets
 runtime.setup()
 
 
@@ -39,7 +39,7 @@ def make_config():
 
 
 def blobs(num, shape=(6, 6), classes=3, seed=0):
-  """Images (uint8 [num, *shape]) of `classes` easily told patterns, and labels."""
+  """Images (uint8 [num, *shape]) of `classes` patterns that are easy to distinguish, and labels."""
   patterns = np.random.default_rng(0).integers(40, 216, (classes, *shape))
   rng = np.random.default_rng(seed)
   labels = np.arange(num) % classes

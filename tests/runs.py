@@ -56,7 +56,7 @@ class Closed:
 
 
 def interrupted(config, workdir, dispatches, **options):
-  """Runs until so many dispatches were made, saves and stops."""
+  """Runs until `dispatches` dispatches were made, saves and stops."""
   left = [dispatches]
 
   def should_stop():
@@ -76,5 +76,5 @@ def one_step_a_dispatch(monkeypatch):
 
 
 def slow(*values):
-  """A parametrisation that is kept out of the suite."""
+  """Parameters of a test that runs only with `-m slow`."""
   return pytest.param(*values, marks=pytest.mark.slow)

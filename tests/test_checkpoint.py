@@ -66,7 +66,7 @@ def test_what_changes_while_it_is_written_does_not_matter(tmp_path):
     saver.save({"lines": lines}, TREES, ())
     lines.append(step)
   saver.finish()
-  metas = checkpoint.Checkpoints(tmp_path, 9).metas()  # warns of any that does not match its checksum
+  metas = checkpoint.Checkpoints(tmp_path, 9).metas()  # warns if one does not match its checksum
   assert [len(metas[step]["lines"]) for step in range(1, 9)] == list(range(1, 9))
 
 
@@ -96,7 +96,7 @@ def test_a_damaged_frozen_member_is_written_again(tmp_path):
 def test_the_last_sound_checkpoint_outlives_damaged_ones(tmp_path):
   saver = with_newest_damaged(tmp_path, 1)
   saver._permanent = set()
-  saver._delete_stale()  # as before a save that never commits
+  saver._delete_stale()  # as before a save that is interrupted
   assert steps_in(tmp_path) == [2, 3]
   saver.save({"stage": 3}, TREES, ())
   saver.finish()

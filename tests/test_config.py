@@ -118,7 +118,7 @@ def test_options_are_checked_by_their_declarations(learner, option, value, sente
 
 @pytest.fixture
 def forget():
-  """After the test nothing is registered that was not before."""
+  """After the test, removes what it has registered."""
   known = [learner_options.LEARNERS, learner_options.TEXT_LEARNERS, registry.LEARNERS, registry.TEXT_LEARNERS,
            registry.MODELS]
   before, networks = [dict(names) for names in known], [*schema.NETWORKS]
@@ -326,7 +326,7 @@ def _flags_as_they_were():
 
 @pytest.fixture
 def run_command(monkeypatch):
-  """Runs the command line with the outcome of experiment.run; (exit code, what the other processes are told)."""
+  """Runs the command line with the outcome of experiment.run; (exit code, the message to the other processes)."""
   def run(outcome):
     left = []
     monkeypatch.setattr(main, "_watch_signals", lambda: (lambda: False, lambda: 129))
@@ -354,7 +354,7 @@ def test_only_a_report_that_nobody_reads_gives_141(run_command, monkeypatch, num
   assert run_command(lambda *unused, **named: None) == (141, [()])
 
 
-def test_of_a_field_given_twice_the_last_counts():
+def test_if_a_field_is_given_twice_the_last_counts():
   config = parsed(f"--config={CONFIGS}/lm.py:sm,tiny", "--config.train.learning_rate=1e-3", "--config.seed=1",
                   "--config.train.learning_rate=2e-3", "--config.seed=2")
   assert config.train.learning_rate == (2e-3,)
@@ -407,14 +407,14 @@ def test_numbers_of_numpy_are_numbers():
     configs.parse(template)
 
 
-def test_runs_of_version_0_1_stay_what_they_are():
+def test_runs_of_version_0_1_keep_their_identity():
   config = configs.parse(configs.base("sm"))
   old = configs.to_dict(config)
   del old["dataset"]["image_size"]
   assert configs.differences(old, config) == []
   assert configs.differences(configs.to_dict(config), config) == []
   assert configs.parse(configs.completed(old)) == config
-  assert "dataset.image_size" not in configs.identity(config)  # of which the default folder's name is made
+  assert "dataset.image_size" not in configs.identity(config)  # from which the default folder's name is made
   tree = configs.to_dict(config) | {"dataset": dict(name="folder:x", data_dir="", image_size=32)}
   resized = configs.parse(tree)
   assert configs.identity(resized)["dataset.image_size"] == 32

@@ -59,7 +59,7 @@ def test_why_a_host_cannot_be_reached(monkeypatch):
   assert connection.why_unreachable("http://data.invalid/").endswith("Connection refused")  # of the proxy
 
 
-def test_a_proxy_is_asked(monkeypatch):
+def test_a_proxy_is_used(monkeypatch):
   asked = []
   with serving(lambda handler: asked.append(handler.path) or handler.send_error(404)) as url:
     monkeypatch.setenv("http_proxy", url)
@@ -71,12 +71,12 @@ def test_the_time_is_limited(monkeypatch):
   monkeypatch.setattr(connection, "_SECONDS", 0.05)
   release = threading.Event()
   monkeypatch.setattr(connection, "_try", lambda *unused: release.wait(60) and "")
-  assert connection.why_unreachable("http://data.invalid/") == "none within 0 seconds"
+  assert connection.why_unreachable("http://data.invalid/") == "no answer within 0 seconds"
   release.set()
 
 
-def test_addresses_of_ipv6_that_lead_nowhere(monkeypatch):
-  """There may be many of them, each of which takes its time."""
+def test_unreachable_ipv6_addresses(monkeypatch):
+  """There may be many such addresses, and each attempt takes seconds."""
   class Socket(socket.socket):
     def connect(self, address):
       if self.family == socket.AF_INET6:
@@ -94,7 +94,7 @@ def test_addresses_of_ipv6_that_lead_nowhere(monkeypatch):
     assert connection.why_unreachable(url) == ""
 
 
-def test_each_host_is_asked_once(monkeypatch):
+def test_each_host_is_tested_once(monkeypatch):
   asked = []
   why = lambda url, verify: asked.append((url, verify)) or "x" * ("bad" in url)
   monkeypatch.setattr(connection, "why_unreachable", why)

@@ -85,7 +85,7 @@ def test_unusable_arrays_are_refused(tmp_path, changes, sentence):
     datasets.load(save(tmp_path / "a.npz", **changes))
 
 
-def test_a_class_without_training_examples_is_told(tmp_path):
+def test_a_class_without_training_examples_gives_a_warning(tmp_path):
   y = np.array([1, 2, 3, 1, 2, 3])
   with pytest.warns(UserWarning, match="no training example of class 0; labels count classes from 0"):
     datasets.load(save(tmp_path / "a.npz", y_train=y, y_test=y))
@@ -207,7 +207,7 @@ def test_the_first_of_two_processes_that_write_a_cache_is_kept(tmp_path):
   for again in (found, cache.read(folder, ["text", 1])):
     assert (again.arrays["a"].tolist(), again.facts) == ([0, 1, 2], {"name": "x"})
   assert cache.read(folder, ["text", 2]) is None
-  assert cache.write(folder, ["text", 2], cache.Entry({"b": np.arange(2)}, {}))  # of something else: replaced
+  assert cache.write(folder, ["text", 2], cache.Entry({"b": np.arange(2)}, {}))  # made from something else: replaced
   assert sorted(path.name for path in folder.iterdir()) == ["b.npy", "meta.json"]
   assert [path.name for path in folder.parent.iterdir()] == ["entry"]  # nothing temporary is left
 
@@ -225,7 +225,7 @@ def test_the_folder_of_all_caches(tmp_path, monkeypatch):
 
 
 def rewrite(path, content):
-  """Changes a file but neither its size nor its time, as an archive may that is unpacked over it."""
+  """Changes a file, but neither its size nor its time, as unpacking an archive over it may."""
   before = path.stat()
   assert len(content) == before.st_size
   path.write_bytes(content)
@@ -235,7 +235,7 @@ def rewrite(path, content):
 def test_folders_that_differ_in_contents_alone_are_told_apart(tmp_path, monkeypatch):
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
   for name, colours in (("a", (10, 20)), ("b", (30, 40))):
-    for label, colour in enumerate(colours):  # BMP: of one size, whatever they show
+    for label, colour in enumerate(colours):  # BMP: all files have one size
       pictures_of(tmp_path / name / str(label), {f"{i}.bmp": colour for i in range(5)})
   for path in tmp_path.rglob("*.bmp"):
     os.utime(path, ns=(10**18, 10**18))
@@ -336,7 +336,7 @@ def test_all_bad_files_are_listed(tmp_path, monkeypatch):
       True] * 4 + [False] * 5
   assert " and 2 more; " in sentence
   assert "x/0.png (no image), " in sentence
-  pictures_of(tmp_path / "a/x", {"7.png": 1}, size=(4, 4))  # sizes are of those that can be read
+  pictures_of(tmp_path / "a/x", {"7.png": 1}, size=(4, 4))  # only files that can be read have a size
   with pytest.raises(BadInput, match="holds 12 image files that cannot be used, "):
     datasets.load(f"folder:{tmp_path}/a")
 
@@ -371,7 +371,7 @@ def test_images_are_resized_on_demand(tmp_path, monkeypatch):
   pictures_of(tmp_path / "a/x", {"deep.png": 257 * 50}, size=(8, 8), mode="I;16")
   small, large = (datasets.load(f"folder:{tmp_path}/a", image_size=size) for size in (4, 6))
   assert (small.x_train.shape[1:], large.x_train.shape[1:]) == ((4, 4, 1), (6, 6, 1))
-  for data in (small, large):  # flat colours stay what they are
+  for data in (small, large):  # flat colours do not change
     assert set(np.concatenate([data.x_train, data.x_test]).flat) == {10, 20, 30, 40, 50}
   monkeypatch.setattr(image_folder, "_decode", lambda *unused: pytest.fail("decoded again"))
   for size, data in ((4, small), (6, large)):  # each has a cache of its own
@@ -418,7 +418,7 @@ def half_clear(mode, kind):
 @pytest.mark.parametrize(("mode", "kind", "num_channels"), [
     ("RGB", "alpha", 3), ("L", "alpha", 3), ("P", "palette", 3), ("P", "colour", 3), ("L", "colour", 1),
     ("RGB", "colour", 3), ("1", "colour", 1), ("I;16", "colour", 1)])
-def test_what_is_transparent_is_white(tmp_path, mode, kind, num_channels):
+def test_transparent_parts_become_white(tmp_path, mode, kind, num_channels):
   image, options = half_clear(mode, kind)
   image.save(tmp_path / "a.png", **options)
   picture = image_file.read(tmp_path / "a.png")
@@ -426,7 +426,7 @@ def test_what_is_transparent_is_white(tmp_path, mode, kind, num_channels):
   assert picture.pixels.tolist() == [[[255] * num_channels, [0] * num_channels]]
 
 
-def test_a_shape_in_the_alpha_channel_is_seen_and_said(tmp_path, monkeypatch):
+def test_a_shape_in_the_alpha_channel_is_kept_and_gives_a_warning(tmp_path, monkeypatch):
   from PIL import Image
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
   for label, alpha in (("x", [0, 255]), ("y", [255, 51])):

@@ -29,7 +29,7 @@ def test_meshes():
   assert shapes[4, 2] == {"member": 2, "data": 1}
   assert shapes[4, 8] == {"member": 4, "data": 2}
   assert shapes[5, 4] == {"member": 1, "data": 4}
-  with pytest.raises(BadInput, match="devices=9, but there are 8"):
+  with pytest.raises(BadInput, match="devices=9, but there are only 8"):
     sharding.make_mesh(1, 9)
 
 
@@ -75,7 +75,7 @@ for learner in ("sm", "ens"):
 
 @pytest.mark.slow
 def test_members_share_the_cores_by_default(tmp_path):
-  """Also after a run that did not need them; only a fresh process can tell."""
+  """Also after a run that did not need them. This needs a fresh process."""
   cores = sharding.num_cores()
   workers = -(-5 // -(-5 // min(5, cores)))
   expected = f"{workers} x cpu" if workers > 1 else "cpu"
@@ -248,7 +248,7 @@ def test_two_processes_run_one_stream_together(tmp_path):
 
 
 def test_many_convolutional_steps_on_two_devices():
-  """Unawaited, more than about 32 steps with collectives dead-lock on virtual CPU devices."""
+  """Without waiting, more than about 32 steps with collectives dead-lock on virtual CPU devices."""
   config = small_config("sm", devices=2, model__name="vgg", model__width=2, train__batch_size=4, train__epochs=4,
                         train__optimizer="sgd", train__learning_rate=0.01)
   setting = settings.prepare(configs.parse(config), (*blobs(240, (32, 32, 3)), *blobs(60, (32, 32, 3))))

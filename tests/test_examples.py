@@ -22,7 +22,7 @@ def test_samme_by_hand():
   err = 2 / 9
   assert alphas[1] == pytest.approx(np.log((1 - err) / err) + np.log(2))
   assert weights.sum() == pytest.approx(1)
-  # No better than chance, err = 1 - 1/K: no say.
+  # No better than chance, err = 1 - 1/K: the coefficient is 0.
   assert boosting.weigh([hit([0, 0, 0])], np.array([0, 1, 2]), 3)[1][0] == pytest.approx(0)
   # Never wrong, always wrong: clipped to half an example.
   assert boosting.weigh([hit(y)], y, 3)[1][0] == pytest.approx(np.log(7) + np.log(2))
@@ -30,7 +30,7 @@ def test_samme_by_hand():
 
 
 @pytest.mark.parametrize("weighting", ["resample", "loss"])
-def test_boosting_minds_mistakes(weighting):
+def test_boosting_concentrates_on_mistakes(weighting):
   setting = setting_of("boosting", learner__weighting=weighting, train__epochs=1)
   state, _ = train(setting, stages=1)
   learner, data = setting.learner, settings.Stages(setting)[1]
@@ -83,7 +83,7 @@ def test_boosting_votes_with_its_coefficients():
   np.testing.assert_allclose(boosting.weigh(logits, y[data.val], 3)[1], state.host["alphas"])
 
 
-def test_boosting_starts_members_as_told():
+def test_boosting_starts_members_as_configured():
   states = {}
   for init in ("first", "last", "scratch"):
     setting = setting_of("boosting", learner__init=init, train__epochs=1, stream__waiting_time=1)
@@ -96,7 +96,7 @@ def test_boosting_starts_members_as_told():
     assert np.abs(old.params["hidden0"]["kernel"] - states["scratch"].live.params["hidden0"]["kernel"]).max() > 0.01
 
 
-def test_boosting_weighs_members_on_the_data_it_is_told():
+def test_boosting_weights_members_on_the_configured_data():
   x, y = blobs(240, seed=5)
   noisy = np.where(np.random.default_rng(0).random(240) < 0.4, (y + 1) % 3, y)  # so that train and validation differ
   for which in ("train", "val"):

@@ -1,4 +1,4 @@
-"""Exported predictors answer as the run does, in a process that has jax alone."""
+"""Exported predictors predict as the run does, in a process that has only jax."""
 import json
 import subprocess
 import sys
@@ -70,7 +70,7 @@ def test_stages_and_folders(tmp_path, make_config, arrays):
 
 
 def _ask(folder, x, scratch):
-  """What the exported predictor answers, in a process that cannot import this package."""
+  """The prediction of the exported predictor, in a process that cannot import this package."""
   np.save(scratch / "x.npy", x[..., None] if x.ndim == 3 and x.dtype == np.uint8 else x)
   code = ("import sys, numpy; sys.modules['alma_jax'] = sys.modules['flax'] = None\n"
           f"exec(compile(open({str(folder / 'load.py')!r}).read(), {str(folder / 'load.py')!r}, 'exec'), "

@@ -78,7 +78,7 @@ def test_at_strength_zero_the_network_is_as_it_was(model, depth):
 @pytest.mark.parametrize(("model", "depth"), [("mlp", False), ("mlp", True), slow("vgg", False), slow("vgg", True)])
 def test_surgery_makes_the_masked_perturbed_network(model, depth):
   net, _, chain, directions, x = trained(model, depth)
-  directions = jax.tree.map(lambda leaf: 4 * leaf, directions)  # so that there is something to get right
+  directions = jax.tree.map(lambda leaf: 4 * leaf, directions)  # so that the directions matter
   copy = jax.tree.map(np.copy, (chain, directions))
   for seed in range(2):
     picks, steps = masks(directions, np.random.default_rng(seed))
@@ -103,7 +103,7 @@ def test_surgery_makes_the_masked_perturbed_network(model, depth):
 
 @pytest.mark.parametrize("model", ["mlp", pytest.param("vgg", marks=pytest.mark.slow)])
 def test_no_directions_no_change(model):
-  """Splits in equal halves, and new neurons that lead nowhere."""
+  """Splits into equal halves, and new neurons with zero outgoing weights."""
   net, variables, chain, directions, x = trained(model, depth=True)
   still = [way._replace(**{name: None if leaf is None else 0 * leaf for name, leaf in way._asdict().items()
                            if name in ("split", "below", "out")}) for way in directions]
@@ -156,7 +156,7 @@ def test_selection_is_joint_and_takes_only_what_helps():
   pick = lambda number: [tuple(map(list, p)) for p in widen.select(total, number)]
   assert pick(2) == [([], [0], []), ([], [0], [])]
   assert pick(3) == [([0], [0], []), ([], [0], [])]  # exactly three; of equal ones the first
-  assert pick(6) == [([0], [0], []), ([], [0, 1], [])]  # 0 and 2 promise nothing
+  assert pick(6) == [([0], [0], []), ([], [0, 1], [])]  # neurons 0 and 2 do not lower the loss
   total = [widen.Strengths(s.old, s.new, np.array([-2.0, -9.0])) for s in total]
   assert pick(4) == [([], [0], [1]), ([], [0], [1])]
 
@@ -196,7 +196,7 @@ def test_growth_of_a_learner(model, depth, shape):
 def test_what_cannot_be_widened_is_refused():
   make = lambda shape, **changes: settings.prepare(
       configs.parse(small_config("ff", **changes)), (*blobs(60, shape), *blobs(30, shape)))
-  with pytest.raises(BadInput, match=r"growth_rate=0.01 of 8 neurons adds none"):
+  with pytest.raises(BadInput, match=r"growth_rate=0.01 of 8 neurons is rounded to 0"):
     make((6, 6), learner__growth_rate=0.01)
   with pytest.raises(BadInput, match="images of 32 to 63 pixels"):
     make((64, 64, 3), model__name="vgg")

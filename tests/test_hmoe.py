@@ -21,7 +21,7 @@ def mixture_of(data=None, **changes):
 
 
 def cloud(num, seed=0):
-  """Points around three centres in the plane, 10 apart."""
+  """Points around three centres in the plane, which are 10 apart."""
   rng = np.random.default_rng(seed)
   centres = np.array([[0.0, 0], [10, 0], [0, 10]])
   return centres[np.arange(num) % 3] + rng.normal(size=(num, 2))
@@ -38,7 +38,7 @@ def test_kmeans_is_at_a_fixed_point():
   np.testing.assert_array_equal(found.prototypes, again.prototypes)
   spread = lambda c: (cluster.nearest(points, c.prototypes)[1]**2).sum()
   assert spread(found) <= min(spread(cluster.Clusters(points[3 * i:3 * i + 3], None)) for i in range(20))
-  assert len(cluster.kmeans(np.ones((5, 2)), 3, np.random.default_rng(0)).counts) == 1  # there is but one point
+  assert len(cluster.kmeans(np.ones((5, 2)), 3, np.random.default_rng(0)).counts) == 1  # all points are equal
 
 
 def test_update_is_a_running_mean():
@@ -65,14 +65,14 @@ def test_add_split_and_remove():
   left, kept = cluster.remove(clusters, 5)
   assert (left.prototypes.tolist(), left.counts.tolist(), kept.tolist()) == ([[0.0]], [40], [0])
   assert cluster.remove(clusters, 1000)[1].tolist() == [0]  # the largest stays
-  points = np.linspace(-5, 20, 101)[:, None]  # only the points of the removed one change hands
+  points = np.linspace(-5, 20, 101)[:, None]  # only the points of the removed cluster change their cluster
   before, after = (cluster.nearest(points, c.prototypes)[0] for c in (added, cluster.remove(added, 3)[0]))
   np.testing.assert_array_equal(before[before < 2], after[before < 2])
   assert set(after[before == 2]) == {1}
 
 
 def alike(setting, combine, variables, pool):
-  """What stacked networks of one kind contribute for a pool, joined as `combine` says."""
+  """The contribution of stacked networks of one kind for a pool, joined by `combine`."""
   learner, task = setting.learner, setting.source.task
   one = lambda inputs: stacked.contribute(learner.network({}), task, learner.mesh, combine, variables, inputs)
   return prediction.in_batches(one, task, learner.mesh, pool)
@@ -84,7 +84,7 @@ def nearest_of(setting, state, pool):
   return cluster.nearest(features, state.host["prototypes"])[0]
 
 
-def test_shards_partition_and_experts_answer_for_their_own():
+def test_shards_partition_and_experts_predict_for_their_own():
   setting = mixture_of()
   state, report, _ = train_stage(setting, setting.learner.init(), 0)
   learner, data = setting.learner, settings.Stages(setting)[1]
@@ -154,7 +154,7 @@ def test_one_expert_from_scratch_is_a_single_model():
     assert report.rounds < 9
     assert_close(one.live, other.live, 1e-5)
   base, _, _ = train_stage(single, single.learner.init(), 0)
-  assert arrays_equal(one.frozen[0], base.live)  # never touched again
+  assert arrays_equal(one.frozen[0], base.live)  # never changed again
 
 
 @pytest.mark.parametrize("scratch", [False, True])
@@ -183,12 +183,12 @@ def test_costs_are_those_of_one_expert_and_of_the_base():
   assert learner.cost(first).num_params == single
   assert learner.cost(first).predict_macs == learner.cost(first).fwd_macs == macs
   (base, _, complete), _ = fit_stage(learner, first, data)
-  assert not complete  # the experts of the stage are still to come
+  assert not complete  # the experts of the stage are not trained yet
   grown, growth = learner.grow(base, data)
   (state, report, complete), _ = fit_stage(learner, grown, data)
   assert complete
   cost = learner.cost(state)
-  assert cost.num_params == 3 * single + single - (4 + 1) * 3  # the base needs no last layer any more
+  assert cost.num_params == 3 * single + single - (4 + 1) * 3  # the base does not need its last layer any more
   assert (cost.fwd_macs, cost.predict_macs) == (macs, macs + features)
   assert report.samples == 2 * len(data.train)  # two epochs, every example once
   assert growth.macs == 2 * len(data.train) * macs + features * (len(data.train) + len(data.val))
@@ -197,7 +197,7 @@ def test_costs_are_those_of_one_expert_and_of_the_base():
   assert later.macs == features * sizes.sum()
 
 
-def test_a_split_keeps_the_predictions_of_what_stays_with_its_halves():
+def test_a_split_keeps_the_predictions_of_examples_that_stay_with_its_halves():
   setting = mixture_of(learner__split_every=1, learner__min_shard=5)
   state, _, _ = train_stage(setting, setting.learner.init(), 0)
   learner, data = setting.learner, settings.Stages(setting)[1]
@@ -222,14 +222,14 @@ def test_clusters_follow_the_stream():
   points = np.vstack([cloud(30)[::3], cloud(30)[2::3]])  # ten around 0 0, ten around 0 10
   clusters, parents = hmoe.follow(host, points, data, options(min_shard=3))
   assert (clusters.counts.tolist(), parents) == ([50, 3], [0, 1])
-  clusters, parents = hmoe.follow(host, points, data, options(min_shard=4))  # the second has 3 for good
+  clusters, parents = hmoe.follow(host, points, data, options(min_shard=4))  # the second keeps a count of 3
   assert (clusters.counts.tolist(), parents) == ([50], [0])
   clusters, parents = hmoe.follow(host, points, data, options(min_shard=3, add_beyond=5.0))
   assert (clusters.counts.tolist(), parents) == ([40, 3, 10], [0, 1, 0])
   np.testing.assert_allclose(clusters.prototypes[2], points[10:].mean(0))
   assert len(hmoe.follow(host, points, data, options(min_shard=11, add_beyond=5.0))[1]) == 1  # ten are too few
   clusters, parents = hmoe.follow(host, points, data, options(min_shard=3, split_every=1))
-  assert parents == [0, 1, 0]  # the second loses more, but has no new example
+  assert parents == [0, 1, 0]  # the second has the larger loss, but no new example
   means = np.array([points[:10].mean(0), points[10:].mean(0)])
   np.testing.assert_allclose(np.ptp(clusters.prototypes[[0, 2]], 0), np.ptp(means, 0), rtol=1e-5)
   middle = np.average(clusters.prototypes[[0, 2]], 0, clusters.counts[[0, 2]])

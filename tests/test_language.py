@@ -209,7 +209,7 @@ def first_step(books, learner, changes=()):
     ("sm", {"train__micro_batch": 1}), ("sm", {"devices": 4}), slow("sm", {"devices": 2, "train__micro_batch": 1}),
     slow("ens", {"devices": 4})])
 def test_accumulation_and_devices_change_no_step(books, learner, changes):
-  """Later steps differ by what Adam makes of rounding."""
+  """Later steps differ, because Adam amplifies rounding."""
   (first, mu), (second, other) = first_step(books, learner), first_step(books, learner, tuple(changes.items()))
   for key, value in first.items():
     np.testing.assert_allclose(value, second[key], rtol=1e-5)
@@ -269,7 +269,7 @@ def test_an_ensembles_loss_is_that_of_averaged_probabilities(books):
   np.testing.assert_allclose(task.resolve(halves, 3, "")[counts], joint[counts], rtol=1e-5, atol=1e-5)
 
 
-def test_every_test_token_is_judged_once(books):
+def test_every_test_token_is_evaluated_once(books):
   whole = setting_of(books, dataset__cross_documents=False)
   corpus = whole.source.corpus
   held_out = whole.source._held_out["test"]
@@ -348,7 +348,7 @@ def test_scores_are_the_loss_of_the_tokens_routed(books):
   np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
-def test_noise_tells_copies_apart_and_spares_the_others(books):
+def test_noise_makes_copies_differ_and_leaves_the_others(books):
   setting = setting_of(books, "gmoe")
   live = jax.device_get(setting.learner.init().live)
   grown = duplicate.grow(live, {"layer1": np.array([1])}, True, 0.5, keys.rng(0, keys.GATES, 1))
@@ -357,7 +357,7 @@ def test_noise_tells_copies_apart_and_spares_the_others(books):
   assert np.std(router[..., 1] - router[..., 2]) > 0.5
   np.testing.assert_array_equal(router[..., 0], old[..., 0])
   np.testing.assert_allclose(grown.stats["layer1"]["offset"], [[0, -math.log(2), -math.log(2)]], rtol=1e-6)
-  assert live.params["layer1"]["router"].shape[-1] == 2  # the input is as it was
+  assert live.params["layer1"]["router"].shape[-1] == 2  # the input has not changed
 
 
 def test_validation_chooses_among_the_listed(tmp_path, books):
@@ -399,7 +399,7 @@ def test_cost_is_that_of_the_active_weights(books):
   found = setting.learner.cost(setting.learner.init())
   assert found.fwd_macs == length * one
   twice = setting_of(books, model__num_layers=4, model__num_experts=8).learner
-  assert twice.cost(twice.init()).fwd_macs == length * (one + 2 * d * 4)  # only the routers know of them
+  assert twice.cost(twice.init()).fwd_macs == length * (one + 2 * d * 4)  # only the routers depend on their number
   # Everything twice in the backward pass; the embedding's rows are picked, not multiplied.
   assert found.train_flops == 2 * 3 * found.fwd_macs
   # A vocabulary's chunks are not padded: 1100 tokens are two of 550, where 1024 go at once.
@@ -510,7 +510,7 @@ def test_help(module):
     ({"model__dropout": ()}, "model.dropout is an empty list; give one value"),
     ({"model__num_layers": 1}, "model.num_layers=1 should be at least 2"),
     ({"dataset__data_dir": "x"}, "is for tfds:NAME; text:DIR already names the folder"),
-    ({"train__steps": 10**8, "train__eval_every": 0}, "tokens between two validations; they are counted up to"),
+    ({"train__steps": 10**8, "train__eval_every": 0}, "tokens between two validations; they should be below"),
     ({"train__learning_rate": (0.1, -0.1)}, "should be above 0"),
     ({"train__learning_rate": ()}, "train.learning_rate is an empty list"),
     ({"train__learning_rate": (0.1, 0.1)}, "lists a value twice"),
@@ -520,7 +520,7 @@ def test_help(module):
     ({"dataset__vocab_size": 256}, "dataset.vocab_size=256 should be at least 257"),
     ({"dataset__name": "mnist"}, "dataset.name='mnist' should be text:DIR or tfds:NAME"),
     ({"dataset__name": "text:/nowhere"}, "/nowhere"),
-    ({"dataset__sequence_length": 100_000}, "fewer than one window"),
+    ({"dataset__sequence_length": 100_000}, "but one window needs"),
     ({"learner__name": "boosting"}, "no learner 'boosting' for language modelling"),
 ])
 def test_bad_input_of_language_models(books, changes, sentence):
@@ -570,7 +570,7 @@ def test_a_json_config_is_read_back(tmp_path, books):
   assert configs.parse(json.loads(json.dumps(configs.to_dict(config)))) == config
 
 
-def test_routers_are_seen_in_tensorboard(tmp_path, books):
+def test_tensorboard_has_the_scalars_of_routers(tmp_path, books):
   alma_jax.run(text_config(books, log__tensorboard=True, stream__num_megabatches=1), tmp_path)
   written = b"".join(path.read_bytes() for path in (tmp_path / "tensorboard" / "train").iterdir())
   for name in ("train_load/0/0", "train_load/0/3", "train_dropped/0", "val_perplexity"):

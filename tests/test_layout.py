@@ -4,7 +4,7 @@ import ast
 import pytest
 from runs import ROOT
 
-# From the lowest to the highest; what stands alone at the top of the package is a layer as well.
+# From the lowest to the highest. A module at the top of the package is a layer as well.
 LAYERS = ("version", "errors", "messages", "files", "types", "keys", "config", "commands", "parallel", "data", "models",
           "tasks", "training", "growth", "learners", "runs", "sweeps", "reports")
 COMMANDS = ("__init__", "main", "sweep", "report", "sample", "export")  # they may import anything

@@ -67,7 +67,7 @@ def test_patience_stops_that_many_epochs_after_the_best():
 
 
 def selected_by_hand(errors, delta, patience):
-  """(index of the selected epoch, epochs run), as §1 tells it."""
+  """(index of the selected epoch, epochs run), by §1."""
   best, chosen, since = None, 0, 0
   for i, error in enumerate(errors):
     accuracy = 1 - error
@@ -94,7 +94,7 @@ def test_selection_follows_the_validation_errors(delta, patience):
   chosen, run = selected_by_hand(errors, delta, patience)
   assert (report.rounds, len(epochs)) == (run, run)
   assert report.val == pytest.approx(errors[chosen], abs=1e-6)
-  # And what was selected is what was stored: it has that error on the validation data.
+  # The stored variables are the selected ones: they have that error on the validation data.
   stage = setting.stream.stage(0)
   pool = classification.make_pool(x[stage.val][..., None], noisy[stage.val], setting.source.mean, setting.source.std,
                                setting.learner.mesh)
@@ -109,7 +109,7 @@ def test_members_are_selected_one_by_one():
   _, report, epochs = train_stage(setting, setting.learner.init(), 0)
   best = np.min([e.members["val_error"] for e in epochs], axis=0)
   first = [int(np.argmin([e.members["val_error"][m] for e in epochs])) for m in range(4)]
-  assert len(set(first)) > 1  # they differ in which epoch is best
+  assert len(set(first)) > 1  # the best epochs differ
   assert report.val == pytest.approx(best.mean(), abs=1e-6)
 
 
@@ -173,7 +173,7 @@ def test_scratch_gens_members_start_apart():
   assert all(np.abs(a - b).max() > 0.01 for i, a in enumerate(kernels) for b in kernels[:i])
 
 
-def test_the_examiner_asks_final_members_once(monkeypatch):
+def test_the_examiner_evaluates_final_members_once(monkeypatch):
   setting = setting_of("gens")
   examiner, state, asked = settings.Examiner(setting), setting.learner.init(), []
   real = setting.learner.contribution
@@ -206,7 +206,7 @@ def test_an_ensemble_predicts_as_its_members_together(combine):
 
 
 class Drawing:
-  """A network that notes a number drawn with each training step's key."""
+  """A network that records a number drawn with the key of each training step."""
 
   def init(self, key, x):
     del key, x

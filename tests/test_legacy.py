@@ -60,7 +60,7 @@ SCORES = {layer: {"usage": [3.0, 5.0], "loss": [1.0, 0.5]} for layer in SPLITS}
      {"scores": SCORES, "scored": 8}),
     ({"num_frozen": 0, "widths": [6, 5], "residuals": [0, 1], "grown": [[1, 2, 1, 1]]},
      {"num_frozen": 0, "widths": [6, 5], "residuals": [0, 1]}, {"grown": [[1, 2, 1, 1]]}),
-    # Of hmoe: with the base alone, inside a stage, and after it.
+    # hmoe: with the base alone, inside a stage, and after it.
     ({"num_frozen": 1, **EXPERTS, "base_cost": [7, 20]}, {"num_frozen": 1, "num_experts": 0},
      {"losses": [], "scored": 0, "spread": 0.0, "base_cost": [7, 20]}),
     ({"num_frozen": 1, **EXPERTS, "prototypes": [[0.5, 1.0], [2.0, 3.0]], "counts": [4, 2], "spread": 1.5,
@@ -73,7 +73,7 @@ SCORES = {layer: {"usage": [3.0, 5.0], "loss": [1.0, 0.5]} for layer in SPLITS}
      {"losses": [2.5], "scored": 3, "spread": 0.0, "base_cost": [0, 0], "prototypes": np.array([[0.5, 1.0]]),
       "counts": np.array([6])}),
     ({"num_frozen": 0, "num_experts": 3, "growth": [GROWN]}, {"num_frozen": 0, "num_experts": 3}, {"growth": [GROWN]}),
-    # Between two candidates, and after two stages, of which the first ran before divergences were noted.
+    # Between two candidates, and after two stages, the first of which was run before divergences were stored.
     ({"num_frozen": 2, "tuning": {**FRESH, "next": 1, "val": 9.5, "samples": 24}, "chosen": [[1, [0]]]},
      {"num_frozen": 2, "tuning": True},
      {"tuning": {**FRESH, "next": 1, "val": 9.5, "samples": 24}, "chosen": [[1, [0]]]}),

@@ -1,4 +1,4 @@
-"""Whether a run fits into memory: what is predicted against what is there, and refusals."""
+"""Whether a run fits into memory: predictions against the memory that is available, and refusals."""
 import math
 import resource
 
@@ -49,7 +49,7 @@ def text_setting(folder, learner="sm", **changes):
 
 
 def assert_judged(setting):
-  """It fits into this machine and not into nothing; what is predicted holds all parameters."""
+  """The run fits into this machine, and not into one byte. The prediction covers all parameters."""
   memory.check(setting)
   predicted, state = parts(setting), memory.untrained(setting.learner)
   variables = predicted["the network's variables and their optimiser"]
@@ -104,7 +104,7 @@ def test_by_hand():
   found = parts(setting_of("gens", stream__waiting_time=1))
   assert found["the data set"] == 300 * (36 + 4)
   assert found["the batches of 256 training steps"] == 256 * 64 * 4
-  assert found["the members kept of earlier stages"] == 2 * 183 * 4  # of 4, one trains and one is its start
+  assert found["the members kept of earlier stages"] == 2 * 183 * 4  # of 4, one is trained and one is its start
   assert found["the output of one layer"] == 64 * 4 * 4
 
 
@@ -145,7 +145,7 @@ def test_language_models_that_cannot_fit(text, changes, sentence):
 
 @pytest.mark.parametrize("flag", ["train.batch_size=1000000000", "model.width=10000000"])
 def test_commands_end_with_a_sentence(tmp_path, flag):
-  quiet = "--config.log.progress=False"  # on a busy machine it would also say how long the data took
+  quiet = "--config.log.progress=False"  # on a busy machine it would also print how long loading took
   done = launch("configs/digits.py:ens", f"--config.{flag}", quiet, f"--workdir={tmp_path}/run")
   assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
   assert f"so lower {flag}." in done.stderr

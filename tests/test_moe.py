@@ -113,8 +113,8 @@ def test_forward_by_hand():
   np.testing.assert_allclose(net.apply(single(variables), x, None, False)[0], by_hand(variables, x), atol=1e-5)
 
 
-def test_room_changes_nothing():
-  """The same experts with room for 3, 4 and 8: dead ones and dead gates count for nothing."""
+def test_capacity_changes_nothing():
+  """The same experts with room for 3, 4 and 8: unused experts and gates change nothing."""
   outputs = []
   x = jax.random.normal(jax.random.key(1), (6, 8, 8, 1))
   _, small, _ = planted("mlp", [0, 1], size=3)
@@ -162,7 +162,7 @@ def test_twenty_splits_preserve_the_function_on_real_validation_data():
 def test_splits_of_blocks_preserve_the_function(gating):
   x = jax.random.normal(jax.random.key(5), (12, 32, 32, 3))
   splits, (net, variables, _) = [], planted("vgg", [], gating=gating)
-  for _ in range(30):  # statistics of real activations, or deep layers would have none to speak of
+  for _ in range(30):  # statistics of real activations, because deep activations would vanish otherwise
     state = single(variables)
     stats = jax.jit(net.apply, static_argnums=3)(state, x, None, True)[1]
     variables = jax.tree.map(lambda leaf: np.asarray(leaf)[None], Variables(state.params, stats))
@@ -175,7 +175,7 @@ def test_splits_of_blocks_preserve_the_function(gating):
     before = jax.jit(net.apply, static_argnums=3)(single(variables), x, None, False)
     net, variables, splits = grown("vgg", variables, leaf, splits, 4, growth + 1, gating)
     after = jax.jit(net.apply, static_argnums=3)(single(variables), x, None, False)
-    assert np.std(before[0], 0).max() > 0.01  # the images make a difference
+    assert np.std(before[0], 0).max() > 0.01  # the outputs depend on the images
     np.testing.assert_allclose(after[0], before[0], atol=1e-5)
 
 
@@ -191,7 +191,7 @@ def test_a_split_of_blocks_preserves_training_with_soft_gates():
     np.testing.assert_array_equal(leaf[1], leaf[2])
 
 
-def test_only_a_random_gate_tells_children_apart():
+def test_only_a_random_gate_makes_children_differ():
   digits = load_digits()
   x, y = jnp.asarray(digits.images[:100, ..., None] / 16, jnp.float32), digits.target[:100]
   net, small, _ = planted("mlp", [])
@@ -209,7 +209,7 @@ def test_only_a_random_gate_tells_children_apart():
     for step in range(20):
       grads = jax.grad(loss)(params)
       if step == 0:
-        for layer in LAYERS["mlp"]:  # children are equal: their gate has nothing to gain
+        for layer in LAYERS["mlp"]:  # children are equal: their gate has no gradient
           np.testing.assert_allclose(grads[layer]["gate_kernel"], 0, atol=1e-7)
       params = jax.tree.map(lambda p, g: p - 0.5 * g, params, grads)
     kernel = params["hidden0"]["experts"]["dense"]["kernel"]
@@ -277,7 +277,7 @@ def test_growth_follows_its_schedule(every, experts, counts):
     if stage > 0 and stage % every == 0:  # one pass over the validation data that the scores are of
       assert report.macs == learner.cost(before).fwd_macs * len(stages[stage - 1].val)
     found.append(gmoe.num_experts(state.spec))
-    if report.macs:  # the expert that answered for most
+    if report.macs:  # the expert with the largest loss
       for layer in LAYERS["mlp"]:
         scores = state.host["scores"].get(layer, {"loss": [0.0]})["loss"]
         assert state.spec["splits"][layer][-1] == int(np.argmax(scores[:found[-1] - 1]))
@@ -294,7 +294,7 @@ def test_growth_follows_its_schedule(every, experts, counts):
 def test_growing_compiles_once_for_each_capacity(tmp_path, monkeypatch):
   config = small_config("gmoe", stream__num_megabatches=9, stream__waiting_time=1, train__epochs=1)
   jax.clear_caches()
-  monkeypatch.setattr(jax, "clear_caches", lambda: None)  # what else was compiled is to be counted
+  monkeypatch.setattr(jax, "clear_caches", lambda: None)  # so that all compilations are counted
   run = alma_jax.run(config, tmp_path, data=(*blobs(300), *blobs(30)))
   assert run.metrics["num_params"][-1] > run.metrics["num_params"][0]
   assert program.advance._cache_size() == 5  # 1, 2, 4, 8 and 16 experts
@@ -333,7 +333,7 @@ def test_both_children_have_the_parents_moments(optimizer):
 
 
 @pytest.mark.parametrize("split_by", ["loss", "usage", "random"])
-def test_the_expert_to_split_is_chosen_as_told(split_by):
+def test_the_expert_to_split_is_chosen_as_configured(split_by):
   chosen = []
   for seed in range(4):
     config = small_config("gmoe", seed=seed, learner__split_by=split_by, model__num_experts=8)

@@ -54,7 +54,7 @@ def test_the_quick_start_shows_true_labels():
   (source,) = (cell.source for cell in notebook.cells if "run.predict(" in cell.source)
 
   class Run:
-    """Says 3 of every image."""
+    """Predicts 3 for every image."""
     predict = staticmethod(lambda images: np.eye(10)[[3] * len(images)])
 
   names = {"run": Run}

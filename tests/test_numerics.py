@@ -95,7 +95,7 @@ def test_joint_predictions():
   np.testing.assert_allclose(probabilities, geometric / geometric.sum(), atol=1e-6)
 
 
-def test_a_tied_vote_goes_to_the_surest_member():
+def test_a_tied_vote_goes_to_the_largest_probability():
   p = np.array([[[0.6, 0.4, 0.0]], [[0.1, 0.2, 0.7]]]) + 1e-9
   assert contribute(np.log(p), "vote")[0] == [2]
   assert contribute(np.log(p[::-1]), "vote")[0] == [2]

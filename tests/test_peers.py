@@ -50,7 +50,7 @@ def together(num, work, seconds=10.0):
 
 @pytest.fixture
 def ended(monkeypatch):
-  """What processes have ended with, instead of ending this one."""
+  """A list of the exit codes with which processes would have ended."""
   found = []
   monkeypatch.setattr(connections.os, "_exit", lambda code: found.append(code))
   return found
@@ -68,7 +68,7 @@ def test_all_processes_get_all_values(ended):
 
 
 class OfThread:
-  """Stands for the connections of a process where the processes are threads."""
+  """The connections of a process in tests whose processes are threads."""
 
   def __init__(self):
     self.of = threading.local()
@@ -115,8 +115,8 @@ def test_what_one_process_refuses_all_refuse(monkeypatch, ended):
       channel._left = True
 
   assert [str(found) for found in together(3, work)] == [
-      "process 1 of this run cannot go on; the message there says why.", "there is too little memory.",
-      "process 1 of this run cannot go on; the message there says why."]
+      "process 1 of this run cannot go on; its own message says why.", "there is too little memory.",
+      "process 1 of this run cannot go on; its own message says why."]
 
 
 def test_data_and_devices_are_compared_before_the_first_collective(tmp_path, arrays, monkeypatch):
@@ -174,7 +174,7 @@ def test_the_end_of_a_process_is_noticed(ended, capfd, leaving):
     assert "has ended unexpectedly; the same command goes on" in said
 
 
-def test_a_wait_names_who_is_missing_and_ends(monkeypatch, capfd):
+def test_a_wait_names_the_missing_processes_and_ends(monkeypatch, capfd):
   monkeypatch.setattr(connections, "_QUIET", 0.1)
   channel = Channel(3, 0, 0.5)
   with pytest.raises(BadInput, match=r"processes 1, 2 of 3 did not connect within 0.5 s; .* --peer_timeout"):
@@ -242,7 +242,7 @@ def until(condition):
 def join(port, number, num):
   """A process that meets the others in a thread; its channel."""
   channel = Channel(num, number, 10.0)
-  channel._left = True  # its end is no news
+  channel._left = True  # its end is not an error
   thread = threading.Thread(target=channel.connect, args=("127.0.0.1", port))
   thread.start()
   return channel, thread
@@ -313,7 +313,7 @@ def test_a_process_that_leaves_before_all_have_come_ends_the_others(monkeypatch,
 
 
 @pytest.mark.parametrize("answer", [b"\x00\x00\x12\x04\xff\xfe\n", b"HTTP/1.1 400 Bad Request\r\n", b"3\n", b""])
-def test_a_process_that_comes_too_late_is_told(ended, capfd, answer):
+def test_a_process_that_comes_too_late_gets_a_sentence(ended, capfd, answer):
   """Then jax's own service answers at the port, in binary."""
   with socket.create_server(("127.0.0.1", 0)) as server:
     channel = Channel(2, 1, 1.0)
@@ -331,7 +331,7 @@ def test_a_process_that_comes_too_late_is_told(ended, capfd, answer):
     channel._left = True
     thread.join(timeout=5)
   assert ended == [2]
-  assert "is not a process 0 that gathers the others: process 0 has ended, this process" in capfd.readouterr().err
+  assert "is not process 0 of a run that starts: process 0 has ended, this process" in capfd.readouterr().err
 
 
 def test_connections_are_kept_alive_and_made_in_time(monkeypatch):
@@ -354,7 +354,7 @@ def test_connections_are_kept_alive_and_made_in_time(monkeypatch):
   assert max(timeouts) <= 0.5
 
 
-def test_a_process_ends_with_the_others_though_nobody_reads_its_messages(ended, monkeypatch):
+def test_a_process_ends_with_the_others_even_if_stderr_is_closed(ended, monkeypatch):
   with monkeypatch.context() as patched:
     patched.setattr(sys, "stderr", Closed())
     Channel(2, 1, 1.0)._end(0, "process 0 has stopped.", 2)

@@ -1,7 +1,7 @@
-"""Evaluation, Run.predict, export and sampling predict alike: as the learner's `contribution` and `resolve` say.
+"""Evaluation, Run.predict, export and sampling predict alike, by the learner's `contribution` and `resolve`.
 
-The learners here override both, and keep what they need in `host`. What they should predict is computed by hand, from
-the logits of each member. No part of it would be predicted by a caller that ignored one of the two methods.
+The learners here override both, and keep what they need in `host`. The expected predictions are computed by hand,
+from the logits of each member. A caller that ignores one of the two methods predicts something else.
 """
 import dataclasses
 

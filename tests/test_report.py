@@ -47,7 +47,7 @@ def write_run(path, values, learner="sm", num_params=10, macs=100, grown=0, vers
 
 
 def diverge(path, done=1):
-  """Makes a run one that diverged after so many mega-batches."""
+  """Changes a run into one that diverged after `done` mega-batches."""
   (path / "summary.json").unlink()
   lines = (path / "metrics.jsonl").read_text().splitlines(keepends=True)
   (path / "metrics.jsonl").write_text("".join(lines[:done]))
@@ -212,7 +212,7 @@ def test_comparisons_by_hand():
   assert (found.mean, found.num) == (-2.0, 3)
   assert found.margin == pytest.approx(4.302653 / math.sqrt(3), rel=1e-6)
   assert not found.significant
-  alike = comparisons.compare({0: 1.0, 1: 2.0}, {0: 5.0, 1: 6.0})  # exactly 4 on both: how it varies is unknown
+  alike = comparisons.compare({0: 1.0, 1: 2.0}, {0: 5.0, 1: 6.0})  # exactly 4 on both: the variation is unknown
   assert (alike.mean, alike.significant) == (-4.0, False)
   assert comparisons.compare({0: 1.0}, {1: 1.0}) is None
   single = comparisons.compare({0: 1.0}, {0: 2.0})
@@ -476,7 +476,7 @@ def test_a_report_of_everything(tmp_path, runs):
   write_report([tmp_path / "text"], out)
   assert {file.name for file in out.iterdir() if file.suffix in (".png", ".pdf")} == {
       "mine.png", *(f"{name}.{kind}" for name in ("stream", "compute", "parameters", "experts")
-                    for kind in ("png", "pdf"))}  # of what was there only what the earlier report had put there is gone
+                    for kind in ("png", "pdf"))}  # only the files of the earlier report were removed
 
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
@@ -616,7 +616,7 @@ def test_growing_is_compared_with_its_divergences(tmp_path, diverged, better, ve
   assert findings.growth(study)[-1] == "- gmoe, width 32: all 4 seeds diverged."
 
 
-def test_of_runs_that_all_diverged_nothing_is_reported_but_their_names(tmp_path):
+def test_if_all_runs_diverged_only_their_names_are_reported(tmp_path):
   diverge(write_run(tmp_path / "lost/sm", [0.5, 0.4]))
   (tmp_path / "lost/sm/diverged.json").write_text("[]")
   with pytest.raises(BadInput, match="no finished run to report. .*sm is left out: it diverged after 1 of 2 mega"):
@@ -706,7 +706,7 @@ def test_runs_whose_config_was_changed_are_left_out(tmp_path):
     assert digest == configs.digest(tree)
     change(run / "summary.json", config_sha256=digest)
   change(tmp_path / "edited/config.json", model=dict(tree["model"], width=64))
-  change(tmp_path / "elsewhere/config.json", dataset=dict(tree["dataset"], data_dir="/other"))  # is not the run's own
+  change(tmp_path / "elsewhere/config.json", dataset=dict(tree["dataset"], data_dir="/other"))  # no result changes
   (study,), (problem,) = collect.collect([tmp_path])
   assert sorted(study.runs["model.width"]) == [4, 6]
   assert re.search("edited is left out: its config.json was changed after the run", problem)

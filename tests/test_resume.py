@@ -100,7 +100,7 @@ def test_sigterm_saves_and_exits_with_143(tmp_path):
     time.sleep(0.02)
   busy = launch("configs/digits.py:sm", *flags, "--config.train.patience=0")
   assert busy.returncode == 2
-  assert "in use by a live process" in busy.stderr
+  assert "in use by another process" in busy.stderr
   process.terminate()
   _, said = process.communicate(timeout=60)
   assert process.returncode == 143, said
@@ -160,7 +160,7 @@ def test_a_folder_of_another_run_is_refused_by_its_fields(tmp_path, arrays):
 
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("name", ["train.jsonl", "config.json", "checkpoints"])
-def test_files_of_others_are_never_touched(tmp_path, arrays, name, overwrite):
+def test_files_of_others_are_never_changed(tmp_path, arrays, name, overwrite):
   theirs = tmp_path / name / "x" if name == "checkpoints" else tmp_path / name
   theirs.parent.mkdir(exist_ok=True)
   theirs.write_text("[1, 2]")

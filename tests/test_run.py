@@ -47,7 +47,7 @@ def test_every_config_through_the_entry_point(tmp_path, tfds_dir, name, learner)
   assert f"CER {run.summary['cer']:.4f} over 3 mega-batches" in done.stdout
 
 
-def test_the_run_folder_holds_what_the_design_says(tmp_path, arrays):
+def test_the_run_folder_holds_the_documented_files(tmp_path, arrays):
   alma_jax.run(small_config("ens", log__tensorboard=True, learner__num_members=2), tmp_path, data=arrays)
   assert {p.name for p in tmp_path.iterdir()} >= {
       "config.json", "metrics.jsonl", "train.jsonl", "summary.json", "curve.png", "tensorboard", "checkpoints"}
@@ -114,7 +114,7 @@ def test_data_that_do_not_fit_are_refused(tmp_path, arrays):
   assert not list(tmp_path.iterdir())
 
 
-def test_a_diverging_loss_stops_the_run_and_keeps_what_was(tmp_path, arrays):
+def test_a_diverging_loss_stops_the_run_and_keeps_earlier_results(tmp_path, arrays):
   x = arrays[0].astype(np.float32)
   # Half of the examples are so large that products overflow once they come up.
   stream_order = np.random.default_rng([0, 0]).permutation(len(x))
@@ -144,7 +144,7 @@ BAD_COMMANDS = [
     ("configs/digits.py:sm", ["--config.model.name=vgg"], "at least 32x32 pixels"),
     ("configs/digits.py:sm", ["--nosuchflag=1"], "nosuchflag"),
     ("configs/digits.py:sm", ["extra"], "unexpected argument 'extra'"),
-    ("configs/digits.py:sm", ["--coordinator=localhost:1"], "go together"),
+    ("configs/digits.py:sm", ["--coordinator=localhost:1"], "should be given together"),
     ("configs/digits.py:sm", ["--coordinator=localhost", "--num_processes=2", "--process_id=0"], "should be HOST:PORT"),
     ("configs/digits.py:sm", ["--coordinator=a:b", "--num_processes=2", "--process_id=0"], "a port from 1 to 65535"),
     ("configs/digits.py:sm", ["--workdir=gs://bucket/run"], "'gs://bucket/run' is an address, not a folder"),
@@ -157,8 +157,8 @@ BAD_COMMANDS = [
     ("configs/digits.py:sm", ["--config.devices=1000"], "should be at most"),
     ("configs/digits.py:gmoe", ["--config.learner.grow_every=0"], "at least 1"),
     ("configs/digits.py:gmoe", ["--config.learner.gating=warm"], "soft, hard"),
-    ("configs/digits.py:ff", ["--config.learner.growth_rate=0.001"], "of 64 neurons adds none"),
-    ("configs/digits.py:ff", ["--config.learner.growth_rate=9.0"], "576 at a time, but splits and candidates are 128"),
+    ("configs/digits.py:ff", ["--config.learner.growth_rate=0.001"], "of 64 neurons is rounded to 0"),
+    ("configs/digits.py:ff", ["--config.learner.growth_rate=9.0"], "576 at a time, but the first growth has only 128"),
     ("configs/digits.py:ff", ["--config.learner.growth_rate=0"], "growth_rate=0.0 should be above 0"),
     ("configs/digits.py:gmoe", ["--config.learner.keep_optimizer=maybe"], "'maybe' should be True or False"),
     ("configs/digits.py:hmoe", ["--config.learner.split_every=1.5"], "'1.5' should be a whole number"),
@@ -174,7 +174,7 @@ def test_bad_commands_get_one_sentence_and_exit_code_2(config, flags, sentence, 
     flags = [*flags, f"--workdir={tmp_path}/run"]
   env = dict(os.environ, XLA_FLAGS="--xla_force_host_platform_device_count=1")
   done = subprocess.run(command(config, *flags), cwd=ROOT, capture_output=True, text=True, check=False, env=env)
-  said = done.stderr.removeprefix("loading the data\n")  # where a busy machine takes long over it
+  said = done.stderr.removeprefix("loading the data\n")  # printed if loading takes long on a busy machine
   assert done.returncode == 2, said
   assert sentence in said
   assert said.startswith("error: ")
@@ -201,7 +201,7 @@ def test_a_longer_stream_compiles_nothing_more(tmp_path, learner, replay):
   """5 stages and 50 compile the same number of functions."""
   data = (*blobs(1000), *blobs(30))
   counts = []
-  for name, stages in ("warm", 5), ("short", 5), ("long", 50):  # the first also fills what jax never clears
+  for name, stages in ("warm", 5), ("short", 5), ("long", 50):  # the first also fills caches that jax never clears
     jax.clear_caches()
     COMPILED.clear()
     config = small_config(learner, stream__num_megabatches=stages, stream__waiting_time=1, stream__replay=replay,
@@ -237,8 +237,8 @@ def test_load_run_needs_a_run(tmp_path):
     alma_jax.load_run(tmp_path)
 
 
-def test_weights_and_biases_are_told_the_same(tmp_path, make_config, arrays, monkeypatch):
-  """A stand-in for the package, which no test may need."""
+def test_weights_and_biases_gets_the_same_scalars(tmp_path, make_config, arrays, monkeypatch):
+  """With a stand-in for the package, because tests must not need it."""
   told, finished = [], []
 
   class Told:
@@ -258,7 +258,7 @@ def test_weights_and_biases_are_told_the_same(tmp_path, make_config, arrays, mon
   assert [entry["stream/error"] for entry in lines_told] == run.metrics["error"].tolist()
   assert [entry["train/line"] for entry in told[3:] if "train/line" in entry] == [1, 2, 3, 4]
   assert finished == [True]
-  # It is no part of what makes the run itself.
+  # The field is not part of the run's identity.
   again = make_config(stream__num_megabatches=2, stream__waiting_time=1)
   assert alma_jax.run(again, tmp_path / "run", data=arrays).summary == run.summary
 
@@ -289,6 +289,6 @@ def test_a_torn_last_line_is_not_read(tmp_path, make_config, arrays):
     alma_jax.load_run(run.path)
 
 
-def test_what_is_no_config_is_said():
+def test_other_objects_than_configs_are_refused():
   with pytest.raises(alma_jax.BadInput, match="the config 'ens' is of type str; it should be a ConfigDict"):
     alma_jax.run("ens")

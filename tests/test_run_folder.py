@@ -1,4 +1,4 @@
-"""Run folders that somebody has changed, lost parts of, or cannot write: one sentence, and nothing lost."""
+"""Run folders that were changed, are incomplete or cannot be written: one sentence, and nothing is lost."""
 import contextlib
 import errno
 import io
@@ -36,7 +36,7 @@ def test_an_edited_config_is_noticed_by_its_checkpoints(tmp_path, arrays):
   edit(tmp_path / "config.json", train__epochs=5)
   with pytest.raises(alma_jax.BadInput, match=r"changed after .*: train.epochs \(6 in the checkpoint, 5 now\)"):
     alma_jax.run(small_config(train__epochs=5, checkpoint__seconds=0.0), tmp_path, data=arrays)
-  assert json.loads((tmp_path / "config.json").read_text())["train"]["epochs"] == 5  # nothing was touched
+  assert json.loads((tmp_path / "config.json").read_text())["train"]["epochs"] == 5  # nothing was changed
 
 
 def test_an_edited_config_of_a_finished_run_is_noticed(tmp_path, arrays):
@@ -47,11 +47,11 @@ def test_an_edited_config_of_a_finished_run_is_noticed(tmp_path, arrays):
     with pytest.raises(alma_jax.BadInput, match="config.json was changed after the run had finished"):
       use()
   edit(tmp_path / "config.json", train__epochs=2)
-  edit(tmp_path / "config.json", checkpoint__seconds=1.0)  # makes no other run
+  edit(tmp_path / "config.json", checkpoint__seconds=1.0)  # does not make it another run
   assert alma_jax.load_run(tmp_path).predict(arrays[2]).shape == (30, 3)
 
 
-def test_lost_checkpoints_are_not_overwritten_without_a_word(tmp_path, arrays, capfd):
+def test_lost_checkpoints_are_an_error(tmp_path, arrays, capfd):
   config = small_config(train__epochs=6, checkpoint__seconds=0.0, stream__waiting_time=1)
   alma_jax.run(config, tmp_path / "whole", data=arrays)
   assert interrupted(config, tmp_path / "cut", 4, data=arrays)
@@ -139,7 +139,7 @@ def test_changed_lines_are_noticed_before_training(tmp_path, arrays, name, old, 
   alma_jax.run(config, tmp_path, data=arrays)
 
 
-def test_a_torn_line_is_counted_as_none(tmp_path, arrays):
+def test_an_incomplete_line_does_not_count(tmp_path, arrays):
   config = small_config(train__epochs=6, checkpoint__seconds=0.0)
   assert interrupted(config, tmp_path, 4, data=arrays)
   text = (tmp_path / "train.jsonl").read_bytes()
@@ -163,13 +163,13 @@ def test_a_finished_run_on_a_read_only_disk_shows_its_summary(tmp_path, arrays, 
   assert again.summary == first.summary
   with pytest.raises(alma_jax.BadInput, match="differs in seed"):
     alma_jax.run(small_config(seed=1), tmp_path / "done", data=arrays)
-  with pytest.raises(alma_jax.BadInput, match="done cannot be written, so that --overwrite cannot start its run again"):
+  with pytest.raises(alma_jax.BadInput, match="done cannot be written, which --overwrite needs"):
     alma_jax.run(small_config(seed=1), tmp_path / "done", data=arrays, overwrite=True)
   with pytest.raises(alma_jax.BadInput, match="cannot be made or written: Read-only file system"):
     alma_jax.run(small_config(train__epochs=6), tmp_path / "begun", data=arrays)
 
 
-def test_what_is_no_problem_of_a_disk():
+def test_other_errors_are_not_disk_problems():
   def raised(error, over, suppress=False):
     try:
       try:
@@ -234,7 +234,7 @@ def test_without_a_terminal_a_stage_is_a_line(tmp_path, arrays, capfd, monkeypat
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])
-def test_a_run_goes_on_though_nobody_sees_its_progress(tmp_path, arrays, monkeypatch, is_terminal):
+def test_a_run_goes_on_if_stderr_is_closed(tmp_path, arrays, monkeypatch, is_terminal):
   monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
   for number in (errno.EIO, errno.EPIPE, errno.ENOSPC):
     with monkeypatch.context() as patched:
@@ -275,7 +275,7 @@ def test_what_takes_long_is_named(capfd, monkeypatch):
   assert not capfd.readouterr().err
 
 
-def test_resuming_counts_as_people_do(tmp_path, arrays, capfd, monkeypatch):
+def test_resuming_counts_stages_and_epochs_from_one(tmp_path, arrays, capfd, monkeypatch):
   one_step_a_dispatch(monkeypatch)
   config = small_config(train__epochs=6, train__batch_size=16, checkpoint__seconds=1e9)  # 4 steps an epoch
   skipped = []

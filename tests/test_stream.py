@@ -52,7 +52,7 @@ def test_replay_keeps_a_share_of_the_memory(size, replay):
       assert set(new) <= set(memory) <= set(new) | set(previous)
 
 
-def test_a_stage_does_not_depend_on_what_was_asked_before():
+def test_a_stage_does_not_depend_on_earlier_calls():
   forward, backward = make(200, 10, 2, 0.5), make(200, 10, 2, 0.5)
   first = [forward.stage(s) for s in range(5)]
   for s in (4, 0, 3, 1, 2):

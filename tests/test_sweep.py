@@ -154,7 +154,7 @@ def test_exit_codes_of_signals(tmp_path, capsys, fake_pool, number):
   assert "stopped; the same command resumes the sweep" in capsys.readouterr().err
 
 
-def test_nohup_is_heeded(tmp_path, fake_pool):
+def test_an_ignored_sighup_stays_ignored(tmp_path, fake_pool):
   def hang_up(made):
     os.kill(os.getpid(), signal.SIGHUP)
     return events.Event(events.FAILED, made[0], "it broke")
@@ -164,7 +164,7 @@ def test_nohup_is_heeded(tmp_path, fake_pool):
   assert command.main([f"--config={sweep_file(tmp_path, [{}])}", f"--workdir={tmp_path}/runs"]) == 1
 
 
-def test_a_full_disk_costs_no_run(tmp_path, capfd, monkeypatch, fake_pool):
+def test_a_full_disk_stops_no_run(tmp_path, capfd, monkeypatch, fake_pool):
   """If failures.json cannot be written there is a warning; output to a full disk is lost, and the sweep goes on."""
   fake_pool.append(lambda made: events.Event(events.FAILED, made[0], "it broke"))
   monkeypatch.setattr(run_folder, "write_json", full)
@@ -182,7 +182,7 @@ def test_a_full_disk_costs_no_run(tmp_path, capfd, monkeypatch, fake_pool):
 
 
 def board_of(folder, num):
-  """Jobs of so many seeds, and their states."""
+  """Jobs of `num` seeds, and their states."""
   made = jobs.make(small_sweep(*axis("seed", range(num))), folder / "board")
   return made, {job.name: states.state(job, {}) for job in made}
 
@@ -419,7 +419,7 @@ def test_finished_runs_on_another_device_do_not_count(tmp_path):
 
 
 def test_estimates_by_hand(tmp_path):
-  """Seconds of training in proportion to steps, and the mean of those that are spent once."""
+  """Seconds of training in proportion to steps, plus the mean of the fixed seconds."""
   points = [{"learner": "sm", "waiting_time": 1}, {"learner": "sm", "epochs": 4, "waiting_time": 2},
             {"learner": "ens", "num_members": 3}, {"learner": "sm", "replay": 1.0}, {"learner": "sm", "batch_size": 64},
             {"learner": "sm", "precision": "bfloat16"}]

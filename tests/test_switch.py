@@ -29,7 +29,7 @@ def make_windows(num, seed=0, length=L):
 
 @functools.cache
 def init(network, seed=0):
-  """Variables of about the network's own scale, with decided routers, and biases that matter; quick to make."""
+  """Variables of about the network's own scale, with routers of large logits, and biases that matter; quick to make."""
   shapes, rng = jax.eval_shape(network.init, jax.random.key(seed), make_windows(1)), np.random.default_rng(seed)
   scales = {"router": 1.0, "scale": 0.1, "bias": 0.1, "kernel": 0.1, "embedding": 0.25}
 
@@ -42,7 +42,7 @@ def init(network, seed=0):
 
 
 def without_opinion(variables):
-  """Variables whose routers find all experts equal."""
+  """Variables whose routers give all experts equal logits."""
   flat = {name: variables.params[name] | {"router": np.zeros_like(variables.params[name]["router"])}
           for name in variables.stats}
   return variables._replace(params=variables.params | flat)
@@ -123,7 +123,7 @@ def test_positions():
   np.testing.assert_allclose(transformer._positions(3, 4), expected, atol=1e-6)
 
 
-def test_what_is_around_the_layers():
+def test_embedding_and_output_around_the_layers():
   silent = ("output", "down", "down_kernel", "down_bias")  # then layers add nothing
   variables, tokens = init(WIDE), make_windows(3).tokens[:, :-1]
   params = jax.tree_util.tree_map_with_path(
@@ -210,7 +210,7 @@ def test_masked_windows_and_padding_count_for_nothing():
   np.testing.assert_array_equal(masked.load.sum(1), L + 4)
 
 
-def test_groups_make_a_batch_equal_its_parts():
+def test_a_batch_of_groups_equals_its_parts():
   network, windows = SMALL, make_windows(4)
   variables = init(network)
   (total, whole), grad = loss_and_grad(network, variables, windows, ALL4)
@@ -560,7 +560,7 @@ def test_summed_nll_stacked(monkeypatch):
   assert_close(*both)
 
 
-def test_summed_nll_of_sure_and_hopeless_tokens_is_finite():
+def test_summed_nll_of_extreme_logits_is_finite():
   hidden_ND, embedding_VD = np.float32([[500], [500]]), np.float32([[1], [-1]])
   value, grads = jit(jax.value_and_grad(output_layer.summed_nll, (0, 1)))(
       hidden_ND, embedding_VD, np.array([0, 1], np.int32), np.float32([1, 0.5]))

@@ -61,7 +61,7 @@ def test_a_corpus_by_hand(tmp_path):
   assert (corpus.name, corpus.vocab_size, corpus.end) == (name, 257, 0)
   assert {split: ids.dtype for split, ids in corpus.tokens.items()} == dict.fromkeys(text.SPLITS, np.uint16)
   assert sorted(texts(corpus, "train")) == ["aaaa", "bbbb", "cccc", "dddd"]
-  assert texts(corpus, "valid") == ["é"]  # the mark of byte order dropped, the blank file skipped
+  assert texts(corpus, "valid") == ["é"]  # the byte order mark is dropped, the blank file skipped
   assert texts(corpus, "test") == ["x\r\ny"]
   assert corpus.starts["train"].tolist() == [0, 5, 10, 15]
   assert np.flatnonzero(corpus.tokens["train"] == corpus.end).tolist() == [0, 5, 10, 15, 20]
@@ -158,7 +158,7 @@ def stream_order(folder, contents):
 
 
 def test_the_tokenizer_knows_only_the_first_megabatch(tmp_path):
-  # Documents of one length, so that their order in the stream does not depend on what they say.
+  # Documents of one length, so that their order in the stream does not depend on their contents.
   order = stream_order(tmp_path / "order", [f"{i:06d}\n" * 8 for i in range(8)])
   early, late, changed = "window\n" * 8, "zephyr\n" * 8, "mirage\n" * 8
   made = []
@@ -181,8 +181,8 @@ def test_training_is_deterministic():
   assert tokens.train(contents, 300).to_str() == tokens.train(contents, 300).to_str()
 
 
-def test_a_small_vocabulary_is_told(tmp_path):
-  with pytest.warns(UserWarning, match="has 259 units instead of dataset.vocab_size=50000, because the first"):
+def test_a_small_vocabulary_gives_a_warning(tmp_path):
+  with pytest.warns(UserWarning, match="has 259 units instead of dataset.vocab_size=50000, because no other pair"):
     corpus = text.load(config(small(tmp_path, ["abab"] * 4), 50000), 2, 0)
   assert corpus.vocab_size == 259  # the bytes, END, "ab" and "abab"
 
@@ -263,10 +263,10 @@ def test_bad_tokenizers(tmp_path):
   (tmp_path / "bytes").write_bytes(b"\xff")
   for path, vocab_size, sentence in [
       (tmp_path / "none", 300, "dataset.tokenizer='.*none' cannot be read: No such file.*leave it empty to train one"),
-      (tmp_path / "json", 300, "dataset.tokenizer='.*json' cannot be used: .* is no JSON of the tokenizers package"),
+      (tmp_path / "json", 300, "dataset.tokenizer='.*json' cannot be used: .* is not JSON of the tokenizers package"),
       (tmp_path / "bytes", 300, "dataset.tokenizer='.*bytes' cannot be used"),
       (save(without, tmp_path / "w"), 300, "has no unit <|endoftext|>, which begins and ends every document"),
-      (save(TOKENIZER, tmp_path / "t"), 270, "has 280 units, more than dataset.vocab_size=270; raise that"),
+      (save(TOKENIZER, tmp_path / "t"), 270, "has 280 units, more than dataset.vocab_size=270; set dataset.*=280"),
       (save(unknown, tmp_path / "u"), 300, "uses <|endoftext|> for parts of the text as well"),
       (save(partial, tmp_path / "p"), 300, "cannot encode the text: .*; is it byte-level"),
   ]:
@@ -291,7 +291,7 @@ def test_the_second_load_reads_the_cache(tmp_path, cache, monkeypatch):
   assert len(list(cache.iterdir())) == 1  # nothing temporary left
 
 
-def test_another_text_seed_or_vocabulary_is_made_anew(tmp_path, cache):
+def test_another_text_seed_or_vocabulary_is_encoded_again(tmp_path, cache):
   name = small(tmp_path)
   text.load(config(name), 2, 0)
   text.load(config(name), 2, 1)
@@ -439,8 +439,8 @@ def test_other_bad_input(tmp_path):
     with pytest.raises(BadInput, match=f"there is no text '{name}'; there are text:DIR and tfds:NAME"):
       text.load(config(name), 2, 0)
   corpus = text.load(config(small(tmp_path)), 2, 0)
-  with pytest.raises(BadInput, match="the text of mega-batch 1 has only 11 tokens, fewer than one window of "
-                     "dataset.sequence_length=11"):
+  with pytest.raises(BadInput, match="the text of mega-batch 1 has only 11 tokens, but one window needs 12; "
+                     "give more text, or lower dataset.sequence_length=11"):
     text.megabatch_windows(corpus, 1, 11, True)
   assert text.megabatch_windows(corpus, 1, 10, True).length.tolist() == [10]
   with pytest.raises(BadInput, match="the text of the split valid has only 4 tokens"):

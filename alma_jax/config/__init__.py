@@ -2,7 +2,7 @@
 
 A config is a ConfigDict until `parse` turns it into a frozen `RunConfig`; no other module sees a ConfigDict.
 
-    base, language     templates to be changed
+    base, language     configs to start from
     load_file          runs a config file, such as those under configs/
     overridden         applies fields from the command line; read_value and check_field treat one field
     parse              checks everything that needs no data

@@ -23,7 +23,7 @@ _KEY = "alma_jax"  # of dataclasses.Field.metadata
 _TRUE, _FALSE = ("true", "t", "1"), ("false", "f", "0")
 _NAMED_POWERS = range(20, 64)  # exponents; 2**31 is easier to read than 2147483648
 
-# The types that a field can have, in an error's words.
+# The types that a field can have, as errors describe them.
 KINDS: Mapping[Any, str] = {
     int: "a whole number", float: "a finite number", bool: "True or False", str: "a string",
     tuple[int, ...]: "a whole number, or several as in (1,2)", tuple[float, ...]: "a number, or several as in (1,2)"}
@@ -75,7 +75,7 @@ class Bounds(NamedTuple):
 
 
 class _Declaration(NamedTuple):
-  """What the metadata of a dataclass field hold."""
+  """The metadata of a dataclass field."""
   meaning: str = ""
   bounds: Bounds = Bounds()
   choices: Collection[str] | None = None

@@ -28,7 +28,7 @@ class Options:
     name: name of the learner on the command line and in configs.
     defaults: defaults of fields in other sections, where the learner needs others than the declared ones, e.g.
       {"train.patience": 0}.
-    has_experts: whether the learner uses `model.num_experts`; of other learners' image models it has to be 1.
+    has_experts: whether the learner uses `model.num_experts`; for other learners of images it has to be 1.
   """
   name: str = field("", "the learner; it is chosen behind the colon of --config=configs/NAME.py:LEARNER")
 
@@ -176,8 +176,8 @@ class HMoE(Options):
       choices=("copy", "scratch"))
   min_shard: int = field(10, "a cluster is removed if fewer examples than this have ever belonged to it", at_least=1)
   add_beyond: float = field(
-      0.0, "if `min_shard` examples are farther from all prototypes than this multiple of the typical distance, they "
-      "form a new cluster; 0: no clusters are added", at_least=0)
+      0.0, "if `min_shard` examples are farther from all prototypes than this multiple of the root mean square "
+      "distance in the first clustering, they form a new cluster; 0: no clusters are added", at_least=0)
   split_every: int = field(
       0, "number of stages from one split of the cluster with the largest validation loss to the next; 0: no cluster "
       "is split", at_least=0)

@@ -28,7 +28,7 @@ def register_learner(cls: type[Options], make: Callable[..., Any], language: boo
     language: whether the learner is for language models instead of images.
 
   Raises:
-    BadInput: `cls` is no such class, one of its declarations is wrong, or the name belongs to a learner of alma_jax.
+    BadInput: `cls` is not such a class, one of its declarations is wrong, or the name belongs to a learner of alma_jax.
   """
   known, own = (_TEXT_OPTIONS, TEXT_LEARNERS) if language else (_IMAGE_OPTIONS, LEARNERS)
   _check_options(cls, schema.LanguageConfig if language else schema.ImageConfig)

@@ -98,8 +98,8 @@ def _groups_fit_into_a_step(c: LanguageConfig) -> None:
 def _tokens_can_be_counted(c: LanguageConfig) -> None:
   num = c.train.plan(0).per_round * c.train.batch_size * c.dataset.sequence_length
   if num >= _MOST_TOKENS:
-    raise BadInput(f"train.eval_every={c.train.eval_every} would have {num:,} tokens between two validations; they are "
-                   "counted up to 2**31.")
+    raise BadInput(f"train.eval_every={c.train.eval_every} would have {num:,} tokens between two validations; they "
+                   "should be below 2**31.")
 
 
 def _micro_batch_fits_into_the_batch(c: LanguageConfig) -> None:

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, NamedTuple
 from alma_jax.config.fields import Declared, declared, field
 from alma_jax.config.learner_options import Options
 
-_MOST_EXPERTS = 1024  # the tree of their gates is an array of their number squared
-_LEAST_VOCABULARY = 257  # the bytes, and the end of a document
+_MOST_EXPERTS = 1024  # the size of the array that holds a tree of gates is quadratic in it
+_LEAST_VOCABULARY = 257  # 256 bytes, and the end of a document
 
 _DATA_DIR = ("folder of prepared TFDS data sets, into which nothing is downloaded; empty: TFDS's own folder, into "
              "which missing data sets are downloaded")
@@ -187,7 +187,7 @@ class Checkpoint:
   seconds: float = field(30.0, "longest time between two checkpoints", at_least=0)
   keep: int = field(2, "number of newest checkpoints that are kept", at_least=1)
   keep_every: int = field(
-      0, "number of stages from one checkpoint that is kept for good to the next; 0: none", at_least=0)
+      0, "number of stages from one checkpoint that is kept permanently to the next; 0: none", at_least=0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,7 +215,7 @@ class RunConfig:
   precision: str = field("float32", "type of the numbers in computations", choices=("float32", "bfloat16"))
   deterministic: bool = field(False, "on a GPU: whether repeated runs are equal to the bit, which is slower")
   devices: int = field(
-      0, "number of devices; 0: all. On a CPU the devices are virtual, and 0 stands for the fastest number", at_least=0)
+      0, "number of devices; 0: all. On a CPU the devices are virtual; 0: a fast number of them", at_least=0)
 
   @property
   def is_language(self) -> bool:

@@ -74,7 +74,7 @@ def read(folder: pathlib.Path, made_from: Any, mapped: bool = False) -> Entry | 
 
 
 def write(folder: pathlib.Path, made_from: Any, entry: Entry) -> bool:
-  """Writes an entry that `read` finds. An entry of something else, or a damaged one, is replaced.
+  """Writes an entry that `read` finds. An entry that was made from something else, or is damaged, is replaced.
 
   Returns:
     Whether the folder now holds such an entry. It does not if the disk is full or the folder cannot be written.

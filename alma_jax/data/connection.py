@@ -1,4 +1,4 @@
-"""Finds out within seconds whether a host can be reached. TFDS alone repeats each download ten times, for minutes."""
+"""Finds out within seconds whether a host can be reached. TFDS itself retries each download ten times, for minutes."""
 import contextlib
 import functools
 import queue
@@ -44,8 +44,9 @@ def why_unreachable(url: str, verify: bool = True) -> str:
   """The reason why the host of a URL cannot be reached, or "" if it can.
 
   Requests the headers of the URL, through a proxy if the environment names one. Any answer shows that the host can be
-  reached, even a refusal. So does a connection without an answer, because the host may be slow. Addresses are tried one
-  after the other. If those of IPv6 do not answer, IPv4 would be tried too late; it is therefore also tried by itself.
+  reached, even a refusal. A connection without an answer counts as reached as well, because the host may be slow.
+  Addresses are tried one after the other. If the IPv6 addresses do not answer, the IPv4 addresses would be tried too
+  late; after a few seconds they are therefore also tried alone.
 
   Args:
     url: http or https.
@@ -55,14 +56,14 @@ def why_unreachable(url: str, verify: bool = True) -> str:
   end = time.monotonic() + _SECONDS
 
   def start(ipv4_only: bool) -> None:
-    # A thread of its own, because the time that looking up a name takes cannot be limited.
+    # In a thread, because a DNS lookup has no time limit.
     threading.Thread(target=lambda: reasons.put(_try(url, verify, ipv4_only)), daemon=True).start()
 
   start(ipv4_only=False)
   with contextlib.suppress(queue.Empty):
     return reasons.get(timeout=min(_PATIENCE, _SECONDS))
   start(ipv4_only=True)
-  reason = f"none within {_SECONDS:.0f} seconds"
+  reason = f"no answer within {_SECONDS:.0f} seconds"
   for _ in range(2):
     with contextlib.suppress(queue.Empty):
       reason = reasons.get(timeout=max(0.0, end - time.monotonic()))

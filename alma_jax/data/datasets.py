@@ -55,7 +55,7 @@ def load(name: str, data_dir: str = "", image_size: int = 0) -> Dataset:
     name: "digits", "mnist", "cifar10", "tfds:NAME", "npz:PATH" or "folder:DIR".
     data_dir: folder of prepared TFDS data sets. Empty: $TFDS_DATA_DIR or ~/tensorflow_datasets, where a missing data
       set is downloaded and prepared.
-    image_size: for "folder:DIR", the pixels a side that images are resized to; 0: they have one size.
+    image_size: for "folder:DIR", width and height in pixels to which images are resized; 0: they have one size already.
 
   Raises:
     BadInput: there is no such data set, or its arrays cannot be used.
@@ -91,7 +91,7 @@ def from_arrays(name: str, arrays: Mapping[str, np.ndarray],
 
   Raises:
     BadInput: an array is missing or empty, its length, shape or dtype does not fit, x holds NaN or infinite values, or
-      y holds values that are no class numbers.
+      y holds values that are not class numbers.
   """
   missing = [k for k in ARRAYS if k not in arrays]
   if missing:

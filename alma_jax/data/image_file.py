@@ -37,8 +37,8 @@ def read(path: str | os.PathLike[str], size: int = 0) -> Decoded:
 
   Args:
     path: the file.
-    size: pixels a side that the image is resized to, by bicubic interpolation with antialiasing and without keeping
-      the aspect ratio. 0: the image keeps its size.
+    size: width and height in pixels to which the image is resized, by bicubic interpolation with antialiasing. The
+      aspect ratio is not kept. 0: the image keeps its size.
 
   Raises:
     BadInput: the file cannot be read. The message is the reason alone, without the path.

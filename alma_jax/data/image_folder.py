@@ -29,7 +29,7 @@ def load(path: str, image_size: int = 0) -> tuple[cache.Arrays, str | None, list
 
   Args:
     path: the folder.
-    image_size: pixels a side that images are resized to; 0: they have one size.
+    image_size: width and height in pixels to which images are resized; 0: they have one size already.
 
   Returns:
     (dict of x_train, y_train, x_test, y_test, `cache.hash_arrays` of them or None if the test set was held out, names

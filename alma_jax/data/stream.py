@@ -43,7 +43,7 @@ class Stream:
     waiting_time: w; stage s unites the mega-batches sw+1 to min((s+1)w, B).
     replay: ρ, the share of the memory that is kept from stage to stage.
     val_fraction: share of every mega-batch that is held out for validation, rounded down.
-    seed: decides the permutation and which memories are kept.
+    seed: decides the permutation, and which examples replay keeps.
   """
   num_examples: int
   num_megabatches: int

@@ -138,8 +138,8 @@ def windows(starts: np.ndarray, end: int, length: int, cross_documents: bool, wh
   """
   num_tokens = int(end - starts[0]) + 1
   if num_tokens < length + 1:
-    raise BadInput(f"the text of {what} has only {num_tokens} tokens, fewer than one window of "
-                   f"dataset.sequence_length={length} and its last target; give more text, or lower that.")
+    raise BadInput(f"the text of {what} has only {num_tokens} tokens, but one window needs {length + 1}; give more "
+                   f"text, or lower dataset.sequence_length={length}.")
   bounds = np.array([starts[0], end]) if cross_documents else np.append(starts, end)
   targets = np.diff(bounds)
   num_windows = -(-targets // length)  # of each sequence

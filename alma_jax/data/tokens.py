@@ -37,8 +37,8 @@ def train(documents: Iterable[bytes], vocab_size: int) -> "Tokenizer":
       initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
   size = tokenizer.get_vocab_size()
   if size < vocab_size:
-    warnings.warn(f"the vocabulary has {size} units instead of dataset.vocab_size={vocab_size}, because the first "
-                  "mega-batch holds no more that occur twice", stacklevel=2)
+    warnings.warn(f"the vocabulary has {size} units instead of dataset.vocab_size={vocab_size}, because no other "
+                  "pair of units occurs twice in the first mega-batch", stacklevel=2)
   return parse(tokenizer.to_str())
 
 
@@ -46,19 +46,19 @@ def parse(text: str) -> "Tokenizer":
   """The tokenizer of a JSON string such as `Corpus.tokenizer`, set up as it encodes a corpus.
 
   Raises:
-    BadInput: the string is no tokenizer, or END is not in its vocabulary.
+    BadInput: the string is not a tokenizer, or END is not in its vocabulary.
   """
   from tokenizers import Tokenizer
 
   try:
     tokenizer = Tokenizer.from_str(text)
   except Exception as error:  # the package raises no class of its own
-    raise BadInput(f"the tokenizer is no JSON of the tokenizers package: {error}.") from error
+    raise BadInput(f"the tokenizer is not JSON of the tokenizers package: {error}.") from error
   if tokenizer.token_to_id(END) is None:
     raise BadInput(f"the tokenizer has no unit {END}, which begins and ends every document; add it.")
   tokenizer.no_truncation()
   tokenizer.no_padding()
-  # Even if the file has END as an ordinary unit, because only special tokens can be ignored in texts.
+  # END becomes special even if the file has it as an ordinary unit: only a special token can be kept out of texts.
   tokenizer.add_special_tokens([END])
   tokenizer.encode_special_tokens = True
   return tokenizer
@@ -80,7 +80,7 @@ def read(path: str, vocab_size: int) -> "Tokenizer":
   size = vocabulary_size(tokenizer)
   if size > vocab_size:
     raise BadInput(f"dataset.tokenizer={path!r} has {size} units, more than dataset.vocab_size={vocab_size}; "
-                   "raise that.")
+                   f"set dataset.vocab_size={size}.")
   return tokenizer
 
 

@@ -24,7 +24,7 @@ def plant(variables: Variables, splits: Splits) -> Variables:
 
   Args:
     variables: Variables [1, ...].
-    splits: of each layer.
+    splits: the splits of each layer.
 
   Returns:
     Variables; the trees are on the host.

@@ -118,7 +118,7 @@ def _split_off(layer: Layer) -> tuple[dict[str, Any], tuple[dict[str, Any], dict
 
 
 def operate(chain: Sequence[Layer], directions: Sequence[Directions], picks: Sequence[Picks]) -> list[Layer]:
-  """Adds the picked neurons: their strengths become 1, and those of all others 0.
+  """Adds the picked neurons. The result is the moved network with strength 1 for them and 0 for all others.
 
   Args:
     chain: the layers, of host arrays.

@@ -187,7 +187,7 @@ def train_directions(module: Any, task: Task, chain: Sequence[Layer], directions
 @functools.partial(jax.jit, static_argnames=("module", "task"), donate_argnames="total")
 def add_slopes(module: Any, task: Task, chain: Sequence[Layer], directions: Sequence[Directions],
                total: list[Strengths], pool: Tree, index_B: Array, mask_B: Array, strength: Array) -> list[Strengths]:
-  """Adds to `total` the derivatives of a batch's summed loss by each neuron's strength, at one strength of all."""
+  """Adds to `total` the gradient of a batch's summed loss with respect to the strengths; all of them are `strength`."""
   batch = task.take(pool, index_B)
   x = task.inputs(pool, batch)
 
@@ -202,7 +202,7 @@ def select(scores: Sequence[Strengths], number: int) -> list[Picks]:
 
   Args:
     scores: of each layer, numpy arrays: by how much each neuron changes the loss.
-    number: how many neurons to add. There are fewer if fewer lower the loss.
+    number: how many neurons to add; fewer are selected if fewer scores are negative.
 
   Returns:
     For each layer ascending indices of (old neurons to split, candidates for new neurons, candidates for the residual

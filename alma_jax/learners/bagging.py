@@ -1,4 +1,4 @@
-"""Bagging: a growing ensemble whose members see a bootstrap of their stage each (§2)."""
+"""Bagging: a growing ensemble in which each new member trains on a bootstrap sample of its stage (§2)."""
 import numpy as np
 
 from alma_jax import keys
@@ -8,7 +8,7 @@ from alma_jax.training import loop
 
 
 class Bagging(GEns):
-  """gEns whose k new members train on n examples each, drawn with replacement, the same ones in all epochs.
+  """gEns in which each of the k new members trains on n examples, drawn with replacement once for all epochs.
 
   The authors' code draws anew in every epoch.
   """
@@ -18,7 +18,7 @@ class Bagging(GEns):
 
 
 def bootstrap(data: loop.StageData, num_members: int) -> np.ndarray:
-  """int32 [num_members, n]: what each member sees of a StageData's n training examples."""
+  """int32 [num_members, n], the bootstrap sample of each member from the n training examples of a stage."""
   num = len(data.train)
   draw = lambda member: keys.rng(data.seed, keys.BOOTSTRAP, data.stage, member).integers(num, size=num)
   return np.stack([data.train[draw(member)] for member in range(num_members)])

@@ -16,9 +16,10 @@ from alma_jax.types import Tree
 class Boosting(stacked.Stacked):
   """Every stage adds one member.
 
-  It is trained on the stage's examples, weighted by `weigh` according to the mistakes of the old members: drawn anew
-  in every epoch (`weighting="resample"`), or with weighted losses ("loss"). Then the coefficients of all members are
-  computed in the same way, on the stage's validation or training data. The prediction is argmax Σ_m α_m logits_m.
+  `weigh` weights the stage's examples by the mistakes of the old members. The new member is trained on examples that
+  are drawn by these weights in every epoch (`weighting="resample"`), or with weighted losses ("loss"). Then the
+  coefficients of all members are computed in the same way, on the stage's validation or training data. The prediction
+  is argmax Σ_m α_m logits_m.
   """
   freezes = True
 
@@ -52,7 +53,7 @@ class Boosting(stacked.Stacked):
 
   def resolve(self, state: LearnerState, joined: Contribution) -> Any:
     alphas = state.host["alphas"] or [1.0]  # the untrained model has no coefficients yet
-    # Divided by their sum, the probabilities are those of a mean; the classes stay the same.
+    # Divided by Σ|α|, the logits are a weighted mean. The predicted classes stay the same.
     size = max(sum(map(abs, alphas)), np.finfo(np.float32).tiny)
     total = sum(alpha * joined[f"logits{block}"] for block, alpha in enumerate(alphas))
     return classification.resolve({"sum": total}, size, "logits")

@@ -4,8 +4,8 @@ A learner decides how networks are grown, trained and combined. It never sees th
 hands it one stage after another and asks it for contributions to predictions.
 
 The life of a stage: `grow`, `training`, the training loop (training/loop.py), `finish`; and all of that again unless
-`finish` says that the stage is complete. All methods are pure functions: what they decide from stands in their
-arguments, and they change none of them.
+`finish` says that the stage is complete. All methods are pure functions: their results depend on
+their arguments alone, which they do not change.
 
 To add a learner, write a subclass of `stacked.Stacked`, which implements all of this for networks of one shape that
 are trained side by side, and register it (docs/add-a-learner.md).
@@ -45,7 +45,7 @@ class LearnerState(NamedTuple):
 
 
 class GrowthReport(NamedTuple):
-  """What a growth cost, and how a resumed run gets it back.
+  """What a growth cost, and how a resumed run restores it.
 
   Attributes:
     macs: multiply-adds of forward passes, which are part of the paper's Comp.
@@ -73,7 +73,7 @@ class StageResult(NamedTuple):
 
 
 class Learner(Protocol):
-  """What a run needs of a learner.
+  """The methods of a learner that a run calls.
 
   Attributes:
     mesh: the devices that it runs on.
@@ -96,22 +96,22 @@ class Learner(Protocol):
     ...
 
   def finish(self, state: LearnerState, data: loop.StageData, trained: loop.Trained) -> StageResult:
-    """Takes over what was trained."""
+    """The learner's state after a training."""
     ...
 
   def num_blocks(self, state: LearnerState) -> int:
-    """Number of parts that a prediction is joined from."""
+    """Number of blocks, whose contributions are joined to a prediction."""
     ...
 
   def contribution(self, state: LearnerState, block: int, inputs: Any) -> Contribution:
-    """One part of the predictions for a batch.
+    """The contribution of one block to the predictions for a batch.
 
     This and `resolve` are the only way to a prediction: evaluation, `Run.predict`, export and sampling use them. Both
     are traceable, i.e. they also work inside `jax.jit`.
 
     Args:
       state: of the learner.
-      block: number of the part, from 0.
+      block: number of the block, from 0.
       inputs: a batch as the network reads it: normalised images [B, ...] float32, or one of the kinds of inputs of
         tasks/language_modeling.py.
 
@@ -125,7 +125,7 @@ class Learner(Protocol):
     """The prediction from the joined contributions of all blocks.
 
     Returns:
-      Of images (classes int [B], probabilities float32 [B, K]), of text log-probabilities.
+      For images (classes int [B], probabilities float32 [B, K]), for text log-probabilities.
     """
     ...
 
@@ -148,7 +148,7 @@ class Context:
 
   Attributes:
     config: schema.RunConfig.
-    task: see tasks/__init__.py.
+    task: see tasks/contract.py.
     example_shape: shape of one input; for text (L + 1,).
     max_val: validation examples of the largest stage.
     num_train: training examples of the first stage. None if the learner is only read and never trained.

@@ -25,9 +25,9 @@ class Firefly(Stacked):
   """Every `grow_every` stages, before training, round(growth_rate N_0) neurons are added; N_0 are those at the start.
 
   Directions are trained for an epoch on the stage's training data and scored on up to `score_batches` batches of it at
-  `score_points` strengths. The best of all layers together are taken, if they promise a smaller loss. Each layer has
-  `num_candidates` for new neurons (the authors: 70); 0 stands for as many as there are neurons at the start. With
-  `grow_depth` there are as many for a residual layer behind it, which exists once one of them was taken.
+  `score_points` strengths. Those with the most negative scores over all layers are added. Each layer has
+  `num_candidates` candidates for new neurons (the authors' code: 70); 0 stands for its number of neurons at the start.
+  With `grow_depth` it has as many candidates for a residual layer behind it, which exists once one of them is added.
   """
 
   def __init__(self, context: Context):
@@ -40,11 +40,11 @@ class Firefly(Stacked):
     self._number = round(options.growth_rate * sum(start))
     most = sum(start) + len(start) * self._num_candidates * (1 + options.grow_depth)
     if self._number < 1:
-      raise BadInput(f"learner.growth_rate={options.growth_rate} of {sum(start)} neurons adds none, in the whole "
-                     "stream; raise it.")
+      raise BadInput(f"learner.growth_rate={options.growth_rate} of {sum(start)} neurons is rounded to 0, so "
+                     "that growth would add no neuron; raise it.")
     if self._number > most:
       raise BadInput(f"learner.growth_rate={options.growth_rate} of {sum(start)} neurons adds {self._number} at a "
-                     f"time, but splits and candidates are {most} at first; raise "
+                     f"time, but the first growth has only {most} splits and candidates; raise "
                      f"learner.num_candidates={self._num_candidates}.")
     super().__init__(context)
 

@@ -12,10 +12,10 @@ from alma_jax.training import loop
 
 
 class FlatGMoE(Stacked):
-  """Before stage s = 1, 2, ... every mixture gets `add_experts[s - 1]` experts more.
+  """Before stage s = 1, 2, ... every mixture gets `add_experts[s - 1]` more experts.
 
-  They are copies of those whose tokens have the largest summed loss on the validation text, which is passed through
-  the network once for that.
+  They are copies of the experts whose tokens have the largest summed loss on the validation text. Computing these
+  losses takes one pass over that text.
   """
   combine = "probabilities"
 
@@ -44,7 +44,7 @@ class FlatGMoE(Stacked):
         host={**state.host, "growth": [*state.host["growth"], grown]}), GrowthReport(macs)
 
   def describe(self, state: LearnerState) -> str:
-    """How many experts there are, and which were duplicated for which share of the loss."""
+    """The number of experts, which were duplicated, and their shares of the loss at that time."""
     lines = [f"experts of every mixture: {state.spec['num_experts']}"]
     for growth in state.host["growth"]:
       for layer, losses in growth["losses"].items():

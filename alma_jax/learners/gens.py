@@ -7,8 +7,8 @@ from alma_jax.training import loop
 class GEns(stacked.Stacked):
   """Every stage trains `members_per_stage` new members.
 
-  New members start as copies of the last ones (`init="copy"`: the authors' vision code, where members are successive
-  checkpoints of one model) or from scratch.
+  New members start as copies of the last ones (`init="copy"`, as in the authors' code for images; members are then
+  successive checkpoints of one model) or from scratch.
   """
   freezes = True
 

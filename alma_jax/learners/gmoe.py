@@ -36,7 +36,7 @@ class MoE(Stacked):
     return result._replace(state=result.state._replace(host={"scores": scores, "scored": len(data.val)}))
 
   def cost(self, state: LearnerState) -> Cost:
-    """Of the experts that there are; every one costs the same."""
+    """Cost of the experts in use. All experts of a layer cost the same."""
     one, two = (_cost(self._mixture(size), self._shape) for size in (1, 2))
     num, macs, flops = (a + (num_experts(state.spec) - 1) * (b - a) for a, b in zip(one, two))
     return Cost(num, macs, flops, macs)
@@ -60,8 +60,8 @@ class MoE(Stacked):
 class GMoE(MoE):
   """Every `grow_every` stages, before training, one expert of every mixture layer is split in two.
 
-  It is the expert that answers for most of the validation loss at the end of the stage before (`split_by="loss"`), the
-  one that is used most ("usage"), or any ("random"). The optimiser starts afresh at every stage unless
+  It is the expert with the largest summed validation loss at the end of the stage before (`split_by="loss"`), the one
+  that is used most ("usage"), or a random one ("random"). The optimiser starts afresh at every stage unless
   `keep_optimizer` is set.
   """
 
@@ -113,7 +113,7 @@ def _drawn(node: Any, leaf: Callable[[int], str], indent: str = "  ") -> list[st
 
 
 def _cost(network: Any, shape: tuple[int, ...]) -> tuple[int, int, int]:
-  """(parameters, forward multiply-adds, training flops) of a network with all its room taken."""
+  """(parameters, forward multiply-adds, training flops) of a network whose places for experts are all in use."""
   module = network.module.clone(gating="soft")  # the argmax of hard gates would hide their gradient
   network = models.ImageNetwork(module)
   params = models.count_params(cost.abstract_variables(network, shape).params)

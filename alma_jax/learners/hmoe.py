@@ -22,20 +22,21 @@ from alma_jax.types import Cost, Tree, Variables
 class HMoE(stacked.Stacked):
   """The first stage trains one network, the base; the inputs of its last layer are the features from then on.
 
-  `model.num_experts` clusters of the features of the stage's training examples (k-means) get an expert each: a network
-  that is trained and selected on the examples that are nearest to the cluster's prototype, and predicts their classes.
+  `model.num_experts` clusters of the features of the stage's training examples (k-means) get an expert each. An
+  expert is a network that is trained on, selected on, and predicts for the examples nearest to its cluster's prototype.
   It starts as a copy of the base, or from scratch (`init`). Before every later stage, in this order:
 
   - update: each prototype becomes the mean of all examples that were nearest to it so far.
   - add: new examples farther from all prototypes than `add_beyond` times the root mean square distance in the first
-    clusters become a cluster, if they are at least `min_shard`; its expert is a copy of the nearest. 0: never.
+    clusters become a cluster, if there are at least `min_shard` of them; its expert is a copy of the nearest. 0: never.
   - split: every `split_every` stages the cluster with the largest sum of validation losses is split by 2-means of its
     new examples, of which each half needs `min_shard`; both experts are copies. 0: never.
   - remove: clusters with fewer than `min_shard` examples so far.
 
-  Experts are stacked. Where their number changes there is room for the next power of two, so that few changes compile
-  anything. An expert without new examples stays as it is, also with `init_from_scratch`. Growth counts the training of
-  the base, its pass over the data of every stage, and the cost of the losses that decide about a split.
+  Experts are stacked. If their number can change, the stack has places for the next power of two, so that few changes
+  need a new compilation. An expert without new examples stays as it is, also with `init_from_scratch`. Growth
+  counts the training of the base, its pass over the data of every stage, and the losses by which the cluster to split
+  is selected.
 
   `spec` has `num_experts` (0 while there is only the base). `host` has `prototypes` [E, H], `counts` [E] of the
   examples so far, `losses` (sums over validation examples), `spread`, `scored`, `base_cost`, and within a stage
@@ -62,7 +63,7 @@ class HMoE(stacked.Stacked):
     return super().init()._replace(host=host)
 
   def num_members(self, spec: dict[str, Any]) -> int:
-    """Experts that there is room for."""
+    """Number of stacked networks: places for experts."""
     num = spec["num_experts"] or 1
     return capacity(num) if self.options.split_every or self.options.add_beyond else num
 
@@ -150,9 +151,9 @@ class HMoE(stacked.Stacked):
     return Cost(base + num * models.count_params(one), macs, flops, macs + _feature_macs(network, self._shape))
 
   def describe(self, state: LearnerState) -> str:
-    """Which share of the examples and of the loss each expert answers for."""
+    """Each expert's share of the examples and of the validation loss."""
     if not state.spec["num_experts"]:
-      return "one network, the base of the experts to come"
+      return "the base network; there are no experts yet"
     counts, losses = state.host["counts"].tolist(), state.host["losses"]
     lines = [f"experts: {len(counts)}"]
     for expert, num in enumerate(counts):

@@ -25,11 +25,11 @@ def contributions(learner: Learner, task: Any, state: LearnerState, block: int, 
 
   Args:
     learner: Learner.
-    task: see tasks/__init__.py.
+    task: see tasks/contract.py.
     state: of the learner.
     block: number of the block.
     pool: the task's examples.
-    which: int [N], examples of the pool, N at least 1; None for all.
+    which: int [N], examples of the pool, N at least 1; None: all.
 
   Returns:
     Dict of numpy arrays [N, ...].
@@ -39,7 +39,7 @@ def contributions(learner: Learner, task: Any, state: LearnerState, block: int, 
 
 def in_batches(fn: Callable[[Tree], Contribution], task: Any, mesh: jax.sharding.Mesh, pool: Tree,
                which: np.ndarray | None = None) -> Contribution:
-  """fn(inputs) -> dict of arrays [B, ...], for examples of a pool; as `contributions`."""
+  """fn(inputs) -> dict of arrays [B, ...], for many examples of a pool; the arguments are those of `contributions`."""
   which = np.arange(task.size(pool), dtype=np.int32) if which is None else which
   parts = [fn(_inputs(task, pool, sharding.put(index, mesh, _EXAMPLES)))
            for index, _ in batching.padded(which, stage.round_up(task.eval_batch, mesh.size))]

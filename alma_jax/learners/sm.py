@@ -1,4 +1,4 @@
-"""SM: a single model, trained on stage after stage (docs/algorithms.md §2)."""
+"""SM: a single model, trained on one stage after another (docs/algorithms.md §2)."""
 from alma_jax.learners.stacked import Stacked
 
 

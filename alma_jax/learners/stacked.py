@@ -1,4 +1,4 @@
-"""Learners that train a stack of networks of one shape side by side; all of ours are subclasses of `Stacked`."""
+"""Learners that train a stack of networks of one shape side by side: the base class of all learners here."""
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -56,11 +56,11 @@ class Stacked:
     return self.context.network()
 
   def num_members(self, spec: dict[str, Any]) -> int:
-    """Networks that are stacked."""
+    """Number of stacked networks."""
     return self.options.num_trained
 
   def has_shards(self, spec: dict[str, Any]) -> bool:
-    """Whether members have training examples of their own, of different numbers."""
+    """Whether each member has its own training examples, in different numbers."""
     return False
 
   def grow(self, state: LearnerState, data: loop.StageData) -> tuple[LearnerState, GrowthReport]:
@@ -71,7 +71,7 @@ class Stacked:
     return loop.Examples()
 
   def dress(self, variables: Variables, spec: dict[str, Any]) -> Variables:
-    """Sets what an initialisation of the network cannot know of the `spec`."""
+    """Sets those variables of a freshly initialised network that `spec` determines, such as trees of gates."""
     return variables
 
   # --------------------------------------------------------------------- the contract
@@ -128,7 +128,7 @@ class Stacked:
         self._stepwise, self.has_shards(spec), self.options.keep_optimizer)
 
   def fresh(self, stage: int, spec: dict[str, Any]) -> Variables:
-    """Freshly initialised variables [M, ...] on the mesh; other ones at every stage."""
+    """Freshly initialised variables [M, ...] on the mesh, different at every stage."""
     raw_keys = keys.member_keys(self.context.config.seed, stage, keys.INIT, self.num_members(spec))
     made = _init(self.network(spec), raw_keys, self.context.example)
     return sharding.put(self.dress(made, spec), self.mesh)
@@ -155,8 +155,8 @@ def contribute(network: Any, task: Any, mesh: Mesh, combine: str, variables: Var
 
   Args:
     network: models.Network or Mixture of each member.
-    task: see tasks/__init__.py.
-    mesh: devices, on which the variables lie whole. A batch that lies on several is computed where it lies.
+    task: see tasks/contract.py.
+    mesh: devices, each of which holds all variables. A batch that is sharded over devices stays sharded.
     combine: see the task's `contribution`; or "features" of images: the inputs of the last layer instead.
     variables: stacked Variables [M, ...].
     inputs: as Learner.contribution.

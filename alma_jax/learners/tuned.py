@@ -1,4 +1,4 @@
-"""Chooses learning rate and dropout by validation perplexity where the config lists several (§5).
+"""Chooses learning rate and dropout by validation perplexity if the config lists several (§5).
 
 Every stage is trained once with each combination, always from the same start, and the best result is kept. All
 trainings count in Comp. A training that diverges goes on to its end, so that its cost does not depend on when the
@@ -22,7 +22,7 @@ _BEST, _OWN = "best.", ("tuning", "chosen")
 
 
 def candidates(config: schema.RunConfig) -> list[schema.RunConfig]:
-  """The RunConfigs of one learning rate and one dropout each that `config` lists."""
+  """A RunConfig for each pair of a learning rate and a dropout that `config` lists."""
   model, train = config.model, config.train
   assert isinstance(model, schema.Switch)
   assert isinstance(train, schema.TextTrain)
@@ -32,12 +32,12 @@ def candidates(config: schema.RunConfig) -> list[schema.RunConfig]:
 
 
 def num_candidates(config: schema.RunConfig) -> int:
-  """How many trainings a stage takes; 1 where nothing is to be chosen."""
+  """Number of trainings of a stage: 1 if there is nothing to choose."""
   return len(candidates(config)) if config.is_language else 1
 
 
 def num_tried(state: LearnerState) -> int:
-  """Trainings of its present stage that a LearnerState has behind it."""
+  """Number of finished trainings in the stage in progress."""
   return state.host["tuning"]["next"] if "tuning" in state.host else 0
 
 
@@ -137,6 +137,6 @@ def _without_best(host: dict[str, Any]) -> dict[str, Any]:
 
 
 def _notes(config: schema.RunConfig) -> dict[str, float]:
-  """What sets a candidate's lines of train.jsonl apart."""
+  """The entries by which a candidate's lines of train.jsonl are recognised."""
   (rate,), (dropout,) = config.train.learning_rate, config.model.dropout  # type: ignore[union-attr, misc]
   return dict(peak_lr=rate, dropout=dropout)

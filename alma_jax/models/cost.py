@@ -32,8 +32,8 @@ def forward_macs(network: Network, shape: Shape) -> int:
 def training_flops(network: Network, shape: Shape) -> int:
   """Floating-point operations of the forward and backward pass of one example, 2 per multiply-add.
 
-  That is about 6 times the forward multiply-adds, less the gradient by the inputs of the first layer, which training
-  does not need. `shape` is the shape of the example with a batch axis, (1, ...).
+  That is about 6 times the forward multiply-adds, less the gradient with respect to the inputs of the network, which
+  training does not need. `shape` is the shape of the example with a batch axis, (1, ...).
   """
   x, mask, variables = _abstract(network, shape)
 

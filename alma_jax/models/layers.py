@@ -104,7 +104,7 @@ def _conv(x_BHWC: Array, kernel: Array) -> Array:
 
 @jax.custom_vjp
 def _cpu_conv(x_BHWC: Array, kernel: Array) -> Array:
-  """`_conv` whose gradient by the kernel is `_kernel_grad`."""
+  """`_conv` whose gradient with respect to the kernel is `_kernel_grad` for large images."""
   return _conv(x_BHWC, kernel)
 
 
@@ -122,11 +122,11 @@ def _cpu_conv_backward(saved: tuple[Array, Array], grad_BHWF: Array) -> tuple[Ar
 
 _cpu_conv.defvjp(_cpu_conv_forward, _cpu_conv_backward)
 
-_OWN_GRAD_FROM = 16  # pixels a side; for smaller images XLA's gradient is no slower
+_OWN_GRAD_FROM = 16  # pixels of the shorter side; for smaller images XLA's gradient is no slower
 
 
 def _kernel_grad(x_BHWC: Array, grad_BHWF: Array) -> Array:
-  """Gradient [3, 3, C, F] by the kernel of a 3x3 convolution of stride 1.
+  """Gradient [3, 3, C, F] with respect to the kernel of a 3x3 convolution of stride 1.
 
   Every few images take one matrix product, of the images shifted by rows with the gradient shifted by columns. The
   shifted copies stay in the cache. XLA computes a convolution with a window as large as the images, which takes twice

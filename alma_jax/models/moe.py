@@ -59,13 +59,13 @@ def paths(splits: Sequence[int], size: int) -> tuple[np.ndarray, np.ndarray]:
 class MixtureLayer(nn.Module):
   """A layer of experts, each weighted by the gates on the path to it.
 
-  All gates see the input of the layer. A layer with room for one expert has no gates. It sows the weights of the
-  experts, float32 [B, E], under "routing".
+  All gates read the input of the layer. The layer sows the weights of its experts, float32 [B, E], under "routing". A
+  layer with room for one expert has no gates, and sows nothing.
 
   Attributes:
     expert: unbound Flax module of signature (x, mask_B, train).
     size: E, the number of experts that there is room for.
-    convolutional: whether the experts are convolutions. Those of different experts cannot be one matrix product.
+    convolutional: whether the experts are convolutions, which cannot be computed as one matrix product for all experts.
     gating: "soft": the weights are products of the gates' probabilities. "hard": one branch of each gate is taken, in
       training drawn by its probabilities (straight-through estimator), else the likelier one.
     axis: the mesh axis that the batch is sharded over, or None.
@@ -153,7 +153,7 @@ def _init_gates(key: Key, shape: Shape) -> Array:
 
 
 def _gate_inputs(z: Array, pool: int = 4) -> Array:
-  """What gates see of inputs [B, ...], as [B, D].
+  """What gates read of inputs [B, ...], as [B, D].
 
   Images are averaged over pool x pool bins. Along an axis of length H, bin i holds the pixels from floor(iH/pool) to
   ceil((i+1)H/pool) - 1.

@@ -137,5 +137,5 @@ def loops_are_slow(network: Network) -> bool:
 
 
 def _collections(variables: Variables) -> dict[str, Tree]:
-  """Variables as Flax calls them."""
+  """Variables as Flax's collections."""
   return {"params": variables.params, "batch_stats": variables.stats}

@@ -14,7 +14,7 @@ from alma_jax.types import Array
 
 _CHUNK = 1024  # tokens whose logits exist at a time
 
-Gradients = tuple[Array, Array, Array]  # by hidden_ND, embedding_VD and weight_N
+Gradients = tuple[Array, Array, Array]  # with respect to hidden_ND, embedding_VD and weight_N
 
 
 @jax.custom_vjp
@@ -52,7 +52,7 @@ def _forward(hidden_ND: Array, embedding_VD: Array, targets_N: Array, weight_N: 
   def add(grad_DV: Array, chunk: tuple[Array, Array, Array]) -> tuple[Array, tuple[Array, Array]]:
     hidden_ND, targets_N, weight_N = chunk
     log_probs_N, probs_NV, hit_NV = _softmax(weights_VD, hidden_ND, targets_N)
-    grad_NV = (weight_N[:, None] * (probs_NV - hit_NV)).astype(hidden_ND.dtype)  # by the logits
+    grad_NV = (weight_N[:, None] * (probs_NV - hit_NV)).astype(hidden_ND.dtype)  # with respect to the logits
     grad_ND = _dot(grad_NV, weights_VD, 1, 0).astype(hidden_ND.dtype)
     return grad_DV + _dot(hidden_ND, grad_NV, 0, 0), (log_probs_N, grad_ND)
 

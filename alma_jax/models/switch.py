@@ -136,7 +136,7 @@ class SwitchNetwork:
 
 
 def _collections(variables: Variables) -> dict[str, Tree]:
-  """Variables as Flax calls them."""
+  """Variables as Flax's collections."""
   return {"params": variables.params, "stats": variables.stats}
 
 

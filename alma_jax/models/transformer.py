@@ -1,11 +1,11 @@
 """The Flax modules of the Switch Transformer for language modelling (Fedus et al. 2021, docs/algorithms.md §5).
 
 It is decoder-only and pre-LN, with fixed sinusoidal positions and tied embeddings. In every second layer the
-feed-forward network is a mixture of experts, and each token goes to one of them. Layers are unrolled: on two CPU cores
-a training step of 12 layers of width 768 compiled in 12 s, and one of 4 layers in 8 s, which a scan could save only
-once.
+feed-forward network is a mixture of experts, and each token goes to one of them. Layers are unrolled: a scan
+over layers could save only compile time, and on two CPU cores a training step of 12 layers of width 768 compiled in
+12 s, one of 4 layers in 8 s.
 
-Axes beside those of types.py: T tokens of a routing group, G groups, V vocabulary, N tokens of a batch (B L), H heads.
+Further axes than in types.py: T tokens of a routing group, G groups, V vocabulary, N tokens of a batch (B L), H heads.
 """
 import math
 from collections.abc import Callable
@@ -27,8 +27,9 @@ _router_init = nn.initializers.normal(0.02)
 class Switch(nn.Module):
   """The network up to its output layer.
 
-  With L layers of width d, E experts and a vocabulary of V units it has
-  V d + L (4d² + 4d) + ceil(L/2) (8d² + 5d) + (2L + 1) 2d + floor(L/2) E (8d² + 6d) parameters.
+  With n layers of width d, E experts and a vocabulary of V units it has
+  V d + n (4d² + 4d) + ceil(n/2) (8d² + 5d) + (2n + 1) 2d + floor(n/2) E (8d² + 6d) parameters. L is the number of
+  tokens of a window.
 
   Attributes:
     vocab_size: V.

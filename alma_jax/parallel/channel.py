@@ -17,8 +17,8 @@ from typing import Any
 from alma_jax import messages
 from alma_jax.errors import BadInput
 
-_QUIET = 3.0  # seconds that a process waits before it says so
-_AGAIN = 30.0  # seconds until it says so again
+_QUIET = 3.0  # seconds of waiting after which a process reports it
+_AGAIN = 30.0  # seconds from one such report to the next
 _RETRY = 0.2  # seconds between two attempts to connect
 _HELLO = 5.0  # seconds in which a new connection has to name its process
 # A machine that loses its power ends no connection, so a connection without an answer for two minutes counts as ended.
@@ -36,7 +36,7 @@ class Channel:
     self._num, self._me, self._seconds = num, me, seconds
     self._address = ""  # of process 0
     self._links: dict[int, _Link] = {}  # by number of the process
-    self._refused: list[_Link] = []  # of processes that do not fit; they learn why when this process leaves
+    self._refused: list[_Link] = []  # of processes that do not fit; they get the reason when this process leaves
     self._inbox: queue.Queue[Message] = queue.Queue()
     self._begun = False  # whether all processes have connected
     self._over: set[int] = set()  # processes whose run is over
@@ -84,7 +84,7 @@ class Channel:
   def _accept_all(self, listener: socket.socket, ready: selectors.BaseSelector) -> None:
     """Waits until there is a connection to every other process; `ready` watches `listener`."""
     wait = _Wait(self._seconds)
-    strangers: dict[_Link, float] = {}  # connections that have not named their process, and until when they may
+    strangers: dict[_Link, float] = {}  # connections that have not named their process yet, and their deadlines
     try:
       while self._missing():
         found = [key.fileobj for key, _ in ready.select(max(0.0, min(
@@ -111,7 +111,7 @@ class Channel:
         link.close()
 
   def _read_early(self, number: int, ready: selectors.BaseSelector) -> None:
-    """Reads from a process before all have connected: it can only end, with a message or without one."""
+    """Reads from a process before all have connected: it can only have ended, with a message or without one."""
     link = self._links[number]
     try:
       self._end_if_left(number, link.receive())
@@ -227,15 +227,15 @@ class Channel:
     except (OSError, ValueError):
       pass
     if not self._begun:
-      self._end(number, f"what answers at {self._address} is not a process 0 that gathers the others: process 0 has "
-                "ended, this process is too late for the run, or another program uses the port; start all processes "
+      self._end(number, f"the program that answers at {self._address} is not process 0 of a run that starts: process 0 "
+                "has ended, this process was started too late, or another program uses the port; start all processes "
                 "of the run again, together.", code=2)
     elif number not in self._over:
       self._end(number, f"process {number} has ended unexpectedly; the same command goes on from the last checkpoint.",
                 code=1)
 
   def _end(self, number: int, sentence: str, code: int) -> None:
-    """Passes on that a process has ended, and ends this one, unless its run is over."""
+    """Tells the other processes that one has ended, and ends this process, unless its run is over."""
     if self._left:
       return
     try:
@@ -273,7 +273,7 @@ class _Link:
     """Waits until something arrives, and returns the messages that are complete.
 
     Raises:
-      OSError, ValueError: the connection has ended, or what arrives is no message.
+      OSError, ValueError: the connection has ended, or what arrives is not a message.
     """
     data = self._connection.recv(2**16)
     if not data:
@@ -290,12 +290,12 @@ class _Link:
       self._connection.shutdown(socket.SHUT_RDWR)
 
   def close(self) -> None:
-    """Lets the connection go."""
+    """Closes this side of the connection."""
     self._connection.close()
 
 
 class _Wait:
-  """Measures a wait: when it is over, and when the process should say that it waits."""
+  """Measures a wait: when it is over, and when the process should report that it waits."""
 
   def __init__(self, seconds: float):
     now = time.monotonic()
@@ -310,7 +310,7 @@ class _Wait:
     return time.monotonic() >= self._end
 
   def is_due(self) -> bool:
-    """Whether the process should now say that it waits; the next time is _AGAIN seconds later."""
+    """Whether the process should now report that it waits; the next report is due _AGAIN seconds later."""
     due = time.monotonic() >= self._due
     if due:
       self._due = time.monotonic() + _AGAIN

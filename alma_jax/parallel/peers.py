@@ -81,7 +81,7 @@ def together(what: str, work: Callable[[], _Result]) -> _Result:
   if problem is not None:
     raise problem
   if refused:
-    raise BadInput(f"{named(refused)} of this run cannot go on; the message there says why.")
+    raise BadInput(f"{named(refused)} of this run cannot go on; its own message says why.")
   return result
 
 

@@ -1,4 +1,4 @@
-"""Process-wide settings that make jax start warm and run fast. Call once, first."""
+"""Process-wide settings that make jax start and run fast. Call `setup` before jax is used."""
 import ctypes
 import functools
 import importlib.util
@@ -28,8 +28,8 @@ def setup(config: schema.RunConfig | None = None, alone: bool = False) -> None:
       it decides about determinism on a GPU and virtual devices on a CPU; later
       these stay as they are.
     alone: whether nothing else will run in this process. Then XLA's threads and
-      the C library's memory are set up for this config, and programs that will
-      not run again are let go.
+      the C library's memory are set up for this config, and compiled programs that
+      will not run again are cleared.
   """
   global _listening, _alone
   _alone |= alone
@@ -39,7 +39,7 @@ def setup(config: schema.RunConfig | None = None, alone: bool = False) -> None:
     os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_gpu_deterministic_ops=true"
   if not jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
     jax.config.update("jax_compilation_cache_dir", str(files.cache_home() / "xla"))
-  # Without these the cache stays all but empty, wherever it lies: it skips what compiles quickly.
+  # By default the cache skips programs that compile quickly, which are nearly all programs here.
   for name, value in (("min_compile_time_secs", 0.0), ("min_entry_size_bytes", -1)):
     if f"JAX_PERSISTENT_CACHE_{name.upper()}" not in os.environ:
       jax.config.update(f"jax_persistent_cache_{name}", value)
@@ -71,8 +71,8 @@ def _count_compilation(event: str, duration_secs: float, **kwargs: str | int) ->
 def _set_up_cpu(config: schema.RunConfig, alone: bool) -> None:
   """Virtual devices and threads of the CPU platform, if jax has not been used yet.
 
-  Members share one virtual device per core; a learner leaves devices idle that do not
-  help it. A process that is `alone` makes only those it needs, because XLA makes
+  Members are spread over one virtual device per core; a learner leaves devices idle that do
+  not make it faster. A process that is `alone` makes only those it needs, because XLA makes
   a thread for each. It gives small networks one thread: XLA hands even a kernel of
   a microsecond to another thread, which takes many microseconds to wake up. A training step of an MLP
   of width 32 (MNIST, batch 128) took 0.12 ms in one thread and 0.19 in two, one of
@@ -108,8 +108,8 @@ def _keep_freed_memory() -> None:
   XLA on a CPU allocates its temporaries anew in every call. Above 32 MB glibc
   maps and unmaps them each time, and the page faults take as long as the
   arithmetic: a training step of VGG19 at width 16 took 57 ms instead of 36.
-  Without large pages one process in three was slower by another third, by the
-  luck of where its memory lay.
+  Without large pages one process in three was slower by another third, depending
+  on where its memory was placed.
   """
   if not sys.platform.startswith("linux"):
     return
@@ -124,7 +124,7 @@ def _keep_freed_memory() -> None:
   mallopt(arena_max, 1)
   malloc.restype, malloc.argtypes, free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
   madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-  # What the heap has grown by stays its own after `free`; memory is taken only as it is used.
+  # After `free` the heap keeps this block. Physical memory is taken only for pages that are used.
   block = malloc(_HEAP)
   if block:
     start = -(-block // mmap.PAGESIZE) * mmap.PAGESIZE

@@ -21,14 +21,14 @@ from alma_jax.types import Tree
 
 MEMBER, DATA = "member", "data"
 REPLICATED = P()
-# Variables of the launchers that jax.distributed can read the cluster from.
 _MOST_VIRTUAL = 32  # XLA's collectives among many virtual devices do not end
+# Environment variables in which the launchers that jax.distributed supports give the number of processes.
 _TASK_COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 
 def initialize(coordinator: str | None = None, num_processes: int | None = None, process_id: int | None = None,
                seconds: float = 300.0) -> None:
-  """Joins the other processes of the run, if there are any; first use of jax.
+  """Joins the other processes of the run, if there are any. This has to be the first use of jax.
 
   Args:
     coordinator: "host:port" of process 0, or None to detect SLURM, Open MPI
@@ -38,15 +38,15 @@ def initialize(coordinator: str | None = None, num_processes: int | None = None,
     seconds: how long to wait for the others.
 
   Raises:
-    BadInput: only some of the three were given, the address is not one, or the
-      other processes do not come.
+    BadInput: only some of the three were given, one is not valid, or the other
+      processes do not connect in time.
   """
   given = [v is not None for v in (coordinator, num_processes, process_id)]
   if any(given) and not all(given):
-    raise BadInput("--coordinator, --num_processes and --process_id go together.")
+    raise BadInput("--coordinator, --num_processes and --process_id should be given together.")
   if not any(given) and not _in_cluster():
     return
-  # Its handler of SIGTERM would take the place of ours, which saves the run.
+  # Its handler of SIGTERM would replace the handler of main.py, which saves the run.
   jax.config.update("jax_enable_preemption_service", False)
   if not any(given):
     found = _of_cluster(seconds)
@@ -56,7 +56,8 @@ def initialize(coordinator: str | None = None, num_processes: int | None = None,
     coordinator, num_processes, process_id = found
     if None in found:
       raise BadInput("a launcher has started several processes, but its environment does not say where process 0 is, "
-                     "how many there are and which this is; give --coordinator, --num_processes and --process_id.")
+                     "how many there are and which number this one has; give --coordinator, --num_processes and "
+                     "--process_id.")
   assert coordinator is not None
   assert num_processes is not None
   assert process_id is not None
@@ -92,27 +93,27 @@ def _of_cluster(seconds: float) -> tuple[Any, Any, Any] | None:
 def make_mesh(num_members: int, num_devices: int = 0, spread: bool = True) -> Mesh:
   """Mesh [member, data] with gcd(members, devices) along `member`.
 
-  The virtual devices of a CPU are another matter: they share its cores, and
+  The virtual devices of a CPU are treated differently: they share its cores, and
   collectives in every step cost more than a second core gains. Unless their
-  number is given, they take whole members (`spread`) or stay idle.
+  number is given, they hold whole members (`spread`) or stay idle.
 
   Args:
     num_members: stacked members of the learner.
     num_devices: how many devices to use, of all processes; 0: all.
-    spread: whether members gain from a CPU core each.
+    spread: whether members run faster with a CPU core each.
 
   Raises:
     BadInput: there are fewer devices.
   """
   devices = jax.devices()
   if num_devices > len(devices):
-    raise BadInput(f"devices={num_devices}, but there are {len(devices)}.")
+    raise BadInput(f"devices={num_devices}, but there are only {len(devices)}; lower it.")
   if jax.process_count() > 1 and num_devices not in (0, len(devices)):
     raise BadInput(f"devices={num_devices}, but several processes use all {len(devices)} of their devices together; "
                    "leave it at 0.")
   if not num_devices and devices[0].platform == "cpu" and jax.process_count() == 1:
     workers = min(num_members, len(devices), num_cores()) if spread else 1
-    rows = -(-num_members // -(-num_members // workers))  # as few as do it in the same time
+    rows = -(-num_members // -(-num_members // workers))  # the fewest devices that take the same time
     return Mesh(np.array(devices[:rows]).reshape(rows, 1), (MEMBER, DATA))
   devices = devices[:num_devices or None]
   rows = math.gcd(num_members, len(devices))
@@ -127,11 +128,11 @@ def check_virtual(num_devices: int) -> None:
 
 
 def put(tree: Tree, mesh: Mesh, spec: Tree = REPLICATED) -> Tree:
-  """Host arrays that every process holds whole -> arrays on the mesh.
+  """Host arrays, of which every process has all -> arrays on the mesh.
 
   Args:
     tree: pytree of arrays.
-    mesh: where to.
+    mesh: the devices.
     spec: PartitionSpec, or a prefix of `tree` with PartitionSpecs as leaves.
   """
   def place(spec: P, subtree: Tree) -> Tree:
@@ -153,20 +154,20 @@ def fetch(tree: Tree) -> Tree:
 
 
 def dividing(mesh: Mesh, inputs: Tree) -> Mesh | None:
-  """The mesh that a batch is divided over, or None where it lies whole: on one device, or inside another program."""
+  """The mesh that a batch is divided over; None if it is not divided: on one device, or inside another program."""
   inside = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(inputs))
   return None if mesh.size == 1 or inside else mesh
 
 
 def psum(tree: Tree, axis: str | None) -> Tree:
-  """Sum over a mesh axis; nothing to do without one, or on one of length 1."""
+  """Sum over a mesh axis; `tree` itself if the axis is None or has length 1."""
   if axis is None or jax.lax.axis_size(axis) == 1:
     return tree
   return jax.lax.psum(tree, axis)
 
 
 def needs_waiting(mesh: Mesh) -> bool:
-  """Unawaited collectives dead-lock on several virtual CPU devices."""
+  """Whether to wait for each dispatch: collectives of two dispatches can dead-lock on virtual CPU devices."""
   return mesh.size > 1 and mesh.devices.flat[0].platform == "cpu"
 
 
@@ -176,14 +177,14 @@ def is_main() -> bool:
 
 
 def agree(number: Any) -> Any:
-  """Process 0's view of a number that may differ between processes, in all of them."""
+  """The value of process 0, in all processes, of a number that may differ between them."""
   if jax.process_count() == 1:
     return number
   return type(number)(multihost_utils.broadcast_one_to_all(np.asarray(number)))
 
 
 def agree_on(tree: Tree) -> Tree:
-  """Process 0's host arrays in all processes: what they decide from must be equal to the bit."""
+  """The host arrays of process 0, in all processes, which decide by them and therefore need equal bits."""
   if jax.process_count() == 1:
     return tree
   return jax.tree.map(np.asarray, multihost_utils.broadcast_one_to_all(tree))

@@ -71,7 +71,7 @@ class Candidate(NamedTuple):
     return float(np.mean(list(self.values.values())))
 
 
-Pair = tuple[Candidate, Comparison]  # an alternative, and the comparison of some candidate with it
+Pair = tuple[Candidate, Comparison]  # an alternative, and the comparison of a candidate with it
 
 
 def candidates(study: Study) -> list[Candidate]:
@@ -111,8 +111,8 @@ def with_each(candidate: Candidate, others: Sequence[Candidate]) -> tuple[list[P
   """Compares a candidate with others.
 
   Returns:
-    (a Pair for each of `others` that shares a seed with it, the others, which
-    share none).
+    (a Pair for each of `others` that shares a seed with it, those that share
+    none).
   """
   pairs: list[Pair] = []
   missing = []

@@ -1,7 +1,7 @@
-"""Whether runs on data sets of one name had the same data, and the same test set.
+"""Whether runs on data sets of the same name had the same data, and the same test set.
 
 Early versions wrote no `alma_jax_version` into config.json. Their seed also drew the test set of digits, and of
-folders and texts without a test set. For these a different fingerprint per seed does not mean different data.
+folders and texts without a test set. For these, seeds with different fingerprints can have the same data.
 """
 from typing import Any
 
@@ -18,7 +18,7 @@ _OLD, _NEW = "of earlier versions", "of later versions"
 def apart(runs: pd.DataFrame) -> Any:
   """Labels of the data of each run: a Series.
 
-  Runs on data sets of one name have different labels if their data differ, and the label "" if they do not.
+  Runs on data sets of the same name have different labels if their data differ, and the label "" otherwise.
   """
   contents = pd.Series("", index=runs.index)
   for name, mine in runs.groupby("dataset.name"):
@@ -56,7 +56,7 @@ def _is_old(runs: pd.DataFrame) -> Any:
 
 
 def _differs(runs: pd.DataFrame, seeded: bool) -> bool:
-  """Whether runs on one data set's name had different data. `seeded`: the seed may change the fingerprint."""
+  """Whether runs on data sets of one name had different data. `seeded`: the seed may change the fingerprint."""
   seeds = runs.groupby(DATA)[SEED].nunique()
   if not seeded or seeds.max() > 1:
     return len(seeds) > 1

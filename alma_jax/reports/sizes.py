@@ -67,7 +67,7 @@ def _span(first: str, last: str) -> str:
 
 
 def _numbers(value: Any) -> list[int]:
-  """The whole numbers of a field, e.g. of 3 or "[2, 2, 4]"; empty if the run lacks the field, or it is no number."""
+  """The whole numbers of a field, e.g. of 3 or "[2, 2, 4]"; empty if the run lacks the field, or it is not a number."""
   if isinstance(value, float) and not pd.isna(value):  # a column of integers that other runs lack
     value = f"{value:g}"
   text = str(value).strip("[]()")

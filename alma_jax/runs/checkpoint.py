@@ -1,7 +1,7 @@
 """Saving and restoring a run through Orbax.
 
 A checkpoint has two items: `meta` (JSON: static facts, the history, and a SHA-256 of every array) and `arrays`. Orbax
-does not notice a flipped bit, so that the sums are verified here. Members that will never change are written once,
+does not notice a flipped bit; therefore the sums are verified here. Members that will never change are written once,
 in a folder of their own, and every checkpoint refers to them.
 """
 import contextlib
@@ -44,17 +44,17 @@ class Checkpoints:
         options=ocp.CheckpointManagerOptions(max_to_keep=None, create=create))
     self._frozen: list[str] = []  # digests of the frozen trees that are known to be sound on disk
     self._bad: set[int] = set()  # steps found damaged
-    self._permanent: set[int] | None = None  # steps kept for good, once they have been looked up
+    self._permanent: set[int] | None = None  # steps that are kept permanently, once they have been read from disk
 
   def save(self, meta: Meta, trees: dict[str, Tree], frozen: tuple[Tree, ...], permanent: bool = False) -> None:
     """Saves a checkpoint; returns while it is still being written.
 
     Args:
-      meta: JSON-able dict; what `restore` gives back.
+      meta: JSON-able dict, which `Opened.meta` returns.
       trees: dict of pytrees of arrays.
       frozen: tuple of pytrees that never change; the first ones have been
         saved with an earlier checkpoint, in the same order.
-      permanent: keep it for good.
+      permanent: whether to keep it permanently.
 
     Raises:
       RuntimeError: Orbax did not write it.
@@ -68,7 +68,7 @@ class Checkpoints:
     meta = dict(meta, permanent=permanent, sha256={name: _digest(leaf) for name, leaf in arrays.items()},
                 frozen=[self._save_frozen(i, tree) for i, tree in enumerate(frozen)])
     meta = dict(meta, meta_sha256=_meta_digest(meta))
-    meta = json.loads(json.dumps(meta))  # Orbax writes it later, when the caller's lists have grown
+    meta = json.loads(json.dumps(meta))  # a copy: Orbax writes it later, when the caller's lists have grown
     step = (self._manager.latest_step() or 0) + 1
     saved = self._manager.save(step, args=ocp.args.Composite(
         meta=ocp.args.JsonSave(meta), arrays=ocp.args.StandardSave(arrays)))
@@ -90,11 +90,11 @@ class Checkpoints:
       try:
         with _no_late_answers():
           return self._open(step)
-      except Exception as error:  # Orbax and tensorstore raise whatever they like
+      except Exception as error:  # Orbax and tensorstore raise many kinds
         self._bad.add(step)
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         warnings.warn(f"checkpoint {step} of {self._folder} is damaged ({reason}); "
-                      "falling back to the one before", stacklevel=2)
+                      "falling back to the one before it", stacklevel=2)
     if steps:
       raise BadInput(f"all checkpoints in {self._folder} are damaged ({len(steps)} tried); nothing was changed, "
                      "and --overwrite would start the run again.")
@@ -254,7 +254,7 @@ def _digest(array: Any) -> list[Any]:
 
 
 def _verified(restore: Callable[[dict[str, np.ndarray]], Any], sums: dict[str, list[Any]]) -> dict[str, np.ndarray]:
-  """restore(zeros of the saved shapes), every array held against its checksum."""
+  """The arrays that `restore` returns for zeros of the saved shapes, each verified by its checksum."""
   arrays = restore({name: np.zeros(shape, dtype) for name, (_, shape, dtype) in sums.items()})
   for name, expected in sums.items():
     if _digest(arrays[name]) != expected:

@@ -1,4 +1,4 @@
-"""`run`: checks a run, claims its folder, and lets session.py bring it to its end."""
+"""`run`: checks a run, claims its folder, and runs it by session.py."""
 import contextlib
 import dataclasses
 import importlib.util
@@ -19,14 +19,14 @@ from alma_jax.runs import memory, results, run_folder, session, settings
 
 def run(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: Sequence[Any] | None = None,
         overwrite: bool = False, should_stop: Callable[[], bool] | None = None) -> results.Run:
-  """Runs a stream to its end, or goes on with it, or finds it complete.
+  """Runs a stream to its end. Resumes a run that was interrupted; computes nothing if it is complete.
 
   Args:
     config: ConfigDict (see `alma_jax.base_config` and configs/) or RunConfig.
     workdir: run folder; None: runs/NAME-LEARNER-<short hash>.
     data: (x_train, y_train, x_test, y_test) in place of `dataset.name`.
-    overwrite: start again where the folder holds a run.
-    should_stop: () -> bool, asked between dispatches; True saves and stops.
+    overwrite: delete the run in the folder, and start again.
+    should_stop: () -> bool, called between dispatches; True saves and stops.
 
   Returns:
     results.Run of the finished run.
@@ -35,7 +35,7 @@ def run(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: Seq
     BadInput: config, data or folder cannot be used; nothing was computed.
     Diverged: the training loss is not finite; everything so far is saved.
     Unsaved: the disk is full or fails; what was saved before is kept.
-    Stopped: `should_stop` said so; everything so far is saved.
+    Stopped: `should_stop` returned True; everything so far is saved.
   """
   config = configs.parse(config)
   if data is not None:
@@ -45,10 +45,10 @@ def run(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: Seq
   runtime.setup(config)
   path = run_folder.local(workdir or configs.default_workdir(config))
   peers.compare("settings", _settings(config, path, overwrite))
-  is_main = sharding.is_main()  # connects the devices of all processes, which have just been compared
+  is_main = sharding.is_main()  # the first use of the devices connects the processes; their settings are equal
   with messages.sign("loading the data", config.log.progress and is_main):
     setting = settings.prepare(config, data)
-  # First of all: collectives wait 30 s for processes that load slowly, and fail where numbers of devices differ.
+  # Before any collective, which would wait only 30 s for slow processes, and fail if numbers of devices differ.
   peers.compare("data or devices", dict(
       data_fingerprint=setting.source.fingerprint, devices=f"{jax.local_device_count()} x {jax.devices()[0].platform}"))
   peers.together("memory", lambda: _check_memory(path, setting, overwrite))

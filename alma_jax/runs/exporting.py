@@ -33,7 +33,7 @@ def export(run: results.Run | str | os.PathLike[str], stage: int | None = None,
 
   Args:
     run: results.Run, or its folder.
-    stage: of the run, from 0; None: the last one saved.
+    stage: counts from 0; None: the last one saved.
     out: folder; None: RUN/export.
 
   Returns:
@@ -73,7 +73,7 @@ def _images(run: results.Run, meta: dict[str, Any]) -> tuple[Any, ...]:
   shape, dtype = tuple(meta["example_shape"]), np.dtype(meta["dtype"])
   facts = dict(
       input=f"x {dtype.name} [batch, {', '.join(map(str, shape))}], raw as in the data set",
-      output="class probabilities float32 [batch, classes]; of learner.combine='vote' the members' averaged ones",
+      output="class probabilities float32 [batch, classes]; for learner.combine='vote' the mean over the members",
       classes=meta["num_classes"], class_names=meta.get("class_names"), example_shape=list(shape), dtype=dtype.name,
       normalization=dict(mean=mean.tolist(), std=std.tolist(), meaning="(x - mean) / std, done inside"))
   inputs = lambda x: classification.normalize(x, mean, std)  # type: ignore[arg-type]
@@ -86,8 +86,8 @@ def _language(run: results.Run, meta: dict[str, Any]) -> tuple[Any, ...]:
   assert isinstance(dataset, schema.Text)
   length = dataset.sequence_length
   facts = dict(
-      input=f"tokens int32 [batch, {length}], as tokenizer.json encodes text, begun by {meta['end']} (the end of a "
-            "document); tokens after a position change nothing at it",
+      input=f"tokens int32 [batch, {length}], as tokenizer.json encodes text, beginning with {meta['end']} (the end of "
+            "a document); the output at a position does not depend on later tokens",
       output=f"log-probabilities float32 [batch, {length}, vocabulary] of what follows each token",
       vocabulary=meta["vocab_size"], end=meta["end"], sequence_length=length)
   return facts, Contexts, lambda prediction: prediction, jax.ShapeDtypeStruct((length,), jnp.int32)

@@ -1,9 +1,9 @@
-"""Reads what version 0.1 has saved."""
+"""Reads checkpoints of version 0.1."""
 from typing import Any
 
 import numpy as np
 
-# Entries of a learner's state that stood among the static facts.
+# Entries of a learner's state that version 0.1 stored among the static facts.
 _HOST = ("scores", "scored", "grown", "growth", "alphas", "prototypes", "counts", "losses", "shares", "spread",
          "base_cost", "tuning", "chosen")
 

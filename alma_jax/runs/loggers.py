@@ -1,4 +1,4 @@
-"""Where the entries of metrics.jsonl and train.jsonl are shown as curves: TensorBoard, Weights & Biases."""
+"""Sends the entries of metrics.jsonl and train.jsonl to TensorBoard and Weights & Biases."""
 import hashlib
 import pathlib
 import time
@@ -17,7 +17,7 @@ def start(folder: RunFolder, config: schema.RunConfig, t: int, train_lines: int)
   Args:
     folder: run_folder.RunFolder.
     config: RunConfig.
-    t, train_lines: entries of both files that the run goes on from.
+    t, train_lines: numbers of lines of metrics.jsonl and train.jsonl after which the run goes on.
   """
   loggers: list[TensorBoard | Wandb] = []
   if config.log.tensorboard:
@@ -28,12 +28,12 @@ def start(folder: RunFolder, config: schema.RunConfig, t: int, train_lines: int)
 
 
 class TensorBoard:
-  """Scalars of both .jsonl files, at t and at the running epoch number."""
+  """Scalars of both .jsonl files: at t, and at the number of the line of train.jsonl."""
 
   def __init__(self, folder: pathlib.Path, t: int, epoch: int):
     """Writes to `folder`; drops what is later than `t` and `epoch`."""
     from tensorboardX import SummaryWriter
-    # The files are named by the second, and another session may have begun in this one.
+    # File names have the time in seconds, and another session may have begun in the same second.
     suffix = f".{time.time_ns()}"
     self._stream = SummaryWriter(str(folder / "stream"), purge_step=t + 1, filename_suffix=suffix)
     self._train = SummaryWriter(str(folder / "train"), purge_step=epoch + 1, filename_suffix=suffix)

@@ -104,7 +104,7 @@ def available(mesh: Mesh) -> Limits:
 
 
 def host_memory(root: str | pathlib.Path = "/") -> int:
-  """Bytes of memory that this process may use: those of the machine, or fewer by a control group or RLIMIT_AS.
+  """Bytes of memory that this process may use: those of the machine, or the limit of a control group or RLIMIT_AS.
 
   `root` is the folder that holds /proc and /sys.
   """
@@ -226,7 +226,7 @@ def _variables(setting: Setting, live: int, carry: int, apart: bool) -> Part:
 
 
 def _frozen(setting: Setting, live: int, apart: bool) -> Part:
-  """Members of earlier stages at the last stage, which may start from the newest of them."""
+  """Members of earlier stages, in the last stage. The newest is not counted, as the live member may start from it."""
   c = setting.config
   num = max(0, setting.stream.num_stages - 2) if setting.learner.freezes else 0
   advice = f"raise stream.waiting_time={c.stream.waiting_time} or lower model.width={c.model.width}"

@@ -12,15 +12,15 @@ class Line:
   Attributes:
     t: number of the mega-batch, from 1.
     stage: the last stage that was trained, from 0; None before the first.
-    updated: whether it was trained at this t.
-    value: the task's metric on the test set; None where there is none yet.
+    updated: whether the learner was trained at this t.
+    value: the task's metric on the test set; None if there is none yet.
     val_value: of the selected members on the stage's validation data.
     loss: mean test loss in nats.
     num_params: trainable parameters held.
     fwd_macs: multiply-adds of forward passes in training and growing, spent at this t.
     train_flops: floating-point operations of all passes, likewise.
     growth_macs: the part of `fwd_macs` that growing took.
-    seconds: that this t took.
+    seconds: seconds that this t took.
   """
   t: int
   stage: int | None
@@ -41,7 +41,7 @@ class Line:
 
 
 def waiting(metric: str, t: int, previous: Entry | None, untrained: float | None, num_params: int) -> Entry:
-  """The entry of a mega-batch that is only collected: the last error counts again.
+  """The entry of a mega-batch after which the learner is not trained: the last error counts again.
 
   Args:
     metric: name of the task's metric.

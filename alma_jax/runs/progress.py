@@ -70,7 +70,7 @@ class Progress:
     Args:
       stage: from 0.
       value: the metric on the test set.
-      seconds: that the stage took.
+      seconds: seconds that the stage took.
     """
     done = sum(self._samples[:stage + 1])  # patience may have ended the stage early
     with UNSEEN:

@@ -50,7 +50,7 @@ class Run:
     return f"Run({str(self.path)!r}, {state})"
 
   def stages(self) -> list[int]:
-    """The stages whose learner can be asked for predictions, ascending."""
+    """The stages whose learner is saved, ascending."""
     return sorted(self._saved_stages())
 
   def predict(self, x: Any, stage: int | None = None) -> np.ndarray:
@@ -67,7 +67,7 @@ class Run:
       BadInput: no such stage is saved, or x does not look like the data.
     """
     if self.config.is_language:
-      raise BadInput(f"{self.path} is a language model, which predicts no classes; `sample` writes with it.")
+      raise BadInput(f"{self.path} is a language model, which predicts no classes; use `sample`.")
     opened, learner = self.open(stage)
     data = opened.meta["data"]
     x = _like_examples(x, tuple(data["example_shape"]), np.dtype(data["dtype"]))
@@ -115,7 +115,7 @@ class Run:
     return prompt + tokenizer.decode(written)
 
   def describe(self, stage: int | None = None) -> str:
-    """Text for people: what the learner had grown to after a stage (None: the last saved).
+    """Text that describes what the learner had grown to after a stage (None: the last saved).
 
     Raises:
       BadInput: no such stage is saved.
@@ -125,10 +125,10 @@ class Run:
     return learner.describe(contract.LearnerState(spec, None, host=host))
 
   def spec(self, stage: int | None = None) -> dict[str, Any]:
-    """What the learner knew after a stage (None: the last saved): its static facts and its small state, a dict.
+    """The static facts and the small state of the learner after a stage (None: the last saved), a dict.
 
-    Of `gmoe` the splits of every mixture layer (see `plots.gate_tree`), of `ff` the widths, of growing ensembles the
-    number of frozen members.
+    E.g. for `gmoe` the splits of every mixture layer (see `plots.gate_tree`), for `ff` the widths, for growing
+    ensembles the number of frozen members.
 
     Raises:
       BadInput: no such stage is saved.
@@ -145,7 +145,7 @@ class Run:
     runtime.setup(self.config)
     saved = self._saved_stages()
     if not (self.path / "checkpoints").is_dir() and (self.summary is not None or self.metrics):
-      raise BadInput(f"{self.path} lacks its folder checkpoints, which holds what the run has learnt; restore it.")
+      raise BadInput(f"{self.path} lacks its folder checkpoints, which holds the saved learners; restore it.")
     if not saved:
       raise BadInput(f"{self.path} has saved no finished stage yet.")
     if stage is not None and stage not in saved:
@@ -177,7 +177,7 @@ def load_run(workdir: str | os.PathLike[str]) -> Run:
 
 
 def check_config(path: pathlib.Path, config: schema.RunConfig, summary: Entry | None) -> None:
-  """Raises BadInput where config.json of a finished run is not that of its summary."""
+  """Raises BadInput if config.json of a finished run is not that of its summary."""
   if summary is not None and summary.get("config_sha256", configs.digest(config)) != configs.digest(config):
     raise BadInput(f"{path / 'config.json'} was changed after the run had finished; restore it.")
 

@@ -1,4 +1,4 @@
-"""The run folder: whose it is, and its JSON files."""
+"""The run folder: its lock, the run that it belongs to, and its JSON files."""
 import errno
 import json
 import os
@@ -16,8 +16,8 @@ from alma_jax.runs.metrics import Entry
 from alma_jax.version import __version__
 
 METRICS, TRAIN, DIVERGED = "metrics.jsonl", "train.jsonl", "diverged.json"
-# In the order in which --overwrite deletes them: what is left at any moment is still a run of the config that is there,
-# unfinished, with which the plain command goes on. Checkpoints replace a METRICS that is missing, but no TRAIN.
+# --overwrite deletes these in this order. If it is interrupted, the rest is an unfinished run of the stored config, and
+# the command without --overwrite resumes it. Checkpoints can replace a missing METRICS, but not a missing TRAIN.
 _OURS = ("summary.json", METRICS, "checkpoints", TRAIN, DIVERGED, "curve.png", "tensorboard", "wandb",
          "tokenizer.json", "export", "config.json")
 _JUDGED = ("cer", "average_perplexity")
@@ -43,7 +43,7 @@ class RunFolder:
     self.path, self._writes = local(path), writes
     self._files: dict[str, IO[str]] = {}
     self._lock: filelock.BaseFileLock | None = None
-    self._read_only = False  # then there is no lock in the process that writes
+    self._read_only = False  # a finished run in a read-only folder, which is not locked
     if not writes:
       return
     try:
@@ -51,7 +51,8 @@ class RunFolder:
       self._lock = filelock.FileLock(self.path / ".lock")
       self._lock.acquire(timeout=0)
     except filelock.Timeout as error:
-      raise InUse(f"the run folder {self.path} is in use by a live process.") from error
+      raise InUse(f"the run folder {self.path} is in use by another process; wait until it ends, or choose another "
+                  "folder.") from error
     except OSError as error:
       if error.errno not in _READ_ONLY or not (self.path / "summary.json").is_file():
         raise BadInput(f"the run folder {self.path} cannot be made or written: {error.strerror}.") from error
@@ -66,11 +67,11 @@ class RunFolder:
       overwrite: delete the run that is in it.
 
     Raises:
-      BadInput: it holds another run, the fields that differ are named; or
-        files that no run of ours has written, which are never touched.
+      BadInput: it holds another run, whose differing fields are named; or files
+        that no run has written, which are never changed.
     """
     if overwrite and self._read_only:
-      raise BadInput(f"the run folder {self.path} cannot be written, so that --overwrite cannot start its run again; "
+      raise BadInput(f"the run folder {self.path} cannot be written, which --overwrite needs; "
                      "choose another --workdir.")
     if self._lock is None and (overwrite or not (self.path / "summary.json").is_file()):
       return  # another process claims it
@@ -84,7 +85,7 @@ class RunFolder:
       self._delete()
     else:
       self._compare(stored, config, fingerprint)
-      return  # written anew once the run is restored
+      return  # session.run writes it once the run is restored
     self.write_config(config, fingerprint)
 
   def write_config(self, config: schema.RunConfig, fingerprint: str) -> None:
@@ -94,7 +95,7 @@ class RunFolder:
           configs.to_dict(config), data_fingerprint=fingerprint, alma_jax_version=__version__))
 
   def write_files(self, files: dict[str, str]) -> None:
-    """Writes {name: text}, which later sessions find as they are."""
+    """Writes the files {name: text} that do not exist yet."""
     for name, text in files.items():
       if self._writes and not (self.path / name).exists():
         write_bytes(self.path / name, text.encode())
@@ -105,7 +106,7 @@ class RunFolder:
       if doomed.is_dir():
         shutil.rmtree(doomed)
       if path.is_dir() and not path.is_symlink():
-        path.rename(doomed)  # at once; the files of a folder go one by one
+        path.rename(doomed)  # atomic, whereas the files of a folder are deleted one by one
         shutil.rmtree(doomed)
       else:
         path.unlink(missing_ok=True)
@@ -127,12 +128,12 @@ class RunFolder:
     Args:
       name: of the file.
       num: lines that the checkpoint covers.
-      entries: these lines as the checkpoint has them, where it does: a file
-        that is missing is written again from them.
+      entries: these lines, if the checkpoint has them. A missing file is written
+        again from them.
 
     Raises:
-      BadInput: somebody has changed the file: it has fewer lines, or one that
-        is not what was written.
+      BadInput: the file was changed: it has fewer lines, or a line is not what
+        was written.
     """
     if not self._writes:
       return
@@ -165,7 +166,7 @@ class RunFolder:
       os.fsync(file.fileno())
 
   def write_diverged(self, entry: Entry | None) -> None:
-    """Notes that the run has diverged, for reports; None: it goes on."""
+    """Writes diverged.json, for reports; None: deletes it, because the run goes on."""
     if self._writes and entry is not None:
       write_json(self.path / DIVERGED, entry)
     elif self._writes:
@@ -198,7 +199,7 @@ def local(path: str | os.PathLike[str]) -> pathlib.Path:
   Raises:
     BadInput: it is an address such as gs://bucket/run.
   """
-  # pathlib makes one slash of two; of C:/run on Windows the colon stands behind a single letter.
+  # pathlib reduces two slashes to one. The colon of C:/run on Windows follows a single letter.
   if re.match(r"[A-Za-z][\w+.-]+:/", str(path)):
     raise BadInput(f"{str(path)!r} is an address, not a folder; give a folder of a mounted file system.")
   return pathlib.Path(path).expanduser()
@@ -230,7 +231,7 @@ def read_json(path: str | os.PathLike[str]) -> Any:
   except FileNotFoundError:
     return None
   except (OSError, ValueError) as error:
-    raise BadInput(f"{path} cannot be read as JSON ({error}); move the folder away or take another.") from error
+    raise BadInput(f"{path} cannot be read as JSON ({error}); move the folder away or choose another.") from error
 
 
 def read_lines(path: str | os.PathLike[str]) -> list[Entry]:

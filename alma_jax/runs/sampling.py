@@ -10,7 +10,7 @@ from alma_jax.learners import prediction
 from alma_jax.learners.contract import Learner, LearnerState
 from alma_jax.tasks.language_modeling import Ends
 
-_LEAST_CONTEXT = 32  # lengths are padded to powers of two from here on, which are few programs
+_LEAST_CONTEXT = 32  # contexts are padded to powers of two, at least this, so that few programs are compiled
 
 
 class Options(NamedTuple):
@@ -55,10 +55,10 @@ def continuation(learner: Learner, task: Any, state: LearnerState, start: list[i
 
 
 def _next_log_probs(learner: Learner, task: Any, state: LearnerState, context: list[int]) -> np.ndarray:
-  """float64 [V]: what follows the last token of a context, by the learner's joint prediction."""
+  """Log-probabilities of the token after a context, float64 [V], by the learner's joint prediction."""
   size = max(_LEAST_CONTEXT, 1 << (len(context) - 1).bit_length())
   padded = np.zeros((1, size), np.int32)
-  padded[0, :len(context)] = context  # attention is causal: the padding behind changes nothing
+  padded[0, :len(context)] = context  # attention is causal: later padding changes nothing
   ends = Ends(jnp.asarray(padded), jnp.int32(len(context) - 1))
   return np.asarray(prediction.predict(learner, task, state, ends)[0], np.float64)
 

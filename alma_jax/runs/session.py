@@ -1,4 +1,4 @@
-"""Algorithm 1: stage after stage, grow, train, evaluate, write, save; from where a run stands to its end."""
+"""Algorithm 1: for each stage grow, train, evaluate, write and save, from the state of a run to its end."""
 import contextlib
 import dataclasses
 import importlib.metadata
@@ -21,12 +21,12 @@ from alma_jax.runs.snapshot import Growth, RunState
 from alma_jax.training import loop, optimizers
 from alma_jax.version import __version__
 
-# How often progress and signals are looked at: length of a dispatch, and rows of the first.
+# Progress and signals are handled between dispatches: seconds of a dispatch, and training steps of the first one.
 _TARGET_SECONDS, _FIRST_ROWS = 0.25, 1
 
 
 def run(setting: settings.Setting, folder: RunFolder, should_stop: Callable[[], bool]) -> None:
-  """Runs a stream from where the run in `folder` stands to its end.
+  """Runs a stream to its end, from the newest checkpoint in `folder` if there is one.
 
   Args:
     setting: of the run.
@@ -86,7 +86,7 @@ def _untrained(setting: settings.Setting, folder: RunFolder) -> RunState:
   learner = setting.learner.init()
   num_params = setting.learner.cost(learner).num_params
   if (folder.path / METRICS).exists():
-    say(f"no checkpoint has been saved in {folder.path} yet, so that the run starts again")
+    say(f"no checkpoint has been saved in {folder.path} yet; the run starts again")
   say(f"running in {folder.path}, from {num_params:,} parameters")
   return RunState(learner, num_params)
 
@@ -105,18 +105,18 @@ def _restored(setting: settings.Setting, folder: RunFolder, opened: checkpoint.O
 
 
 def _samples(setting: settings.Setting) -> list[int]:
-  """Training examples that go through in each stage, at most."""
+  """The largest number of training examples that each stage processes."""
   num = tuned.num_candidates(setting.config)
   return [num * setting.config.train.plan(int(size)).samples for size in setting.stream.sizes[:, 0]]
 
 
 def _round(setting: settings.Setting) -> str:
-  """What a part of a stage is called that ends with a validation."""
+  """The name of the parts of a stage that end with a validation."""
   return "epoch" if setting.source.task.in_epochs else "round"
 
 
 class _Session:
-  """One session of a run. What changes stands in `now`; the rest is tools."""
+  """One session of a run. `now` is the state of the run."""
 
   def __init__(self, setting: settings.Setting, folder: RunFolder, checkpoints: checkpoint.Checkpoints,
                examiner: settings.Examiner, boards: list[Any], shown: progress.Progress,
@@ -190,7 +190,7 @@ class _Session:
     return grown
 
   def _train_or_note(self, grown: Growth, data: loop.StageData, began: float) -> loop.Trained:
-    """Trains; a divergence is noted in the run folder, and what was learnt before is not lost."""
+    """Trains. After a divergence, writes diverged.json, and saves the run as it was before, if that is not saved."""
     now = self.now
     train_lines, epoch = now.num_train_lines, now.epoch
     try:
@@ -261,7 +261,7 @@ class _Session:
     self.now.epoch, self._val_value = 0, None
 
   def _pace(self, rows: int, seconds: float) -> None:
-    """Adapts the length of a dispatch to what progress and signals need."""
+    """Adapts the number of steps of a dispatch, so that it takes about _TARGET_SECONDS."""
     aim = rows * _TARGET_SECONDS / max(seconds, 1e-4)
     self._rows = sharding.agree(int(np.clip(aim, 1, min(2 * self._rows, self._task.max_steps))))
 

@@ -1,4 +1,4 @@
-"""What a checkpoint holds of a run: where it stands, the learner, and the stage in training."""
+"""What a checkpoint holds: the state of a run, its learner, and the stage in training."""
 import dataclasses
 import pathlib
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from alma_jax.types import Tree
 
 @dataclasses.dataclass
 class RunState:
-  """Where a run stands: what a checkpoint holds of it, apart from a stage in training.
+  """The state of a run: what a checkpoint holds, apart from a stage in training.
 
   Attributes:
     learner: LearnerState after the last complete training.
@@ -69,7 +69,7 @@ def take(setting: settings.Setting, examiner: settings.Examiner, now: RunState, 
   Args:
     setting: of the run.
     examiner: of the run; the predictions that it keeps are saved.
-    now: where the run stands.
+    now: the state of the run.
     seconds: "wall_seconds" and "compile_seconds" of all sessions so far.
     growth: the stage in training, or None between two stages.
   """
@@ -97,7 +97,7 @@ def take(setting: settings.Setting, examiner: settings.Examiner, now: RunState, 
 
 
 def restore(setting: settings.Setting, opened: checkpoint.Opened, examiner: settings.Examiner) -> RunState:
-  """Where a run stood; gives the examiner its kept predictions."""
+  """The saved state of a run. The saved predictions are given to the examiner."""
   meta = opened.meta
   if opened.has("cached"):
     examiner.cached, examiner.num_cached = dict(opened.arrays("cached")), meta["num_cached"]
@@ -143,7 +143,7 @@ def spec_and_host(opened: checkpoint.Opened) -> tuple[dict[str, Any], dict[str, 
 
 
 def check_config(path: pathlib.Path, config: schema.RunConfig, meta: checkpoint.Meta) -> None:
-  """Raises BadInput where config.json of the run folder `path` is not that of a checkpoint's meta."""
+  """Raises BadInput if config.json of the run folder `path` is not that of a checkpoint's meta."""
   differ = configs.compared(meta.get("config", configs.identity(config)), configs.identity(config), "in the checkpoint",
                             "now")
   if differ:

@@ -16,7 +16,7 @@ The other modules:
   plan        the jobs of a sweep with their states
   timing      seconds of runs, estimated from finished runs
   prediction  training steps and multiply-adds of runs, computed from their configs (imports jax)
-  background  the same in a process of its own, while a sweep runs
+  background  the same predictions in a separate process, while a sweep runs
   listing     the table of --dry_run
   events      what happens to a job
   places      the cores and GPUs of each worker
@@ -24,7 +24,7 @@ The other modules:
   pool        starts jobs in workers on this machine
   slurm       starts jobs on a SLURM cluster
   board       the live table on a terminal
-  launch      runs a sweep: starts its jobs, shows the board, and keeps the failures
+  launch      runs a sweep: starts its jobs, shows the board, and writes the failures
 """
 import dataclasses
 import itertools

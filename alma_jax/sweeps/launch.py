@@ -1,4 +1,4 @@
-"""Runs a sweep: starts its jobs, shows the board, and keeps the last lines of failed jobs."""
+"""Runs a sweep: starts its jobs, shows the board, and writes the last lines of failed jobs to failures.json."""
 import contextlib
 import pathlib
 import signal

@@ -7,13 +7,13 @@ from alma_jax.sweeps.plan import LOCAL, Launcher, Plan
 
 
 def text(plan: Plan, launcher: Launcher) -> str:
-  """A line for each run with its costs, at most, and its state; then the sums of the runs that are left.
+  """A line for each run with upper bounds of its costs, and its state; then the sums over the runs that are left.
 
   If a run has finished, the table also has the seconds of finished runs and an estimate for the others.
   """
   os.environ.setdefault("JAX_PLATFORMS", "cpu")  # predictions only trace
   from alma_jax.sweeps import prediction
-  here = launcher.name == LOCAL and not places.num_gpus()  # otherwise the runs use another memory
+  here = launcher.name == LOCAL and not places.num_gpus()  # otherwise the runs use other memory
   found = dict(zip((job.name for job in plan.jobs), prediction.predict([job.config for job in plan.jobs], here)))
   refused = [f"{name} cannot be run: {cost}" for name, cost in found.items() if isinstance(cost, BadInput)]
   costs = {name: cost for name, cost in found.items() if not isinstance(cost, BadInput)}

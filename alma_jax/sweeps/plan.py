@@ -69,7 +69,7 @@ def read(path: str, root: str | pathlib.Path, overrides: Mapping[str, str], retr
     retry: whether failed jobs are run again.
 
   Raises:
-    BadInput: the sweep cannot be made, or `root` cannot be read.
+    BadInput: the sweep is not valid, or `root` cannot be read.
   """
   root = run_folder.local(root)
   with folder_problems(root):

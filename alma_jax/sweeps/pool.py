@@ -21,7 +21,7 @@ from alma_jax.sweeps.places import Place, places
 _ATTEMPTS = 3  # of a job whose process is killed
 _SETTINGS = ("model.name", "model.width", "model.num_experts", "train.batch_size", "learner.name", "devices",
              "deterministic")
-_SECONDS, _CLOSING = 0.5, 10.0  # between two looks at the workers; for a process to end
+_SECONDS, _CLOSING = 0.5, 10.0  # between two checks of the workers; for a process to end
 
 
 def run(jobs: Sequence[Job], num_workers: int, logs: pathlib.Path, should_stop: Callable[[], bool]) -> Iterator[Event]:
@@ -31,7 +31,7 @@ def run(jobs: Sequence[Job], num_workers: int, logs: pathlib.Path, should_stop: 
     jobs: to be run.
     num_workers: processes, at least 1.
     logs: folder for the output of each job, NAME.log.
-    should_stop: asked twice a second; if it returns True, running jobs save and
+    should_stop: called twice a second; if it returns True, running jobs save and
       stop, and no other job begins.
 
   Yields:
@@ -131,7 +131,7 @@ class _Worker:
     return Event(FAILED if self._broken else kind, self.job, line)
 
   def close(self) -> None:
-    """Lets the process end, and kills it if it does not."""
+    """Closes the pipe, after which the process ends; kills it if it does not."""
     self.pipe.close()
     self.process.join(_CLOSING)
     self.process.kill()
@@ -139,6 +139,6 @@ class _Worker:
 
 
 def _settings(config: schema.RunConfig) -> tuple[Any, ...]:
-  """What runtime.setup decides from for a whole process."""
+  """The fields by which runtime.setup sets up a whole process."""
   fields = configs.flatten(configs.to_dict(config))
   return (*(fields[name] for name in _SETTINGS), config.learner.num_trained)

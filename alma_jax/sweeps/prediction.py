@@ -21,7 +21,7 @@ def predict(configs: Sequence[schema.RunConfig], here: bool = False) -> list[Pre
       uses now; then a config that does not fit into its memory cannot run.
   """
   found: list[Prediction | BadInput] = []
-  macs: dict[Any, int] = {}  # of one example, by what decides about the network
+  macs: dict[Any, int] = {}  # of one example, by the config of the network
   sizes: dict[Any, Any] = {}  # training examples of each stage, by data and stream
   fits = set()
   for config in configs:

@@ -17,9 +17,9 @@ from alma_jax.sweeps import states, worker
 from alma_jax.sweeps.events import DONE, FAILED, QUIET, STARTED, STOPPED, Event
 from alma_jax.sweeps.jobs import Job, Packed
 
-_SECONDS = 5.0  # between two looks at the queue
+_SECONDS = 5.0  # between two checks of the queue
 _MINUTES = 24 * 60  # default time limit of a job
-_UNKNOWN_SECONDS = 600.0  # until SLURM's accounting must know a new job
+_UNKNOWN_SECONDS = 600.0  # after which a job that SLURM's accounting does not know counts as ended
 _FINAL = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE",
           "REVOKED")
 _IDS = "jobs.json"
@@ -57,7 +57,7 @@ def run(jobs: Sequence[Job], num_workers: int, folder: pathlib.Path, options: Ma
     raise BadInput("there is no SLURM here (no sbatch); use --launcher=local.")
   ids = states.read_texts(folder / _IDS, "delete it once no job of this sweep is queued")
   try:
-    run_folder.write_json(folder / _IDS, ids)  # before any job is submitted, because its number must be kept
+    run_folder.write_json(folder / _IDS, ids)  # before any job is submitted, so that no job's number is lost
   except OSError as error:
     raise BadInput(f"{folder / _IDS} cannot be written: {error.strerror}.") from error
   earlier: dict[str, Any] = {job.name: submitit.SlurmJob(folder, ids[job.name]) for job in jobs if job.name in ids}

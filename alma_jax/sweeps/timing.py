@@ -48,7 +48,7 @@ def estimate(configs: Mapping[str, schema.RunConfig], taken: Mapping[str, Taken]
       costs are not known, and the estimate is proportional to training steps.
 
   Returns:
-    {name: seconds} of the other runs, without those that are like no finished run.
+    {name: seconds} of the other runs, without those for which no similar run has finished.
   """
   kinds: dict[tuple[object, ...], list[str]] = {}
   found: dict[str, float] = {}

@@ -19,7 +19,7 @@ Arrays = Mapping[str, Any]  # a contribution: arrays [B, K] of jax or of numpy b
 
 
 class Pool(NamedTuple):
-  """Examples on the device before normalisation, which take a quarter of the memory of normalised ones.
+  """Examples on the device before normalisation. As uint8 they take a quarter of the memory of normalised ones.
 
   Attributes:
     x: uint8 or float32 [N, ...].
@@ -243,7 +243,7 @@ def of_meta(config: schema.RunConfig, meta: Mapping[str, Any]) -> tuple[Classifi
 
 
 def make_pool(x: np.ndarray, y: np.ndarray, mean: np.ndarray, std: np.ndarray, mesh: Mesh) -> Pool:
-  """A Pool that lies whole on every device of the mesh; see Pool for the arrays."""
+  """A Pool of which every device of the mesh has a copy; see Pool for the arrays."""
   arrays: Any = x, np.asarray(y, np.int32), mean, std
   return sharding.put(Pool(*arrays), mesh)
 

@@ -1,4 +1,4 @@
-"""What the training loop, the learners and the runs need of a task, as Protocols.
+"""What a task and its data have to define, as Protocols.
 
 A task says what batches, losses, predictions and selection are. A source holds the data of one run of a task.
 `pool`, `batch`, `inputs`, `output`, `sums` and `contribution` are pytrees of arrays. Only the task knows their
@@ -24,7 +24,7 @@ class Task(Protocol):
 
   @property
   def metric(self) -> str:
-    """Name of what is judged, e.g. "error". Its value on validation data is called val_METRIC."""
+    """Name of the metric, e.g. "error". Its value on validation data is called val_METRIC."""
 
   @property
   def selects(self) -> bool:
@@ -121,7 +121,7 @@ class Task(Protocol):
 
     Args:
       sums: of numpy arrays [M].
-      own_M: int, the number of examples that each member has of its own. The joint numbers are over these.
+      own_M: int, the number of each member's own examples. The joint numbers are over these.
       num_M: int, the number of examples that were summed for each member.
 
     Returns:
@@ -164,7 +164,7 @@ class Source(Protocol):
     chance: the metric of guessing; None if the task has none.
     untrained: the metric before the first update (docs/algorithms.md §1). None: it is measured if the task selects,
       and there is none otherwise.
-    files: {name: text} of files that belong into the run folder.
+    files: {name: text} of files that are written into the run folder.
   """
   stream: Any
   example_shape: tuple[int, ...]

@@ -169,8 +169,8 @@ class LanguageModeling:
   def report(self, sums: Sums, own_M: np.ndarray, num_M: np.ndarray) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Loss in nats per token and perplexity, see contract.Task.
 
-    The joint perplexity is exp of the members' mean loss. Joint are also the lists `load`, each expert's share [I][E]
-    of the tokens, and `dropped`, the share [I] of tokens whose expert had no capacity left.
+    The joint perplexity is exp of the members' mean loss. The joint numbers include two lists: `load`, the share [I][E]
+    of the tokens that choose each expert, and `dropped`, the share [I] of tokens whose expert had no capacity left.
     """
     del own_M, num_M
     losses = np.asarray(sums.loss) / np.maximum(sums.tokens, 1).astype(np.float64)

@@ -108,7 +108,7 @@ def _endless_order(training: Training, start: int, stop: int) -> tuple[np.ndarra
 
 
 def _epoch_order(training: Training, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-  """As `_examples`, for a whole epoch: N is the number of examples of the member with most, the others are padded."""
+  """As `_examples`, for a whole epoch. N is the largest number of examples of a member; shorter orders are padded."""
   data, examples, sizes = training.data, training.examples, training.train_sizes
   if examples.probability is None:
     place_MN = _permutations(data.seed, data.stage, epoch, tuple(sizes.tolist()))

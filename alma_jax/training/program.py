@@ -69,7 +69,7 @@ def advance(spec: FitSpec, state: LoopState, keys: Array, batches: TrainBatches,
 @functools.partial(jax.jit, static_argnames=("spec", "full"), donate_argnames="state")
 def step(spec: FitSpec, state: LoopState, keys: Array, batches: TrainBatches, r: Array, pool: Tree,
          full: bool) -> LoopState:
-  """Step r of `batches`, outside of any loop. A batch without padding is faster, which `full` says."""
+  """Step r of `batches`, outside of any loop. `full`: the batch has no padding, which is faster."""
   def local(state: LoopState, keys: Array, batches: TrainBatches, r: Array, pool: Tree) -> LoopState:
     stack = _Stack(keys)
     train = lambda member, raw_key, where, *count: _train_step(

@@ -1,4 +1,4 @@
-"""What learners and the training loop exchange: the data of a stage, what is to be trained, and what was reached."""
+"""What learners and the training loop exchange: the data of a stage, the training, and its results."""
 import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -40,9 +40,9 @@ class Examples(NamedTuple):
   Attributes:
     own: M arrays int32 [n], the training examples of each member, repeated ones included. None: every member trains on
       all examples of the stage.
-    own_val: M arrays int32, the validation examples of each member. A member without any is selected by all validation
-      examples of the stage. With `own_val`, and only then, the members may have different numbers of `own` examples. A
-      member without any keeps its variables.
+    own_val: M arrays int32, the validation examples of each member. A member without validation examples is selected by
+      all those of the stage. With `own_val`, and only then, the members may have different numbers of `own` examples. A
+      member without `own` examples keeps its variables.
     probability: float64 [n]. Every epoch draws n examples with these probabilities. None: an epoch is a permutation.
     weight: float32 [n], factors of the examples' losses. None: 1.
   """
@@ -80,7 +80,7 @@ class FitSpec:
 
   @property
   def padded_batch(self) -> int:
-    """Batch size, rounded up to what the devices take in equal parts."""
+    """Batch size, rounded up to a size that the devices can divide into equal parts."""
     return self.mesh.shape[DATA] * self._parts * self.at_once
 
   @property
@@ -93,15 +93,15 @@ class FitSpec:
 
   @property
   def val_batch(self) -> int:
-    """Size of a validation batch, rounded up to what the devices take in equal parts."""
+    """Size of a validation batch, rounded up to a size that the devices can divide into equal parts."""
     return round_up(self.task.eval_batch, self.mesh.shape[DATA])
 
   @property
   def padded_members(self) -> int:
-    """Number of members that are trained: M, filled up with copies of the last member.
+    """Number of members that are trained: M, padded with copies of the last member.
 
-    A copy has the key and the batches of the member, hence it changes no decision. It costs no time, since some device
-    trains as many members that are not copies.
+    A copy has the key and the batches of that member; therefore it changes no result. It costs no time, because another
+    device trains as many members in any case.
     """
     return round_up(self.num_members, self.mesh.shape[MEMBER])
 
@@ -116,7 +116,7 @@ class FitSpec:
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-  """What a learner asks of the training loop.
+  """What a learner gives to the training loop.
 
   Attributes:
     spec: FitSpec.
@@ -147,7 +147,7 @@ class Training:
 
   @property
   def plan(self) -> schema.Plan:
-    """Length of the training, which the member with most examples decides."""
+    """Length of the training, by the largest number of examples of a member."""
     return self.spec.train.plan(int(self.train_sizes.max()))
 
   def _sizes(self, own: Sequence[np.ndarray] | np.ndarray | None, shared: np.ndarray) -> np.ndarray:
@@ -168,7 +168,7 @@ class FitReport(NamedTuple):
 
 
 class Trained(NamedTuple):
-  """What training has made of the members.
+  """The members after a training.
 
   Attributes:
     variables: the selected Variables [M, ...], on every device.

@@ -3,9 +3,9 @@
     python -m alma_jax.sweep --config=configs/sweeps/mnist.py
 
 500 mega-batches, 100 epochs a stage, Adadelta. gMoE splits an expert every 50
-mega-batches, however long it waits, and ends with 10 experts a layer (waiting for
-all 500 it never grows). One seed and one width after the other, so that a sweep
-that is cut short has whole comparisons.
+mega-batches at every waiting time, and ends with 10 experts a layer (with waiting
+time 500 it never grows). The runs of one seed and width follow each other, so that
+an interrupted sweep has complete comparisons.
 """
 from alma_jax.sweeps import Sweep, axis, product, zipped
 
