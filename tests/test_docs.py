@@ -13,9 +13,12 @@ from alma_jax.config import registry
 from alma_jax.errors import BadInput
 
 
+def codes_of(page):
+  return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+
+
 def code_of(page):
-  (code,) = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
-  return code
+  return codes_of(page)[0]
 
 
 def run(*args, cwd):
@@ -67,12 +70,65 @@ def test_the_learner_of_the_page_does_what_it_says(tmp_path, arrays, make_config
     del alma_jax.config.learner_options.LEARNERS["fittest"]
 
 
+def test_the_second_learner_of_the_page(tmp_path, monkeypatch, arrays, make_config):
+  """It predicts with averaged weights, before and after it is saved, resumed and loaded."""
+  import numpy as np
+  from runs import assert_same_run, interrupted, one_step_a_dispatch
+
+  from alma_jax import config as configs
+  (tmp_path / "averaged.py").write_text(codes_of("docs/add-a-learner.md")[1])
+  configs.load_file(str(tmp_path / "averaged.py"))
+  one_step_a_dispatch(monkeypatch)
+  try:
+    config = make_config("averaged", train__epochs=2, checkpoint__seconds=1e9, checkpoint__keep_every=1)
+    run = alma_jax.run(config, tmp_path / "whole", data=arrays)
+    assert interrupted(config, tmp_path / "cut", 5, data=arrays)
+    alma_jax.run(config, tmp_path / "cut", data=arrays)
+    assert_same_run(tmp_path / "whole", tmp_path / "cut")
+    wrong = run.predict(arrays[2]).argmax(1) != arrays[3]
+    assert wrong.mean() == run.metrics["error"][-1]
+    first, last = run.spec(0), run.spec(run.stages()[-1])
+    assert first["num_leaves"] == 6
+    assert not np.array_equal(first["leaf0"], last["leaf0"])
+    plain = alma_jax.run(make_config("averaged", train__epochs=2, learner__decay=0), tmp_path / "plain", data=arrays)
+    single = alma_jax.run(make_config("sm", train__epochs=2), tmp_path / "sm", data=arrays)
+    np.testing.assert_array_equal(plain.metrics["error"], single.metrics["error"])
+    assert not np.array_equal(run.metrics["loss"][-1], plain.metrics["loss"][-1])
+  finally:
+    del registry.LEARNERS["averaged"]
+    del alma_jax.config.learner_options.LEARNERS["averaged"]
+
+
+def test_a_config_file_may_import_others_of_its_folder_and_its_changes_are_noticed(tmp_path):
+  (tmp_path / "own").mkdir()
+  (tmp_path / "own/small_cnn.py").write_text(code_of("docs/add-a-model.md"))
+  code = "import small_cnn\n" + code_of("docs/add-a-learner.md")
+  (tmp_path / "own/both.py").write_text(code)
+  command = ["-m", "alma_jax.main", "--config=own/both.py:fittest", "--config.model.name=small_cnn", *SMALL,
+             "--workdir=run"]
+  done = run(*command, cwd=tmp_path)
+  assert done.returncode == 0, done.stderr
+  (tmp_path / "own/both.py").write_text(code + "# another version\n")
+  for _ in range(2):
+    done = run(*command, cwd=tmp_path)
+    assert "the file that defines 'fittest' has changed since the run in run began" in done.stderr
+    assert "'small_cnn'" not in done.stderr
+    assert (done.returncode, "run is complete" in done.stderr) == (0, True)
+  done = run(*command, "--overwrite", cwd=tmp_path)
+  assert (done.returncode, "has changed" in done.stderr) == (0, False)
+
+
 def test_the_network_of_the_page(tmp_path):
   (tmp_path / "small_cnn.py").write_text(code_of("docs/add-a-model.md"))
   done = run("-m", "alma_jax.main", "--config=small_cnn.py:sm", *SMALL, "--workdir=run", cwd=tmp_path)
   assert done.returncode == 0, done.stderr
   # 3x3x1x4+4, batch norm 2x4; 3x3x4x8+8, 2x8; 2x2x8x10+10.
   assert f"from {40 + 8 + 296 + 16 + 330:,} parameters" in done.stderr
+  no_head = code_of("docs/add-a-model.md").replace('layers.Head(self.num_classes, self.dtype, name="output")',
+                                                   "nn.Dense(self.num_classes)")
+  (tmp_path / "no_head.py").write_text(no_head)
+  done = run("-m", "alma_jax.main", "--config=no_head.py:hmoe", *SMALL, "--workdir=headless", cwd=tmp_path)
+  assert (done.returncode, "has no features for hmoe" in done.stderr) == (2, True), done.stderr
   done = run("-m", "alma_jax.main", "--config=small_cnn.py:gmoe", *SMALL, "--workdir=other", cwd=tmp_path)
   assert done.returncode == 2
   assert "model.name='small_cnn' has no mixtures" in done.stderr

@@ -1,6 +1,7 @@
 """Config files: Python files with a function get_config."""
 import pathlib
 import runpy
+import sys
 import traceback
 
 from alma_jax.config.trees import Tree
@@ -24,6 +25,9 @@ def load_file(path: str, arg: str | None = None) -> Tree:
   """
   if not pathlib.Path(path).is_file():
     raise BadInput(f"{path!r} is not a file in {pathlib.Path.cwd()}; {_USAGE}.")
+  folder = str(pathlib.Path(path).resolve().parent)
+  if folder not in sys.path:
+    sys.path.append(folder)  # the file may import others of its folder
   try:
     get_config = runpy.run_path(path).get("get_config")
     if get_config is None:

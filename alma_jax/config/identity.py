@@ -14,8 +14,9 @@ from alma_jax.config.trees import Tree, flatten, to_dict
 
 # Fields that do not change the results: two configs that differ only in these describe the same run.
 INCIDENTAL = ("dataset.data_dir", "checkpoint.", "log.", "devices")
-# What config.json holds besides the fields: a hash of the data, and the version that wrote the file.
-STORED = ("data_fingerprint", "alma_jax_version")
+# What config.json holds besides the fields: a hash of the data, the version that wrote the file, and hashes of the
+# files that define a learner or a network of the user's own.
+STORED = ("data_fingerprint", "alma_jax_version", "code")
 
 
 def identity(config: RunConfig | Tree) -> Tree:
@@ -30,7 +31,7 @@ def identity(config: RunConfig | Tree) -> Tree:
   flat = flatten(config if isinstance(config, dict) else json.loads(json.dumps(to_dict(config))))
   before = _before(flat)
   return {field: value for field, value in flat.items()
-          if not field.startswith(INCIDENTAL) and field not in STORED
+          if not field.startswith(INCIDENTAL) and field.partition(".")[0] not in STORED
           and not (field in before and value == before[field])}
 
 

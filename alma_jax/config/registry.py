@@ -1,5 +1,7 @@
 """Learners and networks by name, those of users included. Imports neither jax nor numpy."""
 import dataclasses
+import hashlib
+import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -67,8 +69,20 @@ def options_of(name: object, language: bool = False) -> type[Options]:
   known = _TEXT_OPTIONS if language else _IMAGE_OPTIONS
   if not isinstance(name, str) or name not in known:
     task = " for language modelling" if language and name in _IMAGE_OPTIONS else ""
-    raise BadInput(f"there is no learner {name!r}{task}; the learners are {listed(known)}.")
+    raise BadInput(f"there is no learner {name!r}{task}; the learners are {listed(known)}. If it is one of your own, "
+                   "run the file that registers it first: import it, or name it by --config.")
   return known[name]
+
+
+def code_of(config: schema.RunConfig) -> dict[str, str]:
+  """{name: SHA-256 of the file that defines it} of the learner and the network of a config that users have registered.
+
+  What was defined in a notebook has no file, and is left out.
+  """
+  learners = TEXT_LEARNERS if config.is_language else LEARNERS
+  found = {name: _file_of(known[name]) for name, known in ((config.learner.name, learners), (config.model.name, MODELS))
+           if name in known}
+  return {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in found.items() if file is not None}
 
 
 def classes_of(tree: Mapping[str, Any]) -> tuple[type[schema.RunConfig], type[Options]]:
@@ -90,6 +104,13 @@ def classes_of(tree: Mapping[str, Any]) -> tuple[type[schema.RunConfig], type[Op
     raise BadInput(f"model.name={model.get('name')!r} does not go with this config: 'switch' is for configs/lm.py, "
                    f"{listed(map(repr, schema.NETWORKS))} are for the others.")
   return (schema.LanguageConfig if language else schema.ImageConfig), options_of(learner.get("name"), language)
+
+
+def _file_of(made: Callable[..., Any]) -> pathlib.Path | None:
+  """The file that defines a function or a class; None if there is none."""
+  functions = [made, *vars(made).values()] if hasattr(made, "__dict__") else [made]
+  files = (pathlib.Path(each.__code__.co_filename) for each in functions if hasattr(each, "__code__"))
+  return next((file for file in files if file.is_file()), None)
 
 
 def _check_options(cls: type[Options], config: type[schema.RunConfig]) -> None:

@@ -156,7 +156,7 @@ def _load_npz(name: str) -> cache.Arrays:
 def _check_examples(what: str, x: np.ndarray) -> np.ndarray:
   """The examples as uint8 or float32, [N, H, W, C] or [N, D]."""
   if x.dtype != np.uint8 and not np.issubdtype(x.dtype, np.floating):
-    raise BadInput(f"{what} has dtype {x.dtype}; uint8 and float32 are possible.")
+    raise BadInput(f"{what} has dtype {x.dtype}; uint8 and floats are possible.")
   if x.ndim not in (2, 3, 4) or 0 in x.shape[1:]:
     raise BadInput(f"{what} has shape {x.shape}; [N, H, W], [N, H, W, C] and [N, D] are possible.")
   # Feature maps such as [N, 4, 4, 512] have their channels last: the width is as small as the height.

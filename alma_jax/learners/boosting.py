@@ -30,7 +30,7 @@ class Boosting(stacked.Stacked):
     if not data.stage:
       return state, GrowthReport()
     live = {"last": state.live, "first": stacked.blocks(state)[0]}.get(self.options.init)
-    grown = stacked.append(state, self.fresh(data.stage, state.spec) if live is None else live)
+    grown = self.append(state, self.fresh(data.stage, state.spec) if live is None else live)
     macs = cost.forward_macs(self.network(state.spec), self._shape)
     return grown, GrowthReport(macs=len(grown.frozen) * len(data.train) * macs, repeat=True)
 

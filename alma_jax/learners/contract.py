@@ -11,6 +11,7 @@ To add a learner, write a subclass of `stacked.Stacked`, which implements all of
 are trained side by side, and register it (docs/add-a-learner.md).
 """
 import dataclasses
+import json
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -19,6 +20,7 @@ from jax.sharding import Mesh
 
 from alma_jax import models
 from alma_jax.config import schema
+from alma_jax.errors import BadInput
 from alma_jax.parallel import sharding
 from alma_jax.training import loop
 from alma_jax.types import Array, Cost, Tree, Variables
@@ -31,7 +33,7 @@ class LearnerState(NamedTuple):
 
   Attributes:
     spec: static facts, a dict that JSON can hold: what decides the shapes of the arrays, e.g. widths, the topology of
-      gates, `num_frozen`.
+      gates. `num_frozen` is the number of frozen blocks.
     live: Variables of what can still be trained.
     frozen: tuple of Variables that never change again, oldest first. Each is saved once.
     opt: optimiser state that the next stage starts from, or None for a fresh one.
@@ -169,3 +171,34 @@ class Context:
     """Zeros in the place of one input with its batch axis, as the networks read it."""
     shapes = self.network().inputs((1, *self.example_shape))
     return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+
+
+def check_state(before: LearnerState, after: LearnerState, name: str) -> None:
+  """Checks what a learner has made of its state, because a state that cannot be restored gives wrong numbers later.
+
+  Args:
+    before: the state that the learner was given.
+    after: the state that it returned.
+    name: of the learner.
+
+  Raises:
+    BadInput: frozen blocks were replaced or removed, `num_frozen` of `spec` is not their number, or an entry of `spec`
+      or `host` cannot be saved.
+  """
+  num, said = len(after.frozen), after.spec.get("num_frozen", len(after.frozen))
+  if num != said:
+    raise BadInput(f"the learner {name!r} returned a state with {num} frozen blocks and spec['num_frozen']={said}; "
+                   "Stacked.append adds a block and counts it.")
+  if num < len(before.frozen) or any(old is not new for old, new in zip(before.frozen, after.frozen)):
+    raise BadInput(f"the learner {name!r} replaced or removed a frozen block; each is saved only once. Keep variables "
+                   "that change in `live`, or as numpy arrays in `host`.")
+  for part, entries in (("spec", after.spec), ("host", after.host)):
+    for key, value in entries.items():
+      if part == "host" and isinstance(value, np.ndarray) and value.size:
+        continue
+      try:
+        json.dumps(value)
+      except (TypeError, ValueError):
+        allowed = "values that JSON can hold" + (", and numpy arrays that are not empty" if part == "host" else "")
+        raise BadInput(f"the learner {name!r} put a value of type {type(value).__name__} into {part}[{key!r}], which "
+                       f"cannot be saved; {part} is a dict of {allowed}.") from None

@@ -16,4 +16,4 @@ class GEns(stacked.Stacked):
     if not data.stage:
       return state, GrowthReport()
     live = state.live if self.options.init == "copy" else self.fresh(data.stage, state.spec)
-    return stacked.append(state, live), GrowthReport(repeat=True)
+    return self.append(state, live), GrowthReport(repeat=True)

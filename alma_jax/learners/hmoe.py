@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from alma_jax import keys, models
+from alma_jax.config import registry
 from alma_jax.config.learner_options import HMoE as Options
 from alma_jax.errors import BadInput
 from alma_jax.growth import cluster
@@ -46,9 +47,10 @@ class HMoE(stacked.Stacked):
 
   def __init__(self, context: Context):
     """Raises:
-      BadInput: there are more clusters than training examples in the first stage.
+      BadInput: there are more clusters than training examples in the first stage, or the network has no features.
     """
     super().__init__(context)
+    _check_features(self.network(self.first_spec()), self._shape, context.config.model.name)
     self._first = context.config.model.num_experts
     self.scratch = False  # `grow` initialises experts itself
     if context.num_train is not None and self._first > context.num_train:
@@ -224,6 +226,17 @@ def _feature_macs(network: Any, shape: tuple[int, ...]) -> int:
   """Multiply-adds of one example's features."""
   head = cost.abstract_variables(network, shape).params["output"]["kernel"]
   return cost.forward_macs(network, shape) - models.count_params(head)
+
+
+def _check_features(network: Any, shape: tuple[int, ...], name: str) -> None:
+  """Raises BadInput if a network of the user's own does not sow its features."""
+  if name in registry.MODELS:
+    try:
+      jax.eval_shape(lambda v, x: models.features(network, v, x), cost.abstract_variables(network, shape),
+                     network.inputs(shape))
+    except KeyError:
+      raise BadInput(f"model.name={name!r} has no features for hmoe; end the network with a layers.Head named output, "
+                     "or take another learner.") from None
 
 
 def _rng(data: loop.StageData, number: int) -> np.random.Generator:

@@ -133,6 +133,11 @@ class Stacked:
     made = _init(self.network(spec), raw_keys, self.context.example)
     return sharding.put(self.dress(made, spec), self.mesh)
 
+  def append(self, state: LearnerState, live: Variables) -> LearnerState:
+    """The state with its live block frozen and another one to be trained."""
+    frozen = (*state.frozen, state.live)
+    return state._replace(spec={**state.spec, "num_frozen": len(frozen)}, live=live, frozen=frozen)
+
   def take(self, variables: Variables, which: Sequence[int] | np.ndarray) -> Variables:
     """Members `which` of stacked variables, in that order and as often as they are named; on the mesh."""
     index = np.asarray(which)
@@ -142,12 +147,6 @@ class Stacked:
 def blocks(state: LearnerState) -> tuple[Variables, ...]:
   """Variables of all blocks, oldest first."""
   return (*state.frozen, state.live)
-
-
-def append(state: LearnerState, live: Variables) -> LearnerState:
-  """The state with its live block frozen and another one to be trained."""
-  frozen = (*state.frozen, state.live)
-  return state._replace(spec={**state.spec, "num_frozen": len(frozen)}, live=live, frozen=frozen)
 
 
 def contribute(network: Any, task: Any, mesh: Mesh, combine: str, variables: Variables, inputs: Tree) -> Contribution:

@@ -11,7 +11,7 @@ import jax
 
 from alma_jax import config as configs
 from alma_jax import messages
-from alma_jax.config import schema
+from alma_jax.config import registry, schema
 from alma_jax.errors import BadInput, Diverged, Stopped, Unsaved, disk_problem
 from alma_jax.parallel import peers, runtime, sharding
 from alma_jax.runs import memory, results, run_folder, session, settings
@@ -44,6 +44,8 @@ def run(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: Seq
     raise BadInput(f"log.wandb={config.log.wandb!r} needs a package that is missing; run `pip install wandb`.")
   runtime.setup(config)
   path = run_folder.local(workdir or configs.default_workdir(config))
+  if path.exists() and not path.is_dir():
+    raise BadInput(f"{path} is a file; the run folder should be a new or existing folder.")
   peers.compare("settings", _settings(config, path, overwrite))
   is_main = sharding.is_main()  # the first use of the devices connects the processes; their settings are equal
   with messages.sign("loading the data", config.log.progress and is_main):
@@ -67,6 +69,7 @@ def _settings(config: schema.RunConfig, path: pathlib.Path, overwrite: bool) -> 
   flat = configs.flatten(configs.to_dict(config))
   same = {field: value for field, value in flat.items() if not field.startswith(("dataset.data_dir", "log."))}
   return same | {f"the version of {name}": version for name, version in session.versions().items()} | {
+      f"the file that defines {name}": code for name, code in registry.code_of(config).items()} | {
       "--workdir": str(path), "--overwrite": bool(overwrite)}
 
 

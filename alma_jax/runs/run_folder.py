@@ -5,12 +5,13 @@ import os
 import pathlib
 import re
 import shutil
+import warnings
 from typing import IO, Any
 
 import filelock
 
 from alma_jax import config as configs
-from alma_jax.config import schema
+from alma_jax.config import registry, schema
 from alma_jax.errors import BadInput, InUse
 from alma_jax.runs.metrics import Entry
 from alma_jax.version import __version__
@@ -85,14 +86,21 @@ class RunFolder:
       self._delete()
     else:
       self._compare(stored, config, fingerprint)
+      self._compare_code(stored.get("code", {}), config)
       return  # session.run writes it once the run is restored
     self.write_config(config, fingerprint)
 
   def write_config(self, config: schema.RunConfig, fingerprint: str) -> None:
-    """Writes config.json: every field, and what the data were."""
+    """Writes config.json: every field, the fingerprint of the data, the version, and hashes of the user's own code.
+
+    The hashes remain those of the code with which the run began.
+    """
     if self._writes:
-      write_json(self.path / "config.json", dict(
-          configs.to_dict(config), data_fingerprint=fingerprint, alma_jax_version=__version__))
+      stored = read_json(self.path / "config.json")
+      code = stored.get("code") if isinstance(stored, dict) else None
+      tree = dict(configs.to_dict(config), data_fingerprint=fingerprint, alma_jax_version=__version__)
+      code = registry.code_of(config) if code is None else code
+      write_json(self.path / "config.json", tree | ({"code": code} if code else {}))
 
   def write_files(self, files: dict[str, str]) -> None:
     """Writes the files {name: text} that do not exist yet."""
@@ -121,6 +129,13 @@ class RunFolder:
     if differ:
       raise BadInput(f"{self.path} holds another run, which differs in {', '.join(differ)}; "
                      "choose another --workdir, or --overwrite it.")
+
+  def _compare_code(self, stored: dict[str, str], config: schema.RunConfig) -> None:
+    now = registry.code_of(config)
+    for name in now.keys() & stored.keys():
+      if now[name] != stored[name]:
+        warnings.warn(f"the file that defines {name!r} has changed since the run in {self.path} began, so that its "
+                      "results belong to the old code; --overwrite starts it again", stacklevel=2)
 
   def cut(self, name: str, num: int, entries: list[Entry] | None = None) -> None:
     """Opens a .jsonl file for appending, keeping its first `num` lines.

@@ -13,7 +13,7 @@ import numpy as np
 from alma_jax import config as configs
 from alma_jax import messages
 from alma_jax.errors import BadInput, Diverged, Stopped
-from alma_jax.learners import tuned
+from alma_jax.learners import contract, tuned
 from alma_jax.parallel import runtime, sharding
 from alma_jax.runs import checkpoint, loggers, metrics, progress, settings, snapshot
 from alma_jax.runs.run_folder import METRICS, TRAIN, RunFolder
@@ -100,7 +100,8 @@ def _restored(setting: settings.Setting, folder: RunFolder, opened: checkpoint.O
   if now.stage == num_stages:
     say(f"resuming {folder.path} after the last of {num_stages} stages")
   else:
-    say(f"resuming {folder.path} at stage {now.stage + 1} of {num_stages}, {_round(setting)} {now.epoch + 1}")
+    after = f", after {_round(setting)} {now.epoch}" if now.epoch else ""
+    say(f"resuming {folder.path} in stage {now.stage + 1} of {num_stages}{after}")
   return now
 
 
@@ -156,6 +157,7 @@ class _Session:
       opened = None
       trained = self._train_or_note(grown, data, began)
       now.learner, report, complete = learner.finish(grown.state, data, trained)
+      contract.check_state(grown.state, now.learner, self._config.learner.name)
       now.complete, self._saved_in = complete, None
     with self._progress.phase("evaluating"):
       value, loss = self._examiner.examine(now.learner)
@@ -176,6 +178,7 @@ class _Session:
   def _grow(self, data: loop.StageData) -> Growth:
     with self._progress.phase("growing"):
       state, report = self._learner.grow(self.now.learner, data)
+      contract.check_state(self.now.learner, state, self._config.learner.name)
     shapes = lambda state: jax.tree.map(np.shape, state.live)
     if shapes(state) != shapes(self.now.learner):
       runtime.forget_programs()  # those of the old shapes never run again, and hold memory
@@ -249,9 +252,10 @@ class _Session:
   def _refuse_divergence(self, joint: dict[str, Any]) -> None:
     for key, value in joint.items():
       if value is not None and not np.isfinite(value).all():
-        raise Diverged(f"{key} is no longer finite in stage {self.now.stage + 1}, {_round(self._setting)} "
-                       f"{self.now.epoch}; lower train.learning_rate={self._config.train.learning_rate}. Everything "
-                       f"before is saved in {self._folder.path}.")
+        raise Diverged(f"{key} is no longer finite in stage {self.now.stage + 1} of "
+                       f"{self._setting.stream.num_stages}, {_round(self._setting)} {self.now.epoch}; lower "
+                       f"train.learning_rate={self._config.train.learning_rate}. Everything before is saved in "
+                       f"{self._folder.path}.")
 
   def _write(self, entry: metrics.Entry) -> None:
     self.now.lines.append(entry)
