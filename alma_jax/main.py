@@ -5,6 +5,7 @@ run, or says that it is complete. Exit codes: 0 done, 2 bad input (one sentence)
 143, 129 and 130 stopped by SIGTERM, SIGHUP and Ctrl-C (after saving, if there was
 something to save), 1 anything else.
 """
+import argparse
 import os
 import re
 import signal
@@ -14,8 +15,6 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from absl import flags
-
 from alma_jax import commands, messages
 from alma_jax import config as configs
 from alma_jax.config import document, schema
@@ -24,54 +23,53 @@ from alma_jax.errors import BadInput, Diverged, Stopped, Unsaved
 if TYPE_CHECKING:  # it imports jax
   from alma_jax.runs.results import Run
 
-_FLAGS = flags.FLAGS
-_CONFIG = flags.DEFINE_string("config", None, "configs/NAME.py:LEARNER; fields are changed with --config.a.b=value")
-_WORKDIR = flags.DEFINE_string("workdir", None, "run folder; default: runs/NAME-LEARNER-<short hash>")
-_OVERWRITE = flags.DEFINE_bool("overwrite", False, "delete the run in the folder, and start again")
-_COORDINATOR = flags.DEFINE_string("coordinator", None, "host:port of process 0; not needed on SLURM, MPI, Kubernetes")
-_NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "processes of the run, with --coordinator")
-_PROCESS_ID = flags.DEFINE_integer("process_id", None, "number of this process from 0, with --coordinator")
-_PEER_TIMEOUT = flags.DEFINE_float("peer_timeout", 300.0, "seconds to wait for the other processes of the run")
-
 _SIGNALS: dict[int, int] = {signal.SIGTERM: 143, signal.SIGINT: 130}
 if hasattr(signal, "SIGHUP"):
   _SIGNALS[signal.SIGHUP] = 129
 
 
-def main() -> int:
-  """Runs the command line; returns the exit code."""
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command line; returns the exit code. `argv` are its arguments; None: those of the process."""
   def work() -> int:
-    config = _parse_flags(sys.argv)
-    return 0 if config is None else _run(config)
+    options, config = _parse(sys.argv[1:] if argv is None else argv)
+    return _run(options, config)
 
   return commands.exit_code(work)
 
 
-def _parse_flags(argv: Sequence[str]) -> schema.RunConfig | None:
-  """RunConfig, or None when help was asked for.
+def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, schema.RunConfig]:
+  """The options of the command line, and the checked config.
 
   Raises:
-    BadInput: an argument is unknown or malformed, or the config is not valid.
+    BadInput: an option is unknown or has no value, or the config is not allowed.
+    SystemExit: help was asked for, and printed.
   """
-  if any(arg in ("-h", "--help", "-help") for arg in argv[1:]):
-    print("\n\n".join((__doc__.strip(), _FLAGS.main_module_help().strip(), document.text())))
-    return None
-  overrides, others = _split_overrides(argv[1:])
-  if sum(re.match("--?config(=|$)", arg) is not None for arg in others) > 1:
+  parser = commands.Parser("-m alma_jax.main", __doc__)
+  parser.epilog = document.text() if {"-h", "--help"} & set(argv) else None
+  parser.add_argument("--config", action="append", metavar="FILE:LEARNER",
+                      help="configs/NAME.py:LEARNER; --config.a.b=VALUE changes a field")
+  parser.add_argument("--workdir", metavar="DIR", help="run folder; default: runs/DATA-LEARNER-HASH")
+  parser.add_argument("--overwrite", action="store_true", help="delete the run in the folder, and start again")
+  parser.add_argument("--coordinator", metavar="HOST:PORT",
+                      help="address of process 0; not needed with SLURM, MPI and Kubernetes")
+  parser.add_argument("--num_processes", type=int, metavar="N", help="processes of the run, with --coordinator")
+  parser.add_argument("--process_id", type=int, metavar="I", help="number of this process from 0, with --coordinator")
+  parser.add_argument("--peer_timeout", type=float, default=300.0, metavar="SECONDS",
+                      help="how long to wait for the other processes of the run; default: 300")
+  overrides, others = _split_overrides(argv)
+  options, rest = parser.parse_known_args(others)
+  if rest:
+    raise BadInput(f"unexpected argument {rest[0]!r}; options start with --, as in --config=configs/digits.py:ens, and "
+                   f"{parser.prog} --help lists them.")
+  if len(options.config or ()) > 1:
     raise BadInput("--config is given more than once; give it once.")
-  try:
-    rest = _FLAGS([argv[0], *others])
-  except flags.Error as error:
-    raise BadInput(" ".join(str(error).split()).rstrip(" .?") + ".") from error
-  if rest[1:]:
-    raise BadInput(f"unexpected argument {rest[1]!r}; options start with --, as in --config=configs/digits.py:ens.")
-  if _PEER_TIMEOUT.value <= 0:
-    raise BadInput(f"--peer_timeout={_PEER_TIMEOUT.value} should be above 0.")
-  if _CONFIG.value is None:
+  if not options.peer_timeout > 0:
+    raise BadInput(f"--peer_timeout={options.peer_timeout} should be above 0.")
+  if options.config is None:
     tree = configs.base().to_dict()
   else:
-    tree = configs.load_file(*_CONFIG.value.partition(":")[::2])
-  return configs.parse(configs.overridden(tree, overrides))
+    tree = configs.load_file(*options.config[0].partition(":")[::2])
+  return options, configs.parse(configs.overridden(tree, overrides))
 
 
 def _split_overrides(args: Sequence[str]) -> tuple[dict[str, str | None], list[str]]:
@@ -97,16 +95,16 @@ def _split_overrides(args: Sequence[str]) -> tuple[dict[str, str | None], list[s
   return overrides, others
 
 
-def _run(config: schema.RunConfig) -> int:
+def _run(options: argparse.Namespace, config: schema.RunConfig) -> int:
   should_stop, stopped_code = _watch_signals()
   from alma_jax.parallel import peers, runtime, sharding  # jax only now: --help stays quick
   from alma_jax.runs import experiment, session
 
   commands.quiet()
   try:
-    sharding.initialize(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value, _PEER_TIMEOUT.value)
+    sharding.initialize(options.coordinator, options.num_processes, options.process_id, options.peer_timeout)
     runtime.setup(config, alone=True)
-    run = experiment.run(config, _WORKDIR.value, overwrite=_OVERWRITE.value, should_stop=should_stop)
+    run = experiment.run(config, options.workdir, overwrite=options.overwrite, should_stop=should_stop)
   except Stopped as stopped:
     peers.leave()
     session.say(str(stopped))

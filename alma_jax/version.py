@@ -1,2 +1,2 @@
-"""The version, where setuptools finds it without importing anything else."""
-__version__ = "0.2.0.dev0"
+"""The version, in one place; the build reads it from here without importing anything."""
+__version__ = "0.2.0"

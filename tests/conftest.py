@@ -8,11 +8,11 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # the workers share compiled progra
   os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="alma_jax_tests")
 
 import jax
-import numpy as np
 import pytest
+from runs import blobs, small_config
 
-from alma_jax import config as configs
 from alma_jax.parallel import runtime
+from alma_jax.runs import plots
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -20,30 +20,15 @@ jax.devices()  # from now on there are eight, whatever a test sets
 runtime.setup()
 
 
-def small_config(learner="sm", **changes):
-  """A run of seconds: digits, 4 mega-batches, 2 stages of 2 epochs, one device.
-
-  `changes` are fields with __ for dots: train__epochs=3.
-  """
-  config = configs.base(learner)
-  config.update_from_flattened_dict({
-      "stream.num_megabatches": 4, "stream.waiting_time": 2, "model.width": 4, "train.epochs": 2,
-      "train.batch_size": 64, "devices": 1, "log.progress": False, "log.tensorboard": False})
-  config.update_from_flattened_dict({key.replace("__", "."): value for key, value in changes.items()})
-  return config
+@pytest.fixture(autouse=True)
+def _empty_curves(monkeypatch):
+  """The picture of a finished run takes longer than most runs of these tests; test_run.py draws it."""
+  monkeypatch.setattr(plots, "curve", lambda lines, metric, title, path, chance=None: path.touch())
 
 
 @pytest.fixture
 def make_config():
   return small_config
-
-
-def blobs(num, shape=(6, 6), classes=3, seed=0):
-  """Images (uint8 [num, *shape]) of `classes` patterns that are easy to distinguish, and labels."""
-  patterns = np.random.default_rng(0).integers(40, 216, (classes, *shape))
-  rng = np.random.default_rng(seed)
-  labels = np.arange(num) % classes
-  return (patterns[labels] + rng.integers(-40, 40, (num, *shape))).astype(np.uint8), labels
 
 
 @pytest.fixture(scope="session")

@@ -1,26 +1,89 @@
 """Starting, stopping and comparing runs."""
+import contextlib
 import errno
+import importlib
+import io
 import json
 import os
 import pathlib
-import subprocess
+import signal
 import sys
+import threading
+import warnings
+from typing import NamedTuple
 
+import numpy as np
 import pytest
 
 import alma_jax
+from alma_jax import config as configs
+from alma_jax import main
+from alma_jax.parallel import runtime
 from alma_jax.runs import session
 
 ROOT = pathlib.Path(__file__).parents[1]
 FOUNDATION = ["sm", "ens", "umix", "gens"]
 
 
+def small_config(learner="sm", **changes):
+  """A run of seconds: digits, 4 mega-batches, 2 stages of 2 epochs, one device.
+
+  `changes` are fields with __ for dots: train__epochs=3.
+  """
+  config = configs.base(learner)
+  config.update_from_flattened_dict({
+      "stream.num_megabatches": 4, "stream.waiting_time": 2, "model.width": 4, "train.epochs": 2,
+      "train.batch_size": 64, "devices": 1, "log.progress": False, "log.tensorboard": False})
+  config.update_from_flattened_dict({key.replace("__", "."): value for key, value in changes.items()})
+  return config
+
+
+def blobs(num, shape=(6, 6), classes=3, seed=0):
+  """Images (uint8 [num, *shape]) of `classes` patterns that are easy to distinguish, and labels."""
+  patterns = np.random.default_rng(0).integers(40, 216, (classes, *shape))
+  rng = np.random.default_rng(seed)
+  labels = np.arange(num) % classes
+  return (patterns[labels] + rng.integers(-40, 40, (num, *shape))).astype(np.uint8), labels
+
+
 def command(config, *flags):
   return [sys.executable, "-m", "alma_jax.main", f"--config={config}", *map(str, flags)]
 
 
+class Done(NamedTuple):
+  """What a command has returned and printed."""
+  returncode: int
+  stdout: str
+  stderr: str
+
+
+def alma(name, *args, cwd=ROOT):
+  """Runs `python -m alma_jax.NAME ARGS` in this process, which saves the start of another one.
+
+  What a command changes in its process is left out or restored: signals, warnings, threads of XLA and the allocator.
+  """
+  output, errors, setup, signals = io.StringIO(), io.StringIO(), runtime.setup, (signal.SIGINT, signal.SIGTERM,
+                                                                               signal.SIGHUP)
+  handlers = {number: signal.getsignal(number) for number in signals}
+  with (pytest.MonkeyPatch.context() as patched, contextlib.chdir(cwd), warnings.catch_warnings(),
+        contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors)):
+    warnings.simplefilter("always")
+    for category in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
+      warnings.simplefilter("ignore", category)  # as Python does
+    patched.setattr(main, "_watch_signals", lambda: (lambda: False, lambda: 143))
+    patched.setattr(runtime, "setup", lambda config=None, alone=False: setup(config))
+    patched.setattr(threading, "excepthook", threading.excepthook)
+    try:
+      code = importlib.import_module(f"alma_jax.{name}").main([str(arg) for arg in args])
+    finally:
+      for number, handler in handlers.items():
+        signal.signal(number, handler)
+  return Done(code, output.getvalue(), errors.getvalue())
+
+
 def launch(config, *flags):
-  return subprocess.run(command(config, *flags), cwd=ROOT, capture_output=True, text=True, check=False)
+  """A run on one device, in this process."""
+  return alma("main", f"--config={config}", "--config.devices=1", *flags)
 
 
 def lines(path, name):

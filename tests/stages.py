@@ -1,7 +1,7 @@
 """Training learners stage by stage, without a run folder."""
 import jax
 import numpy as np
-from conftest import blobs, small_config
+from runs import blobs, small_config
 
 from alma_jax import config as configs
 from alma_jax.learners import prediction

@@ -234,7 +234,7 @@ def test_every_field_has_a_meaning_and_is_listed():
 
 def test_configs_and_help_need_neither_jax_nor_numpy():
   code = ("import sys\nfrom alma_jax import main\nfrom alma_jax import config\n"
-          "config.parse(config.base())\nassert main._parse_flags(['main', '--help']) is None\n"
+          "config.parse(config.base())\nassert main.main(['--help']) == 0\n"
           "assert not {'jax', 'numpy'} & sys.modules.keys()")
   done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=CONFIGS.parent)
   assert done.returncode == 0, done.stderr
@@ -312,16 +312,7 @@ def test_presets_keep_their_digests_and_default_folders(arg):
 
 
 def parsed(*args):
-  main._FLAGS.unparse_flags()
-  return main._parse_flags(["main", *args])
-
-
-@pytest.fixture(autouse=True)
-def _flags_as_they_were():
-  yield
-  main._FLAGS.unparse_flags()
-  for name in ("config", "workdir", "coordinator"):
-    main._FLAGS[name].unparse()
+  return main._parse(args)[1]
 
 
 @pytest.fixture
@@ -335,7 +326,7 @@ def run_command(monkeypatch):
     monkeypatch.setattr(experiment, "run", outcome)
     monkeypatch.setattr(main, "_report", lambda run: "CER 1")
     monkeypatch.setattr(peers, "leave", lambda *news: left.append(news))
-    return commands.exit_code(lambda: main._run(parsed())), left
+    return commands.exit_code(lambda: main._run(*main._parse([]))), left
 
   return run
 

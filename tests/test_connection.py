@@ -147,11 +147,17 @@ def test_without_a_network_one_sentence_names_data_dir(tmp_path, monkeypatch, re
     datasets.load("tfds:needs_download")
   assert time.monotonic() - start < 30
   assert downloader._open_url is real
-  assert capfd.readouterr().err == ""
+  assert capfd.readouterr().err == f"downloading needs_download into {tmp_path}, and preparing it there\n"
   assert [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []
 
 
-def test_a_download_from_a_host_that_is_reached(tmp_path, monkeypatch, remote):
+def test_before_a_download_one_line_says_what_and_how_large(tmp_path):
+  import tensorflow_datasets as tfds
+  line = tfds_folder._announcement("mnist", tfds.builder("mnist", data_dir=tmp_path), tmp_path)
+  assert line == f"downloading mnist (11.6 MB) from storage.googleapis.com into {tmp_path}, and preparing it there"
+
+
+def test_a_download_from_a_host_that_is_reached(tmp_path, monkeypatch, remote, capfd):
   def answer(handler):
     handler.send_response(200)
     handler.end_headers()
@@ -166,6 +172,7 @@ def test_a_download_from_a_host_that_is_reached(tmp_path, monkeypatch, remote):
   with serving(answer) as url:
     monkeypatch.setattr(remote, "url", url)
     data = datasets.load("tfds:needs_download")
+  assert capfd.readouterr().err.startswith("downloading needs_download into ")
   assert sorted(data.x_train[:, 0, 0, 0]) == [10, 20, 30, 40]
   monkeypatch.setattr(tfds_folder, "download", lambda *unused: pytest.fail("prepared again"))
   assert datasets.load("tfds:needs_download").fingerprint == data.fingerprint

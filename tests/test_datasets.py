@@ -70,7 +70,7 @@ BAD = [
     (dict(x_train=np.where(np.arange(96).reshape(6, 4, 4) == 7, np.nan, X), x_test=X), "x_train of .* NaN"),
     (dict(x_test=np.zeros((0, 4, 4), np.uint8), y_test=np.zeros(0, int)), "x_test of .* is empty"),
     (dict(x_train=np.zeros((0, 4, 4), np.uint8), y_train=np.zeros(0, int)), "x_train of .* is empty"),
-    (dict(x_train=np.zeros((6, 4, 4), np.int64)), "dtype int64; uint8 and float32"),
+    (dict(x_train=np.zeros((6, 4, 4), np.int64)), "dtype int64; uint8 and floats"),
     (dict(x_train=np.zeros(6, np.uint8)), r"shape \(6,\)"),
     (dict(x_test=np.zeros((6, 4, 5), np.uint8)), "test examples of shape"),
     (dict(y_train=np.zeros((6, 1), int)), r"labels are \[N\]"),

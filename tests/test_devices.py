@@ -9,8 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import blobs, small_config
-from runs import FOUNDATION, one_step_a_dispatch, slow
+from runs import FOUNDATION, blobs, one_step_a_dispatch, slow, small_config
 from stages import begin, contribution
 
 import alma_jax
@@ -43,7 +42,7 @@ def test_launchers_that_jax_does_not_know(monkeypatch, lacks):
   begun = []
   monkeypatch.setattr(jax.distributed, "initialize", lambda *args: begun.append(args))
   if lacks == "everything":
-    with pytest.raises(BadInput, match="which this is; give --coordinator, --num_processes and --process_id"):
+    with pytest.raises(BadInput, match="this one has; give --coordinator, --num_processes and --process_id"):
       sharding.initialize()
     assert not begun
   else:

@@ -1,15 +1,15 @@
 """The code and the commands of the pages in docs/ and of the README run as they stand."""
-import os
+import contextlib
+import io
 import pathlib
 import re
-import subprocess
 import sys
 
 import pytest
-from runs import ROOT, lines
+from runs import ROOT, alma, lines
 
 import alma_jax
-from alma_jax.config import registry
+from alma_jax.config import learner_options, registry, schema
 from alma_jax.errors import BadInput
 
 
@@ -21,28 +21,45 @@ def code_of(page):
   return codes_of(page)[0]
 
 
-def run(*args, cwd):
-  environment = os.environ | {"PYTHONPATH": str(ROOT)}
-  return subprocess.run([sys.executable, *map(str, args)], cwd=cwd, capture_output=True, text=True, check=False,
-                        env=environment)
+@pytest.fixture(autouse=True)
+def _registries():
+  """What a page registers is forgotten after its test."""
+  before = [dict(registered) for registered in (registry.LEARNERS, registry.MODELS, learner_options.LEARNERS)]
+  networks, path, modules = list(schema.NETWORKS), list(sys.path), set(sys.modules)
+  yield
+  for registered, kept in zip((registry.LEARNERS, registry.MODELS, learner_options.LEARNERS), before):
+    registered.clear()
+    registered.update(kept)
+  schema.NETWORKS[:], sys.path[:] = networks, path
+  for name in {"small_cnn", "no_head", "fittest"} & (set(sys.modules) - modules):
+    del sys.modules[name]
+
+
+def run_code(code, cwd):
+  """Runs the code of a page; what it prints."""
+  output = io.StringIO()
+  with contextlib.chdir(cwd), contextlib.redirect_stdout(output), contextlib.redirect_stderr(io.StringIO()):
+    exec(code, {"__name__": "__main__"})
+  return output.getvalue()
 
 
 PAGES = [str(path.relative_to(ROOT)) for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]]
-SMALL = ["--config.stream.num_megabatches=4", "--config.train.epochs=2", "--config.model.width=4"]
+MADE = ("api.md", "command-line.md", "contributing.md", "changelog.md")  # by docs/site_hooks.py
+SMALL = ["--config.stream.num_megabatches=4", "--config.train.epochs=2", "--config.model.width=4", "--config.devices=1"]
 
 
 def test_the_learner_of_the_page(tmp_path):
   code = code_of("docs/add-a-learner.md")
   assert len(code.splitlines()) <= 40
   (tmp_path / "fittest.py").write_text(code)
-  command = ["-m", "alma_jax.main", "--config=fittest.py", "--config.learner.num_members=2", *SMALL, "--workdir=run"]
-  done = run(*command, cwd=tmp_path)
+  command = ["main", "--config=fittest.py", "--config.learner.num_members=2", *SMALL, "--workdir=run"]
+  done = alma(*command, cwd=tmp_path)
   assert done.returncode == 0, done.stderr
-  done = run(*command, "--config.learner.every=0", cwd=tmp_path)
+  done = alma(*command, "--config.learner.every=0", cwd=tmp_path)
   assert (done.returncode, "learner.every=0 should be at least 1" in done.stderr) == (2, True), done.stderr
   (tmp_path / "sweep.py").write_text("from alma_jax.sweeps import Sweep, axis\n\ndef get_sweep():\n"
                                      "  return Sweep('fittest.py', axis('seed', [0, 1]))\n")
-  done = run("-m", "alma_jax.sweep", "--config=sweep.py", "--workers=1", *SMALL, cwd=tmp_path)
+  done = alma("sweep", "--config=sweep.py", "--workers=1", *SMALL, cwd=tmp_path)
   assert "2 of 2 runs are finished" in done.stdout, done.stderr
 
 
@@ -54,20 +71,16 @@ def test_the_learner_of_the_page_does_what_it_says(tmp_path, arrays, make_config
   from alma_jax.runs import settings
   (tmp_path / "fittest.py").write_text(code_of("docs/add-a-learner.md"))
   configs.load_file(str(tmp_path / "fittest.py"))
-  try:
-    setting = settings.prepare(configs.parse(make_config("fittest")), arrays)
-    learner, stages = setting.learner, settings.Stages(setting)
-    state = learner.init()
-    state = state._replace(host={"best": 2})
-    grown, _ = learner.grow(state, stages[1])
-    for old, new in zip(jax.tree.leaves(jax.device_get(state.live)), jax.tree.leaves(jax.device_get(grown.live))):
-      for member in range(3):
-        np.testing.assert_array_equal(new[member], old[2])
-    same, _ = learner.grow(state, stages[0])
-    assert same is state
-  finally:
-    del registry.LEARNERS["fittest"]
-    del alma_jax.config.learner_options.LEARNERS["fittest"]
+  setting = settings.prepare(configs.parse(make_config("fittest")), arrays)
+  learner, stages = setting.learner, settings.Stages(setting)
+  state = learner.init()
+  state = state._replace(host={"best": 2})
+  grown, _ = learner.grow(state, stages[1])
+  for old, new in zip(jax.tree.leaves(jax.device_get(state.live)), jax.tree.leaves(jax.device_get(grown.live))):
+    for member in range(3):
+      np.testing.assert_array_equal(new[member], old[2])
+  same, _ = learner.grow(state, stages[0])
+  assert same is state
 
 
 def test_the_second_learner_of_the_page(tmp_path, monkeypatch, arrays, make_config):
@@ -79,24 +92,20 @@ def test_the_second_learner_of_the_page(tmp_path, monkeypatch, arrays, make_conf
   (tmp_path / "averaged.py").write_text(codes_of("docs/add-a-learner.md")[1])
   configs.load_file(str(tmp_path / "averaged.py"))
   one_step_a_dispatch(monkeypatch)
-  try:
-    config = make_config("averaged", train__epochs=2, checkpoint__seconds=1e9, checkpoint__keep_every=1)
-    run = alma_jax.run(config, tmp_path / "whole", data=arrays)
-    assert interrupted(config, tmp_path / "cut", 5, data=arrays)
-    alma_jax.run(config, tmp_path / "cut", data=arrays)
-    assert_same_run(tmp_path / "whole", tmp_path / "cut")
-    wrong = run.predict(arrays[2]).argmax(1) != arrays[3]
-    assert wrong.mean() == run.metrics["error"][-1]
-    first, last = run.spec(0), run.spec(run.stages()[-1])
-    assert first["num_leaves"] == 6
-    assert not np.array_equal(first["leaf0"], last["leaf0"])
-    plain = alma_jax.run(make_config("averaged", train__epochs=2, learner__decay=0), tmp_path / "plain", data=arrays)
-    single = alma_jax.run(make_config("sm", train__epochs=2), tmp_path / "sm", data=arrays)
-    np.testing.assert_array_equal(plain.metrics["error"], single.metrics["error"])
-    assert not np.array_equal(run.metrics["loss"][-1], plain.metrics["loss"][-1])
-  finally:
-    del registry.LEARNERS["averaged"]
-    del alma_jax.config.learner_options.LEARNERS["averaged"]
+  config = make_config("averaged", train__epochs=2, checkpoint__seconds=1e9, checkpoint__keep_every=1)
+  run = alma_jax.run(config, tmp_path / "whole", data=arrays)
+  assert interrupted(config, tmp_path / "cut", 5, data=arrays)
+  alma_jax.run(config, tmp_path / "cut", data=arrays)
+  assert_same_run(tmp_path / "whole", tmp_path / "cut")
+  wrong = run.predict(arrays[2]).argmax(1) != arrays[3]
+  assert wrong.mean() == run.metrics["error"][-1]
+  first, last = run.spec(0), run.spec(run.stages()[-1])
+  assert first["num_leaves"] == 6
+  assert not np.array_equal(first["leaf0"], last["leaf0"])
+  plain = alma_jax.run(make_config("averaged", train__epochs=2, learner__decay=0), tmp_path / "plain", data=arrays)
+  single = alma_jax.run(make_config("sm", train__epochs=2), tmp_path / "sm", data=arrays)
+  np.testing.assert_array_equal(plain.metrics["error"], single.metrics["error"])
+  assert not np.array_equal(run.metrics["loss"][-1], plain.metrics["loss"][-1])
 
 
 def test_a_config_file_may_import_others_of_its_folder_and_its_changes_are_noticed(tmp_path):
@@ -104,48 +113,46 @@ def test_a_config_file_may_import_others_of_its_folder_and_its_changes_are_notic
   (tmp_path / "own/small_cnn.py").write_text(code_of("docs/add-a-model.md"))
   code = "import small_cnn\n" + code_of("docs/add-a-learner.md")
   (tmp_path / "own/both.py").write_text(code)
-  command = ["-m", "alma_jax.main", "--config=own/both.py:fittest", "--config.model.name=small_cnn", *SMALL,
+  command = ["main", "--config=own/both.py:fittest", "--config.model.name=small_cnn", *SMALL,
              "--workdir=run"]
-  done = run(*command, cwd=tmp_path)
+  done = alma(*command, cwd=tmp_path)
   assert done.returncode == 0, done.stderr
   (tmp_path / "own/both.py").write_text(code + "# another version\n")
   for _ in range(2):
-    done = run(*command, cwd=tmp_path)
+    done = alma(*command, cwd=tmp_path)
     assert "the file that defines 'fittest' has changed since the run in run began" in done.stderr
     assert "'small_cnn'" not in done.stderr
     assert (done.returncode, "run is complete" in done.stderr) == (0, True)
-  done = run(*command, "--overwrite", cwd=tmp_path)
+  done = alma(*command, "--overwrite", cwd=tmp_path)
   assert (done.returncode, "has changed" in done.stderr) == (0, False)
 
 
 def test_the_network_of_the_page(tmp_path):
   (tmp_path / "small_cnn.py").write_text(code_of("docs/add-a-model.md"))
-  done = run("-m", "alma_jax.main", "--config=small_cnn.py:sm", *SMALL, "--workdir=run", cwd=tmp_path)
+  done = alma("main", "--config=small_cnn.py:sm", *SMALL, "--workdir=run", cwd=tmp_path)
   assert done.returncode == 0, done.stderr
   # 3x3x1x4+4, batch norm 2x4; 3x3x4x8+8, 2x8; 2x2x8x10+10.
   assert f"from {40 + 8 + 296 + 16 + 330:,} parameters" in done.stderr
   no_head = code_of("docs/add-a-model.md").replace('layers.Head(self.num_classes, self.dtype, name="output")',
                                                    "nn.Dense(self.num_classes)")
   (tmp_path / "no_head.py").write_text(no_head)
-  done = run("-m", "alma_jax.main", "--config=no_head.py:hmoe", *SMALL, "--workdir=headless", cwd=tmp_path)
+  done = alma("main", "--config=no_head.py:hmoe", *SMALL, "--workdir=headless", cwd=tmp_path)
   assert (done.returncode, "has no features for hmoe" in done.stderr) == (2, True), done.stderr
-  done = run("-m", "alma_jax.main", "--config=small_cnn.py:gmoe", *SMALL, "--workdir=other", cwd=tmp_path)
+  done = alma("main", "--config=small_cnn.py:gmoe", *SMALL, "--workdir=other", cwd=tmp_path)
   assert done.returncode == 2
   assert "model.name='small_cnn' has no mixtures" in done.stderr
 
 
 def test_the_arrays_of_the_page(tmp_path):
   code = code_of("docs/own-data.md").replace("2\nrun", "2\nconfig.train.epochs = 2\nrun")
-  done = run("-c", code, cwd=tmp_path)
-  assert done.returncode == 0, done.stderr
+  run_code(code, tmp_path)
   assert len(lines(tmp_path / "runs/own-arrays", "metrics.jsonl")) == 10
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
 def test_the_run_of_the_page(tmp_path, page):
   code = code_of(page).replace("waiting_time = 5\n", "waiting_time = 5\nconfig.train.epochs = 2\n")
-  done = run("-c", code, cwd=tmp_path)
-  assert done.returncode == 0, done.stderr
+  run_code(code, tmp_path)
   (folder,) = re.findall(r'alma_jax\.run\(config, "(.*?)"', code)
   assert len(lines(tmp_path / folder, "metrics.jsonl")) == 20
 
@@ -160,7 +167,7 @@ def test_the_readme_is_short_and_has_the_two_commands():
   text = (ROOT / "README.md").read_text()
   assert len(text.splitlines()) <= 150
   install = "    python3 -m venv .venv && .venv/bin/pip install -r requirements.txt && .venv/bin/python -m "
-  for command in ("alma_jax.main --config=configs/digits.py:ens", "pytest"):
+  for command in ("alma_jax.main --config=configs/digits.py:ens", "pytest -n 2"):
     assert f"\n{install}{command}\n" in text
 
 
@@ -183,6 +190,6 @@ def test_names_that_are_taken():
 def test_links_and_named_files_are_there(page):
   text = (ROOT / page).read_text()
   for link in re.findall(r"\]\(([^)#]+)\)", text):
-    assert link.startswith("http") or (ROOT / page).parent.joinpath(link).exists(), link
+    assert link.startswith("http") or link in MADE or (ROOT / page).parent.joinpath(link).exists(), link
   for name in re.findall(r"(?:configs|benchmarks|docs|colabs)/[\w/]+\.(?:py|sh|md|ipynb)", text):
     assert pathlib.Path(ROOT / name).exists() or "NAME" in name, name

@@ -4,7 +4,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-from conftest import blobs
+from runs import blobs
 from stages import arrays_equal, assert_close, begin, contribution, setting_of, train, train_stage
 
 from alma_jax.learners import bagging, boosting

@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from runs import slow
+from runs import alma, slow
 from test_language import books, text_config  # noqa: F401
 
 import alma_jax
@@ -33,7 +33,7 @@ def test_predictors_answer_as_the_run(tmp_path, make_config, arrays, learner, ch
 
 @pytest.mark.slow
 def test_vgg_is_exported(tmp_path, make_config):
-  from conftest import blobs
+  from runs import blobs
   data = (*blobs(120, (32, 32, 3)), *blobs(30, (32, 32, 3), seed=1))
   run = alma_jax.run(make_config("ens", model__name="vgg", learner__num_members=2, train__epochs=1), tmp_path / "run",
                      data=data)
@@ -64,8 +64,7 @@ def test_stages_and_folders(tmp_path, make_config, arrays):
   (tmp_path / "file").touch()
   with pytest.raises(BadInput, match="the predictor cannot be written to"):
     export.export(run, out=tmp_path / "file")
-  done = subprocess.run([sys.executable, "-m", "alma_jax.export", f"--workdir={tmp_path}/none"], capture_output=True,
-                        text=True, check=False)
+  done = alma("export", f"--workdir={tmp_path}/none")
   assert (done.returncode, done.stderr.count("\n")) == (2, 1)
 
 

@@ -3,8 +3,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import blobs, small_config
-from runs import slow
+from runs import blobs, slow, small_config
 from stages import begin, finish
 
 from alma_jax import config as configs

@@ -4,8 +4,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-from conftest import blobs
-from runs import slow
+from runs import blobs, slow
 from stages import advance, arrays_equal, assert_close, begin, contribution, fit_stage, member, setting_of, train_stage
 
 from alma_jax.errors import BadInput

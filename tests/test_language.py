@@ -5,12 +5,11 @@ import json
 import math
 import socket
 import subprocess
-import sys
 
 import jax
 import numpy as np
 import pytest
-from runs import ROOT, assert_same_run, command, interrupted, launch, lines, one_step_a_dispatch, slow
+from runs import ROOT, alma, assert_same_run, command, interrupted, launch, lines, one_step_a_dispatch, slow
 from stages import arrays_equal, assert_close, begin, contribution, train_stage
 
 import alma_jax
@@ -495,8 +494,8 @@ def test_samples(tmp_path, books, monkeypatch):
 
 @pytest.mark.parametrize("module", ["sample", "report"])
 def test_help(module):
-  done = subprocess.run([sys.executable, "-m", f"alma_jax.{module}", "--help"], cwd=ROOT, capture_output=True,
-                        text=True, check=True)
+  done = alma(module, "--help")
+  assert done.returncode == 0
   assert f"python -m alma_jax.{module}" in done.stdout
 
 

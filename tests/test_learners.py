@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import blobs
+from runs import blobs
 from stages import arrays_equal, assert_close, contribution, setting_of, train, train_stage
 
 from alma_jax.learners import stacked

@@ -2,8 +2,7 @@
 import jax
 import numpy as np
 import pytest
-from conftest import small_config
-from runs import assert_same_run, interrupted, one_step_a_dispatch, slow
+from runs import assert_same_run, interrupted, one_step_a_dispatch, slow, small_config
 from stages import setting_of
 from test_language import books, text_config  # noqa: F401
 from test_language import setting_of as text_setting_of

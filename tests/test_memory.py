@@ -5,8 +5,7 @@ import resource
 import jax
 import numpy as np
 import pytest
-from conftest import blobs, small_config
-from runs import launch
+from runs import blobs, launch, small_config
 from stages import begin, setting_of
 
 import alma_jax

@@ -9,8 +9,7 @@ import threading
 import time
 
 import pytest
-from conftest import small_config
-from runs import ROOT, Closed
+from runs import ROOT, Closed, small_config
 
 import alma_jax
 from alma_jax import config as configs

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import small_config
 from jax import export as jax_export
+from runs import small_config
 from test_language import books, text_config  # noqa: F401
 
 import alma_jax

@@ -11,7 +11,7 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
-from runs import ROOT
+from runs import ROOT, alma
 
 import alma_jax
 from alma_jax import config as configs
@@ -516,8 +516,7 @@ def test_pages_escape_what_they_show():
 
 def test_the_command_line(tmp_path, runs):
   def run(*args):
-    return subprocess.run([sys.executable, "-m", "alma_jax.report", *map(str, args)], cwd=ROOT, capture_output=True,
-                          text=True, check=False)
+    return alma("report", *args)
 
   done = run(runs)
   assert done.returncode == 0, done.stderr

@@ -7,8 +7,19 @@ import time
 
 import numpy as np
 import pytest
-from conftest import blobs, small_config
-from runs import FOUNDATION, ROOT, assert_same_run, command, interrupted, launch, lines, one_step_a_dispatch, slow
+from runs import (
+  FOUNDATION,
+  ROOT,
+  assert_same_run,
+  blobs,
+  command,
+  interrupted,
+  launch,
+  lines,
+  one_step_a_dispatch,
+  slow,
+  small_config,
+)
 
 import alma_jax
 from alma_jax.runs import session
@@ -205,7 +216,6 @@ sys.path.insert(0, "tests")
 import alma_jax
 from alma_jax import config, learners
 from alma_jax.growth import cluster, split, surgery
-from conftest import blobs, small_config
 
 learner, when, folder = sys.argv[1:]
 kill = lambda *args: os.kill(os.getpid(), signal.SIGKILL)

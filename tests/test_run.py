@@ -2,20 +2,18 @@
 import importlib.machinery
 import importlib.util
 import json
-import os
-import subprocess
 import sys
 import types
 
 import jax
 import numpy as np
 import pytest
-from conftest import blobs, small_config
-from runs import ROOT, command, interrupted, launch, lines, slow
+from runs import alma, blobs, interrupted, launch, lines, slow, small_config
 
 import alma_jax
 from alma_jax import config as configs
 from alma_jax.learners import stacked
+from alma_jax.runs.plots import curve as draw_curve
 from alma_jax.training import program
 
 TOY = ["--config.stream.num_megabatches=3", "--config.stream.waiting_time=2", "--config.train.epochs=1",
@@ -120,13 +118,13 @@ def test_a_diverging_loss_stops_the_run_and_keeps_earlier_results(tmp_path, arra
   stream_order = np.random.default_rng([0, 0]).permutation(len(x))
   x[stream_order[-20:]] = 3e38
   config = small_config(train__optimizer="sgd", train__learning_rate=1e3)
-  with pytest.raises(alma_jax.Diverged, match="no longer finite in stage 2, epoch 1"):
+  with pytest.raises(alma_jax.Diverged, match="no longer finite in stage 2 of 2, epoch 1"):
     alma_jax.run(config, tmp_path, data=(x, arrays[1], arrays[2].astype(np.float32), arrays[3]))
   assert len(lines(tmp_path, "metrics.jsonl")) == 3
   assert len(lines(tmp_path, "train.jsonl")) == 2
   noted = json.loads((tmp_path / "diverged.json").read_text())
   assert (noted["stage"], noted["epoch"]) == (1, 1)
-  assert "no longer finite in stage 2, epoch 1" in noted["line"]
+  assert "no longer finite in stage 2 of 2, epoch 1" in noted["line"]
   run = alma_jax.load_run(tmp_path)
   assert run.stages() == [0]
   assert np.isfinite(run.predict(arrays[2].astype(np.float32))).all()
@@ -172,8 +170,7 @@ BAD_COMMANDS = [
 def test_bad_commands_get_one_sentence_and_exit_code_2(config, flags, sentence, tmp_path):
   if not any(flag.startswith("--workdir") for flag in flags):
     flags = [*flags, f"--workdir={tmp_path}/run"]
-  env = dict(os.environ, XLA_FLAGS="--xla_force_host_platform_device_count=1")
-  done = subprocess.run(command(config, *flags), cwd=ROOT, capture_output=True, text=True, check=False, env=env)
+  done = alma("main", f"--config={config}", *flags)
   # On a busy machine loading takes long, and is announced.
   said = "".join(line for line in done.stderr.splitlines(True) if not line.startswith("loading the data"))
   assert done.returncode == 2, said
@@ -182,6 +179,18 @@ def test_bad_commands_get_one_sentence_and_exit_code_2(config, flags, sentence, 
   assert "Traceback" not in said
   assert len(said.strip().splitlines()) == 1, said
   assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+@pytest.mark.parametrize(("metric", "chance"), [("error", 0.9), ("perplexity", None)])
+def test_the_curve_of_a_run(tmp_path, metric, chance):
+  from PIL import Image
+  values = [None if chance is None else chance, 0.5, 0.5, 0.25]
+  lines = [{"t": t + 1, metric: value, "updated": t in (1, 3)} for t, value in enumerate(values)]
+  draw_curve(lines, metric, "four mega-batches", tmp_path / "curve.png", chance)
+  with Image.open(tmp_path / "curve.png") as picture:
+    assert picture.size == (1050, 630)
+    red, _, blue = (np.asarray(channel, int) for channel in picture.convert("RGB").split())
+  assert (blue > red + 20).sum() > 10_000  # the area below the curve
 
 
 def test_help_lists_the_flags():

@@ -11,8 +11,7 @@ import time
 
 import pytest
 import tqdm
-from conftest import small_config
-from runs import Closed, assert_same_run, interrupted, one_step_a_dispatch
+from runs import Closed, assert_same_run, interrupted, one_step_a_dispatch, small_config
 
 import alma_jax
 from alma_jax import errors, export, messages, sweep
@@ -282,5 +281,5 @@ def test_resuming_counts_stages_and_epochs_from_one(tmp_path, arrays, capfd, mon
   monkeypatch.setattr(progress.Progress, "skip", lambda self, samples: skipped.append(samples))
   assert interrupted(config, tmp_path, 24 + 9, data=arrays)  # in the third epoch of the second stage
   assert interrupted(config, tmp_path, 0, data=arrays)
-  assert "at stage 2 of 2, epoch 3\n" in capfd.readouterr().err
+  assert "in stage 2 of 2, after epoch 2\n" in capfd.readouterr().err
   assert max(skipped) == 6 * 54 * 9 // 24  # of 6 epochs of 54 samples each, 9 of 24 dispatches

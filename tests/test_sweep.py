@@ -12,7 +12,7 @@ import sys
 import time
 
 import pytest
-from runs import ROOT, lines
+from runs import ROOT, alma, lines
 
 import alma_jax
 from alma_jax import sweep as command
@@ -36,9 +36,14 @@ def sweep_file(folder, points, fixed=SMALL):
   return path
 
 
-def sweep(*flags, **options):
+def sweep(*flags):
+  return alma("sweep", *flags)
+
+
+def sweep_process(*flags):
+  """The same in a process of its own, which submitit needs."""
   return subprocess.run([sys.executable, "-m", "alma_jax.sweep", *map(str, flags)], cwd=ROOT, capture_output=True,
-                        text=True, check=False, **options)
+                        text=True, check=False)
 
 
 def finished(job, **summary):
@@ -583,10 +588,10 @@ def test_slurm_requeues_what_is_preempted(tmp_path, stand_in, monkeypatch):
 
 def test_slurm_where_there_is_none(tmp_path):
   path = sweep_file(tmp_path, [{}])
-  done = sweep(f"--config={path}", f"--workdir={tmp_path}/runs", "--launcher=slurm")
+  done = sweep_process(f"--config={path}", f"--workdir={tmp_path}/runs", "--launcher=slurm")
   assert done.returncode == 2
   assert "there is no SLURM here (no sbatch)" in done.stderr
-  done = sweep(f"--config={path}", f"--workdir={tmp_path}/runs", "--slurm=a=b")
+  done = sweep_process(f"--config={path}", f"--workdir={tmp_path}/runs", "--slurm=a=b")
   assert "--slurm is for --launcher=slurm" in done.stderr
 
 

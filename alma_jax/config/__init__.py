@@ -3,7 +3,7 @@
 A config is a ConfigDict until `parse` turns it into a frozen `RunConfig`; no other module sees a ConfigDict.
 
     base, language     configs to start from
-    load_file          runs a config file, such as those under configs/
+    load_file          runs a config file, such as those under configs/; find, packaged: the package's own
     overridden         applies fields from the command line; read_value and check_field treat one field
     parse              checks everything that needs no data
     identity           the fields that decide the results; digest, default_workdir, differences, compared
@@ -14,7 +14,7 @@ Every field is declared once, in schema.py or learner_options.py (see fields.py)
 and docs/fields.md. This package imports neither jax nor numpy, so that `--help` is instant.
 """
 from alma_jax.config.checks import parse
-from alma_jax.config.files import load_file
+from alma_jax.config.files import find, load_file, packaged
 from alma_jax.config.identity import (
     INCIDENTAL,
     STORED,
@@ -32,5 +32,5 @@ from alma_jax.config.trees import flatten, set_field, to_dict
 
 __all__ = [
     "INCIDENTAL", "LEARNERS", "STORED", "TEXT_LEARNERS", "base", "check_field", "compared", "completed",
-    "default_workdir", "differences", "digest", "flatten", "identity", "language", "load_file", "overridden", "parse",
-    "read_value", "set_field", "to_dict"]
+    "default_workdir", "differences", "digest", "find", "flatten", "identity", "language", "load_file", "overridden",
+    "packaged", "parse", "read_value", "set_field", "to_dict"]

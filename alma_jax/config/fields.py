@@ -40,7 +40,10 @@ def field(default: T, meaning: str, *, at_least: float | None = None, above: flo
   Args:
     default: value in a template (see presets.py).
     meaning: what the field decides, for `--help` and docs/fields.md.
-    at_least, above, at_most, below: bounds of a number, or of every number of a tuple.
+    at_least: the smallest number that is allowed; the bounds of a tuple hold for each of its numbers.
+    above: the numbers have to be larger than this one.
+    at_most: the largest number that is allowed.
+    below: the numbers have to be smaller than this one.
     choices: the values that a string can have. The collection is read at every check, and may grow.
     before: for a field that an earlier version did not have, the value that stands for the behaviour of that
       version. Stored configs without the field get this value, and it changes no digest.

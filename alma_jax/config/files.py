@@ -1,20 +1,48 @@
-"""Config files: Python files with a function get_config."""
+"""Config files: Python files with a function get_config. Those of the package are found from any folder."""
 import pathlib
 import runpy
 import sys
 import traceback
 
+from alma_jax.config.fields import listed
 from alma_jax.config.trees import Tree
 from alma_jax.errors import BadInput
 
 _USAGE = "write --config=configs/NAME.py:LEARNER"
+_PACKAGE = pathlib.Path(__file__).parents[1]
+# The folder configs/ of an installed package, or of a clone of the repository.
+_FOLDERS = (_PACKAGE / "configs", _PACKAGE.parent / "configs")
+
+
+def packaged() -> dict[str, pathlib.Path]:
+  """{name: file} of the package's own configs, e.g. "mnist" and "sweeps/mnist", sorted by name."""
+  folder = next((folder for folder in _FOLDERS if folder.is_dir()), None)
+  if folder is None:
+    return {}
+  files = [*sorted(folder.glob("*.py")), *sorted((folder / "sweeps").glob("*.py"))]
+  return {file.relative_to(folder).with_suffix("").as_posix(): file for file in files}
+
+
+def find(path: str | pathlib.Path) -> pathlib.Path | None:
+  """The file that a name means.
+
+  Args:
+    path: of a file; or "configs/NAME.py", "NAME.py" or "NAME" of one of the package's own configs, which count where
+      no such file exists.
+
+  Returns:
+    The path of an existing file, or None.
+  """
+  if pathlib.Path(path).is_file():
+    return pathlib.Path(path)
+  return packaged().get(pathlib.PurePath(path).as_posix().removeprefix("configs/").removesuffix(".py"))
 
 
 def load_file(path: str, arg: str | None = None) -> Tree:
   """Runs a config file.
 
   Args:
-    path: path of the file.
+    path: of the file, or the name of one of the package's own, see `find`.
     arg: argument of its get_config; None or empty: get_config is called without one.
 
   Returns:
@@ -23,9 +51,13 @@ def load_file(path: str, arg: str | None = None) -> Tree:
   Raises:
     BadInput: there is no such file, it has no get_config, it fails, or it returns something else.
   """
-  if not pathlib.Path(path).is_file():
-    raise BadInput(f"{path!r} is not a file in {pathlib.Path.cwd()}; {_USAGE}.")
-  folder = str(pathlib.Path(path).resolve().parent)
+  found = find(path)
+  if found is None:
+    names = listed(name for name in packaged() if "/" not in name)
+    raise BadInput(f"{path!r} is not a file in {pathlib.Path.cwd()}, nor one of the package's configs: {names}; "
+                   f"{_USAGE}.")
+  path = str(found)
+  folder = str(found.resolve().parent)
   if folder not in sys.path:
     sys.path.append(folder)  # the file may import others of its folder
   try:

@@ -65,7 +65,7 @@ def digest(config: RunConfig | Tree) -> str:
 
 
 def default_workdir(config: RunConfig) -> str:
-  """runs/NAME-LEARNER-<start of the digest>."""
+  """runs/NAME-LEARNER-HASH."""
   name = re.sub(r"[^A-Za-z0-9.]+", "_", config.dataset.name.removesuffix(".npz")).strip("_")
   return f"runs/{name}-{config.learner.name}-{digest(config)[:8]}"
 

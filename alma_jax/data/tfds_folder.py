@@ -8,12 +8,14 @@ import importlib.util
 import os
 import pathlib
 import sys
+import urllib.parse
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 import filelock
 
+from alma_jax import messages
 from alma_jax.data import cache, connection
 from alma_jax.errors import BadInput
 
@@ -56,13 +58,24 @@ def download(root: pathlib.Path, name: str) -> pathlib.Path:
     root.mkdir(parents=True, exist_ok=True)
     lock = filelock.FileLock(root / f".alma_jax-{name.replace('/', '-')}.lock")
     with lock, _failing_fast():  # the processes of a sweep start together
-      builder.download_and_prepare(file_format="array_record")  # does nothing if another process has just done it
+      if _newest(root, name) is None:  # else another process has just prepared it
+        messages.say(_announcement(name, builder, root))
+        builder.download_and_prepare(file_format="array_record")
   except connection.Unreachable as error:
     raise BadInput(f"{root} holds no prepared {name!r}, and it cannot be downloaded ({error}); connect this machine to "
                    "the network, or name a folder of prepared data sets by dataset.data_dir=DIR.") from error
   except Exception as error:  # the network, the disk and the builder raise many kinds
     raise BadInput(f"TFDS could not download and prepare {name!r} into {root}: {_first_line(error)}") from error
   return pathlib.Path(builder.data_dir)
+
+
+def _announcement(name: str, builder: Any, root: pathlib.Path) -> str:
+  """What is downloaded, how large, from where and to where, as far as TFDS knows."""
+  files = builder.url_infos or {}
+  size = f" ({sum(info.size for info in files.values()) / 1e6:.3g} MB)" if files else ""
+  hosts = sorted({urllib.parse.urlsplit(url).netloc for url in files} - {""})
+  source = f" from {', '.join(hosts)}" if hosts else ""
+  return f"downloading {name}{size}{source} into {root}, and preparing it there"
 
 
 def import_tfds() -> ModuleType:
@@ -75,7 +88,7 @@ def import_tfds() -> ModuleType:
     import tensorflow_datasets
   except ImportError as error:
     raise BadInput(f"reading TFDS data needs a package that is missing ({_first_line(error)}); "
-                   "run `pip install -r requirements.txt`.") from error
+                   "install alma_jax again with its dependencies.") from error
   return tensorflow_datasets
 
 
@@ -134,7 +147,8 @@ def _failing_fast() -> Iterator[None]:
 
 def _need_tensorflow(what: str) -> None:
   if importlib.util.find_spec("tensorflow") is None:
-    raise BadInput(f"{what} needs TensorFlow; run `pip install tensorflow-cpu` and try again.")
+    raise BadInput(f"{what} needs TensorFlow; install the extra `prepare` (pip install 'alma_jax[prepare]', in a clone "
+                   "pip install -e '.[prepare]') and try again.")
 
 
 def _first_line(error: Exception) -> str:

@@ -23,7 +23,7 @@ def run(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: Seq
 
   Args:
     config: ConfigDict (see `alma_jax.base_config` and configs/) or RunConfig.
-    workdir: run folder; None: runs/NAME-LEARNER-<short hash>.
+    workdir: run folder; None: runs/NAME-LEARNER-HASH.
     data: (x_train, y_train, x_test, y_test) in place of `dataset.name`.
     overwrite: delete the run in the folder, and start again.
     should_stop: () -> bool, called between dispatches; True saves and stops.

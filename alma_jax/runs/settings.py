@@ -7,6 +7,7 @@ from jax.sharding import Mesh
 
 from alma_jax import learners
 from alma_jax.config import schema
+from alma_jax.data import datasets
 from alma_jax.data import stream as streams
 from alma_jax.errors import BadInput
 from alma_jax.learners import contract, prediction
@@ -26,12 +27,12 @@ class Setting(NamedTuple):
     return self.source.stream
 
 
-def prepare(config: schema.RunConfig, data: Sequence[Any] | None = None) -> Setting:
+def prepare(config: schema.RunConfig, data: Sequence[Any] | datasets.Dataset | None = None) -> Setting:
   """Loads the data, cuts the stream, builds the learner.
 
   Args:
     config: RunConfig.
-    data: (x_train, y_train, x_test, y_test) in place of `dataset.name`.
+    data: (x_train, y_train, x_test, y_test), or a Dataset, in place of `dataset.name`.
 
   Raises:
     BadInput: they do not fit together.

@@ -49,10 +49,11 @@ def load(path: str | pathlib.Path) -> sweeps.Sweep:
   Raises:
     BadInput: the file does not exist, or returns no Sweep.
   """
-  if not pathlib.Path(path).is_file():
+  found = configs.find(path)
+  if found is None:
     raise BadInput(f"there is no sweep file {str(path)!r} below {pathlib.Path.cwd()}.")
   try:
-    get_sweep = runpy.run_path(str(path)).get("get_sweep")
+    get_sweep = runpy.run_path(str(found)).get("get_sweep")
   except SyntaxError as error:
     raise BadInput(f"{path} is not valid Python: {error}.") from error
   made = get_sweep() if get_sweep is not None else None

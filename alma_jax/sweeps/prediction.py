@@ -1,9 +1,11 @@
 """Predicts what runs cost, in training steps and multiply-adds, before they run."""
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 from alma_jax.config import schema
+from alma_jax.data import datasets
 from alma_jax.errors import BadInput
 from alma_jax.learners import tuned
 from alma_jax.runs import memory, settings
@@ -13,27 +15,26 @@ from alma_jax.sweeps.timing import Prediction
 def predict(configs: Sequence[schema.RunConfig], here: bool = False) -> list[Prediction | BadInput]:
   """A Prediction for each config, or the BadInput that says why it cannot run.
 
-  It loads the data and traces the networks, and computes nothing.
+  It traces the networks, and computes nothing. It loads the data, except those whose shapes are known.
 
   Args:
     configs: of the runs.
     here: whether they will run on this machine, on the kind of device that jax
       uses now; then a config that does not fit into its memory cannot run.
   """
+  alike = [dataclasses.replace(config, seed=0, devices=0) for config in configs]  # these fields change no costs
+  refused = _too_large(alike) if here else {}
   found: list[Prediction | BadInput] = []
   macs: dict[Any, int] = {}  # of one example, by the config of the network
   sizes: dict[Any, Any] = {}  # training examples of each stage, by data and stream
-  fits = set()
-  for config in configs:
-    c = dataclasses.replace(config, seed=0, devices=0)  # these fields do not change the costs
+  for c in alike:
     network, stream = (c.dataset, c.learner, c.model), (c.dataset, c.stream)
-    needs = (network, stream, c.train, c.precision)
+    if c in refused:
+      found.append(refused[c])
+      continue
     try:
-      if network not in macs or stream not in sizes or (here and needs not in fits):
-        setting = settings.prepare(c)
-        if here:
-          memory.check(setting)
-          fits.add(needs)
+      if network not in macs or stream not in sizes:
+        setting = _setting(c)
         sizes[stream] = setting.stream.sizes[:, 0]
         if network not in macs:
           # The untrained state: only its shapes if the learner's init can be traced.
@@ -46,3 +47,44 @@ def predict(configs: Sequence[schema.RunConfig], here: bool = False) -> list[Pre
     found.append(Prediction(times * c.learner.num_trained * sum(plan.steps for plan in plans),
                             times * macs[network] * sum(plan.samples for plan in plans)))
   return found
+
+
+def _too_large(configs: Sequence[schema.RunConfig]) -> dict[schema.RunConfig, BadInput]:
+  """The configs that do not fit into the memory of this machine, or cannot be made.
+
+  What a run needs grows with `model.width` and with the number of stages. If a run with the largest of both fits, all
+  runs that are otherwise alike fit.
+  """
+  groups: dict[Any, list[schema.RunConfig]] = {}
+  for c in dict.fromkeys(configs):
+    groups.setdefault((c.dataset, c.learner, dataclasses.replace(c.model, width=1), c.train, c.precision), []).append(c)
+  refused: dict[schema.RunConfig, BadInput] = {}
+  for group in groups.values():
+    widest = max(group, key=lambda c: c.model.width)
+    longest = max(group, key=lambda c: -(-c.stream.num_megabatches // c.stream.waiting_time))
+    if len(group) > 1 and _problem(dataclasses.replace(widest, stream=longest.stream)) is None:
+      continue
+    problems = {c: _problem(c) for c in group}
+    refused |= {c: problem for c, problem in problems.items() if problem is not None}
+  return refused
+
+
+def _problem(config: schema.RunConfig) -> BadInput | None:
+  """Why a config cannot run on this machine, or None."""
+  try:
+    memory.check(_setting(config))
+  except BadInput as error:
+    return error
+  return None
+
+
+def _setting(config: schema.RunConfig) -> settings.Setting:
+  return settings.prepare(config, _data(config.dataset))
+
+
+@functools.cache
+def _data(section: schema.Dataset | schema.Text) -> datasets.Dataset | None:
+  """The images of a config, or blank ones of the same shapes; None for texts."""
+  if isinstance(section, schema.Text):
+    return None
+  return datasets.blank(section.name) or datasets.load(section.name, section.data_dir, section.image_size)

@@ -178,12 +178,12 @@ class Images:
     files: {}; there are no files of images in a run folder.
   """
 
-  def __init__(self, config: schema.RunConfig, data: Sequence[Any] | None = None):
+  def __init__(self, config: schema.RunConfig, data: Sequence[Any] | datasets.Dataset | None = None):
     """Loads the data and cuts the stream.
 
     Args:
       config: names the data set in `dataset`.
-      data: (x_train, y_train, x_test, y_test), to be used in place of the data set.
+      data: (x_train, y_train, x_test, y_test), or a Dataset, to be used in place of the data set.
 
     Raises:
       BadInput: the data do not exist, or do not fit the config.
@@ -192,7 +192,9 @@ class Images:
     assert isinstance(section, schema.Dataset)
     assert isinstance(stream, schema.Stream)
     self.files: dict[str, str] = {}
-    if data is None:
+    if isinstance(data, datasets.Dataset):
+      self.dataset = data
+    elif data is None:
       self.dataset = datasets.load(section.name, section.data_dir, section.image_size)
     elif len(data) != len(datasets.ARRAYS):
       raise BadInput(f"data holds {len(data)} arrays, but should hold {len(datasets.ARRAYS)}; "

@@ -1,0 +1,82 @@
+"""The command `alma`.
+
+  alma run --config=mnist:ens    runs a learner on a stream (python -m alma_jax.main)
+  alma sweep --config=FILE       runs many configs (python -m alma_jax.sweep)
+  alma report RUNS --out DIR     tables, figures and findings of runs (python -m alma_jax.report)
+  alma sample --workdir DIR      writes text with a language model (python -m alma_jax.sample)
+  alma export --workdir DIR      a predictor that does not need this package (python -m alma_jax.export)
+  alma list                      the learners, configs, models and data sets
+  alma --version
+
+`alma COMMAND --help` lists the arguments of a command.
+"""
+import ast
+import importlib
+import sys
+from collections.abc import Iterator, Sequence
+
+from alma_jax import commands
+from alma_jax import config as configs
+from alma_jax.config import schema
+from alma_jax.errors import BadInput
+from alma_jax.version import __version__
+
+_MODULES = {"run": "main", "sweep": "sweep", "report": "report", "sample": "sample", "export": "export"}
+_DATA_SETS = {
+    "digits": "scikit-learn's digits, 8x8 pixels; bundled",
+    "mnist": "TFDS",
+    "cifar10": "TFDS",
+    "tfds:NAME": "any TFDS data set for image classification, or of texts",
+    "npz:PATH": "your own arrays x_train y_train x_test y_test",
+    "folder:DIR": "your own images in folders by class",
+    "text:DIR": "your own texts, .txt files",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command line; returns the exit code. `argv` are its arguments; None: those of the process."""
+  args = list(sys.argv[1:] if argv is None else argv)
+  if args and args[0] in _MODULES:
+    code: int = importlib.import_module(f"alma_jax.{_MODULES[args[0]]}").main(args[1:])
+    return code
+  return commands.exit_code(lambda: _main(args))
+
+
+def _main(args: Sequence[str]) -> None:
+  if args in (["-h"], ["--help"], []):
+    commands.show((__doc__ or "").strip())
+  elif args == ["--version"]:
+    commands.show(f"alma_jax {__version__}")
+  elif args == ["list"]:
+    commands.show("\n".join(_listing()))
+  else:
+    raise BadInput(f"there is no command {' '.join(args)!r}; the commands are {', '.join(_MODULES)}, list and "
+                   "--version.")
+
+
+def _listing() -> Iterator[str]:
+  """The lines of `alma list`."""
+  config = {name: (ast.get_docstring(ast.parse(file.read_text())) or "").split("\n")[0]
+            for name, file in configs.packaged().items()}
+  groups = {
+      "Learners for images (--config=CONFIG:LEARNER)": {n: _summary(c) for n, c in configs.LEARNERS.items()},
+      "Learners for text (--config=lm:LEARNER)": {n: _summary(c) for n, c in configs.TEXT_LEARNERS.items()},
+      "Configs": {name: text for name, text in config.items() if "/" not in name},
+      "Sweeps (alma sweep --config=NAME)": {name: text for name, text in config.items() if "/" in name},
+      "Models (--config.model.name)": {
+          "mlp": "a perceptron with two hidden layers", "vgg": "VGG19 of constant width, with batch normalisation",
+          schema.Switch.name: "the Switch Transformer, for text"},
+      "Data sets (--config.dataset.name)": _DATA_SETS,
+  }
+  for number, (title, entries) in enumerate(groups.items()):
+    yield f"{chr(10) if number else ''}{title}"
+    for name, text in entries.items():
+      yield f"  {name:<14} {text}"
+
+
+def _summary(cls: type) -> str:
+  return (cls.__doc__ or "").split("\n")[0]
+
+
+if __name__ == "__main__":
+  sys.exit(main())

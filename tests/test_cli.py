@@ -1,0 +1,83 @@
+"""The command `alma`, and the package's own configs by name."""
+import pathlib
+import tomllib
+
+import pytest
+from runs import ROOT, alma
+
+import alma_jax
+from alma_jax import config as configs
+from alma_jax.config import learner_options, schema
+from alma_jax.errors import BadInput
+
+
+def test_everything_is_listed():
+  done = alma("cli", "list")
+  names = [line.split()[0] for line in done.stdout.splitlines() if line.startswith("  ")]
+  files = [path.relative_to(ROOT / "configs").with_suffix("").as_posix() for path in ROOT.glob("configs/**/*.py")]
+  known = [*learner_options.LEARNERS, *learner_options.TEXT_LEARNERS, *schema.NETWORKS, schema.Switch.name, *files]
+  assert not set(known) - set(names)
+  assert {"digits", "mnist", "cifar10", "tfds:NAME", "npz:PATH", "folder:DIR", "text:DIR"} < set(names)
+  assert all(len(line.split()) > 1 for line in done.stdout.splitlines() if line.startswith("  "))
+  assert done.returncode == 0
+
+
+@pytest.mark.parametrize("args", [[], ["--help"], ["-h"]])
+def test_help_of_the_command(args):
+  done = alma("cli", *args)
+  assert done.returncode == 0
+  for name in ("run", "sweep", "report", "sample", "export", "list"):
+    assert f"  alma {name}" in done.stdout
+
+
+def test_the_version_stands_in_one_place():
+  assert alma("cli", "--version").stdout == f"alma_jax {alma_jax.__version__}\n"
+  project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+  assert project["project"]["dynamic"] == ["version"]
+  assert project["tool"]["hatch"]["version"]["path"] == "alma_jax/version.py"
+  assert f"\nversion: {alma_jax.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+  assert f"## {alma_jax.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+@pytest.mark.parametrize("args", [["rum"], ["list", "learners"], ["--config=digits:ens"]])
+def test_an_unknown_command_gets_one_sentence(args):
+  done = alma("cli", *args)
+  assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+  assert "the commands are run, sweep, report, sample, export, list and --version" in done.stderr
+
+
+def test_commands_are_passed_on(tmp_path):
+  done = alma("cli", "run", "--config=digits:sm", "--config.train.epochs=1", "--config.devices=1",
+              "--config.stream.num_megabatches=2", "--workdir=mine", cwd=tmp_path)
+  assert done.returncode == 0, done.stderr
+  assert (tmp_path / "mine/summary.json").exists()
+  done = alma("cli", "export", "--workdir=mine", cwd=tmp_path)
+  assert (done.returncode, (tmp_path / "mine/export/predictor.stablehlo").exists()) == (0, True)
+  assert "required" in alma("cli", "sample", cwd=tmp_path).stderr
+
+
+@pytest.mark.parametrize("name", ["mnist", "mnist.py", "configs/mnist.py"])
+def test_the_packages_configs_are_found_from_any_folder(tmp_path, monkeypatch, name):
+  monkeypatch.chdir(tmp_path)
+  assert configs.find(name) == ROOT / "configs/mnist.py"
+  assert configs.load_file(name, "sm")["stream"]["num_megabatches"] == 500
+  # A file of that name in the folder counts more.
+  path = pathlib.Path(name)
+  path.parent.mkdir(exist_ok=True)
+  path.write_text("import alma_jax\n\ndef get_config(learner='sm'):\n  return alma_jax.base_config(learner)\n")
+  assert configs.find(name) == path
+  assert configs.load_file(name)["stream"]["num_megabatches"] == 20
+
+
+@pytest.mark.parametrize("name", ["sweeps/digits", "configs/sweeps/digits.py"])
+def test_the_packages_sweeps_are_found_from_any_folder(tmp_path, monkeypatch, name):
+  from alma_jax.sweeps import jobs
+  monkeypatch.chdir(tmp_path)
+  assert len(jobs.make(jobs.load(name), tmp_path)) == 8
+
+
+def test_what_is_no_config_names_those_that_are(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  assert configs.find("mnits") is None
+  with pytest.raises(BadInput, match="'mnits' is not a file in .*, nor one of the package's configs: cifar, digits, "):
+    configs.load_file("mnits", "sm")
