@@ -125,6 +125,11 @@ def test_a_config_file_may_import_others_of_its_folder_and_its_changes_are_notic
     assert (done.returncode, "run is complete" in done.stderr) == (0, True)
   done = alma(*command, "--overwrite", cwd=tmp_path)
   assert (done.returncode, "has changed" in done.stderr) == (0, False)
+  with (tmp_path / "own/small_cnn.py").open("a") as file:
+    file.write("# another version\n")
+  done = alma(*command, cwd=tmp_path)
+  assert "the file that defines 'small_cnn' has changed" in done.stderr
+  assert "'fittest'" not in done.stderr
 
 
 def test_the_network_of_the_page(tmp_path):

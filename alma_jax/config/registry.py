@@ -1,6 +1,7 @@
 """Learners and networks by name, those of users included. Imports neither jax nor numpy."""
 import dataclasses
 import hashlib
+import inspect
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -108,8 +109,10 @@ def classes_of(tree: Mapping[str, Any]) -> tuple[type[schema.RunConfig], type[Op
 
 def _file_of(made: Callable[..., Any]) -> pathlib.Path | None:
   """The file that defines a function or a class; None if there is none."""
-  functions = [made, *vars(made).values()] if hasattr(made, "__dict__") else [made]
-  files = (pathlib.Path(each.__code__.co_filename) for each in functions if hasattr(each, "__code__"))
+  # Flax wraps the methods of its modules. A class that runpy has loaded has no module in which it could be looked up.
+  functions = [inspect.unwrap(each) for each in (made, *vars(made).values()) if callable(each)]
+  files = (pathlib.Path(each.__code__.co_filename) for each in functions
+           if hasattr(each, "__code__") and each.__module__ == made.__module__)
   return next((file for file in files if file.is_file()), None)
 
 
