@@ -5,6 +5,7 @@ import io
 import socket
 import threading
 import time
+import types
 
 import pytest
 
@@ -152,9 +153,10 @@ def test_without_a_network_one_sentence_names_data_dir(tmp_path, monkeypatch, re
 
 
 def test_before_a_download_one_line_says_what_and_how_large(tmp_path):
-  import tensorflow_datasets as tfds
-  line = tfds_folder._announcement("mnist", tfds.builder("mnist", data_dir=tmp_path), tmp_path)
-  assert line == f"downloading mnist (11.6 MB) from storage.googleapis.com into {tmp_path}, and preparing it there"
+  sizes = {"https://b.org/images.gz": 11_000_000, "https://b.org/labels.gz": 594_000, "http://a.com/more": 1}
+  builder = types.SimpleNamespace(url_infos={url: types.SimpleNamespace(size=size) for url, size in sizes.items()})
+  line = tfds_folder._announcement("images", builder, tmp_path)
+  assert line == f"downloading images (11.6 MB) from a.com, b.org into {tmp_path}, and preparing it there"
 
 
 def test_a_download_from_a_host_that_is_reached(tmp_path, monkeypatch, remote, capfd):
