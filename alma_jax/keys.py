@@ -29,7 +29,7 @@ def rng(seed: int, purpose: int, *numbers: int) -> np.random.Generator:
   return np.random.default_rng([seed, purpose, *numbers])
 
 
-@functools.partial(jax.jit, static_argnames=("purpose", "num_members"))
+@functools.partial(jax.jit, static_argnames="num_members")
 def member_keys(seed: int, stage: int, purpose: int, num_members: int) -> Array:
   """Raw keys, uint32 [num_members, 2].
 

@@ -1,10 +1,13 @@
 """Networks: counts of docs/algorithms.md §7, initialisation, masking."""
+import dataclasses
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from alma_jax import models
+from alma_jax import keys, models
 from alma_jax.config import schema
 from alma_jax.errors import BadInput
 from alma_jax.models import cost, layers
@@ -135,3 +138,21 @@ def test_gradients_of_a_convolution_are_those_of_xla(shape, features):
                      for conv in (layers._conv, layers._cpu_conv))
   for a, b in zip(expected, found):
     np.testing.assert_allclose(a, b, atol=1e-5 * np.abs(a).max())
+
+
+@pytest.mark.parametrize("network", [
+    *[pytest.param(name, marks=[] if name == "mlp" else pytest.mark.slow) for name in ("mlp", "moe", "vgg", "switch")]])
+def test_initial_values_do_not_depend_on_how_they_are_compiled(network):
+  """The compiler optimises an initialisation less than it could, for a faster start."""
+  from alma_jax import config as configs
+  from alma_jax.learners import stacked
+  from alma_jax.learners.contract import Context
+  config = configs.parse(configs.language("sm") if network == "switch" else configs.base("sm"))
+  if network == "vgg":
+    config = dataclasses.replace(config, model=dataclasses.replace(config.model, name="vgg", width=4))
+  shape = {"vgg": (32, 32, 3), "switch": (17,)}.get(network, (8, 8, 1))
+  context = Context(config, types.SimpleNamespace(num_outputs=300), shape, 1)
+  made = context.network(size=2) if network == "moe" else context.network()
+  raw_keys = keys.member_keys(0, 0, keys.INIT, 3)
+  quick, plain = (init(made, raw_keys, context.example) for init in (stacked._init_on_cpu, stacked._init_elsewhere))
+  jax.tree.map(np.testing.assert_array_equal, jax.device_get(quick), jax.device_get(plain))

@@ -3,9 +3,10 @@
 Only matrix products and convolutions count: no biases, activations, batch norm or pooling. XLA's own cost analysis
 counts the body of a loop once, so the jaxpr is walked here, and the body counts once for each iteration.
 """
+import contextlib
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -14,6 +15,8 @@ import numpy as np
 
 from alma_jax.models.network import Network
 from alma_jax.types import Array, Shape, Tree, Variables
+
+_forward_only = False
 
 
 def count_params(params: Tree) -> int:
@@ -28,13 +31,28 @@ def forward_macs(network: Network, shape: Shape) -> int:
   return count(network.scalar_output, variables, x, mask)
 
 
-@functools.lru_cache(maxsize=64)
 def training_flops(network: Network, shape: Shape) -> int:
   """Floating-point operations of the forward and backward pass of one example, 2 per multiply-add.
 
   That is about 6 times the forward multiply-adds, less the gradient with respect to the inputs of the network, which
   training does not need. `shape` is the shape of the example with a batch axis, (1, ...).
   """
+  return 0 if _forward_only else _training_flops(network, shape)
+
+
+@contextlib.contextmanager
+def forward_only() -> Iterator[None]:
+  """A context in which `training_flops` is 0: tracing a backward pass takes longer than all the rest."""
+  global _forward_only
+  before, _forward_only = _forward_only, True
+  try:
+    yield
+  finally:
+    _forward_only = before
+
+
+@functools.lru_cache(maxsize=64)
+def _training_flops(network: Network, shape: Shape) -> int:
   x, mask, variables = _abstract(network, shape)
 
   def loss(params: Tree, stats: Tree, x: Any, mask: Array) -> Array:

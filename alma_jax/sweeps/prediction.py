@@ -8,6 +8,7 @@ from alma_jax.config import schema
 from alma_jax.data import datasets
 from alma_jax.errors import BadInput
 from alma_jax.learners import tuned
+from alma_jax.models import cost
 from alma_jax.runs import memory, settings
 from alma_jax.sweeps.timing import Prediction
 
@@ -39,7 +40,8 @@ def predict(configs: Sequence[schema.RunConfig], here: bool = False) -> list[Pre
         if network not in macs:
           # The untrained state: only its shapes if the learner's init can be traced.
           state = memory.untrained(setting.learner) or setting.learner.init()
-          macs[network] = setting.learner.cost(state).fwd_macs
+          with cost.forward_only():
+            macs[network] = setting.learner.cost(state).fwd_macs
     except BadInput as error:
       found.append(error)
       continue
