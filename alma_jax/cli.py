@@ -37,7 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line; returns the exit code. `argv` are its arguments; None: those of the process."""
   args = list(sys.argv[1:] if argv is None else argv)
   if args and args[0] in _MODULES:
-    code: int = importlib.import_module(f"alma_jax.{_MODULES[args[0]]}").main(args[1:])
+    with commands.called_as(f"alma {args[0]}"):
+      code: int = importlib.import_module(f"alma_jax.{_MODULES[args[0]]}").main(args[1:])
     return code
   return commands.exit_code(lambda: _main(args))
 

@@ -1,12 +1,13 @@
 """What the commands share: arguments, warnings, error messages and exit codes. Imports nothing slow."""
 import argparse
 import contextlib
+import contextvars
 import errno
 import os
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
 from alma_jax import messages
@@ -15,16 +16,29 @@ from alma_jax.errors import BadInput, Diverged, Unsaved, disk_problem
 NO_READER = 141  # the code that a shell reports after SIGPIPE, as for `report runs | head`
 
 
+_called_as = contextvars.ContextVar("called_as", default="")  # "alma run" where that was typed
+
+
 class Parser(argparse.ArgumentParser):
   """Parser of a command's arguments. --help prints the docstring of the command's module."""
 
   def __init__(self, command: str, description: str | None) -> None:
-    super().__init__(prog=f"python {command}", description=(description or "").strip(), allow_abbrev=False,
+    super().__init__(prog=_called_as.get() or f"python {command}", description=(description or "").strip(), allow_abbrev=False,
                      formatter_class=argparse.RawDescriptionHelpFormatter)
 
   def error(self, message: str) -> NoReturn:
     """Raises BadInput; argparse would print its usage and exit."""
     raise BadInput(f"{message}; {self.prog} --help lists the arguments.")
+
+
+@contextlib.contextmanager
+def called_as(command: str) -> Iterator[None]:
+  """A context in which messages name the command as it was typed, e.g. "alma run"."""
+  token = _called_as.set(command)
+  try:
+    yield
+  finally:
+    _called_as.reset(token)
 
 
 def warn(sentences: Iterable[str]) -> None:

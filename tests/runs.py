@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from absl import logging
 
 import alma_jax
 from alma_jax import config as configs
@@ -60,11 +61,13 @@ class Done(NamedTuple):
 def alma(name, *args, cwd=ROOT):
   """Runs `python -m alma_jax.NAME ARGS` in this process, which saves the start of another one.
 
-  What a command changes in its process is left out or restored: signals, warnings, threads of XLA and the allocator.
+  What a command changes in its process is left out or restored: signals, warnings, logs, sys.path, threads of XLA and
+  the allocator.
   """
   output, errors, setup, signals = io.StringIO(), io.StringIO(), runtime.setup, (signal.SIGINT, signal.SIGTERM,
                                                                                signal.SIGHUP)
   handlers = {number: signal.getsignal(number) for number in signals}
+  verbosity, path = logging.get_verbosity(), list(sys.path)
   with (pytest.MonkeyPatch.context() as patched, contextlib.chdir(cwd), warnings.catch_warnings(),
         contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors)):
     warnings.simplefilter("always")
@@ -78,6 +81,8 @@ def alma(name, *args, cwd=ROOT):
     finally:
       for number, handler in handlers.items():
         signal.signal(number, handler)
+      logging.set_verbosity(verbosity)
+      sys.path[:] = path
   return Done(code, output.getvalue(), errors.getvalue())
 
 

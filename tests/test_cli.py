@@ -53,7 +53,8 @@ def test_commands_are_passed_on(tmp_path):
   assert (tmp_path / "mine/summary.json").exists()
   done = alma("cli", "export", "--workdir=mine", cwd=tmp_path)
   assert (done.returncode, (tmp_path / "mine/export/predictor.stablehlo").exists()) == (0, True)
-  assert "required" in alma("cli", "sample", cwd=tmp_path).stderr
+  done = alma("cli", "sample", cwd=tmp_path)
+  assert "required" in done.stderr and "; alma sample --help lists the arguments." in done.stderr
 
 
 @pytest.mark.parametrize("name", ["mnist", "mnist.py", "configs/mnist.py"])
@@ -61,7 +62,7 @@ def test_the_packages_configs_are_found_from_any_folder(tmp_path, monkeypatch, n
   monkeypatch.chdir(tmp_path)
   assert configs.find(name) == ROOT / "configs/mnist.py"
   assert configs.load_file(name, "sm")["stream"]["num_megabatches"] == 500
-  # A file of that name in the folder counts more.
+  # A .py file of that name in the folder counts more.
   path = pathlib.Path(name)
   path.parent.mkdir(exist_ok=True)
   path.write_text("import alma_jax\n\ndef get_config(learner='sm'):\n  return alma_jax.base_config(learner)\n")

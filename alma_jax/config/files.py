@@ -28,14 +28,15 @@ def find(path: str | pathlib.Path) -> pathlib.Path | None:
 
   Args:
     path: of a file; or "configs/NAME.py", "NAME.py" or "NAME" of one of the package's own configs, which count where
-      no such file exists.
+      no such .py file exists.
 
   Returns:
     The path of an existing file, or None.
   """
-  if pathlib.Path(path).is_file():
+  own = packaged().get(pathlib.PurePath(path).as_posix().removeprefix("configs/").removesuffix(".py"))
+  if pathlib.Path(path).is_file() and (own is None or pathlib.Path(path).suffix == ".py"):
     return pathlib.Path(path)
-  return packaged().get(pathlib.PurePath(path).as_posix().removeprefix("configs/").removesuffix(".py"))
+  return own
 
 
 def load_file(path: str, arg: str | None = None) -> Tree:

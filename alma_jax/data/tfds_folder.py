@@ -40,6 +40,11 @@ def prepared(name: str, data_dir: str = "") -> pathlib.Path:
   return folder or download(root, name)
 
 
+def is_prepared(name: str, data_dir: str) -> bool:
+  """Whether the folder `data_dir` holds a prepared version of the data set."""
+  return _newest(pathlib.Path(data_dir).expanduser(), name) is not None
+
+
 def download(root: pathlib.Path, name: str) -> pathlib.Path:
   """Downloads a data set and prepares it in array_record format below `root`; returns its folder.
 
@@ -58,7 +63,7 @@ def download(root: pathlib.Path, name: str) -> pathlib.Path:
     root.mkdir(parents=True, exist_ok=True)
     lock = filelock.FileLock(root / f".alma_jax-{name.replace('/', '-')}.lock")
     with lock, _failing_fast():  # the processes of a sweep start together
-      if _newest(root, name) is None:  # else another process has just prepared it
+      if not pathlib.Path(builder.data_dir, "dataset_info.json").exists():  # else another process has just prepared it
         messages.say(_announcement(name, builder, root))
         builder.download_and_prepare(file_format="array_record")
   except connection.Unreachable as error:
@@ -72,10 +77,21 @@ def download(root: pathlib.Path, name: str) -> pathlib.Path:
 def _announcement(name: str, builder: Any, root: pathlib.Path) -> str:
   """What is downloaded, how large, from where and to where, as far as TFDS knows."""
   files = builder.url_infos or {}
-  size = f" ({sum(info.size for info in files.values()) / 1e6:.3g} MB)" if files else ""
+  size = f" ({_readable(sum(info.size for info in files.values()))})" if files else ""
+  if size and len(builder.builder_configs) > 1:  # the sizes are those of all configurations together
+    size = size.replace("(", "(at most ")
   hosts = sorted({urllib.parse.urlsplit(url).netloc for url in files} - {""})
   source = f" from {', '.join(hosts)}" if hosts else ""
   return f"downloading {name}{size}{source} into {root}, and preparing it there"
+
+
+def _readable(size: float) -> str:
+  """A number of bytes as in "170 MB"."""
+  for unit in ("KB", "MB", "GB"):
+    size /= 1000
+    if size < 1000:
+      return f"{size:.3g} {unit}"
+  return f"{size / 1000:.3g} TB"
 
 
 def import_tfds() -> ModuleType:

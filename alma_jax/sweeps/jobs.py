@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from alma_jax import config as configs
 from alma_jax import sweeps
-from alma_jax.config import schema
+from alma_jax.config import fields, schema
 from alma_jax.errors import BadInput
 
 _LONGEST = 200  # characters in a folder's name; file systems allow 255 bytes
@@ -51,7 +51,8 @@ def load(path: str | pathlib.Path) -> sweeps.Sweep:
   """
   found = configs.find(path)
   if found is None:
-    raise BadInput(f"there is no sweep file {str(path)!r} below {pathlib.Path.cwd()}.")
+    names = fields.listed(name for name in configs.packaged() if name.startswith("sweeps/"))
+    raise BadInput(f"{str(path)!r} is not a sweep file in {pathlib.Path.cwd()}, nor one of the package's: {names}.")
   try:
     get_sweep = runpy.run_path(str(found)).get("get_sweep")
   except SyntaxError as error:

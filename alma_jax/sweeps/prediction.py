@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from alma_jax.config import schema
-from alma_jax.data import datasets
+from alma_jax.data import datasets, tfds_folder
 from alma_jax.errors import BadInput
 from alma_jax.learners import tuned
 from alma_jax.models import cost
@@ -27,16 +27,17 @@ def predict(configs: Sequence[schema.RunConfig], here: bool = False) -> list[Pre
   refused = _too_large(alike) if here else {}
   found: list[Prediction | BadInput] = []
   macs: dict[Any, int] = {}  # of one example, by the config of the network
-  sizes: dict[Any, Any] = {}  # training examples of each stage, by data and stream
+  sizes: dict[Any, Any] = {}  # training examples of each stage, by the config of the network and of the stream
   for c in alike:
-    network, stream = (c.dataset, c.learner, c.model), (c.dataset, c.stream)
+    network = c.dataset, c.learner, c.model
+    run = *network, c.stream
     if c in refused:
       found.append(refused[c])
       continue
     try:
-      if network not in macs or stream not in sizes:
-        setting = _setting(c)
-        sizes[stream] = setting.stream.sizes[:, 0]
+      if run not in sizes:
+        setting = _setting(c)  # says whether this network can be trained on this stream
+        sizes[run] = setting.stream.sizes[:, 0]
         if network not in macs:
           # The untrained state: only its shapes if the learner's init can be traced.
           state = memory.untrained(setting.learner) or setting.learner.init()
@@ -45,14 +46,14 @@ def predict(configs: Sequence[schema.RunConfig], here: bool = False) -> list[Pre
     except BadInput as error:
       found.append(error)
       continue
-    plans, times = [c.train.plan(int(num)) for num in sizes[stream]], tuned.num_candidates(c)
+    plans, times = [c.train.plan(int(num)) for num in sizes[run]], tuned.num_candidates(c)
     found.append(Prediction(times * c.learner.num_trained * sum(plan.steps for plan in plans),
                             times * macs[network] * sum(plan.samples for plan in plans)))
   return found
 
 
 def _too_large(configs: Sequence[schema.RunConfig]) -> dict[schema.RunConfig, BadInput]:
-  """The configs that do not fit into the memory of this machine, or cannot be made.
+  """Configs that do not fit into the memory of this machine.
 
   What a run needs grows with `model.width` and with the number of stages. If a run with the largest of both fits, all
   runs that are otherwise alike fit.
@@ -89,4 +90,7 @@ def _data(section: schema.Dataset | schema.Text) -> datasets.Dataset | None:
   """The images of a config, or blank ones of the same shapes; None for texts."""
   if isinstance(section, schema.Text):
     return None
-  return datasets.blank(section.name) or datasets.load(section.name, section.data_dir, section.image_size)
+  # Nothing is downloaded into a folder that the config names: the data have to be there.
+  known = not section.data_dir or tfds_folder.is_prepared(section.name.removeprefix("tfds:"), section.data_dir)
+  blank = datasets.blank(section.name) if known else None
+  return blank or datasets.load(section.name, section.data_dir, section.image_size)

@@ -1,8 +1,10 @@
 """What the devices compute in a stage: training steps, validation, selection (docs/algorithms.md §1).
 
 `advance` is one dispatch of many training steps, and of the validations and selections at the ends of rounds. `step`,
-`validate` and `select` are its parts as dispatches of their own, for networks that run slowly inside a loop. All of
-them run inside `shard_map`: a device sees its own members and its own part of the batch.
+`validate` and `select` are its parts as dispatches of their own, for networks that run slowly inside a loop. These
+train one member in a dispatch if members are unrolled: a program for one member compiles many times faster than one for
+all, and dispatches of several threads run side by side. All programs run inside `shard_map`: a device sees its own
+members and its own part of the batch.
 """
 import functools
 from collections.abc import Callable
@@ -25,10 +27,13 @@ from alma_jax.training.state import (
   Member,
   RoundSums,
   TrainBatches,
+  Trained,
   ValBatches,
   pad_members,
   train_batches_spec,
+  trained_of,
   val_batches_spec,
+  without_trained,
 )
 from alma_jax.types import Array, Tree, Variables
 
@@ -66,43 +71,86 @@ def advance(spec: FitSpec, state: LoopState, keys: Array, batches: TrainBatches,
                   (STATE_SPEC, SUMS_SPEC))(state, keys, batches, val, pool, val_pool)
 
 
-@functools.partial(jax.jit, static_argnames=("spec", "full"), donate_argnames="state")
-def step(spec: FitSpec, state: LoopState, keys: Array, batches: TrainBatches, r: Array, pool: Tree,
-         full: bool) -> LoopState:
-  """Step r of `batches`, outside of any loop. `full`: the batch has no padding, which is faster."""
-  def local(state: LoopState, keys: Array, batches: TrainBatches, r: Array, pool: Tree) -> LoopState:
-    stack = _Stack(keys)
-    train = lambda member, raw_key, where, *count: _train_step(
-        spec, member, raw_key, spec.task.take(pool, *where), batches, r, pool, *count, full=full)
-    return stack.pack(stack.update(train, stack.unpack(state), keys, _taken(batches, r),
-                                   *_own_counts(spec, batches, r)))
+@functools.partial(jax.jit, static_argnames="spec")
+def take_apart(spec: FitSpec, trained: Trained) -> list[Trained]:
+  """The parts of the members that `step` trains.
 
-  return _on_mesh(spec, local, (STATE_SPEC, P(MEMBER), train_batches_spec(spec), P(), P()), STATE_SPEC)(
-      state, keys, batches, r, pool)
+  Where members are unrolled there is a part for each member of a device, and its leaves have an axis of the devices.
+  Otherwise one part holds all members.
+  """
+  def local(trained: Trained) -> list[Trained]:
+    size = jax.tree.leaves(trained.sums)[0].shape[0]
+    if not members.unroll(size):
+      return [trained]
+    return [jax.tree.map(lambda leaf, i=i: leaf[i:i + 1], trained) for i in range(size)]
+
+  return _on_mesh(spec, local, (P(MEMBER),), P(MEMBER))(trained)
+
+
+@functools.partial(jax.jit, static_argnames="spec")
+def put_together(spec: FitSpec, parts: list[Tree]) -> Tree:
+  """The reverse of `take_apart`, for any pytrees of parts."""
+  return _on_mesh(spec, _joined, (P(MEMBER),), P(MEMBER))(parts)
+
+
+@functools.partial(jax.jit, static_argnames=("spec", "full"), donate_argnames="part")
+def step(spec: FitSpec, part: Trained, i: Array, keys: Array, batches: TrainBatches, r: Array, pool: Tree,
+         full: bool) -> Trained:
+  """Step r of `batches` for part i, outside of any loop. `full`: the batch has no padding, which is faster."""
+  def local(part: Trained, i: Array, keys: Array, batches: TrainBatches, r: Array, pool: Tree) -> Trained:
+    train = lambda trained, raw_key, where, *count: _train_step(
+        spec, trained, raw_key, spec.task.take(pool, *where), batches, r, pool, *count, full=full)
+    return _of_part(train, part, i, keys, _taken(batches, r), *_own_counts(spec, batches, r))
+
+  return _on_mesh(spec, local, (P(MEMBER), P(), P(MEMBER), train_batches_spec(spec), P(), P()), P(MEMBER))(
+      part, i, keys, batches, r, pool)
 
 
 @functools.partial(jax.jit, static_argnames="spec", donate_argnames="sums")
-def validate(spec: FitSpec, variables: Variables, sums: Tree, val: ValBatches, v: Array, pool: Tree) -> Tree:
-  """Adds batch v of `val` to the members' sums."""
-  def local(variables: Variables, sums: Tree, val: ValBatches, v: Array, pool: Tree) -> Tree:
+def validate(spec: FitSpec, variables: Variables, i: Array, sums: Tree, val: ValBatches, v: Array, pool: Tree) -> Tree:
+  """Adds batch v of `val` to the sums of part i, which has these variables."""
+  def local(variables: Variables, i: Array, sums: Tree, val: ValBatches, v: Array, pool: Tree) -> Tree:
     one = lambda variables, own=val: _val_sums(spec, variables, own, v, pool)
-    more = members.apply(one, jax.tree.leaves(sums)[0].shape[0], variables, *((val,) if spec.own_examples else ()))
-    return jax.tree.map(jnp.add, sums, more)
+    return jax.tree.map(jnp.add, sums, _of_part(one, variables, i, *((val,) if spec.own_examples else ())))
 
-  return _on_mesh(spec, local, (P(MEMBER), P(MEMBER), val_batches_spec(spec), P(), P()), P(MEMBER))(
-      variables, sums, val, v, pool)
+  return _on_mesh(spec, local, (P(MEMBER), P(), P(MEMBER), val_batches_spec(spec), P(), P()), P(MEMBER))(
+      variables, i, sums, val, v, pool)
 
 
-@functools.partial(jax.jit, static_argnames="spec", donate_argnames="state")
-def select(spec: FitSpec, state: LoopState, sums: Tree, val: ValBatches) -> tuple[LoopState, Tree]:
-  """Ends a round that has these validation sums; also returns its training sums."""
-  def local(state: LoopState, sums: Tree, val: ValBatches) -> tuple[LoopState, Tree]:
-    stack = _Stack(jax.tree.leaves(sums)[0])
-    state, train = _end_round(spec, stack, stack.unpack(state), sums, val)
-    return stack.pack(state), train
+@functools.partial(jax.jit, static_argnames="spec", donate_argnames="rest")
+def select(spec: FitSpec, parts: list[Trained], rest: LoopState, sums: list[Tree], val: ValBatches
+           ) -> tuple[LoopState, Tree, Tree]:
+  """Ends a round.
 
-  return _on_mesh(spec, local, (STATE_SPEC, P(MEMBER), val_batches_spec(spec)), (STATE_SPEC, P(MEMBER)))(
-      state, sums, val)
+  Args:
+    spec: FitSpec.
+    parts: the members after the round; their sums over its training batches count no more.
+    rest: the state without what the parts hold.
+    sums: validation sums of each part.
+    val: the validation batches.
+
+  Returns:
+    (the rest, the sums over the round's training batches, those over the validation batches).
+  """
+  def local(parts: list[Trained], rest: LoopState, sums: list[Tree], val: ValBatches) -> tuple[LoopState, Tree, Tree]:
+    joint = _joined(sums)
+    state = rest._replace(members=rest.members._replace(**_joined(parts)._asdict()))
+    state, train = _end_round(spec, _Stack(jax.tree.leaves(joint)[0], unrolled=False), state, joint, val)
+    return without_trained(state), train, joint
+
+  return _on_mesh(spec, local, (P(MEMBER), STATE_SPEC, P(MEMBER), val_batches_spec(spec)),
+                  (STATE_SPEC, P(MEMBER), P(MEMBER)))(parts, rest, sums, val)
+
+
+def _joined(trees: list[Tree]) -> Tree:
+  return trees[0] if len(trees) == 1 else jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *trees)
+
+
+def _of_part(fn: Callable[..., Any], part: Tree, i: Array, *stacked: Tree) -> Tree:
+  """fn(member of part i, ...); `stacked` are of all members."""
+  size = jax.tree.leaves(part)[0].shape[0]
+  here = lambda leaf: leaf if leaf.shape[0] == size else jax.lax.dynamic_slice_in_dim(leaf, i, size)
+  return members.apply(fn, size, part, *jax.tree.map(here, stacked))
 
 
 def _on_mesh(spec: FitSpec, fn: Callable[..., Any], in_specs: Any, out_specs: Any) -> Callable[..., Any]:
@@ -112,10 +160,10 @@ def _on_mesh(spec: FitSpec, fn: Callable[..., Any], in_specs: Any, out_specs: An
 class _Stack:
   """The members of this device: a list of single members if they are unrolled, otherwise a stacked pytree."""
 
-  def __init__(self, leaf: Array):
-    """`leaf` has a leading member axis."""
+  def __init__(self, leaf: Array, unrolled: bool | None = None):
+    """`leaf` has a leading member axis; `unrolled` decides otherwise than `members.unroll`."""
     self.size = leaf.shape[0]
-    self.unrolled = members.unroll(self.size)
+    self.unrolled = members.unroll(self.size) if unrolled is None else unrolled
 
   def unpack(self, state: LoopState) -> LoopState:
     return state._replace(members=self._split(state.members))
@@ -139,8 +187,7 @@ class _Stack:
     return members.stack(trees) if self.unrolled else trees
 
   def _split(self, tree: Any) -> Any:
-    split = self.unrolled and not isinstance(tree, list)
-    return [members.index(tree, i) for i in range(self.size)] if split else tree
+    return members.split(tree, self.size) if self.unrolled and not isinstance(tree, list) else tree
 
 
 def _advance_local(spec: FitSpec, state: LoopState, keys: Array, batches: TrainBatches, val: ValBatches, pool: Tree,
@@ -163,8 +210,8 @@ def _advance_local(spec: FitSpec, state: LoopState, keys: Array, batches: TrainB
 
   def body(loop: Any) -> Any:
     r, examples, state, ended = loop
-    train = lambda member, raw_key, batch, *count: _train_step(
-        spec, member, raw_key, batch, batches, r, pool, *count)
+    train = lambda member, raw_key, batch, *count: member._replace(**_train_step(
+        spec, trained_of(member), raw_key, batch, batches, r, pool, *count)._asdict())
     state = stack.update(train, state, keys, examples, *_own_counts(spec, batches, r))
     following = take(r + 1)  # can run while the step is computed
     state, ended = jax.lax.cond(batches.ends_round[r], end_round, lambda loop: loop, (state, ended))
@@ -186,8 +233,8 @@ def _own_counts(spec: FitSpec, batches: TrainBatches, r: Array) -> tuple[Array, 
   return (batches.num_examples[r],) if spec.own_examples else ()
 
 
-def _train_step(spec: FitSpec, member: Member, raw_key: Array, batch: Tree, batches: TrainBatches, r: Array, pool: Tree,
-                own_count: Array | None = None, *, full: bool = False) -> Member:
+def _train_step(spec: FitSpec, member: Trained, raw_key: Array, batch: Tree, batches: TrainBatches, r: Array,
+                pool: Tree, own_count: Array | None = None, *, full: bool = False) -> Trained:
   """One optimiser step of one member with its batch of step r; a member without examples stays as it is."""
   count, size = batches.num_examples[r] if own_count is None else own_count, jax.tree.leaves(batch)[0].shape[0]
   offset = jax.lax.axis_index(DATA) * size
@@ -212,7 +259,7 @@ def _train_step(spec: FitSpec, member: Member, raw_key: Array, batch: Tree, batc
   grads, sums = sharding.psum((grads, sums), DATA)
   updates, opt = optimizers.make(spec.train).update(grads, member.opt, member.now.params)
   params = optax.apply_updates(member.now.params, updates)
-  after = member._replace(now=Variables(params, stats), opt=opt, sums=jax.tree.map(jnp.add, member.sums, sums))
+  after = Trained(Variables(params, stats), opt, jax.tree.map(jnp.add, member.sums, sums))
   return after if own_count is None else jax.tree.map(functools.partial(jnp.where, count > 0), after, member)
 
 
@@ -266,11 +313,11 @@ def _end_round(spec: FitSpec, stack: _Stack, state: LoopState, sums: Tree, val: 
   better = jnp.full(stack.size, state.epoch == 0) | (spec.task.better(sums, best, val) if selects else True)
 
   def select(member: Member, sums: Tree, better: Array) -> Member:
-    pick = functools.partial(jax.tree.map, lambda new, old: jnp.where(better, new, old))
-    return member._replace(
-        best=pick(member.now, member.best) if selects else None, best_val=pick(sums, member.best_val),
-        best_opt=pick(member.opt, member.best_opt) if spec.keep_opt else None,
-        sums=jax.tree.map(jnp.zeros_like, member.sums))
+    new = member.now if selects else None, sums, member.opt if spec.keep_opt else None
+    old = member.best, member.best_val, member.best_opt
+    best, best_val, best_opt = jax.lax.cond(better, lambda: new, lambda: old)
+    return member._replace(best=best, best_val=best_val, best_opt=best_opt,
+                           sums=jax.tree.map(jnp.zeros_like, member.sums))
 
   train = stack.read(lambda member: member.sums, state)
   improved = sharding.psum(jnp.sum(better, dtype=jnp.int32), MEMBER) > 0

@@ -34,6 +34,13 @@ class Member(NamedTuple):
   best_opt: Tree = None
 
 
+class Trained(NamedTuple):
+  """What a training step changes of a Member; see there."""
+  now: Variables
+  opt: Tree
+  sums: Tree
+
+
 class LoopState(NamedTuple):
   """State of a stage on the devices. Checkpoints use these names.
 
@@ -97,6 +104,17 @@ class RoundSums(NamedTuple):
   done: AnyArray
   train: Tree
   val: Tree
+
+
+def trained_of(member: Member) -> Trained:
+  """What a training step changes."""
+  return Trained(member.now, member.opt, member.sums)
+
+
+def without_trained(state: LoopState) -> LoopState:
+  """The state with None in place of what a training step changes."""
+  none: Any = None
+  return state._replace(members=state.members._replace(now=none, opt=none, sums=none))
 
 
 STATE_SPEC = LoopState(_P(MEMBER), _P(), _P(), _P())
