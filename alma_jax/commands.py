@@ -23,8 +23,8 @@ class Parser(argparse.ArgumentParser):
   """Parser of a command's arguments. --help prints the docstring of the command's module."""
 
   def __init__(self, command: str, description: str | None) -> None:
-    super().__init__(prog=_called_as.get() or f"python {command}", description=(description or "").strip(), allow_abbrev=False,
-                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    super().__init__(prog=_called_as.get() or f"python {command}", description=(description or "").strip(),
+                     allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter)
 
   def error(self, message: str) -> NoReturn:
     """Raises BadInput; argparse would print its usage and exit."""

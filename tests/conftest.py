@@ -12,7 +12,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # the workers share compiled progra
 
 import jax
 import pytest
-from runs import blobs, small_config
+from runs import ROOT, blobs, small_config
 
 from alma_jax.parallel import runtime
 from alma_jax.runs import plots
@@ -21,6 +21,15 @@ jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.devices()  # from now on there are eight, whatever a test sets
 runtime.setup()
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest looks at -m
+def pytest_collection_modifyitems(items):
+  """Marks the tests that slow.txt lists."""
+  listed = {line for line in (ROOT / "tests/slow.txt").read_text().splitlines() if not line.startswith("#")}
+  for item in items:
+    if item.nodeid.removeprefix("tests/") in listed:
+      item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True)

@@ -54,7 +54,8 @@ def test_commands_are_passed_on(tmp_path):
   done = alma("cli", "export", "--workdir=mine", cwd=tmp_path)
   assert (done.returncode, (tmp_path / "mine/export/predictor.stablehlo").exists()) == (0, True)
   done = alma("cli", "sample", cwd=tmp_path)
-  assert "required" in done.stderr and "; alma sample --help lists the arguments." in done.stderr
+  assert "required" in done.stderr
+  assert "; alma sample --help lists the arguments." in done.stderr
 
 
 @pytest.mark.parametrize("name", ["mnist", "mnist.py", "configs/mnist.py"])
@@ -66,8 +67,18 @@ def test_the_packages_configs_are_found_from_any_folder(tmp_path, monkeypatch, n
   path = pathlib.Path(name)
   path.parent.mkdir(exist_ok=True)
   path.write_text("import alma_jax\n\ndef get_config(learner='sm'):\n  return alma_jax.base_config(learner)\n")
+  if name == "mnist":  # any file may be called so
+    return
   assert configs.find(name) == path
   assert configs.load_file(name)["stream"]["num_megabatches"] == 20
+
+
+def test_a_file_without_py_does_not_replace_a_config(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  pathlib.Path("digits").write_text("my digits")
+  assert configs.find("digits") == ROOT / "configs/digits.py"
+  pathlib.Path("other").write_text("")
+  assert configs.find("other") == pathlib.Path("other")
 
 
 @pytest.mark.parametrize("name", ["sweeps/digits", "configs/sweeps/digits.py"])

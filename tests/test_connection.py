@@ -154,9 +154,13 @@ def test_without_a_network_one_sentence_names_data_dir(tmp_path, monkeypatch, re
 
 def test_before_a_download_one_line_says_what_and_how_large(tmp_path):
   sizes = {"https://b.org/images.gz": 11_000_000, "https://b.org/labels.gz": 594_000, "http://a.com/more": 1}
-  builder = types.SimpleNamespace(url_infos={url: types.SimpleNamespace(size=size) for url, size in sizes.items()})
+  builder = types.SimpleNamespace(url_infos={url: types.SimpleNamespace(size=size) for url, size in sizes.items()},
+                                  builder_configs={})
   line = tfds_folder._announcement("images", builder, tmp_path)
   assert line == f"downloading images (11.6 MB) from a.com, b.org into {tmp_path}, and preparing it there"
+  builder.builder_configs = dict.fromkeys(("small", "large"))  # TFDS knows only the files of both
+  assert "images (at most 11.6 MB) from" in tfds_folder._announcement("images", builder, tmp_path)
+  assert [tfds_folder._readable(size) for size in (999, 10**4, 5.07e11)] == ["0.999 KB", "10 KB", "507 GB"]
 
 
 def test_a_download_from_a_host_that_is_reached(tmp_path, monkeypatch, remote, capfd):

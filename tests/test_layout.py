@@ -39,3 +39,12 @@ def test_nothing_imports_from_a_layer_above(path):
 def test_every_package_says_what_it_is():
   for package in {path.parent for path in MODULES}:
     assert ast.get_docstring(ast.parse((package / "__init__.py").read_text())), package
+
+
+def test_the_list_of_slow_tests_names_tests():
+  """A renamed test would otherwise run among the fast ones without a word."""
+  listed = [line for line in (ROOT / "tests/slow.txt").read_text().splitlines() if not line.startswith("#")]
+  assert listed == sorted(set(listed))
+  for line in listed:
+    file, name = line.split("[")[0].split("::")
+    assert f"\ndef {name}(" in (ROOT / "tests" / file).read_text(), line

@@ -244,7 +244,7 @@ def test_bad_sweep_files_and_flags(tmp_path):
   (tmp_path / "pointless").mkdir()
   good, pointless = sweep_file(tmp_path, [{}]), sweep_file(tmp_path / "pointless", [])
   for flags, sentence in (
-      ([f"--config={tmp_path}/none.py"], "there is no sweep file"),
+      ([f"--config={tmp_path}/none.py"], "none.py' is not a sweep file in "),
       ([f"--config={tmp_path}/empty.py"], "has no function get_sweep that returns"),
       ([f"--config={tmp_path}/broken.py"], "broken.py is not valid Python: invalid syntax"),
       ([], "required: --config"),
@@ -358,6 +358,23 @@ def test_runs_that_cannot_be_are_named_among_the_others(tmp_path):
   assert "num_megabatches5000 cannot be run: stream.num_megabatches=5000 exceeds" in done.stdout
   assert re.search("num_megabatches2 .* new", done.stdout)
   assert re.search("num_megabatches3 .* failed: it broke", done.stdout)
+
+
+def test_a_network_that_does_not_fit_a_stream_is_found_though_both_are_known(tmp_path):
+  learners = zipped(axis("learner", ["sm", "hmoe"]), axis("num_experts", [1, 16]))
+  sweep = small_sweep(*product(learners, axis("val_fraction", [0.1, 0.95])),
+                      **{"stream.num_megabatches": 20, "stream.waiting_time": 1})
+  found = prediction.predict([job.config for job in jobs.make(sweep, tmp_path)], here=True)
+  assert [isinstance(one, BadInput) for one in found] == [False, False, False, True]
+  assert "16 clusters exceed the 4 training examples" in str(found[3])
+
+
+def test_a_dry_run_needs_known_data_only_where_the_config_names_their_folder(tmp_path, tfds_dir):
+  points = axis("data_dir", ["", str(tfds_dir), str(tmp_path / "empty")])
+  made = jobs.make(small_sweep(*points, **{"dataset.name": "mnist"}), tmp_path)
+  here, there, missing = prediction.predict([job.config for job in made])
+  assert here.steps == there.steps > 0
+  assert "holds no prepared TFDS data set 'mnist'" in str(missing)
 
 
 def test_predictions_allocate_nothing(tmp_path):
