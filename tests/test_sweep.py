@@ -370,9 +370,11 @@ def test_a_network_that_does_not_fit_a_stream_is_found_though_both_are_known(tmp
 
 
 def test_a_dry_run_needs_known_data_only_where_the_config_names_their_folder(tmp_path, tfds_dir):
-  points = axis("data_dir", ["", str(tfds_dir), str(tmp_path / "empty")])
-  made = jobs.make(small_sweep(*points, **{"dataset.name": "mnist"}), tmp_path)
-  here, there, missing = prediction.predict([job.config for job in made])
+  def predicted(folder):
+    (job,) = jobs.make(small_sweep({}, **{"dataset.name": "mnist", "dataset.data_dir": str(folder)}), tmp_path)
+    return prediction.predict([job.config])[0]
+
+  here, there, missing = predicted(""), predicted(tfds_dir), predicted(tmp_path / "empty")
   assert here.steps == there.steps > 0
   assert "holds no prepared TFDS data set 'mnist'" in str(missing)
 
