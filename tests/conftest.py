@@ -4,8 +4,8 @@ import tempfile
 
 # Before jax is imported, here and in the processes that tests start.
 os.environ["JAX_PLATFORMS"] = "cpu"
-# Compiling takes half of the time of the suite; without LLVM's optimisations it takes half of that. The slow tests of
-# .ci/run set level 3, the one of all other runs.
+# Compiling takes half of the time of the suite; without LLVM's optimisations it takes half of that. A run has level 3,
+# with which .ci/run repeats some tests.
 os.environ["XLA_FLAGS"] = f"--xla_backend_optimization_level=0 {os.environ.get('XLA_FLAGS', '')}".strip()
 if "PYTEST_XDIST_WORKER" not in os.environ:  # the workers share compiled programs
   os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="alma_jax_tests")

@@ -9,9 +9,9 @@ no bit of the result. Shapes do not depend on the stage, hence a fixed architect
 stream.
 
 The loop exists twice. By default it runs on the devices (`program.advance`). With `FitSpec.stepwise` it runs on the
-host, which dispatches every step (`_advance_stepwise`): on a CPU a convolution inside a loop of XLA takes many times
-longer than outside, and the steps of language models are so long that the time of dispatching them does not matter. For
-small networks the host's loop is slower; benchmarks/loop.py measures it.
+host, which dispatches every step of every member (`_advance_stepwise`): on a CPU a convolution inside a loop of XLA
+takes many times longer than outside, and the steps of language models are so long that the time of dispatching them
+does not matter. For small networks the host's loop is slower; benchmarks/loop.py measures it.
 
   stage.py       the types that learners exchange with the loop; they can be imported from here
   state.py       what the devices hold
