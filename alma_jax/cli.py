@@ -48,7 +48,7 @@ def _main(args: Sequence[str]) -> None:
     commands.show((__doc__ or "").strip())
   elif args == ["--version"]:
     commands.show(f"alma_jax {__version__}")
-  elif args == ["list"]:
+  elif args in (["list"], ["list", "--help"], ["list", "-h"]):
     commands.show("\n".join(_listing()))
   else:
     raise BadInput(f"there is no command {' '.join(args)!r}; the commands are {', '.join(_MODULES)}, list and "

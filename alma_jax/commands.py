@@ -88,8 +88,8 @@ def exit_code(work: Callable[[], int | None]) -> int:
     work: the command; it returns an exit code, or None for 0.
 
   Returns:
-    What `work` returns; 2 after BadInput, 1 after Diverged or Unsaved, whose message is printed; NO_READER if the
-    reader of standard output has closed it. A closed stderr does not change the code.
+    What `work` returns; 2 after BadInput, 1 after Diverged or Unsaved, whose message is printed; 130 after Ctrl-C;
+    NO_READER if the reader of standard output has closed it. A closed stderr does not change the code.
   """
   try:
     code = _code(work)
@@ -108,6 +108,8 @@ def _code(work: Callable[[], int | None]) -> int:
   except (BadInput, Diverged, Unsaved) as error:
     messages.say(f"error: {error}")
     return 2 if isinstance(error, BadInput) else 1
+  except KeyboardInterrupt:
+    return 130
   except SystemExit as done:  # argparse raises it after --help
     return done.code if isinstance(done.code, int) else int(bool(done.code))
 

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Sequence
 
 from alma_jax import commands
-from alma_jax.reports import collect, tables
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -23,6 +22,7 @@ def _main(argv: Sequence[str] | None) -> None:
   parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folders, or folders that hold run folders")
   parser.add_argument("--out", help="folder of the report; without it the tables are printed")
   args = parser.parse_args(argv)
+  from alma_jax.reports import collect, tables  # pandas and scipy only now, where Ctrl-C ends the command quietly
   studies, notes = collect.collect(args.runs)
   commands.warn(notes)
   if args.out:

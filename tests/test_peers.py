@@ -430,14 +430,15 @@ def test_two_processes_end_together(tmp_path, number):
 
 SLOW = """
 import sys, time
-from alma_jax import environment, main
-prepare = environment.prepare
+from alma_jax import main
+from alma_jax.runs import settings
+prepare = settings.prepare
 
 def slow(*args):
   time.sleep(SECONDS if "--process_id=1" in sys.argv else 0)
   return prepare(*args)
 
-environment.prepare = slow
+settings.prepare = slow
 sys.exit(main.main())
 """
 
@@ -455,7 +456,7 @@ def test_a_process_that_loads_slowly_is_waited_for(tmp_path, monkeypatch, second
     assert [process.returncode for process in processes] == [0, 0], said
   else:
     assert [process.returncode for process in processes] == [2, 2], said
-    assert "waited 5 s for process 1 to report the data or devices, in vain; see --peer_timeout" in said[0]
+    assert "waited 5 s for process 1 to report the data or devices in vain; start all processes, or raise" in said[0]
     assert "Traceback" not in said[0] + said[1]
 
 

@@ -213,6 +213,7 @@ def test_a_divergence_after_resuming_inside_the_stage_loses_and_doubles_nothing(
 KILLED_AT_GROWTH = """
 import os, signal, sys
 sys.path.insert(0, "tests")
+from runs import blobs, small_config
 import alma_jax
 from alma_jax import config, learners
 from alma_jax.growth import cluster, split, surgery

@@ -116,7 +116,7 @@ def test_missing_lines_of_a_finished_run_are_written_again(tmp_path, arrays):
   alma_jax.run(small_config(), tmp_path, data=arrays)
   lines = (tmp_path / "metrics.jsonl").read_text()
   (tmp_path / "metrics.jsonl").unlink()
-  with pytest.raises(alma_jax.BadInput, match="does not hold the 4 mega-batches of the run; delete summary.json"):
+  with pytest.raises(alma_jax.BadInput, match="does not hold the 4 mega-batches of the run; restore it, or del"):
     alma_jax.run(small_config(), tmp_path, data=arrays)
   (tmp_path / "summary.json").unlink()
   alma_jax.run(small_config(), tmp_path, data=arrays)

@@ -55,6 +55,8 @@ def load_file(path: str, arg: str | None = None) -> Tree:
   found = find(path)
   if found is None:
     names = listed(name for name in packaged() if "/" not in name)
+    if pathlib.Path(f"{path}.py").is_file():
+      raise BadInput(f"{path!r} is not a file; write --config={path}.py:LEARNER.")
     raise BadInput(f"{path!r} is not a file in {pathlib.Path.cwd()}, nor one of the package's configs: {names}; "
                    f"{_USAGE}.")
   path = str(found)
@@ -70,13 +72,21 @@ def load_file(path: str, arg: str | None = None) -> Tree:
     raise
   except SyntaxError as error:
     raise BadInput(f"{path} is not a Python file (line {error.lineno}: {error.msg}); {_USAGE}.") from error
+  except TypeError as error:
+    if "get_config()" not in str(error):
+      raise BadInput(_failure(path, error)) from error
+    how = f"{path}, without :{arg}" if arg else f"{path}:LEARNER"
+    raise BadInput(f"{path}: {error}; write --config={how}.") from error
   except Exception as error:  # whatever the file does
-    raise BadInput(f"{path}{_line(path, error)} failed with {type(error).__name__}: "
-                   f"{' '.join(str(error).split())}.") from error
+    raise BadInput(_failure(path, error)) from error
   if not hasattr(made, "to_dict"):
     raise BadInput(f"get_config of {path} returned {type(made).__name__}; it should return a ConfigDict.")
   tree: Tree = made.to_dict()
   return tree
+
+
+def _failure(path: str, error: Exception) -> str:
+  return f"{path}{_line(path, error)} failed with {type(error).__name__}: {' '.join(str(error).split())}."
 
 
 def _line(path: str, error: Exception) -> str:

@@ -188,7 +188,9 @@ def _load_npz(name: str) -> cache.Arrays:
   except BadInput:
     raise
   except (ValueError, TypeError, OSError, EOFError, zipfile.BadZipFile, AttributeError) as error:
-    raise BadInput(f"{str(path)!r} is not an .npz file of plain arrays: {error}.") from error
+    reason = "" if "pickle" in str(error) else f": {error}"  # numpy recommends to load it unsafely
+    raise BadInput(f"{str(path)!r} is not an .npz file of plain arrays{reason}; write it by np.savez with arrays of "
+                   "numbers.") from error
 
 
 def _check_examples(what: str, x: np.ndarray) -> np.ndarray:

@@ -10,6 +10,7 @@ import jax
 
 from alma_jax import files
 from alma_jax.config import schema
+from alma_jax.errors import BadInput
 from alma_jax.parallel import sharding
 
 _ONE_THREAD = 128 * 128  # width times batch size up to which an MLP is faster in one thread
@@ -48,6 +49,22 @@ def setup(config: schema.RunConfig | None = None, alone: bool = False) -> None:
     _listening = True
   if config:
     _set_up_cpu(config, alone)
+
+
+def check_platform() -> None:
+  """Raises BadInput if jax has no device of the platform that it was told to use.
+
+  With several processes the devices are used later: the first use connects the processes.
+  """
+  if jax.distributed.is_initialized():
+    return
+  try:
+    jax.devices()
+  except (RuntimeError, AssertionError) as error:
+    reason = str(error).split("\n")[0]
+    raise BadInput(f"jax finds no device of JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')}"
+                   f"{f' ({reason})' if reason else ''}; leave the variable unset, or install jax for that "
+                   "platform.") from error
 
 
 def forget_programs() -> None:

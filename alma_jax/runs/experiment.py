@@ -46,6 +46,7 @@ def run(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: Seq
   path = run_folder.local(workdir or configs.default_workdir(config))
   if path.exists() and not path.is_dir():
     raise BadInput(f"{path} is a file; the run folder should be a new or existing folder.")
+  runtime.check_platform()
   peers.compare("settings", _settings(config, path, overwrite))
   is_main = sharding.is_main()  # the first use of the devices connects the processes; their settings are equal
   with messages.sign("loading the data", config.log.progress and is_main):
@@ -55,13 +56,15 @@ def run(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: Seq
       data_fingerprint=setting.source.fingerprint, devices=f"{jax.local_device_count()} x {jax.devices()[0].platform}"))
   peers.together("memory", lambda: _check_memory(path, setting, overwrite))
   with _disk_problems(path), _claimed(path, setting, overwrite) as folder:
-    if run_folder.read_summary(path / "summary.json") is None:
+    was_complete = run_folder.read_summary(path / "summary.json") is not None
+    if not was_complete:
       folder.write_files(setting.source.files)
       session.run(setting, folder, should_stop or (lambda: False))
       sharding.barrier("the run is complete")
-    else:
+    run = results.load_run(path)
+    if was_complete:
       session.say(f"{path} is complete.")
-    return results.load_run(path)
+    return run
 
 
 def _settings(config: schema.RunConfig, path: pathlib.Path, overwrite: bool) -> dict[str, Any]:

@@ -40,7 +40,8 @@ class Run:
     check_config(self.path, self.config, self.summary)
     if self.summary is not None and len(self.metrics.get("t", ())) != self.config.stream.num_megabatches:
       raise BadInput(f"{self.path / run_folder.METRICS} does not hold the {self.config.stream.num_megabatches} "
-                     "mega-batches of the run; delete summary.json, and the run's own command writes both again.")
+                     "mega-batches of the run; restore it, or delete it and summary.json, and the run's own command "
+                     "writes both again.")
 
   def __repr__(self) -> str:
     state = f"{len(self.metrics.get('t', ()))} mega-batches"
