@@ -9,6 +9,7 @@ import sys
 
 from alma_jax import commands
 from alma_jax import config as configs
+from alma_jax.runs.exporting import export
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -23,7 +24,6 @@ def _main(argv: list[str] | None) -> None:
   parser.add_argument("--config", help="config file that registers the run's learner or network, if it is your own")
   parser.add_argument("--out", help="folder to write to; default: export/ in the run folder")
   args = parser.parse_args(argv)
-  from alma_jax.runs.exporting import export  # jax only now, where Ctrl-C ends the command quietly
   commands.quiet()
   if args.config:
     configs.load_file(args.config)
