@@ -22,6 +22,8 @@ GATES = 6  # new gates of gMoE; for text, the noise of router columns
 SEARCH = 7  # Firefly's directions
 REFRESH = 8  # the order in which Firefly estimates statistics
 CLUSTER = 9  # k-means
+MEMORY = 10  # which examples the memory keeps
+RECALL = 11  # which of them a batch or a validation draws
 
 
 def rng(seed: int, purpose: int, *numbers: int) -> np.random.Generator:

@@ -26,7 +26,8 @@ _NAMED_POWERS = range(20, 64)  # exponents; 2**31 is easier to read than 2147483
 # The types that a field can have, as errors describe them.
 KINDS: Mapping[Any, str] = {
     int: "a whole number", float: "a finite number", bool: "True or False", str: "a string",
-    tuple[int, ...]: "a whole number, or several as in (1,2)", tuple[float, ...]: "a number, or several as in (1,2)"}
+    tuple[int, ...]: "a whole number, or several as in (1,2)", tuple[float, ...]: "a number, or several as in (1,2)",
+    float | str: "a number or a word"}
 
 
 def field(default: T, meaning: str, *, at_least: float | None = None, above: float | None = None,
@@ -44,7 +45,8 @@ def field(default: T, meaning: str, *, at_least: float | None = None, above: flo
     above: the numbers have to be larger than this one.
     at_most: the largest number that is allowed.
     below: the numbers have to be smaller than this one.
-    choices: the values that a string can have. The collection is read at every check, and may grow.
+    choices: the values that a string can have. The collection is read at every check, and may grow. A field that is
+      a number or a word has bounds for the number and choices for the word.
     before: for a field that an earlier version did not have, the value that stands for the behaviour of that
       version. Stored configs without the field get this value, and it changes no digest.
 
@@ -115,6 +117,10 @@ class Declared(NamedTuple):
     """
     value = _converted(self.kind, value, path)
     parts = value if isinstance(value, tuple) else (value,)
+    if self.kind == float | str:
+      if not (value in (self.choices or ()) if isinstance(value, str) else self.bounds.allow(value)):
+        raise BadInput(f"{path}={value!r} should be {self.allowed()}.")
+      return value
     if self.choices is not None and not all(part in self.choices for part in parts):
       raise BadInput(f"{path}={value!r} is not one of {listed(self.choices)}.")
     if not all(self.bounds.allow(part) for part in parts):
@@ -134,6 +140,8 @@ class Declared(NamedTuple):
 
   def allowed(self) -> str:
     """The allowed values in words; empty if all values of the type are allowed."""
+    if self.kind == float | str:
+      return f"{self.bounds} or {listed(self.choices or ())}"
     return f"one of {listed(self.choices)}" if self.choices is not None else str(self.bounds)
 
 
@@ -199,9 +207,12 @@ def _converted(kind: Any, value: Any, path: str) -> Any:
     return tuple(_converted(typing.get_args(kind)[0], part, path) for part in values)
   if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0:
     value = value.item()
+  if kind == float | str and not isinstance(value, str):
+    kind = float
   if kind is float and type(value) is int:
     value = float(value)
-  if type(value) is not kind or (kind is float and not math.isfinite(value)):
+  if not (type(value) is kind or (kind == float | str and isinstance(value, str))) or (
+      kind is float and not math.isfinite(value)):
     raise BadInput(f"{path}={value!r} should be {KINDS[kind]}.")
   return value
 
@@ -215,6 +226,11 @@ def _read(kind: Any, text: str) -> Any:
     if text.lower() not in _TRUE + _FALSE:
       raise ValueError(text)
     return text.lower() in _TRUE
+  if kind == float | str:
+    try:
+      return float(text)
+    except ValueError:
+      return text
   return kind(text)
 
 

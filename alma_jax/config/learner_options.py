@@ -31,6 +31,17 @@ class Options:
     has_experts: whether the learner uses `model.num_experts`; for other learners of images it has to be 1.
   """
   name: str = field("", "the learner; it is chosen behind the colon of --config=configs/NAME.py:LEARNER")
+  average: float = field(
+      0.0, "horizon of an exponential average of the weights, as a share of a stage's steps; the average predicts, and "
+      "is selected and exported; 0: none", at_least=0, at_most=1, before=0.0)
+  start: str = field(
+      "last", "what a stage starts from if there is an average: the `last` weights, which are then held besides it, or "
+      "the `average`", choices=("last", "average"), before="last")
+  shrink: float = field(
+      1.0, "factor of the weights at the beginning of every stage but the first (Ash and Adams, 2020)", at_least=0,
+      at_most=1, before=1.0)
+  perturb: float = field(
+      0.0, "factor of freshly initialised weights that are added there", at_least=0, before=0.0)
 
   defaults: ClassVar[Mapping[str, Any]] = {}
   has_experts: ClassVar[bool] = False

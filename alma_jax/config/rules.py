@@ -3,7 +3,7 @@ from collections.abc import Callable
 
 from alma_jax.config.fields import listed
 from alma_jax.config.learner_options import LEARNERS, FlatGMoE
-from alma_jax.config.schema import ImageConfig, LanguageConfig, RunConfig
+from alma_jax.config.schema import ImageConfig, LanguageConfig, RunConfig, memory_for_validation, memory_part
 from alma_jax.errors import BadInput
 
 _MOST_TOKENS = 2**31  # between two validations: they are counted in int32
@@ -15,7 +15,8 @@ def check(config: RunConfig) -> None:
   Raises:
     BadInput: the config breaks one.
   """
-  _waiting_fits_into_the_stream(config)
+  for rule in _RULES:
+    rule(config)
   if isinstance(config, ImageConfig):
     for image_rule in _IMAGE_RULES:
       image_rule(config)
@@ -25,9 +26,52 @@ def check(config: RunConfig) -> None:
 
 
 def _waiting_fits_into_the_stream(c: RunConfig) -> None:
-  if c.stream.waiting_time > c.stream.num_megabatches:
+  if c.stream.schedule == "every" and c.stream.waiting_time > c.stream.num_megabatches:
     raise BadInput(f"stream.waiting_time={c.stream.waiting_time} exceeds "
                    f"stream.num_megabatches={c.stream.num_megabatches}.")
+
+
+def _schedule_has_its_fields(c: RunConfig) -> None:
+  s = c.stream
+  if s.schedule == "power" and not s.num_trainings:
+    raise BadInput("stream.schedule='power' needs stream.num_trainings, the number of trainings.")
+  if s.schedule != "power" and s.num_trainings:
+    raise BadInput(f"stream.num_trainings={s.num_trainings} is for stream.schedule='power', not {s.schedule!r}.")
+  if s.num_trainings > s.num_megabatches:
+    raise BadInput(f"stream.num_trainings={s.num_trainings} exceeds stream.num_megabatches={s.num_megabatches}.")
+  if s.schedule == "adaptive" and not s.price:
+    raise BadInput("stream.schedule='adaptive' needs stream.price, the price of a multiply-add.")
+  if s.schedule != "adaptive" and s.price:
+    raise BadInput(f"stream.price={s.price} is for stream.schedule='adaptive', not {s.schedule!r}.")
+
+
+def _memory_is_used(c: RunConfig) -> None:
+  s = c.stream
+  if s.replay and s.replay_share:
+    raise BadInput(f"stream.replay={s.replay} and stream.replay_share={s.replay_share} exclude each other: the first "
+                   "unites old data with new ones, the second draws a part of every batch from old data.")
+  if s.memory_size and not s.replay_share:
+    raise BadInput(f"stream.memory_size={s.memory_size} needs stream.replay_share above 0.")
+  if isinstance(s.replay_share, str) or not s.memory_size:
+    return
+  kept, part = s.memory_size - memory_for_validation(s), memory_part(c.train.batch_size, s.replay_share)
+  if kept < part:
+    raise BadInput(f"stream.memory_size={s.memory_size} keeps {kept} training examples, fewer than the {part} of a "
+                   f"batch that stream.replay_share={s.replay_share} of train.batch_size={c.train.batch_size} asks for.")
+
+
+def _average_is_used(c: RunConfig) -> None:
+  if c.learner.start == "average" and not c.learner.average:
+    raise BadInput("learner.start='average' needs learner.average above 0.")
+
+
+def _validations_fit_into_the_steps(c: ImageConfig) -> None:
+  t = c.train
+  if t.eval_every and not t.steps:
+    raise BadInput(f"train.eval_every={t.eval_every} is for train.steps above 0; with epochs every epoch is validated.")
+  if t.steps and t.eval_every and t.patience and t.patience * t.eval_every >= t.steps:
+    raise BadInput(f"train.patience={t.patience} can never end a stage of train.steps={t.steps} with "
+                   f"train.eval_every={t.eval_every}; set train.patience=0, or lower train.eval_every.")
 
 
 def _data_are_images(c: ImageConfig) -> None:
@@ -107,19 +151,27 @@ def _micro_batch_fits_into_the_batch(c: LanguageConfig) -> None:
     raise BadInput(f"train.micro_batch={c.train.micro_batch} exceeds train.batch_size={c.train.batch_size}.")
 
 
+def _most_trainings(c: RunConfig) -> int:
+  s = c.stream
+  return {"every": -(-s.num_megabatches // s.waiting_time), "power": s.num_trainings}.get(s.schedule, s.num_megabatches)
+
+
 def _growth_at_most_doubles(c: LanguageConfig) -> None:
   if not isinstance(c.learner, FlatGMoE):
     return
-  num, num_stages = c.model.num_experts, -(-c.stream.num_megabatches // c.stream.waiting_time)
-  for more in c.learner.add_experts[:num_stages - 1]:
+  num = c.model.num_experts
+  for more in c.learner.add_experts[:_most_trainings(c) - 1]:
     if more > num:
       raise BadInput(f"learner.add_experts={c.learner.add_experts} would add {more} experts to {num}; each can be "
                      "duplicated once a stage.")
     num += more
 
 
+_RULES: tuple[Callable[[RunConfig], None], ...] = (
+    _waiting_fits_into_the_stream, _schedule_has_its_fields, _memory_is_used, _average_is_used)
 _IMAGE_RULES: tuple[Callable[[ImageConfig], None], ...] = (
-    _data_are_images, _only_folders_are_resized, _learner_has_experts, _momentum_is_for_sgd)
+    _data_are_images, _only_folders_are_resized, _learner_has_experts, _momentum_is_for_sgd,
+    _validations_fit_into_the_steps)
 _LANGUAGE_RULES: tuple[Callable[[LanguageConfig], None], ...] = (
     _data_are_text, _heads_divide_the_width, _candidates_differ, _warmup_ends, _groups_fit_into_a_step,
     _tokens_can_be_counted, _micro_batch_fits_into_the_batch, _growth_at_most_doubles)

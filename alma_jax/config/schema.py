@@ -54,8 +54,29 @@ class AnyStream:
   """What all streams of mega-batches have."""
   num_megabatches: int = field(20, "number of mega-batches of the stream, B", at_least=1)
   waiting_time: int = field(
-      2, "number of mega-batches of a stage, w; the learner waits for all of them before it trains", at_least=1)
-  replay: float = field(0.0, "share of the memory that is kept from stage to stage", at_least=0, at_most=1)
+      2, "number of mega-batches of a stage of the schedule `every`, w; the learner waits for all of them before it "
+      "trains", at_least=1)
+  replay: float = field(
+      0.0, "share of the memory that is kept from stage to stage, and united with the stage's new data", at_least=0,
+      at_most=1)
+  replay_share: float | str = field(
+      0.0, "part of every batch that is drawn from the examples of earlier stages, so that replay takes no further "
+      "steps; `uniform`: their share of all examples seen", at_least=0, below=1, choices=("uniform",), before=0.0)
+  memory_size: int = field(
+      0, "largest number of examples of earlier stages that are kept for `stream.replay_share`, a uniform sample; "
+      "0: all", at_least=0, before=0)
+  schedule: str = field(
+      "every", "after which mega-batches the learner is trained: `every` waiting_time; at t_s = B (s/S)^p (`power`); "
+      "at t_s+1 = factor t_s (`geometric`); or where the expected gain pays for a training (`adaptive`)",
+      choices=("every", "power", "geometric", "adaptive"), before="every")
+  num_trainings: int = field(0, "number of trainings of the schedule `power`, S", at_least=0, before=0)
+  exponent: float = field(2.0, "exponent of the schedule `power`, p", at_least=1, before=2.0)
+  factor: float = field(
+      1.15, "factor of the schedule `geometric`, and of `adaptive` until two trainings are judged", above=1,
+      before=1.15)
+  price: float = field(
+      0.0, "price of a multiply-add for the schedule `adaptive`, in error (text: perplexity) times mega-batches; it "
+      "aims at the least CER + price Comp", at_least=0, before=0.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +95,11 @@ class TextStream(AnyStream):
   """A stream of mega-batches of documents."""
   num_megabatches: int = 4
   waiting_time: int = 1
+
+
+def memory_for_validation(stream: AnyStream) -> int:
+  """How many of the `memory_size` examples are validation examples; they are never trained on."""
+  return int(getattr(stream, "val_fraction", 0.0) * stream.memory_size + 1e-9)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,11 +144,18 @@ class Plan(NamedTuple):
     per_round: training steps of a round.
     steps: training steps of the stage.
     samples: training examples of all steps; an example counts as often as it is used.
+    per_pass: training steps of a pass over the new examples; 0 where batches go on from one pass to the next.
   """
   rounds: int
   per_round: int
   steps: int
   samples: int
+  per_pass: int
+
+
+def memory_part(batch_size: int, share: float) -> int:
+  """Number of examples of a batch that come from the memory; at least one example is new."""
+  return min(round(batch_size * share), batch_size - 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,11 +164,20 @@ class Train:
   epochs: int = field(
       100, "largest number of epochs of a stage; in its first stage `hmoe` trains twice, first its base network and "
       "then its experts", at_least=1)
+  steps: int = field(
+      0, "number of training steps of a stage, however many examples it has; 0: `train.epochs` decide", at_least=0,
+      before=0)
+  eval_every: int = field(
+      0, "with `train.steps`: number of steps from one validation to the next; 0: a pass over the stage's new examples",
+      at_least=0, before=0)
   batch_size: int = field(128, "number of examples of a batch; the partial last batch of an epoch is used", at_least=1)
   optimizer: str = field(
       "adadelta", "the optimiser; its state starts afresh in every stage (except with `learner.keep_optimizer`)",
       choices=("adadelta", "sgd", "adam"))
-  learning_rate: float = field(1.0, "learning rate, which is constant", above=0)
+  learning_rate: float = field(1.0, "learning rate", above=0)
+  decay: float = field(
+      0.0, "share of a stage's steps, the last ones, in which the learning rate falls linearly to 0", at_least=0,
+      at_most=1, before=0.0)
   momentum: float = field(0.0, "momentum of `sgd`", at_least=0, below=1)
   nesterov: bool = field(False, "whether the momentum of `sgd` is Nesterov's")
   weight_decay: float = field(0.0, "coefficient of the L2 penalty, which is added to the gradient", at_least=0)
@@ -147,10 +189,15 @@ class Train:
 
   micro_batch: ClassVar[int] = 0
 
-  def plan(self, num: int) -> Plan:
-    """Plan of a stage of `num` training examples."""
-    steps = -(-num // self.batch_size)
-    return Plan(self.epochs, steps, self.epochs * steps, self.epochs * num)
+  def plan(self, num: int, share: float = 0.0) -> Plan:
+    """Plan of a stage of `num` new training examples, if a `share` of every batch comes from the memory."""
+    old = memory_part(self.batch_size, share)
+    new = self.batch_size - old
+    per_pass = -(-num // new)
+    steps = self.steps or self.epochs * per_pass
+    per_round = min(self.eval_every or per_pass, steps)
+    samples = steps * old + steps // per_pass * num + min(steps % per_pass * new, num)
+    return Plan(-(-steps // per_round), per_round, steps, samples, per_pass)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,12 +220,12 @@ class TextTrain:
   patience: ClassVar[int] = 0
   patience_delta: ClassVar[float] = 0.0
 
-  def plan(self, num: int) -> Plan:
+  def plan(self, num: int, share: float = 0.0) -> Plan:
     """Plan of a stage, which does not depend on the number of windows: they are repeated as often as necessary."""
-    del num
+    del num, share
     steps = self.steps * self.steps_multiplier
     per_round = min(self.eval_every or steps, steps)
-    return Plan(-(-steps // per_round), per_round, steps, steps * self.batch_size)
+    return Plan(-(-steps // per_round), per_round, steps, steps * self.batch_size, 0)
 
 
 @dataclasses.dataclass(frozen=True)

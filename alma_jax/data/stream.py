@@ -1,7 +1,7 @@
 """The stream of mega-batches, and the stages that a learner trains on (docs/algorithms.md §1).
 
-Everything here is arithmetic on indices into the training set, and a pure function of (seed, stage): no stage depends
-on what was trained before it.
+Everything here is arithmetic on indices into the training set, and a pure function of the seed and of where stages end:
+no stage depends on what was trained before it.
 """
 import dataclasses
 import functools
@@ -12,18 +12,22 @@ import numpy as np
 
 from alma_jax import keys
 from alma_jax.config import schema
+from alma_jax.data import schedule
 from alma_jax.errors import BadInput
 
 
 class Stage(NamedTuple):
-  """The data of one stage: the mega-batches that the learner waited for, and replayed examples.
+  """The data of one stage: the mega-batches that the learner waited for, and what it remembers of earlier ones.
 
   Attributes:
     stage: number of the stage, from 0.
     first_t, last_t: first and last mega-batch of the stage, counted from 1.
-    train: int32 [n], indices into the training set; new examples first, replayed ones after them.
-    val: int32 [n_val], likewise; train and val have no example in common.
+    train: int32 [n], indices into the training set; new examples first, those that `replay` keeps after them.
+    val: int32 [n_val], likewise; training and validation examples are never the same.
     num_new: number of new examples in `train`.
+    memory: int32 [m], examples of earlier stages from which a part of every batch is drawn; empty without
+      `replay_share`.
+    share: that part of a batch, at least 0 and below 1; 0 if the memory is empty.
   """
   stage: int
   first_t: int
@@ -31,86 +35,168 @@ class Stage(NamedTuple):
   train: np.ndarray
   val: np.ndarray
   num_new: int
+  memory: np.ndarray = np.zeros(0, np.int32)
+  share: float = 0.0
+
+
+class Sizes(NamedTuple):
+  """Sizes of the stages of a stream.
+
+  Attributes:
+    train: int64 [S], number of training examples of each stage, without `memory`.
+    val: int64 [S], number of validation examples.
+    share: float64 [S], part of every batch that comes from the memory.
+  """
+  train: np.ndarray
+  val: np.ndarray
+  share: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
 class Stream:
-  """A permuted training set in B parts whose sizes differ by 1 at most.
+  """A permuted training set in B parts whose sizes differ by 1 at most, and what a stage sees of it.
+
+  A stage is named by the ends of all stages up to it: the numbers of their last mega-batches, counted from 1.
 
   Attributes:
     num_examples: size of the training set.
-    num_megabatches: B.
-    waiting_time: w; stage s unites the mega-batches sw+1 to min((s+1)w, B).
-    replay: ρ, the share of the memory that is kept from stage to stage.
-    val_fraction: share of every mega-batch that is held out for validation, rounded down.
-    seed: decides the permutation, and which examples replay keeps.
+    config: the section `stream` of the config.
+    seed: decides the permutation, and which examples are kept and drawn.
   """
   num_examples: int
-  num_megabatches: int
-  waiting_time: int
-  replay: float
-  val_fraction: float
+  config: schema.AnyStream
   seed: int
 
   @property
-  def num_stages(self) -> int:
-    """S = ceil(B / w)."""
-    return -(-self.num_megabatches // self.waiting_time)
+  def num_megabatches(self) -> int:
+    """B."""
+    return self.config.num_megabatches
+
+  @functools.cached_property
+  def ends(self) -> tuple[int, ...] | None:
+    """The last mega-batches of all stages; None if they are decided while the run goes on."""
+    return None if self.config.schedule == "adaptive" else expected_ends(self.config)
+
+  @functools.cached_property
+  def expected_ends(self) -> tuple[int, ...]:
+    """`ends`; if they are not known yet, those of the schedule that the run begins with."""
+    return expected_ends(self.config)
 
   def megabatch(self, t: int) -> tuple[np.ndarray, np.ndarray]:
     """(train, val) indices of mega-batch t = 1..B, int32."""
-    size, extra = divmod(self.num_examples, self.num_megabatches)
-    start = (t - 1) * size + min(t - 1, extra)
-    part = self._order[start:start + size + (t - 1 < extra)]
-    num_val = int(self.val_fraction * len(part) + 1e-9)
+    part = self._part(t)
+    num_val = int(self._val_fraction * len(part) + 1e-9)
     return part[:len(part) - num_val], part[len(part) - num_val:]
 
-  def last_t(self, stage: int) -> int:
-    """The last mega-batch of a stage; the learner trains after it."""
-    return min((stage + 1) * self.waiting_time, self.num_megabatches)
+  def stage(self, ends: Sequence[int]) -> Stage:
+    """The last of the stages that end at `ends`.
 
-  def stage(self, stage: int) -> Stage:
-    """Training and validation indices of a stage, with replayed memory.
-
-    M_s = D_s ∪ sample(ρ M_{s-1}) without replacement, for training and validation data separately. With 0 < ρ < 1 the
-    share of old data decays geometrically.
+    With `replay` ρ: M_s = D_s ∪ sample(ρ M_{s-1}) without replacement, for training and validation data separately.
+    With 0 < ρ < 1 the share of old data decays geometrically. With `replay_share` the stage's examples are the new
+    ones alone, and the memory is apart. Its validation data are the new ones and so many old ones that their share is
+    that of a batch.
     """
-    known: int | None = self._latest.get("stage")
-    memories: Any = None
-    if not self.replay:
-      start = stage
-    elif known is not None and known <= stage:
-      start, memories = known + 1, self._latest["memories"]
-    else:
-      start = 0
-    for s in range(start, stage + 1):
-      memories = self._unite(s, memories)
-    self._latest.update(stage=stage, memories=memories)
-    train, val = memories
-    span = self._span(stage)
-    return Stage(stage, span[0], span[-1], train, val, sum(len(self.megabatch(t)[0]) for t in span))
+    ends = tuple(ends)
+    stage, span = len(ends) - 1, _span(ends)
+    sides = [np.concatenate(side) for side in zip(*map(self.megabatch, span))]
+    num_new = len(sides[0])
+    memory, old_val, share = np.zeros(0, np.int32), np.zeros(0, np.int32), 0.0
+    if self.config.replay:
+      sides = list(self._united(ends))
+    elif self.config.replay_share:
+      memory, old_val = self._memory(ends)
+      share = _share(self.config.replay_share, len(memory), num_new)
+      num = _old_val(self.config.replay_share, len(old_val), len(sides[1]))
+      if num < len(old_val):
+        old_val = keys.rng(self.seed, keys.RECALL, stage).choice(old_val, num, replace=False)
+    return Stage(stage, span[0], span[-1], sides[0], np.concatenate([sides[1], old_val]), num_new, memory, share)
+
+  def sizes(self, ends: Sequence[int]) -> Sizes:
+    """Sizes of the stages that end at `ends`."""
+    found, previous, kept = [], np.zeros(2), self._kept()
+    for first, last in zip((0, *ends), ends):
+      new = self._seen[last] - self._seen[first]
+      old, share = np.floor(self.config.replay * previous + 1e-9), 0.0
+      if self.config.replay_share:
+        memory = np.minimum(self._seen[first], kept)
+        share = _share(self.config.replay_share, int(memory[0]), int(new[0]))
+        old = np.array([0, _old_val(self.config.replay_share, int(memory[1]), int(new[1]))])
+      previous = new + old
+      found.append((*previous, share))
+    train, val, shares = np.array(found).T
+    return Sizes(train.astype(np.int64), val.astype(np.int64), shares)
+
+  @property
+  def most_val(self) -> int:
+    """The largest number of validation examples that a stage can have."""
+    if self.ends is not None:
+      return int(self.sizes(self.ends).val.max())
+    return int(self._seen[-1, 1])
 
   @functools.cached_property
-  def sizes(self) -> np.ndarray:
-    """int64 [S, 2], the numbers of training and validation examples of every stage."""
-    sizes, previous = [], np.zeros(2)
-    for stage in range(self.num_stages):
-      new = np.sum([[len(side) for side in self.megabatch(t)] for t in self._span(stage)], axis=0)
-      previous = new + np.floor(self.replay * previous + 1e-9)
-      sizes.append(previous)
-    return np.array(sizes, np.int64)
+  def _seen(self) -> np.ndarray:
+    """int64 [B + 1, 2], numbers of training and validation examples of the first 0, 1, ... B mega-batches."""
+    sizes = [[len(side) for side in self.megabatch(t)] for t in range(1, self.num_megabatches + 1)]
+    return np.concatenate([np.zeros((1, 2), np.int64), np.cumsum(sizes, 0)])
 
-  def _span(self, stage: int) -> range:
-    """The mega-batches of a stage, counted from 1."""
-    return range(stage * self.waiting_time + 1, self.last_t(stage) + 1)
+  @property
+  def _val_fraction(self) -> float:
+    return self.config.val_fraction if isinstance(self.config, schema.Stream) else 0.0
 
-  def _unite(self, stage: int, previous: tuple[np.ndarray, ...] | None) -> tuple[np.ndarray, ...]:
+  def _part(self, t: int) -> np.ndarray:
+    """Indices of mega-batch t, training examples first."""
+    size, extra = divmod(self.num_examples, self.num_megabatches)
+    start = (t - 1) * size + min(t - 1, extra)
+    return self._order[start:start + size + (t - 1 < extra)]
+
+  def _kept(self) -> np.ndarray:
+    """The largest numbers of training and of validation examples in the memory, float64 [2]."""
+    if not self.config.memory_size:
+      return np.full(2, np.inf)
+    num_val = schema.memory_for_validation(self.config)
+    return np.array([self.config.memory_size - num_val, num_val], float)
+
+  def _memory(self, ends: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """(train, val) indices of the memory at the beginning of a stage.
+
+    Every example has a random number; those with the smallest numbers are kept. So the memory is a uniform sample of
+    all examples seen, whatever B is, and what it has dropped never comes back, as in a reservoir. It depends on
+    nothing but the seed and on how many mega-batches were seen.
+    """
+    span = range(1, ends[-2] + 1) if len(ends) > 1 else range(0)
+    sides = [np.concatenate([np.zeros(0, np.int32), *side]) for side in zip(*map(self.megabatch, span))]
+    sides = sides or [np.zeros(0, np.int32)] * 2
+    kept = self._kept()
+    if len(sides[0]) + len(sides[1]) <= kept.min():
+      return sides[0], sides[1]
+    for t in span:
+      if t not in self._numbers:
+        drawn, num_train = keys.rng(self.seed, keys.MEMORY, t).random(len(self._part(t))), len(self.megabatch(t)[0])
+        self._numbers[t] = drawn[:num_train], drawn[num_train:]
+    train, val = (side if len(side) <= num else side[_smallest(np.concatenate(drawn), int(num))]
+                  for side, drawn, num in zip(sides, zip(*(self._numbers[t] for t in span)), kept))
+    return train, val
+
+  def _united(self, ends: tuple[int, ...]) -> tuple[np.ndarray, ...]:
+    """(train, val) of a stage with `replay`."""
+    stage = len(ends) - 1
+    known: tuple[int, ...] = self._latest.get("ends", ())
+    start, memories = 0, None
+    if known and ends[:len(known)] == known:
+      start, memories = len(known), self._latest["memories"]
+    for s in range(start, stage + 1):
+      memories = self._unite(ends[:s + 1], memories)
+    self._latest.update(ends=ends, memories=memories)
+    assert memories is not None
+    return memories
+
+  def _unite(self, ends: Sequence[int], previous: tuple[np.ndarray, ...] | None) -> tuple[np.ndarray, ...]:
     """(train, val) of a stage, from its own data and from those of the stage before it."""
-    sides = [list(side) for side in zip(*map(self.megabatch, self._span(stage)))]
+    sides = [list(side) for side in zip(*map(self.megabatch, _span(ends)))]
     for i, memory in enumerate(previous or ()):
-      if self.replay < 1:
-        kept = int(self.replay * len(memory) + 1e-9)
-        memory = keys.rng(self.seed, keys.REPLAY, stage, i).choice(memory, kept, replace=False)
+      if self.config.replay < 1:
+        kept = int(self.config.replay * len(memory) + 1e-9)
+        memory = keys.rng(self.seed, keys.REPLAY, len(ends) - 1, i).choice(memory, kept, replace=False)
       sides[i].append(memory)
     return tuple(np.concatenate(side) for side in sides)
 
@@ -120,8 +206,42 @@ class Stream:
     return {}
 
   @functools.cached_property
+  def _numbers(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """The random numbers of the training and validation examples of mega-batches, as far as they were drawn."""
+    return {}
+
+  @functools.cached_property
   def _order(self) -> np.ndarray:
     return keys.rng(self.seed, keys.STREAM).permutation(self.num_examples).astype(np.int32)
+
+
+def _span(ends: Sequence[int]) -> range:
+  """The mega-batches of the last stage, counted from 1."""
+  return range((ends[-2] if len(ends) > 1 else 0) + 1, ends[-1] + 1)
+
+
+def expected_ends(c: schema.AnyStream) -> tuple[int, ...]:
+  """The last mega-batches of all stages; for the schedule `adaptive` those of the geometric one that it begins with."""
+  kind = "geometric" if c.schedule == "adaptive" else c.schedule
+  return schedule.fixed(kind, c.num_megabatches, waiting_time=c.waiting_time, trainings=c.num_trainings,
+                        exponent=c.exponent, factor=c.factor)
+
+
+def _smallest(numbers: np.ndarray, num: int) -> np.ndarray:
+  """Places of the `num` smallest numbers, ascending."""
+  return np.sort(np.argpartition(numbers, num)[:num])
+
+
+def _share(wanted: float | str, num_memory: int, num_new: int) -> float:
+  """The part of a batch that comes from the memory."""
+  if not num_memory:
+    return 0.0
+  return num_memory / (num_memory + num_new) if isinstance(wanted, str) else wanted
+
+
+def _old_val(wanted: float | str, num_memory: int, num_new: int) -> int:
+  """How many of `num_memory` old validation examples go with `num_new` new ones."""
+  return num_memory if isinstance(wanted, str) else min(num_memory, round(wanted / (1 - wanted) * num_new))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,14 +259,21 @@ class WindowStream(Stream):
     """(train, val) numbers of the windows of mega-batch t = 1..B, int32; val is empty."""
     return np.arange(*self.bounds[t - 1:t + 1], dtype=np.int32), np.zeros(0, np.int32)
 
-  def stage(self, stage: int) -> Stage:
+  def stage(self, ends: Sequence[int]) -> Stage:
     """Training windows of a stage with replayed memory, and all validation windows."""
-    return super().stage(stage)._replace(val=np.arange(self.num_val, dtype=np.int32))
+    return super().stage(ends)._replace(val=np.arange(self.num_val, dtype=np.int32))
 
-  @functools.cached_property
-  def sizes(self) -> np.ndarray:
-    """int64 [S, 2], the numbers of training and validation windows of every stage."""
-    return np.stack([super().sizes[:, 0], np.full(self.num_stages, self.num_val)], 1)
+  def sizes(self, ends: Sequence[int]) -> Sizes:
+    """Sizes of the stages that end at `ends`, in windows."""
+    return super().sizes(ends)._replace(val=np.full(len(ends), self.num_val))
+
+  @property
+  def most_val(self) -> int:
+    """Number of validation windows."""
+    return self.num_val
+
+  def _part(self, t: int) -> np.ndarray:
+    return self.megabatch(t)[0]
 
 
 def make(num_examples: int, config: schema.Stream, seed: int) -> Stream:
@@ -161,7 +288,7 @@ def make(num_examples: int, config: schema.Stream, seed: int) -> Stream:
     BadInput: there are more mega-batches than examples, or a mega-batch would have no training or no validation
       example.
   """
-  stream = Stream(num_examples, config.num_megabatches, config.waiting_time, config.replay, config.val_fraction, seed)
+  stream = Stream(num_examples, config, seed)
   if config.num_megabatches > num_examples:
     raise BadInput(f"stream.num_megabatches={config.num_megabatches} exceeds the "
                    f"{num_examples} training examples; lower it.")
@@ -175,8 +302,7 @@ def make(num_examples: int, config: schema.Stream, seed: int) -> Stream:
 
 def of_windows(bounds: Sequence[int] | np.ndarray, num_val: int, config: schema.TextStream, seed: int) -> WindowStream:
   """The stream of the windows of a text; `bounds` and `num_val` are those of WindowStream."""
-  return WindowStream(int(bounds[-1]), config.num_megabatches, config.waiting_time, config.replay, 0.0, seed,
-                      tuple(map(int, bounds)), num_val)
+  return WindowStream(int(bounds[-1]), config, seed, tuple(map(int, bounds)), num_val)
 
 
 def first_normalization(x_train: np.ndarray, stream: Stream) -> tuple[np.ndarray, np.ndarray]:

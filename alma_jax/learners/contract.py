@@ -38,12 +38,20 @@ class LearnerState(NamedTuple):
     frozen: tuple of Variables that never change again, oldest first. Each is saved once.
     opt: optimiser state that the next stage starts from, or None for a fresh one.
     host: small state on the host: a dict of values that JSON can hold and of numpy arrays with at least one element.
+    average: averaged weights, Variables like `live`, that predict in place of it; None: `live` predicts. They are not
+      used any more once the next stage is trained.
   """
   spec: dict[str, Any]
   live: Any
   frozen: tuple[Variables, ...] = ()
   opt: Tree = None
   host: dict[str, Any] = {}  # noqa: RUF012 (never changed in place)
+  average: Any = None
+
+  @property
+  def predicting(self) -> Any:
+    """Variables of the live block that predict."""
+    return self.live if self.average is None else self.average
 
 
 class GrowthReport(NamedTuple):
@@ -140,7 +148,10 @@ class Learner(Protocol):
     ...
 
   def template(self, spec: dict[str, Any]) -> LearnerState:
-    """A state whose arrays are jax.ShapeDtypeStruct, to restore a checkpoint into; `host` is empty."""
+    """A state whose arrays are jax.ShapeDtypeStruct, to restore a checkpoint into; `host` is empty.
+
+    It has an optimiser state and an average, whether or not the learner keeps any.
+    """
     ...
 
 

@@ -32,14 +32,14 @@ class MoE(Stacked):
 
   def finish(self, state: LearnerState, data: loop.StageData, trained: loop.Trained) -> StageResult:
     result = super().finish(state, data, trained)
-    scores = split.scores(self.fit_spec(state.spec), result.state.live, data.pool, data.val)
+    scores = split.scores(self.fit_spec(state.spec), result.state.predicting, data.pool, data.val)
     return result._replace(state=result.state._replace(host={"scores": scores, "scored": len(data.val)}))
 
   def cost(self, state: LearnerState) -> Cost:
     """Cost of the experts in use. All experts of a layer cost the same."""
     one, two = (_cost(self._mixture(size), self._shape) for size in (1, 2))
     num, macs, flops = (a + (num_experts(state.spec) - 1) * (b - a) for a, b in zip(one, two))
-    return Cost(num, macs, flops, macs)
+    return Cost(num * (1 + (state.average is not None)), macs, flops, macs)
 
   def describe(self, state: LearnerState) -> str:
     """Text tree of the gates of every mixture layer, with each expert's shares on the last validation data.

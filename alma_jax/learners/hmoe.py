@@ -41,7 +41,7 @@ class HMoE(stacked.Stacked):
 
   `spec` has `num_experts` (0 while there is only the base). `host` has `prototypes` [E, H], `counts` [E] of the
   examples so far, `losses` (sums over validation examples), `spread`, `scored`, `base_cost`, and within a stage
-  `train_shares` and `val_shares`: the expert of each example.
+  `train_shares`, `val_shares` and, if there is a memory, `memory_shares`: the expert of each example.
   """
   combine = "probabilities"
 
@@ -89,12 +89,15 @@ class HMoE(stacked.Stacked):
     shares = [np.int32(cluster.nearest(h, clusters.prototypes)[0]) for h in (features, features_val)]
     host = {**host, "prototypes": np.float64(clusters.prototypes), "counts": np.int64(clusters.counts), "losses": [],
             "train_shares": shares[0], "val_shares": shares[1]}
+    if len(data.memory):
+      old = self._features(state, data.pool, data.memory)
+      host["memory_shares"] = np.int32(cluster.nearest(old, clusters.prototypes)[0])
     which = np.pad(parents, (0, self.num_members(spec) - len(parents)))
     live = self.take(state.live, which)
     scratch = options.init_from_scratch if state.spec["num_experts"] else options.init == "scratch"
     if scratch:
       live = self._fresh_where(np.isin(np.arange(len(which)), shares[0]), live, data.stage, spec)
-    looked = _feature_macs(self.network(spec), self._shape) * (len(data.train) + len(data.val))
+    looked = _feature_macs(self.network(spec), self._shape) * (len(data.train) + len(data.val) + len(data.memory))
     if options.split_every:
       looked += host["scored"] * self.cost(state).predict_macs
     return state._replace(spec=spec, live=live, host=host), GrowthReport(macs + looked, flops + 2 * looked)
@@ -102,15 +105,16 @@ class HMoE(stacked.Stacked):
   def examples(self, state: LearnerState, data: loop.StageData) -> loop.Examples:
     if not state.spec["num_experts"]:
       return loop.Examples()
+    memory = self._shards(state, data.memory, state.host["memory_shares"]) if len(data.memory) else None
     return loop.Examples(own=self._shards(state, data.train, state.host["train_shares"]),
-                         own_val=self._shards(state, data.val, state.host["val_shares"]))
+                         own_val=self._shards(state, data.val, state.host["val_shares"]), memory=memory)
 
   def finish(self, state: LearnerState, data: loop.StageData, trained: loop.Trained) -> StageResult:
     result, before = super().finish(state, data, trained), self.cost(state)
     after, report = result.state, result.report
     if not state.spec["num_experts"]:
       spent = [before.fwd_macs * report.samples, before.train_flops * report.samples]
-      base = after._replace(spec={**after.spec, "num_frozen": 1}, frozen=(after.live,),
+      base = after._replace(spec={**after.spec, "num_frozen": 1}, frozen=(after.predicting,), average=None,
                             host={**after.host, "base_cost": spent})
       return StageResult(base, report, complete=False)
     labels, losses = sharding.fetch(data.pool.y), [0.0] * state.spec["num_experts"]
@@ -128,13 +132,13 @@ class HMoE(stacked.Stacked):
     """The probabilities that the expert of each example's nearest prototype gives."""
     network = self.network(state.spec)
     if not state.spec["num_experts"]:
-      return stacked.contribute(network, self._task, self.mesh, self.combine, state.live, inputs)
+      return stacked.contribute(network, self._task, self.mesh, self.combine, state.predicting, inputs)
     prototypes = jnp.asarray(state.host["prototypes"], jnp.float32)
     features = stacked.contribute(network, self._task, self.mesh, "features", state.frozen[0], inputs)["features"]
     nearest = jnp.square(features[:, None] - prototypes[None]).sum(-1).argmin(-1)
     total: Any = None
     for expert in range(state.spec["num_experts"]):
-      one = jax.tree.map(lambda leaf, i=expert: leaf[i:i + 1], state.live)
+      one = jax.tree.map(lambda leaf, i=expert: leaf[i:i + 1], state.predicting)
       answers = stacked.contribute(network, self._task, self.mesh, self.combine, one, inputs)["sum"]
       chosen = jnp.where((nearest == expert)[:, None], answers, 0)
       total = chosen if total is None else total + chosen
@@ -148,9 +152,10 @@ class HMoE(stacked.Stacked):
     one, macs = cost.abstract_variables(network, self._shape).params, cost.forward_macs(network, self._shape)
     flops = cost.training_flops(network, self._shape)
     if not num:
-      return Cost(models.count_params(one), macs, flops, macs)
+      return Cost(models.count_params(one) * (1 + (state.average is not None)), macs, flops, macs)
     base = models.count_params({name: leaf for name, leaf in one.items() if name != "output"})
-    return Cost(base + num * models.count_params(one), macs, flops, macs + _feature_macs(network, self._shape))
+    num_live = num * (1 + (state.average is not None))
+    return Cost(base + num_live * models.count_params(one), macs, flops, macs + _feature_macs(network, self._shape))
 
   def describe(self, state: LearnerState) -> str:
     """Each expert's share of the examples and of the validation loss."""
@@ -175,7 +180,7 @@ class HMoE(stacked.Stacked):
 
   def _answers(self, state: LearnerState, expert: int, pool: Tree, which: np.ndarray) -> np.ndarray:
     """Class probabilities [N, K] of one of the experts."""
-    one, network = self.take(state.live, [expert]), self.network(state.spec)
+    one, network = self.take(state.predicting, [expert]), self.network(state.spec)
     answer = lambda inputs: stacked.contribute(network, self._task, self.mesh, self.combine, one, inputs)
     return np.asarray(prediction.in_batches(answer, self._task, self.mesh, pool, which)["sum"])
 

@@ -87,10 +87,13 @@ class Stacked:
     variables, opt = state.live, state.opt
     if data.stage and self.scratch:
       variables, opt = self.fresh(data.stage, state.spec), None
+    elif data.stage and (self.options.shrink != 1 or self.options.perturb):
+      variables = self._perturbed(variables, self.fresh(data.stage, state.spec))
     return loop.Training(self.fit_spec(state.spec), variables, data, self.examples(state, data), opt)
 
   def finish(self, state: LearnerState, data: loop.StageData, trained: loop.Trained) -> StageResult:
-    return StageResult(state._replace(live=trained.variables, opt=trained.opt), trained.report)
+    live, average = (trained.variables, None) if trained.last is None else (trained.last, trained.variables)
+    return StageResult(state._replace(live=live, opt=trained.opt, average=average), trained.report)
 
   def num_blocks(self, state: LearnerState) -> int:
     return len(blocks(state))
@@ -105,7 +108,7 @@ class Stacked:
     one, num, network = models.count_params(state.live.params), len(blocks(state)), self.network(state.spec)
     num_members = self.num_members(state.spec)
     macs = num_members * cost.forward_macs(network, self._shape)
-    return Cost(one * num, macs, num_members * cost.training_flops(network, self._shape), macs * num)
+    return Cost(one * (num + (state.average is not None)), macs, num_members * cost.training_flops(network, self._shape), macs * num)
 
   def describe(self, state: LearnerState) -> str:
     network, num = self.network(state.spec), self.num_members(state.spec) * (1 + state.spec["num_frozen"])
@@ -117,7 +120,8 @@ class Stacked:
     made = self.fit_spec(spec)
     raw_keys = jax.ShapeDtypeStruct((made.num_members, 2), jnp.uint32)
     live = jax.eval_shape(functools.partial(_init, made.network), raw_keys, self.context.example)
-    return LearnerState(spec, live, (live,) * spec["num_frozen"], loop.template(made, live).members.opt)
+    opt = loop.template(made, live).members.opt
+    return LearnerState(spec, live, (live,) * spec["num_frozen"], opt, average=live)
 
   # --------------------------------------------------------------------- tools for subclasses
 
@@ -125,7 +129,8 @@ class Stacked:
     """Static facts of a training of a state with this `spec`."""
     return loop.FitSpec(
         self.network(spec), self._task, self.context.config.train, self.num_members(spec), self._val_rows, self.mesh,
-        self._stepwise, self.has_shards(spec), self.options.keep_optimizer)
+        self._stepwise, self.has_shards(spec), self.options.keep_optimizer, self.options.average,
+        bool(self.options.average) and self.options.start == "last")
 
   def fresh(self, stage: int, spec: dict[str, Any]) -> Variables:
     """Freshly initialised variables [M, ...] on the mesh, different at every stage."""
@@ -134,9 +139,15 @@ class Stacked:
     return sharding.put(self.dress(made, spec), self.mesh)
 
   def append(self, state: LearnerState, live: Variables) -> LearnerState:
-    """The state with its live block frozen and another one to be trained."""
-    frozen = (*state.frozen, state.live)
-    return state._replace(spec={**state.spec, "num_frozen": len(frozen)}, live=live, frozen=frozen)
+    """The state with its live block, as it predicts, frozen and another one to be trained."""
+    frozen = (*state.frozen, state.predicting)
+    return state._replace(spec={**state.spec, "num_frozen": len(frozen)}, live=live, frozen=frozen, average=None)
+
+  def _perturbed(self, variables: Variables, fresh: Variables) -> Variables:
+    """Shrink and perturb (Ash and Adams, 2020): shrink θ + perturb θ_fresh, of the parameters."""
+    mixed = jax.tree.map(lambda old, new: self.options.shrink * old + self.options.perturb * new, variables.params,
+                         fresh.params)
+    return sharding.put(variables._replace(params=mixed), self.mesh)
 
   def take(self, variables: Variables, which: Sequence[int] | np.ndarray) -> Variables:
     """Members `which` of stacked variables, in that order and as often as they are named; on the mesh."""
@@ -145,8 +156,8 @@ class Stacked:
 
 
 def blocks(state: LearnerState) -> tuple[Variables, ...]:
-  """Variables of all blocks, oldest first."""
-  return (*state.frozen, state.live)
+  """Variables of all blocks as they predict, oldest first."""
+  return (*state.frozen, state.predicting)
 
 
 def contribute(network: Any, task: Any, mesh: Mesh, combine: str, variables: Variables, inputs: Tree) -> Contribution:

@@ -90,12 +90,14 @@ class Tuned:
     if t["next"] < len(self._learners):
       host = begun.host | {_BEST + name: value for name, value in best.host.items() if name not in _OWN}
       return StageResult(begun._replace(spec={**begun.spec, "tuning": True}, host={**host, "tuning": t},
-                                        live={"start": begun.live, "best": best.live}), report, complete=False)
+                                        live={"start": begun.live, "best": best.live}, average=best.average),
+                         report, complete=False)
     if t["val"] is None:
       raise Diverged(f"all of train.learning_rate={self._config.train.learning_rate} diverged in stage "
                      f"{data.stage + 1}; lower them.")
     host = {**best.host, "tuning": _FRESH, "chosen": [*state.host["chosen"], [t["best"], t["diverged"]]]}
-    return StageResult(begun._replace(spec={**begun.spec, "tuning": False}, live=best.live, host=host), report)
+    after = begun._replace(spec={**begun.spec, "tuning": False}, live=best.live, host=host, average=best.average)
+    return StageResult(after, report)
 
   def num_blocks(self, state: LearnerState) -> int:
     return self._inner.num_blocks(state)
@@ -123,7 +125,7 @@ class Tuned:
     """The state that the next candidate is trained from."""
     if not state.spec["tuning"]:
       return state
-    return state._replace(live=state.live["start"], host=_without_best(state.host))
+    return state._replace(live=state.live["start"], host=_without_best(state.host), average=None)
 
 
 def _best(state: LearnerState) -> LearnerState:

@@ -169,7 +169,7 @@ def _data(setting: Setting, apart: bool) -> Part:
     arrays = (d.x_train, d.y_train, d.x_test, d.y_test)
     host, device = sum(array.nbytes for array in arrays if not _is_mapped(array)), _bytes(arrays)
   else:
-    host = device = setting.source.stream.num_val * setting.source.example_shape[0] * _INT
+    host = device = setting.source.stream.most_val * setting.source.example_shape[0] * _INT
   return Part("the data set", f"take fewer or smaller examples than dataset.name={setting.config.dataset.name!r} has",
               host, device if apart else 0)
 
@@ -228,8 +228,9 @@ def _variables(setting: Setting, live: int, carry: int, apart: bool) -> Part:
 def _frozen(setting: Setting, live: int, apart: bool) -> Part:
   """Members of earlier stages, in the last stage. The newest is not counted, as the live member may start from it."""
   c = setting.config
-  num = max(0, setting.stream.num_stages - 2) if setting.learner.freezes else 0
-  advice = f"raise stream.waiting_time={c.stream.waiting_time} or lower model.width={c.model.width}"
+  num = max(0, len(setting.stream.expected_ends) - 2) if setting.learner.freezes else 0
+  longer = f"raise stream.waiting_time={c.stream.waiting_time}" if c.stream.schedule == "every" else "train less often"
+  advice = f"{longer} or lower model.width={c.model.width}"
   return _of_devices("the members kept of earlier stages", advice, num * live, apart)
 
 

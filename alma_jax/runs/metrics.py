@@ -56,6 +56,11 @@ def waiting(metric: str, t: int, previous: Entry | None, untrained: float | None
               num_params).entry(metric)
 
 
+def ends(lines: list[Entry]) -> tuple[int, ...]:
+  """The mega-batches after which the learner was trained, counted from 1."""
+  return tuple(entry["t"] for entry in lines if entry["updated"])
+
+
 def summarize(lines: list[Entry], initial_params: int) -> Entry:
   """CER (or average perplexity), Mem and Comp of a whole stream.
 

@@ -190,7 +190,8 @@ def _lines(path: pathlib.Path) -> list[Entry]:
 def _columns(lines: list[Entry]) -> dict[str, np.ndarray]:
   if not lines:
     return {}
-  return {key: np.array([np.nan if entry[key] is None else entry[key] for entry in lines]) for key in lines[0]}
+  value = lambda entry, key: np.nan if entry.get(key) is None else entry[key]
+  return {key: np.array([value(entry, key) for entry in lines]) for key in lines[-1]}
 
 
 def _like_examples(x: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

@@ -15,7 +15,7 @@ from alma_jax import messages
 from alma_jax.errors import BadInput, Diverged, Stopped
 from alma_jax.learners import contract, tuned
 from alma_jax.parallel import runtime, sharding
-from alma_jax.runs import checkpoint, loggers, metrics, progress, settings, snapshot
+from alma_jax.runs import arrivals, checkpoint, loggers, metrics, progress, settings, snapshot
 from alma_jax.runs.run_folder import METRICS, TRAIN, RunFolder
 from alma_jax.runs.snapshot import Growth, RunState
 from alma_jax.training import loop, optimizers
@@ -53,9 +53,9 @@ def run(setting: settings.Setting, folder: RunFolder, should_stop: Callable[[], 
     shown = progress.Progress(setting.config.log.progress and sharding.is_main(), _samples(setting), now.stage,
                               setting.source.task.metric, _round(setting))
     cleanup.callback(shown.close)
-    if now.stage < setting.stream.num_stages:  # candidates that were trained before the run was stopped
-      tried, num = tuned.num_tried(now.learner), tuned.num_candidates(setting.config)
-      shown.skip(_samples(setting)[now.stage] * tried // num)
+    tried = tuned.num_tried(now.learner)  # candidates that were trained before the run was stopped
+    if tried:
+      shown.skip(_samples(setting)[now.stage] * tried // tuned.num_candidates(setting.config))
     session = _Session(setting, folder, checkpoints, examiner, boards, shown, should_stop, now)
     session.run(None if opened is None or opened.meta["cursor"] is None else opened)
 
@@ -96,19 +96,23 @@ def _restored(setting: settings.Setting, folder: RunFolder, opened: checkpoint.O
   """The state that a checkpoint holds."""
   snapshot.check_config(folder.path, setting.config, opened.meta)
   now = snapshot.restore(setting, opened, examiner)
-  num_stages = setting.stream.num_stages
-  if now.stage == num_stages:
-    say(f"resuming {folder.path} after the last of {num_stages} stages")
+  if len(now.lines) == setting.stream.num_megabatches:
+    say(f"resuming {folder.path} after the last of {now.stage} stages")
   else:
     after = f", after {_round(setting)} {now.epoch}" if now.epoch else ""
-    say(f"resuming {folder.path} in stage {now.stage + 1} of {num_stages}{after}")
+    say(f"resuming {folder.path} in stage {now.stage + 1}{_of_stages(setting)}{after}")
   return now
 
 
+def _of_stages(setting: settings.Setting) -> str:
+  """As in " of 50", if their number is known."""
+  return "" if setting.stream.ends is None else f" of {len(setting.stream.ends)}"
+
+
 def _samples(setting: settings.Setting) -> list[int]:
-  """The largest number of training examples that each stage processes."""
-  num = tuned.num_candidates(setting.config)
-  return [num * setting.config.train.plan(int(size)).samples for size in setting.stream.sizes[:, 0]]
+  """The largest number of training examples that each stage processes, as far as the stages are known."""
+  num, sizes = tuned.num_candidates(setting.config), setting.stream.sizes(setting.stream.expected_ends)
+  return [num * setting.config.train.plan(int(size), share).samples for size, share in zip(sizes.train, sizes.share)]
 
 
 def _round(setting: settings.Setting) -> str:
@@ -125,9 +129,11 @@ class _Session:
     self.now, self._setting, self._folder, self._checkpoints = now, setting, folder, checkpoints
     self._examiner, self._boards, self._progress, self._should_stop = examiner, boards, shown, should_stop
     self._config, self._learner, self._task = setting.config, setting.learner, setting.source.task
-    self._stages = settings.Stages(setting)
+    self._stages, self._stream = settings.Stages(setting), setting.stream
+    self._arrivals = arrivals.Arrivals(setting, self._stages.pool)
     self._started = self._saved_at = time.monotonic()
     self._compiled_before = runtime.compile_seconds()
+    self._is_saved = bool(now.lines)  # whether the newest checkpoint holds all lines of metrics.jsonl
     self._saved_in: int | None = None  # the stage in progress in the newest checkpoint
     self._compiled = False  # whether the programs of the present shapes exist
     self._rows = _FIRST_ROWS  # training steps of the next dispatch, adapted to its length
@@ -137,21 +143,36 @@ class _Session:
     """Runs to the end; `opened` is the checkpoint of a stage in training, if the run was stopped inside one."""
     if opened is not None:
       self._saved_in = self.now.stage
-    while self.now.stage < self._setting.stream.num_stages:
-      self._run_stage(opened)
+    while len(self.now.lines) < self._stream.num_megabatches:
+      self._receive(opened)
       opened = None
+    if not self._is_saved:
+      self._save(permanent=True)
     self._finish()
 
-  # ------------------------------------------------------------------ a stage
+  # ------------------------------------------------------------------ a mega-batch
+
+  def _receive(self, opened: checkpoint.Opened | None) -> None:
+    """Receives the next mega-batch, and trains if the schedule says so; `opened`: the stage in training, if any."""
+    now, metric = self.now, self._task.metric
+    train = True
+    if now.arrived is None:
+      if opened is None and now.complete:
+        train, now.arrived = self._arrivals.next(now)
+      else:  # the checkpoint of an earlier version, in a stage
+        now.arrived = {}
+    if train:
+      self._run_stage(opened)
+      return
+    previous = now.lines[-1] if now.lines else None
+    waited = metrics.waiting(metric, len(now.lines) + 1, previous, None if previous else self._untrained_value(),
+                             self._learner.cost(now.learner).num_params)
+    self._write(waited | now.arrived)
 
   def _run_stage(self, opened: checkpoint.Opened | None) -> None:
     now, stage, began, learner = self.now, self.now.stage, time.monotonic(), self._learner
-    data, last_t, metric = self._stages[stage], self._setting.stream.last_t(stage), self._task.metric
-    while len(now.lines) < last_t - 1:
-      previous = now.lines[-1] if now.lines else None
-      self._write(metrics.waiting(metric, len(now.lines) + 1, previous, None if previous else self._untrained_value(),
-                                  learner.cost(now.learner).num_params))
-    complete = False
+    last_t, metric = len(now.lines) + 1, self._task.metric
+    data, complete = self._stages[*metrics.ends(now.lines), last_t], False
     while not complete:
       grown = self._grow(data) if opened is None else self._restore_growth(opened, data)
       opened = None
@@ -168,9 +189,9 @@ class _Session:
         t=last_t, stage=stage, updated=True, value=value, val_value=report.val, loss=loss, num_params=cost.num_params,
         fwd_macs=cost.fwd_macs * report.samples + growth.macs,
         train_flops=cost.train_flops * report.samples + growth_flops, growth_macs=growth.macs,
-        seconds=time.monotonic() - began).entry(metric))
+        seconds=time.monotonic() - began).entry(metric) | (now.arrived or {}))
     self._progress.end_stage(stage, value, time.monotonic() - began)
-    every, last = self._config.checkpoint.keep_every, now.stage == self._setting.stream.num_stages
+    every, last = self._config.checkpoint.keep_every, last_t == self._stream.num_megabatches
     permanent = last or (bool(every) and now.stage % every == 0)
     if permanent or self._is_due():
       self._save(permanent=permanent)
@@ -188,7 +209,7 @@ class _Session:
   def _restore_growth(self, opened: checkpoint.Opened, data: loop.StageData) -> Growth:
     """What `_grow` returned, with its training as it stood when the run was stopped."""
     grown = snapshot.restore_growth(self._setting, opened, self.now.learner, data)
-    samples = self._config.train.plan(len(data.train)).samples
+    samples = self._config.train.plan(len(data.train), data.share).samples
     self._progress.skip(samples * grown.fit.cursor // loop.num_steps(grown.fit))
     return grown
 
@@ -208,7 +229,7 @@ class _Session:
   def _train(self, grown: Growth, data: loop.StageData, began: float) -> loop.FitState:
     """Advances to the end of the stage; one dispatch is always under way."""
     fit, done, pending = grown.fit, False, None
-    total, plan = loop.num_steps(fit), self._config.train.plan(len(data.train))
+    total, plan = loop.num_steps(fit), self._config.train.plan(len(data.train), data.share)
     while not done and fit.cursor < total:
       since, start = time.monotonic(), fit.cursor
       with contextlib.nullcontext() if self._compiled else self._progress.phase(progress.COMPILING):
@@ -230,7 +251,7 @@ class _Session:
 
   def _record(self, fit: loop.FitState, records: Any, began: float) -> bool:
     """Writes the epochs of a dispatch; returns whether patience has ended the stage."""
-    now, plan, (epochs, done) = self.now, self._config.train.plan(len(fit.data.train)), loop.read(fit, records)
+    now, plan, (epochs, done) = self.now, fit.training.plan, loop.read(fit, records)
     for joint, members in epochs:
       now.epoch += 1
       self._refuse_divergence(joint)
@@ -238,7 +259,7 @@ class _Session:
       entry: metrics.Entry = dict(stage=fit.data.stage, epoch=now.epoch)
       if not self._task.in_epochs:
         entry["step"] = step
-      entry |= dict(joint, lr=optimizers.rate(fit.spec.train, step - 1), seconds=time.monotonic() - began)
+      entry |= dict(joint, lr=optimizers.rate(fit.spec.train, step - 1, plan.steps), seconds=time.monotonic() - began)
       if len(members[f"val_{self._task.metric}"]) > 1:
         finite = lambda values: [float(value) if np.isfinite(value) else None for value in values]
         entry["members"] = {key: finite(value) for key, value in members.items()}
@@ -252,13 +273,14 @@ class _Session:
   def _refuse_divergence(self, joint: dict[str, Any]) -> None:
     for key, value in joint.items():
       if value is not None and not np.isfinite(value).all():
-        raise Diverged(f"{key} is no longer finite in stage {self.now.stage + 1} of "
-                       f"{self._setting.stream.num_stages}, {_round(self._setting)} {self.now.epoch}; lower "
+        raise Diverged(f"{key} is no longer finite in stage {self.now.stage + 1}{_of_stages(self._setting)}, "
+                       f"{_round(self._setting)} {self.now.epoch}; lower "
                        f"train.learning_rate={self._config.train.learning_rate}. Everything before is saved in "
                        f"{self._folder.path}.")
 
   def _write(self, entry: metrics.Entry) -> None:
     self.now.lines.append(entry)
+    self.now.arrived, self._is_saved = None, False
     self._folder.append(METRICS, entry)
     for board in self._boards:
       board.stream(entry)
@@ -289,7 +311,7 @@ class _Session:
       board.flush()
     with self._progress.phase("saving"):
       self._checkpoints.save(meta, trees, frozen, permanent)
-    self._saved_at, self._saved_in = time.monotonic(), self.now.stage
+    self._saved_at, self._saved_in, self._is_saved = time.monotonic(), self.now.stage, True
     if sharding.any_process(self._should_stop()):
       self._checkpoints.finish()
       raise Stopped(f"saved {self._folder.path}; the same command goes on from there.")
@@ -313,7 +335,8 @@ class _Session:
     judged = (f"CER {summary['cer']:.3f}" if "cer" in summary else
               f"average perplexity {summary['average_perplexity']:.1f}")
     name = c.dataset.name.rstrip("/").rsplit("/", 1)[-1].split(":", 1)[-1]
-    title = (f"{name}, {c.learner.name}: {judged} over {len(lines)} mega-batches, waiting time "
-             f"{c.stream.waiting_time}")
+    how = (f"waiting time {c.stream.waiting_time}" if c.stream.schedule == "every" else
+           f"{summary['num_stages']} trainings ({c.stream.schedule})")
+    title = f"{name}, {c.learner.name}: {judged} over {len(lines)} mega-batches, {how}"
     plots.curve(lines, self._task.metric, title, self._folder.path / "curve.png", self._setting.source.chance)
     self._folder.write_summary(summary)

@@ -40,8 +40,9 @@ def prepare(config: schema.RunConfig, data: Sequence[Any] | datasets.Dataset | N
   if config.is_language and data is not None:
     raise BadInput("arrays are for image classification; texts are named by dataset.name=text:DIR.")
   source = language_modeling.Texts(config) if config.is_language else classification.Images(config, data)
-  sizes = source.stream.sizes
-  context = contract.Context(config, source.task, source.example_shape, int(sizes[:, 1].max()), int(sizes[0, 0]))
+  stream = source.stream
+  num_train = int(stream.sizes(stream.expected_ends[:1]).train[0])
+  context = contract.Context(config, source.task, source.example_shape, stream.most_val, num_train)
   return Setting(config, source, learners.make(context))
 
 
@@ -57,16 +58,21 @@ def reader(config: schema.RunConfig, meta: dict[str, Any]) -> contract.Learner:
 
 
 class Stages:
-  """The stages of the stream, with the pools that their examples come from."""
+  """The stages of the stream, with the pools that their examples come from.
+
+  Attributes:
+    pool: the task's pool of training examples.
+  """
 
   def __init__(self, setting: Setting):
     self._stream, self._seed = setting.stream, setting.config.seed
-    self._pools = setting.source.pools(setting.learner.mesh)
+    self.pool, self._val_pool = setting.source.pools(setting.learner.mesh)
 
-  def __getitem__(self, stage: int) -> loop.StageData:
-    part = self._stream.stage(stage)
-    pool, val_pool = self._pools
-    return loop.StageData(stage, self._seed, pool, val_pool, part.train, part.val, part.num_new)
+  def __getitem__(self, ends: Sequence[int]) -> loop.StageData:
+    """The last of the stages that end at these mega-batches, counted from 1."""
+    part = self._stream.stage(ends)
+    return loop.StageData(part.stage, self._seed, self.pool, self._val_pool, part.train, part.val, part.num_new, part.memory,
+                          part.share)
 
 
 class Examiner:

@@ -26,6 +26,7 @@ class RunState:
     epoch: epochs (language: rounds) of the stage so far.
     lines: entries of metrics.jsonl so far.
     num_train_lines: lines of train.jsonl so far.
+    arrived: what is known of the mega-batch after which the stage in training began: further entries of its line.
     initial_params: parameters of the untrained learner.
     complete: whether `learner` is that of a complete stage.
     wall_seconds, compile_seconds: of earlier sessions.
@@ -39,6 +40,7 @@ class RunState:
   complete: bool = True
   wall_seconds: float = 0.0
   compile_seconds: float = 0.0
+  arrived: metrics.Entry | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +80,8 @@ def take(setting: settings.Setting, examiner: settings.Examiner, now: RunState, 
   trees["live"] = state.live
   if state.opt is not None:
     trees["opt"] = state.opt
+  if state.average is not None:
+    trees["average"] = state.average
   grown, frozen = None, state.frozen
   if growth is not None:
     trees["fit"] = loop.save(growth.fit)
@@ -91,7 +95,7 @@ def take(setting: settings.Setting, examiner: settings.Examiner, now: RunState, 
   meta = dict(
       config=configs.identity(setting.config), stage=now.stage, epoch=now.epoch, complete=now.complete,
       cursor=None if growth is None else growth.fit.cursor, spec=state.spec, host=host, growth=grown, lines=now.lines,
-      num_train_lines=now.num_train_lines, num_cached=examiner.num_cached, initial_params=now.initial_params,
+      arrived=now.arrived, num_train_lines=now.num_train_lines, num_cached=examiner.num_cached, initial_params=now.initial_params,
       data=setting.source.meta(), **seconds)
   return Snapshot(meta, trees, frozen)
 
@@ -103,7 +107,8 @@ def restore(setting: settings.Setting, opened: checkpoint.Opened, examiner: sett
     examiner.cached, examiner.num_cached = dict(opened.arrays("cached")), meta["num_cached"]
   return RunState(
       restore_learner(setting.learner, opened), meta["initial_params"], meta["stage"], meta["epoch"], meta["lines"],
-      meta["num_train_lines"], legacy.is_complete(meta), meta["wall_seconds"], meta["compile_seconds"])
+      meta["num_train_lines"], legacy.is_complete(meta), meta["wall_seconds"], meta["compile_seconds"],
+      meta.get("arrived"))
 
 
 def restore_growth(setting: settings.Setting, opened: checkpoint.Opened, state: LearnerState,
@@ -129,9 +134,10 @@ def restore_learner(learner: contract.Learner, opened: checkpoint.Opened) -> Lea
   spec, host = spec_and_host(opened)
   shapes = learner.template(spec)
   opt = opened.tree("opt", shapes.opt) if opened.has("opt") else None
-  arrays = (opened.tree("live", shapes.live), opened.frozen(shapes.frozen), opt)
-  live, frozen, opt = sharding.put(arrays, learner.mesh)
-  return LearnerState(spec, live, frozen, opt, host)
+  average = opened.tree("average", shapes.average) if opened.has("average") else None
+  arrays = (opened.tree("live", shapes.live), opened.frozen(shapes.frozen), opt, average)
+  live, frozen, opt, average = sharding.put(arrays, learner.mesh)
+  return LearnerState(spec, live, frozen, opt, host, average)
 
 
 def spec_and_host(opened: checkpoint.Opened) -> tuple[dict[str, Any], dict[str, Any]]:

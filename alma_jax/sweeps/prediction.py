@@ -6,6 +6,7 @@ from typing import Any
 
 from alma_jax.config import schema
 from alma_jax.data import datasets, tfds_folder
+from alma_jax.data import stream as streams
 from alma_jax.errors import BadInput
 from alma_jax.learners import tuned
 from alma_jax.models import cost
@@ -37,7 +38,7 @@ def predict(configs: Sequence[schema.RunConfig], here: bool = False) -> list[Pre
     try:
       if run not in sizes:
         setting = _setting(c)  # says whether this network can be trained on this stream
-        sizes[run] = setting.stream.sizes[:, 0]
+        sizes[run] = setting.stream.sizes(setting.stream.expected_ends)
         if network not in macs:
           # The untrained state: only its shapes if the learner's init can be traced.
           state = memory.untrained(setting.learner) or setting.learner.init()
@@ -46,7 +47,8 @@ def predict(configs: Sequence[schema.RunConfig], here: bool = False) -> list[Pre
     except BadInput as error:
       found.append(error)
       continue
-    plans, times = [c.train.plan(int(num)) for num in sizes[run]], tuned.num_candidates(c)
+    plans = [c.train.plan(int(num), float(share)) for num, share in zip(sizes[run].train, sizes[run].share)]
+    times = tuned.num_candidates(c)
     found.append(Prediction(times * c.learner.num_trained * sum(plan.steps for plan in plans),
                             times * macs[network] * sum(plan.samples for plan in plans)))
   return found
@@ -64,7 +66,7 @@ def _too_large(configs: Sequence[schema.RunConfig]) -> dict[schema.RunConfig, Ba
   refused: dict[schema.RunConfig, BadInput] = {}
   for group in groups.values():
     widest = max(group, key=lambda c: c.model.width)
-    longest = max(group, key=lambda c: -(-c.stream.num_megabatches // c.stream.waiting_time))
+    longest = max(group, key=lambda c: len(streams.expected_ends(c.stream)))
     if len(group) > 1 and _problem(dataclasses.replace(widest, stream=longest.stream)) is None:
       continue
     problems = {c: _problem(c) for c in group}

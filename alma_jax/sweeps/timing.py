@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from alma_jax.config import schema
+from alma_jax.data import stream as streams
 
 
 class Prediction(NamedTuple):
@@ -109,11 +110,14 @@ def _steps(config: schema.RunConfig) -> float:
   """Training steps of a run of all members, up to a factor that depends on the data alone."""
   s, members = config.stream, config.learner.num_trained
   shares, share = [], 0.0  # of the data, in each stage
-  for first in range(0, s.num_megabatches, s.waiting_time):
-    share = min(s.waiting_time, s.num_megabatches - first) / s.num_megabatches + s.replay * share
+  ends = streams.expected_ends(s)
+  for first, last in zip((0, *ends), ends):
+    share = (last - first) / s.num_megabatches + s.replay * share
     shares.append(share)
   if isinstance(config.train, schema.TextTrain) and isinstance(config.model, schema.Switch):
     candidates = len(config.train.learning_rate) * len(config.model.dropout)
     return len(shares) * config.train.plan(0).steps * members * candidates
   assert isinstance(config.train, schema.Train)
+  if config.train.steps:
+    return len(shares) * config.train.steps * members
   return sum(shares) * config.train.epochs * members / config.train.batch_size

@@ -228,6 +228,14 @@ class Images:
     """(error rate, mean cross-entropy in nats) of a prediction (classes, probabilities) for the test examples."""
     return error_and_loss(*prediction, self.dataset.y_test)
 
+  def tested(self, t: int) -> np.ndarray:
+    """All examples of mega-batch t, those for validation included."""
+    return np.concatenate(self.stream.megabatch(t))
+
+  def score_training(self, prediction: tuple[np.ndarray, np.ndarray], which: np.ndarray) -> float:
+    """Error rate of a prediction (classes, probabilities) for the training examples `which`."""
+    return error_and_loss(*prediction, self.dataset.y_train[which])[0]
+
 
 def of_meta(config: schema.RunConfig, meta: Mapping[str, Any]) -> tuple[Classification, tuple[int, ...]]:
   """(Classification, shape of an image) from what `Images.meta` returned.

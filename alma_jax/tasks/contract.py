@@ -188,3 +188,9 @@ class Source(Protocol):
 
   def score(self, prediction: Any) -> tuple[float, float]:
     """(metric, loss in nats) of a prediction for all test examples."""
+
+  def tested(self, t: int) -> np.ndarray:
+    """int32 [N], examples of the training pool by which the deployed learner is tested when mega-batch t arrives."""
+
+  def score_training(self, prediction: Any, which: np.ndarray) -> float:
+    """The metric of a prediction for the examples `which` of the training pool."""

@@ -250,6 +250,7 @@ class Texts:
     self._train = text.Windows(*map(np.concatenate, zip(*parts)))
     self._held_out = {split: text.split_windows(self.corpus, split, c.sequence_length, c.cross_documents,
                                                 c.eval_tokens) for split in ("valid", "test")}
+    self._most_tested = -(-c.eval_tokens // c.sequence_length)
     bounds = np.cumsum([0, *(len(part.start) for part in parts)])
     assert isinstance(config.stream, schema.TextStream)
     self.stream = streams.of_windows(bounds, len(self._held_out["valid"].start), config.stream, config.seed)
@@ -271,10 +272,16 @@ class Texts:
 
   def score(self, prediction: np.ndarray) -> tuple[float, float]:
     """(perplexity, loss in nats per token) of log-probabilities [N, L] of the test text."""
-    length = self._held_out["test"].length
-    counts = np.arange(prediction.shape[1])[None] < length[:, None]
-    loss = -float(prediction[counts].sum(dtype=np.float64)) / int(length.sum())
-    return _perplexity(loss), loss
+    return _score(prediction, self._held_out["test"].length)
+
+  def tested(self, t: int) -> np.ndarray:
+    """Windows of mega-batch t, evenly spread; so many that they have about `dataset.eval_tokens` tokens."""
+    windows, most = self.stream.megabatch(t)[0], self._most_tested
+    return windows[np.linspace(0, len(windows) - 1, min(most, len(windows))).astype(int)] if most else windows
+
+  def score_training(self, prediction: np.ndarray, which: np.ndarray) -> float:
+    """Perplexity of log-probabilities [N, L] of the windows `which`."""
+    return _score(prediction, self._train.length[which])[0]
 
   def _pool(self, split: str, mesh: Mesh) -> Pool:
     windows = self._held_out[split]
@@ -290,6 +297,13 @@ def of_meta(config: schema.RunConfig, meta: Mapping[str, Any]) -> tuple[Language
   draws = bool(max(model.dropout) or model.jitter)
   task = LanguageModeling(meta["vocab_size"], length, model.group_size or length, model.balance, draws)
   return task, (length + 1,)
+
+
+def _score(prediction: np.ndarray, length: np.ndarray) -> tuple[float, float]:
+  """(perplexity, loss in nats per token) of log-probabilities [N, L], of which the first `length` [N] count."""
+  counts = np.arange(prediction.shape[1])[None] < length[:, None]
+  loss = -float(prediction[counts].sum(dtype=np.float64)) / int(length.sum())
+  return _perplexity(loss), loss
 
 
 def _perplexity(loss: float) -> float:

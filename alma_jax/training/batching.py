@@ -2,6 +2,10 @@
 
 All of it is a function of the seed, the stage and the number of the step. How the steps of a stage are cut into
 dispatches therefore changes nothing.
+
+The first places of a batch are for examples of the stage: one pass over them after another, each in an order of its
+own. For images a pass ends with a partial batch; for text the passes are one endless sequence. The other places are for
+the memory, from which every example is drawn uniformly.
 """
 import functools
 from collections.abc import Iterator
@@ -10,26 +14,35 @@ import jax
 import numpy as np
 
 from alma_jax import keys
+from alma_jax.config import schema
+from alma_jax.training import optimizers
 from alma_jax.training.stage import Training
 from alma_jax.training.state import TrainBatches, ValBatches, pad_members
 
 
+_BLOCK = 256  # steps whose memory examples are drawn at once
+
+
 def train_batches(training: Training, start: int, stop: int) -> TrainBatches:
   """The batches of steps start..stop of a stage, numpy arrays padded to the task's `max_steps`."""
-  spec, plan, size = training.spec, training.plan, training.spec.train.batch_size
-  examples = np.zeros((spec.task.max_steps, spec.padded_members, spec.padded_batch), np.int32)
-  weight, weights = np.zeros(examples.shape, np.float32), training.examples.weight
-  for first, last in _within_rounds(start, stop, plan.per_round):
-    order_MN, place_MN = _examples(training, first * size, last * size)
-    here = slice(first - start, last - start)
-    _cut(examples[here], order_MN, size)
-    if weights is not None:
-      _cut(weight[here], weights[place_MN], size)
+  spec, plan = training.spec, training.plan
+  examples = np.zeros((spec.task.max_steps, spec.num_members, spec.padded_batch), np.int32)
+  weight = None if training.examples.weight is None else np.ones(examples.shape, np.float32)
+  fill = _fill_passes if spec.task.in_epochs else _fill_endless
+  for member in range(spec.num_members):
+    fill(training, member, start, stop, examples[:, member], None if weight is None else weight[:, member])
+  examples, weight = pad_members(spec, (examples.swapaxes(0, 1), weight if weight is None else weight.swapaxes(0, 1)))
   steps = np.arange(start, start + spec.task.max_steps, dtype=np.int32)
-  epoch, step = (steps // plan.per_round, steps % plan.per_round) if spec.task.in_epochs else (0 * steps, steps)
+  epoch, step = (steps // plan.per_pass, steps % plan.per_pass) if spec.task.in_epochs else (0 * steps, steps)
   ends_round = ((steps + 1) % plan.per_round == 0) | (steps + 1 == plan.steps)
-  return TrainBatches(examples, _counts(training, steps), epoch, step, ends_round, np.array(stop - start, np.int32),
-                      None if weights is None else weight)
+  counts = pad_members(spec, _counts(training, steps)).astype(np.int32)
+  counts = counts.swapaxes(0, 1) if spec.own_examples else counts[0]
+  blend = None
+  if spec.average:  # a plain mean until the horizon is reached
+    blend = (1 / np.minimum(steps + 1, max(1.0, spec.average * plan.steps))).astype(np.float32)
+  return TrainBatches(examples.swapaxes(0, 1), counts, epoch, step, ends_round, np.array(stop - start, np.int32),
+                      weight if weight is None else weight.swapaxes(0, 1),
+                      optimizers.scale(spec.train, steps, plan.steps), blend)
 
 
 def val_batches(training: Training) -> ValBatches:
@@ -57,79 +70,127 @@ def padded(which: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, np.ndarra
     yield which[np.minimum(place, len(which) - 1)].astype(np.int32), place < len(which)
 
 
+def num_samples(training: Training, steps: int) -> int:
+  """Training examples that each member processes in the first `steps` steps; all together with own examples."""
+  counts = _counts(training, np.arange(steps))
+  return int(counts.sum() if training.spec.own_examples else counts[0].sum())
+
+
+def round_sizes(training: Training, number: int) -> np.ndarray:
+  """int64 [M], number of training examples that each member processes in a round, which count from 0."""
+  plan = training.plan
+  return _counts(training, np.arange(number * plan.per_round, min((number + 1) * plan.per_round, plan.steps))).sum(1)
+
+
+def _parts(training: Training) -> tuple[int, int]:
+  """(new, old): how many examples of a batch come from the stage, and how many from the memory."""
+  size = training.spec.train.batch_size
+  old = schema.memory_part(size, training.data.share)
+  return size - old, old
+
+
+def _per_pass(training: Training) -> np.ndarray:
+  """int64 [M], steps of a pass of each member over its examples of the stage.
+
+  With `train.epochs` a member with fewer examples waits for the largest. With `train.steps` it starts its next pass.
+  """
+  new, sizes = _parts(training)[0], training.train_sizes
+  own = np.maximum(-(-sizes // new), 1)
+  in_steps = isinstance(training.spec.train, schema.Train) and training.spec.train.steps
+  return own if in_steps else np.full_like(own, own.max())
+
+
 def _counts(training: Training, steps: np.ndarray) -> np.ndarray:
-  """int32 [R], number of examples of each step that are not padding; [R, padded_members] with own examples."""
-  spec, per_round, size = training.spec, training.plan.per_round, training.spec.train.batch_size
-  nums = pad_members(spec, training.train_sizes) if spec.own_examples else training.train_sizes[:1]
+  """int64 [M, R], number of examples of each step that are not padding."""
+  spec, (new, old) = training.spec, _parts(training)
   if not spec.task.in_epochs:
-    nums = np.full_like(nums, per_round * size)  # every batch is full
-  count = np.clip(nums[None] - (steps % per_round)[:, None] * size, 0, size).astype(np.int32)
-  return count if spec.own_examples else count[:, 0]
+    return np.full((spec.num_members, len(steps)), new + old)  # every batch is full
+  place = steps[None] % _per_pass(training)[:, None]
+  count = np.clip(training.train_sizes[:, None] - place * new, 0, new)
+  has_memory = np.array([len(_memory(training, member)) > 0 for member in range(spec.num_members)])
+  return count + old * ((count > 0) & has_memory[:, None])
 
 
-def _within_rounds(start: int, stop: int, per_round: int) -> Iterator[tuple[int, int]]:
-  """Cuts the steps start..stop at the ends of rounds."""
+def _memory(training: Training, member: int) -> np.ndarray:
+  """The memory of a member, indices into the pool."""
+  own = training.examples.memory
+  return training.data.memory if own is None else own[member]
+
+
+def _recalled(training: Training, member: int, start: int, stop: int) -> np.ndarray:
+  """int32 [stop - start, old], examples of the memory in each step."""
+  memory, old, data = _memory(training, member), _parts(training)[1], training.data
+  if not len(memory):
+    return np.zeros((stop - start, 0), np.int32)
+  blocks = range(start // _BLOCK, -(-stop // _BLOCK))
+  places = [_drawn(data.seed, data.stage, block, member, len(memory), old) for block in blocks]
+  first = start - blocks[0] * _BLOCK
+  return memory[np.concatenate(places)[first:first + stop - start]]
+
+
+def _fill_passes(training: Training, member: int, start: int, stop: int, examples: np.ndarray,
+                 weights: np.ndarray | None) -> None:
+  """Writes the batches of steps start..stop of a member into `examples` [R, B], factors of losses into `weights`."""
+  own, (new, old), per_pass = training.examples.own, _parts(training), int(_per_pass(training)[member])
+  mine = training.data.train if own is None else own[member]
+  recalled = _recalled(training, member, start, stop) if old else None
+  for first, last in _within_passes(start, stop, per_pass):
+    number = first // per_pass
+    place = _order(training, member, number, len(mine))[(first - number * per_pass) * new:
+                                                        (last - number * per_pass) * new]
+    here = slice(first - start, last - start)
+    _cut(examples[here], mine[place], new)
+    if weights is not None and training.examples.weight is not None:
+      _cut(weights[here], training.examples.weight[place], new)
+    if recalled is not None:
+      for row in range(first - start, last - start):  # behind the new examples, of which a pass's last batch has fewer
+        num = min(max(len(place) - (row - here.start) * new, 0), new)
+        examples[row, num:num + recalled.shape[1]] = recalled[row]
+
+
+def _fill_endless(training: Training, member: int, start: int, stop: int, examples: np.ndarray,
+                  weights: np.ndarray | None) -> None:
+  """As `_fill_passes`, where the order is one endless sequence of permutations; weights are not supported."""
+  del weights
+  data, num, (new, old), places = training.data, len(training.data.train), _parts(training), []
+  for again in range(start * new // num, -(-stop * new // num)):
+    order = _permutation(data.seed, data.stage, again, member, num)
+    places.append(order[max(start * new - again * num, 0):stop * new - again * num])
+  examples[:stop - start, :new] = data.train[np.concatenate(places)].reshape(-1, new)
+  if old:
+    examples[:stop - start, new:new + old] = _recalled(training, member, start, stop)
+
+
+def _cut(batches: np.ndarray, values: np.ndarray, size: int) -> None:
+  """Writes values [N] into `batches` [R, B], `size` of them into each; the last ones may get fewer."""
+  full, rest = divmod(len(values), size)
+  batches[:full, :size] = values[:full * size].reshape(full, size)
+  if rest:
+    batches[full, :rest] = values[full * size:]
+
+
+def _within_passes(start: int, stop: int, per_pass: int) -> Iterator[tuple[int, int]]:
+  """Cuts the steps start..stop at the ends of passes."""
   while start < stop:
-    end = min(stop, (start // per_round + 1) * per_round)
+    end = min(stop, (start // per_pass + 1) * per_pass)
     yield start, end
     start = end
 
 
-def _cut(batches: np.ndarray, values_MN: np.ndarray, size: int) -> None:
-  """Writes values [M, N] into `batches` [R, M, padded_batch], `size` of them into each."""
-  for r, batch in enumerate(batches):
-    part = values_MN[:, r * size:(r + 1) * size]
-    batch[:, :part.shape[1]] = part
+def _order(training: Training, member: int, number: int, num: int) -> np.ndarray:
+  """int64 [num], the order of a member's examples in a pass."""
+  data, probability = training.data, training.examples.probability
+  if probability is None:
+    return _permutation(data.seed, data.stage, number, member, num)
+  return keys.rng(data.seed, keys.EPOCH, data.stage, number, member).choice(num, num, p=probability)
 
 
-def _examples(training: Training, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-  """Examples start..stop of every member's order in the stage, within one round.
-
-  Returns:
-    (int32 [padded_members, N] indices into the pool, int64 [padded_members, N] places in the member's examples).
-  """
-  if not training.spec.task.in_epochs:
-    return _endless_order(training, start, stop)
-  length = training.plan.per_round * training.spec.train.batch_size
-  epoch = start // length
-  here = slice(start - epoch * length, stop - epoch * length)
-  order_MN, place_MN = _epoch_order(training, epoch)
-  return order_MN[:, here], place_MN[:, here]
+@functools.lru_cache(maxsize=16)  # a pass spans several dispatches
+def _permutation(seed: int, stage: int, number: int, member: int, num: int) -> np.ndarray:
+  return keys.rng(seed, keys.EPOCH, stage, number, member).permutation(num)
 
 
-def _endless_order(training: Training, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-  """As `_examples`, where an order is one permutation of the stage's examples after another."""
-  data, num, places = training.data, len(training.data.train), []
-  for again in range(start // num, -(-stop // num)):
-    place_MN = _permutations(data.seed, data.stage, again, (num,) * training.spec.num_members)
-    places.append(place_MN[:, max(start - again * num, 0):stop - again * num])
-  place_MN = np.concatenate(places, 1)
-  return pad_members(training.spec, (data.train[place_MN], place_MN))
-
-
-def _epoch_order(training: Training, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-  """As `_examples`, for a whole epoch. N is the largest number of examples of a member; shorter orders are padded."""
-  data, examples, sizes = training.data, training.examples, training.train_sizes
-  if examples.probability is None:
-    place_MN = _permutations(data.seed, data.stage, epoch, tuple(sizes.tolist()))
-  else:
-    draw = lambda member, num: keys.rng(data.seed, keys.EPOCH, data.stage, epoch, member).choice(
-        num, num, p=examples.probability)
-    place_MN = np.stack([draw(member, num) for member, num in enumerate(sizes)])
-  if examples.own is None:
-    order_MN = data.train[place_MN]
-  else:
-    own = np.zeros_like(place_MN)
-    for member, mine in enumerate(examples.own):
-      own[member, :len(mine)] = mine
-    order_MN = np.take_along_axis(own, place_MN, 1)
-  return pad_members(training.spec, (order_MN, place_MN))
-
-
-@functools.lru_cache(maxsize=2)  # an epoch spans several dispatches
-def _permutations(seed: int, stage: int, epoch: int, sizes: tuple[int, ...]) -> np.ndarray:
-  """int64 [M, N], a permutation of each member's examples; zeros follow if it has fewer than N."""
-  orders = np.zeros((len(sizes), max(sizes)), np.int64)
-  for member, num in enumerate(sizes):
-    orders[member, :num] = keys.rng(seed, keys.EPOCH, stage, epoch, member).permutation(num)
-  return orders
+@functools.lru_cache(maxsize=16)
+def _drawn(seed: int, stage: int, block: int, member: int, num: int, old: int) -> np.ndarray:
+  """int64 [_BLOCK, old], places in the memory."""
+  return keys.rng(seed, keys.RECALL, stage, block, member).integers(num, size=(_BLOCK, old))

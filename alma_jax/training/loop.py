@@ -141,11 +141,10 @@ def read(fit: FitState, ended: RoundSums) -> tuple[list[RoundReport], bool]:
     (a RoundReport for every round, whether patience has ended the stage).
   """
   ended, training = sharding.fetch(ended), fit.training
-  train, val = training.train_sizes, training.val_sizes
-  sides = (("train", ended.train, train, train), ("val", ended.val, val, _num_validated(training)))
-  reports = []
+  val, reports = training.val_sizes, []
   for i in range(int(ended.num)):
-    report = RoundReport({}, {})
+    report, train = RoundReport({}, {}), batching.round_sizes(training, int(ended.first) + i)
+    sides = (("train", ended.train, train, train), ("val", ended.val, val, _num_validated(training)))
     for side, sums, own, nums in sides:
       mine = jax.tree.map(lambda leaf, i=i: leaf[i, :fit.spec.num_members], sums)
       joint, members = fit.spec.task.report(mine, own, nums)
@@ -166,11 +165,9 @@ def finish(fit: FitState) -> Trained:
   own, plan = training.val_sizes, training.plan
   val = spec.task.report(sums, own, own)[0][spec.task.metric]
   members = spec.task.report(sums, own, _num_validated(training))[1]
-  variables, opt = _awaited(spec, program.selected(spec, fit.state))
-  samples = plan.samples if rounds == plan.rounds else int(rounds) * plan.samples // plan.rounds
-  if spec.own_examples:
-    samples = int(rounds) * int(training.train_sizes.sum())
-  return Trained(variables, opt, FitReport(int(rounds), samples, val), members)
+  variables, opt, last = _awaited(spec, program.selected(spec, fit.state))
+  samples = batching.num_samples(training, min(int(rounds) * plan.per_round, plan.steps))
+  return Trained(variables, opt, FitReport(int(rounds), samples, val), members, last)
 
 
 def _num_validated(training: Training) -> np.ndarray:
@@ -198,7 +195,7 @@ def _advance_stepwise(fit: FitState, batches: TrainBatches, val: ValBatches, pla
   """
   spec, ended, r = fit.spec, [], 0
   parts = _awaited(spec, program.take_apart(spec, states.trained_of(fit.state.members)))
-  rest = states.without_trained(fit.state)
+  rest, first = states.without_trained(fit.state), np.array(sharding.fetch(fit.state.epoch))
   num, num_val = int(batches.num_steps), -(-int(val.num_examples.max()) // spec.val_batch)
   is_full = (batches.num_examples == spec.padded_batch).reshape(len(batches.step), -1).all(1)
   done = _is_done(spec, rest)
@@ -213,7 +210,7 @@ def _advance_stepwise(fit: FitState, batches: TrainBatches, val: ValBatches, pla
       sums = _zero_sums(spec, len(parts))
       for v in range(num_val):
         sums = _awaited(spec, program.validate(
-            spec, part.now, number, sums, placed_val, np.int32(v), fit.data.val_pool))
+            spec, states.predicting(part), number, sums, placed_val, np.int32(v), fit.data.val_pool))
     return part, sums
 
   while r < num and not done:
@@ -230,9 +227,9 @@ def _advance_stepwise(fit: FitState, batches: TrainBatches, val: ValBatches, pla
   trained = _awaited(spec, program.put_together(spec, parts))
   state = rest._replace(members=rest.members._replace(**trained._asdict()))
   if not ended:  # a copy of `done`, because the next dispatch consumes the state
-    return state, RoundSums(np.array(0), jnp.logical_or(state.done, False), None, None)
+    return state, RoundSums(np.array(0), jnp.logical_or(state.done, False), None, None, first)
   train_sums, val_sums = (jax.tree.map(lambda *s: np.stack(s), *side) for side in zip(*sharding.fetch(ended)))
-  return state, RoundSums(np.array(len(ended)), np.array(done), train_sums, val_sums)
+  return state, RoundSums(np.array(len(ended)), np.array(done), train_sums, val_sums, first)
 
 
 _compiled: set[Any] = set()  # see _side_by_side

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from alma_jax.config import schema
@@ -31,11 +32,19 @@ def make(train: schema.Train | schema.TextTrain) -> optax.GradientTransformation
   return optax.chain(optax.add_decayed_weights(train.weight_decay), core) if train.weight_decay else core
 
 
-def rate(train: schema.Train | schema.TextTrain, step: int) -> float:
-  """The learning rate of training step `step` of a stage, from 0."""
+def rate(train: schema.Train | schema.TextTrain, step: int, steps: int) -> float:
+  """The learning rate of training step `step` of a stage of `steps`, counted from 0."""
   if isinstance(train, schema.TextTrain):
     return float(jnp.asarray(_schedule(train)(step)))
-  return train.learning_rate
+  factor = scale(train, np.array([step]), steps)
+  return train.learning_rate if factor is None else train.learning_rate * float(factor[0])
+
+
+def scale(train: schema.Train | schema.TextTrain, step: np.ndarray, steps: int) -> np.ndarray | None:
+  """float32, the factor of the learning rate at each of the training steps `step` of a stage of `steps`; None: 1."""
+  if isinstance(train, schema.TextTrain) or not train.decay:
+    return None
+  return np.clip((steps - step) / (train.decay * steps), 0, 1).astype(np.float32)
 
 
 def _schedule(train: schema.TextTrain) -> optax.Schedule:

@@ -30,6 +30,7 @@ from alma_jax.training.state import (
   Trained,
   ValBatches,
   pad_members,
+  predicting,
   train_batches_spec,
   trained_of,
   val_batches_spec,
@@ -47,7 +48,8 @@ def initial_state(spec: FitSpec, variables: Variables, opt: Tree = None) -> Loop
     sums = _zeros(spec, jax.tree.leaves(variables)[0].shape[0])
     opt = jax.vmap(optimizer.init)(variables.params) if opt is None else opt
     best, best_opt = variables if spec.task.selects else None, opt if spec.keep_opt else None
-    member = Member(variables, opt, best, sums, sums, best_opt)
+    average, last = variables if spec.average else None, best if spec.keep_last else None
+    member = Member(variables, opt, best, sums, sums, best_opt, average, last)
     zero = jnp.zeros((), jnp.int32)
     return LoopState(member, zero, zero, jnp.zeros((), bool))
 
@@ -55,10 +57,14 @@ def initial_state(spec: FitSpec, variables: Variables, opt: Tree = None) -> Loop
 
 
 @functools.partial(jax.jit, static_argnames="spec")
-def selected(spec: FitSpec, state: LoopState) -> tuple[Variables, Tree]:
-  """(Variables, optimiser state or None) of the selected members, [M, ...] on every device."""
-  best = state.members.best if spec.task.selects else state.members.now
-  best = jax.tree.map(lambda leaf: leaf[:spec.num_members], (best, state.members.best_opt))
+def selected(spec: FitSpec, state: LoopState) -> tuple[Variables, Tree, Variables | None]:
+  """Of the selected members (Variables, optimiser state or None, weights that are not averaged or None).
+
+  Their leaves are [M, ...] on every device.
+  """
+  m = state.members
+  best, last = (m.best, m.best_last) if spec.task.selects else (predicting(m), m.now if spec.keep_last else None)
+  best = jax.tree.map(lambda leaf: leaf[:spec.num_members], (best, m.best_opt, last))
   return jax.lax.with_sharding_constraint(best, NamedSharding(spec.mesh, P()))
 
 
@@ -203,7 +209,7 @@ def _advance_local(spec: FitSpec, state: LoopState, keys: Array, batches: TrainB
     state, train = _end_round(spec, stack, state, sums, val)
     write = lambda buffer, new: buffer.at[ended.num].set(new)
     return state, RoundSums(ended.num + 1, state.done, jax.tree.map(write, ended.train, train),
-                            jax.tree.map(write, ended.val, sums))
+                            jax.tree.map(write, ended.val, sums), ended.first)
 
   def take(r: Array) -> Any:
     return stack.map(lambda where: spec.task.take(pool, *where), _taken(batches, jnp.minimum(r, last)))
@@ -218,7 +224,7 @@ def _advance_local(spec: FitSpec, state: LoopState, keys: Array, batches: TrainB
     return r + 1, following, state, ended
 
   zero = jnp.int32(0)
-  start = (zero, take(zero), stack.unpack(state), RoundSums(zero, state.done, empty, empty))
+  start = (zero, take(zero), stack.unpack(state), RoundSums(zero, state.done, empty, empty, state.epoch))
   _, _, state, ended = jax.lax.while_loop(lambda loop: (loop[0] < batches.num_steps) & ~loop[2].done, body, start)
   return stack.pack(state), ended
 
@@ -258,9 +264,18 @@ def _train_step(spec: FitSpec, member: Trained, raw_key: Array, batch: Tree, bat
   (grads, sums), stats = _accumulate(grads_of, (x, batch, mask), spec.at_once)
   grads, sums = sharding.psum((grads, sums), DATA)
   updates, opt = optimizers.make(spec.train).update(grads, member.opt, member.now.params)
-  params = optax.apply_updates(member.now.params, updates)
-  after = Trained(Variables(params, stats), opt, jax.tree.map(jnp.add, member.sums, sums))
+  if batches.scale is not None:
+    updates = jax.tree.map(lambda update: batches.scale[r] * update, updates)
+  now, average = Variables(optax.apply_updates(member.now.params, updates), stats), member.average
+  if average is not None and batches.blend is not None:
+    average = jax.tree.map(functools.partial(_blended, batches.blend[r]), average, now)
+  after = Trained(now, opt, jax.tree.map(jnp.add, member.sums, sums), average)
   return after if own_count is None else jax.tree.map(functools.partial(jnp.where, count > 0), after, member)
+
+
+def _blended(share: Array, old: Array, new: Array) -> Array:
+  """The average after a step. What is no floating-point number is never averaged."""
+  return old + share * (new - old) if jnp.issubdtype(new.dtype, jnp.floating) else new
 
 
 def _accumulate(grads_of: Callable[[Tree], tuple[Tree, Tree]], batch: Tree, at_once: int) -> tuple[Tree, Tree]:
@@ -283,7 +298,7 @@ def _validate_all(spec: FitSpec, stack: _Stack, state: LoopState, val: ValBatche
   """Validation sums [M] over all of `val`."""
   def validate(member: Member, own: ValBatches = val) -> Tree:
     num = (own.num_examples + spec.val_batch - 1) // spec.val_batch
-    add = lambda v, sums: jax.tree.map(jnp.add, sums, _val_sums(spec, member.now, own, v, pool))
+    add = lambda v, sums: jax.tree.map(jnp.add, sums, _val_sums(spec, predicting(member), own, v, pool))
     return jax.lax.fori_loop(0, num, add, spec.task.zeros(spec.network))
 
   return stack.read(validate, state, *((val,) if spec.own_examples else ()))
@@ -313,11 +328,12 @@ def _end_round(spec: FitSpec, stack: _Stack, state: LoopState, sums: Tree, val: 
   better = jnp.full(stack.size, state.epoch == 0) | (spec.task.better(sums, best, val) if selects else True)
 
   def select(member: Member, sums: Tree, better: Array) -> Member:
-    new = member.now if selects else None, sums, member.opt if spec.keep_opt else None
-    old = member.best, member.best_val, member.best_opt
-    best, best_val, best_opt = jax.lax.cond(better, lambda: new, lambda: old)
-    return member._replace(best=best, best_val=best_val, best_opt=best_opt,
-                           sums=jax.tree.map(jnp.zeros_like, member.sums))
+    new = dict(best=predicting(member) if selects else None, best_val=sums,
+               best_opt=member.opt if spec.keep_opt else None,
+               best_last=member.now if selects and spec.keep_last else None)
+    old = {name: getattr(member, name) for name in new}
+    kept = jax.lax.cond(better, lambda: new, lambda: old)
+    return member._replace(**kept, sums=jax.tree.map(jnp.zeros_like, member.sums))
 
   train = stack.read(lambda member: member.sums, state)
   improved = sharding.psum(jnp.sum(better, dtype=jnp.int32), MEMBER) > 0

@@ -24,6 +24,8 @@ class StageData(NamedTuple):
     train: int32 [n], indices into `pool`.
     val: int32 [n_val], indices into `val_pool`.
     num_new: the first `num_new` of `train` are new; the others are replayed.
+    memory: int32 [m], indices into `pool`: examples of earlier stages from which a part of every batch is drawn.
+    share: that part of a batch; 0 if there is no memory.
   """
   stage: int
   seed: int
@@ -32,6 +34,8 @@ class StageData(NamedTuple):
   train: np.ndarray
   val: np.ndarray
   num_new: int
+  memory: np.ndarray = np.zeros(0, np.int32)
+  share: float = 0.0
 
 
 class Examples(NamedTuple):
@@ -44,12 +48,14 @@ class Examples(NamedTuple):
       all those of the stage. With `own_val`, and only then, the members may have different numbers of `own` examples. A
       member without `own` examples keeps its variables.
     probability: float64 [n]. Every epoch draws n examples with these probabilities. None: an epoch is a permutation.
-    weight: float32 [n], factors of the examples' losses. None: 1.
+    weight: float32 [n], factors of the examples' losses. None: 1. Those of the memory have 1.
+    memory: M arrays int32, indices into the pool: the memory of each member. None: all of the stage's.
   """
   own: Sequence[np.ndarray] | np.ndarray | None = None
   own_val: Sequence[np.ndarray] | np.ndarray | None = None
   probability: np.ndarray | None = None
   weight: np.ndarray | None = None
+  memory: Sequence[np.ndarray] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +73,8 @@ class FitSpec:
     own_examples: whether each member has training and validation examples of its own (`Examples.own_val`). Then all
       counts have a member axis.
     keep_opt: whether the optimiser state is selected together with the variables.
+    average: horizon of the average of the weights, as a share of the stage's steps; 0: there is no average.
+    keep_last: whether, if there is an average, the weights of the selected round are kept besides it.
   """
   network: Any
   task: Task
@@ -77,6 +85,8 @@ class FitSpec:
   stepwise: bool
   own_examples: bool = False
   keep_opt: bool = False
+  average: float = 0.0
+  keep_last: bool = False
 
   @property
   def padded_batch(self) -> int:
@@ -148,7 +158,7 @@ class Training:
   @property
   def plan(self) -> schema.Plan:
     """Length of the training, by the largest number of examples of a member."""
-    return self.spec.train.plan(int(self.train_sizes.max()))
+    return self.spec.train.plan(int(self.train_sizes.max()), self.data.share)
 
   def _sizes(self, own: Sequence[np.ndarray] | np.ndarray | None, shared: np.ndarray) -> np.ndarray:
     return np.array([len(shared)] * self.spec.num_members if own is None else [len(mine) for mine in own])
@@ -171,16 +181,18 @@ class Trained(NamedTuple):
   """The members after a training.
 
   Attributes:
-    variables: the selected Variables [M, ...], on every device.
+    variables: the selected Variables [M, ...], on every device; of averaged weights, if there is an average.
     opt: the optimiser state [M, ...] that belongs to them; None without FitSpec.keep_opt.
     report: FitReport.
     val: {"loss": float [M], in nats, and the task's metric: float [M]} of each selected member on the validation data
       that it was selected by.
+    last: Variables [M, ...] of the same round without averaging; None without FitSpec.keep_last.
   """
   variables: Variables
   opt: Tree
   report: FitReport
   val: dict[str, np.ndarray]
+  last: Variables | None = None
 
 
 class RoundReport(NamedTuple):

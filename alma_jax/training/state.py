@@ -25,6 +25,9 @@ class Member(NamedTuple):
     best_val: the task's validation sums of the best round.
     sums: the task's sums over this round's training batches so far.
     best_opt: optimiser state after the best round; None without FitSpec.keep_opt.
+    average: averaged Variables, by which rounds are validated; None without FitSpec.average. Then `best` is the average
+      after the best round.
+    best_last: Variables after the best round; None without FitSpec.keep_last, or if the task keeps the last round.
   """
   now: Variables
   opt: Tree
@@ -32,6 +35,8 @@ class Member(NamedTuple):
   best_val: Tree
   sums: Tree
   best_opt: Tree = None
+  average: Variables | None = None
+  best_last: Variables | None = None
 
 
 class Trained(NamedTuple):
@@ -39,6 +44,7 @@ class Trained(NamedTuple):
   now: Variables
   opt: Tree
   sums: Tree
+  average: Variables | None = None
 
 
 class LoopState(NamedTuple):
@@ -68,6 +74,8 @@ class TrainBatches(NamedTuple):
     ends_round: bool [R], whether a validation follows the step.
     num_steps: int32 [], number of steps; what follows is padding.
     weight: float32 [R, padded_members, padded_batch], factors of the examples' losses; None: 1.
+    scale: float32 [R], factor of the learning rate; None: 1.
+    blend: float32 [R], share of the new weights in their average; None: there is none.
   """
   examples: AnyArray
   num_examples: AnyArray
@@ -76,6 +84,8 @@ class TrainBatches(NamedTuple):
   ends_round: AnyArray
   num_steps: AnyArray
   weight: AnyArray | None = None
+  scale: AnyArray | None = None
+  blend: AnyArray | None = None
 
 
 class ValBatches(NamedTuple):
@@ -99,32 +109,39 @@ class RoundSums(NamedTuple):
     done: bool [], whether patience has ended the stage.
     train: the task's sums over the training batches of each round; None if no round can end.
     val: the task's sums over the validation batches after each round; likewise.
+    first: int32 [], number of rounds that had ended before the dispatch.
   """
   num: AnyArray
   done: AnyArray
   train: Tree
   val: Tree
+  first: AnyArray
 
 
 def trained_of(member: Member) -> Trained:
   """What a training step changes."""
-  return Trained(member.now, member.opt, member.sums)
+  return Trained(member.now, member.opt, member.sums, member.average)
+
+
+def predicting(member: Member | Trained) -> Variables:
+  """The Variables that are validated and selected."""
+  return member.now if member.average is None else member.average
 
 
 def without_trained(state: LoopState) -> LoopState:
   """The state with None in place of what a training step changes."""
   none: Any = None
-  return state._replace(members=state.members._replace(now=none, opt=none, sums=none))
+  return state._replace(members=state.members._replace(now=none, opt=none, sums=none, average=none))
 
 
 STATE_SPEC = LoopState(_P(MEMBER), _P(), _P(), _P())
-SUMS_SPEC = RoundSums(_P(), _P(), _P(None, MEMBER), _P(None, MEMBER))
+SUMS_SPEC = RoundSums(_P(), _P(), _P(None, MEMBER), _P(None, MEMBER), _P())
 
 
 def train_batches_spec(spec: FitSpec) -> TrainBatches:
   """PartitionSpecs of TrainBatches."""
   batch = _P(None, MEMBER, DATA)
-  return TrainBatches(batch, _P(None, MEMBER) if spec.own_examples else _P(), _P(), _P(), _P(), _P(), batch)
+  return TrainBatches(batch, _P(None, MEMBER) if spec.own_examples else _P(), _P(), _P(), _P(), _P(), batch, _P(), _P())
 
 
 def val_batches_spec(spec: FitSpec) -> ValBatches:

@@ -1,0 +1,95 @@
+"""The arrival of a mega-batch: the deployed learner is tested on it, and the schedule decides whether to train."""
+from typing import Any
+
+import jax
+import numpy as np
+
+from alma_jax.data import schedule
+from alma_jax.learners import contract, prediction, tuned
+from alma_jax.parallel import sharding
+from alma_jax.runs import metrics, settings
+from alma_jax.runs.snapshot import RunState
+
+_MOST_AT_ONCE = 64  # mega-batches whose predictions are computed together
+
+
+class Arrivals:
+  """The mega-batches of a run, in their order.
+
+  Before a mega-batch is used, the deployed learner predicts it: its *prequential* error needs no test set. It is logged
+  for every mega-batch after the first training. Learners that freeze their members are only tested if the schedule is
+  adaptive: all members would have to predict every mega-batch, which would take longer than the training.
+
+  Attributes:
+    metric: name of the prequential metric in metrics.jsonl.
+  """
+
+  def __init__(self, setting: settings.Setting, pool: Any):
+    """`pool`: the task's pool of training examples."""
+    self._setting, self._stream, self._pool = setting, setting.stream, pool
+    self._adaptive = self._stream.ends is None
+    self._tests = self._adaptive or not setting.learner.freezes
+    self.metric = f"prequential_{setting.source.task.metric}"
+    self._known: dict[int, float] = {}  # prequential values of the deployed learner
+    self._deployed: contract.LearnerState | None = None
+
+  def next(self, now: RunState) -> tuple[bool, metrics.Entry]:
+    """Whether the learner is trained after the next mega-batch, and what its line of metrics.jsonl says about it.
+
+    Args:
+      now: the state of the run, between two stages.
+    """
+    t, ends = len(now.lines) + 1, metrics.ends(now.lines)
+    entry: metrics.Entry = {self.metric: self._tested(now.learner, t) if ends and self._tests else None}
+    if self._stream.ends is not None:
+      return t in self._stream.ends, entry
+    values = [line.get(self.metric) for line in now.lines] + [entry[self.metric]]
+    config = self._setting.config
+    decision = schedule.decide(ends, values, self._setting.source.num_tested, config.stream.price, self._macs(now, t),
+                               config.stream.factor)
+    return decision.train, entry | _logged(decision)
+
+  def _tested(self, state: contract.LearnerState, t: int) -> float:
+    """The metric of the deployed learner on mega-batch t.
+
+    Its predictions for the next mega-batches are computed at the same time, because they do not change until the next
+    training. Nothing looks at them before their time.
+    """
+    if state is not self._deployed:
+      self._known, self._deployed = {}, state
+    if t not in self._known:
+      ends = self._stream.ends
+      last = t + len(self._known) if ends is None else min(end for end in (*ends, self._stream.num_megabatches)
+                                                           if end >= t)
+      self._known |= self._tested_together(state, range(t, min(last, t + _MOST_AT_ONCE - 1,
+                                                               self._stream.num_megabatches) + 1))
+    return self._known[t]
+
+  def _tested_together(self, state: contract.LearnerState, span: range) -> dict[int, float]:
+    learner, source = self._setting.learner, self._setting.source
+    task: Any = source.task
+    parts = [source.tested(t) for t in span]
+    pool, index = task.load(self._pool, np.concatenate(parts))
+    pool, total = pool if pool is self._pool else sharding.put(pool, learner.mesh), None
+    for block in range(learner.num_blocks(state)):
+      total = task.join(total, prediction.contributions(learner, task, state, block, pool, index))
+    found, start = learner.resolve(state, total or {}), 0
+    values = {}
+    for t, part in zip(span, parts):
+      here = slice(start, start + len(part))
+      values[t] = source.score_training(jax.tree.map(lambda leaf, here=here: np.asarray(leaf)[here], found), part)
+      start += len(part)
+    return values
+
+  def _macs(self, now: RunState, t: int) -> int:
+    """Multiply-adds of a training after mega-batch t."""
+    config, sizes = self._setting.config, self._stream.sizes((*metrics.ends(now.lines), t))
+    plan = config.train.plan(int(sizes.train[-1]), float(sizes.share[-1]))
+    return self._setting.learner.cost(now.learner).fwd_macs * plan.samples * tuned.num_candidates(config)
+
+
+def _logged(decision: schedule.Decision) -> metrics.Entry:
+  """What metrics.jsonl says about a decision."""
+  floor, scale, exponent = decision.law or (None, None, None)
+  return dict(law_floor=floor, law_scale=scale, law_exponent=exponent, regret=decision.regret,
+              training_price=decision.price)
