@@ -32,11 +32,26 @@ SIZES: Mapping[str, Mapping[str, Any]] = {
 _LANGUAGE = {"checkpoint.keep_every": 1}
 
 
+# What is called by a name of its own, like a learner, but is a learner with certain fields.
+_ON_ALL_DATA = {"stream.replay": 1.0, "train.patience": 0, "train.patience_delta": 0.0}
+_RECIPES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    # docs/anytime.md says how these values were chosen.
+    "anytime": ("sm", {
+        "stream.schedule": "geometric", "stream.replay_share": "uniform", "train.steps": 80, "train.eval_every": 80,
+        "train.patience": 0, "train.patience_delta": 0.0, "train.decay": 0.5, "train.label_smoothing": 0.1,
+        "train.weight_decay": 1e-3, "model.width": 128}),
+    "retrain": ("sm", {**_ON_ALL_DATA, "learner.init_from_scratch": True}),
+    "warm": ("sm", _ON_ALL_DATA),
+    "shrink_perturb": ("sm", {**_ON_ALL_DATA, "learner.shrink": 0.6, "learner.perturb": 0.1}),
+}
+
+
 def base(learner: str = "ens") -> ConfigDict:
   """The config of a run on the digits, to be changed; it is what `python -m alma_jax.main` runs.
 
   Args:
-    learner: name of a learner, e.g. "ens".
+    learner: name of a learner, e.g. "ens", or of a recipe: "anytime" (docs/anytime.md), "retrain" (from scratch on all
+      data), "warm" (on all data), or "shrink_perturb" (on all data; Ash and Adams, 2020).
 
   Returns:
     ConfigDict with every field.
@@ -44,8 +59,9 @@ def base(learner: str = "ens") -> ConfigDict:
   Raises:
     BadInput: there is no such learner.
   """
+  learner, changes = _RECIPES.get(learner, (learner, {}))
   options = registry.options_of(learner)
-  return _template(schema.ImageConfig, options, options.defaults)
+  return _template(schema.ImageConfig, options, {**options.defaults, **changes})
 
 
 def language(learner: str = "ens", size: str = "tiny") -> ConfigDict:

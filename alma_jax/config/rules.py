@@ -68,7 +68,7 @@ def _average_is_used(c: RunConfig) -> None:
 def _validations_fit_into_the_steps(c: ImageConfig) -> None:
   t = c.train
   if t.eval_every and not t.steps:
-    raise BadInput(f"train.eval_every={t.eval_every} is for train.steps above 0; with epochs every epoch is validated.")
+    raise BadInput(f"train.eval_every={t.eval_every} is for train.steps above 0; without, every epoch is validated.")
   if t.steps and t.eval_every and t.patience and t.patience * t.eval_every >= t.steps:
     raise BadInput(f"train.patience={t.patience} can never end a stage of train.steps={t.steps} with "
                    f"train.eval_every={t.eval_every}; set train.patience=0, or lower train.eval_every.")

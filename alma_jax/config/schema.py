@@ -168,7 +168,7 @@ class Train:
       0, "number of training steps of a stage, however many examples it has; 0: `train.epochs` decide", at_least=0,
       before=0)
   eval_every: int = field(
-      0, "with `train.steps`: number of steps from one validation to the next; 0: a pass over the stage's new examples",
+      0, "with `train.steps`: number of steps from one validation to the next; 0: a pass over the new examples",
       at_least=0, before=0)
   batch_size: int = field(128, "number of examples of a batch; the partial last batch of an epoch is used", at_least=1)
   optimizer: str = field(
@@ -185,6 +185,9 @@ class Train:
       25, "number of epochs without an improvement after which a stage stops; 0: a stage never stops early", at_least=0)
   patience_delta: float = field(
       1e-3, "an epoch is an improvement if it raises the validation accuracy by more than this", at_least=0)
+  label_smoothing: float = field(
+      0.0, "share of the uniform distribution in the labels that are trained on (Szegedy et al., 2016); reported losses "
+      "are without it", at_least=0, below=1, before=0.0)
   augment: bool = field(False, "whether training images are flipped and cropped at random, after padding by 4 pixels")
 
   micro_batch: ClassVar[int] = 0

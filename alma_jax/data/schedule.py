@@ -1,5 +1,7 @@
 """placeholder until the branch sched is merged"""
 from typing import NamedTuple
+
+
 class Decision(NamedTuple):
   train: bool; law: object; regret: float | None; price: float
 def fixed(kind, num_megabatches, *, waiting_time, trainings, exponent, factor):

@@ -33,7 +33,8 @@ class FlatGMoE(Stacked):
     num = options.add_experts[data.stage - 1] if 0 < data.stage <= len(options.add_experts) else 0
     if not num:
       return state, GrowthReport()
-    losses = duplicate.scores(self.network(state.spec), self._task, state.predicting, data.val_pool, data.val, self.mesh)
+    losses = duplicate.scores(self.network(state.spec), self._task, state.predicting, data.val_pool, data.val,
+                              self.mesh)
     chosen = {layer: np.argsort(-np.array(scores), kind="stable")[:num] for layer, scores in losses.items()}
     rng = keys.rng(data.seed, keys.GATES, data.stage)
     live = duplicate.grow(sharding.fetch(state.live), chosen, options.copies == "offset", options.noise, rng)

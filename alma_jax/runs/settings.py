@@ -66,13 +66,15 @@ class Stages:
 
   def __init__(self, setting: Setting):
     self._stream, self._seed = setting.stream, setting.config.seed
+    self.pool: Any
+    self._val_pool: Any
     self.pool, self._val_pool = setting.source.pools(setting.learner.mesh)
 
   def __getitem__(self, ends: Sequence[int]) -> loop.StageData:
     """The last of the stages that end at these mega-batches, counted from 1."""
     part = self._stream.stage(ends)
-    return loop.StageData(part.stage, self._seed, self.pool, self._val_pool, part.train, part.val, part.num_new, part.memory,
-                          part.share)
+    return loop.StageData(part.stage, self._seed, self.pool, self._val_pool, part.train, part.val, part.num_new,
+                          part.memory, part.share)
 
 
 class Examiner:

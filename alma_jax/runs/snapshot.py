@@ -95,8 +95,8 @@ def take(setting: settings.Setting, examiner: settings.Examiner, now: RunState, 
   meta = dict(
       config=configs.identity(setting.config), stage=now.stage, epoch=now.epoch, complete=now.complete,
       cursor=None if growth is None else growth.fit.cursor, spec=state.spec, host=host, growth=grown, lines=now.lines,
-      arrived=now.arrived, num_train_lines=now.num_train_lines, num_cached=examiner.num_cached, initial_params=now.initial_params,
-      data=setting.source.meta(), **seconds)
+      arrived=now.arrived, num_train_lines=now.num_train_lines, num_cached=examiner.num_cached,
+      initial_params=now.initial_params, data=setting.source.meta(), **seconds)
   return Snapshot(meta, trees, frozen)
 
 

@@ -64,9 +64,11 @@ class Classification:
   Attributes:
     num_classes: K.
     augment: whether training images are flipped and cropped at random.
+    label_smoothing: share of the uniform distribution in the labels that are trained on.
   """
   num_classes: int
   augment: bool
+  label_smoothing: float = 0.0
 
   metric: ClassVar[str] = "error"
   selects: ClassVar[bool] = True
@@ -113,10 +115,14 @@ class Classification:
     del batch, mask_B
     return count
 
-  def objective(self, logits_BK: Array, sums: Sums, norm: Array) -> Array:
-    """Mean loss of an example in nats."""
-    del logits_BK
-    return sums.loss / norm
+  def objective(self, logits_BK: Array, batch: Batch, mask_B: Array, sums: Sums, norm: Array) -> Array:
+    """Mean loss of an example in nats, against labels that are smoothed."""
+    if not self.label_smoothing:
+      return sums.loss / norm
+    uniform_B = -jax.nn.log_softmax(logits_BK).mean(-1)  # cross-entropy against the uniform distribution
+    uniform_B = uniform_B if batch.weight is None else uniform_B * batch.weight
+    uniform = jnp.sum(jnp.where(mask_B, uniform_B, 0.0))
+    return ((1 - self.label_smoothing) * sums.loss + self.label_smoothing * uniform) / norm
 
   def better(self, sums: Sums, best: Sums, val: Any) -> Array:
     """Whether fewer validation examples are wrong than at the best round, by more than δ (docs/algorithms.md §1)."""
@@ -249,7 +255,7 @@ def of_meta(config: schema.RunConfig, meta: Mapping[str, Any]) -> tuple[Classifi
   if train.augment and len(shape) != 3:
     raise BadInput(f"train.augment=True flips and crops images, but this data set's examples have shape {shape}; "
                    "set train.augment=False.")
-  return Classification(meta["num_classes"], train.augment), shape
+  return Classification(meta["num_classes"], train.augment, train.label_smoothing), shape
 
 
 def make_pool(x: np.ndarray, y: np.ndarray, mean: np.ndarray, std: np.ndarray, mesh: Mesh) -> Pool:

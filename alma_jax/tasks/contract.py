@@ -99,8 +99,14 @@ class Task(Protocol):
   def norm(self, batch: Tree, mask_B: Array, count: Array) -> Any:
     """What `objective` divides by, for the batch on all devices; `count` int32 is its number of examples."""
 
-  def objective(self, output: Any, sums: Tree, norm: Any) -> Array:
-    """The scalar to be minimised. Its values for the parts of a batch are added."""
+  def objective(self, output: Any, batch: Tree, mask_B: Array, sums: Tree, norm: Any) -> Array:
+    """The scalar to be minimised. Its values for the parts of a batch are added.
+
+    Args:
+      output, batch, mask_B: as in `sums`.
+      sums: what `sums` returned.
+      norm: what `norm` returned.
+    """
 
   def better(self, sums: Tree, best: Tree, val: Any) -> Array:
     """Whether `sums` over validation examples improve on the `best` so far.

@@ -161,8 +161,9 @@ class LanguageModeling:
     groups = -(-length_B.reshape(-1, self.group).max(1) // self.group_size)
     return sharding.psum((length_B.sum(), groups.sum()), DATA)
 
-  def objective(self, output: Any, sums: Sums, norm: tuple[Array, Array]) -> Array:
+  def objective(self, output: Any, batch: Pool, mask_B: Array, sums: Sums, norm: tuple[Array, Array]) -> Array:
     """Mean loss of a token in nats, and `balance` times the mean load-balancing loss of a group."""
+    del batch, mask_B
     tokens, groups = norm
     return sums.loss / tokens + self.balance * output.balance / groups
 

@@ -19,7 +19,6 @@ from alma_jax.training import optimizers
 from alma_jax.training.stage import Training
 from alma_jax.training.state import TrainBatches, ValBatches, pad_members
 
-
 _BLOCK = 256  # steps whose memory examples are drawn at once
 
 

@@ -255,7 +255,7 @@ def _train_step(spec: FitSpec, member: Trained, raw_key: Array, batch: Tree, bat
     output, stats = spec.network.apply(
         Variables(params, member.now.stats), x, None if full else mask, train=True, key=jax.random.fold_in(key, 2))
     sums = spec.task.sums(output, batch, mask)
-    return spec.task.objective(output, sums, norm), (sums, stats)
+    return spec.task.objective(output, batch, mask, sums, norm), (sums, stats)
 
   def grads_of(part: Tree) -> tuple[tuple[Tree, Tree], Tree]:
     grads, (sums, stats) = jax.grad(loss, has_aux=True)(member.now.params, *part)
@@ -265,7 +265,8 @@ def _train_step(spec: FitSpec, member: Trained, raw_key: Array, batch: Tree, bat
   grads, sums = sharding.psum((grads, sums), DATA)
   updates, opt = optimizers.make(spec.train).update(grads, member.opt, member.now.params)
   if batches.scale is not None:
-    updates = jax.tree.map(lambda update: batches.scale[r] * update, updates)
+    scale = batches.scale[r]
+    updates = jax.tree.map(lambda update: scale * update, updates)
   now, average = Variables(optax.apply_updates(member.now.params, updates), stats), member.average
   if average is not None and batches.blend is not None:
     average = jax.tree.map(functools.partial(_blended, batches.blend[r]), average, now)
