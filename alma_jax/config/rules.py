@@ -56,8 +56,8 @@ def _memory_is_used(c: RunConfig) -> None:
     return
   kept, part = s.memory_size - memory_for_validation(s), memory_part(c.train.batch_size, s.replay_share)
   if kept < part:
-    raise BadInput(f"stream.memory_size={s.memory_size} keeps {kept} training examples, fewer than the {part} of a "
-                   f"batch that stream.replay_share={s.replay_share} of train.batch_size={c.train.batch_size} asks for.")
+    raise BadInput(f"stream.memory_size={s.memory_size} keeps {kept} training examples, fewer than the {part} that "
+                   f"stream.replay_share={s.replay_share} of train.batch_size={c.train.batch_size} asks for.")
 
 
 def _average_is_used(c: RunConfig) -> None:

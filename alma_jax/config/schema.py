@@ -186,8 +186,8 @@ class Train:
   patience_delta: float = field(
       1e-3, "an epoch is an improvement if it raises the validation accuracy by more than this", at_least=0)
   label_smoothing: float = field(
-      0.0, "share of the uniform distribution in the labels that are trained on (Szegedy et al., 2016); reported losses "
-      "are without it", at_least=0, below=1, before=0.0)
+      0.0, "share of the uniform distribution in the labels that are trained on (Szegedy et al., 2016); losses are "
+      "reported without it", at_least=0, below=1, before=0.0)
   augment: bool = field(False, "whether training images are flipped and cropped at random, after padding by 4 pixels")
 
   micro_batch: ClassVar[int] = 0
