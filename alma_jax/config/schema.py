@@ -219,6 +219,9 @@ class TextTrain:
   learning_rate: tuple[float, ...] = field(
       (4e-3,), "learning rate at the end of the warm-up; of several rates every stage selects the one with the best "
       "validation perplexity", above=0)
+  restart: float = field(
+      1.0, "factor of the learning rate in all stages but the first, which therefore do not restart at its peak",
+      above=0, at_most=1, before=1.0)
 
   patience: ClassVar[int] = 0
   patience_delta: ClassVar[float] = 0.0

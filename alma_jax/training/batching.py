@@ -41,7 +41,7 @@ def train_batches(training: Training, start: int, stop: int) -> TrainBatches:
     blend = (1 / np.minimum(steps + 1, max(1.0, spec.average * plan.steps))).astype(np.float32)
   return TrainBatches(examples.swapaxes(0, 1), counts, epoch, step, ends_round, np.array(stop - start, np.int32),
                       weight if weight is None else weight.swapaxes(0, 1),
-                      optimizers.scale(spec.train, steps, plan.steps), blend)
+                      optimizers.scale(spec.train, training.data.stage, steps, plan.steps), blend)
 
 
 def val_batches(training: Training) -> ValBatches:

@@ -32,17 +32,28 @@ def make(train: schema.Train | schema.TextTrain) -> optax.GradientTransformation
   return optax.chain(optax.add_decayed_weights(train.weight_decay), core) if train.weight_decay else core
 
 
-def rate(train: schema.Train | schema.TextTrain, step: int, steps: int) -> float:
-  """The learning rate of training step `step` of a stage of `steps`, counted from 0."""
+def rate(train: schema.Train | schema.TextTrain, stage: int, step: int, steps: int) -> float:
+  """The learning rate of training step `step` of a stage of `steps`, both counted from 0."""
+  found = float(jnp.asarray(_schedule(train)(step))) if isinstance(train, schema.TextTrain) else train.learning_rate
+  factor = scale(train, stage, np.array([step]), steps)
+  return found if factor is None else found * float(factor[0])
+
+
+def scale(train: schema.Train | schema.TextTrain, stage: int, step: np.ndarray, steps: int) -> np.ndarray | None:
+  """Factors of the learning rate, apart from what it is in every stage of a run.
+
+  Args:
+    train: the section `train` of the config.
+    stage: number of the stage, from 0.
+    step: int [R], training steps of the stage, from 0.
+    steps: number of all training steps of the stage.
+
+  Returns:
+    float32 [R]; None if all runs with this `train` have the factor 1.
+  """
   if isinstance(train, schema.TextTrain):
-    return float(jnp.asarray(_schedule(train)(step)))
-  factor = scale(train, np.array([step]), steps)
-  return train.learning_rate if factor is None else train.learning_rate * float(factor[0])
-
-
-def scale(train: schema.Train | schema.TextTrain, step: np.ndarray, steps: int) -> np.ndarray | None:
-  """float32, the factor of the learning rate at each of the training steps `step` of a stage of `steps`; None: 1."""
-  if isinstance(train, schema.TextTrain) or not train.decay:
+    return None if train.restart == 1 else np.full(len(step), train.restart if stage else 1, np.float32)
+  if not train.decay:
     return None
   return np.clip((steps - step) / (train.decay * steps), 0, 1).astype(np.float32)
 
