@@ -259,7 +259,8 @@ class _Session:
       entry: metrics.Entry = dict(stage=fit.data.stage, epoch=now.epoch)
       if not self._task.in_epochs:
         entry["step"] = step
-      entry |= dict(joint, lr=optimizers.rate(fit.spec.train, fit.data.stage, step - 1, plan.steps), seconds=time.monotonic() - began)
+      rate = optimizers.rate(fit.spec.train, fit.data.stage, step - 1, plan.steps)
+      entry |= dict(joint, lr=rate, seconds=time.monotonic() - began)
       if len(members[f"val_{self._task.metric}"]) > 1:
         finite = lambda values: [float(value) if np.isfinite(value) else None for value in values]
         entry["members"] = {key: finite(value) for key, value in members.items()}
