@@ -32,17 +32,20 @@ SIZES: Mapping[str, Mapping[str, Any]] = {
 _LANGUAGE = {"checkpoint.keep_every": 1}
 
 
-# What is called by a name of its own, like a learner, but is a learner with certain fields.
+# Names that configs know besides those of learners: a learner with certain fields. docs/anytime.md says what they are for,
+# and how the numbers of `anytime` were chosen.
 _ON_ALL_DATA = {"stream.replay": 1.0, "train.patience": 0, "train.patience_delta": 0.0}
-_RECIPES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    # docs/anytime.md says how these values were chosen.
+RECIPES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "anytime": ("sm", {
         "stream.schedule": "geometric", "stream.replay_share": "uniform", "train.steps": 80, "train.eval_every": 80,
         "train.patience": 0, "train.patience_delta": 0.0, "train.decay": 0.5, "train.label_smoothing": 0.1,
-        "train.weight_decay": 1e-3, "model.width": 128}),
+        "train.weight_decay": 1e-3}),
     "retrain": ("sm", {**_ON_ALL_DATA, "learner.init_from_scratch": True}),
     "warm": ("sm", _ON_ALL_DATA),
     "shrink_perturb": ("sm", {**_ON_ALL_DATA, "learner.shrink": 0.6, "learner.perturb": 0.1}),
+}
+TEXT_RECIPES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "anytime": ("sm", {"stream.replay_share": "uniform"}),
 }
 
 
@@ -59,7 +62,7 @@ def base(learner: str = "ens") -> ConfigDict:
   Raises:
     BadInput: there is no such learner.
   """
-  learner, changes = _RECIPES.get(learner, (learner, {}))
+  learner, changes = RECIPES.get(learner, (learner, {}))
   options = registry.options_of(learner)
   return _template(schema.ImageConfig, options, {**options.defaults, **changes})
 
@@ -68,7 +71,7 @@ def language(learner: str = "ens", size: str = "tiny") -> ConfigDict:
   """The config of a run of language models, to be changed.
 
   Args:
-    learner: sm, ens, gens, gmoe, or a registered one.
+    learner: sm, ens, gens, gmoe, or a registered one; or the recipe "anytime" (docs/anytime.md).
     size: tiny, base or large, see SIZES.
 
   Returns:
@@ -79,8 +82,9 @@ def language(learner: str = "ens", size: str = "tiny") -> ConfigDict:
   """
   if size not in SIZES:
     raise BadInput(f"there is no size {size!r}; the sizes are {listed(SIZES)}.")
+  learner, changes = TEXT_RECIPES.get(learner, (learner, {}))
   options = registry.options_of(learner, language=True)
-  return _template(schema.LanguageConfig, options, {**_LANGUAGE, **SIZES[size], **options.defaults})
+  return _template(schema.LanguageConfig, options, {**_LANGUAGE, **SIZES[size], **options.defaults, **changes})
 
 
 def _template(config: type[schema.RunConfig], options: type[Options], changes: Mapping[str, Any]) -> ConfigDict:
