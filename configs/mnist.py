@@ -18,4 +18,6 @@ def get_config(learner: str = "ens") -> ConfigDict:
   c.dataset.name = "mnist"
   c.stream.num_megabatches = 500
   c.stream.waiting_time = 10
+  if learner == "anytime":
+    c.model.width = 141  # no more parameters than `ens` of five networks of width 32
   return c
