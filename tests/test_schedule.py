@@ -56,7 +56,7 @@ def test_no_end_is_beyond_the_stream(b, w, g):
 
 
 def test_fixed_refuses():
-  with pytest.raises(BadInput, match="stream.trainings=6 exceeds stream.num_megabatches=5"):
+  with pytest.raises(BadInput, match="stream.num_trainings=6 exceeds stream.num_megabatches=5"):
     fixed("power", 5, s=6)
   with pytest.raises(ValueError, match="every, power or geometric"):
     fixed("adaptive", 5)

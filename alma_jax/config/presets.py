@@ -32,8 +32,8 @@ SIZES: Mapping[str, Mapping[str, Any]] = {
 _LANGUAGE = {"checkpoint.keep_every": 1}
 
 
-# Names that configs know besides those of learners: a learner with certain fields. docs/anytime.md says what they are for,
-# and how the numbers of `anytime` were chosen.
+# Names that configs know besides those of learners: a learner with certain fields. docs/anytime.md says what they are
+# for, and how the numbers of `anytime` were chosen.
 _ON_ALL_DATA = {"stream.replay": 1.0, "train.patience": 0, "train.patience_delta": 0.0}
 RECIPES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "anytime": ("sm", {

@@ -71,9 +71,7 @@ class AnyStream:
       choices=("every", "power", "geometric", "adaptive"), before="every")
   num_trainings: int = field(0, "number of trainings of the schedule `power`, S", at_least=0, before=0)
   exponent: float = field(2.0, "exponent of the schedule `power`, p", at_least=1, before=2.0)
-  factor: float = field(
-      1.15, "factor of the schedule `geometric`, and of `adaptive` until two trainings are judged", above=1,
-      before=1.15)
+  factor: float = field(1.15, "factor of the schedule `geometric`", above=1, before=1.15)
   price: float = field(
       0.0, "price of a multiply-add for the schedule `adaptive`, in error (text: perplexity) times mega-batches; it "
       "aims at the least CER + price Comp", at_least=0, before=0.0)

@@ -156,7 +156,7 @@ def fit(n: np.ndarray, error: np.ndarray, weight: np.ndarray) -> Law:
 
 def _power(num_megabatches: int, trainings: int, exponent: float) -> tuple[int, ...]:
   if trainings > num_megabatches:
-    raise BadInput(f"stream.trainings={trainings} exceeds stream.num_megabatches={num_megabatches}; lower it.")
+    raise BadInput(f"stream.num_trainings={trainings} exceeds stream.num_megabatches={num_megabatches}; lower it.")
   ends = [0]
   for s in range(1, trainings + 1):
     wanted = max(ends[-1] + 1, round(num_megabatches * (s / trainings) ** exponent))

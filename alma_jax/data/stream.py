@@ -79,7 +79,7 @@ class Stream:
 
   @functools.cached_property
   def expected_ends(self) -> tuple[int, ...]:
-    """`ends`; if they are not known yet, those of the schedule that the run begins with."""
+    """`ends`; if they are not known yet, a guess."""
     return expected_ends(self.config)
 
   def megabatch(self, t: int) -> tuple[np.ndarray, np.ndarray]:
@@ -221,7 +221,7 @@ def _span(ends: Sequence[int]) -> range:
 
 
 def expected_ends(c: schema.AnyStream) -> tuple[int, ...]:
-  """The last mega-batches of all stages; for the schedule `adaptive` those of the geometric one that it begins with."""
+  """The last mega-batches of all stages; for the schedule `adaptive` those of a geometric one, as a guess."""
   kind = "geometric" if c.schedule == "adaptive" else c.schedule
   return schedule.fixed(kind, c.num_megabatches, waiting_time=c.waiting_time, trainings=c.num_trainings,
                         exponent=c.exponent, factor=c.factor)

@@ -30,6 +30,7 @@ class Arrivals:
     self._adaptive = self._stream.ends is None
     self._tests = self._adaptive or not setting.learner.freezes
     self.metric = f"prequential_{setting.source.task.metric}"
+    self._sizes: list[int] = []  # numbers of examples that the prequential metric of each mega-batch is a mean over
     self._known: dict[int, float] = {}  # prequential values of the deployed learner
     self._deployed: contract.LearnerState | None = None
 
@@ -44,9 +45,10 @@ class Arrivals:
     if self._stream.ends is not None:
       return t in self._stream.ends, entry
     values = [line.get(self.metric) for line in now.lines] + [entry[self.metric]]
-    config = self._setting.config
-    decision = schedule.decide(ends, values, self._setting.source.num_tested, config.stream.price, self._macs(now, t),
-                               config.stream.factor)
+    while len(self._sizes) < t:
+      self._sizes.append(len(self._setting.source.tested(len(self._sizes) + 1)))
+    decision = schedule.decide(ends, values, self._sizes[:t], price_per_mac=self._setting.config.stream.price,
+                               macs=self._macs(now, t))
     return decision.train, entry | _logged(decision)
 
   def _tested(self, state: contract.LearnerState, t: int) -> float:
