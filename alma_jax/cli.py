@@ -13,7 +13,7 @@
 import ast
 import importlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from alma_jax import commands
 from alma_jax import config as configs
@@ -60,8 +60,8 @@ def _listing() -> Iterator[str]:
   config = {name: (ast.get_docstring(ast.parse(file.read_text())) or "").split("\n")[0]
             for name, file in configs.packaged().items()}
   groups = {
-      "Learners for images (--config=CONFIG:LEARNER)": {n: _summary(c) for n, c in configs.LEARNERS.items()},
-      "Learners for text (--config=lm:LEARNER)": {n: _summary(c) for n, c in configs.TEXT_LEARNERS.items()},
+      "Learners for images (--config=CONFIG:LEARNER)": _learners(configs.LEARNERS, configs.RECIPES),
+      "Learners for text (--config=lm:LEARNER)": _learners(configs.TEXT_LEARNERS, configs.TEXT_RECIPES),
       "Configs": {name: text for name, text in config.items() if "/" not in name},
       "Sweeps (alma sweep --config=NAME)": {name: text for name, text in config.items() if "/" in name},
       "Models (--config.model.name)": {
@@ -75,8 +75,10 @@ def _listing() -> Iterator[str]:
       yield f"  {name:<14} {text}"
 
 
-def _summary(cls: type) -> str:
-  return (cls.__doc__ or "").split("\n")[0]
+def _learners(classes: Mapping[str, type], recipes: Mapping[str, configs.Recipe]) -> dict[str, str]:
+  """{name: one line} of learners, and of recipes with their learners."""
+  lines = {name: (cls.__doc__ or "").split("\n")[0] for name, cls in classes.items()}
+  return lines | {name: f"{recipe.meaning} ({recipe.learner})" for name, recipe in recipes.items()}
 
 
 if __name__ == "__main__":

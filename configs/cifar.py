@@ -2,11 +2,11 @@
 
     python -m alma_jax.main --config=configs/cifar.py:ens
 
-LEARNER is one of sm, ens, umix, gens, bagging, boosting, moe, gmoe, ff, hmoe. The
-paper's 100 epochs per stage need a GPU. With --config.train.epochs=10, `:ens` takes
-12 minutes on two CPU cores at width 16; on a JPEG copy of CIFAR-10 it ended with
-CER 45.3 and final error 0.332. If --config.dataset.data_dir is not given, TFDS
-downloads the data first.
+LEARNER is one of sm, ens, umix, gens, bagging, boosting, moe, gmoe, ff, hmoe, or
+anytime (docs/anytime.md). The paper's 100 epochs per stage need a GPU. With
+--config.train.epochs=10, `:ens` takes 12 minutes on two CPU cores at width 16; on a
+JPEG copy of CIFAR-10 it ended with CER 45.3 and final error 0.332. If
+--config.dataset.data_dir is not given, TFDS downloads the data first.
 """
 from ml_collections import ConfigDict
 

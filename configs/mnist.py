@@ -2,11 +2,12 @@
 
     python -m alma_jax.main --config=configs/mnist.py:ens
 
-LEARNER is one of sm, ens, umix, gens, bagging, boosting, moe, gmoe, ff, hmoe. The paper
-uses --config.model.width from 4 to 64 and --config.stream.waiting_time from 10 to 500;
-its optimiser (Adadelta, learning rate 1) and its 100 epochs per stage are the defaults.
-`:ens` at width 32 takes 45 s on two CPU cores and ends with CER 29.2 and final error
-0.031. If --config.dataset.data_dir is not given, TFDS downloads the data first.
+LEARNER is one of sm, ens, umix, gens, bagging, boosting, moe, gmoe, ff, hmoe, or
+anytime (docs/anytime.md). The paper uses --config.model.width from 4 to 64 and
+--config.stream.waiting_time from 10 to 500; its optimiser (Adadelta, learning rate 1)
+and its 100 epochs per stage are the defaults. `:ens` at width 32 takes 45 s on two CPU
+cores and ends with CER 29.2 and final error 0.031. If --config.dataset.data_dir is not
+given, TFDS downloads the data first.
 """
 from ml_collections import ConfigDict
 

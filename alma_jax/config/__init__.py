@@ -27,10 +27,10 @@ from alma_jax.config.identity import (
 )
 from alma_jax.config.learner_options import LEARNERS, TEXT_LEARNERS
 from alma_jax.config.overrides import check_field, overridden, read_value
-from alma_jax.config.presets import base, language
+from alma_jax.config.presets import RECIPES, TEXT_RECIPES, Recipe, base, language
 from alma_jax.config.trees import flatten, set_field, to_dict
 
 __all__ = [
-    "INCIDENTAL", "LEARNERS", "STORED", "TEXT_LEARNERS", "base", "check_field", "compared", "completed",
-    "default_workdir", "differences", "digest", "find", "flatten", "identity", "language", "load_file", "overridden",
-    "packaged", "parse", "read_value", "set_field", "to_dict"]
+    "INCIDENTAL", "LEARNERS", "RECIPES", "STORED", "TEXT_LEARNERS", "TEXT_RECIPES", "Recipe", "base", "check_field",
+    "compared", "completed", "default_workdir", "differences", "digest", "find", "flatten", "identity", "language",
+    "load_file", "overridden", "packaged", "parse", "read_value", "set_field", "to_dict"]

@@ -5,7 +5,7 @@ The files under configs/ change them further.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from alma_jax.config import registry, schema
 from alma_jax.config.fields import listed
@@ -32,20 +32,36 @@ SIZES: Mapping[str, Mapping[str, Any]] = {
 _LANGUAGE = {"checkpoint.keep_every": 1}
 
 
-# Names that configs know besides those of learners: a learner with certain fields. docs/anytime.md says what they are
-# for, and how the numbers of `anytime` were chosen.
+class Recipe(NamedTuple):
+  """A learner with certain fields.
+
+  Attributes:
+    learner: name of the learner.
+    meaning: one line for `alma list`.
+    changes: {field: value}.
+  """
+  learner: str
+  meaning: str
+  changes: Mapping[str, Any]
+
+
+# What configs know by a name besides the learners. docs/anytime.md says how the numbers of `anytime` were chosen.
 _ON_ALL_DATA = {"stream.replay": 1.0, "train.patience": 0, "train.patience_delta": 0.0}
-RECIPES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "anytime": ("sm", {
+RECIPES: Mapping[str, Recipe] = {
+    "anytime": Recipe("sm", "One network that trains for a fixed number of steps on new and remembered data.", {
         "stream.schedule": "geometric", "stream.replay_share": "uniform", "train.steps": 80, "train.eval_every": 80,
         "train.patience": 0, "train.patience_delta": 0.0, "train.decay": 0.5, "train.label_smoothing": 0.1,
         "train.weight_decay": 1e-3}),
-    "retrain": ("sm", {**_ON_ALL_DATA, "learner.init_from_scratch": True}),
-    "warm": ("sm", _ON_ALL_DATA),
-    "shrink_perturb": ("sm", {**_ON_ALL_DATA, "learner.shrink": 0.6, "learner.perturb": 0.1}),
+    "retrain": Recipe("sm", "One network that every stage trains from scratch on all data so far.",
+                      {**_ON_ALL_DATA, "learner.init_from_scratch": True}),
+    "warm": Recipe("sm", "One network that every stage trains further on all data so far.", _ON_ALL_DATA),
+    "shrink_perturb": Recipe(
+        "sm", "As warm; every stage shrinks and perturbs the weights first (Ash and Adams, 2020).",
+        {**_ON_ALL_DATA, "learner.shrink": 0.6, "learner.perturb": 0.1}),
 }
-TEXT_RECIPES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "anytime": ("sm", {"stream.replay_share": "uniform"}),
+TEXT_RECIPES: Mapping[str, Recipe] = {
+    "anytime": Recipe("sm", "One model that replays earlier mega-batches in the steps of a stage.",
+                      {"stream.replay_share": "uniform"}),
 }
 
 
@@ -62,7 +78,7 @@ def base(learner: str = "ens") -> ConfigDict:
   Raises:
     BadInput: there is no such learner.
   """
-  learner, changes = RECIPES.get(learner, (learner, {}))
+  learner, _, changes = RECIPES.get(learner, Recipe(learner, "", {}))
   options = registry.options_of(learner)
   return _template(schema.ImageConfig, options, {**options.defaults, **changes})
 
@@ -82,7 +98,7 @@ def language(learner: str = "ens", size: str = "tiny") -> ConfigDict:
   """
   if size not in SIZES:
     raise BadInput(f"there is no size {size!r}; the sizes are {listed(SIZES)}.")
-  learner, changes = TEXT_RECIPES.get(learner, (learner, {}))
+  learner, _, changes = TEXT_RECIPES.get(learner, Recipe(learner, "", {}))
   options = registry.options_of(learner, language=True)
   return _template(schema.LanguageConfig, options, {**_LANGUAGE, **SIZES[size], **options.defaults, **changes})
 
