@@ -209,7 +209,11 @@ class TextTrain:
       1, "factor of `train.steps`; a learner that waits for w mega-batches needs w here to train as long as one that "
       "does not wait", at_least=1)
   warmup_steps: int = field(
-      30, "number of steps in which the learning rate rises linearly; then it falls linearly to 0", at_least=0)
+      30, "number of steps in which the learning rate rises linearly; then it falls linearly to 0, see `train.decay`",
+      at_least=0)
+  decay: float = field(
+      1.0, "share of a stage's steps, the last ones, in which the learning rate falls linearly to 0; before, and after "
+      "the warm-up, it is constant. 1: it falls from the end of the warm-up on", above=0, at_most=1, before=1.0)
   batch_size: int = field(8, "number of windows of a step", at_least=1)
   micro_batch: int = field(
       0, "number of windows that a device computes at once; 0: its whole share of the step", at_least=0)

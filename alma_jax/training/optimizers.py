@@ -59,12 +59,12 @@ def scale(train: schema.Train | schema.TextTrain, stage: int, step: np.ndarray, 
 
 
 def _schedule(train: schema.TextTrain) -> optax.Schedule:
-  """Step -> rate: linear up to the peak at step `warmup_steps`, then linear down to 0 after the last step."""
+  """Step -> rate: linear up to the peak at step `warmup_steps`, constant, then linear down to 0 after the last step."""
   peak, = train.learning_rate
   steps, warm = train.plan(0).steps, train.warmup_steps
+  falling = max(1, min(round(train.decay * steps), steps - warm))
   up = optax.linear_schedule(peak / (warm + 1), peak, warm)  # the rate of step 0 is not 0
-  down = optax.linear_schedule(peak, 0.0, steps - warm)
-  return optax.join_schedules([up, down], [warm])
+  return optax.join_schedules([up, optax.linear_schedule(peak, 0.0, falling, steps - warm - falling)], [warm])
 
 
 class AdadeltaState(NamedTuple):
