@@ -96,7 +96,7 @@ class HMoE(stacked.Stacked):
     live = self.take(state.live, which)
     scratch = options.init_from_scratch if state.spec["num_experts"] else options.init == "scratch"
     if scratch:
-      live = self._fresh_where(np.isin(np.arange(len(which)), shares[0]), live, data.stage, spec)
+      live = self._where(np.isin(np.arange(len(which)), shares[0]), self.fresh(data.stage, spec), live)
     looked = _feature_macs(self.network(spec), self._shape) * (len(data.train) + len(data.val) + len(data.memory))
     if options.split_every:
       looked += host["scored"] * self.cost(state).predict_macs
@@ -188,10 +188,17 @@ class HMoE(stacked.Stacked):
     """The examples `which`, expert by expert, as `shares` assigns them: int32 arrays."""
     return [which[shares == expert] for expert in range(self.num_members(state.spec))]
 
-  def _fresh_where(self, chosen: np.ndarray, live: Variables, stage: int, spec: dict[str, Any]) -> Variables:
-    """Experts with fresh weights where `chosen` bool [E], on the mesh."""
+  def perturbed(self, state: LearnerState, fresh: Variables) -> Variables:
+    """As in Stacked; an expert without new examples stays as it is."""
+    mixed = super().perturbed(state, fresh)
+    if not state.spec["num_experts"]:
+      return mixed
+    return self._where(np.isin(np.arange(self.num_members(state.spec)), state.host["train_shares"]), mixed, state.live)
+
+  def _where(self, chosen: np.ndarray, new: Variables, old: Variables) -> Variables:
+    """The experts of `new` where `chosen` bool [E], and those of `old` elsewhere; on the mesh."""
     pick = lambda new, old: np.where(chosen.reshape(-1, *[1] * (old.ndim - 1)), new, old)
-    return sharding.put(jax.tree.map(pick, *sharding.fetch((self.fresh(stage, spec), live))), self.mesh)
+    return sharding.put(jax.tree.map(pick, *sharding.fetch((new, old))), self.mesh)
 
 
 def follow(host: dict[str, Any], features: np.ndarray, data: loop.StageData,

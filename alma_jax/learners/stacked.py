@@ -88,7 +88,7 @@ class Stacked:
     if data.stage and self.scratch:
       variables, opt = self.fresh(data.stage, state.spec), None
     elif data.stage and (self.options.shrink != 1 or self.options.perturb):
-      variables = self._perturbed(variables, self.fresh(data.stage, state.spec))
+      variables = self.perturbed(state, self.fresh(data.stage, state.spec))
     return loop.Training(self.fit_spec(state.spec), variables, data, self.examples(state, data), opt)
 
   def finish(self, state: LearnerState, data: loop.StageData, trained: loop.Trained) -> StageResult:
@@ -143,11 +143,11 @@ class Stacked:
     frozen = (*state.frozen, state.predicting)
     return state._replace(spec={**state.spec, "num_frozen": len(frozen)}, live=live, frozen=frozen, average=None)
 
-  def _perturbed(self, variables: Variables, fresh: Variables) -> Variables:
-    """Shrink and perturb (Ash and Adams, 2020): shrink θ + perturb θ_fresh, of the parameters."""
-    mixed = jax.tree.map(lambda old, new: self.options.shrink * old + self.options.perturb * new, variables.params,
+  def perturbed(self, state: LearnerState, fresh: Variables) -> Variables:
+    """Shrink and perturb (Ash and Adams, 2020): shrink θ + perturb θ_fresh, of the parameters of the live block."""
+    mixed = jax.tree.map(lambda old, new: self.options.shrink * old + self.options.perturb * new, state.live.params,
                          fresh.params)
-    return sharding.put(variables._replace(params=mixed), self.mesh)
+    return sharding.put(state.live._replace(params=mixed), self.mesh)
 
   def take(self, variables: Variables, which: Sequence[int] | np.ndarray) -> Variables:
     """Members `which` of stacked variables, in that order and as often as they are named; on the mesh."""
