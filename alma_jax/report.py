@@ -1,10 +1,16 @@
 """Tables, figures and findings of finished runs: python -m alma_jax.report RUNS... --out DIR
 
 RUNS are run folders, or folders that hold run folders. Without --out the command
-prints the tables: means over seeds, and for language models the paper's Tables 1
-and 2. With --out it writes into DIR: runs.csv, stream.csv, report.md, the figures
-as PNG and PDF, and index.html, a page with all of them. Runs that are not finished,
-diverged or are damaged are left out, with a warning for each.
+prints the tables: means over seeds, for language models the paper's Tables 1 and 2,
+and the best choice at each price of compute. With --out it writes into DIR: runs.csv,
+stream.csv, pareto.csv, report.md, the figures as PNG and PDF, and index.html, a page
+with all of them. Runs that are not finished, diverged or are damaged are left out,
+with a warning for each.
+
+--ablation=FIELD=OFF,... adds a table of what each of these fields is worth, and
+ablation.csv. OFF is the value that switches a field off, as in
+--ablation=train.augment=false,stream.replay=0. A field that came with a later version
+needs no OFF: it is off where it has the value of the versions without it.
 """
 import sys
 from collections.abc import Sequence
@@ -21,15 +27,19 @@ def _main(argv: Sequence[str] | None) -> None:
   parser = commands.Parser("-m alma_jax.report", __doc__)
   parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folders, or folders that hold run folders")
   parser.add_argument("--out", help="folder of the report; without it the tables are printed")
+  parser.add_argument("--ablation", metavar="FIELD[=OFF],...", help="fields to compare switched on and off")
   args = parser.parse_args(argv)
-  from alma_jax.reports import collect, tables  # pandas and scipy only now, where Ctrl-C ends the command quietly
+  # pandas and scipy only now, where Ctrl-C ends the command quietly
+  from alma_jax.reports import ablation, collect, tables
+  parts = [] if args.ablation is None else ablation.parse(args.ablation)
   studies, notes = collect.collect(args.runs)
   commands.warn(notes)
   if args.out:
     from alma_jax.reports import write  # only here, because matplotlib is slow to import
-    print(write.report(studies, notes, args.out))
+    print(write.report(studies, notes, args.out, parts))
   else:
-    print(tables.text(studies))
+    found = ablation.of_all(studies, parts)
+    print(tables.text(studies, [[ablation.table(study, each) for each in mine] for study, mine in found]))
 
 
 if __name__ == "__main__":

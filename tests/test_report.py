@@ -17,7 +17,19 @@ import alma_jax
 from alma_jax import config as configs
 from alma_jax import report
 from alma_jax.errors import BadInput
-from alma_jax.reports import collect, comparisons, drawing, figures, findings, page, sizes, studies, tables, write
+from alma_jax.reports import (
+  collect,
+  comparisons,
+  drawing,
+  figures,
+  findings,
+  page,
+  sizes,
+  studies,
+  tables,
+  trade_offs,
+  write,
+)
 from alma_jax.reports.parts import Bullets, Section, Table
 from alma_jax.runs import metrics
 
@@ -344,18 +356,22 @@ def test_fields_in_which_learners_differ_are_noted(tmp_path):
 
 
 def test_panels_show_every_learner(tmp_path):
-  """Fields that only some learners have make lines, not panels; what all have makes panels."""
-  write_run(tmp_path / "sm", [0.5, 0.4], model__width=4)
-  for members in (2, 3):
-    write_run(tmp_path / f"ens{members}", [0.3, 0.2], "ens", learner__num_members=members, model__width=4)
-  for share in (0.0, 1.0):
-    write_run(tmp_path / f"wide{share}", [0.9, 0.1 + share / 2], model__width=8, stream__replay=share)
+  """Fields that vary for one learner make lines, not panels; what varies for several makes panels."""
+  for learner in ("sm", "ens"):
+    for width in (4, 8):
+      write_run(tmp_path / f"{learner}{width}", [0.5, 0.4], learner, model__width=width)
+  write_run(tmp_path / "ens3", [0.3, 0.2], "ens", learner__num_members=3, model__width=4)
+  write_run(tmp_path / "replay", [0.9, 0.6], model__width=8, stream__replay=1.0)
   study = study_of(tmp_path)
   axes = figures.over_the_stream(study).axes
   names = {ax.get_title(): sorted(text.get_text() for text in ax.texts) for ax in axes}
-  assert names == {"w = 1, width = 4, replay = 0": ["ens, num_members 2", "ens, num_members 3", "sm"],
-                   "w = 1, width = 8, replay = 0": ["sm"], "w = 1, width = 8, replay = 1": ["sm"]}
+  assert names == {"w = 1, width = 4": ["ens, num_members 3", "ens, num_members 5", "sm"],
+                   "w = 1, width = 8": ["ens", "sm, replay 0", "sm, replay 1"]}
   assert axes[0].lines[0].get_ydata().tolist() == [0.5, 0.4]
+  for width in range(9, 18):
+    write_run(tmp_path / f"wide{width}", [0.5, 0.4], model__width=width, stream__replay=1.0)
+  panels = figures.over_the_stream(study_of(tmp_path)).axes
+  assert max(len(ax.lines) for ax in panels) <= 10
 
 
 def test_a_single_value_is_drawn_as_a_point(tmp_path):
@@ -387,7 +403,7 @@ def test_learners_of_others_are_drawn(tmp_path):
     path = write_run(tmp_path / str(share), [0.5, 0.4 - share / 10], stream__replay=share)
     change(path / "config.json", learner={"name": "fittest"})
   study = study_of(tmp_path)
-  assert set(figures.all_of(study)) == {"stream", "compute", "parameters", "replay"}
+  assert set(figures.all_of(study)) == {"stream", "stream-compute", "compute", "parameters", "pareto", "replay"}
   assert figures.over_the_stream(study).axes[0].texts[0].get_text() == "fittest"
 
 
@@ -410,7 +426,7 @@ def test_one_seed_is_never_significant(tmp_path):
 
 def test_the_pareto_front_by_hand():
   points = {(1, 5), (2, 6), (3, 4), (3, 3), (4, 3), (5, 1)}
-  assert drawing.pareto(*zip(*points)) == [(1, 5), (3, 3), (5, 1)]
+  assert trade_offs.front(*zip(*points)) == [(1, 5), (3, 3), (5, 1)]
 
 
 def test_names_do_not_touch():
@@ -457,7 +473,7 @@ def test_a_report_of_everything(tmp_path, runs):
   place = write_report([runs, *tmp_path.glob("replay*"), tmp_path / "text"], tmp_path / "out")
   out = tmp_path / "out"
   names = {file.name for file in out.iterdir()}
-  assert {"runs.csv", "stream.csv", "report.md", "index.html"} <= names
+  assert {"runs.csv", "stream.csv", "pareto.csv", "report.md", "index.html"} <= names
   for stem in ("digits-2-mega-batches-stream", "digits-2-mega-batches-compute", "digits-2-mega-batches-parameters",
                "digits-2-mega-batches-replay", "tiny-shakespeare-2-mega-batches-stream"):
     assert (out / f"{stem}.png").read_bytes()[:4] == b"\x89PNG"
@@ -475,7 +491,7 @@ def test_a_report_of_everything(tmp_path, runs):
   (out / "mine.png").write_bytes(b"")
   write_report([tmp_path / "text"], out)
   assert {file.name for file in out.iterdir() if file.suffix in (".png", ".pdf")} == {
-      "mine.png", *(f"{name}.{kind}" for name in ("stream", "compute", "parameters", "experts")
+      "mine.png", *(f"{name}.{kind}" for name in ("stream", "stream-compute", "compute", "parameters", "experts")
                     for kind in ("png", "pdf"))}  # only the files of the earlier report were removed
 
 
@@ -498,10 +514,10 @@ def test_a_browser_shows_the_page(tmp_path, runs, pixels):
                          "--dump-dom", f"file://{tmp_path}/frame.html"], capture_output=True, text=True, check=True)
   shown = json.loads(html.unescape(re.search("<title>(.*?)</title>", done.stdout)[1]))
   assert pixels - 20 < shown["page"] == shown["window"] <= pixels  # a scroll bar may take some
-  assert shown["pictures"] == [True] * 3
+  assert shown["pictures"] == [True] * 5
   for width, (_, figure) in zip(shown["widths"], figures.all_of(study_of(runs)).values()):
     assert width == round(figure.get_figwidth() * (100 if pixels == 1200 else 70))  # no figure is drawn out
-  assert shown["rows"] == 1 + 8 + 1 + 4  # heads, kinds of runs, and pairs of sequential and iid ones
+  assert shown["rows"] == 1 + 8 + 1 + 4 + 1 + 3  # heads, kinds of runs, pairs of sequential and iid ones, prices
   assert shown["tops"] == sorted(shown["tops"])
 
 
@@ -748,7 +764,9 @@ def test_deviations_and_intervals_are_labelled(tmp_path, runs, capsys):
   heads = [line for line in printed.splitlines() if line and not line.startswith("|")]
   assert heads == ["Runs: mean ± standard deviation over seeds",
                    "Training on one mega-batch after the other (sequential) and on all at once (iid): mean ± standard "
-                   "deviation over seeds"]
+                   "deviation over seeds",
+                   "Best choice at each price λ of compute (lowest CER + λ Comp; λ in error × mega-batches per "
+                   "multiply-add): mean ± standard deviation over seeds"]
   report.main([str(runs), "--out", str(tmp_path / "out")])
   for name in ("report.md", "index.html"):
     text = re.sub('src="data:[^"]*"', "", (tmp_path / "out" / name).read_text())
@@ -777,7 +795,7 @@ def test_figures_keep_their_size_and_scroll(tmp_path, runs):
   text = write_report([runs], tmp_path / "out").read_text()
   _, wide = figures.all_of(study_of(runs))["stream"]
   styles = re.findall(r'<img style="width:(\d+)px;min-width:(\d+)px"', text)
-  assert len(styles) == 3
+  assert len(styles) == 5
   assert styles[0] == (str(round(100 * wide.get_figwidth())), str(round(70 * wide.get_figwidth())))
   assert not re.search(r"[^-]width: 100%", text)
-  assert text.count('<div class="wide" tabindex="0">') == 2 + 3  # tables and figures
+  assert text.count('<div class="wide" tabindex="0">') == 3 + 5  # tables and figures

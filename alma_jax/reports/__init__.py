@@ -9,9 +9,12 @@ Modules, in the order in which the data pass them:
   collect      all run folders -> studies and notes
   sizes        parameters, experts and members of a run
   tables       a study -> Markdown tables
+  trade_offs   Pareto fronts, and the price of compute at which each kind of run is best
+  ablation     what the parts of a learner are worth -> Markdown tables
   comparisons  two kinds of runs -> mean difference and confidence interval
   findings     a study -> sentences about waiting times and growth
   drawing      colours, labels and axes that the figures share
+  fronts       the figure of the Pareto fronts
   figures      a study -> matplotlib figures
   parts        tables, lists and pictures: the parts of a report
   page         parts -> HTML

@@ -9,7 +9,7 @@ import pandas as pd
 
 from alma_jax.errors import BadInput
 from alma_jax.reports import contents, factors, notes, read
-from alma_jax.reports.read import LEARNER, SEED, Record
+from alma_jax.reports.read import LEARNER, SEED, WAITING, Record
 from alma_jax.reports.studies import Study
 from alma_jax.runs import run_folder
 
@@ -73,7 +73,7 @@ def _study(name: str, rows: pd.DataFrame, records: list[Record]) -> Study:
   """Study of Records with these rows."""
   stream = pd.concat([r.stream for r in records if not r.divergence], ignore_index=True).dropna(axis=1, how="all")
   done, varying = np.array([not r.divergence for r in records]), factors.find(rows)
-  runs, diverged = (part[[c for c in part if c in varying or part[c].notna().any()]]
+  runs, diverged = (part[[c for c in part if c in (WAITING, *varying) or part[c].notna().any()]]
                     for part in (rows[done], rows[~done]))
   results = pd.DataFrame([r.result for r in records if not r.divergence], index=runs.index)
   runs = runs.join(results).sort_values([LEARNER, *varying, SEED], ignore_index=True)

@@ -15,10 +15,10 @@ import numpy as np
 from scipy import stats
 
 from alma_jax.reports import studies
-from alma_jax.reports.read import LEARNER, SEED
+from alma_jax.reports.read import COMP, LEARNER, MEM, SEED
 from alma_jax.reports.studies import Study
 
-COMP, MEM = BUDGETS = ("cumulative_fwd_macs", "cumulative_params")  # columns of the runs
+BUDGETS = (COMP, MEM)
 
 
 class Comparison(NamedTuple):

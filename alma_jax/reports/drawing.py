@@ -1,6 +1,5 @@
 """What the figures share: colours, markers, labels and axes. A learner has one colour and one marker everywhere."""
 import itertools
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,7 +9,9 @@ from matplotlib import patheffects
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.transforms import Bbox
 
 # The Okabe-Ito palette and similar colours: dark enough on white, and distinct for colour-blind readers. Each learner
 # also has a marker of its own.
@@ -23,6 +24,11 @@ _OTHER = ("#A0522D", "h")  # all learners that are not part of this package
 RC: Any = {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 10,
            "svg.hashsalt": "alma_jax"}
 _HALO = patheffects.withStroke(linewidth=2, foreground="white")  # keeps text on lines readable
+_NEAR = 6  # points between a point and its label
+# (right, up, distance in points): where a label is tried, in this order.
+_PLACES = [(right, up, far) for far in (_NEAR, 14, 24, 36)
+           for right, up in ((1, 0), (1, 1), (1, -1), (-1, 1), (-1, 0), (-1, -1), (0, 1), (0, -1))]
+_LETTER = 5  # about the width of a letter of 8 points, in points
 _CONTRAST = 4.5  # of text with its background, at least (WCAG 2, 1.4.3)
 
 
@@ -37,16 +43,28 @@ def in_order(learners: Iterable[str]) -> list[str]:
   return sorted(learners, key=lambda name: (order.get(name, len(order)), name))
 
 
-def figure(width: float, height: float) -> Figure:
-  """An empty figure of this size in inches, with the same margins in inches at every size."""
+def figure(width: float, height: float, right: float = 0.75, wspace: float = 0.35) -> Figure:
+  """An empty figure of this size in inches, with the same margins in inches at every size.
+
+  Args:
+    width, height: of the figure.
+    right: margin in inches.
+    wspace: distance between panels, as a share of their mean width.
+  """
   made = Figure(figsize=(width, height))
   FigureCanvasAgg(made)
-  made.subplots_adjust(left=0.62 / width, right=1 - 0.75 / width, top=1 - 0.35 / height, bottom=0.5 / height,
-                       wspace=0.35, hspace=0.28)
+  made.subplots_adjust(left=0.62 / width, right=1 - right / width, top=1 - 0.35 / height, bottom=0.5 / height,
+                       wspace=wspace, hspace=0.28)
   return made
 
 
-def label_ends(axes: Axes, ends: Sequence[Sequence[Any]], beside: bool = False) -> None:
+def inches(names: Iterable[str]) -> float:
+  """About the width in inches of the longest name that label_ends writes."""
+  return max(map(len, names), default=0) * _LETTER / 72
+
+
+def label_ends(axes: Axes, ends: Sequence[Sequence[Any]], beside: bool = False,
+               leaders: bool = False) -> None:
   """Writes a name for each line to the right of the axes, at the height of its last point, without overlaps.
 
   Args:
@@ -54,10 +72,11 @@ def label_ends(axes: Axes, ends: Sequence[Sequence[Any]], beside: bool = False) 
     ends: list of (name, x, y) or (name, x, y, colour); without a colour the
       name is that of a learner.
     beside: write to the right of the last points instead.
+    leaders: draw thin lines from the last points to the names.
   """
   apart = 11 / (axes.get_position().height * _inches(axes)[1] * 72)  # as a share of the axes' height
   places = [axes.transAxes.inverted().transform(axes.transData.transform(end[1:3])) for end in ends]
-  wide = [len(end[0]) * 5 / (axes.get_position().width * _inches(axes)[0] * 72) for end in ends]
+  wide = [len(end[0]) * _LETTER / (axes.get_position().width * _inches(axes)[0] * 72) for end in ends]
   lefts = [place[0] + 0.03 if beside else 1.02 for place in places]
   order = sorted(range(len(ends)), key=lambda i: places[i][1])
   heights = [min(max(place[1], apart / 2), 1 - apart / 2) for place in places]
@@ -71,8 +90,11 @@ def label_ends(axes: Axes, ends: Sequence[Sequence[Any]], beside: bool = False) 
       if lack > 0:
         heights[i] = max(heights[i] - lack / 4, apart / 2)
         heights[j] = min(heights[j] + lack / 4, 1 - apart / 2)
-  for end, left, height in zip(ends, lefts, heights):
+  for end, place, left, height in zip(ends, places, lefts, heights):
     name, _, _, *colour = end
+    if leaders:
+      axes.plot([place[0], left - 0.01], [place[1], height], transform=axes.transAxes, color="0.7", linewidth=0.6,
+                clip_on=False, zorder=1)
     axes.text(left, height, name, transform=axes.transAxes, va="center", fontsize=8,
               color=ink(colour[0] if colour else style(name)[0]), zorder=5, path_effects=[_HALO])
 
@@ -86,6 +108,51 @@ def label_points(axes: Axes, labels: Iterable[tuple[str, float, float, str]]) ->
       taken.append(place)
       axes.annotate(text, (x, y), xytext=(-4, -3), ha="right", va="top", textcoords="offset points", fontsize=7,
                     color=ink(colour), path_effects=[_HALO])
+
+
+def place_labels(axes: Axes, labels: Sequence[tuple[str, float, float, str]]) -> list[str]:
+  """Writes (text, x, y, colour) near points so that no text covers another text or a point.
+
+  A line joins a text with its point if it stands apart from it. A text for which there is no room is left out.
+
+  Args:
+    axes: with their final limits and scales.
+    labels: one for each point of the axes, the most important first; an empty text marks a point without a label.
+
+  Returns:
+    The texts that were left out.
+  """
+  canvas: Any = axes.figure.canvas
+  renderer, frame = canvas.get_renderer(), axes.get_window_extent()
+  left, right = frame.x0 + 4, frame.x1 - 4
+  dots = [axes.transData.transform((x, y)) for _, x, y, _ in labels]
+  taken = [Bbox.from_extents(x - 5, y - 5, x + 5, y + 5) for x, y in dots]
+  texts: list[Any] = []
+  lines = np.zeros((0, 2))  # points on the lines from texts to their points
+  line: Any = dict(arrowstyle="-", color="0.6", linewidth=0.6, shrinkA=0, shrinkB=3)
+  left_out = []
+  for (text, x, y, colour), dot in zip(labels, dots):
+    for across, up, far in _PLACES if text else []:
+      note = axes.annotate(
+          text, (x, y), xytext=(across * far, up * far), textcoords="offset points", fontsize=7, color=ink(colour),
+          ha=("right", "center", "left")[across + 1], va=("top", "center", "bottom")[up + 1], zorder=5,
+          path_effects=[_HALO],
+          arrowprops=dict(line, relpos=((1 - across) / 2, (1 - up) / 2)) if far > _NEAR else None)
+      note.update_positions(renderer)
+      box = Text.get_window_extent(note, renderer)  # without the line
+      corner = (box.x0 + box.width * (1 - across) / 2, box.y0 + box.height * (1 - up) / 2)
+      joint = np.linspace(dot, corner, 12)[3:-1] if far > _NEAR else np.zeros((0, 2))
+      free = (left <= box.x0 and box.x1 <= right and frame.y0 <= box.y0 and box.y1 <= frame.y1
+              and not any(box.overlaps(other) for other in (*taken, *texts)) and not box.count_contains(lines)
+              and not any(other.count_contains(joint) for other in texts))
+      if free:
+        texts.append(box)
+        lines = np.concatenate([lines, joint])
+        break
+      note.remove()
+    else:
+      left_out += [text] if text else []
+  return left_out
 
 
 def ink(colour: str) -> str:
@@ -107,33 +174,26 @@ def score_axes(panels: Iterable[Axes]) -> None:
   shown = FuncFormatter(lambda value, _: f"{value:g}")
   for axes in panels:
     low, high = axes.get_ylim()
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 1000 else (1,)))
+    ticks = LogLocator(subs=(1, 2, 5) if high / low < 1000 else (1,))
+    few = sum(low <= tick <= high for tick in ticks.tick_values(low, high)) < 3
+    axes.yaxis.set_major_locator(MaxNLocator(4) if few else ticks)
     axes.yaxis.set_major_formatter(shown)
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.grid(axis="y", color="0.9", linewidth=0.6)
 
 
-def cost_axis(axes: Axes, costs: Sequence[float]) -> None:
-  """Makes the x axis, of costs, logarithmic with few labels."""
+def cost_axis(axes: Axes, costs: Sequence[float], room: bool = True) -> None:
+  """Makes the x axis, of costs, logarithmic with few labels. `room`: whether names beside the points have room."""
   if min(costs) <= 0:  # a learner that does not train
     return
   wide = max(costs) / min(costs) >= 10
   axes.set_xscale("log")
-  axes.set_xlim(min(costs) / (1.6 if wide else 1.3), max(costs) * (2.2 if wide else 1.35))  # room for names
+  if room:
+    axes.set_xlim(min(costs) / (1.6 if wide else 1.3), max(costs) * (2.2 if wide else 1.35))
   axes.xaxis.set_major_locator(LogLocator() if wide else MaxNLocator(3))
   if not wide:
     axes.xaxis.set_major_formatter(FuncFormatter(_large))
   axes.xaxis.set_minor_formatter(NullFormatter())
-
-
-def pareto(costs: Iterable[float], values: Iterable[float]) -> list[tuple[float, float]]:
-  """The (cost, value) for which no other is better in both, by ascending cost."""
-  front, best = [], math.inf
-  for cost, value in sorted(zip(costs, values)):
-    if value < best:
-      front.append((cost, value))
-      best = value
-  return front
 
 
 def _inches(axes: Axes) -> tuple[float, float]:

@@ -1,6 +1,7 @@
-"""Figures of a study, as in the paper."""
+"""Figures of a study: those of the paper, and what compute buys."""
+import itertools
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib
 import numpy as np
@@ -9,15 +10,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from alma_jax.reports import drawing, sizes, studies
-from alma_jax.reports.factors import plain, short
-from alma_jax.reports.read import LEARNER, WAITING
+from alma_jax.reports import drawing, fronts, sizes, studies, trade_offs
+from alma_jax.reports.factors import order, plain, short
+from alma_jax.reports.read import COMP, LEARNER, MEM, WAITING
 from alma_jax.reports.studies import Study
 
 EXPERTS = "last_experts"  # a column that `against` adds: the experts of all members at the end of the stream
-_COMP, _REPLAY = "cumulative_fwd_macs", "stream.replay"
+_REPLAY = "stream.replay"
+_DASHES = ("-", "--", ":", "-.")  # of the lines of one learner in a panel
+_MOST_LINES = 10  # in a panel, if factors of the study can have panels of their own
 _MOST_PANELS = 5  # in a row or a column
-_COSTS = {_COMP: "cumulative compute (multiply-adds)", "cumulative_params": "cumulative parameters"}
+_COSTS = {COMP: "cumulative compute (multiply-adds)", MEM: "cumulative parameters"}
 
 
 def all_of(study: Study) -> dict[str, tuple[str, Figure]]:
@@ -27,7 +30,11 @@ def all_of(study: Study) -> dict[str, tuple[str, Figure]]:
     found["stream"] = (
         f"Test {study.metric} over the stream: mean over seeds, with a band from the lowest to the highest value. "
         f"As in the paper's Figures 1, 3 and 9.{_left_out(study)}", over_the_stream(study))
-    for column, name in ((_COMP, "compute"), ("cumulative_params", "parameters")):
+    if (study.stream[COMP] > 0).any():
+      found["stream-compute"] = (
+          f"Test {study.metric} at every moment, against the multiply-adds spent until then: mean over seeds, with a "
+          f"band from the lowest to the highest value.{_left_out(study)}", over_compute(study))
+    for column, name in ((COMP, "compute"), (MEM, "parameters")):
       size = _size(study)
       joins = f" A line joins the sizes of a learner (numbers: {short(size)})." if size else ""
       found[name] = (
@@ -39,6 +46,12 @@ def all_of(study: Study) -> dict[str, tuple[str, Figure]]:
       found["experts"] = ("Average perplexity against the experts of all members at the end of the stream: mean ± "
                           "standard deviation over seeds. As in the paper's Figure 5."
                           f"{_left_out(study, rows=False)}", against(study, EXPERTS))
+    if len(studies.means(study, study.overall)) > 1:
+      found["pareto"] = (
+          f"{study.overall_name[0].upper()}{study.overall_name[1:]} against compute and against memory, of all kinds "
+          "of runs: mean ± standard deviation over seeds. Rings and the line show the Pareto front: no other kind is "
+          "better in both. A name gives the learner and the fields in which its kinds differ; names for which there "
+          f"is no room are in pareto.csv.{_without_diverged(study)}", fronts.pareto(study))
     if _replay_pairs(study):
       found["replay"] = (f"{_title(study)} against compute without replay (open markers) and with the most replay "
                          f"(filled markers, stream.replay up to {study.runs[_REPLAY].max():g}): means over seeds. "
@@ -49,52 +62,91 @@ def all_of(study: Study) -> dict[str, tuple[str, Figure]]:
 def over_the_stream(study: Study) -> Figure:
   """Error or perplexity against mega-batches.
 
-  The columns are waiting times. The rows are the values of the factors that all learners have. A factor that only some
-  learners have, for example the number of members, gives lines of their own in the learner's colour.
+  The columns are waiting times; runs whose schedule has none are in all columns. The rows are the values of the factors
+  that `_split_factors` calls shared. Other factors, for example the number of members, give lines of their own in the
+  learner's colour.
   """
+  return _curves(study, "t")
+
+
+def over_compute(study: Study) -> Figure:
+  """Error or perplexity against the compute that was spent before, in the panels of `over_the_stream`."""
+  return _curves(study, COMP)
+
+
+def mean_curve(stream: pd.DataFrame, x: str, metric: str) -> pd.DataFrame:
+  """Mean, lowest and highest value over runs as a function of x.
+
+  Args:
+    stream: rows of the runs' streams.
+    x: "t", or COMP: then the value of a run is a step function of its compute. It begins when all runs were trained;
+      the last value of a run counts from its end on.
+    metric: error or perplexity.
+
+  Returns:
+    DataFrame with the index x and the columns mean, min, max.
+  """
+  stream = stream.dropna(subset=[metric])
+  if x == COMP:
+    stream = stream[stream[COMP] > 0]
+  values = stream.groupby([x, "run"])[metric].last().unstack("run")
+  if x == COMP:
+    values = values.ffill().dropna()
+  return values.agg(["mean", "min", "max"], axis=1)
+
+
+def _curves(study: Study, x: str) -> Figure:
   runs = study.runs
   shared, own = _split_factors(study)
-  columns = _levels(runs, WAITING)
-  values = sorted(set(map(tuple, runs[shared].itertuples(index=False))),
-                  key=lambda row: [(isinstance(value, str), value) for value in row])
+  columns = _waits(runs)
+  values = sorted(set(map(tuple, runs[shared].itertuples(index=False))), key=lambda row: [*map(order, row)])
   rows = [values[i] for i in _some(len(values))]
-  figure = drawing.figure(3.1 * len(columns) + 0.7, 2.5 * len(rows) + 0.5)
-  grid = figure.subplots(len(rows), len(columns), sharex=True, sharey=True, squeeze=False)
   stream = study.stream.merge(runs[["run", LEARNER, WAITING, *shared, *own]], on="run", suffixes=("", "_"))
+  panels = {}
+  for row, wait in itertools.product(rows, columns):
+    mine = stream[_at(stream, wait)]
+    for field, value in zip(shared, row):
+      mine = mine[mine[field] == value]
+    panels[row, wait] = mine
+  room = max(0.75, drawing.inches(line[0] for mine in panels.values() for line in _lines(study, mine, own)) + 0.15)
+  across = len(columns)
+  figure = drawing.figure((2.3 + room) * across + 0.7, 2.5 * len(rows) + 0.5, right=room, wspace=room / 2.2)
+  grid = figure.subplots(len(rows), across, sharex=True, sharey=True, squeeze=False)
   ends = {}
-  for axes_row, row in zip(grid, rows):
-    for axes, wait in zip(axes_row, columns):
-      mine = stream[stream[WAITING] == wait]
-      for field, value in zip(shared, row):
-        mine = mine[mine[field] == value]
-      ends[axes] = _draw_stream(axes, mine, study.metric, own)
-      fields = [f"{short(field)} = {plain(value)}" for field, value in zip(shared, row)]
-      axes.set_title(", ".join([f"w = {wait}", *fields]))
+  for axes, ((row, wait), mine) in zip(grid.flat, panels.items()):
+    ends[axes] = _draw_curves(axes, study, mine, x, own)
+    fields = [f"{short(field)} = {plain(value)}" for field, value in zip(shared, row)]
+    axes.set_title(", ".join([*_title_of(wait), *fields]))
   for axes in grid[-1]:
-    axes.set_xlabel("mega-batches seen")
+    axes.set_xlabel("mega-batches seen" if x == "t" else "multiply-adds spent")
   for axes in grid[:, 0]:
     axes.set_ylabel(f"test {study.metric}")
   drawing.score_axes(grid.flat)
+  for axes in grid.flat if x == COMP else []:
+    drawing.cost_axis(axes, stream.loc[stream[COMP] > 0, COMP], room=False)
   for axes, mine in ends.items():  # once the shared limits are final
-    drawing.label_ends(axes, mine)
+    drawing.label_ends(axes, mine, leaders=x == COMP)
   return figure
 
 
-def _draw_stream(axes: Axes, stream: pd.DataFrame, metric: str, own: list[str]) -> list[tuple[Any, ...]]:
+def _draw_curves(axes: Axes, study: Study, stream: pd.DataFrame, x: str, own: list[str]) -> list[tuple[Any, ...]]:
   """Draws one panel; returns the ends of its lines."""
-  ends = []
+  ends: list[tuple[Any, ...]] = []
+  where: Literal["mid", "post"] = "mid" if x == "t" else "post"
   if stream.empty:
     axes.text(0.5, 0.5, "no runs", transform=axes.transAxes, ha="center", color="0.4")
-  for name, colour, _, lines in _lines(stream, own):
-    table = lines.groupby("t")[metric].agg(["mean", "min", "max"]).dropna()
+  for name, colour, _, lines in _lines(study, stream, own):
+    table = mean_curve(lines, x, study.metric)
     if table.empty:
       continue
-    axes.plot(table.index, table["mean"], color=colour, linewidth=1.4, drawstyle="steps-mid",
-              marker="o" if len(table) == 1 else None)
-    axes.fill_between(table.index, table["min"], table["max"], color=colour, alpha=0.2, linewidth=0, step="mid")
+    dashes = _DASHES[sum(end[3] == colour for end in ends) % len(_DASHES)]
+    axes.plot(table.index, table["mean"], color=colour, linewidth=1.4, linestyle=dashes, drawstyle=f"steps-{where}",
+              marker="o" if len(table) == 1 or x == COMP else None, markevery=[-1], markersize=4)
+    axes.fill_between(table.index, table["min"], table["max"], color=colour, alpha=0.2, linewidth=0, step=where)
     ends.append((name, table.index[-1], table["mean"].iloc[-1], colour))
   axes.set_yscale("log")
-  axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+  if x == "t":
+    axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
   return ends
 
 
@@ -108,7 +160,7 @@ def against(study: Study, column: str) -> Figure:
   if column == EXPERTS:
     held = [sizes.experts(row)[1].total for _, row in study.runs.iterrows()]
     study = study._replace(runs=study.runs.assign(**{EXPERTS: held}))
-  table, columns = studies.means(study, study.score, column), _levels(study.runs, WAITING)
+  table, columns = studies.means(study, study.score, column), _waits(study.runs)
   table[WAITING] = table[WAITING] if WAITING in table else columns[0]
   across = len(columns) if len(columns) < 3 else 2
   down = -(-len(columns) // across)
@@ -119,12 +171,12 @@ def against(study: Study, column: str) -> Figure:
   panels = dict(zip(columns, grid.flat))
   labels = {}
   for wait, axes in panels.items():
-    mine = table[table[WAITING] == wait]
+    mine = table[_at(table, wait)]
     # The average perplexities of other waiting times are over other mega-batches.
     rivals = mine if study.is_language else table
-    _draw_front(axes, mine, drawing.pareto(rivals[column], rivals[study.score]), column, study.score)
+    _draw_front(axes, mine, trade_offs.front(rivals[column], rivals[study.score]), column, study.score)
     labels[axes] = _draw_costs(axes, mine, study, column)
-    axes.set_title(f"w = {wait}")
+    axes.set_title("".join(_title_of(wait)))
     if column in _COSTS:
       drawing.cost_axis(axes, table[column])
     axes.set_yscale("log")
@@ -150,7 +202,7 @@ def _draw_costs(axes: Axes, table: pd.DataFrame, study: Study, column: str) -> t
   """Draws the lines of one panel; returns (the ends of the lines, labels of the sizes on them)."""
   score, size = study.score, _size(study)
   ends, points = [], []
-  for name, colour, marker, line in _lines(table, [f for f in study.factors if f not in (WAITING, size)]):
+  for name, colour, marker, line in _lines(study, table, [f for f in study.factors if f not in (WAITING, size)]):
     line = line.sort_values(column)
     axes.errorbar(line[column], line[score], yerr=line[f"{score}_sd"].fillna(0), color=colour, marker=marker,
                   markersize=5, linewidth=1.2, capsize=2)
@@ -171,7 +223,7 @@ def replay(study: Study) -> Figure:
     axes.plot(*after, marker, color=colour, markersize=6)
     axes.annotate("", after, before, arrowprops=dict(arrowstyle="->", color=colour, shrinkA=4, shrinkB=4))
     ends.append((studies.label(row, [f for f in study.factors if f != _REPLAY]), *after, colour))
-  axes.set(xlabel=_COSTS[_COMP], ylabel=study.score_name)
+  axes.set(xlabel=_COSTS[COMP], ylabel=study.score_name)
   drawing.cost_axis(axes, [x for _, before, after in pairs for x in (before[0], after[0])])
   drawing.label_ends(axes, ends, beside=True)
   return figure
@@ -181,25 +233,27 @@ def _replay_pairs(study: Study) -> list[tuple[Any, tuple[float, float], tuple[fl
   """(row, (compute, score) without replay, the same with the most) of kinds that differ only in replay."""
   if _REPLAY not in study.factors:
     return []
-  table = studies.means(study, study.score, _COMP)
+  table = studies.means(study, study.score, COMP)
   others = [f for f in study.factors if f != _REPLAY]
   pairs = []
   for _, mine in table.groupby([LEARNER, *others], dropna=False, sort=False):
     mine = mine.sort_values(_REPLAY)
     if len(mine) > 1 and mine[_REPLAY].iloc[0] == 0:
-      before, after = (tuple(mine.iloc[i][[_COMP, study.score]]) for i in (0, -1))
+      before, after = (tuple(mine.iloc[i][[COMP, study.score]]) for i in (0, -1))
       pairs.append((mine.iloc[0], before, after))
   return pairs
 
 
-def _lines(table: pd.DataFrame, own: list[str]) -> Iterator[tuple[str, str, str, pd.DataFrame]]:
+def _lines(study: Study, table: pd.DataFrame, own: list[str]) -> Iterator[tuple[str, str, str, pd.DataFrame]]:
   """(name, colour, marker, rows) of every learner, and of every value of the fields `own` that vary for it."""
   for learner in drawing.in_order(table[LEARNER].unique()):
     mine = table[table[LEARNER] == learner]
-    varying = [field for field in own if mine[field].nunique() > 1]
-    for _, rows in mine.groupby(varying, dropna=False) if varying else [(None, mine)]:
-      values = "".join(f", {short(field)} {plain(rows[field].iloc[0])}" for field in varying)
-      yield (learner + values, *drawing.style(learner), rows)
+    varying = [field for field in own if mine[field].nunique(dropna=False) > 1]
+    groups = mine.sort_values(varying, key=_ranks).groupby(varying, dropna=False, sort=False) if varying else None
+    parts = [mine] if groups is None else [rows for _, rows in groups]
+    names = studies.brief_labels(study, pd.DataFrame([rows.iloc[0] for rows in parts]), varying)
+    for name, rows in zip(names, parts):
+      yield (name, *drawing.style(learner), rows)
 
 
 def _title(study: Study) -> str:
@@ -213,16 +267,47 @@ def _size(study: Study) -> str | None:
 
 
 def _split_factors(study: Study) -> tuple[list[str], list[str]]:
-  """(factors that every run has, factors that only some learners have), without the waiting time."""
+  """(factors whose values have panels of their own, others), without the waiting time.
+
+  The first ones are those that vary for several learners. Further ones join them if a panel had too many lines.
+  """
   others = [f for f in study.factors if f != WAITING]
-  shared = [f for f in others if study.runs[f].notna().all()]
+  every = [f for f in others if study.runs[f].notna().all()]
+  shared = [f for f in every if (study.runs.groupby(LEARNER)[f].nunique() > 1).sum() > 1]
+  for field in every:
+    own = [f for f in others if f not in shared]
+    if not own or _most_lines(study, shared, own) <= _MOST_LINES:
+      break
+    shared += [field] if field not in shared else []
   return shared, [f for f in others if f not in shared]
 
 
-def _levels(runs: pd.DataFrame, field: str) -> list[Any]:
-  """The values of a field that figures show, ascending."""
-  values = sorted(runs[field].dropna().unique())
+def _most_lines(study: Study, shared: list[str], own: list[str]) -> int:
+  """The largest number of lines of a panel."""
+  kinds = study.runs[[LEARNER, WAITING, *shared, *own]].drop_duplicates()
+  panels = kinds.groupby([WAITING, *shared], dropna=False).size()
+  return int(panels.max())
+
+
+def _ranks(column: pd.Series) -> pd.Series:
+  """The places of a factor's values, which may be numbers and text, in their order."""
+  places = {value: i for i, value in enumerate(sorted(column.unique(), key=order))}
+  return column.map(places)
+
+
+def _waits(runs: pd.DataFrame) -> list[Any]:
+  """The waiting times that figures show, ascending; [NaN] if no run has one."""
+  values = sorted(runs[WAITING].dropna().unique()) or [np.nan]
   return [values[i] for i in _some(len(values))]
+
+
+def _at(table: pd.DataFrame, wait: Any) -> Any:
+  """Which rows are in the panel of a waiting time."""
+  return (table[WAITING] == wait) | table[WAITING].isna()
+
+
+def _title_of(wait: Any) -> list[str]:
+  return [] if np.isnan(wait) else [f"w = {plain(wait)}"]
 
 
 def _some(num: int) -> list[int]:
@@ -245,5 +330,8 @@ def _left_out(study: Study, rows: bool = True) -> str:
                      f"combinations of {', '.join(map(short, shared))}")):
     if num > _MOST_PANELS:
       shown.append(f"{_MOST_PANELS} of {num} {what}")
-  text = f" The figure shows {' and '.join(shown)}; the table shows all." if shown else ""
+  waits = study.runs[WAITING]
+  mixed = waits.isna().any() and waits.notna().any()
+  anywhere = " Runs whose schedule has no waiting time are in every panel." if mixed else ""
+  text = anywhere + (f" The figure shows {' and '.join(shown)}; the table shows all." if shown else "")
   return text + _without_diverged(study)

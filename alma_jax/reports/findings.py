@@ -8,9 +8,12 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+import pandas as pd
+
 from alma_jax.reports import comparisons, studies
-from alma_jax.reports.comparisons import BUDGETS, COMP, MEM, Candidate, Comparison, Pair
-from alma_jax.reports.read import LEARNER, WAITING
+from alma_jax.reports.comparisons import BUDGETS, Candidate, Comparison, Pair
+from alma_jax.reports.factors import plain
+from alma_jax.reports.read import COMP, LEARNER, MEM, SCHEDULE, WAITING
 from alma_jax.reports.studies import Study
 
 _BUDGET_NAMES = {COMP: "multiply-adds", MEM: "cumulative parameters"}
@@ -35,6 +38,8 @@ def waiting_times(study: Study) -> list[str]:
   Returns:
     Markdown lines; empty if all runs have the same waiting time.
   """
+  # A run whose schedule does not use a waiting time is no alternative here.
+  study = study._replace(runs=_waits(study.runs), diverged=_waits(study.diverged))
   lost = studies.lost(study)
   if len({*study.runs[WAITING], *(row[WAITING] for row, _ in lost)}) < 2:
     return []
@@ -52,7 +57,7 @@ def waiting_times(study: Study) -> list[str]:
   for name, (mine, gone) in groups.items():
     if len(mine) + len(gone) > 1:
       texts = [_choice(study, mine)] if mine else []
-      texts += [f"w {row[WAITING]}: {studies.diverged_seeds(num, num)}" for row, num in gone]
+      texts += [f"w {plain(row[WAITING])}: {studies.diverged_seeds(num, num)}" for row, num in gone]
       lines.append(f"- {name}: {'; '.join(texts)}.")
   if study.runs[WAITING].nunique() < 2:
     return lines
@@ -77,7 +82,8 @@ def growth(study: Study) -> list[str]:
 
 def _growth(study: Study, mine: Candidate, every: list[Candidate]) -> str:
   """The line about one kind that grew."""
-  within = [c for c in every if not c.grew and c.row[WAITING] == mine.row[WAITING]
+  timing = {field: mine.row[field] for field in (SCHEDULE, WAITING) if not pd.isna(mine.row.get(field))}
+  within = [c for c in every if not c.grew and all(c.row.get(field) == value for field, value in timing.items())
             and all(c.costs[column] <= _SLACK * mine.costs[column] for column in BUDGETS)]
   pairs, missing = comparisons.with_each(mine, within)
   rivals = comparisons.best_of_each(LEARNER, [c for c, _ in pairs])
@@ -169,8 +175,13 @@ def _closest(pairs: list[Pair]) -> Pair:
   return max(pairs, key=lambda pair: (pair[1].mean + pair[1].margin, pair[1].mean))
 
 
+def _waits(rows: pd.DataFrame) -> pd.DataFrame:
+  """The rows that have a waiting time."""
+  return rows.dropna(subset=[WAITING]) if WAITING in rows else rows.iloc[:0]
+
+
 def _wait(candidate: Candidate) -> str:
-  return f"w {candidate.row[WAITING]}"
+  return f"w {plain(candidate.row[WAITING])}"
 
 
 def _not_compared(names: Iterable[str]) -> str:

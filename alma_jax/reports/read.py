@@ -3,9 +3,11 @@ import dataclasses
 import functools
 import math
 import pathlib
+import types
 import typing
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from alma_jax import config as configs
@@ -14,12 +16,14 @@ from alma_jax.errors import BadInput
 from alma_jax.runs import run_folder
 
 SEED, LEARNER, WAITING = "seed", "learner.name", "stream.waiting_time"
+SCHEDULE = "stream.schedule"
 TOTAL, VERSION, DATA = "stream.num_megabatches", "alma_jax_version", "data_fingerprint"
+COMP, MEM = "cumulative_fwd_macs", "cumulative_params"  # results of summary.json; COMP is also a column of the stream
 TEXT = "dataset.sequence_length"  # a field that only language models have
 _CONFIG, _SUMMARY, _DIVERGED = "config.json", "summary.json", "diverged.json"
 _NEEDED = (SEED, LEARNER, "dataset.name", TOTAL, WAITING, DATA)
 _SCORES = {"error": ("cer", "mean_error", "final_error"), "perplexity": ("average_perplexity", "final_perplexity")}
-_COSTS = ("cumulative_params", "cumulative_fwd_macs", "num_stages", "wall_seconds")
+_COSTS = (MEM, COMP, "num_stages", "wall_seconds")
 _OPTIONAL = ("cumulative_train_flops", "cumulative_growth_macs", "compile_seconds")
 _LONGEST, _LARGEST = 60, 2**63  # characters of a value in a message; larger integers are stored as floats
 
@@ -30,7 +34,9 @@ class Record(NamedTuple):
   """The contents of a run folder.
 
   Attributes:
-    row: `run` (the folder), and every field of the config.
+    row: `run` (the folder), and every field of the config, also the fields that
+      the version which wrote it did not have. There is no waiting time if the
+      run's schedule does not use it.
     result: the entries of summary.json, first_params and last_params; empty
       for a run that diverged.
     stream: a row per mega-batch; None for a run that diverged.
@@ -64,6 +70,8 @@ def _read(folder: pathlib.Path) -> Record:
   flat = _flat(tree)
   metric, total = "perplexity" if TEXT in flat else "error", flat[TOTAL]
   row = dict(run=str(folder), **{field: str(v) if isinstance(v, list) else v for field, v in flat.items()})
+  if row.get(SCHEDULE, "every") != "every":
+    row[WAITING] = None  # only the schedule `every` uses it
   try:
     lines = run_folder.read_lines(folder / run_folder.METRICS)
   except (OSError, UnicodeDecodeError) as error:
@@ -84,6 +92,7 @@ def _read(folder: pathlib.Path) -> Record:
   stream = pd.DataFrame({key: columns[key] for key in ("t", "stage", "updated", metric)})
   stream = stream.astype({"stage": "Int64", metric: float})  # stage and perplexity are null before the first update
   stream.insert(0, "run", str(folder))
+  stream[COMP] = np.cumsum(columns["fwd_macs"], dtype=float)
   held = columns["num_params"]
   return Record(row, result | dict(first_params=held[0], last_params=held[-1]), stream)
 
@@ -94,7 +103,7 @@ def _flat(tree: Any) -> Values:
     raise BadInput(f"it has no {_CONFIG}.")
   if not isinstance(tree, dict):
     raise BadInput(f"its {_CONFIG} holds {_brief(tree)} instead of the fields of a config.")
-  flat = configs.flatten(tree)
+  flat = configs.flatten(configs.completed(tree))
   for field in _NEEDED:
     if field not in flat:
       raise BadInput(f"its {_CONFIG} lacks {field!r}.")
@@ -123,6 +132,8 @@ def _kinds(is_language: bool, learner: str) -> dict[str, Any]:
 
 def _fits(value: Any, kind: Any) -> bool:
   """Whether a value from a JSON file has a field's type. A field of several numbers may have one number."""
+  if typing.get_origin(kind) in (typing.Union, types.UnionType):
+    return any(_fits(value, each) for each in typing.get_args(kind))
   if typing.get_origin(kind) is tuple:
     return all(_fits(part, typing.get_args(kind)[0]) for part in (value if isinstance(value, list) else [value]))
   return _is_number(value) if kind is float else type(value) is kind
@@ -161,7 +172,7 @@ def _columns(lines: list[Any], metric: str) -> dict[str, list[Any]]:
   if not all(isinstance(line, dict) for line in lines):
     raise BadInput(f"its {run_folder.METRICS} has a line without named values.")
   kinds: dict[str, tuple[type, ...]] = {
-      "t": (int,), "stage": (int, type(None)), "updated": (bool,), "num_params": (int, float),
+      "t": (int,), "stage": (int, type(None)), "updated": (bool,), "num_params": (int, float), "fwd_macs": (int, float),
       metric: (int, float, type(None)) if metric == "perplexity" else (int, float)}
   columns: dict[str, list[Any]] = {}
   for key, allowed in kinds.items():

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from alma_jax.reports.factors import plain, short
+from alma_jax.reports.factors import earlier, plain, short
 from alma_jax.reports.read import LEARNER, SEED
 
 Kind = tuple[Any, ...]  # the learner's name and the values of the factors
@@ -53,6 +53,19 @@ class Study(NamedTuple):
   def score_name(self) -> str:
     """The name of the score in figures."""
     return "average perplexity" if self.is_language else "CER"
+
+  @property
+  def overall(self) -> str:
+    """The column of `runs` by which kinds that are trained at different t are compared: the CER or final perplexity.
+
+    The average perplexity of a learner that waits longer is over fewer and later updates.
+    """
+    return "final_perplexity" if self.is_language else "cer"
+
+  @property
+  def overall_name(self) -> str:
+    """The name of `overall`."""
+    return "final perplexity" if self.is_language else "CER"
 
 
 def means(study: Study, *columns: str) -> pd.DataFrame:
@@ -109,3 +122,17 @@ def label(row: Any, fields: Iterable[str]) -> str:
   """E.g. "ens, width 32, w 10" of a row with these fields."""
   parts = [f"{short(field)} {plain(row[field])}" for field in fields if not pd.isna(row.get(field))]
   return ", ".join([row[LEARNER], *parts])
+
+
+def brief_labels(study: Study, table: pd.DataFrame, fields: Iterable[str]) -> list[str]:
+  """A label for each row, with those of the fields that vary among the rows of its learner.
+
+  A value that a field has in runs of versions without the field is not named.
+  """
+  fields, found = list(fields), {}
+  for learner, mine in table.groupby(LEARNER):
+    old = earlier(str(learner), study.is_language)
+    varying = [field for field in fields if mine[field].nunique(dropna=False) > 1]
+    for index, row in mine.iterrows():
+      found[index] = label(row, [field for field in varying if field not in old or row[field] != old[field]])
+  return [found[index] for index in table.index]

@@ -1,27 +1,27 @@
 """Markdown tables of a study: means and standard deviations over seeds."""
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
-from alma_jax.reports import sizes, studies
+from alma_jax.reports import sizes, studies, trade_offs
 from alma_jax.reports.factors import plain, short
 from alma_jax.reports.parts import Table
-from alma_jax.reports.read import LEARNER, SEED, WAITING
+from alma_jax.reports.read import COMP, LEARNER, MEM, SEED, WAITING
 from alma_jax.reports.studies import Study
 
 MEANS = "mean ± standard deviation over seeds"  # the meaning of ± in a table, for captions
 _IMAGES = {"cer": ("CER", ".3f"), "mean_error": ("mean error", ".4f"), "final_error": ("final error", ".4f")}
-_COSTS = {"cumulative_params": ("Mem", ".3g"), "cumulative_fwd_macs": ("Comp", ".3g"),
-          "wall_seconds": ("seconds", ".0f")}
+_COSTS = {MEM: ("Mem", ".3g"), COMP: ("Comp", ".3g"), "wall_seconds": ("seconds", ".0f")}
 
 
-def text(all_studies: Sequence[Study]) -> str:
-  """The tables of studies, for a terminal."""
+def text(all_studies: Sequence[Study], more: Sequence[Sequence[Table]] = ()) -> str:
+  """The tables of studies, for a terminal; `more` has further tables of each study."""
   blocks = []
-  for study in all_studies:
+  for study, others in zip(all_studies, more or [()] * len(all_studies)):
     blocks += [study.name] if len(all_studies) > 1 else []
-    blocks += [f"{table.heading}\n\n{table.markdown}" for table in all_of(study)]
+    blocks += [f"{table.heading}\n\n{table.markdown}" for table in (*all_of(study), *others)]
   return "\n\n".join(blocks)
 
 
@@ -29,6 +29,9 @@ def all_of(study: Study) -> list[Table]:
   """The tables that the study has the runs for."""
   found = [("Runs", overview(study)),
            ("Training on one mega-batch after the other (sequential) and on all at once (iid)", iid(study))]
+  unit = "perplexity" if study.is_language else "error × mega-batches"
+  found.append((f"Best choice at each price λ of compute (lowest {study.overall_name} + λ Comp; λ in {unit} per "
+                "multiply-add)", prices(study)))
   return [Table(f"{heading}: {MEANS}", table) for heading, table in found if table]
 
 
@@ -46,12 +49,12 @@ def overview(study: Study) -> str:
   rows = []
   for _, row in table.iterrows():
     key = studies.kind(row, study.factors)
-    cells = _names(row, study.factors) | size_of[key] | {"seeds": _seeds(row["seeds"], diverged.get(key, (0,))[0])}
+    cells = _names(row, study.factors) | size_of[key] | {"seeds": seeds(row["seeds"], diverged.get(key, (0,))[0])}
     for column, (head, form) in shown.items():
-      cells[head] = _mean(row[column], row[f"{column}_sd"], form)
+      cells[head] = mean(row[column], row[f"{column}_sd"], form)
     rows.append(cells)
   for row, num in studies.lost(study):
-    cells = _names(row, study.factors) | {"seeds": _seeds(0, num)}
+    cells = _names(row, study.factors) | {"seeds": seeds(0, num)}
     rows.append(dict.fromkeys(rows[0], "-") | cells)
   return markdown(rows)
 
@@ -79,10 +82,31 @@ def iid(study: Study) -> str | None:
     shared = both["sequential"].index.intersection(both["iid"].index)
     if len(shared):
       form = ".2f" if study.is_language else ".4f"
-      cells = {name: _mean(values[shared].mean(), values[shared].std(), form) for name, values in both.items()}
+      cells = {name: mean(values[shared].mean(), values[shared].std(), form) for name, values in both.items()}
       lost = diverged.get(studies.kind(mine.iloc[0], others), set())
-      rows.append(_names(mine.iloc[0], others) | {"seeds": _seeds(len(shared), len(lost - set(shared)))} | cells)
+      rows.append(_names(mine.iloc[0], others) | {"seeds": seeds(len(shared), len(lost - set(shared)))} | cells)
   return markdown(rows) if rows else None
+
+
+def prices(study: Study) -> str | None:
+  """A row for each interval of prices of compute, with the kind of run that is the best choice in it.
+
+  Learners that are the best choice at no price come last. None if all kinds cost the same.
+  """
+  table = trade_offs.points(study)
+  if table[COMP].nunique() < 2:
+    return None
+  best = table.dropna(subset=["price_low"]).sort_values("price_low")
+  form = ".2f" if study.is_language else ".3f"
+  rows = []
+  for _, row in best.iterrows():
+    limits = {f"price {name}": "∞" if math.isinf(row[column]) else f"{row[column]:.3g}"
+              for name, column in (("from", "price_low"), ("to", "price_high"))}
+    score = {study.overall_name: mean(row[study.overall], row[f"{study.overall}_sd"], form)}
+    comp = {"Comp": mean(row[COMP], row[f"{COMP}_sd"], ".3g")}
+    rows.append(limits | _names(row, study.factors) | {"seeds": seeds(row["seeds"], row["diverged"])} | score | comp)
+  never = sorted({*table[LEARNER]} - {*best[LEARNER]})
+  return markdown([*rows, *({"price from": "never", "learner": learner} for learner in never)])
 
 
 def _diverged_seeds(study: Study, total: int, others: list[str]) -> dict[studies.Kind, set[int]]:
@@ -98,7 +122,7 @@ def _diverged_seeds(study: Study, total: int, others: list[str]) -> dict[studies
 def markdown(rows: list[dict[str, str]]) -> str:
   """Markdown of rows {head: text}. A cell that a row lacks stays empty."""
   heads = list(dict.fromkeys(head for row in rows for head in row))
-  left = {"learner", "run"}
+  left = {"learner", "run", "setting"}
   lines = [heads, ["---" if head in left else "---:" for head in heads],
            *([row.get(head, "") for head in heads] for row in rows)]
   return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
@@ -121,7 +145,7 @@ def _names(row: Any, factors: tuple[str, ...] | list[str]) -> dict[str, str]:
   return {"learner": row[LEARNER]} | {short(field): _cell(row.get(field)) for field in factors}
 
 
-def _seeds(num: int, diverged: int) -> str:
+def seeds(num: int, diverged: int) -> str:
   """E.g. "2 (1 diverged)"."""
   return f"{num} ({diverged} diverged)" if diverged else str(num)
 
@@ -130,8 +154,8 @@ def _cell(value: Any) -> str:
   return "" if pd.isna(value) else plain(value)
 
 
-def _mean(mean: float, deviation: float, form: str) -> str:
+def mean(value: float, deviation: float, form: str) -> str:
   """E.g. "3.11 ± 0.07"; for one seed only the mean."""
-  if pd.isna(mean):
+  if pd.isna(value):
     return "-"
-  return f"{mean:{form}}" if pd.isna(deviation) else f"{mean:{form}} ± {deviation:{form}}"
+  return f"{value:{form}}" if pd.isna(deviation) else f"{value:{form}} ± {deviation:{form}}"

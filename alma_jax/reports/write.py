@@ -6,13 +6,15 @@ from collections.abc import Sequence
 import pandas as pd
 
 from alma_jax.errors import BadInput
-from alma_jax.reports import figures, findings, page, tables
+from alma_jax.reports import ablation, figures, findings, page, tables, trade_offs
+from alma_jax.reports.ablation import Ablation, Part
 from alma_jax.reports.parts import Bullets, Picture, Section, Table
 from alma_jax.reports.studies import Study
 from alma_jax.runs import run_folder
 
 
-def report(studies: Sequence[Study], notes: Sequence[str], out: str | pathlib.Path) -> pathlib.Path:
+def report(studies: Sequence[Study], notes: Sequence[str], out: str | pathlib.Path,
+           ablated: Sequence[Part] = ()) -> pathlib.Path:
   """Writes the report of studies into a folder.
 
   The files of an earlier report in the folder are replaced. Figures that the earlier report has and this one lacks are
@@ -21,43 +23,58 @@ def report(studies: Sequence[Study], notes: Sequence[str], out: str | pathlib.Pa
   Args:
     studies, notes: as collect.collect returns them.
     out: folder; it is made if it does not exist.
+    ablated: the parts of learners that the ablation tables switch off.
 
   Returns:
     Path of the page.
 
   Raises:
-    BadInput: `out` cannot be written.
+    BadInput: `out` cannot be written, or the runs do not form the ablation.
   """
-  out = run_folder.local(out)
+  out, found = run_folder.local(out), ablation.of_all(studies, ablated)
   try:
     out.mkdir(parents=True, exist_ok=True)
     (out / "index.html").touch()
   except OSError as error:
     raise BadInput(f"the folder {out} cannot be made or written: {error.strerror}.") from error
-  pd.concat([study.runs for study in studies]).to_csv(out / "runs.csv", index=False)
-  pd.concat([study.stream for study in studies]).to_csv(out / "stream.csv", index=False)
-  sections, markdown, old = [], ["# Report", *notes], _figures_of(out)
-  for study, prefix in zip(studies, _prefixes(studies)):
-    texts, pictures = parts(study), _write_figures(study, out, prefix)
+  earlier = _read(out / "report.md")
+  _write_csv(found, out, earlier)
+  sections, markdown, old = [], ["# Report", *notes], _figures_of(earlier)
+  for (study, ablations), prefix in zip(found, _prefixes(studies)):
+    texts, pictures = parts(study, ablations), _write_figures(study, out, prefix)
     markdown += [f"## {study.name}", *map(_markdown, texts),
                  *(f"![{picture.caption}]({stem}.png)\n\n{picture.caption}" for stem, picture in pictures.items())]
     sections.append(Section(study.name, [*texts, *pictures.values()]))
   (out / "report.md").write_text("\n\n".join(markdown) + "\n")
-  for stem in old - _figures_of(out):
+  for stem in old - _figures_of(_read(out / "report.md")):
     for suffix in (".png", ".pdf"):
       (out / f"{stem}{suffix}").unlink(missing_ok=True)
   (out / "index.html").write_text(page.page("Anytime learning: report", sections, notes))
   return out / "index.html"
 
 
-def parts(study: Study) -> list[Table | Bullets]:
+def parts(study: Study, ablations: Sequence[Ablation] = ()) -> list[Table | Bullets]:
   """The tables and findings of a study."""
   diverged = [] if study.diverged.empty else [findings.HOW_DIVERGED]
   lists = [("Which waiting time is best?", [findings.HOW], findings.waiting_times(study)),
            ("Is growing better than a fixed learner with the same compute and memory?",
             [findings.HOW, findings.HOW_GROWTH], findings.growth(study))]
   bullets = [Bullets(heading, [*how, *diverged, *lines]) for heading, how, lines in lists if lines]
-  return [*tables.all_of(study), *bullets]
+  return [*tables.all_of(study), *(ablation.table(study, each) for each in ablations), *bullets]
+
+
+def _write_csv(found: Sequence[tuple[Study, list[Ablation]]], out: pathlib.Path, earlier: str) -> None:
+  """Writes the CSV files of studies and their ablations; `earlier` is the text of the report that they replace."""
+  studies = [study for study, _ in found]
+  pd.concat([study.runs for study in studies]).to_csv(out / "runs.csv", index=False)
+  pd.concat([study.stream for study in studies]).to_csv(out / "stream.csv", index=False)
+  points = [trade_offs.points(study).assign(study=study.name) for study in studies]
+  pd.concat(points).set_index("study").to_csv(out / "pareto.csv")
+  ablations = [ablation.frame(study, each) for study, mine in found for each in mine]
+  if ablations:
+    pd.concat(ablations).to_csv(out / "ablation.csv", index=False)
+  elif f"### {ablation.TITLE}" in earlier:
+    (out / "ablation.csv").unlink(missing_ok=True)
 
 
 def _markdown(part: Table | Bullets) -> str:
@@ -76,11 +93,13 @@ def _write_figures(study: Study, out: pathlib.Path, prefix: str) -> dict[str, Pi
   return found
 
 
-def _figures_of(out: pathlib.Path) -> set[str]:
-  """File names, without suffix, of the figures that the report in a folder shows."""
-  file = out / "report.md"
-  written = file.read_text() if file.exists() else ""
-  return set(re.findall(r"^!\[.*\]\(([A-Za-z0-9-]+)\.png\)$", written, re.MULTILINE))
+def _figures_of(report: str) -> set[str]:
+  """File names, without suffix, of the figures that a report shows; `report` is the text of its report.md."""
+  return set(re.findall(r"^!\[.*\]\(([A-Za-z0-9-]+)\.png\)$", report, re.MULTILINE))
+
+
+def _read(file: pathlib.Path) -> str:
+  return file.read_text() if file.exists() else ""
 
 
 def _prefixes(studies: Sequence[Study]) -> list[str]:

@@ -1,0 +1,51 @@
+"""The figure of the Pareto fronts: score against compute and against memory, with all kinds of runs of a study."""
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from alma_jax.reports import drawing, studies, trade_offs
+from alma_jax.reports.read import COMP, LEARNER, MEM
+from alma_jax.reports.studies import Study
+
+_COSTS = {COMP: "cumulative compute (multiply-adds)", MEM: "cumulative parameters"}
+
+
+def pareto(study: Study) -> Figure:
+  """A panel for compute and a panel for memory. Names are written at points where there is room, first on the front."""
+  table = trade_offs.points(study)
+  table["label"] = studies.brief_labels(study, table, study.factors)
+  learners = drawing.in_order(table[LEARNER].unique())
+  room = 0.55 + drawing.inches(learners) if len(learners) > 1 else 0.3  # for the legend
+  figure = drawing.figure(9.4 + room, 4.3, right=room, wspace=0.12)
+  panels = dict(zip(trade_offs.FRONTS, figure.subplots(1, 2, sharey=True)))
+  for cost, axes in panels.items():
+    _draw(axes, table, cost, study.overall)
+    axes.set_xlabel(_COSTS[cost])
+  panels[COMP].set_ylabel(study.overall_name)
+  drawing.score_axes(panels.values())
+  for cost, axes in panels.items():  # once the shared limits are final
+    first = table.sort_values(trade_offs.FRONTS[cost], ascending=False, kind="stable")
+    drawing.place_labels(axes, [(row["label"], row[cost], row[study.overall], drawing.style(row[LEARNER])[0])
+                                for _, row in first.iterrows()])
+  if len(learners) == 1:
+    return figure
+  handles = [Line2D([], [], color=colour, marker=marker, linestyle="", markersize=5, label=learner)
+             for learner in learners for colour, marker in [drawing.style(learner)]]
+  panels[MEM].legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=8,
+                     handletextpad=0.2, borderpad=0)
+  return figure
+
+
+def _draw(axes: Axes, table: pd.DataFrame, cost: str, score: str) -> None:
+  """Draws the points and the front of one panel."""
+  front = table[table[trade_offs.FRONTS[cost]]].sort_values(cost)
+  axes.step(front[cost], front[score], where="post", color="0.6", linewidth=1.2, zorder=1)
+  for learner, mine in table.groupby(LEARNER):
+    colour, marker = drawing.style(str(learner))
+    axes.errorbar(mine[cost], mine[score], yerr=mine[f"{score}_sd"].fillna(0), color=colour, linestyle="",
+                  elinewidth=0.8, alpha=0.4, zorder=1)
+    axes.plot(mine[cost], mine[score], color=colour, marker=marker, markersize=5, linestyle="", zorder=2)
+  axes.scatter(front[cost], front[score], s=110, facecolors="none", edgecolors="0.35", zorder=3)
+  drawing.cost_axis(axes, table[cost])
+  axes.set_yscale("log")
