@@ -78,9 +78,9 @@ def base(learner: str = "ens") -> ConfigDict:
   Raises:
     BadInput: there is no such learner.
   """
-  learner, _, changes = RECIPES.get(learner, Recipe(learner, "", {}))
-  options = registry.options_of(learner)
-  return _template(schema.ImageConfig, options, {**options.defaults, **changes})
+  name, _, changes = RECIPES.get(learner, Recipe(learner, "", {}))
+  options = registry.options_of(name)
+  return _template(schema.ImageConfig, options, {**options.defaults, **_label(learner, RECIPES), **changes})
 
 
 def language(learner: str = "ens", size: str = "tiny") -> ConfigDict:
@@ -98,9 +98,15 @@ def language(learner: str = "ens", size: str = "tiny") -> ConfigDict:
   """
   if size not in SIZES:
     raise BadInput(f"there is no size {size!r}; the sizes are {listed(SIZES)}.")
-  learner, _, changes = TEXT_RECIPES.get(learner, Recipe(learner, "", {}))
-  options = registry.options_of(learner, language=True)
-  return _template(schema.LanguageConfig, options, {**_LANGUAGE, **SIZES[size], **options.defaults, **changes})
+  name, _, changes = TEXT_RECIPES.get(learner, Recipe(learner, "", {}))
+  options = registry.options_of(name, language=True)
+  return _template(schema.LanguageConfig, options, {
+      **_LANGUAGE, **SIZES[size], **options.defaults, **_label(learner, TEXT_RECIPES), **changes})
+
+
+def _label(name: str, recipes: Mapping[str, Recipe]) -> dict[str, str]:
+  """A recipe has its own name in reports."""
+  return {"log.label": name} if name in recipes else {}
 
 
 def _template(config: type[schema.RunConfig], options: type[Options], changes: Mapping[str, Any]) -> ConfigDict:

@@ -35,7 +35,8 @@ class Record(NamedTuple):
 
   Attributes:
     row: `run` (the folder), and every field of the config, also the fields that
-      the version which wrote it did not have. There is no waiting time if the
+      the version which wrote it did not have. The learner's name is its label in
+      reports. There is no waiting time if the
       run's schedule does not use it.
     result: the entries of summary.json, first_params and last_params; empty
       for a run that diverged.
@@ -70,6 +71,7 @@ def _read(folder: pathlib.Path) -> Record:
   flat = _flat(tree)
   metric, total = "perplexity" if TEXT in flat else "error", flat[TOTAL]
   row = dict(run=str(folder), **{field: str(v) if isinstance(v, list) else v for field, v in flat.items()})
+  row[LEARNER] = row.get("log.label") or row[LEARNER]
   if row.get(SCHEDULE, "every") != "every":
     row[WAITING] = None  # only the schedule `every` uses it
   try:
