@@ -25,4 +25,9 @@ def get_config(learner: str = "ens") -> ConfigDict:
   c.train.momentum = 0.9
   c.train.weight_decay = 1e-4
   c.train.augment = True
+  if learner == "anytime":
+    c.train.batch_size = 32
+    c.train.steps = 900
+    c.train.learning_rate = 0.02
+    c.train.label_smoothing = 0.0
   return c
