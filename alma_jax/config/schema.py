@@ -166,8 +166,8 @@ class Train:
       0, "number of training steps of a stage, however many examples it has; 0: `train.epochs` decide", at_least=0,
       before=0)
   eval_every: int = field(
-      0, "with `train.steps`: number of steps from one validation to the next; 0: a pass over the new examples. There is "
-      "always one after the last step", at_least=0, before=0)
+      0, "with `train.steps`: number of steps from one validation to the next; 0: a pass over the new examples. One "
+      "always follows the last step", at_least=0, before=0)
   batch_size: int = field(128, "number of examples of a batch; the partial last batch of an epoch is used", at_least=1)
   optimizer: str = field(
       "adadelta", "the optimiser; its state starts afresh in every stage (except with `learner.keep_optimizer`)",
