@@ -404,7 +404,8 @@ def test_learners_of_others_are_drawn(tmp_path):
     change(path / "config.json", learner={"name": "fittest"})
   study = study_of(tmp_path)
   assert set(figures.all_of(study)) == {"stream", "stream-compute", "compute", "parameters", "pareto", "replay"}
-  assert figures.over_the_stream(study).axes[0].texts[0].get_text() == "fittest"
+  assert [text.get_text() for text in figures.over_the_stream(study).axes[0].texts] == ["fittest, replay 0",
+                                                                                        "fittest, replay 1"]
 
 
 def test_a_panel_for_each_waiting_time_and_size(tmp_path, runs):

@@ -14,6 +14,7 @@ Modules, in the order in which the data pass them:
   comparisons  two kinds of runs -> mean difference and confidence interval
   findings     a study -> sentences about waiting times and growth
   drawing      colours, labels and axes that the figures share
+  panels       what the panels and the lines of a figure show
   fronts       the figure of the Pareto fronts
   figures      a study -> matplotlib figures
   parts        tables, lists and pictures: the parts of a report

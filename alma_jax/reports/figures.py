@@ -1,16 +1,14 @@
 """Figures of a study: those of the paper, and what compute buys."""
 import itertools
-from collections.abc import Iterator
 from typing import Any, Literal
 
 import matplotlib
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from alma_jax.reports import drawing, fronts, sizes, studies, trade_offs
+from alma_jax.reports import drawing, fronts, panels, sizes, studies, trade_offs
 from alma_jax.reports.factors import order, plain, short
 from alma_jax.reports.read import COMP, LEARNER, MEM, WAITING
 from alma_jax.reports.studies import Study
@@ -18,8 +16,6 @@ from alma_jax.reports.studies import Study
 EXPERTS = "last_experts"  # a column that `against` adds: the experts of all members at the end of the stream
 _REPLAY = "stream.replay"
 _DASHES = ("-", "--", ":", "-.")  # of the lines of one learner in a panel
-_MOST_LINES = 10  # in a panel, if factors of the study can have panels of their own
-_MOST_PANELS = 5  # in a row or a column
 _COSTS = {COMP: "cumulative compute (multiply-adds)", MEM: "cumulative parameters"}
 
 
@@ -63,8 +59,8 @@ def over_the_stream(study: Study) -> Figure:
   """Error or perplexity against mega-batches.
 
   The columns are waiting times; runs whose schedule has none are in all columns. The rows are the values of the factors
-  that `_split_factors` calls shared. Other factors, for example the number of members, give lines of their own in the
-  learner's colour.
+  with panels of their own, see panels.split_factors. Other factors, for example the number of members, give lines of
+  their own in the learner's colour.
   """
   return _curves(study, "t")
 
@@ -97,26 +93,27 @@ def mean_curve(stream: pd.DataFrame, x: str, metric: str) -> pd.DataFrame:
 
 def _curves(study: Study, x: str) -> Figure:
   runs = study.runs
-  shared, own = _split_factors(study)
-  columns = _waits(runs)
+  shared, own = panels.split_factors(study)
+  columns = panels.waits(runs)
   values = sorted(set(map(tuple, runs[shared].itertuples(index=False))), key=lambda row: [*map(order, row)])
-  rows = [values[i] for i in _some(len(values))]
+  rows = [values[i] for i in panels.some(len(values))]
   stream = study.stream.merge(runs[["run", LEARNER, WAITING, *shared, *own]], on="run", suffixes=("", "_"))
-  panels = {}
+  shown = {}
   for row, wait in itertools.product(rows, columns):
-    mine = stream[_at(stream, wait)]
+    mine = stream[panels.at(stream, wait)]
     for field, value in zip(shared, row):
       mine = mine[mine[field] == value]
-    panels[row, wait] = mine
-  room = max(0.75, drawing.inches(line[0] for mine in panels.values() for line in _lines(study, mine, own)) + 0.15)
+    shown[row, wait] = mine
+  names = [line[0] for mine in shown.values() for line in panels.lines(study, mine, own)]
+  room = max(0.75, drawing.inches(names) + 0.15)
   across = len(columns)
   figure = drawing.figure((2.3 + room) * across + 0.7, 2.5 * len(rows) + 0.5, right=room, wspace=room / 2.2)
   grid = figure.subplots(len(rows), across, sharex=True, sharey=True, squeeze=False)
   ends = {}
-  for axes, ((row, wait), mine) in zip(grid.flat, panels.items()):
+  for axes, ((row, wait), mine) in zip(grid.flat, shown.items()):
     ends[axes] = _draw_curves(axes, study, mine, x, own)
     fields = [f"{short(field)} = {plain(value)}" for field, value in zip(shared, row)]
-    axes.set_title(", ".join([*_title_of(wait), *fields]))
+    axes.set_title(", ".join([*panels.title(wait), *fields]))
   for axes in grid[-1]:
     axes.set_xlabel("mega-batches seen" if x == "t" else "multiply-adds spent")
   for axes in grid[:, 0]:
@@ -135,7 +132,7 @@ def _draw_curves(axes: Axes, study: Study, stream: pd.DataFrame, x: str, own: li
   where: Literal["mid", "post"] = "mid" if x == "t" else "post"
   if stream.empty:
     axes.text(0.5, 0.5, "no runs", transform=axes.transAxes, ha="center", color="0.4")
-  for name, colour, _, lines in _lines(study, stream, own):
+  for name, colour, _, lines in panels.lines(study, stream, own):
     table = mean_curve(lines, x, study.metric)
     if table.empty:
       continue
@@ -160,7 +157,7 @@ def against(study: Study, column: str) -> Figure:
   if column == EXPERTS:
     held = [sizes.experts(row)[1].total for _, row in study.runs.iterrows()]
     study = study._replace(runs=study.runs.assign(**{EXPERTS: held}))
-  table, columns = studies.means(study, study.score, column), _waits(study.runs)
+  table, columns = studies.means(study, study.score, column), panels.waits(study.runs)
   table[WAITING] = table[WAITING] if WAITING in table else columns[0]
   across = len(columns) if len(columns) < 3 else 2
   down = -(-len(columns) // across)
@@ -168,15 +165,15 @@ def against(study: Study, column: str) -> Figure:
   grid = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
   for axes in grid.flat[len(columns):]:
     axes.remove()
-  panels = dict(zip(columns, grid.flat))
+  shown = dict(zip(columns, grid.flat))
   labels = {}
-  for wait, axes in panels.items():
-    mine = table[_at(table, wait)]
+  for wait, axes in shown.items():
+    mine = table[panels.at(table, wait)]
     # The average perplexities of other waiting times are over other mega-batches.
     rivals = mine if study.is_language else table
     _draw_front(axes, mine, trade_offs.front(rivals[column], rivals[study.score]), column, study.score)
     labels[axes] = _draw_costs(axes, mine, study, column)
-    axes.set_title("".join(_title_of(wait)))
+    axes.set_title("".join(panels.title(wait)))
     if column in _COSTS:
       drawing.cost_axis(axes, table[column])
     axes.set_yscale("log")
@@ -184,7 +181,7 @@ def against(study: Study, column: str) -> Figure:
     axes.tick_params(labelbottom=True)
   for axes in grid[:, 0]:
     axes.set_ylabel(study.score_name)
-  drawing.score_axes(panels.values())
+  drawing.score_axes(shown.values())
   for axes, (ends, points) in labels.items():  # once the shared limits are final
     drawing.label_ends(axes, ends, beside=True)
     drawing.label_points(axes, points)
@@ -202,7 +199,8 @@ def _draw_costs(axes: Axes, table: pd.DataFrame, study: Study, column: str) -> t
   """Draws the lines of one panel; returns (the ends of the lines, labels of the sizes on them)."""
   score, size = study.score, _size(study)
   ends, points = [], []
-  for name, colour, marker, line in _lines(study, table, [f for f in study.factors if f not in (WAITING, size)]):
+  own = [field for field in study.factors if field not in (WAITING, size)]
+  for name, colour, marker, line in panels.lines(study, table, own):
     line = line.sort_values(column)
     axes.errorbar(line[column], line[score], yerr=line[f"{score}_sd"].fillna(0), color=colour, marker=marker,
                   markersize=5, linewidth=1.2, capsize=2)
@@ -244,18 +242,6 @@ def _replay_pairs(study: Study) -> list[tuple[Any, tuple[float, float], tuple[fl
   return pairs
 
 
-def _lines(study: Study, table: pd.DataFrame, own: list[str]) -> Iterator[tuple[str, str, str, pd.DataFrame]]:
-  """(name, colour, marker, rows) of every learner, and of every value of the fields `own` that vary for it."""
-  for learner in drawing.in_order(table[LEARNER].unique()):
-    mine = table[table[LEARNER] == learner]
-    varying = [field for field in own if mine[field].nunique(dropna=False) > 1]
-    groups = mine.sort_values(varying, key=_ranks).groupby(varying, dropna=False, sort=False) if varying else None
-    parts = [mine] if groups is None else [rows for _, rows in groups]
-    names = studies.brief_labels(study, pd.DataFrame([rows.iloc[0] for rows in parts]), varying)
-    for name, rows in zip(names, parts):
-      yield (name, *drawing.style(learner), rows)
-
-
 def _title(study: Study) -> str:
   """The score's name at the beginning of a caption."""
   return study.score_name[0].upper() + study.score_name[1:]
@@ -266,55 +252,6 @@ def _size(study: Study) -> str | None:
   return next((field for field in ("model.width", "model.num_experts") if field in study.factors), None)
 
 
-def _split_factors(study: Study) -> tuple[list[str], list[str]]:
-  """(factors whose values have panels of their own, others), without the waiting time.
-
-  The first ones are those that vary for several learners. Further ones join them if a panel had too many lines.
-  """
-  others = [f for f in study.factors if f != WAITING]
-  every = [f for f in others if study.runs[f].notna().all()]
-  shared = [f for f in every if (study.runs.groupby(LEARNER)[f].nunique() > 1).sum() > 1]
-  for field in every:
-    own = [f for f in others if f not in shared]
-    if not own or _most_lines(study, shared, own) <= _MOST_LINES:
-      break
-    shared += [field] if field not in shared else []
-  return shared, [f for f in others if f not in shared]
-
-
-def _most_lines(study: Study, shared: list[str], own: list[str]) -> int:
-  """The largest number of lines of a panel."""
-  kinds = study.runs[[LEARNER, WAITING, *shared, *own]].drop_duplicates()
-  panels = kinds.groupby([WAITING, *shared], dropna=False).size()
-  return int(panels.max())
-
-
-def _ranks(column: pd.Series) -> pd.Series:
-  """The places of a factor's values, which may be numbers and text, in their order."""
-  places = {value: i for i, value in enumerate(sorted(column.unique(), key=order))}
-  return column.map(places)
-
-
-def _waits(runs: pd.DataFrame) -> list[Any]:
-  """The waiting times that figures show, ascending; [NaN] if no run has one."""
-  values = sorted(runs[WAITING].dropna().unique()) or [np.nan]
-  return [values[i] for i in _some(len(values))]
-
-
-def _at(table: pd.DataFrame, wait: Any) -> Any:
-  """Which rows are in the panel of a waiting time."""
-  return (table[WAITING] == wait) | table[WAITING].isna()
-
-
-def _title_of(wait: Any) -> list[str]:
-  return [] if np.isnan(wait) else [f"w = {plain(wait)}"]
-
-
-def _some(num: int) -> list[int]:
-  """Which of `num` panels are shown: all, or as many as fit, at equal distances."""
-  return np.unique(np.linspace(0, num - 1, min(num, _MOST_PANELS)).round().astype(int)).tolist()
-
-
 def _without_diverged(study: Study) -> str:
   """A sentence about runs that diverged, or ""."""
   num = len(study.diverged)
@@ -323,13 +260,13 @@ def _without_diverged(study: Study) -> str:
 
 def _left_out(study: Study, rows: bool = True) -> str:
   """Sentences about panels that do not fit and runs that diverged, or "". `rows`: whether factors make rows."""
-  shared, _ = _split_factors(study)
+  shared, _ = panels.split_factors(study)
   shown = []
   for num, what in ((study.runs[WAITING].nunique(), "waiting times"),
                     (len(study.runs[shared].drop_duplicates()) if shared and rows else 1,
                      f"combinations of {', '.join(map(short, shared))}")):
-    if num > _MOST_PANELS:
-      shown.append(f"{_MOST_PANELS} of {num} {what}")
+    if num > panels.MOST:
+      shown.append(f"{panels.MOST} of {num} {what}")
   waits = study.runs[WAITING]
   mixed = waits.isna().any() and waits.notna().any()
   anywhere = " Runs whose schedule has no waiting time are in every panel." if mixed else ""
