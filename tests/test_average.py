@@ -4,13 +4,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from runs import blobs
+from runs import blobs, slow
 from stages import Stages, arrays_equal, assert_close, batches_of, begin, finish, fit_stage, setting_of, train_stage
 from test_language import books  # noqa: F401
 from test_language import setting_of as text_setting_of
 
 from alma_jax.learners import stacked
-from alma_jax.training import loop
+from alma_jax.training import loop, optimizers
 from alma_jax.types import Variables
 
 PICTURES = (*blobs(80, (32, 32, 3)), *blobs(12, (32, 32, 3), seed=1))
@@ -62,6 +62,9 @@ def test_the_average_is_that_of_the_steps(monkeypatch, stepwise, learner, horizo
   changes = {"learner__num_members": 2} if learner == "ens" else {}
   setting = setting_of(learner, learner__average=horizon, learner__start=start, **STEPS, **changes)
   state = assert_averaged(setting, horizon)
+  held, one = setting.learner.cost(state), setting.learner.cost(setting.learner.init())
+  assert held.num_params == (2 if start == "last" else 1) * one.num_params
+  assert held._replace(num_params=0) == one._replace(num_params=0)  # an average takes no multiply-adds of a network
   begun = begin(setting.learner, state, Stages(setting)[1])
   assert arrays_equal(begun.state.members.now, state.live)  # the next stage goes on from these
   assert arrays_equal(begun.state.members.average, state.live)
@@ -118,7 +121,7 @@ def test_rounds_are_judged_and_selected_by_the_average():
     np.testing.assert_allclose(errors[-1], errors_of(setting, members.average, data.val), atol=1e-6)
   assert not np.allclose(errors, [errors_of(setting, now, data.val) for now in weights])  # the last weights' differ
   best, state = np.argmin(errors, 0), finish(learner, learner.init(), fit).state
-  assert len(set(best)) > 1  # members are selected one by one
+  assert (best < 11).all()  # not simply the last round
   for member, number in enumerate(best):
     pick = lambda tree, member=member: jax.tree.map(lambda leaf: leaf[member], jax.device_get(tree))
     assert arrays_equal(pick(state.average), pick(averages[number]))
@@ -140,10 +143,10 @@ def normalized(setting, which):
   return jnp.float32(x), jnp.asarray(source.dataset.y_train[which])
 
 
-@pytest.mark.parametrize(("learner", "start", "held"), [
-    ("sm", "last", 2), ("sm", "average", 1), ("ens", "last", 2), ("moe", "last", 2), ("umix", "average", 1)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("learner", "start", "held"), [("moe", "last", 2), ("umix", "average", 1)])
 def test_the_average_is_held_besides_the_last_weights(learner, start, held):
-  changes = {"learner__num_members": 2} if learner in ("ens", "umix") else {}
+  changes = {"learner__num_members": 2} if learner == "umix" else {}
   setting = setting_of(learner, learner__average=0.5, learner__start=start, train__steps=2, train__eval_every=2,
                        train__patience=0, **changes)
   state = setting.learner.init()
@@ -168,17 +171,20 @@ def test_frozen_members_are_averages_and_only_the_live_one_has_last_weights():
   assert arrays_equal(second.frozen[0], first.average)
 
 
-@pytest.mark.parametrize(("decay", "smoothing"), [(0.0, 0.2), (0.6, 0.0), (1.0, 0.3)])
-def test_steps_are_those_of_optax_with_falling_rates_and_smoothed_labels(decay, smoothing):
-  """w -= lr s_k grad(mean cross-entropy against (1 - ε) y + ε / K); s_k falls from 1 to 1 / (decay S)."""
+@pytest.mark.parametrize(("optimizer", "decay", "smoothing"), [
+    ("sgd", 0.0, 0.2), ("sgd", 0.6, 0.0), ("adadelta", 1.0, 0.3)])
+def test_steps_are_those_of_optax_with_falling_rates_and_smoothed_labels(optimizer, decay, smoothing):
+  """s_k times the update of the mean cross-entropy against (1 - ε) y + ε / K; s_k falls from 1 to 1 / (decay S)."""
   rate, num = 0.5, 8
-  setting = setting_of(train__optimizer="sgd", train__learning_rate=rate, train__steps=num, train__eval_every=3,
+  setting = setting_of(train__optimizer=optimizer, train__learning_rate=rate, train__steps=num, train__eval_every=3,
                        train__patience=0, train__decay=decay, train__label_smoothing=smoothing, train__batch_size=20)
   learner, data = setting.learner, Stages(setting)[0]
   network, state = learner.network(learner.first_spec()), learner.init()
   training = learner.training(state, data)
   (batches,), losses, expected = batches_of(training, 0, num), [], []
   params = jax.tree.map(lambda leaf: leaf[0], jax.device_get(state.live.params))
+  made = optimizers.make(setting.config.train)  # of the full rate
+  opt = made.init(params)
 
   def loss(params, x, labels):
     return optax.softmax_cross_entropy(network.apply(Variables(params, {}), x, None, train=True)[0], labels).mean()
@@ -190,7 +196,8 @@ def test_steps_are_those_of_optax_with_falling_rates_and_smoothed_labels(decay, 
     losses.append(float(loss(params, x, sharp)) * len(batch))
     _, grads = step(params, x, optax.smooth_labels(sharp, smoothing))
     factor = min(1, (num - k) / (decay * num)) if decay else 1
-    params = jax.tree.map(lambda w, g, factor=factor: w - rate * factor * g, params, grads)
+    updates, opt = made.update(grads, opt, params)
+    params = jax.tree.map(lambda w, update, factor=factor: w + factor * update, params, updates)
     expected.append(params)
   fit, weights, reports = begin(learner, state, data), [], []
   for _ in range(num):
@@ -223,35 +230,7 @@ def test_smoothed_losses_are_weighted():
   assert_close(*ends, 1e-6)
 
 
-def test_a_decay_scales_the_whole_update():
-  """Of any optimiser: without momentum in the parameters, the first update is that of the full rate times s_1."""
-  updates = []
-  for decay in (0.0, 0.5):
-    setting = setting_of(train__steps=1, train__decay=decay, train__optimizer="adadelta", train__weight_decay=0.1)
-    learner, data = setting.learner, Stages(setting)[0]
-    state = learner.init()
-    fit, _ = loop.advance(begin(learner, state, data), 1)
-    updates.append(jax.tree.map(lambda new, old: new - old, *jax.device_get((fit.state.members.now, state.live))))
-  assert_close(*updates, 1e-7)  # one step: it is clipped to 1
-  setting = setting_of(train__steps=4, train__decay=1.0, train__weight_decay=0.1)
-  full = setting_of(train__steps=4, train__weight_decay=0.1)
-  ends = []
-  for each in (setting, full):
-    learner, data = each.learner, Stages(each)[0]
-    fit, seen = begin(learner, learner.init(), data), []
-    for _ in range(2):
-      fit, _ = loop.advance(fit, 1)
-      seen.append(jax.device_get(fit.state.members.now.params))
-    ends.append(seen)
-  assert_close(ends[0][0], ends[1][0], 1e-7)  # the first factor is 1
-  start = jax.device_get(setting.learner.init().live.params)
-  del start
-  moved = lambda seen: jax.tree.map(lambda new, old: np.abs(new - old).sum(), seen[1], seen[0])
-  less, more = (sum(jax.tree.leaves(moved(seen))) for seen in ends)
-  assert less == pytest.approx(0.75 * more, rel=1e-4)
-
-
-@pytest.mark.parametrize(("learner", "changes"), [("sm", {}), ("ens", {"learner__num_members": 2}), ("moe", {})])
+@pytest.mark.parametrize(("learner", "changes"), [("ens", {"learner__num_members": 2}), slow("moe", {})])
 def test_shrink_and_perturb(learner, changes):
   setting = setting_of(learner, learner__shrink=0.6, learner__perturb=0.1, train__steps=2, **changes)
   plain = setting_of(learner, train__steps=2, **changes)
