@@ -31,7 +31,8 @@ OPTIONS = {"gmoe": {"learner__keep_optimizer": True}, "ens": {"learner__num_memb
     ("sm", {"train__patience": 2}), ("ens", {"learner__num_members": 2}),
     ("bagging", {"learner__members_per_stage": 2}),
     ("boosting", {}), ("boosting", {"learner__weighting": "loss"}), ("gmoe", {"learner__gating": "hard"}),
-    ("hmoe", {"model__num_experts": 1}), slow("gens", {}), slow("umix", {"learner__num_members": 2}), slow("moe", {}), slow("ff", {})])
+    ("hmoe", {"model__num_experts": 1}), slow("gens", {}), slow("umix", {"learner__num_members": 2}), slow("moe", {}),
+    slow("ff", {})])
 def test_as_many_steps_as_epochs_have_are_the_same_run(tmp_path, arrays, learner, changes):
   """Without waiting longer for any expert: hmoe has one. 54 examples of a stage are 4 steps of 16."""
   for name, length in (("epochs", {"train__epochs": 3}), ("steps", {"train__epochs": 1, "train__steps": 12})):
