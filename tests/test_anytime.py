@@ -134,10 +134,13 @@ def test_a_run_that_waits_at_its_end_is_saved_and_resumed(tmp_path, arrays):
 
 
 @pytest.mark.filterwarnings("ignore:the vocabulary has")
-@pytest.mark.parametrize(("learner", "changes"), [
-    ("sm", {"train__learning_rate": (0.01, 0.001)}), slow("gens", {}),
-    slow("gmoe", {"train__learning_rate": (0.01, 0.001), "learner__start": "average"})])
-def test_language_models_remember_average_and_resume(tmp_path, books, monkeypatch, learner, changes):  # noqa: F811
+@pytest.mark.parametrize(("learner", "changes", "dispatches"), [
+    ("sm", {"train__learning_rate": (0.01, 0.001)}, 3), slow("gens", {}, 3),
+    slow("gmoe", {"train__learning_rate": (0.01, 0.001), "learner__start": "average"}, 3),
+    # The first rate diverges, before and after a growth; the last one is stopped before and in the second training.
+    slow("gmoe", {"train__learning_rate": (1e4, 0.01)}, 3), slow("gmoe", {"train__learning_rate": (1e4, 0.01)}, 7)])
+def test_language_models_remember_average_and_resume(tmp_path, books, monkeypatch, learner, changes,  # noqa: F811
+                                                     dispatches):
   one_step_a_dispatch(monkeypatch)
   config = text_config(books, learner, **{
       "stream__replay_share": 0.5, "stream__memory_size": 8, "learner__average": 0.4, "stream__schedule": "geometric",
@@ -145,9 +148,9 @@ def test_language_models_remember_average_and_resume(tmp_path, books, monkeypatc
   run = alma_jax.run(config, tmp_path / "whole")
   assert run.metrics["updated"].tolist() == [True, True, False]
   rounds = 0
-  while interrupted(config, tmp_path / "cut", 3):
+  while interrupted(config, tmp_path / "cut", dispatches):
     rounds += 1
-  assert rounds > 1
+  assert rounds > 0
   assert_same_run(tmp_path / "whole", tmp_path / "cut")
 
 
@@ -278,4 +281,4 @@ def test_the_average_predicts_and_is_exported(tmp_path, arrays, start, held):
   folder = export.export(run)
   space = {"__file__": str(folder / "load.py")}
   exec(compile((folder / "load.py").read_text(), str(folder / "load.py"), "exec"), space)
-  np.testing.assert_allclose(space["predict"](arrays[2]), probabilities, atol=2e-6)
+  np.testing.assert_allclose(space["predict"](arrays[2][..., None]), probabilities, atol=2e-6)
