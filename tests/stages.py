@@ -6,7 +6,17 @@ from runs import blobs, small_config
 from alma_jax import config as configs
 from alma_jax.learners import prediction
 from alma_jax.runs import settings
-from alma_jax.training import loop
+from alma_jax.training import batching, loop
+
+
+class Stages:
+  """The stages of a setting by their numbers, StageData."""
+
+  def __init__(self, setting):
+    self._stages, self._ends = settings.Stages(setting), setting.stream.ends
+
+  def __getitem__(self, stage):
+    return self._stages[self._ends[:stage + 1]]
 
 
 def setting_of(learner="sm", data=None, **changes):
@@ -15,7 +25,7 @@ def setting_of(learner="sm", data=None, **changes):
 
 def train_stage(setting, state, stage, rows=256):
   """One stage; returns (state, report, entries per epoch)."""
-  learner, data, complete = setting.learner, settings.Stages(setting)[stage], False
+  learner, data, complete = setting.learner, Stages(setting)[stage], False
   while not complete:
     state, _ = learner.grow(state, data)
     (state, report, complete), epochs = fit_stage(learner, state, data, rows)
@@ -46,6 +56,18 @@ def advance(fit, rows=256):
 def finish(learner, state, fit):
   """StageResult of a stage that was trained so far."""
   return learner.finish(state, fit.data, loop.finish(fit))
+
+
+def batches_of(training, start, stop):
+  """The examples of steps start..stop without padding: for each member a list of arrays, one a step."""
+  size, found = training.spec.task.max_steps, [[] for _ in range(training.spec.num_members)]
+  for first in range(start, stop, size):
+    rows = batching.train_batches(training, first, min(first + size, stop))
+    for r in range(int(rows.num_steps)):
+      for member, batches in enumerate(found):
+        count = rows.num_examples[r, member] if training.spec.own_examples else rows.num_examples[r]
+        batches.append(rows.examples[r, member, :count])
+  return found
 
 
 def contribution(setting, state, block, pool, which=None):

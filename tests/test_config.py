@@ -30,6 +30,27 @@ BAD = [
     ("stream.num_megabatches", 0, "at least 1"),
     ("stream.replay", 1.5, "between 0 and 1"),
     ("stream.replay", -0.1, "between 0 and 1"),
+    ("stream.replay_share", 1.0, "stream.replay_share=1.0 should be at least 0 and below 1 or uniform."),
+    ("stream.replay_share", -0.1, "stream.replay_share=-0.1 should be at least 0 and below 1 or uniform."),
+    ("stream.replay_share", "half", "stream.replay_share='half' should be at least 0 and below 1 or uniform."),
+    ("stream.replay_share", True, "stream.replay_share=True should be a finite number."),
+    ("stream.replay_share", float("nan"), "stream.replay_share=nan should be a finite number."),
+    ("stream.memory_size", -1, "stream.memory_size=-1 should be at least 0."),
+    ("stream.schedule", "daily", "stream.schedule='daily' is not one of every, power, geometric, adaptive."),
+    ("stream.num_trainings", -1, "at least 0"),
+    ("stream.exponent", 0.5, "stream.exponent=0.5 should be at least 1."),
+    ("stream.factor", 1.0, "stream.factor=1.0 should be above 1."),
+    ("stream.price", -1.0, "at least 0"),
+    ("learner.average", 1.1, "learner.average=1.1 should be between 0 and 1."),
+    ("learner.start", "first", "learner.start='first' is not one of last, average."),
+    ("learner.start", "average", "learner.start='average' needs learner.average above 0."),
+    ("learner.shrink", 1.5, "learner.shrink=1.5 should be between 0 and 1."),
+    ("learner.perturb", -0.1, "learner.perturb=-0.1 should be at least 0."),
+    ("train.steps", -1, "train.steps=-1 should be at least 0."),
+    ("train.eval_every", -1, "at least 0"),
+    ("train.eval_every", 5, "train.eval_every=5 is for train.steps above 0; without, every epoch is validated."),
+    ("train.decay", 1.1, "train.decay=1.1 should be between 0 and 1."),
+    ("train.label_smoothing", 1.0, "train.label_smoothing=1.0 should be at least 0 and below 1."),
     ("stream.val_fraction", 0.0, "strictly between 0 and 1"),
     ("stream.val_fraction", 1.0, "strictly between 0 and 1"),
     ("stream.untrained_error", "zero", "chance, model"),
@@ -77,7 +98,7 @@ def test_bad_fields_are_named(field, value, sentence):
 def test_unknown_and_missing_fields_list_the_options():
   tree = configs.base("sm").to_dict()
   tree["train"]["epoch"] = 3
-  with pytest.raises(BadInput, match=r"no field 'train.epoch'; .* epochs, batch_size"):
+  with pytest.raises(BadInput, match=r"no field 'train.epoch'; .* epochs, steps"):
     configs.parse(tree)
   tree = configs.base("sm").to_dict()
   del tree["model"]["width"]
@@ -116,6 +137,86 @@ def test_options_are_checked_by_their_declarations(learner, option, value, sente
     configs.parse(changed(learner, **{f"learner__{option}": value}))
 
 
+@pytest.mark.parametrize(("changes", "sentence"), [
+    ({"stream__schedule": "power"},
+     "stream.schedule='power' needs stream.num_trainings, the number of trainings."),
+    ({"stream__num_trainings": 3}, "stream.num_trainings=3 is for stream.schedule='power', not 'every'."),
+    ({"stream__schedule": "geometric", "stream__num_trainings": 3},
+     "stream.num_trainings=3 is for stream.schedule='power', not 'geometric'."),
+    ({"stream__schedule": "power", "stream__num_trainings": 21},
+     "stream.num_trainings=21 exceeds stream.num_megabatches=20."),
+    ({"stream__schedule": "adaptive"},
+     "stream.schedule='adaptive' needs stream.price, the price of a multiply-add."),
+    ({"stream__price": 1e-9}, "stream.price=1e-09 is for stream.schedule='adaptive', not 'every'."),
+    ({"stream__replay": 0.5, "stream__replay_share": 0.5},
+     "stream.replay=0.5 and stream.replay_share=0.5 exclude each other: the first unites old data with new ones, the "
+     "second draws a part of every batch from old data."),
+    ({"stream__replay": 0.5, "stream__replay_share": "uniform"},
+     "stream.replay=0.5 and stream.replay_share=uniform exclude each other"),
+    ({"stream__memory_size": 100}, "stream.memory_size=100 needs stream.replay_share above 0."),
+    # Of 70 examples 7 are for validation; half of a batch of 128 is 64.
+    ({"stream__memory_size": 70, "stream__replay_share": 0.5},
+     "stream.memory_size=70 keeps 63 training examples, fewer than the 64 of a batch that stream.replay_share=0.5 of "
+     "train.batch_size=128 asks for."),
+    ({"train__steps": 100, "train__eval_every": 10, "train__patience": 10},
+     "train.patience=10 can never end a stage of train.steps=100 with train.eval_every=10; set train.patience=0, or "
+     "lower train.eval_every."),
+])
+def test_fields_that_do_not_go_together(changes, sentence):
+  with pytest.raises(BadInput) as error:
+    configs.parse(changed("sm", **changes))
+  assert str(error.value).startswith(sentence)
+  assert str(error.value).count(". ") == 0  # one sentence
+
+
+def test_fields_that_go_together():
+  for changes in ({"stream__schedule": "power", "stream__num_trainings": 20},
+                  {"stream__schedule": "geometric", "stream__waiting_time": 21},  # the waiting time is not used
+                  {"stream__schedule": "adaptive", "stream__price": 1e-9},
+                  {"stream__memory_size": 71, "stream__replay_share": 0.5},
+                  {"stream__memory_size": 1, "stream__replay_share": "uniform"},
+                  {"train__steps": 100, "train__eval_every": 10, "train__patience": 9},
+                  {"train__steps": 100, "train__patience": 200},
+                  {"learner__average": 0.2, "learner__start": "average"}):
+    configs.parse(changed("sm", **changes))
+
+
+def test_texts_have_a_memory_and_schedules_too():
+  tree = configs.language("sm").to_dict()
+  for field, value in {"stream.memory_size": 3, "stream.replay_share": 0.5}.items():
+    configs.set_field(tree, field, value)
+  # Half of a batch of 8 windows; none of them is for validation.
+  with pytest.raises(BadInput, match=r"stream.memory_size=3 keeps 3 training examples, fewer than the 4 of a batch"):
+    configs.parse(tree)
+  configs.set_field(tree, "stream.memory_size", 4)
+  assert configs.parse(tree).stream.memory_size == 4
+  configs.set_field(tree, "stream.schedule", "power")
+  with pytest.raises(BadInput, match="needs stream.num_trainings"):
+    configs.parse(tree)
+
+
+def test_a_number_or_a_word_is_read_from_the_command_line():
+  tree = configs.base("sm").to_dict()
+  for text, value in (("0.25", 0.25), ("0", 0.0), ("uniform", "uniform")):
+    read = configs.parse(configs.overridden(tree, {"stream.replay_share": text})).stream.replay_share
+    assert (read, type(read)) == (value, type(value))
+  with pytest.raises(BadInput, match=r"stream.replay_share='all' should be at least 0 and below 1 or uniform\."):
+    configs.parse(configs.overridden(tree, {"stream.replay_share": "all"}))
+
+
+def test_stored_configs_without_the_new_fields_are_those_of_before():
+  new = ("stream.replay_share", "stream.memory_size", "stream.schedule", "stream.num_trainings", "stream.exponent",
+         "stream.factor", "stream.price", "train.steps", "train.eval_every", "train.decay", "train.label_smoothing",
+         "learner.average", "learner.start", "learner.shrink", "learner.perturb")
+  config = configs.parse(configs.base("ens"))
+  old = json.loads(json.dumps(configs.to_dict(config)))
+  for name in new:
+    section, _, field = name.partition(".")
+    del old[section][field]
+  assert configs.parse(configs.completed(old)) == config
+  assert configs.digest(old) == configs.digest(config)
+
+
 @pytest.fixture
 def forget():
   """After the test, removes what it has registered."""
@@ -145,7 +246,9 @@ class Fittest(alma_jax.Options):
 def test_options_of_a_registered_learner_are_checked_by_their_declarations():
   alma_jax.register_learner(Fittest, make=print)
   template = configs.base("fittest")
-  assert template.learner.to_dict() == dict(name="fittest", every=1, rates=(0.5,), pick="best", later=7, plain=False)
+  of_all = dict(average=0.0, start="last", shrink=1.0, perturb=0.0)
+  assert template.learner.to_dict() == dict(name="fittest", every=1, rates=(0.5,), pick="best", later=7, plain=False,
+                                            **of_all)
   assert template.train.patience == 0  # from Fittest.defaults
   assert configs.parse(template).learner == Fittest()
   for text, sentence in (("every=0", "learner.every=0 should be at least 1."),
@@ -182,7 +285,7 @@ def mine(*options, **namespace):
     (mine(("every", int)), "Mine.every has no default; declare the option with alma_jax.field"),
     (mine(("every", int, alma_jax.field(0, "stages", at_least=1))), "Mine.every=0 should be at least 1."),
     (mine(("every", int, alma_jax.field("one", "stages"))), "Mine.every='one' should be a whole number."),
-    (mine(defaults={"train.steps": 3}), "Mine.defaults has the field 'train.steps', .*; they have seed, dataset.name,"),
+    (mine(defaults={"train.step": 3}), "Mine.defaults has the field 'train.step', .*; they have seed, dataset.name,"),
     (mine(defaults={"train.epochs": 0}), "Mine.defaults: train.epochs=0 should be at least 1."),
     (dataclasses.make_dataclass("Mine", [], bases=(alma_jax.Options,), frozen=True), "Mine.name has no default; write"),
     (type("Mine", (Fittest,), {"name": "mine"}), "Mine is not a dataclass; write @dataclasses.dataclass.frozen=True"),
@@ -250,11 +353,11 @@ def test_a_text_is_read_by_the_declared_type():
 
 
 @pytest.mark.parametrize(("field", "sentence"), [
-    ("train.epoch", "the config has no field 'train.epoch'; its fields under 'train' are epochs, batch_size,"),
+    ("train.epoch", "the config has no field 'train.epoch'; its fields under 'train' are epochs, steps,"),
     ("train.epochs.x", "the config has no field 'train.epochs.x'; its fields under 'train' are epochs,"),
     ("epochs", "the config has no field 'epochs'; its fields are seed, dataset, stream, learner, model, train,"),
-    ("train", "'train' is a group of fields, not a field; its fields under 'train' are epochs, batch_size,"),
-    ("learner.every", "the learner 'ens' has no field 'learner.every'; its fields under 'learner' are num_members,"),
+    ("train", "'train' is a group of fields, not a field; its fields under 'train' are epochs, steps,"),
+    ("learner.every", "the learner 'ens' has no field 'learner.every'; its fields under 'learner' are average, start,"),
     ("learner.name", "the learner stands behind the colon of --config=configs/NAME.py:LEARNER"),
 ])
 def test_fields_that_do_not_exist(field, sentence):

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from runs import FOUNDATION, blobs, one_step_a_dispatch, slow, small_config
-from stages import begin, contribution
+from stages import Stages, begin, contribution
 
 import alma_jax
 from alma_jax import config as configs
@@ -140,7 +140,7 @@ def one_step(model, members, devices, shape, batch_size=24):
   # 21 training examples: a batch of 24 is padded, unevenly over 4 and 8 devices.
   x, y = blobs(48, shape)
   setting = settings.prepare(configs.parse(config), (x, y, *blobs(30, shape, seed=1)))
-  learner, data = setting.learner, settings.Stages(setting)[0]
+  learner, data = setting.learner, Stages(setting)[0]
   data = data._replace(train=data.train[:21])
   state = learner.init()
   fitting = begin(learner, state, data)
@@ -168,7 +168,7 @@ def test_a_mixture_trains_alike_on_all_device_counts(gating):
     config = small_config("moe", devices=devices, learner__gating=gating, model__num_experts=3, train__batch_size=24,
                           train__optimizer="sgd", train__learning_rate=1.0)
     setting = settings.prepare(configs.parse(config), (*blobs(48), *blobs(30, seed=1)))
-    learner, data = setting.learner, settings.Stages(setting)[0]
+    learner, data = setting.learner, Stages(setting)[0]
     fitting, _ = loop.advance(begin(learner, learner.init(), data), 1)
     ends.append(jax.device_get(fitting.state.members.now))
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5 * max(1, np.abs(a).max())), *ends)
@@ -184,7 +184,7 @@ def test_a_padded_step_is_the_step_without_padding():
 def test_members_lie_on_their_devices():
   setting = settings.prepare(configs.parse(small_config("ens", learner__num_members=4, devices=4)),
                                 (*blobs(240), *blobs(60)))
-  learner, data = setting.learner, settings.Stages(setting)[0]
+  learner, data = setting.learner, Stages(setting)[0]
   kernel = begin(learner, learner.init(), data).state.members.now.params["hidden0"]["kernel"]
   assert {shard.data.shape[0] for shard in kernel.addressable_shards} == {1}
   assert len({shard.device for shard in kernel.addressable_shards}) == 4
@@ -251,7 +251,7 @@ def test_many_convolutional_steps_on_two_devices():
   config = small_config("sm", devices=2, model__name="vgg", model__width=2, train__batch_size=4, train__epochs=4,
                         train__optimizer="sgd", train__learning_rate=0.01)
   setting = settings.prepare(configs.parse(config), (*blobs(240, (32, 32, 3)), *blobs(60, (32, 32, 3))))
-  data = settings.Stages(setting)[0]
+  data = Stages(setting)[0]
   fitting, records = loop.advance(begin(setting.learner, setting.learner.init(), data), 100)
   assert len(loop.read(fitting, records)[0]) == 100 // 27
 

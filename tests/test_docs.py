@@ -66,13 +66,14 @@ def test_the_learner_of_the_page(tmp_path):
 def test_the_learner_of_the_page_does_what_it_says(tmp_path, arrays, make_config):
   import jax
   import numpy as np
+  from stages import Stages
 
   from alma_jax import config as configs
   from alma_jax.runs import settings
   (tmp_path / "fittest.py").write_text(code_of("docs/add-a-learner.md"))
   configs.load_file(str(tmp_path / "fittest.py"))
   setting = settings.prepare(configs.parse(make_config("fittest")), arrays)
-  learner, stages = setting.learner, settings.Stages(setting)
+  learner, stages = setting.learner, Stages(setting)
   state = learner.init()
   state = state._replace(host={"best": 2})
   grown, _ = learner.grow(state, stages[1])

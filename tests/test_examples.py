@@ -5,11 +5,21 @@ import jax
 import numpy as np
 import pytest
 from runs import blobs
-from stages import arrays_equal, assert_close, begin, contribution, setting_of, train, train_stage
+from stages import (
+  Stages,
+  arrays_equal,
+  assert_close,
+  batches_of,
+  begin,
+  contribution,
+  setting_of,
+  train,
+  train_stage,
+)
 
 from alma_jax.learners import bagging, boosting
 from alma_jax.runs import settings
-from alma_jax.training import batching, loop
+from alma_jax.training import loop
 
 
 def test_samme_by_hand():
@@ -33,7 +43,7 @@ def test_samme_by_hand():
 def test_boosting_concentrates_on_mistakes(weighting):
   setting = setting_of("boosting", learner__weighting=weighting, train__epochs=1)
   state, _ = train(setting, stages=1)
-  learner, data = setting.learner, settings.Stages(setting)[1]
+  learner, data = setting.learner, Stages(setting)[1]
   grown, report = learner.grow(state, data)
   assert report.macs == len(data.train) * learner.cost(state).predict_macs
   examples = begin(learner, grown, data).examples
@@ -44,8 +54,9 @@ def test_boosting_concentrates_on_mistakes(weighting):
   assert weights[wrong].min() > 1 > weights[~wrong].max()
   assert weights.mean() == pytest.approx(1)
   fitting = begin(learner, grown, data)
-  seen = np.concatenate([batching._epoch_order(fitting.training, epoch)[1][0] for epoch in range(100)])
-  share = wrong[seen].mean()
+  steps = -(-len(data.train) // 64)  # of an epoch
+  seen = np.concatenate(batches_of(fitting.training, 0, 100 * steps)[0])
+  share = np.isin(seen, data.train[wrong]).mean()
   expected = wrong.mean() if weighting == "loss" else weights[wrong].sum() / len(wrong)
   assert share == pytest.approx(expected, abs=4 * np.sqrt(expected / len(seen)))
 
@@ -53,7 +64,7 @@ def test_boosting_concentrates_on_mistakes(weighting):
 def test_weighted_losses_have_weighted_gradients():
   """Weights of 0 and 2 on halves of a batch: as a step on the second half alone."""
   setting = setting_of("sm", train__optimizer="sgd", train__learning_rate=0.1, train__epochs=1, train__batch_size=128)
-  learner, data = setting.learner, settings.Stages(setting)[0]
+  learner, data = setting.learner, Stages(setting)[0]
   state, half = learner.init(), len(data.train) // 2
   weight = np.repeat(np.float32([0, 2]), half)
   training, ends = learner.training(state, data), []
@@ -78,7 +89,7 @@ def test_boosting_votes_with_its_coefficients():
   np.testing.assert_array_equal(classes, expected)
   np.testing.assert_array_equal(probabilities.argmax(1), expected)
   y = setting.source.dataset.y_train
-  data = settings.Stages(setting)[2]
+  data = Stages(setting)[2]
   logits = [contribution(setting, state, block, data.pool, data.val)[f"logits{block}"] for block in range(3)]
   np.testing.assert_allclose(boosting.weigh(logits, y[data.val], 3)[1], state.host["alphas"])
 
@@ -88,7 +99,7 @@ def test_boosting_starts_members_as_configured():
   for init in ("first", "last", "scratch"):
     setting = setting_of("boosting", learner__init=init, train__epochs=1, stream__waiting_time=1)
     state, _ = train(setting, stages=2)
-    states[init], _ = setting.learner.grow(state, settings.Stages(setting)[2])
+    states[init], _ = setting.learner.grow(state, Stages(setting)[2])
   assert arrays_equal(states["first"].live, states["first"].frozen[0])
   assert arrays_equal(states["last"].live, states["last"].frozen[1])
   assert not arrays_equal(*states["last"].frozen)
@@ -103,7 +114,7 @@ def test_boosting_weights_members_on_the_configured_data():
     setting = setting_of("boosting", data=(x, noisy, *blobs(60, seed=1)), train__epochs=1,
                          learner__coefficients={"train": "train", "val": "validation"}[which])
     state, _ = train(setting)
-    data = settings.Stages(setting)[1]
+    data = Stages(setting)[1]
     chosen = getattr(data, which)
     logits = [contribution(setting, state, block, data.pool, chosen)[f"logits{block}"] for block in range(2)]
     expected = boosting.weigh(logits, noisy[chosen], 3)[1]
@@ -112,7 +123,7 @@ def test_boosting_weights_members_on_the_configured_data():
 
 def test_bagging_trains_each_member_on_its_own_fixed_bootstrap():
   setting = setting_of("bagging", data=(*blobs(4000), *blobs(60, seed=1)))
-  learner, data = setting.learner, settings.Stages(setting)[1]
+  learner, data = setting.learner, Stages(setting)[1]
   state, _ = learner.grow(learner.init(), data)
   fitting = begin(learner, state, data)
   own = fitting.examples.own
@@ -122,7 +133,9 @@ def test_bagging_trains_each_member_on_its_own_fixed_bootstrap():
   # 1 - 1/e of n examples, deviation 0.31/sqrt(n).
   unique = [len(set(member)) / len(member) for member in own]
   np.testing.assert_allclose(unique, 1 - np.exp(-1), atol=4 * 0.31 / np.sqrt(own.shape[1]))
-  orders = [batching._epoch_order(fitting.training, epoch)[0] for epoch in range(2)]
+  steps = -(-len(data.train) // 64)  # of an epoch
+  orders = [[np.concatenate(batches) for batches in batches_of(fitting.training, epoch * steps, (epoch + 1) * steps)]
+            for epoch in range(2)]
   assert not np.array_equal(*orders)
   for order in orders:
     for member in range(3):
@@ -130,7 +143,7 @@ def test_bagging_trains_each_member_on_its_own_fixed_bootstrap():
 
 
 def test_every_stage_has_a_bootstrap_of_its_own():
-  data = settings.Stages(setting_of("bagging"))[0]
+  data = Stages(setting_of("bagging"))[0]
   drawn = [tuple(bagging.bootstrap(data._replace(stage=stage, seed=seed), 1)[0]) for stage in (0, 1) for seed in (0, 1)]
   assert len(set(drawn)) == 4
 
@@ -138,7 +151,7 @@ def test_every_stage_has_a_bootstrap_of_its_own():
 def test_bagging_goes_on_from_the_last_members_and_keeps_the_old():
   setting = setting_of("bagging", train__epochs=1)
   first, _ = train(setting, stages=1)
-  learner, data = setting.learner, settings.Stages(setting)[1]
+  learner, data = setting.learner, Stages(setting)[1]
   grown, _ = learner.grow(first, data)
   assert arrays_equal(grown.live, first.live)
   second, _, _ = train_stage(setting, first, 1)

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from runs import blobs, slow, small_config
-from stages import begin, finish
+from stages import Stages, begin, finish
 
 from alma_jax import config as configs
 from alma_jax import models
@@ -168,7 +168,7 @@ def test_growth_of_a_learner(model, depth, shape):
                         train__batch_size=16, stream__waiting_time=1, learner__grow_depth=depth)
   arrays = (*blobs(120, shape), *blobs(30, shape, seed=1))
   setting = settings.prepare(configs.parse(config), arrays)
-  learner, stages = setting.learner, settings.Stages(setting)
+  learner, stages = setting.learner, Stages(setting)
   state = learner.init()
   start = state.spec["widths"]
   for stage in (1, 2):

@@ -5,13 +5,23 @@ import jax
 import numpy as np
 import pytest
 from runs import blobs, slow
-from stages import advance, arrays_equal, assert_close, begin, contribution, fit_stage, member, setting_of, train_stage
+from stages import (
+  Stages,
+  advance,
+  arrays_equal,
+  assert_close,
+  begin,
+  contribution,
+  fit_stage,
+  member,
+  setting_of,
+  train_stage,
+)
 
 from alma_jax.errors import BadInput
 from alma_jax.growth import cluster
 from alma_jax.learners import hmoe, prediction, stacked
 from alma_jax.parallel import members
-from alma_jax.runs import settings
 from alma_jax.training import loop
 
 
@@ -86,14 +96,14 @@ def nearest_of(setting, state, pool):
 def test_shards_partition_and_experts_predict_for_their_own():
   setting = mixture_of()
   state, report, _ = train_stage(setting, setting.learner.init(), 0)
-  learner, data = setting.learner, settings.Stages(setting)[1]
+  learner, data = setting.learner, Stages(setting)[1]
   state, _ = learner.grow(state, data)
   fitting = begin(learner, state, data)
   own, own_val = fitting.examples.own, fitting.examples.own_val
   assert sorted(np.concatenate(own)) == sorted(data.train)
   assert len(own) == 3
   assert min(map(len, own)) > 0
-  assert report.samples == 2 * len(settings.Stages(setting)[0].train)
+  assert report.samples == 2 * len(Stages(setting)[0].train)
   joint = contribution(setting, state, 0, data.pool)["sum"]
   for i, (train, val) in enumerate(zip(own, own_val)):
     alone = alike(setting, "probabilities", learner.take(state.live, [i]), data.pool)["sum"]
@@ -117,7 +127,7 @@ def test_experts_train_as_separate_runs_on_their_shards(monkeypatch, how, optimi
   setting = setting_of("ens", learner__num_members=3, train__epochs=3, train__optimizer=optimizer,
                        train__batch_size=32, devices=4 if how == "devices" else 1,
                        **(momentum if optimizer == "sgd" else {}))
-  learner, data = setting.learner, settings.Stages(setting)[0]
+  learner, data = setting.learner, Stages(setting)[0]
   training = learner.training(learner.init(), data)
   training = dataclasses.replace(training, spec=dataclasses.replace(training.spec, stepwise=how == "stepwise"))
   own = [data.train[:70], data.train[70:], data.train[:0]]
@@ -161,7 +171,7 @@ def test_an_expert_without_new_examples_stays_as_it_is(scratch):
   x, y = blobs(240)
   setting = mixture_of((x, y, *blobs(60, seed=1)), learner__init_from_scratch=scratch)
   state, _, _ = train_stage(setting, setting.learner.init(), 0)
-  learner, data = setting.learner, settings.Stages(setting)[1]
+  learner, data = setting.learner, Stages(setting)[1]
   grown, _ = learner.grow(state, data)
   shards = learner.training(grown, data).examples.own
   train = np.concatenate([shards[0], shards[2]])
@@ -175,7 +185,7 @@ def test_an_expert_without_new_examples_stays_as_it_is(scratch):
 
 def test_costs_are_those_of_one_expert_and_of_the_base():
   setting = mixture_of()
-  learner, data = setting.learner, settings.Stages(setting)[0]
+  learner, data = setting.learner, Stages(setting)[0]
   first = learner.init()
   single = 4 * 4 + (36 + 1 + 3) * 4 + 3 + 4  # §7 with h=4, D=36, K=3
   macs, features = 4 * 4 + (36 + 3) * 4, 4 * 4 + 36 * 4
@@ -191,15 +201,15 @@ def test_costs_are_those_of_one_expert_and_of_the_base():
   assert (cost.fwd_macs, cost.predict_macs) == (macs, macs + features)
   assert report.samples == 2 * len(data.train)  # two epochs, every example once
   assert growth.macs == 2 * len(data.train) * macs + features * (len(data.train) + len(data.val))
-  _, later = learner.grow(state, settings.Stages(setting)[1])
-  sizes = setting.stream.sizes[1]
-  assert later.macs == features * sizes.sum()
+  _, later = learner.grow(state, Stages(setting)[1])
+  sizes = setting.stream.sizes((2, 4))
+  assert later.macs == features * (sizes.train[1] + sizes.val[1])
 
 
 def test_a_split_keeps_the_predictions_of_examples_that_stay_with_its_halves():
   setting = mixture_of(learner__split_every=1, learner__min_shard=5)
   state, _, _ = train_stage(setting, setting.learner.init(), 0)
-  learner, data = setting.learner, settings.Stages(setting)[1]
+  learner, data = setting.learner, Stages(setting)[1]
   worst = int(np.argmax(state.host["losses"]))
   grown, _ = learner.grow(state, data)
   assert len(grown.host["counts"]) == grown.spec["num_experts"] == 4
@@ -242,8 +252,8 @@ def test_replayed_examples_are_not_counted_again():
   for stage in range(2):
     state, _, _ = train_stage(setting, state, stage)
   assert state.host["counts"].sum() == 216  # all training examples, once
-  assert settings.Stages(setting)[1].num_new == 108
-  assert len(settings.Stages(setting)[1].train) == 216
+  assert Stages(setting)[1].num_new == 108
+  assert len(Stages(setting)[1].train) == 216
 
 
 def test_a_growing_number_of_experts_compiles_for_its_capacity():

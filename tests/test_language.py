@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 from runs import ROOT, alma, assert_same_run, command, interrupted, launch, lines, one_step_a_dispatch, slow
-from stages import arrays_equal, assert_close, begin, contribution, train_stage
+from stages import Stages, arrays_equal, assert_close, batches_of, begin, contribution, train_stage
 
 import alma_jax
 from alma_jax import config as configs
@@ -118,16 +118,20 @@ def test_cutting_a_stage_into_dispatches_changes_no_bit(books):
 
 def test_windows_come_in_endless_permutations(books):
   setting = setting_of(books, "ens", train__steps=70)
-  data = settings.Stages(setting)[0]
+  data = Stages(setting)[0]
   num = len(data.train)
   assert 2 * num < 70 * 4  # each window more than twice
   training = setting.learner.training(setting.learner.init(), data)
-  whole, _ = batching._endless_order(training, 0, 280)
+
+  def read(start, stop):
+    return np.array([np.concatenate(batches) for batches in batches_of(training, start, stop)])
+
+  whole = read(0, 70)
   for again in range(2):
     for member in range(2):
       assert sorted(whole[member, again * num:(again + 1) * num]) == sorted(data.train)
   assert not np.array_equal(whole[0], whole[1])
-  np.testing.assert_array_equal(whole[:, 33:98], batching._endless_order(training, 33, 98)[0])
+  np.testing.assert_array_equal(whole[:, 36:100], read(9, 25))
   rows = batching.train_batches(training, 3, 9)
   np.testing.assert_array_equal(rows.examples[:6].transpose(1, 0, 2).reshape(2, -1), whole[:, 12:36])
   assert rows.num_examples[:6].tolist() == [4] * 6
@@ -147,7 +151,7 @@ def test_a_members_training_equals_a_separate_run(books):
 
 def test_members_have_keys_of_their_own(books):
   setting = setting_of(books, "ens", model__dropout=0.5)
-  fitting = begin(setting.learner, setting.learner.init(), settings.Stages(setting)[0])
+  fitting = begin(setting.learner, setting.learner.init(), Stages(setting)[0])
   assert len(np.unique(jax.device_get(fitting.keys), axis=0)) == 2
 
 
@@ -167,7 +171,7 @@ def test_groups_smaller_and_larger_than_windows(books, group_size):
     setting = setting_of(books, model__group_size=group_size, devices=devices, train__micro_batch=micro,
                          dataset__cross_documents=False, train__steps=2, train__warmup_steps=1, train__eval_every=1)
     learner = setting.learner
-    fitting, records = loop.advance(begin(learner, learner.init(), settings.Stages(setting)[0]), 1)
+    fitting, records = loop.advance(begin(learner, learner.init(), Stages(setting)[0]), 1)
     results.append(jax.device_get(fitting.state.members.opt[0]).mu)
     assert loop.read(fitting, records)[0][0].joint["train_perplexity"] > 1
   for other in results[1:]:
@@ -199,7 +203,7 @@ def first_step(books, learner, changes=()):
   """What the first of two steps came to, and Adam's first moments after it."""
   setting = setting_of(books, learner, model__dropout=0.1, model__jitter=0.01, train__steps=2, train__warmup_steps=1,
                        train__eval_every=1, dataset__cross_documents=False, **dict(changes))
-  begun = begin(setting.learner, setting.learner.init(), settings.Stages(setting)[0])
+  begun = begin(setting.learner, setting.learner.init(), Stages(setting)[0])
   fitting, records = loop.advance(begun, 1)
   return loop.read(fitting, records)[0][0].joint, jax.device_get(fitting.state.members.opt[0]).mu
 
@@ -280,7 +284,7 @@ def test_every_test_token_is_evaluated_once(books):
 
 def test_a_stage_knows_its_own_mega_batches_only(books):
   setting = setting_of(books, stream__waiting_time=2)
-  corpus, stages = setting.source.corpus, settings.Stages(setting)
+  corpus, stages = setting.source.corpus, Stages(setting)
   bounds = [*corpus.starts["train"], len(corpus.tokens["train"]) - 1]
   for stage in range(2):
     data = stages[stage]
@@ -295,15 +299,15 @@ def test_the_schedule_is_restarted_and_ends_at_zero(books):
   train = setting_of(books, train__steps=10, train__warmup_steps=3, train__learning_rate=0.4).config.train
   # Up to 0.4 at step 3, then down by 0.4 / 7 a step.
   expected = [0.1, 0.2, 0.3, *(0.4 * (1 - i / 7) for i in range(7))]
-  np.testing.assert_allclose([optimizers.rate(train, step) for step in range(10)], expected, rtol=1e-6)
+  np.testing.assert_allclose([optimizers.rate(train, step, 10) for step in range(10)], expected, rtol=1e-6)
   tripled = dataclasses.replace(train, steps_multiplier=3)
-  assert optimizers.rate(tripled, 29) == pytest.approx(0.4 / 27)
+  assert optimizers.rate(tripled, 29, 30) == pytest.approx(0.4 / 27)
   assert tripled.plan(1).steps == 30
   none = dataclasses.replace(train, warmup_steps=0)
-  assert optimizers.rate(none, 0) == pytest.approx(0.4)
+  assert optimizers.rate(none, 0, 10) == pytest.approx(0.4)
   setting = setting_of(books)
   state, _, _ = train_stage(setting, setting.learner.init(), 0)
-  begun = begin(setting.learner, state, settings.Stages(setting)[1])
+  begun = begin(setting.learner, state, Stages(setting)[1])
   assert not any(np.any(leaf) for leaf in jax.tree.leaves(jax.device_get(begun.state.members.opt)))
 
 
@@ -311,7 +315,7 @@ def test_the_schedule_is_restarted_and_ends_at_zero(books):
 def test_growth_preserves_every_probability_with_offsets(books, copies):
   setting = setting_of(books, "gmoe", learner__copies=copies, learner__noise=0.0, model__num_experts=3,
                        learner__add_experts=(2, 4, 3), model__num_layers=4)
-  stages, state = settings.Stages(setting), setting.learner.init()
+  stages, state = Stages(setting), setting.learner.init()
   for stage, num in enumerate((3, 5, 9, 12)):
     before = log_probs_of(setting, state)
     grown, growth = setting.learner.grow(state, stages[stage])
@@ -337,7 +341,7 @@ def test_growth_preserves_every_probability_with_offsets(books, copies):
 
 def test_scores_are_the_loss_of_the_tokens_routed(books):
   setting = setting_of(books, "gmoe")
-  data, state = settings.Stages(setting)[0], setting.learner.init()
+  data, state = Stages(setting)[0], setting.learner.init()
   network, task = setting.learner.network(state.spec), setting.source.task
   found = duplicate.scores(network, task, state.live, data.val_pool, data.val, setting.learner.mesh)["layer1"]
   variables = jax.tree.map(lambda leaf: leaf[0], state.live)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from runs import blobs
-from stages import arrays_equal, assert_close, contribution, setting_of, train, train_stage
+from stages import Stages, arrays_equal, assert_close, contribution, setting_of, train, train_stage
 
 from alma_jax.learners import stacked
 from alma_jax.parallel import sharding
@@ -95,7 +95,7 @@ def test_selection_follows_the_validation_errors(delta, patience):
   assert (report.rounds, len(epochs)) == (run, run)
   assert report.val == pytest.approx(errors[chosen], abs=1e-6)
   # The stored variables are the selected ones: they have that error on the validation data.
-  stage = setting.stream.stage(0)
+  stage = setting.stream.stage((2,))
   pool = classification.make_pool(x[stage.val][..., None], noisy[stage.val], setting.source.mean, setting.source.std,
                                setting.learner.mesh)
   classes, _ = setting.learner.resolve(state, contribution(setting, state, 0, pool))
@@ -115,7 +115,7 @@ def test_members_are_selected_one_by_one():
 
 def test_every_example_is_seen_once_an_epoch():
   setting = setting_of("ens", learner__num_members=2)
-  data = settings.Stages(setting)[0]
+  data = Stages(setting)[0]
   steps = -(-len(data.train) // 64)
   mesh = sharding.make_mesh(2, 1)
   spec = loop.FitSpec(None, setting.source.task, setting.config.train, 2, 1, mesh, False)
@@ -221,7 +221,7 @@ class Drawing:
 
 def test_a_network_draws_anew_at_every_step_and_epoch():
   setting = setting_of(train__epochs=4)
-  learner, data = setting.learner, settings.Stages(setting)[0]
+  learner, data = setting.learner, Stages(setting)[0]
   variables = jax.tree.map(lambda leaf: leaf[None], Drawing().init(None, None))
   spec = dataclasses.replace(learner.training(learner.init(), data).spec, network=Drawing())
   drawn = []

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 from runs import blobs, launch, small_config
-from stages import begin, setting_of
+from stages import Stages, begin, setting_of
 
 import alma_jax
 from alma_jax import config as configs
@@ -62,7 +62,7 @@ def assert_judged(setting):
 def assert_held(setting):
   """The variables in training are those predicted, to the byte."""
   state = setting.learner.init()
-  held = num_bytes(state.live) + num_bytes(begin(setting.learner, state, settings.Stages(setting)[0]).state)
+  held = num_bytes(state.live) + num_bytes(begin(setting.learner, state, Stages(setting)[0]).state)
   assert parts(setting)["the network's variables and their optimiser"] == held
 
 

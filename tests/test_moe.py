@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from runs import blobs, slow, small_config
 from sklearn.datasets import load_digits
-from stages import begin, contribution, finish, setting_of
+from stages import Stages, begin, contribution, finish, setting_of
 
 import alma_jax
 from alma_jax import config as configs
@@ -243,7 +243,7 @@ def test_hard_gates_draw_in_training_and_pass_gradients():
 def test_scores_add_up():
   arrays = (*blobs(60), *blobs(20, seed=1))
   setting = setting_of("moe", arrays, model__num_experts=3)
-  data, learner = settings.Stages(setting)[0], setting.learner
+  data, learner = Stages(setting)[0], setting.learner
   state = learner.init()
   fitting = begin(learner, state, data)
   scores = split.scores(fitting.spec, state.live, data.pool, data.train)
@@ -267,7 +267,7 @@ def test_growth_follows_its_schedule(every, experts, counts):
   config = small_config("gmoe", learner__grow_every=every, model__num_experts=experts, train__epochs=1,
                         stream__num_megabatches=5, stream__waiting_time=1)
   setting = settings.prepare(configs.parse(config), (*blobs(100), *blobs(20, seed=1)))
-  learner, stages = setting.learner, settings.Stages(setting)
+  learner, stages = setting.learner, Stages(setting)
   state, found = learner.init(), []
   for stage in range(5):
     before = state
@@ -305,7 +305,7 @@ def test_both_children_have_the_parents_moments(optimizer):
   config = small_config("gmoe", learner__keep_optimizer=True, model__num_experts=2, train__epochs=2,
                         train__optimizer=optimizer, stream__waiting_time=1, **momentum)
   setting = settings.prepare(configs.parse(config), (*blobs(100), *blobs(20, seed=1)))
-  learner, stages = setting.learner, settings.Stages(setting)
+  learner, stages = setting.learner, Stages(setting)
   fitting, _ = loop.advance(begin(learner, learner.init(), stages[0]), 100)
   trained = finish(learner, learner.init(), fitting).state
   grown, _ = learner.grow(trained, stages[1])
@@ -340,7 +340,7 @@ def test_the_expert_to_split_is_chosen_as_configured(split_by):
     state = setting.learner.init()
     one = {"loss": [0.0, 1, 5, 5, 1, 0, 0, 0], "usage": [1.0, 9, 2, 3, 4, 5, 6, 7]}
     state = state._replace(host={**state.host, "scores": dict.fromkeys(LAYERS["mlp"], one)})
-    grown, _ = setting.learner.grow(state, settings.Stages(setting)[1])
+    grown, _ = setting.learner.grow(state, Stages(setting)[1])
     chosen += [grown.spec["splits"][layer][-1] for layer in LAYERS["mlp"]]
   if split_by == "random":
     assert len(set(chosen)) > 2

@@ -9,8 +9,20 @@ from alma_jax.data import stream as streams
 from alma_jax.errors import BadInput
 
 
-def make(n, b, w=1, replay=0.0, val=0.1, seed=0):
-  return streams.make(n, schema.Stream(b, w, replay, val, "chance"), seed)
+def make(n, b, w=1, replay=0.0, val=0.1, seed=0, **fields):
+  return streams.make(n, schema.Stream(b, w, replay, val_fraction=val, **fields), seed)
+
+
+def stages_of(stream):
+  return [stream.stage(stream.ends[:s + 1]) for s in range(len(stream.ends))]
+
+
+def assert_sizes(stream, stages):
+  """The sizes that a stream predicts are those of its stages."""
+  sizes = stream.sizes(tuple(stage.last_t for stage in stages))
+  assert sizes.train.tolist() == [len(stage.train) for stage in stages]
+  assert sizes.val.tolist() == [len(stage.val) for stage in stages]
+  assert sizes.share.tolist() == [stage.share for stage in stages]
 
 
 @st.composite
@@ -25,7 +37,7 @@ def sizes(draw):
 def test_stages_partition_the_training_set(size, seed):
   n, b, w = size
   stream = make(n, b, w, seed=seed)
-  stages = [stream.stage(s) for s in range(stream.num_stages)]
+  stages = stages_of(stream)
   everything = np.concatenate([part for s in stages for part in (s.train, s.val)])
   assert sorted(everything) == list(range(n))  # disjoint and covering, val apart from train
   assert [(s.first_t, s.last_t) for s in stages] == [
@@ -33,7 +45,9 @@ def test_stages_partition_the_training_set(size, seed):
   lengths = [sum(map(len, stream.megabatch(t))) for t in range(1, b + 1)]
   assert max(lengths) - min(lengths) <= 1
   assert [len(stream.megabatch(t)[1]) for t in range(1, b + 1)] == [length // 10 for length in lengths]
-  assert stream.sizes.tolist() == [[len(s.train), len(s.val)] for s in stages]
+  assert_sizes(stream, stages)
+  assert stream.most_val == max(len(stage.val) for stage in stages)
+  assert all(len(stage.memory) == stage.share == 0 for stage in stages)
 
 
 @given(sizes(), st.sampled_from([0.3, 0.5, 1.0]))
@@ -41,12 +55,12 @@ def test_stages_partition_the_training_set(size, seed):
 def test_replay_keeps_a_share_of_the_memory(size, replay):
   n, b, w = size
   stream, fresh = make(n, b, w, replay), make(n, b, w)
-  for s in range(stream.num_stages):
-    now, own = stream.stage(s), fresh.stage(s)
-    assert stream.sizes[s].tolist() == [len(now.train), len(now.val)]
+  stages = stages_of(stream)
+  assert_sizes(stream, stages)
+  for s, (now, own) in enumerate(zip(stages, stages_of(fresh))):
     assert not set(now.train) & set(now.val)
-    for memory, new, previous in ((now.train, own.train, stream.stage(s - 1).train if s else ()),
-                                  (now.val, own.val, stream.stage(s - 1).val if s else ())):
+    for memory, new, previous in ((now.train, own.train, stages[s - 1].train if s else ()),
+                                  (now.val, own.val, stages[s - 1].val if s else ())):
       assert len(set(memory)) == len(memory)  # without replacement
       assert len(memory) == len(new) + int(replay * len(previous) + 1e-9)
       assert set(new) <= set(memory) <= set(new) | set(previous)
@@ -54,20 +68,22 @@ def test_replay_keeps_a_share_of_the_memory(size, replay):
 
 def test_a_stage_does_not_depend_on_earlier_calls():
   forward, backward = make(200, 10, 2, 0.5), make(200, 10, 2, 0.5)
-  first = [forward.stage(s) for s in range(5)]
+  first = stages_of(forward)
   for s in (4, 0, 3, 1, 2):
-    np.testing.assert_array_equal(first[s].train, backward.stage(s).train)
-    np.testing.assert_array_equal(first[s].val, backward.stage(s).val)
+    again = backward.stage(backward.ends[:s + 1])
+    np.testing.assert_array_equal(first[s].train, again.train)
+    np.testing.assert_array_equal(first[s].val, again.val)
 
 
 def test_the_seed_decides_the_order():
-  same, other = make(100, 5, seed=0).stage(0).train, make(100, 5, seed=1).stage(0).train
-  np.testing.assert_array_equal(same, make(100, 5, seed=0).stage(0).train)
+  same, other = make(100, 5, seed=0).stage((1,)).train, make(100, 5, seed=1).stage((1,)).train
+  np.testing.assert_array_equal(same, make(100, 5, seed=0).stage((1,)).train)
   assert set(same) != set(other)
 
 
 def test_long_streams_with_replay_do_not_recurse():
-  assert len(make(30_000, 3_000, 1, 0.5).stage(2_999).val) >= 1
+  stream = make(30_000, 3_000, 1, 0.5)
+  assert len(stream.stage(stream.ends).val) >= 1
 
 
 @pytest.mark.parametrize(("n", "b", "val", "sentence"), [

@@ -84,7 +84,7 @@ class Tuned:
     if math.isfinite(val) and (t["val"] is None or val < t["val"]):
       t, best = {**t, "best": t["next"], "val": val}, result.state
     else:
-      best = _best(state) if t["next"] else begun
+      best = _best(state) if t["next"] else begun._replace(average=None)  # its shapes may be those before a growth
     t = {**t, "next": t["next"] + 1, "samples": samples}
     report = result.report._replace(samples=samples, val=t["val"])
     if t["next"] < len(self._learners):

@@ -138,6 +138,8 @@ def _fits(value: Any, kind: Any) -> bool:
     return any(_fits(value, each) for each in typing.get_args(kind))
   if typing.get_origin(kind) is tuple:
     return all(_fits(part, typing.get_args(kind)[0]) for part in (value if isinstance(value, list) else [value]))
+  if kind == float | str:
+    return _is_number(value) or isinstance(value, str)
   return _is_number(value) if kind is float else type(value) is kind
 
 

@@ -252,10 +252,10 @@ class _Session:
   def _record(self, fit: loop.FitState, records: Any, began: float) -> bool:
     """Writes the epochs of a dispatch; returns whether patience has ended the stage."""
     now, plan, (epochs, done) = self.now, fit.training.plan, loop.read(fit, records)
-    for joint, members in epochs:
+    for number, (joint, members) in enumerate(epochs, int(sharding.fetch(records.first))):
       now.epoch += 1
       self._refuse_divergence(joint)
-      step = min(((now.epoch - 1) % plan.rounds + 1) * plan.per_round, plan.steps)
+      step = min((number + 1) * plan.per_round, plan.steps)
       entry: metrics.Entry = dict(stage=fit.data.stage, epoch=now.epoch)
       if not self._task.in_epochs:
         entry["step"] = step

@@ -1,0 +1,284 @@
+"""Whole runs with a fixed number of steps, a memory, schedules and averaged weights."""
+import itertools
+import json
+
+import jax
+import numpy as np
+import pytest
+from runs import assert_same_run, interrupted, lines, one_step_a_dispatch, slow, small_config
+from test_language import books, text_config  # noqa: F401
+
+import alma_jax
+from alma_jax import config as configs
+from alma_jax import export
+from alma_jax.config.learner_options import LEARNERS
+from alma_jax.learners import prediction
+from alma_jax.runs import metrics, settings, snapshot
+
+# Of 120 images 6 mega-batches of 20, 2 of each for validation.
+STREAM = dict(stream__num_megabatches=6, stream__waiting_time=2)
+ANYTIME = STREAM | dict(stream__replay_share=0.5, stream__memory_size=30, train__steps=5, train__eval_every=2,
+                        train__batch_size=12, train__patience=0, learner__average=0.5, checkpoint__seconds=1e9)
+OPTIONS = {"gmoe": {"learner__keep_optimizer": True}, "ens": {"learner__num_members": 2},
+           "umix": {"learner__num_members": 2}, "bagging": {"learner__members_per_stage": 2},
+           "hmoe": {"learner__split_every": 1, "learner__min_shard": 3, "model__num_experts": 2}}
+
+
+# ----------------------------------------------------------------------- steps and epochs
+
+
+@pytest.mark.parametrize(("learner", "changes"), [
+    ("sm", {"train__patience": 2}), ("ens", {"learner__num_members": 2}),
+    ("bagging", {"learner__members_per_stage": 2}),
+    ("boosting", {}), ("boosting", {"learner__weighting": "loss"}), ("gmoe", {"learner__gating": "hard"}),
+    ("hmoe", {"model__num_experts": 1}), slow("gens", {}), slow("umix", {"learner__num_members": 2}), slow("moe", {}),
+    slow("ff", {})])
+def test_as_many_steps_as_epochs_have_are_the_same_run(tmp_path, arrays, learner, changes):
+  """Without waiting longer for any expert: hmoe has one. 54 examples of a stage are 4 steps of 16."""
+  for name, length in (("epochs", {"train__epochs": 3}), ("steps", {"train__epochs": 1, "train__steps": 12})):
+    alma_jax.run(small_config(learner, train__batch_size=16, **length, **changes), tmp_path / name, data=arrays)
+  for file in ("metrics.jsonl", "train.jsonl"):
+    assert lines(tmp_path / "epochs", file) == lines(tmp_path / "steps", file)
+  first, second = (json.loads((tmp_path / name / "summary.json").read_text()) for name in ("epochs", "steps"))
+  own = lambda summary: {k: v for k, v in summary.items() if not k.endswith(("seconds", "sha256"))}
+  assert own(first) == own(second)
+  assert first["config_sha256"] != second["config_sha256"]
+
+
+def test_rounds_of_steps_are_written_and_counted(tmp_path, arrays):
+  run = alma_jax.run(small_config(**ANYTIME | {"train__decay": 0.8, "train__learning_rate": 0.5}), tmp_path,
+                     data=arrays)
+  train = lines(tmp_path, "train.jsonl")
+  assert [(entry["stage"], entry["epoch"]) for entry in train] == [(s, e) for s in range(3) for e in (1, 2, 3)]
+  # Validations after steps 2, 4 and 5 of 5; s_k = (5 - k) / 4 from step k = 1, counted from 0.
+  rates = [0.5 * min(1, (5 - k) / 4) for k in (1, 3, 4)]
+  np.testing.assert_allclose([entry["lr"] for entry in train], rates * 3, rtol=1e-6)
+  # 36 new examples a stage: without a memory 3 batches of 12 and two more; with one 6 new ones a batch and 6 old ones.
+  macs = 36 * 4 + 4 * 4 + 4 * 3
+  assert run.metrics["fwd_macs"].tolist() == [0, 60 * macs] * 3
+  assert run.metrics["num_params"].tolist() == [macs + 11] + [2 * (macs + 11)] * 5
+
+
+def test_rates_of_both_trainings_of_a_stage(tmp_path, arrays):
+  """In its first stage `hmoe` trains its base network and then its experts, which have other numbers of rounds."""
+  config = small_config("hmoe", model__num_experts=2, learner__min_shard=1, train__steps=10, train__decay=1.0,
+                        train__batch_size=16, train__patience=0, train__learning_rate=1.0)
+  alma_jax.run(config, tmp_path, data=arrays)
+  found = [entry["lr"] for entry in lines(tmp_path, "train.jsonl") if entry["stage"] == 0]
+  base = [1 - 3 / 10, 1 - 7 / 10, 1 - 9 / 10]  # 54 examples are 4 steps
+  np.testing.assert_allclose(found[:3], base, rtol=1e-6)
+  assert found[-1] == pytest.approx(0.1)  # the last step of the experts' training
+  assert all(one > other for one, other in itertools.pairwise(found[3:]))
+
+
+def test_label_smoothing_and_averages_are_in_the_config_of_the_run(tmp_path, arrays):
+  config = small_config(train__label_smoothing=0.2, train__epochs=1)
+  plain = alma_jax.run(small_config(train__epochs=1), tmp_path / "plain", data=arrays)
+  run = alma_jax.run(config, tmp_path / "smooth", data=arrays)
+  assert run.metrics["loss"][-1] != plain.metrics["loss"][-1]
+  # The first reported loss is of the same weights, against the labels as they are.
+  assert configs.digest(run.config) != configs.digest(plain.config)
+
+
+# ----------------------------------------------------------------------- every learner, and going on
+
+
+@pytest.mark.parametrize("learner", list(LEARNERS))
+def test_every_learner_remembers_and_averages(tmp_path, arrays, learner):
+  changes = ANYTIME | OPTIONS.get(learner, {}) | {"stream__schedule": "geometric", "stream__factor": 2.0}
+  run = alma_jax.run(small_config(learner, **changes, checkpoint__keep_every=1), tmp_path, data=arrays)
+  assert run.metrics["updated"].tolist() == [True, True, False, True, False, False]
+  assert run.stages() == [0, 1, 2]
+  wrong = run.predict(arrays[2]).argmax(-1) != arrays[3]
+  assert wrong.mean() == pytest.approx(run.metrics["error"][-1])
+  prequential = [entry["prequential_error"] for entry in lines(tmp_path, "metrics.jsonl")]
+  freezes = learner in ("gens", "bagging", "boosting")
+  assert [value is None for value in prequential] == [True] + [freezes] * 5
+  opened, made = run.open()
+  state = snapshot.restore_learner(made, opened)
+  assert state.average is not None
+  assert run.metrics["num_params"][-1] == made.cost(state).num_params
+
+
+@pytest.mark.parametrize("learner", ["sm", "hmoe", slow("gmoe"), slow("ens"), slow("boosting"), slow("ff"),
+                                     slow("gens"), slow("umix"), slow("moe"), slow("bagging")])
+@pytest.mark.parametrize("changes", [
+    {"stream__schedule": "geometric", "stream__factor": 2.0},
+    slow({"stream__replay_share": "uniform", "learner__start": "average", "learner__shrink": 0.7,
+          "learner__perturb": 0.1, "train__decay": 0.5})])
+def test_stopped_at_any_step_a_run_ends_the_same(tmp_path, arrays, monkeypatch, learner, changes):
+  one_step_a_dispatch(monkeypatch)
+  config = small_config(learner, **ANYTIME | OPTIONS.get(learner, {}) | changes)
+  alma_jax.run(config, tmp_path / "whole", data=arrays)
+  rounds = 0
+  while interrupted(config, tmp_path / "cut", 3, data=arrays):
+    rounds += 1
+  assert rounds > 3
+  assert_same_run(tmp_path / "whole", tmp_path / "cut")
+  for folder in ("whole", "cut"):
+    run = alma_jax.load_run(tmp_path / folder)
+    assert np.mean(run.predict(arrays[2]).argmax(-1) != arrays[3]) == pytest.approx(run.summary["final_error"])
+
+
+def test_a_run_that_waits_at_its_end_is_saved_and_resumed(tmp_path, arrays):
+  """The stop comes when everything after the last training is written."""
+  config = small_config(**ANYTIME | {"stream__schedule": "geometric", "stream__factor": 2.0})
+  alma_jax.run(config, tmp_path / "whole", data=arrays)
+  stop = lambda: len(lines(tmp_path / "cut", "metrics.jsonl")) == 6 if (
+      tmp_path / "cut/metrics.jsonl").exists() else False
+  with pytest.raises(alma_jax.Stopped):
+    alma_jax.run(config, tmp_path / "cut", data=arrays, should_stop=stop)
+  assert not (tmp_path / "cut/summary.json").exists()
+  alma_jax.run(config, tmp_path / "cut", data=arrays)
+  assert_same_run(tmp_path / "whole", tmp_path / "cut")
+
+
+@pytest.mark.filterwarnings("ignore:the vocabulary has")
+@pytest.mark.parametrize(("learner", "changes", "dispatches"), [
+    ("sm", {"train__learning_rate": (0.01, 0.001)}, 3), slow("gens", {}, 3),
+    slow("gmoe", {"train__learning_rate": (0.01, 0.001), "learner__start": "average"}, 3),
+    # The first rate diverges, before and after a growth; the last one is stopped before and in the second training.
+    slow("gmoe", {"train__learning_rate": (1e4, 0.01)}, 3), slow("gmoe", {"train__learning_rate": (1e4, 0.01)}, 7)])
+def test_language_models_remember_average_and_resume(tmp_path, books, monkeypatch, learner, changes,  # noqa: F811
+                                                     dispatches):
+  one_step_a_dispatch(monkeypatch)
+  config = text_config(books, learner, **{
+      "stream__replay_share": 0.5, "stream__memory_size": 8, "learner__average": 0.4, "stream__schedule": "geometric",
+      "stream__factor": 2.0, "stream__num_megabatches": 3, "train__steps": 4, "train__eval_every": 3} | changes)
+  run = alma_jax.run(config, tmp_path / "whole")
+  assert run.metrics["updated"].tolist() == [True, True, False]
+  rounds = 0
+  while interrupted(config, tmp_path / "cut", dispatches):
+    rounds += 1
+  assert rounds > 0
+  assert_same_run(tmp_path / "whole", tmp_path / "cut")
+
+
+# ----------------------------------------------------------------------- schedules
+
+
+@pytest.mark.parametrize(("changes", "ends"), [
+    ({"stream__schedule": "geometric", "stream__factor": 2.0}, [1, 2, 4]),  # the next were 8
+    ({"stream__schedule": "geometric", "stream__factor": 1.15}, [1, 2, 3, 4, 5, 6, 7]),
+    ({"stream__schedule": "power", "stream__num_trainings": 3}, [1, 3, 7]),  # 7/9, 28/9, 7
+    ({"stream__schedule": "power", "stream__num_trainings": 4, "stream__exponent": 4.0}, [1, 2, 3, 7]),
+    ({"stream__waiting_time": 3}, [3, 6, 7])])
+def test_a_learner_is_trained_where_the_schedule_says(tmp_path, arrays, changes, ends):
+  run = alma_jax.run(small_config(stream__num_megabatches=7, train__epochs=1, **changes), tmp_path, data=arrays)
+  entries = lines(tmp_path, "metrics.jsonl")
+  assert [entry["t"] for entry in entries] == list(range(1, 8))
+  assert [entry["t"] for entry in entries if entry["updated"]] == ends == list(metrics.ends(entries))
+  assert run.summary["num_stages"] == len(ends)
+  assert run.stages()[-1] == len(ends) - 1
+  stage, previous = None, None
+  for entry in entries:
+    if entry["updated"]:
+      stage = 0 if stage is None else stage + 1
+      assert entry["fwd_macs"] > 0
+    elif previous is not None:  # it waits: the last error counts again
+      assert {key: entry[key] for key in ("error", "val_error", "loss")} == {
+          key: previous[key] for key in ("error", "val_error", "loss")}
+      assert entry["fwd_macs"] == entry["train_flops"] == 0
+    assert entry["stage"] == stage
+    previous = entry
+  assert run.summary["cer"] == pytest.approx(sum(entry["error"] for entry in entries))
+  train = lines(tmp_path, "train.jsonl")
+  assert [entry["stage"] for entry in train] == list(range(len(ends)))
+
+
+def test_a_schedule_that_is_every_mega_batch_is_that_of_no_waiting(tmp_path, arrays):
+  power = dict(stream__schedule="power", stream__num_trainings=4, stream__exponent=1.0)
+  for name, changes in (("power", power), ("every", {"stream__waiting_time": 1})):
+    alma_jax.run(small_config(train__epochs=1, **changes), tmp_path / name, data=arrays)
+  for file in ("metrics.jsonl", "train.jsonl"):
+    assert lines(tmp_path / "power", file) == lines(tmp_path / "every", file)
+
+
+# ----------------------------------------------------------------------- prequential errors
+
+
+def test_a_mega_batch_tests_the_learner_of_the_stage_before(tmp_path, arrays):
+  config = small_config("ens", **ANYTIME | OPTIONS["ens"] | {"checkpoint__keep_every": 1, "train__steps": 2,
+                                                             "train__eval_every": 2})
+  run = alma_jax.run(config, tmp_path, data=arrays)
+  stream = settings.prepare(configs.parse(config), arrays).stream
+  found = [entry["prequential_error"] for entry in lines(tmp_path, "metrics.jsonl")]
+  assert found[:2] == [None, None]
+  expected = []
+  for t in range(3, 7):  # trained after mega-batches 2, 4 and 6
+    which = np.concatenate(stream.megabatch(t))
+    assert len(which) == 20  # those for validation, too
+    expected.append(np.mean(run.predict(arrays[0][which], stage=(t - 3) // 2).argmax(-1) != arrays[1][which]))
+  np.testing.assert_allclose(found[2:], expected, atol=1e-7)
+  assert len(set(expected)) > 1
+  np.testing.assert_allclose(run.metrics["prequential_error"][2:], expected, atol=1e-7)
+  assert np.isnan(run.metrics["prequential_error"][:2]).all()
+
+
+def test_nothing_is_used_before_it_arrives(tmp_path, arrays):
+  """Later mega-batches are replaced by noise: what was written before they arrived is the same."""
+  config = small_config(**ANYTIME | {"stream__waiting_time": 2})
+  alma_jax.run(config, tmp_path / "whole", data=arrays)
+  stream = settings.prepare(configs.parse(config), arrays).stream
+  later = np.concatenate([part for t in range(5, 7) for part in stream.megabatch(t)])
+  rng, (x, y, *test) = np.random.default_rng(0), (array.copy() for array in arrays)
+  x[later], y[later] = rng.integers(0, 256, x[later].shape), rng.integers(0, 3, len(later))
+  alma_jax.run(config, tmp_path / "other", data=(x, y, *test))
+  first, second = (lines(tmp_path / name, "metrics.jsonl") for name in ("whole", "other"))
+  assert first[:4] == second[:4]
+  assert first[3]["prequential_error"] is not None
+  assert first[4]["prequential_error"] != second[4]["prequential_error"]
+  epochs = [[entry for entry in lines(tmp_path / name, "train.jsonl") if entry["stage"] < 2]
+            for name in ("whole", "other")]
+  assert epochs[0] == epochs[1]
+
+
+@pytest.mark.filterwarnings("ignore:the vocabulary has")
+def test_windows_that_arrive_test_a_language_model(tmp_path, books):  # noqa: F811
+  config = text_config(books, stream__num_megabatches=2, train__steps=2, train__warmup_steps=1, learner__average=0.5,
+                       dataset__eval_tokens=200)
+  run = alma_jax.run(config, tmp_path)
+  first, second = lines(tmp_path, "metrics.jsonl")
+  assert first["prequential_perplexity"] is None
+  setting = settings.prepare(configs.parse(config))
+  opened, _ = run.open(0)
+  state = snapshot.restore_learner(setting.learner, opened)
+  windows = setting.stream.megabatch(2)[0]
+  which = setting.source.tested(2)
+  assert set(which) <= set(windows)
+  assert len(which) == 13  # 200 tokens in windows of 16
+  pool, _ = setting.source.pools(setting.learner.mesh)
+  task = setting.source.task
+  loaded, index = task.load(pool, which)
+  log_NL = prediction.contributions(setting.learner, task, state, 0, jax.device_get(loaded), index)["log_sum"]
+  length = setting.source._train.length[which]
+  counted = np.arange(log_NL.shape[1])[None] < length[:, None]
+  expected = np.exp(-np.float64(log_NL)[counted].mean())
+  assert second["prequential_perplexity"] == pytest.approx(expected, rel=1e-5)
+
+
+# ----------------------------------------------------------------------- predictions by the average
+
+
+@pytest.mark.parametrize(("start", "held"), [("last", 2), ("average", 1)])
+def test_the_average_predicts_and_is_exported(tmp_path, arrays, start, held):
+  changes = ANYTIME | {"learner__start": start, "learner__average": 0.9, "train__learning_rate": 3.0}
+  run = alma_jax.run(small_config(**changes), tmp_path, data=arrays)
+  opened, learner = run.open()
+  state = snapshot.restore_learner(learner, opened)
+  assert (state.average is not None) == (start == "last")
+  probabilities = run.predict(arrays[2])
+  assert np.mean(probabilities.argmax(-1) != arrays[3]) == pytest.approx(run.metrics["error"][-1])
+  loss = -np.log(probabilities[np.arange(30), arrays[3]]).mean()
+  assert loss == pytest.approx(run.metrics["loss"][-1], rel=1e-4)
+  one = run.metrics["num_params"][0]
+  assert run.metrics["num_params"][-1] == held * one
+  if start == "average":
+    return
+  setting = settings.prepare(configs.parse(small_config(**changes)), arrays)
+  live = settings.Examiner(setting).examine(state._replace(average=None))
+  assert live[1] != pytest.approx(run.metrics["loss"][-1], rel=1e-3)  # the last weights answer otherwise
+  folder = export.export(run)
+  space = {"__file__": str(folder / "load.py")}
+  exec(compile((folder / "load.py").read_text(), str(folder / "load.py"), "exec"), space)
+  np.testing.assert_allclose(space["predict"](arrays[2][..., None]), probabilities, atol=2e-6)
