@@ -264,7 +264,7 @@ def _off(study: Study, learner: str, field: str, part: Part) -> str:
   before = factors.earlier(learner, study.is_language)
   if field not in before:
     raise BadInput(f"--ablation={part.field} needs the value that switches it off, as in {part.field}=0.")
-  return str(before[field])
+  return factors.plain(before[field])
 
 
 def _is(value: Any, text: str) -> bool:
