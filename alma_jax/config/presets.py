@@ -78,9 +78,9 @@ def base(learner: str = "ens") -> ConfigDict:
   Raises:
     BadInput: there is no such learner.
   """
-  name, _, changes = RECIPES.get(learner, Recipe(learner, "", {}))
-  options = registry.options_of(name)
-  return _template(schema.ImageConfig, options, {**options.defaults, **_label(learner, RECIPES), **changes})
+  recipe = RECIPES.get(learner, Recipe(learner, "", {}))
+  options = registry.options_of(recipe.learner)
+  return _template(schema.ImageConfig, options, {**options.defaults, **_label(learner, RECIPES), **recipe.changes})
 
 
 def language(learner: str = "ens", size: str = "tiny") -> ConfigDict:
@@ -98,10 +98,10 @@ def language(learner: str = "ens", size: str = "tiny") -> ConfigDict:
   """
   if size not in SIZES:
     raise BadInput(f"there is no size {size!r}; the sizes are {listed(SIZES)}.")
-  name, _, changes = TEXT_RECIPES.get(learner, Recipe(learner, "", {}))
-  options = registry.options_of(name, language=True)
+  recipe = TEXT_RECIPES.get(learner, Recipe(learner, "", {}))
+  options = registry.options_of(recipe.learner, language=True)
   return _template(schema.LanguageConfig, options, {
-      **_LANGUAGE, **SIZES[size], **options.defaults, **_label(learner, TEXT_RECIPES), **changes})
+      **_LANGUAGE, **SIZES[size], **options.defaults, **_label(learner, TEXT_RECIPES), **recipe.changes})
 
 
 def _label(name: str, recipes: Mapping[str, Recipe]) -> dict[str, str]:
