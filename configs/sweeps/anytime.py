@@ -26,6 +26,8 @@ RIVALS = product(axis("learner", ["retrain", "warm", "shrink_perturb"]), axis("e
 ORACLE = [{"learner": "retrain", "epochs": 20, "schedule": "geometric", "model.width": 141, "decay": 0.5,
            **REGULARISED}]
 BUDGETS = product(axis("learner", ["anytime"]), axis("train.steps", [20, 40, 180, 400]))
+# What the adaptive schedule is compared with: the best waiting time in hindsight.
+WAITING = product(axis("learner", ["anytime"]), axis("schedule", ["every"]), axis("waiting_time", [1, 2, 5, 20, 50]))
 SMALL = product(axis("learner", ["anytime"]), axis("model.width", [19, 32]))
 PRICES = product(axis("learner", ["anytime"]), axis("schedule", ["adaptive"]), axis("price", [1e-12, 1e-11, 1e-10]))
 
@@ -39,5 +41,5 @@ def ablation():
 
 
 def get_sweep():
-  points = [*ablation(), *PAPER, *RIVALS, *BUDGETS, *SMALL, *PRICES, *ORACLE]
+  points = [*ablation(), *PAPER, *RIVALS, *BUDGETS, *SMALL, *PRICES, *WAITING, *ORACLE]
   return Sweep("configs/mnist.py", product(axis("seed", [0, 1, 2]), points))
