@@ -61,7 +61,7 @@ RECIPES: Mapping[str, Recipe] = {
 }
 TEXT_RECIPES: Mapping[str, Recipe] = {
     "anytime": Recipe("sm", "One model that replays earlier mega-batches in the steps of a stage.",
-                      {"stream.replay_share": "uniform"}),
+                      {"stream.replay_share": "uniform", "train.decay": 0.3}),
 }
 
 
