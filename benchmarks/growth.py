@@ -40,15 +40,16 @@ def measure(config: schema.RunConfig) -> None:
   runtime.setup(config, alone=True)
   setting = settings.prepare(config)
   learner, stages = setting.learner, settings.Stages(setting)
-  state = train(learner, learner.init(), stages[0])
-  learner.grow(state, stages[1])  # compiles
+  first, second = (stages[setting.stream.expected_ends[:number]] for number in (1, 2))
+  state = train(learner, learner.init(), first)
+  learner.grow(state, second)  # compiles
   began = time.perf_counter()
-  grown, _ = learner.grow(state, stages[1])
+  grown, _ = learner.grow(state, second)
   jax.block_until_ready(grown.live)
   growth = time.perf_counter() - began
-  train(learner, grown, stages[1])  # compiles
+  train(learner, grown, second)  # compiles
   began = time.perf_counter()
-  train(learner, grown, stages[1])
+  train(learner, grown, second)
   training = (time.perf_counter() - began) * EPOCHS / TIMED
   print(f"{config.dataset.name} {config.learner.name}: growth {growth:.2f} s, {EPOCHS} epochs {training:.1f} s, "
         f"ratio {growth / training:.3f}", flush=True)

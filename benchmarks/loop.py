@@ -42,7 +42,7 @@ def main():
   parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
   args = parser.parse_args()
   setting = prepare(args.learner, args.devices)
-  data = settings.Stages(setting)[0]
+  data = settings.Stages(setting)[setting.stream.expected_ends[:1]]
   training = setting.learner.training(setting.learner.init(), data)
   fits = {form: begin(training, stepwise=form == "stepwise") for form in ("single", "nested", "stepwise")}
   clock = {"wall": time.perf_counter, "cpu": time.process_time}[args.clock]
@@ -107,15 +107,15 @@ def nested_local(spec, carry, keys, batches, val, pool, val_pool):
     carry, train = program._end_round(spec, stack, carry, sums, val)
     write = lambda buffer, new: buffer.at[ended.num].set(new)
     return carry, state.RoundSums(ended.num + 1, carry.done, jax.tree.map(write, ended.train, train),
-                                  jax.tree.map(write, ended.val, sums))
+                                  jax.tree.map(write, ended.val, sums), ended.first)
 
   def take(r):
     return stack.map(lambda where: spec.task.take(pool, *where), program._taken(batches, jnp.minimum(r, size - 1)))
 
   def step(r, loop):
     carry, examples = loop
-    train = lambda member, raw_key, batch, *count: program._train_step(
-        spec, member, raw_key, batch, batches, r, pool, *count)
+    train = lambda member, raw_key, batch, *count: member._replace(**program._train_step(
+        spec, state.trained_of(member), raw_key, batch, batches, r, pool, *count)._asdict())
     return stack.update(train, carry, keys, examples, *program._own_counts(spec, batches, r)), take(r + 1)
 
   def round_(loop):
@@ -126,7 +126,7 @@ def nested_local(spec, carry, keys, batches, val, pool, val_pool):
     return number + 1, stop, carry, ended
 
   zero = jnp.int32(0)
-  start = (zero, zero, stack.unpack(carry), state.RoundSums(zero, carry.done, empty, empty))
+  start = (zero, zero, stack.unpack(carry), state.RoundSums(zero, carry.done, empty, empty, carry.epoch))
   _, _, carry, ended = jax.lax.while_loop(lambda loop: (loop[1] < batches.num_steps) & ~loop[2].done, round_, start)
   return stack.pack(carry), ended
 
