@@ -156,7 +156,7 @@ def test_options_are_checked_by_their_declarations(learner, option, value, sente
     ({"stream__memory_size": 100}, "stream.memory_size=100 needs stream.replay_share above 0."),
     # Of 70 examples 7 are for validation; half of a batch of 128 is 64.
     ({"stream__memory_size": 70, "stream__replay_share": 0.5},
-     "stream.memory_size=70 keeps 63 training examples, fewer than the 64 of a batch that stream.replay_share=0.5 of "
+     "stream.memory_size=70 keeps 63 training examples, fewer than the 64 that stream.replay_share=0.5 of "
      "train.batch_size=128 asks for."),
     ({"train__steps": 100, "train__eval_every": 10, "train__patience": 10},
      "train.patience=10 can never end a stage of train.steps=100 with train.eval_every=10; set train.patience=0, or "
@@ -186,7 +186,7 @@ def test_texts_have_a_memory_and_schedules_too():
   for field, value in {"stream.memory_size": 3, "stream.replay_share": 0.5}.items():
     configs.set_field(tree, field, value)
   # Half of a batch of 8 windows; none of them is for validation.
-  with pytest.raises(BadInput, match=r"stream.memory_size=3 keeps 3 training examples, fewer than the 4 of a batch"):
+  with pytest.raises(BadInput, match=r"stream.memory_size=3 keeps 3 training examples, fewer than the 4 that stream.replay_share=0.5"):
     configs.parse(tree)
   configs.set_field(tree, "stream.memory_size", 4)
   assert configs.parse(tree).stream.memory_size == 4
@@ -368,7 +368,7 @@ def test_fields_that_do_not_exist(field, sentence):
 def test_a_field_that_a_config_file_leaves_out_may_be_given():
   tree = configs.base("sm").to_dict()
   del tree["log"], tree["checkpoint"]
-  overrides = {"log.wandb": "mine", "log.progress": None, "log.tensorboard": "false",
+  overrides = {"log.wandb": "mine", "log.progress": None, "log.tensorboard": "false", "log.label": "",
                "checkpoint.seconds": "1", "checkpoint.keep": "1", "checkpoint.keep_every": "0"}
   assert configs.parse(configs.overridden(tree, overrides)).checkpoint.seconds == 1.0
 

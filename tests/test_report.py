@@ -454,7 +454,7 @@ def test_names_do_not_touch():
 
 
 def test_learners_look_apart():
-  assert set(drawing.STYLES) == set(configs.LEARNERS)
+  assert set(drawing.STYLES) == {*configs.LEARNERS, *configs.RECIPES}
   assert len({colour for colour, _ in drawing.STYLES.values()}) == len(drawing.STYLES)
   assert len({marker for _, marker in drawing.STYLES.values()}) == len(drawing.STYLES)
   rgb = lambda colour: np.array([int(colour[i:i + 2], 16) / 255 for i in (1, 3, 5)])

@@ -51,7 +51,7 @@ def test_the_run_folder_holds_the_documented_files(tmp_path, arrays):
       "config.json", "metrics.jsonl", "train.jsonl", "summary.json", "curve.png", "tensorboard", "checkpoints"}
   metrics = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
   assert list(metrics[0]) == ["t", "stage", "updated", "error", "val_error", "loss", "num_params", "fwd_macs",
-                              "train_flops", "growth_macs", "seconds"]
+                              "train_flops", "growth_macs", "seconds", "prequential_error"]
   first, second = metrics[:2]
   assert (first["stage"], first["loss"], first["val_error"], first["fwd_macs"]) == (None, None, None, 0)
   assert first["error"] == pytest.approx(2 / 3)  # three classes

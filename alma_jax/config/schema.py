@@ -248,11 +248,11 @@ class Checkpoint:
 @dataclasses.dataclass(frozen=True)
 class Log:
   """What a run reports besides its files of metrics."""
-  label: str = field("", "name of the learner in reports; empty: `learner.name`")
   progress: bool = field(True, "whether a bar shows the progress, on a terminal")
   tensorboard: bool = field(True, "whether TensorBoard files are written")
   wandb: str = field(
       "", "project at Weights & Biases that gets the same values (needs `pip install wandb`); empty: none")
+  label: str = field("", "name of the learner in reports; empty: `learner.name`")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
