@@ -186,7 +186,7 @@ def test_texts_have_a_memory_and_schedules_too():
   for field, value in {"stream.memory_size": 3, "stream.replay_share": 0.5}.items():
     configs.set_field(tree, field, value)
   # Half of a batch of 8 windows; none of them is for validation.
-  with pytest.raises(BadInput, match=r"stream.memory_size=3 keeps 3 training examples, fewer than the 4 that stream.replay_share=0.5"):
+  with pytest.raises(BadInput, match="stream.memory_size=3 keeps 3 training examples, fewer than the 4 that stream"):
     configs.parse(tree)
   configs.set_field(tree, "stream.memory_size", 4)
   assert configs.parse(tree).stream.memory_size == 4
