@@ -16,7 +16,7 @@ class Progress:
   """The progress of a run."""
 
   def __init__(self, shown: bool, samples: Iterable[int], stage: int, metric: str = "error",
-               rounds: str = "epoch") -> None:
+               rounds: str = "epoch", known: bool = True) -> None:
     """Starts to show it.
 
     Args:
@@ -25,7 +25,9 @@ class Progress:
       stage: the first stage of this session, from 0.
       metric: error or perplexity.
       rounds: name of the parts of a stage that end with a validation.
+      known: whether the number of stages is known; otherwise `samples` is a guess.
     """
+    self._known = known
     with warnings.catch_warnings():
       warnings.simplefilter("ignore")  # in a notebook without ipywidgets the bar is text
       from tqdm.auto import tqdm
@@ -59,7 +61,8 @@ class Progress:
     """
     self._val = self._val if val is None else val
     shown = "" if self._val is None else f" val {self._metric} {_short(self._val)}"
-    self._where = f"stage {stage + 1}/{len(self._samples)} {self._rounds} {round_}/{num_rounds}{shown}"
+    of = f"/{len(self._samples)}" if self._known else ""
+    self._where = f"stage {stage + 1}{of} {self._rounds} {round_}/{num_rounds}{shown}"
     with UNSEEN:
       self._bar.set_description_str(self._where, refresh=False)
       self._bar.update(min(samples, self._bar.total - self._bar.n))  # a stage may take longer than planned
@@ -78,7 +81,9 @@ class Progress:
     if self._lines:
       left, past = sum(self._samples[stage + 1:]), done - self._before
       seconds_left = (time.monotonic() - self._began) * left / max(past, 1)
-      say(f"stage {stage + 1} of {len(self._samples)}: test {self._metric} {_short(value)}, "
+      of = f" of {len(self._samples)}" if self._known else ""
+      left = left if self._known else 0
+      say(f"stage {stage + 1}{of}: test {self._metric} {_short(value)}, "
           f"{duration(seconds)}" + (f"; about {duration(seconds_left)} left" if left else ""))
 
   @contextlib.contextmanager

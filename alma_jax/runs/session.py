@@ -51,7 +51,7 @@ def run(setting: settings.Setting, folder: RunFolder, should_stop: Callable[[], 
       cleanup.callback(board.close)
     cleanup.callback(checkpoints.finish)
     shown = progress.Progress(setting.config.log.progress and sharding.is_main(), _samples(setting), now.stage,
-                              setting.source.task.metric, _round(setting))
+                              setting.source.task.metric, _round(setting), setting.stream.ends is not None)
     cleanup.callback(shown.close)
     tried = tuned.num_tried(now.learner)  # candidates that were trained before the run was stopped
     if tried:
