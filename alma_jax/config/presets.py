@@ -4,12 +4,12 @@ The files under configs/ change them further.
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from alma_jax.config import registry, schema
 from alma_jax.config.fields import listed
-from alma_jax.config.learner_options import Options
+from alma_jax.config.learner_options import LEARNERS, TEXT_LEARNERS, Options
 from alma_jax.config.trees import set_field
 from alma_jax.errors import BadInput
 
@@ -78,9 +78,9 @@ def base(learner: str = "ens") -> ConfigDict:
   Raises:
     BadInput: there is no such learner.
   """
-  recipe = RECIPES.get(learner, Recipe(learner, "", {}))
-  options = registry.options_of(recipe.learner)
-  return _template(schema.ImageConfig, options, {**options.defaults, **_label(learner, RECIPES), **recipe.changes})
+  name, changes = _resolved(learner, RECIPES, LEARNERS)
+  options = registry.options_of(name)
+  return _template(schema.ImageConfig, options, {**options.defaults, **changes})
 
 
 def language(learner: str = "ens", size: str = "tiny") -> ConfigDict:
@@ -98,15 +98,16 @@ def language(learner: str = "ens", size: str = "tiny") -> ConfigDict:
   """
   if size not in SIZES:
     raise BadInput(f"there is no size {size!r}; the sizes are {listed(SIZES)}.")
-  recipe = TEXT_RECIPES.get(learner, Recipe(learner, "", {}))
-  options = registry.options_of(recipe.learner, language=True)
-  return _template(schema.LanguageConfig, options, {
-      **_LANGUAGE, **SIZES[size], **options.defaults, **_label(learner, TEXT_RECIPES), **recipe.changes})
+  name, changes = _resolved(learner, TEXT_RECIPES, TEXT_LEARNERS)
+  options = registry.options_of(name, language=True)
+  return _template(schema.LanguageConfig, options, {**_LANGUAGE, **SIZES[size], **options.defaults, **changes})
 
 
-def _label(name: str, recipes: Mapping[str, Recipe]) -> dict[str, str]:
-  """A recipe has its own name in reports."""
-  return {"log.label": name} if name in recipes else {}
+def _resolved(name: str, recipes: Mapping[str, Recipe], learners: Collection[str]) -> tuple[str, Mapping[str, Any]]:
+  """(learner, changes) of the name of a learner or of a recipe; a learner that users registered hides a recipe."""
+  if name in learners or name not in recipes:
+    return name, {}
+  return recipes[name].learner, {"log.label": name, **recipes[name].changes}  # reports use its own name
 
 
 def _template(config: type[schema.RunConfig], options: type[Options], changes: Mapping[str, Any]) -> ConfigDict:

@@ -53,6 +53,11 @@ class LearnerState(NamedTuple):
     """Variables of the live block that predict."""
     return self.live if self.average is None else self.average
 
+  @property
+  def num_held(self) -> int:
+    """How often the live block's weights are held: twice with an average, which counts in Mem."""
+    return 1 if self.average is None else 2
+
 
 class GrowthReport(NamedTuple):
   """What a growth cost, and how a resumed run restores it.

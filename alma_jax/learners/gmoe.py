@@ -39,7 +39,7 @@ class MoE(Stacked):
     """Cost of the experts in use. All experts of a layer cost the same."""
     one, two = (_cost(self._mixture(size), self._shape) for size in (1, 2))
     num, macs, flops = (a + (num_experts(state.spec) - 1) * (b - a) for a, b in zip(one, two))
-    return Cost(num * (1 + (state.average is not None)), macs, flops, macs)
+    return Cost(num * state.num_held, macs, flops, macs)
 
   def describe(self, state: LearnerState) -> str:
     """Text tree of the gates of every mixture layer, with each expert's shares on the last validation data.

@@ -152,10 +152,10 @@ class HMoE(stacked.Stacked):
     one, macs = cost.abstract_variables(network, self._shape).params, cost.forward_macs(network, self._shape)
     flops = cost.training_flops(network, self._shape)
     if not num:
-      return Cost(models.count_params(one) * (1 + (state.average is not None)), macs, flops, macs)
+      return Cost(models.count_params(one) * state.num_held, macs, flops, macs)
     base = models.count_params({name: leaf for name, leaf in one.items() if name != "output"})
-    num_live = num * (1 + (state.average is not None))
-    return Cost(base + num_live * models.count_params(one), macs, flops, macs + _feature_macs(network, self._shape))
+    num_params = base + num * state.num_held * models.count_params(one)
+    return Cost(num_params, macs, flops, macs + _feature_macs(network, self._shape))
 
   def describe(self, state: LearnerState) -> str:
     """Each expert's share of the examples and of the validation loss."""

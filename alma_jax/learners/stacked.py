@@ -108,7 +108,7 @@ class Stacked:
     one, num, network = models.count_params(state.live.params), len(blocks(state)), self.network(state.spec)
     num_members = self.num_members(state.spec)
     macs, flops = (num_members * count(network, self._shape) for count in (cost.forward_macs, cost.training_flops))
-    return Cost(one * (num + (state.average is not None)), macs, flops, macs * num)
+    return Cost(one * (num - 1 + state.num_held), macs, flops, macs * num)
 
   def describe(self, state: LearnerState) -> str:
     network, num = self.network(state.spec), self.num_members(state.spec) * (1 + state.spec["num_frozen"])

@@ -55,7 +55,8 @@ def run(setting: settings.Setting, folder: RunFolder, should_stop: Callable[[], 
     cleanup.callback(shown.close)
     tried = tuned.num_tried(now.learner)  # candidates that were trained before the run was stopped
     if tried:
-      shown.skip(_samples(setting)[now.stage] * tried // tuned.num_candidates(setting.config))
+      samples = _samples(setting)[:now.stage + 1][-1]  # an adaptive run may have more stages than expected
+      shown.skip(samples * tried // tuned.num_candidates(setting.config))
     session = _Session(setting, folder, checkpoints, examiner, boards, shown, should_stop, now)
     session.run(None if opened is None or opened.meta["cursor"] is None else opened)
 
