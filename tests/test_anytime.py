@@ -5,7 +5,7 @@ import json
 import jax
 import numpy as np
 import pytest
-from runs import assert_same_run, interrupted, lines, one_step_a_dispatch, slow, small_config
+from runs import assert_resumes, assert_same_run, lines, one_step_a_dispatch, slow, small_config
 from test_language import books, text_config  # noqa: F401
 
 import alma_jax
@@ -109,12 +109,7 @@ def test_every_learner_remembers_and_averages(tmp_path, arrays, learner):
 def test_stopped_at_any_step_a_run_ends_the_same(tmp_path, arrays, monkeypatch, learner, changes):
   one_step_a_dispatch(monkeypatch)
   config = small_config(learner, **ANYTIME | OPTIONS.get(learner, {}) | changes)
-  alma_jax.run(config, tmp_path / "whole", data=arrays)
-  rounds = 0
-  while interrupted(config, tmp_path / "cut", 3, data=arrays):
-    rounds += 1
-  assert rounds > 3
-  assert_same_run(tmp_path / "whole", tmp_path / "cut")
+  assert_resumes(config, tmp_path, 3, more_than=3, data=arrays)
   for folder in ("whole", "cut"):
     run = alma_jax.load_run(tmp_path / folder)
     assert np.mean(run.predict(arrays[2]).argmax(-1) != arrays[3]) == pytest.approx(run.summary["final_error"])
@@ -145,13 +140,9 @@ def test_language_models_remember_average_and_resume(tmp_path, books, monkeypatc
   config = text_config(books, learner, **{
       "stream__replay_share": 0.5, "stream__memory_size": 8, "learner__average": 0.4, "stream__schedule": "geometric",
       "stream__factor": 2.0, "stream__num_megabatches": 3, "train__steps": 4, "train__eval_every": 3} | changes)
-  run = alma_jax.run(config, tmp_path / "whole")
+  assert_resumes(config, tmp_path, dispatches, more_than=0)
+  run = alma_jax.load_run(tmp_path / "whole")
   assert run.metrics["updated"].tolist() == [True, True, False]
-  rounds = 0
-  while interrupted(config, tmp_path / "cut", dispatches):
-    rounds += 1
-  assert rounds > 0
-  assert_same_run(tmp_path / "whole", tmp_path / "cut")
 
 
 # ----------------------------------------------------------------------- schedules

@@ -9,7 +9,7 @@ import subprocess
 import jax
 import numpy as np
 import pytest
-from runs import ROOT, alma, assert_same_run, command, interrupted, launch, lines, one_step_a_dispatch, slow
+from runs import ROOT, alma, assert_resumes, command, interrupted, launch, lines, one_step_a_dispatch, slow
 from stages import Stages, arrays_equal, assert_close, batches_of, begin, contribution, train_stage
 
 import alma_jax
@@ -98,12 +98,7 @@ def test_every_learner_through_the_entry_point(tmp_path, books, learner):
 def test_stopped_anywhere_and_resumed_is_the_same_run(tmp_path, books, monkeypatch, learner, changes):
   one_step_a_dispatch(monkeypatch)
   config = text_config(books, learner, **changes)
-  alma_jax.run(config, tmp_path / "whole")
-  sessions = 0
-  while interrupted(config, tmp_path / "cut", 3):
-    sessions += 1
-  assert sessions > 4
-  assert_same_run(tmp_path / "whole", tmp_path / "cut")
+  assert_resumes(config, tmp_path, 3, more_than=4)
 
 
 def test_cutting_a_stage_into_dispatches_changes_no_bit(books):

@@ -10,6 +10,7 @@ import pytest
 from runs import (
   FOUNDATION,
   ROOT,
+  assert_resumes,
   assert_same_run,
   blobs,
   command,
@@ -56,12 +57,7 @@ def test_stopped_again_and_again(tmp_path, arrays, monkeypatch, learner):
   one_step_a_dispatch(monkeypatch)
   options = {"learner__split_every": 2, "learner__min_shard": 2, "model__num_experts": 2} if learner == "hmoe" else {}
   config = small_config(learner, train__epochs=3, stream__waiting_time=1, checkpoint__keep_every=2, **options)
-  alma_jax.run(config, tmp_path / "whole", data=arrays)
-  rounds = 0
-  while interrupted(config, tmp_path / "cut", 2, data=arrays):
-    rounds += 1
-  assert rounds > 4
-  assert_same_run(tmp_path / "whole", tmp_path / "cut")
+  assert_resumes(config, tmp_path, 2, more_than=4, data=arrays)
   run = alma_jax.load_run(tmp_path / "cut")
   assert run.stages() == [1, 2, 3] or run.stages() == [1, 3]
   assert np.mean(run.predict(arrays[2]).argmax(-1) != arrays[3]) == pytest.approx(run.summary["final_error"])

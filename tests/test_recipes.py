@@ -1,0 +1,62 @@
+"""Recipes: names of configs that are learners with certain fields."""
+import dataclasses
+
+import pytest
+from runs import ROOT, alma, small_config
+from test_config import forget  # noqa: F401
+
+import alma_jax
+from alma_jax import config as configs
+from alma_jax.config.presets import TEXT_RECIPES
+from alma_jax.reports import read
+
+NAMES = [*configs.RECIPES]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_is_its_learner_with_its_fields(name):
+  recipe, flat = configs.RECIPES[name], configs.flatten(configs.base(name).to_dict())
+  assert configs.parse(configs.base(name)).learner.name == recipe.learner
+  assert recipe.changes.items() <= flat.items()
+  plain = configs.flatten(configs.base(recipe.learner).to_dict())
+  assert {field for field in flat if flat[field] != plain[field]} == {*recipe.changes, "log.label"} - {
+      field for field, value in recipe.changes.items() if plain[field] == value}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_recipes_run_and_are_reported_under_their_names(tmp_path, arrays, name):
+  config = small_config(name, **({"train__steps": 2} if name == "anytime" else {}))
+  alma_jax.run(config, tmp_path / "run", data=arrays)
+  assert read.read(tmp_path / "run").row["learner.name"] == name
+
+
+def test_texts_have_recipes():
+  for name, recipe in TEXT_RECIPES.items():
+    flat = configs.flatten(configs.language(name).to_dict())
+    assert recipe.changes.items() <= flat.items()
+    assert configs.parse(configs.language(name)).learner.name == recipe.learner
+
+
+@pytest.mark.usefixtures("forget")
+def test_a_learner_of_ones_own_hides_a_recipe():
+  @dataclasses.dataclass(frozen=True)
+  class Warm(alma_jax.Options):
+    name: str = "warm"
+
+  assert configs.base("warm").learner.name == "sm"
+  alma_jax.register_learner(Warm, make=print)
+  template = configs.base("warm")
+  assert (template.learner.name, template.stream.replay, template.log.label) == ("warm", 0.0, "")
+
+
+@pytest.mark.parametrize("config", ["digits", "mnist", "cifar", "npz", "folder", "lm"])
+def test_the_configs_know_anytime(config):
+  tree = configs.load_file(str(ROOT / f"configs/{config}.py"), "anytime")
+  assert tree["log"]["label"] == "anytime"
+  assert configs.parse(tree).stream.replay_share == "uniform"
+
+
+def test_recipes_are_listed():
+  listed = alma("cli", "list").stdout
+  for name, recipe in configs.RECIPES.items():
+    assert f"  {name:<14} {recipe.meaning} ({recipe.learner})" in listed
