@@ -78,7 +78,10 @@ def _listing() -> Iterator[str]:
 def _learners(classes: Mapping[str, type], recipes: Mapping[str, configs.Recipe]) -> dict[str, str]:
   """{name: one line} of learners, and of recipes with their learners."""
   lines = {name: (cls.__doc__ or "").split("\n")[0] for name, cls in classes.items()}
-  return lines | {name: f"{recipe.meaning} ({recipe.learner})" for name, recipe in recipes.items()}
+  lines |= {name: f"{recipe.meaning} ({recipe.learner})" for name, recipe in recipes.items()}
+  if recipes is configs.RECIPES:
+    lines["NAME,authors"] = "The learner NAME, whose stages stop early if they do so in the authors' code."
+  return lines
 
 
 if __name__ == "__main__":

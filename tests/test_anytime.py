@@ -71,12 +71,11 @@ def test_rates_of_both_trainings_of_a_stage(tmp_path, arrays):
   assert all(one > other for one, other in itertools.pairwise(found[3:]))
 
 
-def test_label_smoothing_and_averages_are_in_the_config_of_the_run(tmp_path, arrays):
+def test_smoothed_labels_change_a_run_and_its_config(tmp_path, arrays):
   config = small_config(train__label_smoothing=0.2, train__epochs=1)
   plain = alma_jax.run(small_config(train__epochs=1), tmp_path / "plain", data=arrays)
   run = alma_jax.run(config, tmp_path / "smooth", data=arrays)
   assert run.metrics["loss"][-1] != plain.metrics["loss"][-1]
-  # The first reported loss is of the same weights, against the labels as they are.
   assert configs.digest(run.config) != configs.digest(plain.config)
 
 

@@ -16,7 +16,7 @@ from alma_jax.types import Variables
 PICTURES = (*blobs(80, (32, 32, 3)), *blobs(12, (32, 32, 3), seed=1))
 VGG = dict(model__name="vgg", model__width=2, train__optimizer="sgd", train__learning_rate=0.05, train__batch_size=16,
            stream__num_megabatches=2, stream__waiting_time=1)
-STEPS = dict(train__steps=7, train__eval_every=7, train__patience=0)
+STEPS = dict(train__steps=7, train__eval_every=7)
 
 
 def stepped(learner, state, data):
@@ -87,6 +87,29 @@ def test_language_models_are_averaged(books):  # noqa: F811
   assert setting.learner.cost(state).num_params == 2 * setting.learner.cost(setting.learner.init()).num_params
   begun = begin(setting.learner, state, Stages(setting)[1])
   assert arrays_equal(begun.state.members.now, state.live)
+
+
+def test_a_member_that_waits_for_a_larger_one_is_averaged_over_all_steps():
+  setting = setting_of("hmoe", model__num_experts=2, learner__min_shard=1, learner__average=1.0, train__epochs=3,
+                       train__batch_size=16, train__patience=0, stream__num_megabatches=2, stream__waiting_time=1)
+  learner, data = setting.learner, Stages(setting)[0]
+  (base, _, _), _ = fit_stage(learner, learner.init(), data)
+  grown, _ = learner.grow(base, data)
+  assert len({-(-size // 16) for size in np.bincount(grown.host["train_shares"])}) == 2  # one has fewer batches
+  _, weights, averages = stepped(learner, grown, data)
+  for found, expected in zip(averages, averaged(weights, 1.0), strict=True):
+    assert_close(found, expected, 2e-6)
+
+
+@pytest.mark.parametrize(("learner", "changes"), [
+    ("sm", {"learner__init_from_scratch": True}), ("gens", {"learner__init": "scratch"})])
+def test_weights_from_which_no_stage_starts_are_not_held(learner, changes):
+  setting = setting_of(learner, learner__average=0.5, **STEPS, **changes)
+  state, _, _ = train_stage(setting, setting.learner.init(), 0)
+  assert setting.learner.cost(state).num_params == setting.learner.cost(setting.learner.init()).num_params
+  grown, _ = setting.learner.grow(state, Stages(setting)[1])
+  begun = begin(setting.learner, grown, Stages(setting)[1]).state.members.now
+  assert arrays_equal(begun, setting.learner.fresh(1, grown.spec))
 
 
 def test_the_average_changes_no_step():
@@ -260,10 +283,13 @@ def test_shrinking_leaves_statistics_as_they_are():
                1e-6)
 
 
-def test_an_average_that_is_a_start_is_shrunk():
-  setting = setting_of(learner__average=0.5, learner__start="last", learner__shrink=0.5, **STEPS)
-  state, _, _ = train_stage(setting, setting.learner.init(), 0)
+@pytest.mark.parametrize("start", ["last", "average"])
+def test_what_a_stage_starts_from_is_shrunk(start):
+  setting = setting_of(learner__average=0.5, learner__start=start, learner__shrink=0.5, **STEPS)
+  fit, weights, averages = stepped(setting.learner, setting.learner.init(), Stages(setting)[0])
+  state = finish(setting.learner, setting.learner.init(), fit).state
   begun = begin(setting.learner, state, Stages(setting)[1]).state.members
-  half = jax.tree.map(lambda leaf: 0.5 * leaf, state.live.params)
-  assert_close(begun.now.params, half, 1e-7)
+  started = (weights if start == "last" else averages)[-1]
+  assert not arrays_equal(weights[-1], averages[-1])
+  assert_close(begun.now.params, jax.tree.map(lambda leaf: 0.5 * leaf, started.params), 1e-7)
   assert arrays_equal(begun.average, begun.now)  # the average of a stage begins with its start

@@ -154,12 +154,21 @@ def test_options_are_checked_by_their_declarations(learner, option, value, sente
     ({"stream__replay": 0.5, "stream__replay_share": "uniform"},
      "stream.replay=0.5 and stream.replay_share=uniform exclude each other"),
     ({"stream__memory_size": 100}, "stream.memory_size=100 needs stream.replay_share above 0."),
+    ({"stream__replay_share": 0.003}, "stream.replay_share=0.003 of train.batch_size=128 is not one example; raise"),
+    ({"stream__replay_share": "uniform", "train__batch_size": 1},
+     "stream.replay_share=uniform of train.batch_size=1 is not one example"),
+    ({"stream__exponent": 3.0}, "stream.exponent=3.0 is for stream.schedule='power', not 'every'."),
+    ({"stream__factor": 1.5, "stream__schedule": "power", "stream__num_trainings": 3},
+     "stream.factor=1.5 is for stream.schedule='geometric', not 'power'."),
+    ({"learner__shrink": 0.5, "learner__init_from_scratch": True},
+     "learner.shrink=0.5 and learner.perturb=0.0 change the weights of the stage before, but every stage starts from "
+     "scratch; leave them 1 and 0."),
     # Of 70 examples 7 are for validation; half of a batch of 128 is 64.
     ({"stream__memory_size": 70, "stream__replay_share": 0.5},
      "stream.memory_size=70 keeps 63 training examples, fewer than the 64 that stream.replay_share=0.5 of "
      "train.batch_size=128 asks for."),
-    ({"train__steps": 100, "train__eval_every": 10, "train__patience": 10},
-     "train.patience=10 can never end a stage of train.steps=100 with train.eval_every=10; set train.patience=0, or "
+    ({"train__steps": 100, "train__eval_every": 10, "train__patience": 9},
+     "train.patience=9 can never end a stage of train.steps=100 with train.eval_every=10; set train.patience=0, or "
      "lower train.eval_every."),
 ])
 def test_fields_that_do_not_go_together(changes, sentence):
@@ -175,7 +184,7 @@ def test_fields_that_go_together():
                   {"stream__schedule": "adaptive", "stream__price": 1e-9},
                   {"stream__memory_size": 71, "stream__replay_share": 0.5},
                   {"stream__memory_size": 1, "stream__replay_share": "uniform"},
-                  {"train__steps": 100, "train__eval_every": 10, "train__patience": 9},
+                  {"train__steps": 100, "train__eval_every": 10, "train__patience": 8},
                   {"train__steps": 100, "train__patience": 200},
                   {"learner__average": 0.2, "learner__start": "average"}):
     configs.parse(changed("sm", **changes))
@@ -391,14 +400,14 @@ def test_identity_leaves_out_what_changes_no_result():
 
 # Names of run folders hold the first 8 digits, and resuming compares all fields: the digests never change.
 DIGESTS = {
-    "digits.py:sm": "digits-sm-dbbddb61cea0f13496047e8562c354d7deb95fb582dad4ba8380851a2e3c09f1",
+    "digits.py:sm,authors": "digits-sm-dbbddb61cea0f13496047e8562c354d7deb95fb582dad4ba8380851a2e3c09f1",
     "digits.py:bagging": "digits-bagging-c894702d8806b4a58dca717e802f29de8587b4a25981b5a07c7cb9531b3d4bc3",
-    "digits.py:ff": "digits-ff-dd17bbb9bdf3b100f0e185eedcffaab9dde905509079c779be6deff7d632e9c2",
+    "digits.py:ff,authors": "digits-ff-dd17bbb9bdf3b100f0e185eedcffaab9dde905509079c779be6deff7d632e9c2",
     "cifar.py:ens": "cifar10-ens-838f5ae3b4aa24bab49bc89cd06ee959d6297cc8a62356833c7565308b7433dc",
-    "mnist.py:boosting": "mnist-boosting-e5e9684841d175f995060b56ac9eb715ee2b2e67f6ae79f108ead2e1d6fde2b4",
+    "mnist.py:boosting,authors": "mnist-boosting-e5e9684841d175f995060b56ac9eb715ee2b2e67f6ae79f108ead2e1d6fde2b4",
     "mnist.py:umix": "mnist-umix-ed7b85e49e61aed2e0287b924f4e222b4ac24d55842205210891698dd6a4eed4",
-    "folder.py:gmoe": "folder_images-gmoe-95445defbf2572b77124e441e6c134fcbdcc422a7f1e520eb82ec24f23ae9ac5",
-    "npz.py:hmoe": "npz_data-hmoe-6046d0bcf1c6c1905c7561653c53715b933005a5ec38e1fad610c96176f3032b",
+    "folder.py:gmoe,authors": "folder_images-gmoe-95445defbf2572b77124e441e6c134fcbdcc422a7f1e520eb82ec24f23ae9ac5",
+    "npz.py:hmoe,authors": "npz_data-hmoe-6046d0bcf1c6c1905c7561653c53715b933005a5ec38e1fad610c96176f3032b",
     "lm.py:sm,tiny": "tfds_tiny_shakespeare-sm-dd9edf8aafa37da41b0f55e5b5112e8a9870542778d440f21209107885cb260e",
     "lm.py:gens,large": "tfds_tiny_shakespeare-gens-fa34d404cb3871f0cd1e9a967a03ec66e158ebd2fd213da42002401b92230238",
     "lm.py:gmoe,base": "tfds_tiny_shakespeare-gmoe-cc28848584bde0cf985920a8eb2d2491472a5de97fc34aab82b02d2c525557c1",

@@ -12,6 +12,7 @@ from alma_jax.models import cost
 from alma_jax.runs import metrics
 from alma_jax.tasks import classification
 from alma_jax.training import optimizers
+from alma_jax.types import Cost
 
 
 def train_config(**changes):
@@ -139,6 +140,9 @@ def test_training_flops_of_an_mlp():
   assert cost.training_flops(network, (1, 5)) == 2 * (3 * (5 * 8 + 8 * 8 + 8 * 3) - 5 * 8)
 
 
+COST = Cost(num_params=10, fwd_macs=7, train_flops=40, predict_macs=3)
+
+
 def entry(t, error, updated=True, params=10):
   spent = dict(fwd_macs=7, train_flops=40) if updated else {}
   return metrics.Line(t, 0, updated, error, 0.1, 1.0, params, **spent).entry("error")
@@ -151,12 +155,18 @@ def test_metrics_of_a_constant_learner():
   assert summary["cumulative_params"] == 9 * 10  # θ_0 too
   assert summary["cumulative_fwd_macs"] == 8 * 7
   assert summary["num_stages"] == 8
+  assert "cer_from_zero" not in summary  # lines of an earlier version
+
+
+def test_cer_from_zero_counts_the_untrained_learner():
+  lines = [entry(1, 0.5) | {"untrained_error": 0.75}, entry(2, 0.25)]
+  assert metrics.summarize(lines, initial_params=10)["cer_from_zero"] == 0.75 + 0.5 + 0.25
 
 
 def test_one_stage_at_the_end():
   lines = []
   for t in range(1, 5):
-    lines.append(metrics.waiting("error", t, lines[-1] if lines else None, 0.9, 10))
+    lines.append(metrics.waiting("error", t, lines[-1] if lines else None, 0.9, COST))
   lines.append(entry(5, 0.2, params=12))
   summary = metrics.summarize(lines, initial_params=10)
   assert summary["cer"] == pytest.approx(4 * 0.9 + 0.2)  # (B-1)(1-1/C) + e_B
@@ -166,6 +176,7 @@ def test_one_stage_at_the_end():
 
 
 def test_waiting_repeats_the_last_error():
-  line = metrics.waiting("error", 6, entry(5, 0.2), 0.9, 10)
+  line = metrics.waiting("error", 6, entry(5, 0.2), 0.9, COST)
   assert line["error"] == 0.2
+  assert (line["num_params"], line["predict_macs"]) == (10, 3)
   assert (line["updated"], line["fwd_macs"], line["train_flops"], line["stage"]) == (False, 0, 0, 0)

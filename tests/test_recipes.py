@@ -30,6 +30,29 @@ def test_recipes_run_and_are_reported_under_their_names(tmp_path, arrays, name):
   assert read.read(tmp_path / "run").row["learner.name"] == name
 
 
+def early_stop(learner):
+  train = configs.parse(configs.base(learner)).train
+  return train.patience, train.patience_delta
+
+
+@pytest.mark.parametrize("name", [*configs.LEARNERS])
+def test_no_learner_stops_early_but_by_the_authors_rule(name):
+  assert early_stop(name) == (0, 0.0)
+  assert early_stop(f"{name},authors") == ((0, 0.0) if name in ("ens", "umix", "bagging") else (25, 0.001))
+
+
+@pytest.mark.parametrize("name", ["anytime,authors", "sm,others", "sm,"])
+def test_there_is_one_rule_behind_the_comma(name):
+  with pytest.raises(alma_jax.BadInput, match=f"there is no '{name}'; behind the comma stands authors"):
+    configs.base(name)
+
+
+def test_ens_spends_five_times_the_compute_of_sm(tmp_path, arrays):
+  sm, ens = (alma_jax.run(small_config(learner), tmp_path / learner, data=arrays).summary for learner in ("sm", "ens"))
+  for cost in ("cumulative_fwd_macs", "cumulative_train_flops", "cumulative_params"):
+    assert ens[cost] == 5 * sm[cost]
+
+
 def test_texts_have_recipes():
   for name, recipe in TEXT_RECIPES.items():
     flat = configs.flatten(configs.language(name).to_dict())

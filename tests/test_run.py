@@ -50,8 +50,9 @@ def test_the_run_folder_holds_the_documented_files(tmp_path, arrays):
   assert {p.name for p in tmp_path.iterdir()} >= {
       "config.json", "metrics.jsonl", "train.jsonl", "summary.json", "curve.png", "tensorboard", "checkpoints"}
   metrics = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-  assert list(metrics[0]) == ["t", "stage", "updated", "error", "val_error", "loss", "num_params", "fwd_macs",
-                              "train_flops", "growth_macs", "seconds", "prequential_error"]
+  assert list(metrics[0]) == [
+      "t", "stage", "updated", "error", "val_error", "loss", "num_params", "fwd_macs", "train_flops", "growth_macs",
+      "seconds", "predict_macs", "prequential_error", "untrained_error"]
   first, second = metrics[:2]
   assert (first["stage"], first["loss"], first["val_error"], first["fwd_macs"]) == (None, None, None, 0)
   assert first["error"] == pytest.approx(2 / 3)  # three classes
@@ -60,16 +61,21 @@ def test_the_run_folder_holds_the_documented_files(tmp_path, arrays):
   assert second["fwd_macs"] == 2 * macs * 2 * 54
   assert second["train_flops"] == 2 * 2 * (3 * macs - 36 * 4) * 2 * 54
   assert second["num_params"] == 2 * (macs + 4 + 4 + 3)
+  assert [line["predict_macs"] for line in metrics] == [2 * macs] * len(metrics)
+  assert first["untrained_error"] == pytest.approx(2 / 3)
+  assert "untrained_error" not in second
   train = [json.loads(line) for line in (tmp_path / "train.jsonl").read_text().splitlines()]
   assert [(entry["stage"], entry["epoch"]) for entry in train] == [(0, 1), (0, 2), (1, 1), (1, 2)]
   for key in ("train_loss", "train_error", "val_loss", "val_error"):
     assert len(train[0]["members"][key]) == 2
     assert train[0][key] == pytest.approx(np.mean(train[0]["members"][key]))
   summary = json.loads((tmp_path / "summary.json").read_text())
-  assert set(summary) == {"cer", "mean_error", "final_error", "cumulative_params", "cumulative_fwd_macs",
+  assert set(summary) == {"cer", "cer_from_zero", "mean_error", "final_error", "cumulative_params",
+                          "cumulative_fwd_macs",
                           "cumulative_train_flops", "cumulative_growth_macs", "num_stages", "wall_seconds",
                           "compile_seconds", "device", "versions", "config_sha256"}
   assert summary["cer"] == pytest.approx(sum(entry["error"] for entry in metrics))
+  assert summary["cer_from_zero"] == pytest.approx(2 / 3 + summary["cer"])
   assert summary["cumulative_params"] == 5 * second["num_params"]
   config = json.loads((tmp_path / "config.json").read_text())
   del config["data_fingerprint"], config["alma_jax_version"]
@@ -97,6 +103,10 @@ def test_scalars_in_tensorboard_are_those_of_the_lines(tmp_path, arrays):
 @pytest.mark.parametrize("untrained", ["chance", "model"])
 def test_error_before_the_first_update(tmp_path, arrays, untrained):
   run = alma_jax.run(small_config(stream__untrained_error=untrained), tmp_path, data=arrays)
+  assert run.metrics["error"][0] == run.metrics["untrained_error"][0]
+  trained_at_once = alma_jax.run(small_config(stream__untrained_error=untrained, stream__waiting_time=1),
+                                 tmp_path / "1", data=arrays)
+  assert trained_at_once.metrics["untrained_error"][0] == run.metrics["error"][0]
   if untrained == "chance":
     assert run.metrics["error"][0] == pytest.approx(2 / 3)
   else:

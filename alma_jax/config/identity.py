@@ -66,8 +66,9 @@ def digest(config: RunConfig | Tree) -> str:
 
 def default_workdir(config: RunConfig) -> str:
   """runs/NAME-LEARNER-HASH."""
-  name = re.sub(r"[^A-Za-z0-9.]+", "_", config.dataset.name.removesuffix(".npz")).strip("_")
-  return f"runs/{name}-{config.learner.name}-{digest(config)[:8]}"
+  name, label = (re.sub(r"[^A-Za-z0-9.]+", "_", text).strip("_")
+                 for text in (config.dataset.name.removesuffix(".npz"), config.label))
+  return f"runs/{name}-{label}-{digest(config)[:8]}"
 
 
 def completed(tree: Tree) -> Tree:

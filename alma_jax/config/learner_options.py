@@ -14,7 +14,6 @@ _COMBINE = ("how predictions are combined: the mean of the members' `probabiliti
             "one `vote` per member")
 _COMBINE_CHOICES = ("probabilities", "logits", "vote")
 _GROW_EVERY = "number of stages from one growth to the next"
-_NO_EARLY_STOP = {"train.patience": 0, "train.patience_delta": 0.0}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +26,8 @@ class Options:
   Attributes:
     name: name of the learner on the command line and in configs.
     defaults: defaults of fields in other sections, where the learner needs others than the declared ones, e.g.
-      {"train.patience": 0}.
+      {"train.optimizer": "sgd"}.
+    stops_early: whether its stages stop early in the authors' code; `:LEARNER,authors` does so, too.
     has_experts: whether the learner uses `model.num_experts`; for other learners of images it has to be 1.
   """
   name: str = field("", "the learner; it is chosen behind the colon of --config=configs/NAME.py:LEARNER")
@@ -44,6 +44,7 @@ class Options:
       0.0, "factor of freshly initialised weights that are added there", at_least=0, before=0.0)
 
   defaults: ClassVar[Mapping[str, Any]] = {}
+  stops_early: ClassVar[bool] = True
   has_experts: ClassVar[bool] = False
 
   @property
@@ -77,7 +78,7 @@ class Ens(Options):
   combine: str = field("probabilities", _COMBINE, choices=_COMBINE_CHOICES)
   init_from_scratch: bool = field(False, _INIT_FROM_SCRATCH)
 
-  defaults: ClassVar = _NO_EARLY_STOP
+  stops_early: ClassVar[bool] = False
 
   @property
   def num_trained(self) -> int:
@@ -94,7 +95,7 @@ class UMix(Options):
       choices=("mean", "sum"))
   init_from_scratch: bool = field(False, _INIT_FROM_SCRATCH)
 
-  defaults: ClassVar = _NO_EARLY_STOP
+  stops_early: ClassVar[bool] = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,6 +112,10 @@ class GEns(Options):
   def num_trained(self) -> int:
     return self.members_per_stage
 
+  @property
+  def init_from_scratch(self) -> bool:
+    return self.init == "scratch"
+
 
 @dataclasses.dataclass(frozen=True)
 class Bagging(GEns):
@@ -119,7 +124,7 @@ class Bagging(GEns):
   members_per_stage: int = 3
   combine: str = "logits"
 
-  defaults: ClassVar = _NO_EARLY_STOP
+  stops_early: ClassVar[bool] = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,6 +139,10 @@ class Boosting(Options):
       "they multiply the losses (`loss`)", choices=("resample", "loss"))
   coefficients: str = field(
       "validation", "the data from which the weights of the members are computed", choices=("validation", "train"))
+
+  @property
+  def init_from_scratch(self) -> bool:
+    return self.init == "scratch"
 
 
 @dataclasses.dataclass(frozen=True)

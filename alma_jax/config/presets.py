@@ -46,12 +46,11 @@ class Recipe(NamedTuple):
 
 
 # What configs know by a name besides the learners. docs/anytime.md says how the numbers of `anytime` were chosen.
-_ON_ALL_DATA = {"stream.replay": 1.0, "train.patience": 0, "train.patience_delta": 0.0}
+_ON_ALL_DATA = {"stream.replay": 1.0}
 RECIPES: Mapping[str, Recipe] = {
     "anytime": Recipe("sm", "One network that trains for a fixed number of steps on new and remembered data.", {
         "stream.schedule": "geometric", "stream.replay_share": "uniform", "train.steps": 80, "train.eval_every": 10**6,
-        "train.patience": 0, "train.patience_delta": 0.0, "train.decay": 0.5, "train.label_smoothing": 0.1,
-        "train.weight_decay": 1e-3}),
+        "train.decay": 0.5, "train.label_smoothing": 0.1, "train.weight_decay": 1e-3}),
     "retrain": Recipe("sm", "One network that every stage trains from scratch on all data so far.",
                       {**_ON_ALL_DATA, "learner.init_from_scratch": True}),
     "warm": Recipe("sm", "One network that every stage trains further on all data so far.", _ON_ALL_DATA),
@@ -63,6 +62,10 @@ TEXT_RECIPES: Mapping[str, Recipe] = {
     "anytime": Recipe("sm", "One model that replays earlier mega-batches in the steps of a stage.",
                       {"stream.replay_share": "uniform", "train.decay": 0.3}),
 }
+# `LEARNER,authors`: when stages end in the authors' code, which stops some learners early. In the paper all learners
+# train for the same number of epochs (appendix B.1), which is the default.
+AUTHORS = "authors"
+_EARLY_STOP: Mapping[str, Any] = {"train.patience": 25, "train.patience_delta": 1e-3}
 
 
 def base(learner: str = "ens") -> ConfigDict:
@@ -70,7 +73,9 @@ def base(learner: str = "ens") -> ConfigDict:
 
   Args:
     learner: name of a learner, e.g. "ens", or of a recipe: "anytime" (docs/anytime.md), "retrain" (from scratch on all
-      data), "warm" (on all data), or "shrink_perturb" (on all data; Ash and Adams, 2020).
+      data), "warm" (on all data), or "shrink_perturb" (on all data; Ash and Adams, 2020). "LEARNER,authors" stops
+      stages early as the authors' code does: sm after 25 epochs without an improvement, ens never
+      (docs/algorithms.md §2).
 
   Returns:
     ConfigDict with every field.
@@ -78,7 +83,10 @@ def base(learner: str = "ens") -> ConfigDict:
   Raises:
     BadInput: there is no such learner.
   """
+  learner, comma, rule = learner.partition(",")
   name, changes = _resolved(learner, RECIPES, LEARNERS)
+  if comma:
+    changes = {**changes, **_authors(name, learner, rule)}
   options = registry.options_of(name)
   return _template(schema.ImageConfig, options, {**options.defaults, **changes})
 
@@ -101,6 +109,14 @@ def language(learner: str = "ens", size: str = "tiny") -> ConfigDict:
   name, changes = _resolved(learner, TEXT_RECIPES, TEXT_LEARNERS)
   options = registry.options_of(name, language=True)
   return _template(schema.LanguageConfig, options, {**_LANGUAGE, **SIZES[size], **options.defaults, **changes})
+
+
+def _authors(name: str, given: str, rule: str) -> Mapping[str, Any]:
+  """The changes of `given,rule`, where `given` is the learner `name` or a recipe of it."""
+  if rule != AUTHORS or name != given or name not in LEARNERS:
+    raise BadInput(f"there is no {f'{given},{rule}'!r}; behind the comma stands {AUTHORS}, for learners that the "
+                   "authors' code may stop early.")
+  return _EARLY_STOP if LEARNERS[name].stops_early else {}
 
 
 def _resolved(name: str, recipes: Mapping[str, Recipe], learners: Collection[str]) -> tuple[str, Mapping[str, Any]]:

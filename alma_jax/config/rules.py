@@ -3,9 +3,10 @@ from collections.abc import Callable
 
 from alma_jax.config.fields import listed
 from alma_jax.config.learner_options import LEARNERS, FlatGMoE
-from alma_jax.config.schema import ImageConfig, LanguageConfig, RunConfig, memory_for_validation, memory_part
+from alma_jax.config.schema import ImageConfig, LanguageConfig, RunConfig, Stream, memory_for_validation, memory_part
 from alma_jax.errors import BadInput
 
+_DEFAULT = Stream()
 _MOST_TOKENS = 2**31  # between two validations: they are counted in int32
 
 
@@ -37,6 +38,10 @@ def _schedule_has_its_fields(c: RunConfig) -> None:
     raise BadInput("stream.schedule='power' needs stream.num_trainings, the number of trainings.")
   if s.schedule != "power" and s.num_trainings:
     raise BadInput(f"stream.num_trainings={s.num_trainings} is for stream.schedule='power', not {s.schedule!r}.")
+  if s.schedule != "power" and s.exponent != _DEFAULT.exponent:
+    raise BadInput(f"stream.exponent={s.exponent} is for stream.schedule='power', not {s.schedule!r}.")
+  if s.schedule != "geometric" and s.factor != _DEFAULT.factor:
+    raise BadInput(f"stream.factor={s.factor} is for stream.schedule='geometric', not {s.schedule!r}.")
   if s.num_trainings > s.num_megabatches:
     raise BadInput(f"stream.num_trainings={s.num_trainings} exceeds stream.num_megabatches={s.num_megabatches}.")
   if s.schedule == "adaptive" and not s.price:
@@ -52,6 +57,9 @@ def _memory_is_used(c: RunConfig) -> None:
                    "unites old data with new ones, the second draws a part of every batch from old data.")
   if s.memory_size and not s.replay_share:
     raise BadInput(f"stream.memory_size={s.memory_size} needs stream.replay_share above 0.")
+  if s.replay_share and not memory_part(c.train.batch_size, 0.5 if isinstance(s.replay_share, str) else s.replay_share):
+    raise BadInput(f"stream.replay_share={s.replay_share} of train.batch_size={c.train.batch_size} is not one example; "
+                   "raise one of them, or set stream.replay_share=0.")
   if isinstance(s.replay_share, str) or not s.memory_size:
     return
   kept, part = s.memory_size - memory_for_validation(s), memory_part(c.train.batch_size, s.replay_share)
@@ -65,11 +73,18 @@ def _average_is_used(c: RunConfig) -> None:
     raise BadInput("learner.start='average' needs learner.average above 0.")
 
 
+def _old_weights_are_perturbed(c: RunConfig) -> None:
+  o = c.learner
+  if o.init_from_scratch and (o.shrink != 1 or o.perturb):
+    raise BadInput(f"learner.shrink={o.shrink} and learner.perturb={o.perturb} change the weights of the stage before, "
+                   "but every stage starts from scratch; leave them 1 and 0.")
+
+
 def _validations_fit_into_the_steps(c: ImageConfig) -> None:
   t = c.train
   if t.eval_every and not t.steps:
     raise BadInput(f"train.eval_every={t.eval_every} is for train.steps above 0; without, every epoch is validated.")
-  if t.steps and t.eval_every and t.patience and t.patience * t.eval_every >= t.steps:
+  if t.steps and t.eval_every and t.patience and (t.patience + 1) * t.eval_every >= t.steps:
     raise BadInput(f"train.patience={t.patience} can never end a stage of train.steps={t.steps} with "
                    f"train.eval_every={t.eval_every}; set train.patience=0, or lower train.eval_every.")
 
@@ -168,7 +183,8 @@ def _growth_at_most_doubles(c: LanguageConfig) -> None:
 
 
 _RULES: tuple[Callable[[RunConfig], None], ...] = (
-    _waiting_fits_into_the_stream, _schedule_has_its_fields, _memory_is_used, _average_is_used)
+    _waiting_fits_into_the_stream, _schedule_has_its_fields, _memory_is_used, _average_is_used,
+    _old_weights_are_perturbed)
 _IMAGE_RULES: tuple[Callable[[ImageConfig], None], ...] = (
     _data_are_images, _only_folders_are_resized, _learner_has_experts, _momentum_is_for_sgd,
     _validations_fit_into_the_steps)

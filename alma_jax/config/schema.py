@@ -180,9 +180,9 @@ class Train:
   nesterov: bool = field(False, "whether the momentum of `sgd` is Nesterov's")
   weight_decay: float = field(0.0, "coefficient of the L2 penalty, which is added to the gradient", at_least=0)
   patience: int = field(
-      25, "number of epochs without an improvement after which a stage stops; 0: a stage never stops early", at_least=0)
+      0, "number of epochs without an improvement after which a stage stops; 0: a stage never stops early", at_least=0)
   patience_delta: float = field(
-      1e-3, "an epoch is an improvement if it raises the validation accuracy by more than this", at_least=0)
+      0.0, "an epoch is an improvement if it raises the validation accuracy by more than this", at_least=0)
   label_smoothing: float = field(
       0.0, "share of the uniform distribution in the labels that are trained on (Szegedy et al., 2016); losses are "
       "reported without it", at_least=0, below=1, before=0.0)
@@ -272,6 +272,11 @@ class RunConfig:
   deterministic: bool = field(False, "on a GPU: whether repeated runs are equal to the bit, which is slower")
   devices: int = field(
       0, "number of devices; 0: all. On a CPU the devices are virtual; 0: a fast number of them", at_least=0)
+
+  @property
+  def label(self) -> str:
+    """The learner's name in reports, titles and the names of run folders."""
+    return self.log.label or self.learner.name
 
   @property
   def is_language(self) -> bool:

@@ -29,8 +29,7 @@ class Boosting(stacked.Stacked):
   def grow(self, state: LearnerState, data: loop.StageData) -> tuple[LearnerState, GrowthReport]:
     if not data.stage:
       return state, GrowthReport()
-    live = {"last": state.live, "first": stacked.blocks(state)[0]}.get(self.options.init)
-    grown = self.append(state, self.fresh(data.stage, state.spec) if live is None else live)
+    grown = self.append(state, stacked.blocks(state)[0] if self.options.init == "first" else state.live)
     macs = cost.forward_macs(self.network(state.spec), self._shape)
     return grown, GrowthReport(macs=len(grown.frozen) * len(data.train) * macs, repeat=True)
 

@@ -15,5 +15,4 @@ class GEns(stacked.Stacked):
   def grow(self, state: LearnerState, data: loop.StageData) -> tuple[LearnerState, GrowthReport]:
     if not data.stage:
       return state, GrowthReport()
-    live = state.live if self.options.init == "copy" else self.fresh(data.stage, state.spec)
-    return self.append(state, live), GrowthReport(repeat=True)
+    return self.append(state, state.live), GrowthReport(repeat=True)

@@ -130,7 +130,7 @@ class Stacked:
     return loop.FitSpec(
         self.network(spec), self._task, self.context.config.train, self.num_members(spec), self._val_rows, self.mesh,
         self._stepwise, self.has_shards(spec), self.options.keep_optimizer, self.options.average,
-        bool(self.options.average) and self.options.start == "last")
+        bool(self.options.average) and self.options.start == "last" and not self.scratch)
 
   def fresh(self, stage: int, spec: dict[str, Any]) -> Variables:
     """Freshly initialised variables [M, ...] on the mesh, different at every stage."""

@@ -24,7 +24,8 @@ _CONFIG, _SUMMARY, _DIVERGED = "config.json", "summary.json", "diverged.json"
 _NEEDED = (SEED, LEARNER, "dataset.name", TOTAL, WAITING, DATA)
 _SCORES = {"error": ("cer", "mean_error", "final_error"), "perplexity": ("average_perplexity", "final_perplexity")}
 _COSTS = (MEM, COMP, "num_stages", "wall_seconds")
-_OPTIONAL = ("cumulative_train_flops", "cumulative_growth_macs", "compile_seconds")
+_OPTIONAL = ("cer_from_zero", "cumulative_train_flops", "cumulative_growth_macs", "compile_seconds")
+PREDICT = "predict_macs"  # a column of the stream, which runs of earlier versions lack
 _LONGEST, _LARGEST = 60, 2**63  # characters of a value in a message; larger integers are stored as floats
 
 Values = dict[str, Any]  # by the name of a field or of a result
@@ -38,8 +39,8 @@ class Record(NamedTuple):
       the version which wrote it did not have. The learner's name is its label in
       reports. There is no waiting time if the
       run's schedule does not use it.
-    result: the entries of summary.json, first_params and last_params; empty
-      for a run that diverged.
+    result: the entries of summary.json, first_params, last_params and
+      last_predict_macs; empty for a run that diverged.
     stream: a row per mega-batch; None for a run that diverged.
     divergence: a sentence, or None for a finished run.
   """
@@ -95,8 +96,9 @@ def _read(folder: pathlib.Path) -> Record:
   stream = stream.astype({"stage": "Int64", metric: float})  # stage and perplexity are null before the first update
   stream.insert(0, "run", str(folder))
   stream[COMP] = np.cumsum(columns["fwd_macs"], dtype=float)
-  held = columns["num_params"]
-  return Record(row, result | dict(first_params=held[0], last_params=held[-1]), stream)
+  held, predict = columns["num_params"], columns[PREDICT]
+  stream[PREDICT] = np.array(predict, float)  # None becomes nan
+  return Record(row, result | dict(first_params=held[0], last_params=held[-1], last_predict_macs=predict[-1]), stream)
 
 
 def _flat(tree: Any) -> Values:
@@ -179,10 +181,11 @@ def _columns(lines: list[Any], metric: str) -> dict[str, list[Any]]:
       "t": (int,), "stage": (int, type(None)), "updated": (bool,), "num_params": (int, float), "fwd_macs": (int, float),
       metric: (int, float, type(None)) if metric == "perplexity" else (int, float)}
   columns: dict[str, list[Any]] = {}
+  kinds[PREDICT] = (int, float, type(None))
   for key, allowed in kinds.items():
-    if not all(key in line for line in lines):
+    if key != PREDICT and not all(key in line for line in lines):
       raise BadInput(f"its {run_folder.METRICS} has a line without {key!r}.")
-    columns[key] = [line[key] for line in lines]
+    columns[key] = [line.get(key) for line in lines]
     for value in columns[key]:
       if type(value) not in allowed or (isinstance(value, float) and not math.isfinite(value)):
         raise BadInput(f"its {run_folder.METRICS} has a line with {key}={_brief(value)}.")

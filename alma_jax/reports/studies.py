@@ -22,8 +22,9 @@ class Study(NamedTuple):
     name: of the data, for people, e.g. "mnist, 500 mega-batches".
     is_language: whether the metric is perplexity, not error.
     runs: a row per run: `run` (its folder), every field of its config under its
-      name ("model.width"), the entries of summary.json, and first_params and
-      last_params, the parameters after the first and the last mega-batch.
+      name ("model.width"), the entries of summary.json, first_params and
+      last_params, the parameters after the first and the last mega-batch, and
+      last_predict_macs, the multiply-adds of a prediction at the end.
     stream: a row per run and mega-batch: run, t, stage, updated, and error or
       perplexity (NaN before the first update).
     factors: the fields that tell kinds of runs apart, without the learner's

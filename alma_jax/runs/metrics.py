@@ -2,7 +2,11 @@
 import dataclasses
 from typing import Any
 
+from alma_jax.types import Cost
+
 Entry = dict[str, Any]
+
+UNTRAINED = "untrained_error"  # e_0, in the first line
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,6 +25,7 @@ class Line:
     train_flops: floating-point operations of all passes, likewise.
     growth_macs: the part of `fwd_macs` that growing took.
     seconds: seconds that this t took.
+    predict_macs: multiply-adds of the prediction of one example (text: token).
   """
   t: int
   stage: int | None
@@ -33,6 +38,7 @@ class Line:
   train_flops: int = 0
   growth_macs: int = 0
   seconds: float = 0.0
+  predict_macs: int = 0
 
   def entry(self, metric: str) -> Entry:
     """The dict that is written; `metric` is the name of the task's metric, error or perplexity."""
@@ -40,7 +46,7 @@ class Line:
     return {names.get(field.name, field.name): getattr(self, field.name) for field in dataclasses.fields(self)}
 
 
-def waiting(metric: str, t: int, previous: Entry | None, untrained: float | None, num_params: int) -> Entry:
+def waiting(metric: str, t: int, previous: Entry | None, untrained: float | None, cost: Cost) -> Entry:
   """The entry of a mega-batch after which the learner is not trained: the last error counts again.
 
   Args:
@@ -48,12 +54,11 @@ def waiting(metric: str, t: int, previous: Entry | None, untrained: float | None
     t: number of the mega-batch, from 1.
     previous: entry of t - 1, or None.
     untrained: the metric before the first update, or None.
-    num_params: parameters of the learner that waits.
+    cost: what the learner that waits costs.
   """
-  if previous is None:
-    return Line(t, None, False, untrained, None, None, num_params).entry(metric)
-  return Line(t, previous["stage"], False, previous[metric], previous[f"val_{metric}"], previous["loss"],
-              num_params).entry(metric)
+  stage, value, val_value, loss = (None, untrained, None, None) if previous is None else (
+      previous[key] for key in ("stage", metric, f"val_{metric}", "loss"))
+  return Line(t, stage, False, value, val_value, loss, cost.num_params, predict_macs=cost.predict_macs).entry(metric)
 
 
 def ends(lines: list[Entry]) -> tuple[int, ...]:
@@ -69,14 +74,18 @@ def summarize(lines: list[Entry], initial_params: int) -> Entry:
     initial_params: |θ_0|, the untrained learner, which Mem counts too.
 
   Returns:
-    Dict of cer = Σ_{t=1}^{B} e_t, mean_error = cer / B, final_error = e_B, or
-    of average_perplexity, the mean over the stages' test perplexities, and
-    final_perplexity; cumulative_params = Σ_{t=0}^{B} |θ_t|, cumulative_fwd_macs,
-    cumulative_train_flops and cumulative_growth_macs = Σ_t, num_stages.
+    Dict of cer = Σ_{t=1}^{B} e_t, mean_error = cer / B, final_error = e_B and
+    cer_from_zero = Σ_{t=0}^{B} e_t (the paper's first version; runs that an
+    earlier version began lack it), or of average_perplexity, the mean over the
+    stages' test perplexities, and final_perplexity; cumulative_params =
+    Σ_{t=0}^{B} |θ_t|, cumulative_fwd_macs, cumulative_train_flops and
+    cumulative_growth_macs = Σ_t, num_stages.
   """
   if "error" in lines[0]:
     cer = sum(entry["error"] for entry in lines)
     judged = dict(cer=cer, mean_error=cer / len(lines), final_error=lines[-1]["error"])
+    if UNTRAINED in lines[0]:
+      judged["cer_from_zero"] = lines[0][UNTRAINED] + cer
   else:
     perplexities = [entry["perplexity"] for entry in lines if entry["updated"]]
     judged = dict(average_perplexity=sum(perplexities) / len(perplexities), final_perplexity=perplexities[-1])

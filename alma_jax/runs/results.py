@@ -191,7 +191,7 @@ def _columns(lines: list[Entry]) -> dict[str, np.ndarray]:
   if not lines:
     return {}
   value = lambda entry, key: np.nan if entry.get(key) is None else entry[key]
-  return {key: np.array([value(entry, key) for entry in lines]) for key in lines[-1]}
+  return {key: np.array([value(entry, key) for entry in lines]) for key in lines[0] | lines[-1]}
 
 
 def _like_examples(x: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

@@ -162,12 +162,13 @@ class _Session:
         train, now.arrived = self._arrivals.next(now)
       else:  # the checkpoint of an earlier version, in a stage
         now.arrived = {}
+      if not now.lines and (untrained := self._untrained_value()) is not None:
+        now.arrived[metrics.UNTRAINED] = untrained
     if train:
       self._run_stage(opened)
       return
-    previous = now.lines[-1] if now.lines else None
-    waited = metrics.waiting(metric, len(now.lines) + 1, previous, None if previous else self._untrained_value(),
-                             self._learner.cost(now.learner).num_params)
+    waited = metrics.waiting(metric, len(now.lines) + 1, now.lines[-1] if now.lines else None,
+                             now.arrived.get(metrics.UNTRAINED), self._learner.cost(now.learner))
     self._write(waited | now.arrived)
 
   def _run_stage(self, opened: checkpoint.Opened | None) -> None:
@@ -190,7 +191,7 @@ class _Session:
         t=last_t, stage=stage, updated=True, value=value, val_value=report.val, loss=loss, num_params=cost.num_params,
         fwd_macs=cost.fwd_macs * report.samples + growth.macs,
         train_flops=cost.train_flops * report.samples + growth_flops, growth_macs=growth.macs,
-        seconds=time.monotonic() - began).entry(metric) | (now.arrived or {}))
+        seconds=time.monotonic() - began, predict_macs=cost.predict_macs).entry(metric) | (now.arrived or {}))
     self._progress.end_stage(stage, value, time.monotonic() - began)
     every, last = self._config.checkpoint.keep_every, last_t == self._stream.num_megabatches
     permanent = last or (bool(every) and now.stage % every == 0)
@@ -339,6 +340,6 @@ class _Session:
     name = c.dataset.name.rstrip("/").rsplit("/", 1)[-1].split(":", 1)[-1]
     how = (f"waiting time {c.stream.waiting_time}" if c.stream.schedule == "every" else
            f"{summary['num_stages']} trainings ({c.stream.schedule})")
-    title = f"{name}, {c.learner.name}: {judged} over {len(lines)} mega-batches, {how}"
+    title = f"{name}, {c.label}: {judged} over {len(lines)} mega-batches, {how}"
     plots.curve(lines, self._task.metric, title, self._folder.path / "curve.png", self._setting.source.chance)
     self._folder.write_summary(summary)

@@ -267,11 +267,15 @@ def _train_step(spec: FitSpec, member: Trained, raw_key: Array, batch: Tree, bat
   if batches.scale is not None:
     scale = batches.scale[r]
     updates = jax.tree.map(lambda update: scale * update, updates)
-  now, average = Variables(optax.apply_updates(member.now.params, updates), stats), member.average
-  if average is not None and batches.blend is not None:
+  now = Variables(optax.apply_updates(member.now.params, updates), stats)
+  sums = jax.tree.map(jnp.add, member.sums, sums)
+  if own_count is not None:
+    now, opt, sums = jax.tree.map(functools.partial(jnp.where, count > 0), (now, opt, sums),
+                                  (member.now, member.opt, member.sums))
+  average = member.average
+  if average is not None and batches.blend is not None:  # also of a member that stays: it is averaged over all steps
     average = jax.tree.map(functools.partial(_blended, batches.blend[r]), average, now)
-  after = Trained(now, opt, jax.tree.map(jnp.add, member.sums, sums), average)
-  return after if own_count is None else jax.tree.map(functools.partial(jnp.where, count > 0), after, member)
+  return Trained(now, opt, sums, average)
 
 
 def _blended(share: Array, old: Array, new: Array) -> Array:
