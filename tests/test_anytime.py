@@ -5,7 +5,7 @@ import json
 import jax
 import numpy as np
 import pytest
-from runs import assert_resumes, assert_same_run, lines, one_step_a_dispatch, slow, small_config
+from runs import assert_resumes, assert_same_run, blobs, lines, one_step_a_dispatch, slow, small_config
 from test_language import books, text_config  # noqa: F401
 
 import alma_jax
@@ -182,6 +182,34 @@ def test_a_schedule_that_is_every_mega_batch_is_that_of_no_waiting(tmp_path, arr
     alma_jax.run(small_config(train__epochs=1, **changes), tmp_path / name, data=arrays)
   for file in ("metrics.jsonl", "train.jsonl"):
     assert lines(tmp_path / "power", file) == lines(tmp_path / "every", file)
+
+
+ADAPTIVE = dict(stream__num_megabatches=12, stream__waiting_time=1, stream__schedule="adaptive", stream__price=1e-5,
+                stream__replay_share="uniform", train__steps=4, train__eval_every=4, train__batch_size=12,
+                train__learning_rate=0.3)
+
+
+@pytest.mark.parametrize(("learner", "most"), [("sm", 1.0), ("hmoe", 1.1)])
+def test_an_adaptive_run_trains_where_the_regret_reaches_the_price_of_the_next_training(tmp_path, learner, most):
+  """The price is what that training then costs; two experts cost twice as much as one."""
+  data = (*blobs(240), *blobs(30, seed=1))
+  experts = {"model__num_experts": 2, "learner__min_shard": 1} if learner == "hmoe" else {}
+  alma_jax.run(small_config(learner, **ADAPTIVE | experts), tmp_path, data=data)
+  first, second, *later = lines(tmp_path, "metrics.jsonl")
+  assert first["updated"]
+  assert (first["law_floor"], first["regret"]) == (None, None)
+  assert all(line["updated"] == (line["regret"] >= line["training_price"]) for line in [second, *later])
+  trained = [line for line in later if line["updated"]]
+  assert 2 <= len(trained) < len(later)
+  spent = 1e-5 * (trained[-1]["fwd_macs"] - trained[-1]["growth_macs"])
+  assert 1 - 1e-9 <= spent / trained[-1]["training_price"] <= most + 1e-9
+
+
+@pytest.mark.parametrize("learner", ["sm", slow("hmoe"), slow("gens")])
+def test_an_adaptive_run_that_is_stopped_ends_the_same(tmp_path, monkeypatch, learner):
+  one_step_a_dispatch(monkeypatch)
+  config = small_config(learner, **ADAPTIVE | OPTIONS.get(learner, {}))
+  assert_resumes(config, tmp_path, 3, more_than=3, data=(*blobs(240), *blobs(30, seed=1)))
 
 
 # ----------------------------------------------------------------------- prequential errors

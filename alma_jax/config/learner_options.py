@@ -28,6 +28,7 @@ class Options:
     defaults: defaults of fields in other sections, where the learner needs others than the declared ones, e.g.
       {"train.optimizer": "sgd"}.
     stops_early: whether its stages stop early in the authors' code; `:LEARNER,authors` does so, too.
+    splits_data: whether every expert trains on examples of its own; then each takes `train.steps`.
     has_experts: whether the learner uses `model.num_experts`; for other learners of images it has to be 1.
   """
   name: str = field("", "the learner; it is chosen behind the colon of --config=configs/NAME.py:LEARNER")
@@ -45,6 +46,7 @@ class Options:
 
   defaults: ClassVar[Mapping[str, Any]] = {}
   stops_early: ClassVar[bool] = True
+  splits_data: ClassVar[bool] = False
   has_experts: ClassVar[bool] = False
 
   @property
@@ -204,6 +206,7 @@ class HMoE(Options):
   init_from_scratch: bool = field(False, _INIT_FROM_SCRATCH)
 
   defaults: ClassVar = {"model.num_experts": 4}
+  splits_data = True
   has_experts = True
 
 

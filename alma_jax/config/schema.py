@@ -163,8 +163,8 @@ class Train:
       100, "largest number of epochs of a stage; in its first stage `hmoe` trains twice, first its base network and "
       "then its experts", at_least=1)
   steps: int = field(
-      0, "number of training steps of a stage, however many examples it has; 0: `train.epochs` decide", at_least=0,
-      before=0)
+      0, "number of training steps of a stage, however many examples it has (`hmoe`: of its base network and of each "
+      "expert); 0: `train.epochs` decide", at_least=0, before=0)
   eval_every: int = field(
       0, "with `train.steps`: number of steps from one validation to the next; 0: a pass over the new examples. One "
       "always follows the last step", at_least=0, before=0)
@@ -180,9 +180,10 @@ class Train:
   nesterov: bool = field(False, "whether the momentum of `sgd` is Nesterov's")
   weight_decay: float = field(0.0, "coefficient of the L2 penalty, which is added to the gradient", at_least=0)
   patience: int = field(
-      0, "number of epochs without an improvement after which a stage stops; 0: a stage never stops early", at_least=0)
+      0, "number of validations without an improvement, one an epoch or every `train.eval_every` steps, after which a "
+      "stage stops; 0: a stage never stops early", at_least=0)
   patience_delta: float = field(
-      0.0, "an epoch is an improvement if it raises the validation accuracy by more than this", at_least=0)
+      0.0, "a validation is an improvement if it raises the validation accuracy by more than this", at_least=0)
   label_smoothing: float = field(
       0.0, "share of the uniform distribution in the labels that are trained on (Szegedy et al., 2016); losses are "
       "reported without it", at_least=0, below=1, before=0.0)

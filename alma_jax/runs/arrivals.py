@@ -83,11 +83,14 @@ class Arrivals:
       start += len(part)
     return values
 
-  def _macs(self, now: RunState, t: int) -> int:
-    """Multiply-adds of a training after mega-batch t."""
+  def _macs(self, now: RunState, t: int) -> float:
+    """Multiply-adds of a training after mega-batch t: those of the last training, for as many examples as it has."""
     config, sizes = self._setting.config, self._stream.sizes((*metrics.ends(now.lines), t))
-    plan = config.train.plan(int(sizes.train[-1]), float(sizes.share[-1]))
-    return self._setting.learner.cost(now.learner).fwd_macs * plan.samples * tuned.num_candidates(config)
+    plans = [config.train.plan(int(num), float(share)).samples for num, share in zip(sizes.train, sizes.share)]
+    trained = [entry for entry in now.lines if entry["updated"]]
+    if not trained:
+      return self._setting.learner.cost(now.learner).fwd_macs * plans[-1] * tuned.num_candidates(config)
+    return (trained[-1]["fwd_macs"] - trained[-1]["growth_macs"]) * plans[-1] / plans[-2]
 
 
 def _logged(decision: schedule.Decision) -> metrics.Entry:

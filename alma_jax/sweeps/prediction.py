@@ -48,7 +48,7 @@ def predict(configs: Sequence[schema.RunConfig], here: bool = False) -> list[Pre
       found.append(error)
       continue
     plans = [c.train.plan(int(num), float(share)) for num, share in zip(sizes[run].train, sizes[run].share)]
-    times = tuned.num_candidates(c)
+    times = tuned.num_candidates(c) * (c.model.num_experts if c.learner.splits_data and c.train.steps else 1)
     found.append(Prediction(times * c.learner.num_trained * sum(plan.steps for plan in plans),
                             times * macs[network] * sum(plan.samples for plan in plans)))
   return found
