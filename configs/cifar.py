@@ -28,6 +28,8 @@ def get_config(learner: str = "ens") -> ConfigDict:
   if learner == "anytime":
     c.train.batch_size = 32
     c.train.steps = 900
-    c.train.learning_rate = 0.02
+    c.train.optimizer = "adam"
+    c.train.learning_rate = 0.002
+    c.train.momentum = 0.0
     c.train.label_smoothing = 0.0
   return c

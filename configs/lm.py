@@ -2,7 +2,7 @@
 
     python -m alma_jax.main --config=configs/lm.py:LEARNER,SIZE --config.dataset.name=text:DIR
 
-LEARNER is one of sm, ens, gens, gmoe. SIZE is tiny (the default: minutes on two CPU
+LEARNER is one of sm, ens, gens, gmoe, anytime. SIZE is tiny (the default: minutes on two CPU
 cores), base (6 layers, width 512) or large (12 layers, width 768); base and large need
 GPUs. DIR holds train/, valid/ and test/ with .txt files, one document each, or only
 .txt files. If no data set is named, TFDS downloads tiny_shakespeare.

@@ -1,7 +1,7 @@
 """The anytime learner on MNIST: the paper's learners, rivals on all data, its parts alone and off, and its budgets.
 
     python -m alma_jax.sweep --config=configs/sweeps/anytime.py
-    python -m alma_jax.report runs/anytime --out docs/results/anytime
+    python -m alma_jax.report runs/anytime --out report
 
 500 mega-batches. Learners of the paper wait for 10 of them, and have width 32; `anytime`
 has no more parameters than five networks of width 32. Rivals train on all data for 20
@@ -18,11 +18,14 @@ PARTS = {
     "regularisation": {"label_smoothing": 0.0, "weight_decay": 0.0},
 }
 PAPER = [
-    *axis("learner", ["sm", "gens", "umix", "ens"]),
-    *product(axis("learner", ["sm", "gens"]), axis("patience", [0])),
+    *axis("learner", ["sm", "gens", "umix", "ens", "sm,authors", "gens,authors"]),
     {"learner": "ens", **REGULARISED},
 ]
 RIVALS = product(axis("learner", ["retrain", "warm", "shrink_perturb"]), axis("epochs", [20]))
+# At the stages of `anytime`, so that they do not wait for their first training.
+EARLY = [*product(axis("learner", ["sm", "umix", "ens"]), axis("schedule", ["geometric"])),
+         *product(axis("learner", ["retrain", "warm", "shrink_perturb"]), axis("epochs", [20]),
+                  axis("schedule", ["geometric"]))]
 ORACLE = [{"learner": "retrain", "epochs": 20, "schedule": "geometric", "model.width": 141, "decay": 0.5,
            **REGULARISED}]
 BUDGETS = product(axis("learner", ["anytime"]), axis("train.steps", [20, 40, 180, 400]))
@@ -41,5 +44,5 @@ def ablation():
 
 
 def get_sweep():
-  points = [*ablation(), *PAPER, *RIVALS, *BUDGETS, *SMALL, *PRICES, *WAITING, *ORACLE]
+  points = [*ablation(), *PAPER, *RIVALS, *BUDGETS, *SMALL, *PRICES, *WAITING, *ORACLE, *EARLY]
   return Sweep("configs/mnist.py", product(axis("seed", [0, 1, 2]), points))
