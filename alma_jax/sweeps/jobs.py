@@ -1,4 +1,6 @@
 """From a sweep file to jobs: each has a checked config and a run folder of its own."""
+import copy
+import functools
 import json
 import pathlib
 import re
@@ -78,6 +80,7 @@ def make(sweep: sweeps.Sweep, root: str | pathlib.Path, overrides: Mapping[str, 
       are the same run.
   """
   made: list[Job] = []
+  template = functools.cache(functools.partial(configs.load_file, sweep.config))  # by the learner
   seen: dict[str, sweeps.Point] = {}
   if ":" in str(sweep.config):
     raise BadInput(f"the sweep's config {sweep.config!r} should be only the path of a config file; give the learner as "
@@ -85,7 +88,7 @@ def make(sweep: sweeps.Sweep, root: str | pathlib.Path, overrides: Mapping[str, 
   for given in sweep.points:
     point = _checked(given)
     name = "-".join(_label(axis, value) for axis, value in point.items()) or "run"
-    config = _config(sweep, point, overrides or {})
+    config = _config(sweep, copy.deepcopy(template(point.get("learner"))), point, overrides or {})
     if len(name) > _LONGEST:
       raise BadInput(f"the run folder {name[:40]}... of the sweep has a name of {len(name)} characters; at most "
                      f"{_LONGEST} are allowed.")
@@ -113,8 +116,9 @@ def _checked(given: Any) -> sweeps.Point:
   return point
 
 
-def _config(sweep: sweeps.Sweep, point: sweeps.Point, overrides: Mapping[str, str]) -> schema.RunConfig:
-  tree = configs.load_file(sweep.config, point.get("learner"))
+def _config(sweep: sweeps.Sweep, tree: dict[str, Any], point: sweeps.Point,
+            overrides: Mapping[str, str]) -> schema.RunConfig:
+  """The config of a point; `tree` is that of the sweep's config file with the point's learner, and is changed."""
   axes: dict[str, str] = {}  # the axis of each field
   for axis in point.keys() - {"learner"}:
     other = axes.setdefault(_field(axis, tree, sweep.config), axis)
