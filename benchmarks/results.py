@@ -1,0 +1,118 @@
+"""Prints the tables of docs/results/anytime from its CSV files, so that each number there can be traced to its runs.
+
+    python benchmarks/results.py
+
+CER is the mean ± sample standard deviation over the seeds; differences are means of the differences of each seed.
+"""
+import pathlib
+
+import pandas as pd
+
+FOLDER = pathlib.Path(__file__).parent.parent / "docs/results/anytime"
+MACS, HELD = "cumulative_fwd_macs", "cumulative_params"
+_SAME = "-schedulegeometric"
+_REGULARISED = "label_smoothing0.1-weight_decay0.001"
+_PLAIN = "label_smoothing0.0-weight_decay0.0"
+_SMALL = "num_megabatches20-waiting_time1-width8-"
+
+# {what the page calls a kind of runs: the name of its run folders behind the seed}
+MNIST = {
+    "`sm`": "sm", "`gens`": "gens", "`umix`": "umix", "`ens`": "ens",
+    "`sm,authors`": "sm_authors", "`gens,authors`": "gens_authors",
+    "`ens`, regularised as `anytime`": f"ens-{_REGULARISED}",
+    "`warm`": "warm-epochs20", "`retrain`": "retrain-epochs20", "`shrink_perturb`": "shrink_perturb-epochs20",
+    "`anytime`, 20 steps": "anytime-steps20", "`anytime`, 40 steps": "anytime-steps40",
+    "**`anytime`** (80 steps)": "anytime",
+    "`anytime`, 180 steps": "anytime-steps180", "`anytime`, 400 steps": "anytime-steps400",
+    "`anytime`, width 32": "anytime-width32", "`anytime`, width 19": "anytime-width19",
+}
+EARLY = {
+    **{f"`{name}`": f"{name}{_SAME}" for name in ("sm", "umix", "ens")},
+    **{f"`{name}`": f"{name}-epochs20{_SAME}" for name in ("retrain", "warm", "shrink_perturb")},
+    "`anytime`, width 32": "anytime-width32", "`anytime`": "anytime", "`anytime`, 400 steps": "anytime-steps400",
+    "`retrain`, width 141, decay, regularised": f"retrain-epochs20{_SAME}-width141-decay0.5-{_REGULARISED}",
+}
+PARTS = {
+    "all parts": "anytime", "without replay": "anytime-replay_share0.0",
+    "without the schedule (every 10)": "anytime-scheduleevery", "without decay": "anytime-decay0.0",
+    "without regularisation": f"anytime-{_PLAIN}",
+    "only replay": f"anytime-scheduleevery-decay0.0-{_PLAIN}",
+    "only the schedule": f"anytime-replay_share0.0-decay0.0-{_PLAIN}",
+    "only decay": f"anytime-replay_share0.0-scheduleevery-{_PLAIN}",
+    "only regularisation": "anytime-replay_share0.0-scheduleevery-decay0.0",
+    "no part": f"anytime-replay_share0.0-scheduleevery-decay0.0-{_PLAIN}",
+}
+WAITING = {**{w: f"anytime-scheduleevery-waiting_time{w}" for w in (1, 2, 5, 20, 50)}, 10: "anytime-scheduleevery"}
+PRICES = {1e-12: "1e_12", 1e-11: "1e_11", 1e-10: "1e_10"}
+CIFAR_ONE = {
+    "`anytime`": f"{_SMALL}anytime-steps1000", "`sm`, 10 epochs": f"{_SMALL}sm-epochs10",
+    "`gens`, 10 epochs": f"{_SMALL}gens-epochs10", "`ens`, 2 epochs": f"{_SMALL}ens-epochs2",
+    "`umix`, 2 epochs": f"{_SMALL}umix-epochs2", "`sm`, 1 epoch of all data": f"{_SMALL}sm-epochs1-replay1.0",
+}
+CIFAR_FIVE = {"`anytime`": "anytime", "`ens`, 10 epochs": "ens-epochs10"}
+
+
+def main() -> None:
+  """Prints all tables."""
+  for title, table in tables():
+    print(f"{title}\n\n{table}\n")
+
+
+def tables() -> list[tuple[str, str]]:
+  """(title, Markdown) of each table of the page."""
+  mnist, cifar = read("runs.csv"), read("cifar.csv")
+  return [("MNIST", compared(mnist, MNIST, "`ens`")), ("MNIST, at the same stages", compared(mnist, EARLY, "`ens`")),
+          ("Parts", compared(mnist, PARTS, "all parts")), ("The adaptive schedule", adaptive(mnist)),
+          ("CIFAR-10, 20 mega-batches, width 8", compared(cifar, CIFAR_ONE, "`sm`, 10 epochs")),
+          ("CIFAR-10, 100 mega-batches, width 16", compared(cifar, CIFAR_FIVE, "`ens`, 10 epochs"))]
+
+
+def read(file: str) -> pd.DataFrame:
+  """The runs of a CSV file of a report, indexed by the kind of run and the seed."""
+  runs = pd.read_csv(FOLDER / file)
+  runs["kind"] = runs["run"].str.rsplit("/", n=1).str[-1].str.replace(r"^seed\d+-", "", regex=True)
+  return runs.set_index(["kind", "seed"]).sort_index()
+
+
+def compared(runs: pd.DataFrame, kinds: dict[str, str], reference: str) -> str:
+  """A row for each kind of runs; differences are those from the kind `reference`."""
+  lines = [f"| | CER | against {reference} | final error | multiply-adds | parameters held | seeds |",
+           "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
+  for label, kind in kinds.items():
+    mine, other = runs.loc[kind], runs.loc[kinds[reference]]
+    change = (mine["cer"] / other["cer"] - 1).dropna().mean()
+    lines.append(f"| {label} | {spread(mine['cer'])} | {'' if label == reference else f'{100 * change:+.1f} %'} | "
+                 f"{mine['final_error'].mean():.4f} | {brief(mine[MACS].mean())} | {brief(mine[HELD].mean())} | "
+                 f"{len(mine)} |")
+  return "\n".join(lines)
+
+
+def adaptive(runs: pd.DataFrame) -> str:
+  """J = CER + price Comp of the schedules, mean over the seeds; the best waiting time is that of the least mean."""
+  lines = ["| price of a multiply-add | trainings | J of `adaptive` | J of `geometric` | best fixed w | its J | "
+           "`adaptive` / best fixed |", "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
+  for price, name in PRICES.items():
+    score = lambda kind, price=price: runs.loc[kind]["cer"] + price * runs.loc[kind][MACS]
+    mine = f"anytime-scheduleadaptive-price{name}"
+    waiting = {w: score(kind).mean() for w, kind in WAITING.items()}
+    best = min(waiting, key=waiting.__getitem__)
+    trainings = ", ".join(map(str, runs.loc[mine]["num_stages"]))
+    lines.append(f"| {price:.0e} | {trainings} | {score(mine).mean():.2f} | {score('anytime').mean():.2f} | {best} | "
+                 f"{waiting[best]:.2f} | {(score(mine) / score(WAITING[best])).mean():.2f} |")
+  return "\n".join(lines)
+
+
+def spread(values: pd.Series) -> str:
+  """Mean ± deviation."""
+  digits = 1 if values.mean() >= 20 else 2
+  return f"{values.mean():.{digits}f}" + (f" ± {values.std():.{digits}f}" if len(values) > 1 else "")
+
+
+def brief(number: float) -> str:
+  """Three digits, as in 1.07e13."""
+  mantissa, exponent = f"{number:.2e}".split("e")
+  return f"{mantissa}e{int(exponent)}"
+
+
+if __name__ == "__main__":
+  main()
