@@ -95,16 +95,18 @@ def test_boosting_votes_with_its_coefficients():
 
 
 def test_boosting_starts_members_as_configured():
-  states = {}
+  frozen, starts = {}, {}
   for init in ("first", "last", "scratch"):
     setting = setting_of("boosting", learner__init=init, train__epochs=1, stream__waiting_time=1)
     state, _ = train(setting, stages=2)
-    states[init], _ = setting.learner.grow(state, Stages(setting)[2])
-  assert arrays_equal(states["first"].live, states["first"].frozen[0])
-  assert arrays_equal(states["last"].live, states["last"].frozen[1])
-  assert not arrays_equal(*states["last"].frozen)
-  for old in (*states["scratch"].frozen, states["last"].frozen[0]):  # nor the first initialisation
-    assert np.abs(old.params["hidden0"]["kernel"] - states["scratch"].live.params["hidden0"]["kernel"]).max() > 0.01
+    grown, _ = setting.learner.grow(state, Stages(setting)[2])
+    frozen[init] = grown.frozen
+    starts[init] = begin(setting.learner, grown, Stages(setting)[2]).state.members.now
+  assert arrays_equal(starts["first"], frozen["first"][0])
+  assert arrays_equal(starts["last"], frozen["last"][1])
+  assert not arrays_equal(*frozen["last"])
+  for old in (*frozen["scratch"], frozen["last"][0]):  # nor the first initialisation
+    assert np.abs(old.params["hidden0"]["kernel"] - starts["scratch"].params["hidden0"]["kernel"]).max() > 0.01
 
 
 def test_boosting_weights_members_on_the_configured_data():
