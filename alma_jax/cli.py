@@ -80,7 +80,7 @@ def _learners(classes: Mapping[str, type], recipes: Mapping[str, configs.Recipe]
   lines = {name: (cls.__doc__ or "").split("\n")[0] for name, cls in classes.items()}
   lines |= {name: f"{recipe.meaning} ({recipe.learner})" for name, recipe in recipes.items()}
   if recipes is configs.RECIPES:
-    lines["NAME,authors"] = "The learner NAME, whose stages stop early if they do so in the authors' code."
+    lines["NAME,authors"] = "The learner NAME (no recipe), whose stages stop early if they do so in the authors' code."
   return lines
 
 

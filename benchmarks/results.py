@@ -75,13 +75,16 @@ def read(file: str) -> pd.DataFrame:
 
 
 def compared(runs: pd.DataFrame, kinds: dict[str, str], reference: str) -> str:
-  """A row for each kind of runs; differences are those from the kind `reference`."""
+  """A row for each kind that was run; differences are those from the kind `reference`."""
   lines = [f"| | CER | against {reference} | final error | multiply-adds | parameters held | seeds |",
            "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
   for label, kind in kinds.items():
-    mine, other = runs.loc[kind], runs.loc[kinds[reference]]
-    change = (mine["cer"] / other["cer"] - 1).dropna().mean()
-    lines.append(f"| {label} | {spread(mine['cer'])} | {'' if label == reference else f'{100 * change:+.1f} %'} | "
+    if kind not in runs.index:  # not run yet
+      continue
+    mine, change = runs.loc[kind], ""
+    if label != reference and kinds[reference] in runs.index:
+      change = f"{100 * (mine['cer'] / runs.loc[kinds[reference]]['cer'] - 1).dropna().mean():+.1f} %"
+    lines.append(f"| {label} | {spread(mine['cer'])} | {change} | "
                  f"{mine['final_error'].mean():.4f} | {brief(mine[MACS].mean())} | {brief(mine[HELD].mean())} | "
                  f"{len(mine)} |")
   return "\n".join(lines)

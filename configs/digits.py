@@ -13,7 +13,4 @@ from alma_jax import config
 
 
 def get_config(learner: str = "ens") -> ConfigDict:
-  c = config.base(learner)
-  if learner == "anytime":
-    c.model.width = 98  # no more parameters than `ens` of five networks of width 32
-  return c
+  return config.base(learner)

@@ -166,7 +166,7 @@ def test_options_are_checked_by_their_declarations(learner, option, value, sente
     # Of 70 examples 7 are for validation; half of a batch of 128 is 64.
     ({"stream__memory_size": 70, "stream__replay_share": 0.5},
      "stream.memory_size=70 keeps 63 training examples, fewer than the 64 that stream.replay_share=0.5 of "
-     "train.batch_size=128 asks for."),
+     "train.batch_size=128 asks for; raise the memory or lower the share."),
     ({"train__steps": 100, "train__eval_every": 10, "train__patience": 9},
      "train.patience=9 can never end a stage of train.steps=100 with train.eval_every=10; set train.patience=0, or "
      "lower train.eval_every."),

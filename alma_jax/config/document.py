@@ -99,8 +99,11 @@ def _entry(path: str, declared: Declared) -> str:
 def _table(fields: Mapping[str, Declared]) -> str:
   rows = ["| field | type | default | allowed | meaning |", "| --- | --- | --- | --- | --- |"]
   for path, each in fields.items():
-    allowed = ", ".join(f"`{choice}`" for choice in each.choices) if each.choices is not None else each.allowed()
-    rows.append(f"| `{path}` | {kind_name(each.kind)} | {_default(each)} | {allowed} | {each.meaning} |")
+    allowed = ", ".join(f"`{choice}`" for choice in each.choices) if each.choices is not None else str(each.bounds)
+    if each.kind == float | str:
+      allowed = f"{each.bounds}, or {allowed}"
+    kind = kind_name(each.kind).replace(" | ", " or ")  # a bar would end the cell
+    rows.append(f"| `{path}` | {kind} | {_default(each)} | {allowed} | {each.meaning} |")
   return "\n".join(rows) + "\n"
 
 

@@ -50,7 +50,8 @@ _ON_ALL_DATA = {"stream.replay": 1.0}
 RECIPES: Mapping[str, Recipe] = {
     "anytime": Recipe("sm", "One network that trains for a fixed number of steps on new and remembered data.", {
         "stream.schedule": "geometric", "stream.replay_share": "uniform", "train.steps": 80, "train.eval_every": 10**6,
-        "train.decay": 0.5, "train.label_smoothing": 0.1, "train.weight_decay": 1e-3}),
+        "train.decay": 0.5, "train.label_smoothing": 0.1, "train.weight_decay": 1e-3,
+        "model.width": 98}),  # on the digits no more parameters than `ens` of five networks of width 32
     "retrain": Recipe("sm", "One network that every stage trains from scratch on all data so far.",
                       {**_ON_ALL_DATA, "learner.init_from_scratch": True}),
     "warm": Recipe("sm", "One network that every stage trains further on all data so far.", _ON_ALL_DATA),
@@ -87,7 +88,7 @@ def base(learner: str = "ens") -> ConfigDict:
   name, changes = _resolved(learner, RECIPES, LEARNERS)
   if comma:
     changes = {**changes, **_authors(name, learner, rule)}
-  options = registry.options_of(name)
+  options = registry.options_of(name, recipes=RECIPES)
   return _template(schema.ImageConfig, options, {**options.defaults, **changes})
 
 
@@ -107,15 +108,15 @@ def language(learner: str = "ens", size: str = "tiny") -> ConfigDict:
   if size not in SIZES:
     raise BadInput(f"there is no size {size!r}; the sizes are {listed(SIZES)}.")
   name, changes = _resolved(learner, TEXT_RECIPES, TEXT_LEARNERS)
-  options = registry.options_of(name, language=True)
+  options = registry.options_of(name, language=True, recipes=TEXT_RECIPES)
   return _template(schema.LanguageConfig, options, {**_LANGUAGE, **SIZES[size], **options.defaults, **changes})
 
 
 def _authors(name: str, given: str, rule: str) -> Mapping[str, Any]:
   """The changes of `given,rule`, where `given` is the learner `name` or a recipe of it."""
   if rule != AUTHORS or name != given or name not in LEARNERS:
-    raise BadInput(f"there is no {f'{given},{rule}'!r}; behind the comma stands {AUTHORS}, for learners that the "
-                   "authors' code may stop early.")
+    raise BadInput(f"{given!r} has no variant {rule!r}; there is NAME,{AUTHORS} with NAME one of "
+                   f"{listed(LEARNERS)}.")
   return _EARLY_STOP if LEARNERS[name].stops_early else {}
 
 

@@ -3,7 +3,7 @@ import dataclasses
 import hashlib
 import inspect
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from alma_jax.config import schema
@@ -61,16 +61,17 @@ def register_model(name: str, make: Callable[..., Any]) -> None:
   MODELS[name] = make
 
 
-def options_of(name: object, language: bool = False) -> type[Options]:
-  """The class of a learner's options.
+def options_of(name: object, language: bool = False, recipes: Collection[str] = ()) -> type[Options]:
+  """The class of a learner's options; messages list the `recipes` too.
 
   Raises:
     BadInput: there is no learner of that name for the task.
   """
   known = _TEXT_OPTIONS if language else _IMAGE_OPTIONS
   if not isinstance(name, str) or name not in known:
-    task = " for language modelling" if language and name in _IMAGE_OPTIONS else ""
-    raise BadInput(f"there is no learner {name!r}{task}; the learners are {listed(known)}. If it is one of your own, "
+    task = " for language modelling" if language and name in (*_IMAGE_OPTIONS, *recipes) else ""
+    names = [*known, *(recipe for recipe in recipes if not task)]
+    raise BadInput(f"there is no learner {name!r}{task}; the learners are {listed(names)}. If it is one of your own, "
                    "run the file that registers it first: import it, or name it by --config.")
   return known[name]
 

@@ -65,7 +65,8 @@ def _memory_is_used(c: RunConfig) -> None:
   kept, part = s.memory_size - memory_for_validation(s), memory_part(c.train.batch_size, s.replay_share)
   if kept < part:
     raise BadInput(f"stream.memory_size={s.memory_size} keeps {kept} training examples, fewer than the {part} that "
-                   f"stream.replay_share={s.replay_share} of train.batch_size={c.train.batch_size} asks for.")
+                   f"stream.replay_share={s.replay_share} of train.batch_size={c.train.batch_size} asks for; raise the "
+                   "memory or lower the share.")
 
 
 def _average_is_used(c: RunConfig) -> None:
@@ -75,6 +76,9 @@ def _average_is_used(c: RunConfig) -> None:
 
 def _old_weights_are_perturbed(c: RunConfig) -> None:
   o = c.learner
+  if not o.shrink and not o.perturb:
+    raise BadInput("learner.shrink=0.0 without learner.perturb makes all weights 0; raise one of them, or set "
+                   "learner.init_from_scratch.")
   if o.init_from_scratch and (o.shrink != 1 or o.perturb):
     raise BadInput(f"learner.shrink={o.shrink} and learner.perturb={o.perturb} change the weights of the stage before, "
                    "but every stage starts from scratch; leave them 1 and 0.")

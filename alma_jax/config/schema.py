@@ -61,13 +61,14 @@ class AnyStream:
       at_most=1)
   replay_share: float | str = field(
       0.0, "part of every batch that is drawn from the examples of earlier stages, so that replay takes no further "
-      "steps; `uniform`: their share of all examples seen", at_least=0, below=1, choices=("uniform",), before=0.0)
+      "steps; `uniform`: the memory's share of the memory and the stage's new examples", at_least=0, below=1,
+      choices=("uniform",), before=0.0)
   memory_size: int = field(
       0, "largest number of examples of earlier stages that are kept for `stream.replay_share`, a uniform sample; "
       "0: all", at_least=0, before=0)
   schedule: str = field(
       "every", "after which mega-batches the learner is trained: `every` waiting_time; at t_s = B (s/S)^p (`power`); "
-      "at t_s+1 = factor t_s (`geometric`); or where the expected gain pays for a training (`adaptive`)",
+      "at t_(s+1) = factor t_s (`geometric`); or where the expected gain pays for a training (`adaptive`)",
       choices=("every", "power", "geometric", "adaptive"), before="every")
   num_trainings: int = field(0, "number of trainings of the schedule `power`, S", at_least=0, before=0)
   exponent: float = field(2.0, "exponent of the schedule `power`, p", at_least=1, before=2.0)

@@ -25,7 +25,7 @@ class Line:
     train_flops: floating-point operations of all passes, likewise.
     growth_macs: the part of `fwd_macs` that growing took.
     seconds: seconds that this t took.
-    predict_macs: multiply-adds of the prediction of one example (text: token).
+    predict_macs: multiply-adds of the prediction of one example (text: of one window).
   """
   t: int
   stage: int | None
