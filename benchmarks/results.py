@@ -1,4 +1,4 @@
-"""Prints the tables of docs/results/anytime from its CSV files, so that each number there can be traced to its runs.
+"""Prints the tables of docs/results/anytime and docs/anytime.md from CSV files of reports.
 
     python benchmarks/results.py
 
@@ -49,6 +49,23 @@ CIFAR_ONE = {
     "`gens`, 10 epochs": f"{_SMALL}gens-epochs10", "`ens`, 2 epochs": f"{_SMALL}ens-epochs2",
     "`umix`, 2 epochs": f"{_SMALL}umix-epochs2", "`sm`, 1 epoch of all data": f"{_SMALL}sm-epochs1-replay1.0",
 }
+CHOICES = {
+    "(none)": "anytime",
+    "`average=0.2`": "anytime-average0.2", "`average=0.2 decay=0`": "anytime-average0.2-decay0.0",
+    "`average=0.2 start=average decay=0`": "anytime-average0.2-startaverage-decay0.0",
+    "`replay_share=0.8`": "anytime-replay_share0.8",
+    "`batch_size=64 steps=160`": "anytime-batch_size64-steps160",
+    "`batch_size=32 steps=320`": "anytime-batch_size32-steps320",
+    "`factor=1.08 steps=51`": "anytime-factor1.08-steps51", "`factor=1.3 steps=135`": "anytime-factor1.3-steps135",
+    "`schedule=power num_trainings=37 exponent=2`": "anytime-schedulepower-num_trainings37-exponent2.0",
+    "`schedule=power num_trainings=37 exponent=4`": "anytime-schedulepower-num_trainings37-exponent4.0",
+    "`shrink=0.8 perturb=0.1`": "anytime-shrink0.8-perturb0.1",
+    "`optimizer=adam learning_rate=0.001`": "anytime-optimizeradam-learning_rate0.001",
+    "`width=98`": "anytime-width98",
+    "`memory_size=5000`": "anytime-memory_size5000", "`memory_size=1000`": "anytime-memory_size1000",
+    "five networks (`ens`) of width 32": "ens-schedulegeometric-replay_shareuniform-steps80-eval_every1000000-decay0.5-"
+                                         "label_smoothing0.1-weight_decay0.001",
+}
 CIFAR_FIVE = {"`anytime`": "anytime", "`ens`, 10 epochs": "ens-epochs10"}
 
 
@@ -61,7 +78,8 @@ def main() -> None:
 def tables() -> list[tuple[str, str]]:
   """(title, Markdown) of each table of the page."""
   mnist, cifar = read("runs.csv"), read("cifar.csv")
-  return [("MNIST", compared(mnist, MNIST, "`ens`")), ("MNIST, at the same stages", compared(mnist, EARLY, "`ens`")),
+  return [("Choices, on held-out training images", compared(read("choices.csv"), CHOICES, "(none)")),
+          ("MNIST", compared(mnist, MNIST, "`ens`")), ("MNIST, at the same stages", compared(mnist, EARLY, "`ens`")),
           ("Parts", compared(mnist, PARTS, "all parts")), ("The adaptive schedule", adaptive(mnist)),
           ("CIFAR-10, 20 mega-batches, width 8", compared(cifar, CIFAR_ONE, "`sm`, 10 epochs")),
           ("CIFAR-10, 100 mega-batches, width 16", compared(cifar, CIFAR_FIVE, "`ens`, 10 epochs"))]

@@ -199,3 +199,15 @@ def test_links_and_named_files_are_there(page):
     assert link.startswith("http") or link in MADE or (ROOT / page).parent.joinpath(link).exists(), link
   for name in re.findall(r"(?:configs|benchmarks|docs|colabs)/[\w/]+\.(?:py|sh|md|ipynb)", text):
     assert pathlib.Path(ROOT / name).exists() or "NAME" in name, name
+
+
+def test_the_tables_of_the_anytime_study_are_those_of_its_runs(monkeypatch):
+  monkeypatch.syspath_prepend(ROOT / "benchmarks")
+  import results
+
+  pages = (ROOT / "docs/anytime.md").read_text() + (ROOT / "docs/results/anytime/README.md").read_text()
+  tables = results.tables()
+  assert len(tables) == 7
+  for title, table in tables:
+    assert len(table.splitlines()) > 2, title
+    assert table in pages, title
