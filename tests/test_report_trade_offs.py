@@ -332,7 +332,8 @@ def test_fields_of_later_versions_are_completed(tmp_path):
 
 @pytest.mark.parametrize(("text", "sentence"), [
     ("x=1", "no run has the field 'x'"), ("augment", "--ablation=augment needs the value that switches it off"),
-    ("width=4", "no learner has finished runs with width all on, and others"),
+    ("width=32", "no learner has finished runs with width all on, and others"),
+    ("width=4", "no run has width=4; the runs have 32."),
     ("a=1,a=2", "should name different fields"), ("augment=", "should name different fields"), ("", "should name"),
     ("name=3", "'name' may be dataset.name or learner.name or"),
 ])

@@ -129,6 +129,8 @@ def load(*args):
     except Exception:  # as a download that is tried again and again
       pass
 
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+  signal.signal(number, signal.SIG_DFL)  # the tests themselves may run with some of them ignored
 datasets.load = load
 sys.argv = ["main", "--config=configs/digits.py:sm", f"--workdir={sys.argv[1]}"]
 sys.exit(main.main())

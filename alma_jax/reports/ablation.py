@@ -94,6 +94,11 @@ def of_all(all_studies: Iterable[Study], parts: Sequence[Part]) -> list[tuple[St
     missing = [part.field for part in parts if not any(_named(study, part) for study, _ in found)]
     if missing:
       raise BadInput(f"--ablation: no run has the field {missing[0]!r}.")
+    for part in parts:
+      values = [value for study, _ in found if (field := _named(study, part)) for value in study.runs[field].unique()]
+      if part.off is not None and not any(_is(value, part.off) for value in values):
+        there = ", ".join(sorted({str(factors.plain(value)) for value in values}))
+        raise BadInput(f"--ablation: no run has {part.field}={part.off}; the runs have {there}.")
     raise BadInput(f"--ablation: no learner has finished runs with {', '.join(part.field for part in parts)} all on, "
                    "and others with the same values of all other fields and some of these off.")
   return found
