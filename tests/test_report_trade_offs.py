@@ -150,8 +150,8 @@ def test_the_figure_against_compute(tmp_path):
 def test_the_figure_of_the_fronts(three):
   figure = fronts.pareto(study_of(three))
   compute, memory = figure.axes
-  assert compute.lines[0].get_xydata().tolist() == [[200, 4], [400, 2], [800, 1]]
-  assert memory.lines[0].get_xydata().tolist() == [[15, 4], [30, 2], [150, 1]]  # three times the parameters
+  assert compute.lines[0].get_xydata().tolist() == [[200, 4], [400, 4], [400, 2], [800, 2], [800, 1]]
+  assert memory.lines[0].get_xydata().tolist() == [[15, 4], [30, 4], [30, 2], [150, 2], [150, 1]]  # three times
   assert {text.get_text() for text in compute.texts} >= {"sm, width 4", "sm, width 32", "ens"}
   assert [text.get_text() for text in memory.get_legend().get_texts()] == ["sm", "ens", "gens"]
 

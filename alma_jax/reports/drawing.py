@@ -111,7 +111,8 @@ def label_points(axes: Axes, labels: Iterable[tuple[str, float, float, str]]) ->
                     color=ink(colour), path_effects=[_HALO])
 
 
-def place_labels(axes: Axes, labels: Sequence[tuple[str, float, float, str]]) -> list[str]:
+def place_labels(axes: Axes, labels: Sequence[tuple[str, float, float, str]],
+                 corners: Sequence[tuple[float, float]] = ()) -> list[str]:
   """Writes (text, x, y, colour) near points so that no text covers another text or a point.
 
   A line joins a text with its point if it stands apart from it. A text for which there is no room is left out.
@@ -119,6 +120,7 @@ def place_labels(axes: Axes, labels: Sequence[tuple[str, float, float, str]]) ->
   Args:
     axes: with their final limits and scales.
     labels: one for each point of the axes, the most important first; an empty text marks a point without a label.
+    corners: (x, y) of the corners of a line, which texts cover only if there is no other room.
 
   Returns:
     The texts that were left out.
@@ -131,9 +133,10 @@ def place_labels(axes: Axes, labels: Sequence[tuple[str, float, float, str]]) ->
   texts: list[Any] = []
   lines = np.zeros((0, 2))  # points on the lines from texts to their points
   line: Any = dict(arrowstyle="-", color="0.6", linewidth=0.6, shrinkA=0, shrinkB=3)
+  drawn = _along(axes.transData.transform(corners)) if len(corners) else np.zeros((0, 2))
   left_out = []
   for (text, x, y, colour), dot in zip(labels, dots):
-    for across, up, far in _PLACES if text else []:
+    for clear, (across, up, far) in itertools.product((True, False), _PLACES) if text else []:
       note = axes.annotate(
           text, (x, y), xytext=(across * far, up * far), textcoords="offset points", fontsize=7, color=ink(colour),
           ha=("right", "center", "left")[across + 1], va=("top", "center", "bottom")[up + 1], zorder=5,
@@ -145,6 +148,7 @@ def place_labels(axes: Axes, labels: Sequence[tuple[str, float, float, str]]) ->
       joint = np.linspace(dot, corner, 12)[3:-1] if far > _NEAR else np.zeros((0, 2))
       free = (left <= box.x0 and box.x1 <= right and frame.y0 <= box.y0 and box.y1 <= frame.y1
               and not any(box.overlaps(other) for other in (*taken, *texts)) and not box.count_contains(lines)
+              and not (clear and box.count_contains(drawn))
               and not any(other.count_contains(joint) for other in texts))
       if free:
         texts.append(box)
@@ -154,6 +158,12 @@ def place_labels(axes: Axes, labels: Sequence[tuple[str, float, float, str]]) ->
     else:
       left_out += [text] if text else []
   return left_out
+
+
+def _along(corners: np.ndarray) -> np.ndarray:
+  """Points [N, 2], 2 apart, on the line that joins corners [C, 2]."""
+  parts = [np.linspace(a, b, max(2, int(np.hypot(*(b - a)) / 2))) for a, b in itertools.pairwise(corners)]
+  return np.concatenate([corners[:1], *parts])
 
 
 def ink(colour: str) -> str:

@@ -1,4 +1,6 @@
 """The figure of the Pareto fronts: score against compute and against memory, with all kinds of runs of a study."""
+import itertools
+
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -27,7 +29,7 @@ def pareto(study: Study) -> Figure:
   for cost, axes in panels.items():  # once the shared limits are final
     first = table.sort_values(trade_offs.FRONTS[cost], ascending=False, kind="stable")
     drawing.place_labels(axes, [(row["label"], row[cost], row[study.overall], drawing.style(row[LEARNER])[0])
-                                for _, row in first.iterrows()])
+                                for _, row in first.iterrows()], _corners(table, cost, study.overall))
   if len(learners) == 1:
     return figure
   handles = [Line2D([], [], color=colour, marker=marker, linestyle="", markersize=5, label=learner)
@@ -39,8 +41,8 @@ def pareto(study: Study) -> Figure:
 
 def _draw(axes: Axes, table: pd.DataFrame, cost: str, score: str) -> None:
   """Draws the points and the front of one panel."""
-  front = table[table[trade_offs.FRONTS[cost]]].sort_values(cost)
-  axes.step(front[cost], front[score], where="post", color="0.6", linewidth=1.2, zorder=1)
+  front, corners = table[table[trade_offs.FRONTS[cost]]], _corners(table, cost, score)
+  axes.plot(*zip(*corners), color="0.6", linewidth=1.2, zorder=1)
   for learner, mine in table.groupby(LEARNER):
     colour, marker = drawing.style(str(learner))
     axes.errorbar(mine[cost], mine[score], yerr=mine[f"{score}_sd"].fillna(0), color=colour, linestyle="",
@@ -49,3 +51,10 @@ def _draw(axes: Axes, table: pd.DataFrame, cost: str, score: str) -> None:
   axes.scatter(front[cost], front[score], s=110, facecolors="none", edgecolors="0.35", zorder=3)
   drawing.cost_axis(axes, table[cost])
   axes.set_yscale("log")
+
+
+def _corners(table: pd.DataFrame, cost: str, score: str) -> list[tuple[float, float]]:
+  """The corners of the line along a front: at every cost the best score that it buys."""
+  front = table[table[trade_offs.FRONTS[cost]]].sort_values(cost)
+  points = [*zip(front[cost], front[score])]
+  return points[:1] + [corner for (_, before), (x, y) in itertools.pairwise(points) for corner in ((x, before), (x, y))]
