@@ -5,6 +5,12 @@
   alma report RUNS --out DIR     tables, figures and findings of runs (python -m alma_jax.report)
   alma sample --workdir DIR      writes text with a language model (python -m alma_jax.sample)
   alma export --workdir DIR      a predictor that does not need this package (python -m alma_jax.export)
+  alma predict --workdir DIR X   class probabilities of images, or scores of texts (python -m alma_jax.predict)
+  alma evaluate --workdir DIR    scores a run on new labelled data (python -m alma_jax.evaluate)
+  alma serve --workdir DIR       predictions over HTTP (python -m alma_jax.serve)
+  alma status RUNS               a line about each run (python -m alma_jax.status)
+  alma compare RUN RUN           what differs between two runs (python -m alma_jax.compare)
+  alma board RUNS                a live page of runs (python -m alma_jax.board)
   alma list                      the learners, configs, models and data sets
   alma --version
 
@@ -21,7 +27,19 @@ from alma_jax.config import schema
 from alma_jax.errors import BadInput
 from alma_jax.version import __version__
 
-_MODULES = {"run": "main", "sweep": "sweep", "report": "report", "sample": "sample", "export": "export"}
+_MODULES = {"run": "main", **{name: name for name in (
+    "sweep", "report", "sample", "export", "predict", "evaluate", "serve", "status", "compare", "board")}}
+_STREAMS = {  # those of data/task_streams.py, which imports numpy
+    "digits": "8 small tasks of scikit-learn's digits, 8x8 pixels; bundled",
+    "s_minus": "CTrL-like: can it use what it learned first?",
+    "s_plus": "CTrL-like: can it improve on a task that it saw with few examples?",
+    "s_in": "CTrL-like: the last task has the first one's classes on another colour",
+    "s_out": "CTrL-like: the last task has the first one's images with other labels",
+    "s_pl": "CTrL-like: unrelated tasks, a large one last",
+    "s_long": "CTrL-like: 100 tasks of 5 classes, later ones small",
+    "nevis_mini": "24 tasks of 5 families with 50 to 50,000 training images; two tasks return",
+    "tasks:PATH.py": "a list of your own",
+}
 _DATA_SETS = {
     "digits": "scikit-learn's digits, 8x8 pixels; bundled",
     "mnist": "TFDS",
@@ -62,10 +80,13 @@ def _listing() -> Iterator[str]:
   groups = {
       "Learners for images (--config=CONFIG:LEARNER)": _learners(configs.LEARNERS, configs.RECIPES),
       "Learners for text (--config=lm:LEARNER)": _learners(configs.TEXT_LEARNERS, configs.TEXT_RECIPES),
+      "Learners for streams of tasks (--config=tasks:LEARNER,STREAM)": _learners(configs.TASK_LEARNERS, {}),
+      "Streams of tasks": _STREAMS,
       "Configs": {name: text for name, text in config.items() if "/" not in name},
       "Sweeps (alma sweep --config=NAME)": {name: text for name, text in config.items() if "/" in name},
       "Models (--config.model.name)": {
           "mlp": "a perceptron with two hidden layers", "vgg": "VGG19 of constant width, with batch normalisation",
+          "resnet": "ResNet18 of constant width",
           schema.Switch.name: "the Switch Transformer, for text"},
       "Data sets (--config.dataset.name)": _DATA_SETS,
   }

@@ -24,6 +24,7 @@ REFRESH = 8  # the order in which Firefly estimates statistics
 CLUSTER = 9  # k-means
 MEMORY = 10  # which examples the memory keeps
 RECALL = 11  # which of them a batch or a validation draws
+EMBED = 12  # which examples of a task judge stored networks; a random one of these networks
 
 
 def rng(seed: int, purpose: int, *numbers: int) -> np.random.Generator:

@@ -188,7 +188,10 @@ def _watch_signals() -> tuple[Callable[[], bool], Callable[[], int]]:
 def _report(run: "Run") -> str:
   s = run.summary or {}
   num = len(run.metrics["t"])
-  if "cer" in s:
+  if "average_accuracy" in s:
+    judged = (f"average accuracy {s['average_accuracy']:.4f} over {num} tasks, forgetting {s['forgetting']:.4f}, "
+              f"{s['num_modules']} modules with {s['memory']:,} parameters")
+  elif "cer" in s:
     judged = (f"CER {s['cer']:.4f} over {num} mega-batches, mean error {s['mean_error']:.4f}, "
               f"final error {s['final_error']:.4f}")
   else:

@@ -2,10 +2,11 @@
 
 RUNS are run folders, or folders that hold run folders. Without --out the command
 prints the tables: means over seeds, for language models the paper's Tables 1 and 2,
-and the best choice at each price of compute. With --out it writes into DIR: runs.csv,
-stream.csv, pareto.csv, report.md, the figures as PNG and PDF, and index.html, a page
-with all of them. Runs that are not finished, diverged or are damaged are left out,
-with a warning for each.
+the best choice at each price of compute, and the metrics of streams of tasks. With
+--out it writes into DIR: runs.csv, stream.csv, pareto.csv (for streams of tasks:
+tasks.csv), report.md, the figures as PNG and PDF, and index.html, a page with all of
+them. Runs that are not finished, diverged or are damaged are left out, with a warning
+for each.
 
 --ablation=FIELD=OFF,... adds a table of what each of these fields is worth, and
 ablation.csv. OFF is the value that switches a field off, as in
@@ -30,7 +31,7 @@ def _main(argv: Sequence[str] | None) -> None:
   parser.add_argument("--ablation", metavar="FIELD[=OFF],...", help="fields to compare switched on and off")
   args = parser.parse_args(argv)
   # pandas and scipy only now, where Ctrl-C ends the command quietly
-  from alma_jax.reports import ablation, collect, tables
+  from alma_jax.reports import ablation, collect, texts
   parts = [] if args.ablation is None else ablation.parse(args.ablation)
   studies, notes = collect.collect(args.runs)
   commands.warn(notes)
@@ -39,7 +40,7 @@ def _main(argv: Sequence[str] | None) -> None:
     print(write.report(studies, notes, args.out, parts))
   else:
     found = ablation.of_all(studies, parts)
-    print(tables.text(studies, [[ablation.table(study, each) for each in mine] for study, mine in found]))
+    print(texts.text(studies, [[ablation.table(study, each) for each in mine] for study, mine in found]))
 
 
 if __name__ == "__main__":

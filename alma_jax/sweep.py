@@ -29,8 +29,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: Sequence[str] | None) -> int:
   parser = commands.Parser("-m alma_jax.sweep", __doc__)
-  parser.add_argument("--config", required=True, help="sweep file, see configs/sweeps")
-  parser.add_argument("--workdir", help="folder of the run folders; default: runs/ and the sweep file's name")
+  parser.add_argument("--config", required=True,
+                      help="sweep file, see configs/sweeps, or FILE:ARG, where ARG is for its get_sweep")
+  parser.add_argument("--workdir", help="folder of the run folders; default: runs/NAME of the sweep file, or NAME-ARG")
   parser.add_argument("--launcher", choices=plan.LAUNCHERS, default=plan.LOCAL)
   parser.add_argument("--workers", type=int, default=0,
                       help="runs at once; default: one for each GPU, or else for each core; with slurm no limit")
@@ -44,7 +45,8 @@ def _main(argv: Sequence[str] | None) -> int:
   if args.slurm and args.launcher != plan.SLURM:
     raise BadInput("--slurm is for --launcher=slurm.")
   launcher = plan.Launcher(args.launcher, args.workers, dict(map(_option, args.slurm)))
-  root = args.workdir or pathlib.Path("runs") / pathlib.Path(args.config).stem
+  file, _, arg = args.config.partition(":")
+  root = args.workdir or pathlib.Path("runs") / "-".join(filter(None, (pathlib.Path(file).stem, arg)))
   sweep = plan.read(args.config, root, dict(map(_override, rest)), args.retry)
   if args.dry_run:
     from alma_jax.sweeps import listing

@@ -3,6 +3,7 @@
     python benchmarks/iid.py --workdir runs/iid --config=configs/lm.py:sm,tiny --config.dataset.name=text:DIR
 
 This is Table 1 of the paper. The command takes the flags of alma_jax.main. If it is stopped, the same command resumes.
+--k=3,4 compares them after the first 3 mega-batches and after the first 4, instead of at the end of the stream.
 """
 import contextlib
 import pathlib
@@ -12,20 +13,30 @@ import sys
 
 import alma_jax
 from alma_jax import commands
+from alma_jax import main as command
+from alma_jax.errors import BadInput
 
 
 def main() -> None:
-  """Runs both, unless they are finished, and prints the table."""
+  """Runs all, unless they are finished, and prints the table."""
   parser = commands.Parser("benchmarks/iid.py", __doc__)
-  parser.add_argument("--workdir", default="runs/iid", help="folder of the two run folders")
+  parser.add_argument("--workdir", default="runs/iid", help="folder of the run folders")
+  parser.add_argument("--k", default="", help="numbers of mega-batches, as in 3,4; default: all of the stream")
   args, flags = parser.parse_known_args()
   path = pathlib.Path(args.workdir)
+  _, config = command._parse(flags)  # what alma_jax.main would refuse is refused here, before any training
+  total = config.stream.num_megabatches
+  ks = [k.strip() for k in args.k.split(",")] if args.k else [str(total)]
+  if not all(k.isdigit() and 1 < int(k) <= total for k in ks):
+    raise BadInput(f"--k={args.k} should be numbers from 2 to stream.num_megabatches={total}, as in --k=2,{total}.")
   sequential = run(path / "sequential", *flags, "--config.stream.waiting_time=1")
-  num = sequential.config.stream.num_megabatches
-  longer = [f"--config.train.steps_multiplier={num}"] if sequential.config.is_language else []
-  iid = run(path / "iid", *flags, f"--config.stream.waiting_time={num}", *longer)
-  metric = "final_perplexity" if sequential.config.is_language else "final_error"
-  print(f"\n{metric.replace('_', ' ')}: sequential {sequential.summary[metric]:.4f}, iid {iid.summary[metric]:.4f}")
+  metric, lines = "perplexity" if config.is_language else "error", []
+  for k in map(int, ks):
+    longer = [f"--config.train.steps_multiplier={k}"] if config.is_language else []
+    iid = run(path / ("iid" if k == total else f"iid{k}"), *flags, f"--config.stream.waiting_time={k}", *longer)
+    one, other = (each.metrics[metric][k - 1] for each in (sequential, iid))
+    lines.append(f"{metric} after {k} mega-batches: sequential {one:.4f}, iid {other:.4f}")
+  print("", *lines, sep="\n")
 
 
 def run(workdir: pathlib.Path, *flags: str) -> "alma_jax.Run":

@@ -1,4 +1,4 @@
-"""Measures the time and memory of a report on 500 runs of 500 mega-batches.
+"""Measures the time and memory of a report on 1,000 runs of 500 mega-batches.
 
     python benchmarks/report.py
 
@@ -18,13 +18,15 @@ import numpy as np
 
 from alma_jax import config
 from alma_jax.runs import metrics
+from alma_jax.types import Cost
 
-LEARNERS, WIDTHS, WAITS = ("sm", "ens", "umix", "gens", "gmoe"), (4, 8, 16, 32, 64), (1, 10, 50, 500)
+LEARNERS, WIDTHS = ("sm", "ens", "umix", "gens", "gmoe"), (4, 8, 32, 64)
+WAITS = (1, 2, 5, 10, 20, 50, 100, 200, 250, 500)
 
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--seeds", type=int, default=5, help="seeds of each of the 100 kinds of runs")
+  parser.add_argument("--seeds", type=int, default=5, help="seeds of each of the 200 kinds of runs")
   parser.add_argument("--megabatches", type=int, default=500)
   args = parser.parse_args()
   with tempfile.TemporaryDirectory() as folder:
@@ -51,12 +53,14 @@ def write_run(path: pathlib.Path, learner: str, width: int, wait: int, seed: int
   c.model.width, c.seed = width, seed
   rng = np.random.default_rng([seed, width, wait, LEARNERS.index(learner)])
   lines: list[metrics.Entry] = []
+  cost = Cost(100 * width, 10**3 * width, 10**4 * width, 10**3 * width)
   for t in range(1, num + 1):
     if t % wait:
-      lines.append(metrics.waiting("error", t, lines[-1] if lines else None, 0.9, 100 * width))
+      lines.append(metrics.waiting("error", t, lines[-1] if lines else None, 0.9, cost))
     else:
       error = float(rng.uniform(0.5, 1) / (1 + t) ** 0.5)
-      line = metrics.Line(t, t // wait, True, error, error, error, 100 * width, 10**6 * width, 10**7)
+      line = metrics.Line(t, t // wait, True, error, error, error, cost.num_params, 10**6 * width, 10**7,
+                          predict_macs=cost.predict_macs)
       lines.append(line.entry("error"))
   path.mkdir(parents=True)
   (path / "config.json").write_text(json.dumps(c.to_dict() | {"data_fingerprint": "0" * 64}))

@@ -22,7 +22,10 @@ Times = dict[str, list[float]]  # seconds of the turns of each worker
 CASES = {  # data set, model, width, optimiser, steps a turn
     "mlp": ("mnist", "mlp", 32, "adadelta", 400),
     "vgg": ("cifar10", "vgg", 16, "sgd", 8),
+    "vgg64": ("cifar10", "vgg", 64, "sgd", 8),
 }
+# Multiply-adds of the forward pass of an example, by the width (docs/algorithms.md §7).
+MACS = {"mlp": lambda width: width**2 + 794 * width, "vgg": lambda width: 16848 * width**2 + 27658 * width}
 MEMBERS, BATCH = 5, 128
 
 
@@ -30,7 +33,8 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--data_dir", default="", help="folder of prepared TFDS data sets")
   parser.add_argument("--repeats", type=int, default=9)
-  parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES))
+  parser.add_argument("--cases", nargs="*", default=["mlp", "vgg"], choices=list(CASES))
+  parser.add_argument("--peak", type=float, default=0.0, help="TFLOP/s of the GPU; prints the share that is reached")
   parser.add_argument("--worker", help=argparse.SUPPRESS)
   args = parser.parse_args()
   if args.worker:
@@ -46,11 +50,15 @@ def main() -> None:
         times[name].append(turn(worker))
     for worker in workers.values():
       worker.communicate()
-    report(case, times)
+    report(case, times, args.peak)
 
 
-def report(case: str, times: Times) -> None:
-  """Prints medians, and the ratio of each turn to the same turn of the faster PyTorch worker."""
+def report(case: str, times: Times, peak: float) -> None:
+  """Prints medians, and the ratio of each turn to the same turn of the faster PyTorch worker.
+
+  With a peak in TFLOP/s it also prints the share that the training steps reach, at 6 operations per multiply-add of the
+  forward pass.
+  """
   medians = {name: statistics.median(values) for name, values in times.items()}
   rival = min((name for name in times if name.startswith("torch")), key=lambda name: medians[name])
   data, model, width, optimizer, _ = CASES[case]
@@ -60,6 +68,8 @@ def report(case: str, times: Times) -> None:
     text = f"  {name:10s} {1e3 * median:8.3f} ms per step and member"
     if not name.startswith("torch"):
       text += f"   {statistics.median(ratios):5.2f} times {rival} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+    if peak:
+      text += f"   {6 * MACS[model](width) * BATCH / median / peak / 1e12:7.3%} of the peak"
     print(text, flush=True)
 
 
@@ -93,6 +103,12 @@ def work(kind: str, variant: str, case: str, data_dir: str) -> None:
   print(json.dumps(0.0), flush=True)  # ready
   for _ in sys.stdin:
     print(json.dumps(step()), flush=True)
+  if kind == "jax":
+    import jax
+    stats = jax.devices()[0].memory_stats() or {}  # a CPU has none
+    if "peak_bytes_in_use" in stats:
+      peak = stats["peak_bytes_in_use"] / 2**20
+      print(f"  jax,{variant} of {case}: at most {peak:.0f} MiB of the GPU", file=sys.stderr)
 
 
 def jax_steps(learner: str, case: str, data_dir: str) -> Callable[[], float]:

@@ -13,9 +13,10 @@ from mkdocs.structure.files import File, Files
 from alma_jax.config import document
 
 ROOT = pathlib.Path(__file__).parents[1]
-COMMANDS = ("main", "sweep", "report", "sample", "export")
+COMMANDS = ("main", "sweep", "report", "sample", "export", "predict", "evaluate", "serve", "status", "compare", "board")
 # Pages made from files beside docs/: {page: file}.
 COPIES = {"contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
+CLAIMS = "results/README.md"
 # Modules of the API page: {title: [names]}.
 API = {
     "Running": ["runs.experiment.run", "runs.results.load_run", "runs.results.Run"],
@@ -31,10 +32,13 @@ API = {
 
 
 def on_files(files: Files, config: Any) -> Files:
-  """Adds the pages that are made here."""
+  """Adds the pages that are made here. Moves a README from the address that the page of its folder's name has."""
   pages = {"command-line.md": command_line(), "api.md": api()}
   for page, source in COPIES.items():
     pages[page] = (ROOT / source).read_text().replace("](docs/", "](")
+  claims = files.get_file_from_path(CLAIMS)
+  assert claims is not None
+  claims.dest_uri = "results/claims/index.html"
   for name, content in pages.items():
     files.append(File.generated(config, name, content=content))
   return files

@@ -2,12 +2,14 @@
 import os
 import tempfile
 
-# Before jax is imported, here and in the processes that tests start.
-os.environ["JAX_PLATFORMS"] = "cpu"
+# Before jax is imported, here and in the processes that tests start. benchmarks/gpu.sh names another platform, on which
+# it runs tests that need one device.
+os.environ["JAX_PLATFORMS"] = PLATFORM = os.environ.get("ALMA_JAX_TEST_PLATFORM", "cpu")
 # Compiling takes half of the time of the suite; without LLVM's optimisations it takes half of that. A run has level 3,
 # with which .ci/run repeats some tests. (--xla_cpu_use_fusion_emitters=false would save another quarter, but at level 0
 # it computes wrong gradients in jax 0.10: test_padding_gets_no_gradient finds it.)
-os.environ["XLA_FLAGS"] = f"--xla_backend_optimization_level=0 {os.environ.get('XLA_FLAGS', '')}".strip()
+if PLATFORM == "cpu":
+  os.environ["XLA_FLAGS"] = f"--xla_backend_optimization_level=0 {os.environ.get('XLA_FLAGS', '')}".strip()
 if "PYTEST_XDIST_WORKER" not in os.environ:  # the workers share compiled programs
   os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="alma_jax_tests")
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from alma_jax.errors import BadInput
-from alma_jax.runs import checkpoint
+from alma_jax.runs import checkpoint, history
 
 W = np.random.default_rng(0).normal(size=(200, 300)).astype(np.float32)
 TREES = {"live": {"w": W, "n": np.int32(3)}}
@@ -174,3 +174,25 @@ def test_a_leaf_without_place_or_source_is_an_error(tmp_path):
     opened.tree("live", {"w": jnp.zeros((200, 300)), "other": jnp.zeros(())})
   with pytest.raises(BadInput, match="has shape"):
     opened.tree("live", {"w": jnp.zeros((300, 200)), "n": np.int32(0)})
+
+
+def test_old_lines_are_written_once(tmp_path, monkeypatch):
+  """A checkpoint holds a bounded number of lines; all of them come back, and damage to sealed ones is noticed."""
+  monkeypatch.setattr(history, "_PART", 3)
+  saver = checkpoint.Checkpoints(tmp_path, 2)
+  lines = []
+  for t in range(1, 11):
+    lines.append({"t": t})
+    saver.save({"lines": lines}, TREES, ())
+  saver.finish()
+  again = checkpoint.Checkpoints(tmp_path, 2)
+  assert again.newest().meta["lines"] == lines
+  assert max(len(meta["lines"]) for meta in again.metas().values()) <= 3
+  assert len(list((tmp_path / "history").iterdir())) == 3
+  again.save({"lines": [*lines[:-1], {"t": "another"}]}, TREES, ())  # the last line is never sealed
+  again.finish()
+  assert checkpoint.Checkpoints(tmp_path, 2).newest().meta["lines"] == [*lines[:-1], {"t": "another"}]
+  part = sorted((tmp_path / "history").iterdir())[1]
+  part.write_text(part.read_text().replace("4", "5"))
+  with pytest.warns(UserWarning, match="part 1 of the lines"), pytest.raises(BadInput, match="all checkpoints"):
+    checkpoint.Checkpoints(tmp_path, 2).newest()

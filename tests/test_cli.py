@@ -8,7 +8,12 @@ from runs import ROOT, alma
 import alma_jax
 from alma_jax import config as configs
 from alma_jax.config import learner_options, schema
+from alma_jax.config.task_options import TASK_LEARNERS
+from alma_jax.data.task_streams import STREAMS
 from alma_jax.errors import BadInput
+
+NAMES = ("run", "sweep", "report", "sample", "export", "predict", "evaluate", "serve", "status", "compare", "board",
+         "list")
 
 
 def test_everything_is_listed():
@@ -18,6 +23,7 @@ def test_everything_is_listed():
   known = [*learner_options.LEARNERS, *learner_options.TEXT_LEARNERS, *schema.NETWORKS, schema.Switch.name, *files]
   assert not set(known) - set(names)
   assert {"digits", "mnist", "cifar10", "tfds:NAME", "npz:PATH", "folder:DIR", "text:DIR"} < set(names)
+  assert {*TASK_LEARNERS, *STREAMS, "tasks:PATH.py"} <= set(names)
   assert all(len(line.split()) > 1 for line in done.stdout.splitlines() if line.startswith("  "))
   assert done.returncode == 0
 
@@ -26,7 +32,7 @@ def test_everything_is_listed():
 def test_help_of_the_command(args):
   done = alma("cli", *args)
   assert done.returncode == 0
-  for name in ("run", "sweep", "report", "sample", "export", "list"):
+  for name in NAMES:
     assert f"  alma {name}" in done.stdout
 
 
@@ -43,7 +49,7 @@ def test_the_version_stands_in_one_place():
 def test_an_unknown_command_gets_one_sentence(args):
   done = alma("cli", *args)
   assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-  assert "the commands are run, sweep, report, sample, export, list and --version" in done.stderr
+  assert f"the commands are {', '.join(NAMES)} and --version" in done.stderr
 
 
 def test_commands_are_passed_on(tmp_path):

@@ -56,7 +56,7 @@ BAD = [
     ("stream.untrained_error", "zero", "chance, model"),
     ("learner.num_members", 0, "learner.num_members=0 should be at least 1"),
     ("learner.combine", "mean", "probabilities, logits, vote"),
-    ("model.name", "resnet", "mlp, vgg"),
+    ("model.name", "other", "mlp, vgg, resnet"),
     ("model.width", 0, "at least 1"),
     ("model.num_experts", 2, "for the learners moe, gmoe, hmoe, not ens"),
     ("train.epochs", 0, "train.epochs=0 should be at least 1"),
@@ -77,7 +77,8 @@ BAD = [
     ("train.augment", 1, "True or False"),
     ("dataset.name", 3, "a string"),
     ("dataset.image_size", -1, "dataset.image_size=-1 should be at least 0"),
-    ("dataset.image_size", 32, "dataset.image_size=32 is for dataset.name=folder:DIR; leave it 0 for 'digits'"),
+    ("dataset.image_size", 32, "dataset.image_size=32 is for dataset.name=folder:DIR or live:DIR; leave it 0 for "
+     "'digits'"),
 ]
 
 
@@ -314,7 +315,7 @@ def test_a_registered_network_may_be_named():
   for _ in range(2):  # a cell of a notebook, run twice
     alma_jax.register_model("small", print)
   assert configs.parse(changed("sm", model__name="small")).model.name == "small"
-  with pytest.raises(BadInput, match=r"model.name='other' is not one of mlp, vgg, small\."):
+  with pytest.raises(BadInput, match=r"model.name='other' is not one of mlp, vgg, resnet, small\."):
     configs.parse(changed("sm", model__name="other"))
 
 
@@ -377,8 +378,9 @@ def test_fields_that_do_not_exist(field, sentence):
 def test_a_field_that_a_config_file_leaves_out_may_be_given():
   tree = configs.base("sm").to_dict()
   del tree["log"], tree["checkpoint"]
-  overrides = {"log.wandb": "mine", "log.progress": None, "log.tensorboard": "false", "log.label": "",
-               "checkpoint.seconds": "1", "checkpoint.keep": "1", "checkpoint.keep_every": "0"}
+  overrides = {"log.wandb": "mine", "log.progress": None, "log.tensorboard": "false", "log.label": "", "log.drift": "0",
+               "log.predictor": "true", "checkpoint.seconds": "1", "checkpoint.keep": "1",
+               "checkpoint.keep_every": "0"}
   assert configs.parse(configs.overridden(tree, overrides)).checkpoint.seconds == 1.0
 
 
@@ -518,7 +520,8 @@ def test_runs_of_version_0_1_keep_their_identity():
   assert configs.differences(configs.to_dict(config), config) == []
   assert configs.parse(configs.completed(old)) == config
   assert "dataset.image_size" not in configs.identity(config)  # from which the default folder's name is made
-  tree = configs.to_dict(config) | {"dataset": dict(name="folder:x", data_dir="", image_size=32)}
+  tree = configs.to_dict(config) | {"dataset": dict(
+      name="folder:x", data_dir="", image_size=32, settle_seconds=1.0, idle_seconds=0.0)}
   resized = configs.parse(tree)
   assert configs.identity(resized)["dataset.image_size"] == 32
   tree["dataset"] = dict(name="folder:x", data_dir="")

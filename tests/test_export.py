@@ -71,9 +71,8 @@ def test_stages_and_folders(tmp_path, make_config, arrays):
 def _ask(folder, x, scratch):
   """The prediction of the exported predictor, in a process that cannot import this package."""
   np.save(scratch / "x.npy", x[..., None] if x.ndim == 3 and x.dtype == np.uint8 else x)
-  code = ("import sys, numpy; sys.modules['alma_jax'] = sys.modules['flax'] = None\n"
-          f"exec(compile(open({str(folder / 'load.py')!r}).read(), {str(folder / 'load.py')!r}, 'exec'), "
-          f"dict(__file__={str(folder / 'load.py')!r}) | globals(), globals())\n"
-          f"numpy.save({str(scratch / 'y.npy')!r}, predict(numpy.load({str(scratch / 'x.npy')!r})))")
+  code = (f"import sys, numpy; sys.modules['alma_jax'] = sys.modules['flax'] = None\n"
+          f"sys.path.insert(0, {str(folder)!r})\n"
+          f"import load; numpy.save({str(scratch / 'y.npy')!r}, load.predict(numpy.load({str(scratch / 'x.npy')!r})))")
   subprocess.run([sys.executable, "-c", code], check=True)
   return np.load(scratch / "y.npy")

@@ -147,7 +147,7 @@ def test_a_members_training_equals_a_separate_run(books):
 def test_members_have_keys_of_their_own(books):
   setting = setting_of(books, "ens", model__dropout=0.5)
   fitting = begin(setting.learner, setting.learner.init(), Stages(setting)[0])
-  assert len(np.unique(jax.device_get(fitting.keys), axis=0)) == 2
+  assert len(np.unique(jax.device_get(fitting.own.key), axis=0)) == 2
 
 
 def test_more_frequent_validation_changes_no_step(books):
@@ -522,7 +522,7 @@ def test_help(module):
     ({"model__group_size": 24}, "model.group_size=24 should divide dataset.sequence_length=16"),
     ({"train__micro_batch": 5}, "train.micro_batch=5 exceeds train.batch_size=4"),
     ({"dataset__vocab_size": 256}, "dataset.vocab_size=256 should be at least 257"),
-    ({"dataset__name": "mnist"}, "dataset.name='mnist' should be text:DIR or tfds:NAME"),
+    ({"dataset__name": "mnist"}, "dataset.name='mnist' should be text:DIR, tfds:NAME or live:DIR"),
     ({"dataset__name": "text:/nowhere"}, "/nowhere"),
     ({"dataset__sequence_length": 100_000}, "but one window needs"),
     ({"learner__name": "boosting"}, "no learner 'boosting' for language modelling"),

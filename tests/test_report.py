@@ -27,6 +27,7 @@ from alma_jax.reports import (
   sizes,
   studies,
   tables,
+  texts,
   trade_offs,
   write,
 )
@@ -176,7 +177,20 @@ def test_tables(runs):
   assert head == "| learner | width | w | parameters | seeds | CER | mean error | final error | Mem | Comp | seconds |"
   assert first.startswith("| gens | 8 | 1 | 14 to 16 | 3 | 0.544 ± 0.004 | 0.2720 ± 0.0020 |")
   assert len(rest) == 7
-  assert tables.iid(study_of(runs)).splitlines()[4] == "| sm | 4 | 3 | 0.3610 ± 0.0010 | 0.4610 ± 0.0010 |"
+  assert tables.iid(study_of(runs)).splitlines()[4] == "| sm | 4 | 2 | 3 | 0.3610 ± 0.0010 | 0.4610 ± 0.0010 |"
+
+
+def test_sequential_and_iid_training_after_any_number_of_megabatches(tmp_path):
+  """The paper's Table 1: after k mega-batches, among runs with as many updates."""
+  write_run(tmp_path / "w1", [400.0, 300.0, 250.0, 240.0], language=True)
+  write_run(tmp_path / "w3", [None, None, 200.0, 190.0], language=True, stream__waiting_time=3,
+            train__steps_multiplier=3)
+  write_run(tmp_path / "short", [None, None, 500.0, 400.0], language=True, stream__waiting_time=3)  # fewer updates
+  write_run(tmp_path / "w4", [None, None, None, 180.0], language=True, stream__waiting_time=4,
+            train__steps_multiplier=4)
+  assert tables.iid(study_of(tmp_path)).splitlines() == [
+      "| learner | k | seeds | sequential | iid |", "| --- | ---: | ---: | ---: | ---: |",
+      "| sm | 3 | 1 | 250.00 | 200.00 |", "| sm | 4 | 1 | 240.00 | 180.00 |"]
 
 
 def test_numbers_of_parameters_are_short():
@@ -197,7 +211,7 @@ def test_tables_of_language_models(tmp_path):
   assert lines[3].startswith("| gens | 1 | 4@1 to 4@2 | 1M | 1 | 300.00 | 200.00 | 250.00 |")
   (study,), notes = collect.collect([tmp_path])
   assert notes[0].endswith("train.steps_multiplier varies together with w; their effects cannot be separated.")
-  assert tables.iid(study).splitlines()[2:] == ["| sm | 1 | 250.00 | 240.00 |"]
+  assert tables.iid(study).splitlines()[2:] == ["| sm | 2 | 1 | 250.00 | 240.00 |"]
   (answer, *rest) = findings.waiting_times(study)
   assert answer.startswith("- Waiting times are compared by the final perplexity")
   assert rest[0].startswith("- sm: w 2 perplexity 240, w 1 perplexity 250: **w 2 is not significantly better than w "
@@ -455,10 +469,12 @@ def test_names_do_not_touch():
 
 def test_learners_look_apart():
   assert set(drawing.STYLES) == {*configs.LEARNERS, *configs.RECIPES}
-  assert len({colour for colour, _ in drawing.STYLES.values()}) == len(drawing.STYLES)
-  assert len({marker for _, marker in drawing.STYLES.values()}) == len(drawing.STYLES)
+  assert set(drawing.TASK_STYLES) >= {*configs.TASK_LEARNERS}
+  for styles in (drawing.STYLES, drawing.TASK_STYLES):
+    assert len({colour for colour, _ in styles.values()}) == len(styles)
+    assert len({marker for _, marker in styles.values()}) == len(styles)
   rgb = lambda colour: np.array([int(colour[i:i + 2], 16) / 255 for i in (1, 3, 5)])
-  for colour, _ in drawing.STYLES.values():
+  for colour, _ in (*drawing.STYLES.values(), *drawing.TASK_STYLES.values()):
     assert drawing.contrast(rgb(colour)) > 1.9  # of lines
     assert drawing.contrast(rgb(drawing.ink(colour))) >= 4.49  # of text
   assert drawing.contrast(np.zeros(3)) == pytest.approx(21)
@@ -600,8 +616,8 @@ def test_a_kind_with_diverged_seeds_is_not_simply_the_best(tmp_path):
   assert line.endswith("; w 4: all 4 seeds diverged.")
   assert all("w 1, sm (CER 0.44 with 1 of 4 seeds diverged)" in line for line in budgets)
   assert all(line.endswith("**w 1 is best on the seeds that finished**.") for line in budgets)
-  texts = [line for part in write.parts(study) if isinstance(part, Bullets) for line in part.lines]
-  assert findings.HOW_DIVERGED in texts
+  lines = [line for part in texts.of(study) if isinstance(part, Bullets) for line in part.lines]
+  assert findings.HOW_DIVERGED in lines
   for seed in range(4):
     diverge(tmp_path / f"w2s{seed}")
   (study,), _ = collect.collect([tmp_path])
@@ -654,7 +670,7 @@ def test_pairs_of_sequential_and_iid_runs_count_what_diverged(tmp_path):
       write_run(tmp_path / f"w{wait}s{seed}", [0.5, 0.4], stream__waiting_time=wait, seed=seed)
   diverge(tmp_path / "w2s1")
   (study,), _ = collect.collect([tmp_path])
-  assert tables.iid(study).splitlines()[2] == "| sm | 2 (1 diverged) | 0.4000 ± 0.0000 | 0.4000 ± 0.0000 |"
+  assert tables.iid(study).splitlines()[2] == "| sm | 2 | 2 (1 diverged) | 0.4000 ± 0.0000 | 0.4000 ± 0.0000 |"
 
 
 BAD_LINES = [({"error": "0.4"}, "a line with error='0.4'"), ({"error": math.nan}, "a line with error=nan"),
@@ -764,8 +780,8 @@ def test_deviations_and_intervals_are_labelled(tmp_path, runs, capsys):
   printed = capsys.readouterr().out
   heads = [line for line in printed.splitlines() if line and not line.startswith("|")]
   assert heads == ["Runs: mean ± standard deviation over seeds",
-                   "Training on one mega-batch after the other (sequential) and on all at once (iid): mean ± standard "
-                   "deviation over seeds",
+                   "Training on k mega-batches one after the other (sequential) and on all k at once (iid): mean ± "
+                   "standard deviation over seeds",
                    "Best choice at each price λ of compute (lowest CER + λ Comp; λ in error × mega-batches per "
                    "multiply-add): mean ± standard deviation over seeds"]
   report.main([str(runs), "--out", str(tmp_path / "out")])

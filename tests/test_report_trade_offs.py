@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.text import Text
 from runs import alma
 from test_report import change, diverge, study_of, write_run
 
@@ -164,7 +165,7 @@ def test_labels_of_points_do_not_touch():
   left_out = drawing.place_labels(axes, [*labels, ("", 0.1, 0.1, "#000000")])
   assert left_out == []
   axes.figure.canvas.draw()
-  boxes = [drawing.Text.get_window_extent(text) for text in axes.texts]
+  boxes = [Text.get_window_extent(text) for text in axes.texts]
   dots = axes.transData.transform(places)
   frame = axes.get_window_extent()
   for i, box in enumerate(boxes):

@@ -70,7 +70,7 @@ def test_the_run_folder_holds_the_documented_files(tmp_path, arrays):
     assert len(train[0]["members"][key]) == 2
     assert train[0][key] == pytest.approx(np.mean(train[0]["members"][key]))
   summary = json.loads((tmp_path / "summary.json").read_text())
-  assert set(summary) == {"cer", "cer_from_zero", "mean_error", "final_error", "cumulative_params",
+  assert set(summary) == {"cer", "cer_from_zero", "num_megabatches", "mean_error", "final_error", "cumulative_params",
                           "cumulative_fwd_macs",
                           "cumulative_train_flops", "cumulative_growth_macs", "num_stages", "wall_seconds",
                           "compile_seconds", "device", "versions", "config_sha256"}
@@ -145,7 +145,7 @@ BAD_COMMANDS = [
     ("configs/none.py:sm", [], "configs/none.py"),
     ("configs/digits.py:sm", ["--config.train.epoch=3"], "train.epoch"),
     ("configs/digits.py:sm", ["--config.train.epochs=many"], "many"),
-    ("configs/digits.py:sm", ["--config.model.name=resnet"], "mlp, vgg"),
+    ("configs/digits.py:sm", ["--config.model.name=other"], "mlp, vgg"),
     ("configs/digits.py:sm", ["--config.dataset.name=imagenet"], "there are digits, mnist"),
     ("configs/digits.py:sm", ["--config.stream.num_megabatches=2000", "--config.stream.val_fraction=0.5"],
      "exceeds the 1437 training examples"),

@@ -15,6 +15,7 @@ import pytest
 from runs import ROOT, alma, lines
 
 import alma_jax
+from alma_jax import config as package_configs
 from alma_jax import sweep as command
 from alma_jax import sweeps
 from alma_jax.errors import BadInput, InUse
@@ -249,6 +250,8 @@ def test_bad_sweep_files_and_flags(tmp_path):
       ([f"--config={tmp_path}/broken.py"], "broken.py is not valid Python: invalid syntax"),
       ([], "required: --config"),
       ([f"--config={pointless}"], "has no points"),
+      ([f"--config={good}:full"], "takes no argument, but --config="),
+      (["--config=configs/sweeps/cifar.py:half"], "there is no size 'half' of this sweep; the sizes are night"),
       ([f"--config={good}", "--workers=-1"], "--workers=-1 should be at least 0"),
       ([f"--config={good}", "--epochs=1"], "unexpected argument '--epochs=1'"),
       ([f"--config={good}", "--config.train.epoch=1"], "no field 'train.epoch'"),
@@ -257,6 +260,20 @@ def test_bad_sweep_files_and_flags(tmp_path):
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert sentence in done.stderr
   assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("name", [name for name in package_configs.packaged() if name.startswith("sweeps/")])
+def test_the_sweep_files_of_the_package(name, tmp_path):
+  """Every point is a config that can be checked, and all runs of a study have several seeds."""
+  made = jobs.make(jobs.load(name), tmp_path)
+  assert len({job.config.seed for job in made}) > 1
+
+
+def test_a_sweep_file_with_an_argument(tmp_path):
+  small, full = (jobs.make(jobs.load(f"configs/sweeps/cifar.py{arg}"), tmp_path) for arg in ("", ":full"))
+  widths = [{job.config.model.width for job in made} for made in (small, full)]
+  assert (widths[0] < widths[1], widths[1]) == (True, {4, 8, 16, 32, 64})
+  assert {job.config.train.epochs for job in full} == {100}
 
 
 def test_a_sweep_from_the_command_line(tmp_path):

@@ -2,7 +2,7 @@
 
 A config is a ConfigDict until `parse` turns it into a frozen `RunConfig`; no other module sees a ConfigDict.
 
-    base, language     configs to start from
+    base, tasks, language    configs to start from
     load_file          runs a config file, such as those under configs/; find, packaged: the package's own
     overridden         applies fields from the command line; read_value and check_field treat one field
     parse              checks everything that needs no data
@@ -27,10 +27,11 @@ from alma_jax.config.identity import (
 )
 from alma_jax.config.learner_options import LEARNERS, TEXT_LEARNERS
 from alma_jax.config.overrides import check_field, overridden, read_value
-from alma_jax.config.presets import RECIPES, TEXT_RECIPES, Recipe, base, language
+from alma_jax.config.presets import RECIPES, TEXT_RECIPES, Recipe, base, language, tasks
+from alma_jax.config.task_options import TASK_LEARNERS
 from alma_jax.config.trees import flatten, set_field, to_dict
 
 __all__ = [
-    "INCIDENTAL", "LEARNERS", "RECIPES", "STORED", "TEXT_LEARNERS", "TEXT_RECIPES", "Recipe", "base", "check_field",
-    "compared", "completed", "default_workdir", "differences", "digest", "find", "flatten", "identity", "language",
-    "load_file", "overridden", "packaged", "parse", "read_value", "set_field", "to_dict"]
+    "INCIDENTAL", "LEARNERS", "RECIPES", "STORED", "TASK_LEARNERS", "TEXT_LEARNERS", "TEXT_RECIPES", "Recipe", "base",
+    "check_field", "compared", "completed", "default_workdir", "differences", "digest", "find", "flatten", "identity",
+    "language", "load_file", "overridden", "packaged", "parse", "read_value", "set_field", "tasks", "to_dict"]

@@ -22,7 +22,7 @@ def parse(config: ConfigDict | Mapping[str, Any] | schema.RunConfig) -> schema.R
     config: ConfigDict or nested dict with every field; a RunConfig is returned as it is.
 
   Returns:
-    schema.ImageConfig or schema.LanguageConfig.
+    schema.ImageConfig, TaskConfig or LanguageConfig.
 
   Raises:
     BadInput: a field is unknown, missing, of the wrong type or not allowed. The sentence names the field, the value

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from alma_jax.config import presets, registry, schema
 from alma_jax.config.fields import Declared, kind_name, text_of
 from alma_jax.config.learner_options import LEARNERS, TEXT_LEARNERS, Options
+from alma_jax.config.task_options import TASK_LEARNERS
 
 _WIDTH = 100
 _PAGE = """\
@@ -65,13 +66,16 @@ def markdown() -> str:
 def _groups() -> list[_Group]:
   """All fields of alma_jax; learners that someone has registered are left out."""
   images = schema.declared_fields(schema.ImageConfig, Options)
+  tasks = schema.declared_fields(schema.TaskConfig, Options)
   text = schema.declared_fields(schema.LanguageConfig, Options)
   special = tuple(f"{section}." for section in (*schema.IMAGES, "learner"))
   groups = [
       _Group("All runs", "", {path: each for path, each in images.items() if not path.startswith(special)}),
       _Group("Images", "", _with_prefix(images, schema.IMAGES)),
+      _Group("Streams of tasks", "The fields of `stream` besides `stream.num_megabatches` keep their defaults.",
+             _with_prefix(tasks, schema.TASKS)),
       _Group("Language models", "", _with_prefix(text, schema.LANGUAGE))]
-  for task, learners, own in (("images", LEARNERS, registry.LEARNERS),
+  for task, learners, own in (("images", LEARNERS, registry.LEARNERS), ("streams of tasks", TASK_LEARNERS, ()),
                               ("language models", TEXT_LEARNERS, registry.TEXT_LEARNERS)):
     groups += [_learner(task, options) for name, options in learners.items() if name not in own]
   return groups

@@ -7,13 +7,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from alma_jax.config import schema
-from alma_jax.config.learner_options import LEARNERS, TEXT_LEARNERS, Options
+from alma_jax.config import registry, schema
+from alma_jax.config.learner_options import Options
 from alma_jax.config.schema import RunConfig
 from alma_jax.config.trees import Tree, flatten, to_dict
 
 # Fields that do not change the results: two configs that differ only in these describe the same run.
-INCIDENTAL = ("dataset.data_dir", "checkpoint.", "log.", "devices")
+INCIDENTAL = ("dataset.data_dir", "dataset.settle_seconds", "dataset.idle_seconds", "checkpoint.", "log.", "devices")
 # What config.json holds besides the fields: a hash of the data, the version that wrote the file, and hashes of the
 # files that define a learner or a network of the user's own.
 STORED = ("data_fingerprint", "alma_jax_version", "code")
@@ -86,7 +86,8 @@ def completed(tree: Tree) -> Tree:
 
 def _before(flat: Mapping[str, Any]) -> Tree:
   """{"a.b": value} of the fields that an earlier version did not have, see fields.field."""
-  language = "dataset.sequence_length" in flat
-  options = (TEXT_LEARNERS if language else LEARNERS).get(str(flat.get("learner.name")), Options)
-  known = schema.declared_fields(schema.LanguageConfig if language else schema.ImageConfig, options)
+  names = {field.removeprefix("dataset."): value for field, value in flat.items() if field.startswith("dataset.")}
+  config = schema.config_of({"dataset": names})
+  options = registry.learners_of(config).get(str(flat.get("learner.name")), Options)
+  known = schema.declared_fields(config, options)
   return {field: each.before for field, each in known.items() if each.before is not None}

@@ -92,6 +92,23 @@ def base(learner: str = "ens") -> ConfigDict:
   return _template(schema.ImageConfig, options, {**options.defaults, **changes})
 
 
+def tasks(learner: str = "select", stream: str = "digits") -> ConfigDict:
+  """The config of a run on a stream of tasks, to be changed (docs/task-streams.md).
+
+  Args:
+    learner: independent, finetune, new_head, oracle, select or mntdp.
+    stream: see the field dataset.name.
+
+  Returns:
+    ConfigDict with every field.
+
+  Raises:
+    BadInput: there is no such learner.
+  """
+  options = registry.options_of(learner, schema.TaskConfig)
+  return _template(schema.TaskConfig, options, {"dataset.name": stream, **options.defaults})
+
+
 def language(learner: str = "ens", size: str = "tiny") -> ConfigDict:
   """The config of a run of language models, to be changed.
 
@@ -108,7 +125,7 @@ def language(learner: str = "ens", size: str = "tiny") -> ConfigDict:
   if size not in SIZES:
     raise BadInput(f"there is no size {size!r}; the sizes are {listed(SIZES)}.")
   name, changes = _resolved(learner, TEXT_RECIPES, TEXT_LEARNERS)
-  options = registry.options_of(name, language=True, recipes=TEXT_RECIPES)
+  options = registry.options_of(name, schema.LanguageConfig, TEXT_RECIPES)
   return _template(schema.LanguageConfig, options, {**_LANGUAGE, **SIZES[size], **options.defaults, **changes})
 
 

@@ -11,6 +11,7 @@ from alma_jax.config.fields import check_declarations, listed
 from alma_jax.config.learner_options import LEARNERS as _IMAGE_OPTIONS
 from alma_jax.config.learner_options import TEXT_LEARNERS as _TEXT_OPTIONS
 from alma_jax.config.learner_options import Options
+from alma_jax.config.task_options import TASK_LEARNERS as _TASK_OPTIONS
 from alma_jax.errors import BadInput
 
 # What users have registered, by name.
@@ -61,15 +62,22 @@ def register_model(name: str, make: Callable[..., Any]) -> None:
   MODELS[name] = make
 
 
-def options_of(name: object, language: bool = False, recipes: Collection[str] = ()) -> type[Options]:
+def learners_of(config: type[schema.RunConfig]) -> Mapping[str, type[Options]]:
+  """{name: class of its options} of the learners for configs of this class."""
+  return {schema.LanguageConfig: _TEXT_OPTIONS, schema.TaskConfig: _TASK_OPTIONS}.get(config, _IMAGE_OPTIONS)
+
+
+def options_of(name: object, config: type[schema.RunConfig] = schema.ImageConfig, recipes: Collection[str] = ()
+               ) -> type[Options]:
   """The class of a learner's options; messages list the `recipes` too.
 
   Raises:
-    BadInput: there is no learner of that name for the task.
+    BadInput: there is no learner of that name for configs of this class.
   """
-  known = _TEXT_OPTIONS if language else _IMAGE_OPTIONS
+  known = learners_of(config)
   if not isinstance(name, str) or name not in known:
-    task = " for language modelling" if language and name in (*_IMAGE_OPTIONS, *recipes) else ""
+    others = {schema.LanguageConfig: " for language modelling", schema.TaskConfig: " for streams of tasks"}
+    task = others.get(config, "") if name in (*_IMAGE_OPTIONS, *_TASK_OPTIONS, *recipes) else ""
     names = [*known, *(recipe for recipe in recipes if not task)]
     raise BadInput(f"there is no learner {name!r}{task}; the learners are {listed(names)}. If it is one of your own, "
                    "run the file that registers it first: import it, or name it by --config.")
@@ -94,18 +102,17 @@ def classes_of(tree: Mapping[str, Any]) -> tuple[type[schema.RunConfig], type[Op
     tree: nested dict of a config, whose sections may be incomplete.
 
   Returns:
-    schema.ImageConfig or LanguageConfig, and the class of the learner's options.
+    schema.ImageConfig, TaskConfig or LanguageConfig, and the class of the learner's options.
 
   Raises:
     BadInput: there is no such learner, or the model and the data are for different tasks.
   """
-  model, dataset, learner = (tree[name] if isinstance(tree.get(name), dict) else {}
-                             for name in ("model", "dataset", "learner"))
-  language = model.get("name") == schema.Switch.name
-  if language != ("sequence_length" in dataset):
+  model, learner = (tree[name] if isinstance(tree.get(name), dict) else {} for name in ("model", "learner"))
+  config = schema.config_of(tree)
+  if (model.get("name") == schema.Switch.name) != (config is schema.LanguageConfig):
     raise BadInput(f"model.name={model.get('name')!r} does not go with this config: 'switch' is for configs/lm.py, "
                    f"{listed(map(repr, schema.NETWORKS))} are for the others.")
-  return (schema.LanguageConfig if language else schema.ImageConfig), options_of(learner.get("name"), language)
+  return config, options_of(learner.get("name"), config)
 
 
 def _file_of(made: Callable[..., Any]) -> pathlib.Path | None:

@@ -1,12 +1,25 @@
 """Rules about several fields of a config, one function each. A rule raises BadInput where the config breaks it."""
+import dataclasses
 from collections.abc import Callable
 
 from alma_jax.config.fields import listed
 from alma_jax.config.learner_options import LEARNERS, FlatGMoE
-from alma_jax.config.schema import ImageConfig, LanguageConfig, RunConfig, Stream, memory_for_validation, memory_part
+from alma_jax.config.schema import (
+  LIVE,
+  Dataset,
+  ImageConfig,
+  LanguageConfig,
+  RunConfig,
+  Stream,
+  TaskConfig,
+  TaskStream,
+  memory_for_validation,
+  memory_part,
+)
 from alma_jax.errors import BadInput
 
-_DEFAULT = Stream()
+_DEFAULT, _LIVE_DEFAULTS = Stream(), Dataset()
+MODULAR = ("mlp", "vgg", "resnet")  # networks whose layers can be divided into modules
 _MOST_TOKENS = 2**31  # between two validations: they are counted in int32
 
 
@@ -16,6 +29,10 @@ def check(config: RunConfig) -> None:
   Raises:
     BadInput: the config breaks one.
   """
+  if isinstance(config, TaskConfig):
+    for task_rule in _TASK_RULES:
+      task_rule(config)
+    return
   for rule in _RULES:
     rule(config)
   if isinstance(config, ImageConfig):
@@ -26,7 +43,27 @@ def check(config: RunConfig) -> None:
       language_rule(config)
 
 
+def _only_live_streams_have_no_end(c: RunConfig) -> None:
+  d, num = c.dataset, c.stream.num_megabatches
+  if c.is_live:
+    if not d.name.removeprefix(LIVE):
+      raise BadInput(f"dataset.name={d.name!r} should name a folder, as in live:DIR.")
+    if not num and c.stream.schedule == "power":
+      raise BadInput("stream.schedule='power' needs stream.num_megabatches above 0, because it spreads its trainings "
+                     "over the whole stream.")
+    return
+  if not num:
+    raise BadInput("stream.num_megabatches=0 should be at least 1; only the streams of dataset.name=live:DIR "
+                   "have no limit.")
+  for name in ("settle_seconds", "idle_seconds"):
+    value = getattr(d, name)
+    if value != getattr(_LIVE_DEFAULTS, name):
+      raise BadInput(f"dataset.{name}={value} is for dataset.name=live:DIR, not {d.name!r}.")
+
+
 def _waiting_fits_into_the_stream(c: RunConfig) -> None:
+  if not c.stream.num_megabatches:
+    return
   if c.stream.schedule == "every" and c.stream.waiting_time > c.stream.num_megabatches:
     raise BadInput(f"stream.waiting_time={c.stream.waiting_time} exceeds "
                    f"stream.num_megabatches={c.stream.num_megabatches}.")
@@ -42,7 +79,7 @@ def _schedule_has_its_fields(c: RunConfig) -> None:
     raise BadInput(f"stream.exponent={s.exponent} is for stream.schedule='power', not {s.schedule!r}.")
   if s.schedule != "geometric" and s.factor != _DEFAULT.factor:
     raise BadInput(f"stream.factor={s.factor} is for stream.schedule='geometric', not {s.schedule!r}.")
-  if s.num_trainings > s.num_megabatches:
+  if s.num_megabatches and s.num_trainings > s.num_megabatches:
     raise BadInput(f"stream.num_trainings={s.num_trainings} exceeds stream.num_megabatches={s.num_megabatches}.")
   if s.schedule == "adaptive" and not s.price:
     raise BadInput("stream.schedule='adaptive' needs stream.price, the price of a multiply-add.")
@@ -99,9 +136,9 @@ def _data_are_images(c: ImageConfig) -> None:
 
 
 def _only_folders_are_resized(c: ImageConfig) -> None:
-  if c.dataset.image_size and not c.dataset.name.startswith("folder:"):
-    raise BadInput(f"dataset.image_size={c.dataset.image_size} is for dataset.name=folder:DIR; leave it 0 for "
-                   f"{c.dataset.name!r}.")
+  if c.dataset.image_size and not c.dataset.name.startswith(("folder:", LIVE)):
+    raise BadInput(f"dataset.image_size={c.dataset.image_size} is for dataset.name=folder:DIR or live:DIR; leave "
+                   f"it 0 for {c.dataset.name!r}.")
 
 
 def _learner_has_experts(c: ImageConfig) -> None:
@@ -121,8 +158,8 @@ def _momentum_is_for_sgd(c: ImageConfig) -> None:
 
 def _data_are_text(c: LanguageConfig) -> None:
   name, data_dir = c.dataset.name, c.dataset.data_dir
-  if not name.startswith(("text:", "tfds:")):
-    raise BadInput(f"dataset.name={name!r} should be text:DIR or tfds:NAME for model.name='switch'.")
+  if not name.startswith(("text:", "tfds:", LIVE)):
+    raise BadInput(f"dataset.name={name!r} should be text:DIR, tfds:NAME or live:DIR for model.name='switch'.")
   if data_dir and name.startswith("text:"):
     raise BadInput(f"dataset.data_dir={data_dir!r} is for tfds:NAME; text:DIR already names the folder of the text.")
 
@@ -172,6 +209,8 @@ def _micro_batch_fits_into_the_batch(c: LanguageConfig) -> None:
 
 def _most_trainings(c: RunConfig) -> int:
   s = c.stream
+  if not s.num_megabatches:
+    return 2**31
   return {"every": -(-s.num_megabatches // s.waiting_time), "power": s.num_trainings}.get(s.schedule, s.num_megabatches)
 
 
@@ -186,9 +225,42 @@ def _growth_at_most_doubles(c: LanguageConfig) -> None:
     num += more
 
 
+def _tasks_are_trained_one_by_one(c: TaskConfig) -> None:
+  for name, value in dataclasses.asdict(TaskStream()).items():
+    if name != "num_megabatches" and getattr(c.stream, name) != value:
+      raise BadInput(f"stream.{name}={getattr(c.stream, name)!r} is for streams of mega-batches; leave it {value!r}.")
+  for name, value in (("average", 0.0), ("start", "last"), ("shrink", 1.0), ("perturb", 0.0)):
+    if getattr(c.learner, name) != value:
+      raise BadInput(f"learner.{name}={getattr(c.learner, name)!r} is for streams of mega-batches; leave it {value!r}.")
+
+
+def _no_predictor_of_tasks(c: TaskConfig) -> None:
+  if c.log.predictor:
+    raise BadInput("log.predictor=True is for streams of mega-batches; `alma export --task` writes the predictor of a "
+                   "task.")
+
+
+def _pairs_differ(c: TaskConfig) -> None:
+  for field, values in (("learning_rate", c.train.learning_rate), ("weight_decay", c.train.weight_decay)):
+    if not values:
+      raise BadInput(f"train.{field} is an empty list; give one value, or several to choose from.")
+    if len(set(values)) < len(values):
+      raise BadInput(f"train.{field}={values} lists a value twice.")
+
+
+def _tasks_have_no_experts(c: TaskConfig) -> None:
+  if c.model.num_experts != 1:
+    raise BadInput(f"model.num_experts={c.model.num_experts} is for streams of mega-batches; leave it 1.")
+  if c.model.name not in MODULAR:
+    raise BadInput(f"model.name={c.model.name!r} has no modules; the networks for streams of tasks are "
+                   f"{listed(MODULAR)}.")
+
+
+_TASK_RULES: tuple[Callable[[TaskConfig], None], ...] = (
+    _tasks_are_trained_one_by_one, _no_predictor_of_tasks, _pairs_differ, _tasks_have_no_experts)
 _RULES: tuple[Callable[[RunConfig], None], ...] = (
-    _waiting_fits_into_the_stream, _schedule_has_its_fields, _memory_is_used, _average_is_used,
-    _old_weights_are_perturbed)
+    _only_live_streams_have_no_end, _waiting_fits_into_the_stream, _schedule_has_its_fields, _memory_is_used,
+    _average_is_used, _old_weights_are_perturbed)
 _IMAGE_RULES: tuple[Callable[[ImageConfig], None], ...] = (
     _data_are_images, _only_folders_are_resized, _learner_has_experts, _momentum_is_for_sgd,
     _validations_fit_into_the_steps)

@@ -4,6 +4,7 @@ Image classification and language modelling have their own sections for the data
 training. Every field is declared once, by `fields.field`. Imports neither jax nor numpy.
 """
 import dataclasses
+import itertools
 import typing
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
@@ -17,23 +18,31 @@ _LEAST_VOCABULARY = 257  # 256 bytes, and the end of a document
 _DATA_DIR = ("folder of prepared TFDS data sets, into which nothing is downloaded; empty: TFDS's own folder, into "
              "which missing data sets are downloaded")
 
-NETWORKS = ["mlp", "vgg"]  # names of image networks; register_model appends to it
+_SETTLE = ("for `live:DIR`: an entry of the stream counts as complete once it has not changed for so many seconds; one "
+           "that is renamed within DIR/stream counts at once")
+_IDLE = "for `live:DIR`: seconds without a new entry after which the stream ends; 0: it never ends by itself"
+
+LIVE = "live:"  # before the folder of a stream that arrives while the run goes on
+
+NETWORKS = ["mlp", "vgg", "resnet"]  # names of image networks; register_model appends to it
 
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
   """Images with labels."""
-  name: str = field("digits", "`digits`, `mnist`, `cifar10`, `tfds:NAME`, `npz:PATH` or `folder:DIR`")
+  name: str = field("digits", "`digits`, `mnist`, `cifar10`, `tfds:NAME`, `npz:PATH`, `folder:DIR` or `live:DIR`")
   data_dir: str = field("", _DATA_DIR)
   image_size: int = field(
-      0, "for `folder:DIR`: width and height in pixels to which images are resized, without keeping their aspect "
-      "ratio; 0: images are not resized, and must have one size", at_least=0, before=0)
+      0, "for `folder:DIR` and `live:DIR`: width and height in pixels to which images of files are resized, without "
+      "keeping their aspect ratio; 0: images are not resized, and must have one size", at_least=0, before=0)
+  settle_seconds: float = field(1.0, _SETTLE, at_least=0, before=1.0)
+  idle_seconds: float = field(0.0, _IDLE, at_least=0, before=0.0)
 
 
 @dataclasses.dataclass(frozen=True)
 class Text:
   """Documents."""
-  name: str = field("tfds:tiny_shakespeare", "`text:DIR` or `tfds:NAME`")
+  name: str = field("tfds:tiny_shakespeare", "`text:DIR`, `tfds:NAME` or `live:DIR`")
   data_dir: str = field("", _DATA_DIR)
   vocab_size: int = field(
       8192, "number of units of the byte-level BPE; there are fewer if the first mega-batch yields no more",
@@ -47,12 +56,29 @@ class Text:
   eval_tokens: int = field(
       100_000, "number of tokens of the validation text and of the test text that are used, evenly spread; 0: all",
       at_least=0)
+  settle_seconds: float = field(1.0, _SETTLE, at_least=0, before=1.0)
+  idle_seconds: float = field(0.0, _IDLE, at_least=0, before=0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskImages:
+  """A stream of tasks, each of which is a small data set of images."""
+  name: str = field(
+      "digits", "`digits`, `s_minus`, `s_plus`, `s_in`, `s_out`, `s_pl`, `s_long`, `nevis_mini`, or `tasks:PATH.py`, a "
+      "file of your own")
+  data_dir: str = field("", _DATA_DIR)
+  sources: str = field(
+      "auto", "where SVHN, Fashion-MNIST, DTD and CIFAR-100 come from: `real` data sets, `stand_ins` that are made "
+      "from MNIST and CIFAR-10, or real ones where they are prepared (`auto`)", choices=("auto", "real", "stand_ins"))
+  test_per_class: int = field(
+      0, "largest number of test images of a class; 0: that of the stream's definition", at_least=0)
 
 
 @dataclasses.dataclass(frozen=True)
 class AnyStream:
   """What all streams of mega-batches have."""
-  num_megabatches: int = field(20, "number of mega-batches of the stream, B", at_least=1)
+  num_megabatches: int = field(
+      20, "number of mega-batches of the stream, B; of `live:DIR` the largest number, and 0: no limit", at_least=0)
   waiting_time: int = field(
       2, "number of mega-batches of a stage of the schedule `every`, w; the learner waits for all of them before it "
       "trains", at_least=1)
@@ -96,6 +122,13 @@ class TextStream(AnyStream):
   waiting_time: int = 1
 
 
+@dataclasses.dataclass(frozen=True)
+class TaskStream(AnyStream):
+  """A stream of tasks. The learner trains on each when it arrives."""
+  num_megabatches: int = field(0, "number of tasks, the first ones of the stream; 0: all", at_least=0)
+  waiting_time: int = field(1, "a task is trained when it arrives", at_least=1, at_most=1)
+
+
 def memory_for_validation(stream: AnyStream) -> int:
   """How many of the `memory_size` examples are validation examples; they are never trained on."""
   return int(getattr(stream, "val_fraction", 0.0) * stream.memory_size + 1e-9)
@@ -105,8 +138,8 @@ def memory_for_validation(stream: AnyStream) -> int:
 class Model:
   """A network that classifies images."""
   name: str = field(
-      "mlp", "`mlp` (two hidden layers), `vgg` (VGG19 of constant width with batch norm), or the name of a registered "
-      "network", choices=NETWORKS)
+      "mlp", "`mlp` (two hidden layers), `vgg` (VGG19 of constant width with batch norm), `resnet` (ResNet18 of "
+      "constant width), or the name of a registered network", choices=NETWORKS)
   width: int = field(32, "neurons of each hidden layer, or channels of each convolution", at_least=1)
   num_experts: int = field(
       1, "`moe`, `gmoe`: initial number of experts of every mixture; `hmoe`: initial number of clusters; 1 for other "
@@ -204,6 +237,46 @@ class Train:
 
 
 @dataclasses.dataclass(frozen=True)
+class TaskTrain:
+  """Training of a task. Of several learning rates and weight decays, it selects the pair that validates best."""
+  epochs: int = field(300, "largest number of epochs of a training", at_least=1)
+  batch_size: int = field(256, "number of examples of a batch; the partial last batch of an epoch is used", at_least=1)
+  optimizer: str = field("adam", "the optimiser; its state starts afresh in every training",
+                         choices=("adadelta", "sgd", "adam"))
+  learning_rate: tuple[float, ...] = field((1e-2, 1e-3), "learning rate, or several to choose from", above=0)
+  weight_decay: tuple[float, ...] = field(
+      (0.0, 1e-4, 1e-5), "coefficient of the L2 penalty, which is added to the gradient, or several to choose from",
+      at_least=0)
+  patience: int = field(
+      30, "number of epochs without an improvement of any of the networks that are trained side by side, after which a "
+      "training stops; 0: it never stops early", at_least=0)
+  label_smoothing: float = field(
+      0.0, "share of the uniform distribution in the labels that are trained on; losses are reported without it",
+      at_least=0, below=1)
+  augment: bool = field(False, "whether training images are flipped and cropped at random, after padding by 4 pixels")
+
+  micro_batch: ClassVar[int] = 0
+  steps: ClassVar[int] = 0
+  patience_delta: ClassVar[float] = 0.0
+
+  @property
+  def each(self) -> Train:
+    """The training of one network, by the first learning rate and without a penalty."""
+    return Train(self.epochs, batch_size=self.batch_size, optimizer=self.optimizer,
+                 learning_rate=self.learning_rate[0], patience=self.patience, label_smoothing=self.label_smoothing,
+                 augment=self.augment)
+
+  @property
+  def pairs(self) -> tuple[tuple[float, float], ...]:
+    """(learning rate, weight decay) of the networks that are trained side by side."""
+    return tuple(itertools.product(self.learning_rate, self.weight_decay))
+
+  def plan(self, num: int, share: float = 0.0) -> Plan:
+    """Plan of a training on `num` examples."""
+    return self.each.plan(num, share)
+
+
+@dataclasses.dataclass(frozen=True)
 class TextTrain:
   """Training of language models, by Adam."""
   steps: int = field(300, "number of training steps of a stage, also of a shorter last stage", at_least=1)
@@ -254,6 +327,12 @@ class Log:
   tensorboard: bool = field(True, "whether TensorBoard files are written")
   wandb: str = field(
       "", "project at Weights & Biases that gets the same values (needs `pip install wandb`); empty: none")
+  predictor: bool = field(
+      False, "whether the folder `predictor` of the run folder is replaced after every stage, for `alma predict` and "
+      "`alma serve`; without it these commands read the last checkpoint when they start")
+  drift: float = field(
+      0.0, "confidence δ of ADWIN, about the probability of a false alarm, which watches the prequential error of "
+      "images for rises; 0: nothing watches it", at_least=0, below=1)
   label: str = field("", "name of the learner in reports; empty: `learner.name`")
 
 
@@ -263,11 +342,11 @@ class RunConfig:
   seed: int = field(
       0, "seed of all random numbers; runs with the same seed are equal to the bit on the same machine and number of "
       "devices. The test set does not depend on it", at_least=0, below=2**31)
-  dataset: Dataset | Text
-  stream: Stream | TextStream
+  dataset: Dataset | TaskImages | Text
+  stream: AnyStream
   learner: Options
   model: Model | Switch
-  train: Train | TextTrain
+  train: Train | TaskTrain | TextTrain
   checkpoint: Checkpoint
   log: Log
   precision: str = field("float32", "type of the numbers in computations", choices=("float32", "bfloat16"))
@@ -279,6 +358,11 @@ class RunConfig:
   def label(self) -> str:
     """The learner's name in reports, titles and the names of run folders."""
     return self.log.label or self.learner.name
+
+  @property
+  def is_live(self) -> bool:
+    """Whether the mega-batches arrive in a folder while the run goes on."""
+    return self.dataset.name.startswith(LIVE)
 
   @property
   def is_language(self) -> bool:
@@ -304,8 +388,25 @@ class LanguageConfig(RunConfig):
   train: TextTrain
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskConfig(RunConfig):
+  """A run on a stream of tasks."""
+  dataset: TaskImages
+  stream: TaskStream
+  model: Model
+  train: TaskTrain
+
+
 IMAGES: Mapping[str, type] = dict(dataset=Dataset, stream=Stream, model=Model, train=Train)
 LANGUAGE: Mapping[str, type] = dict(dataset=Text, stream=TextStream, model=Switch, train=TextTrain)
+TASKS: Mapping[str, type] = dict(dataset=TaskImages, stream=TaskStream, model=Model, train=TaskTrain)
+
+
+def config_of(sections: Mapping[str, Any]) -> type[RunConfig]:
+  """The class of configs with these sections, which may be incomplete: each kind has its own fields of the data."""
+  dataset = sections.get("dataset")
+  names = dataset if isinstance(dataset, Mapping) else {}
+  return LanguageConfig if "sequence_length" in names else TaskConfig if "test_per_class" in names else ImageConfig
 
 
 def sections(config: type[RunConfig], options: type[Options]) -> dict[str, type]:

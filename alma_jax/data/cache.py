@@ -147,7 +147,7 @@ def hash_files(folder: pathlib.Path, paths: Sequence[pathlib.Path]) -> str:
   """
   digest = hashlib.sha256()
   with ThreadPool(_READERS) as pool:
-    for path, of_file in zip(paths, pool.imap(_hash_file, paths, chunksize=16)):
+    for path, of_file in zip(paths, pool.imap(hash_file, paths, chunksize=16)):
       digest.update(json.dumps([path.relative_to(folder).as_posix(), of_file]).encode())
   return digest.hexdigest()
 
@@ -161,7 +161,8 @@ def hash_arrays(arrays: Mapping[str, np.ndarray]) -> str:
   return digest.hexdigest()
 
 
-def _hash_file(path: pathlib.Path) -> str | None:
+def hash_file(path: pathlib.Path) -> str | None:
+  """SHA-256 of a file as hexadecimal digits; None if it cannot be read."""
   try:
     with open(path, "rb") as file:
       return hashlib.file_digest(file, "sha256").hexdigest()

@@ -131,8 +131,8 @@ def from_arrays(name: str, arrays: Mapping[str, np.ndarray],
   clean = {}
   for split in ("train", "test"):
     x, y = np.asarray(arrays[f"x_{split}"]), np.asarray(arrays[f"y_{split}"])
-    clean[f"x_{split}"] = _check_examples(f"x_{split} of {name}", x)
-    clean[f"y_{split}"] = _check_labels(f"y_{split} of {name}", y)
+    clean[f"x_{split}"] = check_examples(f"x_{split} of {name}", x)
+    clean[f"y_{split}"] = check_labels(f"y_{split} of {name}", y)
     if len(x) != len(y):
       raise BadInput(f"{name} has {len(x)} examples but {len(y)} labels in its {split} split; give one label for each.")
   if clean["x_train"].shape[1:] != clean["x_test"].shape[1:] or (
@@ -193,8 +193,12 @@ def _load_npz(name: str) -> cache.Arrays:
                    "numbers.") from error
 
 
-def _check_examples(what: str, x: np.ndarray) -> np.ndarray:
-  """The examples as uint8 or float32, [N, H, W, C] or [N, D]."""
+def check_examples(what: str, x: np.ndarray) -> np.ndarray:
+  """The examples as uint8 or float32, [N, H, W, C] or [N, D].
+
+  Raises:
+    BadInput: they have another dtype or shape, there are none, or values are not finite. `what` names them.
+  """
   if x.dtype != np.uint8 and not np.issubdtype(x.dtype, np.floating):
     raise BadInput(f"{what} has dtype {x.dtype}; uint8 and floats are possible.")
   if x.ndim not in (2, 3, 4) or 0 in x.shape[1:]:
@@ -212,8 +216,12 @@ def _check_examples(what: str, x: np.ndarray) -> np.ndarray:
   return x[..., None] if x.ndim == 3 else x
 
 
-def _check_labels(what: str, y: np.ndarray) -> np.ndarray:
-  """The labels as int32 [N]."""
+def check_labels(what: str, y: np.ndarray) -> np.ndarray:
+  """The labels as int32 [N].
+
+  Raises:
+    BadInput: there are none, or they do not count classes from 0. `what` names them.
+  """
   if y.ndim != 1:
     raise BadInput(f"{what} has shape {y.shape}; labels are [N].")
   if not len(y):

@@ -33,7 +33,7 @@ def prepare(splits: Documents, num_megabatches: int, seed: int) -> Documents:
     BadInput: there are fewer training documents than mega-batches, or too few to hold out a split.
   """
   missing = [split for split in SPLITS if split not in splits]
-  splits = splits | _hold_out(splits["train"], missing) if missing else splits
+  splits = splits | hold_out(splits["train"], missing) if missing else splits
   total = sum(map(len, splits["train"]))
   documents = cut_long(splits["train"], total / num_megabatches, total // (8 * num_megabatches))
   if len(documents) < num_megabatches:
@@ -41,6 +41,31 @@ def prepare(splits: Documents, num_megabatches: int, seed: int) -> Documents:
                    "of documents that the training text can be divided into; lower it.")
   order = keys.rng(seed, keys.STREAM, _ORDER).permutation(len(documents))
   return {split: splits[split] for split in SPLITS} | {"train": [documents[i] for i in order]}
+
+
+def hold_out(documents: list[bytes], missing: list[str]) -> Documents:
+  """Holds out 5 % of the bytes for each missing split, from the end of a permutation of the documents.
+
+  Raises:
+    BadInput: there is too little text.
+  """
+  total = sum(map(len, documents))
+  if len(documents) < 20:
+    documents = cut_long(documents, total / 20, total // 40)
+  if len(documents) <= len(missing):
+    raise BadInput(f"there is too little training text to hold out {' and '.join(missing)}: "
+                   f"{len(documents)} {'piece' if len(documents) == 1 else 'pieces'}; "
+                   "give more text, or a folder for each split.")
+  order = keys.rng(_SPLIT_SEED, keys.STREAM, _HOLD_OUT).permutation(len(documents))
+  ends = np.cumsum([len(documents[i]) for i in order])
+  held, stop = {}, len(order)
+  for place, split in enumerate(reversed(missing)):
+    first = len(missing) - place  # documents that must remain
+    target = total * (1 - _SHARE * (place + 1))
+    start = first + int(np.argmin(np.abs(ends[first - 1:stop - 1] - target)))
+    held[split] = [documents[i] for i in order[start:stop]]
+    stop = start
+  return {"train": [documents[i] for i in order[:stop]]} | held
 
 
 def nearest_bounds(sizes: Sequence[int] | np.ndarray, num_parts: int) -> np.ndarray:
@@ -89,24 +114,3 @@ def _character_end(document: bytes, start: int, target: int) -> int:
   while inside(end):
     end += 1
   return end
-
-
-def _hold_out(documents: list[bytes], missing: list[str]) -> Documents:
-  """Holds out 5 % of the bytes for each missing split, from the end of a permutation of the documents."""
-  total = sum(map(len, documents))
-  if len(documents) < 20:
-    documents = cut_long(documents, total / 20, total // 40)
-  if len(documents) <= len(missing):
-    raise BadInput(f"there is too little training text to hold out {' and '.join(missing)}: "
-                   f"{len(documents)} {'piece' if len(documents) == 1 else 'pieces'}; "
-                   "give more text, or a folder for each split.")
-  order = keys.rng(_SPLIT_SEED, keys.STREAM, _HOLD_OUT).permutation(len(documents))
-  ends = np.cumsum([len(documents[i]) for i in order])
-  held, stop = {}, len(order)
-  for place, split in enumerate(reversed(missing)):
-    first = len(missing) - place  # documents that must remain
-    target = total * (1 - _SHARE * (place + 1))
-    start = first + int(np.argmin(np.abs(ends[first - 1:stop - 1] - target)))
-    held[split] = [documents[i] for i in order[start:stop]]
-    stop = start
-  return {"train": [documents[i] for i in order[:stop]]} | held

@@ -2,6 +2,7 @@
 
 Images have 8 bits a channel, or are grey with 16 bits. Transparent parts become white.
 """
+import io
 import os
 import struct
 from typing import TYPE_CHECKING, NamedTuple
@@ -32,11 +33,11 @@ class Decoded(NamedTuple):
   had_transparency: bool
 
 
-def read(path: str | os.PathLike[str], size: int = 0) -> Decoded:
+def read(path: str | os.PathLike[str] | io.BytesIO, size: int = 0) -> Decoded:
   """Reads an image file.
 
   Args:
-    path: the file.
+    path: the file, or its bytes.
     size: width and height in pixels to which the image is resized, by bicubic interpolation with antialiasing. The
       aspect ratio is not kept. 0: the image keeps its size.
 

@@ -59,6 +59,26 @@ def load(path: str, image_size: int = 0) -> tuple[cache.Arrays, str | None, list
   return (arrays, facts["fingerprint"], names) if parts else (_hold_out(arrays), None, names)
 
 
+def read_part(folder: pathlib.Path, image_size: int = 0) -> tuple[cache.Arrays, list[str]]:
+  """Decodes the images of a folder DIR/CLASS/*.png, which may hold a single class; nothing is cached.
+
+  Returns:
+    (dict of x_train, y_train, as `load` returns them; names of the classes).
+
+  Raises:
+    BadInput: there are no images, or some cannot be read or differ in size.
+  """
+  classes = _classes(folder)
+  if not classes:
+    raise BadInput("it holds no images in folders by class, CLASS/*.png.")
+  return _decode(folder, {"train": classes}, image_size).arrays, list(classes)
+
+
+def stacked(images: list[np.ndarray]) -> np.ndarray:
+  """Images [H, W, 1 or 3] of one size as [N, H, W, C], with one number of channels and one dtype for all."""
+  return _stacked({"train": images})["x_train"]
+
+
 def _split_folders(root: pathlib.Path) -> dict[str, pathlib.Path]:
   """The folders train and test by name; empty if the folders in `root` are the classes."""
   parts = {split: root / split for split in _SPLITS if (root / split).is_dir()}
@@ -83,13 +103,17 @@ def _split_folders(root: pathlib.Path) -> dict[str, pathlib.Path]:
 
 
 def _find_classes(folder: pathlib.Path) -> Classes:
-  classes = {entry.name: sorted(_images(entry)) for entry in sorted(folder.iterdir()) if entry.is_dir()}
-  classes = {name: paths for name, paths in classes.items() if paths}
+  classes = _classes(folder)
   if len(classes) < 2:
     raise BadInput(f"{str(folder)!r} holds images of {len(classes)} class{'es' * (len(classes) != 1)}; give at least "
                    "two classes, and each a folder of its own, DIR/CLASS/*.png or DIR/train/CLASS/*.png and "
                    "DIR/test/CLASS/*.png.")
   return classes
+
+
+def _classes(folder: pathlib.Path) -> Classes:
+  classes = {entry.name: sorted(_images(entry)) for entry in sorted(folder.iterdir()) if entry.is_dir()}
+  return {name: paths for name, paths in classes.items() if paths}
 
 
 def _images(folder: pathlib.Path) -> Iterator[pathlib.Path]:

@@ -3,16 +3,17 @@
 Everything here is arithmetic on indices into the training set, and a pure function of the seed and of where stages end:
 no stage depends on what was trained before it.
 """
+import bisect
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from alma_jax import keys
 from alma_jax.config import schema
-from alma_jax.data import schedule
+from alma_jax.data import reservoir, schedule
 from alma_jax.errors import BadInput
 
 
@@ -75,12 +76,41 @@ class Stream:
   @functools.cached_property
   def ends(self) -> tuple[int, ...] | None:
     """The last mega-batches of all stages; None if they are decided while the run goes on."""
-    return None if self.config.schedule == "adaptive" else expected_ends(self.config)
+    return None if self.is_adaptive else expected_ends(self.config)
 
   @functools.cached_property
   def expected_ends(self) -> tuple[int, ...]:
     """`ends`; if they are not known yet, a guess."""
     return expected_ends(self.config)
+
+  @property
+  def is_adaptive(self) -> bool:
+    """Whether the run decides after every mega-batch whether to train."""
+    return self.config.schedule == "adaptive"
+
+  def wait(self, t: int, tick: Callable[[], None] = lambda: None) -> bool:
+    """Whether there is a mega-batch t; a live stream waits for it, and calls `tick` several times a second."""
+    del tick
+    return t <= self.num_megabatches
+
+  def is_last(self, t: int) -> bool:
+    """Whether the stream is known to end with mega-batch t."""
+    return t == self.num_megabatches
+
+  @property
+  def trains_late(self) -> bool:
+    """Whether there may be mega-batches to train on when it becomes known that the stream has ended."""
+    return False
+
+  def trains_after(self, t: int) -> bool:
+    """Whether a fixed schedule trains after mega-batch t."""
+    return t == self.next_training(t)
+
+  def next_training(self, t: int) -> int | None:
+    """The first mega-batch, from t on, after which a fixed schedule trains; None: unknown, or there is none."""
+    ends = self.ends or ()
+    place = bisect.bisect_left(ends, t)
+    return ends[place] if place < len(ends) else None
 
   def megabatch(self, t: int) -> tuple[np.ndarray, np.ndarray]:
     """(train, val) indices of mega-batch t = 1..B, int32."""
@@ -104,7 +134,7 @@ class Stream:
     if self.config.replay:
       sides = list(self._united(ends))
     elif self.config.replay_share:
-      memory, old_val = self._memory(ends)
+      memory, old_val = self._memory.after(span[0] - 1)
       share = _share(self.config.replay_share, len(memory), num_new)
       num = _old_val(self.config.replay_share, len(old_val), len(sides[1]))
       if num < len(old_val):
@@ -125,6 +155,12 @@ class Stream:
       found.append((*previous, share))
     train, val, shares = np.array(found).T
     return Sizes(train.astype(np.int64), val.astype(np.int64), shares)
+
+  def needed(self, ends: Sequence[int]) -> np.ndarray:
+    """Examples that stages after the one that ends at ends[-1] may use again, int32."""
+    if self.config.replay:
+      return np.concatenate(self._united(tuple(ends)))
+    return np.concatenate(self._memory.after(ends[-1])) if self.config.replay_share else np.zeros(0, np.int32)
 
   @property
   def most_val(self) -> int:
@@ -156,27 +192,6 @@ class Stream:
     num_val = schema.memory_for_validation(self.config)
     return np.array([self.config.memory_size - num_val, num_val], float)
 
-  def _memory(self, ends: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """(train, val) indices of the memory at the beginning of a stage.
-
-    Every example has a random number; those with the smallest numbers are kept. So the memory is a uniform sample of
-    all examples seen, whatever B is, and what it has dropped never comes back, as in a reservoir. It depends on
-    nothing but the seed and on how many mega-batches were seen.
-    """
-    span = range(1, ends[-2] + 1) if len(ends) > 1 else range(0)
-    sides = [np.concatenate([np.zeros(0, np.int32), *side]) for side in zip(*map(self.megabatch, span))]
-    sides = sides or [np.zeros(0, np.int32)] * 2
-    kept = self._kept()
-    if len(sides[0]) + len(sides[1]) <= kept.min():
-      return sides[0], sides[1]
-    for t in span:
-      if t not in self._numbers:
-        drawn, num_train = keys.rng(self.seed, keys.MEMORY, t).random(len(self._part(t))), len(self.megabatch(t)[0])
-        self._numbers[t] = drawn[:num_train], drawn[num_train:]
-    train, val = (side if len(side) <= num else side[_smallest(np.concatenate(drawn), int(num))]
-                  for side, drawn, num in zip(sides, zip(*(self._numbers[t] for t in span)), kept))
-    return train, val
-
   def _united(self, ends: tuple[int, ...]) -> tuple[np.ndarray, ...]:
     """(train, val) of a stage with `replay`."""
     stage = len(ends) - 1
@@ -206,9 +221,15 @@ class Stream:
     return {}
 
   @functools.cached_property
-  def _numbers(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-    """The random numbers of the training and validation examples of mega-batches, as far as they were drawn."""
-    return {}
+  def _memory(self) -> reservoir.Reservoir:
+    """The memory of `replay_share`; at the beginning of a stage it holds examples of all mega-batches before."""
+    return reservoir.Reservoir(self._drawn, (self._kept()[0], self._kept()[1]))
+
+  def _drawn(self, t: int) -> reservoir.Sides:
+    """The examples of mega-batch t with their random numbers, those for training first."""
+    train, val = self.megabatch(t)
+    numbers = keys.rng(self.seed, keys.MEMORY, t).random(len(train) + len(val))
+    return (train, numbers[:len(train)]), (val, numbers[len(train):])
 
   @functools.cached_property
   def _order(self) -> np.ndarray:
@@ -225,11 +246,6 @@ def expected_ends(c: schema.AnyStream) -> tuple[int, ...]:
   kind = "geometric" if c.schedule == "adaptive" else c.schedule
   return schedule.fixed(kind, c.num_megabatches, waiting_time=c.waiting_time, trainings=c.num_trainings,
                         exponent=c.exponent, factor=c.factor)
-
-
-def _smallest(numbers: np.ndarray, num: int) -> np.ndarray:
-  """Places of the `num` smallest numbers, ascending."""
-  return np.sort(np.argpartition(numbers, num)[:num])
 
 
 def _share(wanted: float | str, num_memory: int, num_new: int) -> float:

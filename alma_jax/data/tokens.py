@@ -89,6 +89,11 @@ def vocabulary_size(tokenizer: "Tokenizer") -> int:
   return 1 + max(tokenizer.get_vocab().values())
 
 
+def end_of(tokenizer: "Tokenizer") -> int:
+  """The id of END, which every tokenizer of `train` and `read` has."""
+  return int(tokenizer.token_to_id(END))  # type: ignore[arg-type]
+
+
 def encode(tokenizer: "Tokenizer", documents: Sequence[bytes], in_sections: bool) -> tuple[np.ndarray, np.ndarray]:
   """Encodes documents as one array of token ids: END before every document, and END after the last.
 

@@ -1,7 +1,7 @@
 """Learners by name. Each file holds what sets its learner apart from the others."""
 from collections.abc import Callable
 
-from alma_jax.config import registry
+from alma_jax.config import registry, schema
 from alma_jax.learners import tuned
 from alma_jax.learners.bagging import Bagging
 from alma_jax.learners.boosting import Boosting
@@ -12,9 +12,15 @@ from alma_jax.learners.flat_gmoe import FlatGMoE
 from alma_jax.learners.gens import GEns
 from alma_jax.learners.gmoe import GMoE, MoE
 from alma_jax.learners.hmoe import HMoE
+from alma_jax.learners.mntdp import MNTDP
+from alma_jax.learners.select import Select
 from alma_jax.learners.sm import SM
+from alma_jax.learners.transfer import Finetune, Independent, NewHead, Oracle
 from alma_jax.learners.umix import UMix
 
+TASKS: dict[str, Callable[[Context], Learner]] = {
+    "independent": Independent, "finetune": Finetune, "new_head": NewHead, "oracle": Oracle, "select": Select,
+    "mntdp": MNTDP}
 FACTORIES: dict[str, Callable[[Context], Learner]] = {
     "sm": SM, "ens": Ens, "umix": UMix, "gens": GEns, "bagging": Bagging, "boosting": Boosting, "moe": MoE,
     "gmoe": GMoE, "ff": Firefly, "hmoe": HMoE}
@@ -24,6 +30,8 @@ LANGUAGE: dict[str, Callable[[Context], Learner]] = {"gmoe": FlatGMoE}  # in pla
 def make(context: Context) -> Learner:
   """The learner that `context.config.learner.name` names."""
   config = context.config
+  if isinstance(config, schema.TaskConfig):
+    return TASKS[config.learner.name](context)
   own = (LANGUAGE | registry.TEXT_LEARNERS) if config.is_language else registry.LEARNERS
   factory = (FACTORIES | own)[config.learner.name]
   return tuned.Tuned(context, factory) if tuned.num_candidates(config) > 1 else factory(context)

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from alma_jax import keys, models
+from alma_jax.data import stream
 from alma_jax.growth import split
 from alma_jax.learners.contract import GrowthReport, LearnerState, StageResult
 from alma_jax.learners.stacked import Stacked
@@ -18,14 +19,14 @@ class MoE(Stacked):
   """A mixture of `model.num_experts` experts in every mixture layer."""
 
   def facts(self) -> dict[str, Any]:
-    start = moe.balanced(self.context.config.model.num_experts)
-    return {"splits": {layer: start for layer in self._mixture(1).module.mixtures}}
+    num = self.context.config.model.num_experts
+    return {"splits": dict.fromkeys(self._mixture(1).module.mixtures, moe.balanced(num)), "size": self._size(num)}
 
   def init(self) -> LearnerState:
     return super().init()._replace(host={"scores": {}, "scored": 0})
 
   def network(self, spec: dict[str, Any]) -> Any:
-    return self._mixture(moe.capacity(num_experts(spec)))
+    return self._mixture(spec["size"])
 
   def dress(self, variables: Variables, spec: dict[str, Any]) -> Variables:
     return split.plant(variables, spec["splits"])
@@ -53,6 +54,10 @@ class MoE(Stacked):
       lines += _drawn(moe.nested(splits), _leaf(state.host["scores"].get(layer)))
     return "\n".join(lines)
 
+  def _size(self, num: int) -> int:
+    """How many experts a layer of `num` has room for."""
+    return num
+
   def _mixture(self, size: int) -> Any:
     return self.context.network(gating=self.options.gating, size=size)
 
@@ -70,7 +75,7 @@ class GMoE(MoE):
       return state, GrowthReport()
     layers = self._mixture(1).module.mixtures
     splits = {layer: [*state.spec["splits"][layer], self._choose(state, layer, data)] for layer in layers}
-    spec = {**state.spec, "splits": splits}
+    spec = {**state.spec, "splits": splits, "size": max(state.spec["size"], self._size(num_experts(state.spec) + 1))}
     rng = keys.rng(data.seed, keys.GATES, data.stage)
     shapes, (live, opt) = self.template(spec), sharding.fetch((state.live, state.opt))
     if opt is not None:
@@ -79,6 +84,11 @@ class GMoE(MoE):
     macs = self.cost(state).fwd_macs * state.host["scored"] if self.options.split_by != "random" else 0
     live, opt = sharding.put((live, opt), self.mesh)
     return state._replace(spec=spec, live=live, opt=opt), GrowthReport(macs)
+
+  def _size(self, num: int) -> int:
+    config = self.context.config
+    num_growths = (len(stream.expected_ends(config.stream)) - 1) // self.options.grow_every
+    return moe.capacity(num, config.model.num_experts + num_growths)
 
   def _choose(self, state: LearnerState, layer: str, data: loop.StageData) -> int:
     """The expert of a layer that is split."""

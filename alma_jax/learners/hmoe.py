@@ -13,7 +13,6 @@ from alma_jax.growth import cluster
 from alma_jax.learners import prediction, stacked
 from alma_jax.learners.contract import Context, Contribution, GrowthReport, LearnerState, StageResult
 from alma_jax.models import cost
-from alma_jax.models.moe import capacity
 from alma_jax.parallel import sharding
 from alma_jax.tasks import classification
 from alma_jax.training import loop
@@ -67,7 +66,8 @@ class HMoE(stacked.Stacked):
   def num_members(self, spec: dict[str, Any]) -> int:
     """Number of stacked networks: places for experts."""
     num = spec["num_experts"] or 1
-    return capacity(num) if self.options.split_every or self.options.add_beyond else num
+    grows = self.options.split_every or self.options.add_beyond
+    return 1 << (num - 1).bit_length() if grows else num
 
   def has_shards(self, spec: dict[str, Any]) -> bool:
     return bool(spec["num_experts"])

@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from alma_jax import keys, models
+from alma_jax.config import schema
 from alma_jax.learners.contract import Context, Contribution, GrowthReport, LearnerState, StageResult
 from alma_jax.models import cost
 from alma_jax.parallel import members as stacks
@@ -119,7 +120,7 @@ class Stacked:
   def template(self, spec: dict[str, Any]) -> LearnerState:
     made = self.fit_spec(spec)
     raw_keys = jax.ShapeDtypeStruct((made.num_members, 2), jnp.uint32)
-    live = jax.eval_shape(functools.partial(_init, made.network), raw_keys, self.context.example)
+    live = jax.eval_shape(functools.partial(initialized, made.network), raw_keys, self.context.example)
     opt = loop.template(made, live).members.opt
     return LearnerState(spec, live, (live,) * spec["num_frozen"], opt, average=live)
 
@@ -127,15 +128,17 @@ class Stacked:
 
   def fit_spec(self, spec: dict[str, Any]) -> loop.FitSpec:
     """Static facts of a training of a state with this `spec`."""
+    train = self.context.config.train
+    assert not isinstance(train, schema.TaskTrain)  # which is for learners of task streams
     return loop.FitSpec(
-        self.network(spec), self._task, self.context.config.train, self.num_members(spec), self._val_rows, self.mesh,
+        self.network(spec), self._task, train, self.num_members(spec), self._val_rows, self.mesh,
         self._stepwise, self.has_shards(spec), self.options.keep_optimizer, self.options.average,
         bool(self.options.average) and self.options.start == "last" and not self.scratch)
 
   def fresh(self, stage: int, spec: dict[str, Any]) -> Variables:
     """Freshly initialised variables [M, ...] on the mesh, different at every stage."""
     raw_keys = keys.member_keys(self.context.config.seed, stage, keys.INIT, self.num_members(spec))
-    made = _init(self.network(spec), raw_keys, self.context.example)
+    made = initialized(self.network(spec), raw_keys, self.context.example)
     return sharding.put(self.dress(made, spec), self.mesh)
 
   def append(self, state: LearnerState, live: Variables) -> LearnerState:
@@ -177,7 +180,7 @@ def contribute(network: Any, task: Any, mesh: Mesh, combine: str, variables: Var
   return _contribute(network, task, sharding.dividing(mesh, inputs), combine, variables, inputs)
 
 
-def _init(network: Any, raw_keys: jax.Array, example: Tree) -> Variables:
+def initialized(network: Any, raw_keys: jax.Array, example: Tree) -> Variables:
   """Initial variables [M, ...] of a member for each raw key."""
   traced = isinstance(raw_keys, jax.core.Tracer)  # inside another function, which decides about the compiler's options
   return (_init_elsewhere if traced or jax.default_backend() != "cpu" else _init_on_cpu)(network, raw_keys, example)

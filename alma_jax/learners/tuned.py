@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from alma_jax.config import schema
+from alma_jax.config.task_options import TaskOptions
 from alma_jax.errors import Diverged
 from alma_jax.learners.contract import Context, Contribution, GrowthReport, Learner, LearnerState, StageResult
 from alma_jax.parallel import sharding
@@ -32,7 +33,9 @@ def candidates(config: schema.RunConfig) -> list[schema.RunConfig]:
 
 
 def num_candidates(config: schema.RunConfig) -> int:
-  """Number of trainings of a stage: 1 if there is nothing to choose."""
+  """Number of trainings of a stage, for learners of task streams a guess: 1 if there is nothing to choose."""
+  if isinstance(config.learner, TaskOptions):
+    return config.learner.num_tried
   return len(candidates(config)) if config.is_language else 1
 
 

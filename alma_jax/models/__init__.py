@@ -12,14 +12,15 @@ import jax.numpy as jnp
 
 from alma_jax.config import registry, schema
 from alma_jax.errors import BadInput
-from alma_jax.models import mlp, moe, transformer, vgg, wide
+from alma_jax.models import mlp, moe, resnet, transformer, vgg, wide
 from alma_jax.models.cost import count_params
 from alma_jax.models.network import ImageNetwork, Mixture, Network, features, loops_are_slow
+from alma_jax.models.path import PathNetwork
 from alma_jax.models.switch import SwitchNetwork
 from alma_jax.types import Shape
 
-__all__ = ["ImageNetwork", "Mixture", "Network", "SwitchNetwork", "build", "count_params", "features", "first_widths",
-           "loops_are_slow"]
+__all__ = ["ImageNetwork", "Mixture", "Network", "PathNetwork", "SwitchNetwork", "build", "count_params",
+           "features", "first_widths", "loops_are_slow"]
 
 
 def build(config: schema.Model | schema.Switch, num_outputs: int, example_shape: Shape, precision: str,
@@ -44,16 +45,19 @@ def build(config: schema.Model | schema.Switch, num_outputs: int, example_shape:
   dtype = jnp.dtype(precision)
   if isinstance(config, schema.Switch):
     return _switch(config, num_outputs, example_shape, dtype, size)
-  if config.name in registry.MODELS:
+  if config.name in (*registry.MODELS, "resnet"):
     if size or widths:
       raise BadInput(f"model.name={config.name!r} has no mixtures and is not widened; the learners moe, gmoe and ff "
                      "need 'mlp' or 'vgg'.")
+    if config.name == "resnet":
+      _check_images(example_shape, config.name)
+      return ImageNetwork(resnet.ResNet(config.width, num_outputs, dtype, axis))
     return ImageNetwork(registry.MODELS[config.name](config.width, num_outputs, dtype, axis))
   if config.name == "mlp":
     if size is None:
       return ImageNetwork(mlp.MLP(tuple(widths or first_widths(config)), num_outputs, dtype, tuple(residuals)))
     return ImageNetwork(moe.MoEMLP(config.width, num_outputs, size, gating, dtype, axis))
-  _check_images(example_shape, widths is not None)
+  _check_images(example_shape, config.name, widths is not None)
   if widths:
     return ImageNetwork(wide.WideVGG(tuple(widths), num_outputs, dtype, axis, tuple(residuals)))
   if size is None:
@@ -74,11 +78,11 @@ def _switch(config: schema.Switch, vocab_size: int, example_shape: Shape, dtype:
       config.capacity_factor, config.group_size or example_shape[0] - 1, dropout, config.jitter, config.remat, dtype))
 
 
-def _check_images(shape: Shape, widened: bool) -> None:
-  """Raises BadInput if a VGG cannot take images of this shape."""
+def _check_images(shape: Shape, name: str, widened: bool = False) -> None:
+  """Raises BadInput if a convolutional network cannot take images of this shape."""
   shape, least = tuple(map(int, shape)), vgg.MIN_SIZE
   if len(shape) != 3 or min(shape[:2]) < least:
-    raise BadInput(f"model.name='vgg' needs images of at least {least}x{least} pixels, "
+    raise BadInput(f"model.name={name!r} needs images of at least {least}x{least} pixels, "
                    f"but this data set's examples have shape {shape}; use 'mlp'.")
   if widened and max(shape[:2]) >= 2 * least:
     raise BadInput(f"learner.name='ff' widens model.name='vgg' on images of {least} to {2 * least - 1} pixels a side, "

@@ -22,9 +22,15 @@ class MLP(nn.Module):
   num_classes: int
   dtype: jnp.dtype = jnp.float32
   residuals: tuple[int, ...] = ()
+  frozen: tuple[str, ...] = ()  # changes nothing: there is no batch norm
 
   convolutional = False
   pools = (False, False)  # whether a pooling follows each layer
+
+  @property
+  def parts(self) -> tuple[str, ...]:
+    """The modules, see path.py."""
+    return (*(f"hidden{i}" for i in range(len(self.widths))), "output")
 
   @nn.compact
   def __call__(self, x_B: Array, mask_B: Array | None, train: bool) -> Array:

@@ -19,20 +19,24 @@ class VGG(nn.Module):
     num_classes: K.
     dtype: of the computation.
     axis: the mesh axis that the batch is sharded over (for batch norm), or None.
+    frozen: names of the parts whose batch norm is in evaluation mode in training, too.
   """
   width: int
   num_classes: int
   dtype: jnp.dtype = jnp.float32
   axis: str | None = None
+  frozen: tuple[str, ...] = ()
 
   convolutional = True
+  parts = (*(f"block{i}" for i in range(len(BLOCKS))), "output")  # see path.py
 
   @nn.compact
   def __call__(self, x_BHWC: Array, mask_B: Array | None, train: bool) -> Array:
     """Logits, float32 [B, K], of images [B, H, W, C] float, H and W at least 32."""
     x_BHWC = x_BHWC.astype(self.dtype)
     for i, num_convs in enumerate(BLOCKS):
-      x_BHWC = block(x_BHWC, mask_B, train, self.width, num_convs, self.dtype, self.axis, f"block{i}")
+      live = train and f"block{i}" not in self.frozen
+      x_BHWC = block(x_BHWC, mask_B, live, self.width, num_convs, self.dtype, self.axis, f"block{i}")
     return layers.Head(self.num_classes, self.dtype, name="output")(x_BHWC)
 
 

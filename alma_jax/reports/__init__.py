@@ -1,14 +1,18 @@
 """Reports: from run folders to tables, figures, findings and one HTML page. Imports no jax.
 
 Modules, in the order in which the data pass them:
+  protocols    the kinds of streams, and what is read and shown of each
   read         one run folder -> a checked Record
+  task_read    what a run on a stream of tasks holds besides
   contents     which runs had the same data and the same test set
   factors      the fields that tell kinds of runs apart
   studies      Study, a set of comparable runs; means over seeds
+  task_studies the transfer to the last task
   notes        what a reader of a study must know about its runs
   collect      all run folders -> studies and notes
   sizes        parameters, experts and members of a run
   tables       a study -> Markdown tables
+  task_tables  a study of tasks -> its metrics
   trade_offs   Pareto fronts, and the price of compute at which each kind of run is best
   ablation     what the parts of a learner are worth -> Markdown tables
   comparisons  two kinds of runs -> mean difference and confidence interval
@@ -17,6 +21,10 @@ Modules, in the order in which the data pass them:
   panels       what the panels and the lines of a figure show
   fronts       the figure of the Pareto fronts
   figures      a study -> matplotlib figures
+  task_panels  what the panels of a stream of tasks show
+  task_fronts, task_memory, task_graph, task_modules, task_matrix    its figures, one each
+  task_figures a study of tasks -> all of them, with captions
+  texts        the tables and lists of a study
   parts        tables, lists and pictures: the parts of a report
   page         parts -> HTML
   write        studies -> the files of a report

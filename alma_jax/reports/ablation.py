@@ -14,7 +14,7 @@ import pandas as pd
 from alma_jax.errors import BadInput
 from alma_jax.reports import comparisons, factors, studies, tables
 from alma_jax.reports.parts import Table
-from alma_jax.reports.read import COMP, LEARNER, SCHEDULE, SEED, WAITING
+from alma_jax.reports.read import LEARNER, SCHEDULE, SEED, WAITING
 from alma_jax.reports.studies import Study
 
 TITLE = "Ablation"
@@ -123,7 +123,7 @@ def table(study: Study, ablation: Ablation) -> Table:
   for setting, cells in zip(ablation.settings, _compared(study, ablation)):
     row = {"setting": setting.name} | {factors.short(f): factors.plain(v) for f, v in setting.values.items()}
     row["seeds"] = tables.seeds(len(setting.runs), setting.diverged)
-    for column, (head, form) in _columns(study).items():
+    for column, (head, form) in study.protocol.ablated.items():
       row[head] = tables.mean(setting.runs[column].mean(), setting.runs[column].sem(), form)
       row[f"{head} difference"] = _text(cells[column])
     rows.append(row)
@@ -214,7 +214,7 @@ def _compared(study: Study, ablation: Ablation) -> Iterator[dict[str, Difference
   alternatives = sum(len(setting.runs) > 0 for setting in ablation.settings[1:])
   for setting in ablation.settings:
     yield {column: None if setting.runs is reference else _difference(setting.runs, reference, column, alternatives)
-           for column in _columns(study)}
+           for column in study.protocol.ablated}
 
 
 def _difference(runs: pd.DataFrame, reference: pd.DataFrame, column: str, alternatives: int) -> Difference | None:
@@ -235,13 +235,6 @@ def _text(difference: Difference | None) -> str:
     return ""
   text = f"{difference.percent:+.1f} %" + ("" if math.isnan(difference.error) else f" ± {difference.error:.1f}")
   return f"**{text}**" if difference.significant else text
-
-
-def _columns(study: Study) -> dict[str, tuple[str, str]]:
-  """{column of the runs: (head, format)}."""
-  if study.is_language:
-    return {"average_perplexity": ("average", ".2f"), COMP: ("Comp", ".3g"), "final_perplexity": ("final", ".2f")}
-  return {"cer": ("CER", ".3f"), COMP: ("Comp", ".3g"), "final_error": ("final error", ".4f")}
 
 
 def _named(study: Study, part: Part) -> str:
@@ -266,7 +259,7 @@ def _off(study: Study, learner: str, field: str, part: Part) -> str:
   """
   if part.off is not None:
     return part.off
-  before = factors.earlier(learner, study.is_language)
+  before = factors.earlier(learner, study.protocol)
   if field not in before:
     raise BadInput(f"--ablation={part.field} needs the value that switches it off, as in {part.field}=0.")
   return factors.plain(before[field])

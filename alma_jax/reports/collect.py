@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from alma_jax.errors import BadInput
-from alma_jax.reports import contents, factors, notes, read
-from alma_jax.reports.read import LEARNER, SEED, WAITING, Record
+from alma_jax.reports import contents, factors, notes, protocols, read, task_studies
+from alma_jax.reports.read import LEARNER, SEED, TOTAL, WAITING, Record
 from alma_jax.reports.studies import Study
 from alma_jax.runs import run_folder
 
@@ -35,7 +35,7 @@ def collect(paths: Iterable[Path]) -> tuple[list[Study], list[str]]:
   every, studies = pd.DataFrame([record.row for record in records]), []
   apart = [c for c in contents.COMPARABLE if c in every] + ["contents"]
   groups = [mine for _, mine in every.assign(contents=contents.apart(every)).groupby(apart, sort=True, dropna=False)]
-  for mine, name in zip(groups, _names(groups, apart)):
+  for mine, name in zip(groups, _names(groups, apart, [record.protocol.unit for record in records])):
     mine, of_mine = mine.drop(columns="contents"), [records[i] for i in mine.index]
     if all(record.divergence for record in of_mine):
       said.append(f"{name}: all runs diverged; there is nothing to report.")
@@ -77,7 +77,9 @@ def _study(name: str, rows: pd.DataFrame, records: list[Record]) -> Study:
                     for part in (rows[done], rows[~done]))
   results = pd.DataFrame([r.result for r in records if not r.divergence], index=runs.index)
   runs = runs.join(results).sort_values([LEARNER, *varying, SEED], ignore_index=True)
-  return Study(name, "average_perplexity" in runs, runs, stream, varying, diverged)
+  tasks = {r.row["run"]: r.tasks for r in records if r.tasks}
+  study = Study(name, records[0].protocol, runs, stream, varying, diverged, tasks)
+  return task_studies.with_transfer(study) if tasks else study
 
 
 def _run_folders(paths: Iterable[Path]) -> list[pathlib.Path]:
@@ -94,12 +96,12 @@ def _run_folders(paths: Iterable[Path]) -> list[pathlib.Path]:
   return list({folder.resolve(): folder for folder in found}.values())
 
 
-def _names(groups: list[pd.DataFrame], apart: list[str]) -> list[str]:
-  """A name for each study, which differs from the names of all others."""
+def _names(groups: list[pd.DataFrame], apart: list[str], units: list[str]) -> list[str]:
+  """A name for each study, which differs from the names of all others; `units` of the streams of all runs."""
   long = [mine.iloc[0]["dataset.name"].rstrip("/") for mine in groups]
-  brief = [name.rsplit("/", 1)[-1].removeprefix("tfds:").removeprefix("npz:") for name in long]
+  brief = [name.rsplit("/", 1)[-1].removeprefix("tfds:").removeprefix("npz:").removeprefix("tasks:") for name in long]
   ambiguous = len({*zip(brief, long)}) > len(set(brief))
-  names = [f"{name}, {mine.iloc[0]['stream.num_megabatches']} mega-batches"
+  names = [f"{name}, {_count(mine.iloc[0][TOTAL], units[mine.index[0]])}"
            for name, mine in zip(long if ambiguous else brief, groups)]
   unique = []
   for name, mine in zip(names, groups):
@@ -107,3 +109,8 @@ def _names(groups: list[pd.DataFrame], apart: list[str]) -> list[str]:
     fields = [c for c in apart if c in mine and len({str(twin[c]) for twin in twins}) > 1]
     unique.append(", ".join([name, *(f"{factors.short(field)} {mine.iloc[0][field]}" for field in fields)]))
   return unique
+
+
+def _count(num: int, unit: str) -> str:
+  """E.g. "500 mega-batches" or "1 task"."""
+  return f"{num} {unit.removesuffix('s') if num == 1 and unit == protocols.TASKS.unit else unit}"

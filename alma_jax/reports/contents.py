@@ -7,11 +7,11 @@ from typing import Any
 
 import pandas as pd
 
-from alma_jax.reports.read import DATA, SEED, TEXT, TOTAL, VERSION
+from alma_jax.reports.read import DATA, PER_CLASS, SEED, TEXT, TOTAL, VERSION
 
 # Scores of runs that differ in one of these fields cannot be compared.
-COMPARABLE = ("dataset.name", TOTAL, "stream.untrained_error", "dataset.vocab_size", "dataset.tokenizer", TEXT,
-              "dataset.cross_documents", "dataset.eval_tokens")
+COMPARABLE = ("dataset.name", PER_CLASS, "dataset.sources", TOTAL, "stream.untrained_error", "dataset.vocab_size",
+              "dataset.tokenizer", TEXT, "dataset.cross_documents", "dataset.eval_tokens")
 _OLD, _NEW = "of earlier versions", "of later versions"
 
 
@@ -21,9 +21,10 @@ def apart(runs: pd.DataFrame) -> Any:
   Runs on data sets of the same name have different labels if their data differ, and the label "" otherwise.
   """
   contents = pd.Series("", index=runs.index)
-  for name, mine in runs.groupby("dataset.name"):
-    # The fingerprint of a text also covers the order of its documents and its tokenizer, which depend on the seed.
-    seeded = _is_drawn(name) or (TEXT in mine and mine[TEXT].notna().all())
+  for (name, is_tasks), mine in runs.groupby(["dataset.name", _has(runs, PER_CLASS).rename(PER_CLASS)]):
+    # The fingerprint of a text also covers the order of its documents and its tokenizer, which depend on the seed. The
+    # seed also draws the examples of tasks.
+    seeded = is_tasks or _is_drawn(name) or bool(_has(mine, TEXT).all())
     if not _differs(mine, seeded):
       continue
     old = _is_old(mine) & seeded
@@ -37,6 +38,8 @@ def notes(runs: pd.DataFrame) -> list[str]:
   """A sentence if the seeds of one study also differ in their test sets."""
   if runs[SEED].nunique() < 2:
     return []
+  if _has(runs, PER_CLASS).any():
+    return []  # every seed draws the tasks anew, which task_tables.columns says
   if _is_drawn(runs["dataset.name"].iloc[0]) and runs[DATA].nunique() > 1:
     return ["the seeds differ in their test sets, because earlier versions drew the test set by the seed; deviations "
             "over seeds include this difference."]
@@ -49,6 +52,11 @@ def notes(runs: pd.DataFrame) -> list[str]:
 def _is_drawn(name: str) -> bool:
   """Whether earlier versions could draw the test set of this image data set by the seed."""
   return name == "digits" or name.startswith("folder:")
+
+
+def _has(runs: pd.DataFrame, field: str) -> pd.Series:
+  """Which runs have a field."""
+  return runs[field].notna() if field in runs else pd.Series(False, index=runs.index)
 
 
 def _is_old(runs: pd.DataFrame) -> Any:

@@ -1,4 +1,5 @@
 """What the figures share: colours, markers, labels and axes. A learner has one colour and one marker everywhere."""
+import functools
 import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -9,9 +10,7 @@ from matplotlib import patheffects
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
-from matplotlib.transforms import Bbox
 
 # The Okabe-Ito palette and similar colours: dark enough on white, and distinct for colour-blind readers. Each learner
 # also has a marker of its own.
@@ -21,10 +20,17 @@ STYLES = {
     "boosting": ("#7A3E9D", ">"), "hmoe": ("#7F3B08", "*"), "anytime": ("#C8102E", "p"), "retrain": ("#3C6E71", "d"),
     "warm": ("#5B7F1E", "H"), "shrink_perturb": ("#34518C", "8"),
 }
+# The learners of task streams, which share no figure with the others.
+TASK_STYLES = {
+    "independent": ("#4D4D4D", "o"), "finetune": ("#E69F00", "^"), "new_head": ("#56B4E9", "D"),
+    "replay": ("#CC79A7", "<"), "oracle": ("#C8102E", "p"), "select": ("#0072B2", "s"), "mntdp": ("#009E73", "v"),
+}
 _OTHER = ("#A0522D", "h")  # all learners that are not part of this package
 RC: Any = {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 10,
+           "axes.titley": 1.0,  # otherwise every title is placed by the extents of all ticks, which is slow
            "svg.hashsalt": "alma_jax"}
 _HALO = patheffects.withStroke(linewidth=2, foreground="white")  # keeps text on lines readable
+_SMALL = 7  # size of a label at a point, in points
 _NEAR = 6  # points between a point and its label
 # (right, up, distance in points): where a label is tried, in this order.
 _PLACES = [(right, up, far) for far in (_NEAR, 14, 24, 36)
@@ -35,12 +41,12 @@ _CONTRAST = 4.5  # of text with its background, at least (WCAG 2, 1.4.3)
 
 def style(learner: str) -> tuple[str, str]:
   """(colour, marker) of a learner."""
-  return STYLES.get(learner, _OTHER)
+  return (STYLES | TASK_STYLES).get(learner, _OTHER)
 
 
 def in_order(learners: Iterable[str]) -> list[str]:
-  """Learners in the order in which figures show them: that of STYLES, then by name."""
-  order = {name: i for i, name in enumerate(STYLES)}
+  """Learners in the order in which figures show them: that of their styles, then by name."""
+  order = {name: i for i, name in enumerate(STYLES | TASK_STYLES)}
   return sorted(learners, key=lambda name: (order.get(name, len(order)), name))
 
 
@@ -107,7 +113,7 @@ def label_points(axes: Axes, labels: Iterable[tuple[str, float, float, str]]) ->
     place = axes.transData.transform((x, y))
     if all(abs(place - other) @ (1, 0) > 14 or abs(place - other) @ (0, 1) > 12 for other in taken):
       taken.append(place)
-      axes.annotate(text, (x, y), xytext=(-4, -3), ha="right", va="top", textcoords="offset points", fontsize=7,
+      axes.annotate(text, (x, y), xytext=(-4, -3), ha="right", va="top", textcoords="offset points", fontsize=_SMALL,
                     color=ink(colour), path_effects=[_HALO])
 
 
@@ -125,39 +131,54 @@ def place_labels(axes: Axes, labels: Sequence[tuple[str, float, float, str]],
   Returns:
     The texts that were left out.
   """
-  canvas: Any = axes.figure.canvas
-  renderer, frame = canvas.get_renderer(), axes.get_window_extent()
-  left, right = frame.x0 + 4, frame.x1 - 4
-  dots = [axes.transData.transform((x, y)) for _, x, y, _ in labels]
-  taken = [Bbox.from_extents(x - 5, y - 5, x + 5, y + 5) for x, y in dots]
-  texts: list[Any] = []
+  frame, dots = axes.get_window_extent(), [axes.transData.transform((x, y)) for _, x, y, _ in labels]
+  taken = np.array([(x - 5, y - 5, x + 5, y + 5) for x, y in dots])  # boxes [N, 4]: left, bottom, right, top
+  texts = np.zeros((0, 4))
   lines = np.zeros((0, 2))  # points on the lines from texts to their points
   line: Any = dict(arrowstyle="-", color="0.6", linewidth=0.6, shrinkA=0, shrinkB=3)
   drawn = _along(axes.transData.transform(corners)) if len(corners) else np.zeros((0, 2))
   left_out = []
   for (text, x, y, colour), dot in zip(labels, dots):
+    size = _size_of(axes, text) if text else np.zeros(2)
     for clear, (across, up, far) in itertools.product((True, False), _PLACES) if text else []:
-      note = axes.annotate(
-          text, (x, y), xytext=(across * far, up * far), textcoords="offset points", fontsize=7, color=ink(colour),
+      corner = dot + np.array([across, up]) * far * axes.figure.dpi / 72  # of the text, where its line ends
+      low = corner - size * (1 - across, 1 - up) / 2
+      box = np.concatenate([low, low + size])
+      if not (frame.x0 + 4 <= box[0] and box[2] <= frame.x1 - 4 and frame.y0 <= box[1] and box[3] <= frame.y1):
+        continue
+      joint = np.linspace(dot, corner, 12)[3:-1] if far > _NEAR else np.zeros((0, 2))
+      if (_overlap(box, taken) or _overlap(box, texts) or _holds(box, lines) or (clear and _holds(box, drawn))
+          or any(_holds(other, joint) for other in texts)):
+        continue
+      texts, lines = np.concatenate([texts, box[None]]), np.concatenate([lines, joint])
+      axes.annotate(
+          text, (x, y), xytext=(across * far, up * far), textcoords="offset points", fontsize=_SMALL, color=ink(colour),
           ha=("right", "center", "left")[across + 1], va=("top", "center", "bottom")[up + 1], zorder=5,
           path_effects=[_HALO],
           arrowprops=dict(line, relpos=((1 - across) / 2, (1 - up) / 2)) if far > _NEAR else None)
-      note.update_positions(renderer)
-      box = Text.get_window_extent(note, renderer)  # without the line
-      corner = (box.x0 + box.width * (1 - across) / 2, box.y0 + box.height * (1 - up) / 2)
-      joint = np.linspace(dot, corner, 12)[3:-1] if far > _NEAR else np.zeros((0, 2))
-      free = (left <= box.x0 and box.x1 <= right and frame.y0 <= box.y0 and box.y1 <= frame.y1
-              and not any(box.overlaps(other) for other in (*taken, *texts)) and not box.count_contains(lines)
-              and not (clear and box.count_contains(drawn))
-              and not any(other.count_contains(joint) for other in texts))
-      if free:
-        texts.append(box)
-        lines = np.concatenate([lines, joint])
-        break
-      note.remove()
+      break
     else:
       left_out += [text] if text else []
   return left_out
+
+
+def _size_of(axes: Axes, text: str) -> np.ndarray:
+  """Width and height [2] of a small text, in pixels."""
+  canvas: Any = axes.figure.canvas
+  shown = axes.text(0, 0, text, fontsize=_SMALL)
+  box = shown.get_window_extent(canvas.get_renderer())
+  shown.remove()
+  return np.array([box.width, box.height])
+
+
+def _overlap(box: np.ndarray, others: np.ndarray) -> bool:
+  """Whether a box [4] overlaps or touches one of others [N, 4]."""
+  return bool(((box[:2] <= others[:, 2:]) & (others[:, :2] <= box[2:])).all(1).any())
+
+
+def _holds(box: np.ndarray, points: np.ndarray) -> bool:
+  """Whether one of points [N, 2] is inside of a box [4]."""
+  return bool(((box[:2] < points) & (points < box[2:])).all(1).any())
 
 
 def _along(corners: np.ndarray) -> np.ndarray:
@@ -166,6 +187,7 @@ def _along(corners: np.ndarray) -> np.ndarray:
   return np.concatenate([corners[:1], *parts])
 
 
+@functools.cache
 def ink(colour: str) -> str:
   """A colour, darkened until text in it is readable on white."""
   rgb = np.array(matplotlib.colors.to_rgb(colour))

@@ -5,6 +5,7 @@ from typing import Any
 import pandas as pd
 
 from alma_jax import config as configs
+from alma_jax.reports.protocols import Protocol
 from alma_jax.reports.read import DATA, LEARNER, SEED
 
 # Short names of the fields that studies vary, in the order in which tables show them.
@@ -39,9 +40,9 @@ def short(field: str) -> str:
   return SHORT.get(field, field.rsplit(".", 1)[-1])
 
 
-def earlier(learner: str, is_language: bool) -> dict[str, Any]:
+def earlier(learner: str, protocol: Protocol) -> dict[str, Any]:
   """{field: value} that stands for the behaviour of the versions which did not have the field."""
-  sections = dict(dataset={"sequence_length": 2} if is_language else {}, stream={}, model={}, train={})
+  sections = dict(dataset=protocol.dataset, stream={}, model={}, train={})
   return configs.flatten(configs.completed(sections | dict(learner={"name": learner})))  # of a config without fields
 
 

@@ -22,27 +22,31 @@ def pareto(study: Study) -> Figure:
   figure = drawing.figure(9.4 + room, 4.3, right=room, wspace=0.12)
   panels = dict(zip(trade_offs.FRONTS, figure.subplots(1, 2, sharey=True)))
   for cost, axes in panels.items():
-    _draw(axes, table, cost, study.overall)
+    draw(axes, table, cost, study.overall, trade_offs.FRONTS[cost])
+    axes.set_yscale("log")
     axes.set_xlabel(_COSTS[cost])
   panels[COMP].set_ylabel(study.overall_name)
   drawing.score_axes(panels.values())
   for cost, axes in panels.items():  # once the shared limits are final
     first = table.sort_values(trade_offs.FRONTS[cost], ascending=False, kind="stable")
-    drawing.place_labels(axes, [(row["label"], row[cost], row[study.overall], drawing.style(row[LEARNER])[0])
-                                for _, row in first.iterrows()], _corners(table, cost, study.overall))
-  if len(learners) == 1:
-    return figure
-  handles = [Line2D([], [], color=colour, marker=marker, linestyle="", markersize=5, label=learner)
-             for learner in learners for colour, marker in [drawing.style(learner)]]
-  panels[MEM].legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=8,
-                     handletextpad=0.2, borderpad=0)
+    labels = [(row["label"], row[cost], row[study.overall], drawing.style(row[LEARNER])[0])
+              for _, row in first.iterrows()]
+    drawing.place_labels(axes, labels, corners(table, cost, study.overall, trade_offs.FRONTS[cost]))
+  if len(learners) > 1:
+    legend(panels[MEM], learners)
   return figure
 
 
-def _draw(axes: Axes, table: pd.DataFrame, cost: str, score: str) -> None:
-  """Draws the points and the front of one panel."""
-  front, corners = table[table[trade_offs.FRONTS[cost]]], _corners(table, cost, score)
-  axes.plot(*zip(*corners), color="0.6", linewidth=1.2, zorder=1)
+def draw(axes: Axes, table: pd.DataFrame, cost: str, score: str, column: str) -> None:
+  """Draws kinds of runs as points, and their front.
+
+  Args:
+    axes: of the panel; its x axis becomes that of the cost.
+    table: with the columns `cost` and `score`, and their deviations (name and "_sd").
+    column: of the table; it says which points are on the front.
+  """
+  front = table[table[column]]
+  axes.plot(*zip(*corners(table, cost, score, column)), color="0.6", linewidth=1.2, zorder=1)
   for learner, mine in table.groupby(LEARNER):
     colour, marker = drawing.style(str(learner))
     axes.errorbar(mine[cost], mine[score], yerr=mine[f"{score}_sd"].fillna(0), color=colour, linestyle="",
@@ -50,11 +54,18 @@ def _draw(axes: Axes, table: pd.DataFrame, cost: str, score: str) -> None:
     axes.plot(mine[cost], mine[score], color=colour, marker=marker, markersize=5, linestyle="", zorder=2)
   axes.scatter(front[cost], front[score], s=110, facecolors="none", edgecolors="0.35", zorder=3)
   drawing.cost_axis(axes, table[cost])
-  axes.set_yscale("log")
 
 
-def _corners(table: pd.DataFrame, cost: str, score: str) -> list[tuple[float, float]]:
-  """The corners of the line along a front: at every cost the best score that it buys."""
-  front = table[table[trade_offs.FRONTS[cost]]].sort_values(cost)
+def corners(table: pd.DataFrame, cost: str, score: str, column: str) -> list[tuple[float, float]]:
+  """The corners of the line along a front: at every cost the best score that it buys. See `draw`."""
+  front = table[table[column]].sort_values(cost)
   points = [*zip(front[cost], front[score])]
   return points[:1] + [corner for (_, before), (x, y) in itertools.pairwise(points) for corner in ((x, before), (x, y))]
+
+
+def legend(axes: Axes, learners: list[str]) -> None:
+  """Names learners with their colours and markers, to the right of the axes."""
+  handles = [Line2D([], [], color=colour, marker=marker, linestyle="", markersize=5, label=learner)
+             for learner in learners for colour, marker in [drawing.style(learner)]]
+  axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=8,
+              handletextpad=0.2, borderpad=0)

@@ -11,18 +11,20 @@ import numpy as np
 import pandas as pd
 
 from alma_jax import config as configs
-from alma_jax.config import learner_options, schema
+from alma_jax.config import schema
 from alma_jax.errors import BadInput
+from alma_jax.reports import protocols, task_read
+from alma_jax.reports.protocols import COMP, MEM, Protocol
+from alma_jax.reports.task_read import TaskRun
 from alma_jax.runs import run_folder
 
 SEED, LEARNER, WAITING = "seed", "learner.name", "stream.waiting_time"
 SCHEDULE = "stream.schedule"
 TOTAL, VERSION, DATA = "stream.num_megabatches", "alma_jax_version", "data_fingerprint"
-COMP, MEM = "cumulative_fwd_macs", "cumulative_params"  # results of summary.json; COMP is also a column of the stream
 TEXT = "dataset.sequence_length"  # a field that only language models have
+PER_CLASS = "dataset.test_per_class"  # a field that only streams of tasks have
 _CONFIG, _SUMMARY, _DIVERGED = "config.json", "summary.json", "diverged.json"
 _NEEDED = (SEED, LEARNER, "dataset.name", TOTAL, WAITING, DATA)
-_SCORES = {"error": ("cer", "mean_error", "final_error"), "perplexity": ("average_perplexity", "final_perplexity")}
 _COSTS = (MEM, COMP, "num_stages", "wall_seconds")
 _OPTIONAL = ("cer_from_zero", "cumulative_train_flops", "cumulative_growth_macs", "compile_seconds")
 PREDICT = "predict_macs"  # a column of the stream, which runs of earlier versions lack
@@ -42,12 +44,16 @@ class Record(NamedTuple):
     result: the entries of summary.json, first_params, last_params and
       last_predict_macs; empty for a run that diverged.
     stream: a row per mega-batch; None for a run that diverged.
+    protocol: the kind of its stream.
     divergence: a sentence, or None for a finished run.
+    tasks: the results on a stream of tasks; None for other streams, and for a run that diverged.
   """
   row: Values
   result: Values
   stream: pd.DataFrame | None
+  protocol: Protocol
   divergence: str | None = None
+  tasks: TaskRun | None = None
 
 
 def read(folder: pathlib.Path) -> Record:
@@ -70,7 +76,8 @@ def read(folder: pathlib.Path) -> Record:
 def _read(folder: pathlib.Path) -> Record:
   tree, summary = (run_folder.read_json(folder / name) for name in (_CONFIG, _SUMMARY))
   flat = _flat(tree)
-  metric, total = "perplexity" if TEXT in flat else "error", flat[TOTAL]
+  protocol = protocols.of(tree)
+  metric, unit, total = protocol.metric, protocol.unit, flat[TOTAL]
   row = dict(run=str(folder), **{field: str(v) if isinstance(v, list) else v for field, v in flat.items()})
   row[LEARNER] = row.get("log.label") or row[LEARNER]
   if row.get(SCHEDULE, "every") != "every":
@@ -81,24 +88,30 @@ def _read(folder: pathlib.Path) -> Record:
     if summary is not None or not isinstance(error, FileNotFoundError):
       raise BadInput(f"its {run_folder.METRICS} cannot be read ({error}).") from None
     lines = []
+  if _is_live(flat):  # its length is known when it has ended
+    total = row[TOTAL] = (summary or {}).get("num_megabatches", len(lines))
   if summary is None:
-    so_far = f"{len(lines)} of {total} mega-batches"
+    so_far = f"{len(lines)} of {total} {unit}" if total else f"{len(lines)} {unit}"
     if (folder / _DIVERGED).exists():
-      return Record(row, {}, None, _divergence(folder, so_far))
+      return Record(row, {}, None, protocol, _divergence(folder, so_far))
     raise BadInput(f"the run is not finished: it has {so_far} and no {_SUMMARY}.")
-  result = _result(summary, metric)
+  result = _result(summary, protocol)
   if summary.get("config_sha256", configs.digest(tree)) != configs.digest(tree):
     raise BadInput(f"its {_CONFIG} was changed after the run (config_sha256 in {_SUMMARY} belongs to other fields).")
+  row[TOTAL] = total = total or result["num_stages"]
   if len(lines) != total:
-    raise BadInput(f"its {run_folder.METRICS} has {len(lines)} of {total} mega-batches, although {_SUMMARY} exists.")
+    raise BadInput(f"its {run_folder.METRICS} has {len(lines)} of {total} {unit}, although {_SUMMARY} exists.")
   columns = _columns(lines, metric)
-  stream = pd.DataFrame({key: columns[key] for key in ("t", "stage", "updated", metric)})
-  stream = stream.astype({"stage": "Int64", metric: float})  # stage and perplexity are null before the first update
-  stream.insert(0, "run", str(folder))
-  stream[COMP] = np.cumsum(columns["fwd_macs"], dtype=float)
   held, predict = columns["num_params"], columns[PREDICT]
-  stream[PREDICT] = np.array(predict, float)  # None becomes nan
-  return Record(row, result | dict(first_params=held[0], last_params=held[-1], last_predict_macs=predict[-1]), stream)
+  stream = pd.DataFrame({  # stage, perplexity and PREDICT can be null
+      "run": str(folder), "t": columns["t"], "stage": pd.array(columns["stage"], "Int64"),
+      "updated": columns["updated"], metric: np.array(columns[metric], float),
+      COMP: np.cumsum(columns["fwd_macs"], dtype=float), PREDICT: np.array(predict, float)})
+  result |= dict(first_params=held[0], last_params=held[-1], last_predict_macs=predict[-1])
+  if protocol is not protocols.TASKS:
+    return Record(row, result, stream, protocol)
+  tasks = task_read.read(folder, lines)
+  return Record(row, result, task_read.with_columns(stream, tasks), protocol, tasks=tasks)
 
 
 def _flat(tree: Any) -> Values:
@@ -107,31 +120,40 @@ def _flat(tree: Any) -> Values:
     raise BadInput(f"it has no {_CONFIG}.")
   if not isinstance(tree, dict):
     raise BadInput(f"its {_CONFIG} holds {_brief(tree)} instead of the fields of a config.")
-  flat = configs.flatten(configs.completed(tree))
+  flat, protocol = configs.flatten(configs.completed(tree)), protocols.of(tree)
   for field in _NEEDED:
     if field not in flat:
       raise BadInput(f"its {_CONFIG} lacks {field!r}.")
   name = flat[LEARNER]
-  kinds = _kinds(TEXT in flat, name if isinstance(name, str) else "")
+  classes: Any = protocol.config, protocol.learners.get(name if isinstance(name, str) else "", schema.Options)
+  kinds = _kinds(*classes)
   for field, value in flat.items():
     if field in kinds and not _fits(value, kinds[field]):
       raise BadInput(f"its {_CONFIG} has {field}={_brief(value)}, which that field cannot have.")
-  if flat[TOTAL] < 1:
-    raise BadInput(f"its {_CONFIG} has {TOTAL}={flat[TOTAL]}, which should be at least 1.")
+  if flat[TOTAL] < protocol.least and not _is_live(flat):
+    raise BadInput(f"its {_CONFIG} has {TOTAL}={flat[TOTAL]}, which should be at least {protocol.least}.")
   return flat
 
 
+def _is_live(flat: Values) -> bool:
+  return str(flat["dataset.name"]).startswith(schema.LIVE)
+
+
 @functools.cache
-def _kinds(is_language: bool, learner: str) -> dict[str, Any]:
-  """{field: type} of all fields, without the options of learners that are not part of this package."""
-  sections: dict[str, Any] = dict(schema.LANGUAGE if is_language else schema.IMAGES)
-  known = learner_options.TEXT_LEARNERS if is_language else learner_options.LEARNERS
-  sections = sections | dict(learner=known.get(learner, learner_options.Options))
+def _kinds(config: Any, options: Any) -> dict[str, Any]:
+  """{field: type} of all fields of a class of configs with a class of learner options."""
+  sections = schema.sections(config, options)
   kinds: dict[str, Any] = {LEARNER: str, DATA: str}
-  for prefix, cls in [("", schema.RunConfig), *((f"{name}.", cls) for name, cls in sections.items())]:
-    hints = typing.get_type_hints(cls)
+  classes = [(f"{name}.", cls) for name, cls in sections.items() if f"{name}." not in configs.INCIDENTAL]
+  for prefix, cls in [("", schema.RunConfig), *classes]:
+    hints = _hints(cls)
     kinds |= {prefix + field.name: hints[field.name] for field in dataclasses.fields(cls)}
   return kinds
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+  return typing.get_type_hints(cls)
 
 
 def _fits(value: Any, kind: Any) -> bool:
@@ -158,13 +180,14 @@ def _divergence(folder: pathlib.Path, so_far: str) -> str:
   return f"{folder} is left out: it diverged after {so_far}{why}."
 
 
-def _result(summary: Any, metric: str) -> Values:
+def _result(summary: Any, protocol: Protocol) -> Values:
   """The entries of summary.json that reports use."""
   if not isinstance(summary, dict):
     raise BadInput(f"its {_SUMMARY} holds {_brief(summary)} instead of named results.")
   found: Values = {}
-  for key in (*_SCORES[metric], *_COSTS, *_OPTIONAL):
-    if key not in summary and key not in _OPTIONAL:
+  needed = (*protocol.results, *_COSTS)
+  for key in dict.fromkeys((*needed, *_OPTIONAL)):
+    if key not in summary and key in needed:
       raise BadInput(f"its {_SUMMARY} lacks {key!r}.")
     if key in summary:
       if not _is_number(summary[key]):
@@ -185,8 +208,12 @@ def _columns(lines: list[Any], metric: str) -> dict[str, list[Any]]:
   for key, allowed in kinds.items():
     if key != PREDICT and not all(key in line for line in lines):
       raise BadInput(f"its {run_folder.METRICS} has a line without {key!r}.")
-    columns[key] = [line.get(key) for line in lines]
-    for value in columns[key]:
+    values = columns[key] = [line.get(key) for line in lines]
+    types_found = set(map(type, values))
+    floats = values if types_found == {float} else [value for value in values if type(value) is float]
+    if types_found.issubset(allowed) and all(map(math.isfinite, floats)):
+      continue
+    for value in values:
       if type(value) not in allowed or (isinstance(value, float) and not math.isfinite(value)):
         raise BadInput(f"its {run_folder.METRICS} has a line with {key}={_brief(value)}.")
   if columns["t"] != list(range(1, len(lines) + 1)):

@@ -4,23 +4,26 @@ A kind of run is a learner with one value of every factor (for example its width
 kind differ in their seeds alone.
 """
 import collections
-from collections.abc import Iterable
+import types
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import pandas as pd
 
 from alma_jax.reports.factors import earlier, plain, short
+from alma_jax.reports.protocols import LANGUAGE, Protocol
 from alma_jax.reports.read import LEARNER, SEED
+from alma_jax.reports.task_read import TaskRun
 
 Kind = tuple[Any, ...]  # the learner's name and the values of the factors
 
 
 class Study(NamedTuple):
-  """Finished runs on one data set with one number of mega-batches.
+  """Finished runs on one data set with one number of mega-batches, or on one stream of tasks.
 
   Attributes:
     name: of the data, for people, e.g. "mnist, 500 mega-batches".
-    is_language: whether the metric is perplexity, not error.
+    protocol: the kind of its stream.
     runs: a row per run: `run` (its folder), every field of its config under its
       name ("model.width"), the entries of summary.json, first_params and
       last_params, the parameters after the first and the last mega-batch, and
@@ -32,41 +35,45 @@ class Study(NamedTuple):
       vary; every other field is one if it varies among the runs of one learner.
     diverged: a row per run that diverged: `run` and the fields of its config.
       The other tables do not have these runs.
+    tasks: {run: TaskRun} of the runs of a stream of tasks; empty for others.
   """
   name: str
-  is_language: bool
+  protocol: Protocol
   runs: pd.DataFrame
   stream: pd.DataFrame
   factors: tuple[str, ...]
   diverged: pd.DataFrame
+  tasks: Mapping[str, TaskRun] = types.MappingProxyType({})
+
+  @property
+  def is_language(self) -> bool:
+    """Whether the stream is one of text."""
+    return self.protocol is LANGUAGE
 
   @property
   def metric(self) -> str:
     """The metric of the stream: error or perplexity."""
-    return "perplexity" if self.is_language else "error"
+    return self.protocol.metric
 
   @property
   def score(self) -> str:
     """The column of `runs` that scores a whole run."""
-    return "average_perplexity" if self.is_language else "cer"
+    return self.protocol.score
 
   @property
   def score_name(self) -> str:
     """The name of the score in figures."""
-    return "average perplexity" if self.is_language else "CER"
+    return self.protocol.score_name
 
   @property
   def overall(self) -> str:
-    """The column of `runs` by which kinds that are trained at different t are compared: the CER or final perplexity.
-
-    The average perplexity of a learner that waits longer is over fewer and later updates.
-    """
-    return "final_perplexity" if self.is_language else "cer"
+    """The column of `runs` by which kinds that are trained at different t are compared."""
+    return self.protocol.overall
 
   @property
   def overall_name(self) -> str:
     """The name of `overall`."""
-    return "final perplexity" if self.is_language else "CER"
+    return self.protocol.overall_name
 
 
 def means(study: Study, *columns: str) -> pd.DataFrame:
@@ -132,7 +139,7 @@ def brief_labels(study: Study, table: pd.DataFrame, fields: Iterable[str]) -> li
   """
   fields, found = list(fields), {}
   for learner, mine in table.groupby(LEARNER):
-    old = earlier(str(learner), study.is_language)
+    old = earlier(str(learner), study.protocol)
     varying = [field for field in fields if mine[field].nunique(dropna=False) > 1]
     for index, row in mine.iterrows():
       found[index] = label(row, [field for field in varying if field not in old or row[field] != old[field]])

@@ -1,6 +1,6 @@
 """Markdown tables of a study: means and standard deviations over seeds."""
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
@@ -16,19 +16,10 @@ _IMAGES = {"cer": ("CER", ".3f"), "mean_error": ("mean error", ".4f"), "final_er
 _COSTS = {MEM: ("Mem", ".3g"), COMP: ("Comp", ".3g"), "wall_seconds": ("seconds", ".0f")}
 
 
-def text(all_studies: Sequence[Study], more: Sequence[Sequence[Table]] = ()) -> str:
-  """The tables of studies, for a terminal; `more` has further tables of each study."""
-  blocks = []
-  for study, others in zip(all_studies, more or [()] * len(all_studies)):
-    blocks += [study.name] if len(all_studies) > 1 else []
-    blocks += [f"{table.heading}\n\n{table.markdown}" for table in (*all_of(study), *others)]
-  return "\n\n".join(blocks)
-
-
 def all_of(study: Study) -> list[Table]:
   """The tables that the study has the runs for."""
   found = [("Runs", overview(study)),
-           ("Training on one mega-batch after the other (sequential) and on all at once (iid)", iid(study))]
+           ("Training on k mega-batches one after the other (sequential) and on all k at once (iid)", iid(study))]
   unit = "perplexity" if study.is_language else "error × mega-batches"
   found.append((f"Best choice at each price λ of compute (lowest {study.overall_name} + λ Comp; λ in {unit} per "
                 "multiply-add)", prices(study)))
@@ -49,42 +40,42 @@ def overview(study: Study) -> str:
   rows = []
   for _, row in table.iterrows():
     key = studies.kind(row, study.factors)
-    cells = _names(row, study.factors) | size_of[key] | {"seeds": seeds(row["seeds"], diverged.get(key, (0,))[0])}
+    cells = names(row, study.factors) | size_of[key] | {"seeds": seeds(row["seeds"], diverged.get(key, (0,))[0])}
     for column, (head, form) in shown.items():
       cells[head] = mean(row[column], row[f"{column}_sd"], form)
     rows.append(cells)
   for row, num in studies.lost(study):
-    cells = _names(row, study.factors) | {"seeds": seeds(0, num)}
+    cells = names(row, study.factors) | {"seeds": seeds(0, num)}
     rows.append(dict.fromkeys(rows[0], "-") | cells)
   return markdown(rows)
 
 
 def iid(study: Study) -> str | None:
-  """Training on one mega-batch after the other (sequential) against training on all at once (iid).
+  """Training on k mega-batches one after the other (sequential) against training on all k at once (iid).
 
-  This is the paper's Table 1. Each row uses the seeds that both runs have, and counts the others that diverged in one
-  or both. None if the study has no such pairs.
+  This is the paper's Table 1. A run that waits for k mega-batches has its value after the first k, where its only
+  training until then ended; a run that does not wait has its value at the same t. Each row uses the seeds that both
+  runs have, and counts the others that diverged in one or both. None if the study has no such pairs.
   """
-  waits, total = study.runs[WAITING], study.runs["stream.num_megabatches"].iloc[0]
-  if total == 1 or not {1, total} <= set(waits):
-    return None
-  last = "final_perplexity" if study.is_language else "final_error"
+  ks = sorted(int(wait) for wait in study.runs[WAITING].dropna().unique() if wait > 1)
   others = [f for f in study.factors if f != WAITING and f != "train.steps_multiplier"]
-  diverged = _diverged_seeds(study, total, others)
+  values = study.stream.set_index(["run", "t"])[study.metric]
   rows = []
   for _, mine in study.runs.groupby([LEARNER, *others], sort=False, dropna=False):
-    both = {}
-    for wait, name in ((1, "sequential"), (total, "iid")):
-      runs = mine[mine[WAITING] == wait]
-      if study.is_language:  # only runs with the same number of updates
-        runs = runs[runs["train.steps_multiplier"] == wait]
-      both[name] = runs.set_index(SEED)[last]
-    shared = both["sequential"].index.intersection(both["iid"].index)
-    if len(shared):
-      form = ".2f" if study.is_language else ".4f"
-      cells = {name: mean(values[shared].mean(), values[shared].std(), form) for name, values in both.items()}
-      lost = diverged.get(studies.kind(mine.iloc[0], others), set())
-      rows.append(_names(mine.iloc[0], others) | {"seeds": seeds(len(shared), len(lost - set(shared)))} | cells)
+    for k in ks:
+      both = {}
+      for wait, name in ((1, "sequential"), (k, "iid")):
+        runs = mine[mine[WAITING] == wait]
+        if study.is_language:  # only runs with the same number of updates
+          runs = runs[runs["train.steps_multiplier"] == wait]
+        both[name] = pd.Series({seed: values[run, k] for seed, run in zip(runs[SEED], runs["run"])}, dtype=float)
+      shared = both["sequential"].index.intersection(both["iid"].index)
+      if len(shared):
+        form = ".2f" if study.is_language else ".4f"
+        cells = {name: mean(each[shared].mean(), each[shared].std(), form) for name, each in both.items()}
+        lost = _diverged_seeds(study, k, others).get(studies.kind(mine.iloc[0], others), set())
+        rows.append(names(mine.iloc[0], others) | {"k": str(k), "seeds": seeds(len(shared), len(lost - set(shared)))}
+                    | cells)
   return markdown(rows) if rows else None
 
 
@@ -104,17 +95,17 @@ def prices(study: Study) -> str | None:
               for name, column in (("from", "price_low"), ("to", "price_high"))}
     score = {study.overall_name: mean(row[study.overall], row[f"{study.overall}_sd"], form)}
     comp = {"Comp": mean(row[COMP], row[f"{COMP}_sd"], ".3g")}
-    rows.append(limits | _names(row, study.factors) | {"seeds": seeds(row["seeds"], row["diverged"])} | score | comp)
+    rows.append(limits | names(row, study.factors) | {"seeds": seeds(row["seeds"], row["diverged"])} | score | comp)
   never = sorted({*table[LEARNER]} - {*best[LEARNER]})
   return markdown([*rows, *({"price from": "never", "learner": learner} for learner in never)])
 
 
-def _diverged_seeds(study: Study, total: int, others: list[str]) -> dict[studies.Kind, set[int]]:
-  """{kind: seeds that diverged} of the sequential and iid runs; `others` are the factors of these kinds."""
+def _diverged_seeds(study: Study, k: int, others: list[str]) -> dict[studies.Kind, set[int]]:
+  """{kind: seeds that diverged} of the runs that wait for 1 or k mega-batches; `others` are the kinds' factors."""
   found: dict[studies.Kind, set[int]] = {}
   for _, row in study.diverged.iterrows():
     same_updates = not study.is_language or row["train.steps_multiplier"] == row[WAITING]
-    if row[WAITING] in (1, total) and same_updates:
+    if row[WAITING] in (1, k) and same_updates:
       found.setdefault(studies.kind(row, others), set()).add(row[SEED])
   return found
 
@@ -140,7 +131,7 @@ def _with_perplexities(study: Study) -> Study:
   return study._replace(runs=study.runs.merge(wide, left_on="run", right_index=True))
 
 
-def _names(row: Any, factors: tuple[str, ...] | list[str]) -> dict[str, str]:
+def names(row: Any, factors: Iterable[str]) -> dict[str, str]:
   """Cells of a kind's learner and factors."""
   return {"learner": row[LEARNER]} | {short(field): _cell(row.get(field)) for field in factors}
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from alma_jax.errors import BadInput
-from alma_jax.reports import ablation, figures, findings, page, tables, trade_offs
+from alma_jax.reports import ablation, figures, page, task_figures, task_tables, texts, trade_offs
 from alma_jax.reports.ablation import Ablation, Part
 from alma_jax.reports.parts import Bullets, Picture, Section, Table
 from alma_jax.reports.studies import Study
@@ -41,10 +41,10 @@ def report(studies: Sequence[Study], notes: Sequence[str], out: str | pathlib.Pa
   _write_csv(found, out, earlier)
   sections, markdown, old = [], ["# Report", *notes], _figures_of(earlier)
   for (study, ablations), prefix in zip(found, _prefixes(studies)):
-    texts, pictures = parts(study, ablations), _write_figures(study, out, prefix)
-    markdown += [f"## {study.name}", *map(_markdown, texts),
+    words, pictures = texts.of(study, ablations), _write_figures(study, out, prefix)
+    markdown += [f"## {study.name}", *map(_markdown, words),
                  *(f"![{picture.caption}]({stem}.png)\n\n{picture.caption}" for stem, picture in pictures.items())]
-    sections.append(Section(study.name, [*texts, *pictures.values()]))
+    sections.append(Section(study.name, [*words, *pictures.values()]))
   (out / "report.md").write_text("\n\n".join(markdown) + "\n")
   for stem in old - _figures_of(_read(out / "report.md")):
     for suffix in (".png", ".pdf"):
@@ -53,23 +53,18 @@ def report(studies: Sequence[Study], notes: Sequence[str], out: str | pathlib.Pa
   return out / "index.html"
 
 
-def parts(study: Study, ablations: Sequence[Ablation] = ()) -> list[Table | Bullets]:
-  """The tables and findings of a study."""
-  diverged = [] if study.diverged.empty else [findings.HOW_DIVERGED]
-  lists = [("Which waiting time is best?", [findings.HOW], findings.waiting_times(study)),
-           ("Is growing better than a fixed learner with the same compute and memory?",
-            [findings.HOW, findings.HOW_GROWTH], findings.growth(study))]
-  bullets = [Bullets(heading, [*how, *diverged, *lines]) for heading, how, lines in lists if lines]
-  return [*tables.all_of(study), *(ablation.table(study, each) for each in ablations), *bullets]
-
-
 def _write_csv(found: Sequence[tuple[Study, list[Ablation]]], out: pathlib.Path, earlier: str) -> None:
   """Writes the CSV files of studies and their ablations; `earlier` is the text of the report that they replace."""
   studies = [study for study, _ in found]
   pd.concat([study.runs for study in studies]).to_csv(out / "runs.csv", index=False)
   pd.concat([study.stream for study in studies]).to_csv(out / "stream.csv", index=False)
-  points = [trade_offs.points(study).assign(study=study.name) for study in studies]
-  pd.concat(points).set_index("study").to_csv(out / "pareto.csv")
+  for name, points, mine in (("pareto.csv", trade_offs.points, [study for study in studies if not study.tasks]),
+                             ("tasks.csv", task_tables.points, [study for study in studies if study.tasks])):
+    if mine:
+      rows = pd.concat([points(study).assign(study=study.name) for study in mine])
+      rows.set_index("study").to_csv(out / name, index_label="study")
+    elif earlier:
+      (out / name).unlink(missing_ok=True)
   ablations = [ablation.frame(study, each) for study, mine in found for each in mine]
   if ablations:
     pd.concat(ablations).to_csv(out / "ablation.csv", index=False)
@@ -85,7 +80,7 @@ def _markdown(part: Table | Bullets) -> str:
 def _write_figures(study: Study, out: pathlib.Path, prefix: str) -> dict[str, Picture]:
   """Writes the figures of a study as PNG and PDF; {file name without suffix: Picture}."""
   found = {}
-  for name, (caption, figure) in figures.all_of(study).items():
+  for name, (caption, figure) in (task_figures if study.tasks else figures).all_of(study).items():
     picture = Picture(caption, page.png(figure), figure.get_figwidth())
     (out / f"{prefix}{name}.png").write_bytes(picture.png)
     figure.savefig(out / f"{prefix}{name}.pdf", metadata={"CreationDate": None, "Producer": None})

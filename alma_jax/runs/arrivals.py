@@ -9,6 +9,7 @@ from alma_jax.learners import contract, prediction, tuned
 from alma_jax.parallel import sharding
 from alma_jax.runs import metrics, settings
 from alma_jax.runs.snapshot import RunState
+from alma_jax.tasks import sequence
 
 _MOST_AT_ONCE = 64  # mega-batches whose predictions are computed together
 
@@ -18,17 +19,19 @@ class Arrivals:
 
   Before a mega-batch is used, the deployed learner predicts it: its *prequential* error needs no test set. It is logged
   for every mega-batch after the first training. Learners that freeze their members are only tested if the schedule is
-  adaptive: all members would have to predict every mega-batch, which would take longer than the training.
+  adaptive, there is no test set, or drift is watched: all members have to predict every mega-batch, which may take
+  longer than the training.
 
   Attributes:
     metric: name of the prequential metric in metrics.jsonl.
   """
 
-  def __init__(self, setting: settings.Setting, pool: Any):
-    """`pool`: the task's pool of training examples."""
-    self._setting, self._stream, self._pool = setting, setting.stream, pool
-    self._adaptive = self._stream.ends is None
-    self._tests = self._adaptive or not setting.learner.freezes
+  def __init__(self, setting: settings.Setting, stages: settings.Stages):
+    """`stages`: of the run."""
+    self._setting, self._stream, self._stages = setting, setting.stream, stages
+    self._adaptive = self._stream.is_adaptive
+    self._tests = (self._adaptive or not setting.learner.freezes or not setting.source.has_test or
+                   setting.config.log.drift > 0)
     self.metric = f"prequential_{setting.source.task.metric}"
     self._sizes: list[int] = []  # numbers of examples that the prequential metric of each mega-batch is a mean over
     self._known: dict[int, float] = {}  # prequential values of the deployed learner
@@ -40,13 +43,15 @@ class Arrivals:
     Args:
       now: the state of the run, between two stages.
     """
-    t, ends = len(now.lines) + 1, metrics.ends(now.lines)
+    t, ends = len(now.lines) + 1, now.ends
     entry: metrics.Entry = {self.metric: self._tested(now.learner, t) if ends and self._tests else None}
-    if self._stream.ends is not None:
-      return t in self._stream.ends, entry
+    if not self._adaptive:
+      return self._stream.trains_after(t), entry
     values = [line.get(self.metric) for line in now.lines] + [entry[self.metric]]
+    source = self._setting.source
+    assert not isinstance(source, sequence.Tasks)  # whose tasks are all trained
     while len(self._sizes) < t:
-      self._sizes.append(len(self._setting.source.tested(len(self._sizes) + 1)))
+      self._sizes.append(len(source.tested(len(self._sizes) + 1)))
     decision = schedule.decide(ends, values, self._sizes[:t], price_per_mac=self._setting.config.stream.price,
                                macs=self._macs(now, t))
     return decision.train, entry | _logged(decision)
@@ -60,19 +65,19 @@ class Arrivals:
     if state is not self._deployed:
       self._known, self._deployed = {}, state
     if t not in self._known:
-      ends = self._stream.ends
-      last = t + len(self._known) if ends is None else min(end for end in (*ends, self._stream.num_megabatches)
-                                                           if end >= t)
-      self._known |= self._tested_together(state, range(t, min(last, t + _MOST_AT_ONCE - 1,
-                                                               self._stream.num_megabatches) + 1))
+      num = self._stream.num_megabatches
+      last = t + len(self._known) if self._adaptive else self._stream.next_training(t) or num
+      self._known |= self._tested_together(state, range(t, min(last, t + _MOST_AT_ONCE - 1, num) + 1))
     return self._known[t]
 
   def _tested_together(self, state: contract.LearnerState, span: range) -> dict[int, float]:
     learner, source = self._setting.learner, self._setting.source
+    assert not isinstance(source, sequence.Tasks)
     task: Any = source.task
     parts = [source.tested(t) for t in span]
-    pool, index = task.load(self._pool, np.concatenate(parts))
-    pool, total = pool if pool is self._pool else sharding.put(pool, learner.mesh), None
+    held, index = self._stages.select(np.concatenate(parts))
+    pool, index = task.load(held, index)
+    pool, total = pool if pool is held else sharding.put(pool, learner.mesh), None
     for block in range(learner.num_blocks(state)):
       total = task.join(total, prediction.contributions(learner, task, state, block, pool, index))
     found, start = learner.resolve(state, total or {}), 0
@@ -85,7 +90,7 @@ class Arrivals:
 
   def _macs(self, now: RunState, t: int) -> float:
     """Multiply-adds of a training after mega-batch t: those of the last training, for as many examples as it has."""
-    config, sizes = self._setting.config, self._stream.sizes((*metrics.ends(now.lines), t))
+    config, sizes = self._setting.config, self._stream.sizes((*now.ends, t))
     plans = [config.train.plan(int(num), float(share)).samples for num, share in zip(sizes.train, sizes.share)]
     trained = [entry for entry in now.lines if entry["updated"]]
     if not trained:

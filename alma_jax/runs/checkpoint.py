@@ -1,8 +1,8 @@
 """Saving and restoring a run through Orbax.
 
 A checkpoint has two items: `meta` (JSON: static facts, the history, and a SHA-256 of every array) and `arrays`. Orbax
-does not notice a flipped bit; therefore the sums are verified here. Members that will never change are written once,
-in a folder of their own, and every checkpoint refers to them.
+does not notice a flipped bit; therefore the sums are verified here. What never changes again, members and most lines of
+metrics.jsonl, is written once, in a folder of its own, and every checkpoint refers to it.
 """
 import contextlib
 import hashlib
@@ -21,9 +21,10 @@ import orbax.checkpoint as ocp
 
 from alma_jax.errors import BadInput
 from alma_jax.parallel import sharding
+from alma_jax.runs import history
 from alma_jax.types import Tree
 
-_FROZEN, _SUMS = "frozen", "sha256.json"
+_FROZEN, _SUMS, _HISTORY = "frozen", "sha256.json", "history"
 Meta = dict[str, Any]
 _LATE, _LATE_SECONDS = "Event loop is closed", 0.5
 
@@ -42,6 +43,7 @@ class Checkpoints:
     self._manager = ocp.CheckpointManager(
         self._folder, item_names=("meta", "arrays"),
         options=ocp.CheckpointManagerOptions(max_to_keep=None, create=create))
+    self._history = history.History(self._folder / _HISTORY, sharding.is_main())
     self._frozen: list[str] = []  # digests of the frozen trees that are known to be sound on disk
     self._bad: set[int] = set()  # steps found damaged
     self._permanent: set[int] | None = None  # steps that are kept permanently, once they have been read from disk
@@ -50,7 +52,7 @@ class Checkpoints:
     """Saves a checkpoint; returns while it is still being written.
 
     Args:
-      meta: JSON-able dict, which `Opened.meta` returns.
+      meta: JSON-able dict, which `Opened.meta` returns. Its entry `lines` is a list that only grows at its end.
       trees: dict of pytrees of arrays.
       frozen: tuple of pytrees that never change; the first ones have been
         saved with an earlier checkpoint, in the same order.
@@ -65,6 +67,10 @@ class Checkpoints:
     self._delete_stale()
     trees = {key: sharding.fetch(tree) for key, tree in trees.items()}
     arrays = {f"{key}.{name}": leaf for key, tree in trees.items() for name, leaf in _flatten(tree)}
+    arrays = arrays or {"nothing": np.zeros(1, np.int8)}  # Orbax refuses to save no arrays
+    if "lines" in meta:
+      sealed, rest = self._history.seal(meta["lines"])
+      meta = dict(meta, sealed=sealed, lines=rest)
     meta = dict(meta, permanent=permanent, sha256={name: _digest(leaf) for name, leaf in arrays.items()},
                 frozen=[self._save_frozen(i, tree) for i, tree in enumerate(frozen)])
     meta = dict(meta, meta_sha256=_meta_digest(meta))
@@ -101,7 +107,7 @@ class Checkpoints:
     return None
 
   def metas(self) -> dict[int, Meta]:
-    """{step: meta} of the checkpoints whose meta can be read, oldest first."""
+    """{step: meta} of the checkpoints whose meta can be read, oldest first; without the sealed part of `lines`."""
     found = {}
     for step in sorted(self._manager.all_steps()):
       try:
@@ -121,6 +127,10 @@ class Checkpoints:
     except Exception as error:  # as above
       raise BadInput(f"checkpoint {step} of {self._folder} is damaged.") from error
 
+  def renew_frozen(self) -> None:
+    """The frozen trees have other shapes from now on, and are saved again."""
+    self._frozen = []
+
   def finish(self) -> None:
     """Waits until everything is on disk, and tidies up."""
     self._manager.wait_until_finished()
@@ -130,6 +140,8 @@ class Checkpoints:
 
   def _open(self, step: int) -> "Opened":
     meta = self._read_meta(step)
+    if "lines" in meta:  # earlier versions sealed none of them
+      meta["lines"] = self._history.read(meta.get("sealed", []), meta["lines"])
     arrays = _verified(lambda shapes: self._manager.restore(
         step, args=ocp.args.Composite(arrays=ocp.args.StandardRestore(shapes))).arrays, meta["sha256"])
     frozen = [self._read_frozen(i, sums) for i, sums in enumerate(meta["frozen"])]
@@ -164,20 +176,30 @@ class Checkpoints:
     path = self._folder / _FROZEN / f"{i:05d}"
     leaves = dict(_flatten(sharding.fetch(tree)))
     sums = json.dumps({name: _digest(leaf) for name, leaf in leaves.items()}, sort_keys=True)
+    digest = hashlib.sha256(sums.encode()).hexdigest()
+    if (path / _SUMS).exists() and (path / _SUMS).read_text() != sums:
+      path = _other_version(path, digest)  # earlier checkpoints refer to the tree with fewer outputs
     with ocp.StandardCheckpointer() as checkpointer:
       checkpointer.save(path, leaves, force=True)
     if sharding.is_main():
       (path / _SUMS).write_text(sums)
-    self._frozen.append(hashlib.sha256(sums.encode()).hexdigest())
+    self._frozen.append(digest)
     return self._frozen[i]
 
   def _read_frozen(self, i: int, digest: str) -> dict[str, np.ndarray]:
     path = self._folder / _FROZEN / f"{i:05d}"
+    if _other_version(path, digest).exists():
+      path = _other_version(path, digest)
     text = (path / _SUMS).read_text()
     if hashlib.sha256(text.encode()).hexdigest() != digest:
       raise ValueError(f"the checksums of frozen member {i} are not those of the checkpoint")
     with ocp.StandardCheckpointer() as checkpointer:
       return _verified(lambda shapes: checkpointer.restore(path, shapes), json.loads(text))
+
+
+def _other_version(path: pathlib.Path, digest: str) -> pathlib.Path:
+  """Where a frozen tree is saved if another one of its number is at `path`."""
+  return path.with_name(f"{path.name}-{digest[:12]}")
 
 
 class Opened:

@@ -49,8 +49,11 @@ def run(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: Seq
   runtime.check_platform()
   peers.compare("settings", _settings(config, path, overwrite))
   is_main = sharding.is_main()  # the first use of the devices connects the processes; their settings are equal
+  if config.is_live and jax.process_count() > 1:
+    raise BadInput(f"dataset.name={config.dataset.name!r} is a live stream, which one process runs; start it without "
+                   "other processes.")
   with messages.sign("loading the data", config.log.progress and is_main):
-    setting = settings.prepare(config, data)
+    setting = settings.prepare(config, data, None if overwrite else path)
   # Before any collective, which would wait only 30 s for slow processes, and fail if numbers of devices differ.
   peers.compare("data or devices", dict(
       data_fingerprint=setting.source.fingerprint, devices=f"{jax.local_device_count()} x {jax.devices()[0].platform}"))

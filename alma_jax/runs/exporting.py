@@ -1,88 +1,217 @@
-"""Exporting the predictor of a run as StableHLO."""
+"""Exporting the predictor of a run: its program as StableHLO, its weights, and a model card."""
+import dataclasses
+import datetime
+import io
+import json
 import os
 import pathlib
-import shutil
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import export as jax_export
 
+from alma_jax import config as configs
 from alma_jax.config import schema
 from alma_jax.errors import BadInput
-from alma_jax.learners import prediction
+from alma_jax.learners import contract, prediction
 from alma_jax.parallel import sharding
-from alma_jax.runs import results, run_folder, settings, snapshot
+from alma_jax.predictors import card, folder
+from alma_jax.runs import metrics, results, run_folder, settings
 from alma_jax.tasks import classification
 from alma_jax.tasks.language_modeling import Contexts
+from alma_jax.types import Tree
+from alma_jax.version import __version__
 
 _PLATFORMS = ("cpu", "cuda", "tpu")
-_LOADER = '''"""Runs an exported predictor; needs jax and flatbuffers. predictor.json says what x is."""
+_LOADER = '''"""Runs an exported predictor; needs jax and flatbuffers. predictor.json says what x is.
+
+In the folder `predictor` of a run this file loads the version that latest.json names.
+"""
+import json
 import pathlib
 
+import jax
+import numpy as np
 from jax import export
 
-predict = export.deserialize(pathlib.Path(__file__).with_name("predictor.stablehlo").read_bytes()).call
+_folder = pathlib.Path(__file__).parent
+if (_folder / "latest.json").exists():
+  _folder = _folder / json.loads((_folder / "latest.json").read_text())["version"]
+facts = json.loads((_folder / "predictor.json").read_text())
+_program = export.deserialize((_folder / "predictor.stablehlo").read_bytes())
+with np.load(_folder / "weights.npz", allow_pickle=False) as _file:
+  _weights = [_file[str(i)].view(aval.dtype) for i, aval in enumerate(_program.in_avals[:-1])]
+_call = jax.jit(_program.call)
+
+
+def predict(x):
+  """Probabilities of the classes [batch, classes]; for text, log-probabilities [batch, L, vocabulary]."""
+  return _call(*_weights, x)[-1]
+
+
+def classify(x):
+  """The predicted classes, numbers [batch]; not for text."""
+  return _call(*_weights, x)[0]
 '''
 
 
+@dataclasses.dataclass
+class Standing:
+  """How good a run has been so far. Lines are added as they come: a long stream is not summed up again at every stage.
+
+  Attributes:
+    num: lines of metrics.jsonl that were added.
+    last: the last line after which the learner was trained; empty before the first.
+    total, tested: sum of the prequential metric, and the number of mega-batches that have one.
+  """
+  num: int = 0
+  last: metrics.Entry = dataclasses.field(default_factory=dict)
+  total: float = 0.0
+  tested: int = 0
+
+  def add(self, lines: list[metrics.Entry], metric: str) -> "Standing":
+    """Adds those of all `lines` so far that are new; returns itself."""
+    for line in lines[self.num:]:
+      value = line.get(f"prequential_{metric}")
+      if value is not None:
+        self.total, self.tested = self.total + value, self.tested + 1
+      if line["updated"]:
+        self.last = line
+    self.num = len(lines)
+    return self
+
+
+class Position(NamedTuple):
+  """What is known of a learner that is exported, besides its state.
+
+  Attributes:
+    path: run folder.
+    config: RunConfig.
+    data: what `meta` of the run's source returned.
+    fingerprint: of the data.
+    standing: until the stage's last mega-batch.
+  """
+  path: pathlib.Path
+  config: schema.RunConfig
+  data: dict[str, Any]
+  fingerprint: str | None
+  standing: Standing
+
+
+class Exporter:
+  """Exports the states of a learner. If only the weights have changed, the program of the last export is used again."""
+
+  def __init__(self, learner: contract.Learner, task: Any):
+    """`learner` and `task` are those of the run."""
+    self._learner, self._task = learner, task
+    self._key: Any = None
+    self._program = b""
+
+  def files(self, state: contract.LearnerState, position: Position) -> dict[str, bytes]:
+    """{name: contents} of the predictor; all processes of a run call it.
+
+    Args:
+      state: of the learner.
+      position: where the run is.
+    """
+    state = state._replace(live=state.predicting, opt=None, average=None)
+    leaves, structure = jax.tree.flatten(sharding.fetch((state.live, state.frozen)))
+    weights = [np.asarray(leaf) for leaf in leaves]
+    make = _language if position.config.is_language else _images
+    facts, inputs, output, example = make(position)
+    self._compile(state, structure, weights, inputs, output, example)
+    facts |= dict(learner=position.config.learner.name, description=self._learner.describe(state),
+                  platforms=list(_PLATFORMS), jax=jax.__version__, **_provenance(position))
+    found = {folder.PROGRAM: self._program, folder.WEIGHTS: _npz(weights),
+             folder.FACTS: (json.dumps(facts, indent=2, allow_nan=False) + "\n").encode(),
+             folder.CARD: card.text(facts).encode(), folder.LOADER: _LOADER.encode()}
+    if position.config.is_language:
+      found[folder.TOKENIZER] = (position.path / folder.TOKENIZER).read_bytes()
+    return found
+
+  def _compile(self, state: contract.LearnerState, structure: Any, weights: list[np.ndarray], inputs: Any, output: Any,
+               example: Any) -> None:
+    """Makes the program, unless that of the last export is for the same spec and shapes."""
+    host = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in state.host.items()}
+    key = (json.dumps([state.spec, host], sort_keys=True), structure, [(leaf.shape, leaf.dtype) for leaf in weights])
+    if key == self._key:
+      return
+    (batch,) = jax_export.symbolic_shape("batch")
+
+    def predict(*arguments: Tree) -> Tree:
+      *given, x = arguments
+      live, frozen = jax.tree.unflatten(structure, given)
+      now = state._replace(live=live, frozen=frozen)
+      return output(prediction.predict(self._learner, self._task, now, inputs(x)))
+
+    exported = jax_export.export(jax.jit(predict), platforms=_PLATFORMS)(
+        *(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in weights),
+        jax.ShapeDtypeStruct((batch, *example.shape), example.dtype))
+    self._program, self._key = bytes(exported.serialize()), key
+
+
 def export(run: results.Run | str | os.PathLike[str], stage: int | None = None,
-           out: str | os.PathLike[str] | None = None) -> pathlib.Path:
+           out: str | os.PathLike[str] | None = None, task: int | str | None = None) -> pathlib.Path:
   """Writes a predictor.
 
   Args:
     run: results.Run, or its folder.
     stage: counts from 0; None: the last one saved.
     out: folder; None: RUN/export.
+    task: of a stream of tasks, the number of the task, from 1, or its name.
 
   Returns:
     Path of the folder.
 
   Raises:
-    BadInput: no such run or stage, or the folder cannot be written.
+    BadInput: no such run, stage or task, or the folder cannot be written.
   """
   given = run_folder.local(out) if out else None
   run = run if isinstance(run, results.Run) else results.load_run(run)
-  folder = given or run.path / "export"
-  opened, learner = run.open(stage)
-  state = sharding.fetch(snapshot.restore_learner(learner, opened))
-  (batch,) = jax_export.symbolic_shape("batch")
-  task = settings.task_of(run.config, opened.meta["data"])
-  facts, inputs, output, example = (_language if run.config.is_language else _images)(run, opened.meta["data"])
-  predict = lambda x: output(prediction.predict(learner, task, state, inputs(x)))
-  exported = jax_export.export(jax.jit(predict), platforms=_PLATFORMS)(
-      jax.ShapeDtypeStruct((batch, *example.shape), example.dtype))
-  facts |= dict(learner=run.config.learner.name, stage=opened.meta["stage"] - 1,
-                description=learner.describe(state), platforms=list(_PLATFORMS), jax=jax.__version__)
+  place = given or run.path / "export"
+  files = files_of(run, stage, task)
   try:
-    folder.mkdir(parents=True, exist_ok=True)
-    run_folder.write_bytes(folder / "predictor.stablehlo", bytes(exported.serialize()))
-    run_folder.write_json(folder / "predictor.json", facts)
-    run_folder.write_bytes(folder / "load.py", _LOADER.encode())
-    if run.config.is_language:
-      shutil.copyfile(run.path / "tokenizer.json", folder / "tokenizer.json")
+    place.mkdir(parents=True, exist_ok=True)
+    for name, data in files.items():
+      run_folder.write_bytes(place / name, data)
   except OSError as error:
-    raise BadInput(f"the predictor cannot be written to {folder}: {error.strerror}.") from error
-  return folder
+    raise BadInput(f"the predictor cannot be written to {place}: {error.strerror}.") from error
+  return place
 
 
-def _images(run: results.Run, meta: dict[str, Any]) -> tuple[Any, ...]:
-  """(entries of predictor.json, raw images -> inputs of the learner, prediction -> output, shape and dtype of one)."""
+def files_of(run: results.Run, stage: int | None = None, of_task: int | str | None = None) -> dict[str, bytes]:
+  """{name: contents} of the predictor of a saved stage and task, see `export`; raises BadInput if it is not saved."""
+  opened, learner = run.open(stage)
+  stored, task = run_folder.read_json(run.path / "config.json"), settings.task_of(run.config, opened.meta["data"])
+  state, data = run.shown(opened, learner, of_task)
+  standing = Standing().add(opened.meta["lines"], task.metric)
+  position = Position(run.path, run.config, data, stored.get("data_fingerprint"), standing)
+  return Exporter(learner, task).files(state, position)
+
+
+def _images(position: Position) -> tuple[Any, ...]:
+  """(entries of predictor.json, raw images -> inputs of the learner, prediction -> outputs, shape and dtype of one)."""
+  meta, dataset = position.data, position.config.dataset
+  assert not isinstance(dataset, schema.Text)
   mean, std = (np.asarray(meta[key], np.float32) for key in ("mean", "std"))
   shape, dtype = tuple(meta["example_shape"]), np.dtype(meta["dtype"])
   facts = dict(
       input=f"x {dtype.name} [batch, {', '.join(map(str, shape))}], raw as in the data set",
-      output="class probabilities float32 [batch, classes]; for learner.combine='vote' the mean over the members",
+      output="predict: class probabilities float32 [batch, classes], for learner.combine='vote' the mean over the "
+             "members; classify: predicted classes int32 [batch]",
       classes=meta["num_classes"], class_names=meta.get("class_names"), example_shape=list(shape), dtype=dtype.name,
+      image_size=getattr(dataset, "image_size", 0),
       normalization=dict(mean=mean.tolist(), std=std.tolist(), meaning="(x - mean) / std, done inside"))
   inputs = lambda x: classification.normalize(x, mean, std)  # type: ignore[arg-type]
-  return facts, inputs, lambda prediction: prediction[1], jax.ShapeDtypeStruct(shape, dtype)
+  output = lambda prediction: (prediction[0].astype(jnp.int32), prediction[1])
+  return facts, inputs, output, jax.ShapeDtypeStruct(shape, dtype)
 
 
-def _language(run: results.Run, meta: dict[str, Any]) -> tuple[Any, ...]:
+def _language(position: Position) -> tuple[Any, ...]:
   """The same for windows of tokens."""
-  dataset = run.config.dataset
+  meta, dataset = position.data, position.config.dataset
   assert isinstance(dataset, schema.Text)
   length = dataset.sequence_length
   facts = dict(
@@ -90,4 +219,26 @@ def _language(run: results.Run, meta: dict[str, Any]) -> tuple[Any, ...]:
             "a document); the output at a position does not depend on later tokens",
       output=f"log-probabilities float32 [batch, {length}, vocabulary] of what follows each token",
       vocabulary=meta["vocab_size"], end=meta["end"], sequence_length=length)
-  return facts, Contexts, lambda prediction: prediction, jax.ShapeDtypeStruct((length,), jnp.int32)
+  return facts, Contexts, lambda prediction: (prediction,), jax.ShapeDtypeStruct((length,), jnp.int32)
+
+
+def _provenance(position: Position) -> dict[str, Any]:
+  """Where a predictor comes from, and how good it was there."""
+  config, standing = position.config, position.standing
+  last, metric = standing.last, "perplexity" if config.is_language else "error"
+  found = {name: last.get(name) for name in (metric, f"val_{metric}", "loss", "num_params", "predict_macs")}
+  found |= {"prequential": standing.total / standing.tested if standing.tested else None,
+            "prequential_megabatches": standing.tested}
+  return dict(
+      stage=last.get("stage"), megabatch=last.get("t"), metric=metric, metrics=found,
+      provenance=dict(
+          run=position.path.name, dataset=config.dataset.name, data_fingerprint=position.fingerprint,
+          config_sha256=configs.digest(config), seed=config.seed, num_megabatches=config.stream.num_megabatches,
+          alma_jax=__version__, written=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")))
+
+
+def _npz(arrays: list[np.ndarray]) -> bytes:
+  """The arrays as an .npz file, under the names "0", "1", ..."""
+  file = io.BytesIO()
+  np.savez(file, **{str(i): array for i, array in enumerate(arrays)})  # type: ignore[arg-type]
+  return file.getvalue()

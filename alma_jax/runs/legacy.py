@@ -1,4 +1,4 @@
-"""Reads checkpoints of version 0.1."""
+"""Reads checkpoints of version 0.1, and of 0.2 before its release."""
 from typing import Any
 
 import numpy as np
@@ -30,9 +30,18 @@ def split(spec: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
       host |= dict(prototypes=np.float64(prototypes), counts=np.int64(counts))
     if shares:
       host |= dict(train_shares=np.int32(shares[0]), val_shares=np.int32(shares[1]))
+  facts = with_size(facts)
   if "tuning" in host:
     facts["tuning"] = bool(host["tuning"]["next"])
     host["tuning"] = {"diverged": [], **host["tuning"]}
     chosen = [entry if isinstance(entry, list) else [entry, []] for entry in host.get("chosen", [])]
     host["chosen"] = chosen
   return facts, host
+
+
+def with_size(spec: dict[str, Any]) -> dict[str, Any]:
+  """`spec` with the capacity of the mixture layers of moe and gmoe, which was the next power of two."""
+  if "splits" not in spec or "size" in spec:
+    return spec
+  num_experts = len(next(iter(spec["splits"].values()))) + 1
+  return {**spec, "size": 1 << (num_experts - 1).bit_length()}

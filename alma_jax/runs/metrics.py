@@ -1,8 +1,9 @@
 """From the lines of metrics.jsonl to the paper's metrics (docs/algorithms.md §1)."""
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from alma_jax.types import Cost
+if TYPE_CHECKING:  # it imports jax, which `alma status`, `compare`, `board` and `report` do without
+  from alma_jax.types import Cost
 
 Entry = dict[str, Any]
 
@@ -46,7 +47,7 @@ class Line:
     return {names.get(field.name, field.name): getattr(self, field.name) for field in dataclasses.fields(self)}
 
 
-def waiting(metric: str, t: int, previous: Entry | None, untrained: float | None, cost: Cost) -> Entry:
+def waiting(metric: str, t: int, previous: Entry | None, untrained: float | None, cost: "Cost") -> Entry:
   """The entry of a mega-batch after which the learner is not trained: the last error counts again.
 
   Args:
@@ -78,7 +79,7 @@ def summarize(lines: list[Entry], initial_params: int) -> Entry:
     cer_from_zero = Σ_{t=0}^{B} e_t (the paper's first version; runs that an
     earlier version began lack it), or of average_perplexity, the mean over the
     stages' test perplexities, and final_perplexity; cumulative_params =
-    Σ_{t=0}^{B} |θ_t|, cumulative_fwd_macs, cumulative_train_flops and
+    Σ_{t=0}^{B} |θ_t|, num_megabatches = B, cumulative_fwd_macs, cumulative_train_flops and
     cumulative_growth_macs = Σ_t, num_stages.
   """
   if "error" in lines[0]:
@@ -87,10 +88,13 @@ def summarize(lines: list[Entry], initial_params: int) -> Entry:
     if UNTRAINED in lines[0]:
       judged["cer_from_zero"] = lines[0][UNTRAINED] + cer
   else:
-    perplexities = [entry["perplexity"] for entry in lines if entry["updated"]]
+    perplexities = [entry["perplexity"] for entry in lines if entry["updated"] and entry["perplexity"] is not None]
+    if not perplexities:  # without a test set the first stage has none
+      perplexities = [entry["val_perplexity"] for entry in lines if entry["updated"]]
     judged = dict(average_perplexity=sum(perplexities) / len(perplexities), final_perplexity=perplexities[-1])
   return dict(
       **judged,
+      num_megabatches=len(lines),
       cumulative_params=initial_params + sum(entry["num_params"] for entry in lines),
       cumulative_fwd_macs=sum(entry["fwd_macs"] for entry in lines),
       cumulative_train_flops=sum(entry["train_flops"] for entry in lines),

@@ -7,9 +7,10 @@ import numpy as np
 
 from alma_jax import config as configs
 from alma_jax.config import schema
+from alma_jax.config.fields import listed
 from alma_jax.data import tokens
 from alma_jax.errors import BadInput
-from alma_jax.learners import contract, prediction
+from alma_jax.learners import contract, paths, prediction
 from alma_jax.parallel import runtime
 from alma_jax.runs import checkpoint, legacy, run_folder, sampling, settings, snapshot
 from alma_jax.runs.metrics import Entry
@@ -23,7 +24,7 @@ class Run:
     path: the folder.
     config: RunConfig.
     metrics: dict of numpy arrays [B'], a column of metrics.jsonl each, over the
-      mega-batches so far; null is NaN.
+      mega-batches so far; null is NaN. Entries that are lists are left out.
     train: list of the entries of train.jsonl.
     summary: dict of summary.json, or None while the run is unfinished.
   """
@@ -38,8 +39,11 @@ class Run:
     self.train = _lines(self.path / run_folder.TRAIN)
     self.summary = run_folder.read_summary(self.path / "summary.json")
     check_config(self.path, self.config, self.summary)
-    if self.summary is not None and len(self.metrics.get("t", ())) != self.config.stream.num_megabatches:
-      raise BadInput(f"{self.path / run_folder.METRICS} does not hold the {self.config.stream.num_megabatches} "
+    num = self.config.stream.num_megabatches
+    if self.summary is not None:
+      num = self.summary.get("num_megabatches", num) or self.summary["num_stages"]
+    if self.summary is not None and len(self.metrics.get("t", ())) != num:
+      raise BadInput(f"{self.path / run_folder.METRICS} does not hold the {num} "
                      "mega-batches of the run; restore it, or delete it and summary.json, and the run's own command "
                      "writes both again.")
 
@@ -54,31 +58,58 @@ class Run:
     """The stages whose learner is saved, ascending."""
     return sorted(self._saved_stages())
 
-  def predict(self, x: Any, stage: int | None = None) -> np.ndarray:
+  def predict(self, x: Any, stage: int | None = None, task: int | str | None = None) -> np.ndarray:
     """Class probabilities of the learner as it was after a stage.
 
     Args:
       x: raw inputs [N, ...], of the shape and dtype of the training images.
       stage: counts from 0; None: the last one saved.
+      task: of a stream of tasks, the task that x belongs to: its number, from 1, or its name.
 
     Returns:
       float32 [N, K].
 
     Raises:
-      BadInput: no such stage is saved, or x does not look like the data.
+      BadInput: no such stage is saved, there is no such task, or x does not look like the data.
     """
     if self.config.is_language:
       raise BadInput(f"{self.path} is a language model, which predicts no classes; use `sample`.")
     opened, learner = self.open(stage)
-    data = opened.meta["data"]
+    state, data = self.shown(opened, learner, task)
     x = _like_examples(x, tuple(data["example_shape"]), np.dtype(data["dtype"]))
-    state = snapshot.restore_learner(learner, opened)
     mean, std = (np.asarray(data[key], np.float32) for key in ("mean", "std"))
     pool, total = classification.make_pool(x, np.zeros(len(x)), mean, std, learner.mesh), None
-    task = settings.task_of(self.config, data)
+    kind = classification.Classification(data["num_classes"], augment=False)
     for block in range(learner.num_blocks(state)):
-      total = task.join(total, prediction.contributions(learner, task, state, block, pool))
+      total = kind.join(total, prediction.contributions(learner, kind, state, block, pool))
     return learner.resolve(state, total or {})[1]
+
+  def shown(self, opened: checkpoint.Opened, learner: contract.Learner, task: int | str | None = None
+            ) -> tuple[contract.LearnerState, dict[str, Any]]:
+    """(the saved state that predicts, what it needs to know of its data).
+
+    Args:
+      opened: a checkpoint of this run.
+      learner: of `open`.
+      task: see `predict`.
+
+    Raises:
+      BadInput: there is no such task, or the run is on a stream of tasks and none is given.
+    """
+    state, data = snapshot.restore_learner(learner, opened), opened.meta["data"]
+    if not isinstance(learner, paths.Paths):
+      if task is not None:
+        raise BadInput(f"{self.path} has no tasks; leave task={task!r} out.")
+      return state, data
+    names = [entry["name"] for entry in data["tasks"]][:len(state.spec["tasks"])]
+    number = names.index(task) if task in names else task - 1 if isinstance(task, int) else -1
+    if not 0 <= number < len(names):
+      raise BadInput(f"task={task!r} is none of the {len(names)} tasks that {self.path} has learned; give a number "
+                     f"from 1 to {len(names)}, or one of {listed(map(repr, names))}.")
+    known = state.spec["tasks"][number]
+    return learner.showing(state, number), data | dict(
+        mean=known["mean"], std=known["std"], num_classes=known["classes"],
+        class_names=data["tasks"][number]["class_names"])
 
   def sample(self, prompt: str = "", *, num_tokens: int = 200, temperature: float = 0.8, top_k: int = 0, seed: int = 0,
              stage: int | None = None) -> str:
@@ -191,7 +222,8 @@ def _columns(lines: list[Entry]) -> dict[str, np.ndarray]:
   if not lines:
     return {}
   value = lambda entry, key: np.nan if entry.get(key) is None else entry[key]
-  return {key: np.array([value(entry, key) for entry in lines]) for key in lines[0] | lines[-1]}
+  single = [key for key, last in (lines[0] | lines[-1]).items() if not isinstance(last, list)]
+  return {key: np.array([value(entry, key) for entry in lines]) for key in single}
 
 
 def _like_examples(x: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

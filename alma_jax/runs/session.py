@@ -1,4 +1,5 @@
 """Algorithm 1: for each stage grow, train, evaluate, write and save, from the state of a run to its end."""
+import collections
 import contextlib
 import dataclasses
 import importlib.metadata
@@ -12,14 +13,32 @@ import numpy as np
 
 from alma_jax import config as configs
 from alma_jax import messages
+from alma_jax.config import schema
 from alma_jax.errors import BadInput, Diverged, Stopped
 from alma_jax.learners import contract, tuned
+from alma_jax.learners.paths import Paths
 from alma_jax.parallel import runtime, sharding
-from alma_jax.runs import arrivals, checkpoint, loggers, metrics, progress, settings, snapshot
+from alma_jax.runs import (
+  arrivals,
+  checkpoint,
+  drift,
+  live,
+  loggers,
+  metrics,
+  progress,
+  publishing,
+  settings,
+  snapshot,
+  task_results,
+)
 from alma_jax.runs.run_folder import METRICS, TRAIN, RunFolder
 from alma_jax.runs.snapshot import Growth, RunState
+from alma_jax.tasks import sequence
+from alma_jax.tasks.live_source import LiveSource
 from alma_jax.training import loop, optimizers
 from alma_jax.version import __version__
+
+Examiner = settings.Examiner | task_results.TaskExaminer
 
 # Progress and signals are handled between dispatches: seconds of a dispatch, and training steps of the first one.
 _TARGET_SECONDS, _FIRST_ROWS = 0.25, 1
@@ -38,8 +57,10 @@ def run(setting: settings.Setting, folder: RunFolder, should_stop: Callable[[], 
   """
   _refuse_lost_checkpoints(folder)
   checkpoints = checkpoint.Checkpoints(folder.path / "checkpoints", setting.config.checkpoint.keep)
-  examiner = settings.Examiner(setting)
   opened = checkpoints.newest()  # first: damage must be noticed before anything is changed
+  if setting.is_live:
+    setting = live.resumed(setting, folder, opened)
+  examiner = _examiner(setting)
   now = _untrained(setting, folder) if opened is None else _restored(setting, folder, opened, examiner)
   folder.write_config(setting.config, setting.source.fingerprint)
   folder.cut(METRICS, len(now.lines), now.lines)
@@ -59,6 +80,13 @@ def run(setting: settings.Setting, folder: RunFolder, should_stop: Callable[[], 
       shown.skip(samples * tried // tuned.num_candidates(setting.config))
     session = _Session(setting, folder, checkpoints, examiner, boards, shown, should_stop, now)
     session.run(None if opened is None or opened.meta["cursor"] is None else opened)
+
+
+def _examiner(setting: settings.Setting) -> Examiner:
+  if isinstance(setting.source, sequence.Tasks):
+    assert isinstance(setting.learner, Paths)
+    return task_results.TaskExaminer(setting.learner, setting.source)
+  return settings.Examiner(setting)
 
 
 def say(message: str) -> None:
@@ -93,11 +121,11 @@ def _untrained(setting: settings.Setting, folder: RunFolder) -> RunState:
 
 
 def _restored(setting: settings.Setting, folder: RunFolder, opened: checkpoint.Opened,
-              examiner: settings.Examiner) -> RunState:
+              examiner: Examiner) -> RunState:
   """The state that a checkpoint holds."""
   snapshot.check_config(folder.path, setting.config, opened.meta)
   now = snapshot.restore(setting, opened, examiner)
-  if len(now.lines) == setting.stream.num_megabatches:
+  if not setting.is_live and len(now.lines) == setting.stream.num_megabatches:
     say(f"resuming {folder.path} after the last of {now.stage} stages")
   else:
     after = f", after {_round(setting)} {now.epoch}" if now.epoch else ""
@@ -121,35 +149,105 @@ def _round(setting: settings.Setting) -> str:
   return "epoch" if setting.source.task.in_epochs else "round"
 
 
+def _saved(folder: RunFolder) -> str:
+  return f"saved {folder.path}; the same command goes on from there."
+
+
 class _Session:
   """One session of a run. `now` is the state of the run."""
 
   def __init__(self, setting: settings.Setting, folder: RunFolder, checkpoints: checkpoint.Checkpoints,
-               examiner: settings.Examiner, boards: list[Any], shown: progress.Progress,
+               examiner: Examiner, boards: list[Any], shown: progress.Progress,
                should_stop: Callable[[], bool], now: RunState):
     self.now, self._setting, self._folder, self._checkpoints = now, setting, folder, checkpoints
     self._examiner, self._boards, self._progress, self._should_stop = examiner, boards, shown, should_stop
     self._config, self._learner, self._task = setting.config, setting.learner, setting.source.task
     self._stages, self._stream = settings.Stages(setting), setting.stream
-    self._arrivals = arrivals.Arrivals(setting, self._stages.pool)
+    self._arrivals = arrivals.Arrivals(setting, self._stages)
+    self._drift = drift.watching(setting, now, self._arrivals.metric)
     self._started = self._saved_at = time.monotonic()
     self._compiled_before = runtime.compile_seconds()
+    self._most_val = self._stream.most_val
+    # The last mega-batch of the last complete stage, at each of the newest checkpoints.
+    self._covered: collections.deque[int] = collections.deque(maxlen=self._config.checkpoint.keep + 1)
     self._is_saved = bool(now.lines)  # whether the newest checkpoint holds all lines of metrics.jsonl
     self._saved_in: int | None = None  # the stage in progress in the newest checkpoint
     self._compiled = False  # whether the programs of the present shapes exist
     self._rows = _FIRST_ROWS  # training steps of the next dispatch, adapted to its length
     self._val_value: float | None = None
+    self._publisher = publishing.Publisher(setting, folder)
 
   def run(self, opened: checkpoint.Opened | None) -> None:
     """Runs to the end; `opened` is the checkpoint of a stage in training, if the run was stopped inside one."""
     if opened is not None:
       self._saved_in = self.now.stage
-    while len(self.now.lines) < self._stream.num_megabatches:
-      self._receive(opened)
-      opened = None
+    self._publisher.catch_up(self.now)
+    while True:
+      while self._stream.wait(len(self.now.lines) + 1, self._idle):
+        self._receive(opened)
+        opened = None
+      if not self._is_left_over():
+        break
+      self._take_back()
     if not self._is_saved:
       self._save(permanent=True)
     self._finish()
+
+  def _watch(self, t: int, arrived: metrics.Entry) -> metrics.Entry:
+    """What the line of mega-batch t says about its data: new classes, and drift."""
+    source: Any = self._setting.source
+    noted = source.notes(t) if self._setting.is_live else {}
+    if self._drift is not None:
+      noted |= self._drift.update(arrived[self._arrivals.metric], len(source.tested(t)))
+    if drift.AFTER in noted:
+      say(f"drift at mega-batch {t}: the prequential error has risen from {noted[drift.BEFORE]:.3f} to "
+          f"{noted[drift.AFTER]:.3f}")
+    return noted
+
+  # ------------------------------------------------------------------ a live stream
+
+  def _idle(self) -> None:
+    """While the run waits for a mega-batch: saves what is not saved, and stops if it should."""
+    if not self._is_saved and self._is_due():
+      self._save()
+    elif self._should_stop():
+      raise Stopped(_saved(self._folder))
+
+  def _fit(self, ends: tuple[int, ...]) -> None:
+    """Before a stage of a live stream: a learner with room for what has arrived."""
+    fitted = live.fitted(self._setting, self.now.learner, ends, self._most_val)
+    if fitted is None:
+      return
+    self._setting, self.now.learner, self._most_val, num_new = fitted
+    self._learner, self._task = self._setting.learner, self._setting.source.task
+    self._publisher.follow(self._setting)
+    if num_new:
+      say(f"stage {len(ends)} adds {num_new} outputs for new classes, which makes {self._task.num_outputs}")
+      self._checkpoints.renew_frozen()
+      self._examiner = settings.Examiner(self._setting)
+      runtime.forget_programs()
+      self._compiled = False
+    self._stages = settings.Stages(self._setting)
+    self._arrivals = arrivals.Arrivals(self._setting, self._stages)
+
+  def _forget(self) -> None:
+    """Deletes the copies of mega-batches that no kept checkpoint needs; with replay, any may be needed again."""
+    source: Any = self._setting.source
+    self._covered.append(max(self.now.ends, default=0))
+    stream = self._config.stream
+    if len(self._covered) == self._covered.maxlen and not stream.replay and not stream.replay_share:
+      source.feed.forget(self._covered[0])
+
+  def _is_left_over(self) -> bool:
+    """Whether a live stream has ended after mega-batches on which the schedule still trains."""
+    lines = self.now.lines
+    return bool(self._stream.trains_late and lines and not lines[-1]["updated"])
+
+  def _take_back(self) -> None:
+    """Takes back the last line, which was written before the stream was known to end there."""
+    self.now.lines.pop()
+    self._folder.cut(METRICS, len(self.now.lines), self.now.lines)
+    self._drift = drift.watching(self._setting, self.now, self._arrivals.metric)
 
   # ------------------------------------------------------------------ a mega-batch
 
@@ -160,6 +258,7 @@ class _Session:
     if now.arrived is None:
       if opened is None and now.complete:
         train, now.arrived = self._arrivals.next(now)
+        now.arrived |= self._watch(len(now.lines) + 1, now.arrived)
       else:  # the checkpoint of an earlier version, in a stage
         now.arrived = {}
       if not now.lines and (untrained := self._untrained_value()) is not None:
@@ -169,12 +268,17 @@ class _Session:
       return
     waited = metrics.waiting(metric, len(now.lines) + 1, now.lines[-1] if now.lines else None,
                              now.arrived.get(metrics.UNTRAINED), self._learner.cost(now.learner))
+    if not self._setting.source.has_test:
+      waited[metric] = self._arrived_value()
     self._write(waited | now.arrived)
 
   def _run_stage(self, opened: checkpoint.Opened | None) -> None:
     now, stage, began, learner = self.now, self.now.stage, time.monotonic(), self._learner
     last_t, metric = len(now.lines) + 1, self._task.metric
-    data, complete = self._stages[*metrics.ends(now.lines), last_t], False
+    if self._setting.is_live:
+      self._fit((*now.ends, last_t))
+      learner = self._learner
+    data, complete = self._stages[*now.ends, last_t], False
     while not complete:
       grown = self._grow(data) if opened is None else self._restore_growth(opened, data)
       opened = None
@@ -182,28 +286,44 @@ class _Session:
       now.learner, report, complete = learner.finish(grown.state, data, trained)
       contract.check_state(grown.state, now.learner, self._config.learner.name)
       now.complete, self._saved_in = complete, None
+    loss: float | None
+    value: Any
     with self._progress.phase("evaluating"):
-      value, loss = self._examiner.examine(now.learner)
+      value, loss, further = self._examine()
     cost, growth = learner.cost(now.learner), grown.report
     growth_flops = 2 * growth.macs if growth.flops is None else growth.flops
     now.stage = stage + 1
     self._write(metrics.Line(
         t=last_t, stage=stage, updated=True, value=value, val_value=report.val, loss=loss, num_params=cost.num_params,
-        fwd_macs=cost.fwd_macs * report.samples + growth.macs,
-        train_flops=cost.train_flops * report.samples + growth_flops, growth_macs=growth.macs,
-        seconds=time.monotonic() - began, predict_macs=cost.predict_macs).entry(metric) | (now.arrived or {}))
+        fwd_macs=(cost.fwd_macs * report.samples if report.macs is None else report.macs) + growth.macs,
+        train_flops=(cost.train_flops * report.samples if report.flops is None else report.flops) + growth_flops,
+        growth_macs=growth.macs, seconds=time.monotonic() - began,
+        predict_macs=cost.predict_macs).entry(metric) | (now.arrived or {}) | further)
+    if isinstance(self._examiner, task_results.TaskExaminer) and sharding.is_main():
+      self._examiner.write(self._folder.path, now.learner, now.lines)
+    self._publisher.publish(now)  # before the checkpoint: no saved stage is without its predictor
     self._progress.end_stage(stage, value, time.monotonic() - began)
-    every, last = self._config.checkpoint.keep_every, last_t == self._stream.num_megabatches
+    if isinstance(self._setting.source, LiveSource):
+      self._setting.source.release(now.ends)
+    every, last = self._config.checkpoint.keep_every, self._stream.is_last(last_t)
     permanent = last or (bool(every) and now.stage % every == 0)
     if permanent or self._is_due():
       self._save(permanent=permanent)
+
+  def _examine(self) -> tuple[Any, float | None, metrics.Entry]:
+    """(metric, loss in nats, further entries of the line of metrics.jsonl)."""
+    if isinstance(self._examiner, task_results.TaskExaminer):
+      return self._examiner.examine(self.now.learner, self.now.lines)
+    if not self._setting.source.has_test:
+      return self._arrived_value(), None, {}
+    return *self._examiner.examine(self.now.learner), {}
 
   def _grow(self, data: loop.StageData) -> Growth:
     with self._progress.phase("growing"):
       state, report = self._learner.grow(self.now.learner, data)
       contract.check_state(self.now.learner, state, self._config.learner.name)
     shapes = lambda state: jax.tree.map(np.shape, state.live)
-    if shapes(state) != shapes(self.now.learner):
+    if shapes(state) != shapes(self.now.learner) and not isinstance(self._learner, Paths):
       runtime.forget_programs()  # those of the old shapes never run again, and hold memory
       self._compiled = False
     return Growth(state, report, loop.begin(self._learner.training(state, data)))
@@ -294,10 +414,17 @@ class _Session:
     aim = rows * _TARGET_SECONDS / max(seconds, 1e-4)
     self._rows = sharding.agree(int(np.clip(aim, 1, min(2 * self._rows, self._task.max_steps))))
 
+  def _arrived_value(self) -> float | None:
+    """Without a test set: the prequential metric of the mega-batch that has arrived."""
+    arrived = self.now.arrived or {}
+    value = arrived.get(self._arrivals.metric)
+    return self._setting.source.untrained if value is None else value
+
   def _untrained_value(self) -> float | None:
     """The metric before the first update."""
     if self._setting.source.untrained is not None or not self._task.selects:
       return self._setting.source.untrained
+    assert isinstance(self._examiner, settings.Examiner)
     return self._examiner.examine(self.now.learner, trained=False)[0]
 
   # ------------------------------------------------------------------ saving
@@ -315,9 +442,11 @@ class _Session:
     with self._progress.phase("saving"):
       self._checkpoints.save(meta, trees, frozen, permanent)
     self._saved_at, self._saved_in, self._is_saved = time.monotonic(), self.now.stage, True
+    if self._setting.is_live:
+      self._forget()
     if sharding.any_process(self._should_stop()):
       self._checkpoints.finish()
-      raise Stopped(f"saved {self._folder.path}; the same command goes on from there.")
+      raise Stopped(_saved(self._folder))
 
   def _seconds(self) -> dict[str, float]:
     """Seconds of all sessions so far."""
@@ -333,13 +462,17 @@ class _Session:
     from alma_jax.runs import plots  # matplotlib is slow to import
     c, lines = self._config, self.now.lines
     summary = metrics.summarize(lines, self.now.initial_params)
+    if isinstance(self._examiner, task_results.TaskExaminer):
+      summary |= task_results.summarize(lines)
     summary |= dict(**self._seconds(), device=settings.describe_devices(self._learner.mesh), versions=versions(),
                     config_sha256=configs.digest(c))
-    judged = (f"CER {summary['cer']:.3f}" if "cer" in summary else
+    judged = (f"average accuracy {summary['average_accuracy']:.3f}" if "average_accuracy" in summary else
+              f"CER {summary['cer']:.3f}" if "cer" in summary else
               f"average perplexity {summary['average_perplexity']:.1f}")
     name = c.dataset.name.rstrip("/").rsplit("/", 1)[-1].split(":", 1)[-1]
     how = (f"waiting time {c.stream.waiting_time}" if c.stream.schedule == "every" else
            f"{summary['num_stages']} trainings ({c.stream.schedule})")
-    title = f"{name}, {c.label}: {judged} over {len(lines)} mega-batches, {how}"
+    title = f"{name}, {c.label}: {judged} over {len(lines)} " + (
+        "tasks" if isinstance(c, schema.TaskConfig) else f"mega-batches, {how}")
     plots.curve(lines, self._task.metric, title, self._folder.path / "curve.png", self._setting.source.chance)
     self._folder.write_summary(summary)

@@ -1,86 +1,132 @@
 """What a run is made of: data, stream, learner, and the test set that the learner never sees."""
+import pathlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
 from alma_jax import learners
 from alma_jax.config import schema
 from alma_jax.data import datasets
-from alma_jax.data import stream as streams
 from alma_jax.errors import BadInput
 from alma_jax.learners import contract, prediction
-from alma_jax.tasks import classification, language_modeling
+from alma_jax.tasks import classification, language_modeling, live_classification, live_language, sequence
+from alma_jax.tasks.live_source import LiveSource
 from alma_jax.training import loop
 
 
 class Setting(NamedTuple):
   """Everything that a run is made of; all of it is checked before any computation."""
   config: schema.RunConfig
-  source: classification.Images | language_modeling.Texts
+  source: classification.Images | language_modeling.Texts | sequence.Tasks
   learner: contract.Learner
 
   @property
-  def stream(self) -> streams.Stream:
-    """data.stream.Stream of the source."""
+  def stream(self) -> Any:
+    """data.stream.Stream of the source, or tasks.sequence.Order."""
     return self.source.stream
 
+  @property
+  def is_live(self) -> bool:
+    """Whether the mega-batches arrive while the run goes on."""
+    return isinstance(self.source, LiveSource)
 
-def prepare(config: schema.RunConfig, data: Sequence[Any] | datasets.Dataset | None = None) -> Setting:
-  """Loads the data, cuts the stream, builds the learner.
+
+def prepare(config: schema.RunConfig, data: Sequence[Any] | datasets.Dataset | None = None,
+            run: pathlib.Path | None = None) -> Setting:
+  """Loads the data, cuts the stream, builds the learner. Of a live stream it waits for the first mega-batch.
 
   Args:
     config: RunConfig.
     data: (x_train, y_train, x_test, y_test), or a Dataset, in place of `dataset.name`.
+    run: folder of a run that goes on; of a live stream it says which mega-batches were used.
 
   Raises:
     BadInput: they do not fit together.
   """
   if config.is_language and data is not None:
     raise BadInput("arrays are for image classification; texts are named by dataset.name=text:DIR.")
-  source = language_modeling.Texts(config) if config.is_language else classification.Images(config, data)
-  stream = source.stream
-  num_train = int(stream.sizes(stream.expected_ends[:1]).train[0])
-  context = contract.Context(config, source.task, source.example_shape, stream.most_val, num_train)
+  source: Any
+  if isinstance(config, schema.TaskConfig):
+    if data is not None:
+      raise BadInput("arrays are for streams of mega-batches; tasks of your own are named by "
+                     "dataset.name=tasks:PATH.py.")
+    source = sequence.Tasks(config)
+  elif config.is_live and data is None:
+    source = (live_language.LiveTexts if config.is_language else live_classification.LiveImages)(config, run)
+  else:
+    source = language_modeling.Texts(config) if config.is_language else classification.Images(config, data)
+  return built(config, source, source.stream.most_val)
+
+
+def built(config: schema.RunConfig, source: Any, most_val: int) -> Setting:
+  """The setting of a source whose stages have at most `most_val` validation examples, with its learner."""
+  num_train = int(source.stream.sizes(source.stream.expected_ends[:1]).train[0])
+  context = contract.Context(config, source.task, source.example_shape, most_val, num_train)
   return Setting(config, source, learners.make(context))
 
 
 def task_of(config: schema.RunConfig, meta: dict[str, Any]) -> Any:
   """The task for the data that `meta` of a checkpoint describes."""
-  return (language_modeling.of_meta if config.is_language else classification.of_meta)(config, meta)[0]
+  return _of_meta(config, meta)[0]
 
 
 def reader(config: schema.RunConfig, meta: dict[str, Any]) -> contract.Learner:
   """The config's learner for the data that `meta` of a checkpoint describes, to predict and not to be trained."""
-  task, shape = (language_modeling.of_meta if config.is_language else classification.of_meta)(config, meta)
+  task, shape = _of_meta(config, meta)
   return learners.make(contract.Context(config, task, shape, 1))
+
+
+def _of_meta(config: schema.RunConfig, meta: dict[str, Any]) -> tuple[Any, tuple[int, ...]]:
+  """(the task, shape of an example) for the data that `meta` of a checkpoint describes."""
+  if isinstance(config, schema.TaskConfig):
+    return sequence.of_meta(config, meta)
+  return (language_modeling.of_meta if config.is_language else classification.of_meta)(config, meta)
 
 
 class Stages:
   """The stages of the stream, with the pools that their examples come from.
 
   Attributes:
-    pool: the task's pool of training examples.
+    pool: the task's pool of training examples; None of a live stream, of which every stage has a pool of its own.
   """
 
   def __init__(self, setting: Setting):
     self._stream, self._seed = setting.stream, setting.config.seed
-    self.pool: Any
-    self._val_pool: Any
-    self.pool, self._val_pool = setting.source.pools(setting.learner.mesh)
+    self._source: Any = setting.source
+    self._mesh, self._is_live = setting.learner.mesh, setting.is_live
+    self.pool: Any = None
+    self._val_pool: Any = None
+    if not (setting.is_live or isinstance(self._source, sequence.Tasks)):  # these have a pool for every stage
+      self.pool, self._val_pool = self._source.pools(self._mesh)
 
   def __getitem__(self, ends: Sequence[int]) -> loop.StageData:
     """The last of the stages that end at these mega-batches, counted from 1."""
+    if isinstance(self._source, sequence.Tasks):
+      pool, train, val = self._source.examples(len(ends) - 1, self._mesh)
+      return loop.StageData(len(ends) - 1, self._seed, pool, pool, train, val, len(train))
     part = self._stream.stage(ends)
-    return loop.StageData(part.stage, self._seed, self.pool, self._val_pool, part.train, part.val, part.num_new,
-                          part.memory, part.share)
+    pool, val_pool = self.pool, self._val_pool
+    if self._is_live:
+      pool, val_pool, part = self._source.of_stage(part, self._mesh)
+    return loop.StageData(part.stage, self._seed, pool, val_pool, part.train, part.val, part.num_new, part.memory,
+                          part.share)
+
+
+  def select(self, examples: np.ndarray) -> tuple[Any, np.ndarray]:
+    """(a pool that holds these training examples, their places in it, int32)."""
+    if not self._is_live:
+      return self.pool, examples
+    return self._source.pool(examples, self._mesh), np.arange(len(examples), dtype=np.int32)
 
 
 class Examiner:
   """Holds the test set, and the joined contributions of final blocks to its predictions."""
 
   def __init__(self, setting: Setting):
+    assert not isinstance(setting.source, sequence.Tasks)
     self._learner, self._source = setting.learner, setting.source
     self._pool = setting.source.test_pool(setting.learner.mesh)
     self.num_cached = 0  # blocks whose joined contribution is kept

@@ -41,6 +41,16 @@ class RunState:
   wall_seconds: float = 0.0
   compile_seconds: float = 0.0
   arrived: metrics.Entry | None = None
+  _ends: list[int] = dataclasses.field(default_factory=list)
+  _num_read: int = 0  # lines that `_ends` covers
+
+  @property
+  def ends(self) -> tuple[int, ...]:
+    """The mega-batches after which the learner was trained, counted from 1. No line with one of them is taken back."""
+    self._num_read = min(self._num_read, len(self.lines))
+    self._ends += metrics.ends(self.lines[self._num_read:])
+    self._num_read = len(self.lines)
+    return tuple(self._ends)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,13 +74,13 @@ class Snapshot(NamedTuple):
   frozen: tuple[Tree, ...]
 
 
-def take(setting: settings.Setting, examiner: settings.Examiner, now: RunState, seconds: dict[str, float],
+def take(setting: settings.Setting, examiner: Any, now: RunState, seconds: dict[str, float],
          growth: Growth | None = None) -> Snapshot:
   """The snapshot of a run.
 
   Args:
     setting: of the run.
-    examiner: of the run; the predictions that it keeps are saved.
+    examiner: settings.Examiner of the run, or task_results.TaskExaminer; the predictions that it keeps are saved.
     now: the state of the run.
     seconds: "wall_seconds" and "compile_seconds" of all sessions so far.
     growth: the stage in training, or None between two stages.
@@ -100,7 +110,7 @@ def take(setting: settings.Setting, examiner: settings.Examiner, now: RunState, 
   return Snapshot(meta, trees, frozen)
 
 
-def restore(setting: settings.Setting, opened: checkpoint.Opened, examiner: settings.Examiner) -> RunState:
+def restore(setting: settings.Setting, opened: checkpoint.Opened, examiner: Any) -> RunState:
   """The saved state of a run. The saved predictions are given to the examiner."""
   meta = opened.meta
   if opened.has("cached"):
@@ -118,7 +128,7 @@ def restore_growth(setting: settings.Setting, opened: checkpoint.Opened, state: 
   if saved is None:
     state, report = learner.grow(state, data)
   else:
-    spec, host = (saved["spec"], saved["host"]) if "host" in saved else legacy.split(saved["spec"])
+    spec, host = (legacy.with_size(saved["spec"]), saved["host"]) if "host" in saved else legacy.split(saved["spec"])
     host = host | (opened.arrays("grown_host") if opened.has("grown_host") else {})
     shapes = learner.template(spec)
     live, frozen = sharding.put((opened.tree("grown", shapes.live), opened.frozen(shapes.frozen)), learner.mesh)
@@ -145,7 +155,7 @@ def spec_and_host(opened: checkpoint.Opened) -> tuple[dict[str, Any], dict[str, 
   meta = opened.meta
   if "host" not in meta:
     return legacy.split(meta["spec"])
-  return meta["spec"], meta["host"] | (opened.arrays("host") if opened.has("host") else {})
+  return legacy.with_size(meta["spec"]), meta["host"] | (opened.arrays("host") if opened.has("host") else {})
 
 
 def check_config(path: pathlib.Path, config: schema.RunConfig, meta: checkpoint.Meta) -> None:

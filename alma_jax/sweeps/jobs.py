@@ -1,6 +1,7 @@
 """From a sweep file to jobs: each has a checked config and a run folder of its own."""
 import copy
 import functools
+import inspect
 import json
 import pathlib
 import re
@@ -45,21 +46,27 @@ def unpacked(packed: Packed) -> tuple[schema.RunConfig, pathlib.Path]:
   return configs.parse(packed["config"]), pathlib.Path(packed["workdir"])
 
 
-def load(path: str | pathlib.Path) -> sweeps.Sweep:
+def load(given: str | pathlib.Path) -> sweeps.Sweep:
   """The Sweep of a sweep file.
 
+  Args:
+    given: path of the file, or "PATH:ARG", where ARG is the argument of its get_sweep.
+
   Raises:
-    BadInput: the file does not exist, or returns no Sweep.
+    BadInput: the file does not exist, takes no argument, or returns no Sweep.
   """
+  path, _, arg = str(given).partition(":")
   found = configs.find(path)
   if found is None:
     names = fields.listed(name for name in configs.packaged() if name.startswith("sweeps/"))
-    raise BadInput(f"{str(path)!r} is not a sweep file in {pathlib.Path.cwd()}, nor one of the package's: {names}.")
+    raise BadInput(f"{path!r} is not a sweep file in {pathlib.Path.cwd()}, nor one of the package's: {names}.")
   try:
     get_sweep = runpy.run_path(str(found)).get("get_sweep")
   except SyntaxError as error:
     raise BadInput(f"{path} is not valid Python: {error}.") from error
-  made = get_sweep() if get_sweep is not None else None
+  if arg and get_sweep is not None and not inspect.signature(get_sweep).parameters:
+    raise BadInput(f"the sweep file {path} takes no argument, but --config={given} gives it {arg!r}; leave it out.")
+  made = (get_sweep(arg) if arg else get_sweep()) if get_sweep is not None else None
   if not isinstance(made, sweeps.Sweep):
     raise BadInput(f"{path} has no function get_sweep that returns an alma_jax.sweeps.Sweep.")
   if not made.points:

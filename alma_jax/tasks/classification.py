@@ -182,7 +182,9 @@ class Images:
     untrained: error rate before the first update (docs/algorithms.md §1): `chance`, or None if that of the untrained
       network has to be measured.
     files: {}; there are no files of images in a run folder.
+    has_test: whether there is a test set, which only a live stream can lack.
   """
+  has_test = True
 
   def __init__(self, config: schema.RunConfig, data: Sequence[Any] | datasets.Dataset | None = None):
     """Loads the data and cuts the stream.
@@ -337,7 +339,12 @@ def _numpy(array: Any) -> Any:
 
 
 def error_and_loss(predicted_B: np.ndarray, probabilities_BK: np.ndarray, y_B: np.ndarray) -> tuple[float, float]:
-  """(error rate, mean cross-entropy in nats) of predicted classes and probabilities; y_B are the labels."""
-  right = probabilities_BK[np.arange(len(y_B)), y_B].astype(np.float64)
+  """(error rate, mean cross-entropy in nats) of predicted classes and probabilities; y_B are the labels.
+
+  A class that the networks do not know yet has probability 0.
+  """
+  known_B = (y_B >= 0) & (y_B < probabilities_BK.shape[-1])
+  right = probabilities_BK[np.arange(len(y_B)), np.where(known_B, y_B, 0)].astype(np.float64)
+  right = np.where(known_B, right, 0.0)
   loss = -np.log(np.maximum(right, np.finfo(np.float32).tiny)).mean()
   return float((predicted_B != y_B).mean()), float(loss)

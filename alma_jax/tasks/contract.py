@@ -171,7 +171,9 @@ class Source(Protocol):
     untrained: the metric before the first update (docs/algorithms.md §1). None: it is measured if the task selects,
       and there is none otherwise.
     files: {name: text} of files that are written into the run folder.
+    has_test: whether there is a test set. Otherwise the prequential metric of a mega-batch is its test metric.
   """
+  has_test: bool
   stream: Any
   example_shape: tuple[int, ...]
   fingerprint: str

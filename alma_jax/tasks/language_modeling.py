@@ -233,7 +233,9 @@ class Texts:
     chance: None.
     untrained: None, since no perplexity is given before the first update.
     files: the tokenizer's JSON.
+    has_test: whether there is a test set, which only a live stream can lack.
   """
+  has_test = True
 
   def __init__(self, config: schema.RunConfig):
     """Loads the data set that `config.dataset` names, and cuts it into windows and the stream.
@@ -273,7 +275,7 @@ class Texts:
 
   def score(self, prediction: np.ndarray) -> tuple[float, float]:
     """(perplexity, loss in nats per token) of log-probabilities [N, L] of the test text."""
-    return _score(prediction, self._held_out["test"].length)
+    return score_windows(prediction, self._held_out["test"].length)
 
   def tested(self, t: int) -> np.ndarray:
     """Windows of mega-batch t, evenly spread; so many that they have about `dataset.eval_tokens` tokens."""
@@ -282,7 +284,7 @@ class Texts:
 
   def score_training(self, prediction: np.ndarray, which: np.ndarray) -> float:
     """Perplexity of log-probabilities [N, L] of the windows `which`."""
-    return _score(prediction, self._train.length[which])[0]
+    return score_windows(prediction, self._train.length[which])[0]
 
   def _pool(self, split: str, mesh: Mesh) -> Pool:
     windows = self._held_out[split]
@@ -300,7 +302,7 @@ def of_meta(config: schema.RunConfig, meta: Mapping[str, Any]) -> tuple[Language
   return task, (length + 1,)
 
 
-def _score(prediction: np.ndarray, length: np.ndarray) -> tuple[float, float]:
+def score_windows(prediction: np.ndarray, length: np.ndarray) -> tuple[float, float]:
   """(perplexity, loss in nats per token) of log-probabilities [N, L], of which the first `length` [N] count."""
   counts = np.arange(prediction.shape[1])[None] < length[:, None]
   loss = -float(prediction[counts].sum(dtype=np.float64)) / int(length.sum())

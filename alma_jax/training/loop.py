@@ -36,8 +36,8 @@ from alma_jax.parallel.sharding import MEMBER
 from alma_jax.training import batching, program
 from alma_jax.training import state as states
 from alma_jax.training.stage import Examples, FitReport, FitSpec, RoundReport, StageData, Trained, Training
-from alma_jax.training.state import LoopState, RoundSums, TrainBatches, ValBatches
-from alma_jax.types import Array, Tree, Variables
+from alma_jax.training.state import LoopState, Own, RoundSums, TrainBatches, ValBatches
+from alma_jax.types import Tree, Variables
 
 __all__ = ["Examples", "FitReport", "FitSpec", "FitState", "RoundReport", "StageData", "Trained", "Training", "advance",
            "begin", "finish", "num_steps", "read", "restore", "save", "template"]
@@ -50,13 +50,12 @@ class FitState:
   Attributes:
     training: Training.
     state: LoopState on the devices; `advance` consumes it.
-    keys: uint32 [padded_members, 2], raw PRNG keys of the members' augmentation. They follow from seed and stage, and
-      are never saved.
+    own: state.Own [padded_members, ...].
     cursor: number of training steps dispatched so far, which may include some after patience has ended the stage.
   """
   training: Training
   state: LoopState
-  keys: Array
+  own: Own
   cursor: int
 
   @property
@@ -78,7 +77,7 @@ class FitState:
 def begin(training: Training) -> FitState:
   """Starts a stage; no round is selected yet."""
   state = program.initial_state(training.spec, training.variables, training.opt)
-  return FitState(training, state, _keys(training), 0)
+  return FitState(training, state, _own(training), 0)
 
 
 def save(fit: FitState) -> LoopState:
@@ -98,7 +97,7 @@ def restore(training: Training, state: LoopState, cursor: int) -> FitState:
   """FitState from what `save` returned, and from the cursor at that time."""
   state = state._replace(members=states.pad_members(training.spec, state.members))
   state = sharding.put(state, training.spec.mesh, states.STATE_SPEC)
-  return FitState(training, state, _keys(training), cursor)
+  return FitState(training, state, _own(training), cursor)
 
 
 def num_steps(fit: FitState) -> int:
@@ -126,7 +125,7 @@ def advance(fit: FitState, steps: int) -> tuple[FitState, RoundSums]:
   if spec.stepwise:
     state, ended = _advance_stepwise(fit, batches, val, *placed, pool)
   else:
-    state, ended = _awaited(spec, program.advance(spec, fit.state, fit.keys, *placed, pool, fit.data.val_pool))
+    state, ended = _awaited(spec, program.advance(spec, fit.state, fit.own, *placed, pool, fit.data.val_pool))
   return dataclasses.replace(fit, state=state, cursor=stop), ended
 
 
@@ -175,10 +174,11 @@ def _num_validated(training: Training) -> np.ndarray:
   return np.where(training.val_sizes > 0, training.val_sizes, len(training.data.val))
 
 
-def _keys(training: Training) -> Array:
+def _own(training: Training) -> Own:
   spec, data = training.spec, training.data
   raw = keys.member_keys(data.seed, data.stage, keys.AUGMENT, spec.num_members)
-  return sharding.put(states.pad_members(spec, np.asarray(raw)), spec.mesh, P(MEMBER))
+  own = Own(np.asarray(raw), training.rates, training.decays)
+  return sharding.put(states.pad_members(spec, own), spec.mesh, P(MEMBER))
 
 
 def _advance_stepwise(fit: FitState, batches: TrainBatches, val: ValBatches, placed_batches: TrainBatches,
@@ -205,7 +205,7 @@ def _advance_stepwise(fit: FitState, batches: TrainBatches, val: ValBatches, pla
     number, sums = np.int32(i), None
     for s in range(r, stop):
       part = _awaited(spec, program.step(
-          spec, part, number, fit.keys, placed_batches, np.int32(s), pool, bool(is_full[s])))
+          spec, part, number, fit.own, placed_batches, np.int32(s), pool, bool(is_full[s])))
     if batches.ends_round[stop - 1]:
       sums = _zero_sums(spec, len(parts))
       for v in range(num_val):

@@ -25,6 +25,7 @@ from alma_jax.training.state import (
   SUMS_SPEC,
   LoopState,
   Member,
+  Own,
   RoundSums,
   TrainBatches,
   Trained,
@@ -69,12 +70,12 @@ def selected(spec: FitSpec, state: LoopState) -> tuple[Variables, Tree, Variable
 
 
 @functools.partial(jax.jit, static_argnames="spec", donate_argnames="state")
-def advance(spec: FitSpec, state: LoopState, keys: Array, batches: TrainBatches, val: ValBatches, pool: Tree,
+def advance(spec: FitSpec, state: LoopState, own: Own, batches: TrainBatches, val: ValBatches, pool: Tree,
             val_pool: Tree) -> tuple[LoopState, RoundSums]:
   """All steps of `batches`, and what follows each step that ends a round; it stops where patience ends the stage."""
   return _on_mesh(spec, functools.partial(_advance_local, spec),
                   (STATE_SPEC, P(MEMBER), train_batches_spec(spec), val_batches_spec(spec), P(), P()),
-                  (STATE_SPEC, SUMS_SPEC))(state, keys, batches, val, pool, val_pool)
+                  (STATE_SPEC, SUMS_SPEC))(state, own, batches, val, pool, val_pool)
 
 
 @functools.partial(jax.jit, static_argnames="spec")
@@ -100,16 +101,16 @@ def put_together(spec: FitSpec, parts: list[Tree]) -> Tree:
 
 
 @functools.partial(jax.jit, static_argnames=("spec", "full"), donate_argnames="part")
-def step(spec: FitSpec, part: Trained, i: Array, keys: Array, batches: TrainBatches, r: Array, pool: Tree,
+def step(spec: FitSpec, part: Trained, i: Array, own: Own, batches: TrainBatches, r: Array, pool: Tree,
          full: bool) -> Trained:
   """Step r of `batches` for part i, outside of any loop. `full`: the batch has no padding, which is faster."""
-  def local(part: Trained, i: Array, keys: Array, batches: TrainBatches, r: Array, pool: Tree) -> Trained:
-    train = lambda trained, raw_key, where, *count: _train_step(
-        spec, trained, raw_key, spec.task.take(pool, *where), batches, r, pool, *count, full=full)
-    return _of_part(train, part, i, keys, _taken(batches, r), *_own_counts(spec, batches, r))
+  def local(part: Trained, i: Array, own: Own, batches: TrainBatches, r: Array, pool: Tree) -> Trained:
+    train = lambda trained, mine, where, *count: _train_step(
+        spec, trained, mine, spec.task.take(pool, *where), batches, r, pool, *count, full=full)
+    return _of_part(train, part, i, own, _taken(batches, r), *_own_counts(spec, batches, r))
 
   return _on_mesh(spec, local, (P(MEMBER), P(), P(MEMBER), train_batches_spec(spec), P(), P()), P(MEMBER))(
-      part, i, keys, batches, r, pool)
+      part, i, own, batches, r, pool)
 
 
 @functools.partial(jax.jit, static_argnames="spec", donate_argnames="sums")
@@ -196,11 +197,11 @@ class _Stack:
     return members.split(tree, self.size) if self.unrolled and not isinstance(tree, list) else tree
 
 
-def _advance_local(spec: FitSpec, state: LoopState, keys: Array, batches: TrainBatches, val: ValBatches, pool: Tree,
+def _advance_local(spec: FitSpec, state: LoopState, own: Own, batches: TrainBatches, val: ValBatches, pool: Tree,
                    val_pool: Tree) -> tuple[LoopState, RoundSums]:
   # One loop whose body may end a round takes 0.99 to 1.01 of the time of nested loops over rounds and over their steps
   # (python benchmarks/loop.py sm, and ens).
-  stack, last = _Stack(keys), spec.task.max_steps - 1
+  stack, last = _Stack(own.key), spec.task.max_steps - 1
   empty = jax.tree.map(lambda leaf: jnp.zeros((spec.task.max_steps, *leaf.shape), leaf.dtype), _zeros(spec, stack.size))
 
   def end_round(loop: tuple[LoopState, RoundSums]) -> tuple[LoopState, RoundSums]:
@@ -216,9 +217,9 @@ def _advance_local(spec: FitSpec, state: LoopState, keys: Array, batches: TrainB
 
   def body(loop: Any) -> Any:
     r, examples, state, ended = loop
-    train = lambda member, raw_key, batch, *count: member._replace(**_train_step(
-        spec, trained_of(member), raw_key, batch, batches, r, pool, *count)._asdict())
-    state = stack.update(train, state, keys, examples, *_own_counts(spec, batches, r))
+    train = lambda member, mine, batch, *count: member._replace(**_train_step(
+        spec, trained_of(member), mine, batch, batches, r, pool, *count)._asdict())
+    state = stack.update(train, state, own, examples, *_own_counts(spec, batches, r))
     following = take(r + 1)  # can run while the step is computed
     state, ended = jax.lax.cond(batches.ends_round[r], end_round, lambda loop: loop, (state, ended))
     return r + 1, following, state, ended
@@ -239,13 +240,13 @@ def _own_counts(spec: FitSpec, batches: TrainBatches, r: Array) -> tuple[Array, 
   return (batches.num_examples[r],) if spec.own_examples else ()
 
 
-def _train_step(spec: FitSpec, member: Trained, raw_key: Array, batch: Tree, batches: TrainBatches, r: Array,
+def _train_step(spec: FitSpec, member: Trained, mine: Own, batch: Tree, batches: TrainBatches, r: Array,
                 pool: Tree, own_count: Array | None = None, *, full: bool = False) -> Trained:
   """One optimiser step of one member with its batch of step r; a member without examples stays as it is."""
   count, size = batches.num_examples[r] if own_count is None else own_count, jax.tree.leaves(batch)[0].shape[0]
   offset = jax.lax.axis_index(DATA) * size
   mask = jnp.arange(size) + offset < count
-  key = jax.random.wrap_key_data(raw_key)
+  key = jax.random.wrap_key_data(mine.key)
   key = jax.random.fold_in(jax.random.fold_in(key, batches.epoch[r]), batches.step[r])
   x = spec.task.train_inputs(pool, batch, key, offset, spec.padded_batch)
 
@@ -263,10 +264,14 @@ def _train_step(spec: FitSpec, member: Trained, raw_key: Array, batch: Tree, bat
 
   (grads, sums), stats = _accumulate(grads_of, (x, batch, mask), spec.at_once)
   grads, sums = sharding.psum((grads, sums), DATA)
+  if mine.decay is not None:
+    grads = jax.tree.map(lambda grad, old: grad + mine.decay * old, grads, member.now.params)
   updates, opt = optimizers.make(spec.train).update(grads, member.opt, member.now.params)
   if batches.scale is not None:
     scale = batches.scale[r]
     updates = jax.tree.map(lambda update: scale * update, updates)
+  if mine.rate is not None:
+    updates = jax.tree.map(lambda update: mine.rate * update, updates)
   now = Variables(optax.apply_updates(member.now.params, updates), stats)
   sums = jax.tree.map(jnp.add, member.sums, sums)
   if own_count is not None:

@@ -134,6 +134,8 @@ class Training:
     data: StageData.
     examples: Examples.
     opt: optimiser state [M, ...] to start from; None: a fresh one.
+    rates: float32 [M], factors of the learning rate of each member, and
+    decays: float32 [M], coefficients of its L2 penalty, in addition to those of `spec.train`; None: 1 and 0.
     notes: entries that are added to every line of train.jsonl.
     may_diverge: whether the training goes on when its loss is no longer finite.
   """
@@ -142,6 +144,8 @@ class Training:
   data: StageData
   examples: Examples = dataclasses.field(default_factory=Examples)
   opt: Tree = None
+  rates: np.ndarray | None = None
+  decays: np.ndarray | None = None
   notes: dict[str, float] = dataclasses.field(default_factory=dict)
   may_diverge: bool = False
 
@@ -171,10 +175,14 @@ class FitReport(NamedTuple):
     rounds: number of rounds that were run.
     samples: training examples processed by each member. With `own_examples`: by all members together.
     val: the task's metric of the selected members on their own validation examples.
+    macs: multiply-adds of forward passes; None: `samples` times those of the learner's cost.
+    flops: floating-point operations of all passes; None: likewise.
   """
   rounds: int
   samples: int
   val: float
+  macs: int | None = None
+  flops: int | None = None
 
 
 class Trained(NamedTuple):

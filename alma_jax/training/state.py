@@ -15,6 +15,21 @@ from alma_jax.types import AnyArray, Tree, Variables
 _P: Any = P  # PartitionSpecs take the places of arrays
 
 
+class Own(NamedTuple):
+  """What sets a member's training apart from the others'. All leaves have a leading axis of length padded_members.
+
+  It follows from the training, and is never saved.
+
+  Attributes:
+    key: uint32 [2], raw PRNG key of augmentation and of networks that draw random numbers.
+    rate: float32 [], factor of the learning rate; None: 1.
+    decay: float32 [], coefficient of an L2 penalty besides that of FitSpec.train; None: 0.
+  """
+  key: Any
+  rate: AnyArray | None = None
+  decay: AnyArray | None = None
+
+
 class Member(NamedTuple):
   """One member in training. All leaves have a leading axis of length padded_members. Checkpoints use these names.
 

@@ -1,0 +1,33 @@
+"""Compares two runs: alma compare RUN RUN [--out FILE.png]
+
+Prints the fields in which their configurations differ, the test errors of both over the stream, and the mean paired
+difference: of the test error and, with a 95 % interval, of the prequential error, on the mega-batches that both runs
+have seen. The runs need not be finished. --out draws the curves. For many runs over several seeds use `alma report`.
+"""
+import sys
+from collections.abc import Sequence
+
+from alma_jax import commands
+from alma_jax.monitor import pairs, view
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command line; returns the exit code: 0, or 2 for bad input."""
+  return commands.exit_code(lambda: _main(argv))
+
+
+def _main(argv: Sequence[str] | None) -> None:
+  parser = commands.Parser("-m alma_jax.compare", __doc__)
+  parser.add_argument("first", metavar="RUN", help="run folder A")
+  parser.add_argument("second", metavar="RUN", help="run folder B")
+  parser.add_argument("--out", help="picture of the curves, e.g. curves.png")
+  args = parser.parse_args(argv)
+  runs = view.view(args.first), view.view(args.second)
+  found = pairs.text(*runs)
+  if args.out:
+    pairs.draw(*runs, args.out)
+  commands.show(found)
+
+
+if __name__ == "__main__":
+  sys.exit(main())

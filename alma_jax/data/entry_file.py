@@ -1,0 +1,161 @@
+"""Reads one entry of a live stream of images: an .npz file of x and y, a folder of images by class, or a Parquet file.
+
+A Parquet file has a column of images, as Hugging Face data sets store them, and a column of labels.
+"""
+import hashlib
+import io
+import json
+import pathlib
+import zipfile
+import zlib
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from alma_jax.data import datasets, image_file, image_folder
+from alma_jax.errors import BadInput
+
+_IMAGE, _LABEL = ("image", "img", "x"), ("label", "labels", "y", "class")  # names of columns, in order of preference
+
+
+class Labelled(NamedTuple):
+  """Examples with labels.
+
+  Attributes:
+    x: uint8 or float32, [N, H, W, C] or [N, D].
+    y: int32 [N], places in `names`, or class numbers if `names` is None.
+    names: names of classes; None: the labels are numbers.
+  """
+  x: np.ndarray
+  y: np.ndarray
+  names: tuple[str, ...] | None
+
+  def digest(self) -> str:
+    """SHA-256 of the contents, the same whatever the format of the file and the order of the examples."""
+    labels = self.y.astype(str) if self.names is None else np.array(self.names)[self.y]
+    of_rows = sorted(hashlib.sha256(np.ascontiguousarray(x).data.tobytes() + label.encode()).digest()
+                     for x, label in zip(self.x, labels.tolist()))
+    return hashlib.sha256(f"{self.x.dtype} {self.x.shape}".encode() + b"".join(of_rows)).hexdigest()
+
+
+def read(path: pathlib.Path, image_size: int = 0) -> Labelled:
+  """Reads an entry.
+
+  Args:
+    path: a file or a folder.
+    image_size: width and height in pixels to which images of folders and Parquet files are resized; 0: none are.
+
+  Raises:
+    BadInput: it cannot be read or used. The message is the reason, without the path.
+  """
+  try:
+    if path.is_dir():
+      return _read_folder(path, image_size)
+    if path.suffix == ".npz":
+      return _read_npz(path)
+    if path.suffix == ".parquet":
+      return _read_parquet(path, image_size)
+  except OSError as error:
+    raise BadInput(f"it cannot be read: {error.strerror or error}.") from error
+  raise BadInput("it is no .npz file, no .parquet file and no folder of images by class.")
+
+
+def _read_npz(path: pathlib.Path) -> Labelled:
+  try:
+    with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
+      missing = [key for key in ("x", "y") if key not in file.files]
+      if missing:
+        raise BadInput(f"it lacks the array {missing[0]}; it holds {', '.join(sorted(file.files)) or 'nothing'}.")
+      x, y = file["x"], file["y"]
+  except BadInput:
+    raise
+  except (ValueError, TypeError, OSError, EOFError, zipfile.BadZipFile, AttributeError, NotImplementedError,
+          RuntimeError, MemoryError, zlib.error) as error:
+    if isinstance(error, OSError) and error.errno:
+      raise
+    reason = "" if "pickle" in str(error) else f" ({error})"  # numpy recommends to load it unsafely
+    raise BadInput(f"it is not an .npz file of plain arrays{reason}.") from error
+  return _labelled(x, y)
+
+
+def _read_folder(path: pathlib.Path, image_size: int) -> Labelled:
+  arrays, names = image_folder.read_part(path, image_size)
+  return Labelled(arrays["x_train"], arrays["y_train"], tuple(names))
+
+
+def _read_parquet(path: pathlib.Path, image_size: int) -> Labelled:
+  try:
+    import pyarrow
+    from pyarrow import parquet
+  except ImportError as error:
+    raise BadInput("Parquet files need a package that is missing; run `pip install pyarrow`.") from error
+  try:
+    table = parquet.read_table(path)
+  except (pyarrow.ArrowException, ValueError) as error:
+    raise BadInput(f"it is not a Parquet file ({_first_line(error)}).") from error
+  image, label = (_column(table, names) for names in (_IMAGE, _LABEL))
+  images, bad = [], []
+  for i, value in enumerate(table[image].to_pylist()):
+    try:
+      images.append(_decode(value, image_size))
+    except BadInput as error:
+      bad.append(f"image {i} ({error})")
+  if bad:
+    raise BadInput(f"{len(bad)} of its images cannot be read, first {bad[0]}.")
+  if not images:
+    raise BadInput("it is empty.")
+  shapes = {pixels.shape[:2] for pixels in images}
+  if len(shapes) > 1:
+    raise BadInput(f"its images have {len(shapes)} sizes; set dataset.image_size=N to resize all to NxN.")
+  labels = table[label].to_pylist()
+  if None in labels:
+    raise BadInput(f"its column {label} has rows without a label.")
+  return _labelled(image_folder.stacked(images), np.array(labels), _class_names(table, label))
+
+
+def _column(table: Any, names: tuple[str, ...]) -> str:
+  found = next((name for name in names if name in table.column_names), None)
+  if found is None:
+    raise BadInput(f"it has no column {' or '.join(names[:2])}; its columns are {', '.join(table.column_names)}.")
+  return found
+
+
+def _decode(value: Any, image_size: int) -> np.ndarray:
+  """Pixels [H, W, 1 or 3] of a cell: a struct with `bytes`, the bytes themselves, or nested lists of pixels."""
+  if isinstance(value, dict):
+    value = value.get("bytes")
+  if isinstance(value, bytes):
+    return image_file.read(io.BytesIO(value), image_size).pixels
+  if isinstance(value, list):
+    pixels = np.array(value)
+    if pixels.ndim in (2, 3) and pixels.dtype.kind in "iu" and pixels.min() >= 0 and pixels.max() <= 255:
+      return pixels.astype(np.uint8).reshape(*pixels.shape[:2], -1)
+  raise BadInput("a cell without the bytes of an image")
+
+
+def _class_names(table: Any, label: str) -> tuple[str, ...] | None:
+  """Names of the classes that a Hugging Face data set stores with its schema; None: it stores none."""
+  stored = (table.schema.metadata or {}).get(b"huggingface")
+  try:
+    names = json.loads(stored)["info"]["features"][label]["names"] if stored else None
+  except (ValueError, LookupError, TypeError):
+    return None
+  return tuple(map(str, names)) if isinstance(names, list) else None
+
+
+def _labelled(x: np.ndarray, y: np.ndarray, names: tuple[str, ...] | None = None) -> Labelled:
+  """Checks the arrays; `names` are those of the numbers in y, if they are known."""
+  x = datasets.check_examples("x", x)
+  if y.dtype.kind in "US" and y.ndim == 1:
+    found, y = np.unique(y.astype(str), return_inverse=True)
+    names = tuple(found.tolist())
+  y = datasets.check_labels("y", y)
+  if len(x) != len(y):
+    raise BadInput(f"it has {len(x)} examples but {len(y)} labels.")
+  if names is not None and y.max() >= len(names):
+    raise BadInput(f"it has the label {y.max()}, but names of {len(names)} classes.")
+  return Labelled(x, y, names)
+
+
+def _first_line(error: Exception) -> str:
+  return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

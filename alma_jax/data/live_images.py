@@ -1,0 +1,172 @@
+"""The entries of a live stream of images: their checks, their classes, and the fixed test set beside them.
+
+Classes are the lines of DIR/classes.txt. Without this file they are found as they come: numbers and names of labels are
+names of classes, and a class that occurs for the first time is the next one.
+"""
+import hashlib
+import pathlib
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from alma_jax import keys
+from alma_jax.data import entry_file, feed
+from alma_jax.errors import BadInput
+
+CLASSES, TEST = "classes.txt", "test"
+_LEAST = 2  # examples of a mega-batch: one to train on, and one for validation
+UNKNOWN = -1  # label of a test example whose class has not been found yet
+
+
+class TestSet(NamedTuple):
+  """The fixed test set.
+
+  Attributes:
+    x: [N, ...].
+    names: of the class of each example.
+  """
+  x: np.ndarray
+  names: np.ndarray
+
+
+class ImageReader:
+  """Reads entries of images; see feed.Reader.
+
+  Attributes:
+    declared: the classes of DIR/classes.txt; None: classes are found as they come.
+    test: TestSet, or None.
+  """
+
+  def __init__(self, folder: pathlib.Path, image_size: int, seed: int):
+    """Reads DIR/classes.txt and DIR/test.
+
+    Raises:
+      BadInput: one of them is there and cannot be used.
+    """
+    self._size, self._seed = image_size, seed
+    self.declared = _read_classes(folder / CLASSES)
+    self.test = self._read_test(folder)
+    self._tested = None if self.test is None else frozenset(map(_row_hash, self.test.x))
+    self._found: list[tuple[int, str]] = []  # (mega-batch, name) of the classes of the first `_num_read` of them
+    self._num_read = 0
+
+  def read(self, path: pathlib.Path, lines: list[feed.Line]) -> feed.Read:
+    """The arrays x and y of an entry, permuted; its notes are num, example_shape, dtype and new_classes."""
+    found = entry_file.read(path, self._size)
+    shape, dtype, num = list(found.x.shape[1:]), str(found.x.dtype), len(found.x)
+    expected = lines[0] if lines else self._of_test()
+    if expected is not None and (shape, dtype) != (expected["example_shape"], expected["dtype"]):
+      raise BadInput(f"its examples have shape {tuple(shape)} and dtype {dtype}, but those of the "
+                     f"{'stream' if lines else 'test set'} have shape {tuple(expected['example_shape'])} and dtype "
+                     f"{expected['dtype']}.")
+    if num < _LEAST:
+      raise BadInput(f"it has {num} example; a mega-batch needs {_LEAST}, one of them for validation.")
+    remarks = self._overlap(found.x)
+    known = self.classes(lines)
+    y, new = self._numbered(found, known)
+    order = keys.rng(self._seed, keys.STREAM, len(lines) + 1).permutation(num)
+    notes = dict(num=num, example_shape=shape, dtype=dtype, new_classes=new)
+    return feed.Read(dict(x=found.x[order], y=y[order]), notes, found.digest(), remarks)
+
+  def classes(self, lines: list[feed.Line], num: int | None = None) -> list[str]:
+    """Names of the classes that are known after the first `num` mega-batches of `lines`; None: after all."""
+    num = len(lines) if num is None else num
+    if self.declared is not None:
+      return self.declared
+    for t, line in enumerate(lines[self._num_read:num], self._num_read + 1):
+      self._found += [(t, name) for name in line["new_classes"]]
+    self._num_read = max(self._num_read, num)
+    return [name for t, name in self._found if t <= num]
+
+  def test_labels(self, classes: list[str]) -> np.ndarray:
+    """int32 [N], the class numbers of the test examples; UNKNOWN if a class is not known yet."""
+    assert self.test is not None
+    place = {name: i for i, name in enumerate(classes)}
+    return np.array([place.get(name, UNKNOWN) for name in self.test.names.tolist()], np.int32)
+
+  def _numbered(self, found: entry_file.Labelled, known: list[str]) -> tuple[np.ndarray, list[str]]:
+    """(int32 [N] class numbers, names of new classes)."""
+    if found.names is None and self.declared is not None:
+      if found.y.max() >= len(known):
+        raise BadInput(f"it has the label {found.y.max()}, but {CLASSES} declares {len(known)} classes.")
+      return found.y, []
+    names = _names_of(found)
+    if self.declared is not None:
+      odd = [name for name in names if name not in known]
+      if odd:
+        raise BadInput(f"it has the class {odd[0]!r}, which {CLASSES} does not declare.")
+    place = {name: i for i, name in enumerate(known)}
+    new = [name for name in names if name not in place]
+    place |= {name: len(known) + i for i, name in enumerate(new)}
+    numbers = np.array([place[name] for name in names], np.int32)
+    if found.names is None:
+      return numbers[np.searchsorted(np.unique(found.y), found.y)], new
+    return numbers[found.y], new
+
+  def _overlap(self, x: np.ndarray) -> tuple[str, ...]:
+    if self._tested is None:
+      return ()
+    num = sum(_row_hash(row) in self._tested for row in x)
+    if num == len(x):
+      raise BadInput("all its examples are in the test set.")
+    return (f"{num} of {len(x)} examples are in the test set as well, whose error is thus too low",) if num else ()
+
+  def _of_test(self) -> dict[str, Any] | None:
+    if self.test is None:
+      return None
+    return dict(example_shape=list(self.test.x.shape[1:]), dtype=str(self.test.x.dtype))
+
+  def _read_test(self, folder: pathlib.Path) -> TestSet | None:
+    paths = [path for path in (folder / TEST, *(folder / f"{TEST}{suffix}" for suffix in (".npz", ".parquet")))
+             if path.exists()]
+    if len(paths) > 1:
+      raise BadInput(f"there are both {str(paths[0])!r} and {str(paths[1])!r}; keep one test set.")
+    if paths and paths[0].is_dir():
+      inside = sorted(path for path in paths[0].iterdir() if path.suffix in (".npz", ".parquet"))
+      paths = inside or paths
+    parts = []
+    for path in paths:
+      try:
+        parts.append(entry_file.read(path, self._size))
+      except BadInput as error:
+        raise BadInput(f"the test set {str(path)!r} cannot be used: {error}") from error
+    if not parts:
+      return None
+    if len({(part.x.shape[1:], part.x.dtype) for part in parts}) > 1:
+      raise BadInput(f"the files of the test set in {str(folder / TEST)!r} hold examples of several shapes or dtypes; "
+                     "they should be alike.")
+    names = np.concatenate([self._test_names(part) for part in parts])
+    return TestSet(np.concatenate([part.x for part in parts]), names)
+
+  def _test_names(self, part: entry_file.Labelled) -> np.ndarray:
+    if part.names is not None:
+      return np.array(part.names)[part.y]
+    if self.declared is None:
+      return part.y.astype(str)
+    if part.y.max() >= len(self.declared):
+      raise BadInput(f"the test set has the label {part.y.max()}, but {CLASSES} declares {len(self.declared)} classes.")
+    return np.array(self.declared)[part.y]
+
+
+
+
+def _names_of(found: entry_file.Labelled) -> list[str]:
+  """Names of the classes of an entry; numbers in their order."""
+  return [str(number) for number in np.unique(found.y)] if found.names is None else list(found.names)
+
+
+def _row_hash(row: np.ndarray) -> bytes:
+  return hashlib.blake2b(np.ascontiguousarray(row).data, digest_size=12).digest()
+
+
+def _read_classes(path: pathlib.Path) -> list[str] | None:
+  if not path.exists():
+    return None
+  try:
+    names = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+  except (OSError, UnicodeDecodeError) as error:
+    raise BadInput(f"{str(path)!r} cannot be read ({error}); each of its lines should name a class.") from error
+  if len(names) < 2 or len(set(names)) < len(names):
+    what = "names a class twice" if len(set(names)) < len(names) else f"names {len(names)} class"
+    raise BadInput(f"{str(path)!r} {what}; it should hold the names of at least two classes, one in every line.")
+  return names

@@ -1,0 +1,134 @@
+"""The entries of a live stream of text: .txt files, each a document, and .jsonl files with a document in every line.
+
+The tokenizer is trained on the first mega-batch, unless the config names one. Validation text is DIR/valid, or else a
+twentieth of the first mega-batch. DIR/test is the fixed test set.
+"""
+import json
+import pathlib
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from alma_jax.config import schema
+from alma_jax.data import cache, documents, feed, text, tokens
+from alma_jax.errors import BadInput
+
+if TYPE_CHECKING:
+  from tokenizers import Tokenizer
+
+_SUFFIXES = (".txt", ".jsonl")
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_FIELD = "text"  # of the objects in a .jsonl file
+
+
+class Encoded(NamedTuple):
+  """Documents as token ids; see text.Corpus."""
+  ids: np.ndarray
+  starts: np.ndarray
+
+
+class TextReader:
+  """Reads entries of text; see feed.Reader.
+
+  Attributes:
+    held_out: documents of the folders DIR/valid and DIR/test, by split, as far as they exist.
+  """
+
+  def __init__(self, folder: pathlib.Path, config: schema.Text):
+    """Reads DIR/valid and DIR/test.
+
+    Raises:
+      BadInput: one of them or the tokenizer cannot be used.
+    """
+    self._config = config
+    self._given = tokens.read(config.tokenizer, config.vocab_size) if config.tokenizer else None
+    self._parsed: Tokenizer | None = None
+    self.held_out = {split: found for split in ("valid", "test") if (found := _read_split(folder, split))}
+
+  def read(self, path: pathlib.Path, lines: list[feed.Line]) -> feed.Read:
+    """The token ids of an entry; its notes are num (of windows), and tokenizer of the first mega-batch."""
+    found = read_documents(path)
+    digest = cache.hash_arrays({f"{i:09d}": np.frombuffer(document, np.uint8) for i, document in enumerate(found)})
+    arrays, notes = {}, {}
+    if lines:
+      tokenizer = self.tokenizer(lines)
+    else:
+      splits = {"train": found}
+      if "valid" not in self.held_out:
+        splits = documents.hold_out(found, ["valid"])
+      tokenizer = self._given or tokens.train(splits["train"], self._config.vocab_size)
+      notes["tokenizer"] = tokenizer.to_str()
+      found = splits["train"]
+      if "valid" in splits:
+        arrays["valid"], arrays["valid_starts"] = self.encode(tokenizer, splits["valid"])
+    arrays["ids"], arrays["starts"] = self.encode(tokenizer, found)
+    num = len(self.windows(Encoded(arrays["ids"], arrays["starts"])).start)
+    return feed.Read(arrays, dict(num=num, **notes), digest)
+
+  def tokenizer(self, lines: list[feed.Line]) -> "Tokenizer":
+    """The tokenizer of the stream."""
+    if self._parsed is None:
+      self._parsed = self._given or tokens.parse(lines[0]["tokenizer"])
+    return self._parsed
+
+  def encode(self, tokenizer: "Tokenizer", found: list[bytes]) -> Encoded:
+    """Token ids of documents; raises BadInput if the tokenizer has no units for them."""
+    return Encoded(*tokens.encode(tokenizer, found, in_sections=self._given is None))
+
+  def windows(self, encoded: Encoded) -> text.Windows:
+    """The windows of an entry; raises BadInput if it is too short for one."""
+    c = self._config
+    return text.windows(encoded.starts, len(encoded.ids) - 1, c.sequence_length, c.cross_documents, "the entry")
+
+
+def read_documents(path: pathlib.Path) -> list[bytes]:
+  """The documents of an entry that are not blank.
+
+  Raises:
+    BadInput: it cannot be read or holds no text. The message is the reason, without the path.
+  """
+  if path.suffix not in _SUFFIXES or path.is_dir():
+    raise BadInput("it is no .txt file and no .jsonl file.")
+  try:
+    content = path.read_bytes().removeprefix(_BYTE_ORDER_MARK)
+    content.decode()
+  except OSError as error:
+    raise BadInput(f"it cannot be read: {error.strerror}.") from error
+  except UnicodeDecodeError as error:
+    raise BadInput(f"it is not UTF-8: byte {error.start} is 0x{content[error.start]:02x}.") from error
+  found = [content] if path.suffix == ".txt" else [_document(line, i) for i, line in enumerate(content.split(b"\n"), 1)
+                                                   if line.strip()]
+  found = [document for document in found if document.strip()]
+  if not found:
+    raise BadInput("it holds no text.")
+  return found
+
+
+def _document(line: bytes, number: int) -> bytes:
+  try:
+    entry = json.loads(line)
+  except ValueError as error:
+    raise BadInput(f"line {number} is not JSON ({error}).") from error
+  written = entry.get(_FIELD) if isinstance(entry, dict) else entry
+  if not isinstance(written, str):
+    raise BadInput(f"line {number} is neither a string nor an object with a string {_FIELD!r}.")
+  return written.encode("utf-8", "replace")
+
+
+def _read_split(folder: pathlib.Path, split: str) -> list[bytes]:
+  """The documents of DIR/SPLIT, a folder of entries or an entry; none if it does not exist."""
+  paths = [path for path in (folder / split, *(folder / f"{split}{suffix}" for suffix in _SUFFIXES)) if path.exists()]
+  if len(paths) > 1:
+    raise BadInput(f"there are both {str(paths[0])!r} and {str(paths[1])!r}; keep one of them.")
+  if paths and paths[0].is_dir():
+    inside = sorted(path for path in paths[0].rglob("*") if path.suffix in _SUFFIXES)
+    if not inside:
+      raise BadInput(f"{str(paths[0])!r} holds no .txt and no .jsonl file; add some, or remove it.")
+    paths = inside
+  found = []
+  for path in paths:
+    try:
+      found += read_documents(path)
+    except BadInput as error:
+      raise BadInput(f"{str(path)!r} cannot be used: {error}") from error
+  return found

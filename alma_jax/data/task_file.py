@@ -1,0 +1,178 @@
+"""Reads a list of tasks of one's own from a Python file.
+
+The file defines get_tasks(seed), which returns a list of dicts. A task has a `name`, unique in the list, and perhaps a
+`family`. Its examples are `arrays`, six as in TaskData, perhaps with `class_names`; or they are drawn from the data set
+`data`, of which `classes` are used (default: all), with `train` and `val` examples of each class, at most `test`
+(default: 1,000), and perhaps `changes`, `label_shift`, `shuffled` and `draw` (see Recipe).
+"""
+import dataclasses
+import pathlib
+import runpy
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from alma_jax.data import cache, datasets, task_draws
+from alma_jax.data.task_sources import Source, Sources, resized
+from alma_jax.data.task_types import Planned, Recipe, TaskData, TaskInfo
+from alma_jax.errors import BadInput
+
+_SHARED = ("name", "family")
+_OF_ARRAYS = ("arrays", "class_names")
+_OF_DATA: dict[str, type | tuple[type, ...]] = {
+    "data": str, "classes": (list, tuple, range), "train": int, "val": int, "test": int, "changes": (list, tuple),
+    "label_shift": int, "shuffled": bool, "draw": int}
+_REQUIRED = ("data", "train", "val")
+_MOST_TEST = 1000  # test examples of a class, unless the task says otherwise
+
+Given = Mapping[str, Any]
+
+
+def load(path: str, seed: int) -> list[Given]:
+  """The dicts of a file, whose keys are checked.
+
+  Raises:
+    BadInput: there is no such file, it fails, or it returns no list of such dicts.
+  """
+  file = pathlib.Path(path).expanduser()
+  if not file.is_file():
+    raise BadInput(f"there is no file {str(file)!r} to read tasks from; name yours by tasks:PATH.py.")
+  try:
+    get_tasks = runpy.run_path(str(file)).get("get_tasks")
+    if get_tasks is None:
+      raise BadInput(f"{path} has no function get_tasks; a file of tasks defines get_tasks(seed).")
+    made = get_tasks(seed)
+  except BadInput:
+    raise
+  except SyntaxError as error:
+    raise BadInput(f"{path} is not a Python file (line {error.lineno}: {error.msg}).") from error
+  except Exception as error:  # whatever the file does
+    raise BadInput(f"{path} failed with {type(error).__name__}: {error}.") from error
+  if not isinstance(made, list | tuple) or not made or not all(isinstance(task, Mapping) for task in made):
+    raise BadInput(f"get_tasks of {path} returned {type(made).__name__} {str(made)[:60]!r}; it should return a list of "
+                   "dicts, one for each task.")
+  names: set[str] = set()
+  for number, task in enumerate(made, 1):
+    _check_keys(f"task {number} of {path}", task)
+    if task["name"] in names:
+      raise BadInput(f"{path} has two tasks with the name {task['name']!r}; give each a name of its own.")
+    names.add(task["name"])
+  return list(made)
+
+
+def plan(tasks: Sequence[Given], sources: Sources, seed: int, test_per_class: int,
+         image_size: int) -> tuple[tuple[int, ...], list[Planned]]:
+  """(image shape, tasks) of the dicts of `load`; see task_streams.make for the other arguments.
+
+  Raises:
+    BadInput: a task cannot be used, or its images have another shape than those of the first.
+  """
+  planned: list[Planned] = []
+  first: tuple[int, ...] | None = None
+  for number, task in enumerate(tasks, 1):
+    if "arrays" in task:
+      shape, made = _of_arrays(task, test_per_class, image_size)
+    else:
+      shape, made = _of_data(task, number, sources, seed, test_per_class, image_size)
+    first = first or shape
+    if image_size and shape[-1] not in (1, 3):
+      raise BadInput(f"the task {task['name']!r} has images of shape {shape}, which cannot be resized; images have 1 "
+                     "or 3 channels.")
+    if not image_size and shape != first:
+      raise BadInput(f"the task {task['name']!r} has images of shape {shape}, the first task {first}; set image_size=N "
+                     "to resize all to NxN pixels of three channels.")
+    planned.append(made)
+  assert first is not None  # `load` returns at least one task
+  return (image_size, image_size, 3) if image_size else first, planned
+
+
+def _check_keys(what: str, task: Given) -> None:
+  possible = _SHARED + (_OF_ARRAYS if "arrays" in task else tuple(_OF_DATA))
+  unknown = [key for key in task if key not in possible]
+  if unknown:
+    raise BadInput(f"{what} has the unknown key {unknown[0]!r}; possible are {', '.join(possible)}, or arrays with "
+                   "class_names.")
+  for key in _SHARED:
+    if key in task and not (isinstance(task[key], str) and task[key]):
+      raise BadInput(f"{what} has {key}={task[key]!r}; it should be a text.")
+  missing = [key for key in ("name", *(() if "arrays" in task else _REQUIRED)) if key not in task]
+  if missing:
+    raise BadInput(f"{what} lacks {', '.join(missing)}; give it arrays, or data with the numbers of examples of a "
+                   "class, train and val.")
+  for key, kind in _OF_DATA.items():
+    if key in task and not (isinstance(task[key], kind) and isinstance(task[key], bool) == (kind is bool)):
+      names = " or ".join(k.__name__ for k in (kind if isinstance(kind, tuple) else (kind,)))
+      raise BadInput(f"{what} has {key}={task[key]!r}; it should be of type {names}.")
+  if task.get("draw", 0) < 0:
+    raise BadInput(f"{what} has draw={task['draw']}; it should be at least 0.")
+  for key in "classes", "class_names":
+    wanted: type | tuple[type, ...] = (int, np.integer) if key == "classes" else str
+    if key in task and not all(isinstance(value, wanted) for value in task[key]):
+      raise BadInput(f"{what} has {key}={task[key]!r}; they should be {'numbers' if key == 'classes' else 'texts'}.")
+
+
+def _of_data(task: Given, number: int, sources: Sources, seed: int, test_per_class: int,
+             image_size: int) -> tuple[tuple[int, ...], Planned]:
+  """(shape of the images before they are resized, task) of a task that is drawn from a data set."""
+  stored = sources[task["data"]]
+  source = _resized_source(stored, image_size) if image_size else stored
+  recipe = Recipe(
+      task["name"], task["data"], tuple(map(int, task.get("classes", range(len(source.class_names))))), task["train"],
+      task["val"], test_per_class or task.get("test", _MOST_TEST), task.get("draw", number),
+      tuple(tuple(change) if isinstance(change, list) else change for change in task.get("changes", ())),
+      task.get("label_shift", 0), task.get("shuffled", False))
+  return stored.image_shape, task_draws.plan(recipe, source, seed, task.get("family", ""))
+
+
+def _of_arrays(task: Given, test_per_class: int, image_size: int) -> tuple[tuple[int, ...], Planned]:
+  """(shape of the images before they are resized, task) of a task whose arrays are given."""
+  what = f"the task {task['name']!r}"
+  given, num_classes = _checked(what, task["arrays"])
+  names = tuple(task.get("class_names", map(str, range(num_classes))))
+  if len(names) != num_classes:
+    raise BadInput(f"{what} has {len(names)} class_names, but labels from 0 to {num_classes - 1}; give one name for "
+                   "each class.")
+  if test_per_class:
+    kept = np.sort(np.concatenate([np.flatnonzero(given.y_test == label)[:test_per_class]
+                                   for label in range(num_classes)]))
+    given = given._replace(x_test=given.x_test[kept], y_test=given.y_test[kept])
+  decides = ["arrays", cache.hash_arrays(given._asdict()), image_size]
+
+  def make() -> TaskData:
+    return TaskData(*(resized(array, image_size) if image_size and array.ndim == 4 else array.copy()
+                      for array in given))
+
+  info = TaskInfo(task["name"], task.get("family", "own"), names, *map(len, (given.y_train, given.y_val, given.y_test)))
+  return given.x_train.shape[1:], Planned(info, make, decides)
+
+
+def _checked(what: str, arrays: Any) -> tuple[TaskData, int]:
+  """(the arrays, with images [N, H, W, C]; number of classes)."""
+  if not isinstance(arrays, tuple | list) or len(arrays) != len(TaskData._fields):
+    raise BadInput(f"{what} has arrays of type {type(arrays).__name__}; give six, {', '.join(TaskData._fields)}.")
+  given = TaskData(*arrays)
+  with warnings.catch_warnings():
+    warnings.simplefilter("ignore", UserWarning)  # about classes without examples, an error here
+    tested = datasets.from_arrays(what, given._asdict())
+    try:
+      chosen = datasets.from_arrays(what, given._asdict() | dict(x_test=given.x_val, y_test=given.y_val))
+    except BadInput as error:
+      text = str(error).replace("x_test", "x_val").replace("y_test", "y_val").replace(" test ", " validation ")
+      raise BadInput(text) from error
+  if tested.x_train.dtype != np.uint8 or tested.x_train.ndim != 4:
+    raise BadInput(f"{what} has examples of shape {tested.x_train.shape[1:]} and dtype {tested.x_train.dtype}; tasks "
+                   "consist of images [H, W] or [H, W, C] of dtype uint8.")
+  num_classes = max(tested.num_classes, chosen.num_classes)
+  empty = sorted(set(range(num_classes)) - set(tested.y_train.tolist()))
+  if empty:
+    raise BadInput(f"{what} has no training example of class {empty[0]}, but labels up to {num_classes - 1}; labels "
+                   "count the classes of the task from 0.")
+  return given._replace(**{name: getattr(tested, name) for name in datasets.ARRAYS}, x_val=chosen.x_test,
+                        y_val=chosen.y_test), num_classes
+
+
+def _resized_source(source: Source, size: int) -> Source:
+  return dataclasses.replace(source, image_shape=(size, size, 3), fingerprint=f"{source.fingerprint} {size}",
+                             images=lambda split, index: resized(source.images(split, index), size))

@@ -1,0 +1,210 @@
+"""The labelled images that tasks are drawn from: data sets, or stand-ins made from MNIST and CIFAR-10."""
+import dataclasses
+import functools
+import os
+import pathlib
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+
+from alma_jax.data import cache, datasets, image_changes, stand_ins, textures, tfds_folder
+from alma_jax.errors import BadInput
+
+TFDS = {"svhn": "svhn_cropped", "fashion": "fashion_mnist", "dtd": "dtd", "cifar100": "cifar100"}
+KINDS = ("auto", "real", "stand_ins")
+_FAMILIES = {"mnist": "digits", "digits": "digits", "digits32": "digits", "cifar10": "cifar", "cifar100": "cifar",
+             "svhn": "house numbers", "fashion": "clothes", "dtd": "texture"}
+_SIZE = 32  # height and width of the images of all sources but `digits`
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Source:
+  """Labelled images, which are made when they are asked for.
+
+  Attributes:
+    name: how tasks call it; a stand-in's name ends in "-like".
+    family: see TaskInfo.
+    class_names: names of the classes 0, 1, ...
+    labels: {"train" or "test": int32 [N]}.
+    image_shape: (H, W, C).
+    images: (split, indices [n]) -> uint8 [n, H, W, C]; an image depends on its index alone.
+    fingerprint: changes if labels or images would.
+  """
+  name: str
+  family: str
+  class_names: tuple[str, ...]
+  labels: Mapping[str, np.ndarray]
+  image_shape: tuple[int, ...]
+  images: Callable[[str, np.ndarray], np.ndarray]
+  fingerprint: str
+
+  @functools.cached_property
+  def by_class(self) -> dict[str, list[np.ndarray]]:
+    """{split: the indices of each class, ascending}."""
+    return {split: [np.flatnonzero(y == label) for label in range(len(self.class_names))]
+            for split, y in self.labels.items()}
+
+
+class Sources:
+  """The sources by name. Each is loaded once, when it is first asked for."""
+
+  def __init__(self, data_dir: str, kind: str, given: Mapping[str, datasets.Dataset] | None = None):
+    """See task_streams.make.
+
+    Raises:
+      BadInput: `kind` is unknown.
+    """
+    if kind not in KINDS:
+      raise BadInput(f"there are no sources {kind!r}; possible are {', '.join(KINDS)}.")
+    self._data_dir, self._kind, self._given = data_dir, kind, given or {}
+    self._found: dict[str, Source] = {}
+
+  def need(self, names: Iterable[str]) -> None:
+    """Checks that the sources can be had as they are asked for.
+
+    Raises:
+      BadInput: sources=real, and one of them is not prepared.
+    """
+    missing = [TFDS[name] for name in names if name in TFDS and not self._is_real(name)]
+    if self._kind == "real" and missing:
+      raise BadInput(f"sources='real' needs the TFDS data sets {', '.join(missing)}, which are not prepared in "
+                     f"{str(_root(self._data_dir))!r}; prepare them there, or use sources='auto' for stand-ins.")
+
+  def __getitem__(self, name: str) -> Source:
+    """The source of a name: one of those above, or a data set of datasets.py.
+
+    Raises:
+      BadInput: there is no such data set, or it cannot be used.
+    """
+    if name not in self._found:
+      self.need([name])
+      self._found[name] = self._make(name)
+    return self._found[name]
+
+  def _make(self, name: str) -> Source:
+    if name == "dtd" and self._is_real(name):
+      return _real_textures(_root(self._data_dir))
+    if name in TFDS and self._is_real(name):
+      return _of_dataset(name, self._dataset(f"tfds:{TFDS[name]}"))
+    match name:
+      case "svhn":
+        mnist, cifar = self["mnist"], self._dataset("cifar10")
+        return _stand_in(name, mnist, stand_ins.Numbers(self._dataset("mnist"), cifar).images, cifar.fingerprint)
+      case "fashion":
+        cifar10 = self["cifar10"]
+        return _stand_in(name, cifar10, lambda split, index: stand_ins.in_parts(
+            lambda some: stand_ins.edges(cifar10.images(split, some)), index))
+      case "cifar100":
+        cifar10 = self["cifar10"]
+        return _stand_in(name, cifar10, lambda split, index: image_changes.tiles(cifar10.images(split, index), 0, 0))
+      case "dtd":
+        made = textures.Textures()
+        return Source("dtd-like", _FAMILIES[name], textures.NAMES, made.labels, (_SIZE, _SIZE, 3), made.images,
+                      f"textures {stand_ins.VERSION}")
+      case "digits" | "digits32":
+        digits = self._dataset("digits")
+        return _of_dataset(name, dataclasses.replace(
+            digits, x_train=_bright(digits.x_train), x_test=_bright(digits.x_test)))
+    return _of_dataset(name, self._dataset(name))
+
+  def _dataset(self, name: str) -> datasets.Dataset:
+    return self._given[name] if name in self._given else _load(name, self._data_dir)
+
+  def _is_real(self, name: str) -> bool:
+    return self._kind != "stand_ins" and tfds_folder.is_prepared(TFDS[name], str(_root(self._data_dir)))
+
+
+@functools.lru_cache(maxsize=16)
+def _load(name: str, data_dir: str) -> datasets.Dataset:
+  return datasets.load(name, data_dir)
+
+
+def _root(data_dir: str) -> pathlib.Path:
+  """The folder of prepared TFDS data sets, as tfds_folder.prepared finds it."""
+  return pathlib.Path(data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
+
+
+def _of_dataset(name: str, data: datasets.Dataset) -> Source:
+  """A data set as a source. Those that the streams use become 32x32 pixels of three channels."""
+  arrays = {"train": data.x_train, "test": data.x_test}
+  if data.x_train.dtype != np.uint8 or data.x_train.ndim != 4:
+    raise BadInput(f"the data set {name!r} has examples of shape {data.x_train.shape[1:]} and dtype "
+                   f"{data.x_train.dtype}; tasks are drawn from images [H, W, C] of dtype uint8.")
+  as_stored = name == "digits" or name not in _FAMILIES
+
+  def images(split: str, index: np.ndarray) -> np.ndarray:
+    x = arrays[split][index]
+    return x if as_stored else to_colour(resized(x, 28) if name == "digits32" else x)
+
+  class_names = data.class_names or tuple(map(str, range(data.num_classes)))
+  return Source(name, _FAMILIES.get(name, name), class_names, {"train": data.y_train, "test": data.y_test},
+                data.x_train.shape[1:] if as_stored else (_SIZE, _SIZE, 3), images, data.fingerprint)
+
+
+def _stand_in(name: str, base: Source, images: Callable[[str, np.ndarray], np.ndarray], further: str = "") -> Source:
+  """A source with the labels of another one."""
+  return Source(f"{name}-like", _FAMILIES[name], base.class_names, base.labels, (_SIZE, _SIZE, 3), images,
+                f"{name} {stand_ins.VERSION} {base.fingerprint} {further}")
+
+
+def to_colour(x: np.ndarray) -> np.ndarray:
+  """Images of at most 32x32 pixels, in the middle of black ones of 32x32 pixels and three channels."""
+  rows, columns = (_SIZE - x.shape[1]) // 2, (_SIZE - x.shape[2]) // 2
+  made = np.zeros((len(x), _SIZE, _SIZE, 3), np.uint8)
+  made[:, rows:rows + x.shape[1], columns:columns + x.shape[2]] = x
+  return made
+
+
+def _bright(x: np.ndarray) -> np.ndarray:
+  """Grey levels 0 to 16 as 0 to 255."""
+  return np.rint(x * (255 / 16)).astype(np.uint8)
+
+
+def resized(x: np.ndarray, size: int) -> np.ndarray:
+  """Images uint8 [n, H, W, C] as [n, size, size, 3], by bicubic interpolation.
+
+  Raises:
+    BadInput: C is neither 1 nor 3.
+  """
+  if x.shape[-1] not in (1, 3):
+    raise BadInput(f"images of {x.shape[-1]} channels cannot be resized; images have 1 or 3 channels.")
+  made = np.zeros((len(x), size, size, x.shape[-1]), np.uint8)
+  for i, image in enumerate(x):
+    made[i] = _resized(image.squeeze(-1) if x.shape[-1] == 1 else image, size).reshape(made.shape[1:])
+  return np.broadcast_to(made, (*made.shape[:3], 3)).copy()
+
+
+def _resized(image: np.ndarray, size: int) -> np.ndarray:
+  """An image [H, W] or [H, W, 3] of uint8, resized to size x size by bicubic interpolation."""
+  from PIL import Image
+  return np.asarray(Image.fromarray(image).resize((size, size), Image.Resampling.BICUBIC))
+
+
+def _real_textures(root: pathlib.Path) -> Source:
+  """DTD: the middle square of each image, resized. The training part is TFDS's train and validation."""
+  folder = tfds_folder.prepared("dtd", str(root))
+
+  def make() -> cache.Entry:
+    builder = tfds_folder.import_tfds().builder_from_directory(folder)
+    arrays = {}
+    for split in ("train", "test"):
+      parts = ("train", "validation") if split == "train" else ("test",)
+      examples = [example for part in parts for example in tfds_folder.examples(builder, part)]
+      arrays[f"x_{split}"] = np.stack([_resized(_square(np.asarray(e["image"])), _SIZE) for e in examples])
+      arrays[f"y_{split}"] = np.array([e["label"] for e in examples], np.int32)
+    return cache.Entry(arrays, {})
+
+  made_from = [tfds_folder.fingerprint(folder), _SIZE]
+  entry = cache.load_or_make([folder / f"alma_jax_arrays_{_SIZE}", cache.home_folder("arrays", "dtd", made_from)],
+                             made_from, make)
+  (names,) = folder.glob("*.labels.txt")
+  data = datasets.from_arrays("dtd", entry.arrays, fingerprint=entry.facts["fingerprint"])
+  return _of_dataset("dtd", dataclasses.replace(data, class_names=tuple(names.read_text().split("\n")[:-1])))
+
+
+def _square(image: np.ndarray) -> np.ndarray:
+  """The middle square of an image."""
+  height, width = image.shape[:2]
+  side = min(height, width)
+  top, left = (height - side) // 2, (width - side) // 2
+  return image[top:top + side, left:left + side]

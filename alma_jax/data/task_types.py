@@ -1,0 +1,75 @@
+"""What a stream of tasks consists of: facts of a task, its arrays, and the recipe by which they are drawn."""
+import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+Change = tuple[str | int | float, ...]  # the name of a function of image_changes.py, and its arguments
+
+
+class TaskInfo(NamedTuple):
+  """What is known of a task before its images are made.
+
+  Attributes:
+    name: the number of the task in its stream, from 1, and what it is, e.g. "2 mnist small".
+    family: the domain of its images, e.g. "digits"; tasks of one family have one colour in graphs.
+    class_names: names of the labels 0, 1, ...
+    num_train, num_val, num_test: numbers of examples.
+  """
+  name: str
+  family: str
+  class_names: tuple[str, ...]
+  num_train: int
+  num_val: int
+  num_test: int
+
+
+class TaskData(NamedTuple):
+  """The examples of a task: x uint8 [N, H, W, C], y int32 [N], labels from 0."""
+  x_train: np.ndarray
+  y_train: np.ndarray
+  x_val: np.ndarray
+  y_val: np.ndarray
+  x_test: np.ndarray
+  y_test: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+  """How a task is drawn from a source. Two tasks whose recipes differ in their names alone are the same task.
+
+  Attributes:
+    name: see TaskInfo.
+    source: name of the source (task_sources.py).
+    classes: its classes in the order of the labels of the task.
+    train, val: numbers of training and of validation examples of a class, both from the source's training part.
+    test: the largest number of test examples of a class; a class that has fewer gives all.
+    draw: number of the draw; tasks of different draws have different examples.
+    changes: how the images are changed, in this order.
+    label_shift: class i has the label i - label_shift, modulo the number of classes.
+    shuffled: whether the labels are drawn at random, so that there is nothing to learn.
+  """
+  name: str
+  source: str
+  classes: tuple[int, ...]
+  train: int
+  val: int
+  test: int
+  draw: int
+  changes: tuple[Change, ...] = ()
+  label_shift: int = 0
+  shuffled: bool = False
+
+
+class Planned(NamedTuple):
+  """A task that is made when it is asked for.
+
+  Attributes:
+    info: its facts.
+    make: () -> TaskData, always the same.
+    decides: JSON-able value that changes if the data would.
+  """
+  info: TaskInfo
+  make: Callable[[], TaskData]
+  decides: object

@@ -1,0 +1,171 @@
+"""Scores a run on new labelled data: alma evaluate --workdir RUN --data DATA
+
+DATA is a folder of images by class (DIR/CLASS/*.png), an .npz file with x [N, ...] and y [N], a .parquet file with
+columns of images and labels, or the name of a data set, whose test set is used: digits, mnist, cifar10, tfds:NAME,
+npz:PATH, folder:DIR. For a language model it is a .txt or .jsonl file, or a folder of them.
+
+RUN is a run folder, or a folder that `alma export` has written. If RUN is a run folder, DATA is compared with the data
+of its stream: if more than 1 % of the examples of DATA are in the stream, they are no test, and are refused.
+"""
+import argparse
+import hashlib
+import json
+import pathlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from alma_jax import commands, predict
+from alma_jax.errors import BadInput
+from alma_jax.files import write_bytes
+from alma_jax.predictors import inputs, scores, texts
+
+if TYPE_CHECKING:  # it imports jax
+  from alma_jax.predictors.program import Predictor
+
+_NAMES = ("digits", "mnist", "cifar10")
+_MOST_OVERLAP = 0.01  # of the examples; few of them may be equal by chance
+_SHOWN = 10  # classes of the summary, those with the largest errors
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command line; returns the exit code: 0, or 2 for bad input."""
+  return commands.exit_code(lambda: _main(argv))
+
+
+def _main(argv: Sequence[str] | None) -> None:
+  parser = commands.Parser("-m alma_jax.evaluate", __doc__)
+  predict.add_arguments(parser)
+  parser.add_argument("--data", required=True, help="labelled data")
+  parser.add_argument("--data_dir", default="", help="folder of prepared TFDS data sets")
+  parser.add_argument("--allow_overlap", action="store_true", help="also score examples that are in the run's stream")
+  parser.add_argument("--out", help="file to write the scores to, as JSON")
+  args = parser.parse_args(argv)
+  predictor = predict.load(predict.stored_of(args))
+  found = (_score_texts if predictor.is_language else _score_images)(predictor, args)
+  found |= dict(data=args.data, workdir=str(args.workdir), predictor=predictor.version,
+                stage=predictor.facts.get("stage"))
+  if args.out:
+    try:
+      write_bytes(pathlib.Path(args.out).expanduser(), (json.dumps(found, indent=2) + "\n").encode())
+    except OSError as error:
+      raise BadInput(f"--out={args.out!r} cannot be written: {error.strerror}.") from error
+  commands.show(_text(found, predictor.facts.get("class_names")))
+
+
+def _score_images(predictor: "Predictor", args: argparse.Namespace) -> dict[str, Any]:
+  form, size = inputs.form_of(predictor.facts), predictor.batch_size
+  result = scores.Scores(form.classes)
+  hashes: list[bytes] = []
+
+  def add(batch: inputs.Batch, classes: Any, probabilities: Any) -> None:
+    result.add(classes, probabilities, batch.y)  # type: ignore[arg-type]
+    hashes.extend(map(_hash, batch.x))
+
+  predict.in_batches(predictor, _batches(args, form, size), size, add)
+  overlap = _overlap(args, hashes, lambda config: _seen_images(config, args, predictor.dtype))
+  return result.summary() | dict(overlap=overlap)
+
+
+def _batches(args: argparse.Namespace, form: inputs.Form, size: int) -> Iterator[inputs.Batch]:
+  """The labelled examples of --data."""
+  kind, _, rest = args.data.partition(":")
+  if args.data not in _NAMES and not (kind == "tfds" and rest):
+    yield from inputs.read([rest if kind in ("npz", "folder") and rest else args.data], form, size, labelled=True)
+    return
+  from alma_jax.data import datasets
+  dataset = datasets.load(args.data, args.data_dir)
+  x = inputs.like_examples(dataset.x_test, f"the test set of {args.data}", form)
+  y = inputs.check_labels(dataset.y_test, f"the test set of {args.data}", form)
+  for start in range(0, len(x), size):
+    part = x[start:start + size]
+    yield inputs.Batch([args.data] * len(part), list(range(start, start + len(part))), part, y[start:start + size])
+
+
+def _score_texts(predictor: "Predictor", args: argparse.Namespace) -> dict[str, Any]:
+  documents = [document.text for document in texts.read([args.data.removeprefix("text:")])]
+  overlap = _overlap(args, [_hash_text(text.encode()) for text in documents], lambda config: _seen_texts(config, args))
+  tokens, counts = texts.windows(predictor.tokenizer, documents, predictor.facts["sequence_length"])
+  total, _ = texts.sums(predictor, tokens, counts, predictor.batch_size)
+  loss = -total / int(counts.sum())
+  return dict(num_documents=len(documents), num_tokens=int(counts.sum()), loss=loss, perplexity=float(np.exp(loss)),
+              overlap=overlap)
+
+
+def _overlap(args: argparse.Namespace, hashes: Sequence[bytes], read: Callable[[Any], set[bytes]]) -> int | None:
+  """The number of examples that are in the run's stream, or None if that cannot be found out.
+
+  Args:
+    args: of the command.
+    hashes: of the examples.
+    read: RunConfig -> hashes of the examples of its stream.
+
+  Raises:
+    BadInput: there are many, and --allow_overlap is not given.
+  """
+  from alma_jax import config as configs
+  from alma_jax.runs import run_folder
+
+  tree = run_folder.read_json(run_folder.local(args.workdir) / "config.json")
+  if tree is None or args.allow_overlap:
+    return None  # an exported predictor does not know its stream
+  config = configs.parse(configs.completed({k: v for k, v in tree.items() if k not in configs.STORED}))
+  try:
+    seen = read(config)
+  except BadInput as error:
+    commands.warn([f"it is not known whether the data overlap the stream of the run, which cannot be read: {error}"])
+    return None
+  num = sum(each in seen for each in hashes)
+  if num > _MOST_OVERLAP * len(hashes):
+    raise BadInput(f"{num} of the {len(hashes)} examples of {args.data} are in the stream of the run, which may have "
+                   "been trained on them; give other data, or --allow_overlap.")
+  if num:
+    commands.warn([f"{num} of the {len(hashes)} examples of {args.data} are in the stream of the run too"])
+  return num
+
+
+def _seen_images(config: Any, args: argparse.Namespace, dtype: np.dtype) -> set[bytes]:
+  """Hashes of the images of a run's stream."""
+  from alma_jax.data import datasets
+  section = config.dataset
+  stream = datasets.load(section.name, section.data_dir or args.data_dir, section.image_size)
+  return set(map(_hash, stream.x_train.astype(dtype, copy=False)))
+
+
+def _seen_texts(config: Any, args: argparse.Namespace) -> set[bytes]:
+  """Hashes of the documents of a run's stream; without a folder for the test text, of its pieces."""
+  from alma_jax.data import documents, text_source
+  splits = text_source.find(config.dataset.name, config.dataset.data_dir or args.data_dir).read()
+  if "test" not in splits:
+    splits = documents.prepare(splits, config.stream.num_megabatches, config.seed)
+  return set(map(_hash_text, splits["train"]))
+
+
+def _hash_text(document: bytes) -> bytes:
+  return hashlib.blake2b(document.strip(), digest_size=12).digest()
+
+
+def _hash(example: np.ndarray) -> bytes:
+  return hashlib.blake2b(np.ascontiguousarray(example).tobytes(), digest_size=12).digest()
+
+
+def _text(found: dict[str, Any], names: Sequence[str] | None) -> str:
+  """The scores for people."""
+  if "perplexity" in found:
+    return (f"perplexity {found['perplexity']:.2f}, loss {found['loss']:.4f} nats a token, over "
+            f"{found['num_tokens']:,} tokens of {found['num_documents']} documents")
+  lines = [f"error {found['error']:.4f} ± {found['error_standard_error']:.4f}, loss {found['loss']:.4f} nats, "
+           f"calibration error {found['calibration_error']:.4f}, over {found['num_examples']:,} examples"]
+  errors = [(error, k) for k, error in enumerate(found["class_errors"]) if error is not None]
+  worst = sorted(errors, key=lambda each: (-each[0], each[1]))[:_SHOWN]
+  title = f"class error, the largest {_SHOWN} of {len(errors)}" if len(errors) > _SHOWN else "class error"
+  width = max(len(str(names[k] if names else k)) for _, k in worst)
+  lines += [f"{title}:", *(f"  {names[k] if names else k!s:<{width}}  {error:.4f} of {found['class_examples'][k]:,}"
+                           for error, k in worst)]
+  return "\n".join(lines)
+
+
+if __name__ == "__main__":
+  sys.exit(main())

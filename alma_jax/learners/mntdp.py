@@ -1,0 +1,64 @@
+"""Modular networks with task-driven priors: a new task reuses modules of a similar one (Veniat et al., 2021)."""
+from alma_jax import keys
+from alma_jax.learners import neighbors
+from alma_jax.learners.contract import LearnerState
+from alma_jax.learners.paths import KEEP, NEW, Candidate, Paths, Proposal
+from alma_jax.parallel import sharding
+from alma_jax.training import loop
+
+
+class MNTDP(Paths):
+  """Tries every division of an earlier path into reused and new modules."""
+
+  def propose(self, state: LearnerState, data: loop.StageData) -> Proposal:
+    if not state.spec["tasks"]:
+      return Proposal([self.scratch()], [], [-1], 0, {})
+    chosen, spent, notes = self._priors(state, data)
+    labels = int(sharding.fetch(data.pool.labels))
+    candidates: list[Candidate] = []
+    origins: list[int] = []
+    ready: list[tuple[Candidate, float]] = []
+    ready_origins: list[int] = []
+    for t in chosen:
+      reused = state.spec["tasks"][t]["path"]
+      for candidate in self._divisions(reused):
+        if candidate not in candidates:
+          candidates.append(candidate)
+          origins.append(t if any(kind == KEEP for kind, _ in candidate) else -1)
+      if state.spec["tasks"][t]["labels"] == labels:
+        whole = [[KEEP, module] for module in reused]
+        if all(whole != other for other, _ in ready):
+          ready.append((whole, self.error(state, whole, data)))
+          ready_origins.append(t)
+    return Proposal(candidates, ready, [*origins, *ready_origins], spent, notes)
+
+  def _divisions(self, reused: list[int]) -> list[Candidate]:
+    """Of a path with at least one new module; those with the fewest new ones first."""
+    num = len(reused)
+    found: list[Candidate] = []
+    if self.options.direction in ("fw", "both"):
+      found += [[*([KEEP, module] for module in reused[:i]), *([NEW, -1] for _ in range(num - i))]
+                for i in range(num - 1, -1, -1)]
+    if self.options.direction in ("bw", "both"):
+      found += [[*([NEW, -1] for _ in range(i)), *([KEEP, module] for module in reused[i:])] for i in range(1, num + 1)]
+    return found
+
+  def _priors(self, state: LearnerState, data: loop.StageData) -> tuple[list[int], int, dict[str, list[float]]]:
+    """(earlier tasks whose paths are reused, multiply-adds of finding them, notes)."""
+    num = len(state.spec["tasks"])
+    if self.options.prior == "all":
+      return list(range(num - 1, -1, -1)), 0, {}
+    if self.options.prior == "random":
+      return [int(keys.rng(data.seed, keys.EMBED, data.stage, 2).integers(num))], 0, {}
+    train, val = neighbors.examples(data, self.options.max_train, self.options.max_val)
+    bodies: dict[tuple[int, ...], float] = {}  # tasks with the same body have the same features
+    scores = []
+    for t, task in enumerate(state.spec["tasks"]):
+      body = tuple(task["path"][:-1])
+      if body not in bodies:
+        bodies[body] = neighbors.accuracy(self._whole, self._task, self.mesh, self.variables(state, t), data, train,
+                                          val, self.options.neighbors)
+      scores.append(bodies[body])
+    width = self.variables(state, 0).params[self.parts[-1]]["kernel"].shape[-1]
+    spent = len(bodies) * neighbors.macs(self._whole, self._shape, len(train), len(val), width)
+    return [max(range(num), key=lambda t: (scores[t], t))], spent, {"scores": scores}

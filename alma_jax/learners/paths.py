@@ -1,0 +1,275 @@
+"""Learners of task streams: a store of frozen modules, a path through them per task, and a search for the next path.
+
+Of every task the learner tries candidates. A candidate says for each part of the network whether it is new, a copy of a
+stored module that is trained further, or a stored module that stays as it is (`keep`). Each is trained once with every
+pair of learning rate and weight decay, side by side; the best validation accuracy wins, and its trained parts are
+stored as new modules. Stored modules never change (docs/task-streams.md).
+"""
+import functools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from alma_jax import keys, models
+from alma_jax.config import schema
+from alma_jax.learners import prediction, stacked
+from alma_jax.learners.contract import Context, Contribution, GrowthReport, LearnerState, StageResult
+from alma_jax.models import cost, path
+from alma_jax.parallel import sharding
+from alma_jax.training import loop
+from alma_jax.types import Cost, Tree, Variables
+
+NEW, COPY, KEEP = "new", "copy", "keep"
+Choice = list[Any]  # [NEW, -1], [COPY, module] or [KEEP, module] for a part of the network
+Candidate = list[Choice]  # a Choice for every part, from the inputs to the head
+
+_NOTHING = Variables({}, {})
+
+
+class Proposal(NamedTuple):
+  """What a learner tries for a task.
+
+  Attributes:
+    candidates: to be trained, at least one.
+    ready: (candidate, error rate on the validation data) of candidates without a part to be trained.
+    origin: the earlier task that the candidates come from, -1 for none, for each candidate and then for each of
+      `ready`.
+    macs: multiply-adds that the search has taken so far.
+    notes: what the search has found, for the line of metrics.jsonl; JSON can hold it.
+  """
+  candidates: list[Candidate]
+  ready: list[tuple[Candidate, float]]
+  origin: list[int]
+  macs: int
+  notes: dict[str, Any]
+
+
+class Paths:
+  """Base class of the learners of task streams; a subclass says what is tried (`propose`). See contract.Learner.
+
+  `spec` of a state has `modules`, a list of [part, number of classes (of a head, else 0), task that trained it] of the
+  frozen blocks; `tasks`, a list of {path, origin, classes, labels, mean, std} in which a path is a module for each part
+  and the rest is that of the task's TaskPool; and `search`, the candidates of the task in progress, or None.
+
+  Attributes:
+    parts: the names of the network's parts.
+  """
+  freezes = True
+
+  def __init__(self, context: Context):
+    self.context, self._task = context, context.task
+    self.options: Any = context.config.learner  # an instance of the learner's own subclass of TaskOptions
+    train = context.config.train
+    assert isinstance(train, schema.TaskTrain)
+    self._train, self._pairs = train.each, np.array(train.pairs, np.float32)
+    self._whole = self.whole(self._task.num_outputs)
+    self.parts = path.parts(self._whole)
+    self._stepwise = models.loops_are_slow(self._whole)
+    self.mesh = sharding.make_mesh(len(self._pairs), context.config.devices, spread=not self._stepwise)
+    self._val_rows = -(-context.max_val // self._task.eval_batch)
+    self._shape = (1, *context.example_shape)
+
+  def propose(self, state: LearnerState, data: loop.StageData) -> Proposal:
+    """What is tried for the task of `data`."""
+    raise NotImplementedError
+
+  # --------------------------------------------------------------------- the contract
+
+  def init(self) -> LearnerState:
+    spec = {"num_frozen": 0, "modules": [], "tasks": [], "search": None, "shown": -1}
+    return LearnerState(spec, _NOTHING, host={"notes": []})
+
+  def grow(self, state: LearnerState, data: loop.StageData) -> tuple[LearnerState, GrowthReport]:
+    if state.spec["search"] is None:
+      found = self.propose(state, data)
+      candidates = [*found.candidates, *(candidate for candidate, _ in found.ready)]
+      search = dict(candidates=candidates, origin=found.origin, num=len(found.candidates), next=0, best=None,
+                    facts=_facts(data.pool))
+      progress: dict[str, Any] = dict(error=None, macs=0, flops=0, samples=0, growth=found.macs, notes=found.notes,
+                                      errors=[])
+      for i, (_, error) in enumerate(found.ready, len(found.candidates)):
+        if progress["error"] is None or error < progress["error"]:
+          search["best"], progress["error"] = i, error
+      state = state._replace(spec={**state.spec, "search": search}, host={**state.host, "search": progress})
+    return state, GrowthReport(state.host["search"]["growth"])
+
+  def training(self, state: LearnerState, data: loop.StageData) -> loop.Training:
+    search = state.spec["search"]
+    candidate = search["candidates"][search["next"]]
+    network = self._network(candidate)
+    raw = keys.member_keys(data.seed, data.stage, keys.INIT, len(self._pairs))
+    fresh = stacked.initialized(self._whole, raw, self.context.example)
+    everywhere = lambda leaf: jnp.broadcast_to(leaf[None], (len(self._pairs), *leaf.shape))
+    found = [path.part(fresh, name) if kind == NEW else jax.tree.map(everywhere, self._module(state, module))
+             for name, (kind, module) in zip(self.parts, candidate)]
+    variables = sharding.put(sharding.fetch(network.divided(path.assembled(found))), self.mesh)
+    rates = self._pairs[:, 0] / np.float32(self._train.learning_rate)
+    return loop.Training(self._fit_spec(candidate), variables, data, rates=rates, decays=self._pairs[:, 1],
+                         may_diverge=True, notes={"candidate": search["next"]})
+
+  def finish(self, state: LearnerState, data: loop.StageData, trained: loop.Trained) -> StageResult:
+    search, progress = dict(state.spec["search"]), dict(state.host["search"])
+    number = search["next"]
+    candidate = search["candidates"][number]
+    errors = sharding.agree_on(np.asarray(trained.val["error"], np.float32))
+    losses = sharding.agree_on(np.asarray(trained.val["loss"], np.float32))
+    member = min(range(len(errors)), key=lambda m: (errors[m], m)) if np.isfinite(losses).all() else min(
+        range(len(errors)), key=lambda m: (not math.isfinite(losses[m]), errors[m], m))
+    error, live = float(errors[member]), state.live
+    if self._is_better(search, progress["error"], number, error):
+      search["best"], progress["error"] = number, error
+      live = self._trained_parts(candidate, trained.variables, member, search["facts"]["classes"])
+    network, samples = self._network(candidate), trained.report.samples * len(self._pairs)
+    progress |= dict(
+        macs=progress["macs"] + samples * cost.forward_macs(network, self._shape),
+        flops=progress["flops"] + samples * cost.training_flops(network, self._shape),
+        samples=progress["samples"] + samples, errors=[*progress["errors"], error])
+    search["next"] = number + 1
+    now = state._replace(spec={**state.spec, "search": search}, live=live, host={**state.host, "search": progress})
+    complete = search["next"] == search["num"]
+    report = loop.FitReport(trained.report.rounds, progress["samples"], progress["error"], progress["macs"],
+                            progress["flops"])
+    return StageResult(self._stored(now, data.stage) if complete else now, report, complete)
+
+  def num_blocks(self, state: LearnerState) -> int:
+    return 1
+
+  def contribution(self, state: LearnerState, block: int, inputs: Tree) -> Contribution:
+    """Logits [B, K] of the task that `showing` has chosen, K its number of classes."""
+    shown = state.spec["tasks"][state.spec["shown"]]
+    variables = jax.tree.map(lambda leaf: leaf[None], self._assembled(state, shown["path"]))
+    found = stacked.contribute(self._whole, self._task, self.mesh, "logits", variables, inputs)
+    return {"sum": found["sum"][:, :shown["classes"]]}
+
+  def resolve(self, state: LearnerState, joined: Contribution) -> Any:
+    return self._task.resolve(joined, 1, "logits")
+
+  def cost(self, state: LearnerState) -> Cost:
+    """Of everything stored; multiply-adds of a prediction are those of one path."""
+    macs = cost.forward_macs(self._whole, self._shape)
+    flops = cost.training_flops(self._whole, self._shape)
+    return Cost(sum(cost.count_params(each) for each in state.frozen), macs, flops, macs)
+
+  def describe(self, state: LearnerState) -> str:
+    lines = [f"{len(state.spec['modules'])} modules of {len(self.parts) * len(state.spec['tasks'])} in "
+             f"{len(state.spec['tasks'])} tasks"]
+    for t, task in enumerate(state.spec["tasks"]):
+      origin = f", from task {task['origin'] + 1}" if task["origin"] >= 0 else ""
+      lines.append(f"task {t + 1}: modules {' '.join(map(str, task['path']))}{origin}")
+    return "\n".join(lines)
+
+  def template(self, spec: dict[str, Any]) -> LearnerState:
+    frozen = tuple(self._shapes(part, classes) for part, classes, _ in spec["modules"])
+    live, opt, search = _NOTHING, None, spec["search"]
+    if search is not None and search["best"] is not None:
+      live = path.assembled(self._shapes(part, search["facts"]["classes"]) for part, (kind, _) in
+                            enumerate(search["candidates"][search["best"]]) if kind != KEEP)
+    return LearnerState(spec, live, frozen, opt)
+
+  # --------------------------------------------------------------------- tools for subclasses
+
+  def showing(self, state: LearnerState, t: int) -> LearnerState:
+    """The state that predicts task t, from 0."""
+    return state._replace(spec={**state.spec, "shown": t})
+
+  def whole(self, num_classes: int) -> models.ImageNetwork:
+    """The network with a head of this size."""
+    config = self.context.config
+    found = models.build(config.model, num_classes, self.context.example_shape, config.precision, sharding.DATA)
+    assert isinstance(found, models.ImageNetwork)
+    return found
+
+  def variables(self, state: LearnerState, t: int) -> Variables:
+    """Variables of the network of task t, whose head has room for the largest number of classes."""
+    return self._assembled(state, state.spec["tasks"][t]["path"])
+
+  def error(self, state: LearnerState, candidate: Candidate, data: loop.StageData) -> float:
+    """Error rate on the validation data of a candidate that has nothing to be trained."""
+    variables = jax.tree.map(lambda leaf: leaf[None], self._assembled(state, [module for _, module in candidate]))
+    found = prediction.in_batches(
+        functools.partial(stacked.contribute, self._whole, self._task, self.mesh, "logits", variables), self._task,
+        self.mesh, data.val_pool, data.val)
+    labels, num = sharding.fetch((data.val_pool.y, data.val_pool.num_classes))
+    return float((found["sum"][:, :int(num)].argmax(-1) != labels[data.val]).mean())
+
+  def scratch(self) -> Candidate:
+    """The candidate of which every part is new."""
+    return [[NEW, -1] for _ in self.parts]
+
+  def tuned(self, state: LearnerState, t: int) -> Candidate:
+    """The candidate that trains the body of task t further, with a new head."""
+    return [*([COPY, module] for module in state.spec["tasks"][t]["path"][:-1]), [NEW, -1]]
+
+  # --------------------------------------------------------------------- modules
+
+  def _network(self, candidate: Candidate) -> path.PathNetwork:
+    return path.PathNetwork(self._whole, tuple(
+        name for name, (kind, _) in zip(self.parts, candidate) if kind == KEEP))
+
+  def _fit_spec(self, candidate: Candidate) -> loop.FitSpec:
+    return loop.FitSpec(self._network(candidate), self._task, self._train, len(self._pairs), self._val_rows, self.mesh,
+                        self._stepwise)
+
+  def _is_better(self, search: dict[str, Any], best: float | None, number: int, error: float) -> bool:
+    """Whether a candidate wins against the best so far; with equal errors the one with fewer new modules does."""
+    if best is None or error < best:
+      return math.isfinite(error)
+    num_new = lambda i: sum(kind != KEEP for kind, _ in search["candidates"][i])
+    return error == best and num_new(number) < num_new(search["best"])
+
+  def _trained_parts(self, candidate: Candidate, variables: Variables, member: int, num_classes: int) -> Variables:
+    """The trained parts of one member, with a head for the task's classes."""
+    chosen = jax.tree.map(lambda leaf: leaf[member], sharding.fetch(variables))
+    whole = self._network(candidate).joined(chosen)
+    found = []
+    for name, (kind, _) in zip(self.parts, candidate):
+      if kind != KEEP:
+        part = path.part(whole, name)
+        found.append(jax.tree.map(lambda leaf: leaf[:num_classes], part) if name == self.parts[-1] else part)
+    return path.assembled(found)
+
+  def _stored(self, state: LearnerState, stage: int) -> LearnerState:
+    """The state after a task: what its best candidate has trained is stored."""
+    search, progress = state.spec["search"], state.host["search"]
+    modules, frozen, chosen = list(state.spec["modules"]), list(state.frozen), []
+    for part, (kind, module) in enumerate(search["candidates"][search["best"]]):
+      if kind != KEEP:
+        module = len(modules)
+        is_head = part == len(self.parts) - 1
+        modules.append([part, search["facts"]["classes"] if is_head else 0, stage])
+        frozen.append(path.part(state.live, self.parts[part]))
+      chosen.append(module)
+    task = dict(path=chosen, origin=search["origin"][search["best"]], **search["facts"])
+    notes = dict(progress["notes"], errors=progress["errors"], best=search["best"])
+    host = {name: value for name, value in state.host.items() if name != "search"}
+    spec = dict(num_frozen=len(frozen), modules=modules, tasks=[*state.spec["tasks"], task], search=None, shown=-1)
+    host["notes"] = [*host["notes"], notes]
+    return state._replace(spec=spec, live=_NOTHING, frozen=tuple(frozen), host=host)
+
+  def _module(self, state: LearnerState, number: int) -> Variables:
+    """A stored module; a head gets room for the largest number of classes."""
+    part, num_classes, _ = state.spec["modules"][number]
+    missing = self._task.num_outputs - num_classes
+    if part != len(self.parts) - 1 or not missing:
+      return state.frozen[number]
+    pad = lambda leaf: jnp.concatenate([leaf, jnp.zeros((missing, *leaf.shape[1:]), leaf.dtype)])
+    return jax.tree.map(pad, state.frozen[number])
+
+  def _assembled(self, state: LearnerState, modules: list[int]) -> Variables:
+    return path.assembled(self._module(state, number) for number in modules)
+
+  def _shapes(self, part: int, num_classes: int) -> Variables:
+    """Shapes of a module; `num_classes` counts for a head."""
+    is_head = part == len(self.parts) - 1
+    network = self.whole(num_classes) if is_head else self._whole
+    return path.part(cost.abstract_variables(network, self._shape), self.parts[part])
+
+
+def _facts(pool: Any) -> dict[str, Any]:
+  """What is remembered of a task, from its TaskPool; JSON can hold it."""
+  found = sharding.fetch(pool._replace(x=None, y=None))
+  return dict(classes=int(found.num_classes), labels=int(found.labels), mean=found.mean.tolist(),
+              std=found.std.tolist())

@@ -1,0 +1,38 @@
+"""Simple learners of task streams: from scratch, from the task before, from the first body, from the best of all."""
+from alma_jax.learners.contract import LearnerState
+from alma_jax.learners.paths import KEEP, NEW, Paths, Proposal
+from alma_jax.training import loop
+
+
+class Independent(Paths):
+  """One network per task, from scratch."""
+
+  def propose(self, state: LearnerState, data: loop.StageData) -> Proposal:
+    return Proposal([self.scratch()], [], [-1], 0, {})
+
+
+class Finetune(Paths):
+  """From the network of the task before, with a new head."""
+
+  def propose(self, state: LearnerState, data: loop.StageData) -> Proposal:
+    last = len(state.spec["tasks"]) - 1
+    return Proposal([self.scratch() if last < 0 else self.tuned(state, last)], [], [last], 0, {})
+
+
+class NewHead(Paths):
+  """The frozen body of the first task, with a new head."""
+
+  def propose(self, state: LearnerState, data: loop.StageData) -> Proposal:
+    if not state.spec["tasks"]:
+      return Proposal([self.scratch()], [], [-1], 0, {})
+    body = state.spec["tasks"][0]["path"][:-1]
+    return Proposal([[*([KEEP, module] for module in body), [NEW, -1]]], [], [0], 0, {})
+
+
+class Oracle(Paths):
+  """From scratch and from every stored network, all of which are trained."""
+
+  def propose(self, state: LearnerState, data: loop.StageData) -> Proposal:
+    earlier = range(len(state.spec["tasks"]) - 1, -1, -1)  # of equal candidates the newest wins
+    candidates = [*(self.tuned(state, t) for t in earlier), self.scratch()]
+    return Proposal(candidates, [], [*earlier, -1], 0, {})

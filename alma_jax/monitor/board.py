@@ -1,0 +1,144 @@
+"""The live page of runs: one page, the data behind it, and the chart library that Plotly's package carries."""
+import hashlib
+import json
+import math
+import os
+import pathlib
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from alma_jax.errors import BadInput
+from alma_jax.messages import duration
+from alma_jax.monitor import view
+from alma_jax.monitor.view import View
+from alma_jax.runs import run_folder
+
+_POINTS = 1000  # of a curve; of longer ones every n-th point and the last one are sent
+_LOOK = 10.0  # seconds between two searches for new runs
+_WATCHED = (run_folder.METRICS, "config.json", "summary.json", run_folder.DIVERGED)
+_HERE = pathlib.Path(__file__).parent
+_POLICY = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:"
+
+
+class Board:
+  """The runs of a page. Files that have not changed are not read again."""
+
+  def __init__(self, paths: Sequence[str]):
+    """Looks for runs.
+
+    Args:
+      paths: run folders, or folders that hold run folders, also those that appear later.
+
+    Raises:
+      BadInput: a folder does not exist, or holds no run.
+    """
+    self._paths, self._lock = list(paths), threading.Lock()
+    self._folders, self._searched = view.find(paths), time.monotonic()
+    self._views: dict[pathlib.Path, tuple[Any, View]] = {}
+
+  def runs(self) -> list[dict[str, Any]]:
+    """What the page shows of each run; {"path", "problem"} of a run that cannot be read."""
+    with self._lock:
+      if time.monotonic() - self._searched > _LOOK:
+        self._searched = time.monotonic()
+        try:
+          self._folders = view.find(self._paths)
+        except BadInput:
+          pass  # a folder has disappeared: its runs are shown with their problem
+      found = []
+      for folder in self._folders:
+        try:
+          found.append(shown(self._view(folder)))
+        except BadInput as error:
+          found.append(dict(path=str(folder), problem=str(error)))
+      return found
+
+  def _view(self, folder: pathlib.Path) -> View:
+    signature = tuple(_signature(folder / name) for name in _WATCHED)
+    before, kept = self._views.get(folder, (None, None))
+    found = view.current(kept) if kept is not None and before == signature else view.view(folder)
+    self._views[folder] = signature, found
+    return found
+
+
+def shown(run: View) -> dict[str, Any]:
+  """What the page shows of a run; JSON can hold it."""
+  metric, stages, last = run.metric, run.stages, run.values(run.metric)
+  prequential = run.values(f"prequential_{metric}")
+  left, num = view.seconds_left(run), view.num_stages(run)
+  return dict(
+      path=str(run.path), name=run.name, state=run.state, metric=metric, t=len(run.lines), total=run.num_megabatches,
+      stage=len(stages), stages=num, error=last[-1][1] if last and stages else None,
+      prequential=sum(v for _, v in prequential) / len(prequential) if prequential else None,
+      left=duration(left) if left else None, saved=run.saved if run.state != view.FINISHED else None,
+      curve=_curve(last), prequential_curve=_curve(prequential), params=_curve(run.values("num_params")),
+      trainings=[[each["t"], _decision(each)] for each in _thinned(stages)],
+      drifts=[[each["t"], each.get(f"prequential_{metric}"), _told(each["drift"])]
+              for each in run.lines if each.get("drift")])
+
+
+def app(board: Board) -> Any:
+  """The FastAPI application of the page."""
+  import importlib.resources
+
+  from fastapi import FastAPI, Request, Response
+  made = FastAPI(title="alma_jax", docs_url=None, redoc_url=None, openapi_url=None)
+  library = importlib.resources.files("plotly").joinpath("package_data/plotly.min.js").read_bytes()
+  files = {"/": ("board.html", "text/html; charset=utf-8"), "/board.js": ("board.js", "text/javascript"),
+           "/plotly.js": ("", "text/javascript")}
+
+  def answer(request: Request, content: bytes, kind: str) -> Response:
+    tag = f'"{hashlib.sha256(content).hexdigest()[:20]}"'
+    headers = {"ETag": tag, "Cache-Control": "no-cache", "Content-Security-Policy": _POLICY}
+    if request.headers.get("if-none-match") == tag:
+      return Response(status_code=304, headers=headers)
+    return Response(content, media_type=kind, headers=headers)
+
+  def route(place: str, content: bytes, kind: str) -> None:
+    made.add_route(place, lambda request: answer(request, content, kind), methods=["GET"])
+
+  for place, (name, kind) in files.items():
+    route(place, (_HERE / name).read_bytes() if name else library, kind)
+
+  @made.get("/runs.json")
+  def runs(request: Request) -> Response:
+    return answer(request, json.dumps(board.runs(), allow_nan=False).encode(), "application/json")
+
+  return made
+
+
+def _curve(points: Sequence[tuple[int, float]]) -> list[list[float]]:
+  """[[t, ...], [value, ...]] of the finite points, thinned."""
+  kept = _thinned([point for point in points if math.isfinite(point[1])])
+  return [[t for t, _ in kept], [value for _, value in kept]]
+
+
+def _thinned(items: Sequence[Any]) -> list[Any]:
+  step = -(-len(items) // _POINTS) or 1
+  kept = list(items[::step])
+  return kept if not items or (len(items) - 1) % step == 0 else [*kept, items[-1]]
+
+
+def _decision(line: dict[str, Any]) -> str:
+  """Why the learner was trained, as the line of metrics.jsonl says."""
+  if line.get("regret") is None or line.get("training_price") is None:
+    return ""
+  return f"regret {line['regret']:.3g}, price of a training {line['training_price']:.3g}"
+
+
+def _told(drift: Any) -> str:
+  """What a line says about a drift alarm, as text."""
+  if isinstance(drift, dict):
+    return ", ".join(f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+                     for name, value in drift.items())
+  return "" if drift is True else str(drift)
+
+
+def _signature(path: pathlib.Path) -> tuple[int, int] | None:
+  try:
+    found = os.stat(path)
+  except OSError:
+    return None
+  return found.st_mtime_ns, found.st_size

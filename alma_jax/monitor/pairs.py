@@ -1,0 +1,141 @@
+"""Compares two runs on the mega-batches that both have seen."""
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from alma_jax import config as configs
+from alma_jax.errors import BadInput
+from alma_jax.monitor.view import View
+from alma_jax.runs import run_folder
+
+_ROWS = 12  # of the table of curves
+_BLOCKS = 20  # consecutive mega-batches are averaged, at most so many means are compared
+_BARS = "▁▂▃▄▅▆▇█"
+_COLOURS = ("#0072B2", "#D55E00")  # of the Okabe-Ito palette
+
+
+class Shared(NamedTuple):
+  """Values of both runs at the mega-batches that both have.
+
+  Attributes:
+    t: mega-batches, from 1.
+    first, second: values of the runs there.
+  """
+  t: list[int]
+  first: list[float]
+  second: list[float]
+
+  @property
+  def mean(self) -> float:
+    """Mean of first - second."""
+    return sum(a - b for a, b in zip(self.first, self.second)) / len(self.t)
+
+
+def shared(first: View, second: View, key: str) -> Shared:
+  """The values of an entry of metrics.jsonl that both runs have."""
+  a, b = dict(first.values(key)), dict(second.values(key))
+  t = sorted(a.keys() & b.keys())
+  return Shared(t, [a[each] for each in t], [b[each] for each in t])
+
+
+def text(first: View, second: View) -> str:
+  """What differs between two runs: fields, curves, and the paired differences, first minus second.
+
+  Raises:
+    BadInput: they have different metrics, or no mega-batch in common.
+  """
+  metric = first.metric
+  if metric != second.metric:
+    raise BadInput(f"the metric of {first.path} is {metric}, but that of {second.path} is {second.metric}; "
+                   "compare runs of one kind.")
+  errors = shared(first, second, metric)
+  if not errors.t:
+    raise BadInput(f"{first.path} and {second.path} have no mega-batch with a test {metric} in common yet.")
+  return "\n".join(["A " + str(first.path), "B " + str(second.path), "", *_differences(first, second), "",
+                    *_curves(metric, errors), "", *_paired(metric, errors, first, second)])
+
+
+def draw(first: View, second: View, path: str | os.PathLike[str]) -> None:
+  """Draws the curves of both runs into a picture; the ending of `path` decides about its format.
+
+  Raises:
+    BadInput: it cannot be written.
+  """
+  from matplotlib.backends.backend_agg import FigureCanvasAgg
+  from matplotlib.figure import Figure
+  figure = Figure(figsize=(7, 4.2), layout="constrained")
+  FigureCanvasAgg(figure)
+  axes = figure.subplots()
+  for run, letter, colour in zip((first, second), "AB", _COLOURS):
+    label = f"{letter}, {run.path.name}"
+    for key, style in ((run.metric, "-"), (f"prequential_{run.metric}", ":")):
+      points = run.values(key)
+      if points:
+        axes.plot(*zip(*points), style, color=colour, drawstyle="steps-mid", label=label if style == "-" else None)
+  axes.set(xlabel="mega-batches seen", ylabel=f"{first.metric} (dotted: prequential)")
+  axes.set_ylim(bottom=0)
+  axes.legend(frameon=False)
+  try:
+    figure.savefig(pathlib.Path(path).expanduser(), dpi=150)
+  except (OSError, ValueError) as error:
+    raise BadInput(f"--out={str(path)!r} cannot be written: {error}.") from error
+
+
+def _differences(first: View, second: View) -> list[str]:
+  trees = [run_folder.read_json(run.path / "config.json") for run in (first, second)]
+  found = configs.compared(configs.identity(trees[0]), configs.identity(trees[1]), "in A", "in B")
+  if trees[0].get("data_fingerprint") != trees[1].get("data_fingerprint"):
+    found.append("the contents of the data")
+  if not found:
+    return ["The configurations are equal."]
+  return ["Differences of the configurations:", *(f"  {each}" for each in found)]
+
+
+def _curves(metric: str, errors: Shared) -> list[str]:
+  num = len(errors.t)
+  rows = sorted({round(i * (num - 1) / max(min(_ROWS, num) - 1, 1)) for i in range(min(_ROWS, num))})
+  largest = max(*errors.first, *errors.second) or 1.0
+  spark = lambda values: "".join(
+      _BARS[min(int(values[i] / largest * len(_BARS)), len(_BARS) - 1)] for i in _spread(num))
+  lines = [f"Test {metric}:", f"  A {spark(errors.first)}", f"  B {spark(errors.second)}",
+           f"  {'t':>6} {'A':>9} {'B':>9} {'A - B':>10}"]
+  return lines + [f"  {errors.t[i]:>6} {errors.first[i]:>9.4f} {errors.second[i]:>9.4f} "
+                  f"{errors.first[i] - errors.second[i]:>+10.4f}" for i in rows]
+
+
+def _paired(metric: str, errors: Shared, first: View, second: View) -> list[str]:
+  lines = [f"Paired difference A - B over the {len(errors.t)} mega-batches that both have:",
+           f"  test {metric}: mean {errors.mean:+.4f}"]
+  if metric == "error":
+    lines[-1] += f", CER {errors.mean * len(errors.t):+.4f}"
+  tested = shared(first, second, f"prequential_{metric}")
+  if tested.t:
+    lines.append(f"  prequential {metric}: mean {tested.mean:+.4f}{_interval(tested)}")
+  return lines
+
+
+def _interval(tested: Shared) -> str:
+  """The confidence interval of a mean difference, over means of consecutive mega-batches, which are nearly independent.
+
+  Every mega-batch is new data, which both runs predict before they use it. The errors on one test set, which are
+  computed on the same images at every t, have no such interval.
+  """
+  from alma_jax.reports import comparisons  # scipy is slow to import
+  num = len(tested.t)
+  blocks = min(_BLOCKS, num // 2)
+  if blocks < 2:
+    return ""
+  bounds = [num * i // blocks for i in range(blocks + 1)]
+  mean = lambda values, i: sum(values[bounds[i]:bounds[i + 1]]) / (bounds[i + 1] - bounds[i])
+  found = comparisons.compare({i: mean(tested.first, i) for i in range(blocks)},
+                              {i: mean(tested.second, i) for i in range(blocks)})
+  if found is None or found.margin == float("inf"):
+    return ""
+  low, high = found.mean - found.margin, found.mean + found.margin
+  return f", 95 % interval {low:+.4f} to {high:+.4f} over {blocks} means of consecutive mega-batches"
+
+
+def _spread(num: int, most: int = 60) -> Sequence[int]:
+  """At most `most` indices, evenly spread over range(num)."""
+  return [i * num // min(num, most) for i in range(min(num, most))]

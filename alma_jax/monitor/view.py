@@ -1,0 +1,190 @@
+"""The state of a run, from its folder. Reading changes nothing in it."""
+import contextlib
+import math
+import os
+import pathlib
+import time
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from alma_jax import config as configs
+from alma_jax.errors import BadInput
+from alma_jax.messages import duration
+from alma_jax.runs import run_folder
+from alma_jax.runs.metrics import Entry
+
+ALIVE, DEAD, FINISHED, DIVERGED = "alive", "dead", "finished", "diverged"
+_RECENT = 5  # stages whose duration gives the time left
+
+
+class View(NamedTuple):
+  """A run as it is now.
+
+  Attributes:
+    path: the folder.
+    fields: {"a.b": value} of config.json.
+    lines: entries of metrics.jsonl.
+    summary: of summary.json, or None.
+    state: ALIVE (a process holds the folder), DEAD (none does, and the run is not finished), FINISHED or DIVERGED.
+    saved: time of the last checkpoint, seconds since the epoch, or None.
+  """
+  path: pathlib.Path
+  fields: dict[str, Any]
+  lines: list[Entry]
+  summary: Entry | None
+  state: str
+  saved: float | None
+
+  @property
+  def metric(self) -> str:
+    """Name of the run's metric, error or perplexity."""
+    return "perplexity" if "dataset.sequence_length" in self.fields else "error"
+
+  @property
+  def name(self) -> str:
+    """The learner and the data, e.g. "ens on mnist"."""
+    learner = self.fields.get("log.label") or self.fields.get("learner.name")
+    return f"{learner} on {self.fields.get('dataset.name')}"
+
+  @property
+  def num_megabatches(self) -> int:
+    """Number of mega-batches of the stream; 0: it is not known."""
+    return int(self.fields.get("stream.num_megabatches") or 0)
+
+  @property
+  def stages(self) -> list[Entry]:
+    """The lines of the mega-batches after which the learner was trained."""
+    return [line for line in self.lines if line.get("updated")]
+
+  def values(self, key: str) -> list[tuple[int, float]]:
+    """[(t, value)] of an entry of metrics.jsonl, without the lines that lack it."""
+    return [(line["t"], line[key]) for line in self.lines if line.get(key) is not None]
+
+
+def view(path: str | os.PathLike[str]) -> View:
+  """The View of a run folder.
+
+  Raises:
+    BadInput: it is none, or its files cannot be read.
+  """
+  folder = run_folder.local(path)
+  if not folder.is_dir():
+    raise BadInput(f"there is no folder {str(folder)!r}.")
+  tree = run_folder.read_json(folder / "config.json")
+  if not isinstance(tree, dict) or "data_fingerprint" not in tree:
+    raise BadInput(f"there is no run in {str(folder)!r}: it has no config.json of a run.")
+  try:
+    fields = configs.flatten(configs.completed(tree))
+    lines = run_folder.read_lines(folder / run_folder.METRICS) if (folder / run_folder.METRICS).exists() else []
+    summary = run_folder.read_summary(folder / "summary.json")
+    if not all(isinstance(line, dict) and isinstance(line.get("t"), int) for line in lines):
+      raise BadInput(f"{folder / run_folder.METRICS} has a line without a mega-batch t; restore the file.")
+  except OSError as error:
+    raise BadInput(f"{str(folder)!r} cannot be read: {error.strerror}.") from error
+  return current(View(folder, fields, lines, summary, "", None))
+
+
+def current(run: View) -> View:
+  """The View with its present `state` and `saved`; its other files are not read again."""
+  if run.summary is not None:
+    state = FINISHED
+  elif is_alive(run.path):
+    state = ALIVE
+  else:
+    state = DIVERGED if (run.path / run_folder.DIVERGED).exists() else DEAD
+  return run._replace(state=state, saved=_saved(run.path))
+
+
+def find(paths: Iterable[str | os.PathLike[str]]) -> list[pathlib.Path]:
+  """Run folders: those that are given, and those below folders that are given.
+
+  Raises:
+    BadInput: a folder does not exist, or holds no run.
+  """
+  found: dict[pathlib.Path, pathlib.Path] = {}
+  for given in paths:
+    path = run_folder.local(given)
+    if not path.is_dir():
+      raise BadInput(f"there is no folder {str(path)!r}.")
+    here = [path] if (path / "config.json").exists() else sorted(file.parent for file in path.rglob("config.json"))
+    if not here:
+      raise BadInput(f"{str(path)!r} holds no run: there is no config.json in it or below it.")
+    found |= {folder.resolve(): folder for folder in here}
+  return list(found.values())
+
+
+def is_alive(folder: pathlib.Path) -> bool:
+  """Whether a process on this machine holds the lock of a run folder."""
+  import fcntl  # macOS and Linux, as the package says
+  try:
+    file = os.open(folder / ".lock", os.O_RDONLY)
+  except OSError:
+    return False
+  try:
+    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+  except OSError:
+    return True
+  finally:
+    os.close(file)  # releases the lock
+  return False
+
+
+def line(run: View, now: float | None = None) -> str:
+  """One line about a run: state, stage, error, prequential error, time left, last checkpoint.
+
+  Args:
+    run: the View.
+    now: seconds since the epoch; None: the present.
+  """
+  stages, total, metric = run.stages, run.num_megabatches, run.metric
+  of = lambda number: f" of {number}" if number else ""
+  parts = [f"{run.path}: {run.state}, {run.name}",
+           f"stage {len(stages)}{of(num_stages(run))}, mega-batch {len(run.lines)}{of(total)}"]
+  last, tested = run.values(metric), [value for _, value in run.values(f"prequential_{metric}")]
+  if stages and last:
+    parts.append(f"{metric} {last[-1][1]:.4g}")
+  if tested:
+    parts.append(f"prequential {metric} {sum(tested) / len(tested):.4g}")
+  drifts = [each["t"] for each in run.lines if each.get("drift")]
+  if drifts:
+    parts.append(f"{len(drifts)} drift alarm{'s' * (len(drifts) > 1)}, the last at mega-batch {drifts[-1]}")
+  left = seconds_left(run)
+  if left:
+    parts.append(f"about {duration(left)} left")
+  if run.state != FINISHED:
+    now = time.time() if now is None else now
+    parts.append("nothing saved" if run.saved is None else f"saved {duration(max(now - run.saved, 0))} ago")
+  return ", ".join(parts)
+
+
+def num_stages(run: View) -> int:
+  """Number of stages of the whole stream; 0: it is not known."""
+  fields = run.fields
+  if run.summary is not None:
+    return int(run.summary["num_stages"])
+  if fields.get("stream.schedule", "every") == "every" and run.num_megabatches:
+    return math.ceil(run.num_megabatches / fields["stream.waiting_time"])
+  return int(fields.get("stream.num_trainings") or 0) if fields.get("stream.schedule") == "power" else 0
+
+
+def seconds_left(run: View) -> float | None:
+  """Seconds that a live run will still take, by its last stages; None if that is not known."""
+  stages, total, done = run.stages, run.num_megabatches, len(run.lines)
+  if run.state != ALIVE or not stages or not total or done >= total:
+    return None
+  recent = stages[-_RECENT:] if len(stages) <= 1 else stages[1:][-_RECENT:]  # the first stage compiles
+  each = sum(stage.get("seconds") or 0.0 for stage in recent) / len(recent)
+  known = num_stages(run)
+  left = known - len(stages) if known else (total - done) * len(stages) / done
+  return max(left, 0) * each or None
+
+
+def _saved(folder: pathlib.Path) -> float | None:
+  """When the newest checkpoint was written."""
+  times = []
+  with contextlib.suppress(OSError):
+    for entry in os.scandir(folder / "checkpoints"):
+      if entry.name.isdecimal():  # others are being written
+        with contextlib.suppress(OSError):
+          times.append(entry.stat().st_mtime)
+  return max(times, default=None)

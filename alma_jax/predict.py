@@ -1,0 +1,153 @@
+"""Predicts with a run: alma predict --workdir RUN INPUT... [--out FILE.csv|FILE.parquet]
+
+INPUT is an image, a folder of images, an .npz file with an array x [N, ...], or a .parquet file with a column of
+images; for a language model a .txt file (one document), a .jsonl file with entries `text`, or a folder of them.
+
+The table has a row for each image: `input`, `row` (its number in the file), `class`, and the probability of each class,
+`p_CLASS`. For texts it has `num_tokens`, `log_probability` (nats), `perplexity`, and the likeliest next token. Without
+--out it is CSV on standard output.
+
+RUN is a run folder, or a folder that `alma export` has written. Of a run with `log.predictor` the folder `predictor` is
+read, which is replaced after every stage; of other runs the last checkpoint, which takes longer to start.
+"""
+import argparse
+import pathlib
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from alma_jax import commands
+from alma_jax.errors import BadInput
+from alma_jax.predictors import folder, inputs, outputs, texts
+
+if TYPE_CHECKING:  # it imports jax
+  from alma_jax.predictors.program import Predictor
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command line; returns the exit code: 0, or 2 for bad input."""
+  return commands.exit_code(lambda: _main(argv))
+
+
+def _main(argv: Sequence[str] | None) -> None:
+  parser = commands.Parser("-m alma_jax.predict", __doc__)
+  add_arguments(parser)
+  parser.add_argument("inputs", nargs="+", metavar="INPUT", help="images, folders, .npz, .parquet, .txt, .jsonl")
+  parser.add_argument("--out", help="file to write, .csv or .parquet; default: CSV on standard output")
+  parser.add_argument("--batch_size", type=int, help="examples that are predicted together; default: by their size")
+  args = parser.parse_args(argv)
+  if args.batch_size is not None and args.batch_size < 1:
+    raise BadInput(f"--batch_size={args.batch_size} should be at least 1.")
+  stored = stored_of(args)
+  with outputs.Table(args.out) as table:
+    predictor = load(stored)
+    size = args.batch_size or predictor.batch_size
+    (_predict_texts if predictor.is_language else _predict_images)(predictor, args.inputs, size, table)
+  if args.out:
+    commands.show(args.out)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Adds the arguments that name a predictor."""
+  parser.add_argument("--workdir", required=True, help="run folder, or a folder that alma export has written")
+  parser.add_argument("--config", help="config file that registers the run's learner or network, if it is your own")
+
+
+def place_of(args: argparse.Namespace) -> pathlib.Path | None:
+  """The folder of the predictor that the arguments name; None: it has to be made from a checkpoint.
+
+  Raises:
+    BadInput: there is neither a run nor a predictor.
+  """
+  from alma_jax.runs import run_folder
+
+  path = run_folder.local(args.workdir)
+  if folder.holds_predictor(path):
+    return path
+  tree = run_folder.read_json(path / "config.json") if path.is_dir() else None
+  if not isinstance(tree, dict):
+    raise BadInput(f"there is neither a run nor a predictor in {path}; give a run folder, or a folder that alma export "
+                   "has written.")
+  log = tree.get("log")
+  replaced = isinstance(log, dict) and log.get("predictor") and folder.holds_predictor(path / "predictor")
+  return path / "predictor" if replaced else None
+
+
+def stored_of(args: argparse.Namespace) -> folder.Stored:
+  """The files of the predictor that the arguments name. Imports no jax if they lie in a folder.
+
+  Raises:
+    BadInput: there is neither a run nor a predictor, or the run has not completed a stage.
+  """
+  place = place_of(args)
+  if place is not None:
+    return folder.read(place)
+  from alma_jax import config as configs
+  from alma_jax.runs import exporting, results  # these import all of flax and orbax
+
+  commands.quiet()
+  if args.config:
+    configs.load_file(args.config)
+  return folder.Stored("", exporting.files_of(results.load_run(args.workdir)))
+
+
+def load(stored: folder.Stored, before: "Predictor | None" = None) -> "Predictor":
+  """The predictor of some files; see program.Predictor."""
+  from alma_jax.predictors import program
+  return program.Predictor(stored, before)
+
+
+def in_batches(predictor: "Predictor", batches: Iterable[inputs.Batch], size: int,
+               use: Callable[[inputs.Batch, Any, Any], None], total: int | None = None) -> int:
+  """Predicts batches one after the other, and shows the progress.
+
+  Args:
+    predictor: of images.
+    batches: of at most `size` examples.
+    size: to which batches are padded.
+    use: (batch, classes [B], probabilities [B, K]) -> None.
+    total: number of all examples, if it is known.
+
+  Returns:
+    The number of examples.
+  """
+  num = 0
+  with progress(total, "images") as shown:
+    for batch in batches:
+      # the first batch decides; a small one does not have to be padded to the full size
+      padded = size if num or len(batch.x) == size else None
+      use(batch, *predictor(batch.x, padded))
+      num += len(batch.x)
+      shown.update(len(batch.x))
+  return num
+
+
+def progress(total: int | None, unit: str) -> Any:
+  """A bar on a terminal, and nothing elsewhere."""
+  from tqdm import tqdm
+  return tqdm(total=total, unit=f" {unit}", unit_scale=True, disable=not sys.stderr.isatty(), leave=False)
+
+
+def _predict_images(predictor: "Predictor", paths: Sequence[str], size: int, table: outputs.Table) -> None:
+  form = inputs.form_of(predictor.facts)
+
+  def write(batch: inputs.Batch, classes: Any, probabilities: Any) -> None:
+    table.write(outputs.rows(batch.source, batch.row, classes, probabilities, form.names))
+
+  in_batches(predictor, inputs.read(paths, form, size), size, write, inputs.count(paths))
+
+
+def _predict_texts(predictor: "Predictor", paths: Sequence[str], size: int, table: outputs.Table) -> None:
+  length = predictor.facts["sequence_length"]
+  with progress(None, "texts") as shown:
+    for document in texts.read(paths):
+      found = texts.score(predictor, predictor.tokenizer, document.text, length, size)
+      table.write({"input": [document.source], "row": [None if document.row < 0 else document.row],
+                   "num_tokens": [found.num_tokens], "log_probability": [found.log_probability],
+                   "perplexity": [found.perplexity], "next": [found.next_token[0]],
+                   "p_next": [found.next_token[1]]})
+      shown.update(1)
+
+
+if __name__ == "__main__":
+  sys.exit(main())

@@ -1,0 +1,34 @@
+"""The model card of a predictor: predictor.json as a page for people. Imports no jax."""
+from collections.abc import Mapping
+from typing import Any
+
+_MOST_CLASSES = 100  # names of classes that a card lists
+
+
+def text(facts: Mapping[str, Any]) -> str:
+  """Markdown of a model card (Mitchell et al., 2019); `facts` are the entries of predictor.json."""
+  found, source, metric = facts["metrics"], facts["provenance"], facts["metric"]
+  rows = {
+      f"{metric} on the run's test set": found.get(metric), "test loss, nats": found.get("loss"),
+      f"{metric} on the stage's validation data": found.get(f"val_{metric}"),
+      f"prequential {metric}, the mean over {found['prequential_megabatches']} mega-batches": found["prequential"]}
+  lines = [
+      f"# {facts['learner']} on {source['dataset']}, stage {facts['stage']}", "",
+      f"{facts['description'].splitlines()[0]}, trained until mega-batch {facts['megabatch']} of "
+      f"{source['num_megabatches'] or 'a stream without an end'}.", "",
+      "## Input and output", "", f"- input: {facts['input']}", f"- output: {facts['output']}"]
+  if "normalization" in facts:
+    lines.append("- normalisation: (x - mean) / std, inside the program; the constants stand in predictor.json")
+  if "classes" in facts:
+    names = facts.get("class_names") or []
+    shown = f": {', '.join(names)}" if 0 < len(names) <= _MOST_CLASSES else ""
+    lines.append(f"- {facts['classes']} classes{shown}")
+  lines += ["", "## Metrics", "", "| metric | value |", "| --- | ---: |",
+            *(f"| {name} | {value:.6g} |" for name, value in rows.items() if value is not None)]
+  lines += ["", "## Cost", "", "| | |", "| --- | ---: |",
+            *(f"| {name} | {value:,} |" for name, value in (
+                ("parameters", found.get("num_params")),
+                ("multiply-adds of a prediction", found.get("predict_macs"))) if value is not None)]
+  lines += ["", "## Provenance", "", "| | |", "| --- | --- |",
+            *(f"| {name} | {value} |" for name, value in source.items() if value is not None)]
+  return "\n".join([*lines, ""])

@@ -1,0 +1,275 @@
+"""Reads what a predictor is given: images, folders of images, arrays in .npz, Parquet files. Imports no jax."""
+import io
+import pathlib
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from alma_jax.data import image_file
+from alma_jax.errors import BadInput
+
+if TYPE_CHECKING:
+  import pyarrow as pa
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+_X, _Y = ("x", "x_test", "image", "img", "images"), ("y", "y_test", "label", "labels", "class", "fine_label")
+_KINDS = "an image, a folder of images, an .npz file or a .parquet file"
+
+
+class Form(NamedTuple):
+  """What a predictor of images takes and answers, from its predictor.json.
+
+  Attributes:
+    shape, dtype: of one example.
+    image_size: width and height to which image files are resized; 0: they are not resized.
+    names: names of the classes; empty: they have none.
+    classes: K.
+  """
+  shape: tuple[int, ...]
+  dtype: np.dtype
+  image_size: int
+  names: tuple[str, ...]
+  classes: int
+
+
+class Batch(NamedTuple):
+  """Examples that are predicted together.
+
+  Attributes:
+    source: the file or the array that each comes from.
+    row: number of each in its source, from 0; -1 for an image file.
+    x: [B, ...] of the predictor's shape and dtype.
+    y: int [B], labels, or None.
+  """
+  source: list[str]
+  row: list[int]
+  x: np.ndarray
+  y: np.ndarray | None = None
+
+
+def form_of(facts: Mapping[str, Any]) -> Form:
+  """The Form of a predictor, from the entries of its predictor.json."""
+  return Form(tuple(facts["example_shape"]), np.dtype(facts["dtype"]), facts.get("image_size", 0),
+              tuple(facts.get("class_names") or ()), facts["classes"])
+
+
+def read(paths: Sequence[str], form: Form, size: int, labelled: bool = False) -> Iterator[Batch]:
+  """Yields the examples of files in batches.
+
+  Args:
+    paths: images, folders of images, .npz files with an array `x`, .parquet files with a column of images.
+    form: of the predictor.
+    size: examples of a batch, at most.
+    labelled: whether labels are read too: the folder of an image is its class, .npz files have `y`, .parquet files a
+      column `label`.
+
+  Raises:
+    BadInput: a file does not exist, cannot be read, is empty, or does not fit the predictor.
+  """
+  images: list[tuple[pathlib.Path, int]] = []
+  for name in paths:
+    path = pathlib.Path(name).expanduser()
+    suffix = path.suffix.lower()
+    if path.is_dir():
+      images += _labelled_images(path, form) if labelled else [(file, -1) for file in _image_files(path)]
+    elif not path.is_file():
+      raise BadInput(f"there is no file or folder {str(path)!r}; give {_KINDS}.")
+    elif suffix in SUFFIXES and not labelled:
+      images.append((path, -1))
+    elif suffix == ".npz":
+      yield from _arrays(path, form, size, labelled)
+    elif suffix == ".parquet":
+      yield from _parquet(path, form, size, labelled)
+    else:
+      raise BadInput(f"{str(path)!r} is of no kind that can be read here; give "
+                     f"{'a folder of images by class, an .npz file or a .parquet file' if labelled else _KINDS}.")
+  for start in range(0, len(images), size):
+    part = images[start:start + size]
+    x = np.stack([decoded(file, str(file), form) for file, _ in part])
+    yield Batch([str(file) for file, _ in part], [-1] * len(part), x,
+                np.array([label for _, label in part], np.int32) if labelled else None)
+
+
+def count(paths: Sequence[str]) -> int | None:
+  """The number of examples in files, for the progress; None if it is not known before they are read."""
+  total = 0
+  for path in map(pathlib.Path, paths):
+    if path.suffix.lower() not in SUFFIXES:
+      return None
+    total += 1
+  return total
+
+
+def decoded(file: pathlib.Path | io.BytesIO, name: str, form: Form) -> np.ndarray:
+  """The pixels of one image file, of the predictor's shape and dtype; `name` is used in messages.
+
+  Raises:
+    BadInput: it is no image, or of another size, or has colours that the predictor does not take.
+  """
+  if len(form.shape) != 3:
+    raise BadInput(f"{name} is an image, but the predictor takes arrays of shape {list(form.shape)}; give an .npz or "
+                   ".parquet file.")
+  try:
+    pixels = image_file.read(file, form.image_size).pixels
+  except BadInput as error:
+    raise BadInput(f"{name} cannot be read ({error}); give an image of 8 bits a channel, or 16 bits grey.") from error
+  if pixels.shape[-1] == 1 and form.shape[-1] == 3:
+    pixels = np.broadcast_to(pixels, (*pixels.shape[:2], 3))
+  if pixels.shape != form.shape:
+    describe = lambda shape: f"{shape[1]}x{shape[0]} pixels with {shape[2]} channel{'s' * (shape[2] != 1)}"
+    raise BadInput(f"{name} has {describe(pixels.shape)}, but the predictor takes {describe(form.shape)}; convert it.")
+  if pixels.dtype != form.dtype and form.dtype != np.float32:
+    raise BadInput(f"{name} has 16 bits a channel, but the predictor takes {form.dtype}; convert it to 8 bits.")
+  return pixels.astype(form.dtype)
+
+
+def like_examples(x: np.ndarray, what: str, form: Form) -> np.ndarray:
+  """Arrays [N, ...] as the predictor takes them, N at least 1; grey images may lack their channel.
+
+  Raises:
+    BadInput: the shape or the dtype is another one, there are no examples, or a value is not finite.
+  """
+  x = np.asarray(x)
+  if x.ndim == len(form.shape) and form.shape[-1] == 1 and x.shape[1:] == form.shape[:-1]:
+    x = x[..., None]
+  wanted = ", ".join(map(str, form.shape))
+  if x.ndim != len(form.shape) + 1 or x.shape[1:] != form.shape:
+    raise BadInput(f"{what} has shape {list(x.shape)}, but the predictor takes [N, {wanted}]; give such examples.")
+  if not len(x):
+    raise BadInput(f"{what} is empty; give at least one example.")
+  if x.dtype != form.dtype:
+    if form.dtype != np.float32 or x.dtype.kind not in "fiu":
+      raise BadInput(f"{what} is {x.dtype}, but the predictor takes {form.dtype}; give raw, unnormalised examples.")
+    x = x.astype(form.dtype)
+  if x.dtype.kind == "f" and not np.isfinite(x).all():
+    raise BadInput(f"{what} holds NaN or infinite values; replace or remove them.")
+  return x
+
+
+def check_labels(y: Any, what: str, form: Form) -> np.ndarray:
+  """Labels as int32 [N]: numbers of classes, or their names.
+
+  Raises:
+    BadInput: a label is none of the predictor's classes.
+  """
+  y = np.asarray(y)
+  if y.dtype.kind in "UO" and len(y) and all(isinstance(name, str) for name in y.tolist()):
+    numbers = {name: i for i, name in enumerate(form.names)}
+    odd = sorted(set(y.tolist()) - set(numbers))
+    if odd:
+      raise BadInput(f"{what} holds the class {odd[0]!r}, which the predictor does not know; its classes are "
+                     f"{', '.join(form.names) or f'the numbers 0 to {form.classes - 1}'}.")
+    return np.array([numbers[name] for name in y.tolist()], np.int32)
+  if y.ndim != 1 or y.dtype.kind not in "iuf" or (y.dtype.kind == "f" and not np.array_equal(y, np.trunc(y))):
+    raise BadInput(f"{what} should hold one whole number or one name for each example.")
+  if len(y) and not (y.min() >= 0 and y.max() < form.classes):
+    odd_number = y[(y < 0) | (y >= form.classes)][0]
+    raise BadInput(f"{what} holds the label {odd_number:g}, but the predictor has {form.classes} classes, 0 to "
+                   f"{form.classes - 1}.")
+  return y.astype(np.int32)
+
+
+def _image_files(folder: pathlib.Path) -> list[pathlib.Path]:
+  found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file() and not any(
+      part.startswith(".") for part in path.relative_to(folder).parts))
+  if not found:
+    raise BadInput(f"{str(folder)!r} holds no image; image files end in {', '.join(SUFFIXES)}.")
+  return found
+
+
+def _labelled_images(folder: pathlib.Path, form: Form) -> list[tuple[pathlib.Path, int]]:
+  """(file, label) of the images in folders by class, or in their folder `test`."""
+  root = folder / "test" if (folder / "test").is_dir() else folder
+  files = _image_files(root)
+  loose = [file for file in files if file.parent == root]
+  if loose:
+    raise BadInput(f"{str(loose[0])!r} is in no folder of a class; give images as DIR/CLASS/*.png.")
+  classes = [file.relative_to(root).parts[0] for file in files]
+  numbered = not form.names and all(name.isdecimal() for name in classes)
+  labels = check_labels(np.array([int(name) for name in classes] if numbered else classes), f"{str(root)!r}", form)
+  return list(zip(files, labels.tolist()))
+
+
+def _arrays(path: pathlib.Path, form: Form, size: int, labelled: bool) -> Iterator[Batch]:
+  try:
+    with np.load(path, allow_pickle=False) as file:
+      pick = lambda known: next((file[name] for name in known if name in file.files), None)
+      x, y, names = pick(_X[:2]), pick(_Y[:2]) if labelled else None, sorted(file.files)
+  except (ValueError, TypeError, OSError, EOFError, zipfile.BadZipFile, AttributeError) as error:
+    reason = "" if "pickle" in str(error) else f": {error}"  # numpy recommends to load it unsafely
+    raise BadInput(f"{str(path)!r} is not an .npz file of plain arrays{reason}; write it by np.savez with arrays of "
+                   "numbers.") from error
+  if x is None or (labelled and y is None):
+    raise BadInput(f"{str(path)!r} holds {', '.join(names) or 'nothing'}; give an array x [N, ...]"
+                   f"{', and labels y [N]' if labelled else ''}.")
+  x = like_examples(x, f"x of {str(path)!r}", form)
+  if y is not None:
+    y = check_labels(y, f"y of {str(path)!r}", form)
+    if len(x) != len(y):
+      raise BadInput(f"{str(path)!r} has {len(x)} examples but {len(y)} labels; give one label for each.")
+  for start in range(0, len(x), size):
+    here = slice(start, min(start + size, len(x)))
+    yield Batch([str(path)] * (here.stop - start), list(range(start, here.stop)), x[here],
+                None if y is None else y[here])
+
+
+def _parquet(path: pathlib.Path, form: Form, size: int, labelled: bool) -> Iterator[Batch]:
+  """The rows of a Parquet file as Hugging Face data sets store images: struct<bytes, path>, or lists of numbers."""
+  import pyarrow as pa
+  import pyarrow.parquet as pq
+
+  row = 0
+  try:
+    with pq.ParquetFile(path) as file:
+      x_name, y_name = _columns(path, file.schema_arrow, labelled)
+      for part in file.iter_batches(batch_size=size, columns=[x_name, *([y_name] if y_name else [])]):
+        if part.num_rows:
+          x = _pixels(part.column(0), path, row, form)
+          y = None if y_name is None else check_labels(
+              np.array(part.column(1).to_pylist()), f"the column {y_name} of {str(path)!r}", form)
+          yield Batch([str(path)] * len(x), list(range(row, row + len(x))), x, y)
+          row += len(x)
+  except (pa.ArrowException, OSError) as error:
+    if isinstance(error, BadInput):
+      raise
+    raise BadInput(f"{str(path)!r} is no Parquet file that can be read ({' '.join(str(error).split())[:200]}); write "
+                   "it again.") from error
+  if not row:
+    raise BadInput(f"{str(path)!r} is empty; give at least one example.")
+
+
+def _columns(path: pathlib.Path, schema: "pa.Schema", labelled: bool) -> tuple[str, str | None]:
+  """Names of the columns of examples and of labels."""
+  names = schema.names
+  x = next((name for name in _X if name in names), None)
+  y = next((name for name in _Y if name in names), None) if labelled else None
+  if x is None or (labelled and y is None):
+    raise BadInput(f"{str(path)!r} has the columns {', '.join(names) or '(none)'}; give one called "
+                   f"{' or '.join(_X)}{f', and labels called {chr(32).join(_Y[2:4])}' if labelled else ''}.")
+  return x, y
+
+
+def _pixels(column: "pa.Array", path: pathlib.Path, row: int, form: Form) -> np.ndarray:
+  """The examples of a column of a Parquet file, whose first one has the number `row`."""
+  values = column.to_pylist()
+  found = []
+  for i, value in enumerate(values, row):
+    what = f"row {i} of {str(path)!r}"
+    value = value.get("bytes") if isinstance(value, dict) else value
+    if isinstance(value, bytes):
+      found.append(decoded(io.BytesIO(value), what, form))
+    elif isinstance(value, list):
+      try:
+        one = np.array(value, np.float32 if form.dtype == np.float32 else np.int64)
+      except (ValueError, TypeError) as error:
+        raise BadInput(f"{what} is no array of numbers; give one of shape {list(form.shape)}.") from error
+      if form.dtype == np.uint8 and one.size and (one.min() < 0 or one.max() > 255):
+        raise BadInput(f"{what} holds values outside of 0 to 255, but the predictor takes {form.dtype}.")
+      if one.size == np.prod(form.shape) and one.ndim == 1:
+        one = one.reshape(form.shape)
+      found.append(like_examples(one.astype(form.dtype)[None], what, form)[0])
+    else:
+      raise BadInput(f"{what} holds no image; give the bytes of an image file, or a list of numbers.")
+  return np.stack(found)

@@ -1,0 +1,279 @@
+"""The HTTP service of a predictor: /predict, /healthz and /metrics.
+
+A request sends examples, never a path or a pickle. The predictor is replaced between two requests: the new one is
+loaded, compiled and tried in a thread while the old one answers.
+"""
+import asyncio
+import contextlib
+import io
+import json
+import pathlib
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import numpy as np
+import prometheus_client as prometheus
+from anyio import CapacityLimiter, to_thread
+from fastapi import FastAPI, Request, Response
+from starlette.requests import ClientDisconnect
+
+from alma_jax.errors import BadInput
+from alma_jax.messages import say
+from alma_jax.predictors import folder, inputs, texts
+from alma_jax.predictors.program import Predictor
+
+_STEP = 4  # batches are padded to powers of it, each of which is compiled
+_QUICK = 2e-3  # seconds of a batch that is computed without leaving the event loop
+_MOST_PIXELS = 2**24  # of an image file; decoding more would take too much memory
+_JSON = "application/json"
+
+
+class _Refused(Exception):
+  """A request that is answered with an HTTP status and a sentence."""
+
+  def __init__(self, status: int, sentence: str):
+    super().__init__(sentence)
+    self.status = status
+
+
+class Service:
+  """A predictor that answers requests, and is replaced when its folder changes."""
+
+  def __init__(self, predictor: Predictor, root: pathlib.Path | None, max_batch: int, max_bytes: int, poll: float):
+    """Compiles the predictor.
+
+    Args:
+      predictor: the first one.
+      root: folder in which it is replaced; None: it stays.
+      max_batch: examples of a request.
+      max_bytes: bytes of the body of a request.
+      poll: seconds between two looks at the folder.
+    """
+    self._root, self._max_batch, self._max_bytes, self._poll = root, max_batch, max_bytes, poll
+    self._ready = self._prepared(predictor)
+    self._limiter: CapacityLimiter | None = None
+    self._refused = ""  # the version that could not be loaded
+    self.registry = prometheus.CollectorRegistry()
+    make = lambda kind, name, text, **options: kind(f"alma_{name}", text, registry=self.registry, **options)
+    self._requests = make(prometheus.Counter, "requests", "Requests by HTTP status", labelnames=["status"])
+    self._answered = self._requests.labels("200")
+    self._examples = make(prometheus.Counter, "examples", "Examples that were predicted")
+    self._seconds = make(prometheus.Histogram, "predict_seconds", "Seconds from the end of a request's body to its "
+                         "answer", buckets=[.0005, .001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5])
+    self._replaced = make(prometheus.Counter, "replacements", "How often the predictor was replaced")
+    self._failed = make(prometheus.Counter, "failed_replacements", "New predictors that could not be loaded")
+    self._stage = make(prometheus.Gauge, "stage", "Stage of the predictor, from 0")
+    self._stage.set(predictor.facts.get("stage") or 0)
+
+  async def watch(self) -> None:
+    """Replaces the predictor when its folder changes; runs until it is cancelled."""
+    while self._root is not None:
+      await asyncio.sleep(self._poll)
+      version = await to_thread.run_sync(folder.latest_version, self._root)
+      if version in (None, self._ready[0].version, self._refused):
+        continue
+      try:
+        self._ready = await to_thread.run_sync(self._next)
+      except Exception as error:  # whatever is wrong with the new one, the old one goes on answering
+        self._refused = version or ""
+        self._failed.inc()
+        say(f"warning: the predictor {version} is not used: {' '.join(str(error).split())}")
+      else:
+        self._refused = ""
+        self._replaced.inc()
+        self._stage.set(self._ready[0].facts.get("stage") or 0)
+
+  async def predict(self, request: Request) -> Response:
+    """Answers POST /predict."""
+    try:
+      body = await self._body(request)
+      began = time.perf_counter()
+      predictor, sizes, quick = self._ready  # one predictor for the whole request
+      kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+      if predictor.is_language:
+        found, num = await self._texts(predictor, body, kind)
+      else:
+        x = _examples(body, kind, predictor)
+        num = len(x)
+        self._check_number(num)
+        if num <= quick:
+          found = _classified(predictor, sizes, x)
+        else:
+          found = await self._in_thread(_classified, predictor, sizes, x)
+      found["predictor"] = predictor.version
+      answer = Response(json.dumps(found).encode(), media_type=_JSON)
+    except _Refused as error:
+      self._requests.labels(str(error.status)).inc()
+      return Response(json.dumps({"detail": str(error)}).encode(), error.status, media_type=_JSON)
+    except Exception:
+      self._requests.labels("500").inc()
+      raise
+    self._answered.inc()
+    self._examples.inc(num)
+    self._seconds.observe(time.perf_counter() - began)
+    return answer
+
+  def health(self) -> dict[str, Any]:
+    """What GET /healthz answers."""
+    facts = self._ready[0].facts
+    kept = {name: facts.get(name) for name in ("stage", "megabatch", "input", "classes", "class_names", "metrics")}
+    return dict(status="ok", predictor=self._ready[0].version, max_batch=self._max_batch, **kept)
+
+  def _next(self) -> tuple[Predictor, list[int], int]:
+    assert self._root is not None
+    return self._prepared(Predictor(folder.read(self._root), self._ready[0]))
+
+  def _prepared(self, predictor: Predictor) -> tuple[Predictor, list[int], int]:
+    """(predictor, compiled sizes of batches, examples that are predicted at once without a thread)."""
+    if predictor.is_language:
+      predictor.compile(predictor.batch_size)
+      return predictor, [predictor.batch_size], 0
+    most = min(self._max_batch, predictor.batch_size)
+    sizes = [1]
+    while sizes[-1] < most:
+      sizes.append(min(sizes[-1] * _STEP, most))
+    quick = 0
+    for size in sizes:
+      x = np.zeros((size, *predictor.shape), predictor.dtype)
+      predictor(x, size)
+      began = time.perf_counter()
+      predictor(x, size)
+      if time.perf_counter() - began < _QUICK:
+        quick = size
+    return predictor, sizes, quick
+
+  async def _texts(self, predictor: Predictor, body: bytes, kind: str) -> tuple[dict[str, Any], int]:
+    given = _entry(body, kind, "texts")
+    if not isinstance(given, list) or not all(isinstance(text, str) and text for text in given) or not given:
+      raise _Refused(400, "`texts` should be a list of strings that are not empty.")
+    self._check_number(len(given))
+    return await self._in_thread(_scored, predictor, given), len(given)
+
+  async def _in_thread(self, work: Any, *args: Any) -> Any:
+    self._limiter = self._limiter or CapacityLimiter(2)  # one computes while the other reads and writes
+    return await to_thread.run_sync(work, *args, limiter=self._limiter)
+
+  def _check_number(self, num: int) -> None:
+    if num > self._max_batch:
+      raise _Refused(413, f"the request has {num} examples, but at most {self._max_batch} are allowed; send several "
+                          "requests.")
+
+  async def _body(self, request: Request) -> bytes:
+    """The body, of which not more is read than is allowed."""
+    sentence = f"the body should have at most {self._max_bytes} bytes; send fewer examples."
+    announced = request.headers.get("content-length", "0")
+    if not announced.isdecimal() or int(announced) > self._max_bytes:
+      raise _Refused(413, sentence)
+    parts, size = [], 0
+    try:
+      async for part in request.stream():
+        size += len(part)
+        if size > self._max_bytes:
+          raise _Refused(413, sentence)
+        parts.append(part)
+    except ClientDisconnect as error:
+      raise _Refused(400, "the connection was closed before the end of the body.") from error
+    return b"".join(parts)
+
+
+def app(service: Service) -> FastAPI:
+  """The application of a service. It has no page of documentation, because FastAPI's loads scripts from elsewhere."""
+
+  @contextlib.asynccontextmanager
+  async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+    watching = asyncio.create_task(service.watch())
+    yield
+    watching.cancel()
+
+  made = FastAPI(title="alma_jax", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+  made.add_route("/predict", service.predict, methods=["POST"])
+
+  @made.get("/healthz")
+  async def health() -> dict[str, Any]:
+    return service.health()
+
+  @made.get("/metrics")
+  async def metrics() -> Response:
+    return Response(prometheus.generate_latest(service.registry), media_type=prometheus.CONTENT_TYPE_LATEST)
+
+  return made
+
+
+def _entry(body: bytes, kind: str, name: str) -> Any:
+  """The entry `name` of a JSON body."""
+  if kind != _JSON:
+    raise _Refused(415, f"the content type is {kind or 'missing'}; send {_JSON}.")
+  try:
+    tree = json.loads(body)
+  except (ValueError, RecursionError) as error:
+    raise _Refused(400, f"the body is not JSON ({str(error)[:100]}).") from error
+  if not isinstance(tree, dict) or name not in tree:
+    raise _Refused(400, f'the body should be {{"{name}": [...]}}.')
+  return tree[name]
+
+
+def _examples(body: bytes, kind: str, predictor: Predictor) -> np.ndarray:
+  """The examples [N, ...] of a request."""
+  form = inputs.form_of(predictor.facts)
+  try:
+    if kind == _JSON:
+      return _of_lists(_entry(body, kind, "inputs"), form)
+    if kind == "application/octet-stream":
+      size = int(np.prod(form.shape)) * form.dtype.itemsize
+      if not body or len(body) % size:
+        raise _Refused(400, f"the body has {len(body)} bytes, but an example has {size}; send whole examples.")
+      return inputs.like_examples(np.frombuffer(body, form.dtype).reshape(-1, *form.shape), "the body", form)
+    if kind.startswith("image/"):
+      return _of_image(body, form)[None]
+  except BadInput as error:
+    raise _Refused(400, str(error)) from error
+  raise _Refused(415, f"the content type is {kind or 'missing'}; send {_JSON}, application/octet-stream or image/....")
+
+
+def _of_lists(given: Any, form: inputs.Form) -> np.ndarray:
+  """Examples of nested lists of numbers."""
+  if not isinstance(given, list) or not given:
+    raise _Refused(400, "`inputs` should be a list of examples that is not empty.")
+  try:
+    x = np.array(given)
+  except (ValueError, OverflowError) as error:
+    raise _Refused(400, "`inputs` should hold numbers, in examples of equal shapes.") from error
+  if x.dtype.kind not in "iuf":
+    raise _Refused(400, "`inputs` should hold numbers, in examples of equal shapes.")
+  if form.dtype == np.uint8 and (x.dtype.kind not in "iu" or x.min() < 0 or x.max() > 255):
+    raise _Refused(400, "`inputs` should hold whole numbers from 0 to 255.")
+  return inputs.like_examples(x.astype(form.dtype), "`inputs`", form)
+
+
+def _of_image(body: bytes, form: inputs.Form) -> np.ndarray:
+  """The example of an image file; its size is checked before it is decoded."""
+  from PIL import Image
+  try:
+    with Image.open(io.BytesIO(body)) as image:
+      size = image.size
+  except Exception as error:  # decoders raise many kinds
+    raise _Refused(400, "the body is no image that can be read.") from error
+  if size[0] * size[1] > _MOST_PIXELS:
+    raise _Refused(413, f"the image has {size[0]}x{size[1]} pixels, more than {_MOST_PIXELS}; send a smaller one.")
+  return inputs.decoded(io.BytesIO(body), "the image", form)
+
+
+def _classified(predictor: Predictor, sizes: Sequence[int], x: np.ndarray) -> dict[str, Any]:
+  """Classes and probabilities of examples, in batches of the compiled sizes."""
+  classes, probabilities = [], []
+  for start in range(0, len(x), sizes[-1]):
+    part = x[start:start + sizes[-1]]
+    found = predictor(part, next(size for size in sizes if size >= len(part)))
+    classes += found[0].tolist()
+    probabilities += found[1].tolist()
+  names = predictor.facts.get("class_names")
+  return dict(classes=[names[k] for k in classes] if names else classes, probabilities=probabilities)
+
+
+def _scored(predictor: Predictor, given: Sequence[str]) -> dict[str, Any]:
+  found = [texts.score(predictor, predictor.tokenizer, text, predictor.facts["sequence_length"], predictor.batch_size)
+           for text in given]
+  return dict(texts=[dict(num_tokens=each.num_tokens, log_probability=each.log_probability,
+                          perplexity=each.perplexity, next=each.next_token[0], p_next=each.next_token[1])
+                     for each in found])

@@ -1,0 +1,100 @@
+"""The results of a stream of tasks: accuracies on all tasks so far, metrics, accuracy.csv and graph.json."""
+import csv
+import io
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from alma_jax.learners import contract, prediction
+from alma_jax.learners.paths import Paths
+from alma_jax.runs import run_folder
+from alma_jax.runs.metrics import Entry
+from alma_jax.tasks import classification
+from alma_jax.tasks.sequence import Tasks
+
+ACCURACY, GRAPH = "accuracy.csv", "graph.json"
+ACCURACIES = "accuracies"  # R[t, 1..t], in the line of task t
+
+
+class TaskExaminer:
+  """Measures R[t, i], the test accuracy on task i after task t (docs/task-streams.md §1).
+
+  Attributes:
+    cached, num_cached: None and 0; nothing is kept in checkpoints.
+  """
+
+  def __init__(self, learner: Paths, source: Tasks):
+    self._learner, self._source = learner, source
+    self.cached: contract.Contribution | None = None
+    self.num_cached = 0
+
+  def examine(self, state: contract.LearnerState, lines: list[Entry]) -> tuple[float, float, Entry]:
+    """(error rate on the newest task, its loss in nats, further entries of its line of metrics.jsonl).
+
+    Where a new task changes no earlier prediction, the earlier accuracies are measured only once, and again after the
+    last task.
+
+    Args:
+      state: of the learner, after a task.
+      lines: of the tasks before.
+    """
+    newest, last = len(state.spec["tasks"]) - 1, self._source.stream.num_megabatches - 1
+    value, loss = self._measured(state, newest)
+    if newest == last or self._learner.options.forgets:
+      earlier = [1 - self._measured(state, t)[0] for t in range(newest)]
+    else:
+      earlier = list(lines[-1][ACCURACIES]) if lines else []
+    new = sum(1 for _, _, t in state.spec["modules"] if t == newest)
+    info = self._source.data.infos[newest]
+    return value, loss, {"task": info.name, ACCURACIES: [*earlier, 1 - value], "num_modules": len(state.frozen),
+                         "new_modules": new, **state.host["notes"][newest]}
+
+  def write(self, folder: pathlib.Path, state: contract.LearnerState, lines: list[Entry]) -> None:
+    """Writes accuracy.csv, a row per task t with R[t, i], and graph.json, what was made from what."""
+    write(folder, self._source, self._learner, state, lines)
+
+  def _measured(self, state: contract.LearnerState, t: int) -> tuple[float, float]:
+    pool, labels = self._source.tests(t, self._learner.mesh)
+    predicted = predict(self._learner, self._source.task, self._learner.showing(state, t), pool, len(labels))
+    return classification.error_and_loss(*predicted, labels)
+
+
+def predict(learner: Paths, task: Any, state: contract.LearnerState, pool: Any, num: int
+            ) -> tuple[np.ndarray, np.ndarray]:
+  """(classes int [num], probabilities float32 [num, K]) of the first `num` examples of a pool."""
+  which = np.arange(num, dtype=np.int32)
+  found: tuple[np.ndarray, np.ndarray] = learner.resolve(
+      state, prediction.contributions(learner, task, state, 0, pool, which))
+  return found
+
+
+def summarize(lines: list[Entry]) -> Entry:
+  """The metrics of TASKS: A, F, E and M, by the names of summary.json.
+
+  Returns:
+    Dict of average_accuracy = mean_i R[T, i], forgetting = mean_i (R[T, i] - R[i, i]), cumulative_error =
+    mean_i (1 - R[i, i]), last_accuracy = R[T, T], num_modules and memory, the parameters of all stored modules.
+  """
+  final = np.array(lines[-1][ACCURACIES])
+  own = np.array([line[ACCURACIES][-1] for line in lines])
+  return dict(average_accuracy=float(final.mean()), forgetting=float((final - own).mean()),
+              cumulative_error=float((1 - own).mean()), last_accuracy=float(own[-1]),
+              num_modules=lines[-1]["num_modules"], memory=lines[-1]["num_params"])
+
+
+def write(folder: pathlib.Path, source: Tasks, learner: Paths, state: contract.LearnerState, lines: list[Entry]
+          ) -> None:
+  """Writes accuracy.csv, a row per task t with R[t, i], and graph.json, what was made from what."""
+  names = [info.name for info in source.data.infos]
+  text = io.StringIO()
+  table = csv.writer(text, lineterminator="\n")
+  table.writerow(["t", "task", *names])
+  for t, line in enumerate(lines):
+    found = [f"{accuracy:.6g}" for accuracy in line[ACCURACIES]]
+    table.writerow([t + 1, names[t], *found, *[""] * (len(names) - len(found))])
+  run_folder.write_bytes(folder / ACCURACY, text.getvalue().encode())
+  modules = [dict(part=learner.parts[part], task=t) for part, _, t in state.spec["modules"]]
+  tasks = [dict(name=info.name, family=info.family, origin=None if task["origin"] < 0 else task["origin"],
+                path=task["path"]) for info, task in zip(source.data.infos, state.spec["tasks"])]
+  run_folder.write_json(folder / GRAPH, dict(parts=list(learner.parts), modules=modules, tasks=tasks))

@@ -1,0 +1,51 @@
+"""Serves the predictor of a run over HTTP: alma serve --workdir RUN [--port 8000]
+
+  POST /predict   application/json {"inputs": [EXAMPLE, ...]}, examples as nested lists of raw numbers;
+                  application/octet-stream, the bytes of examples; image/..., one image file;
+                  for a language model application/json {"texts": ["...", ...]}
+                  -> {"classes": [...], "probabilities": [[...], ...], "predictor": VERSION}
+  GET /healthz    which predictor answers, and how good it was
+  GET /metrics    for Prometheus
+
+If RUN has a folder `predictor` (log.predictor=true), each new predictor of the run is loaded while the old one answers.
+Otherwise the last checkpoint is served. The service listens to this machine alone; --host=0.0.0.0 lets everyone in, so
+put a proxy with authentication before it. Needs `pip install alma_jax[serve]`.
+"""
+import sys
+from collections.abc import Sequence
+
+from alma_jax import commands, messages, predict, web
+from alma_jax.errors import BadInput
+
+_MAX_BYTES = 2**24
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command line; returns the exit code: 0, or 2 for bad input."""
+  return commands.exit_code(lambda: _main(argv))
+
+
+def _main(argv: Sequence[str] | None) -> None:
+  parser = commands.Parser("-m alma_jax.serve", __doc__)
+  predict.add_arguments(parser)
+  parser.add_argument("--host", default="127.0.0.1", help="address to listen to; default: 127.0.0.1, this machine")
+  parser.add_argument("--port", type=int, default=8000, help="port; 0: a free one; default: 8000")
+  parser.add_argument("--max_batch", type=int, default=256, help="examples of a request, at most; default: 256")
+  parser.add_argument("--max_bytes", type=int, default=_MAX_BYTES, help="bytes of a request, at most; default: 16 MiB")
+  parser.add_argument("--poll", type=float, default=1.0, help="seconds between two looks for a new predictor")
+  args = parser.parse_args(argv)
+  for name in ("max_batch", "max_bytes", "poll"):
+    if not getattr(args, name) > 0:
+      raise BadInput(f"--{name}={getattr(args, name)} should be above 0.")
+  web.check_packages("alma serve")
+  with web.listen(args.host, args.port) as sock:
+    stored = predict.stored_of(args)
+    predictor = predict.load(stored)
+    from alma_jax.predictors import service
+    made = service.Service(predictor, predict.place_of(args), args.max_batch, args.max_bytes, args.poll)
+    messages.say(f"serving {args.workdir} on {web.address(sock)}")
+    web.run(service.app(made), sock)
+
+
+if __name__ == "__main__":
+  sys.exit(main())

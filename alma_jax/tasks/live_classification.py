@@ -1,0 +1,98 @@
+"""Image classification on a live stream: only the examples that a stage can use are in memory."""
+import hashlib
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+from jax.sharding import Mesh
+
+from alma_jax.config import schema
+from alma_jax.data import cache, datasets, live_images, live_stream, rows
+from alma_jax.data import stream as streams
+from alma_jax.errors import BadInput
+from alma_jax.tasks import classification
+from alma_jax.tasks.live_source import LiveSource, folder_of, opened, padded
+
+
+class LiveImages(LiveSource, classification.Images):
+  """The images of a live run; see classification.Images, contract.Source and LiveSource.
+
+  The number of classes grows with the stream, unless DIR/classes.txt declares them.
+  """
+
+  def __init__(self, config: schema.RunConfig, run: pathlib.Path | None = None):
+    """Waits for the first mega-batch; `run`: folder of a run that goes on, None for a run that begins.
+
+    Raises:
+      BadInput: the folder cannot be used.
+    """
+    section = config.dataset
+    assert isinstance(section, schema.Dataset)
+    assert isinstance(config.stream, schema.Stream)
+    self.files: dict[str, str] = {}
+    folder = folder_of(config)
+    self._config, self._reader = config, live_images.ImageReader(folder, section.image_size, config.seed)
+    self.has_test = self._reader.test is not None
+    if config.stream.untrained_error == "model" and not self.has_test:
+      raise BadInput(f"stream.untrained_error='model' needs a test set, {str(folder / live_images.TEST)!r}; give one, "
+                     "or set stream.untrained_error=chance.")
+    self.feed = opened(config, self._reader, run)
+    self.stream = live_stream.LiveStream(0, config.stream, config.seed, feed=self.feed)
+    first = self.feed.lines[0]
+    if "mean" not in first:
+      first["mean"], first["std"] = (value.tolist() for value in streams.first_normalization(
+          self.feed.arrays(1)["x"], self.stream))
+    self.mean, self.std = (np.array(first[name], np.float32) for name in ("mean", "std"))
+    self.fingerprint = self._fingerprint()
+    self._rows = rows.Rows(lambda t: (self.feed.arrays(t)["x"], self.feed.arrays(t)["y"]), self.stream.where,
+                           self.stream.first)
+    self.set_outputs(self.num_outputs_after(1))
+
+  def num_outputs_after(self, t: int) -> int:
+    """K after mega-batch t; at least 2."""
+    return max(2, len(self._reader.classes(self.feed.lines, t)))
+
+  def set_outputs(self, num: int) -> None:
+    """Changes the task to the first K classes."""
+    first, names = self.feed.lines[0], self._reader.classes(self.feed.lines)[:num]
+    x = np.zeros((0, *first["example_shape"]), first["dtype"])
+    test = self._reader.test
+    x_test = x if test is None else test.x
+    y_test = np.zeros(0, np.int32) if test is None else self._reader.test_labels(names)
+    self.dataset = datasets.Dataset(self._config.dataset.name, x, np.zeros(0, np.int32), x_test, y_test, num,
+                                    (self.mean, self.std), self.fingerprint, tuple(names))
+    self.task, self.example_shape = classification.of_meta(self._config, self.meta())
+    stream: Any = self._config.stream
+    self.chance = 1 - 1 / num
+    self.untrained = self.chance if stream.untrained_error == "chance" else None
+
+  def notes(self, t: int) -> dict[str, Any]:
+    """What metrics.jsonl says about the entry of mega-batch t, besides its metrics: classes that are new."""
+    new = self.feed.lines[t - 1]["new_classes"]
+    return {"new_classes": new} if new and t > 1 else {}
+
+  def pool(self, examples: np.ndarray, mesh: Mesh) -> classification.Pool:
+    """A pool on the devices with these examples at its beginning."""
+    x, y = self._rows.take(examples)
+    return classification.make_pool(padded(x), padded(y), self.mean, self.std, mesh)
+
+  def of_stage(self, part: streams.Stage, mesh: Mesh) -> tuple[Any, Any, streams.Stage]:
+    """(pool of training examples, that of validation examples, the stage in their numbers); both are one pool."""
+    every = [part.train, part.val, part.memory]
+    pool = self.pool(np.concatenate(every), mesh)
+    places = np.arange(sum(map(len, every)), dtype=np.int32)
+    train, val, memory = np.split(places, np.cumsum(list(map(len, every)))[:-1])
+    return pool, pool, part._replace(train=train, val=val, memory=memory)
+
+  def test_pool(self, mesh: Mesh) -> Any:
+    return super().test_pool(mesh) if self.has_test else None
+
+  def score_training(self, prediction: tuple[np.ndarray, np.ndarray], which: np.ndarray) -> float:
+    return classification.error_and_loss(*prediction, self._rows.take(which)[1])[0]
+
+  def _fingerprint(self) -> str:
+    test, first = self._reader.test, self.feed.lines[0]
+    of_test = test and cache.hash_arrays(dict(x=test.x, names=np.char.encode(test.names, "utf-8")))
+    known = [self._reader.declared, of_test, first["content"]]
+    return hashlib.sha256(json.dumps(known).encode()).hexdigest()

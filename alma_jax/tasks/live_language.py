@@ -1,0 +1,86 @@
+"""Language modelling on a live stream."""
+import hashlib
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+from jax.sharding import Mesh
+
+from alma_jax.config import schema
+from alma_jax.data import cache, live_stream, live_texts, rows, text, tokens
+from alma_jax.data import stream as streams
+from alma_jax.tasks import language_modeling
+from alma_jax.tasks.live_source import LiveSource, folder_of, opened
+
+
+class LiveTexts(LiveSource, language_modeling.Texts):
+  """The texts of a live run; see language_modeling.Texts, contract.Source and LiveSource."""
+  def __init__(self, config: schema.RunConfig, run: pathlib.Path | None = None):
+    """Waits for the first mega-batch; `run`: folder of a run that goes on, None for a run that begins.
+
+    Raises:
+      BadInput: the folder cannot be used.
+    """
+    c = config.dataset
+    assert isinstance(c, schema.Text)
+    self.chance, self.untrained = None, None
+    self._reader = live_texts.TextReader(folder_of(config), c)
+    self.feed = opened(config, self._reader, run)
+    self.corpus = self._corpus(c)
+    self.has_test = "test" in self.corpus.tokens
+    self._held_out = {split: text.split_windows(self.corpus, split, c.sequence_length, c.cross_documents, c.eval_tokens)
+                      for split in self.corpus.tokens}
+    self._validation: language_modeling.Pool | None = None
+    self._most_tested = -(-c.eval_tokens // c.sequence_length)
+    self.stream = live_stream.LiveWindowStream(0, config.stream, config.seed, feed=self.feed,
+                                               num_val=len(self._held_out["valid"].start))
+    self._rows = rows.Rows(self._load, self.stream.where, self.stream.first)
+    self.fingerprint = self.corpus.fingerprint
+    self.task, self.example_shape = language_modeling.of_meta(config, self.meta())
+    self.files = {"tokenizer.json": self.corpus.tokenizer}
+
+  def pool(self, examples: np.ndarray, mesh: Mesh) -> language_modeling.HostPool:
+    """The training windows `examples`, on the host."""
+    del mesh
+    ids, length = self._rows.take(examples)
+    start = np.arange(len(ids), dtype=np.int64) * ids.shape[1]
+    return language_modeling.HostPool(ids.reshape(-1), text.Windows(start, length))
+
+  def of_stage(self, part: streams.Stage, mesh: Mesh) -> tuple[Any, Any, streams.Stage]:
+    """(pool of training windows, that of validation windows, the stage in their numbers)."""
+    pool = self.pool(np.concatenate([part.train, part.memory]), mesh)
+    places = np.arange(len(part.train) + len(part.memory), dtype=np.int32)
+    train, memory = np.split(places, [len(part.train)])
+    return pool, self._val_pool(mesh), part._replace(train=train, memory=memory)
+
+  def _val_pool(self, mesh: Mesh) -> language_modeling.Pool:
+    if self._validation is None:
+      self._validation = self._pool("valid", mesh)
+    return self._validation
+
+  def test_pool(self, mesh: Mesh) -> Any:
+    return super().test_pool(mesh) if self.has_test else None
+
+  def score_training(self, prediction: np.ndarray, which: np.ndarray) -> float:
+    return language_modeling.score_windows(prediction, self._rows.take(which)[1])[0]
+
+  def _load(self, t: int) -> rows.Arrays:
+    """(tokens int32 [N, L + 1], number of targets that count int32 [N]) of the windows of mega-batch t."""
+    arrays = self.feed.arrays(t)
+    found = self._reader.windows(live_texts.Encoded(arrays["ids"], arrays["starts"]))
+    return text.gather(arrays["ids"], found.start, self.task.sequence_length), found.length
+
+  def _corpus(self, c: schema.Text) -> text.Corpus:
+    """The tokenizer, and the text that is held out."""
+    tokenizer = self._reader.tokenizer(self.feed.lines)
+    encoded = {split: self._reader.encode(tokenizer, found) for split, found in self._reader.held_out.items()}
+    if "valid" not in encoded:
+      arrays = self.feed.arrays(1)
+      encoded["valid"] = live_texts.Encoded(arrays["valid"], arrays["valid_starts"])
+    written, hashes = tokenizer.to_str(), {split: cache.hash_arrays(each._asdict()) for split, each in encoded.items()}
+    known = [written, hashes, self.feed.lines[0]["content"]]
+    return text.Corpus(c.name, written, tokens.vocabulary_size(tokenizer), tokens.end_of(tokenizer),
+                       {split: each.ids for split, each in encoded.items()},
+                       {split: each.starts for split, each in encoded.items()}, np.zeros(1, np.int64),
+                       hashlib.sha256(json.dumps(known).encode()).hexdigest())

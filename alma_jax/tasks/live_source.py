@@ -1,0 +1,84 @@
+"""What the live sources of images and of text share: the folder, the feed, and the rows that are in memory."""
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from alma_jax.config import schema
+from alma_jax.data import feed, rows
+from alma_jax.errors import BadInput
+
+
+def folder_of(config: schema.RunConfig) -> pathlib.Path:
+  """DIR of `live:DIR`.
+
+  Raises:
+    BadInput: there is no such folder.
+  """
+  folder = pathlib.Path(config.dataset.name.removeprefix(schema.LIVE)).expanduser()
+  if not folder.is_dir():
+    raise BadInput(f"there is no folder {str(folder)!r} of a live stream; name yours by dataset.name=live:DIR.")
+  return folder
+
+
+def opened(config: schema.RunConfig, reader: feed.Reader, run: pathlib.Path | None) -> feed.Feed:
+  """The feed of a run, once its first mega-batch has arrived.
+
+  Args:
+    config: of the run.
+    reader: of its entries.
+    run: folder of a run that goes on; None: a run that begins.
+
+  Raises:
+    BadInput: the folder cannot be used, or the stream has ended without a mega-batch.
+  """
+  folder, section = folder_of(config), config.dataset
+  assert not isinstance(section, schema.TaskImages)
+  found = feed.Feed(folder, reader, settle=section.settle_seconds, idle=section.idle_seconds,
+                    limit=config.stream.num_megabatches, run=run)
+  if not found.wait(1):
+    raise BadInput(f"the live stream {str(folder)!r} has ended without a mega-batch that can be used; remove the file "
+                   f"{feed.END} or add entries.")
+  return found
+
+
+class LiveSource:
+  """The part of a live source that does not depend on the kind of data.
+
+  Attributes:
+    feed: data.feed.Feed.
+    stream: data.live_stream.LiveStream.
+  """
+  feed: feed.Feed
+  stream: Any
+  task: Any
+  _rows: rows.Rows
+
+  def num_outputs_after(self, t: int) -> int:
+    """How many outputs a network needs for the labels up to mega-batch t."""
+    del t
+    return self.task.num_outputs
+
+  def set_outputs(self, num: int) -> None:
+    """Changes the task to networks with so many outputs."""
+    del num
+
+  def notes(self, t: int) -> dict[str, Any]:
+    """What metrics.jsonl says about the entry of mega-batch t, besides its metrics."""
+    del t
+    return {}
+
+  def release(self, ends: tuple[int, ...]) -> None:
+    """Forgets the examples that no stage after those that end at `ends` can use."""
+    self._rows.keep(self.stream.needed(ends))
+
+
+def capacity(num: int) -> int:
+  """Size of a pool for `num` examples: a power of two, so that programs are compiled for few sizes."""
+  return 1 << (num - 1).bit_length()
+
+
+def padded(array: np.ndarray) -> np.ndarray:
+  """[N, ...] -> [capacity(N), ...], with zeros at the end."""
+  missing = capacity(len(array)) - len(array)
+  return np.concatenate([array, np.zeros((missing, *array.shape[1:]), array.dtype)])

@@ -1,0 +1,27 @@
+"""A live stream: mega-batches of images that appear in a folder while the run goes on.
+
+    python -m alma_jax.main --config=configs/live.py:anytime --config.dataset.name=live:DIR
+
+LEARNER is one of sm, ens, umix, gens, bagging, boosting, moe, gmoe, ff, hmoe, or
+anytime (docs/anytime.md). Every entry of DIR/stream/ is a mega-batch: an .npz file of x
+and y, a folder of images by class, or a Parquet file. DIR/test is the test set (optional),
+DIR/classes.txt names the classes (optional), and the file DIR/end ends the stream
+(docs/live.md). The waiting time is 1, there is no limit, and the network is an MLP.
+
+For text, .txt and .jsonl files, LEARNER is one of sm, ens, gens, gmoe, anytime, with a size
+as in configs/lm.py: configs/live.py:anytime,tiny.
+"""
+from ml_collections import ConfigDict
+
+from alma_jax import config
+
+
+def get_config(arg: str = "anytime") -> ConfigDict:
+  learner, _, size = arg.partition(",")
+  c = config.language(learner, size) if size else config.base(learner)
+  c.dataset.name = "live:stream"
+  c.stream.num_megabatches = 0
+  c.stream.waiting_time = 1
+  c.log.drift = 0.002
+  c.log.predictor = True
+  return c

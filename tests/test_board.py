@@ -1,0 +1,169 @@
+"""The live page of `alma board`: its data, and what a browser shows while a run goes on."""
+import contextlib
+import html
+import json
+import re
+import shutil
+import socket
+import subprocess
+import threading
+import time
+import urllib.request
+
+import filelock
+import pytest
+from runs import alma
+from test_monitor import rewrite
+from test_report import diverge, write_run
+
+from alma_jax import web
+from alma_jax.monitor import board
+
+pytest.importorskip("fastapi")
+pytest.importorskip("plotly")
+
+BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
+# The page in a frame of the given width. Once it is drawn, a line is added to the first run; when the page shows it,
+# the title of the frame says what was seen.
+FRAME = """<!doctype html><body style="margin:0">
+<iframe style="border:0;width:{pixels}px;height:1900px" src="/"></iframe>
+<script>
+const frame = document.querySelector("iframe"), pause = () => new Promise(done => setTimeout(done, 100));
+const curve = () => {{ const box = frame.contentDocument.getElementById("test-error");
+                      return box && box.data ? box.data[0].x.length : 0; }};
+async function look() {{
+  while (!curve()) await pause();
+  const before = curve();
+  await fetch("/append");
+  while (curve() === before) await pause();
+  const d = frame.contentDocument, e = d.documentElement, num = id => d.getElementById(id).data.map(t => t.x.length);
+  document.title = JSON.stringify({{
+    before: before, after: curve(), page: e.scrollWidth, window: e.clientWidth,
+    rows: [...d.querySelectorAll("tbody tr")].map(r => r.innerText), heads: [...d.querySelectorAll("h2")].map(
+      h => h.textContent), charts: [...d.querySelectorAll(".chart")].map(c => c.getBoundingClientRect()).map(
+      c => [c.left, c.width]), drawn: [...d.querySelectorAll(".chart")].map(c => c.querySelectorAll("path").length > 3),
+    alarms: num("prequential-error"), trainings: num("trainings-error"),
+    elsewhere: [...d.querySelectorAll("[src], [href]")].map(x => x.src || x.href).filter(
+      u => !u.startsWith(location.origin) && !u.startsWith("data:"))}});
+}}
+look();
+</script>"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+  """A live run with a drift alarm, a finished one, one that diverged, and a language model."""
+  root = tmp_path / "runs"
+  first = write_run(root / "a-live", [0.6, 0.5, 0.4, 0.35, 0.3, 0.28], stream__waiting_time=2)
+  rewrite(first, lambda entry: entry | dict(
+      prequential_error=None if entry["t"] < 3 else 0.4, **({"drift": {"width": 32}} if entry["t"] == 4 else {}))
+          if entry["t"] <= 5 else None)
+  write_run(root / "b-<img src=x>", [0.5, 0.3, 0.2, 0.1, 0.1, 0.1], num_params=40, grown=30)
+  diverge(write_run(root / "c-diverged", [0.5, 0.4]))
+  write_run(root / "d-text", [90.0, 80.0], language=True)
+  with filelock.FileLock(first / ".lock"):
+    yield root
+
+
+@contextlib.contextmanager
+def serving(folder, pixels=1200):
+  """The address of a board, in a thread of this process. /frame has the page in a frame; /append adds to a run."""
+  import uvicorn
+  from fastapi.responses import HTMLResponse
+  app = board.app(board.Board([str(folder)]))
+  app.add_route("/frame", lambda request: HTMLResponse(FRAME.format(pixels=pixels)))
+
+  @app.get("/append")
+  def append():
+    entries = [json.loads(line) for line in (folder / "a-live/metrics.jsonl").read_text().splitlines()]
+    with open(folder / "a-live/metrics.jsonl", "a") as file:
+      file.write(json.dumps(entries[-1] | dict(t=6, updated=True, error=0.28, num_params=20)) + "\n")
+
+  with web.listen("127.0.0.1", 0) as sock:
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]})
+    thread.start()
+    while not server.started:
+      time.sleep(0.01)
+    yield web.address(sock)
+    server.should_exit = True
+    thread.join()
+
+
+def browse(address, tmp_path, *flags):
+  """Standard output of a browser that opens an address and stays until nothing is pending."""
+  return subprocess.run(
+      [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=30000",
+       f"--user-data-dir={tmp_path}/browser", *flags, address], capture_output=True, text=True, check=True).stdout
+
+
+def test_the_data_of_the_page(folder):
+  runs = {run["path"].rsplit("/", 1)[1]: run for run in board.Board([str(folder)]).runs()}
+  live = runs["a-live"]
+  assert (live["state"], live["t"], live["total"], live["stage"], live["stages"]) == ("alive", 5, 6, 2, 3)
+  assert live["curve"] == [[1, 2, 3, 4, 5], [0.6, 0.5, 0.4, 0.35, 0.3]]
+  assert live["prequential_curve"] == [[3, 4, 5], [0.4, 0.4, 0.4]]
+  assert live["drifts"] == [[4, 0.4, "width 32"]]
+  assert [t for t, _ in live["trainings"]] == [2, 4]
+  assert runs["b-<img src=x>"]["params"] == [[1, 2, 3, 4, 5, 6], [10] * 5 + [40]]
+  assert (runs["c-diverged"]["state"], runs["d-text"]["metric"]) == ("diverged", "perplexity")
+
+
+def test_long_curves_are_thinned_and_keep_their_ends():
+  points = [(t, 1.0) for t in range(1, 2502)]
+  t, _ = board._curve(points)
+  assert (t[0], t[-1], len(t)) == (1, 2501, 835)  # every third one, and the last one
+  assert board._curve(points[:3])[0] == [1, 2, 3]
+  assert board._curve([(1, float("inf")), (2, 3.0)]) == [[2], [3.0]]
+
+
+def test_only_what_changed_is_read_and_sent_again(folder, monkeypatch):
+  made, read, reads = board.Board([str(folder)]), board.view.view, []
+  monkeypatch.setattr(board.view, "view", lambda path: reads.append(path.name) or read(path))
+  first = made.runs()
+  assert made.runs() == first
+  assert len(reads) == 4
+  with open(folder / "a-live/metrics.jsonl", "a") as file:
+    file.write('{"t": 6, "updated": false, "error": 0.3}\n')
+  assert made.runs()[0]["t"] == 6
+  assert reads[4:] == ["a-live"]
+  (folder / "d-text/config.json").write_text("{")
+  assert "cannot be read as JSON" in made.runs()[3]["problem"]
+  with serving(folder) as address:
+    answer = urllib.request.urlopen(f"{address}/runs.json")
+    again = urllib.request.Request(f"{address}/runs.json", headers={"If-None-Match": answer.headers["ETag"]})
+    with pytest.raises(urllib.error.HTTPError, match="304"):
+      urllib.request.urlopen(again)
+
+
+@pytest.mark.skipif(BROWSER is None, reason="there is no Chromium")
+@pytest.mark.parametrize("pixels", [390, 1200])
+def test_a_browser_shows_a_run_as_it_goes_on(folder, tmp_path, pixels):
+  with serving(folder, pixels) as address:
+    dom = browse(f"{address}/frame", tmp_path, "--dump-dom", "--window-size=1300,2000")
+  shown = json.loads(html.unescape(re.search("<title>(.*?)</title>", dom)[1]))
+  assert (shown["before"], shown["after"]) == (5, 6)
+  assert shown["page"] == shown["window"] == pixels  # nothing is wider than the window
+  assert [row.split("\t")[0].split(" (")[0] for row in shown["rows"]] == [
+      "a-live", "b-<img src=x>", "c-diverged", "d-text"]
+  assert "alive\t0.2800\t0.4000\t3 of 3\t6 of 6" in shown["rows"][0]
+  assert shown["heads"] == [
+      "Test error", "Prequential error, ▼ drift alarm", "Growth: parameters held", "Decisions to train",
+      "Test perplexity", "Prequential perplexity", "Growth: parameters held", "Decisions to train"]
+  assert shown["drawn"] == [True] * 8
+  assert len({left for left, _ in shown["charts"]}) == (1 if pixels == 390 else 2)  # columns
+  assert all(width > (340 if pixels == 390 else 550) for _, width in shown["charts"])
+  assert shown["alarms"] == [4, 0, 0, 1]  # curves of three runs, and the alarm of one
+  assert shown["trainings"] == [3, 6, 1]
+  assert shown["elsewhere"] == []
+
+
+def test_bad_input_gets_one_sentence(folder, tmp_path):
+  (tmp_path / "empty").mkdir()
+  with socket.create_server(("127.0.0.1", 0)) as busy:
+    port = busy.getsockname()[1]
+    for args, sentence in (([tmp_path / "none"], "there is no folder"), ([tmp_path / "empty"], "holds no run"),
+                           ([folder, f"--port={port}"], f"port {port} of 127.0.0.1 is in use"), ([], "required: RUNS")):
+      done = alma("board", *args)
+      assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+      assert sentence in done.stderr

@@ -1,0 +1,260 @@
+"""The page of the paper's claims: its statistics, its claims on made runs with a known answer, and the page itself."""
+import itertools
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from runs import ROOT
+
+
+@pytest.fixture(autouse=True)
+def _path(monkeypatch):
+  monkeypatch.syspath_prepend(ROOT / "benchmarks")
+
+
+def cell(*effects):
+  import evidence
+  return evidence.Cell("", dict(enumerate(effects)))
+
+
+def weighed(*cells, exact=False):
+  import evidence
+  return evidence.weigh(cells, exact)
+
+
+def test_a_mean_effect_and_its_interval():
+  found = weighed(cell(0.1, 0.2, 0.3))
+  # Mean 0.2, deviation 0.1, standard error 0.1 / sqrt(3), t = 3.4641 with two degrees of freedom. There
+  # P(|T| > t) = 1 - t / sqrt(2 + t^2) = 1 - sqrt(12 / 14), and the quantile of 0.975 is 4.3027.
+  assert found.p == pytest.approx(1 - math.sqrt(12 / 14))
+  assert (found.mean, found.high - found.mean) == pytest.approx((0.2, 4.3027 * 0.1 / math.sqrt(3)), abs=1e-4)
+  # Of two cells the means of each seed are tested: here they are the same as above.
+  both = weighed(cell(0.0, 0.4, 0.2), cell(0.2, 0.0, 0.4))
+  assert (both.p, both.mean, both.cells, both.positive) == pytest.approx((found.p, 0.2, 2, 2))
+
+
+def test_holm():
+  import evidence
+  # In order: 3 x 0.01, 2 x 0.03, 1 x 0.04, which must not be below the one before it.
+  assert evidence.holm([0.04, 0.01, math.nan, 0.03])[:2] == pytest.approx([0.06, 0.03])
+  assert evidence.holm([0.04, 0.01, math.nan, 0.03])[3] == pytest.approx(0.06)
+  assert math.isnan(evidence.holm([0.04, math.nan])[1])
+  assert evidence.holm([0.9, 0.8]) == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(("cells", "exact", "expected"), [
+    ([(0.5, 0.51, 0.52)], False, "agrees"),
+    ([(-0.5, -0.51, -0.52)], False, "disagrees"),
+    ([(0.5, -0.51, 0.02)], False, "cannot tell"),
+    ([(0.5, 0.5)], False, "cannot tell"),  # two seeds
+    ([(0.5, 0.51)], False, "cannot tell"),
+    ([(0.5, 0.5, 0.5)], False, "cannot tell"),  # no variation to judge by
+    ([(0.5, 0.51, 0.52), (-0.1, -0.1001, -0.1002)], False, "cannot tell"),  # for it on average, and against it in one
+    ([(0.5, 0.51, 0.52), (-0.1, 0.1, -0.1)], False, "agrees"),
+    ([(0.5, 0.5, 0.5), (0.1, 0.1, 0.1)], True, "agrees"),
+    ([(0.5,), (0.1,)], True, "agrees"),
+    ([(0.5, 0.5), (-0.1, -0.1)], True, "cannot tell"),
+    ([(-0.5, -0.5), (0.1, 0.1)], True, "disagrees"),
+])
+def test_verdicts(cells, exact, expected):
+  import evidence
+  found = weighed(*(cell(*effects) for effects in cells), exact=exact)
+  assert evidence.verdict(found, found.p) == expected
+
+
+def test_cells_without_all_seeds_are_left_out():
+  found = weighed(cell(1.0, 2.0, 4.0), cell(1.0, 2.0, 4.0), cell(9.0))
+  assert (found.cells, found.left_out, found.seeds, found.mean) == (2, 1, 3, pytest.approx(7 / 3))
+  assert weighed() is None
+  assert weighed(cell()) is None
+
+
+def test_studies_without_an_effect_rarely_have_a_verdict():
+  import evidence
+  rng, wrong, studies = np.random.default_rng(0), 0, 300
+  for _ in range(studies):
+    # Eight claims of four cells on three seeds; cells of a seed share a part of their noise, as those of runs do.
+    shared = rng.normal(size=(8, 1, 3))
+    effects = shared + rng.normal(size=(8, 4, 3))
+    found = [weighed(*(cell(*each) for each in claim)) for claim in effects]
+    adjusted = evidence.holm([each.p for each in found])
+    wrong += any(evidence.verdict(each, p) != "cannot tell" for each, p in zip(found, adjusted))
+  # 5 % of them are 15; more than 28 are 3.4 deviations of sqrt(300 x 0.05 x 0.95) above that.
+  assert 0 < wrong <= 28
+
+
+def test_a_large_effect_is_found():
+  import evidence
+  rng = np.random.default_rng(0)
+  found = [weighed(*(cell(*rng.normal(0.5, 0.02, 3)) for _ in range(4))) for _ in range(8)]
+  adjusted = evidence.holm([each.p for each in found])
+  assert [evidence.verdict(each, p) for each, p in zip(found, adjusted)] == ["agrees"] * 8
+
+
+def test_the_best_of_equal_kinds_is_no_better_than_they_are():
+  import evidence
+  rng = np.random.default_rng(0)
+  tables = rng.normal(size=(400, 10, 3))  # tables of ten equal kinds and three seeds
+  values = [evidence.best([dict(enumerate(kind)) for kind in table]) for table in tables]
+  means = np.array([list(value.values()) for value in values]).mean(1)
+  assert abs(means.mean()) < 4 * means.std() / math.sqrt(len(means))
+  assert tables.mean(2).min(1).mean() < -0.5  # chosen by the same seeds
+  assert evidence.best([{0: 2.0, 1: 3.0}]) == {0: 2.0, 1: 3.0}
+  # Seed 0 takes the kind that is better on seed 1, and the other way round.
+  assert evidence.best([{0: 1.0, 1: 4.0}, {0: 2.0, 1: 3.0}]) == {0: 2.0, 1: 4.0}
+
+
+# Worlds: {learner: (share of the CER of `sm`, multiples of its multiply-adds, parameters, and costs of a prediction)}.
+TRUE = {"sm": (1.0, 1, 1, 1), "ens": (0.7, 5, 5, 5), "umix": (0.72, 5, 5, 5), "gens": (0.9, 1, 25, 50),
+        "gmoe": (0.92, 3, 3, 6), "ff": (0.91, 2, 2, 4), "moe": (0.6, 2, 2, 4)}
+FALSE = {"sm": (0.8, 1, 1, 1), "ens": (1.2, 1, 1, 1), "umix": (1.25, 1, 1, 1), "gens": (1.0, 2, 1, 0.5),
+         "gmoe": (1.0, 3, 3, 6), "ff": (1.0, 2, 2, 4), "moe": (1.3, 2, 2, 4)}
+
+
+def image_runs(learners, sign, replay_gain=None):
+  """(runs, stream) of a study of images.
+
+  Args:
+    learners: TRUE or FALSE, or another world.
+    sign: 1: large networks, intermediate waiting times and replay are good; -1: they are bad.
+    replay_gain: logarithm of what replay divides the CER of `sm` by; None: no run has replay.
+  """
+  rng, rows, stream = np.random.default_rng(0), [], []
+  replays = {name: (0.0, 1.0) if name == "sm" and replay_gain is not None else (0.0,) for name in learners}
+  for learner, width, wait, seed in itertools.product(learners, (4, 8, 32, 64), (1, 10, 50, 500), range(3)):
+    for replay in replays[learner]:
+      share, comp, mem, predict = learners[learner]
+      step = 0.1 if width > 8 else 0.4
+      waited = sign * {1: step, 10: 0.0, 50: 0.05, 500: 2 * step}[wait]
+      noise = rng.normal(0, 1e-3)
+      score = math.log(share) - sign * 0.5 * math.log(width) + waited + noise - (replay_gain or 0) * replay
+      final = noise - sign * 0.5 * math.log(width) - 3 + sign * step * (wait == 1)
+      name = f"{learner}-{width}-{wait}-{replay}-{seed}"
+      rows.append({
+          "run": f"runs/made/{name}", "seed": seed, "learner.name": learner, "model.width": width,
+          "stream.waiting_time": wait, "stream.replay": replay, "stream.num_megabatches": 500,
+          "learner.gating": "soft" if learner in ("gmoe", "moe") else None, "cer": math.exp(score),
+          "final_error": math.exp(final), "cumulative_fwd_macs": width * comp * (1 + 10 * replay),
+          "cumulative_params": width * mem, "last_predict_macs": width * predict})
+      stream += [{"run": f"runs/made/{name}", "t": t, "updated": t % wait == 0,
+                  "error": math.exp(final) * (1.1 if t < 500 else 1)} for t in (5, 50, 500)]
+  return pd.DataFrame(rows), pd.DataFrame(stream)
+
+
+def text_runs(false=False):
+  """(runs, stream) of a study of texts in which every claim is true, or false."""
+  sign, rng, rows, stream = (-1 if false else 1), np.random.default_rng(0), [], []
+  kinds = [("sm", 4, None), ("sm", 8, None), ("sm", 12, None), ("ens", 4, 2), ("ens", 4, 4), ("gens", 4, None),
+           ("gmoe", 4, None)]
+  for (learner, experts, members), (wait, steps), seed in itertools.product(
+      kinds, [(1, 1), (3, 1), (3, 3), (4, 1), (4, 4)], range(3)):
+    worth = 0.02 * experts + {"sm": 0.0, "gens": 0.1, "gmoe": 0.1}.get(learner, 0.2) + 0.3 * (steps > 1)
+    predict = {"ens": members, "gens": 0.1 if false else 8}.get(learner, 1)
+    score = math.exp(5 - sign * worth + rng.normal(0, 1e-3))
+    name = f"{learner}-{experts}-{members}-{wait}-{steps}-{seed}"
+    rows.append({
+        "run": f"runs/made/{name}", "seed": seed, "learner.name": learner, "model.width": 128,
+        "model.num_experts": experts, "learner.num_members": members, "stream.waiting_time": wait, "stream.replay": 0.0,
+        "train.steps_multiplier": steps, "stream.num_megabatches": 4, "average_perplexity": score,
+        "cumulative_fwd_macs": 1.0, "cumulative_params": 1.0, "last_predict_macs": predict})
+    stream += [{"run": f"runs/made/{name}", "t": t, "updated": t % wait == 0, "perplexity": score}
+               for t in (1, 2, 3, 4)]
+  return pd.DataFrame(rows), pd.DataFrame(stream)
+
+
+def keep(folder, name, runs, stream):
+  """Makes a study of a report with these tables."""
+  import claims
+  report = folder / f"report-{name}"
+  report.mkdir()
+  runs.to_csv(report / "runs.csv", index=False)
+  stream.to_csv(report / "stream.csv", index=False)
+  claims.keep(report, folder / name)
+
+
+def verdicts(folder):
+  """{(claim, study): verdict} of the page of a folder."""
+  import claims
+  found, text = {}, ""
+  for line in claims.page(folder).splitlines():
+    parts = [part.strip() for part in line.split("|")]
+    if len(parts) == 7 and "alma sweep" in parts[5]:
+      text = parts[1].split("**")[1] if parts[1] else text
+      found[text, parts[2]] = parts[3].strip("*")
+  return found
+
+
+FIXED, TRADE_OFF = "A fixed network beats a growing one at an equal budget", "Replay is no better trade-off"
+
+
+def test_every_claim_on_runs_in_which_it_is_true(tmp_path):
+  import claims
+  keep(tmp_path, "mnist", *image_runs(TRUE, 1))
+  keep(tmp_path, "mnist_replay", *image_runs(TRUE, 1, replay_gain=0.1))
+  keep(tmp_path, "text", *text_runs())
+  found = verdicts(tmp_path)
+  measured = {key: verdict for key, verdict in found.items() if verdict != "not measured"}
+  assert {text for text, _ in measured} == {claim.text for claim in claims.CLAIMS}
+  assert {key: verdict for key, verdict in measured.items() if verdict != "agrees"} == {}
+  assert found["Replay has the lowest CER", "CIFAR-10, 3 epochs"] == "not measured"
+  assert ("Replay has the lowest CER", "CIFAR-10, 100 epochs") not in found  # rows that would say nothing yet
+
+
+def test_every_claim_on_runs_in_which_it_is_false(tmp_path):
+  keep(tmp_path, "mnist", *image_runs(FALSE, -1))
+  keep(tmp_path, "mnist_replay", *image_runs(FALSE, -1, replay_gain=-0.1))
+  keep(tmp_path, "text", *text_runs(false=True))
+  measured = {key: verdict for key, verdict in verdicts(tmp_path).items() if verdict != "not measured"}
+  # A growing learner that is worse than `sm`, and replay that is worse than none, make these true.
+  assert {text for (text, _), verdict in measured.items() if verdict != "disagrees"} == {FIXED, TRADE_OFF}
+
+
+def test_growing_and_replay_that_are_better_than_all_else(tmp_path):
+  growing = {name: (share * (0.5 if name in ("gens", "gmoe", "ff") else 1), *costs)
+             for name, (share, *costs) in TRUE.items()}
+  keep(tmp_path, "mnist_replay", *image_runs(growing, 0, replay_gain=2.0))
+  found = verdicts(tmp_path)
+  assert [found[text, "MNIST, replay and growth"] for text in (FIXED, TRADE_OFF)] == ["disagrees"] * 2
+
+
+def test_verdicts_on_a_study_do_not_depend_on_other_studies(tmp_path):
+  import claims
+  numbers = lambda: [line for line in claims.page(tmp_path).splitlines() if "| MNIST |" in line]
+  keep(tmp_path, "mnist", *image_runs(TRUE, 1))
+  before = numbers()
+  keep(tmp_path, "text", *text_runs())
+  assert numbers() == before
+  assert any("p = " in line for line in before)
+
+
+def test_a_study_that_is_kept(tmp_path):
+  import claims
+
+  from alma_jax.errors import BadInput
+  runs, stream = image_runs(TRUE, 1)
+  keep(tmp_path, "mnist", runs, stream)
+  kept = pd.read_csv(tmp_path / "mnist/stream.csv.gz")
+  assert kept["updated"].all()
+  assert len(kept) == stream["updated"].sum() < len(stream)
+  assert pd.read_csv(tmp_path / "mnist/runs.csv")["run"][0] == "sm-4-1-0.0-0"
+  with pytest.raises(BadInput, match="is not the folder of a report"):
+    claims.keep(tmp_path, tmp_path / "none")
+  with pytest.raises(BadInput, match="several runs in folders of the same name"):
+    keep(tmp_path, "mnist_replay", pd.concat([runs, runs]), stream)
+
+
+def test_kinds_of_runs_are_not_mixed(tmp_path):
+  """Runs that differ in a field that no claim knows are refused, instead of the last one being taken."""
+  import claims
+
+  from alma_jax.errors import BadInput
+  runs, stream = image_runs(TRUE, 1)
+  keep(tmp_path, "mnist", pd.concat([runs, runs.assign(run=runs["run"] + "-other")]), stream)
+  with pytest.raises(BadInput, match="width 4, waiting_time 1, replay 0: several runs have seed 0"):
+    claims.page(tmp_path)
+
+
+def test_the_page_is_that_of_the_committed_runs():
+  import claims
+  assert (ROOT / "docs/results" / claims.PAGE).read_text() == claims.page(ROOT / "docs/results")

@@ -1,0 +1,544 @@
+"""Live streams of images: the run is that of an offline stream of the same parts, whatever happens on the way."""
+import io
+import json
+import os
+import shutil
+
+import numpy as np
+import pyarrow
+import pytest
+from PIL import Image
+from pyarrow import parquet
+from runs import blobs, interrupted, launch, lines, one_step_a_dispatch, slow, small_config
+from test_language import books, text_config  # noqa: F401
+
+import alma_jax
+from alma_jax import config as configs
+from alma_jax import keys
+from alma_jax.data import documents, feed, inbox, text_source
+from alma_jax.errors import BadInput
+from alma_jax.runs import drift, settings
+
+LEARNERS = [("sm", {}), ("ens", {"stream__replay": 0.5}), ("gens", {}),
+            ("anytime", {"train__steps": 10, "model__width": 8, "stream__memory_size": 40})]
+MORE = [("hmoe", {"stream__replay": 0.5}), ("boosting", {}), ("bagging", {"stream__replay_share": 0.3}), ("ff", {}),
+        ("gmoe", {"model__num_experts": 2}), ("umix", {"stream__replay": 1.0})]
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+  monkeypatch.setattr(feed, "_POLL_SECONDS", 0.01)
+
+
+def live_config(folder, learner="sm", **changes):
+  changes = {"stream__num_megabatches": 0, "dataset__name": f"live:{folder}", **changes}
+  return small_config(learner, **changes)
+
+
+def drop(folder, t, x, y, name=None):
+  """Makes the arrays an entry of the stream."""
+  path = folder / "stream" / (name or f"{t:03d}.npz")
+  np.savez(path.with_name(f".{path.name}"), x=x, y=y)  # numpy adds no further suffix
+  path.with_name(f".{path.name}").rename(path)
+  old = path.stat().st_mtime - 100
+  os.utime(path, (old, old))
+
+
+class Parts:
+  """The parts of an offline stream, as entries whose examples a live stream puts in the same order."""
+
+  def __init__(self, config, data):
+    self._stream, self._data = settings.prepare(configs.parse(config), data).stream, data
+    self.num = self._stream.num_megabatches
+
+  def drop(self, folder, t):
+    part = np.concatenate(self._stream.megabatch(t))
+    order = keys.rng(0, keys.STREAM, t).permutation(len(part))
+    drop(folder, t, *(array[part][np.argsort(order)] for array in self._data[:2]))
+
+
+def make_folder(path, data=None):
+  (path / "stream").mkdir(parents=True)
+  if data is not None:
+    np.savez(path / "test.npz", x=data[2], y=data[3])
+  return path
+
+
+def assert_same_results(first, second):
+  for name in ("metrics.jsonl", "train.jsonl"):
+    assert lines(first, name) == lines(second, name)
+  found = [json.loads((path / "summary.json").read_text()) for path in (first, second)]
+  clean = [{key: value for key, value in summary.items() if not key.endswith("seconds") and key != "config_sha256"}
+           for summary in found]
+  assert clean[0] == clean[1]
+
+
+def rejected(run):
+  return {line["name"]: line["reason"] for line in lines(run, "rejected.jsonl")}
+
+
+def notices(run):
+  return [(line["notice"], line["name"]) for line in lines(run, "notices.jsonl")]
+
+
+# ---------------------------------------------------------------- equal to the offline run
+
+
+@pytest.mark.parametrize(("learner", "changes"), [*LEARNERS, *[slow(*each) for each in MORE]])
+def test_a_live_run_equals_the_offline_run_over_the_same_parts(tmp_path, arrays, monkeypatch, learner, changes):
+  one_step_a_dispatch(monkeypatch)
+  offline = small_config(learner, **changes)
+  alma_jax.run(offline, tmp_path / "offline", data=arrays)
+  folder, parts = make_folder(tmp_path / "live", arrays), Parts(offline, arrays)
+  for t in range(1, 5):
+    parts.drop(folder, t)
+  (folder / "end").touch()
+  config = live_config(folder, learner, **changes)
+  alma_jax.run(config, tmp_path / "whole")
+  assert_same_results(tmp_path / "offline", tmp_path / "whole")
+  stops = 0
+  while interrupted(config, tmp_path / "cut", 2):
+    stops += 1
+  assert stops > 1
+  assert_same_results(tmp_path / "offline", tmp_path / "cut")
+
+
+@pytest.mark.parametrize(("waiting_time", "schedule"), [(3, "every"), (1, "geometric")])
+def test_results_do_not_depend_on_when_entries_arrive(tmp_path, arrays, waiting_time, schedule):
+  """Entries arrive one by one between stops; the end becomes known last, when a mega-batch still waits for training."""
+  changes = {"stream__waiting_time": waiting_time, "stream__schedule": schedule, "stream__replay": 0.5}
+  offline = small_config("sm", **changes)
+  alma_jax.run(offline, tmp_path / "offline", data=arrays)
+  folder, parts = make_folder(tmp_path / "live", arrays), Parts(offline, arrays)
+  config = live_config(folder, "sm", **changes)
+  for t in range(1, 5):
+    parts.drop(folder, t)
+    assert interrupted(config, tmp_path / "run", 30)
+    assert len(lines(tmp_path / "run", "metrics.jsonl")) == t
+    if t == 2:  # what was used is not needed in the folder any more
+      (folder / "stream" / "001.npz").unlink()
+  (folder / "end").touch()
+  run = alma_jax.run(config, tmp_path / "run")
+  assert_same_results(tmp_path / "offline", tmp_path / "run")
+  assert len(run.metrics["t"]) == 4
+  assert notices(tmp_path / "run") == [("disappeared", "001.npz")]
+
+
+def test_without_a_test_set_the_prequential_error_is_the_metric(tmp_path, arrays):
+  folder, parts = make_folder(tmp_path / "live"), Parts(small_config(), arrays)
+  for t in range(1, 5):
+    parts.drop(folder, t)
+  (folder / "end").touch()
+  run = alma_jax.run(live_config(folder, "gens", stream__waiting_time=1), tmp_path / "run")
+  found = lines(tmp_path / "run", "metrics.jsonl")
+  assert [line["error"] for line in found] == [pytest.approx(2 / 3), *[line["prequential_error"] for line in found[1:]]]
+  assert all(line["loss"] is None for line in found)
+  assert run.summary["cer"] == pytest.approx(sum(line["error"] for line in found))
+  assert run.predict(arrays[2][..., None]).shape == (30, 3)
+
+
+# ---------------------------------------------------------------- the end of a stream
+
+
+def test_a_limit_ends_the_stream(tmp_path, arrays):
+  folder, parts = make_folder(tmp_path / "live", arrays), Parts(small_config(), arrays)
+  for t in range(1, 5):
+    parts.drop(folder, t)
+  run = alma_jax.run(live_config(folder, stream__num_megabatches=3), tmp_path / "run")
+  assert run.metrics["t"].tolist() == [1, 2, 3]
+  assert run.metrics["updated"].tolist() == [False, True, True]
+
+
+def test_a_stream_ends_when_nothing_has_come_for_long(tmp_path, arrays):
+  folder, parts = make_folder(tmp_path / "live", arrays), Parts(small_config(), arrays)
+  for t in range(1, 4):
+    parts.drop(folder, t)
+  run = alma_jax.run(live_config(folder, dataset__idle_seconds=0.2), tmp_path / "run")
+  assert run.metrics["updated"].tolist() == [False, True, True]
+
+
+def test_an_ended_stream_without_data_is_refused(tmp_path):
+  folder = make_folder(tmp_path / "live")
+  (folder / "end").touch()
+  with pytest.raises(BadInput, match="has ended without a mega-batch"):
+    alma_jax.run(live_config(folder), tmp_path / "run")
+  assert not (tmp_path / "run").exists()
+
+
+# ---------------------------------------------------------------- bad entries
+
+
+def test_entries_that_cannot_be_used_are_set_aside(tmp_path, arrays, capsys):
+  folder, x, y = make_folder(tmp_path / "live", arrays), *arrays[:2]
+  stream = folder / "stream"
+  (stream / "000.npz").write_bytes(b"no archive")
+  (stream / "001.csv").write_text("a,b\n")
+  (stream / "002.npz").mkdir()  # a folder, without images
+  (stream / "003.npz.part").write_text("ignored")
+  drop(folder, 0, x[:30], y[:30], "010.npz")
+  whole = (stream / "010.npz").read_bytes()
+  (stream / "011.npz").write_bytes(whole[:len(whole) // 2])
+  drop(folder, 0, x[:30, :5], y[:30], "012.npz")
+  drop(folder, 0, x[:30].astype(np.float32), y[:30], "013.npz")
+  drop(folder, 0, np.full((30, 6, 6), np.nan), y[:30], "014.npz")
+  drop(folder, 0, x[:30], y[:29], "015.npz")
+  drop(folder, 0, x[:30], -y[:30], "016.npz")
+  drop(folder, 0, x[:1], y[:1], "017.npz")
+  drop(folder, 0, x[:0], y[:0], "018.npz")
+  drop(folder, 0, arrays[2], arrays[3], "019.npz")
+  drop(folder, 0, np.array([object()] * 3), y[:3], "020.npz")
+  np.savez(stream / "021.npz", images=x)
+  drop(folder, 0, np.concatenate([arrays[2][:3], x[30:60]]), np.concatenate([arrays[3][:3], y[30:60]]), "030.npz")
+  (folder / "end").touch()
+  run = alma_jax.run(live_config(folder, dataset__settle_seconds=0.0), tmp_path / "run")
+  assert len(run.metrics["t"]) == 2
+  reasons = rejected(tmp_path / "run")
+  for name, part in {
+      "000.npz": "not an .npz file", "001.csv": "is no .npz file, no .parquet file", "002.npz": "no images in folders",
+      "011.npz": "not an .npz file", "012.npz": "have shape (5, 6, 1) and dtype uint8, but those of the stream",
+      "013.npz": "dtype float32", "014.npz": "NaN", "015.npz": "30 examples but 29 labels",
+      "016.npz": "negative label", "017.npz": "1 example", "018.npz": "is empty", "019.npz": "in the test set",
+      "020.npz": "plain arrays", "021.npz": "lacks the array x"}.items():
+    assert part in reasons.pop(name)
+  assert not reasons
+  printed = capsys.readouterr().err
+  assert "030.npz: 3 of 33 examples are in the test set as well" in printed
+  assert "set aside" in printed
+
+
+def test_a_repaired_entry_is_used(tmp_path, arrays):
+  folder, parts = make_folder(tmp_path / "live", arrays), Parts(small_config(), arrays)
+  parts.drop(folder, 1)
+  (folder / "stream" / "002.npz").write_bytes(b"broken")
+  config = live_config(folder, dataset__settle_seconds=0.0)
+  assert interrupted(config, tmp_path / "run", 20)
+  assert [*rejected(tmp_path / "run")] == ["002.npz"]
+  assert interrupted(config, tmp_path / "run", 20)  # it is not read, nor reported, again
+  assert len(lines(tmp_path / "run", "rejected.jsonl")) == 1
+  parts.drop(folder, 2)
+  assert interrupted(config, tmp_path / "run", 60)
+  (folder / "end").touch()
+  assert len(alma_jax.run(config, tmp_path / "run").metrics["t"]) == 2  # after a restart it is used no second time
+
+
+def test_changes_after_use_and_copies_are_reported(tmp_path, arrays):
+  folder, parts = make_folder(tmp_path / "live", arrays), Parts(small_config(), arrays)
+  for t in (1, 2, 3):
+    parts.drop(folder, t)
+  (folder / "stream" / "004.npz").write_bytes((folder / "stream" / "001.npz").read_bytes())
+  config = live_config(folder, dataset__settle_seconds=0.0, stream__replay=1.0)
+  assert interrupted(config, tmp_path / "run", 60)
+  assert notices(tmp_path / "run") == [("duplicate", "004.npz")]
+  (folder / "stream" / "001.npz").unlink()
+  drop(folder, 2, *(array[:20] for array in arrays[:2]))
+  os.utime(folder / "stream" / "003.npz")  # touched, not changed
+  assert interrupted(config, tmp_path / "run", 20)
+  assert interrupted(config, tmp_path / "run", 20)
+  assert notices(tmp_path / "run")[1:] == [("disappeared", "001.npz"), ("changed", "002.npz")]
+
+
+def test_copies_that_no_checkpoint_needs_are_deleted(tmp_path, arrays):
+  folder, parts = make_folder(tmp_path / "live", arrays), Parts(small_config(stream__num_megabatches=8), arrays)
+  for t in range(1, 9):
+    parts.drop(folder, t)
+  (folder / "end").touch()
+  for name, replay, expected in (("without", 0.0, 1), ("with", 0.5, 8)):
+    config = live_config(folder, stream__waiting_time=1, checkpoint__seconds=0.0, stream__replay=replay)
+    alma_jax.run(config, tmp_path / name)
+    assert len(list((tmp_path / name / "megabatches").iterdir())) == expected
+
+
+def test_without_its_copy_a_run_reads_the_entry_again(tmp_path, arrays):
+  folder, parts = make_folder(tmp_path / "live", arrays), Parts(small_config(), arrays)
+  for t in range(1, 5):
+    parts.drop(folder, t)
+  (folder / "end").touch()
+  config = live_config(folder, stream__replay=1.0, stream__waiting_time=1)
+  alma_jax.run(config, tmp_path / "whole")
+  assert interrupted(config, tmp_path / "run", 3)
+  (tmp_path / "run" / "megabatches" / "000001.npz").write_bytes(b"torn")
+  shutil.copytree(tmp_path / "run", tmp_path / "other")
+  alma_jax.run(config, tmp_path / "run")
+  assert_same_results(tmp_path / "whole", tmp_path / "run")
+  (folder / "stream" / "001.npz").unlink()
+  with pytest.raises(BadInput, match=r"mega-batch 1 is needed again, but the run's copy of it is gone"):
+    alma_jax.run(config, tmp_path / "other")
+
+
+@pytest.mark.parametrize(("prepare", "sentence"), [
+    (lambda folder: shutil.rmtree(folder), "there is no folder"),
+    (lambda folder: (folder / "stream").rmdir(), "there is no folder"),
+    (lambda folder: (folder / "classes.txt").write_text("cat\n"), "names 1 class; it should hold the names"),
+    (lambda folder: (folder / "classes.txt").write_text("cat\ncat\n"), "names a class twice"),
+    (lambda folder: (folder / "test.npz").write_bytes(b"x"), "the test set"),
+    (lambda folder: (folder / "test").mkdir(), "the test set")])
+def test_bad_folders_are_refused(tmp_path, prepare, sentence):
+  folder = make_folder(tmp_path / "live")
+  prepare(folder)
+  done = launch("configs/live.py:sm", f"--config.dataset.name=live:{folder}", f"--workdir={tmp_path / 'run'}")
+  assert done.returncode == 2
+  assert sentence in done.stderr
+  assert done.stderr.count("\n") == 1
+  assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("changes", "sentence"), [
+    ({"stream__schedule": "power", "stream__num_trainings": 2}, "needs stream.num_megabatches above 0"),
+    ({"dataset__name": "digits"}, "stream.num_megabatches=0 should be at least 1"),
+    ({"dataset__name": "digits", "stream__num_megabatches": 4, "dataset__idle_seconds": 3.0},
+     "dataset.idle_seconds=3.0 is for dataset.name=live:DIR"),
+    ({"dataset__name": "live:"}, "should name a folder"), ({"stream__untrained_error": "model"}, "needs a test set")])
+def test_configs_that_do_not_fit_are_refused(tmp_path, changes, sentence):
+  folder = make_folder(tmp_path / "live")
+  (folder / "end").touch()
+  with pytest.raises(BadInput) as error:
+    alma_jax.run(live_config(folder, **changes), tmp_path / "run")
+  assert sentence in str(error.value)
+
+
+# ---------------------------------------------------------------- folders and Parquet files
+
+
+def png(image):
+  file = io.BytesIO()
+  Image.fromarray(image).save(file, format="png")
+  return file.getvalue()
+
+
+def write_folder(path, x, y, names):
+  for i, (image, label) in enumerate(zip(x, y)):
+    (path / names[label]).mkdir(parents=True, exist_ok=True)
+    (path / names[label] / f"{i:03d}.png").write_bytes(png(image))
+
+
+def write_parquet(path, x, y, names=None, column="image"):
+  table = pyarrow.table({column: [{"bytes": png(image), "path": None} for image in x], "label": list(y)})
+  if names:
+    info = {"info": {"features": {"label": {"names": names, "_type": "ClassLabel"}}}}
+    table = table.replace_schema_metadata({"huggingface": json.dumps(info)})
+  parquet.write_table(table, path)
+
+
+def test_all_formats_make_one_stream(tmp_path, arrays):
+  folder, (x, y, *test), names = make_folder(tmp_path / "live"), arrays, ["bird", "cat", "dog"]
+  write_folder(folder / "test", *test, names)
+  write_folder(folder / "stream" / "1", x[:30], y[:30], names)
+  write_parquet(folder / "stream" / "2.parquet", x[30:60], y[30:60], names)
+  write_parquet(folder / "stream" / "3.parquet", x[60:90], [names[label] for label in y[60:90]], column="img")
+  drop(folder, 4, x[90:], np.array(names)[y[90:]], "4.npz")
+  drop(folder, 5, x[:30], np.array(names)[y[:30]], "5.npz")  # the content of the first
+  (folder / "end").touch()
+  config = live_config(folder, dataset__settle_seconds=0.0, train__epochs=15, train__batch_size=8)
+  run = alma_jax.run(config, tmp_path / "run")
+  assert run.metrics["t"].tolist() == [1, 2, 3, 4, 5]
+  assert run.summary["final_error"] < 0.3
+  assert [line["new_classes"] for line in lines(tmp_path / "run", "stream.jsonl")] == [names, [], [], [], []]
+  assert notices(tmp_path / "run") == [("duplicate", "5.npz")]
+
+
+def test_bad_folders_and_parquet_files_are_set_aside(tmp_path, arrays):
+  folder, (x, y) = make_folder(tmp_path / "live", arrays), arrays[:2]
+  stream, names = folder / "stream", ["0", "1", "2"]
+  write_parquet(stream / "1.parquet", x[:30], y[:30])
+  whole = (stream / "1.parquet").read_bytes()
+  (stream / "2.parquet").write_bytes(whole[:-20])
+  parquet.write_table(pyarrow.table({"image": [b"no image"] * 2, "label": [0, 1]}), stream / "3.parquet")
+  parquet.write_table(pyarrow.table({"text": ["a"]}), stream / "4.parquet")
+  write_parquet(stream / "5.parquet", x[:3], [0, None, 1])
+  write_parquet(stream / "6.parquet", x[:3], [0, 1, 5], names)
+  parquet.write_table(pyarrow.table({"image": [], "label": []}), stream / "7.parquet")
+  write_folder(stream / "8", x[:6], y[:6], names)
+  (stream / "8" / "0" / "bad.png").write_bytes(b"no image")
+  write_folder(stream / "9", x[:6, :5], y[:6], names)
+  (folder / "end").touch()
+  run = alma_jax.run(live_config(folder, dataset__settle_seconds=0.0), tmp_path / "run")
+  assert len(run.metrics["t"]) == 1
+  reasons = rejected(tmp_path / "run")
+  for name, part in {"2.parquet": "not a Parquet file", "3.parquet": "2 of its images cannot be read",
+                     "4.parquet": "no column image", "5.parquet": "rows without a label",
+                     "6.parquet": "the label 5, but names of 3 classes", "7.parquet": "is empty",
+                     "8": "0/bad.png (no image)", "9": "have shape (5, 6, 1)"}.items():
+    assert part in reasons.pop(name)
+  assert not reasons
+
+
+# ---------------------------------------------------------------- classes
+
+
+@pytest.mark.parametrize("learner", ["sm", "gens", *map(slow, ("boosting", "umix", "gmoe", "hmoe", "ff", "bagging"))])
+def test_a_new_class_adds_an_output(tmp_path, arrays, monkeypatch, learner):
+  one_step_a_dispatch(monkeypatch)
+  folder, (x, y) = make_folder(tmp_path / "live", arrays), arrays[:2]
+  for t, classes in enumerate(([0, 2], [0, 2], [0, 1, 2], [0, 1, 2]), 1):
+    which = np.flatnonzero(np.isin(y, classes))[20 * t:][:24]
+    drop(folder, t, x[which], y[which])
+  (folder / "end").touch()
+  options = {"model__num_experts": 2} if learner in ("gmoe", "hmoe") else {}
+  config = live_config(folder, learner, stream__waiting_time=1, train__epochs=12, **options)
+  run = alma_jax.run(config, tmp_path / "whole")
+  found = lines(tmp_path / "whole", "metrics.jsonl")
+  assert [line.get("new_classes") for line in found] == [None, None, ["1"], None]
+  assert found[2]["num_params"] > found[1]["num_params"] or learner in ("ff",)
+  assert run.predict(arrays[2][..., None]).shape == (30, 3)
+  if learner == "sm":
+    assert found[1]["error"] >= 1 / 3 > found[3]["error"]
+  while interrupted(config, tmp_path / "cut", 7):
+    pass
+  assert_same_results(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_declared_classes(tmp_path, arrays):
+  folder, (x, y) = make_folder(tmp_path / "live", arrays), arrays[:2]
+  (folder / "classes.txt").write_text("cat\n\ndog\nbird\n")
+  drop(folder, 1, x[y < 2], y[y < 2])
+  drop(folder, 2, x[:30], np.array(["cat", "dog", "bird"])[y[:30]])
+  drop(folder, 3, x[:30], y[:30] + 1)
+  drop(folder, 4, x[:30], np.array(["cat", "cow", "bird"])[y[:30]])
+  (folder / "end").touch()
+  run = alma_jax.run(live_config(folder), tmp_path / "run")
+  assert run.predict(arrays[2][..., None]).shape == (30, 3)
+  assert [line["new_classes"] for line in lines(tmp_path / "run", "stream.jsonl")] == [[], []]
+  reasons = rejected(tmp_path / "run")
+  assert "has the label 3, but classes.txt declares 3 classes" in reasons["003.npz"]
+  assert "has the class 'cow', which classes.txt does not declare" in reasons["004.npz"]
+
+
+# ---------------------------------------------------------------- drift
+
+
+def test_drift_is_reported(tmp_path, monkeypatch, capsys):
+  """From mega-batch 7 on the labels mean something else; a run that is stopped again and again says the same."""
+  x, y = blobs(12 * 30)
+  folder = make_folder(tmp_path / "live")
+  for t in range(1, 13):
+    part = slice(30 * t - 30, 30 * t)
+    drop(folder, t, x[part], (y[part] + (t >= 7)) % 3)
+  (folder / "end").touch()
+  config = live_config(folder, "gens", log__drift=0.002, log__tensorboard=True, train__epochs=8, train__batch_size=8,
+                       model__width=8)
+  alma_jax.run(config, tmp_path / "whole")
+  found = lines(tmp_path / "whole", "metrics.jsonl")
+  alarms = [line["t"] for line in found if drift.AFTER in line]
+  assert alarms
+  assert alarms[0] in (7, 8)
+  first = found[alarms[0] - 1]
+  assert first[drift.BEFORE] < 0.4 < first[drift.AFTER]
+  assert capsys.readouterr().err.count("drift at mega-batch") == len(alarms)
+  events = b"".join(path.read_bytes() for path in (tmp_path / "whole" / "tensorboard" / "stream").iterdir())
+  assert drift.AFTER.encode() in events
+  one_step_a_dispatch(monkeypatch)
+  while interrupted(config, tmp_path / "cut", 40):
+    pass
+  assert_same_results(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_a_falling_error_is_no_drift():
+  rng, detector = np.random.default_rng(0), drift.Detector(0.002)
+  for t in range(1, 201):
+    assert not detector.update(rng.binomial(60, 0.5 * t ** -0.5) / 60, 60)
+  assert detector.update(None, 60) == {}
+  assert any(detector.update(rng.binomial(60, 0.4) / 60, 60) for _ in range(4))
+
+
+# ---------------------------------------------------------------- which entries are complete
+
+
+def found(box):
+  entry = box.next()
+  return entry and entry.path.name
+
+
+def test_an_entry_counts_once_it_has_not_changed(tmp_path, monkeypatch):
+  now = [1000.0]
+  monkeypatch.setattr(inbox.time, "monotonic", lambda: now[0])
+  box = inbox.Inbox(tmp_path, 5.0)
+  assert found(box) is None
+  assert box.is_empty
+  (tmp_path / "b.txt").write_text("1")
+  assert found(box) is None
+  assert not box.is_empty
+  now[0] += 4
+  (tmp_path / "b.txt").write_text("12")
+  assert found(box) is None
+  now[0] += 4
+  assert found(box) is None
+  now[0] += 1
+  assert found(box) == "b.txt"
+  (tmp_path / "a.txt").write_text("1")  # an earlier name, which is not complete, is waited for
+  assert found(box) is None
+  now[0] += 5
+  assert found(box) == "a.txt"
+  box.use("a.txt")
+  assert found(box) == "b.txt"
+
+
+def test_renamed_and_old_entries_count_at_once(tmp_path):
+  box = inbox.Inbox(tmp_path, 1000.0)
+  for name in (".c", "d.tmp", "e.part"):
+    (tmp_path / name).write_text("1")
+  assert found(box) is None
+  assert box.is_empty
+  (tmp_path / "d.tmp").rename(tmp_path / "d")
+  assert found(box) == "d"
+  box.use("d")
+  (tmp_path / "f").mkdir()
+  (tmp_path / "f" / "image").write_text("1")
+  assert found(box) is None
+  for path in (tmp_path / "f" / "image", tmp_path / "f"):
+    os.utime(path, (1e9, 1e9))
+  assert found(box) == "f"
+
+
+# ---------------------------------------------------------------- text
+
+
+@pytest.fixture
+def text_parts(books):  # noqa: F811
+  """(offline config, the documents of its mega-batches)."""
+  offline = text_config(books)
+  source = text_source.find(offline.dataset.name)
+  corpus = settings.prepare(configs.parse(offline)).source.corpus
+  every = documents.prepare(source.read(), 4, 0)["train"]
+  return offline, [every[first:last] for first, last in zip(corpus.parts, corpus.parts[1:])]
+
+
+@pytest.mark.filterwarnings("ignore:the vocabulary has")
+@pytest.mark.parametrize("changes", [{"stream__replay_share": 0.3, "stream__waiting_time": 2},
+                                     slow({"stream__replay": 1.0})])
+def test_a_live_text_equals_the_offline_text(tmp_path, books, text_parts, monkeypatch, changes):  # noqa: F811
+  one_step_a_dispatch(monkeypatch)
+  alma_jax.run(text_config(books, **changes), tmp_path / "offline")
+  folder = make_folder(tmp_path / "live")
+  for split in ("valid", "test"):
+    shutil.copytree(books / split, folder / split)
+  for t, part in enumerate(text_parts[1], 1):
+    text = "".join(json.dumps({"text": document.decode()}) + "\n" for document in part)
+    (folder / "stream" / f"{t}.jsonl").write_text(text)
+  (folder / "end").touch()
+  config = text_config(books, dataset__name=f"live:{folder}", dataset__settle_seconds=0.0, stream__num_megabatches=0,
+                       **changes)
+  while interrupted(config, tmp_path / "run", 5):
+    pass
+  assert_same_results(tmp_path / "offline", tmp_path / "run")
+
+
+@pytest.mark.filterwarnings("ignore:the vocabulary has")
+def test_text_without_a_test_set_and_with_bad_entries(tmp_path, books, text_parts):  # noqa: F811
+  folder = make_folder(tmp_path / "live")
+  for t, part in enumerate(text_parts[1][:3], 1):
+    (folder / "stream" / f"{t}.txt").write_bytes(b"\n".join(part))
+  for name, content in {"0.txt": b"\xff", "0.jsonl": b'{"text": "a"}\n{"txt": "b"}\n', "0a.jsonl": b"{",
+                        "0b.txt": b" \n", "0c.txt": b"short", "0.npz": b"x"}.items():
+    (folder / "stream" / name).write_bytes(content)
+  (folder / "end").touch()
+  config = text_config(books, dataset__name=f"live:{folder}", dataset__settle_seconds=0.0, stream__num_megabatches=0)
+  run = alma_jax.run(config, tmp_path / "run")
+  found = lines(tmp_path / "run", "metrics.jsonl")
+  assert [line["perplexity"] for line in found] == [None, *[line["prequential_perplexity"] for line in found[1:]]]
+  assert run.summary["final_perplexity"] == found[-1]["perplexity"] < 300
+  assert run.sample("the cat", num_tokens=3).startswith("the cat")
+  reasons = rejected(tmp_path / "run")
+  for name, part in {"0.txt": "not UTF-8", "0.jsonl": "line 2 is neither", "0a.jsonl": "line 1 is not JSON",
+                     "0b.txt": "holds no text", "0c.txt": "has only 9 tokens", "0.npz": "no .txt file"}.items():
+    assert part in reasons.pop(name)
+  assert not reasons

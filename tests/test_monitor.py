@@ -1,0 +1,98 @@
+"""`alma status` and `alma compare`: runs that are alive, dead, finished and diverged, and paired differences."""
+import json
+import subprocess
+import sys
+
+import filelock
+import pytest
+from runs import ROOT, alma
+from test_report import diverge, write_run
+
+from alma_jax.monitor import pairs, view
+
+
+def rewrite(path, change):
+  """Replaces each line of a run's metrics.jsonl by `change(entry)`, and makes the run unfinished."""
+  entries = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+  entries = [entry for each in entries if (entry := change(each)) is not None]
+  (path / "metrics.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+  (path / "summary.json").unlink(missing_ok=True)
+
+
+def test_one_line_for_each_run(tmp_path):
+  runs = {name: write_run(tmp_path / "runs" / name, [0.4, 0.3, 0.2, 0.1], stream__waiting_time=1)
+          for name in ("alive", "dead", "diverged", "finished")}
+  for name in ("alive", "dead"):
+    rewrite(runs[name], lambda entry: entry | dict(
+        prequential_error=None if entry["t"] == 1 else 0.25, seconds=100.0, **({"drift": {"level": 0.1}} if
+                                                                             entry["t"] == 2 else {}))
+            if entry["t"] <= 3 else None)
+  diverge(runs["diverged"])
+  saved = runs["dead"] / "checkpoints/4"
+  saved.mkdir(parents=True)
+  with filelock.FileLock(runs["alive"] / ".lock"):
+    lines = alma("status", tmp_path / "runs").stdout.splitlines()
+  found = {line.split(":")[0].rsplit("/", 1)[1]: line for line in lines}
+  assert ": alive, sm on digits, stage 3 of 4, mega-batch 3 of 4, error 0.2, prequential error 0.25" in found["alive"]
+  assert "1 drift alarm, the last at mega-batch 2, about 100 s left, nothing saved" in found["alive"].replace(
+      "2 min", "100 s")
+  assert ": dead, " in found["dead"]
+  assert "left" not in found["dead"]
+  assert view.line(view.view(runs["dead"]), saved.stat().st_mtime + 90).endswith(", saved 90 s ago")
+  assert ": diverged, " in found["diverged"]
+  assert found["finished"].endswith(": finished, sm on digits, stage 4 of 4, mega-batch 4 of 4, error 0.1")
+
+
+def test_a_stream_without_an_end_has_no_time_left(tmp_path):
+  run = write_run(tmp_path / "run", [0.4, 0.3])
+  rewrite(run, lambda entry: entry)
+  tree = json.loads((run / "config.json").read_text())
+  tree["stream"]["num_megabatches"] = 0
+  (run / "config.json").write_text(json.dumps(tree))
+  assert ", stage 2, mega-batch 2, error 0.3, nothing saved" in view.line(view.view(run))
+
+
+def test_two_runs_are_compared(tmp_path):
+  first = write_run(tmp_path / "a", [0.5, 0.3, 0.2, 0.2])
+  second = write_run(tmp_path / "b", [0.5, 0.2, 0.1, 0.1, 0.1], model__width=16)
+  rewrite(first, lambda entry: entry | dict(prequential_error=[0.9, 0.4, 0.3, 0.4][entry["t"] - 1]))
+  rewrite(second, lambda entry: entry | dict(prequential_error=[0.9, 0.2, 0.2, 0.2, 0.2][entry["t"] - 1]))
+  done = alma("compare", first, second, "--out", tmp_path / "curves.png")
+  assert done.returncode == 0, done.stderr
+  assert "model.width (" in done.stdout
+  # test errors: (0 + 0.1 + 0.1 + 0.1) / 4; prequential ones: (0 + 0.2 + 0.1 + 0.2) / 4, in blocks 0.1 and 0.15
+  assert "  test error: mean +0.0750, CER +0.3000\n" in done.stdout
+  # Student's t with 1 degree of freedom: 12.7062 * 0.025
+  assert "  prequential error: mean +0.1250, 95 % interval -0.1927 to +0.4427 over 2 means" in done.stdout
+  assert (tmp_path / "curves.png").read_bytes()[:4] == b"\x89PNG"
+  assert pairs.shared(view.view(first), view.view(second), "error").t == [1, 2, 3, 4]
+  assert "The configurations are equal." in alma("compare", first, first).stdout
+
+
+@pytest.mark.parametrize(("args", "sentence"), [
+    (["status", "none"], "there is no folder 'none'"), (["status", "empty"], "'empty' holds no run"),
+    (["status", "odd"], "has no config.json of a run"), (["status", "damaged"], "has a line that is not JSON"),
+    (["compare", "run", "none"], "there is no folder 'none'"), (["compare", "run", "text"], "compare runs of one kind"),
+    (["compare", "run", "new"], "no mega-batch with a test error in common"),
+    (["compare", "run", "run", "--out=none/a.png"], "cannot be written")])
+def test_bad_input_gets_one_sentence(tmp_path, args, sentence):
+  write_run(tmp_path / "run", [0.4, 0.3])
+  rewrite(write_run(tmp_path / "new", [0.4, 0.3]), lambda entry: None)
+  text = write_run(tmp_path / "text", [0.4])
+  tree = json.loads((text / "config.json").read_text())
+  tree["dataset"]["sequence_length"] = 16
+  (text / "config.json").write_text(json.dumps(tree))
+  (write_run(tmp_path / "damaged", [0.4]) / "metrics.jsonl").write_text("{\n")
+  (tmp_path / "empty").mkdir()
+  (tmp_path / "odd").mkdir()
+  (tmp_path / "odd/config.json").write_text("{}")
+  done = alma(*args, cwd=tmp_path)
+  assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+  assert sentence in done.stderr
+
+
+def test_looking_at_runs_imports_no_jax():
+  """With jax, `alma status` would take ten times as long."""
+  code = ("import sys, alma_jax.status, alma_jax.compare, alma_jax.board, alma_jax.predict, alma_jax.serve\n"
+          "assert not {'jax', 'pandas', 'scipy', 'pyarrow', 'fastapi'} & set(sys.modules), sorted(sys.modules)")
+  subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -1,0 +1,188 @@
+"""`alma predict` and `alma evaluate`: all kinds of input, the run's own predictions, one sentence for bad input."""
+import csv
+import io
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+from runs import alma, blobs, small_config
+from test_language import books, text_config  # noqa: F401
+
+import alma_jax
+from alma_jax.predictors import texts
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  """A folder with a run, its data, and other data in every format."""
+  root = tmp_path_factory.mktemp("predict")
+  data = dict(zip(("x_train", "y_train", "x_test", "y_test"), (*blobs(120), *blobs(30, seed=1))))
+  np.savez(root / "data.npz", **data)
+  alma_jax.run(small_config("gens", dataset__name=f"npz:{root}/data.npz", log__predictor=True,
+                            learner__combine="vote"), root / "run")
+  x, y = blobs(20, seed=2)
+  np.savez(root / "new.npz", x=x, y=y)
+  images = []
+  for i, (pixels, label) in enumerate(zip(x, y)):
+    path = root / f"images/{label}/{i:02d}.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path)
+    images.append(dict(bytes=path.read_bytes(), path=None))
+  pq.write_table(pa.table({"image": images, "label": y}), root / "new.parquet", row_group_size=7)
+  pq.write_table(pa.table({"x": x.tolist(), "y": y}), root / "lists.parquet")
+  return root
+
+
+def predicted(text):
+  """(classes, probabilities) of a CSV text."""
+  rows = list(csv.DictReader(io.StringIO(text)))
+  return [int(row["class"]) for row in rows], np.array([[float(row[f"p_{k}"]) for k in range(3)] for row in rows])
+
+
+@pytest.mark.parametrize("name", ["new.npz", "new.parquet", "lists.parquet"])
+def test_arrays_are_predicted_as_the_run_does(folder, name):
+  done = alma("predict", f"--workdir={folder}/run", folder / name)
+  assert done.returncode == 0, done.stderr
+  _, probabilities = predicted(done.stdout)
+  wanted = alma_jax.load_run(folder / "run").predict(blobs(20, seed=2)[0])
+  np.testing.assert_allclose(probabilities, wanted, atol=2e-6)
+  assert [row["row"] for row in csv.DictReader(io.StringIO(done.stdout))] == [str(i) for i in range(20)]
+
+
+def test_images_are_predicted_into_parquet(folder, tmp_path):
+  done = alma("predict", f"--workdir={folder}/run", folder / "images", "--batch_size=8", f"--out={tmp_path}/o.parquet")
+  assert (done.returncode, done.stdout) == (0, f"{tmp_path}/o.parquet\n")
+  table = pq.read_table(tmp_path / "o.parquet").to_pylist()
+  assert [row["input"] for row in table] == sorted(map(str, (folder / "images").rglob("*.png")))
+  files = [f"{folder}/images/0/00.png", f"{folder}/images/1/01.png"]
+  some, _ = predicted(alma("predict", f"--workdir={folder}/run", *files).stdout)
+  assert some == [row["class"] for row in table if row["input"] in files]
+  assert [path.name for path in tmp_path.iterdir()] == ["o.parquet"]
+
+
+def test_runs_without_a_predictor_and_exported_ones_answer_alike(folder, tmp_path, make_config, arrays):
+  plain = alma_jax.run(make_config(), tmp_path / "plain", data=arrays)
+  assert alma("export", f"--workdir={plain.path}").returncode == 0
+  answers = [alma("predict", f"--workdir={place}", folder / "new.npz").stdout
+             for place in (plain.path, plain.path / "export")]
+  assert answers[0] == answers[1] != ""
+  np.testing.assert_allclose(predicted(answers[0])[1], plain.predict(blobs(20, seed=2)[0]), atol=2e-6)
+
+
+def test_evaluate_repeats_the_error_of_the_run(folder, tmp_path):
+  done = alma("evaluate", f"--workdir={folder}/run", f"--data=npz:{folder}/data.npz", "--out", tmp_path / "scores.json")
+  assert done.returncode == 0, done.stderr
+  scores, run = json.loads((tmp_path / "scores.json").read_text()), alma_jax.load_run(folder / "run")
+  assert scores["error"] == pytest.approx(run.metrics["error"][-1])
+  assert scores["loss"] == pytest.approx(run.metrics["loss"][-1], rel=1e-5)
+  assert (scores["num_examples"], scores["class_examples"], scores["overlap"]) == (30, [10, 10, 10], 0)
+  assert done.stdout.startswith(f"error {scores['error']:.4f} ± ")
+  errors = {alma("evaluate", f"--workdir={folder}/run", "--data", folder / name).stdout
+            for name in ("new.npz", "new.parquet", "images")}
+  assert len(errors) == 1
+
+
+def test_examples_of_the_stream_are_no_test(folder, tmp_path):
+  x, y = blobs(120)
+  np.savez(tmp_path / "seen.npz", x=np.concatenate([x[:5], blobs(20, seed=2)[0]]), y=np.r_[y[:5], blobs(20)[1]])
+  done = alma("evaluate", f"--workdir={folder}/run", f"--data={tmp_path}/seen.npz")
+  assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+  assert "5 of the 25 examples" in done.stderr
+  assert "--allow_overlap" in done.stderr
+  assert alma("evaluate", f"--workdir={folder}/run", f"--data={tmp_path}/seen.npz", "--allow_overlap").returncode == 0
+
+
+def test_texts_are_scored(tmp_path, books):  # noqa: F811
+  from test_serve import ask, serving  # needs the packages of the services
+  run = alma_jax.run(text_config(books, "gens", stream__num_megabatches=2, log__predictor=True), tmp_path / "run")
+  (tmp_path / "a.txt").write_text("the cat sat on the mat. " * 9)
+  (tmp_path / "b.jsonl").write_text('{"text": "the dog"}\n\n{"text": "a cat, a dog"}\n')
+  done = alma("predict", f"--workdir={run.path}", tmp_path / "a.txt", tmp_path / "b.jsonl")
+  assert done.returncode == 0, done.stderr
+  rows = list(csv.DictReader(io.StringIO(done.stdout)))
+  assert [(row["input"], row["row"]) for row in rows] == [
+      (f"{tmp_path}/a.txt", ""), (f"{tmp_path}/b.jsonl", "0"), (f"{tmp_path}/b.jsonl", "2")]
+  for row in rows:
+    mean = -float(row["log_probability"]) / int(row["num_tokens"])
+    assert float(row["perplexity"]) == pytest.approx(np.exp(mean))
+  done = alma("evaluate", f"--workdir={run.path}", f"--data=text:{tmp_path}/a.txt", "--out", tmp_path / "s.json")
+  assert json.loads((tmp_path / "s.json").read_text())["perplexity"] == pytest.approx(float(rows[0]["perplexity"]))
+  done = alma("evaluate", f"--workdir={run.path}", f"--data={books}/train/00.txt")
+  assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+  assert "1 of the 1 examples" in done.stderr
+  assert alma("evaluate", f"--workdir={run.path}", f"--data={books}/test").returncode == 0
+  with serving(run.path / "predictor") as port:
+    status, answer = ask(port, {"texts": ["the dog", "a cat, a dog"]})
+    assert status == 200
+    assert [each["perplexity"] for each in answer["texts"]] == pytest.approx(
+        [float(row["perplexity"]) for row in rows[1:]])
+    for body in ({"texts": []}, {"texts": [""]}, {"texts": "a"}, {"inputs": [[1]]}):
+      assert ask(port, body)[0] == 400
+
+
+def test_every_token_is_a_target_once():
+  class Tokenizer:
+    def token_to_id(self, name):
+      return 0
+
+    def encode(self, text, add_special_tokens):
+      return type("Encoding", (), {"ids": [int(c) for c in text]})
+
+  tokens, counts = texts.windows(Tokenizer(), ["123", "4"], 2)
+  assert tokens.tolist() == [[0, 1, 2], [2, 3, 0], [0, 4, 0]]
+  assert counts.tolist() == [2, 2, 2]
+  tokens, counts = texts.windows(Tokenizer(), ["12"], 2)
+  assert (tokens.tolist(), counts.tolist()) == ([[0, 1, 2], [2, 0, 0]], [2, 1])
+
+
+def bad(folder, tmp_path, case):
+  """(command, its arguments, part of the sentence) of a case of bad input."""
+  run, new = f"--workdir={folder}/run", folder / "new.npz"
+  x, y = blobs(4, seed=2)
+  save = lambda **arrays: np.savez(tmp_path / "bad.npz", **arrays) or tmp_path / "bad.npz"
+  if case == "truncated":
+    (tmp_path / "cut.parquet").write_bytes((folder / "new.parquet").read_bytes()[:-50])
+  if case == "unfinished":
+    alma_jax.run(small_config(), tmp_path / "run", data=(*blobs(120), *blobs(30)))
+    (tmp_path / "run/summary.json").unlink()
+    for name in ("checkpoints", "metrics.jsonl"):
+      (tmp_path / "run" / name).rename(tmp_path / name)
+  (tmp_path / "empty").mkdir()
+  (tmp_path / "no.parquet").write_text("no")
+  pq.write_table(pa.table({"image": pa.array([], pa.binary())}), tmp_path / "none.parquet")
+  Image.new("RGB", (6, 6)).save(tmp_path / "colour.png")
+  return {
+      "no run": lambda: ("predict", [f"--workdir={tmp_path}/none", new], "neither a run nor a predictor"),
+      "unfinished": lambda: ("predict", [f"--workdir={tmp_path}/run", new], "has saved no finished stage yet"),
+      "no input": lambda: ("predict", [run, tmp_path / "none.npz"], "there is no file or folder"),
+      "other shape": lambda: ("predict", [run, save(x=x[:, :5])], "has shape [4, 5, 6], but the predictor"),
+      "other dtype": lambda: ("predict", [run, save(x=x / 255)], "is float64, but the predictor takes uint8"),
+      "empty": lambda: ("predict", [run, save(x=x[:0])], "is empty"),
+      "empty parquet": lambda: ("predict", [run, tmp_path / "none.parquet"], "is empty"),
+      "empty folder": lambda: ("predict", [run, tmp_path / "empty"], "holds no image"),
+      "truncated": lambda: ("predict", [run, tmp_path / "cut.parquet"], "is no Parquet file that can be read"),
+      "no parquet": lambda: ("predict", [run, tmp_path / "no.parquet"], "is no Parquet file that can be read"),
+      "pickle": lambda: ("predict", [run, save(x=np.array([{}, {}]))], "is not an .npz file of plain arrays"),
+      "colour": lambda: ("predict", [run, tmp_path / "colour.png"], "with 3 channels, but the predictor takes 6x6"),
+      "no folder": lambda: ("predict", [run, new, f"--out={tmp_path}/no.parquet/o.csv"], "cannot be written"),
+      "other ending": lambda: ("predict", [run, new, "--out=o.txt"], "should end in .csv or .parquet"),
+      "batch": lambda: ("predict", [run, new, "--batch_size=0"], "should be at least 1"),
+      "labels": lambda: ("evaluate", [run, f"--data={save(x=x, y=y + 2)}"], "holds the label 3, but the"),
+      "no labels": lambda: ("evaluate", [run, f"--data={save(x=x)}"], "and labels y [N]"),
+      "fewer labels": lambda: ("evaluate", [run, f"--data={save(x=x, y=y[:3])}"], "has 4 examples but 3 labels"),
+      "no data": lambda: ("evaluate", [run, "--data=nothing"], "there is no file or folder"),
+  }[case]()
+
+
+@pytest.mark.parametrize("case", [
+    "no run", "unfinished", "no input", "other shape", "other dtype", "empty", "empty parquet", "empty folder",
+    "truncated", "no parquet", "pickle", "colour", "no folder", "other ending", "batch", "labels", "no labels",
+    "fewer labels", "no data"])
+def test_bad_input_gets_one_sentence(folder, tmp_path, case):
+  command, args, sentence = bad(folder, tmp_path, case)
+  done = alma(command, *args)
+  assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+  assert sentence in done.stderr.splitlines()[-1]

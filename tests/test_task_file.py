@@ -1,0 +1,172 @@
+"""Tasks of one's own, data sets that are real or missing, and what is refused."""
+import io
+import json
+import re
+
+import numpy as np
+import pytest
+from runs import ROOT
+from task_data import PARTS, counts, given, make, own, parts
+
+from alma_jax.data import textures
+from alma_jax.errors import BadInput
+
+
+def test_shuffled_labels_are_balanced_and_not_those_of_the_images(tmp_path):
+  stream = make(own(tmp_path, dict(name="a", data="cifar10", train=50, val=10, shuffled=True)))
+  task = stream.task(0)
+  assert set(np.bincount(task.y_train)) == {50}
+  assert 0.02 < (task.y_train == task.x_train[:, 0, 0, 0]).mean() < 0.2  # 500 draws of 1/10: deviation 0.013
+
+
+def test_a_list_of_ones_own(tmp_path):
+  drawn = dict(name="ships", family="photos", data="cifar10", classes=[8, 0], train=5, val=3, test=4,
+               changes=[["rotate", 1]])
+  tasks = [dict(name="mine", arrays=given(), class_names=["a", "b", "c"]), drawn, dict(name="again", arrays=given())]
+  stream = make(own(tmp_path, *tasks), image_size=16, test_per_class=1)
+  assert stream.image_shape == (16, 16, 3)
+  assert [info[:3] for info in stream.infos] == [
+      ("mine", "own", ("a", "b", "c")), ("ships", "photos", ("8", "0")), ("again", "own", ("0", "1", "2"))]
+  assert counts(stream) == [(12, 6, 3), (10, 6, 2), (12, 6, 3)]
+  assert stream.first == (0, 1, 0)
+  for t, info in enumerate(stream.infos):
+    for (x, y), num in zip(parts(stream.task(t)).values(), info[3:]):
+      assert (x.shape, len(y)) == ((num, 16, 16, 3), num)
+  alone = make(own(tmp_path, tasks[0]))
+  assert alone.image_shape == (6, 6, 1)
+  assert alone.fingerprint != stream.fingerprint
+  expected = np.random.default_rng(12).integers(256, size=(12, 6, 6), dtype=np.uint8)
+  assert (alone.task(0).x_train[..., 0] == expected).all()
+  assert make(own(tmp_path, drawn)).task(0).x_train[:, -1, 0, 0].tolist() == [
+      (8, 0)[label] for label in make(own(tmp_path, drawn)).task(0).y_train]  # the first pixel is turned to the bottom
+
+
+def test_the_list_of_the_page(tmp_path):
+  (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/task-streams.md").read_text(), re.DOTALL)
+  stream = make(own(tmp_path, code=code), data=None)
+  assert counts(stream)[0] == (300, 100, 200)
+  assert [info[3:5] for info in stream.infos[1:]] == [(100, 50), (200, 100)]
+  assert stream.infos[1].class_names == ("0", "2", "4", "6", "8")
+
+
+DRAWN = dict(name="a", data="mnist", train=5, val=3)
+BAD_LISTS = [
+    ([dict(name="a", arrays=given(x_train="np.zeros((0, 6, 6), np.uint8)", y_train="np.zeros(0, int)"))],
+     "x_train of the task 'a' is empty"),
+    ([dict(name="a", arrays=given(x_val="np.zeros((0, 6, 6), np.uint8)", y_val="np.zeros(0, int)"))],
+     "x_val of the task 'a' is empty"),
+    ([dict(name="a", arrays=given(**{f"y_{part}": f"np.zeros({num}, int)" for part, num in zip(PARTS, (12, 6, 6))}))],
+     "the task 'a' has a single class"),
+    ([dict(name="a", arrays=given()), dict(DRAWN, name="b")],
+     r"task 'b' has images of shape \(32, 32, 3\), the first task \(6, 6, 1\); set image_size=N"),
+    ([dict(name="a", arrays=given(y_test="np.arange(6)"))], "task 'a' has no training example of class 3"),
+    ([dict(name="a", arrays=given(y_train="np.arange(12) % 3 + 5"))], "no training example of class 0, .* up to 7"),
+    ([dict(name="a", arrays=given(y_test="np.arange(6) - 1"))], "y_test of the task 'a' holds the negative label -1"),
+    ([dict(name="a", arrays=given(y_val="np.arange(5)"))], "6 examples but 5 labels in its validation split"),
+    ([dict(name="a", arrays=given(x_train="np.zeros((12, 6, 6))", x_val="np.zeros((6, 6, 6))",
+                                  x_test="np.zeros((6, 6, 6))"))], r"dtype float32; tasks consist of images"),
+    ([dict(name="a", arrays=[1, 2])], "has arrays of type list; give six, x_train, y_train"),
+    ([dict(name="a", arrays=given(), class_names=["x"])], "has 1 class_names, but labels from 0 to 2"),
+    ([dict(DRAWN, data="mnits")], "there is no data set 'mnits'"),
+    ([dict(DRAWN, classes=[1])], "the task 'a' has 1 class; a task has at least two"),
+    ([dict(DRAWN, classes=[1, 10])], "asks for class 10 of mnist, whose classes are 0 to 9"),
+    ([dict(DRAWN, classes=[1, 1])], "names a class of mnist twice"),
+    ([dict(DRAWN, classes=["1", "2"])], "classes=.* they should be numbers"),
+    ([dict(DRAWN, train=599)], "'a' needs 602 train examples of class 0 of mnist, which has 600; ask for fewer"),
+    ([dict(DRAWN, val=0)], "5 training, 0 validation and 1000 test examples of a class; each should be at least 1"),
+    ([dict(DRAWN, train=True)], "task 1 of .* has train=True; it should be of type int"),
+    ([dict(DRAWN, colour="red")], "has the unknown key 'colour'; possible are name, family, data"),
+    ([dict(name="a", train=5)], "lacks data, val; give it arrays, or data"),
+    ([dict(data="mnist", train=5, val=3)], "lacks name"),
+    ([DRAWN, DRAWN], "two tasks with the name 'a'"),
+    ([dict(DRAWN, changes=[("blur", 1)])], r"the change \('blur', 1\); possible are \('permute', NUMBER\)"),
+    ([dict(DRAWN, changes=[("rotate", "left")])], r"cannot be applied .* it should be \('rotate', QUARTER_TURNS\)"),
+    ([dict(DRAWN, changes=[("colour", 2, 0, 0)])], r"it should be \('colour', RED, GREEN, BLUE\)"),
+    ([dict(DRAWN, draw=-1)], "draw=-1"),
+    ([], "returned list .* a list of dicts"),
+]
+
+
+@pytest.mark.parametrize(("tasks", "sentence"), BAD_LISTS)
+def test_unusable_lists_are_refused(tmp_path, tasks, sentence):
+  with pytest.raises(BadInput, match=sentence):
+    make(own(tmp_path, *tasks))
+
+
+@pytest.mark.parametrize(("code", "sentence"), [
+    ("x = 1", "has no function get_tasks"), ("def (", "is not a Python file"),
+    ("1 / 0", "failed with ZeroDivisionError"),
+    ("def get_tasks(seed):\n  return 5", "returned int '5'; it should return a list of dicts")])
+def test_files_that_are_no_lists(tmp_path, code, sentence):
+  with pytest.raises(BadInput, match=sentence):
+    make(own(tmp_path, code=code))
+
+
+@pytest.mark.parametrize(("name", "kwargs", "sentence"), [
+    ("s_plu", {}, "there are s_minus, s_plus, s_in, s_out, s_pl, s_long, nevis_mini, digits and tasks:PATH.py"),
+    ("tasks:", {}, "there is no stream of tasks 'tasks:'"),
+    ("tasks:none.py", {}, "there is no file 'none.py'"),
+    ("digits", dict(num_tasks=9), "num_tasks=9 exceeds the 8 tasks of the stream 'digits'; 0 stands for all"),
+    ("digits", dict(num_tasks=-1), "num_tasks=-1 should be at least 0"),
+    ("digits", dict(image_size=16), "image_size=16 is for tasks:PATH.py"),
+    ("s_minus", dict(sources="fake"), "no sources 'fake'; possible are auto, real, stand_ins")])
+def test_unknown_names_and_numbers(name, kwargs, sentence):
+  with pytest.raises(BadInput, match=sentence):
+    make(name, **kwargs)
+
+
+def test_data_sets_that_are_missing_or_too_small(tfds_dir, tmp_path):
+  with pytest.raises(BadInput, match=r"data sets dtd, fashion_mnist, svhn_cropped, which are not prepared in .*tfds"):
+    make("s_minus", data=None, sources="real", data_dir=str(tfds_dir))
+  with pytest.raises(BadInput, match="'1 cifar10 large' needs 600 train examples of class 0 of cifar10, which has 40"):
+    make("s_minus", data=None, sources="auto", data_dir=str(tfds_dir))
+  with pytest.raises(BadInput, match="holds no prepared TFDS data set"):
+    make("s_minus", data=None, data_dir=str(tmp_path))
+  stream = make(own(tmp_path, *(dict(DRAWN, name=name, data=name) for name in ("mnist", "svhn"))), data=None,
+                data_dir=str(tfds_dir))
+  assert counts(stream) == [(15, 9, 30), (15, 9, 30)]
+  assert stream.task(1).x_train.shape == (15, 32, 32, 3)
+
+
+@pytest.fixture(scope="module")
+def textures_dir(tmp_path_factory):
+  """A folder with a tiny `dtd` of images of several sizes, prepared as array_record."""
+  import tensorflow_datasets as tfds
+  from PIL import Image
+
+  class Tiny(tfds.core.GeneratorBasedBuilder):
+    name, VERSION = "dtd", tfds.core.Version("1.0.0")
+
+    def _info(self):
+      return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict({
+          "image": tfds.features.Image(), "label": tfds.features.ClassLabel(names=["plain", "dotted"])}))
+
+    def _split_generators(self, dl_manager):
+      return {split: self._generate_examples(number) for number, split in enumerate(("train", "validation", "test"))}
+
+    def _generate_examples(self, number):
+      for i in range(8):
+        pixels = np.full((40 + i, 60, 3), 20 * i + number, np.uint8)
+        pixels[:, :5] = pixels[:, -5:] = 255  # beyond the middle square
+        png = io.BytesIO()
+        Image.fromarray(pixels).save(png, format="png")
+        yield i, {"image": png.getvalue(), "label": i % 2}
+
+  root = tmp_path_factory.mktemp("textures")
+  Tiny(data_dir=str(root), file_format="array_record").download_and_prepare()
+  return root
+
+
+def test_real_data_sets_where_they_are_prepared(textures_dir, tmp_path):
+  path = own(tmp_path, dict(name="a", data="dtd", train=5, val=3, test=2))
+  real, stand_in = (make(path, data_dir=str(textures_dir), sources=kind) for kind in ("auto", "stand_ins"))
+  assert real.infos[0].class_names == ("plain", "dotted")
+  assert stand_in.infos[0].class_names == textures.NAMES
+  assert real.fingerprint != stand_in.fingerprint
+  for part, numbers in (("train", {0, 1}), ("val", {0, 1}), ("test", {2})):
+    x, y = parts(real.task(0))[part]
+    assert (x == x[:, :1, :1, :1]).all()  # the middle square alone
+    values = x[:, 0, 0, 0].astype(int)
+    assert set(values % 20) <= numbers
+    assert (values // 20 % 2 == y).all()
+  assert json.dumps(real.infos)
