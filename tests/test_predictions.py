@@ -4,12 +4,12 @@ The learners here override both, and keep what they need in `host`. The expected
 from the logits of each member. A caller that ignores one of the two methods predicts something else.
 """
 import dataclasses
+import runpy
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import export as jax_export
 from runs import small_config
 from test_language import books, text_config  # noqa: F401
 
@@ -91,7 +91,7 @@ def restored(run):
 
 def exported(run):
   """The predictor that export has written, as a function."""
-  return jax_export.deserialize((export.export(run) / "predictor.stablehlo").read_bytes()).call
+  return runpy.run_path(str(export.export(run) / "load.py"))["predict"]
 
 
 def members_of(state):

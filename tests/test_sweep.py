@@ -154,6 +154,7 @@ def test_exit_codes_of_signals(tmp_path, capsys, fake_pool, number):
     os.kill(os.getpid(), number)
     return events.Event(events.STOPPED, made[0], "saved")
 
+  signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)  # nohup ignores it
   fake_pool.append(stopped)
   flags = [f"--config={sweep_file(tmp_path, [{}])}", f"--workdir={tmp_path}/runs"]
   assert command.main(flags) == 128 + number

@@ -6,7 +6,8 @@
 `ONE`: 20 mega-batches, VGG of width 8, at the multiply-adds of one network that trains
 10 epochs on each. `FIVE`: the paper's 100 mega-batches, width 16; `ens` waits for 10 of
 them and trains for 10 epochs, and `anytime` has the same parameters held and a third of
-the multiply-adds. The results are in docs/results/anytime.
+the multiply-adds. `WAITING` and `PRICES`: the stream of `ONE` at fixed waiting times, and
+with the adaptive schedule. The results are in docs/results/anytime.
 """
 from alma_jax.sweeps import Sweep, axis, product
 
@@ -19,8 +20,12 @@ ONE = [{**STREAM, **point} for point in (
     {"learner": "gens", "epochs": 10},
     {"learner": "sm", "epochs": 1, "replay": 1.0},
 )]
+WAITING = [{**STREAM, "learner": "anytime", "train.steps": 1000, "schedule": "every", "waiting_time": wait}
+           for wait in (1, 2, 4, 5, 10, 20)]
+PRICES = [{**STREAM, "learner": "anytime", "train.steps": 1000, "schedule": "adaptive", "price": price}
+          for price in (1e-12, 5e-12, 2e-11)]
 FIVE = [{"learner": "anytime"}, {"learner": "ens", "epochs": 10}]
 
 
 def get_sweep():
-  return Sweep("configs/cifar.py", product(axis("seed", [0, 1, 2]), ONE + FIVE))
+  return Sweep("configs/cifar.py", product(axis("seed", [0, 1, 2]), ONE + FIVE + WAITING + PRICES))
