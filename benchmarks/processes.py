@@ -5,7 +5,8 @@
 
 The processes are connected by jax.distributed, with gloo, as on a cluster of CPUs; each has one device. Prints for each
 the training examples per second, counted once per member, of the median stage, and the ratio to the process with two
-devices. The first two stages, in which programs are compiled, do not count. The variants take turns. Also prints how far the final errors are apart.
+devices. The first two stages, in which programs are compiled, do not count. The variants take turns. Also prints how
+far the final errors are apart.
 """
 import argparse
 import json
