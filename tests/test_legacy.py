@@ -127,7 +127,7 @@ def assert_goes_on(tmp_path, monkeypatch, config, dispatches, **options):
     with monkeypatch.context() as patched:
       patched.setattr(checkpoint, "Checkpoints", Before)
       assert interrupted(config, path, number, **options)
-    meta = checkpoint.Checkpoints(path / "checkpoints", 2).newest().meta
+    meta = checkpoint.Checkpoints(path, 2).newest().meta
     assert "host" not in meta
     assert meta["cursor"]
     stages.append(meta["stage"])

@@ -56,7 +56,7 @@ def run(setting: settings.Setting, folder: RunFolder, should_stop: Callable[[], 
     BadInput, Diverged, Stopped: see experiment.run.
   """
   _refuse_lost_checkpoints(folder)
-  checkpoints = checkpoint.Checkpoints(folder.path / "checkpoints", setting.config.checkpoint.keep)
+  checkpoints = checkpoint.Checkpoints(folder.path, setting.config.checkpoint.keep)
   opened = checkpoints.newest()  # first: damage must be noticed before anything is changed
   if setting.is_live:
     setting = live.resumed(setting, folder, opened)

@@ -139,8 +139,19 @@ def restore_growth(setting: settings.Setting, opened: checkpoint.Opened, state: 
   return Growth(state, report, loop.restore(training, carry, opened.meta["cursor"]))
 
 
-def restore_learner(learner: contract.Learner, opened: checkpoint.Opened) -> LearnerState:
-  """The LearnerState of an opened checkpoint, on the learner's devices."""
+def restore_learner(learner: contract.Learner, opened: checkpoint.Opened, partly: bool = False) -> LearnerState:
+  """The LearnerState of an opened checkpoint, on the learner's devices.
+
+  Args:
+    learner: of the run.
+    opened: the checkpoint.
+    partly: whether frozen blocks may be lost; None is then in their place.
+
+  Raises:
+    BadInput: one is lost.
+  """
+  if opened.lost and not partly:
+    raise BadInput(f"a network of the learner is lost: {next(iter(opened.lost.values()))}")
   spec, host = spec_and_host(opened)
   shapes = learner.template(spec)
   opt = opened.tree("opt", shapes.opt) if opened.has("opt") else None
