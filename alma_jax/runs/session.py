@@ -27,6 +27,7 @@ from alma_jax.runs import (
   metrics,
   progress,
   publishing,
+  run_folder,
   settings,
   snapshot,
   task_results,
@@ -64,7 +65,7 @@ def run(setting: settings.Setting, folder: RunFolder, should_stop: Callable[[], 
   now = _untrained(setting, folder) if opened is None else _restored(setting, folder, opened, examiner)
   folder.write_config(setting.config, setting.source.fingerprint)
   folder.cut(METRICS, len(now.lines), now.lines)
-  folder.cut(TRAIN, now.num_train_lines)
+  folder.cut(TRAIN, now.num_train_lines, total=now.train_total)
   folder.write_diverged(None)
   with contextlib.ExitStack() as cleanup:
     boards = loggers.start(folder, setting.config, len(now.lines), now.num_train_lines) if sharding.is_main() else []
@@ -338,13 +339,13 @@ class _Session:
   def _train_or_note(self, grown: Growth, data: loop.StageData, began: float) -> loop.Trained:
     """Trains. After a divergence, writes diverged.json, and saves the run as it was before, if that is not saved."""
     now = self.now
-    train_lines, epoch = now.num_train_lines, now.epoch
+    before = now.num_train_lines, now.train_total, now.epoch
     try:
       return loop.finish(self._train(grown, data, began))
     except Diverged as diverged:
       self._folder.write_diverged(dict(stage=now.stage, epoch=now.epoch, line=str(diverged)))
       if self._saved_in != now.stage:
-        now.num_train_lines, now.epoch = train_lines, epoch
+        now.num_train_lines, now.train_total, now.epoch = before
         self._save()
       raise
 
@@ -388,6 +389,8 @@ class _Session:
         entry["members"] = {key: finite(value) for key, value in members.items()}
       self._folder.append(TRAIN, entry)
       now.num_train_lines += 1
+      if now.train_total is not None:
+        now.train_total = run_folder.chained(now.train_total, entry)
       self._val_value = entry[f"val_{self._task.metric}"]
       for board in self._boards:
         board.train(entry)
