@@ -78,11 +78,13 @@ def place_of(args: argparse.Namespace) -> pathlib.Path | None:
     return None
   place = path / "predictor"
   if args.task is not None:
-    graph = run_folder.read_json(path / "graph.json")
-    names = [task["name"] for task in graph["tasks"]] if graph else []
-    number = names.index(args.task) + 1 if args.task in names else args.task
+    number = args.task
     if not isinstance(number, int):
-      return None
+      try:
+        graph = run_folder.read_json(path / "graph.json")
+        number = [task["name"] for task in graph["tasks"]].index(number) + 1
+      except (ValueError, KeyError, TypeError):  # no such task, or no such file
+        return None
     place = folder.of_task(place, number - 1)
   return place if folder.holds_predictor(place) else None
 
