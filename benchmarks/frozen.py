@@ -26,13 +26,17 @@ def main() -> None:
     rng = np.random.default_rng(0)
     blocks = [{str(i): rng.normal(size=num_params // num_arrays).astype(np.float32) for i in range(num_arrays)}
               for _ in range(_NUM)]
-    with tempfile.TemporaryDirectory() as name:
-      folder = pathlib.Path(name)
-      saver = checkpoint.Checkpoints(folder / "run", 1)
-      print(f"{num_params:>10,} parameters: "
-            f"the pool {measure(folder / 'run' / checkpoint.POOL, blocks, saver._frozen.save)}; "
-            f"Orbax {measure(folder / 'orbax', blocks, lambda i, block: _save(folder / f'orbax/{i}', block))}; "
-            f"opening a checkpoint with {_NUM} blocks {_opening(folder / 'run', saver, blocks) * 1e3:.0f} ms", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+      print(f"{num_params:>10,} parameters: {compare(pathlib.Path(folder), blocks)}", flush=True)
+
+
+def compare(folder: pathlib.Path, blocks: list[Block]) -> str:
+  """What both formats take, and the time of opening a checkpoint that refers to the blocks."""
+  saver = checkpoint.Checkpoints(folder / "run", 1)
+  pool = measure(folder / "run" / checkpoint.POOL, blocks, saver._frozen.save)
+  orbax = measure(folder / "orbax", blocks, lambda i, block: _save(folder / f"orbax/{i}", block))
+  opening = _opening(folder / "run", saver, blocks)
+  return f"the pool {pool}; Orbax {orbax}; opening a checkpoint with {len(blocks)} blocks {opening * 1e3:.0f} ms"
 
 
 def measure(folder: pathlib.Path, blocks: list[Block], save: Callable[[int, Block], object]) -> str:
