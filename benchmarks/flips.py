@@ -3,7 +3,8 @@
     python benchmarks/flips.py --config=digits:gens --config=tasks:mntdp,digits --flips=30
 
 Half of the flips of each config are in checkpoints/ and pool/, half in config.json, metrics.jsonl and train.jsonl. A
-file is drawn, then one of its bits. All runs are in this process. What a flip may lead to:
+file is drawn, in every second flip of the first half by its size, then one of its bits. All runs are in this process.
+What a flip may lead to:
 
     harmless      no message, and all numbers of metrics.jsonl, train.jsonl and summary.json are those without a flip
     repaired      a file was written again from its other copy or from a checkpoint, and the numbers are the same
@@ -81,7 +82,7 @@ def flips(name: str, folder: pathlib.Path, num: int, rng: random.Random,
   for i in range(num):
     trial = folder / f"trial-{i}"
     shutil.copytree(stopped, trial)
-    file, bit = _drawn(trial, i % 2 == 0, rng)
+    file, bit = _drawn(trial, i % 2 == 0, i % 4 == 0, rng)
     _flip(file, bit)
     outcome, message = _outcome(config, trial, whole, lambda file=file, bit=bit: _flip(file, bit))
     found[outcome] += 1
@@ -95,12 +96,13 @@ def _num_lines(folder: pathlib.Path) -> int:
   return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-def _drawn(folder: pathlib.Path, in_checkpoints: bool, rng: random.Random) -> tuple[pathlib.Path, int]:
+def _drawn(folder: pathlib.Path, in_checkpoints: bool, by_size: bool, rng: random.Random) -> tuple[pathlib.Path, int]:
   """A file of a run folder and the number of one of its bits."""
   files = [folder / name for name in _JSON]
   if in_checkpoints:
     files = sorted(path for part in ("checkpoints", "pool") for path in (folder / part).rglob("*") if path.is_file())
-  file = rng.choice([path for path in files if path.stat().st_size])
+  sizes = [path.stat().st_size for path in files]
+  (file,) = rng.choices(files, sizes if by_size else list(map(bool, sizes)))
   return file, rng.randrange(8 * file.stat().st_size)
 
 

@@ -97,7 +97,8 @@ class Checkpoints:
       BadInput: there are checkpoints, and all are damaged, or lack a frozen tree.
     """
     steps = sorted(self._manager.all_steps(), reverse=True)
-    lost, damaged = "", []
+    lost = ""
+    damaged: list[str] = []
     for step in steps:
       try:
         opened = self._open(step)
