@@ -1,11 +1,12 @@
-"""Scores a run on new labelled data: alma evaluate --workdir RUN --data DATA
+"""Scores a run on new labelled data: alma evaluate --workdir RUN [--task T] --data DATA
 
 DATA is a folder of images by class (DIR/CLASS/*.png), an .npz file with x [N, ...] and y [N], a .parquet file with
 columns of images and labels, or the name of a data set, whose test set is used: digits, mnist, cifar10, tfds:NAME,
 npz:PATH, folder:DIR. For a language model it is a .txt or .jsonl file, or a folder of them.
 
 RUN is a run folder, or a folder that `alma export` has written. If RUN is a run folder, DATA is compared with the data
-of its stream: if more than 1 % of the examples of DATA are in the stream, they are no test, and are refused.
+of its stream: if more than 1 % of the examples of DATA are in the stream, they are no test, and are refused. If RUN is
+on a stream of tasks, --task says which task DATA belongs to.
 """
 import argparse
 import hashlib
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from alma_jax import commands, predict
+from alma_jax.config import schema
 from alma_jax.errors import BadInput
 from alma_jax.files import write_bytes
 from alma_jax.predictors import inputs, scores, texts
@@ -45,6 +47,8 @@ def _main(argv: Sequence[str] | None) -> None:
   args = parser.parse_args(argv)
   predictor = predict.load(predict.stored_of(args))
   found = (_score_texts if predictor.is_language else _score_images)(predictor, args)
+  if predictor.facts.get("task"):
+    found["task"] = predictor.facts["task"]["name"]
   found |= dict(data=args.data, workdir=str(args.workdir), predictor=predictor.version,
                 stage=predictor.facts.get("stage"))
   if args.out:
@@ -127,9 +131,15 @@ def _overlap(args: argparse.Namespace, hashes: Sequence[bytes], read: Callable[[
 
 
 def _seen_images(config: Any, args: argparse.Namespace, dtype: np.dtype) -> set[bytes]:
-  """Hashes of the images of a run's stream."""
-  from alma_jax.data import datasets
+  """Hashes of the images of a run's stream, of a stream of tasks those of all tasks."""
+  from alma_jax.data import datasets, task_streams
   section = config.dataset
+  if isinstance(config, schema.TaskConfig):
+    tasks = task_streams.make(
+        section.name, seed=config.seed, data_dir=section.data_dir or args.data_dir, sources=section.sources,
+        num_tasks=config.stream.num_megabatches, test_per_class=section.test_per_class)
+    data = map(tasks.task, range(len(tasks.infos)))
+    return {_hash(x) for task in data for part in (task.x_train, task.x_val) for x in part}
   stream = datasets.load(section.name, section.data_dir or args.data_dir, section.image_size)
   return set(map(_hash, stream.x_train.astype(dtype, copy=False)))
 

@@ -21,15 +21,15 @@ def _main(argv: list[str] | None) -> None:
   parser = commands.Parser("-m alma_jax.export", __doc__)
   parser.add_argument("--workdir", required=True, help="run folder")
   parser.add_argument("--stage", type=int, help="stage of the run, from 0; default: the last one saved")
-  parser.add_argument("--task", help="of a stream of tasks: the number of the task, from 1, or its name")
+  parser.add_argument("--task", type=commands.task,
+                      help="of a stream of tasks: the number of the task, from 1, or its name")
   parser.add_argument("--config", help="config file that registers the run's learner or network, if it is your own")
   parser.add_argument("--out", help="folder to write to; default: export/ in the run folder")
   args = parser.parse_args(argv)
   commands.quiet()
   if args.config:
     configs.load_file(args.config)
-  task = int(args.task) if args.task and args.task.isdigit() else args.task
-  print(export(args.workdir, args.stage, args.out, task))
+  print(export(args.workdir, args.stage, args.out, args.task))
 
 
 if __name__ == "__main__":

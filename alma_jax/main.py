@@ -98,7 +98,7 @@ def _split_overrides(args: Sequence[str]) -> tuple[dict[str, str | None], list[s
 def _run(options: argparse.Namespace, config: schema.RunConfig) -> int:
   should_stop, stopped_code = _watch_signals()
   from alma_jax.parallel import peers, runtime, sharding  # jax only now: --help stays quick
-  from alma_jax.runs import experiment, session
+  from alma_jax.runs import experiment
 
   commands.quiet()
   try:
@@ -107,7 +107,7 @@ def _run(options: argparse.Namespace, config: schema.RunConfig) -> int:
     run = experiment.run(config, options.workdir, overwrite=options.overwrite, should_stop=should_stop)
   except Stopped as stopped:
     peers.leave()
-    session.say(str(stopped))
+    sharding.say(str(stopped))
     return stopped_code()
   except BaseException as error:
     if peers.is_connected():

@@ -1,4 +1,4 @@
-"""Predicts with a run: alma predict --workdir RUN INPUT... [--out FILE.csv|FILE.parquet]
+"""Predicts with a run: alma predict --workdir RUN [--task T] INPUT... [--out FILE.csv|FILE.parquet]
 
 INPUT is an image, a folder of images, an .npz file with an array x [N, ...], or a .parquet file with a column of
 images; for a language model a .txt file (one document), a .jsonl file with entries `text`, or a folder of them.
@@ -8,9 +8,11 @@ The table has a row for each image: `input`, `row` (its number in the file), `cl
 --out it is CSV on standard output.
 
 RUN is a run folder, or a folder that `alma export` has written. Of a run with `log.predictor` the folder `predictor` is
-read, which is replaced after every stage; of other runs the last checkpoint, which takes longer to start.
+read, which is replaced after every stage; of other runs the last checkpoint, which takes longer to start. If RUN is on
+a stream of tasks, --task says which task the inputs belong to.
 """
 import argparse
+import json
 import pathlib
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -50,6 +52,8 @@ def _main(argv: Sequence[str] | None) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the arguments that name a predictor."""
   parser.add_argument("--workdir", required=True, help="run folder, or a folder that alma export has written")
+  parser.add_argument("--task", type=commands.task,
+                      help="of a stream of tasks: the number of the task, from 1, or its name")
   parser.add_argument("--config", help="config file that registers the run's learner or network, if it is your own")
 
 
@@ -57,20 +61,44 @@ def place_of(args: argparse.Namespace) -> pathlib.Path | None:
   """The folder of the predictor that the arguments name; None: it has to be made from a checkpoint.
 
   Raises:
-    BadInput: there is neither a run nor a predictor.
+    BadInput: there is neither a run nor a predictor, or a predictor of another task.
   """
   from alma_jax.runs import run_folder
 
   path = run_folder.local(args.workdir)
   if folder.holds_predictor(path):
+    _check_task(path, args.task)
     return path
   tree = run_folder.read_json(path / "config.json") if path.is_dir() else None
   if not isinstance(tree, dict):
     raise BadInput(f"there is neither a run nor a predictor in {path}; give a run folder, or a folder that alma export "
                    "has written.")
   log = tree.get("log")
-  replaced = isinstance(log, dict) and log.get("predictor") and folder.holds_predictor(path / "predictor")
-  return path / "predictor" if replaced else None
+  if not isinstance(log, dict) or not log.get("predictor"):
+    return None
+  place = path / "predictor"
+  if args.task is not None:
+    number = args.task
+    if not isinstance(number, int):
+      try:
+        graph = run_folder.read_json(path / "graph.json")
+        number = [task["name"] for task in graph["tasks"]].index(number) + 1
+      except (ValueError, KeyError, TypeError):  # no such task, or no such file
+        return None
+    place = folder.of_task(place, number - 1)
+  return place if folder.holds_predictor(place) else None
+
+
+def _check_task(path: pathlib.Path, task: int | str | None) -> None:
+  """Raises BadInput if a predictor is not that of a task."""
+  if task is None:
+    return
+  known = json.loads(folder.read(path).files[folder.FACTS]).get("task")
+  if not known:
+    raise BadInput(f"the predictor in {path} knows no tasks; leave --task={task} out.")
+  if task not in (known["number"], known["name"]):
+    raise BadInput(f"the predictor in {path} is that of task {known['number']} ({known['name']!r}), not of {task!r}; "
+                   "leave --task out, or give the run folder.")
 
 
 def stored_of(args: argparse.Namespace) -> folder.Stored:
@@ -88,7 +116,7 @@ def stored_of(args: argparse.Namespace) -> folder.Stored:
   commands.quiet()
   if args.config:
     configs.load_file(args.config)
-  return folder.Stored("", exporting.files_of(results.load_run(args.workdir)))
+  return folder.Stored("", exporting.files_of(results.load_run(args.workdir), of_task=args.task))
 
 
 def load(stored: folder.Stored, before: "Predictor | None" = None) -> "Predictor":

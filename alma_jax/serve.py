@@ -1,4 +1,4 @@
-"""Serves the predictor of a run over HTTP: alma serve --workdir RUN [--port 8000]
+"""Serves the predictor of a run over HTTP: alma serve --workdir RUN [--task T] [--port 8000]
 
   POST /predict   application/json {"inputs": [EXAMPLE, ...]}, examples as nested lists of raw numbers;
                   application/octet-stream, the bytes of examples; image/..., one image file;
@@ -8,8 +8,9 @@
   GET /metrics    for Prometheus
 
 If RUN has a folder `predictor` (log.predictor=true), each new predictor of the run is loaded while the old one answers.
-Otherwise the last checkpoint is served. The service listens to this machine alone; --host=0.0.0.0 lets everyone in, so
-put a proxy with authentication before it. Needs `pip install alma_jax[serve]`.
+Otherwise the last checkpoint is served. Of a stream of tasks a service answers for one task, which --task names. The
+service listens to this machine alone; --host=0.0.0.0 lets everyone in, so put a proxy with authentication before it.
+Needs `pip install alma_jax[serve]`.
 """
 import sys
 from collections.abc import Sequence

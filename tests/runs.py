@@ -20,7 +20,7 @@ import alma_jax
 from alma_jax import config as configs
 from alma_jax import main
 from alma_jax.parallel import runtime
-from alma_jax.runs import session
+from alma_jax.runs import stage_training
 
 ROOT = pathlib.Path(__file__).parents[1]
 FOUNDATION = ["sm", "ens", "umix", "gens"]
@@ -152,8 +152,8 @@ def assert_resumes(config, folder, dispatches, more_than, **options):
 
 
 def one_step_a_dispatch(monkeypatch):
-  monkeypatch.setattr(session, "_TARGET_SECONDS", 1e-9)
-  monkeypatch.setattr(session, "_FIRST_ROWS", 1)
+  monkeypatch.setattr(stage_training, "_TARGET_SECONDS", 1e-9)
+  monkeypatch.setattr(stage_training, "_FIRST_ROWS", 1)
 
 
 def slow(*values):

@@ -1,6 +1,5 @@
 """Checkpoints: what is saved comes back, and damage is noticed."""
 import pathlib
-import warnings
 
 import jax.numpy as jnp
 import numpy as np
@@ -25,21 +24,24 @@ def fill(path, steps, keep=2, **options):
 
 
 def steps_in(path):
-  return sorted(int(p.name) for p in pathlib.Path(path).iterdir() if p.name.isdigit())
+  return sorted(int(p.name) for p in pathlib.Path(path, "checkpoints").iterdir() if p.name.isdigit())
+
+
+def flip(path):
+  data = bytearray(path.read_bytes())
+  data[len(data) // 2] ^= 1
+  path.write_bytes(bytes(data))
 
 
 def flip_a_bit(folder):
   """In the largest file of array data."""
-  target = max((p for p in folder.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
-  data = bytearray(target.read_bytes())
-  data[len(data) // 2] ^= 1
-  target.write_bytes(bytes(data))
+  flip(max((p for p in folder.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size))
 
 
 def with_newest_damaged(path, keep):
   """Checkpoints of three steps, the last of which has been found damaged."""
   fill(path, 3)
-  flip_a_bit(path / "3")
+  flip_a_bit(path / "checkpoints/3")
   saver = checkpoint.Checkpoints(path, keep)
   with pytest.warns(UserWarning, match="falling back"):
     saver.newest()
@@ -82,15 +84,49 @@ def test_the_newest_are_kept_and_the_permanent(tmp_path):
   assert steps_in(tmp_path) == [2, 7]
 
 
-def test_a_damaged_frozen_member_is_written_again(tmp_path):
+def files_of(path, i):
+  """The two files of a frozen member, the copy last."""
+  return sorted(pathlib.Path(path, "pool").rglob(f"{i:05d}-*"), key=lambda p: len(p.parts))
+
+
+@pytest.mark.parametrize("damage", [flip, pathlib.Path.unlink, lambda p: p.write_bytes(p.read_bytes()[:-9])])
+@pytest.mark.parametrize("which", [0, 1])
+def test_any_one_bad_file_of_a_frozen_member_is_repaired(tmp_path, which, damage):
   fill(tmp_path, 3)
-  flip_a_bit(tmp_path / "frozen" / "00001")
+  files = files_of(tmp_path, 1)
+  sound = files[which].read_bytes()
+  damage(files[which])
+  with pytest.warns(UserWarning, match=f"{files[which]} was .*, and was written again") as warned:
+    opened = checkpoint.Checkpoints(tmp_path, 2).newest()
+  assert len(warned) == 1
+  assert opened.meta["stage"] == 2
+  np.testing.assert_array_equal(opened.frozen((frozen(0), frozen(1)))[1]["w"], frozen(1)["w"])
+  assert [file.read_bytes() for file in files] == [sound, sound]
+
+
+def test_a_member_without_a_sound_file_is_written_again_by_the_checkpoint_before(tmp_path):
+  fill(tmp_path, 3)
+  for path in files_of(tmp_path, 1):
+    flip(path)
   saver = checkpoint.Checkpoints(tmp_path, 2)
-  with pytest.warns(UserWarning, match="falling back"):
+  with pytest.warns(UserWarning, match="both damaged or missing.*falling back"):
     assert saver.newest().meta["stage"] == 1
   saver.save({"stage": 2}, TREES, (frozen(0), frozen(1)))
   saver.finish()
   assert checkpoint.Checkpoints(tmp_path, 2).newest().meta["stage"] == 2
+
+
+def test_a_member_that_all_checkpoints_need_and_none_has(tmp_path):
+  fill(tmp_path, 3)
+  for path in files_of(tmp_path, 0):
+    flip(path)
+  with pytest.raises(BadInput, match="cannot go on: .*/00000-.* and its copy .* restore"):
+    checkpoint.Checkpoints(tmp_path, 2).newest()
+  opened = checkpoint.Checkpoints(tmp_path, 2).open(3)
+  assert list(opened.lost) == [0]
+  first, second = opened.frozen((frozen(0), frozen(1)))
+  assert first is None
+  np.testing.assert_array_equal(second["w"], frozen(1)["w"])
 
 
 def test_the_last_sound_checkpoint_outlives_damaged_ones(tmp_path):
@@ -105,7 +141,7 @@ def test_the_last_sound_checkpoint_outlives_damaged_ones(tmp_path):
 
 def test_a_changed_description_is_noticed(tmp_path):
   fill(tmp_path, 2)
-  (path,) = [p for p in (tmp_path / "2" / "meta").rglob("*") if p.is_file() and '"stage"' in p.read_text()]
+  (path,) = [p for p in (tmp_path / "checkpoints/2/meta").rglob("*") if p.is_file() and '"stage"' in p.read_text()]
   path.write_text(path.read_text().replace('"stage": 1', '"stage": 7').replace('"stage":1', '"stage":7'))
   with pytest.warns(UserWarning, match="description does not match"):
     assert checkpoint.Checkpoints(tmp_path, 2).newest().meta["stage"] == 0
@@ -113,17 +149,17 @@ def test_a_changed_description_is_noticed(tmp_path):
 
 def test_frozen_members_are_written_once(tmp_path):
   fill(tmp_path, 3)
-  written = {p: p.stat().st_mtime_ns for p in (tmp_path / "frozen").rglob("*") if p.is_file()}
+  written = {p: p.stat().st_mtime_ns for p in (tmp_path / "pool").rglob("*") if p.is_file()}
   saver = checkpoint.Checkpoints(tmp_path, 2)
   saver.newest()
   saver.save({"stage": 9}, TREES, (frozen(0), frozen(1)))
   saver.finish()
-  assert written == {p: p.stat().st_mtime_ns for p in (tmp_path / "frozen").rglob("*") if p.is_file()}
+  assert written == {p: p.stat().st_mtime_ns for p in (tmp_path / "pool").rglob("*") if p.is_file()}
 
 
 def test_a_flipped_bit_is_noticed_and_the_one_before_is_taken(tmp_path):
   fill(tmp_path, 3)
-  flip_a_bit(tmp_path / "3")
+  flip_a_bit(tmp_path / "checkpoints/3")
   with pytest.warns(UserWarning, match="checkpoint 3 of .* is damaged .* falling back"):
     assert checkpoint.Checkpoints(tmp_path, 2).newest().meta["stage"] == 1
 
@@ -131,28 +167,19 @@ def test_a_flipped_bit_is_noticed_and_the_one_before_is_taken(tmp_path):
 @pytest.mark.parametrize("what", ["meta", "arrays"])
 def test_missing_parts_are_noticed(tmp_path, what):
   fill(tmp_path, 3)
-  for path in sorted((tmp_path / "3" / what).rglob("*"), reverse=True):
+  for path in sorted((tmp_path / "checkpoints/3" / what).rglob("*"), reverse=True):
     path.unlink() if path.is_file() else path.rmdir()
   with pytest.warns(UserWarning, match="falling back"):
-    assert checkpoint.Checkpoints(tmp_path, 2).newest().meta["stage"] == 1
-
-
-def test_a_damaged_frozen_member_is_noticed(tmp_path):
-  fill(tmp_path, 3)
-  (tmp_path / "frozen" / "00001" / "sha256.json").write_text("{}")  # of checkpoint 3 only
-  with pytest.warns(UserWarning, match="checksums of frozen member 1"):
     assert checkpoint.Checkpoints(tmp_path, 2).newest().meta["stage"] == 1
 
 
 def test_all_damaged_is_an_error_that_changes_nothing(tmp_path):
   fill(tmp_path, 3)
   for step in steps_in(tmp_path):
-    flip_a_bit(tmp_path / str(step))
+    flip_a_bit(tmp_path / "checkpoints" / str(step))
   before = sorted(p for p in tmp_path.rglob("*"))
-  with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    with pytest.raises(BadInput, match=r"all checkpoints in .* are damaged \(2 tried\)"):
-      checkpoint.Checkpoints(tmp_path, 2).newest()
+  with pytest.raises(BadInput, match=r"all checkpoints in .* are damaged \(2 tried\): array"):
+    checkpoint.Checkpoints(tmp_path, 2).newest()
   assert sorted(p for p in tmp_path.rglob("*")) == before
 
 
@@ -188,11 +215,15 @@ def test_old_lines_are_written_once(tmp_path, monkeypatch):
   again = checkpoint.Checkpoints(tmp_path, 2)
   assert again.newest().meta["lines"] == lines
   assert max(len(meta["lines"]) for meta in again.metas().values()) <= 3
-  assert len(list((tmp_path / "history").iterdir())) == 3
+  assert len(list((tmp_path / "checkpoints/history").glob("*.json"))) == 3
   again.save({"lines": [*lines[:-1], {"t": "another"}]}, TREES, ())  # the last line is never sealed
   again.finish()
   assert checkpoint.Checkpoints(tmp_path, 2).newest().meta["lines"] == [*lines[:-1], {"t": "another"}]
-  part = sorted((tmp_path / "history").iterdir())[1]
-  part.write_text(part.read_text().replace("4", "5"))
-  with pytest.warns(UserWarning, match="part 1 of the lines"), pytest.raises(BadInput, match="all checkpoints"):
+  parts = sorted((tmp_path / "checkpoints/history").rglob("00001-*"))
+  flip(parts[0])
+  with pytest.warns(UserWarning, match="was written again from its other copy"):
+    assert len(checkpoint.Checkpoints(tmp_path, 2).newest().meta["lines"]) == 10
+  for part in parts:
+    flip(part)
+  with pytest.raises(BadInput, match="all checkpoints .* both damaged"):
     checkpoint.Checkpoints(tmp_path, 2).newest()

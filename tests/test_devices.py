@@ -120,7 +120,7 @@ def test_members_that_do_not_divide_evenly_train_as_on_one_device(monkeypatch, t
       assert dict(setting.learner.mesh.shape) == {"member": 2, "data": 1}
       with pytest.raises(alma_jax.Stopped):
         alma_jax.run(config, path, data=arrays, should_stop=lambda: next(stops))
-      assert checkpoint.Checkpoints(path / "checkpoints", 2).newest().meta["cursor"] == 3  # inside a stage
+      assert checkpoint.Checkpoints(path, 2).newest().meta["cursor"] == 3  # inside a stage
     runs.append(alma_jax.run(config, path, data=arrays))
   one, two = runs
   assert [e["stage"] for e in one.train] == [e["stage"] for e in two.train]

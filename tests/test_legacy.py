@@ -1,6 +1,12 @@
 """Runs of version 0.1, which saved the `spec` and the `host` of a learner as one dict, are read and resumed."""
+import hashlib
+import json
+import pathlib
+import shutil
+
 import jax
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 from runs import assert_same_run, interrupted, one_step_a_dispatch, slow, small_config
 from stages import setting_of
@@ -8,7 +14,8 @@ from test_language import books, text_config  # noqa: F401
 from test_language import setting_of as text_setting_of
 
 import alma_jax
-from alma_jax.runs import checkpoint, legacy
+from alma_jax.runs import arrays as flat
+from alma_jax.runs import checkpoint, frozen, legacy
 
 SPLITS = {"hidden0": [0], "hidden1": [0]}
 FRESH = dict(next=0, val=None, best=0, samples=0, growth=[0, None], diverged=[])
@@ -94,8 +101,27 @@ def test_between_two_candidates_no_stage_is_complete(meta, complete):
   assert legacy.is_complete(meta) is complete
 
 
+class FrozenBefore(frozen.Frozen):
+  """Saves frozen trees as version 0.1 did: a folder of Orbax each, once."""
+
+  def save(self, i, tree):
+    path = self._earlier / f"{i:05d}"
+    leaves = dict(flat.flatten(jax.device_get(tree)))
+    sums = json.dumps({name: flat.digest(leaf) for name, leaf in leaves.items()}, sort_keys=True)
+    if not path.exists():
+      with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(path, leaves)
+      (path / "sha256.json").write_text(sums)
+    return hashlib.sha256(sums.encode()).hexdigest()
+
+
 class Before(checkpoint.Checkpoints):
   """Saves as version 0.1 did."""
+
+  def __init__(self, path, keep, create=True):
+    super().__init__(path, keep, create)
+    folder = pathlib.Path(path).absolute()
+    self._frozen = FrozenBefore(folder / "pool", folder / "checkpoints/frozen", True)
 
   def save(self, meta, trees, frozen, permanent=False):
     arrays = {name: jax.device_get(trees.pop(name, {})) for name in ("host", "grown_host")}
@@ -127,7 +153,7 @@ def assert_goes_on(tmp_path, monkeypatch, config, dispatches, **options):
     with monkeypatch.context() as patched:
       patched.setattr(checkpoint, "Checkpoints", Before)
       assert interrupted(config, path, number, **options)
-    meta = checkpoint.Checkpoints(path / "checkpoints", 2).newest().meta
+    meta = checkpoint.Checkpoints(path, 2).newest().meta
     assert "host" not in meta
     assert meta["cursor"]
     stages.append(meta["stage"])
@@ -140,6 +166,22 @@ def assert_goes_on(tmp_path, monkeypatch, config, dispatches, **options):
     assert_same_run(tmp_path / "whole", path)
     assert alma_jax.load_run(path).describe() == alma_jax.load_run(tmp_path / "whole").describe()
   assert set(stages) == {0, 1}
+
+
+def test_frozen_trees_are_read_and_move_to_the_pool(tmp_path):
+  trees = tuple({"w": np.full((3, 4), i, np.float32)} for i in range(3))
+  old = checkpoint.Checkpoints(tmp_path, 2)
+  old._frozen = FrozenBefore(tmp_path / "pool", tmp_path / "checkpoints/frozen", True)
+  old.save({}, {}, trees[:2])
+  old.finish()
+  assert not (tmp_path / "pool").exists()
+  now = checkpoint.Checkpoints(tmp_path, 1)
+  np.testing.assert_array_equal(now.newest().frozen(trees[:2])[1]["w"], trees[1]["w"])
+  now.save({}, {}, trees)
+  now.finish()
+  shutil.rmtree(tmp_path / "checkpoints/frozen")
+  for read, tree in zip(checkpoint.Checkpoints(tmp_path, 1).newest().frozen(trees), trees, strict=True):
+    np.testing.assert_array_equal(read["w"], tree["w"])
 
 
 # 3 epochs of 4 steps a stage; of hmoe the first stage trains twice.

@@ -141,7 +141,7 @@ def test_predictions_for_a_task(finished, tmp_path):
   assert run.predict(x, task=1).shape == (3, 5)
   names = run.spec()["tasks"]
   assert len(names) == 5
-  with pytest.raises(BadInput, match="task=None is none of the 5 tasks"):
+  with pytest.raises(BadInput, match="no task is given of the 5 tasks"):
     run.predict(x)
   with pytest.raises(BadInput, match="task=6 is none of the 5 tasks"):
     run.predict(x, task=6)

@@ -234,12 +234,6 @@ def _tasks_are_trained_one_by_one(c: TaskConfig) -> None:
       raise BadInput(f"learner.{name}={getattr(c.learner, name)!r} is for streams of mega-batches; leave it {value!r}.")
 
 
-def _no_predictor_of_tasks(c: TaskConfig) -> None:
-  if c.log.predictor:
-    raise BadInput("log.predictor=True is for streams of mega-batches; `alma export --task` writes the predictor of a "
-                   "task.")
-
-
 def _pairs_differ(c: TaskConfig) -> None:
   for field, values in (("learning_rate", c.train.learning_rate), ("weight_decay", c.train.weight_decay)):
     if not values:
@@ -257,7 +251,7 @@ def _tasks_have_no_experts(c: TaskConfig) -> None:
 
 
 _TASK_RULES: tuple[Callable[[TaskConfig], None], ...] = (
-    _tasks_are_trained_one_by_one, _no_predictor_of_tasks, _pairs_differ, _tasks_have_no_experts)
+    _tasks_are_trained_one_by_one, _pairs_differ, _tasks_have_no_experts)
 _RULES: tuple[Callable[[RunConfig], None], ...] = (
     _only_live_streams_have_no_end, _waiting_fits_into_the_stream, _schedule_has_its_fields, _memory_is_used,
     _average_is_used, _old_weights_are_perturbed)

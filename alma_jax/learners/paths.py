@@ -154,6 +154,8 @@ class Paths:
     return Cost(sum(cost.count_params(each) for each in state.frozen), macs, flops, macs)
 
   def describe(self, state: LearnerState) -> str:
+    if state.spec["shown"] >= 0:
+      return f"a path of {len(self.parts)} modules"
     lines = [f"{len(state.spec['modules'])} modules of {len(self.parts) * len(state.spec['tasks'])} in "
              f"{len(state.spec['tasks'])} tasks"]
     for t, task in enumerate(state.spec["tasks"]):
@@ -172,8 +174,11 @@ class Paths:
   # --------------------------------------------------------------------- tools for subclasses
 
   def showing(self, state: LearnerState, t: int) -> LearnerState:
-    """The state that predicts task t, from 0."""
-    return state._replace(spec={**state.spec, "shown": t})
+    """The state that predicts task t, from 0; it holds the modules of that task alone."""
+    task = state.spec["tasks"][t]
+    spec = dict(num_frozen=len(task["path"]), modules=[state.spec["modules"][module] for module in task["path"]],
+                tasks=[dict(task, path=list(range(len(task["path"]))))], search=None, shown=0)
+    return state._replace(spec=spec, frozen=tuple(state.frozen[module] for module in task["path"]), host={"notes": []})
 
   def whole(self, num_classes: int) -> models.ImageNetwork:
     """The network with a head of this size."""

@@ -14,6 +14,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from alma_jax import messages
 from alma_jax.errors import BadInput
 from alma_jax.parallel import peers
 from alma_jax.parallel.cores import num_cores
@@ -169,6 +170,12 @@ def psum(tree: Tree, axis: str | None) -> Tree:
 def needs_waiting(mesh: Mesh) -> bool:
   """Whether to wait for each dispatch: collectives of two dispatches can dead-lock on virtual CPU devices."""
   return mesh.size > 1 and mesh.devices.flat[0].platform == "cpu"
+
+
+def say(message: str) -> None:
+  """Prints one line for the person at the terminal, from process 0."""
+  if is_main():
+    messages.say(message)
 
 
 def is_main() -> bool:

@@ -12,10 +12,13 @@ def text(facts: Mapping[str, Any]) -> str:
       f"{metric} on the run's test set": found.get(metric), "test loss, nats": found.get("loss"),
       f"{metric} on the stage's validation data": found.get(f"val_{metric}"),
       f"prequential {metric}, the mean over {found['prequential_megabatches']} mega-batches": found["prequential"]}
+  description, task = facts["description"].splitlines()[0], facts.get("task")
+  title, trained = f"stage {facts['stage']}", (f"trained until mega-batch {facts['megabatch']} of "
+                                               f"{source['num_megabatches'] or 'a stream without an end'}")
+  if task:
+    title, trained = f"task {task['number']}", f"for task {task['number']} of {task['of']}, {task['name']!r}"
   lines = [
-      f"# {facts['learner']} on {source['dataset']}, stage {facts['stage']}", "",
-      f"{facts['description'].splitlines()[0]}, trained until mega-batch {facts['megabatch']} of "
-      f"{source['num_megabatches'] or 'a stream without an end'}.", "",
+      f"# {facts['learner']} on {source['dataset']}, {title}", "", f"{description}, {trained}.", "",
       "## Input and output", "", f"- input: {facts['input']}", f"- output: {facts['output']}"]
   if "normalization" in facts:
     lines.append("- normalisation: (x - mean) / std, inside the program; the constants stand in predictor.json")

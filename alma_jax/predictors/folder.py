@@ -3,6 +3,7 @@
     predictor/latest.json           {"version": NAME, "sha256": {FILE: hexadecimal}}
     predictor/load.py               loads the version that latest.json names
     predictor/000004-1a2b3c4d/...   a version: all files of one predictor, which never change
+    predictor/task-0003/...         the same for each task of a stream of tasks
 
 A version is written under another name, and renamed when it is complete. Then latest.json is replaced by one rename of
 a file: this is atomic on every file system that a run folder can be on, also on mounted buckets and network folders,
@@ -77,6 +78,11 @@ def publish(root: pathlib.Path, number: int, files: Mapping[str, bytes]) -> str:
     if entry.is_dir() and entry.name not in (version, before):
       shutil.rmtree(entry, ignore_errors=True)
   return version
+
+
+def of_task(root: pathlib.Path, t: int) -> pathlib.Path:
+  """The folder of the predictor of task t, from 0, in that of a run on a stream of tasks."""
+  return root / f"task-{t + 1:04d}"
 
 
 def latest_version(root: pathlib.Path) -> str | None:

@@ -117,7 +117,8 @@ class Service:
   def health(self) -> dict[str, Any]:
     """What GET /healthz answers."""
     facts = self._ready[0].facts
-    kept = {name: facts.get(name) for name in ("stage", "megabatch", "input", "classes", "class_names", "metrics")}
+    names = ("stage", "megabatch", "task", "input", "classes", "class_names", "metrics")
+    kept = {name: facts.get(name) for name in names}
     return dict(status="ok", predictor=self._ready[0].version, max_batch=self._max_batch, **kept)
 
   def _next(self) -> tuple[Predictor, list[int], int]:

@@ -1,50 +1,55 @@
 """Saving and restoring a run through Orbax.
 
 A checkpoint has two items: `meta` (JSON: static facts, the history, and a SHA-256 of every array) and `arrays`. Orbax
-does not notice a flipped bit; therefore the sums are verified here. What never changes again, members and most lines of
-metrics.jsonl, is written once, in a folder of its own, and every checkpoint refers to it.
+does not notice a flipped bit; therefore the sums are verified here. What never changes again is written once and kept
+twice, and every checkpoint refers to it: members and modules (frozen.py), and most lines of metrics.jsonl (history.py).
 """
-import contextlib
 import hashlib
 import json
 import os
 import pathlib
-import sys
-import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
 from alma_jax.errors import BadInput
 from alma_jax.parallel import sharding
+from alma_jax.runs import arrays as flat
 from alma_jax.runs import history
+from alma_jax.runs.frozen import Frozen, Leaves
 from alma_jax.types import Tree
 
-_FROZEN, _SUMS, _HISTORY = "frozen", "sha256.json", "history"
+CHECKPOINTS, POOL = "checkpoints", "pool"  # folders of a run folder
+_EARLIER, _HISTORY = "frozen", "history"  # in CHECKPOINTS; the first one is that of version 0.1
+
 Meta = dict[str, Any]
-_LATE, _LATE_SECONDS = "Event loop is closed", 0.5
 
 
 class Checkpoints:
-  """The checkpoints/ of a run folder.
+  """The folders checkpoints/ and pool/ of a run.
 
   All processes of a run call every method; arrays are saved whole, so that a
   run may be resumed on another number of devices.
   """
 
-  def __init__(self, folder: str | os.PathLike[str], keep: int, create: bool = True):
-    """Opens `folder`, or makes it if it may `create` it; the `keep` newest checkpoints are kept."""
-    self._folder = pathlib.Path(folder).absolute()
+  def __init__(self, path: str | os.PathLike[str], keep: int, create: bool = True):
+    """Opens the checkpoints in a run folder.
+
+    Args:
+      path: run folder.
+      keep: how many of the newest checkpoints are kept.
+      create: whether the folder of checkpoints is made if it does not exist.
+    """
+    self._folder = pathlib.Path(path).absolute() / CHECKPOINTS
     self._keep = keep
     self._manager = ocp.CheckpointManager(
         self._folder, item_names=("meta", "arrays"),
         options=ocp.CheckpointManagerOptions(max_to_keep=None, create=create))
     self._history = history.History(self._folder / _HISTORY, sharding.is_main())
-    self._frozen: list[str] = []  # digests of the frozen trees that are known to be sound on disk
+    self._frozen = Frozen(self._folder.parent / POOL, self._folder / _EARLIER, sharding.is_main())
     self._bad: set[int] = set()  # steps found damaged
     self._permanent: set[int] | None = None  # steps that are kept permanently, once they have been read from disk
 
@@ -66,13 +71,13 @@ class Checkpoints:
       self._permanent = {s for s in self._manager.all_steps() if self._permanent_on_disk(s)}
     self._delete_stale()
     trees = {key: sharding.fetch(tree) for key, tree in trees.items()}
-    arrays = {f"{key}.{name}": leaf for key, tree in trees.items() for name, leaf in _flatten(tree)}
+    arrays = {f"{key}.{name}": leaf for key, tree in trees.items() for name, leaf in flat.flatten(tree)}
     arrays = arrays or {"nothing": np.zeros(1, np.int8)}  # Orbax refuses to save no arrays
     if "lines" in meta:
       sealed, rest = self._history.seal(meta["lines"])
       meta = dict(meta, sealed=sealed, lines=rest)
-    meta = dict(meta, permanent=permanent, sha256={name: _digest(leaf) for name, leaf in arrays.items()},
-                frozen=[self._save_frozen(i, tree) for i, tree in enumerate(frozen)])
+    meta = dict(meta, permanent=permanent, sha256={name: flat.digest(leaf) for name, leaf in arrays.items()},
+                frozen=[self._frozen.save(i, tree) for i, tree in enumerate(frozen)])
     meta = dict(meta, meta_sha256=_meta_digest(meta))
     meta = json.loads(json.dumps(meta))  # a copy: Orbax writes it later, when the caller's lists have grown
     step = (self._manager.latest_step() or 0) + 1
@@ -89,21 +94,30 @@ class Checkpoints:
     Warns about each damaged one.
 
     Raises:
-      BadInput: there are checkpoints, and all are damaged.
+      BadInput: there are checkpoints, and all are damaged, or lack a frozen tree.
     """
     steps = sorted(self._manager.all_steps(), reverse=True)
+    lost = ""
+    damaged: list[str] = []
     for step in steps:
       try:
-        with _no_late_answers():
-          return self._open(step)
+        opened = self._open(step)
+        if not opened.lost:
+          for sentence in damaged:
+            warnings.warn(sentence, stacklevel=2)
+          return opened
+        reason = lost = next(iter(opened.lost.values()))
       except Exception as error:  # Orbax and tensorstore raise many kinds
-        self._bad.add(step)
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-        warnings.warn(f"checkpoint {step} of {self._folder} is damaged ({reason}); "
-                      "falling back to the one before it", stacklevel=2)
+        reason = _reason(error)
+      self._bad.add(step)
+      damaged.append(f"checkpoint {step} of {self._folder} is damaged ({reason.rstrip('.')}); falling back to the one "
+                     "before it")
+    if lost:
+      raise BadInput(f"the run in {self._folder.parent} cannot go on: {lost.rstrip('.')}; nothing was changed, and "
+                     "--overwrite would start the run again.")
     if steps:
-      raise BadInput(f"all checkpoints in {self._folder} are damaged ({len(steps)} tried); nothing was changed, "
-                     "and --overwrite would start the run again.")
+      raise BadInput(f"all checkpoints in {self._folder} are damaged ({len(steps)} tried): {reason.rstrip('.')}; "
+                     "nothing was changed, and --overwrite would start the run again.")
     return None
 
   def metas(self) -> dict[int, Meta]:
@@ -117,7 +131,7 @@ class Checkpoints:
     return found
 
   def open(self, step: int) -> "Opened":
-    """One checkpoint, verified.
+    """One checkpoint, verified; frozen trees may be missing, see `Opened.lost`.
 
     Raises:
       BadInput: it is damaged.
@@ -125,11 +139,11 @@ class Checkpoints:
     try:
       return self._open(step)
     except Exception as error:  # as above
-      raise BadInput(f"checkpoint {step} of {self._folder} is damaged.") from error
+      raise BadInput(f"checkpoint {step} of {self._folder} is damaged ({_reason(error).rstrip('.')}).") from error
 
   def renew_frozen(self) -> None:
     """The frozen trees have other shapes from now on, and are saved again."""
-    self._frozen = []
+    self._frozen.renew()
 
   def finish(self) -> None:
     """Waits until everything is on disk, and tidies up."""
@@ -142,11 +156,9 @@ class Checkpoints:
     meta = self._read_meta(step)
     if "lines" in meta:  # earlier versions sealed none of them
       meta["lines"] = self._history.read(meta.get("sealed", []), meta["lines"])
-    arrays = _verified(lambda shapes: self._manager.restore(
+    arrays = flat.verified(lambda shapes: self._manager.restore(
         step, args=ocp.args.Composite(arrays=ocp.args.StandardRestore(shapes))).arrays, meta["sha256"])
-    frozen = [self._read_frozen(i, sums) for i, sums in enumerate(meta["frozen"])]
-    self._frozen = list(meta["frozen"])
-    return Opened(meta, arrays, frozen)
+    return Opened(meta, arrays, *self._frozen.read(meta["frozen"]))
 
   def _read_meta(self, step: int) -> Meta:
     meta = dict(self._manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore())).meta)
@@ -169,48 +181,17 @@ class Checkpoints:
     for step in sorted(stale):
       self._manager.delete(step)
 
-  def _save_frozen(self, i: int, tree: Tree) -> str:
-    """Writes frozen tree i unless this session has found it on disk; returns its digest."""
-    if i < len(self._frozen):
-      return self._frozen[i]
-    path = self._folder / _FROZEN / f"{i:05d}"
-    leaves = dict(_flatten(sharding.fetch(tree)))
-    sums = json.dumps({name: _digest(leaf) for name, leaf in leaves.items()}, sort_keys=True)
-    digest = hashlib.sha256(sums.encode()).hexdigest()
-    if (path / _SUMS).exists() and (path / _SUMS).read_text() != sums:
-      path = _other_version(path, digest)  # earlier checkpoints refer to the tree with fewer outputs
-    with ocp.StandardCheckpointer() as checkpointer:
-      checkpointer.save(path, leaves, force=True)
-    if sharding.is_main():
-      (path / _SUMS).write_text(sums)
-    self._frozen.append(digest)
-    return self._frozen[i]
-
-  def _read_frozen(self, i: int, digest: str) -> dict[str, np.ndarray]:
-    path = self._folder / _FROZEN / f"{i:05d}"
-    if _other_version(path, digest).exists():
-      path = _other_version(path, digest)
-    text = (path / _SUMS).read_text()
-    if hashlib.sha256(text.encode()).hexdigest() != digest:
-      raise ValueError(f"the checksums of frozen member {i} are not those of the checkpoint")
-    with ocp.StandardCheckpointer() as checkpointer:
-      return _verified(lambda shapes: checkpointer.restore(path, shapes), json.loads(text))
-
-
-def _other_version(path: pathlib.Path, digest: str) -> pathlib.Path:
-  """Where a frozen tree is saved if another one of its number is at `path`."""
-  return path.with_name(f"{path.name}-{digest[:12]}")
-
 
 class Opened:
   """A verified checkpoint.
 
   Attributes:
     meta: as saved.
+    lost: {number: why} of frozen trees that cannot be read.
   """
 
-  def __init__(self, meta: Meta, arrays: dict[str, np.ndarray], frozen: list[dict[str, np.ndarray]]):
-    self.meta = meta
+  def __init__(self, meta: Meta, arrays: Leaves, frozen: list[Leaves | None], lost: dict[int, str]):
+    self.meta, self.lost = meta, lost
     self._arrays, self._frozen = arrays, frozen
 
   def has(self, key: str) -> bool:
@@ -219,7 +200,7 @@ class Opened:
 
   def tree(self, key: str, shapes: Tree) -> Tree:
     """The saved tree of this name, numpy leaves in the structure of `shapes`."""
-    return _unflatten({name.removeprefix(f"{key}."): leaf for name, leaf in self._arrays.items()
+    return flat.unflatten({name.removeprefix(f"{key}."): leaf for name, leaf in self._arrays.items()
                        if name.startswith(f"{key}.")}, shapes)
 
   def arrays(self, key: str) -> dict[str, np.ndarray]:
@@ -227,61 +208,14 @@ class Opened:
     return {name.removeprefix(f"{key}."): leaf for name, leaf in self._arrays.items()
             if name.startswith(f"{key}.")}
 
-  def frozen(self, shapes: Sequence[Tree]) -> tuple[Tree, ...]:
-    """The first frozen trees, in the structures of `shapes`."""
-    return tuple(_unflatten(leaves, shape) for leaves, shape in zip(self._frozen[:len(shapes)], shapes, strict=True))
+  def frozen(self, shapes: Sequence[Tree]) -> tuple[Tree | None, ...]:
+    """The first frozen trees, in the structures of `shapes`; None in the place of one that is lost."""
+    return tuple(None if leaves is None else flat.unflatten(leaves, shape)
+                 for leaves, shape in zip(self._frozen[:len(shapes)], shapes, strict=True))
 
 
-@contextlib.contextmanager
-def _no_late_answers() -> Iterator[None]:
-  """Suppresses the stack traces of tensorstore's threads after one array could not be read.
-
-  Orbax then closes its event loop while other arrays are still being read, and each of them would print a stack trace
-  when it arrives.
-  """
-  before = sys.unraisablehook
-  sys.unraisablehook = lambda args: None if str(args.exc_value) == _LATE else before(args)
-  try:
-    yield
-  except Exception:
-    time.sleep(_LATE_SECONDS)
-    raise
-  finally:
-    sys.unraisablehook = before
-
-
-def _flatten(tree: Tree) -> list[tuple[str, np.ndarray]]:
-  leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-  return [(jax.tree_util.keystr(path, simple=True, separator="."), np.asarray(leaf)) for path, leaf in leaves]
-
-
-def _unflatten(leaves: dict[str, np.ndarray], shapes: Tree) -> Tree:
-  paths, structure = jax.tree_util.tree_flatten_with_path(shapes)
-  names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in paths]
-  if set(names) != set(leaves):
-    odd = ", ".join(sorted(set(leaves) ^ set(names))[:4])
-    raise BadInput(f"the run was saved by another version of alma_jax: the "
-                   f"arrays {odd} are in only one of the checkpoint and the learner.")
-  for name, (_, shape) in zip(names, paths):
-    if leaves[name].shape != shape.shape or leaves[name].dtype != shape.dtype:
-      raise BadInput(f"the run was saved by another version of alma_jax: {name} has shape {leaves[name].shape} "
-                     f"and dtype {leaves[name].dtype}, not {shape.shape} and {shape.dtype}.")
-  return jax.tree.unflatten(structure, [leaves[name] for name in names])
-
-
-def _digest(array: Any) -> list[Any]:
-  """[SHA-256, shape, dtype] of an array, as JSON holds it."""
-  array = np.asarray(array)
-  return [hashlib.sha256(np.ascontiguousarray(array).data).hexdigest(), list(array.shape), str(array.dtype)]
-
-
-def _verified(restore: Callable[[dict[str, np.ndarray]], Any], sums: dict[str, list[Any]]) -> dict[str, np.ndarray]:
-  """The arrays that `restore` returns for zeros of the saved shapes, each verified by its checksum."""
-  arrays = restore({name: np.zeros(shape, dtype) for name, (_, shape, dtype) in sums.items()})
-  for name, expected in sums.items():
-    if _digest(arrays[name]) != expected:
-      raise ValueError(f"array {name} does not match its checksum")
-  return arrays
+def _reason(error: Exception) -> str:
+  return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
 def _meta_digest(meta: Meta) -> str:

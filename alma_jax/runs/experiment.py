@@ -14,7 +14,7 @@ from alma_jax import messages
 from alma_jax.config import registry, schema
 from alma_jax.errors import BadInput, Diverged, Stopped, Unsaved, disk_problem
 from alma_jax.parallel import peers, runtime, sharding
-from alma_jax.runs import memory, results, run_folder, session, settings
+from alma_jax.runs import ending, memory, results, run_folder, session, settings
 
 
 def run(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: Sequence[Any] | None = None,
@@ -66,7 +66,7 @@ def run(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: Seq
       sharding.barrier("the run is complete")
     run = results.load_run(path)
     if was_complete:
-      session.say(f"{path} is complete.")
+      sharding.say(f"{path} is complete.")
     return run
 
 
@@ -74,7 +74,7 @@ def _settings(config: schema.RunConfig, path: pathlib.Path, overwrite: bool) -> 
   """Settings that have to be equal in all processes of a run."""
   flat = configs.flatten(configs.to_dict(config))
   same = {field: value for field, value in flat.items() if not field.startswith(("dataset.data_dir", "log."))}
-  return same | {f"the version of {name}": version for name, version in session.versions().items()} | {
+  return same | {f"the version of {name}": version for name, version in ending.versions().items()} | {
       f"the file that defines {name}": code for name, code in registry.code_of(config).items()} | {
       "--workdir": str(path), "--overwrite": bool(overwrite)}
 

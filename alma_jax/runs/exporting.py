@@ -18,7 +18,7 @@ from alma_jax.errors import BadInput
 from alma_jax.learners import contract, prediction
 from alma_jax.parallel import sharding
 from alma_jax.predictors import card, folder
-from alma_jax.runs import metrics, results, run_folder, settings
+from alma_jax.runs import metrics, results, run_folder, settings, task_results
 from alma_jax.tasks import classification
 from alma_jax.tasks.language_modeling import Contexts
 from alma_jax.types import Tree
@@ -83,13 +83,26 @@ class Standing:
     return self
 
 
+def standing_of_task(lines: list[metrics.Entry], num_params: int, data: dict[str, Any]) -> Standing:
+  """How good the predictor of a task is, by the newest of its test accuracies.
+
+  Args:
+    lines: of metrics.jsonl so far.
+    num_params: of the modules of the task.
+    data: what `task_results.shown` returned.
+  """
+  t = data["task"]["number"] - 1
+  error = 1 - lines[-1][task_results.ACCURACIES][t]
+  return Standing(len(lines), lines[t] | dict(error=error, num_params=num_params))
+
+
 class Position(NamedTuple):
   """What is known of a learner that is exported, besides its state.
 
   Attributes:
     path: run folder.
     config: RunConfig.
-    data: what `meta` of the run's source returned.
+    data: what `meta` of the run's source returned, for a task what `task_results.shown` did.
     fingerprint: of the data.
     standing: until the stage's last mega-batch.
   """
@@ -186,7 +199,8 @@ def files_of(run: results.Run, stage: int | None = None, of_task: int | str | No
   opened, learner = run.open(stage)
   stored, task = run_folder.read_json(run.path / "config.json"), settings.task_of(run.config, opened.meta["data"])
   state, data = run.shown(opened, learner, of_task)
-  standing = Standing().add(opened.meta["lines"], task.metric)
+  standing = (standing_of_task(opened.meta["lines"], learner.cost(state).num_params, data) if "task" in data else
+              Standing().add(opened.meta["lines"], task.metric))
   position = Position(run.path, run.config, data, stored.get("data_fingerprint"), standing)
   return Exporter(learner, task).files(state, position)
 
@@ -204,6 +218,8 @@ def _images(position: Position) -> tuple[Any, ...]:
       classes=meta["num_classes"], class_names=meta.get("class_names"), example_shape=list(shape), dtype=dtype.name,
       image_size=getattr(dataset, "image_size", 0),
       normalization=dict(mean=mean.tolist(), std=std.tolist(), meaning="(x - mean) / std, done inside"))
+  if "task" in meta:
+    facts["task"] = meta["task"]
   inputs = lambda x: classification.normalize(x, mean, std)  # type: ignore[arg-type]
   output = lambda prediction: (prediction[0].astype(jnp.int32), prediction[1])
   return facts, inputs, output, jax.ShapeDtypeStruct(shape, dtype)

@@ -1,7 +1,8 @@
 """Replaces the predictor in a run folder after every stage, if `log.predictor` asks for it."""
+from alma_jax.learners.paths import Paths
 from alma_jax.parallel import sharding
 from alma_jax.predictors import folder as predictors
-from alma_jax.runs import exporting, settings
+from alma_jax.runs import exporting, settings, task_results
 from alma_jax.runs.run_folder import RunFolder
 from alma_jax.runs.snapshot import RunState
 
@@ -9,7 +10,11 @@ FOLDER = "predictor"  # its name in a run folder
 
 
 class Publisher:
-  """The folder `predictor` of a run. All processes of the run call its methods, and process 0 writes."""
+  """The folder `predictor` of a run. All processes of the run call its methods, and process 0 writes.
+
+  On a stream of tasks it has a folder for each task. If earlier tasks are not forgotten, their predictors do not
+  change, and only that of the newest task is written.
+  """
 
   def __init__(self, setting: settings.Setting, folder: RunFolder):
     """Neither argument is used if `log.predictor` is false."""
@@ -29,17 +34,48 @@ class Publisher:
     """
     if self._exporter is None or not now.stage or not now.complete:
       return
-    source = self._setting.source
-    self._standing.add(now.lines, source.task.metric)
-    position = exporting.Position(self._folder.path, self._setting.config, source.meta(), source.fingerprint,
-                                  self._standing)
-    files = self._exporter.files(now.learner, position)
-    if sharding.is_main():
-      predictors.publish(self._root, now.stage - 1, files)
+    learner = self._setting.learner
+    if not isinstance(learner, Paths):
+      self._publish(now)
+    elif learner.options.forgets:
+      for t in range(now.stage):
+        self._publish(now, t)
+    else:
+      self._publish(now, now.stage - 1)
 
   def catch_up(self, now: RunState) -> None:
-    """Publishes if the predictor is older than the last complete stage, as after `log.predictor` was switched on."""
-    version = predictors.latest_version(self._root)
-    late = version is None or int(version.partition("-")[0]) < now.stage - 1
-    if self._exporter is not None and sharding.any_process(late and sharding.is_main()):
-      self.publish(now)
+    """Publishes what is older than the last complete stage, as after `log.predictor` was switched on."""
+    learner = self._setting.learner
+    if self._exporter is None or not now.stage or not now.complete:
+      return
+    if not isinstance(learner, Paths):
+      if self._is_late(now.stage - 1):
+        self._publish(now)
+      return
+    for t in range(now.stage):
+      if self._is_late(now.stage - 1 if learner.options.forgets else t, t):
+        self._publish(now, t)
+
+  def _is_late(self, stage: int, t: int | None = None) -> bool:
+    """Whether the predictor, of task t if it is given, is older than a stage."""
+    version = predictors.latest_version(self._root if t is None else predictors.of_task(self._root, t))
+    number = (version or "").partition("-")[0]
+    late = not number.isdecimal() or int(number) < stage
+    return sharding.any_process(late and sharding.is_main())
+
+  def _publish(self, now: RunState, t: int | None = None) -> None:
+    """Publishes the predictor, of task t if it is given."""
+    source, learner, state, root = self._setting.source, self._setting.learner, now.learner, self._root
+    data = source.meta()
+    if t is None:
+      standing = self._standing.add(now.lines, source.task.metric)
+    else:
+      assert isinstance(learner, Paths)
+      state, data = task_results.shown(learner, state, data, t)
+      standing = exporting.standing_of_task(now.lines, learner.cost(state).num_params, data)
+      root = predictors.of_task(root, t)
+    position = exporting.Position(self._folder.path, self._setting.config, data, source.fingerprint, standing)
+    assert self._exporter is not None
+    files = self._exporter.files(state, position)
+    if sharding.is_main():
+      predictors.publish(root, now.stage - 1, files)

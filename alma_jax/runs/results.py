@@ -12,7 +12,7 @@ from alma_jax.data import tokens
 from alma_jax.errors import BadInput
 from alma_jax.learners import contract, paths, prediction
 from alma_jax.parallel import runtime
-from alma_jax.runs import checkpoint, legacy, run_folder, sampling, settings, snapshot
+from alma_jax.runs import checkpoint, legacy, run_folder, sampling, settings, snapshot, task_results
 from alma_jax.runs.metrics import Entry
 from alma_jax.tasks import classification
 
@@ -94,22 +94,29 @@ class Run:
       task: see `predict`.
 
     Raises:
-      BadInput: there is no such task, or the run is on a stream of tasks and none is given.
+      BadInput: there is no such task, or the run is on a stream of tasks and none is given; or modules of the task
+        are lost.
     """
-    state, data = snapshot.restore_learner(learner, opened), opened.meta["data"]
+    data = opened.meta["data"]
     if not isinstance(learner, paths.Paths):
       if task is not None:
         raise BadInput(f"{self.path} has no tasks; leave task={task!r} out.")
-      return state, data
-    names = [entry["name"] for entry in data["tasks"]][:len(state.spec["tasks"])]
+      return snapshot.restore_learner(learner, opened), data
+    state = snapshot.restore_learner(learner, opened, partly=True)
+    known = state.spec["tasks"]
+    names = [entry["name"] for entry in data["tasks"]][:len(known)]
     number = names.index(task) if task in names else task - 1 if isinstance(task, int) else -1
     if not 0 <= number < len(names):
-      raise BadInput(f"task={task!r} is none of the {len(names)} tasks that {self.path} has learned; give a number "
-                     f"from 1 to {len(names)}, or one of {listed(map(repr, names))}.")
-    known = state.spec["tasks"][number]
-    return learner.showing(state, number), data | dict(
-        mean=known["mean"], std=known["std"], num_classes=known["classes"],
-        class_names=data["tasks"][number]["class_names"])
+      given = "no task is given of" if task is None else f"task={task!r} is none of"
+      raise BadInput(f"{given} the {len(names)} tasks that {self.path} has learned; give a number from 1 to "
+                     f"{len(names)}, or one of {listed(map(repr, names))}.")
+    if opened.lost.keys() & set(known[number]["path"]):
+      silent = [t for t in range(len(names)) if opened.lost.keys() & set(known[t]["path"])]
+      lost = next(opened.lost[module] for module in known[number]["path"] if module in opened.lost)
+      listing = ", ".join(f"{t + 1} ({names[t]!r})" for t in silent)
+      raise BadInput(f"{'task' if len(silent) == 1 else 'tasks'} {listing} of {self.path} cannot answer, because "
+                     f"modules are lost, while the other {len(names) - len(silent)} can: {lost}")
+    return task_results.shown(learner, state, data, number)
 
   def sample(self, prompt: str = "", *, num_tokens: int = 200, temperature: float = 0.8, top_k: int = 0, seed: int = 0,
              stage: int | None = None) -> str:
@@ -188,7 +195,7 @@ class Run:
     return opened, settings.reader(self.config, opened.meta["data"])
 
   def _checkpoints(self) -> checkpoint.Checkpoints:
-    return checkpoint.Checkpoints(self.path / "checkpoints", self.config.checkpoint.keep, create=False)
+    return checkpoint.Checkpoints(self.path, self.config.checkpoint.keep, create=False)
 
   def _saved_stages(self) -> dict[int, int]:
     """{stage trained last: newest checkpoint that holds its learner}."""

@@ -1,5 +1,7 @@
 """The run folder: its lock, the run that it belongs to, and its JSON files."""
 import errno
+import functools
+import hashlib
 import json
 import os
 import pathlib
@@ -21,8 +23,8 @@ from alma_jax.version import __version__
 METRICS, TRAIN, DIVERGED = "metrics.jsonl", "train.jsonl", "diverged.json"
 # --overwrite deletes these in this order. If it is interrupted, the rest is an unfinished run of the stored config, and
 # the command without --overwrite resumes it. Checkpoints can replace a missing METRICS, but not a missing TRAIN.
-_OURS = ("summary.json", METRICS, "checkpoints", TRAIN, DIVERGED, "curve.png", "tensorboard", "wandb",
-         "tokenizer.json", "export", "predictor", *feed.FILES, "config.json")
+_OURS = ("summary.json", METRICS, "checkpoints", "pool", TRAIN, DIVERGED, "curve.png", "accuracy.csv", "graph.json",
+         "tensorboard", "wandb", "tokenizer.json", "export", "predictor", *feed.FILES, "config.json")
 _JUDGED = ("cer", "average_perplexity")
 _COUNTED = ("cumulative_params", "cumulative_fwd_macs", "cumulative_train_flops", "num_stages", "wall_seconds",
             "compile_seconds", "device")
@@ -139,37 +141,43 @@ class RunFolder:
         warnings.warn(f"the file that defines {name!r} has changed since the run in {self.path} began, so that its "
                       "results belong to the old code; --overwrite starts it again", stacklevel=2)
 
-  def cut(self, name: str, num: int, entries: list[Entry] | None = None) -> None:
+  def cut(self, name: str, num: int, entries: list[Entry] | None = None, total: str | None = None) -> None:
     """Opens a .jsonl file for appending, keeping its first `num` lines.
 
     Args:
       name: of the file.
       num: lines that the checkpoint covers.
-      entries: these lines, if the checkpoint has them. A missing file is written
-        again from them.
+      entries: these lines, if the checkpoint has them. A file that was changed
+        or is missing is written again from them.
+      total: checksum of these lines, see `chained`; None: it is not known.
 
     Raises:
-      BadInput: the file was changed: it has fewer lines, or a line is not what
-        was written.
+      BadInput: the checkpoint does not have the lines, and the file has fewer or
+        other ones than were written.
     """
     if not self._writes:
       return
     path = self.path / name
     if name in self._files:
       self._files.pop(name).close()
-    if entries and not path.exists():
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    whole = [line for line in lines if line.endswith(b"\n")]  # a kill may have torn the last one
+    kept = whole[:num]
+    if entries:
+      if lines and (len(kept) < num or not all(map(_is_entry, kept, entries))):
+        warnings.warn(f"{path} was not what the run has written, and was written again from the checkpoint",
+                      stacklevel=2)
       kept = [_line(entry) for entry in entries]
+    elif len(kept) < num:
+      raise BadInput(f"{path} has {len(whole)} whole lines, but the checkpoint covers {num}; restore the file, or "
+                     "--overwrite the run.")
     else:
-      lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-      whole = [line for line in lines if line.endswith(b"\n")]  # a kill may have torn the last one
-      if len(whole) < num:
-        raise BadInput(f"{path} has {len(whole)} whole lines, but the checkpoint covers {num}; restore the file, or "
-                       "--overwrite the run.")
-      kept = whole[:num]
       for i, line in enumerate(kept):
-        if not _is_entry(line, entries[i] if entries else None):
+        if not _is_entry(line):
           raise BadInput(f"line {i + 1} of {path} is not what the run has written; restore the file, or --overwrite "
                          "the run.")
+      if total is not None and functools.reduce(_chained, kept, "") != total:
+        raise BadInput(f"a line of {path} is not what the run has written; restore the file, or --overwrite the run.")
     write_bytes(path, b"".join(kept))
     self._files[name] = path.open("a")
 
@@ -259,7 +267,10 @@ def read_lines(path: str | os.PathLike[str]) -> list[Entry]:
   Raises:
     BadInput: another line is not JSON.
   """
-  lines = pathlib.Path(path).read_text().split("\n")[:-1]
+  try:
+    lines = pathlib.Path(path).read_text(encoding="utf-8").split("\n")[:-1]
+  except ValueError as error:
+    raise BadInput(f"{path} is not text ({error}); restore the file.") from error
   try:
     # As one list it is read in half of the time, if every line is an entry; else each line is judged by itself.
     entries = json.loads(f"[{','.join(lines)}]") if all(line[:1] == "{" for line in lines) else []
@@ -271,6 +282,15 @@ def read_lines(path: str | os.PathLike[str]) -> list[Entry]:
     return [json.loads(line) for line in lines]
   except ValueError as error:
     raise BadInput(f"{path} has a line that is not JSON ({error}); restore the file.") from error
+
+
+def chained(total: str, entry: Entry) -> str:
+  """The checksum of the lines of a .jsonl file until an entry, from that of the lines before; "" is that of none."""
+  return _chained(total, _line(entry))
+
+
+def _chained(total: str, line: bytes) -> str:
+  return hashlib.sha256(total.encode() + line).hexdigest()
 
 
 def _line(entry: Entry) -> bytes:

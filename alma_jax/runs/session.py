@@ -1,9 +1,6 @@
 """Algorithm 1: for each stage grow, train, evaluate, write and save, from the state of a run to its end."""
 import collections
 import contextlib
-import dataclasses
-import importlib.metadata
-import platform
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,17 +8,16 @@ from typing import Any
 import jax
 import numpy as np
 
-from alma_jax import config as configs
-from alma_jax import messages
-from alma_jax.config import schema
-from alma_jax.errors import BadInput, Diverged, Stopped
+from alma_jax.errors import Diverged, Stopped
 from alma_jax.learners import contract, tuned
 from alma_jax.learners.paths import Paths
 from alma_jax.parallel import runtime, sharding
+from alma_jax.parallel.sharding import say
 from alma_jax.runs import (
   arrivals,
   checkpoint,
   drift,
+  ending,
   live,
   loggers,
   metrics,
@@ -29,19 +25,17 @@ from alma_jax.runs import (
   publishing,
   settings,
   snapshot,
+  stage_training,
+  starting,
   task_results,
 )
 from alma_jax.runs.run_folder import METRICS, TRAIN, RunFolder
 from alma_jax.runs.snapshot import Growth, RunState
 from alma_jax.tasks import sequence
 from alma_jax.tasks.live_source import LiveSource
-from alma_jax.training import loop, optimizers
-from alma_jax.version import __version__
+from alma_jax.training import loop
 
 Examiner = settings.Examiner | task_results.TaskExaminer
-
-# Progress and signals are handled between dispatches: seconds of a dispatch, and training steps of the first one.
-_TARGET_SECONDS, _FIRST_ROWS = 0.25, 1
 
 
 def run(setting: settings.Setting, folder: RunFolder, should_stop: Callable[[], bool]) -> None:
@@ -55,16 +49,17 @@ def run(setting: settings.Setting, folder: RunFolder, should_stop: Callable[[], 
   Raises:
     BadInput, Diverged, Stopped: see experiment.run.
   """
-  _refuse_lost_checkpoints(folder)
-  checkpoints = checkpoint.Checkpoints(folder.path / "checkpoints", setting.config.checkpoint.keep)
+  starting.refuse_lost_checkpoints(folder)
+  checkpoints = checkpoint.Checkpoints(folder.path, setting.config.checkpoint.keep)
   opened = checkpoints.newest()  # first: damage must be noticed before anything is changed
   if setting.is_live:
     setting = live.resumed(setting, folder, opened)
   examiner = _examiner(setting)
-  now = _untrained(setting, folder) if opened is None else _restored(setting, folder, opened, examiner)
+  now = (starting.untrained(setting, folder) if opened is None else
+         starting.restored(setting, folder, opened, examiner))
   folder.write_config(setting.config, setting.source.fingerprint)
   folder.cut(METRICS, len(now.lines), now.lines)
-  folder.cut(TRAIN, now.num_train_lines)
+  folder.cut(TRAIN, now.num_train_lines, total=now.train_total)
   folder.write_diverged(None)
   with contextlib.ExitStack() as cleanup:
     boards = loggers.start(folder, setting.config, len(now.lines), now.num_train_lines) if sharding.is_main() else []
@@ -72,7 +67,7 @@ def run(setting: settings.Setting, folder: RunFolder, should_stop: Callable[[], 
       cleanup.callback(board.close)
     cleanup.callback(checkpoints.finish)
     shown = progress.Progress(setting.config.log.progress and sharding.is_main(), _samples(setting), now.stage,
-                              setting.source.task.metric, _round(setting), setting.stream.ends is not None)
+                              setting.source.task.metric, settings.round_name(setting), setting.stream.ends is not None)
     cleanup.callback(shown.close)
     tried = tuned.num_tried(now.learner)  # candidates that were trained before the run was stopped
     if tried:
@@ -89,64 +84,10 @@ def _examiner(setting: settings.Setting) -> Examiner:
   return settings.Examiner(setting)
 
 
-def say(message: str) -> None:
-  """Prints one line for the person at the terminal, from process 0."""
-  if sharding.is_main():
-    messages.say(message)
-
-
-def versions() -> dict[str, str]:
-  """Versions of Python, of this package and of those whose numbers may change a result."""
-  packages = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
-  return dict(alma_jax=__version__, python=platform.python_version(),
-              **{name: importlib.metadata.version(name) for name in packages})
-
-
-def _refuse_lost_checkpoints(folder: RunFolder) -> None:
-  """If the checkpoints have disappeared, the run would start again and overwrite its lines."""
-  lost = (folder.path / METRICS).exists() and not (folder.path / "checkpoints").is_dir()
-  if sharding.any_process(lost and sharding.is_main()):
-    raise BadInput(f"{folder.path} holds {METRICS}, but its folder checkpoints has disappeared; restore it, or "
-                   "--overwrite the run.")
-
-
-def _untrained(setting: settings.Setting, folder: RunFolder) -> RunState:
-  """The state of a run that begins."""
-  learner = setting.learner.init()
-  num_params = setting.learner.cost(learner).num_params
-  if (folder.path / METRICS).exists():
-    say(f"no checkpoint has been saved in {folder.path} yet; the run starts again")
-  say(f"running in {folder.path}, from {num_params:,} parameters")
-  return RunState(learner, num_params)
-
-
-def _restored(setting: settings.Setting, folder: RunFolder, opened: checkpoint.Opened,
-              examiner: Examiner) -> RunState:
-  """The state that a checkpoint holds."""
-  snapshot.check_config(folder.path, setting.config, opened.meta)
-  now = snapshot.restore(setting, opened, examiner)
-  if not setting.is_live and len(now.lines) == setting.stream.num_megabatches:
-    say(f"resuming {folder.path} after the last of {now.stage} stages")
-  else:
-    after = f", after {_round(setting)} {now.epoch}" if now.epoch else ""
-    say(f"resuming {folder.path} in stage {now.stage + 1}{_of_stages(setting)}{after}")
-  return now
-
-
-def _of_stages(setting: settings.Setting) -> str:
-  """As in " of 50", if their number is known."""
-  return "" if setting.stream.ends is None else f" of {len(setting.stream.ends)}"
-
-
 def _samples(setting: settings.Setting) -> list[int]:
   """The largest number of training examples that each stage processes, as far as the stages are known."""
   num, sizes = tuned.num_candidates(setting.config), setting.stream.sizes(setting.stream.expected_ends)
   return [num * setting.config.train.plan(int(size), share).samples for size, share in zip(sizes.train, sizes.share)]
-
-
-def _round(setting: settings.Setting) -> str:
-  """The name of the parts of a stage that end with a validation."""
-  return "epoch" if setting.source.task.in_epochs else "round"
 
 
 def _saved(folder: RunFolder) -> str:
@@ -172,9 +113,7 @@ class _Session:
     self._covered: collections.deque[int] = collections.deque(maxlen=self._config.checkpoint.keep + 1)
     self._is_saved = bool(now.lines)  # whether the newest checkpoint holds all lines of metrics.jsonl
     self._saved_in: int | None = None  # the stage in progress in the newest checkpoint
-    self._compiled = False  # whether the programs of the present shapes exist
-    self._rows = _FIRST_ROWS  # training steps of the next dispatch, adapted to its length
-    self._val_value: float | None = None
+    self._trainer = stage_training.Trainer(setting, folder, boards, shown, now, self._is_due, self._save)
     self._publisher = publishing.Publisher(setting, folder)
 
   def run(self, opened: checkpoint.Opened | None) -> None:
@@ -191,7 +130,10 @@ class _Session:
       self._take_back()
     if not self._is_saved:
       self._save(permanent=True)
-    self._finish()
+    with self._progress.phase("saving"):
+      self._checkpoints.finish()
+    if sharding.is_main():
+      ending.write(self._setting, self._folder, self.now, self._seconds())
 
   def _watch(self, t: int, arrived: metrics.Entry) -> metrics.Entry:
     """What the line of mega-batch t says about its data: new classes, and drift."""
@@ -225,8 +167,8 @@ class _Session:
       say(f"stage {len(ends)} adds {num_new} outputs for new classes, which makes {self._task.num_outputs}")
       self._checkpoints.renew_frozen()
       self._examiner = settings.Examiner(self._setting)
-      runtime.forget_programs()
-      self._compiled = False
+      self._trainer.forget_programs()
+    self._trainer.follow(self._setting)
     self._stages = settings.Stages(self._setting)
     self._arrivals = arrivals.Arrivals(self._setting, self._stages)
 
@@ -324,8 +266,7 @@ class _Session:
       contract.check_state(self.now.learner, state, self._config.learner.name)
     shapes = lambda state: jax.tree.map(np.shape, state.live)
     if shapes(state) != shapes(self.now.learner) and not isinstance(self._learner, Paths):
-      runtime.forget_programs()  # those of the old shapes never run again, and hold memory
-      self._compiled = False
+      self._trainer.forget_programs()
     return Growth(state, report, loop.begin(self._learner.training(state, data)))
 
   def _restore_growth(self, opened: checkpoint.Opened, data: loop.StageData) -> Growth:
@@ -338,68 +279,15 @@ class _Session:
   def _train_or_note(self, grown: Growth, data: loop.StageData, began: float) -> loop.Trained:
     """Trains. After a divergence, writes diverged.json, and saves the run as it was before, if that is not saved."""
     now = self.now
-    train_lines, epoch = now.num_train_lines, now.epoch
+    before = now.num_train_lines, now.train_total, now.epoch
     try:
-      return loop.finish(self._train(grown, data, began))
+      return loop.finish(self._trainer.train(grown, data, began))
     except Diverged as diverged:
       self._folder.write_diverged(dict(stage=now.stage, epoch=now.epoch, line=str(diverged)))
       if self._saved_in != now.stage:
-        now.num_train_lines, now.epoch = train_lines, epoch
+        now.num_train_lines, now.train_total, now.epoch = before
         self._save()
       raise
-
-  def _train(self, grown: Growth, data: loop.StageData, began: float) -> loop.FitState:
-    """Advances to the end of the stage; one dispatch is always under way."""
-    fit, done, pending = grown.fit, False, None
-    total, plan = loop.num_steps(fit), self._config.train.plan(len(data.train), data.share)
-    while not done and fit.cursor < total:
-      since, start = time.monotonic(), fit.cursor
-      with contextlib.nullcontext() if self._compiled else self._progress.phase(progress.COMPILING):
-        fit, records = loop.advance(fit, self._rows)
-      self._compiled = True
-      if pending is not None:
-        done = self._record(fit, pending, began)
-      pending = records
-      if not done and self._is_due():
-        done, pending = self._record(fit, pending, began), None
-        if not done:
-          self._save(dataclasses.replace(grown, fit=fit))
-      self._pace(fit.cursor - start, time.monotonic() - since)
-      self._progress.update((fit.cursor - start) * plan.samples // total, data.stage,
-                            fit.cursor // -(-total // plan.rounds), plan.rounds, self._val_value)
-    if pending is not None:
-      self._record(fit, pending, began)
-    return fit
-
-  def _record(self, fit: loop.FitState, records: Any, began: float) -> bool:
-    """Writes the epochs of a dispatch; returns whether patience has ended the stage."""
-    now, plan, (epochs, done) = self.now, fit.training.plan, loop.read(fit, records)
-    for number, (joint, members) in enumerate(epochs, int(sharding.fetch(records.first))):
-      now.epoch += 1
-      self._refuse_divergence(joint)
-      step = min((number + 1) * plan.per_round, plan.steps)
-      entry: metrics.Entry = dict(stage=fit.data.stage, epoch=now.epoch)
-      if not self._task.in_epochs:
-        entry["step"] = step
-      rate = optimizers.rate(fit.spec.train, fit.data.stage, step - 1, plan.steps)
-      entry |= dict(joint, lr=rate, seconds=time.monotonic() - began)
-      if len(members[f"val_{self._task.metric}"]) > 1:
-        finite = lambda values: [float(value) if np.isfinite(value) else None for value in values]
-        entry["members"] = {key: finite(value) for key, value in members.items()}
-      self._folder.append(TRAIN, entry)
-      now.num_train_lines += 1
-      self._val_value = entry[f"val_{self._task.metric}"]
-      for board in self._boards:
-        board.train(entry)
-    return done
-
-  def _refuse_divergence(self, joint: dict[str, Any]) -> None:
-    for key, value in joint.items():
-      if value is not None and not np.isfinite(value).all():
-        raise Diverged(f"{key} is no longer finite in stage {self.now.stage + 1}{_of_stages(self._setting)}, "
-                       f"{_round(self._setting)} {self.now.epoch}; lower "
-                       f"train.learning_rate={self._config.train.learning_rate}. Everything before is saved in "
-                       f"{self._folder.path}.")
 
   def _write(self, entry: metrics.Entry) -> None:
     self.now.lines.append(entry)
@@ -407,12 +295,7 @@ class _Session:
     self._folder.append(METRICS, entry)
     for board in self._boards:
       board.stream(entry)
-    self.now.epoch, self._val_value = 0, None
-
-  def _pace(self, rows: int, seconds: float) -> None:
-    """Adapts the number of steps of a dispatch, so that it takes about _TARGET_SECONDS."""
-    aim = rows * _TARGET_SECONDS / max(seconds, 1e-4)
-    self._rows = sharding.agree(int(np.clip(aim, 1, min(2 * self._rows, self._task.max_steps))))
+    self.now.epoch = 0
 
   def _arrived_value(self) -> float | None:
     """Without a test set: the prequential metric of the mega-batch that has arrived."""
@@ -452,27 +335,3 @@ class _Session:
     """Seconds of all sessions so far."""
     return dict(wall_seconds=self.now.wall_seconds + time.monotonic() - self._started,
                 compile_seconds=self.now.compile_seconds + runtime.compile_seconds() - self._compiled_before)
-
-  def _finish(self) -> None:
-    """Writes the summary and the curve, once the last stage is saved."""
-    with self._progress.phase("saving"):
-      self._checkpoints.finish()
-    if not sharding.is_main():
-      return
-    from alma_jax.runs import plots  # matplotlib is slow to import
-    c, lines = self._config, self.now.lines
-    summary = metrics.summarize(lines, self.now.initial_params)
-    if isinstance(self._examiner, task_results.TaskExaminer):
-      summary |= task_results.summarize(lines)
-    summary |= dict(**self._seconds(), device=settings.describe_devices(self._learner.mesh), versions=versions(),
-                    config_sha256=configs.digest(c))
-    judged = (f"average accuracy {summary['average_accuracy']:.3f}" if "average_accuracy" in summary else
-              f"CER {summary['cer']:.3f}" if "cer" in summary else
-              f"average perplexity {summary['average_perplexity']:.1f}")
-    name = c.dataset.name.rstrip("/").rsplit("/", 1)[-1].split(":", 1)[-1]
-    how = (f"waiting time {c.stream.waiting_time}" if c.stream.schedule == "every" else
-           f"{summary['num_stages']} trainings ({c.stream.schedule})")
-    title = f"{name}, {c.label}: {judged} over {len(lines)} " + (
-        "tasks" if isinstance(c, schema.TaskConfig) else f"mega-batches, {how}")
-    plots.curve(lines, self._task.metric, title, self._folder.path / "curve.png", self._setting.source.chance)
-    self._folder.write_summary(summary)

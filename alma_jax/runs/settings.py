@@ -158,3 +158,13 @@ def describe_devices(mesh: Mesh) -> str:
   kind = mesh.devices.flat[0].device_kind
   processes = f" in {jax.process_count()} processes" if jax.process_count() > 1 else ""
   return (f"{mesh.size} x {kind}" if mesh.size > 1 else kind) + processes
+
+
+def of_stages(setting: Setting) -> str:
+  """As in " of 50", if their number is known."""
+  return "" if setting.stream.ends is None else f" of {len(setting.stream.ends)}"
+
+
+def round_name(setting: Setting) -> str:
+  """The name of the parts of a stage that end with a validation."""
+  return "epoch" if setting.source.task.in_epochs else "round"

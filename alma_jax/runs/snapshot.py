@@ -26,6 +26,7 @@ class RunState:
     epoch: epochs (language: rounds) of the stage so far.
     lines: entries of metrics.jsonl so far.
     num_train_lines: lines of train.jsonl so far.
+    train_total: their checksum, see run_folder.chained; None: they were written by an earlier version.
     arrived: what is known of the mega-batch after which the stage in training began: further entries of its line.
     initial_params: parameters of the untrained learner.
     complete: whether `learner` is that of a complete stage.
@@ -37,6 +38,7 @@ class RunState:
   epoch: int = 0
   lines: list[metrics.Entry] = dataclasses.field(default_factory=list)
   num_train_lines: int = 0
+  train_total: str | None = ""
   complete: bool = True
   wall_seconds: float = 0.0
   compile_seconds: float = 0.0
@@ -105,8 +107,8 @@ def take(setting: settings.Setting, examiner: Any, now: RunState, seconds: dict[
   meta = dict(
       config=configs.identity(setting.config), stage=now.stage, epoch=now.epoch, complete=now.complete,
       cursor=None if growth is None else growth.fit.cursor, spec=state.spec, host=host, growth=grown, lines=now.lines,
-      arrived=now.arrived, num_train_lines=now.num_train_lines, num_cached=examiner.num_cached,
-      initial_params=now.initial_params, data=setting.source.meta(), **seconds)
+      arrived=now.arrived, num_train_lines=now.num_train_lines, train_total=now.train_total,
+      num_cached=examiner.num_cached, initial_params=now.initial_params, data=setting.source.meta(), **seconds)
   return Snapshot(meta, trees, frozen)
 
 
@@ -117,8 +119,8 @@ def restore(setting: settings.Setting, opened: checkpoint.Opened, examiner: Any)
     examiner.cached, examiner.num_cached = dict(opened.arrays("cached")), meta["num_cached"]
   return RunState(
       restore_learner(setting.learner, opened), meta["initial_params"], meta["stage"], meta["epoch"], meta["lines"],
-      meta["num_train_lines"], legacy.is_complete(meta), meta["wall_seconds"], meta["compile_seconds"],
-      meta.get("arrived"))
+      meta["num_train_lines"], meta.get("train_total"), legacy.is_complete(meta), meta["wall_seconds"],
+      meta["compile_seconds"], meta.get("arrived"))
 
 
 def restore_growth(setting: settings.Setting, opened: checkpoint.Opened, state: LearnerState,
@@ -139,8 +141,19 @@ def restore_growth(setting: settings.Setting, opened: checkpoint.Opened, state: 
   return Growth(state, report, loop.restore(training, carry, opened.meta["cursor"]))
 
 
-def restore_learner(learner: contract.Learner, opened: checkpoint.Opened) -> LearnerState:
-  """The LearnerState of an opened checkpoint, on the learner's devices."""
+def restore_learner(learner: contract.Learner, opened: checkpoint.Opened, partly: bool = False) -> LearnerState:
+  """The LearnerState of an opened checkpoint, on the learner's devices.
+
+  Args:
+    learner: of the run.
+    opened: the checkpoint.
+    partly: whether frozen blocks may be lost; None is then in their place.
+
+  Raises:
+    BadInput: one is lost.
+  """
+  if opened.lost and not partly:
+    raise BadInput(f"a network of the learner is lost: {next(iter(opened.lost.values()))}")
   spec, host = spec_and_host(opened)
   shapes = learner.template(spec)
   opt = opened.tree("opt", shapes.opt) if opened.has("opt") else None

@@ -69,6 +69,15 @@ def predict(learner: Paths, task: Any, state: contract.LearnerState, pool: Any, 
   return found
 
 
+def shown(learner: Paths, state: contract.LearnerState, data: dict[str, Any], t: int
+          ) -> tuple[contract.LearnerState, dict[str, Any]]:
+  """(the state that predicts task t, from 0, what it needs to know of the task's images); `data` is `Tasks.meta`."""
+  known, entry = state.spec["tasks"][t], data["tasks"][t]
+  return learner.showing(state, t), data | dict(
+      mean=known["mean"], std=known["std"], num_classes=known["classes"], class_names=entry["class_names"],
+      task=dict(number=t + 1, name=entry["name"], of=len(data["tasks"])))
+
+
 def summarize(lines: list[Entry]) -> Entry:
   """The metrics of TASKS: A, F, E and M, by the names of summary.json.
 

@@ -1,0 +1,132 @@
+"""The pool of a stream of tasks: damaged modules, and the predictors of tasks."""
+import csv
+import io
+import shutil
+
+import numpy as np
+import pytest
+from runs import alma, assert_same_run
+from test_checkpoint import flip
+from test_paths import task_config
+
+import alma_jax
+from alma_jax.errors import BadInput
+from alma_jax.predictors import folder
+
+X = np.random.default_rng(0).integers(0, 16, (5, 8, 8, 1), np.uint8)
+
+
+def config(**changes):
+  return task_config("independent", stream__num_megabatches=3, train__epochs=2, train__weight_decay=(0.0,), **changes)
+
+
+def files_of(run, module):
+  return sorted((run / "pool").rglob(f"{module:05d}-*"), key=lambda path: len(path.parts))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+  """A run on three tasks, of three modules each."""
+  path = tmp_path_factory.mktemp("pool") / "run"
+  alma_jax.run(config(log__predictor=True), path)
+  return path
+
+
+@pytest.fixture
+def without_task_2(finished, tmp_path):
+  """The run, without its predictors and with both files of a module of its second task damaged."""
+  path = tmp_path / "run"
+  shutil.copytree(finished, path)
+  shutil.rmtree(path / "predictor")
+  for file in files_of(path, 4):
+    flip(file)
+  return path
+
+
+def stopped_after_a_task(config, path):
+  with pytest.raises(alma_jax.Stopped):
+    alma_jax.run(config, path, should_stop=lambda: b"\n" in (path / "metrics.jsonl").read_bytes())
+
+
+def test_the_pool_is_the_only_store_of_modules(finished):
+  assert [len(files_of(finished, module)) for module in range(10)] == [2] * 9 + [0]
+  assert not (finished / "checkpoints/frozen").exists()
+
+
+def test_tasks_without_a_lost_module_still_answer(finished, without_task_2, tmp_path):
+  whole, run = alma_jax.load_run(finished), alma_jax.load_run(without_task_2)
+  for task in (1, 3):
+    np.testing.assert_array_equal(run.predict(X, task=task), whole.predict(X, task=task))
+  with pytest.raises(BadInput, match=r"^task 2 \('2 digits 5 to 9'\) of .* cannot answer, .* other 2 can: .*/00004-"):
+    run.predict(X, task="2 digits 5 to 9")
+  np.savez(tmp_path / "x.npz", x=X, y=np.zeros(5, int))
+  assert alma("export", f"--workdir={without_task_2}", "--task=3").returncode == 0
+  for command, *args in (("predict", tmp_path / "x.npz"), ("export",), ("evaluate", f"--data={tmp_path}/x.npz")):
+    done = alma(command, f"--workdir={without_task_2}", "--task=2", *args)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: task 2 ('2 digits 5 to 9') of")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_run_without_a_module_that_it_needs_changes_nothing_and_goes_on_once_it_is_back(finished, tmp_path):
+  changed, path = config(checkpoint__keep=1), tmp_path / "run"
+  stopped_after_a_task(changed, path)
+  sound, copy = files_of(path, 0)
+  kept = sound.read_bytes()
+  flip(sound)
+  flip(copy)
+  contents = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+  with pytest.raises(BadInput, match=r"cannot go on: .*/00000-.* restore one of them; nothing was changed"):
+    alma_jax.run(changed, path)
+  assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file()} == contents
+  copy.write_bytes(kept)
+  with pytest.warns(UserWarning, match="was damaged, and was written again from its other copy"):
+    alma_jax.run(changed, path)
+  assert sound.read_bytes() == kept
+  assert_same_run(finished, path)
+
+
+def probabilities(text):
+  rows = list(csv.DictReader(io.StringIO(text)))
+  return np.array([[float(value) for name, value in row.items() if name.startswith("p_")] for row in rows])
+
+
+def test_commands_answer_for_a_task(finished, tmp_path):
+  """From the folder `predictor`, which holds one of every task, and from a checkpoint."""
+  run = alma_jax.load_run(finished)
+  plain = tmp_path / "run"
+  shutil.copytree(finished, plain, ignore=shutil.ignore_patterns("predictor"))
+  np.savez(tmp_path / "x.npz", x=X)
+  for path in (finished, plain):
+    for task in (2, "2 digits 5 to 9"):
+      done = alma("predict", f"--workdir={path}", "--task", task, tmp_path / "x.npz")
+      assert done.returncode == 0, done.stderr
+      np.testing.assert_allclose(probabilities(done.stdout), run.predict(X, task=2), atol=2e-6)
+    done = alma("predict", f"--workdir={path}", tmp_path / "x.npz")
+    assert (done.returncode, done.stderr.startswith("error: no task is given of the 3 tasks")) == (2, True)
+  stored = folder.read(folder.of_task(finished / "predictor", 1))
+  assert b"task 2 of 3, '2 digits 5 to 9'" in stored.files[folder.CARD]
+  with np.load(io.BytesIO(stored.files[folder.WEIGHTS])) as weights:
+    assert sum(weights[name].size for name in weights.files) == 64 * 8 + 8 + 8 * 8 + 8 + 8 * 5 + 5
+
+
+def test_evaluate_scores_a_task_and_refuses_what_it_has_seen(finished, tmp_path):
+  from alma_jax.data import task_streams
+  data = task_streams.make("digits", seed=0, num_tasks=3).task(1)
+  np.savez(tmp_path / "test.npz", x=data.x_test, y=data.y_test)
+  np.savez(tmp_path / "train.npz", x=data.x_train, y=data.y_train)
+  done = alma("evaluate", f"--workdir={finished}", "--task=2", f"--data={tmp_path}/test.npz")
+  assert done.returncode == 0, done.stderr
+  error = alma_jax.load_run(finished).metrics["error"][1]
+  assert done.stdout.startswith(f"error {error:.4f} ")
+  done = alma("evaluate", f"--workdir={finished}", "--task=2", f"--data={tmp_path}/train.npz")
+  assert done.returncode == 2
+  assert "are in the stream of the run" in done.stderr
+
+
+def test_predictors_of_tasks_that_are_late_catch_up(tmp_path):
+  path = tmp_path / "run"
+  stopped_after_a_task(config(), path)
+  alma_jax.run(config(log__predictor=True), path)
+  versions = [folder.latest_version(folder.of_task(path / "predictor", t)) for t in range(3)]
+  assert all(versions), versions
