@@ -1,8 +1,7 @@
 """Trees of arrays as checkpoints hold them: by name, with a SHA-256 of each array."""
-import contextlib
 import hashlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -51,22 +50,29 @@ def verified(restore: Callable[[dict[str, np.ndarray]], Any], sums: dict[str, li
   Raises:
     ValueError: an array is not what was saved. Orbax raises other exceptions as well.
   """
-  with _no_late_answers():
-    arrays = restore({name: np.zeros(shape, dtype) for name, (_, shape, dtype) in sums.items()})
+  ignore_late_answers()
+  arrays = restore({name: np.zeros(shape, dtype) for name, (_, shape, dtype) in sums.items()})
   for name, expected in sums.items():
     if digest(arrays[name]) != expected:
       raise ValueError(f"array {name} does not match its checksum")
   return arrays
 
 
-@contextlib.contextmanager
-def _no_late_answers() -> Iterator[None]:
-  """Suppresses the stack traces of tensorstore's threads after an array could not be read.
+def ignore_late_answers() -> None:
+  """Suppresses the stack traces of tensorstore's threads after an array could not be read or written.
 
-  Orbax then closes its event loop while other arrays are still being read, and each of them would print a stack trace
-  when it arrives, on a busy machine seconds later. Therefore these traces remain suppressed after a failure.
+  Orbax then closes its event loop while other arrays are still on their way, and each of them would print a stack trace
+  when it arrives, on a busy machine seconds later. Orbax itself raises the error that matters.
   """
   before = sys.unraisablehook
-  sys.unraisablehook = lambda args: None if str(args.exc_value) == _LATE else before(args)
-  yield
-  sys.unraisablehook = before
+  if before is not _filtered:
+    _others.append(before)
+    sys.unraisablehook = _filtered
+
+
+def _filtered(args: Any) -> None:
+  if str(args.exc_value) != _LATE:
+    _others[-1](args)
+
+
+_others: list[Callable[[Any], Any]] = []  # hooks that were there before

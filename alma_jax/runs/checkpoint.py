@@ -66,6 +66,7 @@ class Checkpoints:
     Raises:
       RuntimeError: Orbax did not write it.
     """
+    flat.ignore_late_answers()
     self._manager.wait_until_finished()
     if self._permanent is None:
       self._permanent = {s for s in self._manager.all_steps() if self._permanent_on_disk(s)}
