@@ -20,7 +20,7 @@ from stages import (
 
 from alma_jax.errors import BadInput
 from alma_jax.growth import cluster
-from alma_jax.learners import hmoe, prediction, stacked
+from alma_jax.learners import prediction, stacked
 from alma_jax.parallel import members
 from alma_jax.training import loop
 
@@ -229,21 +229,21 @@ def test_clusters_follow_the_stream():
   data = loop.StageData(1, 0, None, None, None, None, None)
   options = lambda **changes: mixture_of(**{f"learner__{key}": value for key, value in changes.items()}).config.learner
   points = np.vstack([cloud(30)[::3], cloud(30)[2::3]])  # ten around 0 0, ten around 0 10
-  clusters, parents = hmoe.follow(host, points, data, options(min_shard=3))
+  clusters, parents = cluster.follow(host, points, data, options(min_shard=3))
   assert (clusters.counts.tolist(), parents) == ([50, 3], [0, 1])
-  clusters, parents = hmoe.follow(host, points, data, options(min_shard=4))  # the second keeps a count of 3
+  clusters, parents = cluster.follow(host, points, data, options(min_shard=4))  # the second keeps a count of 3
   assert (clusters.counts.tolist(), parents) == ([50], [0])
-  clusters, parents = hmoe.follow(host, points, data, options(min_shard=3, add_beyond=5.0))
+  clusters, parents = cluster.follow(host, points, data, options(min_shard=3, add_beyond=5.0))
   assert (clusters.counts.tolist(), parents) == ([40, 3, 10], [0, 1, 0])
   np.testing.assert_allclose(clusters.prototypes[2], points[10:].mean(0))
-  assert len(hmoe.follow(host, points, data, options(min_shard=11, add_beyond=5.0))[1]) == 1  # ten are too few
-  clusters, parents = hmoe.follow(host, points, data, options(min_shard=3, split_every=1))
+  assert len(cluster.follow(host, points, data, options(min_shard=11, add_beyond=5.0))[1]) == 1  # ten are too few
+  clusters, parents = cluster.follow(host, points, data, options(min_shard=3, split_every=1))
   assert parents == [0, 1, 0]  # the second has the larger loss, but no new example
   means = np.array([points[:10].mean(0), points[10:].mean(0)])
   np.testing.assert_allclose(np.ptp(clusters.prototypes[[0, 2]], 0), np.ptp(means, 0), rtol=1e-5)
   middle = np.average(clusters.prototypes[[0, 2]], 0, clusters.counts[[0, 2]])
   np.testing.assert_allclose(middle, points.mean(0) * 20 / 50, rtol=1e-5)
-  assert hmoe.follow(host, points, data._replace(stage=3), options(min_shard=3, split_every=2))[1] == [0, 1]
+  assert cluster.follow(host, points, data._replace(stage=3), options(min_shard=3, split_every=2))[1] == [0, 1]
 
 
 def test_replayed_examples_are_not_counted_again():

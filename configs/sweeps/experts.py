@@ -8,7 +8,7 @@ single network that predicts at the cost of `hmoe`, which computes the features 
 1.01 times, and width 120 1.005 times the multiply-adds. `hmoe` trains its base for 10 epochs and then its experts for
 10; every other network trains for 20, so that all see an example as often.
 """
-from alma_jax.sweeps import Sweep, axis, product, zipped
+from alma_jax.sweeps import Sweep, axis, product
 
 EXPERTS, WIDTHS, EQUAL_COST, EPOCHS = [5, 25, 50], [4, 64], [8, 120], 10
 
