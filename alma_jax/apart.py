@@ -1,4 +1,4 @@
-"""Trains the experts of a flat hard mixture apart: python -m alma_jax.apart --config=configs/mnist.py:hmoe --workdir DIR
+"""Trains the experts of an hmoe apart: python -m alma_jax.apart --config=configs/mnist.py:hmoe --workdir DIR
 
 A first process trains the base network on the first stage and publishes it with the prototypes of the clusters, as one
 file. Then every expert is a process of its own: it reads that file and the data, trains on the examples of its cluster

@@ -48,5 +48,5 @@ def read(path: str | os.PathLike[str]) -> tuple[Gate, str]:
     tree = flax.serialization.msgpack_restore(data)
     return Gate(**tree | {"base": Variables(**tree["base"])}), hashlib.sha256(data).hexdigest()
   except (OSError, ValueError, TypeError, KeyError) as error:
-    raise BadInput(f"the gate {str(path)!r} is not a file that `alma apart` has published ({error}); `alma apart` makes it, and "
-                   "runs the experts.") from error
+    raise BadInput(f"the gate {str(path)!r} is not a file that `alma apart` has published ({error}); `alma apart` "
+                   "makes it, and runs the experts.") from error

@@ -1,7 +1,7 @@
 """Flat hard mixtures whose experts are trained apart: what is published, the configs of the experts, and predictions.
 
-A coordinator publishes a gate (learners/gate.py), once. Every expert is a run of the learner `expert` in a folder of its
-own, and reads nothing but the gate and the data. The manifest lists the experts.
+A coordinator publishes a gate (learners/gate.py), once. Every expert is a run of the learner `expert` in a folder of
+its own, and reads nothing but the gate and the data. The manifest lists the experts.
 """
 import dataclasses
 import functools
@@ -40,8 +40,8 @@ def check(config: schema.RunConfig) -> tuple[schema.ImageConfig, learner_options
                    "trained apart; use hmoe, as in --config=configs/mnist.py:hmoe, on data that are complete.")
   for name, least in (("em_rounds", 1), ("split_every", 0), ("add_beyond", 0)):
     if getattr(options, name) > least:
-      raise BadInput(f"learner.{name}={getattr(options, name)} changes the clusters by what the experts have learned or "
-                     f"seen, but experts that are trained apart keep theirs; leave it {least}.")
+      raise BadInput(f"learner.{name}={getattr(options, name)} changes the clusters later, but experts that are "
+                     f"trained apart keep theirs; leave it {least}.")
   return config, options
 
 

@@ -17,7 +17,7 @@ def get_sweep():
   hmoe = product(axis("learner", ["hmoe"]), axis("epochs", [EPOCHS]), axis("width", WIDTHS),
                  axis("num_experts", EXPERTS))
   single = product(axis("learner", ["sm"]), axis("epochs", [2 * EPOCHS]), axis("width", WIDTHS + EQUAL_COST))
-  ensembles = [product(axis("learner", ["ens"]), axis("epochs", [2 * EPOCHS]), axis("width", [width]),
-                       axis("num_members", EXPERTS)) for width in WIDTHS]
-  points = product(axis("seed", [0, 1, 2]), single + hmoe + sum(ensembles, []))
+  ensembles = product(axis("learner", ["ens"]), axis("epochs", [2 * EPOCHS]), axis("width", WIDTHS),
+                      axis("num_members", EXPERTS))
+  points = product(axis("seed", [0, 1, 2]), single + hmoe + ensembles)
   return Sweep("configs/mnist.py", points, fixed={"num_megabatches": 1, "waiting_time": 1})
