@@ -204,9 +204,9 @@ class HMoE(Options):
       0, "number of stages from one split of the cluster with the largest validation loss to the next; 0: no cluster "
       "is split", at_least=0)
   em_rounds: int = field(
-      1, "number of times that the experts of a stage are trained. Before each but the first time, every training "
-      "example goes to the expert with the least loss on it, and the prototypes move to the means of their examples "
-      "(hard EM)", at_least=1, before=1)
+      1, "number of times that the experts of a stage are trained. Before each but the first time, every prototype "
+      "moves to the mean of the training examples on which its expert has the least loss of all (hard EM)", at_least=1,
+      before=1)
   expert_widths: tuple[int, ...] = field(
       (), "widths of the networks of the experts, which take turns, as in (8,32): expert 0, 2, ... has the first one. "
       "An expert of another width than `model.width` starts from scratch; empty: all have `model.width`", at_least=1,

@@ -131,22 +131,23 @@ def remove(clusters: Clusters, least: int) -> tuple[Clusters, np.ndarray]:
 def refit(clusters: Clusters, features: np.ndarray, before: np.ndarray, after: np.ndarray) -> Clusters:
   """The clusters after some of their examples were assigned to others.
 
-  W_i becomes the mean of the examples of this call that now belong to i, and of n_i - m_i times the old W_i, where m_i
-  of the n_i examples of i are among them. A cluster that is left without examples keeps its prototype.
+  W_i becomes the mean of the examples of this call that are assigned to i, and of n_i - m_i times the old W_i, where
+  m_i of the n_i examples of i are among them. A cluster that is left without examples keeps its prototype. The new
+  counts are those of the examples that are nearest to the new prototypes.
 
   Args:
     clusters: Clusters.
     features: [N, H], those of the clusters' examples that may move.
     before: int [N], the cluster of each so far.
-    after: int [N], the cluster of each from now on.
+    after: int [N], the cluster that each is assigned to.
   """
   num = len(clusters.counts)
-  kept = np.maximum(clusters.counts - np.bincount(before, minlength=num), 0)
-  counts = kept + np.bincount(after, minlength=num)
-  total = clusters.prototypes * kept[:, None]
+  old = np.maximum(clusters.counts - np.bincount(before, minlength=num), 0)
+  share, total = old + np.bincount(after, minlength=num), clusters.prototypes * old[:, None]
   np.add.at(total, after, features.astype(np.float64))
-  mean = total / np.maximum(counts, 1)[:, None]
-  return _rounded(np.where(counts[:, None] > 0, mean, clusters.prototypes), counts)
+  moved = np.where(share[:, None] > 0, total / np.maximum(share, 1)[:, None], clusters.prototypes)
+  moved = _rounded(moved, old).prototypes
+  return _rounded(moved, old + np.bincount(nearest(features, moved)[0], minlength=num))
 
 
 def follow(host: dict[str, Any], features: np.ndarray, data: loop.StageData, options: HMoE

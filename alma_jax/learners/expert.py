@@ -68,6 +68,8 @@ class Expert(stacked.Stacked):
 
   def examples(self, state: LearnerState, data: loop.StageData) -> loop.Examples:
     host = state.host
+    if "train_own" not in host:
+      return loop.Examples()  # of an untrained state, whose memory is estimated
     memory = [data.memory[host["memory_own"]]] if len(data.memory) else None
     return loop.Examples(own=[data.train[host["train_own"]]], own_val=[self._val(state, data)], memory=memory)
 
@@ -91,5 +93,5 @@ class Expert(stacked.Stacked):
 
   def _error(self, state: LearnerState, pool: Tree, which: np.ndarray) -> float:
     """Error rate for the examples `which` of a pool."""
-    answers = prediction.contributions(self, self._task, state, 0, pool, which)["sum"]
+    answers = np.asarray(prediction.contributions(self, self._task, state, 0, pool, which)["sum"])
     return classification.error_and_loss(answers.argmax(-1), answers, sharding.fetch(pool.y)[which])[0]

@@ -33,14 +33,14 @@ class HMoE(Experts):
     new examples, of which each half needs `min_shard`; both experts are copies. 0: never.
   - remove: clusters with fewer than `min_shard` examples so far.
 
-  With `em_rounds` above 1 the experts of a stage are trained so often. In between, every training example goes to the
-  expert with the least loss on it, and the prototypes are refitted to that.
+  With `em_rounds` above 1 the experts of a stage are trained so often. In between, each prototype moves to the mean of
+  the examples on which its expert has the least loss of all.
 
   Experts of one width are stacked. If their number can change, the stack has places for the next power of two, so that
   few changes need a new compilation. Experts of several widths (`expert_widths`) are trained one width after the other,
   because a stack that is padded to the largest width would compute it for all. An expert without new examples stays as
   it is, also with `init_from_scratch`. Growth counts the trainings of the stage before its last one, that of the base
-  among them, the pass of the base over the data of every stage, and the losses by which examples are reassigned and the
+  among them, the pass of the base over the data of every stage, and the losses by which prototypes are refitted and the
   cluster to split is selected.
 
   `spec` has `num_experts` (0 while there is only the base) and, with `expert_widths`, `widths`, that of each expert.
@@ -78,7 +78,7 @@ class HMoE(Experts):
     if not state.frozen:
       return state, GrowthReport()  # the base comes first
     if not state.host.get("todo"):  # a round begins
-      state = self._reassigned(state, data) if state.host.get("round") else self._clustered(state, data)
+      state = self._refitted(state, data) if state.host.get("round") else self._clustered(state, data)
       used = [np.isin(part.places, state.host["train_shares"]).any() for part in self.parts(state.spec)]
       state = state._replace(host={**state.host, "todo": np.flatnonzero(used).tolist()})
     return state, GrowthReport(*state.host["spent"])
@@ -99,11 +99,10 @@ class HMoE(Experts):
     if options.expert_widths:
       turns, old = options.expert_widths, state.spec.get("widths")
       spec["widths"] = [old[i] for i in parents] if old else [turns[i % len(turns)] for i in range(len(parents))]
-    shares = [np.int32(cluster.nearest(h, clusters.prototypes)[0]) for h in (features, features_val)]
+    shares = [_shares(h, clusters) for h in (features, features_val)]
     host = {**host, **_facts(clusters), "losses": [], "train_shares": shares[0], "val_shares": shares[1]}
     if len(data.memory):
-      old_features = self._features(state, data.pool, data.memory)
-      host["memory_shares"] = np.int32(cluster.nearest(old_features, clusters.prototypes)[0])
+      host["memory_shares"] = _shares(self._features(state, data.pool, data.memory), clusters)
     live = tuple(self._born(state, one, parents, shares[0], data.stage) for one in self._specs(spec))
     looked = self._feature_macs * (len(data.train) + len(data.val) + len(data.memory))
     if options.split_every:
@@ -126,25 +125,19 @@ class HMoE(Experts):
       live = self._where(np.isin(part.places, shares), self.fresh(stage, spec), live)
     return live
 
-  def _reassigned(self, state: LearnerState, data: loop.StageData) -> LearnerState:
-    """The state between two rounds: every example is with the expert of least loss, and the prototypes follow."""
-    host, num = state.host, state.spec["num_experts"]
-    labels, old = sharding.fetch(data.pool.y), host["train_shares"]
-    parts = [("train_shares", data.train), *([("memory_shares", data.memory)] if len(data.memory) else [])]
-    shares = {}
-    for name, which in parts:
-      known = np.stack([self._answers(state, expert, data.pool, which)[np.arange(len(which)), labels[which]]
-                        for expert in range(num)])  # probabilities [E, N] of the right classes
-      stays = known[host[name], np.arange(len(which))] >= known.max(0)
-      shares[name] = np.int32(np.where(stays, host[name], known.argmax(0)))
-    features, features_val = (self._features(state, data.pool, which) for which in (data.train, data.val))
-    new = slice(data.num_new)
-    clusters = cluster.refit(cluster.Clusters(host["prototypes"], host["counts"]), features[new], old[new],
-                             shares["train_shares"][new])
-    clusters, shares = sharding.agree_on((clusters, shares))
-    shares["val_shares"] = np.int32(cluster.nearest(features_val, clusters.prototypes)[0])
-    looked = self._feature_macs * (len(data.train) + len(data.val))
-    looked += sum(len(which) for _, which in parts) * sum(
+  def _refitted(self, state: LearnerState, data: loop.StageData) -> LearnerState:
+    """The state between two rounds of EM: the prototypes follow the experts with the least losses."""
+    host, labels, new = state.host, sharding.fetch(data.pool.y), data.train[:data.num_new]
+    known = np.stack([self._answers(state, expert, data.pool, new)[np.arange(len(new)), labels[new]]
+                      for expert in range(state.spec["num_experts"])])  # probabilities [E, N] of the right classes
+    before = host["train_shares"][:len(new)]
+    best = np.where(known[before, np.arange(len(new))] >= known.max(0), before, known.argmax(0))
+    sides = {"train_shares": data.train, "val_shares": data.val, "memory_shares": data.memory}
+    features = {name: self._features(state, data.pool, which) for name, which in sides.items() if len(which)}
+    clusters = cluster.Clusters(host["prototypes"], host["counts"])
+    clusters = sharding.agree_on(cluster.refit(clusters, features["train_shares"][:len(new)], before, best))
+    shares = {name: _shares(each, clusters) for name, each in features.items()}
+    looked = self._feature_macs * sum(map(len, sides.values())) + len(new) * sum(
         len(self._part(one).experts) * cost.forward_macs(self.network(one), self._shape)
         for one in self._specs(state.spec))
     spent = [host["spent"][0] + looked, host["spent"][1] + 2 * looked]
@@ -271,4 +264,9 @@ class HMoE(Experts):
 
 def _facts(clusters: cluster.Clusters) -> dict[str, np.ndarray]:
   """Entries of `host`."""
-  return {"prototypes": np.float64(clusters.prototypes), "counts": np.int64(clusters.counts)}
+  return {"prototypes": clusters.prototypes.astype(np.float64), "counts": clusters.counts.astype(np.int64)}
+
+
+def _shares(features: np.ndarray, clusters: cluster.Clusters) -> np.ndarray:
+  """int32 [N], the cluster of each example."""
+  return cluster.nearest(features, clusters.prototypes)[0].astype(np.int32)

@@ -129,8 +129,8 @@ def write_manifest(root: pathlib.Path, file: pathlib.Path, experts: Mapping[int,
   run_folder.write_json(root / MANIFEST, tree)
   mixture = Mixture(root)
   if all(entry["trained"] for entry in listed):
-    dataset = settings.prepare(base_config(data)).source.dataset
-    wrong = mixture.predict(dataset.x_test).argmax(-1) != dataset.y_test
+    source: Any = settings.prepare(base_config(data)).source
+    wrong = mixture.predict(source.dataset.x_test).argmax(-1) != source.dataset.y_test
     run_folder.write_json(root / MANIFEST, tree | dict(test_error=float(wrong.mean())))
   return Mixture(root)
 
