@@ -1,9 +1,12 @@
 """Experts that are trained apart: what is published, what one expert learns, and what a killed one leaves."""
+import multiprocessing
+import os
 import shutil
+import signal
 
 import numpy as np
 import pytest
-from runs import ROOT, alma, lines, small_config
+from runs import ROOT, alma, assert_same_run, lines, small_config
 from stages import Stages, arrays_equal, fit_stage, setting_of, train_stage
 
 import alma_jax
@@ -15,7 +18,7 @@ from alma_jax.runs import apart, run_folder, settings
 from alma_jax.sweeps import events, jobs, pool, states, worker
 
 SMALL = ("--config=configs/digits.py:hmoe", "--config.model.num_experts=3", "--config.model.width=4",
-         "--config.stream.num_megabatches=4", "--config.train.epochs=2", "--config.devices=1",
+         "--config.stream.num_megabatches=4", "--config.train.epochs=20", "--config.devices=1",
          "--config.log.tensorboard=false")
 
 
@@ -145,3 +148,27 @@ def test_a_gate_that_is_none(tmp_path):
   for path in ("", tmp_path / "nowhere", tmp_path / "gate"):
     with pytest.raises(BadInput, match="is not a file that `alma apart` has published"):
       setting_of("expert", learner__gate=str(path))
+
+
+def test_a_killed_worker_changes_no_expert(tmp_path):
+  """Real processes, two at a time. The one that is killed goes on from its checkpoint, beside the other."""
+  config = configs.parse(small_config("hmoe", model__num_experts=3, train__epochs=40, checkpoint__seconds=0.0))
+  file, base = str(ROOT / "configs/digits.py"), apart.base_config(config)
+  apart.publish(base, tmp_path / "gate3", 3)
+  published = tmp_path / "gate3" / run_folder.GATE
+
+  def made(root):
+    return [jobs.Job(f"expert{i}", apart.expert_config(config, published, i), root / f"expert{i}", file, "hmoe")
+            for i in range(3)]
+
+  lost = []
+  for event in pool.run(made(tmp_path / "killed"), 2, tmp_path / "logs", lambda: False):
+    if event.kind == events.LOST:
+      lost.append(event.job.name)
+    elif not lost and list((tmp_path / "killed/expert0/checkpoints").glob("[0-9]")):
+      os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
+  assert len(lost) == 1
+  for job in made(tmp_path / "whole"):
+    assert worker.attempt(job.packed()) == (events.DONE, "")
+    assert weights(job.workdir) == weights(tmp_path / "killed" / job.name)
+    assert_same_run(job.workdir, tmp_path / "killed" / job.name)

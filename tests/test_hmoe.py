@@ -307,8 +307,8 @@ def test_experts_of_several_widths():
   learner, data = setting.learner, Stages(setting)[0]
   assert state.spec["widths"] == [4, 6, 4]
   narrow, wide = state.live
-  assert narrow.params["output"]["kernel"].shape == (2, 4, 3)
-  assert wide.params["output"]["kernel"].shape == (1, 6, 3)
+  assert narrow.params["output"]["kernel"].shape == (2, 3, 4)
+  assert wide.params["output"]["kernel"].shape == (1, 3, 6)
   assert {epoch.joint["width"] for epoch in epochs} == {6}
   index = nearest_of(setting, state, data.pool)
   answers = contribution(setting, state, 0, data.pool)["sum"]
@@ -332,12 +332,11 @@ def test_experts_of_several_widths():
   assert "width 6" in learner.describe(after)
 
 
-@pytest.mark.parametrize("average", [0.0, 0.5])
-def test_a_run_of_rounds_and_widths_resumes_to_the_bit(tmp_path, monkeypatch, average):
+def test_a_run_of_rounds_and_widths_resumes_to_the_bit(tmp_path, monkeypatch):
   one_step_a_dispatch(monkeypatch)
   config = small_config("hmoe", model__num_experts=3, learner__em_rounds=2, learner__expert_widths=(4, 6),
-                        learner__min_shard=1, learner__average=average, train__epochs=1, train__batch_size=32)
-  assert_resumes(config, tmp_path, 9, 4, data=(*blobs(240), *blobs(60, seed=1)))
+                        learner__min_shard=1, learner__average=0.5, train__epochs=1, train__batch_size=32)
+  assert_resumes(config, tmp_path, 4, 2, data=(*blobs(240), *blobs(60, seed=1)))
 
 
 def test_more_widths_than_experts_are_refused():
