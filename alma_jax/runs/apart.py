@@ -16,13 +16,11 @@ import numpy as np
 
 from alma_jax import messages
 from alma_jax.config import learner_options, schema
-from alma_jax.data import stream as streams
 from alma_jax.errors import BadInput, Stopped
 from alma_jax.growth import cluster
 from alma_jax.learners import expert_stacks, gate
-from alma_jax.models import cost
 from alma_jax.parallel import sharding
-from alma_jax.runs import experiment, results, run_folder, settings, snapshot
+from alma_jax.runs import experiment, metrics, results, run_folder, settings, snapshot
 from alma_jax.tasks import classification
 
 MANIFEST = "manifest.json"
@@ -76,28 +74,22 @@ def publish(config: schema.RunConfig, workdir: str | os.PathLike[str], num_clust
   Raises:
     BadInput, Diverged, Unsaved, Stopped: see experiment.run.
   """
-  path = run_folder.local(workdir)
-  num = int(streams.expected_ends(config.stream)[0])
-  is_over = lambda: _num_lines(path) >= num
+  path, setting = run_folder.local(workdir), settings.prepare(config)
+  learner: Any = setting.learner
+  network, shape = learner.network({}), (1, *setting.source.example_shape)
+  expert_stacks.check_features(network, shape, config.model.name)
   if not _is_saved(path):
     try:
-      experiment.run(config, path, should_stop=lambda: is_over() or bool(should_stop and should_stop()))
+      experiment.run(config, path, should_stop=lambda: bool(_ends(path) or (should_stop and should_stop())))
     except Stopped:
       if not _is_saved(path):
         raise
   opened, _ = results.load_run(path).open(0)
-  setting = settings.prepare(config)
-  learner: Any = setting.learner
-  num_train = len(setting.stream.stage(setting.stream.ends[:1]).train)
-  if num_clusters > num_train:
-    raise BadInput(f"model.num_experts={num_clusters} clusters exceed the {num_train} training examples of the first "
-                   "stage.")
-  base, data = snapshot.restore_learner(learner, opened).predicting, settings.Stages(setting)[setting.stream.ends[:1]]
-  network, shape = learner.network({}), (1, *setting.source.example_shape)
-  expert_stacks.check_features(network, shape, config.model.name)
+  ends = _ends(path)[:1]
+  base, data = snapshot.restore_learner(learner, opened).predicting, settings.Stages(setting)[ends]
   features = expert_stacks.features(network, setting.source.task, learner.mesh, base, data.pool, data.train)
   clusters = cluster.kmeans(features, num_clusters, cluster.rng_of(data, 0))
-  line = run_folder.read_lines(path / run_folder.METRICS)[num - 1]
+  line = run_folder.read_lines(path / run_folder.METRICS)[ends[0] - 1]
   looked = expert_stacks.feature_macs(network, shape) * len(data.train)
   gate.write(path / run_folder.GATE, gate.Gate(
       config.model.width, sharding.fetch(base), clusters.prototypes, clusters.counts, line["fwd_macs"] + looked,
@@ -106,14 +98,14 @@ def publish(config: schema.RunConfig, workdir: str | os.PathLike[str], num_clust
 
 
 def write_manifest(root: pathlib.Path, file: pathlib.Path, experts: Mapping[int, pathlib.Path],
-                   data: schema.RunConfig) -> "Mixture":
+                   config: schema.RunConfig) -> "Mixture":
   """Writes manifest.json, and returns the mixture.
 
   Args:
     root: folder of the manifest, which holds all that it lists.
     file: of the gate.
     experts: {number: run folder} of all experts, those that are not trained yet included.
-    data: config, whose test set is predicted if all experts are trained.
+    config: of the `hmoe`; its test set is predicted if all experts are trained.
   """
   published, digest = gate.read(file)
   listed = []
@@ -129,7 +121,7 @@ def write_manifest(root: pathlib.Path, file: pathlib.Path, experts: Mapping[int,
   run_folder.write_json(root / MANIFEST, tree)
   mixture = Mixture(root)
   if all(entry["trained"] for entry in listed):
-    source: Any = settings.prepare(base_config(data)).source
+    source: Any = settings.prepare(base_config(config)).source
     wrong = mixture.predict(source.dataset.x_test).argmax(-1) != source.dataset.y_test
     run_folder.write_json(root / MANIFEST, tree | dict(test_error=float(wrong.mean())))
   return Mixture(root)
@@ -185,15 +177,6 @@ class Mixture:
       answers[mine] = self.loaded(number).predict(x[mine])
     return answers
 
-  def predict_macs(self) -> list[int]:
-    """Multiply-adds of the prediction of an example of each cluster: the features, and one expert."""
-    _, learner = results.load_run(self._file.parent).open(0)
-    made: Any = learner
-    shape = (1, *made.context.example_shape)
-    features = expert_stacks.feature_macs(made.network({}), shape)
-    return [features + cost.forward_macs(made.context.network(entry["width"]), shape)
-            for entry in self.manifest["experts"]]
-
   def _load(self, number: int) -> results.Run:
     entry = self.manifest["experts"][number]
     if not entry["trained"]:
@@ -216,11 +199,10 @@ def _is_saved(path: pathlib.Path) -> bool:
   return (path / "config.json").exists() and 0 in results.load_run(path).stages()
 
 
-def _num_lines(path: pathlib.Path) -> int:
-  try:
-    return (path / run_folder.METRICS).read_bytes().count(b"\n")
-  except OSError:
-    return 0
+def _ends(path: pathlib.Path) -> tuple[int, ...]:
+  """The mega-batches after which the run in a folder has trained, counted from 1."""
+  lines = path / run_folder.METRICS
+  return tuple(metrics.ends(run_folder.read_lines(lines))) if lines.exists() else ()
 
 
 def _digest(run: results.Run) -> str:
