@@ -6,7 +6,8 @@
 For widths 4 and 64 there are the network (`sm`), `hmoe` with 5, 25 and 50 experts, ensembles of as many networks, and a
 single network that predicts at the cost of `hmoe`, which computes the features of the base and one expert: width 8 has
 1.01 times, and width 120 1.005 times the multiply-adds. `hmoe` trains its base for 10 epochs and then its experts for
-10; every other network trains for 20, so that all see an example as often.
+10; every other network trains for 20, so that all see an example as often. The ensembles, which take most of the time,
+come last.
 """
 from alma_jax.sweeps import Sweep, axis, product
 
@@ -14,10 +15,11 @@ EXPERTS, WIDTHS, EQUAL_COST, EPOCHS = [5, 25, 50], [4, 64], [8, 120], 10
 
 
 def get_sweep():
+  seeds = axis("seed", [0, 1, 2])
+  single = product(axis("learner", ["sm"]), axis("epochs", [2 * EPOCHS]), axis("width", WIDTHS + EQUAL_COST))
   hmoe = product(axis("learner", ["hmoe"]), axis("epochs", [EPOCHS]), axis("width", WIDTHS),
                  axis("num_experts", EXPERTS))
-  single = product(axis("learner", ["sm"]), axis("epochs", [2 * EPOCHS]), axis("width", WIDTHS + EQUAL_COST))
   ensembles = product(axis("learner", ["ens"]), axis("epochs", [2 * EPOCHS]), axis("width", WIDTHS),
                       axis("num_members", EXPERTS))
-  points = product(axis("seed", [0, 1, 2]), single + hmoe + ensembles)
+  points = product(seeds, single + hmoe) + product(seeds, ensembles)
   return Sweep("configs/mnist.py", points, fixed={"num_megabatches": 1, "waiting_time": 1})
