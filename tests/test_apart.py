@@ -73,7 +73,9 @@ def mixture_of_one(folder, mixture, x):
 
 
 def test_a_lost_expert_is_repaired_and_the_others_stay(tmp_path, in_process):
-  alma("apart", *SMALL, "--workdir", tmp_path)
+  """With a memory and averaged weights."""
+  flags = (*SMALL, "--config.stream.replay_share=0.3", "--config.learner.average=0.3", "--workdir", tmp_path)
+  assert alma("apart", *flags).returncode == 0
   before = {name: weights(tmp_path / name) for name in ("gate3", "expert0", "expert1", "expert2")}
   manifest = (tmp_path / apart.MANIFEST).read_text()
   files = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")
@@ -82,7 +84,7 @@ def test_a_lost_expert_is_repaired_and_the_others_stay(tmp_path, in_process):
   with pytest.raises(BadInput, match="no run in .*expert1"):
     apart.Mixture(tmp_path).loaded(1)
   in_process.clear()
-  assert alma("apart", *SMALL, "--workdir", tmp_path).returncode == 0
+  assert alma("apart", *flags).returncode == 0
   assert in_process == ["expert1"]
   assert {name: weights(tmp_path / name) for name in before} == before
   assert (tmp_path / apart.MANIFEST).read_text() == manifest
