@@ -103,7 +103,11 @@ def page(table: pd.DataFrame) -> str:
           for (width, learner, networks), runs in kinds]
   head = ("| learner | width | networks | test error in % (mean and deviation over seeds) | seeds | parameters | "
           "multiply-adds of a prediction | of the training |\n| --- | --- | --- | --- | --- | --- | --- | --- |")
-  return _HEAD + "\n".join(lines) + "\n\n" + head + "\n" + "\n".join(rows) + "\n"
+  seeds = kinds.size()
+  note = "" if seeds.min() == seeds.max() else (
+      "\nThe study is not finished: some kinds of runs lack seeds, and claims about them have no verdict yet. The same "
+      "command goes on with it.\n")
+  return _HEAD + "\n".join(lines) + "\n" + note + "\n" + head + "\n" + "\n".join(rows) + "\n"
 
 
 def claims(table: pd.DataFrame) -> list[Claim]:
