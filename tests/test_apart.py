@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from runs import ROOT, alma, assert_same_run, lines, small_config
 from stages import Stages, arrays_equal, fit_stage, setting_of, train_stage
+from test_sweep import stand_in  # noqa: F401
 
 import alma_jax
 from alma_jax import config as configs
@@ -174,3 +175,16 @@ def test_a_killed_worker_changes_no_expert(tmp_path):
     assert worker.attempt(job.packed()) == (events.DONE, "")
     assert weights(job.workdir) == weights(tmp_path / "killed" / job.name)
     assert_same_run(job.workdir, tmp_path / "killed" / job.name)
+
+
+@pytest.mark.slow
+def test_a_node_of_a_cluster_publishes_the_gate(tmp_path, stand_in, monkeypatch):  # noqa: F811
+  from alma_jax.sweeps import slurm
+  monkeypatch.setattr(slurm, "_SECONDS", 0.2)
+  folder = tmp_path / "runs/slurm"
+  folder.mkdir(parents=True)
+  base = apart.base_config(configs.parse(small_config("hmoe", model__num_experts=3)))
+  job = jobs.Job("gate3", base, tmp_path / "runs/gate3", str(ROOT / "configs/digits.py"), "hmoe", 3)
+  seen = [event.kind for event in slurm.run([job], 0, folder, {}, lambda: False) if event.job is not None]
+  assert seen == [events.STARTED, events.DONE]
+  assert len(gate.read(job.workdir / run_folder.GATE)[0].counts) == 3
