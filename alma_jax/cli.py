@@ -2,6 +2,8 @@
 
   alma run --config=mnist:ens    runs a learner on a stream (python -m alma_jax.main)
   alma sweep --config=FILE       runs many configs (python -m alma_jax.sweep)
+  alma apart --config=CONFIG:hmoe --workdir DIR
+                                 trains experts in processes of their own (python -m alma_jax.apart)
   alma report RUNS --out DIR     tables, figures and findings of runs (python -m alma_jax.report)
   alma sample --workdir DIR      writes text with a language model (python -m alma_jax.sample)
   alma export --workdir DIR      a predictor that does not need this package (python -m alma_jax.export)
@@ -28,7 +30,7 @@ from alma_jax.errors import BadInput
 from alma_jax.version import __version__
 
 _MODULES = {"run": "main", **{name: name for name in (
-    "sweep", "report", "sample", "export", "predict", "evaluate", "serve", "status", "compare", "board")}}
+    "sweep", "apart", "report", "sample", "export", "predict", "evaluate", "serve", "status", "compare", "board")}}
 _STREAMS = {  # those of data/task_streams.py, which imports numpy
     "digits": "8 small tasks of scikit-learn's digits, 8x8 pixels; bundled",
     "s_minus": "CTrL-like: can it use what it learned first?",

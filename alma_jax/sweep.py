@@ -9,6 +9,7 @@ Ctrl-C, SIGTERM and the closing of the terminal (SIGHUP) stop a sweep after the
 running jobs are saved. A second signal ends it at once. Exit codes: 0 all finished,
 1 some failed, 2 bad input, 130 stopped by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP.
 """
+import argparse
 import pathlib
 import signal
 import sys
@@ -32,22 +33,13 @@ def _main(argv: Sequence[str] | None) -> int:
   parser.add_argument("--config", required=True,
                       help="sweep file, see configs/sweeps, or FILE:ARG, where ARG is for its get_sweep")
   parser.add_argument("--workdir", help="folder of the run folders; default: runs/NAME of the sweep file, or NAME-ARG")
-  parser.add_argument("--launcher", choices=plan.LAUNCHERS, default=plan.LOCAL)
-  parser.add_argument("--workers", type=int, default=0,
-                      help="runs at once; default: one for each GPU, or else for each core; with slurm no limit")
   parser.add_argument("--dry_run", action="store_true", help="list the runs and their costs, and run nothing")
-  parser.add_argument("--retry", action="store_true", help="run the failed runs again")
-  parser.add_argument("--slurm", action="append", default=[], metavar="NAME=VALUE",
-                      help="a parameter of submitit, e.g. slurm_partition=gpu or timeout_min=600; can be repeated")
+  add_launcher(parser)
   args, rest = parser.parse_known_args(argv)
-  if args.workers < 0:
-    raise BadInput(f"--workers={args.workers} should be at least 0.")
-  if args.slurm and args.launcher != plan.SLURM:
-    raise BadInput("--slurm is for --launcher=slurm.")
-  launcher = plan.Launcher(args.launcher, args.workers, dict(map(_option, args.slurm)))
+  launcher = launcher_of(args)
   file, _, arg = args.config.partition(":")
   root = args.workdir or pathlib.Path("runs") / "-".join(filter(None, (pathlib.Path(file).stem, arg)))
-  sweep = plan.read(args.config, root, dict(map(_override, rest)), args.retry)
+  sweep = plan.read(args.config, root, dict(map(override, rest)), args.retry)
   if args.dry_run:
     from alma_jax.sweeps import listing
     print(listing.text(sweep, launcher))
@@ -55,8 +47,35 @@ def _main(argv: Sequence[str] | None) -> int:
   return launch.run(sweep, launcher)
 
 
-def _override(flag: str) -> tuple[str, str]:
-  """(field, text) of --config.FIELD=VALUE."""
+def add_launcher(parser: argparse.ArgumentParser) -> None:
+  """Adds the arguments that say how runs are started, for `launcher_of`, and --retry."""
+  parser.add_argument("--launcher", choices=plan.LAUNCHERS, default=plan.LOCAL)
+  parser.add_argument("--workers", type=int, default=0,
+                      help="runs at once; default: one for each GPU, or else for each core; with slurm no limit")
+  parser.add_argument("--retry", action="store_true", help="run the failed runs again")
+  parser.add_argument("--slurm", action="append", default=[], metavar="NAME=VALUE",
+                      help="a parameter of submitit, e.g. slurm_partition=gpu or timeout_min=600; can be repeated")
+
+
+def launcher_of(args: argparse.Namespace) -> plan.Launcher:
+  """The Launcher of parsed arguments.
+
+  Raises:
+    BadInput: they do not fit together.
+  """
+  if args.workers < 0:
+    raise BadInput(f"--workers={args.workers} should be at least 0.")
+  if args.slurm and args.launcher != plan.SLURM:
+    raise BadInput("--slurm is for --launcher=slurm.")
+  return plan.Launcher(args.launcher, args.workers, dict(map(_option, args.slurm)))
+
+
+def override(flag: str) -> tuple[str, str]:
+  """(field, text) of --config.FIELD=VALUE.
+
+  Raises:
+    BadInput: `flag` is no such argument.
+  """
   name, equals, text = flag.partition("=")
   if not name.startswith("--config.") or not equals:
     raise BadInput(f"unexpected argument {flag!r}; use --config.FIELD=VALUE to change a field of all runs.")

@@ -13,13 +13,15 @@ from mkdocs.structure.files import File, Files
 from alma_jax.config import document
 
 ROOT = pathlib.Path(__file__).parents[1]
-COMMANDS = ("main", "sweep", "report", "sample", "export", "predict", "evaluate", "serve", "status", "compare", "board")
+COMMANDS = ("main", "sweep", "apart", "report", "sample", "export", "predict", "evaluate", "serve", "status", "compare",
+            "board")
 # Pages made from files beside docs/: {page: file}.
 COPIES = {"contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
 CLAIMS = "results/README.md"
 # Modules of the API page: {title: [names]}.
 API = {
-    "Running": ["runs.experiment.run", "runs.results.load_run", "runs.results.Run"],
+    "Running": ["runs.experiment.run", "runs.results.load_run", "runs.results.Run",
+                "runs.apart.Mixture"],
     "Configs": ["config.presets.base", "config.presets.language"],
     "Learners and networks of your own": [
         "config.registry.register_learner", "config.registry.register_model", "config.learner_options.Options",

@@ -258,3 +258,19 @@ def test_kinds_of_runs_are_not_mixed(tmp_path):
 def test_the_page_is_that_of_the_committed_runs():
   import claims
   assert (ROOT / "docs/results" / claims.PAGE).read_text() == claims.page(ROOT / "docs/results")
+
+
+def test_verdicts_on_flat_hard_mixtures():
+  """Made errors: at width 4 hmoe is better than all but the wider network, at width 64 it is worse than all."""
+  import experts
+  errors = {("sm", 4, 1): 0.2, ("sm", 8, 1): 0.05, ("sm", 64, 1): 0.02, ("sm", 120, 1): 0.015}
+  for k, factor in ((5, 1.2), (25, 1.0), (50, 0.8)):
+    errors |= {("hmoe", 4, k): 0.1 * factor, ("hmoe", 64, k): 0.03, ("ens", 4, k): 0.15, ("ens", 64, k): 0.01}
+  rng = np.random.default_rng(0)
+  rows = [("", learner, width, k, seed, error * rng.uniform(0.999, 1.001), 0.0, 1, 1, 1, 1.0)
+          for (learner, width, k), error in errors.items() for seed in range(3)]
+  table = pd.DataFrame(rows, columns=experts.COLUMNS)
+  verdicts = [line.split("|")[2].strip(" *") for line in experts.page(table).splitlines() if "comparisons for" in line]
+  assert verdicts == ["agrees"] * 5 + ["disagrees"] * 3
+  gain = weighed(*experts.claims(table)[0].cells)
+  assert gain.mean == pytest.approx(math.log(2) - math.log(1.2 * 0.8) / 3, abs=2e-3)

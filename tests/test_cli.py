@@ -12,8 +12,8 @@ from alma_jax.config.task_options import TASK_LEARNERS
 from alma_jax.data.task_streams import STREAMS
 from alma_jax.errors import BadInput
 
-NAMES = ("run", "sweep", "report", "sample", "export", "predict", "evaluate", "serve", "status", "compare", "board",
-         "list")
+NAMES = ("run", "sweep", "apart", "report", "sample", "export", "predict", "evaluate", "serve", "status", "compare",
+         "board", "list")
 
 
 def test_everything_is_listed():

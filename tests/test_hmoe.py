@@ -4,7 +4,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-from runs import blobs, slow
+from runs import assert_resumes, blobs, one_step_a_dispatch, slow, small_config
 from stages import (
   Stages,
   advance,
@@ -20,7 +20,7 @@ from stages import (
 
 from alma_jax.errors import BadInput
 from alma_jax.growth import cluster
-from alma_jax.learners import hmoe, prediction, stacked
+from alma_jax.learners import prediction, stacked
 from alma_jax.parallel import members
 from alma_jax.training import loop
 
@@ -80,10 +80,23 @@ def test_add_split_and_remove():
   assert set(after[before == 2]) == {1}
 
 
+def test_refitting_moves_the_examples_of_this_stage():
+  """Of the 3 examples of cluster 0 one is of an earlier stage; its mean stays in the prototype."""
+  clusters = cluster.Clusters(np.array([[0.0], [10.0], [50.0]]), np.array([3, 1, 0]))
+  points = np.array([[-1.0], [4.0], [10.0]])
+  new = cluster.refit(clusters, points, np.array([0, 0, 1]), np.array([0, 1, 1]))
+  np.testing.assert_array_equal(new.prototypes, [[-0.5], [7.0], [50.0]])  # (0 - 1) / 2, (4 + 10) / 2
+  assert new.counts.tolist() == [2, 2, 0]
+  with_less = cluster.refit(clusters, points, np.array([0, 0, 1]), np.array([0, 0, 0]))
+  np.testing.assert_allclose(with_less.prototypes, [[13 / 4], [10.0], [50.0]], rtol=1e-6)  # the second keeps its own
+  assert with_less.counts.tolist() == [3, 1, 0]
+
+
 def alike(setting, combine, variables, pool):
   """The contribution of stacked networks of one kind for a pool, joined by `combine`."""
   learner, task = setting.learner, setting.source.task
-  one = lambda inputs: stacked.contribute(learner.network({}), task, learner.mesh, combine, variables, inputs)
+  network = learner.network(learner.first_spec())
+  one = lambda inputs: stacked.contribute(network, task, learner.mesh, combine, variables, inputs)
   return prediction.in_batches(one, task, learner.mesh, pool)
 
 
@@ -229,21 +242,106 @@ def test_clusters_follow_the_stream():
   data = loop.StageData(1, 0, None, None, None, None, None)
   options = lambda **changes: mixture_of(**{f"learner__{key}": value for key, value in changes.items()}).config.learner
   points = np.vstack([cloud(30)[::3], cloud(30)[2::3]])  # ten around 0 0, ten around 0 10
-  clusters, parents = hmoe.follow(host, points, data, options(min_shard=3))
+  clusters, parents = cluster.follow(host, points, data, options(min_shard=3))
   assert (clusters.counts.tolist(), parents) == ([50, 3], [0, 1])
-  clusters, parents = hmoe.follow(host, points, data, options(min_shard=4))  # the second keeps a count of 3
+  clusters, parents = cluster.follow(host, points, data, options(min_shard=4))  # the second keeps a count of 3
   assert (clusters.counts.tolist(), parents) == ([50], [0])
-  clusters, parents = hmoe.follow(host, points, data, options(min_shard=3, add_beyond=5.0))
+  clusters, parents = cluster.follow(host, points, data, options(min_shard=3, add_beyond=5.0))
   assert (clusters.counts.tolist(), parents) == ([40, 3, 10], [0, 1, 0])
   np.testing.assert_allclose(clusters.prototypes[2], points[10:].mean(0))
-  assert len(hmoe.follow(host, points, data, options(min_shard=11, add_beyond=5.0))[1]) == 1  # ten are too few
-  clusters, parents = hmoe.follow(host, points, data, options(min_shard=3, split_every=1))
+  assert len(cluster.follow(host, points, data, options(min_shard=11, add_beyond=5.0))[1]) == 1  # ten are too few
+  clusters, parents = cluster.follow(host, points, data, options(min_shard=3, split_every=1))
   assert parents == [0, 1, 0]  # the second has the larger loss, but no new example
   means = np.array([points[:10].mean(0), points[10:].mean(0)])
   np.testing.assert_allclose(np.ptp(clusters.prototypes[[0, 2]], 0), np.ptp(means, 0), rtol=1e-5)
   middle = np.average(clusters.prototypes[[0, 2]], 0, clusters.counts[[0, 2]])
   np.testing.assert_allclose(middle, points.mean(0) * 20 / 50, rtol=1e-5)
-  assert hmoe.follow(host, points, data._replace(stage=3), options(min_shard=3, split_every=2))[1] == [0, 1]
+  assert cluster.follow(host, points, data._replace(stage=3), options(min_shard=3, split_every=2))[1] == [0, 1]
+
+
+def rounds(setting, stage=0, state=None):
+  """The states after each training of a stage, the last one complete, with the costs of growth."""
+  learner, data, complete = setting.learner, Stages(setting)[stage], False
+  state = learner.init() if state is None else state
+  while not complete:
+    state, growth = learner.grow(state, data)
+    (state, report, complete), epochs = fit_stage(learner, state, data)
+    yield state, growth, report, epochs
+
+
+def test_a_round_of_em_moves_prototypes_to_the_examples_of_least_loss():
+  _, (once, _, first, _) = rounds(mixture_of())
+  setting = mixture_of(learner__em_rounds=2)
+  _, (state, before, _, _), (after, growth, report, epochs) = rounds(setting)
+  learner, data = setting.learner, Stages(setting)[0]
+  assert arrays_equal(state.live, once.live)  # the first round is that of a run with one round
+  known = [alike(setting, "probabilities", learner.take(state.live, [i]), data.pool)["sum"] for i in range(3)]
+  right = np.array(known)[:, data.train, np.asarray(data.pool.y)[data.train]]
+  old = state.host["train_shares"]
+  best = np.where(right[old, np.arange(len(old))] >= right.max(0), old, right.argmax(0))
+  features = alike(setting, "features", state.frozen[0], data.pool)["features"][data.train]
+  for i in np.unique(best):
+    np.testing.assert_allclose(after.host["prototypes"][i], features[best == i].mean(0), rtol=1e-4, atol=1e-5)
+  nearest, _ = cluster.nearest(features, after.host["prototypes"])
+  np.testing.assert_array_equal(after.host["counts"], np.bincount(nearest, minlength=3))
+  assert after.host.keys() == once.host.keys()
+  macs = setting.learner.cost(after).fwd_macs
+  looked = (len(data.train) + len(data.val)) * (4 * 4 + 36 * 4) + len(data.train) * 3 * macs
+  assert growth.macs == before.macs + macs * first.samples + looked
+  assert report.samples == 2 * len(data.train)
+  assert [epoch.joint["em_round"] for epoch in epochs] == [2, 2]
+
+
+def test_experts_of_equal_widths_are_those_without_widths():
+  plain, listed = mixture_of(), mixture_of(learner__expert_widths=(4,))
+  one, other = (train_stage(each, each.learner.init(), 0) for each in (plain, listed))
+  assert arrays_equal(one[0].live, other[0].live[0])
+  assert one[1]._replace(macs=None, flops=None) == other[1]._replace(macs=None, flops=None, val=one[1].val)
+  assert other[1].val == pytest.approx(one[1].val)
+  assert plain.learner.cost(one[0]) == listed.learner.cost(other[0])
+
+
+def test_experts_of_several_widths():
+  setting = mixture_of(learner__expert_widths=(4, 6), learner__split_every=1, learner__min_shard=5)
+  _, (state, before, _, _), (state, growth, report, epochs) = rounds(setting)
+  learner, data = setting.learner, Stages(setting)[0]
+  assert state.spec["widths"] == [4, 6, 4]
+  narrow, wide = state.live
+  assert narrow.params["output"]["kernel"].shape == (2, 3, 4)
+  assert wide.params["output"]["kernel"].shape == (1, 3, 6)
+  assert {epoch.joint["width"] for epoch in epochs} == {6}
+  index = nearest_of(setting, state, data.pool)
+  answers = contribution(setting, state, 0, data.pool)["sum"]
+  for expert in range(3):
+    alone = learner._answers(state, expert, data.pool, np.arange(len(index)))
+    np.testing.assert_allclose(answers[index == expert], alone[index == expert], atol=1e-6)
+  labels = np.asarray(data.pool.y)[data.val]
+  assert report.val == pytest.approx((answers[data.val].argmax(-1) != labels).mean())
+  params = {width: 36 * width + width + width * width + width + width * 3 + 3 for width in (4, 6)}
+  macs = {width: width * (36 + width + 3) for width in (4, 6)}
+  cost, counts = learner.cost(state), state.host["counts"]
+  assert cost.num_params == 2 * params[4] + params[6] + params[4] - (4 + 1) * 3
+  mean = ((counts[0] + counts[2]) * macs[4] + counts[1] * macs[6]) // counts.sum()
+  assert cost.predict_macs == mean + 36 * 4 + 4 * 4
+  num = [len(np.concatenate([data.train[index[data.train] == i] for i in which])) for which in ([0, 2], [1])]
+  assert growth.macs == before.macs + 2 * num[0] * macs[4]
+  assert report.macs == 2 * num[1] * macs[6]
+  after, _, _ = train_stage(setting, state, 1)  # a split copies an expert with its width
+  assert sorted(after.spec["widths"][:3]) == [4, 4, 6]
+  assert after.spec["widths"][3] == state.spec["widths"][int(np.argmax(state.host["losses"]))]
+  assert "width 6" in learner.describe(after)
+
+
+def test_a_run_of_rounds_and_widths_resumes_to_the_bit(tmp_path, monkeypatch):
+  one_step_a_dispatch(monkeypatch)
+  config = small_config("hmoe", model__num_experts=3, learner__em_rounds=2, learner__expert_widths=(4, 6),
+                        learner__min_shard=1, learner__average=0.5, train__epochs=1, train__batch_size=32)
+  assert_resumes(config, tmp_path, 4, 2, data=(*blobs(240), *blobs(60, seed=1)))
+
+
+def test_more_widths_than_experts_are_refused():
+  with pytest.raises(BadInput, match=r"expert_widths=\(4, 5, 6, 7\) has more widths than model.num_experts=3"):
+    mixture_of(learner__expert_widths=(4, 5, 6, 7))
 
 
 def test_replayed_examples_are_not_counted_again():

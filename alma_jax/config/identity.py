@@ -85,9 +85,10 @@ def completed(tree: Tree) -> Tree:
 
 
 def _before(flat: Mapping[str, Any]) -> Tree:
-  """{"a.b": value} of the fields that an earlier version did not have, see fields.field."""
+  """{"a.b": value, as JSON has it} of the fields that an earlier version did not have, see fields.field."""
   names = {field.removeprefix("dataset."): value for field, value in flat.items() if field.startswith("dataset.")}
   config = schema.config_of({"dataset": names})
   options = registry.learners_of(config).get(str(flat.get("learner.name")), Options)
   known = schema.declared_fields(config, options)
-  return {field: each.before for field, each in known.items() if each.before is not None}
+  found = {field: each.before for field, each in known.items() if each.before is not None}
+  return {field: list(value) if isinstance(value, tuple) else value for field, value in found.items()}

@@ -203,11 +203,33 @@ class HMoE(Options):
   split_every: int = field(
       0, "number of stages from one split of the cluster with the largest validation loss to the next; 0: no cluster "
       "is split", at_least=0)
+  em_rounds: int = field(
+      1, "number of times that the experts of a stage are trained. Before each but the first time, every prototype "
+      "moves to the mean of the training examples on which its expert has the least loss of all (hard EM)", at_least=1,
+      before=1)
+  expert_widths: tuple[int, ...] = field(
+      (), "widths of the networks of the experts, which take turns, as in (8,32): expert 0, 2, ... has the first one. "
+      "An expert of another width than `model.width` starts from scratch; empty: all have `model.width`", at_least=1,
+      before=())
   init_from_scratch: bool = field(False, _INIT_FROM_SCRATCH)
 
   defaults: ClassVar = {"model.num_experts": 4}
   splits_data = True
   has_experts = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Expert(Options):
+  """One expert of a flat hard mixture, trained without the others; `alma apart` makes such runs."""
+  name: str = "expert"
+  gate: str = field("", "file with the base network and the prototypes, which `alma apart` has published")
+  cluster: int = field(0, "number of the cluster on whose examples the expert trains, from 0", at_least=0)
+  init: str = field(
+      "copy", "initial weights: a `copy` of the base network, if it has the same width, or from `scratch`",
+      choices=("copy", "scratch"))
+  init_from_scratch: bool = field(False, _INIT_FROM_SCRATCH)
+
+  splits_data = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -242,5 +264,5 @@ class FlatGMoE(Options):
 
 
 LEARNERS: dict[str, type[Options]] = {
-    cls.name: cls for cls in (SM, Ens, UMix, GEns, Bagging, Boosting, MoE, GMoE, FF, HMoE)}
+    cls.name: cls for cls in (SM, Ens, UMix, GEns, Bagging, Boosting, MoE, GMoE, FF, HMoE, Expert)}
 TEXT_LEARNERS: dict[str, type[Options]] = {cls.name: cls for cls in (SM, TextEns, TextGEns, FlatGMoE)}

@@ -3,7 +3,7 @@ import dataclasses
 from collections.abc import Callable
 
 from alma_jax.config.fields import listed
-from alma_jax.config.learner_options import LEARNERS, FlatGMoE
+from alma_jax.config.learner_options import LEARNERS, FlatGMoE, HMoE
 from alma_jax.config.schema import (
   LIVE,
   Dataset,
@@ -147,6 +147,12 @@ def _learner_has_experts(c: ImageConfig) -> None:
     raise BadInput(f"model.num_experts={c.model.num_experts} is for the learners {having}, not {c.learner.name}.")
 
 
+def _widths_have_experts(c: ImageConfig) -> None:
+  if isinstance(c.learner, HMoE) and len(c.learner.expert_widths) > c.model.num_experts:
+    raise BadInput(f"learner.expert_widths={c.learner.expert_widths} has more widths than model.num_experts="
+                   f"{c.model.num_experts} experts, which take turns; leave some out, or raise model.num_experts.")
+
+
 def _momentum_is_for_sgd(c: ImageConfig) -> None:
   t = c.train
   if t.optimizer != "sgd" and (t.momentum or t.nesterov):
@@ -256,7 +262,8 @@ _RULES: tuple[Callable[[RunConfig], None], ...] = (
     _only_live_streams_have_no_end, _waiting_fits_into_the_stream, _schedule_has_its_fields, _memory_is_used,
     _average_is_used, _old_weights_are_perturbed)
 _IMAGE_RULES: tuple[Callable[[ImageConfig], None], ...] = (
-    _data_are_images, _only_folders_are_resized, _learner_has_experts, _momentum_is_for_sgd,
+    _data_are_images, _only_folders_are_resized, _learner_has_experts, _widths_have_experts,
+    _momentum_is_for_sgd,
     _validations_fit_into_the_steps)
 _LANGUAGE_RULES: tuple[Callable[[LanguageConfig], None], ...] = (
     _data_are_text, _heads_divide_the_width, _candidates_differ, _warmup_ends, _groups_fit_into_a_step,

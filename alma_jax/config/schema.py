@@ -227,6 +227,8 @@ class Train:
 
   def plan(self, num: int, share: float = 0.0) -> Plan:
     """Plan of a stage of `num` new training examples, if a `share` of every batch comes from the memory."""
+    if not num:
+      return Plan(0, 0, 0, 0, 0)
     old = memory_part(self.batch_size, share)
     new = self.batch_size - old
     per_pass = -(-num // new)

@@ -3,9 +3,13 @@
 All of it is computed on the host in float64, from features [N, H]. Prototypes are rounded to float32. An example
 belongs to the cluster of the nearest prototype.
 """
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from alma_jax import keys
+from alma_jax.config.learner_options import HMoE
+from alma_jax.training import loop
 
 
 class Clusters(NamedTuple):
@@ -122,6 +126,66 @@ def remove(clusters: Clusters, least: int) -> tuple[Clusters, np.ndarray]:
   """
   kept = np.flatnonzero((clusters.counts >= least) | (np.arange(len(clusters.counts)) == clusters.counts.argmax()))
   return Clusters(clusters.prototypes[kept], clusters.counts[kept]), kept
+
+
+def refit(clusters: Clusters, features: np.ndarray, before: np.ndarray, after: np.ndarray) -> Clusters:
+  """The clusters after some of their examples were assigned to others.
+
+  W_i becomes the mean of the examples of this call that are assigned to i, and of n_i - m_i times the old W_i, where
+  m_i of the n_i examples of i are among them. A cluster that is left without examples keeps its prototype. The new
+  counts are those of the examples that are nearest to the new prototypes.
+
+  Args:
+    clusters: Clusters.
+    features: [N, H], those of the clusters' examples that may move.
+    before: int [N], the cluster of each so far.
+    after: int [N], the cluster that each is assigned to.
+  """
+  num = len(clusters.counts)
+  old = np.maximum(clusters.counts - np.bincount(before, minlength=num), 0)
+  share, total = old + np.bincount(after, minlength=num), clusters.prototypes * old[:, None]
+  np.add.at(total, after, features.astype(np.float64))
+  moved = np.where(share[:, None] > 0, total / np.maximum(share, 1)[:, None], clusters.prototypes)
+  moved = _rounded(moved, old).prototypes
+  return _rounded(moved, old + np.bincount(nearest(features, moved)[0], minlength=num))
+
+
+def follow(host: dict[str, Any], features: np.ndarray, data: loop.StageData, options: HMoE
+           ) -> tuple[Clusters, list[int]]:
+  """The clusters of a later stage: updated, added, split and removed, in this order.
+
+  Args:
+    host: of the state of `hmoe` before.
+    features: [N, H] of the stage's new training examples.
+    data: StageData.
+    options: of the learner.
+
+  Returns:
+    (Clusters, for each of them the number of the old one whose expert it copies).
+  """
+  clusters = Clusters(host["prototypes"], host["counts"])
+  parents, losses = list(range(len(host["counts"]))), list(host["losses"])
+  _, distance = nearest(features, clusters.prototypes)
+  far = (distance > options.add_beyond * host["spread"]) & (options.add_beyond > 0)
+  far &= far.sum() >= options.min_shard
+  clusters = update(clusters, features[~far])
+  if far.any():
+    clusters, parent = add(clusters, features[far])
+    parents, losses = [*parents, parent], [*losses, 0.0]
+  if options.split_every and data.stage % options.split_every == 0:
+    index, _ = nearest(features, clusters.prototypes)
+    large = np.bincount(index, minlength=len(parents)) >= 2 * options.min_shard
+    if large.any():
+      which = int(np.where(large, losses, -1).argmax())
+      clusters = split(clusters, which, features[index == which], options.min_shard, rng_of(data, 1))
+      parents += [parents[which]] * (len(clusters.counts) - len(parents))
+  clusters, kept = remove(clusters, options.min_shard)
+  return clusters, [parents[i] for i in kept]
+
+
+def rng_of(data: loop.StageData, number: int) -> np.random.Generator:
+  """Random numbers for the clusters of a stage; `number` sets their uses apart."""
+  return keys.rng(data.seed, keys.CLUSTER, data.stage, number)
 
 
 def _rounded(prototypes: np.ndarray, counts: np.ndarray) -> Clusters:

@@ -7,6 +7,7 @@ from alma_jax.learners.bagging import Bagging
 from alma_jax.learners.boosting import Boosting
 from alma_jax.learners.contract import Context, Learner
 from alma_jax.learners.ens import Ens
+from alma_jax.learners.expert import Expert
 from alma_jax.learners.firefly import Firefly
 from alma_jax.learners.flat_gmoe import FlatGMoE
 from alma_jax.learners.gens import GEns
@@ -23,7 +24,7 @@ TASKS: dict[str, Callable[[Context], Learner]] = {
     "mntdp": MNTDP}
 FACTORIES: dict[str, Callable[[Context], Learner]] = {
     "sm": SM, "ens": Ens, "umix": UMix, "gens": GEns, "bagging": Bagging, "boosting": Boosting, "moe": MoE,
-    "gmoe": GMoE, "ff": Firefly, "hmoe": HMoE}
+    "gmoe": GMoE, "ff": Firefly, "hmoe": HMoE, "expert": Expert}
 LANGUAGE: dict[str, Callable[[Context], Learner]] = {"gmoe": FlatGMoE}  # in place of the image learners of that name
 
 

@@ -177,9 +177,10 @@ class Context:
   max_val: int
   num_train: int | None = None
 
-  def network(self, **options: Any) -> Any:
-    """The network that the config names; options are those of models.build."""
-    return models.build(self.config.model, self.task.num_outputs, self.example_shape, self.config.precision,
+  def network(self, width: int | None = None, **options: Any) -> Any:
+    """The network that the config names; options are those of models.build, `width` replaces `model.width`."""
+    model = self.config.model if width is None else dataclasses.replace(self.config.model, width=width)
+    return models.build(model, self.task.num_outputs, self.example_shape, self.config.precision,
                         sharding.DATA, **options)
 
   @property

@@ -1,17 +1,17 @@
 """hmoe: a flat hard mixture, an independent expert for every cluster of features (docs/algorithms.md §6.1)."""
+import dataclasses
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from alma_jax import keys, models
-from alma_jax.config import registry
-from alma_jax.config.learner_options import HMoE as Options
+from alma_jax import models
 from alma_jax.errors import BadInput
 from alma_jax.growth import cluster
-from alma_jax.learners import prediction, stacked
+from alma_jax.learners import expert_stacks, prediction, stacked
 from alma_jax.learners.contract import Context, Contribution, GrowthReport, LearnerState, StageResult
+from alma_jax.learners.expert_stacks import Experts, shards, stacks
 from alma_jax.models import cost
 from alma_jax.parallel import sharding
 from alma_jax.tasks import classification
@@ -19,7 +19,7 @@ from alma_jax.training import loop
 from alma_jax.types import Cost, Tree, Variables
 
 
-class HMoE(stacked.Stacked):
+class HMoE(Experts):
   """The first stage trains one network, the base; the inputs of its last layer are the features from then on.
 
   `model.num_experts` clusters of the features of the stage's training examples (k-means) get an expert each. An
@@ -33,14 +33,21 @@ class HMoE(stacked.Stacked):
     new examples, of which each half needs `min_shard`; both experts are copies. 0: never.
   - remove: clusters with fewer than `min_shard` examples so far.
 
-  Experts are stacked. If their number can change, the stack has places for the next power of two, so that few changes
-  need a new compilation. An expert without new examples stays as it is, also with `init_from_scratch`. Growth
-  counts the training of the base, its pass over the data of every stage, and the losses by which the cluster to split
-  is selected.
+  With `em_rounds` above 1 the experts of a stage are trained so often. In between, each prototype moves to the mean of
+  the examples on which its expert has the least loss of all.
 
-  `spec` has `num_experts` (0 while there is only the base). `host` has `prototypes` [E, H], `counts` [E] of the
-  examples so far, `losses` (sums over validation examples), `spread`, `scored`, `base_cost`, and within a stage
-  `train_shares`, `val_shares` and, if there is a memory, `memory_shares`: the expert of each example.
+  Experts of one width are stacked. If their number can change, the stack has places for the next power of two, so that
+  few changes need a new compilation. Experts of several widths (`expert_widths`) are trained one width after the other,
+  because a stack that is padded to the largest width would compute it for all. An expert without new examples stays as
+  it is, also with `init_from_scratch`. Growth counts the trainings of the stage before its last one, that of the base
+  among them, the pass of the base over the data of every stage, and the losses by which prototypes are refitted and the
+  cluster to split is selected.
+
+  `spec` has `num_experts` (0 while there is only the base) and, with `expert_widths`, `widths`, that of each expert.
+  `live` then is a tuple of stacks, by ascending widths, instead of a stack. `host` has `prototypes` [E, H], `counts`
+  [E] of the examples so far, `losses` (sums over validation examples), `spread`, `scored`, `base_cost`, and within a
+  stage `train_shares`, `val_shares` and, if there is a memory, `memory_shares`: the expert of each example; `round`,
+  that of EM from 0; `todo`; and `spent`, the multiply-adds and operations so far.
   """
   combine = "probabilities"
 
@@ -49,8 +56,10 @@ class HMoE(stacked.Stacked):
       BadInput: there are more clusters than training examples in the first stage, or the network has no features.
     """
     super().__init__(context)
-    _check_features(self.network(self.first_spec()), self._shape, context.config.model.name)
     self._first = context.config.model.num_experts
+    self._base = self.network(self.first_spec())
+    expert_stacks.check_features(self._base, self._shape, context.config.model.name)
+    self._feature_macs = expert_stacks.feature_macs(self._base, self._shape)
     self.scratch = False  # `grow` initialises experts itself
     if context.num_train is not None and self._first > context.num_train:
       raise BadInput(f"model.num_experts={self._first} clusters exceed the {context.num_train} training examples of "
@@ -63,82 +72,144 @@ class HMoE(stacked.Stacked):
     host = dict(losses=[], scored=0, spread=0.0, base_cost=[0, 0])
     return super().init()._replace(host=host)
 
-  def num_members(self, spec: dict[str, Any]) -> int:
-    """Number of stacked networks: places for experts."""
-    num = spec["num_experts"] or 1
-    grows = self.options.split_every or self.options.add_beyond
-    return 1 << (num - 1).bit_length() if grows else num
-
-  def has_shards(self, spec: dict[str, Any]) -> bool:
-    return bool(spec["num_experts"])
+  # ------------------------------------------------------------------ a stage
 
   def grow(self, state: LearnerState, data: loop.StageData) -> tuple[LearnerState, GrowthReport]:
     if not state.frozen:
       return state, GrowthReport()  # the base comes first
+    if not state.host.get("todo"):  # a round begins
+      state = self._refitted(state, data) if state.host.get("round") else self._clustered(state, data)
+      used = [np.isin(part.places, state.host["train_shares"]).any() for part in self.parts(state.spec)]
+      state = state._replace(host={**state.host, "todo": np.flatnonzero(used).tolist()})
+    return state, GrowthReport(*state.host["spent"])
+
+  def _clustered(self, state: LearnerState, data: loop.StageData) -> LearnerState:
+    """The state at the beginning of a stage: its clusters, and an expert for each."""
     options, host = self.options, state.host
     features, features_val = (self._features(state, data.pool, which) for which in (data.train, data.val))
     if state.spec["num_experts"]:
-      (clusters, parents), (macs, flops) = follow(host, features[:data.num_new], data, options), (0, 0)
+      (clusters, parents), spent = cluster.follow(host, features[:data.num_new], data, options), [0, 0]
     else:
-      clusters = cluster.kmeans(features, self._first, _rng(data, 0))
+      clusters = cluster.kmeans(features, self._first, cluster.rng_of(data, 0))
       _, distance = cluster.nearest(features, clusters.prototypes)
       host = {**host, "spread": float(np.sqrt((distance**2).mean()))}
-      parents, (macs, flops) = [0] * len(clusters.counts), host["base_cost"]
+      parents, spent = [0] * len(clusters.counts), host["base_cost"]
     clusters, parents = sharding.agree_on((clusters, np.array(parents, np.int32)))
     spec = {**state.spec, "num_experts": len(clusters.counts)}
-    shares = [np.int32(cluster.nearest(h, clusters.prototypes)[0]) for h in (features, features_val)]
-    host = {**host, "prototypes": np.float64(clusters.prototypes), "counts": np.int64(clusters.counts), "losses": [],
-            "train_shares": shares[0], "val_shares": shares[1]}
+    if options.expert_widths:
+      turns, old = options.expert_widths, state.spec.get("widths")
+      spec["widths"] = [old[i] for i in parents] if old else [turns[i % len(turns)] for i in range(len(parents))]
+    shares = [_shares(h, clusters) for h in (features, features_val)]
+    host = {**host, **_facts(clusters), "losses": [], "train_shares": shares[0], "val_shares": shares[1]}
     if len(data.memory):
-      old = self._features(state, data.pool, data.memory)
-      host["memory_shares"] = np.int32(cluster.nearest(old, clusters.prototypes)[0])
-    which = np.pad(parents, (0, self.num_members(spec) - len(parents)))
-    live = self.take(state.live, which)
-    scratch = options.init_from_scratch if state.spec["num_experts"] else options.init == "scratch"
-    if scratch:
-      live = self._where(np.isin(np.arange(len(which)), shares[0]), self.fresh(data.stage, spec), live)
-    looked = _feature_macs(self.network(spec), self._shape) * (len(data.train) + len(data.val) + len(data.memory))
+      host["memory_shares"] = _shares(self._features(state, data.pool, data.memory), clusters)
+    live = tuple(self._born(state, one, parents, shares[0], data.stage) for one in self._specs(spec))
+    looked = self._feature_macs * (len(data.train) + len(data.val) + len(data.memory))
     if options.split_every:
       looked += host["scored"] * self.cost(state).predict_macs
-    return state._replace(spec=spec, live=live, host=host), GrowthReport(macs + looked, flops + 2 * looked)
+    host["spent"] = [spent[0] + looked, spent[1] + 2 * looked]
+    if options.expert_widths:
+      return state._replace(spec=spec, live=live, average=None, host=host)
+    return state._replace(spec=spec, live=live[0], host=host)
+
+  def _born(self, state: LearnerState, spec: dict[str, Any], parents: np.ndarray, shares: np.ndarray,
+            stage: int) -> Variables:
+    """The experts of the part that `spec` names, at the beginning of a stage: copies of their parents, or new ones."""
+    part, first = self._part(spec), not state.spec["num_experts"]
+    before = {one.width: (stack, one.experts) for one, stack in zip(self.parts(state.spec), stacks(state.live))}
+    if part.width not in before:
+      return self.fresh(stage, spec)  # the base has another width
+    stack, mine = before[part.width]
+    live = self.take(stack, [mine.index(parents[expert]) if expert >= 0 else 0 for expert in part.places])
+    if self.options.init == "scratch" if first else self.options.init_from_scratch:
+      live = self._where(np.isin(part.places, shares), self.fresh(stage, spec), live)
+    return live
+
+  def _refitted(self, state: LearnerState, data: loop.StageData) -> LearnerState:
+    """The state between two rounds of EM: the prototypes follow the experts with the least losses."""
+    host, labels, new = state.host, sharding.fetch(data.pool.y), data.train[:data.num_new]
+    known = np.stack([self._answers(state, expert, data.pool, new)[np.arange(len(new)), labels[new]]
+                      for expert in range(state.spec["num_experts"])])  # probabilities [E, N] of the right classes
+    before = host["train_shares"][:len(new)]
+    best = np.where(known[before, np.arange(len(new))] >= known.max(0), before, known.argmax(0))
+    sides = {"train_shares": data.train, "val_shares": data.val, "memory_shares": data.memory}
+    features = {name: self._features(state, data.pool, which) for name, which in sides.items() if len(which)}
+    clusters = cluster.Clusters(host["prototypes"], host["counts"])
+    clusters = sharding.agree_on(cluster.refit(clusters, features["train_shares"][:len(new)], before, best))
+    shares = {name: _shares(each, clusters) for name, each in features.items()}
+    looked = self._feature_macs * sum(map(len, sides.values())) + len(new) * sum(
+        len(self._part(one).experts) * cost.forward_macs(self.network(one), self._shape)
+        for one in self._specs(state.spec))
+    spent = [host["spent"][0] + looked, host["spent"][1] + 2 * looked]
+    return state._replace(host={**host, **_facts(clusters), **shares, "spent": spent})
+
+  def training(self, state: LearnerState, data: loop.StageData) -> loop.Training:
+    if not state.spec["num_experts"]:
+      return super().training(state, data)
+    spec = self._turned(state)
+    training = super().training(state._replace(spec=spec, live=stacks(state.live)[spec["part"]]), data)
+    notes = {"em_round": state.host.get("round", 0) + 1} if self.options.em_rounds > 1 else {}
+    notes |= {"width": self._part(spec).width} if self.options.expert_widths else {}
+    return dataclasses.replace(training, notes=notes)
 
   def examples(self, state: LearnerState, data: loop.StageData) -> loop.Examples:
     if not state.spec["num_experts"]:
       return loop.Examples()
-    memory = self._shards(state, data.memory, state.host["memory_shares"]) if len(data.memory) else None
-    return loop.Examples(own=self._shards(state, data.train, state.host["train_shares"]),
-                         own_val=self._shards(state, data.val, state.host["val_shares"]), memory=memory)
+    host, places = state.host, self._part(state.spec).places
+    memory = shards(data.memory, host["memory_shares"], places) if len(data.memory) else None
+    return loop.Examples(own=shards(data.train, host["train_shares"], places),
+                         own_val=shards(data.val, host["val_shares"], places), memory=memory)
 
   def finish(self, state: LearnerState, data: loop.StageData, trained: loop.Trained) -> StageResult:
-    result, before = super().finish(state, data, trained), self.cost(state)
-    after, report = result.state, result.report
+    spec = self._turned(state)
+    macs, flops = (count(self.network(spec), self._shape) for count in (cost.forward_macs, cost.training_flops))
     if not state.spec["num_experts"]:
-      spent = [before.fwd_macs * report.samples, before.train_flops * report.samples]
+      after, report, _ = super().finish(state, data, trained)
       base = after._replace(spec={**after.spec, "num_frozen": 1}, frozen=(after.predicting,), average=None,
-                            host={**after.host, "base_cost": spent})
+                            host={**after.host, "base_cost": [macs * report.samples, flops * report.samples]})
       return StageResult(base, report, complete=False)
-    labels, losses = sharding.fetch(data.pool.y), [0.0] * state.spec["num_experts"]
-    for expert, mine in enumerate(self._shards(state, data.val, state.host["val_shares"])[:len(losses)]):
+    after, report = self._put(state, super().finish(state, data, trained).state, spec["part"]), trained.report
+    todo, number = state.host.get("todo", [])[1:], state.host.get("round", 0)
+    if todo or number + 1 < self.options.em_rounds:
+      spent = [old + each * report.samples for old, each in zip(state.host["spent"], (macs, flops))]
+      host = {**after.host, "todo": todo, "round": number if todo else number + 1, "spent": spent}
+      return StageResult(after._replace(host=host), report, complete=False)
+    labels, losses, errors = sharding.fetch(data.pool.y), [0.0] * state.spec["num_experts"], 0.0
+    for expert, mine in enumerate(shards(data.val, state.host["val_shares"], range(len(losses)))):
       if len(mine):
         answered = self._answers(after, expert, data.pool, mine)
-        losses[expert] = len(mine) * classification.error_and_loss(answered.argmax(-1), answered, labels[mine])[1]
-    host = {key: value for key, value in after.host.items() if not key.endswith("_shares")}
+        error, loss = classification.error_and_loss(answered.argmax(-1), answered, labels[mine])
+        losses[expert], errors = len(mine) * loss, errors + len(mine) * error
+    if self.options.expert_widths:
+      report = report._replace(val=errors / len(data.val), macs=macs * report.samples, flops=flops * report.samples)
+    within = ("train_shares", "val_shares", "memory_shares", "todo", "round", "spent")
+    host = {key: value for key, value in after.host.items() if key not in within}
     return StageResult(after._replace(host={**host, "losses": losses, "scored": len(data.val)}), report)
+
+  def perturbed(self, state: LearnerState, fresh: Variables) -> Variables:
+    """As in Stacked, at the beginning of a stage; an expert without new examples stays as it is."""
+    if not state.spec["num_experts"]:
+      return super().perturbed(state, fresh)
+    if state.host.get("round"):
+      return state.live
+    taught = np.isin(self._part(state.spec).places, state.host["train_shares"])
+    return self._where(taught, super().perturbed(state, fresh), state.live)
+
+  # ------------------------------------------------------------------ predictions and costs
 
   def num_blocks(self, state: LearnerState) -> int:
     return 1
 
   def contribution(self, state: LearnerState, block: int, inputs: Tree) -> Contribution:
     """The probabilities that the expert of each example's nearest prototype gives."""
-    network = self.network(state.spec)
     if not state.spec["num_experts"]:
-      return stacked.contribute(network, self._task, self.mesh, self.combine, state.predicting, inputs)
+      return stacked.contribute(self._base, self._task, self.mesh, self.combine, state.predicting, inputs)
     prototypes = jnp.asarray(state.host["prototypes"], jnp.float32)
-    features = stacked.contribute(network, self._task, self.mesh, "features", state.frozen[0], inputs)["features"]
+    features = stacked.contribute(self._base, self._task, self.mesh, "features", state.frozen[0], inputs)["features"]
     nearest = jnp.square(features[:, None] - prototypes[None]).sum(-1).argmin(-1)
     total: Any = None
     for expert in range(state.spec["num_experts"]):
-      one = jax.tree.map(lambda leaf, i=expert: leaf[i:i + 1], state.predicting)
+      network, one = self._expert(state, expert)
       answers = stacked.contribute(network, self._task, self.mesh, self.combine, one, inputs)["sum"]
       chosen = jnp.where((nearest == expert)[:, None], answers, 0)
       total = chosen if total is None else total + chosen
@@ -148,52 +219,42 @@ class HMoE(stacked.Stacked):
     return self._task.resolve(joined, 1, self.combine)
 
   def cost(self, state: LearnerState) -> Cost:
-    network, num = self.network(state.spec), state.spec["num_experts"]
-    one, macs = cost.abstract_variables(network, self._shape).params, cost.forward_macs(network, self._shape)
-    flops = cost.training_flops(network, self._shape)
-    if not num:
-      return Cost(models.count_params(one) * state.num_held, macs, flops, macs)
-    base = models.count_params({name: leaf for name, leaf in one.items() if name != "output"})
-    num_params = base + num * state.num_held * models.count_params(one)
-    return Cost(num_params, macs, flops, macs + _feature_macs(network, self._shape))
+    """Costs of an example are those of one expert, on average over the examples so far if the experts differ."""
+    params = lambda network: cost.abstract_variables(network, self._shape).params
+    macs, flops = cost.forward_macs(self._base, self._shape), cost.training_flops(self._base, self._shape)
+    if not state.spec["num_experts"]:
+      return Cost(models.count_params(params(self._base)) * state.num_held, macs, flops, macs)
+    base = models.count_params({name: leaf for name, leaf in params(self._base).items() if name != "output"})
+    held = spent = operations = 0
+    for part, one in zip(self.parts(state.spec), self._specs(state.spec)):
+      network, num = self.network(one), int(state.host["counts"][part.experts].sum())
+      held += len(part.experts) * state.num_held * models.count_params(params(network))
+      spent += num * cost.forward_macs(network, self._shape)
+      operations += num * cost.training_flops(network, self._shape)
+    total = int(state.host["counts"].sum())
+    return Cost(base + held, spent // total, operations // total, spent // total + self._feature_macs)
 
   def describe(self, state: LearnerState) -> str:
-    """Each expert's share of the examples and of the validation loss."""
+    """Each expert's share of the examples and of the validation loss, and its width if they have several."""
     if not state.spec["num_experts"]:
       return "the base network; there are no experts yet"
     counts, losses = state.host["counts"].tolist(), state.host["losses"]
     lines = [f"experts: {len(counts)}"]
     for expert, num in enumerate(counts):
+      width = f"  width {state.spec['widths'][expert]}" if state.spec.get("widths") else ""
       loss = f"  validation loss {losses[expert] / max(sum(losses), 1e-30):.1%}" if losses else ""
-      lines.append(f"  expert {expert}  {num / sum(counts):.1%} of the examples so far{loss}")
+      lines.append(f"  expert {expert}{width}  {num / sum(counts):.1%} of the examples so far{loss}")
     return "\n".join(lines)
-
-  def template(self, spec: dict[str, Any]) -> LearnerState:
-    base = super().template({**spec, "num_frozen": 0, "num_experts": 0}).live
-    return super().template({**spec, "num_frozen": 0})._replace(spec=spec, frozen=(base,) * spec["num_frozen"])
 
   def _features(self, state: LearnerState, pool: Tree, which: np.ndarray) -> np.ndarray:
     """Features [N, H] of the examples `which` of a pool."""
-    look = lambda inputs: stacked.contribute(self.network(state.spec), self._task, self.mesh, "features",
-                                             state.frozen[0], inputs)
-    return np.asarray(prediction.in_batches(look, self._task, self.mesh, pool, which)["features"])
+    return expert_stacks.features(self._base, self._task, self.mesh, state.frozen[0], pool, which)
 
   def _answers(self, state: LearnerState, expert: int, pool: Tree, which: np.ndarray) -> np.ndarray:
     """Class probabilities [N, K] of one of the experts."""
-    one, network = self.take(state.predicting, [expert]), self.network(state.spec)
+    network, one = self._expert(state, expert)
     answer = lambda inputs: stacked.contribute(network, self._task, self.mesh, self.combine, one, inputs)
     return np.asarray(prediction.in_batches(answer, self._task, self.mesh, pool, which)["sum"])
-
-  def _shards(self, state: LearnerState, which: np.ndarray, shares: np.ndarray) -> list[np.ndarray]:
-    """The examples `which`, expert by expert, as `shares` assigns them: int32 arrays."""
-    return [which[shares == expert] for expert in range(self.num_members(state.spec))]
-
-  def perturbed(self, state: LearnerState, fresh: Variables) -> Variables:
-    """As in Stacked; an expert without new examples stays as it is."""
-    mixed = super().perturbed(state, fresh)
-    if not state.spec["num_experts"]:
-      return mixed
-    return self._where(np.isin(np.arange(self.num_members(state.spec)), state.host["train_shares"]), mixed, state.live)
 
   def _where(self, chosen: np.ndarray, new: Variables, old: Variables) -> Variables:
     """The experts of `new` where `chosen` bool [E], and those of `old` elsewhere; on the mesh."""
@@ -201,55 +262,11 @@ class HMoE(stacked.Stacked):
     return sharding.put(jax.tree.map(pick, *sharding.fetch((new, old))), self.mesh)
 
 
-def follow(host: dict[str, Any], features: np.ndarray, data: loop.StageData,
-           options: Options) -> tuple[cluster.Clusters, list[int]]:
-  """The clusters of a later stage.
-
-  Args:
-    host: of the state before.
-    features: [N, H] of the stage's new training examples.
-    data: StageData.
-    options: of the learner.
-
-  Returns:
-    (Clusters, for each of them the number of the old one whose expert it copies).
-  """
-  clusters = cluster.Clusters(host["prototypes"], host["counts"])
-  parents, losses = list(range(len(host["counts"]))), list(host["losses"])
-  _, distance = cluster.nearest(features, clusters.prototypes)
-  far = (distance > options.add_beyond * host["spread"]) & (options.add_beyond > 0)
-  far &= far.sum() >= options.min_shard
-  clusters = cluster.update(clusters, features[~far])
-  if far.any():
-    clusters, parent = cluster.add(clusters, features[far])
-    parents, losses = [*parents, parent], [*losses, 0.0]
-  if options.split_every and data.stage % options.split_every == 0:
-    index, _ = cluster.nearest(features, clusters.prototypes)
-    large = np.bincount(index, minlength=len(parents)) >= 2 * options.min_shard
-    if large.any():
-      which = int(np.where(large, losses, -1).argmax())
-      clusters = cluster.split(clusters, which, features[index == which], options.min_shard, _rng(data, 1))
-      parents += [parents[which]] * (len(clusters.counts) - len(parents))
-  clusters, kept = cluster.remove(clusters, options.min_shard)
-  return clusters, [parents[i] for i in kept]
+def _facts(clusters: cluster.Clusters) -> dict[str, np.ndarray]:
+  """Entries of `host`."""
+  return {"prototypes": clusters.prototypes.astype(np.float64), "counts": clusters.counts.astype(np.int64)}
 
 
-def _feature_macs(network: Any, shape: tuple[int, ...]) -> int:
-  """Multiply-adds of one example's features."""
-  head = cost.abstract_variables(network, shape).params["output"]["kernel"]
-  return cost.forward_macs(network, shape) - models.count_params(head)
-
-
-def _check_features(network: Any, shape: tuple[int, ...], name: str) -> None:
-  """Raises BadInput if a network of the user's own does not sow its features."""
-  if name in registry.MODELS:
-    try:
-      jax.eval_shape(lambda v, x: models.features(network, v, x), cost.abstract_variables(network, shape),
-                     network.inputs(shape))
-    except KeyError:
-      raise BadInput(f"model.name={name!r} has no features for hmoe; end the network with a layers.Head named output, "
-                     "or take another learner.") from None
-
-
-def _rng(data: loop.StageData, number: int) -> np.random.Generator:
-  return keys.rng(data.seed, keys.CLUSTER, data.stage, number)
+def _shares(features: np.ndarray, clusters: cluster.Clusters) -> np.ndarray:
+  """int32 [N], the cluster of each example."""
+  return cluster.nearest(features, clusters.prototypes)[0].astype(np.int32)

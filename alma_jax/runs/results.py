@@ -76,7 +76,7 @@ class Run:
       raise BadInput(f"{self.path} is a language model, which predicts no classes; use `sample`.")
     opened, learner = self.open(stage)
     state, data = self.shown(opened, learner, task)
-    x = _like_examples(x, tuple(data["example_shape"]), np.dtype(data["dtype"]))
+    x = like_examples(x, tuple(data["example_shape"]), np.dtype(data["dtype"]))
     mean, std = (np.asarray(data[key], np.float32) for key in ("mean", "std"))
     pool, total = classification.make_pool(x, np.zeros(len(x)), mean, std, learner.mesh), None
     kind = classification.Classification(data["num_classes"], augment=False)
@@ -233,7 +233,7 @@ def _columns(lines: list[Entry]) -> dict[str, np.ndarray]:
   return {key: np.array([value(entry, key) for entry in lines]) for key in single}
 
 
-def _like_examples(x: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+def like_examples(x: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
   x = np.asarray(x)
   if x.ndim == len(shape) and shape[-1] == 1 and x.shape[1:] == shape[:-1]:
     x = x[..., None]  # grey images without their channel

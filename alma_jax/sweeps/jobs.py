@@ -28,16 +28,20 @@ class Job(NamedTuple):
     workdir: run folder.
     file: path of the config file.
     arg: the argument of its get_config; None: its default.
+    clusters: if above 0, the run ends after its first stage, and publishes its features with so many clusters
+      (runs/apart.py).
   """
   name: str
   config: schema.RunConfig
   workdir: pathlib.Path
   file: str
   arg: str | None
+  clusters: int = 0
 
   def packed(self) -> Packed:
     """The job as plain data, for another process."""
-    return dict(config=configs.to_dict(self.config), workdir=str(self.workdir), file=str(self.file), arg=self.arg)
+    return dict(config=configs.to_dict(self.config), workdir=str(self.workdir), file=str(self.file), arg=self.arg,
+                clusters=self.clusters)
 
 
 def unpacked(packed: Packed) -> tuple[schema.RunConfig, pathlib.Path]:

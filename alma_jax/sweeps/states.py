@@ -51,10 +51,10 @@ def state(job: Job, failures: Mapping[str, str]) -> State:
       return State(REFUSED, 0, total, f"{job.workdir} holds another run, which differs in {', '.join(differ)}; move it "
                                       "away, or give another --workdir.")
     try:
-      ended = summary(job)
+      ended = summary(job) is not None if not job.clusters else (job.workdir / run_folder.GATE).exists()
     except BadInput as error:
       return State(REFUSED, 0, total, str(error))
-    if ended is not None:
+    if ended:
       return State(FINISHED, total, total)
   done = num_done(job)
   if job.name in failures:

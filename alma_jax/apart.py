@@ -1,0 +1,72 @@
+"""Trains the experts of an hmoe apart: python -m alma_jax.apart --config=configs/mnist.py:hmoe --workdir DIR
+
+A first process trains the base network on the first stage and publishes it with the prototypes of the clusters, as one
+file. Then every expert is a process of its own: it reads that file and the data, trains on the examples of its cluster
+in all stages, and exchanges nothing with the others. manifest.json lists the experts.
+
+The same command again goes on: it runs what is missing and leaves the rest as it is. Failed experts are run again with
+--retry. --config.FIELD=VALUE changes a field. In Python, alma_jax.load_mixture(DIR).predict(images) loads the experts
+that the images need. Exit codes are those of `alma sweep`.
+"""
+import pathlib
+import signal
+import sys
+from collections.abc import Sequence
+
+from alma_jax import commands, sweep
+from alma_jax.errors import BadInput
+from alma_jax.runs import run_folder
+from alma_jax.sweeps import Sweep, launch, plan, states
+from alma_jax.sweeps import jobs as sweep_jobs
+from alma_jax.sweeps.jobs import Job
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command line; returns the exit code."""
+  try:
+    return commands.exit_code(lambda: _main(argv))
+  except KeyboardInterrupt:  # before the signals are watched
+    return 128 + signal.SIGINT
+
+
+def _main(argv: Sequence[str] | None) -> int:
+  parser = commands.Parser("-m alma_jax.apart", __doc__)
+  parser.add_argument("--config", required=True, metavar="FILE:hmoe", help="config file with the learner hmoe")
+  parser.add_argument("--workdir", required=True, help="folder of the manifest and of the runs")
+  sweep.add_launcher(parser)
+  args, rest = parser.parse_known_args(argv)
+  launcher = sweep.launcher_of(args)
+  file, _, arg = args.config.partition(":")
+  root = run_folder.local(args.workdir)
+  whole = sweep_jobs.make(Sweep(file, [{"learner": arg or "hmoe"}]), root, dict(map(sweep.override, rest)))[0]
+  from alma_jax.runs import apart  # imports jax
+  num = whole.config.model.num_experts
+  base = Job(f"gate{num}", apart.base_config(whole.config), root / f"gate{num}", whole.file, whole.arg, num)
+  code = launch.run(_plan(root, [base], args.retry), launcher)
+  published = base.workdir / run_folder.GATE
+  if code or not published.exists():
+    return code or 1
+  from alma_jax.learners import gate
+  count = len(gate.read(published)[0].counts)
+  experts = [Job(f"expert{number}", apart.expert_config(whole.config, published, number), root / f"expert{number}",
+                 whole.file, whole.arg) for number in range(count)]
+  code = launch.run(_plan(root, experts, args.retry), launcher)
+  mixture = apart.write_manifest(root, published, {i: job.workdir for i, job in enumerate(experts)}, whole.config)
+  if "test_error" in mixture.manifest:
+    commands.show(f"test error {mixture.manifest['test_error']:.4f} of {count} experts, {root / apart.MANIFEST}")
+  return code
+
+
+def _plan(root: pathlib.Path, jobs: list[Job], retry: bool) -> plan.Plan:
+  with plan.folder_problems(root):
+    failures = {} if retry else states.read_texts(
+        root / plan.FAILURES, "delete it, or give --retry, which runs the failed experts again")
+    made = plan.Plan(root, jobs, {job.name: states.state(job, failures) for job in jobs}, failures)
+  refused = [state.line for state in made.states.values() if state.kind == states.REFUSED]
+  if refused:
+    raise BadInput(refused[0])
+  return made
+
+
+if __name__ == "__main__":
+  sys.exit(main())

@@ -1,0 +1,52 @@
+"""What the experts of a flat hard mixture share if they are trained apart: a file that is written once."""
+import hashlib
+import os
+import pathlib
+from typing import NamedTuple
+
+import flax.serialization
+import numpy as np
+
+from alma_jax.errors import BadInput
+from alma_jax.files import write_bytes
+from alma_jax.types import Variables
+
+
+class Gate(NamedTuple):
+  """The base network, whose features decide which cluster an example belongs to.
+
+  Attributes:
+    width: of the base network.
+    base: its Variables, numpy arrays [1, ...].
+    prototypes: float64 [E, H]; an example belongs to the nearest one.
+    counts: int64 [E], training examples of each cluster in the first stage.
+    macs: multiply-adds of the training of the base and of its pass over the first stage.
+    flops: floating-point operations of these.
+  """
+  width: int
+  base: Variables
+  prototypes: np.ndarray
+  counts: np.ndarray
+  macs: int
+  flops: int
+
+
+def write(path: pathlib.Path, gate: Gate) -> None:
+  """Writes a Gate, whole or not at all. Equal gates make equal files."""
+  tree = gate._asdict() | {"base": gate.base._asdict()}
+  write_bytes(path, flax.serialization.msgpack_serialize(tree))
+
+
+def read(path: str | os.PathLike[str]) -> tuple[Gate, str]:
+  """(the Gate of a file, the file's SHA-256).
+
+  Raises:
+    BadInput: there is no such file, or `write` has not written it.
+  """
+  try:
+    data = pathlib.Path(path).expanduser().read_bytes()
+    tree = flax.serialization.msgpack_restore(data)
+    return Gate(**tree | {"base": Variables(**tree["base"])}), hashlib.sha256(data).hexdigest()
+  except (OSError, ValueError, TypeError, KeyError) as error:
+    raise BadInput(f"the gate {str(path)!r} is not a file that `alma apart` has published ({error}); `alma apart` "
+                   "makes it, and runs the experts.") from error

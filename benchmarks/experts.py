@@ -1,0 +1,157 @@
+"""Prints the verdicts on flat hard mixtures, from the runs of configs/sweeps/experts.py.
+
+    python benchmarks/experts.py runs/experts --out docs/results/tasks/experts
+    python benchmarks/experts.py docs/results/tasks/experts
+
+The argument is the folder of the runs, or a folder with the runs.csv that --out has written. --out also writes the
+page, README.md.
+"""
+import itertools
+import math
+import pathlib
+import sys
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import evidence
+import pandas as pd
+from evidence import Cell
+
+from alma_jax import commands
+from alma_jax.errors import BadInput
+from alma_jax.runs import run_folder
+
+PAGE, RUNS = "README.md", "runs.csv"
+COLUMNS = ["run", "learner", "width", "networks", "seed", "test_error", "val_error", "num_params", "predict_macs",
+           "cumulative_fwd_macs", "wall_seconds"]
+SMALL, LARGE, WIDER = 4, 64, {4: 8, 64: 120}  # widths: where the base underfits, and where it overfits; equal cost
+
+
+class Claim(NamedTuple):
+  """A claim: {seed: log ratio} cells are positive where a run supports it."""
+  text: str
+  quantity: str
+  cells: list[Cell]
+
+
+_HEAD = """# Does a flat hard mixture help?
+
+MNIST, all of it at once, an MLP. Written by `python benchmarks/experts.py docs/results/tasks/experts` from `runs.csv`;
+`alma sweep --config=sweeps/experts` makes the runs, and `configs/sweeps/experts.py` says what they are.
+
+A number says by how much the first test error is above the second, so that positive numbers support the claim: the mean
+of log ratios over the numbers of experts, with its 95 % interval over seeds (Student's t, paired by seed). p is
+corrected for the number of claims (Holm). A claim *agrees* with the runs if p is below 0.05 and no number of experts is
+significantly against it, it *disagrees* if p is below 0.05 and the mean is against it. With three seeds only effects
+that hardly vary between seeds are told from none.
+
+| claim | verdict | number |
+| --- | --- | --- |
+"""
+
+
+def main() -> None:
+  parser = commands.Parser("benchmarks/experts.py", __doc__)
+  parser.add_argument("runs", help="folder of the runs, or of runs.csv")
+  parser.add_argument("--out", help="folder for runs.csv and the page")
+  args = parser.parse_args()
+  folder = pathlib.Path(args.runs)
+  table = pd.read_csv(folder / RUNS) if (folder / RUNS).is_file() else read(folder)
+  text = page(table)
+  if args.out:
+    out = pathlib.Path(args.out)
+    out.mkdir(parents=True, exist_ok=True)
+    table.to_csv(out / RUNS, index=False)
+    (out / PAGE).write_text(text)
+  commands.show(text[text.index("| claim"):])
+
+
+def read(folder: pathlib.Path) -> pd.DataFrame:
+  """A row for each finished run in a folder, with COLUMNS.
+
+  Raises:
+    BadInput: there is none.
+  """
+  rows = []
+  for path in sorted(folder.glob("*/summary.json")):
+    config, summary = run_folder.read_json(path.with_name("config.json")), run_folder.read_json(path)
+    last = run_folder.read_lines(path.with_name(run_folder.METRICS))[-1]
+    learner, model = config["learner"], config["model"]
+    rows.append((path.parent.name, learner["name"], model["width"], learner.get("num_members", model["num_experts"]),
+                 config["seed"], last["error"], last["val_error"], last["num_params"], last["predict_macs"],
+                 summary["cumulative_fwd_macs"], round(summary["wall_seconds"], 1)))
+  if not rows:
+    raise BadInput(f"there is no finished run in {str(folder)!r}; `alma sweep --config=sweeps/experts` makes them.")
+  return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def page(table: pd.DataFrame) -> str:
+  """The text of the page: a verdict for each claim, and the mean errors of each kind of run."""
+  found = [(claim, weighed) for claim in claims(table) if (weighed := evidence.weigh(claim.cells)) is not None]
+  lines = []
+  for (claim, weighed), p in zip(found, evidence.holm([weighed.p for _, weighed in found])):
+    interval = "no interval" if math.isnan(weighed.low) else f"{_percent(weighed.low)} to {_percent(weighed.high)}"
+    lines.append(
+        f"| {claim.text}. Number: {claim.quantity} | **{evidence.verdict(weighed, p)}** | {_percent(weighed.mean)} "
+        f"({interval}); {weighed.positive} of {weighed.cells} comparisons for it, {weighed.supporting} significantly, "
+        f"{weighed.opposing} significantly against; {weighed.seeds} seeds" + ("" if math.isnan(p) else f"; p = {p:.2g}")
+        + " |")
+  kinds = table.groupby(["width", "learner", "networks"], sort=True)
+  rows = [f"| {learner} | {width} | {networks} | {100 * runs['test_error'].mean():.2f} ± "
+          f"{100 * runs['test_error'].std():.2f} | {len(runs)} | {runs['num_params'].iloc[0]:,} | "
+          f"{runs['predict_macs'].iloc[0]:,} | {runs['cumulative_fwd_macs'].mean():.3g} |"
+          for (width, learner, networks), runs in kinds]
+  head = ("| learner | width | networks | test error in % (mean and deviation over seeds) | seeds | parameters | "
+          "multiply-adds of a prediction | of the training |\n| --- | --- | --- | --- | --- | --- | --- | --- |")
+  seeds = kinds.size()
+  note = "" if seeds.min() == seeds.max() else (
+      "\nThe study is not finished: some kinds of runs lack seeds, and claims about them have no verdict yet. The same "
+      "command goes on with it.\n")
+  return _HEAD + "\n".join(lines) + "\n" + note + "\n" + head + "\n" + "\n".join(rows) + "\n"
+
+
+def claims(table: pd.DataFrame) -> list[Claim]:
+  """The claims, with their cells; a cell is a number of experts."""
+  counts = sorted(set(table.loc[table["learner"] == "hmoe", "networks"]))
+
+  def errors(learner: str, width: int, networks: int = 1) -> dict[int, float]:
+    mine = table[(table["learner"] == learner) & (table["width"] == width) & (table["networks"] == networks)]
+    return {int(seed): float(error) for seed, error in zip(mine["seed"], mine["test_error"])}
+
+  def against(width: int, rival: str, sign: int = 1) -> list[Cell]:
+    """How much larger the errors of a rival are than those of hmoe."""
+    rivals = {"base": lambda k: errors("sm", width), "ens": lambda k: errors("ens", width, k),
+              "wider": lambda k: errors("sm", WIDER[width])}
+    return [Cell(f"{k} experts", _times(evidence.log_ratio(rivals[rival](k), errors("hmoe", width, k)), sign))
+            for k in counts]
+
+  gains = list(zip(against(SMALL, "base"), against(LARGE, "base")))
+  more = [Cell(f"{few} to {many} experts", evidence.log_ratio(errors("hmoe", SMALL, few), errors("hmoe", SMALL, many)))
+          for few, many in itertools.pairwise(counts)]
+  return [
+      Claim(f"The mixture gains where its base underfits (width {SMALL})", "error of the base, against `hmoe`",
+            against(SMALL, "base")),
+      Claim("It gains more there the more experts it has", "error of `hmoe`, against `hmoe` with more experts", more),
+      Claim(f"It gains nothing where its base overfits (width {LARGE})",
+            "error of `hmoe`, against the base; it agrees only if `hmoe` is worse", against(LARGE, "base", -1)),
+      Claim("It gains less there than where the base underfits", f"the gain at width {SMALL}, against that at {LARGE}",
+            [Cell(small.name, {seed: small.effects[seed] - large.effects[seed]
+                               for seed in small.effects.keys() & large.effects.keys()}) for small, large in gains]),
+      *(Claim(f"At width {width} it is better than an ensemble of as many networks", "error of `ens`, against `hmoe`",
+              against(width, "ens")) for width in (SMALL, LARGE)),
+      *(Claim(f"At width {width} it is better than one network of width {WIDER[width]}, which predicts at equal cost",
+              "error of the single network, against `hmoe`", against(width, "wider"))
+        for width in (SMALL, LARGE)),
+  ]
+
+
+def _times(effects: Mapping[int, float], sign: int) -> dict[int, float]:
+  return {seed: sign * effect for seed, effect in effects.items()}
+
+
+def _percent(effect: float) -> str:
+  return f"{100 * math.expm1(effect):+.1f} %"
+
+
+if __name__ == "__main__":
+  sys.exit(commands.exit_code(main))

@@ -1,0 +1,190 @@
+"""Experts that are trained apart: what is published, what one expert learns, and what a killed one leaves."""
+import multiprocessing
+import os
+import shutil
+import signal
+
+import numpy as np
+import pytest
+from runs import ROOT, alma, assert_same_run, lines, small_config
+from stages import Stages, arrays_equal, fit_stage, setting_of, train_stage
+from test_sweep import stand_in  # noqa: F401
+
+import alma_jax
+from alma_jax import config as configs
+from alma_jax.errors import BadInput
+from alma_jax.growth import cluster
+from alma_jax.learners import gate
+from alma_jax.runs import apart, run_folder, settings
+from alma_jax.sweeps import events, jobs, pool, states, worker
+
+SMALL = ("--config=configs/digits.py:hmoe", "--config.model.num_experts=3", "--config.model.width=4",
+         "--config.stream.num_megabatches=4", "--config.train.epochs=20", "--config.devices=1",
+         "--config.log.tensorboard=false")
+
+
+@pytest.fixture
+def in_process(monkeypatch):
+  """Runs jobs in this process, in place of workers. Returns the names of the jobs that were started."""
+  begun = []
+
+  def run(todo, *unused):
+    for job in todo:
+      begun.append(job.name)
+      kind, line = worker.attempt(job.packed())
+      yield events.Event(kind, job, line)
+
+  monkeypatch.setattr(pool, "run", run)
+  return begun
+
+
+def weights(folder):
+  """The sums of the arrays in the newest checkpoint of a run."""
+  opened, _ = alma_jax.load_run(folder).open()
+  return opened.meta["sha256"]
+
+
+def test_a_mixture_from_the_command_line(tmp_path, in_process):
+  flags = (*SMALL, "--config.learner.expert_widths=(4,6)", "--workdir", tmp_path / "all")
+  done = alma("apart", *flags)
+  assert done.returncode == 0, done.stderr
+  assert in_process == ["gate3", "expert0", "expert1", "expert2"]
+  mixture = alma_jax.load_mixture(tmp_path / "all")
+  setting = settings.prepare(configs.parse(small_config("sm")))
+  x, y = setting.source.dataset.x_test, setting.source.dataset.y_test
+  error = float((mixture.predict(x).argmax(-1) != y).mean())
+  assert error == mixture.manifest["test_error"] < 0.5
+  assert [entry["width"] for entry in mixture.manifest["experts"]] == [4, 6, 4]
+  assert len(lines(tmp_path / "all/expert0", "metrics.jsonl")) == 4  # the whole stream
+  assert len(lines(tmp_path / "all/gate3", "metrics.jsonl")) == 2  # the first stage
+  # Only what is needed is loaded, and another folder than that of the runs will do.
+  shutil.move(tmp_path / "all", tmp_path / "moved")
+  moved = alma_jax.load_mixture(tmp_path / "moved")
+  one = moved.predict(x[:1])
+  assert moved.loaded.cache_info().currsize == 1
+  np.testing.assert_array_equal(one, mixture_of_one(tmp_path / "moved", moved, x[:1]))
+
+
+def mixture_of_one(folder, mixture, x):
+  """The answer of the only expert that was loaded."""
+  answers = [alma_jax.load_run(folder / entry["folder"]).predict(x) for entry in mixture.manifest["experts"]]
+  found = [answer for answer in answers if np.array_equal(answer, mixture.predict(x))]
+  assert len(found) == 1
+  return found[0]
+
+
+def test_a_lost_expert_is_repaired_and_the_others_stay(tmp_path, in_process):
+  """With a memory and averaged weights."""
+  flags = (*SMALL, "--config.stream.replay_share=0.3", "--config.learner.average=0.3", "--workdir", tmp_path)
+  assert alma("apart", *flags).returncode == 0
+  before = {name: weights(tmp_path / name) for name in ("gate3", "expert0", "expert1", "expert2")}
+  manifest = (tmp_path / apart.MANIFEST).read_text()
+  files = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")
+           if path.is_file() and "expert1" not in path.parts}
+  shutil.rmtree(tmp_path / "expert1")
+  with pytest.raises(BadInput, match="no run in .*expert1"):
+    apart.Mixture(tmp_path).loaded(1)
+  in_process.clear()
+  assert alma("apart", *flags).returncode == 0
+  assert in_process == ["expert1"]
+  assert {name: weights(tmp_path / name) for name in before} == before
+  assert (tmp_path / apart.MANIFEST).read_text() == manifest
+  touched = {path.relative_to(tmp_path).parts[0] for path, when in files.items() if path.stat().st_mtime_ns != when}
+  assert touched <= {apart.MANIFEST, "failures.json", ".lock"}
+
+
+def test_the_gate_is_that_of_a_mixture_that_is_trained_together(tmp_path):
+  config = configs.parse(small_config("hmoe", model__num_experts=3))
+  base = apart.base_config(config)
+  job = jobs.Job("gate3", base, tmp_path / "gate3", str(ROOT / "configs/digits.py"), "hmoe", 3)
+  assert states.state(job, {}).kind == states.NEW
+  apart.publish(base, job.workdir, 3)
+  assert states.state(job, {}).kind == states.FINISHED
+  published, digest = gate.read(job.workdir / run_folder.GATE)
+  setting = settings.prepare(config)
+  state, _, _ = train_stage(setting, setting.learner.init(), 0)
+  np.testing.assert_array_equal(published.prototypes, state.host["prototypes"])
+  np.testing.assert_array_equal(published.counts, state.host["counts"])
+  assert arrays_equal(published.base, state.frozen[0])
+  (job.workdir / run_folder.GATE).unlink()  # as if it was killed before it published
+  assert states.state(job, {}).kind == states.BEGUN
+  apart.publish(base, job.workdir, 3)
+  assert gate.read(job.workdir / run_folder.GATE)[1] == digest
+
+
+def test_an_expert_learns_from_its_cluster_alone(tmp_path):
+  """Also in a stage without examples of it, in which it stays as it is."""
+  joint = setting_of("hmoe", model__num_experts=3)
+  state, _, _ = train_stage(joint, joint.learner.init(), 0)
+  host, file = state.host, tmp_path / "gate"
+  gate.write(file, gate.Gate(4, state.frozen[0], host["prototypes"], host["counts"], 0, 0))
+  setting = setting_of("expert", learner__gate=str(file), learner__cluster=1)
+  learner, data = setting.learner, Stages(setting)[0]
+  grown, growth = learner.grow(learner.init(), data)
+  assert arrays_equal(grown.live, state.frozen[0])
+  own, = learner.training(grown, data).examples.own
+  features = joint.learner._features(state, data.pool, data.train)
+  np.testing.assert_array_equal(own, data.train[cluster.nearest(features, host["prototypes"])[0] == 1])
+  after, report, _ = train_stage(setting, learner.init(), 0)
+  assert report.samples == 2 * len(own)  # two epochs
+  assert growth.macs == (len(data.train) + len(data.val)) * (4 * 4 + 36 * 4)
+  others = np.setdiff1d(data.train, own)
+  later = data._replace(stage=1, train=others, num_new=len(others))
+  result, epochs = fit_stage(learner, learner.grow(after, later)[0], later)
+  assert arrays_equal(result.state.live, after.live)
+  assert (result.report.samples, epochs) == (0, [])
+  assert 0 <= result.report.val < 1
+
+
+@pytest.mark.parametrize(("flags", "sentence"), [
+    (("--config=configs/digits.py:sm",), "has no experts that can be trained apart"),
+    ((*SMALL, "--config.learner.em_rounds=2"), "learner.em_rounds=2 changes the clusters later"),
+    ((*SMALL, "--workers=-1"), "should be at least 0"),
+])
+def test_bad_input(tmp_path, flags, sentence):
+  done = alma("apart", *flags, "--workdir", tmp_path)
+  assert (done.returncode, sentence in done.stderr) == (2, True), done.stderr
+
+
+def test_a_gate_that_is_none(tmp_path):
+  (tmp_path / "gate").write_bytes(b"none")
+  for path in ("", tmp_path / "nowhere", tmp_path / "gate"):
+    with pytest.raises(BadInput, match="is not a file that `alma apart` has published"):
+      setting_of("expert", learner__gate=str(path))
+
+
+def test_a_killed_worker_changes_no_expert(tmp_path):
+  """Real processes, two at a time. The one that is killed goes on from its checkpoint, beside the other."""
+  config = configs.parse(small_config("hmoe", model__num_experts=3, train__epochs=40, checkpoint__seconds=0.0))
+  file, base = str(ROOT / "configs/digits.py"), apart.base_config(config)
+  apart.publish(base, tmp_path / "gate3", 3)
+  published = tmp_path / "gate3" / run_folder.GATE
+
+  def made(root):
+    return [jobs.Job(f"expert{i}", apart.expert_config(config, published, i), root / f"expert{i}", file, "hmoe")
+            for i in range(3)]
+
+  lost = []
+  for event in pool.run(made(tmp_path / "killed"), 2, tmp_path / "logs", lambda: False):
+    if event.kind == events.LOST:
+      lost.append(event.job.name)
+    elif not lost and list((tmp_path / "killed/expert0/checkpoints").glob("[0-9]")):
+      os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
+  assert len(lost) == 1
+  for job in made(tmp_path / "whole"):
+    assert worker.attempt(job.packed()) == (events.DONE, "")
+    assert weights(job.workdir) == weights(tmp_path / "killed" / job.name)
+    assert_same_run(job.workdir, tmp_path / "killed" / job.name)
+
+
+@pytest.mark.slow
+def test_a_node_of_a_cluster_publishes_the_gate(tmp_path, stand_in, monkeypatch):  # noqa: F811
+  from alma_jax.sweeps import slurm
+  monkeypatch.setattr(slurm, "_SECONDS", 0.2)
+  folder = tmp_path / "runs/slurm"
+  folder.mkdir(parents=True)
+  base = apart.base_config(configs.parse(small_config("hmoe", model__num_experts=3)))
+  job = jobs.Job("gate3", base, tmp_path / "runs/gate3", str(ROOT / "configs/digits.py"), "hmoe", 3)
+  seen = [event.kind for event in slurm.run([job], 0, folder, {}, lambda: False) if event.job is not None]
+  assert seen == [events.STARTED, events.DONE]
+  assert len(gate.read(job.workdir / run_folder.GATE)[0].counts) == 3
