@@ -16,6 +16,7 @@ from alma_jax.config.schema import (
   memory_for_validation,
   memory_part,
 )
+from alma_jax.config.task_options import MNTDP
 from alma_jax.errors import BadInput
 
 _DEFAULT, _LIVE_DEFAULTS = Stream(), Dataset()
@@ -121,7 +122,7 @@ def _old_weights_are_perturbed(c: RunConfig) -> None:
                    "but every stage starts from scratch; leave them 1 and 0.")
 
 
-def _validations_fit_into_the_steps(c: ImageConfig) -> None:
+def _validations_fit_into_the_steps(c: ImageConfig | TaskConfig) -> None:
   t = c.train
   if t.eval_every and not t.steps:
     raise BadInput(f"train.eval_every={t.eval_every} is for train.steps above 0; without, every epoch is validated.")
@@ -235,6 +236,8 @@ def _tasks_are_trained_one_by_one(c: TaskConfig) -> None:
 
 
 def _no_predictor_of_tasks(c: TaskConfig) -> None:
+  if c.log.drift:
+    raise BadInput(f"log.drift={c.log.drift} is for streams of mega-batches; leave it 0.0.")
   if c.log.predictor:
     raise BadInput("log.predictor=True is for streams of mega-batches; `alma export --task` writes the predictor of a "
                    "task.")
@@ -248,6 +251,21 @@ def _pairs_differ(c: TaskConfig) -> None:
       raise BadInput(f"train.{field}={values} lists a value twice.")
 
 
+def _random_pairs_have_a_range(c: TaskConfig) -> None:
+  rates = c.train.learning_rate
+  if c.train.num_random and len(rates) == 1:
+    raise BadInput(f"train.num_random={c.train.num_random} draws learning rates between the smallest and the largest of "
+                   f"train.learning_rate, which lists only {rates[0]}; list two.")
+
+
+def _search_is_used(c: TaskConfig) -> None:
+  options = c.learner
+  if isinstance(options, MNTDP) and options.search == "all":
+    for name in ("search_steps", "price", "entropy"):
+      if getattr(options, name) != getattr(MNTDP(), name):
+        raise BadInput(f"learner.{name}={getattr(options, name)} is for learner.search='reinforce', not 'all'.")
+
+
 def _tasks_have_no_experts(c: TaskConfig) -> None:
   if c.model.num_experts != 1:
     raise BadInput(f"model.num_experts={c.model.num_experts} is for streams of mega-batches; leave it 1.")
@@ -257,7 +275,8 @@ def _tasks_have_no_experts(c: TaskConfig) -> None:
 
 
 _TASK_RULES: tuple[Callable[[TaskConfig], None], ...] = (
-    _tasks_are_trained_one_by_one, _no_predictor_of_tasks, _pairs_differ, _tasks_have_no_experts)
+    _tasks_are_trained_one_by_one, _no_predictor_of_tasks, _pairs_differ, _tasks_have_no_experts,
+    _validations_fit_into_the_steps, _random_pairs_have_a_range, _search_is_used)
 _RULES: tuple[Callable[[RunConfig], None], ...] = (
     _only_live_streams_have_no_end, _waiting_fits_into_the_stream, _schedule_has_its_fields, _memory_is_used,
     _average_is_used, _old_weights_are_perturbed)

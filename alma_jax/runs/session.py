@@ -16,7 +16,7 @@ from alma_jax import messages
 from alma_jax.config import schema
 from alma_jax.errors import BadInput, Diverged, Stopped
 from alma_jax.learners import contract, tuned
-from alma_jax.learners.paths import Paths
+from alma_jax.learners.task_learner import TaskLearner
 from alma_jax.parallel import runtime, sharding
 from alma_jax.runs import (
   arrivals,
@@ -84,7 +84,7 @@ def run(setting: settings.Setting, folder: RunFolder, should_stop: Callable[[], 
 
 def _examiner(setting: settings.Setting) -> Examiner:
   if isinstance(setting.source, sequence.Tasks):
-    assert isinstance(setting.learner, Paths)
+    assert isinstance(setting.learner, TaskLearner)
     return task_results.TaskExaminer(setting.learner, setting.source)
   return settings.Examiner(setting)
 
@@ -323,7 +323,7 @@ class _Session:
       state, report = self._learner.grow(self.now.learner, data)
       contract.check_state(self.now.learner, state, self._config.learner.name)
     shapes = lambda state: jax.tree.map(np.shape, state.live)
-    if shapes(state) != shapes(self.now.learner) and not isinstance(self._learner, Paths):
+    if shapes(state) != shapes(self.now.learner) and not isinstance(self._learner, TaskLearner):
       runtime.forget_programs()  # those of the old shapes never run again, and hold memory
       self._compiled = False
     return Growth(state, report, loop.begin(self._learner.training(state, data)))

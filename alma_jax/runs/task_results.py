@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from alma_jax.learners import contract, prediction
-from alma_jax.learners.paths import Paths
+from alma_jax.learners.task_learner import TaskLearner
 from alma_jax.runs import run_folder
 from alma_jax.runs.metrics import Entry
 from alma_jax.tasks import classification
@@ -24,7 +24,7 @@ class TaskExaminer:
     cached, num_cached: None and 0; nothing is kept in checkpoints.
   """
 
-  def __init__(self, learner: Paths, source: Tasks):
+  def __init__(self, learner: TaskLearner, source: Tasks):
     self._learner, self._source = learner, source
     self.cached: contract.Contribution | None = None
     self.num_cached = 0
@@ -47,8 +47,8 @@ class TaskExaminer:
       earlier = list(lines[-1][ACCURACIES]) if lines else []
     new = sum(1 for _, _, t in state.spec["modules"] if t == newest)
     info = self._source.data.infos[newest]
-    return value, loss, {"task": info.name, ACCURACIES: [*earlier, 1 - value], "num_modules": len(state.frozen),
-                         "new_modules": new, **state.host["notes"][newest]}
+    return value, loss, {"task": info.name, ACCURACIES: [*earlier, 1 - value],
+                         "num_modules": len(state.spec["modules"]), "new_modules": new, **state.host["notes"][newest]}
 
   def write(self, folder: pathlib.Path, state: contract.LearnerState, lines: list[Entry]) -> None:
     """Writes accuracy.csv, a row per task t with R[t, i], and graph.json, what was made from what."""
@@ -60,7 +60,7 @@ class TaskExaminer:
     return classification.error_and_loss(*predicted, labels)
 
 
-def predict(learner: Paths, task: Any, state: contract.LearnerState, pool: Any, num: int
+def predict(learner: TaskLearner, task: Any, state: contract.LearnerState, pool: Any, num: int
             ) -> tuple[np.ndarray, np.ndarray]:
   """(classes int [num], probabilities float32 [num, K]) of the first `num` examples of a pool."""
   which = np.arange(num, dtype=np.int32)
@@ -83,7 +83,7 @@ def summarize(lines: list[Entry]) -> Entry:
               num_modules=lines[-1]["num_modules"], memory=lines[-1]["num_params"])
 
 
-def write(folder: pathlib.Path, source: Tasks, learner: Paths, state: contract.LearnerState, lines: list[Entry]
+def write(folder: pathlib.Path, source: Tasks, learner: TaskLearner, state: contract.LearnerState, lines: list[Entry]
           ) -> None:
   """Writes accuracy.csv, a row per task t with R[t, i], and graph.json, what was made from what."""
   names = [info.name for info in source.data.infos]
