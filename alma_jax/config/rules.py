@@ -62,6 +62,11 @@ def _only_live_streams_have_no_end(c: RunConfig) -> None:
       raise BadInput(f"dataset.{name}={value} is for dataset.name=live:DIR, not {d.name!r}.")
 
 
+def _lca_is_for_tasks(c: RunConfig) -> None:
+  if c.log.lca:
+    raise BadInput(f"log.lca={c.log.lca} is for streams of tasks; leave it 0.")
+
+
 def _waiting_fits_into_the_stream(c: RunConfig) -> None:
   if not c.stream.num_megabatches:
     return
@@ -254,8 +259,8 @@ def _pairs_differ(c: TaskConfig) -> None:
 def _random_pairs_have_a_range(c: TaskConfig) -> None:
   rates = c.train.learning_rate
   if c.train.num_random and len(rates) == 1:
-    raise BadInput(f"train.num_random={c.train.num_random} draws learning rates between the smallest and the largest of "
-                   f"train.learning_rate, which lists only {rates[0]}; list two.")
+    raise BadInput(f"train.num_random={c.train.num_random} draws learning rates between the smallest and the largest "
+                   f"of train.learning_rate, which lists only {rates[0]}; list two.")
 
 
 def _search_is_used(c: TaskConfig) -> None:
@@ -278,8 +283,8 @@ _TASK_RULES: tuple[Callable[[TaskConfig], None], ...] = (
     _tasks_are_trained_one_by_one, _no_predictor_of_tasks, _pairs_differ, _tasks_have_no_experts,
     _validations_fit_into_the_steps, _random_pairs_have_a_range, _search_is_used)
 _RULES: tuple[Callable[[RunConfig], None], ...] = (
-    _only_live_streams_have_no_end, _waiting_fits_into_the_stream, _schedule_has_its_fields, _memory_is_used,
-    _average_is_used, _old_weights_are_perturbed)
+    _only_live_streams_have_no_end, _lca_is_for_tasks, _waiting_fits_into_the_stream, _schedule_has_its_fields,
+    _memory_is_used, _average_is_used, _old_weights_are_perturbed)
 _IMAGE_RULES: tuple[Callable[[ImageConfig], None], ...] = (
     _data_are_images, _only_folders_are_resized, _learner_has_experts, _momentum_is_for_sgd,
     _validations_fit_into_the_steps)

@@ -256,9 +256,9 @@ class TaskTrain:
       30, "number of validations without an improvement of any of the networks that are trained side by side, after "
       "which a training stops; 0: it never stops early", at_least=0)
   num_random: int = field(
-      0, "number of pairs of a learning rate and a weight decay that every task draws at random: the rate log-uniformly "
-      "between the smallest and the largest `train.learning_rate`, the decay from `train.weight_decay`; 0: all pairs of "
-      "those listed", at_least=0, before=0)
+      0, "number of pairs of a learning rate and a weight decay that every task draws at random: the rate "
+      "log-uniformly between the smallest and the largest `train.learning_rate`, the decay from `train.weight_decay`; "
+      "0: all pairs of those listed", at_least=0, before=0)
   label_smoothing: float = field(
       0.0, "share of the uniform distribution in the labels that are trained on; losses are reported without it",
       at_least=0, below=1)
@@ -346,6 +346,9 @@ class Log:
   drift: float = field(
       0.0, "confidence δ of ADWIN, about the probability of a false alarm, which watches the prequential error of "
       "images for rises; 0: nothing watches it", at_least=0, below=1)
+  lca: int = field(
+      0, "on a stream of tasks: number of steps b of LCA@b, the mean test accuracy on a task after 0, 1, ..., b steps "
+      "of the training that is kept; 0: not measured", at_least=0)
   label: str = field("", "name of the learner in reports; empty: `learner.name`")
 
 

@@ -9,6 +9,9 @@ from typing import Any, ClassVar
 from alma_jax.config.fields import field
 from alma_jax.config.learner_options import Options
 
+_ROOT = ("folder of a finished run with the same `model`, of one network or on a stream of tasks, whose (last) network "
+         "is a further candidate of every task; empty: none")
+
 
 @dataclasses.dataclass(frozen=True)
 class TaskOptions(Options):
@@ -61,6 +64,7 @@ class Replay(TaskOptions):
 class Oracle(TaskOptions):
   """Trains from scratch and from every stored network, and keeps the best: an upper bound, whose whole cost counts."""
   name: str = "oracle"
+  root: str = field("", _ROOT, before="")
 
   num_tried: ClassVar[int] = 4
 
@@ -76,6 +80,7 @@ class Select(TaskOptions):
   neighbors: int = field(5, "number of nearest neighbours by which features are judged", at_least=1)
   max_train: int = field(10_000, "largest number of training images that are embedded", at_least=1)
   max_val: int = field(5_000, "largest number of validation images that are embedded", at_least=1)
+  root: str = field("", _ROOT, before="")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -44,14 +44,12 @@ class MNTDP(Paths):
     options, whole = self.options, self.whole(self._task.num_outputs, axis=None)
     first = jax.tree.map(lambda leaf: leaf[0], sharding.fetch(self.fresh(self._whole, data)))
     variables = sharding.put(first, self.mesh)
-    networks = [path.PathNetwork(whole, self.kept(candidate)) for candidate in candidates]
-    stored = [{name: self.module(state, number) for name, (kind, number) in zip(self.parts, candidate) if kind == KEEP}
-              for candidate in candidates]
-    choices = [tuple(number for _, number in candidate) for candidate in candidates]
-    paths = path_search.Paths(networks, choices, self.parts,
-                              {name: path.part(variables, name) for name in self.parts}, stored)
-    return path_search.search(paths, self._task, self._train, data, path_search.Options(
-        options.search_steps, options.price, options.entropy))
+    given = [path_search.Candidate(
+        path.PathNetwork(whole, self.kept(candidate)), tuple(number for _, number in candidate),
+        {name: self.module(state, number) for name, (kind, number) in zip(self.parts, candidate) if kind == KEEP})
+             for candidate in candidates]
+    return path_search.search(given, {name: path.part(variables, name) for name in self.parts}, self._task, self._train,
+                              data, path_search.Options(options.search_steps, options.price, options.entropy))
 
   def _divisions(self, reused: list[int]) -> list[Candidate]:
     """Of a path with at least one new module; those with the fewest new ones first."""

@@ -53,59 +53,58 @@ class Found(NamedTuple):
   flops: int
 
 
-class Paths(NamedTuple):
-  """The candidates of a task.
+class Candidate(NamedTuple):
+  """A way through the network.
 
   Attributes:
-    networks: of each candidate, whose batches are not sharded.
-    choices: of each candidate, a hashable choice for every part of the network.
-    parts: names of the parts.
-    fresh: Variables of each part, if it is new.
-    stored: Variables of the parts of each candidate that are not new, by name.
+    network: its batches are not sharded.
+    choices: a hashable choice for every part of the network; equal beginnings are one path.
+    stored: Variables of the parts that are not new, by name.
   """
-  networks: Sequence[PathNetwork]
-  choices: Sequence[tuple[Any, ...]]
-  parts: Sequence[str]
-  fresh: dict[str, Variables]
-  stored: Sequence[dict[str, Variables]]
+  network: PathNetwork
+  choices: tuple[Any, ...]
+  stored: dict[str, Variables]
 
 
-def search(paths: Paths, task: Any, train: schema.Train, data: loop.StageData, options: Options) -> Found:
+def search(candidates: Sequence[Candidate], fresh: dict[str, Variables], task: Any, train: schema.Train,
+           data: loop.StageData, options: Options) -> Found:
   """Trains the sampler; a pure function of its arguments.
 
   Args:
-    paths: candidates, at least two.
+    candidates: at least two.
+    fresh: Variables of every part of the network, if it is new.
     task: tasks.heads.HeadClassification.
     train: optimiser and batches of the weights.
     data: of the stage. Its pool is on the device, as the variables are.
     options: Options.
   """
-  rng, num = keys.rng(data.seed, keys.PATHS, data.stage), len(paths.networks)
-  order, batch = rng.permutation(data.train), train.batch_size
+  rng, num, batch = keys.rng(data.seed, keys.PATHS, data.stage), len(candidates), train.batch_size
+  order, key = rng.permutation(data.train), keys.member_keys(data.seed, data.stage, keys.AUGMENT, 1)[0]
   halves = order[:-(-len(order) // 2)], order[len(order) // 2:]  # of an odd number one example is in both
   drawn = lambda half: half[rng.integers(len(half), size=batch)].astype(np.int32)
-  key = jax.random.wrap_key_data(jnp.asarray(keys.member_keys(data.seed, data.stage, keys.AUGMENT, 1))[0])
+  new_of = lambda one, tree: {name: tree[name] for name in fresh if name not in one.stored}
   optimizer = optimizers.make(train)
-  fresh, opt = dict(paths.fresh), {name: optimizer.init(each.params) for name, each in paths.fresh.items()}
-  num_new = np.array([len(paths.parts) - len(stored) for stored in paths.stored])
-  sampler, trained, judged = _Sampler(paths.choices, options.entropy), np.zeros(num, int), np.zeros(num, int)
+  now, opt = fresh, {name: optimizer.init(each.params) for name, each in fresh.items()}
+  sampler = _Sampler([one.choices for one in candidates], options.entropy)
+  trained, judged = np.zeros(num, int), np.zeros(num, int)
   for step in range(options.steps):
     p = sampler.probabilities()
     i, where = int(rng.choice(num, p=p)), drawn(halves[0])
-    mine = {name: fresh[name] for name in paths.parts if name not in paths.stored[i]}
-    new, moments = _train(paths.networks[i], task, train, mine, {name: opt[name] for name in mine}, paths.stored[i],
-                          data.pool, where, jax.random.fold_in(key, step))
-    fresh, opt = fresh | new, opt | moments
+    one = candidates[i]
+    moved, moments = _train(one.network, task, train, new_of(one, now), new_of(one, opt), one.stored, data.pool, where,
+                            jax.random.fold_in(jax.random.wrap_key_data(key), step))
+    now, opt = now | moved, opt | moments
     trained[i] += 1
     sampled, where = rng.choice(num, _SAMPLED, p=p), drawn(halves[1])
-    losses = {j: _loss(paths.networks[j], task, {name: fresh[name] for name in paths.parts
-                                                 if name not in paths.stored[j]}, paths.stored[j], data.pool, where)
-              for j in sorted(set(sampled.tolist()))}
-    judged[list(losses)] += 1
-    losses = sharding.agree_on({j: np.asarray(loss, np.float64) for j, loss in losses.items()})
-    sampler.improve(sampled, np.array([-losses[j] - options.price * num_new[j] for j in sampled.tolist()]))
+    rewards = {}
+    for j in sorted(set(sampled.tolist())):
+      one = candidates[j]
+      loss = _loss(one.network, task, new_of(one, now), one.stored, data.pool, where)
+      rewards[j] = -np.float64(sharding.agree_on(np.asarray(loss))) - options.price * len(new_of(one, fresh))
+      judged[j] += 1
+    sampler.improve(sampled, np.array([rewards[j] for j in sampled.tolist()]))
   shape = (1, *data.pool.x.shape[1:])
-  forward, both = (np.array([count(network, shape) for network in paths.networks], np.int64)
+  forward, both = (np.array([count(one.network, shape) for one in candidates], np.int64)
                    for count in (cost.forward_macs, cost.training_flops))
   return Found(sampler.probabilities().tolist(), batch * int(((trained + judged) * forward).sum()),
                batch * int((trained * both + 2 * judged * forward).sum()))

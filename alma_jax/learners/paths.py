@@ -1,9 +1,9 @@
 """Learners of task streams: a store of frozen modules, a path through them per task, and a search for the next path.
 
-Of every task the learner tries candidates. A candidate says for each part of the network whether it is new, a copy of a
-stored module that is trained further, or a stored module that stays as it is (`keep`). Each is trained once with every
-pair of learning rate and weight decay, side by side; the best validation accuracy wins, and its trained parts are
-stored as new modules. Stored modules never change (docs/task-streams.md).
+Of every task the learner tries candidates. A candidate says for each part of the network whether it is new, a copy of
+a stored module or of the pretrained root that is trained further, or a stored module that stays as it is (`keep`). Each
+is trained once with every pair of learning rate and weight decay, side by side; the best validation accuracy wins, and
+its trained parts are stored as new modules. Stored modules never change (docs/task-streams.md).
 """
 import functools
 import math
@@ -12,16 +12,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from alma_jax.errors import BadInput
 from alma_jax.learners import prediction, stacked
-from alma_jax.learners.contract import GrowthReport, LearnerState, StageResult
-from alma_jax.learners.task_learner import NOTHING, TaskLearner, best_member, chosen
+from alma_jax.learners.contract import Context, GrowthReport, LearnerState, Root, StageResult
+from alma_jax.learners.task_learner import NOTHING, TaskLearner, best_member, pair_notes
 from alma_jax.models import cost, path
 from alma_jax.parallel import sharding
 from alma_jax.training import loop
 from alma_jax.types import Variables
 
-NEW, COPY, KEEP = "new", "copy", "keep"
-Choice = list[Any]  # [NEW, -1], [COPY, module] or [KEEP, module] for a part of the network
+NEW, ROOT, COPY, KEEP = "new", "root", "copy", "keep"
+Choice = list[Any]  # [NEW, -1], [ROOT, -1], [COPY, module] or [KEEP, module] for a part of the network
 Candidate = list[Choice]  # a Choice for every part, from the inputs to the head
 
 
@@ -31,8 +32,8 @@ class Proposal(NamedTuple):
   Attributes:
     candidates: to be trained, at least one.
     ready: (candidate, error rate on the validation data) of candidates without a part to be trained.
-    origin: the earlier task that the candidates come from, -1 for none, for each candidate and then for each of
-      `ready`.
+    origin: the earlier task that the candidates come from, -1 for none, FROM_ROOT for the pretrained root, for each
+      candidate and then for each of `ready`.
     macs: multiply-adds that the search has taken so far.
     notes: what the search has found, for the line of metrics.jsonl; JSON can hold it.
     flops: floating-point operations of the search, or None for 2 per multiply-add.
@@ -52,6 +53,10 @@ class Paths(TaskLearner):
   """
   freezes = True
 
+  def __init__(self, context: Context):
+    super().__init__(context)
+    self.root = None if context.root is None else self._checked(context.root)
+
   def propose(self, state: LearnerState, data: loop.StageData) -> Proposal:
     """What is tried for the task of `data`."""
     raise NotImplementedError
@@ -64,8 +69,9 @@ class Paths(TaskLearner):
       candidates = [*found.candidates, *(candidate for candidate, _ in found.ready)]
       search = dict(candidates=candidates, origin=found.origin, num=len(found.candidates), next=0, best=None,
                     facts=_facts(data.pool))
-      progress: dict[str, Any] = dict(error=None, member=None, macs=0, flops=0, samples=0, growth=[found.macs, found.flops],
-                                      notes=found.notes, errors=[])
+      progress: dict[str, Any] = dict(
+          error=None, member=None, macs=0, flops=0, samples=0, growth=[found.macs, found.flops], notes=found.notes,
+          errors=[])
       for i, (_, error) in enumerate(found.ready, len(found.candidates)):
         if progress["error"] is None or error < progress["error"]:
           search["best"], progress["error"] = i, error
@@ -77,7 +83,8 @@ class Paths(TaskLearner):
     candidate = search["candidates"][search["next"]]
     network, fresh = self._network(candidate), self.fresh(self._whole, data)
     everywhere = lambda leaf: jnp.broadcast_to(leaf[None], (self._num_pairs, *leaf.shape))
-    found = [path.part(fresh, name) if kind == NEW else jax.tree.map(everywhere, self.module(state, module))
+    old = lambda name, kind, module: path.part(self.root, name) if kind == ROOT else self.module(state, module)
+    found = [path.part(fresh, name) if kind == NEW else jax.tree.map(everywhere, old(name, kind, module))
              for name, (kind, module) in zip(self.parts, candidate)]
     return self.training_with(self.fit_spec(network), network.divided(path.assembled(found)), data,
                               notes={"candidate": search["next"]})
@@ -104,6 +111,16 @@ class Paths(TaskLearner):
 
   def shown_variables(self, state: LearnerState, task: dict[str, Any]) -> Variables:
     return self._assembled(state, task["path"])
+
+  def retraining(self, before: LearnerState, after: LearnerState, data: loop.StageData) -> loop.Training | None:
+    search, best = before.spec["search"], after.host["notes"][-1]["best"]
+    if best >= search["num"]:
+      return None
+    return self.training(before._replace(spec={**before.spec, "search": {**search, "next": best}}), data)
+
+  def network_in(self, training: loop.Training, variables: Variables) -> Variables:
+    network: path.PathNetwork = training.spec.network
+    return network.joined(variables)
 
   def template(self, spec: dict[str, Any]) -> LearnerState:
     frozen = tuple(self.module_shapes(part, classes) for part, classes, _ in spec["modules"])
@@ -136,7 +153,22 @@ class Paths(TaskLearner):
     """The candidate that trains the body of task t further, with a new head."""
     return [*([COPY, module] for module in state.spec["tasks"][t]["path"][:-1]), [NEW, -1]]
 
+  def rooted(self) -> Candidate:
+    """The candidate that trains the body of the pretrained root further, with a new head."""
+    return [*([ROOT, -1] for _ in self.parts[:-1]), [NEW, -1]]
+
   # --------------------------------------------------------------------- modules
+
+  def _checked(self, root: Root) -> Variables:
+    """The body of the pretrained root."""
+    shapes = lambda tree: jax.tree.map(lambda leaf: (*leaf.shape, str(leaf.dtype)), tree)
+    body = path.assembled(path.part(root.variables, name) for name in self.parts[:-1])
+    expected = path.assembled(self.module_shapes(part, 0) for part in range(len(self.parts) - 1))
+    if shapes(body) != shapes(expected):
+      model, shape = self.context.config.model, self.context.example_shape
+      raise BadInput(f"learner.root={root.path!r} has another network than model.name={model.name!r}, model.width="
+                     f"{model.width} for images of shape {shape}; take a run with the same model and shape.")
+    return body
 
   def kept(self, candidate: Candidate) -> tuple[str, ...]:
     """Names of the parts that a candidate keeps as they are."""
@@ -174,9 +206,10 @@ class Paths(TaskLearner):
         modules.append([part, search["facts"]["classes"] if is_head else 0, data.stage])
         frozen.append(path.part(state.live, self.parts[part]))
       chosen.append(module)
-    task = dict(path=chosen, origin=search["origin"][search["best"]], **search["facts"])
+    task = dict(path=chosen, origin=search["origin"][search["best"]], pair=progress["member"],
+                **search["facts"])
     pair = None if progress["member"] is None else self.pairs(data)[progress["member"]]
-    notes = dict(progress["notes"], errors=progress["errors"], best=search["best"], **chosen(pair))
+    notes = dict(progress["notes"], errors=progress["errors"], best=search["best"], **pair_notes(pair))
     host = {name: value for name, value in state.host.items() if name != "search"}
     spec = dict(num_frozen=len(frozen), modules=modules, tasks=[*state.spec["tasks"], task], search=None, shown=-1)
     host["notes"] = [*host["notes"], notes]

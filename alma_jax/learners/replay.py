@@ -5,12 +5,12 @@ import jax
 import numpy as np
 
 from alma_jax.learners.contract import Context, GrowthReport, LearnerState, StageResult
-from alma_jax.learners.task_learner import NOTHING, TaskLearner, best_member, chosen
+from alma_jax.learners.task_learner import NOTHING, TaskLearner, best_member, pair_notes
 from alma_jax.models import cost, path
 from alma_jax.parallel import sharding
 from alma_jax.tasks import heads
 from alma_jax.training import loop
-from alma_jax.types import Tree, Variables
+from alma_jax.types import Variables
 
 
 class Replay(TaskLearner):
@@ -45,19 +45,25 @@ class Replay(TaskLearner):
     t, pool, head = data.stage, sharding.fetch(data.pool._replace(x=None, y=None, task=None)), len(self.parts) - 1
     classes = int(pool.num_classes[t])
     modules = [*(state.spec["modules"] or ([part, 0, t] for part in range(head))), [head, classes, t]]
-    task = dict(path=[*range(head), len(modules) - 1], origin=t - 1, classes=classes, labels=int(pool.labels[t]),
-                mean=pool.mean[t].tolist(), std=pool.std[t].tolist())
+    task = dict(path=[*range(head), len(modules) - 1], origin=t - 1, pair=member, classes=classes,
+                labels=int(pool.labels[t]), mean=pool.mean[t].tolist(), std=pool.std[t].tolist())
     spec = {**state.spec, "modules": modules, "tasks": [*state.spec["tasks"], task]}
     samples = trained.report.samples * self._num_pairs
     report = trained.report._replace(
         samples=samples, val=error, macs=samples * cost.forward_macs(self._whole, self._shape),
         flops=samples * cost.training_flops(self._whole, self._shape))
-    host = {**state.host, "notes": [*state.host["notes"], {"errors": [error], "best": 0, **chosen(self.pairs(data)[member])}]}
+    notes = {"errors": [error], "best": 0, **pair_notes(self.pairs(data)[member])}
+    host = {**state.host, "notes": [*state.host["notes"], notes]}
     return StageResult(state._replace(spec=spec, live=live, host=host), report)
 
   def shown_variables(self, state: LearnerState, task: dict[str, Any]) -> Variables:
-    start = state.spec["tasks"].index(task) * self._most
-    return self._with_head(state.live, lambda leaf: leaf[start:start + self._most])
+    return self._with_head(state.live, state.spec["tasks"].index(task))
+
+  def retraining(self, before: LearnerState, after: LearnerState, data: loop.StageData) -> loop.Training | None:
+    return self.training(before, data)
+
+  def network_in(self, training: loop.Training, variables: Variables) -> Variables:
+    return self._with_head(variables, training.data.stage)
 
   def template(self, spec: dict[str, Any]) -> LearnerState:
     return LearnerState(spec, cost.abstract_variables(self._joint, self._shape) if spec["tasks"] else NOTHING)
@@ -70,7 +76,8 @@ class Replay(TaskLearner):
     joined = jax.tree.map(lambda a, b: np.concatenate([a[:, :known], b[:, known:]], 1), heads_of(old), heads_of(fresh))
     return path.assembled([old, joined])
 
-  def _with_head(self, variables: Variables, cut: Any) -> Variables:
-    """The variables with a function of the leaves of the head."""
-    head: Tree = path.part(variables, self.parts[-1])
-    return path.assembled([variables, jax.tree.map(cut, head)])
+  def _with_head(self, variables: Variables, t: int) -> Variables:
+    """The network of task t."""
+    head = path.part(variables, self.parts[-1])
+    mine = jax.tree.map(lambda leaf: leaf[t * self._most:(t + 1) * self._most], head)
+    return path.assembled([variables, mine])

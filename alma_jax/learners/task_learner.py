@@ -1,5 +1,7 @@
 """What the learners of streams of tasks have in common (docs/task-streams.md)."""
+import itertools
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -8,22 +10,27 @@ import numpy as np
 from alma_jax import keys, models
 from alma_jax.config import schema
 from alma_jax.learners import stacked
-from alma_jax.learners.contract import Context, Contribution, LearnerState
+from alma_jax.learners.contract import Context, Contribution, Learner, LearnerState
 from alma_jax.models import cost, path
 from alma_jax.parallel import sharding
 from alma_jax.training import loop
 from alma_jax.types import Cost, Tree, Variables
 
 NOTHING = Variables({}, {})
+FROM_ROOT = -2  # origin of a task whose network comes from the pretrained root
 
 
-class TaskLearner:
+class TaskLearner(Learner):
   """Base class of the learners of streams of tasks; see contract.Learner for the methods of a subclass.
 
-  `spec` of a state has `modules`, a list of [part, number of classes (of a head, else 0), task that trained it] of the
-  stored blocks; `tasks`, a list of {path, origin, classes, labels, mean, std} in which a path is a module for each part
-  and the rest is that of the task's pool; `search`, which is None between two tasks; and `shown`, the task that is
-  predicted. `host` has `notes`, entries of the lines of metrics.jsonl.
+  `spec` of a state has
+
+  - `modules`: [part, number of classes (of a head, else 0), task that trained it] of every stored block;
+  - `tasks`: {path, origin, pair, classes, labels, mean, std} of every task: its module of each part, the earlier task
+    that its network comes from, the number of the learning rate and weight decay that were kept, and facts of its pool;
+  - `search`, which is None between two tasks, and `shown`, the task that is predicted.
+
+  `host` has `notes`, entries of the lines of metrics.jsonl.
 
   A training is done once with every pair of learning rate and weight decay, side by side; the pair with the lowest
   validation error is kept.
@@ -52,16 +59,38 @@ class TaskLearner:
   def num_blocks(self, state: LearnerState) -> int:
     return 1
 
+  # --------------------------------------------------------------------- what a subclass implements
+
   def shown_variables(self, state: LearnerState, task: dict[str, Any]) -> Variables:
-    """Variables of the network, with `task_outputs` classes, that predicts a task of `spec`."""
+    """Variables of the network that predicts a task of `spec`; its head has room for the task with most classes."""
     raise NotImplementedError
+
+  def retraining(self, before: LearnerState, after: LearnerState, data: loop.StageData) -> loop.Training | None:
+    """The training again that has led to the newest task's network; None if it was not trained.
+
+    Args:
+      before: the state of that training, or of another one of the same task.
+      after: the state after the task.
+      data: of the task.
+    """
+    raise NotImplementedError
+
+  def network_in(self, training: loop.Training, variables: Variables) -> Variables:
+    """Variables as `shown_variables` returns them, from those of a network in training."""
+    raise NotImplementedError
+
+  # --------------------------------------------------------------------- the contract
 
   def contribution(self, state: LearnerState, block: int, inputs: Tree) -> Contribution:
     """Logits [B, K] of the task that `showing` has chosen, K its number of classes."""
     shown = state.spec["tasks"][state.spec["shown"]]
-    variables = jax.tree.map(lambda leaf: leaf[None], self.shown_variables(state, shown))
-    found = stacked.contribute(self._whole, self._task, self.mesh, "logits", variables, inputs)
-    return {"sum": found["sum"][:, :shown["classes"]]}
+    return self.logits(self.shown_variables(state, shown), shown["classes"], inputs)
+
+  def logits(self, variables: Variables, num_classes: int, inputs: Tree) -> Contribution:
+    """Logits [B, num_classes] of a network."""
+    one = jax.tree.map(lambda leaf: leaf[None], variables)
+    found = stacked.contribute(self._whole, self._task, self.mesh, "logits", one, inputs)
+    return {"sum": found["sum"][:, :num_classes]}
 
   def resolve(self, state: LearnerState, joined: Contribution) -> Any:
     return self._task.resolve(joined, 1, "logits")
@@ -77,9 +106,27 @@ class TaskLearner:
     lines = [f"{len(state.spec['modules'])} modules of {len(self.parts) * len(state.spec['tasks'])} in "
              f"{len(state.spec['tasks'])} tasks"]
     for t, task in enumerate(state.spec["tasks"]):
-      origin = f", from task {task['origin'] + 1}" if task["origin"] >= 0 else ""
+      known = {-1: "", FROM_ROOT: ", from the root"}
+      origin = known.get(task["origin"], f", from task {task['origin'] + 1}")
       lines.append(f"task {t + 1}: modules {' '.join(map(str, task['path']))}{origin}")
     return "\n".join(lines)
+
+  def beginnings(self, before: LearnerState, after: LearnerState, data: loop.StageData, steps: int
+                 ) -> Iterator[Variables]:
+    """The newest task's network after 0, 1, ..., `steps` steps of its training; the arguments are of `retraining`.
+
+    If it was not trained, it is the same at every step.
+    """
+    training, task = self.retraining(before, after, data), after.spec["tasks"][-1]
+    if training is None:
+      yield from itertools.repeat(self.shown_variables(after, task), steps + 1)
+      return
+    fit = loop.begin(training)
+    for step in range(steps + 1):
+      if step and fit.cursor < loop.num_steps(fit):
+        fit, _ = loop.advance(fit, 1)
+      now = sharding.fetch(fit.state.members.now)
+      yield self.network_in(training, jax.tree.map(lambda leaf: leaf[task["pair"]], now))
 
   def showing(self, state: LearnerState, t: int) -> LearnerState:
     """The state that predicts task t, from 0."""
@@ -134,7 +181,7 @@ def best_member(trained: loop.Trained) -> tuple[int, float]:
   return member, float(errors[member])
 
 
-def chosen(pair: np.ndarray | None) -> dict[str, float | None]:
+def pair_notes(pair: np.ndarray | None) -> dict[str, float | None]:
   """What metrics.jsonl says of the (learning rate, weight decay) of a kept network; None: it was not trained."""
   rate, decay = (None, None) if pair is None else (float(f"{value:.6g}") for value in pair)
   return {"learning_rate": rate, "weight_decay": decay}

@@ -62,7 +62,7 @@ def run(setting: settings.Setting, folder: RunFolder, should_stop: Callable[[], 
     setting = live.resumed(setting, folder, opened)
   examiner = _examiner(setting)
   now = _untrained(setting, folder) if opened is None else _restored(setting, folder, opened, examiner)
-  folder.write_config(setting.config, setting.source.fingerprint)
+  folder.write_config(setting.config, setting.digests)
   folder.cut(METRICS, len(now.lines), now.lines)
   folder.cut(TRAIN, now.num_train_lines)
   folder.write_diverged(None)
@@ -290,6 +290,8 @@ class _Session:
     value: Any
     with self._progress.phase("evaluating"):
       value, loss, further = self._examine()
+      if isinstance(self._examiner, task_results.TaskExaminer) and self._config.log.lca:
+        further |= {task_results.LCA: self._examiner.lca(grown.state, now.learner, data, self._config.log.lca)}
     cost, growth = learner.cost(now.learner), grown.report
     growth_flops = 2 * growth.macs if growth.flops is None else growth.flops
     now.stage = stage + 1
