@@ -171,21 +171,21 @@ def test_costs_add_up(finished):
   assert [len(line["errors"]) for line in lines["oracle"]] == [1, 2, 3, 4, 5]
 
 
-@pytest.mark.parametrize(("learner", "changes"), [
-    ("mntdp", {}), ("replay", dict(train__steps=4)), slow("select", {}), slow("oracle", {}),
-    slow("mntdp", dict(learner__search="reinforce", learner__search_steps=3))])
-def test_stopped_anywhere_a_run_ends_the_same(tmp_path, monkeypatch, learner, changes):
+@pytest.mark.parametrize(("learner", "dispatches", "changes"), [
+    ("mntdp", 3, {}), ("replay", 2, dict(train__steps=4)), slow("select", 2, {}), slow("oracle", 2, {}),
+    slow("mntdp", 2, dict(learner__search="reinforce", learner__search_steps=3))])
+def test_stopped_anywhere_a_run_ends_the_same(tmp_path, monkeypatch, learner, dispatches, changes):
   one_step_a_dispatch(monkeypatch)
   config = task_config(learner, **dict(stream__num_megabatches=3, train__epochs=2, train__batch_size=150,
                                        checkpoint__seconds=1e9, log__lca=2) | changes)
-  assert_resumes(config, tmp_path, 3, more_than=4)
+  assert_resumes(config, tmp_path, dispatches, more_than=3)
 
 
 def test_reinforce_finds_the_path_that_returns_and_counts_its_steps(tmp_path):
   """Features of another row drown in noise: the search should prefer those of the first row for the third task."""
   (tmp_path / "twins.py").write_text(TWINS)
   config = task_config("mntdp", dataset__name=f"tasks:{tmp_path / 'twins.py'}", stream__num_megabatches=0,
-                       learner__search="reinforce", learner__search_steps=40, learner__price=0.1)
+                       learner__search="reinforce", learner__search_steps=150)
   alma_jax.run(config, tmp_path / "run")
   assert min(accuracies(tmp_path / "run")[-1]) >= 0.95
   lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
@@ -194,8 +194,8 @@ def test_reinforce_finds_the_path_that_returns_and_counts_its_steps(tmp_path):
   whole = (64 + 8) * 8 + 8 * 2
   for line in lines[1:]:
     assert sum(line["probabilities"]) == pytest.approx(1)
-    assert line["growth_macs"] > 40 * 2 * 32 * whole  # a step trains one candidate, and judges at least one
-    assert line["growth_macs"] <= 40 * 5 * 32 * whole + 2 * 400 * whole + 2 * 300 * 100 * 8
+    assert line["growth_macs"] > 150 * 2 * 32 * whole  # a step trains one candidate, and judges at least one
+    assert line["growth_macs"] <= 150 * 4 * 32 * whole + 2 * 400 * whole + 2 * 300 * 100 * 8  # at most all three
   assert graph(tmp_path / "run")["tasks"][2]["origin"] == 0
 
 

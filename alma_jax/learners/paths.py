@@ -83,7 +83,8 @@ class Paths(TaskLearner):
     candidate = search["candidates"][search["next"]]
     network, fresh = self._network(candidate), self.fresh(self._whole, data)
     everywhere = lambda leaf: jnp.broadcast_to(leaf[None], (self._num_pairs, *leaf.shape))
-    old = lambda name, kind, module: path.part(self.root, name) if kind == ROOT else self.module(state, module)
+    root = self.root or NOTHING
+    old = lambda name, kind, module: path.part(root, name) if kind == ROOT else self.module(state, module)
     found = [path.part(fresh, name) if kind == NEW else jax.tree.map(everywhere, old(name, kind, module))
              for name, (kind, module) in zip(self.parts, candidate)]
     return self.training_with(self.fit_spec(network), network.divided(path.assembled(found)), data,

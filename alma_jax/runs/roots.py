@@ -51,5 +51,5 @@ def _digest(variables: Variables) -> str:
   """SHA-256 of all arrays, hexadecimal."""
   digest = hashlib.sha256()
   for where, leaf in jax.tree.leaves_with_path(variables):
-    digest.update(f"{jax.tree_util.keystr(where)} {leaf.dtype} {leaf.shape} ".encode() + np.ascontiguousarray(leaf))
+    digest.update(f"{jax.tree_util.keystr(where)} {leaf.dtype} {leaf.shape} ".encode() + np.asarray(leaf).tobytes())
   return digest.hexdigest()
