@@ -25,6 +25,15 @@ CLUSTER = 9  # k-means
 MEMORY = 10  # which examples the memory keeps
 RECALL = 11  # which of them a batch or a validation draws
 EMBED = 12  # which examples of a task judge stored networks; a random one of these networks
+PATHS = 13  # the paths that mntdp samples, and the batches of this search
+PAIRS = 14  # random learning rates and weight decays of a task
+
+# Purposes of streams of tasks: a change of these numbers changes the data.
+TASK_EXAMPLES = 101  # which examples of its source a task has
+PIXELS = 102  # permutations of pixels and tiles
+TASK_CLASSES = 103  # which classes of its source a task has
+TASK_ORDER = 104  # sources and sizes of the tasks of s_long
+BACKGROUNDS = 105  # colours of backgrounds
 
 
 def rng(seed: int, purpose: int, *numbers: int) -> np.random.Generator:

@@ -3,9 +3,9 @@
     python -m alma_jax.main --config=configs/tasks.py:select,digits
     python -m alma_jax.main --config=configs/tasks.py:mntdp,s_minus
 
-LEARNER is one of independent, finetune, new_head, oracle, select, mntdp. STREAM is one
-of digits, s_minus, s_plus, s_in, s_out, s_pl, s_long, nevis_mini, or tasks:PATH.py for
-a list of your own (docs/task-streams.md). All but `digits` need MNIST and CIFAR-10,
+LEARNER is one of independent, finetune, new_head, replay, oracle, select, mntdp. STREAM
+is one of digits, s_minus, s_plus, s_in, s_out, s_pl, s_long, nevis_mini, or
+tasks:PATH.py for a list of your own (docs/task-streams.md). All but `digits` need MNIST and CIFAR-10,
 which TFDS downloads if --config.dataset.data_dir is not given.
 """
 from ml_collections import ConfigDict

@@ -379,7 +379,7 @@ def test_a_field_that_a_config_file_leaves_out_may_be_given():
   tree = configs.base("sm").to_dict()
   del tree["log"], tree["checkpoint"]
   overrides = {"log.wandb": "mine", "log.progress": None, "log.tensorboard": "false", "log.label": "", "log.drift": "0",
-               "log.predictor": "true", "checkpoint.seconds": "1", "checkpoint.keep": "1",
+               "log.lca": "0", "log.predictor": "true", "checkpoint.seconds": "1", "checkpoint.keep": "1",
                "checkpoint.keep_every": "0"}
   assert configs.parse(configs.overridden(tree, overrides)).checkpoint.seconds == 1.0
 

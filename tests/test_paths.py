@@ -2,16 +2,20 @@
 import json
 import runpy
 
+import jax
 import numpy as np
 import pytest
-from runs import assert_resumes, one_step_a_dispatch, slow
+from runs import assert_resumes, one_step_a_dispatch, slow, small_config
 
 import alma_jax
 from alma_jax import config as configs
 from alma_jax.errors import BadInput
-from alma_jax.runs import exporting
+from alma_jax.learners import path_search
+from alma_jax.runs import exporting, settings
+from alma_jax.tasks import heads
 
-LEARNERS = ("independent", "finetune", "new_head", "oracle", "select", "mntdp")
+FROZEN = ("independent", "finetune", "new_head", "oracle", "select", "mntdp")
+LEARNERS = (*FROZEN, "replay")
 
 
 def task_config(learner, **changes):
@@ -19,6 +23,7 @@ def task_config(learner, **changes):
   c = configs.tasks(learner, "digits")
   c.stream.num_megabatches, c.model.width, c.train.epochs, c.train.batch_size = 5, 8, 12, 32
   c.train.learning_rate, c.train.weight_decay, c.log.progress = (1e-2,), (0.0, 1e-3), False
+  c.checkpoint.keep_every, c.train.steps = 1, 60 if learner == "replay" else 0
   for name, value in changes.items():
     section, _, field = name.partition("__")
     c[section][field] = value
@@ -47,7 +52,7 @@ def accuracies(folder):
   return [json.loads(line)["accuracies"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("learner", LEARNERS)
+@pytest.mark.parametrize("learner", FROZEN)
 def test_nothing_is_forgotten(finished, learner):
   """The accuracies after the last task are measured anew, and equal those after each task to the bit."""
   rows, summary = accuracies(finished(learner)), alma_jax.load_run(finished(learner)).summary
@@ -68,6 +73,45 @@ def test_the_graph_is_acyclic_and_task_1_from_scratch(finished, learner):
     assert task["origin"] is None or task["origin"] < t
     assert all(found["modules"][module]["task"] <= t for module in task["path"])
     assert [found["modules"][module]["part"] for module in task["path"]] == found["parts"]
+
+
+@pytest.mark.parametrize("learner", ["select", "mntdp"])
+def test_old_networks_stay_the_same_to_the_bit(finished, learner):
+  """The network of task 2 answers for images that it has never seen as it did when it was trained."""
+  run = alma_jax.load_run(finished(learner))
+  x = np.random.default_rng(0).integers(256, size=(9, 8, 8, 1), dtype=np.uint8)
+  np.testing.assert_array_equal(run.predict(x, task=2), run.predict(x, stage=1, task=2))
+
+
+def test_replay_keeps_one_body_and_all_heads(finished):
+  """Each task is measured anew after every later one. The first layer of 64x8, the second of 8x8, a head of 8x5."""
+  rows, found = accuracies(finished("replay")), graph(finished("replay"))
+  assert [len(row) for row in rows] == [1, 2, 3, 4, 5]
+  assert any(rows[-1][i] != rows[i][i] for i in range(4))  # the body has changed
+  assert min(rows[-1]) > 0.5  # of the first task, too: guessing is 0.2
+  assert [task["path"] for task in found["tasks"]] == [[0, 1, 2 + t] for t in range(5)]
+  lines = [json.loads(line) for line in (finished("replay") / "metrics.jsonl").read_text().splitlines()]
+  body, head = (64 * 8 + 8) + (8 * 8 + 8), 8 * 5 + 5
+  assert [line["num_params"] for line in lines] == [body + t * head for t in range(1, 6)]
+  assert lines[0]["fwd_macs"] == 2 * 60 * 30 * ((64 + 8) * 8 + 8 * 5)  # 60 steps of 30 examples: 300 in passes of 10
+  assert lines[4]["prequential_error"] is None
+
+
+def test_replay_draws_evenly_over_tasks(tmp_path):
+  """A task of 20 images is drawn as often as one of 200; errors are means over tasks."""
+  task = heads.JointClassification(2, False, 0.0, 3)
+  sums = task.sums(np.zeros((4, 6), np.float32), heads.JointBatch(None, np.array([0, 1, 1, 0]), None, np.array(
+      [0, 0, 0, 2]), np.full(4, 2)), np.array([True, True, True, True]))  # equal logits predict class 0
+  assert sums.wrong.tolist() == [2, 0, 0]
+  report = task.report(jax.tree.map(lambda leaf: np.asarray(leaf)[None], sums), np.array([4]), np.array([4]))
+  assert report[0]["error"] == pytest.approx((2 / 3 + 0) / 2)
+  config = configs.parse(task_config("replay", stream__num_megabatches=2))
+  setting = settings.prepare(config)
+  data = settings.Stages(setting)[1, 2]
+  state = setting.learner.init()
+  small = data._replace(train=np.concatenate([data.train[:20], data.train[300:500]]), stage=0)
+  probability = setting.learner.training(state, small).examples.probability
+  np.testing.assert_allclose([probability[:20].sum(), probability[20:].sum()], [0.5, 0.5])
 
 
 def test_what_the_simple_learners_start_from(finished):
@@ -91,14 +135,14 @@ def get_tasks(seed):
   def task(name, row):
     return {"name": name, "class_names": ["dark", "light"],
             "arrays": [a for part, num in enumerate((300, 100, 100)) for a in images(row, num, part)]}
-  return [task("first row", 0), task("last row", 7), task("first row again", 0)]
+  return [task("one row", ROWS[0]), task("another row", ROWS[1]), task("one row again", ROWS[0])]
 """
 
 
-@pytest.mark.parametrize("learner", ["select", "mntdp"])
-def test_a_task_that_returns_picks_its_twin(tmp_path, learner):
+@pytest.mark.parametrize(("learner", "rows"), [("select", "0, 7"), ("mntdp", "0, 7"), ("mntdp", "7, 0")])
+def test_a_task_that_returns_picks_its_twin_in_any_order_of_tasks(tmp_path, learner, rows):
   """One row decides; in features for another row it drowns in noise. Of equal errors the reused path wins."""
-  (tmp_path / "twins.py").write_text(TWINS)
+  (tmp_path / "twins.py").write_text(f"ROWS = {rows}\n{TWINS}")
   config = task_config(learner, dataset__name=f"tasks:{tmp_path / 'twins.py'}", stream__num_megabatches=0)
   alma_jax.run(config, tmp_path / "run")
   assert min(accuracies(tmp_path / "run")[-1]) >= 0.95
@@ -127,16 +171,121 @@ def test_costs_add_up(finished):
   assert [len(line["errors"]) for line in lines["oracle"]] == [1, 2, 3, 4, 5]
 
 
-@pytest.mark.parametrize("learner", ["mntdp", slow("select"), slow("oracle")])
-def test_stopped_anywhere_a_run_ends_the_same(tmp_path, monkeypatch, learner):
+@pytest.mark.parametrize(("learner", "dispatches", "changes"), [
+    ("mntdp", 3, {}), ("replay", 2, dict(train__steps=4)), slow("select", 2, {}), slow("oracle", 2, {}),
+    slow("mntdp", 2, dict(learner__search="reinforce", learner__search_steps=3))])
+def test_stopped_anywhere_a_run_ends_the_same(tmp_path, monkeypatch, learner, dispatches, changes):
   one_step_a_dispatch(monkeypatch)
-  config = task_config(learner, stream__num_megabatches=3, train__epochs=2, train__batch_size=150,
-                       checkpoint__seconds=1e9)
-  assert_resumes(config, tmp_path, 3, more_than=4)
+  config = task_config(learner, **dict(stream__num_megabatches=3, train__epochs=2, train__batch_size=150,
+                                       checkpoint__seconds=1e9, log__lca=2) | changes)
+  assert_resumes(config, tmp_path, dispatches, more_than=3)
 
 
-def test_predictions_for_a_task(finished, tmp_path):
-  run = alma_jax.load_run(finished("mntdp"))
+def test_reinforce_finds_the_path_that_returns_and_counts_its_steps(tmp_path):
+  """Features of another row drown in noise: the search should prefer those of the first row for the third task."""
+  (tmp_path / "twins.py").write_text(f"ROWS = 0, 7\n{TWINS}")
+  config = task_config("mntdp", dataset__name=f"tasks:{tmp_path / 'twins.py'}", stream__num_megabatches=0,
+                       learner__search="reinforce", learner__search_steps=150)
+  alma_jax.run(config, tmp_path / "run")
+  assert min(accuracies(tmp_path / "run")[-1]) >= 0.95
+  lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+  assert [len(line["errors"]) for line in lines] == [1, 1, 1]  # instead of three candidates each
+  assert [len(line.get("probabilities", [])) for line in lines] == [0, 3, 3]
+  whole = (64 + 8) * 8 + 8 * 2
+  for line in lines[1:]:
+    assert sum(line["probabilities"]) == pytest.approx(1)
+    assert line["growth_macs"] > 150 * 2 * 32 * whole  # a step trains one candidate, and judges at least one
+    assert line["growth_macs"] <= 150 * 4 * 32 * whole + 2 * 400 * whole + 2 * 300 * 100 * 8  # at most all three
+  assert graph(tmp_path / "run")["tasks"][2]["origin"] == 0
+
+
+def test_the_sampler_follows_the_rewards():
+  """Of three paths through a tree the second one is best. Without rewards the entropy makes all paths as likely."""
+  sampler = path_search._Sampler([(0, 1, -1), (0, -1, -1), (-1, -1, -1)], entropy=0.0)
+  np.testing.assert_allclose(sampler.probabilities(), [1 / 3] * 3)
+  rng = np.random.default_rng(0)
+  for _ in range(150):
+    sampled = rng.choice(3, 4, p=sampler.probabilities())
+    sampler.improve(sampled, np.array([-0.5, 0.3, -0.2])[sampled])
+  assert sampler.probabilities()[1] > 0.95
+  even = path_search._Sampler([(0, 1), (0, -1), (-1, -1)], entropy=1.0)
+  even._logits_E = even._logits_E + np.array([1.0, 2.0, 0.0, -1.0, 0.0])
+  for _ in range(200):
+    even.improve(np.array([0, 0, 0, 0]), np.zeros(4))
+  np.testing.assert_allclose(even.probabilities(), [1 / 3] * 3, atol=0.02)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+  """A run of one network of the tests' model on a stream of mega-batches of the digits."""
+  folder = tmp_path_factory.mktemp("root") / "run"
+  alma_jax.run(small_config("sm", stream__num_megabatches=2, model__width=8, train__epochs=30,
+                            train__learning_rate=1.0), folder)
+  return folder
+
+
+@pytest.mark.parametrize("learner", ["select", "oracle"])
+def test_a_pretrained_root_competes(tmp_path, root, learner):
+  """It knows all digits, and its features are better than random ones; so do those of another run of tasks."""
+  config = task_config(learner, stream__num_megabatches=2, learner__root=str(root), train__epochs=2)
+  alma_jax.run(config, tmp_path / "run")
+  tasks = graph(tmp_path / "run")["tasks"]
+  assert tasks[0]["origin"] is None
+  assert tasks[0]["root"]
+  assert json.loads((tmp_path / "run/config.json").read_text())["root_sha256"]
+  lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+  tried = "scores" if learner == "select" else "errors"
+  assert [len(line[tried]) for line in lines] == [2, 3]  # the root and a fresh network, and the first task's
+
+
+def test_what_is_no_root(tmp_path, root, finished):
+  alma_jax.run(task_config("select", stream__num_megabatches=1, learner__root=str(finished("select")),
+                           train__epochs=1), tmp_path / "of_tasks")
+  config = task_config("select", stream__num_megabatches=1, learner__root=str(root), model__width=4)
+  with pytest.raises(BadInput, match=r"has another network than model.name='mlp', model.width=4 for images of shape"):
+    alma_jax.run(config, tmp_path / "run")
+  config.learner.root = str(tmp_path)
+  with pytest.raises(BadInput, match=r"learner.root='.*' cannot be used: there is no run in"):
+    alma_jax.run(config, tmp_path / "run")
+  assert not (tmp_path / "run/metrics.jsonl").exists()
+  of_tasks = json.loads((tmp_path / "of_tasks/config.json").read_text())
+  (tmp_path / "of_tasks/config.json").write_text(json.dumps(of_tasks | {"root_sha256": "0"}))
+  with pytest.raises(BadInput, match="the network of learner.root"):
+    alma_jax.run(task_config("select", stream__num_megabatches=1, learner__root=str(finished("select")),
+                             train__epochs=1), tmp_path / "of_tasks")
+
+
+@pytest.mark.parametrize("learner", ["mntdp", "replay"])
+def test_lca_is_the_mean_accuracy_of_the_first_steps(tmp_path, learner):
+  """With as many steps as the training has, the last one is the network that is kept."""
+  changes = dict(stream__num_megabatches=2, train__epochs=1, train__batch_size=300, train__weight_decay=(0.0, 1.0))
+  runs = {}
+  for steps in (1, 2):
+    steps_of = dict(train__steps=1) if learner == "replay" else {}
+    alma_jax.run(task_config(learner, log__lca=steps, **changes | steps_of), tmp_path / str(steps))
+    runs[steps] = [json.loads(line) for line in (tmp_path / str(steps) / "metrics.jsonl").read_text().splitlines()]
+  for one, two in zip(runs[1], runs[2]):  # a0, then a1 = the accuracy of the task; there is no step behind it
+    last = one["accuracies"][-1]
+    assert 3 * two["lca"] - 2 * one["lca"] == pytest.approx(last)
+    assert one["lca"] != last
+  assert alma_jax.load_run(tmp_path / "1").summary["lca"] == pytest.approx(np.mean([line["lca"] for line in runs[1]]))
+
+
+def test_random_pairs(tmp_path):
+  """Every task draws its own pairs; the one that is kept is noted."""
+  config = task_config("independent", stream__num_megabatches=2, train__epochs=1, train__num_random=3,
+                       train__learning_rate=(1e-4, 1e-1), train__weight_decay=(0.0, 1e-3))
+  run = alma_jax.run(config, tmp_path / "run")
+  rates, decays = run.metrics["learning_rate"], run.metrics["weight_decay"]
+  assert ((rates > 1e-4) & (rates < 1e-1)).all()
+  assert rates[0] != rates[1]
+  assert set(decays) <= {0.0, 1e-3}
+  assert run.metrics["fwd_macs"][0] == 3 * 300 * ((64 + 8) * 8 + 8 * 5)
+
+
+@pytest.mark.parametrize("learner", ["mntdp", "replay"])
+def test_predictions_for_a_task(finished, tmp_path, learner):
+  run = alma_jax.load_run(finished(learner))
   x = np.zeros((3, 8, 8, 1), np.uint8)
   assert run.predict(x, task=1).shape == (3, 5)
   names = run.spec()["tasks"]
@@ -155,6 +304,9 @@ def test_predictions_for_a_task(finished, tmp_path):
     ({"learner__average": 0.1}, "learner.average=0.1 is for streams of mega-batches"),
     ({"train__learning_rate": (0.1, 0.1)}, "lists a value twice"),
     ({"train__weight_decay": ()}, "train.weight_decay is an empty list"),
+    ({"train__num_random": 3}, "train.num_random=3 draws learning rates between"),
+    ({"train__eval_every": 3}, "train.eval_every=3 is for train.steps above 0"),
+    ({"log__drift": 0.1}, "log.drift=0.1 is for streams of mega-batches"),
     ({"model__num_experts": 2}, "model.num_experts=2 is for streams of mega-batches"),
     ({"model__name": "vgg"}, "model.name='vgg' needs images of at least 32x32 pixels")])
 def test_bad_input(tmp_path, changes, message):

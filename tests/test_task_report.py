@@ -101,6 +101,17 @@ def test_metrics_are_tabled(runs):
   assert texts.text([study]).startswith("Runs: mean ± standard deviation over seeds\n\n| learner")
 
 
+def test_lca_is_shown_where_it_was_measured(runs):
+  for seed, lca in ((0, 0.4), (1, 0.6)):
+    file = runs / f"mntdp{seed}/summary.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"lca": lca}))
+  (study,), _ = collect.collect([runs])
+  head, _, *rows = task_tables.overview(study).splitlines()
+  assert head.endswith("| modules | LCA |")
+  assert rows[0].endswith("| 0.500 ± 0.141 |")
+  assert rows[1].endswith("| - |")
+
+
 def test_transfer_needs_an_independent_run_of_the_seed(tmp_path):
   write_task_run(tmp_path / "select0", [0.8, 0.7], "select", seed=0)
   (study,), notes = collect.collect([tmp_path])

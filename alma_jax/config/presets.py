@@ -96,7 +96,7 @@ def tasks(learner: str = "select", stream: str = "digits") -> ConfigDict:
   """The config of a run on a stream of tasks, to be changed (docs/task-streams.md).
 
   Args:
-    learner: independent, finetune, new_head, oracle, select or mntdp.
+    learner: independent, finetune, new_head, replay, oracle, select or mntdp.
     stream: see the field dataset.name.
 
   Returns:

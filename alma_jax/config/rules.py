@@ -16,6 +16,7 @@ from alma_jax.config.schema import (
   memory_for_validation,
   memory_part,
 )
+from alma_jax.config.task_options import MNTDP
 from alma_jax.errors import BadInput
 
 _DEFAULT, _LIVE_DEFAULTS = Stream(), Dataset()
@@ -59,6 +60,11 @@ def _only_live_streams_have_no_end(c: RunConfig) -> None:
     value = getattr(d, name)
     if value != getattr(_LIVE_DEFAULTS, name):
       raise BadInput(f"dataset.{name}={value} is for dataset.name=live:DIR, not {d.name!r}.")
+
+
+def _lca_is_for_tasks(c: RunConfig) -> None:
+  if c.log.lca:
+    raise BadInput(f"log.lca={c.log.lca} is for streams of tasks; leave it 0.")
 
 
 def _waiting_fits_into_the_stream(c: RunConfig) -> None:
@@ -121,7 +127,7 @@ def _old_weights_are_perturbed(c: RunConfig) -> None:
                    "but every stage starts from scratch; leave them 1 and 0.")
 
 
-def _validations_fit_into_the_steps(c: ImageConfig) -> None:
+def _validations_fit_into_the_steps(c: ImageConfig | TaskConfig) -> None:
   t = c.train
   if t.eval_every and not t.steps:
     raise BadInput(f"train.eval_every={t.eval_every} is for train.steps above 0; without, every epoch is validated.")
@@ -240,12 +246,32 @@ def _tasks_are_trained_one_by_one(c: TaskConfig) -> None:
       raise BadInput(f"learner.{name}={getattr(c.learner, name)!r} is for streams of mega-batches; leave it {value!r}.")
 
 
+def _nothing_watches_tasks(c: TaskConfig) -> None:
+  if c.log.drift:
+    raise BadInput(f"log.drift={c.log.drift} is for streams of mega-batches; leave it 0.0.")
+
+
 def _pairs_differ(c: TaskConfig) -> None:
   for field, values in (("learning_rate", c.train.learning_rate), ("weight_decay", c.train.weight_decay)):
     if not values:
       raise BadInput(f"train.{field} is an empty list; give one value, or several to choose from.")
     if len(set(values)) < len(values):
       raise BadInput(f"train.{field}={values} lists a value twice.")
+
+
+def _random_pairs_have_a_range(c: TaskConfig) -> None:
+  rates = c.train.learning_rate
+  if c.train.num_random and len(rates) == 1:
+    raise BadInput(f"train.num_random={c.train.num_random} draws learning rates between the smallest and the largest "
+                   f"of train.learning_rate, which lists only {rates[0]}; list two.")
+
+
+def _search_is_used(c: TaskConfig) -> None:
+  options = c.learner
+  if isinstance(options, MNTDP) and options.search == "all":
+    for name in ("search_steps", "price", "entropy"):
+      if getattr(options, name) != getattr(MNTDP(), name):
+        raise BadInput(f"learner.{name}={getattr(options, name)} is for learner.search='reinforce', not 'all'.")
 
 
 def _tasks_have_no_experts(c: TaskConfig) -> None:
@@ -257,10 +283,11 @@ def _tasks_have_no_experts(c: TaskConfig) -> None:
 
 
 _TASK_RULES: tuple[Callable[[TaskConfig], None], ...] = (
-    _tasks_are_trained_one_by_one, _pairs_differ, _tasks_have_no_experts)
+    _tasks_are_trained_one_by_one, _nothing_watches_tasks, _pairs_differ, _tasks_have_no_experts,
+    _validations_fit_into_the_steps, _random_pairs_have_a_range, _search_is_used)
 _RULES: tuple[Callable[[RunConfig], None], ...] = (
-    _only_live_streams_have_no_end, _waiting_fits_into_the_stream, _schedule_has_its_fields, _memory_is_used,
-    _average_is_used, _old_weights_are_perturbed)
+    _only_live_streams_have_no_end, _lca_is_for_tasks, _waiting_fits_into_the_stream, _schedule_has_its_fields,
+    _memory_is_used, _average_is_used, _old_weights_are_perturbed)
 _IMAGE_RULES: tuple[Callable[[ImageConfig], None], ...] = (
     _data_are_images, _only_folders_are_resized, _learner_has_experts, _widths_have_experts,
     _momentum_is_for_sgd,

@@ -242,6 +242,11 @@ class Train:
 class TaskTrain:
   """Training of a task. Of several learning rates and weight decays, it selects the pair that validates best."""
   epochs: int = field(300, "largest number of epochs of a training", at_least=1)
+  steps: int = field(
+      0, "number of steps of a training, however many examples it has; 0: `train.epochs` decide", at_least=0, before=0)
+  eval_every: int = field(
+      0, "with `train.steps`: number of steps from one validation to the next; 0: a pass over the examples. One always "
+      "follows the last step", at_least=0, before=0)
   batch_size: int = field(256, "number of examples of a batch; the partial last batch of an epoch is used", at_least=1)
   optimizer: str = field("adam", "the optimiser; its state starts afresh in every training",
                          choices=("adadelta", "sgd", "adam"))
@@ -250,27 +255,35 @@ class TaskTrain:
       (0.0, 1e-4, 1e-5), "coefficient of the L2 penalty, which is added to the gradient, or several to choose from",
       at_least=0)
   patience: int = field(
-      30, "number of epochs without an improvement of any of the networks that are trained side by side, after which a "
-      "training stops; 0: it never stops early", at_least=0)
+      30, "number of validations without an improvement of any of the networks that are trained side by side, after "
+      "which a training stops; 0: it never stops early", at_least=0)
+  num_random: int = field(
+      0, "number of pairs of a learning rate and a weight decay that every task draws at random: the rate "
+      "log-uniformly between the smallest and the largest `train.learning_rate`, the decay from `train.weight_decay`; "
+      "0: all pairs of those listed", at_least=0, before=0)
   label_smoothing: float = field(
       0.0, "share of the uniform distribution in the labels that are trained on; losses are reported without it",
       at_least=0, below=1)
   augment: bool = field(False, "whether training images are flipped and cropped at random, after padding by 4 pixels")
 
   micro_batch: ClassVar[int] = 0
-  steps: ClassVar[int] = 0
   patience_delta: ClassVar[float] = 0.0
 
   @property
   def each(self) -> Train:
     """The training of one network, by the first learning rate and without a penalty."""
-    return Train(self.epochs, batch_size=self.batch_size, optimizer=self.optimizer,
+    return Train(self.epochs, self.steps, self.eval_every, batch_size=self.batch_size, optimizer=self.optimizer,
                  learning_rate=self.learning_rate[0], patience=self.patience, label_smoothing=self.label_smoothing,
                  augment=self.augment)
 
   @property
+  def num_pairs(self) -> int:
+    """Number of networks that are trained side by side."""
+    return self.num_random or len(self.pairs)
+
+  @property
   def pairs(self) -> tuple[tuple[float, float], ...]:
-    """(learning rate, weight decay) of the networks that are trained side by side."""
+    """All (learning rate, weight decay) of those listed."""
     return tuple(itertools.product(self.learning_rate, self.weight_decay))
 
   def plan(self, num: int, share: float = 0.0) -> Plan:
@@ -335,6 +348,9 @@ class Log:
   drift: float = field(
       0.0, "confidence δ of ADWIN, about the probability of a false alarm, which watches the prequential error of "
       "images for rises; 0: nothing watches it", at_least=0, below=1)
+  lca: int = field(
+      0, "on a stream of tasks: number of steps b of LCA@b, the mean test accuracy on a task after 0, 1, ..., b steps "
+      "of the training that is kept; 0: not measured", at_least=0)
   label: str = field("", "name of the learner in reports; empty: `learner.name`")
 
 

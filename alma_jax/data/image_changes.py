@@ -7,8 +7,6 @@ from alma_jax import keys
 from alma_jax.data.task_types import Change
 from alma_jax.errors import BadInput
 
-_PERMUTATION = 102  # purpose of random numbers, apart from those of keys.py
-
 
 def apply(x: np.ndarray, changes: Sequence[Change], seed: int) -> np.ndarray:
   """The images after all changes. `seed` decides the permutations of pixels."""
@@ -46,7 +44,7 @@ def tiles(x: np.ndarray, seed: int, number: int, per_side: int = 4) -> np.ndarra
   """Cuts images into per_side² tiles and permutes them by the permutation of this number."""
   num, height, width, channels = x.shape
   cut = x.reshape(num, per_side, height // per_side, per_side, width // per_side, channels).swapaxes(2, 3)
-  order = keys.rng(seed, _PERMUTATION, number, per_side).permutation(per_side**2)
+  order = keys.rng(seed, keys.PIXELS, number, per_side).permutation(per_side**2)
   cut = cut.reshape(num, per_side**2, *cut.shape[3:])[:, order].reshape(cut.shape)
   return cut.swapaxes(2, 3).reshape(x.shape)
 
@@ -54,7 +52,7 @@ def tiles(x: np.ndarray, seed: int, number: int, per_side: int = 4) -> np.ndarra
 def _permute(x: np.ndarray, seed: int, number: int) -> np.ndarray:
   """Permutes the pixels by the permutation of this number."""
   num, height, width, channels = x.shape
-  order = keys.rng(seed, _PERMUTATION, number).permutation(height * width)
+  order = keys.rng(seed, keys.PIXELS, number).permutation(height * width)
   return x.reshape(num, height * width, channels)[:, order].reshape(x.shape)
 
 

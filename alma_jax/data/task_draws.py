@@ -9,7 +9,6 @@ from alma_jax.data.task_sources import Source
 from alma_jax.data.task_types import Planned, Recipe, TaskData, TaskInfo
 from alma_jax.errors import BadInput
 
-_EXAMPLES = 101  # purpose of random numbers, apart from those of keys.py
 _PARTS = ("train", "val", "test")
 
 
@@ -39,7 +38,7 @@ def plan(recipe: Recipe, source: Source, seed: int, family: str = "") -> Planned
 
 def draw(recipe: Recipe, source: Source, seed: int) -> TaskData:
   """The examples of a task. Those of one recipe, source and seed are always the same, in the same order."""
-  rng = keys.rng(seed, _EXAMPLES, recipe.draw)
+  rng = keys.rng(seed, keys.TASK_EXAMPLES, recipe.draw)
   places: dict[str, list[np.ndarray]] = {part: [] for part in _PARTS}
   for label in recipe.classes:
     known, unseen = (rng.permutation(source.by_class[split][label]) for split in ("train", "test"))

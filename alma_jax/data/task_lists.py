@@ -14,7 +14,6 @@ from alma_jax.data.task_types import Change, Recipe
 _SMALL, _LARGE, _FEW = (40, 20), (400, 200), (5, 3)  # training and validation examples of a class
 _MANY = (1000, 500)
 _MOST_TEST = 1000  # test examples of a class
-_CLASSES, _ORDER, _COLOUR = 103, 104, 105  # purposes of random numbers, apart from those of keys.py
 _LONG = ("mnist", "fashion", "svhn", "cifar10", "cifar100")
 _SHORT = ("mnist", "dtd", "fashion", "svhn", "cifar10")
 
@@ -59,7 +58,7 @@ class _List:
     num = len(self._sources[source].class_names)
     if num <= self._most_classes:
       return tuple(range(num))
-    rng = keys.rng(self._seed, _CLASSES, list(_SHORT + _LONG).index(source))
+    rng = keys.rng(self._seed, keys.TASK_CLASSES, list(_SHORT + _LONG).index(source))
     return tuple(sorted(map(int, rng.choice(num, self._most_classes, replace=False))))
 
 
@@ -81,7 +80,7 @@ _BETWEEN = ("mnist", "dtd", "fashion", "svhn")
 
 
 def _s_in(sources: Sources, seed: int) -> list[Recipe]:
-  rng = keys.rng(seed, _COLOUR)
+  rng = keys.rng(seed, keys.BACKGROUNDS)
   hue = rng.random()
   colours = [colorsys.hsv_to_rgb(h % 1, 1, 0.7) for h in (hue, hue + rng.uniform(1/3, 2/3))]
   tasks = _List(sources, seed)
@@ -93,7 +92,7 @@ def _s_in(sources: Sources, seed: int) -> list[Recipe]:
 
 
 def _s_long(sources: Sources, seed: int, num: int = 100) -> list[Recipe]:
-  tasks, rng = _List(sources, seed), keys.rng(seed, _ORDER)
+  tasks, rng = _List(sources, seed), keys.rng(seed, keys.TASK_ORDER)
   for t in range(num):
     source, is_large = _LONG[rng.integers(len(_LONG))], rng.random() < (1/2 if t < 33 else 1/4 if t < 66 else 0)
     found = sources[source]

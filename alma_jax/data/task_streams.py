@@ -27,7 +27,6 @@ class TaskStream:
     name: see `make`.
     infos: facts of the tasks, in order.
     image_shape: (H, W, C) of all images.
-    first: for each task the number (from 0) of the first task that has the same examples; its own if it is new.
     fingerprint: SHA-256 of all that decides the data, as hexadecimal digits.
   """
 
@@ -35,7 +34,6 @@ class TaskStream:
     self.name, self.image_shape = name, image_shape
     self.infos = tuple(task.info for task in tasks)
     described = [json.dumps(task.decides, sort_keys=True) for task in tasks]
-    self.first = tuple(described.index(text) for text in described)
     self.fingerprint = hashlib.sha256(json.dumps([_VERSION, self.infos, described]).encode()).hexdigest()
     self._tasks, self._kept = tuple(tasks), dict[int, TaskData]()
 

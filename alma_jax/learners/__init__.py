@@ -14,14 +14,15 @@ from alma_jax.learners.gens import GEns
 from alma_jax.learners.gmoe import GMoE, MoE
 from alma_jax.learners.hmoe import HMoE
 from alma_jax.learners.mntdp import MNTDP
+from alma_jax.learners.replay import Replay
 from alma_jax.learners.select import Select
 from alma_jax.learners.sm import SM
 from alma_jax.learners.transfer import Finetune, Independent, NewHead, Oracle
 from alma_jax.learners.umix import UMix
 
 TASKS: dict[str, Callable[[Context], Learner]] = {
-    "independent": Independent, "finetune": Finetune, "new_head": NewHead, "oracle": Oracle, "select": Select,
-    "mntdp": MNTDP}
+    "independent": Independent, "finetune": Finetune, "new_head": NewHead, "replay": Replay, "oracle": Oracle,
+    "select": Select, "mntdp": MNTDP}
 FACTORIES: dict[str, Callable[[Context], Learner]] = {
     "sm": SM, "ens": Ens, "umix": UMix, "gens": GEns, "bagging": Bagging, "boosting": Boosting, "moe": MoE,
     "gmoe": GMoE, "ff": Firefly, "hmoe": HMoE, "expert": Expert}

@@ -160,6 +160,19 @@ class Learner(Protocol):
     ...
 
 
+class Root(NamedTuple):
+  """A pretrained network that a learner may start from.
+
+  Attributes:
+    path: of the run folder that it comes from.
+    variables: of one network, numpy arrays.
+    sha256: of them, hexadecimal.
+  """
+  path: str
+  variables: Variables
+  sha256: str
+
+
 @dataclasses.dataclass(frozen=True)
 class Context:
   """What a learner is built from.
@@ -170,12 +183,14 @@ class Context:
     example_shape: shape of one input; for text (L + 1,).
     max_val: validation examples of the largest stage.
     num_train: training examples of the first stage. None if the learner is only read and never trained.
+    root: the network of `learner.root`; None if the config names none, or if the learner is only read.
   """
   config: schema.RunConfig
   task: Any
   example_shape: tuple[int, ...]
   max_val: int
   num_train: int | None = None
+  root: Root | None = None
 
   def network(self, width: int | None = None, **options: Any) -> Any:
     """The network that the config names; options are those of models.build, `width` replaces `model.width`."""

@@ -1,8 +1,11 @@
 """Modular networks with task-driven priors: a new task reuses modules of a similar one (Veniat et al., 2021)."""
+import jax
+
 from alma_jax import keys
-from alma_jax.learners import neighbors
+from alma_jax.learners import neighbors, path_search
 from alma_jax.learners.contract import LearnerState
 from alma_jax.learners.paths import KEEP, NEW, Candidate, Paths, Proposal
+from alma_jax.models import path
 from alma_jax.parallel import sharding
 from alma_jax.training import loop
 
@@ -30,7 +33,23 @@ class MNTDP(Paths):
         if all(whole != other for other, _ in ready):
           ready.append((whole, self.error(state, whole, data)))
           ready_origins.append(t)
-    return Proposal(candidates, ready, [*origins, *ready_origins], spent, notes)
+    if self.options.search == "all" or len(candidates) == 1:
+      return Proposal(candidates, ready, [*origins, *ready_origins], spent, notes)
+    found = self._searched(state, data, candidates)
+    best = max(range(len(candidates)), key=lambda i: found.probabilities[i])  # of equal ones the fewest new modules
+    return Proposal([candidates[best]], ready, [origins[best], *ready_origins], spent + found.macs,
+                    notes | {"probabilities": found.probabilities}, 2 * spent + found.flops)
+
+  def _searched(self, state: LearnerState, data: loop.StageData, candidates: list[Candidate]) -> path_search.Found:
+    options, whole = self.options, self.whole(self._task.num_outputs, axis=None)
+    first = jax.tree.map(lambda leaf: leaf[0], sharding.fetch(self.fresh(self._whole, data)))
+    variables = sharding.put(first, self.mesh)
+    given = [path_search.Candidate(
+        path.PathNetwork(whole, self.kept(candidate)), tuple(number for _, number in candidate),
+        {name: self.module(state, number) for name, (kind, number) in zip(self.parts, candidate) if kind == KEEP})
+             for candidate in candidates]
+    return path_search.search(given, {name: path.part(variables, name) for name in self.parts}, self._task, self._train,
+                              data, path_search.Options(options.search_steps, options.price, options.entropy))
 
   def _divisions(self, reused: list[int]) -> list[Candidate]:
     """Of a path with at least one new module; those with the fewest new ones first."""

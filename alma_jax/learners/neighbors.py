@@ -30,7 +30,7 @@ def accuracy(network: Any, task: Any, mesh: jax.sharding.Mesh, variables: Variab
 
   Args:
     network: models.ImageNetwork.
-    task: tasks.sequence.HeadClassification.
+    task: tasks.heads.HeadClassification.
     mesh: devices.
     variables: Variables of the network. It embeds in evaluation mode.
     data: StageData of a task.

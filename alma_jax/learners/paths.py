@@ -1,9 +1,9 @@
 """Learners of task streams: a store of frozen modules, a path through them per task, and a search for the next path.
 
-Of every task the learner tries candidates. A candidate says for each part of the network whether it is new, a copy of a
-stored module that is trained further, or a stored module that stays as it is (`keep`). Each is trained once with every
-pair of learning rate and weight decay, side by side; the best validation accuracy wins, and its trained parts are
-stored as new modules. Stored modules never change (docs/task-streams.md).
+Of every task the learner tries candidates. A candidate says for each part of the network whether it is new, a copy of
+a stored module or of the pretrained root that is trained further, or a stored module that stays as it is (`keep`). Each
+is trained once with every pair of learning rate and weight decay, side by side; the best validation accuracy wins, and
+its trained parts are stored as new modules. Stored modules never change (docs/task-streams.md).
 """
 import functools
 import math
@@ -11,22 +11,19 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from alma_jax import keys, models
-from alma_jax.config import schema
+from alma_jax.errors import BadInput
 from alma_jax.learners import prediction, stacked
-from alma_jax.learners.contract import Context, Contribution, GrowthReport, LearnerState, StageResult
+from alma_jax.learners.contract import Context, GrowthReport, LearnerState, Root, StageResult
+from alma_jax.learners.task_learner import NOTHING, TaskLearner, best_member, pair_notes
 from alma_jax.models import cost, path
 from alma_jax.parallel import sharding
 from alma_jax.training import loop
-from alma_jax.types import Cost, Tree, Variables
+from alma_jax.types import Variables
 
-NEW, COPY, KEEP = "new", "copy", "keep"
-Choice = list[Any]  # [NEW, -1], [COPY, module] or [KEEP, module] for a part of the network
+NEW, ROOT, COPY, KEEP = "new", "root", "copy", "keep"
+Choice = list[Any]  # [NEW, -1], [ROOT, -1], [COPY, module] or [KEEP, module] for a part of the network
 Candidate = list[Choice]  # a Choice for every part, from the inputs to the head
-
-_NOTHING = Variables({}, {})
 
 
 class Proposal(NamedTuple):
@@ -35,42 +32,30 @@ class Proposal(NamedTuple):
   Attributes:
     candidates: to be trained, at least one.
     ready: (candidate, error rate on the validation data) of candidates without a part to be trained.
-    origin: the earlier task that the candidates come from, -1 for none, for each candidate and then for each of
-      `ready`.
+    origin: the earlier task that the candidates come from, -1 for none, FROM_ROOT for the pretrained root, for each
+      candidate and then for each of `ready`.
     macs: multiply-adds that the search has taken so far.
     notes: what the search has found, for the line of metrics.jsonl; JSON can hold it.
+    flops: floating-point operations of the search, or None for 2 per multiply-add.
   """
   candidates: list[Candidate]
   ready: list[tuple[Candidate, float]]
   origin: list[int]
   macs: int
   notes: dict[str, Any]
+  flops: int | None = None
 
 
-class Paths:
-  """Base class of the learners of task streams; a subclass says what is tried (`propose`). See contract.Learner.
+class Paths(TaskLearner):
+  """Base class of the learners that store frozen modules; a subclass says what is tried (`propose`).
 
-  `spec` of a state has `modules`, a list of [part, number of classes (of a head, else 0), task that trained it] of the
-  frozen blocks; `tasks`, a list of {path, origin, classes, labels, mean, std} in which a path is a module for each part
-  and the rest is that of the task's TaskPool; and `search`, the candidates of the task in progress, or None.
-
-  Attributes:
-    parts: the names of the network's parts.
+  `search` in the `spec` of a state are the candidates of the task in progress.
   """
   freezes = True
 
   def __init__(self, context: Context):
-    self.context, self._task = context, context.task
-    self.options: Any = context.config.learner  # an instance of the learner's own subclass of TaskOptions
-    train = context.config.train
-    assert isinstance(train, schema.TaskTrain)
-    self._train, self._pairs = train.each, np.array(train.pairs, np.float32)
-    self._whole = self.whole(self._task.num_outputs)
-    self.parts = path.parts(self._whole)
-    self._stepwise = models.loops_are_slow(self._whole)
-    self.mesh = sharding.make_mesh(len(self._pairs), context.config.devices, spread=not self._stepwise)
-    self._val_rows = -(-context.max_val // self._task.eval_batch)
-    self._shape = (1, *context.example_shape)
+    super().__init__(context)
+    self.root = None if context.root is None else self._checked(context.root)
 
   def propose(self, state: LearnerState, data: loop.StageData) -> Proposal:
     """What is tried for the task of `data`."""
@@ -78,51 +63,42 @@ class Paths:
 
   # --------------------------------------------------------------------- the contract
 
-  def init(self) -> LearnerState:
-    spec = {"num_frozen": 0, "modules": [], "tasks": [], "search": None, "shown": -1}
-    return LearnerState(spec, _NOTHING, host={"notes": []})
-
   def grow(self, state: LearnerState, data: loop.StageData) -> tuple[LearnerState, GrowthReport]:
     if state.spec["search"] is None:
       found = self.propose(state, data)
       candidates = [*found.candidates, *(candidate for candidate, _ in found.ready)]
       search = dict(candidates=candidates, origin=found.origin, num=len(found.candidates), next=0, best=None,
                     facts=_facts(data.pool))
-      progress: dict[str, Any] = dict(error=None, macs=0, flops=0, samples=0, growth=found.macs, notes=found.notes,
-                                      errors=[])
+      progress: dict[str, Any] = dict(
+          error=None, member=None, macs=0, flops=0, samples=0, growth=[found.macs, found.flops], notes=found.notes,
+          errors=[])
       for i, (_, error) in enumerate(found.ready, len(found.candidates)):
         if progress["error"] is None or error < progress["error"]:
           search["best"], progress["error"] = i, error
       state = state._replace(spec={**state.spec, "search": search}, host={**state.host, "search": progress})
-    return state, GrowthReport(state.host["search"]["growth"])
+    return state, GrowthReport(*state.host["search"]["growth"])
 
   def training(self, state: LearnerState, data: loop.StageData) -> loop.Training:
     search = state.spec["search"]
     candidate = search["candidates"][search["next"]]
-    network = self._network(candidate)
-    raw = keys.member_keys(data.seed, data.stage, keys.INIT, len(self._pairs))
-    fresh = stacked.initialized(self._whole, raw, self.context.example)
-    everywhere = lambda leaf: jnp.broadcast_to(leaf[None], (len(self._pairs), *leaf.shape))
-    found = [path.part(fresh, name) if kind == NEW else jax.tree.map(everywhere, self._module(state, module))
+    network, fresh = self._network(candidate), self.fresh(self._whole, data)
+    everywhere = lambda leaf: jnp.broadcast_to(leaf[None], (self._num_pairs, *leaf.shape))
+    root = self.root or NOTHING
+    old = lambda name, kind, module: path.part(root, name) if kind == ROOT else self.module(state, module)
+    found = [path.part(fresh, name) if kind == NEW else jax.tree.map(everywhere, old(name, kind, module))
              for name, (kind, module) in zip(self.parts, candidate)]
-    variables = sharding.put(sharding.fetch(network.divided(path.assembled(found))), self.mesh)
-    rates = self._pairs[:, 0] / np.float32(self._train.learning_rate)
-    return loop.Training(self._fit_spec(candidate), variables, data, rates=rates, decays=self._pairs[:, 1],
-                         may_diverge=True, notes={"candidate": search["next"]})
+    return self.training_with(self.fit_spec(network), network.divided(path.assembled(found)), data,
+                              notes={"candidate": search["next"]})
 
   def finish(self, state: LearnerState, data: loop.StageData, trained: loop.Trained) -> StageResult:
     search, progress = dict(state.spec["search"]), dict(state.host["search"])
     number = search["next"]
     candidate = search["candidates"][number]
-    errors = sharding.agree_on(np.asarray(trained.val["error"], np.float32))
-    losses = sharding.agree_on(np.asarray(trained.val["loss"], np.float32))
-    member = min(range(len(errors)), key=lambda m: (errors[m], m)) if np.isfinite(losses).all() else min(
-        range(len(errors)), key=lambda m: (not math.isfinite(losses[m]), errors[m], m))
-    error, live = float(errors[member]), state.live
+    (member, error), live = best_member(trained), state.live
     if self._is_better(search, progress["error"], number, error):
-      search["best"], progress["error"] = number, error
+      search["best"], progress["error"], progress["member"] = number, error, member
       live = self._trained_parts(candidate, trained.variables, member, search["facts"]["classes"])
-    network, samples = self._network(candidate), trained.report.samples * len(self._pairs)
+    network, samples = self._network(candidate), trained.report.samples * self._num_pairs
     progress |= dict(
         macs=progress["macs"] + samples * cost.forward_macs(network, self._shape),
         flops=progress["flops"] + samples * cost.training_flops(network, self._shape),
@@ -132,44 +108,28 @@ class Paths:
     complete = search["next"] == search["num"]
     report = loop.FitReport(trained.report.rounds, progress["samples"], progress["error"], progress["macs"],
                             progress["flops"])
-    return StageResult(self._stored(now, data.stage) if complete else now, report, complete)
+    return StageResult(self._stored(now, data) if complete else now, report, complete)
 
-  def num_blocks(self, state: LearnerState) -> int:
-    return 1
+  def shown_variables(self, state: LearnerState, task: dict[str, Any]) -> Variables:
+    return self._assembled(state, task["path"])
 
-  def contribution(self, state: LearnerState, block: int, inputs: Tree) -> Contribution:
-    """Logits [B, K] of the task that `showing` has chosen, K its number of classes."""
-    shown = state.spec["tasks"][state.spec["shown"]]
-    variables = jax.tree.map(lambda leaf: leaf[None], self._assembled(state, shown["path"]))
-    found = stacked.contribute(self._whole, self._task, self.mesh, "logits", variables, inputs)
-    return {"sum": found["sum"][:, :shown["classes"]]}
+  def retraining(self, before: LearnerState, after: LearnerState, data: loop.StageData) -> loop.Training | None:
+    search, best = before.spec["search"], after.host["notes"][-1]["best"]
+    if best >= search["num"]:
+      return None
+    return self.training(before._replace(spec={**before.spec, "search": {**search, "next": best}}), data)
 
-  def resolve(self, state: LearnerState, joined: Contribution) -> Any:
-    return self._task.resolve(joined, 1, "logits")
-
-  def cost(self, state: LearnerState) -> Cost:
-    """Of everything stored; multiply-adds of a prediction are those of one path."""
-    macs = cost.forward_macs(self._whole, self._shape)
-    flops = cost.training_flops(self._whole, self._shape)
-    return Cost(sum(cost.count_params(each) for each in state.frozen), macs, flops, macs)
-
-  def describe(self, state: LearnerState) -> str:
-    if state.spec["shown"] >= 0:
-      return f"a path of {len(self.parts)} modules"
-    lines = [f"{len(state.spec['modules'])} modules of {len(self.parts) * len(state.spec['tasks'])} in "
-             f"{len(state.spec['tasks'])} tasks"]
-    for t, task in enumerate(state.spec["tasks"]):
-      origin = f", from task {task['origin'] + 1}" if task["origin"] >= 0 else ""
-      lines.append(f"task {t + 1}: modules {' '.join(map(str, task['path']))}{origin}")
-    return "\n".join(lines)
+  def network_in(self, training: loop.Training, variables: Variables) -> Variables:
+    network: path.PathNetwork = training.spec.network
+    return network.joined(variables)
 
   def template(self, spec: dict[str, Any]) -> LearnerState:
-    frozen = tuple(self._shapes(part, classes) for part, classes, _ in spec["modules"])
-    live, opt, search = _NOTHING, None, spec["search"]
+    frozen = tuple(self.module_shapes(part, classes) for part, classes, _ in spec["modules"])
+    live, search = NOTHING, spec["search"]
     if search is not None and search["best"] is not None:
-      live = path.assembled(self._shapes(part, search["facts"]["classes"]) for part, (kind, _) in
+      live = path.assembled(self.module_shapes(part, search["facts"]["classes"]) for part, (kind, _) in
                             enumerate(search["candidates"][search["best"]]) if kind != KEEP)
-    return LearnerState(spec, live, frozen, opt)
+    return LearnerState(spec, live, frozen)
 
   # --------------------------------------------------------------------- tools for subclasses
 
@@ -179,13 +139,6 @@ class Paths:
     spec = dict(num_frozen=len(task["path"]), modules=[state.spec["modules"][module] for module in task["path"]],
                 tasks=[dict(task, path=list(range(len(task["path"]))))], search=None, shown=0)
     return state._replace(spec=spec, frozen=tuple(state.frozen[module] for module in task["path"]), host={"notes": []})
-
-  def whole(self, num_classes: int) -> models.ImageNetwork:
-    """The network with a head of this size."""
-    config = self.context.config
-    found = models.build(config.model, num_classes, self.context.example_shape, config.precision, sharding.DATA)
-    assert isinstance(found, models.ImageNetwork)
-    return found
 
   def variables(self, state: LearnerState, t: int) -> Variables:
     """Variables of the network of task t, whose head has room for the largest number of classes."""
@@ -208,15 +161,29 @@ class Paths:
     """The candidate that trains the body of task t further, with a new head."""
     return [*([COPY, module] for module in state.spec["tasks"][t]["path"][:-1]), [NEW, -1]]
 
+  def rooted(self) -> Candidate:
+    """The candidate that trains the body of the pretrained root further, with a new head."""
+    return [*([ROOT, -1] for _ in self.parts[:-1]), [NEW, -1]]
+
   # --------------------------------------------------------------------- modules
 
-  def _network(self, candidate: Candidate) -> path.PathNetwork:
-    return path.PathNetwork(self._whole, tuple(
-        name for name, (kind, _) in zip(self.parts, candidate) if kind == KEEP))
+  def _checked(self, root: Root) -> Variables:
+    """The body of the pretrained root."""
+    shapes = lambda tree: jax.tree.map(lambda leaf: (*leaf.shape, str(leaf.dtype)), tree)
+    body = path.assembled(path.part(root.variables, name) for name in self.parts[:-1])
+    expected = path.assembled(self.module_shapes(part, 0) for part in range(len(self.parts) - 1))
+    if shapes(body) != shapes(expected):
+      model, shape = self.context.config.model, self.context.example_shape
+      raise BadInput(f"learner.root={root.path!r} has another network than model.name={model.name!r}, model.width="
+                     f"{model.width} for images of shape {shape}; take a run with the same model and shape.")
+    return body
 
-  def _fit_spec(self, candidate: Candidate) -> loop.FitSpec:
-    return loop.FitSpec(self._network(candidate), self._task, self._train, len(self._pairs), self._val_rows, self.mesh,
-                        self._stepwise)
+  def kept(self, candidate: Candidate) -> tuple[str, ...]:
+    """Names of the parts that a candidate keeps as they are."""
+    return tuple(name for name, (kind, _) in zip(self.parts, candidate) if kind == KEEP)
+
+  def _network(self, candidate: Candidate) -> path.PathNetwork:
+    return path.PathNetwork(self._whole, self.kept(candidate))
 
   def _is_better(self, search: dict[str, Any], best: float | None, number: int, error: float) -> bool:
     """Whether a candidate wins against the best so far; with equal errors the one with fewer new modules does."""
@@ -236,7 +203,7 @@ class Paths:
         found.append(jax.tree.map(lambda leaf: leaf[:num_classes], part) if name == self.parts[-1] else part)
     return path.assembled(found)
 
-  def _stored(self, state: LearnerState, stage: int) -> LearnerState:
+  def _stored(self, state: LearnerState, data: loop.StageData) -> LearnerState:
     """The state after a task: what its best candidate has trained is stored."""
     search, progress = state.spec["search"], state.host["search"]
     modules, frozen, chosen = list(state.spec["modules"]), list(state.frozen), []
@@ -244,17 +211,19 @@ class Paths:
       if kind != KEEP:
         module = len(modules)
         is_head = part == len(self.parts) - 1
-        modules.append([part, search["facts"]["classes"] if is_head else 0, stage])
+        modules.append([part, search["facts"]["classes"] if is_head else 0, data.stage])
         frozen.append(path.part(state.live, self.parts[part]))
       chosen.append(module)
-    task = dict(path=chosen, origin=search["origin"][search["best"]], **search["facts"])
-    notes = dict(progress["notes"], errors=progress["errors"], best=search["best"])
+    task = dict(path=chosen, origin=search["origin"][search["best"]], pair=progress["member"],
+                **search["facts"])
+    pair = None if progress["member"] is None else self.pairs(data)[progress["member"]]
+    notes = dict(progress["notes"], errors=progress["errors"], best=search["best"], **pair_notes(pair))
     host = {name: value for name, value in state.host.items() if name != "search"}
     spec = dict(num_frozen=len(frozen), modules=modules, tasks=[*state.spec["tasks"], task], search=None, shown=-1)
     host["notes"] = [*host["notes"], notes]
-    return state._replace(spec=spec, live=_NOTHING, frozen=tuple(frozen), host=host)
+    return state._replace(spec=spec, live=NOTHING, frozen=tuple(frozen), host=host)
 
-  def _module(self, state: LearnerState, number: int) -> Variables:
+  def module(self, state: LearnerState, number: int) -> Variables:
     """A stored module; a head gets room for the largest number of classes."""
     part, num_classes, _ = state.spec["modules"][number]
     missing = self._task.num_outputs - num_classes
@@ -264,13 +233,7 @@ class Paths:
     return jax.tree.map(pad, state.frozen[number])
 
   def _assembled(self, state: LearnerState, modules: list[int]) -> Variables:
-    return path.assembled(self._module(state, number) for number in modules)
-
-  def _shapes(self, part: int, num_classes: int) -> Variables:
-    """Shapes of a module; `num_classes` counts for a head."""
-    is_head = part == len(self.parts) - 1
-    network = self.whole(num_classes) if is_head else self._whole
-    return path.part(cost.abstract_variables(network, self._shape), self.parts[part])
+    return path.assembled(self.module(state, number) for number in modules)
 
 
 def _facts(pool: Any) -> dict[str, Any]:

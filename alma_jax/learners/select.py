@@ -5,26 +5,33 @@ from alma_jax import keys
 from alma_jax.learners import neighbors, stacked
 from alma_jax.learners.contract import LearnerState
 from alma_jax.learners.paths import Paths, Proposal
+from alma_jax.learners.task_learner import FROM_ROOT
+from alma_jax.models import path
 from alma_jax.training import loop
 from alma_jax.types import Variables
 
 
 class Select(Paths):
-  """The stored network with the best features, trained further; or a fresh one, if its random features are better."""
+  """The network with the best features, trained further: a stored one, the pretrained root, or a fresh one."""
 
   def propose(self, state: LearnerState, data: loop.StageData) -> Proposal:
     num_stored = len(state.spec["tasks"])
-    if not num_stored:
+    if not num_stored and self.root is None:
       return Proposal([self.scratch()], [], [-1], 0, {})
     train, val = neighbors.examples(data, self.options.max_train, self.options.max_val)
-    stored = [self.variables(state, t) for t in range(num_stored)]
-    scores = [neighbors.accuracy(self._whole, self._task, self.mesh, variables, data, train, val,
-                                 self.options.neighbors) for variables in (*stored, self._fresh(data))]
-    best = max(range(-1, num_stored), key=lambda t: (scores[t], t))  # the last score, -1, is that of the fresh one
-    width = stored[0].params[self.parts[-1]]["kernel"].shape[-1]
+    fresh = self._fresh(data)
+    tried = {t: self.variables(state, t) for t in range(num_stored - 1, -1, -1)}  # of equal ones the newest wins
+    if self.root is not None:
+      tried[FROM_ROOT] = path.assembled([fresh, self.root])
+    tried[-1] = fresh
+    scores = {origin: neighbors.accuracy(self._whole, self._task, self.mesh, variables, data, train, val,
+                                         self.options.neighbors) for origin, variables in tried.items()}
+    best = max(tried, key=lambda origin: scores[origin])
+    width = fresh.params[self.parts[-1]]["kernel"].shape[-1]
     spent = len(scores) * neighbors.macs(self._whole, self._shape, len(train), len(val), width)
-    candidate = self.scratch() if best < 0 else self.tuned(state, best)
-    return Proposal([candidate], [], [best], spent, {"scores": scores})
+    candidate = {-1: self.scratch, FROM_ROOT: self.rooted}.get(best, lambda: self.tuned(state, best))()
+    stored = [scores[t] for t in range(num_stored)]
+    return Proposal([candidate], [], [best], spent, {"scores": [*stored, *list(scores.values())[num_stored:]]})
 
   def _fresh(self, data: loop.StageData) -> Variables:
     """The network that would be trained from scratch, by the first pair."""

@@ -1,6 +1,7 @@
 """Simple learners of task streams: from scratch, from the task before, from the first body, from the best of all."""
 from alma_jax.learners.contract import LearnerState
 from alma_jax.learners.paths import KEEP, NEW, Paths, Proposal
+from alma_jax.learners.task_learner import FROM_ROOT
 from alma_jax.training import loop
 
 
@@ -30,9 +31,10 @@ class NewHead(Paths):
 
 
 class Oracle(Paths):
-  """From scratch and from every stored network, all of which are trained."""
+  """From scratch, from the pretrained root and from every stored network, all of which are trained."""
 
   def propose(self, state: LearnerState, data: loop.StageData) -> Proposal:
     earlier = range(len(state.spec["tasks"]) - 1, -1, -1)  # of equal candidates the newest wins
-    candidates = [*(self.tuned(state, t) for t in earlier), self.scratch()]
-    return Proposal(candidates, [], [*earlier, -1], 0, {})
+    rooted, origin = ([], []) if self.root is None else ([self.rooted()], [FROM_ROOT])
+    candidates = [*(self.tuned(state, t) for t in earlier), *rooted, self.scratch()]
+    return Proposal(candidates, [], [*earlier, *origin, -1], 0, {})

@@ -26,7 +26,7 @@ PER_CLASS = "dataset.test_per_class"  # a field that only streams of tasks have
 _CONFIG, _SUMMARY, _DIVERGED = "config.json", "summary.json", "diverged.json"
 _NEEDED = (SEED, LEARNER, "dataset.name", TOTAL, WAITING, DATA)
 _COSTS = (MEM, COMP, "num_stages", "wall_seconds")
-_OPTIONAL = ("cer_from_zero", "cumulative_train_flops", "cumulative_growth_macs", "compile_seconds")
+_OPTIONAL = ("cer_from_zero", "cumulative_train_flops", "cumulative_growth_macs", "compile_seconds", "lca")
 PREDICT = "predict_macs"  # a column of the stream, which runs of earlier versions lack
 _LONGEST, _LARGEST = 60, 2**63  # characters of a value in a message; larger integers are stored as floats
 

@@ -9,6 +9,7 @@ from alma_jax.reports.studies import Study
 from alma_jax.reports.task_studies import BASELINE, TRANSFER
 
 AVERAGE, FORGETTING, ERROR, MEMORY = "average_accuracy", "forgetting", "cumulative_error", "memory"
+LCA = "lca"
 COST_FRONT, MEMORY_FRONT = "on_cost_front", "on_memory_front"  # columns of `points`
 _COLUMNS = {  # {column: (head, format, what it is)}
     AVERAGE: ("A", ".3f", "average accuracy: mean test accuracy on all tasks after the last one"),
@@ -20,6 +21,10 @@ _COLUMNS = {  # {column: (head, format, what it is)}
     TRANSFER: ("T", ".3f", f"transfer: accuracy on the last task minus that of the `{BASELINE}` run of the same seed"),
     MEMORY: ("M", ",.0f", "memory: parameters of everything that is stored at the end"),
     "num_modules": ("modules", ".1f", "parts of networks that are stored at the end, each counted once"),
+}
+_MEASURED = {  # columns of runs in which it was measured
+    LCA: ("LCA", ".3f", "area under the learning curve: mean test accuracy after 0, 1, ..., `log.lca` steps of the "
+          "training that is kept, over the tasks"),
 }
 
 
@@ -35,7 +40,7 @@ def columns(study: Study) -> Bullets:
       f"- The stream has {num} task{'s' if num > 1 else ''}. R[t, i] is the test accuracy on task i after task t.",
       *(["- Every seed draws the examples of the tasks anew; deviations over seeds include this difference."]
         if study.runs[DATA].nunique() > 1 else []),
-      *(f"- **{head}**, {meaning}." for head, _, meaning in _COLUMNS.values())])
+      *(f"- **{head}**, {meaning}." for head, _, meaning in _shown(study).values())])
 
 
 def points(study: Study) -> pd.DataFrame:
@@ -47,7 +52,7 @@ def points(study: Study) -> pd.DataFrame:
   """
   keys = [LEARNER, *study.factors]
   having = study.runs.groupby(keys, sort=False, dropna=False)[TRANSFER].count().rename("transfer_seeds")
-  table = studies.means(study, *_COLUMNS).merge(having.reset_index(), on=keys)
+  table = studies.means(study, *_shown(study)).merge(having.reset_index(), on=keys)
   diverged = studies.divergences(study)
   table["diverged"] = [diverged.get(studies.kind(row, study.factors), (0,))[0] for _, row in table.iterrows()]
   for column, cost, loss in ((COST_FRONT, table[FLOPS], table[ERROR]),
@@ -62,7 +67,7 @@ def overview(study: Study) -> str:
   rows = []
   for _, row in points(study).iterrows():
     cells = tables.names(row, study.factors) | {"seeds": tables.seeds(row["seeds"], row["diverged"])}
-    for column, (head, form, _) in _COLUMNS.items():
+    for column, (head, form, _) in _shown(study).items():
       cells[head] = _mean(row[column], row[f"{column}_sd"], form)
     if 0 < row["transfer_seeds"] < row["seeds"]:
       cells["T"] += f" ({row['transfer_seeds']})"
@@ -71,6 +76,12 @@ def overview(study: Study) -> str:
     cells = tables.names(row, study.factors) | {"seeds": tables.seeds(0, num)}
     rows.append(dict.fromkeys(rows[0], "-") | cells)
   return tables.markdown(rows)
+
+
+def _shown(study: Study) -> dict[str, tuple[str, str, str]]:
+  """The columns of a study's table, as _COLUMNS."""
+  return _COLUMNS | {key: column for key, column in _MEASURED.items()
+                     if key in study.runs and study.runs[key].notna().any()}
 
 
 def _mean(value: float, deviation: float, form: str) -> str:

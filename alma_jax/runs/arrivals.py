@@ -20,7 +20,7 @@ class Arrivals:
   Before a mega-batch is used, the deployed learner predicts it: its *prequential* error needs no test set. It is logged
   for every mega-batch after the first training. Learners that freeze their members are only tested if the schedule is
   adaptive, there is no test set, or drift is watched: all members have to predict every mega-batch, which may take
-  longer than the training.
+  longer than the training. A task that has just arrived has no head, and is not predicted.
 
   Attributes:
     metric: name of the prequential metric in metrics.jsonl.
@@ -30,8 +30,8 @@ class Arrivals:
     """`stages`: of the run."""
     self._setting, self._stream, self._stages = setting, setting.stream, stages
     self._adaptive = self._stream.is_adaptive
-    self._tests = (self._adaptive or not setting.learner.freezes or not setting.source.has_test or
-                   setting.config.log.drift > 0)
+    self._tests = not isinstance(setting.source, sequence.Tasks) and (
+        self._adaptive or not setting.learner.freezes or not setting.source.has_test or setting.config.log.drift > 0)
     self.metric = f"prequential_{setting.source.task.metric}"
     self._sizes: list[int] = []  # numbers of examples that the prequential metric of each mega-batch is a mean over
     self._known: dict[int, float] = {}  # prequential values of the deployed learner

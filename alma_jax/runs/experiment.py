@@ -14,7 +14,7 @@ from alma_jax import messages
 from alma_jax.config import registry, schema
 from alma_jax.errors import BadInput, Diverged, Stopped, Unsaved, disk_problem
 from alma_jax.parallel import peers, runtime, sharding
-from alma_jax.runs import ending, memory, results, run_folder, session, settings
+from alma_jax.runs import ending, memory, results, roots, run_folder, session, settings
 
 
 def run(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: Sequence[Any] | None = None,
@@ -53,10 +53,10 @@ def run(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: Seq
     raise BadInput(f"dataset.name={config.dataset.name!r} is a live stream, which one process runs; start it without "
                    "other processes.")
   with messages.sign("loading the data", config.log.progress and is_main):
-    setting = settings.prepare(config, data, None if overwrite else path)
+    setting = settings.prepare(config, data, None if overwrite else path, roots.load(config))
   # Before any collective, which would wait only 30 s for slow processes, and fail if numbers of devices differ.
-  peers.compare("data or devices", dict(
-      data_fingerprint=setting.source.fingerprint, devices=f"{jax.local_device_count()} x {jax.devices()[0].platform}"))
+  peers.compare("data or devices", setting.digests | dict(
+      devices=f"{jax.local_device_count()} x {jax.devices()[0].platform}"))
   peers.together("memory", lambda: _check_memory(path, setting, overwrite))
   with _disk_problems(path), _claimed(path, setting, overwrite) as folder:
     was_complete = run_folder.read_summary(path / "summary.json") is not None
@@ -90,7 +90,7 @@ def _claimed(path: pathlib.Path, setting: settings.Setting, overwrite: bool) -> 
   with contextlib.ExitStack() as cleanup:
     def claim() -> run_folder.RunFolder:
       folder = cleanup.enter_context(run_folder.RunFolder(path, sharding.is_main()))
-      folder.claim(setting.config, setting.source.fingerprint, overwrite)
+      folder.claim(setting.config, setting.digests, overwrite)
       return folder
 
     folder = peers.together("run folder", claim)

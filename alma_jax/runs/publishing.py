@@ -1,5 +1,5 @@
 """Replaces the predictor in a run folder after every stage, if `log.predictor` asks for it."""
-from alma_jax.learners.paths import Paths
+from alma_jax.learners.task_learner import TaskLearner
 from alma_jax.parallel import sharding
 from alma_jax.predictors import folder as predictors
 from alma_jax.runs import exporting, settings, task_results
@@ -35,7 +35,7 @@ class Publisher:
     if self._exporter is None or not now.stage or not now.complete:
       return
     learner = self._setting.learner
-    if not isinstance(learner, Paths):
+    if not isinstance(learner, TaskLearner):
       self._publish(now)
     elif learner.options.forgets:
       for t in range(now.stage):
@@ -48,7 +48,7 @@ class Publisher:
     learner = self._setting.learner
     if self._exporter is None or not now.stage or not now.complete:
       return
-    if not isinstance(learner, Paths):
+    if not isinstance(learner, TaskLearner):
       if self._is_late(now.stage - 1):
         self._publish(now)
       return
@@ -70,7 +70,7 @@ class Publisher:
     if t is None:
       standing = self._standing.add(now.lines, source.task.metric)
     else:
-      assert isinstance(learner, Paths)
+      assert isinstance(learner, TaskLearner)
       state, data = task_results.shown(learner, state, data, t)
       standing = exporting.standing_of_task(now.lines, learner.cost(state).num_params, data)
       root = predictors.of_task(root, t)

@@ -10,7 +10,7 @@ from alma_jax.config import schema
 from alma_jax.config.fields import listed
 from alma_jax.data import tokens
 from alma_jax.errors import BadInput
-from alma_jax.learners import contract, paths, prediction
+from alma_jax.learners import contract, prediction, task_learner
 from alma_jax.parallel import runtime
 from alma_jax.runs import checkpoint, legacy, run_folder, sampling, settings, snapshot, task_results
 from alma_jax.runs.metrics import Entry
@@ -98,7 +98,7 @@ class Run:
         are lost.
     """
     data = opened.meta["data"]
-    if not isinstance(learner, paths.Paths):
+    if not isinstance(learner, task_learner.TaskLearner):
       if task is not None:
         raise BadInput(f"{self.path} has no tasks; leave task={task!r} out.")
       return snapshot.restore_learner(learner, opened), data

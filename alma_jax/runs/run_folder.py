@@ -64,12 +64,12 @@ class RunFolder:
         raise BadInput(f"the run folder {self.path} cannot be made or written: {error.strerror}.") from error
       self._lock, self._writes, self._read_only = None, False, True
 
-  def claim(self, config: schema.RunConfig, fingerprint: str, overwrite: bool) -> None:
+  def claim(self, config: schema.RunConfig, digests: dict[str, str], overwrite: bool) -> None:
     """Makes sure that the folder is this run's, or empty.
 
     Args:
       config: RunConfig.
-      fingerprint: of the data.
+      digests: settings.Setting.digests.
       overwrite: delete the run that is in it.
 
     Raises:
@@ -90,20 +90,20 @@ class RunFolder:
     elif overwrite:
       self._delete()
     else:
-      self._compare(stored, config, fingerprint)
+      self._compare(stored, config, digests)
       self._compare_code(stored.get("code", {}), config)
       return  # session.run writes it once the run is restored
-    self.write_config(config, fingerprint)
+    self.write_config(config, digests)
 
-  def write_config(self, config: schema.RunConfig, fingerprint: str) -> None:
-    """Writes config.json: every field, the fingerprint of the data, the version, and hashes of the user's own code.
+  def write_config(self, config: schema.RunConfig, digests: dict[str, str]) -> None:
+    """Writes config.json: every field, the digests of the setting, the version, and hashes of the user's own code.
 
     The hashes remain those of the code with which the run began.
     """
     if self._writes:
       stored = read_json(self.path / "config.json")
       code = stored.get("code") if isinstance(stored, dict) else None
-      tree = dict(configs.to_dict(config), data_fingerprint=fingerprint, alma_jax_version=__version__)
+      tree = configs.to_dict(config) | digests | dict(alma_jax_version=__version__)
       code = registry.code_of(config) if code is None else code
       write_json(self.path / "config.json", tree | ({"code": code} if code else {}))
 
@@ -124,13 +124,15 @@ class RunFolder:
       else:
         path.unlink(missing_ok=True)
 
-  def _compare(self, stored: dict[str, Any], config: schema.RunConfig, fingerprint: str) -> None:
+  def _compare(self, stored: dict[str, Any], config: schema.RunConfig, digests: dict[str, str]) -> None:
     differ = configs.differences(stored, config)
-    if not differ and stored["data_fingerprint"] != fingerprint:
+    if not differ and stored["data_fingerprint"] != digests["data_fingerprint"]:
       differ = ["the data (same name, other contents)"]
       if "alma_jax_version" not in stored and config.seed:
         differ = ["the data (same name, other contents: up to version 0.1 `seed` also drew the test set of digits, of "
                   "DIR/CLASS folders and of texts without a split, now every seed has that of seed 0)"]
+    if not differ and stored.get("root_sha256") != digests.get("root_sha256"):
+      differ = ["the network of learner.root (same folder, other weights)"]
     if differ:
       raise BadInput(f"{self.path} holds another run, which differs in {', '.join(differ)}; "
                      "choose another --workdir, or --overwrite it.")

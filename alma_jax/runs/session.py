@@ -10,7 +10,7 @@ import numpy as np
 
 from alma_jax.errors import Diverged, Stopped
 from alma_jax.learners import contract, tuned
-from alma_jax.learners.paths import Paths
+from alma_jax.learners.task_learner import TaskLearner
 from alma_jax.parallel import runtime, sharding
 from alma_jax.parallel.sharding import say
 from alma_jax.runs import (
@@ -57,7 +57,7 @@ def run(setting: settings.Setting, folder: RunFolder, should_stop: Callable[[], 
   examiner = _examiner(setting)
   now = (starting.untrained(setting, folder) if opened is None else
          starting.restored(setting, folder, opened, examiner))
-  folder.write_config(setting.config, setting.source.fingerprint)
+  folder.write_config(setting.config, setting.digests)
   folder.cut(METRICS, len(now.lines), now.lines)
   folder.cut(TRAIN, now.num_train_lines, total=now.train_total)
   folder.write_diverged(None)
@@ -79,7 +79,7 @@ def run(setting: settings.Setting, folder: RunFolder, should_stop: Callable[[], 
 
 def _examiner(setting: settings.Setting) -> Examiner:
   if isinstance(setting.source, sequence.Tasks):
-    assert isinstance(setting.learner, Paths)
+    assert isinstance(setting.learner, TaskLearner)
     return task_results.TaskExaminer(setting.learner, setting.source)
   return settings.Examiner(setting)
 
@@ -232,6 +232,8 @@ class _Session:
     value: Any
     with self._progress.phase("evaluating"):
       value, loss, further = self._examine()
+      if isinstance(self._examiner, task_results.TaskExaminer) and self._config.log.lca:
+        further |= {task_results.LCA: self._examiner.lca(grown.state, now.learner, data, self._config.log.lca)}
     cost, growth = learner.cost(now.learner), grown.report
     growth_flops = 2 * growth.macs if growth.flops is None else growth.flops
     now.stage = stage + 1
@@ -265,7 +267,7 @@ class _Session:
       state, report = self._learner.grow(self.now.learner, data)
       contract.check_state(self.now.learner, state, self._config.learner.name)
     shapes = lambda state: jax.tree.map(np.shape, state.live)
-    if shapes(state) != shapes(self.now.learner) and not isinstance(self._learner, Paths):
+    if shapes(state) != shapes(self.now.learner) and not isinstance(self._learner, TaskLearner):
       self._trainer.forget_programs()
     return Growth(state, report, loop.begin(self._learner.training(state, data)))
 

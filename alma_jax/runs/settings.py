@@ -18,10 +18,20 @@ from alma_jax.training import loop
 
 
 class Setting(NamedTuple):
-  """Everything that a run is made of; all of it is checked before any computation."""
+  """Everything that a run is made of; all of it is checked before any computation.
+
+  `root` is the pretrained network that `learner.root` names.
+  """
   config: schema.RunConfig
   source: classification.Images | language_modeling.Texts | sequence.Tasks
   learner: contract.Learner
+  root: contract.Root | None = None
+
+  @property
+  def digests(self) -> dict[str, str]:
+    """Hashes of what decides the results besides the config, as config.json has them."""
+    of_root = {} if self.root is None else {"root_sha256": self.root.sha256}
+    return {"data_fingerprint": self.source.fingerprint} | of_root
 
   @property
   def stream(self) -> Any:
@@ -35,13 +45,14 @@ class Setting(NamedTuple):
 
 
 def prepare(config: schema.RunConfig, data: Sequence[Any] | datasets.Dataset | None = None,
-            run: pathlib.Path | None = None) -> Setting:
+            run: pathlib.Path | None = None, root: contract.Root | None = None) -> Setting:
   """Loads the data, cuts the stream, builds the learner. Of a live stream it waits for the first mega-batch.
 
   Args:
     config: RunConfig.
     data: (x_train, y_train, x_test, y_test), or a Dataset, in place of `dataset.name`.
     run: folder of a run that goes on; of a live stream it says which mega-batches were used.
+    root: the network of `learner.root`.
 
   Raises:
     BadInput: they do not fit together.
@@ -58,14 +69,14 @@ def prepare(config: schema.RunConfig, data: Sequence[Any] | datasets.Dataset | N
     source = (live_language.LiveTexts if config.is_language else live_classification.LiveImages)(config, run)
   else:
     source = language_modeling.Texts(config) if config.is_language else classification.Images(config, data)
-  return built(config, source, source.stream.most_val)
+  return built(config, source, source.stream.most_val, root)
 
 
-def built(config: schema.RunConfig, source: Any, most_val: int) -> Setting:
+def built(config: schema.RunConfig, source: Any, most_val: int, root: contract.Root | None = None) -> Setting:
   """The setting of a source whose stages have at most `most_val` validation examples, with its learner."""
   num_train = int(source.stream.sizes(source.stream.expected_ends[:1]).train[0])
-  context = contract.Context(config, source.task, source.example_shape, most_val, num_train)
-  return Setting(config, source, learners.make(context))
+  context = contract.Context(config, source.task, source.example_shape, most_val, num_train, root)
+  return Setting(config, source, learners.make(context), root)
 
 
 def task_of(config: schema.RunConfig, meta: dict[str, Any]) -> Any:

@@ -1,5 +1,6 @@
 """The results of a stream of tasks: accuracies on all tasks so far, metrics, accuracy.csv and graph.json."""
 import csv
+import functools
 import io
 import pathlib
 from typing import Any
@@ -7,24 +8,26 @@ from typing import Any
 import numpy as np
 
 from alma_jax.learners import contract, prediction
-from alma_jax.learners.paths import Paths
+from alma_jax.learners.task_learner import FROM_ROOT, TaskLearner
 from alma_jax.runs import run_folder
 from alma_jax.runs.metrics import Entry
 from alma_jax.tasks import classification
 from alma_jax.tasks.sequence import Tasks
+from alma_jax.training import loop
 
 ACCURACY, GRAPH = "accuracy.csv", "graph.json"
+LCA = "lca"
 ACCURACIES = "accuracies"  # R[t, 1..t], in the line of task t
 
 
 class TaskExaminer:
-  """Measures R[t, i], the test accuracy on task i after task t (docs/task-streams.md §1).
+  """Measures R[t, i], the test accuracy on task i after task t (docs/task-streams.md).
 
   Attributes:
     cached, num_cached: None and 0; nothing is kept in checkpoints.
   """
 
-  def __init__(self, learner: Paths, source: Tasks):
+  def __init__(self, learner: TaskLearner, source: Tasks):
     self._learner, self._source = learner, source
     self.cached: contract.Contribution | None = None
     self.num_cached = 0
@@ -47,8 +50,25 @@ class TaskExaminer:
       earlier = list(lines[-1][ACCURACIES]) if lines else []
     new = sum(1 for _, _, t in state.spec["modules"] if t == newest)
     info = self._source.data.infos[newest]
-    return value, loss, {"task": info.name, ACCURACIES: [*earlier, 1 - value], "num_modules": len(state.frozen),
-                         "new_modules": new, **state.host["notes"][newest]}
+    return value, loss, {"task": info.name, ACCURACIES: [*earlier, 1 - value],
+                         "num_modules": len(state.spec["modules"]), "new_modules": new, **state.host["notes"][newest]}
+
+  def lca(self, before: contract.LearnerState, after: contract.LearnerState, data: loop.StageData, steps: int) -> float:
+    """LCA@b of the newest task (Veniat et al., 2021): mean test accuracy after 0, 1, ..., b steps of the training.
+
+    Args:
+      before: state of one of the task's trainings.
+      after: state after the task.
+      data: of the task.
+      steps: b.
+    """
+    t, learner, found = len(after.spec["tasks"]) - 1, self._learner, []
+    pool, labels = self._source.tests(t, learner.mesh)
+    for variables in learner.beginnings(before, after, data, steps):
+      logits = functools.partial(learner.logits, variables, after.spec["tasks"][t]["classes"])
+      joined = prediction.in_batches(logits, self._source.task, learner.mesh, pool, _first(len(labels)))
+      found.append(float((learner.resolve(after, joined)[0] == labels).mean()))
+    return float(np.mean(found))
 
   def write(self, folder: pathlib.Path, state: contract.LearnerState, lines: list[Entry]) -> None:
     """Writes accuracy.csv, a row per task t with R[t, i], and graph.json, what was made from what."""
@@ -60,16 +80,15 @@ class TaskExaminer:
     return classification.error_and_loss(*predicted, labels)
 
 
-def predict(learner: Paths, task: Any, state: contract.LearnerState, pool: Any, num: int
+def predict(learner: TaskLearner, task: Any, state: contract.LearnerState, pool: Any, num: int
             ) -> tuple[np.ndarray, np.ndarray]:
   """(classes int [num], probabilities float32 [num, K]) of the first `num` examples of a pool."""
-  which = np.arange(num, dtype=np.int32)
   found: tuple[np.ndarray, np.ndarray] = learner.resolve(
-      state, prediction.contributions(learner, task, state, 0, pool, which))
+      state, prediction.contributions(learner, task, state, 0, pool, _first(num)))
   return found
 
 
-def shown(learner: Paths, state: contract.LearnerState, data: dict[str, Any], t: int
+def shown(learner: TaskLearner, state: contract.LearnerState, data: dict[str, Any], t: int
           ) -> tuple[contract.LearnerState, dict[str, Any]]:
   """(the state that predicts task t, from 0, what it needs to know of the task's images); `data` is `Tasks.meta`."""
   known, entry = state.spec["tasks"][t], data["tasks"][t]
@@ -78,21 +97,27 @@ def shown(learner: Paths, state: contract.LearnerState, data: dict[str, Any], t:
       task=dict(number=t + 1, name=entry["name"], of=len(data["tasks"])))
 
 
+def _first(num: int) -> np.ndarray:
+  return np.arange(num, dtype=np.int32)
+
+
 def summarize(lines: list[Entry]) -> Entry:
-  """The metrics of TASKS: A, F, E and M, by the names of summary.json.
+  """The metrics of a stream of tasks (docs/task-streams.md), by the names of summary.json.
 
   Returns:
     Dict of average_accuracy = mean_i R[T, i], forgetting = mean_i (R[T, i] - R[i, i]), cumulative_error =
-    mean_i (1 - R[i, i]), last_accuracy = R[T, T], num_modules and memory, the parameters of all stored modules.
+    mean_i (1 - R[i, i]), last_accuracy = R[T, T], num_modules, memory, the parameters of all stored modules, and lca,
+    the mean LCA of the tasks, if it was measured for all of them.
   """
   final = np.array(lines[-1][ACCURACIES])
   own = np.array([line[ACCURACIES][-1] for line in lines])
   return dict(average_accuracy=float(final.mean()), forgetting=float((final - own).mean()),
               cumulative_error=float((1 - own).mean()), last_accuracy=float(own[-1]),
-              num_modules=lines[-1]["num_modules"], memory=lines[-1]["num_params"])
+              num_modules=lines[-1]["num_modules"], memory=lines[-1]["num_params"],
+              **({LCA: float(np.mean([line[LCA] for line in lines]))} if all(LCA in line for line in lines) else {}))
 
 
-def write(folder: pathlib.Path, source: Tasks, learner: Paths, state: contract.LearnerState, lines: list[Entry]
+def write(folder: pathlib.Path, source: Tasks, learner: TaskLearner, state: contract.LearnerState, lines: list[Entry]
           ) -> None:
   """Writes accuracy.csv, a row per task t with R[t, i], and graph.json, what was made from what."""
   names = [info.name for info in source.data.infos]
@@ -105,5 +130,6 @@ def write(folder: pathlib.Path, source: Tasks, learner: Paths, state: contract.L
   run_folder.write_bytes(folder / ACCURACY, text.getvalue().encode())
   modules = [dict(part=learner.parts[part], task=t) for part, _, t in state.spec["modules"]]
   tasks = [dict(name=info.name, family=info.family, origin=None if task["origin"] < 0 else task["origin"],
-                path=task["path"]) for info, task in zip(source.data.infos, state.spec["tasks"])]
+                path=task["path"], **({"root": True} if task["origin"] == FROM_ROOT else {}))
+           for info, task in zip(source.data.infos, state.spec["tasks"])]
   run_folder.write_json(folder / GRAPH, dict(parts=list(learner.parts), modules=modules, tasks=tasks))

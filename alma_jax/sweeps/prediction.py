@@ -49,7 +49,7 @@ def predict(configs: Sequence[schema.RunConfig], here: bool = False) -> list[Pre
       continue
     plans = [c.train.plan(int(num), float(share)) for num, share in zip(sizes[run].train, sizes[run].share)]
     times = tuned.num_candidates(c) * (c.model.num_experts if c.learner.splits_data and c.train.steps else 1)
-    times *= len(c.train.pairs) if isinstance(c.train, schema.TaskTrain) else 1
+    times *= c.train.num_pairs if isinstance(c.train, schema.TaskTrain) else 1
     found.append(Prediction(times * c.learner.num_trained * sum(plan.steps for plan in plans),
                             times * macs[network] * sum(plan.samples for plan in plans)))
   return found

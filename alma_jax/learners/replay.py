@@ -1,0 +1,83 @@
+"""Replay: one network with a head per task, trained on the examples of all tasks so far."""
+from typing import Any
+
+import jax
+import numpy as np
+
+from alma_jax.learners.contract import Context, GrowthReport, LearnerState, StageResult
+from alma_jax.learners.task_learner import NOTHING, TaskLearner, best_member, pair_notes
+from alma_jax.models import cost, path
+from alma_jax.parallel import sharding
+from alma_jax.tasks import heads
+from alma_jax.training import loop
+from alma_jax.types import Variables
+
+
+class Replay(TaskLearner):
+  """Every task trains the body and the heads of all tasks so far; the body is continued, the new head is fresh.
+
+  `live` of a state is a network with room for the heads of all tasks of the stream, of which those of later tasks are
+  not used. An example needs one head: the multiply-adds of the others, which share its matrix product, do not count.
+  """
+  freezes = False
+
+  def __init__(self, context: Context):
+    super().__init__(context)
+    assert isinstance(self._task, heads.JointClassification)
+    self._most, self._num_tasks = self._task.num_outputs, self._task.num_tasks
+    self._joint = self.whole(self._most * self._num_tasks)
+
+  def grow(self, state: LearnerState, data: loop.StageData) -> tuple[LearnerState, GrowthReport]:
+    return state, GrowthReport()
+
+  def training(self, state: LearnerState, data: loop.StageData) -> loop.Training:
+    variables = self.fresh(self._joint, data)
+    if state.spec["tasks"]:
+      variables = self._continued(state, variables)
+    task = sharding.fetch(data.pool.task)[data.train]
+    probability = 1 / np.bincount(task)[task]  # every task is as likely as any other
+    return self.training_with(self.fit_spec(self._joint), variables, data,
+                              examples=loop.Examples(probability=probability / probability.sum()))
+
+  def finish(self, state: LearnerState, data: loop.StageData, trained: loop.Trained) -> StageResult:
+    member, error = best_member(trained)
+    live = jax.tree.map(lambda leaf: leaf[member], sharding.fetch(trained.variables))
+    t, pool, head = data.stage, sharding.fetch(data.pool._replace(x=None, y=None, task=None)), len(self.parts) - 1
+    classes = int(pool.num_classes[t])
+    modules = [*(state.spec["modules"] or ([part, 0, t] for part in range(head))), [head, classes, t]]
+    task = dict(path=[*range(head), len(modules) - 1], origin=t - 1, pair=member, classes=classes,
+                labels=int(pool.labels[t]), mean=pool.mean[t].tolist(), std=pool.std[t].tolist())
+    spec = {**state.spec, "modules": modules, "tasks": [*state.spec["tasks"], task]}
+    samples = trained.report.samples * self._num_pairs
+    report = trained.report._replace(
+        samples=samples, val=error, macs=samples * cost.forward_macs(self._whole, self._shape),
+        flops=samples * cost.training_flops(self._whole, self._shape))
+    notes = {"errors": [error], "best": 0, **pair_notes(self.pairs(data)[member])}
+    host = {**state.host, "notes": [*state.host["notes"], notes]}
+    return StageResult(state._replace(spec=spec, live=live, host=host), report)
+
+  def shown_variables(self, state: LearnerState, task: dict[str, Any]) -> Variables:
+    return self._with_head(state.live, state.spec["tasks"].index(task))
+
+  def retraining(self, before: LearnerState, after: LearnerState, data: loop.StageData) -> loop.Training | None:
+    return self.training(before, data)
+
+  def network_in(self, training: loop.Training, variables: Variables) -> Variables:
+    return self._with_head(variables, training.data.stage)
+
+  def template(self, spec: dict[str, Any]) -> LearnerState:
+    return LearnerState(spec, cost.abstract_variables(self._joint, self._shape) if spec["tasks"] else NOTHING)
+
+  def _continued(self, state: LearnerState, fresh: Variables) -> Variables:
+    """The network of the task before for every pair, with the heads of later tasks from `fresh`."""
+    known, (fresh, live) = len(state.spec["tasks"]) * self._most, sharding.fetch((fresh, state.live))
+    old = jax.tree.map(lambda leaf: np.broadcast_to(leaf[None], (self._num_pairs, *leaf.shape)), live)
+    heads_of = lambda variables: path.part(variables, self.parts[-1])
+    joined = jax.tree.map(lambda a, b: np.concatenate([a[:, :known], b[:, known:]], 1), heads_of(old), heads_of(fresh))
+    return path.assembled([old, joined])
+
+  def _with_head(self, variables: Variables, t: int) -> Variables:
+    """The network of task t."""
+    head = path.part(variables, self.parts[-1])
+    mine = jax.tree.map(lambda leaf: leaf[t * self._most:(t + 1) * self._most], head)
+    return path.assembled([variables, mine])
