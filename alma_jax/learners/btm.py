@@ -25,7 +25,8 @@ class BTM(stacked.Stacked):
 
   The domains divide the documents of the first stage: k-means of their tf-idf, or at random. Every expert gets an equal
   part of the steps that are left, and of the steps of later stages, whose documents go to the nearest domain. All
-  trainings together take as many steps as one of `sm`. `train.restart` also holds for the experts of the first stage.
+  trainings together take as many steps as one of `sm`, and each has its share of the warm-up. `train.restart` also holds
+  for the experts of the first stage.
 
   A prediction is a mixture whose weights are the experts' posteriors after the context, by a uniform prior.
 
@@ -36,13 +37,14 @@ class BTM(stacked.Stacked):
 
   def __init__(self, context: Any):
     """Raises:
-      BadInput: there are fewer steps for an expert than the warm-up has.
+      BadInput: there is no step for the seed, or none for every expert.
     """
     super().__init__(context)
-    train, steps = self._train(False, 0), self._train(True, 0).steps
-    if min(train.steps, steps) <= train.warmup_steps:
-      raise BadInput(f"train.steps={train.plan(0).steps} of the seed and {steps} of every expert should be above "
-                     f"train.warmup_steps={train.warmup_steps}; raise train.steps or lower learner.num_domains.")
+    seed, expert = self._train(False, 0).steps, self._train(True, 0).steps
+    if not seed or not expert:
+      total = context.config.train.plan(0).steps
+      raise BadInput(f"the {total} steps of a stage leave {seed} for the seed and {expert} for each of "
+                     f"learner.num_domains={self.options.num_domains} experts; raise train.steps.")
 
   def facts(self) -> dict[str, Any]:
     return {"num_domains": 0}
@@ -128,12 +130,12 @@ class BTM(stacked.Stacked):
     """The section `train` of a training of the seed, or of the experts, in a stage."""
     train = self.context.config.train
     assert isinstance(train, schema.TextTrain)
-    steps, num = train.plan(0).steps, self.options.num_domains
-    seed = 0 if stage else round(self.options.seed_share * steps)
-    if not experts:
-      return dataclasses.replace(train, steps=seed, steps_multiplier=1)
-    rate = train.learning_rate if stage else tuple(train.restart * rate for rate in train.learning_rate)
-    return dataclasses.replace(train, steps=(steps - seed) // num, steps_multiplier=1, learning_rate=rate)
+    total, num = train.plan(0).steps, self.options.num_domains
+    seed = 0 if stage else round(self.options.seed_share * total)
+    steps = (total - seed) // num if experts else seed
+    rate = tuple((train.restart if experts and not stage else 1) * rate for rate in train.learning_rate)
+    return dataclasses.replace(train, steps=steps, steps_multiplier=1, learning_rate=rate,
+                               warmup_steps=train.warmup_steps * steps // total)
 
   def _shared(self, host: dict[str, Any], data: loop.StageData) -> dict[str, Any]:
     """`host` with the domain of every window of the stage, and at the first stage with the domains.
