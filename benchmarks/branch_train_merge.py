@@ -3,8 +3,10 @@
     python benchmarks/branch_train_merge.py --text books --workdir runs/branch_train_merge
 
 Four runs of the size `tiny` train for the same number of steps: `btm` on domains of tf-idf, `btm` on random domains,
-`btm` with one domain (a dense model with the same two learning-rate schedules), and `sm` (with one schedule). Each run
-resumes if it is stopped, and a finished one is not repeated. Then the experts predict the test text in several ways:
+`btm` with one domain (a dense model with the same two learning-rate schedules), and `sm` (with one schedule). `btm` is
+trained with each factor of the experts' learning rate (--restart), and the best on the validation text is kept. Each
+run resumes if it is stopped, and a finished one is not repeated. Then the experts predict the test text in several
+ways:
 
   uniform   a mixture by the posterior after the context of the window; the prior is uniform
   moving    the same, where the prior is a moving average of the posteriors of the windows before (--decay)
@@ -36,27 +38,30 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--text", required=True, help="folder of the text, as in dataset.name=text:DIR")
   parser.add_argument("--workdir", default="runs/branch_train_merge")
-  parser.add_argument("--steps", type=int, default=960, help="training steps of each run")
+  parser.add_argument("--steps", type=int, default=480, help="training steps of each run")
   parser.add_argument("--domains", type=int, default=4)
-  parser.add_argument("--restart", type=float, default=1.0, help="train.restart: factor of the experts' learning rate")
+  parser.add_argument("--restart", type=float, nargs="+", default=[1.0, 0.25], help="values of train.restart")
   parser.add_argument("--decay", type=float, default=0.9, help="of the moving average of the posteriors")
-  parser.add_argument("--split", choices=("valid", "test"), default="test", help="choose numbers on valid")
   parser.add_argument("--seed", type=int, default=0)
   parser.add_argument("--runs", nargs="+", choices=list(runs(1)), default=list(runs(1)))
   parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE", help="further fields, e.g. model.width=64")
   args = parser.parse_args()
   root, lines = pathlib.Path(args.workdir), [
-      "| training | prediction | perplexity | parameters | multiply-adds of a prediction |", "| --- " * 5 + "|"]
-  changes = {"dataset.name": f"text:{args.text}", "train.steps": args.steps, "train.restart": args.restart,
-             "seed": args.seed} | {name: _number(value) for name, value in (each.split("=") for each in args.set)}
+      "| training | restart | prediction | perplexity | parameters | multiply-adds of a window |", "| --- " * 6 + "|"]
+  changes = {"dataset.name": f"text:{args.text}", "train.steps": args.steps, "seed": args.seed}
+  changes |= {name: _number(value) for name, value in (each.split("=") for each in args.set)}
   for name in args.runs:
     learner, own = runs(args.domains)[name]
-    run = trained(learner, changes | own, root / name)
-    for way, found in perplexities(run, args.split, args.decay).items():
-      cost, num = found[1:]
-      lines.append(f"| {name} | {WAYS.get(way, way)} | {found[0]:.2f} | {cost:,} | {num:,} |")
+    rates = args.restart if learner == "btm" else [1.0]
+    found = {rate: trained(learner, changes | own | {"train.restart": rate}, root / f"{name}-restart{rate:g}")
+             for rate in rates}
+    judged = {rate: next(iter(perplexities(run, "valid", args.decay).values()))[0] for rate, run in found.items()}
+    print(f"{name}: validation perplexity", *(f"{judged[rate]:.2f} (restart {rate:g})" for rate in rates))
+    best = min(rates, key=lambda rate: judged[rate])
+    for way, (perplexity, num_params, macs) in perplexities(found[best], "test", args.decay).items():
+      lines.append(f"| {name} | {best:g} | {WAYS.get(way, way)} | {perplexity:.2f} | {num_params:,} | {macs:,} |")
   text = "\n".join(lines)
-  (root / f"table-{args.split}.md").write_text(text + "\n")
+  (root / "table.md").write_text(text + "\n")
   print(text)
 
 
@@ -76,7 +81,10 @@ def trained(learner: str, changes: Mapping[str, Any], workdir: pathlib.Path) -> 
 
 
 def perplexities(run: alma_jax.Run, split: str, decay: float) -> dict[str, tuple[float, int, int]]:
-  """{way of predicting: (perplexity, parameters, multiply-adds of a window)}; of a single network {"": ...}."""
+  """{way of predicting: (perplexity, parameters, multiply-adds of a window)}.
+
+  A single network has one way, "one network"; otherwise the first is "uniform".
+  """
   setting = settings.prepare(run.config)
   opened, learner = run.open()
   state, source = snapshot.restore_learner(learner, opened), setting.source

@@ -5,11 +5,14 @@
 The images are digits of MNIST on coloured backgrounds, rotated; a third of the combinations of digit, colour and
 rotation is held out (alma_jax/data/combinations.py). `hmoe` of k experts stands beside hard `moe` of E experts in each
 of two layers, which has no more parameters and no more multiply-adds of a prediction, and beside `sm` of the width
-whose prediction costs as much, and of the width that has as many parameters. A finished run is not repeated. The table
-is printed, and written to table.md and runs.csv in the folder.
+whose prediction costs as much, and of the width that has as many parameters. `moe` with soft gates has the experts of
+the hard one and computes all of them. `hmoe` trains its base and then its experts for --epochs; the others train for
+twice as many. A finished run is not repeated. The table is printed, and written to table.md in the folder; runs.csv
+has a line for each run.
 """
 import argparse
 import csv
+import math
 import pathlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -21,7 +24,7 @@ import alma_jax
 from alma_jax.data import combinations, datasets
 from alma_jax.runs import routes
 
-WIDTH, EPOCHS = 16, 20
+WIDTH, EPOCHS = 16, 10
 FLAT = (3, 7, 15)  # k; (k + 1) / 2 experts in a layer of the double width have about as many parameters
 
 
@@ -30,11 +33,15 @@ class Model(NamedTuple):
   learner: str
   experts: int
   width: int
+  gating: str = "hard"
 
   @property
   def name(self) -> str:
     """In tables."""
-    return f"{self.learner} {self.experts}" if self.experts > 1 else f"{self.learner} of width {self.width}"
+    if self.experts == 1:
+      return f"{self.learner} of width {self.width}"
+    paths = f"{self.learner} {self.experts} x {self.experts}, {self.gating} gates"
+    return paths if self.learner == "moe" else f"{self.learner} {self.experts}"
 
 
 def main() -> None:
@@ -52,7 +59,8 @@ def main() -> None:
   for seed in args.seeds:
     made = combinations.make(data, seed, args.num_train)
     for model in models_of(args.flat, made.train.x[0].size, data.num_classes):
-      workdir = root / f"{model.learner}-{model.experts}-{model.width}-seed{seed}"
+      gating = f"-{model.gating}" if model.learner == "moe" else ""
+      workdir = root / f"{model.learner}{gating}-{model.experts}-{model.width}-seed{seed}"
       rows.append(measured(run_of(model, made, workdir, seed, args.epochs), model, made, seed))
   with open(root / "runs.csv", "w", newline="") as file:
     writer = csv.DictWriter(file, rows[0])
@@ -70,28 +78,36 @@ def models_of(flat: Sequence[int], num_inputs: int, num_classes: int) -> list[Mo
     experts = (k + 1) // 2
     hmoe = Model("hmoe", k, WIDTH)
     params, macs = size(hmoe, num_inputs, num_classes)
-    fits = lambda model: all(a <= b for a, b in zip(size(model, num_inputs, num_classes), (params, macs)))
-    found += [hmoe, max((m for m in (Model("moe", experts, w) for w in range(1, 4 * WIDTH)) if fits(m)),
-                        key=lambda m: m.width)]
-    wide = max(w for w in range(1, 1000) if size(Model("sm", 1, w), num_inputs, num_classes)[0] <= params)
-    found.append(Model("sm", 1, wide))
-  cheap = max(w for w in range(1, 1000) if size(Model("sm", 1, w), num_inputs, num_classes)[1] <= macs)
-  return [Model("sm", 1, cheap), *found]
+    hard = widest(Model("moe", experts, 1), num_inputs, num_classes, params, macs)
+    found += [hmoe, hard, hard._replace(gating="soft"), widest(Model("sm", 1, 1), num_inputs, num_classes, params)]
+  return [widest(Model("sm", 1, 1), num_inputs, num_classes, most_macs=macs), *found]
+
+
+def widest(model: Model, num_inputs: int, num_classes: int, most_params: float = math.inf,
+           most_macs: float = math.inf) -> Model:
+  """The widest model of this kind that has at most so many parameters and multiply-adds."""
+  while True:
+    wider = model._replace(width=model.width + 1)
+    params, macs = size(wider, num_inputs, num_classes)
+    if params > most_params or macs > most_macs:
+      return model
+    model = wider
 
 
 def size(model: Model, num_inputs: int, num_classes: int) -> tuple[int, int]:
   """(parameters, multiply-adds of a prediction).
 
-  A prediction of `hmoe` computes the base and one expert; one of hard `moe` the gates on the path and one expert of each
-  layer. (The run folder counts all experts of `moe`, because it computes them all.)
+  A prediction of `hmoe` computes the base and one expert; one of hard `moe` the gates on the path and one expert of
+  each layer. (The run folder counts all experts of `moe`, because it computes them all.)
   """
   d, k, w, e = num_inputs, num_classes, model.width, model.experts
   body, head = d * w + w * w, w * k
   params = body + head + 2 * w + k
   if model.learner == "hmoe":
     return (e + 1) * params - head - k, 2 * body + head
-  gates, depth = 2 * (e - 1), (e - 1).bit_length()
-  return e * (body + 2 * w) + gates * (d + w + 2) + head + k, body + head + 2 * depth * (d + w)
+  gates = 2 * (e - 1)
+  read, computed = (2 * (e - 1).bit_length(), 1) if model.gating == "hard" else (gates, e)
+  return e * (body + 2 * w) + gates * (d + w + 2) + head + k, computed * body + head + read * (d + w)
 
 
 def run_of(model: Model, made: combinations.Combinations, workdir: pathlib.Path, seed: int,
@@ -100,9 +116,10 @@ def run_of(model: Model, made: combinations.Combinations, workdir: pathlib.Path,
   config = alma_jax.base_config(model.learner)
   config.update_from_flattened_dict({
       "seed": seed, "stream.num_megabatches": 1, "stream.waiting_time": 1, "model.width": model.width,
-      "model.num_experts": model.experts, "train.epochs": epochs, "devices": 1, "log.tensorboard": False})
+      "model.num_experts": model.experts, "train.epochs": epochs if model.learner == "hmoe" else 2 * epochs,
+      "devices": 1, "log.tensorboard": False, "log.progress": False})
   if model.learner == "moe":
-    config.learner.gating = "hard"
+    config.learner.gating = model.gating
   x, y = (np.concatenate([getattr(made.seen, name), getattr(made.unseen, name)]) for name in ("x", "y"))
   return alma_jax.run(config, workdir, data=(made.train.x, made.train.y, x, y))
 

@@ -1,4 +1,6 @@
 """Branch-Train-Merge: domains of documents, experts that start from one seed, mixtures weighted by the context."""
+import itertools
+
 import jax
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from alma_jax.tasks.language_modeling import Contexts, Ends, Windows
 
 pytestmark = pytest.mark.filterwarnings("ignore:the vocabulary has")  # the text yields fewer than 300 units
 
-ANIMALS, TOOLS = "the cat ran to see a dog".split(), "old saws hum by blunt files".split()
+ANIMALS, TOOLS = ["the", "cat", "ran", "to", "see", "a", "dog"], ["old", "saws", "hum", "by", "blunt", "files"]
 TOY = {"dataset.vocab_size": 300, "dataset.sequence_length": 16, "dataset.cross_documents": False, "model.width": 16,
        "model.num_layers": 2, "model.num_heads": 2, "model.num_experts": 2, "train.steps": 16, "train.warmup_steps": 2,
        "train.batch_size": 4, "train.eval_every": 4, "train.learning_rate": (0.01,), "learner.num_domains": 2,
@@ -136,7 +138,7 @@ def test_all_kinds_of_predictions_agree(books):
 def test_stopped_anywhere_and_resumed_is_the_same_run(tmp_path, books, monkeypatch):
   one_step_a_dispatch(monkeypatch)
   config = config_of(books, stream__num_megabatches=2, stream__replay_share=0.25, learner__domains="random")
-  assert_resumes(config, tmp_path, 5, more_than=4)
+  assert_resumes(config, tmp_path, 3, more_than=4)
 
 
 @pytest.mark.parametrize(("changes", "sentence"), [
@@ -168,4 +170,4 @@ def _texts(source):
   """The training documents in their order."""
   tokenizer = tokens.parse(source.corpus.tokenizer)
   bounds = [*source.corpus.starts["train"], len(source.corpus.tokens["train"]) - 1]
-  return [tokenizer.decode(source.corpus.tokens["train"][a:b].tolist()) for a, b in zip(bounds, bounds[1:])]
+  return [tokenizer.decode(source.corpus.tokens["train"][a:b].tolist()) for a, b in itertools.pairwise(bounds)]

@@ -11,7 +11,7 @@ from alma_jax.runs import routes
 
 @pytest.fixture(scope="module")
 def made():
-  return combinations.make(datasets.load("digits", ""), 0, 600, 200)
+  return combinations.make(datasets.load("digits", ""), 0, 1400, 200)
 
 
 def test_a_third_is_held_out_and_every_digit_is_seen_in_every_colour_and_rotation():
@@ -29,12 +29,12 @@ def test_images_are_in_combinations_that_are_allowed(made):
     assert (made.held_out[images.y, images.colour, images.rotation] == held_out).all()
   np.testing.assert_array_equal(made.seen.y, made.unseen.y)
   seen = {(y, c, r) for y, c, r in zip(made.train.y, made.train.colour, made.train.rotation)}
-  assert len(seen) == 160  # of 600 draws: all
+  assert len(seen) == 160  # of 1,400 draws: all of 240 less a third
 
 
 def test_images_have_their_colour_and_rotation(made):
   data = datasets.load("digits", "")
-  again = combinations.make(data, 0, 600, 200)
+  again = combinations.make(data, 0, 1400, 200)
   np.testing.assert_array_equal(again.train.x, made.train.x)
   background = np.rint(255 * np.array(combinations.COLOURS))
   corner = made.unseen.x[:, 0, 0][made.unseen.rotation == 1]  # of a turned image: black before it is coloured

@@ -51,8 +51,8 @@ class Combinations(NamedTuple):
 def held_out(seed: int, num_digits: int = 10) -> np.ndarray:
   """Which combinations are held out, bool [num_digits, C, R].
 
-  For each digit a third of the pairs of a colour and a rotation are, two colours for each rotation. A digit is therefore
-  seen in every colour and in every rotation.
+  For each digit a third of the pairs of a colour and a rotation are, two colours for each rotation. Every digit is
+  therefore seen in every colour and in every rotation.
   """
   rng, grids = keys.rng(seed, *_HELD_OUT), []
   for _ in range(num_digits):

@@ -78,9 +78,12 @@ def dealt(seed: int, which: np.ndarray, num: int) -> np.ndarray:
 
 
 def _tfidf(counts: Any, idf: np.ndarray) -> Any:
-  """(1 + ln count) idf of every document, scaled to length 1; as scikit-learn's TfidfTransformer(sublinear_tf=True)."""
+  """count · idf of every document, scaled to length 1, as scikit-learn's TfidfTransformer does.
+
+  With the logarithms of the counts, documents of similar lengths became domains.
+  """
   import sklearn.preprocessing
 
   weights = counts.copy()
-  weights.data = (1 + np.log(weights.data)) * idf.astype(np.float64)[weights.indices]
+  weights.data = weights.data * idf.astype(np.float64)[weights.indices]
   return sklearn.preprocessing.normalize(weights)

@@ -25,7 +25,8 @@ TASKS: dict[str, Callable[[Context], Learner]] = {
 FACTORIES: dict[str, Callable[[Context], Learner]] = {
     "sm": SM, "ens": Ens, "umix": UMix, "gens": GEns, "bagging": Bagging, "boosting": Boosting, "moe": MoE,
     "gmoe": GMoE, "ff": Firefly, "hmoe": HMoE}
-LANGUAGE: dict[str, Callable[[Context], Learner]] = {"gmoe": FlatGMoE, "btm": BTM}  # in place of the image learners of that name
+# In place of the image learners of that name, and for text alone.
+LANGUAGE: dict[str, Callable[[Context], Learner]] = {"gmoe": FlatGMoE, "btm": BTM}
 
 
 def make(context: Context) -> Learner:

@@ -1,7 +1,7 @@
 """Mixtures of language models whose weights follow from the context (Branch-Train-Merge, Li et al. 2022).
 
-The weight of model d after the tokens x_1..x_t is its posterior p(d | x_1..x_t) ∝ p_d(x_2..x_t | x_1) π_d, where π is the
-prior. The mixture predicts the next token by Σ_d p(d | x_1..x_t) p_d(· | x_1..x_t) (docs/algorithms.md §6.3).
+The weight of model d after the tokens x_1..x_t is its posterior p(d | x_1..x_t) ∝ p_d(x_2..x_t | x_1) π_d, where π is
+the prior. The mixture predicts the next token by Σ_d p(d | x_1..x_t) p_d(· | x_1..x_t) (docs/algorithms.md §6.3).
 """
 import jax
 import jax.numpy as jnp
