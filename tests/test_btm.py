@@ -5,13 +5,14 @@ import jax
 import numpy as np
 import pytest
 from runs import assert_resumes, one_step_a_dispatch
-from stages import Stages, arrays_equal, batches_of, fit_stage, train_stage
+from stages import Stages, arrays_equal, batches_of, fit_stage
 
 from alma_jax import config as configs
 from alma_jax.data import tokens
 from alma_jax.errors import BadInput
 from alma_jax.growth import domains
 from alma_jax.learners import prediction
+from alma_jax.learners.contract import LearnerState
 from alma_jax.runs import settings
 from alma_jax.tasks import domain_mixture
 from alma_jax.tasks.language_modeling import Contexts, Ends, Windows
@@ -118,7 +119,8 @@ def test_all_kinds_of_predictions_agree(books):
   """Those of the targets of windows, of every next token, and of the token after one."""
   setting = setting_of(books)
   learner, task = setting.learner, setting.source.task
-  state, _, _ = train_stage(setting, learner.init(), 0)
+  spec = {"num_frozen": 0, "num_domains": 2}
+  state = LearnerState(spec, learner.fresh(0, spec))
   pool = setting.source.test_pool(learner.mesh)
   tokens = np.asarray(pool.tokens)[:2]
   assert tokens.shape == (2, 17)

@@ -43,9 +43,9 @@ def weights(run: Run, x: np.ndarray, stage: int | None = None) -> dict[str, np.n
   def look(inputs: Any) -> Contribution:
     if combine:
       return stacked.contribute(network, task, learner.mesh, combine, base, inputs)
-    return moe.route(network, jax.tree.map(lambda leaf: leaf[0], base), inputs)[1]
+    return {**moe.route(network, jax.tree.map(lambda leaf: leaf[0], base), inputs)[1]}
 
-  found = prediction.in_batches(look, task, learner.mesh, pool)
+  found: dict[str, Any] = prediction.in_batches(look, task, learner.mesh, pool)
   if combine:
     prototypes = state.host["prototypes"]
     return {"experts": np.eye(len(prototypes), dtype=np.float32)[cluster.nearest(found["features"], prototypes)[0]]}
