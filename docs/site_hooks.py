@@ -20,7 +20,7 @@ COPIES = {"contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
 CLAIMS = "results/README.md"
 # Modules of the API page: {title: [names]}.
 API = {
-    "Running": ["runs.experiment.run", "runs.results.load_run", "runs.results.Run",
+    "Running": ["runs.experiment.run", "runs.results.load_run", "runs.results.Run", "runs.routes.weights",
                 "runs.apart.Mixture"],
     "Configs": ["config.presets.base", "config.presets.language"],
     "Learners and networks of your own": [

@@ -263,6 +263,18 @@ class FlatGMoE(Options):
   init_from_scratch: bool = field(False, _INIT_FROM_SCRATCH)
 
 
+@dataclasses.dataclass(frozen=True)
+class BTM(Options):
+  """Branch-Train-Merge: copies of one language model train on a domain each; the context weights their predictions."""
+  name: str = "btm"
+  num_domains: int = field(4, "number of domains, each of which has a network of its own", at_least=1)
+  domains: str = field(
+      "tfidf", "how the documents are divided: k-means of their `tfidf`, or at `random`", choices=("tfidf", "random"))
+  seed_share: float = field(
+      0.5, "share of the steps of the first stage that train one network on all documents, of which the experts are "
+      "copies", above=0, below=1)
+
+
 LEARNERS: dict[str, type[Options]] = {
     cls.name: cls for cls in (SM, Ens, UMix, GEns, Bagging, Boosting, MoE, GMoE, FF, HMoE, Expert)}
-TEXT_LEARNERS: dict[str, type[Options]] = {cls.name: cls for cls in (SM, TextEns, TextGEns, FlatGMoE)}
+TEXT_LEARNERS: dict[str, type[Options]] = {cls.name: cls for cls in (SM, TextEns, TextGEns, FlatGMoE, BTM)}

@@ -113,7 +113,7 @@ def language(learner: str = "ens", size: str = "tiny") -> ConfigDict:
   """The config of a run of language models, to be changed.
 
   Args:
-    learner: sm, ens, gens, gmoe, or a registered one; or the recipe "anytime" (docs/anytime.md).
+    learner: sm, ens, gens, gmoe, btm, or a registered one; or the recipe "anytime" (docs/anytime.md).
     size: tiny, base or large, see SIZES.
 
   Returns:

@@ -3,7 +3,7 @@ import dataclasses
 from collections.abc import Callable
 
 from alma_jax.config.fields import listed
-from alma_jax.config.learner_options import LEARNERS, FlatGMoE, HMoE
+from alma_jax.config.learner_options import BTM, LEARNERS, FlatGMoE, HMoE
 from alma_jax.config.schema import (
   LIVE,
   Dataset,
@@ -237,6 +237,17 @@ def _growth_at_most_doubles(c: LanguageConfig) -> None:
     num += more
 
 
+def _domains_are_found_once(c: LanguageConfig) -> None:
+  if not isinstance(c.learner, BTM):
+    return
+  if c.is_live:
+    raise BadInput(f"learner.name='btm' divides whole documents, which dataset.name={c.dataset.name!r} does not keep; "
+                   "use text:DIR or tfds:NAME.")
+  for field, values in (("train.learning_rate", c.train.learning_rate), ("model.dropout", c.model.dropout)):
+    if len(values) > 1:
+      raise BadInput(f"{field}={values} lists several values, but learner.name='btm' chooses none of them; give one.")
+
+
 def _tasks_are_trained_one_by_one(c: TaskConfig) -> None:
   for name, value in dataclasses.asdict(TaskStream()).items():
     if name != "num_megabatches" and getattr(c.stream, name) != value:
@@ -294,4 +305,4 @@ _IMAGE_RULES: tuple[Callable[[ImageConfig], None], ...] = (
     _validations_fit_into_the_steps)
 _LANGUAGE_RULES: tuple[Callable[[LanguageConfig], None], ...] = (
     _data_are_text, _heads_divide_the_width, _candidates_differ, _warmup_ends, _groups_fit_into_a_step,
-    _tokens_can_be_counted, _micro_batch_fits_into_the_batch, _growth_at_most_doubles)
+    _tokens_can_be_counted, _micro_batch_fits_into_the_batch, _growth_at_most_doubles, _domains_are_found_once)

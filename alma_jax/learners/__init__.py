@@ -5,6 +5,7 @@ from alma_jax.config import registry, schema
 from alma_jax.learners import tuned
 from alma_jax.learners.bagging import Bagging
 from alma_jax.learners.boosting import Boosting
+from alma_jax.learners.btm import BTM
 from alma_jax.learners.contract import Context, Learner
 from alma_jax.learners.ens import Ens
 from alma_jax.learners.expert import Expert
@@ -26,7 +27,8 @@ TASKS: dict[str, Callable[[Context], Learner]] = {
 FACTORIES: dict[str, Callable[[Context], Learner]] = {
     "sm": SM, "ens": Ens, "umix": UMix, "gens": GEns, "bagging": Bagging, "boosting": Boosting, "moe": MoE,
     "gmoe": GMoE, "ff": Firefly, "hmoe": HMoE, "expert": Expert}
-LANGUAGE: dict[str, Callable[[Context], Learner]] = {"gmoe": FlatGMoE}  # in place of the image learners of that name
+# In place of the image learners of that name, and for text alone.
+LANGUAGE: dict[str, Callable[[Context], Learner]] = {"gmoe": FlatGMoE, "btm": BTM}
 
 
 def make(context: Context) -> Learner:

@@ -103,7 +103,8 @@ def _counts(training: Training, steps: np.ndarray) -> np.ndarray:
   """int64 [M, R], number of examples of each step that are not padding."""
   spec, (new, old) = training.spec, _parts(training)
   if not spec.task.in_epochs:
-    return np.full((spec.num_members, len(steps)), new + old)  # every batch is full
+    full = (new + old) * (training.train_sizes > 0)  # every batch is full
+    return np.repeat(full[:, None], len(steps), 1)
   place = steps[None] % _per_pass(training)[:, None]
   count = np.clip(training.train_sizes[:, None] - place * new, 0, new)
   has_memory = np.array([len(_memory(training, member)) > 0 for member in range(spec.num_members)])
@@ -151,11 +152,15 @@ def _fill_endless(training: Training, member: int, start: int, stop: int, exampl
                   weights: np.ndarray | None) -> None:
   """As `_fill_passes`, where the order is one endless sequence of permutations; weights are not supported."""
   del weights
-  data, num, (new, old), places = training.data, len(training.data.train), _parts(training), []
+  own, data, (new, old), places = training.examples.own, training.data, _parts(training), []
+  mine = data.train if own is None else own[member]
+  num = len(mine)
+  if not num:
+    return
   for again in range(start * new // num, -(-stop * new // num)):
     order = _permutation(data.seed, data.stage, again, member, num)
     places.append(order[max(start * new - again * num, 0):stop * new - again * num])
-  examples[:stop - start, :new] = data.train[np.concatenate(places)].reshape(-1, new)
+  examples[:stop - start, :new] = mine[np.concatenate(places)].reshape(-1, new)
   if old:
     examples[:stop - start, new:new + old] = _recalled(training, member, start, stop)
 

@@ -1,0 +1,175 @@
+"""Branch-Train-Merge: domains of documents, experts that start from one seed, mixtures weighted by the context."""
+import itertools
+
+import jax
+import numpy as np
+import pytest
+from runs import assert_resumes, one_step_a_dispatch
+from stages import Stages, arrays_equal, batches_of, fit_stage
+
+from alma_jax import config as configs
+from alma_jax.data import tokens
+from alma_jax.errors import BadInput
+from alma_jax.growth import domains
+from alma_jax.learners import prediction
+from alma_jax.learners.contract import LearnerState
+from alma_jax.runs import settings
+from alma_jax.tasks import domain_mixture
+from alma_jax.tasks.language_modeling import Contexts, Ends, Windows
+
+pytestmark = pytest.mark.filterwarnings("ignore:the vocabulary has")  # the text yields fewer than 300 units
+
+ANIMALS, TOOLS = ["the", "cat", "ran", "to", "see", "a", "dog"], ["old", "saws", "hum", "by", "blunt", "files"]
+TOY = {"dataset.vocab_size": 300, "dataset.sequence_length": 16, "dataset.cross_documents": False, "model.width": 16,
+       "model.num_layers": 2, "model.num_heads": 2, "model.num_experts": 2, "train.steps": 16, "train.warmup_steps": 2,
+       "train.batch_size": 4, "train.eval_every": 4, "train.learning_rate": (0.01,), "learner.num_domains": 2,
+       "stream.num_megabatches": 1, "devices": 1, "log.progress": False, "log.tensorboard": False}
+
+
+def sentences(words, seed, num=40):
+  rng = np.random.default_rng(seed)
+  return "\n".join(" ".join(rng.choice(words, 8)) for _ in range(num))
+
+
+@pytest.fixture(scope="module")
+def books(tmp_path_factory):
+  """8 training documents, every second of them of other words; 2 for validation and 2 for test."""
+  root = tmp_path_factory.mktemp("books")
+  for split, num in (("train", 8), ("valid", 2), ("test", 2)):
+    (root / split).mkdir()
+    for i in range(num):
+      (root / split / f"{i:02d}.txt").write_text(sentences((ANIMALS, TOOLS)[i % 2], 100 * len(split) + i))
+  return root
+
+
+def config_of(books, **changes):
+  config = configs.language("btm", "tiny")
+  config.update_from_flattened_dict(TOY | {"dataset.name": f"text:{books}"})
+  config.update_from_flattened_dict({key.replace("__", "."): value for key, value in changes.items()})
+  return config
+
+
+def setting_of(books, **changes):
+  return settings.prepare(configs.parse(config_of(books, **changes)))
+
+
+def test_the_weights_are_posteriors():
+  """Model 0 gives both targets 1/2, model 1 gives them 1/4; the third target does not count."""
+  each = np.log([[[0.5, 0.5, 1.0]], [[0.25, 0.25, 1.0]]]).astype(np.float32)
+  prior = np.log(np.float32([0.5, 0.5]))
+  weights = np.exp(domain_mixture.log_posteriors(each, prior))[:, 0]
+  np.testing.assert_allclose(weights[0], [1 / 2, 2 / 3, 4 / 5], rtol=1e-5)  # 1 : 1, 2 : 1, 4 : 1
+  mixed = np.exp(domain_mixture.log_probs(each, prior))[0]
+  np.testing.assert_allclose(mixed, [3 / 8, 2 / 3 / 2 + 1 / 3 / 4, 1], rtol=1e-5)
+
+
+def test_the_prior_moves_from_window_to_window():
+  one = np.log([[0.5, 0.5], [0.25, 0.25]])  # [M, L]; the posterior after it is 4 : 1 if the prior was 1 : 1
+  each = np.stack([one, one], 1)
+  mixed, priors = domain_mixture.with_moving_prior(each, 0.75)
+  np.testing.assert_allclose(priors, [[0.5, 0.5], [0.575, 0.425]])  # 0.75 * 0.5 + 0.25 * 0.8
+  np.testing.assert_allclose(np.exp(mixed[1, 0]), 0.575 / 2 + 0.425 / 4)
+  fixed, _ = domain_mixture.with_moving_prior(each, 1.0)
+  uniform = domain_mixture.log_probs(each.astype(np.float32), np.log(np.float32([0.5, 0.5])))
+  np.testing.assert_allclose(fixed, uniform, rtol=1e-5)
+
+
+def test_documents_of_different_words_are_different_domains(books):
+  source = setting_of(books).source
+  ids, starts = np.asarray(source.corpus.tokens["train"]), source.corpus.starts["train"]
+  assert domains.document_of(ids, starts).tolist() == list(range(8))
+  assert domains.document_of(ids, starts[1:] - 1).tolist() == list(range(7))
+  counts = domains.token_counts(ids, np.arange(8), source.corpus.vocab_size)
+  assert counts[2].sum() == starts[3] - starts[2] - 1  # without END
+  found = domains.nearest(domains.cluster(counts, 2, np.random.default_rng(0)), counts)
+  first = ["cat" in text for text in _texts(source)]
+  assert set(found[first]) != set(found[~np.array(first)])
+  assert len(set(found[first])) == len(set(found[~np.array(first)])) == 1
+
+
+def test_random_domains_have_equal_numbers_of_documents():
+  dealt = domains.dealt(0, np.arange(12), 4)
+  assert np.bincount(dealt).tolist() == [3] * 4
+  assert domains.dealt(0, np.array([5, 11]), 4).tolist() == dealt[[5, 11]].tolist()
+  assert dealt.tolist() != domains.dealt(1, np.arange(12), 4).tolist()
+
+
+def test_experts_train_on_their_domains_from_one_seed(books):
+  setting = setting_of(books)
+  learner, data = setting.learner, Stages(setting)[0]
+  state, _ = learner.grow(learner.init(), data)
+  shares = state.host["train_shares"]
+  assert sorted(set(shares)) == [0, 1]
+  seed, report, complete = _fit(learner, state, data)
+  assert (complete, report.samples) == (False, 8 * 4)  # half of 16 steps of 4 windows
+  grown, growth = learner.grow(seed, data)
+  assert growth.macs == learner.cost(seed).fwd_macs * 8 * 4
+  assert arrays_equal(jax.tree.map(lambda leaf: leaf[0], grown.live), jax.tree.map(lambda leaf: leaf[1], grown.live))
+  training = learner.training(grown, data)
+  for domain, batches in enumerate(batches_of(training, 0, training.plan.steps)):
+    read = np.concatenate(batches)
+    assert len(read) == 4 * 4  # an equal part of the other half
+    assert set(read) <= set(data.train[shares == domain])
+  after, report, complete = _fit(learner, grown, data)
+  assert (complete, report.samples) == (True, 8 * 4)  # of both together
+  assert "train_shares" not in after.host
+
+
+def test_all_kinds_of_predictions_agree(books):
+  """Those of the targets of windows, of every next token, and of the token after one."""
+  setting = setting_of(books)
+  learner, task = setting.learner, setting.source.task
+  spec = {"num_frozen": 0, "num_domains": 2}
+  state = LearnerState(spec, learner.fresh(0, spec))
+  pool = setting.source.test_pool(learner.mesh)
+  tokens = np.asarray(pool.tokens)[:2]
+  assert tokens.shape == (2, 17)
+  of_windows = prediction.predict(learner, task, state, Windows(tokens, np.int32([16, 9])))
+  of_contexts = np.asarray(prediction.predict(learner, task, state, Contexts(tokens[:, :-1])))
+  np.testing.assert_allclose(np.exp(of_contexts).sum(-1), 1, rtol=1e-4)
+  chosen = np.take_along_axis(of_contexts, tokens[:, 1:, None], -1)[..., 0]
+  np.testing.assert_allclose(of_windows[0], chosen[0], rtol=1e-4)
+  np.testing.assert_allclose(of_windows[1, :9], chosen[1, :9], rtol=1e-4)
+  assert not of_windows[1, 9:].any()
+  end = prediction.predict(learner, task, state, Ends(tokens[:, :-1], np.int32(6)))
+  np.testing.assert_allclose(end, of_contexts[:, 6], rtol=1e-4)
+  each = learner.log_probs(state, Contexts(tokens[:, :-1]))
+  assert np.abs(each[0] - each[1]).max() > 0.01  # the experts differ
+
+
+def test_stopped_anywhere_and_resumed_is_the_same_run(tmp_path, books, monkeypatch):
+  one_step_a_dispatch(monkeypatch)
+  config = config_of(books, stream__num_megabatches=2, stream__replay_share=0.25, learner__domains="random")
+  assert_resumes(config, tmp_path, 3, more_than=4)
+
+
+@pytest.mark.parametrize(("changes", "sentence"), [
+    ({"learner__num_domains": 9}, "the 16 steps of a stage leave 8 for the seed and 0 for each of "
+     "learner.num_domains=9 experts; raise train.steps."),
+    ({"train__learning_rate": (0.01, 0.001)}, "train.learning_rate=(0.01, 0.001) lists several values, but "
+     "learner.name='btm' chooses none of them; give one."),
+    ({"dataset__name": "live:inbox"}, "learner.name='btm' divides whole documents, which dataset.name='live:inbox' "
+     "does not keep; use text:DIR or tfds:NAME."),
+])
+def test_what_cannot_be_trained_is_refused(books, changes, sentence):
+  with pytest.raises(BadInput) as error:
+    setting_of(books, **changes)
+  assert str(error.value) == sentence
+
+
+def test_more_domains_than_documents_are_refused_before_any_training(books):
+  setting = setting_of(books, learner__num_domains=9, train__steps=60)
+  with pytest.raises(BadInput, match="learner.num_domains=9 exceeds the 8 documents of the first stage"):
+    setting.learner.grow(setting.learner.init(), Stages(setting)[0])
+
+
+def _fit(learner, state, data):
+  (after, report, complete), _ = fit_stage(learner, state, data)
+  return after, report, complete
+
+
+def _texts(source):
+  """The training documents in their order."""
+  tokenizer = tokens.parse(source.corpus.tokenizer)
+  bounds = [*source.corpus.starts["train"], len(source.corpus.tokens["train"]) - 1]
+  return [tokenizer.decode(source.corpus.tokens["train"][a:b].tolist()) for a, b in itertools.pairwise(bounds)]
