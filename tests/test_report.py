@@ -138,7 +138,7 @@ def test_what_cannot_be_used_is_left_out_and_named(tmp_path, runs):
                          ("torn", "its metrics.jsonl has 0 of 2 mega-batches, although"),
                          ("other", "its config.json lacks 'seed'"), ("list", r"its config.json holds \[\] instead"),
                          ("number", "its config.json lacks 'seed'"), ("nameless", "it has no config.json"),
-                         ("binary", "its metrics.jsonl cannot be read"),
+                         ("binary", "metrics.jsonl is not text"),
                          ("costless", "its summary.json lacks 'cer'"), ("seedless", "its config.json lacks 'seed'"),
                          ("twin", "it is the same run as .*sm4w1s0")):
     assert sum(bool(re.search(f"{name} is left out: .*{sentence}", problem)) for problem in problems) == 1

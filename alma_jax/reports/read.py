@@ -84,7 +84,7 @@ def _read(folder: pathlib.Path) -> Record:
     row[WAITING] = None  # only the schedule `every` uses it
   try:
     lines = run_folder.read_lines(folder / run_folder.METRICS)
-  except (OSError, UnicodeDecodeError) as error:
+  except OSError as error:
     if summary is not None or not isinstance(error, FileNotFoundError):
       raise BadInput(f"its {run_folder.METRICS} cannot be read ({error}).") from None
     lines = []
