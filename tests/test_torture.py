@@ -1,0 +1,24 @@
+"""The short form of benchmarks/torture.py: each harm once or twice."""
+import re
+import subprocess
+import sys
+
+import pytest
+from runs import ROOT
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_short_torture():
+  done = subprocess.run(
+      [sys.executable, "benchmarks/torture.py", "--minutes=15", "--counts=0.03", "--cases", "gens", "live",
+       "text:gens", "tasks:mntdp"], cwd=ROOT, capture_output=True, text=True)
+  assert done.returncode == 0, done.stdout + done.stderr
+  rows = re.findall(r"^\| (\w+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", done.stdout, re.MULTILINE)
+  trials = {part: int(count) for part, count, *_ in rows}
+  left_out = set(re.findall(r"^(\w+): left out", done.stdout, re.MULTILINE))
+  assert left_out <= {"disk", "permissions"}
+  assert {part for part, count in trials.items() if count} | left_out == {
+      "kills", "flips", "signals", "disk", "permissions", "clock", "memory", "two", "moved", "sweeps"}
+  assert sum(int(killed) for *_, killed, _ in rows) >= 2  # by kills and sweeps
+  assert all(failed == "0" for *_, failed in rows)
