@@ -29,7 +29,8 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
                                    allow_abbrev=False)
   parser.add_argument("--config", default="configs/digits.py")
-  parser.add_argument("--learners", nargs="+", default=list(config.LEARNERS), choices=list(config.LEARNERS))
+  names = [name for name in config.LEARNERS if name != "expert"]  # which is a part of `alma apart`
+  parser.add_argument("--learners", nargs="+", default=names, choices=names)
   parser.add_argument("--workdir", help="folder of the run folders; default: a temporary one")
   args, flags = parser.parse_known_args()
   with tempfile.TemporaryDirectory() as folder:
