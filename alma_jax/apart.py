@@ -37,7 +37,7 @@ def _main(argv: Sequence[str] | None) -> int:
   args, rest = parser.parse_known_args(argv)
   launcher = sweep.launcher_of(args)
   file, _, arg = args.config.partition(":")
-  root = run_folder.local(args.workdir)
+  root = run_folder.local(args.workdir).absolute()  # the identity of an expert's run names the file of the gate
   whole = sweep_jobs.make(Sweep(file, [{"learner": arg or "hmoe"}]), root, dict(map(sweep.override, rest)))[0]
   from alma_jax.runs import apart  # imports jax
   num = whole.config.model.num_experts

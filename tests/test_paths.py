@@ -5,12 +5,13 @@ import runpy
 import jax
 import numpy as np
 import pytest
-from runs import assert_resumes, one_step_a_dispatch, slow, small_config
+from runs import assert_resumes, lines, one_step_a_dispatch, slow, small_config
 
 import alma_jax
 from alma_jax import config as configs
-from alma_jax.errors import BadInput
+from alma_jax.errors import BadInput, Diverged
 from alma_jax.learners import path_search
+from alma_jax.learners.paths import Paths
 from alma_jax.runs import exporting, settings
 from alma_jax.tasks import heads
 
@@ -169,6 +170,11 @@ def test_costs_add_up(finished):
     assert line["fwd_macs"] == 2 * 300 * macs * epochs
   assert [line["growth_macs"] > 0 for line in lines["select"]] == [False, True, True, True, True]
   assert [len(line["errors"]) for line in lines["oracle"]] == [1, 2, 3, 4, 5]
+  train = alma_jax.load_run(finished("oracle")).train
+  for t, line in enumerate(lines["oracle"]):
+    epochs = [(entry["candidate"], entry["epoch"]) for entry in train if entry["stage"] == t]
+    assert {candidate for candidate, _ in epochs} == set(range(t + 1))
+    assert line["fwd_macs"] == 2 * 300 * macs * len(epochs)
 
 
 @pytest.mark.parametrize(("learner", "dispatches", "changes"), [
@@ -197,6 +203,31 @@ def test_reinforce_finds_the_path_that_returns_and_counts_its_steps(tmp_path):
     assert line["growth_macs"] > 150 * 2 * 32 * whole  # a step trains one candidate, and judges at least one
     assert line["growth_macs"] <= 150 * 4 * 32 * whole + 2 * 400 * whole + 2 * 300 * 100 * 8  # at most all three
   assert graph(tmp_path / "run")["tasks"][2]["origin"] == 0
+
+
+@pytest.mark.parametrize(("learner", "changes"), [
+    ("select", {}), ("replay", {}), ("mntdp", {"learner__search": "reinforce", "learner__search_steps": 3})])
+def test_trainings_that_diverge_are_said(tmp_path, learner, changes):
+  """A network without finite losses has an error rate all the same, and must not win by it."""
+  c = task_config(learner, train__learning_rate=(1e30,), train__weight_decay=(0.0,), train__optimizer="sgd",
+                  stream__num_megabatches=2, **changes)
+  with pytest.raises(Diverged, match="all trainings of task 1 diverged; lower train.learning_rate"):
+    alma_jax.run(c, tmp_path / "run")
+
+
+def test_a_diverged_pair_is_passed_over(tmp_path):
+  c = task_config("select", train__learning_rate=(1e30, 1e-2), train__weight_decay=(0.0,), train__optimizer="sgd",
+                  stream__num_megabatches=2, train__epochs=2)
+  run = alma_jax.run(c, tmp_path / "run")
+  assert {line["learning_rate"] for line in lines(tmp_path / "run", "metrics.jsonl")} == {0.01}
+  assert np.isfinite(run.metrics["loss"]).all()
+
+
+def test_of_equal_errors_the_path_without_new_modules_wins():
+  """A third of the examples wrong is another number in float32, in which trained candidates have it."""
+  search = {"candidates": [[["new", -1], ["new", -1]], [["keep", 0], ["keep", 1]]], "best": 1}
+  reused = float(np.float32(np.mean([True, False, False])))
+  assert not Paths._is_better(None, search, reused, 0, float(np.float32(1 / 3)))
 
 
 def test_the_sampler_follows_the_rewards():

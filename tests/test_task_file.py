@@ -8,8 +8,10 @@ import pytest
 from runs import ROOT
 from task_data import PARTS, counts, given, make, own, parts, same
 
+from alma_jax import config as configs
 from alma_jax.data import textures
 from alma_jax.errors import BadInput
+from alma_jax.sweeps import prediction
 
 
 def test_shuffled_labels_are_balanced_and_not_those_of_the_images(tmp_path):
@@ -48,6 +50,14 @@ def test_the_list_of_the_page(tmp_path):
   assert counts(stream)[0] == (300, 100, 200)
   assert [info[3:5] for info in stream.infos[1:]] == [(100, 50), (200, 100)]
   assert stream.infos[1].class_names == ("0", "2", "4", "6", "8")
+
+
+def test_a_sweep_counts_the_steps_of_a_list_of_ones_own(tmp_path):
+  stream = own(tmp_path, dict(name="mine", arrays=given()), dict(name="again", arrays=given()))
+  c = configs.tasks("independent", stream)
+  c.train.epochs, c.train.batch_size, c.train.learning_rate, c.train.weight_decay = 7, 5, (0.1, 0.2), (0.0,)
+  (found,) = prediction.predict([configs.parse(c)])
+  assert found.steps == 2 * 2 * 7 * 3  # tasks, pairs, epochs, batches of 12 examples
 
 
 DRAWN = dict(name="a", data="mnist", train=5, val=3)

@@ -25,8 +25,8 @@ class BTM(stacked.Stacked):
 
   The domains divide the documents of the first stage: k-means of their tf-idf, or at random. Every expert gets an equal
   part of the steps that are left, and of the steps of later stages, whose documents go to the nearest domain. All
-  trainings together take as many steps as one of `sm`, and each has its share of the warm-up. `train.restart` also
-  holds for the experts of the first stage.
+  trainings together take at most as many steps as one of `sm`, and each has its share of the warm-up. `train.restart`
+  also holds for the experts of the first stage.
 
   A prediction is a mixture whose weights are the experts' posteriors after the context, by a uniform prior.
 

@@ -141,7 +141,8 @@ class HMoE(Experts):
         len(self._part(one).experts) * cost.forward_macs(self.network(one), self._shape)
         for one in self._specs(state.spec))
     spent = [host["spent"][0] + looked, host["spent"][1] + 2 * looked]
-    return state._replace(host={**host, **_facts(clusters), **shares, "spent": spent})
+    # Without the average of the round before: it is no part of what a resumed training starts from.
+    return state._replace(average=None, host={**host, **_facts(clusters), **shares, "spent": spent})
 
   def training(self, state: LearnerState, data: loop.StageData) -> loop.Training:
     if not state.spec["num_experts"]:

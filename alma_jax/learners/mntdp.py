@@ -5,7 +5,7 @@ from alma_jax import keys
 from alma_jax.learners import neighbors, path_search
 from alma_jax.learners.contract import LearnerState
 from alma_jax.learners.paths import KEEP, NEW, Candidate, Paths, Proposal
-from alma_jax.models import path
+from alma_jax.models import cost, path
 from alma_jax.parallel import sharding
 from alma_jax.training import loop
 
@@ -32,6 +32,7 @@ class MNTDP(Paths):
         whole = [[KEEP, module] for module in reused]
         if all(whole != other for other, _ in ready):
           ready.append((whole, self.error(state, whole, data)))
+          spent += len(data.val) * cost.forward_macs(self._whole, self._shape)
           ready_origins.append(t)
     if self.options.search == "all" or len(candidates) == 1:
       return Proposal(candidates, ready, [*origins, *ready_origins], spent, notes)

@@ -24,6 +24,7 @@ from alma_jax.training import loop, optimizers
 from alma_jax.types import Array, Tree, Variables
 
 _SAMPLED = 4  # candidates that a step of the sampler compares on one batch
+_WORST = 100.0  # nats; a larger loss, or one that has diverged, counts as this one
 _RATE = 0.05  # learning rate of the sampler, by Adam
 
 
@@ -99,8 +100,9 @@ def search(candidates: Sequence[Candidate], fresh: dict[str, Variables], task: A
     rewards = {}
     for j in sorted(set(sampled.tolist())):
       one = candidates[j]
-      loss = _loss(one.network, task, new_of(one, now), one.stored, data.pool, where)
-      rewards[j] = -np.float64(sharding.agree_on(np.asarray(loss))) - options.price * len(new_of(one, fresh))
+      loss = np.float64(sharding.agree_on(np.asarray(
+          _loss(one.network, task, new_of(one, now), one.stored, data.pool, where))))
+      rewards[j] = -min(np.nan_to_num(loss, nan=_WORST), _WORST) - options.price * len(new_of(one, fresh))
       judged[j] += 1
     sampler.improve(sampled, np.array([rewards[j] for j in sampled.tolist()]))
   shape = (1, *data.pool.x.shape[1:])

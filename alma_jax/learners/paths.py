@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from alma_jax.errors import BadInput
+from alma_jax.errors import BadInput, Diverged
 from alma_jax.learners import prediction, stacked
 from alma_jax.learners.contract import Context, GrowthReport, LearnerState, Root, StageResult
 from alma_jax.learners.task_learner import NOTHING, TaskLearner, best_member, pair_notes
@@ -102,10 +103,12 @@ class Paths(TaskLearner):
     progress |= dict(
         macs=progress["macs"] + samples * cost.forward_macs(network, self._shape),
         flops=progress["flops"] + samples * cost.training_flops(network, self._shape),
-        samples=progress["samples"] + samples, errors=[*progress["errors"], error])
+        samples=progress["samples"] + samples, errors=[*progress["errors"], error if math.isfinite(error) else None])
     search["next"] = number + 1
     now = state._replace(spec={**state.spec, "search": search}, live=live, host={**state.host, "search": progress})
     complete = search["next"] == search["num"]
+    if complete and search["best"] is None:
+      raise Diverged(f"all trainings of task {data.stage + 1} diverged; lower train.learning_rate.")
     report = loop.FitReport(trained.report.rounds, progress["samples"], progress["error"], progress["macs"],
                             progress["flops"])
     return StageResult(self._stored(now, data) if complete else now, report, complete)
@@ -151,7 +154,8 @@ class Paths(TaskLearner):
         functools.partial(stacked.contribute, self._whole, self._task, self.mesh, "logits", variables), self._task,
         self.mesh, data.val_pool, data.val)
     labels, num = sharding.fetch((data.val_pool.y, data.val_pool.num_classes))
-    return float((found["sum"][:, :int(num)].argmax(-1) != labels[data.val]).mean())
+    error = (found["sum"][:, :int(num)].argmax(-1) != labels[data.val]).mean()
+    return float(np.float32(error))  # as the errors of trained candidates, to which it may be equal
 
   def scratch(self) -> Candidate:
     """The candidate of which every part is new."""

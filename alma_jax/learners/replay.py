@@ -1,9 +1,11 @@
 """Replay: one network with a head per task, trained on the examples of all tasks so far."""
+import math
 from typing import Any
 
 import jax
 import numpy as np
 
+from alma_jax.errors import Diverged
 from alma_jax.learners.contract import Context, GrowthReport, LearnerState, StageResult
 from alma_jax.learners.task_learner import NOTHING, TaskLearner, best_member, pair_notes
 from alma_jax.models import cost, path
@@ -41,6 +43,8 @@ class Replay(TaskLearner):
 
   def finish(self, state: LearnerState, data: loop.StageData, trained: loop.Trained) -> StageResult:
     member, error = best_member(trained)
+    if not math.isfinite(error):
+      raise Diverged(f"all trainings of task {data.stage + 1} diverged; lower train.learning_rate.")
     live = jax.tree.map(lambda leaf: leaf[member], sharding.fetch(trained.variables))
     t, pool, head = data.stage, sharding.fetch(data.pool._replace(x=None, y=None, task=None)), len(self.parts) - 1
     classes = int(pool.num_classes[t])
@@ -56,7 +60,16 @@ class Replay(TaskLearner):
     host = {**state.host, "notes": [*state.host["notes"], notes]}
     return StageResult(state._replace(spec=spec, live=live, host=host), report)
 
+  def showing(self, state: LearnerState, t: int) -> LearnerState:
+    """The state that predicts task t, from 0; it holds the body and the head of that task alone."""
+    task = state.spec["tasks"][t]
+    spec = {**state.spec, "modules": [state.spec["modules"][module] for module in task["path"]],
+            "tasks": [dict(task, path=[*range(len(task["path"]))])], "shown": 0}
+    return state._replace(spec=spec, live=self._with_head(state.live, t), host={"notes": []})
+
   def shown_variables(self, state: LearnerState, task: dict[str, Any]) -> Variables:
+    if state.spec["shown"] >= 0:
+      return state.live
     return self._with_head(state.live, state.spec["tasks"].index(task))
 
   def retraining(self, before: LearnerState, after: LearnerState, data: loop.StageData) -> loop.Training | None:

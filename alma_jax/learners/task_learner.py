@@ -176,11 +176,11 @@ class TaskLearner(Learner):
 
 
 def best_member(trained: loop.Trained) -> tuple[int, float]:
-  """(the member with the lowest validation error, this error); one whose loss is not finite comes last."""
+  """(the member with the lowest validation error, this error); if the losses of all have diverged, it is infinite."""
   errors = sharding.agree_on(np.asarray(trained.val["error"], np.float32))
   losses = sharding.agree_on(np.asarray(trained.val["loss"], np.float32))
   member = min(range(len(errors)), key=lambda m: (not math.isfinite(losses[m]), errors[m], m))
-  return member, float(errors[member])
+  return member, float(errors[member]) if math.isfinite(losses[member]) else math.inf
 
 
 def pair_notes(pair: np.ndarray | None) -> dict[str, float | None]:

@@ -113,6 +113,9 @@ def write_manifest(root: pathlib.Path, file: pathlib.Path, experts: Mapping[int,
     entry: dict[str, Any] = dict(cluster=number, folder=str(folder.relative_to(root)), trained=False)
     if run_folder.read_summary(folder / "summary.json") is not None:
       run = results.load_run(folder)
+      if _gate_of(run) != digest:
+        raise BadInput(f"the expert in {folder} was trained with another gate than {file}; delete the folder, and run "
+                       "`alma apart` again.")
       entry |= dict(trained=True, width=run.config.model.width, num_params=int(run.metrics["num_params"][-1]),
                     sha256=_digest(run), fwd_macs=run.summary["cumulative_fwd_macs"] if run.summary else 0)
     listed.append(entry)
@@ -203,6 +206,12 @@ def _ends(path: pathlib.Path) -> tuple[int, ...]:
   """The mega-batches after which the run in a folder has trained, counted from 1."""
   lines = path / run_folder.METRICS
   return tuple(metrics.ends(run_folder.read_lines(lines))) if lines.exists() else ()
+
+
+def _gate_of(run: results.Run) -> str:
+  """SHA-256 of the gate that the expert of a finished run was trained with."""
+  opened, learner = run.open()
+  return str(snapshot.restore_learner(learner, opened).host["gate"])
 
 
 def _digest(run: results.Run) -> str:

@@ -16,6 +16,7 @@ from alma_jax import config as configs
 from alma_jax.config import schema
 from alma_jax.errors import BadInput
 from alma_jax.learners import contract, prediction
+from alma_jax.learners.task_learner import TaskLearner
 from alma_jax.parallel import sharding
 from alma_jax.predictors import card, folder
 from alma_jax.runs import metrics, results, run_folder, settings, task_results
@@ -83,17 +84,19 @@ class Standing:
     return self
 
 
-def standing_of_task(lines: list[metrics.Entry], num_params: int, data: dict[str, Any]) -> Standing:
+def standing_of_task(lines: list[metrics.Entry], num_params: int, data: dict[str, Any], forgets: bool) -> Standing:
   """How good the predictor of a task is, by the newest of its test accuracies.
 
   Args:
     lines: of metrics.jsonl so far.
     num_params: of the modules of the task.
     data: what `task_results.shown` returned.
+    forgets: whether the predictor is newer than the line of its task. Then nothing but its error is known.
   """
   t = data["task"]["number"] - 1
+  known = lines[-1] | dict(loss=None, val_error=None) if forgets and t < len(lines) - 1 else lines[t]
   error = 1 - lines[-1][task_results.ACCURACIES][t]
-  return Standing(len(lines), lines[t] | dict(error=error, num_params=num_params))
+  return Standing(len(lines), known | dict(error=error, num_params=num_params))
 
 
 class Position(NamedTuple):
@@ -199,7 +202,8 @@ def files_of(run: results.Run, stage: int | None = None, of_task: int | str | No
   opened, learner = run.open(stage)
   stored, task = run_folder.read_json(run.path / "config.json"), settings.task_of(run.config, opened.meta["data"])
   state, data = run.shown(opened, learner, of_task)
-  standing = (standing_of_task(opened.meta["lines"], learner.cost(state).num_params, data) if "task" in data else
+  standing = (standing_of_task(opened.meta["lines"], learner.cost(state).num_params, data,
+                               learner.options.forgets) if isinstance(learner, TaskLearner) else
               Standing().add(opened.meta["lines"], task.metric))
   position = Position(run.path, run.config, data, stored.get("data_fingerprint"), standing)
   return Exporter(learner, task).files(state, position)

@@ -50,7 +50,7 @@ class Frozen:
   def save(self, i: int, tree: Tree) -> str:
     """Writes tree i unless this session has found it on disk; returns its digest."""
     if i == len(self._saved):
-      leaves = {name: np.ascontiguousarray(leaf) for name, leaf in arrays.flatten(sharding.fetch(tree))}
+      leaves = {name: np.asarray(leaf, order="C") for name, leaf in arrays.flatten(sharding.fetch(tree))}
       self._saved.append(self._store.put(_name(i), serialization.msgpack_serialize(leaves)))
     return self._saved[i]
 

@@ -19,6 +19,7 @@ class Publisher:
   def __init__(self, setting: settings.Setting, folder: RunFolder):
     """Neither argument is used if `log.predictor` is false."""
     self._folder, self._root, self._standing = folder, folder.path / FOLDER, exporting.Standing()
+    self._caught_up = False  # whether the predictors of all earlier tasks are there
     self.follow(setting)
 
   def follow(self, setting: settings.Setting) -> None:
@@ -40,14 +41,17 @@ class Publisher:
     elif learner.options.forgets:
       for t in range(now.stage):
         self._publish(now, t)
-    else:
+    elif self._caught_up:
       self._publish(now, now.stage - 1)
+    else:
+      self.catch_up(now)
 
   def catch_up(self, now: RunState) -> None:
     """Publishes what is older than the last complete stage, as after `log.predictor` was switched on."""
     learner = self._setting.learner
     if self._exporter is None or not now.stage or not now.complete:
       return
+    self._caught_up = True
     if not isinstance(learner, TaskLearner):
       if self._is_late(now.stage - 1):
         self._publish(now)
@@ -72,7 +76,8 @@ class Publisher:
     else:
       assert isinstance(learner, TaskLearner)
       state, data = task_results.shown(learner, state, data, t)
-      standing = exporting.standing_of_task(now.lines, learner.cost(state).num_params, data)
+      standing = exporting.standing_of_task(now.lines, learner.cost(state).num_params, data,
+                                            learner.options.forgets)
       root = predictors.of_task(root, t)
     position = exporting.Position(self._folder.path, self._setting.config, data, source.fingerprint, standing)
     assert self._exporter is not None

@@ -38,7 +38,7 @@ def weights(run: Run, x: np.ndarray, stage: int | None = None) -> dict[str, np.n
   mean, std = (np.asarray(data[key], np.float32) for key in ("mean", "std"))
   pool = classification.make_pool(np.asarray(x), np.zeros(len(x)), mean, std, learner.mesh)
   task = classification.Classification(data["num_classes"], augment=False)
-  network = learner.network(state.spec)
+  network = learner.network(learner.first_spec() if combine else state.spec)
 
   def look(inputs: Any) -> Contribution:
     if combine:

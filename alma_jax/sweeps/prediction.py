@@ -89,9 +89,9 @@ def _setting(config: schema.RunConfig) -> settings.Setting:
 
 
 @functools.cache
-def _data(section: schema.Dataset | schema.Text) -> datasets.Dataset | None:
-  """The images of a config, or blank ones of the same shapes; None for texts."""
-  if isinstance(section, schema.Text):
+def _data(section: schema.Dataset | schema.Text | schema.TaskImages) -> datasets.Dataset | None:
+  """The images of a config, or blank ones of the same shapes; None for texts and for streams of tasks."""
+  if not isinstance(section, schema.Dataset):
     return None
   # Nothing is downloaded into a folder that the config names: the data have to be there.
   known = not section.data_dir or tfds_folder.is_prepared(section.name.removeprefix("tfds:"), section.data_dir)
