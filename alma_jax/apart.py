@@ -37,6 +37,8 @@ def _main(argv: Sequence[str] | None) -> int:
   args, rest = parser.parse_known_args(argv)
   launcher = sweep.launcher_of(args)
   file, _, arg = args.config.partition(":")
+  if (run_folder.local(args.workdir) / "config.json").exists():
+    raise BadInput(f"{args.workdir} is the folder of a run; choose another one for the gate and its experts.")
   root = run_folder.local(args.workdir).absolute()  # the identity of an expert's run names the file of the gate
   whole = sweep_jobs.make(Sweep(file, [{"learner": arg or "hmoe"}]), root, dict(map(sweep.override, rest)))[0]
   from alma_jax.runs import apart  # imports jax

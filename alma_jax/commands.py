@@ -113,6 +113,10 @@ def _code(work: Callable[[], int | None]) -> int:
   except (BadInput, Diverged, Unsaved) as error:
     messages.say(f"error: {error}")
     return 2 if isinstance(error, BadInput) else 1
+  except PermissionError as error:
+    messages.say(f"error: {error.filename or 'a file or folder'} cannot be opened or written: "
+                 f"{(error.strerror or 'no permission').lower()}; change its permissions, or name another one.")
+    return 2
   except KeyboardInterrupt:
     return 130
   except SystemExit as done:  # argparse raises it after --help

@@ -133,6 +133,7 @@ def _overlap(args: argparse.Namespace, hashes: Sequence[bytes], read: Callable[[
 def _seen_images(config: Any, args: argparse.Namespace, dtype: np.dtype) -> set[bytes]:
   """Hashes of the images of a run's stream, of a stream of tasks those of all tasks."""
   from alma_jax.data import datasets, task_streams
+  from alma_jax.runs import run_folder
   section = config.dataset
   if isinstance(config, schema.TaskConfig):
     tasks = task_streams.make(
@@ -140,8 +141,21 @@ def _seen_images(config: Any, args: argparse.Namespace, dtype: np.dtype) -> set[
         num_tasks=config.stream.num_megabatches, test_per_class=section.test_per_class)
     data = map(tasks.task, range(len(tasks.infos)))
     return {_hash(x) for task in data for part in (task.x_train, task.x_val) for x in part}
+  if config.is_live:
+    return _seen_entries(run_folder.local(args.workdir), pathlib.Path(section.name.removeprefix(schema.LIVE)),
+                         section.image_size, dtype)
   stream = datasets.load(section.name, section.data_dir or args.data_dir, section.image_size)
   return set(map(_hash, stream.x_train.astype(dtype, copy=False)))
+
+
+def _seen_entries(run: pathlib.Path, folder: pathlib.Path, image_size: int, dtype: np.dtype) -> set[bytes]:
+  """Hashes of the images of the entries that a run on a live stream has used."""
+  from alma_jax.data import entry_file, feed
+  from alma_jax.runs import run_folder
+  seen: set[bytes] = set()
+  for line in run_folder.read_lines(run / feed.LEDGER):
+    seen.update(map(_hash, entry_file.read(folder / "stream" / line["name"], image_size).x.astype(dtype, copy=False)))
+  return seen
 
 
 def _seen_texts(config: Any, args: argparse.Namespace) -> set[bytes]:

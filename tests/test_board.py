@@ -56,7 +56,8 @@ def folder(tmp_path):
   root = tmp_path / "runs"
   first = write_run(root / "a-live", [0.6, 0.5, 0.4, 0.35, 0.3, 0.28], stream__waiting_time=2)
   rewrite(first, lambda entry: entry | dict(
-      prequential_error=None if entry["t"] < 3 else 0.4, **({"drift": {"width": 32}} if entry["t"] == 4 else {}))
+      prequential_error=None if entry["t"] < 3 else 0.4,
+      **({"drift_before": 0.125, "drift_after": 0.4} if entry["t"] == 4 else {}))
           if entry["t"] <= 5 else None)
   write_run(root / "b-<img src=x>", [0.5, 0.3, 0.2, 0.1, 0.1, 0.1], num_params=40, grown=30)
   diverge(write_run(root / "c-diverged", [0.5, 0.4]))
@@ -103,7 +104,7 @@ def test_the_data_of_the_page(folder):
   assert (live["state"], live["t"], live["total"], live["stage"], live["stages"]) == ("alive", 5, 6, 2, 3)
   assert live["curve"] == [[1, 2, 3, 4, 5], [0.6, 0.5, 0.4, 0.35, 0.3]]
   assert live["prequential_curve"] == [[3, 4, 5], [0.4, 0.4, 0.4]]
-  assert live["drifts"] == [[4, 0.4, "width 32"]]
+  assert live["drifts"] == [[4, 0.4, "from 0.125 to 0.4"]]
   assert [t for t, _ in live["trainings"]] == [2, 4]
   assert runs["b-<img src=x>"]["params"] == [[1, 2, 3, 4, 5, 6], [10] * 5 + [40]]
   assert (runs["c-diverged"]["state"], runs["d-text"]["metric"]) == ("diverged", "perplexity")

@@ -9,7 +9,7 @@ import pyarrow
 import pytest
 from PIL import Image
 from pyarrow import parquet
-from runs import blobs, interrupted, launch, lines, one_step_a_dispatch, slow, small_config
+from runs import alma, blobs, interrupted, launch, lines, one_step_a_dispatch, slow, small_config
 from test_language import books, text_config  # noqa: F401
 
 import alma_jax
@@ -147,6 +147,19 @@ def test_a_limit_ends_the_stream(tmp_path, arrays):
   run = alma_jax.run(live_config(folder, stream__num_megabatches=3), tmp_path / "run")
   assert run.metrics["t"].tolist() == [1, 2, 3]
   assert run.metrics["updated"].tolist() == [False, True, True]
+
+
+def test_entries_are_no_new_data(tmp_path, arrays):
+  folder, parts = make_folder(tmp_path / "live", arrays), Parts(small_config(), arrays)
+  for t in range(1, 3):
+    parts.drop(folder, t)
+  (folder / "end").touch()
+  alma_jax.run(live_config(folder), tmp_path / "run")
+  refused = alma("evaluate", "--workdir", tmp_path / "run", "--data", folder / "stream/001.npz")
+  assert refused.returncode == 2
+  assert "30 of the 30 examples" in refused.stderr
+  assert "are in the stream of the run" in refused.stderr
+  assert alma("evaluate", "--workdir", tmp_path / "run", "--data", folder / "test.npz").returncode == 0
 
 
 def test_a_stream_ends_when_nothing_has_come_for_long(tmp_path, arrays):

@@ -24,8 +24,8 @@ def test_one_line_for_each_run(tmp_path):
           for name in ("alive", "dead", "diverged", "finished")}
   for name in ("alive", "dead"):
     rewrite(runs[name], lambda entry: entry | dict(
-        prequential_error=None if entry["t"] == 1 else 0.25, seconds=100.0, **({"drift": {"level": 0.1}} if
-                                                                             entry["t"] == 2 else {}))
+        prequential_error=None if entry["t"] == 1 else 0.25, seconds=100.0,
+        **({"drift_before": 0.1, "drift_after": 0.3} if entry["t"] == 2 else {}))
             if entry["t"] <= 3 else None)
   diverge(runs["diverged"])
   saved = runs["dead"] / "checkpoints/4"

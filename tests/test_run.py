@@ -1,4 +1,5 @@
 """Whole runs: the command line, the run folder, bad input, what is compiled."""
+import errno
 import importlib.machinery
 import importlib.util
 import json
@@ -13,6 +14,7 @@ from runs import alma, blobs, interrupted, launch, lines, slow, small_config
 import alma_jax
 from alma_jax import config as configs
 from alma_jax.learners import stacked
+from alma_jax.runs import run_folder
 from alma_jax.runs.plots import curve as draw_curve
 from alma_jax.training import program
 
@@ -312,3 +314,16 @@ def test_a_torn_last_line_is_not_read(tmp_path, make_config, arrays):
 def test_other_objects_than_configs_are_refused():
   with pytest.raises(alma_jax.BadInput, match="the config 'ens' is of type str; it should be a ConfigDict"):
     alma_jax.run("ens")
+
+
+def test_what_may_not_be_read_is_one_sentence(monkeypatch, tmp_path, capsys):
+  """As for a user without permission: as root every file may be read."""
+  def refuse(path):
+    raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+  monkeypatch.setattr(run_folder, "read_json", refuse)
+  (tmp_path / "config.json").touch()
+  done = alma("export", "--workdir", tmp_path)
+  assert done.returncode == 2
+  assert done.stderr == (f"error: {tmp_path}/config.json cannot be opened or written: permission denied; change its "
+                         "permissions, or name another one.\n")

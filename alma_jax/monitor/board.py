@@ -14,6 +14,7 @@ from alma_jax.messages import duration
 from alma_jax.monitor import view
 from alma_jax.monitor.view import View
 from alma_jax.runs import run_folder
+from alma_jax.runs.metrics import DRIFT_AFTER, DRIFT_BEFORE, Entry
 
 _POINTS = 1000  # of a curve; of longer ones every n-th point and the last one are sent
 _LOOK = 10.0  # seconds between two searches for new runs
@@ -75,8 +76,8 @@ def shown(run: View) -> dict[str, Any]:
       left=duration(left) if left else None, saved=run.saved if run.state != view.FINISHED else None,
       curve=_curve(last), prequential_curve=_curve(prequential), params=_curve(run.values("num_params")),
       trainings=[[each["t"], _decision(each)] for each in _thinned(stages)],
-      drifts=[[each["t"], each.get(f"prequential_{metric}"), _told(each["drift"])]
-              for each in run.lines if each.get("drift")])
+      drifts=[[each["t"], each.get(f"prequential_{metric}"), _told(each)]
+              for each in run.lines if each.get(DRIFT_AFTER) is not None])
 
 
 def app(board: Board) -> Any:
@@ -128,12 +129,9 @@ def _decision(line: dict[str, Any]) -> str:
   return f"regret {line['regret']:.3g}, price of a training {line['training_price']:.3g}"
 
 
-def _told(drift: Any) -> str:
+def _told(line: Entry) -> str:
   """What a line says about a drift alarm, as text."""
-  if isinstance(drift, dict):
-    return ", ".join(f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
-                     for name, value in drift.items())
-  return "" if drift is True else str(drift)
+  return f"from {line[DRIFT_BEFORE]:.4g} to {line[DRIFT_AFTER]:.4g}"
 
 
 def _signature(path: pathlib.Path) -> tuple[int, int] | None:

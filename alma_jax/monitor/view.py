@@ -11,7 +11,7 @@ from alma_jax import config as configs
 from alma_jax.errors import BadInput
 from alma_jax.messages import duration
 from alma_jax.runs import run_folder
-from alma_jax.runs.metrics import Entry
+from alma_jax.runs.metrics import DRIFT_AFTER, Entry
 
 ALIVE, DEAD, FINISHED, DIVERGED = "alive", "dead", "finished", "diverged"
 _RECENT = 5  # stages whose duration gives the time left
@@ -145,7 +145,7 @@ def line(run: View, now: float | None = None) -> str:
     parts.append(f"{metric} {last[-1][1]:.4g}")
   if tested:
     parts.append(f"prequential {metric} {sum(tested) / len(tested):.4g}")
-  drifts = [each["t"] for each in run.lines if each.get("drift")]
+  drifts = [each["t"] for each in run.lines if each.get(DRIFT_AFTER) is not None]
   if drifts:
     parts.append(f"{len(drifts)} drift alarm{'s' * (len(drifts) > 1)}, the last at mega-batch {drifts[-1]}")
   left = seconds_left(run)

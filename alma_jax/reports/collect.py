@@ -60,6 +60,8 @@ def _read_all(paths: Iterable[Path]) -> tuple[list[Record], list[str]]:
       said.append(str(error))
       continue
     facts = {k: v for k, v in record.row.items() if factors.identifies(k)}
+    if str(record.row.get("dataset.name")).startswith("live:"):
+      facts["folder"] = str(folder)  # entries of the same folder may have arrived in another order
     same = seen.setdefault(json.dumps([facts, record.divergence is None], sort_keys=True), folder)
     if same != folder:
       said.append(f"{folder} is left out: it is the same run as {same}.")

@@ -11,7 +11,7 @@ from alma_jax.runs.snapshot import RunState
 
 _MOST = 256  # examples of a mega-batch that ADWIN hears of; a larger one is represented by so many
 
-BEFORE, AFTER = "drift_before", "drift_after"
+BEFORE, AFTER = metrics.DRIFT_BEFORE, metrics.DRIFT_AFTER
 
 
 def watching(setting: settings.Setting, now: RunState, metric: str) -> "Detector | None":
@@ -34,7 +34,8 @@ class Detector:
     self._adwin: Any = drift.ADWIN(delta=delta)
 
   def update(self, error: float | None, num: int) -> metrics.Entry:
-    """What the line of a mega-batch says about drift: nothing, or the mean errors before and after it.
+    """What the line of a mega-batch says about drift: nothing, or the mean errors of the part of the window that ADWIN
+    dropped (of several such parts the first) and of the part that it kept.
 
     Args:
       error: prequential error rate of the mega-batch; None: unknown.
@@ -45,8 +46,11 @@ class Detector:
     num = min(num, _MOST)
     wrong, alarm = round(error * num), metrics.Entry()
     for i in range(num):
-      before = self._adwin.estimation
-      self._adwin.update((i + 1) * wrong // num - i * wrong // num)
-      if self._adwin.drift_detected and self._adwin.estimation > before:
-        alarm = {BEFORE: alarm.get(BEFORE, before), AFTER: self._adwin.estimation}
+      adwin, value = self._adwin, (i + 1) * wrong // num - i * wrong // num
+      width, total = adwin.width + 1, adwin.total + value
+      adwin.update(value)
+      if adwin.drift_detected and width > adwin.width:
+        dropped = (total - adwin.total) / (width - adwin.width)
+        if adwin.estimation > dropped:
+          alarm = {BEFORE: alarm.get(BEFORE, dropped), AFTER: adwin.estimation}
     return alarm

@@ -8,6 +8,7 @@ if TYPE_CHECKING:  # it imports jax, which `alma status`, `compare`, `board` and
 Entry = dict[str, Any]
 
 UNTRAINED = "untrained_error"  # e_0, in the first line
+DRIFT_BEFORE, DRIFT_AFTER = "drift_before", "drift_after"  # in the line of a drift alarm
 
 
 @dataclasses.dataclass(frozen=True)
