@@ -20,5 +20,5 @@ def test_a_short_torture():
   assert left_out <= {"disk", "permissions"}
   assert {part for part, count in trials.items() if count} | left_out == {
       "kills", "flips", "signals", "disk", "permissions", "clock", "memory", "two", "moved", "sweeps"}
-  assert sum(int(killed) for *_, killed, _ in rows) >= 2  # by kills and sweeps
+  assert sum(int(killed) for *_, killed, _ in rows) >= 1  # of the sweep at least
   assert all(failed == "0" for *_, failed in rows)

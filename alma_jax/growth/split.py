@@ -60,6 +60,31 @@ def grow(old: Variables, shapes: Variables, splits: Splits, rng: np.random.Gener
   return plant(Variables(params, stats), splits)
 
 
+def with_room(old: Variables, shapes: Variables, splits: Splits) -> Variables:
+  """The same network with room for more experts, which is filled with zeros.
+
+  Args:
+    old: Variables [1, ...] on the host, with E experts in each mixture layer.
+    shapes: Variables of shapes [1, ...] with room for more.
+    splits: E - 1 splits of each layer.
+
+  Returns:
+    Variables of new arrays on the host, without trees; see `plant`.
+  """
+  params, stats = dict(old.params), dict(old.stats)
+  for layer, leaves in splits.items():
+    padded = functools.partial(_with_room, num=len(leaves) + 1)
+    gates = {gate: _with_room(shapes.params[layer][gate], old.params[layer].get(gate), len(leaves))
+             for gate in ("gate_kernel", "gate_bias")}
+    params[layer] = dict(experts=jax.tree.map(padded, shapes.params[layer]["experts"], old.params[layer]["experts"]),
+                         **gates)
+    stats[layer] = jax.tree.map(lambda shape: np.zeros(shape.shape, shape.dtype), shapes.stats[layer])
+    if "experts" in stats[layer]:
+      stats[layer]["experts"] = jax.tree.map(
+          padded, shapes.stats[layer]["experts"], old.stats[layer]["experts"])
+  return Variables(params, stats)
+
+
 def grow_optimizer(old: Tree, shapes: Tree, params: Tree, splits: Splits) -> Tree:
   """The optimiser state after `grow`: both children have the moments of the parent, those of the gate are zero.
 

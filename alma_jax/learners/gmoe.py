@@ -1,14 +1,16 @@
 """gMoE: a mixture of experts that splits the experts with the largest loss (§3); `moe` does not grow."""
+import functools
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 
 from alma_jax import keys, models
 from alma_jax.data import stream
 from alma_jax.growth import split
 from alma_jax.learners.contract import GrowthReport, LearnerState, StageResult
-from alma_jax.learners.stacked import Stacked
+from alma_jax.learners.stacked import Stacked, initialized
 from alma_jax.models import cost, moe
 from alma_jax.parallel import sharding
 from alma_jax.training import loop
@@ -84,6 +86,17 @@ class GMoE(MoE):
     macs = self.cost(state).fwd_macs * state.host["scored"] if self.options.split_by != "random" else 0
     live, opt = sharding.put((live, opt), self.mesh)
     return state._replace(spec=spec, live=live, opt=opt), GrowthReport(macs)
+
+  def fresh(self, stage: int, spec: dict[str, Any]) -> Variables:
+    """As in Stacked. What is drawn does not depend on the room for more experts, which a live stream does not know."""
+    num = num_experts(spec)
+    if spec["size"] == num:
+      return super().fresh(stage, spec)
+    raw = keys.member_keys(self.context.config.seed, stage, keys.INIT, self.num_members(spec))
+    made, whole = (functools.partial(initialized, self._mixture(size)) for size in (num, spec["size"]))
+    shapes = jax.eval_shape(whole, raw, self.context.example)
+    room = split.with_room(sharding.fetch(made(raw, self.context.example)), shapes, spec["splits"])
+    return sharding.put(self.dress(room, spec), self.mesh)
 
   def _size(self, num: int) -> int:
     config = self.context.config
