@@ -11,7 +11,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-_EDGES = (0, 1, 2, 127, 128, 255, 256, 2**15, 2**16 - 1, 2**24, 2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**63 - 1, 2**64 - 1)
+_EDGES = (0, 1, 2, 127, 128, 255, 256, 2**15, 2**16 - 1, 2**24, 2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**63 - 1,
+          2**64 - 1)
 _NUMBERS = (b"0", b"-1", b"1", b"3", b"65536", b"99999", b"2147483648", b"9223372036854775808", b"1e999", b"0.5",
             b"9" * 40, b"9" * 5000, b"NaN", b"null")
 _NEAR = 96  # bytes at both ends of a file, where most headers and indices are
@@ -22,8 +23,8 @@ numbers = st.one_of(
     st.integers(-3, 300), st.sampled_from([2**31, 2**53, 2**63, -2**63, 10**40, 10**400]), st.floats(),
     st.sampled_from([0.0, -0.0, 0.5, 1.0, 1e308, -1e308, 5e-324]))
 words = st.one_of(
-    st.text(max_size=8), st.sampled_from(["", "0", "-1", "nan", "\ud800", "a\nb", "\x00", "..", "/", "a" * 5000, "é" * 300,
-                                          "../../etc/passwd", "%s", "{0}", "1e999", "True", "None", "[]"]))
+    st.text(max_size=8), st.sampled_from(["", "0", "-1", "nan", "\ud800", "a\nb", "\x00", "..", "/", "a" * 5000,
+                                          "é" * 300, "../../etc/passwd", "%s", "{0}", "1e999", "True", "None", "[]"]))
 scalars = st.one_of(st.none(), st.booleans(), numbers, words)
 values = st.recursive(scalars, lambda inner: st.one_of(
     st.lists(inner, max_size=4), st.dictionaries(words, inner, max_size=3)), max_leaves=6)
@@ -82,8 +83,13 @@ def edited(draw: Any, tree: Any) -> Any:
     inside, key = draw(st.sampled_from(_places(tree) or [(None, None)]))
     if inside is None:
       return draw(values)
-    kind = draw(st.sampled_from(("replace", "replace", "replace", "remove", "add")))
-    if kind == "replace":
+    kind = draw(st.sampled_from(("near", "near", "near", "other", "replace", "replace", "remove", "add")))
+    if kind == "near":
+      inside[key] = draw(_near(inside[key]))
+    elif kind == "other":
+      there, name = draw(st.sampled_from(_places(tree)))
+      inside[key] = copy.deepcopy(there[name])
+    elif kind == "replace":
       inside[key] = draw(values)
     elif kind == "remove":
       del inside[key]
@@ -92,6 +98,19 @@ def edited(draw: Any, tree: Any) -> Any:
     else:
       inside.insert(key, draw(values))
   return tree
+
+
+def _near(value: Any) -> st.SearchStrategy[Any]:
+  """Values of the same type, many of which may be allowed in the place of this one."""
+  if isinstance(value, bool):
+    return st.just(not value)
+  if isinstance(value, int):
+    return st.sampled_from([value + 1, value - 1, -value, 0, 1, 2 * value, 10 * value, value // 2, float(value)])
+  if isinstance(value, float):
+    return st.sampled_from([value / 2, 2 * value, -value, 0.0, 1.0, 1e-30, 1 - value])
+  if isinstance(value, list):
+    return st.sampled_from([value[:1], value[:-1], value * 2, value[::-1], []])
+  return st.sampled_from(["", f"{value}s", value, "all", "adaptive", "power", "vgg", "uniform", "vote"])
 
 
 def edited_json(tree: Any) -> st.SearchStrategy[bytes]:

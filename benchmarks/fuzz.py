@@ -7,7 +7,7 @@
 Each reader (benchmarks/fuzz_data.py, fuzz_runs.py) gets inputs for the given minutes, in a process of its own:
 hypothesis draws values that no field expects, and damages files that were made once. A failure is any exception but
 BadInput, a sentence of several lines, a process that dies, an input that takes more than 20 s, or one that takes more
-than 512 MB of further memory, while the readers may unpack at most 64 MB. Of each kind of failure the smallest input is
+than 256 MB of further memory, while the readers may unpack at most 16 MB. Of each kind of failure the smallest input is
 saved in --out. Prints a table, and exits with 1 if there were failures.
 """
 import argparse
@@ -26,7 +26,7 @@ import warnings
 from typing import Any
 
 _SLOW, _HANG = 20.0, 120.0  # seconds of one input: a failure, and the end of the process
-_LIMIT, _GROWTH = 64 * 10**6, 512 * 10**6  # bytes that readers may unpack, and that an input may take
+_LIMIT, _GROWTH = 16 * 10**6, 256 * 10**6  # bytes that readers may unpack, and that an input may take
 _BATCH = 200  # examples that hypothesis draws with one seed
 
 
@@ -74,7 +74,7 @@ def fuzz(target: Any, seconds: float, seed: int, last: pathlib.Path | None = Non
     seconds: after which no further input is drawn.
     seed: of hypothesis.
     last: file that holds the current input, for a process that may die.
-    most: the number of inputs, if the seconds last for them.
+    most: the number of inputs that are drawn, if the seconds last for them. The target's bombs come before.
 
   Returns:
     examples, refused, worked, seconds, and failures {what went wrong: (traceback, smallest input)}.
@@ -83,6 +83,7 @@ def fuzz(target: Any, seconds: float, seed: int, last: pathlib.Path | None = Non
 
   from alma_jax.errors import BadInput
   begun = time.monotonic()
+  dump = open(last.with_name("trace"), "w") if last is not None else sys.__stderr__  # noqa: SIM115
   found: dict[str, Any] = dict(examples=0, refused=0, worked=0, failures={})
 
   def once(example: Any) -> None:
@@ -90,9 +91,9 @@ def fuzz(target: Any, seconds: float, seed: int, last: pathlib.Path | None = Non
       return
     if last is not None:
       last.write_bytes(pickle.dumps(example))
-      faulthandler.dump_traceback_later(_HANG, exit=True)
+      faulthandler.dump_traceback_later(_HANG, exit=True, file=dump)
     found["examples"] += 1
-    start, before, what = time.monotonic(), _peak(), ""
+    start, before, what, trace = time.monotonic(), _peak(), "", ""
     try:
       target.use(example)
       found["worked"] += 1
@@ -101,17 +102,23 @@ def fuzz(target: Any, seconds: float, seed: int, last: pathlib.Path | None = Non
       what = "" if str(error) and "\n" not in str(error) else f"not one line: {str(error)[:200]!r}"
     except Exception as error:
       what = f"{type(error).__name__} {_place(error)}: {str(error)[:160]}"
+      trace = "".join(traceback.format_exception(error, limit=-12))
     took, grown = time.monotonic() - start, _peak() - before
     if grown > _GROWTH:
       what = what or f"{grown / 1e6:.0f} MB more memory"
     elif took > _SLOW:
       what = what or f"{took:.0f} s"
     if what:
-      _note(found["failures"], what, traceback.format_exc(limit=-12), example)
+      _note(found["failures"], what, trace, example)
 
+  if last is not None:
+    faulthandler.enable(file=dump)
+  for bomb in target.bombs() if most in (None, 0) else ():
+    once(bomb)
   while time.monotonic() - begun < seconds and (most is None or found["examples"] < most):
-    settings = hypothesis.settings(max_examples=most or _BATCH, deadline=None, database=None, derandomize=most is not None,
-                                   phases=[hypothesis.Phase.generate], suppress_health_check=list(hypothesis.HealthCheck))
+    settings = hypothesis.settings(
+        max_examples=most or _BATCH, deadline=None, database=None, derandomize=most is not None,
+        phases=[hypothesis.Phase.generate], suppress_health_check=list(hypothesis.HealthCheck))
     run = settings(hypothesis.given(target.examples)(once))
     (run if most is not None else hypothesis.seed(seed)(run))()
     seed += 1
@@ -124,7 +131,7 @@ def limited() -> contextlib.AbstractContextManager[Any]:
   from unittest import mock
 
   from alma_jax.data import unpacking
-  return mock.patch.object(unpacking, "limit", lambda: _LIMIT)
+  return mock.patch.object(unpacking, "limit", return_value=_LIMIT)
 
 
 def _run_apart(name: str, seconds: float, seed: int, out: pathlib.Path) -> dict[str, Any]:
@@ -141,7 +148,9 @@ def _run_apart(name: str, seconds: float, seed: int, out: pathlib.Path) -> dict[
           answer.read_bytes())
       if died:
         example = pickle.loads(last.read_bytes()) if last.exists() else None
-        _note(found["failures"], f"the process ended with {process.exitcode}", "", example)
+        trace = pathlib.Path(folder, "trace")
+        _note(found["failures"], f"the process ended with {process.exitcode}",
+              trace.read_text() if trace.exists() else "", example)
       found["died"] = died
     if total is not None:
       found = {key: total[key] | found[key] if key == "failures" else total[key] + found[key] if key != "died" else died
@@ -151,7 +160,8 @@ def _run_apart(name: str, seconds: float, seed: int, out: pathlib.Path) -> dict[
     path = out / f"{name}-{i}.pickle"
     path.write_bytes(pickle.dumps((name, example)))
     print(f"FAILED {name}: {what}\n  {path}: {repr(example)[:300]}\n{trace}", flush=True)
-  print(f"{name}: {total['examples']} inputs, {total['refused']} refused, {len(total['failures'])} failures", flush=True)
+  print(f"{name}: {total['examples']} inputs, {total['refused']} refused, {len(total['failures'])} failures",
+        flush=True)
   return total
 
 
@@ -186,8 +196,8 @@ def _note(failures: dict[str, Any], what: str, trace: str, example: Any) -> None
 
 def _place(error: BaseException) -> str:
   """As in "at data/feed.py:12": the last line of the package that was running."""
-  frames = [frame for frame in traceback.extract_tb(error.__traceback__) if f"{os.sep}alma_jax{os.sep}" in frame.filename]
-  frames = frames or traceback.extract_tb(error.__traceback__)
+  every = traceback.extract_tb(error.__traceback__)
+  frames = [frame for frame in every if f"{os.sep}alma_jax{os.sep}" in frame.filename] or every
   parts = pathlib.PurePath(frames[-1].filename).parts
   return f"at {'/'.join(parts[-2:])}:{frames[-1].lineno}"
 

@@ -4,7 +4,6 @@ A Parquet file has a column of images, as Hugging Face data sets store them, and
 """
 import hashlib
 import io
-import json
 import pathlib
 from typing import Any, NamedTuple
 
@@ -12,6 +11,7 @@ import numpy as np
 
 from alma_jax.data import datasets, image_file, image_folder, unpacking
 from alma_jax.errors import BadInput
+from alma_jax.files import parse_json
 
 _IMAGE, _LABEL = ("image", "img", "x"), ("label", "labels", "y", "class")  # names of columns, in order of preference
 _COPIES, _CHARACTER = 2, 4  # of the pixels, when they become one array; bytes of a character in an array
@@ -155,7 +155,7 @@ def _class_names(schema: Any, label: str) -> tuple[str, ...] | None:
   """Names of the classes that a Hugging Face data set stores with its schema; None: it stores none."""
   stored = (schema.metadata or {}).get(b"huggingface")
   try:
-    names = json.loads(stored)["info"]["features"][label]["names"] if stored else None
+    names = parse_json(stored)["info"]["features"][label]["names"] if stored else None
   except (ValueError, LookupError, TypeError):
     return None
   return tuple(map(str, names)) if isinstance(names, list) else None

@@ -7,13 +7,13 @@ The file defines get_tasks(seed), which returns a list of dicts. A task has a `n
 """
 import dataclasses
 import pathlib
-import runpy
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from alma_jax import config as configs
 from alma_jax.data import cache, datasets, task_draws
 from alma_jax.data.task_sources import Source, Sources, resized
 from alma_jax.data.task_types import Planned, Recipe, TaskData, TaskInfo
@@ -39,17 +39,12 @@ def load(path: str, seed: int) -> list[Given]:
   file = pathlib.Path(path).expanduser()
   if not file.is_file():
     raise BadInput(f"there is no file {str(file)!r} to read tasks from; name yours by tasks:PATH.py.")
-  try:
-    get_tasks = runpy.run_path(str(file)).get("get_tasks")
-    if get_tasks is None:
+  def called(names: dict[str, Any]) -> Any:
+    if "get_tasks" not in names:
       raise BadInput(f"{path} has no function get_tasks; a file of tasks defines get_tasks(seed).")
-    made = get_tasks(seed)
-  except BadInput:
-    raise
-  except SyntaxError as error:
-    raise BadInput(f"{path} is not a Python file (line {error.lineno}: {error.msg}).") from error
-  except Exception as error:  # whatever the file does
-    raise BadInput(f"{path} failed with {type(error).__name__}: {error}.") from error
+    return names["get_tasks"](seed)
+
+  made = configs.run_file(str(file), called)
   if not isinstance(made, list | tuple) or not made or not all(isinstance(task, Mapping) for task in made):
     raise BadInput(f"get_tasks of {path} returned {type(made).__name__} {str(made)[:60]!r}; it should return a list of "
                    "dicts, one for each task.")

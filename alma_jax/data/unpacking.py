@@ -117,10 +117,11 @@ def _read_array(member: Any, size: int, name: str) -> np.ndarray:
   shape, fortran, dtype = read_header(member)
   if dtype.hasobject:
     raise BadInput(f"the array {name} holds Python objects, which are not loaded")
-  if not dtype.itemsize or min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != size - member.tell():
-    raise BadInput(f"the array {name} of shape {shape} and dtype {dtype} does not have the {size - member.tell()} bytes "
-                   "that are stored")
-  data = bytearray(size - member.tell())
+  stored = size - member.tell()
+  if not dtype.itemsize or min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != stored:
+    raise BadInput(f"the array {name} of shape {shape} and dtype {dtype} does not have the {stored} bytes that are "
+                   "stored")
+  data = bytearray(stored)
   view, start = memoryview(data), 0
   while start < len(data):
     num = member.readinto(view[start:start + 2**20])

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from alma_jax.errors import BadInput
-from alma_jax.files import write_bytes
+from alma_jax.files import parse_json, write_bytes
 
 LATEST, FACTS, PROGRAM, WEIGHTS = "latest.json", "predictor.json", "predictor.stablehlo", "weights.npz"
 TOKENIZER, LOADER, CARD = "tokenizer.json", "load.py", "model_card.md"
@@ -138,7 +138,7 @@ def _read(root: pathlib.Path) -> Stored:
 
 def _pointer(root: pathlib.Path) -> tuple[str, dict[str, str]]:
   """(version, {file: SHA-256}) of latest.json; both are names inside the folder."""
-  tree = json.loads((root / LATEST).read_text())
+  tree = parse_json((root / LATEST).read_text())
   version, sums = (tree.get("version"), tree.get("sha256")) if isinstance(tree, dict) else (None, None)
   if not isinstance(version, str) or not isinstance(sums, dict):
     raise ValueError(f"{LATEST} does not name a version")

@@ -1,6 +1,5 @@
 """Runs an exported predictor: loads its program and weights, and compiles it for a few sizes of batches."""
 import io
-import json
 import os
 import threading
 from typing import Any
@@ -38,7 +37,7 @@ class Predictor:
     """
     self.version, self._bytes = stored.version, stored.files[folder.PROGRAM]
     try:
-      self.facts: dict[str, Any] = json.loads(stored.files[folder.FACTS])
+      self.facts: dict[str, Any] = files.parse_json(stored.files[folder.FACTS])
       self.is_language = "vocabulary" in self.facts
       shape, dtype = ((self.facts["sequence_length"],), "int32") if self.is_language else (
           self.facts["example_shape"], self.facts["dtype"])

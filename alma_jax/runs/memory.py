@@ -13,10 +13,10 @@ import jax.extend.core
 import numpy as np
 from jax.sharding import Mesh
 
-from alma_jax import messages
 from alma_jax.config import learner_options, schema
 from alma_jax.errors import BadInput
 from alma_jax.learners import contract
+from alma_jax.messages import num_bytes
 from alma_jax.models import cost
 from alma_jax.parallel import sharding
 from alma_jax.parallel.host_memory import host_memory
@@ -111,8 +111,8 @@ def _problem(parts: Sequence[Part], limits: Limits) -> str | None:
   for where, limit, size in places:
     needed, largest = sum(map(size, parts)), max(parts, key=size)
     if needed > limit:
-      return (f"the run needs at least {messages.num_bytes(needed)} of {where}, but there are {messages.num_bytes(limit)}; "
-              f"{messages.num_bytes(size(largest))} are for {largest.what}, so {largest.advice}.")
+      return (f"the run needs at least {num_bytes(needed)} of {where}, but there are {num_bytes(limit)}; "
+              f"{num_bytes(size(largest))} are for {largest.what}, so {largest.advice}.")
   return None
 
 

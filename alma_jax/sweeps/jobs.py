@@ -5,7 +5,6 @@ import inspect
 import json
 import pathlib
 import re
-import runpy
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -64,15 +63,17 @@ def load(given: str | pathlib.Path) -> sweeps.Sweep:
   if found is None:
     names = fields.listed(name for name in configs.packaged() if name.startswith("sweeps/"))
     raise BadInput(f"{path!r} is not a sweep file in {pathlib.Path.cwd()}, nor one of the package's: {names}.")
-  try:
-    get_sweep = runpy.run_path(str(found)).get("get_sweep")
-  except SyntaxError as error:
-    raise BadInput(f"{path} is not valid Python: {error}.") from error
-  if arg and get_sweep is not None and not inspect.signature(get_sweep).parameters:
-    raise BadInput(f"the sweep file {path} takes no argument, but --config={given} gives it {arg!r}; leave it out.")
-  made = (get_sweep(arg) if arg else get_sweep()) if get_sweep is not None else None
+  def called(names: dict[str, Any]) -> Any:
+    get_sweep = names.get("get_sweep")
+    if arg and get_sweep is not None and not inspect.signature(get_sweep).parameters:
+      raise BadInput(f"the sweep file {path} takes no argument, but --config={given} gives it {arg!r}; leave it out.")
+    return get_sweep and (get_sweep(arg) if arg else get_sweep())
+
+  made = configs.run_file(str(found), called)
   if not isinstance(made, sweeps.Sweep):
     raise BadInput(f"{path} has no function get_sweep that returns an alma_jax.sweeps.Sweep.")
+  if not isinstance(made.points, list) or not isinstance(made.fixed, dict):
+    raise BadInput(f"the sweep of {path} should have a list of points and a dict of fixed fields.")
   if not made.points:
     raise BadInput(f"the sweep of {path} has no points.")
   return made
