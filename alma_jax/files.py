@@ -23,8 +23,12 @@ def write_bytes(path: pathlib.Path, data: bytes) -> None:
   temporary.replace(path)
 
 
-def parse_json(text: str | bytes) -> Any:
+def parse_json(text: str | bytes, halves: bool = False) -> Any:
   """The value of a JSON text.
+
+  Args:
+    text: str, or bytes in UTF-8, UTF-16 or UTF-32.
+    halves: whether strings may hold halves of characters, as "\\ud800", which cannot be printed or written.
 
   Raises:
     ValueError: it is not JSON, or not text; or its lists are nested too deeply.
@@ -41,4 +45,6 @@ def parse_json(text: str | bytes) -> Any:
                for inner in (each.values() if isinstance(each, dict) else each)]
     if level:
       raise ValueError(_DEEP)
+  if not halves and (r"\ud" if isinstance(text, str) else rb"\ud") in text.lower():  # type: ignore[operator]
+    json.dumps(value, ensure_ascii=False).encode()  # UnicodeEncodeError is a ValueError
   return value

@@ -116,7 +116,10 @@ def _read_rows(file: Any, image: str, label: str, image_size: int) -> tuple[list
         bad.append(f"image {len(images) - 1} ({error})")
       num_bytes += _COPIES * images[-1].nbytes
       unpacking.check(num_bytes)
-    labels += rows.column(label).to_pylist()
+    names = rows.column(label).to_pylist()
+    num_bytes += sum(_CHARACTER * len(name) for name in names if isinstance(name, str))
+    unpacking.check(num_bytes)
+    labels += names
   if bad:
     raise BadInput(f"{len(bad)} of its images cannot be read, first {bad[0]}.")
   return images, labels

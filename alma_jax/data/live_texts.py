@@ -108,7 +108,7 @@ def read_documents(path: pathlib.Path) -> list[bytes]:
 
 def _document(line: bytes, number: int) -> bytes:
   try:
-    entry = parse_json(line)
+    entry = parse_json(line, halves=True)
   except ValueError as error:
     raise BadInput(f"line {number} is not JSON ({error}).") from error
   written = entry.get(_FIELD) if isinstance(entry, dict) else entry

@@ -208,7 +208,7 @@ def _entry(body: bytes, kind: str, name: str) -> Any:
   if kind != _JSON:
     raise _Refused(415, f"the content type is {kind or 'missing'}; send {_JSON}.")
   try:
-    tree = parse_json(body)
+    tree = parse_json(body, halves=True)
   except ValueError as error:
     raise _Refused(400, f"the body is not JSON ({str(error)[:100]}).") from error
   if not isinstance(tree, dict) or name not in tree:

@@ -113,7 +113,7 @@ def _lines(file: pathlib.Path, content: str) -> Iterator[Document]:
     if not line.strip():
       continue
     try:
-      entry = parse_json(line)
+      entry = parse_json(line, halves=True)
     except ValueError as error:
       raise BadInput(f"line {i + 1} of {str(file)!r} is not JSON ({error}).") from error
     if not isinstance(entry, dict) or not isinstance(entry.get("text"), str):

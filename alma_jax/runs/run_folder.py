@@ -92,7 +92,8 @@ class RunFolder:
       self._delete()
     else:
       self._compare(stored, config, digests)
-      self._compare_code(stored.get("code", {}), config)
+      code = stored.get("code")
+      self._compare_code(code if isinstance(code, dict) else {}, config)
       return  # session.run writes it once the run is restored
     self.write_config(config, digests)
 

@@ -72,8 +72,6 @@ def load(given: str | pathlib.Path) -> sweeps.Sweep:
   made = configs.run_file(str(found), called)
   if not isinstance(made, sweeps.Sweep):
     raise BadInput(f"{path} has no function get_sweep that returns an alma_jax.sweeps.Sweep.")
-  if not isinstance(made.points, list) or not isinstance(made.fixed, dict):
-    raise BadInput(f"the sweep of {path} should have a list of points and a dict of fixed fields.")
   if not made.points:
     raise BadInput(f"the sweep of {path} has no points.")
   return made
@@ -94,6 +92,9 @@ def make(sweep: sweeps.Sweep, root: str | pathlib.Path, overrides: Mapping[str, 
   made: list[Job] = []
   template = functools.cache(functools.partial(configs.load_file, sweep.config))  # by the learner
   seen: dict[str, sweeps.Point] = {}
+  if not isinstance(sweep.points, (list, tuple)) or not isinstance(sweep.fixed, dict):
+    raise BadInput(f"the sweep has points of type {type(sweep.points).__name__} and fixed fields of type "
+                   f"{type(sweep.fixed).__name__}; give a list of dicts, and a dict.")
   if ":" in str(sweep.config):
     raise BadInput(f"the sweep's config {sweep.config!r} should be only the path of a config file; give the learner as "
                    "an axis.")
