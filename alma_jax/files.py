@@ -45,6 +45,7 @@ def parse_json(text: str | bytes, halves: bool = False) -> Any:
                for inner in (each.values() if isinstance(each, dict) else each)]
     if level:
       raise ValueError(_DEEP)
-  if not halves and (r"\ud" if isinstance(text, str) else rb"\ud") in text.lower():  # type: ignore[operator]
+  escape = "\\u" if isinstance(text, str) else b"\\u"
+  if not halves and escape in text:  # type: ignore[operator]
     json.dumps(value, ensure_ascii=False).encode()  # UnicodeEncodeError is a ValueError
   return value

@@ -139,8 +139,11 @@ def _decode(value: Any, image_size: int) -> np.ndarray:
   if isinstance(value, bytes):
     return image_file.read(io.BytesIO(value), image_size).pixels
   if isinstance(value, list):
-    pixels = np.array(value)
-    if pixels.ndim in (2, 3) and pixels.dtype.kind in "iu" and pixels.min() >= 0 and pixels.max() <= 255:
+    try:
+      pixels = np.array(value)
+    except ValueError as error:
+      raise BadInput("lists of several lengths") from error
+    if pixels.size and pixels.ndim in (2, 3) and pixels.dtype.kind in "iu" and pixels.min() >= 0 and pixels.max() <= 255:
       return pixels.astype(np.uint8).reshape(*pixels.shape[:2], -1)
   raise BadInput("a cell without the bytes of an image")
 

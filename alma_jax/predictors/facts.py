@@ -23,9 +23,7 @@ def parse(data: bytes) -> dict[str, Any]:
   if not isinstance(found, dict):
     raise BadInput("predictor.json holds no named entries")
   names = found.get("class_names")
-  wanted: dict[str, Callable[[Any], bool]] = {"vocabulary": _is_size, "sequence_length": _is_size} if "vocabulary" in found else {
-      "example_shape": _is_shape, "dtype": lambda dtype: dtype in _DTYPES, "classes": _is_size}
-  for key, fits in wanted.items():
+  for key, fits in (_OF_TEXT if "vocabulary" in found else _OF_IMAGES).items():
     if not fits(found.get(key)):
       raise BadInput(f"predictor.json has {key}={str(found.get(key))[:60]!r}")
   if type(found.get("image_size", 0)) is not int or found.get("image_size", 0) < 0:
@@ -47,3 +45,8 @@ def _is_size(value: Any) -> bool:
 
 def _is_shape(value: Any) -> bool:
   return isinstance(value, list) and 0 < len(value) <= 3 and all(map(_is_size, value)) and math.prod(value) < _MOST
+
+
+_Checks = dict[str, Callable[[Any], bool]]
+_OF_TEXT: _Checks = {"vocabulary": _is_size, "sequence_length": _is_size}
+_OF_IMAGES: _Checks = {"example_shape": _is_shape, "dtype": lambda dtype: dtype in _DTYPES, "classes": _is_size}
