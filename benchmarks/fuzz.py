@@ -136,11 +136,12 @@ def limited() -> contextlib.AbstractContextManager[Any]:
 
 def _run_apart(name: str, seconds: float, seed: int, out: pathlib.Path) -> dict[str, Any]:
   """`fuzz` in processes of their own, the next of which goes on if one dies."""
-  context, end, total = multiprocessing.get_context("spawn"), time.monotonic() + seconds, None
+  context, total = multiprocessing.get_context("spawn"), None
+  end = time.monotonic() + seconds
   while total is None or (time.monotonic() < end - 5 and total["died"]):
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
       answer, last = pathlib.Path(folder, "answer"), pathlib.Path(folder, "last")
-      process = context.Process(target=_work, args=(name, end, seed, folder))
+      process = context.Process(target=_work, args=(name, seconds, seed, folder))
       process.start()
       process.join()
       died = not answer.exists()
@@ -165,7 +166,7 @@ def _run_apart(name: str, seconds: float, seed: int, out: pathlib.Path) -> dict[
   return total
 
 
-def _work(name: str, end: float, seed: int, folder: str) -> None:
+def _work(name: str, seconds: float, seed: int, folder: str) -> None:
   """The process of one reader."""
   _quiet()
   place = pathlib.Path(folder, "files")
@@ -174,7 +175,7 @@ def _work(name: str, end: float, seed: int, folder: str) -> None:
   with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
     target = targets()[name](place)
     with limited():
-      found = fuzz(target, end - time.monotonic(), seed, pathlib.Path(folder, "last"))
+      found = fuzz(target, seconds, seed, pathlib.Path(folder, "last"))
   temporary = pathlib.Path(folder, "answer.tmp")
   temporary.write_bytes(pickle.dumps(found))
   temporary.rename(pathlib.Path(folder, "answer"))

@@ -143,7 +143,8 @@ def _decode(value: Any, image_size: int) -> np.ndarray:
       pixels = np.array(value)
     except ValueError as error:
       raise BadInput("lists of several lengths") from error
-    if pixels.size and pixels.ndim in (2, 3) and pixels.dtype.kind in "iu" and pixels.min() >= 0 and pixels.max() <= 255:
+    is_image = pixels.size and pixels.ndim in (2, 3) and pixels.dtype.kind in "iu"
+    if is_image and pixels.min() >= 0 and pixels.max() <= 255:
       return pixels.astype(np.uint8).reshape(*pixels.shape[:2], -1)
   raise BadInput("a cell without the bytes of an image")
 

@@ -26,7 +26,8 @@ from alma_jax.files import parse_json
 LEDGER, COPIES, REJECTED, NOTICES = "stream.jsonl", "megabatches", "rejected.jsonl", "notices.jsonl"
 FILES = (LEDGER, COPIES, REJECTED, NOTICES)
 END = "end"  # the file in DIR that ends the stream
-_OF_ENTRY = dict(name=str, sha256=str, signature=list)
+_OF_ENTRY: Mapping[str, type[Any]] = dict(name=str, sha256=str, signature=list)  # types of the entries of a line
+_OF_LINE: Mapping[str, type[Any]] = {**_OF_ENTRY, "t": int, "content": str, "arrays": str}
 _POLL_SECONDS = 0.25
 _RECHECK_SECONDS = 60.0  # between two looks at entries that were used
 
@@ -50,12 +51,11 @@ class Read(NamedTuple):
 
 
 class Reader(Protocol):
-  """Reads and checks entries of one kind of data.
+  """Reads and checks entries of one kind of data."""
 
-  Attributes:
-    notes: {name: type} of the notes that every line has; lists of strings or of whole numbers.
-  """
-  notes: Mapping[str, type]
+  @property
+  def notes(self) -> Mapping[str, type[Any]]:
+    """{name: type} of the notes that every line has; lists are of strings or of whole numbers."""
 
   def read(self, path: pathlib.Path, lines: list[Line]) -> Read:
     """Reads an entry that comes after those of `lines`; raises BadInput with the reason if it cannot be used."""
@@ -201,7 +201,7 @@ class Feed:
     return sum(name == LEDGER for name, _ in self._pending)
 
   def _resume(self, run: pathlib.Path) -> None:
-    self.lines = _read(run / LEDGER, dict(t=int, content=str, arrays=str, **_OF_ENTRY, **self._reader.notes))
+    self.lines = _read(run / LEDGER, {**_OF_LINE, **self._reader.notes})
     if [line["t"] for line in self.lines] != list(range(1, len(self.lines) + 1)):
       raise BadInput(f"the lines of {run / LEDGER} should be mega-batches 1 to {len(self.lines)}, in this order; "
                      "restore it, or --overwrite the run.")
@@ -310,7 +310,7 @@ def _write(path: pathlib.Path, text: str) -> None:
   temporary.replace(path)
 
 
-def _read(path: pathlib.Path, kinds: Mapping[str, type]) -> list[Line]:
+def _read(path: pathlib.Path, kinds: Mapping[str, type[Any]]) -> list[Line]:
   """The whole lines of a .jsonl file, none if it does not exist; `kinds` are the types of their entries."""
   try:
     return list(_parsed(path, kinds))
@@ -321,13 +321,13 @@ def _read(path: pathlib.Path, kinds: Mapping[str, type]) -> list[Line]:
                    ) from error
 
 
-def _parsed(path: pathlib.Path, kinds: Mapping[str, type]) -> Iterator[Line]:
+def _parsed(path: pathlib.Path, kinds: Mapping[str, type[Any]]) -> Iterator[Line]:
   for line in path.read_text().split("\n")[:-1]:
     entry = parse_json(line)
     if not isinstance(entry, dict):
       raise ValueError("it is no object")
     for key, kind in kinds.items():
-      value = entry.get(key)
+      value: Any = entry.get(key)
       if type(value) is not kind or (kind is list and {*map(type, value)} not in (set(), {int}, {str})):
         raise ValueError(f"its {key!r} is {str(value)[:40]!r}")
     if len(entry.get("signature", (0, 0, 0))) != 3 or pathlib.PurePath(entry["name"]).name != entry["name"]:

@@ -5,7 +5,8 @@ twentieth of the first mega-batch. DIR/test is the fixed test set.
 """
 import pathlib
 import types
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -34,7 +35,7 @@ class TextReader:
   Attributes:
     held_out: documents of the folders DIR/valid and DIR/test, by split, as far as they exist.
   """
-  notes = types.MappingProxyType(dict(num=int))
+  notes: Mapping[str, type[Any]] = types.MappingProxyType(dict(num=int))
 
   def __init__(self, folder: pathlib.Path, config: schema.Text):
     """Reads DIR/valid and DIR/test.
