@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import alma_jax
-from alma_jax import compare, evaluate, export, report, status, sweeps
+from alma_jax import compare, export, report, status, sweeps
 from alma_jax import config as configs
 from alma_jax.errors import BadInput
+from alma_jax.monitor import board
 from alma_jax.predictors import folder as predictors
 from alma_jax.predictors import inputs, outputs, program, service
 from alma_jax.runs import checkpoint, results, run_folder
@@ -72,9 +73,9 @@ def runs(folder: pathlib.Path) -> Target:
       (place / name).unlink(missing_ok=True)
     else:
       (place / name).write_bytes(data)
-    each(lambda: _command(report, str(place), str(made[kind])), lambda: _command(report, str(place)),
-         lambda: _command(status, str(place)), lambda: _command(compare, str(place), str(made[kind])),
-         lambda: results.Run(place).stages(), lambda: _command(evaluate, f"--workdir={place}", "--data=digits"))
+    each(lambda: _command(report, str(place), str(made[kind])), lambda: _command(status, str(place)),
+         lambda: _command(compare, str(place), str(made[kind])), lambda: board.Board([str(place)]).runs(),
+         lambda: results.Run(place))
 
   return Target(_of_files(whole), use)
 
@@ -93,7 +94,7 @@ def pages(folder: pathlib.Path) -> Target:
     for each_name, content in whole[kind].items():
       (place / each_name).write_bytes(content)
     (place / name).write_bytes(data or b"")
-    _command(report, str(place), str(made[kind]), f"--out={out}", "--ablation=train.augment,stream.replay")
+    _command(report, str(place), str(made[kind]), f"--out={out}")
 
   return Target(_of_files(whole), use)
 

@@ -38,7 +38,8 @@ class ImageReader:
     declared: the classes of DIR/classes.txt; None: classes are found as they come.
     test: TestSet, or None.
   """
-  notes: Mapping[str, type[Any]] = types.MappingProxyType(dict(num=int, example_shape=list, dtype=str, new_classes=list))
+  notes: Mapping[str, type[Any]] = types.MappingProxyType(
+      dict(num=int, example_shape=list, dtype=str, new_classes=list))
 
   def __init__(self, folder: pathlib.Path, image_size: int, seed: int):
     """Reads DIR/classes.txt and DIR/test.

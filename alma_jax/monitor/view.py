@@ -100,7 +100,7 @@ def _check(run: View) -> None:
       raise BadInput(f"{run.path / 'config.json'} has {field}={value!r}, which that field cannot have.")
   if not all(isinstance(line, dict) and type(line.get("t")) is int for line in run.lines):
     raise BadInput(f"{run.path / run_folder.METRICS} has a line without a mega-batch t; restore the file.")
-  numbers = (run.metric, f"prequential_{run.metric}", "num_params", "seconds")
+  numbers = (run.metric, f"prequential_{run.metric}", "num_params", "seconds", "regret", "training_price")
   for line in run.lines:
     for key in numbers:
       value = line.get(key)
