@@ -18,6 +18,7 @@ from alma_jax.data import cache, datasets, task_draws
 from alma_jax.data.task_sources import Source, Sources, resized
 from alma_jax.data.task_types import Planned, Recipe, TaskData, TaskInfo
 from alma_jax.errors import BadInput
+from alma_jax.messages import brief
 
 _SHARED = ("name", "family")
 _OF_ARRAYS = ("arrays", "class_names")
@@ -46,7 +47,7 @@ def load(path: str, seed: int) -> list[Given]:
 
   made = configs.run_file(str(file), called)
   if not isinstance(made, list | tuple) or not made or not all(isinstance(task, Mapping) for task in made):
-    raise BadInput(f"get_tasks of {path} returned {type(made).__name__} {str(made)[:60]!r}; it should return a list of "
+    raise BadInput(f"get_tasks of {path} returned {type(made).__name__} {brief(made)}; it should return a list of "
                    "dicts, one for each task.")
   names: set[str] = set()
   for number, task in enumerate(made, 1):
@@ -87,11 +88,11 @@ def _check_keys(what: str, task: Given) -> None:
   possible = _SHARED + (_OF_ARRAYS if "arrays" in task else tuple(_OF_DATA))
   unknown = [key for key in task if key not in possible]
   if unknown:
-    raise BadInput(f"{what} has the unknown key {unknown[0]!r}; possible are {', '.join(possible)}, or arrays with "
-                   "class_names.")
+    raise BadInput(f"{what} has the unknown key {brief(unknown[0])}; possible are {', '.join(possible)}, or arrays "
+                   "with class_names.")
   for key in _SHARED:
     if key in task and not (isinstance(task[key], str) and task[key]):
-      raise BadInput(f"{what} has {key}={task[key]!r}; it should be a text.")
+      raise BadInput(f"{what} has {key}={brief(task[key])}; it should be a text.")
   missing = [key for key in ("name", *(() if "arrays" in task else _REQUIRED)) if key not in task]
   if missing:
     raise BadInput(f"{what} lacks {', '.join(missing)}; give it arrays, or data with the numbers of examples of a "
@@ -99,13 +100,15 @@ def _check_keys(what: str, task: Given) -> None:
   for key, kind in _OF_DATA.items():
     if key in task and not (isinstance(task[key], kind) and isinstance(task[key], bool) == (kind is bool)):
       names = " or ".join(k.__name__ for k in (kind if isinstance(kind, tuple) else (kind,)))
-      raise BadInput(f"{what} has {key}={task[key]!r}; it should be of type {names}.")
+      raise BadInput(f"{what} has {key}={brief(task[key])}; it should be of type {names}.")
   if task.get("draw", 0) < 0:
     raise BadInput(f"{what} has draw={task['draw']}; it should be at least 0.")
   for key in "classes", "class_names":
     wanted: type | tuple[type, ...] = (int, np.integer) if key == "classes" else str
-    if key in task and not all(isinstance(value, wanted) for value in task[key]):
-      raise BadInput(f"{what} has {key}={task[key]!r}; they should be {'numbers' if key == 'classes' else 'texts'}.")
+    if key in task and not (isinstance(task[key], (list, tuple, range))
+                            and all(isinstance(value, wanted) for value in task[key])):
+      raise BadInput(f"{what} has {key}={brief(task[key])}; they should be "
+                     f"{'numbers' if key == 'classes' else 'texts'}.")
 
 
 def _of_data(task: Given, number: int, sources: Sources, seed: int, test_per_class: int,
