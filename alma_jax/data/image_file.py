@@ -20,7 +20,7 @@ _GREY, _COLOUR = ("1", "L"), ("P", "RGB", "RGBA", "LA", "CMYK", "YCbCr")
 _GREY_16_BITS = ("I;16", "I;16B", "I;16L", "I;16N", "I")
 _LARGEST = 2**16 - 1
 # The contents of a file decide its format. Pillow knows others, of which one starts another program (EPS).
-_FORMATS = ("PNG", "JPEG", "MPO", "BMP", "DIB", "GIF", "WEBP", "TIFF", "PPM")
+_FORMATS = ("PNG", "JPEG", "BMP", "DIB", "GIF", "WEBP", "TIFF", "PPM")
 _BYTES = 16  # of a pixel, while an image with transparent parts is laid on white
 
 
