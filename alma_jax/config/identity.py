@@ -57,7 +57,8 @@ def compared(old: Mapping[str, Any], new: Mapping[str, Any], where_old: str, whe
   names.sort(key=lambda name: (".name" not in name, name))
   if "learner.name" in names:  # two learners have different options anyway
     names = [name for name in names if name == "learner.name" or not name.startswith("learner.")]
-  return [f"{name} ({old.get(name)!r} {where_old}, {new.get(name)!r} {where_new})" for name in names]
+  shown = {name: name if name.isprintable() else repr(name) for name in names}  # a damaged file may name any field
+  return [f"{shown[name]} ({old.get(name)!r} {where_old}, {new.get(name)!r} {where_new})" for name in names]
 
 
 def digest(config: RunConfig | Tree) -> str:
