@@ -26,6 +26,7 @@ _OF_DATA: dict[str, type | tuple[type, ...]] = {
     "data": str, "classes": (list, tuple, range), "train": int, "val": int, "test": int, "changes": (list, tuple),
     "label_shift": int, "shuffled": bool, "draw": int}
 _REQUIRED = ("data", "train", "val")
+_LARGEST = 2**31  # beyond all whole numbers of a task
 _MOST_TEST = 1000  # test examples of a class, unless the task says otherwise
 
 Given = Mapping[str, Any]
@@ -101,6 +102,8 @@ def _check_keys(what: str, task: Given) -> None:
     if key in task and not (isinstance(task[key], kind) and isinstance(task[key], bool) == (kind is bool)):
       names = " or ".join(k.__name__ for k in (kind if isinstance(kind, tuple) else (kind,)))
       raise BadInput(f"{what} has {key}={brief(task[key])}; it should be of type {names}.")
+    if key in task and kind is int and abs(task[key]) >= _LARGEST:
+      raise BadInput(f"{what} has {key}={brief(task[key])}; it should be below 2**31.")
   if task.get("draw", 0) < 0:
     raise BadInput(f"{what} has draw={task['draw']}; it should be at least 0.")
   for key in "classes", "class_names":

@@ -3,11 +3,11 @@ import errno
 import functools
 import hashlib
 import json
-import math
 import os
 import pathlib
 import re
 import shutil
+import sys
 import warnings
 from typing import IO, Any
 
@@ -305,7 +305,7 @@ def _line(entry: Entry) -> bytes:
 
 
 def _is_number(value: Any) -> bool:
-  return type(value) in (int, float) and math.isfinite(value)
+  return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
 def _is_entry(line: bytes, expected: Entry | None = None) -> bool:
