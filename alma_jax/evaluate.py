@@ -113,7 +113,7 @@ def _overlap(args: argparse.Namespace, hashes: Sequence[bytes], read: Callable[[
   from alma_jax.runs import run_folder
 
   tree = run_folder.read_json(run_folder.local(args.workdir) / "config.json")
-  if tree is None or args.allow_overlap:
+  if not isinstance(tree, dict) or args.allow_overlap:
     return None  # an exported predictor does not know its stream
   config = configs.parse(configs.completed({k: v for k, v in tree.items() if k not in configs.STORED}))
   try:

@@ -1,6 +1,11 @@
-"""Where alma_jax keeps files of its own, and how it replaces files. This module imports neither jax nor numpy."""
+"""Where alma_jax keeps files of its own, and how it reads and replaces files. Imports neither jax nor numpy."""
+import json
 import os
 import pathlib
+from typing import Any
+
+_MOST_LEVELS = 100  # of lists and objects in JSON; Python's own functions fail from several hundred levels on
+_DEEP = f"its lists and objects are nested more than {_MOST_LEVELS} levels deep"
 
 
 def cache_home() -> pathlib.Path:
@@ -16,3 +21,31 @@ def write_bytes(path: pathlib.Path, data: bytes) -> None:
     file.flush()
     os.fsync(file.fileno())
   temporary.replace(path)
+
+
+def parse_json(text: str | bytes, halves: bool = False) -> Any:
+  """The value of a JSON text.
+
+  Args:
+    text: str, or bytes in UTF-8, UTF-16 or UTF-32.
+    halves: whether strings may hold halves of characters, as "\\ud800", which cannot be printed or written.
+
+  Raises:
+    ValueError: it is not JSON, or not text; or its lists are nested too deeply.
+  """
+  open_list, open_object = ("[", "{") if isinstance(text, str) else (b"[", b"{")
+  try:
+    value = json.loads(text)
+  except RecursionError as error:
+    raise ValueError(_DEEP) from error
+  if text.count(open_list) + text.count(open_object) > _MOST_LEVELS:  # type: ignore[arg-type]
+    level = [value]
+    for _ in range(_MOST_LEVELS):
+      level = [inner for each in level if isinstance(each, (dict, list))
+               for inner in (each.values() if isinstance(each, dict) else each)]
+    if level:
+      raise ValueError(_DEEP)
+  escape = "\\u" if isinstance(text, str) else b"\\u"
+  if not halves and escape in text:  # type: ignore[operator]
+    json.dumps(value, ensure_ascii=False).encode()  # UnicodeEncodeError is a ValueError
+  return value

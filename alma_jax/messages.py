@@ -1,10 +1,13 @@
 """Lines for the person at the terminal. Imports nothing slow."""
 import contextlib
+import math
 import sys
 import threading
 import time
 from collections.abc import Iterator
 
+_UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
+_BRIEF = 60  # characters of a value in a message
 _LONG = 5.0  # seconds after which `sign` announces a block that still runs
 UNSEEN = contextlib.suppress(OSError)  # a closed terminal or pipe must not end a run
 
@@ -43,3 +46,15 @@ def duration(seconds: float) -> str:
   if seconds < 99.5:
     return f"{seconds:.0f} s"
   return f"{seconds / 60:.0f} min" if seconds < 99.5 * 60 else f"{seconds / 3600:.1f} h"
+
+
+def brief(value: object) -> str:
+  """A value as Python writes it, in one line of at most 60 characters."""
+  text = " ".join(repr(value).split())
+  return text if len(text) <= _BRIEF else f"{text[:_BRIEF - 3]}..."
+
+
+def num_bytes(size: float) -> str:
+  """E.g. "1.5 GB"."""
+  power = min(int(math.log10(max(size, 1))) // 3, len(_UNITS) - 1)
+  return f"{size / 10**(3 * power):.3g} {_UNITS[power]}"

@@ -12,7 +12,6 @@ read, which is replaced after every stage; of other runs the last checkpoint, wh
 a stream of tasks, --task says which task the inputs belong to.
 """
 import argparse
-import json
 import pathlib
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from alma_jax import commands
 from alma_jax.errors import BadInput
-from alma_jax.predictors import folder, inputs, outputs, texts
+from alma_jax.predictors import facts, folder, inputs, outputs, texts
 
 if TYPE_CHECKING:  # it imports jax
   from alma_jax.predictors.program import Predictor
@@ -93,7 +92,10 @@ def _check_task(path: pathlib.Path, task: int | str | None) -> None:
   """Raises BadInput if a predictor is not that of a task."""
   if task is None:
     return
-  known = json.loads(folder.read(path).files[folder.FACTS]).get("task")
+  try:
+    known = facts.parse(folder.read(path).files[folder.FACTS]).get("task")
+  except BadInput as error:
+    raise BadInput(f"the predictor in {path} cannot be read: {error}.") from error
   if not known:
     raise BadInput(f"the predictor in {path} knows no tasks; leave --task={task} out.")
   if task not in (known["number"], known["name"]):

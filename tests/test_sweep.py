@@ -248,7 +248,7 @@ def test_bad_sweep_files_and_flags(tmp_path):
   for flags, sentence in (
       ([f"--config={tmp_path}/none.py"], "none.py' is not a sweep file in "),
       ([f"--config={tmp_path}/empty.py"], "has no function get_sweep that returns"),
-      ([f"--config={tmp_path}/broken.py"], "broken.py is not valid Python: invalid syntax"),
+      ([f"--config={tmp_path}/broken.py"], "broken.py is not a Python file (line 1: invalid syntax"),
       ([], "required: --config"),
       ([f"--config={pointless}"], "has no points"),
       ([f"--config={good}:full"], "takes no argument, but --config="),

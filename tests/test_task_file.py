@@ -107,7 +107,7 @@ def test_unusable_lists_are_refused(tmp_path, tasks, sentence):
 @pytest.mark.parametrize(("code", "sentence"), [
     ("x = 1", "has no function get_tasks"), ("def (", "is not a Python file"),
     ("1 / 0", "failed with ZeroDivisionError"),
-    ("def get_tasks(seed):\n  return 5", "returned int '5'; it should return a list of dicts")])
+    ("def get_tasks(seed):\n  return 5", "returned int 5; it should return a list of dicts")])
 def test_files_that_are_no_lists(tmp_path, code, sentence):
   with pytest.raises(BadInput, match=sentence):
     make(own(tmp_path, code=code))

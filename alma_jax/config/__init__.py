@@ -4,6 +4,7 @@ A config is a ConfigDict until `parse` turns it into a frozen `RunConfig`; no ot
 
     base, tasks, language    configs to start from
     load_file          runs a config file, such as those under configs/; find, packaged: the package's own
+    run_file           runs any Python file of the user's
     overridden         applies fields from the command line; read_value and check_field treat one field
     parse              checks everything that needs no data
     identity           the fields that decide the results; digest, default_workdir, differences, compared
@@ -14,7 +15,7 @@ Every field is declared once, in schema.py or learner_options.py (see fields.py)
 and docs/fields.md. This package imports neither jax nor numpy, so that `--help` is instant.
 """
 from alma_jax.config.checks import parse
-from alma_jax.config.files import find, load_file, packaged
+from alma_jax.config.files import find, load_file, packaged, run_file
 from alma_jax.config.identity import (
     INCIDENTAL,
     STORED,
@@ -34,4 +35,5 @@ from alma_jax.config.trees import flatten, set_field, to_dict
 __all__ = [
     "INCIDENTAL", "LEARNERS", "RECIPES", "STORED", "TASK_LEARNERS", "TEXT_LEARNERS", "TEXT_RECIPES", "Recipe", "base",
     "check_field", "compared", "completed", "default_workdir", "differences", "digest", "find", "flatten", "identity",
-    "language", "load_file", "overridden", "packaged", "parse", "read_value", "set_field", "tasks", "to_dict"]
+    "language", "load_file", "overridden", "packaged", "parse", "read_value", "run_file",
+    "set_field", "tasks", "to_dict"]

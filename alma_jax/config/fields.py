@@ -12,6 +12,7 @@ The checks of a config, `--help` and docs/fields.md are made from these declarat
 import dataclasses
 import functools
 import math
+import sys
 import typing
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
@@ -209,7 +210,7 @@ def _converted(kind: Any, value: Any, path: str) -> Any:
     value = value.item()
   if kind == float | str and not isinstance(value, str):
     kind = float
-  if kind is float and type(value) is int:
+  if kind is float and type(value) is int and abs(value) <= sys.float_info.max:
     value = float(value)
   if not (type(value) is kind or (kind == float | str and isinstance(value, str))) or (
       kind is float and not math.isfinite(value)):

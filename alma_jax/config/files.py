@@ -3,11 +3,14 @@ import pathlib
 import runpy
 import sys
 import traceback
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from alma_jax.config.fields import listed
 from alma_jax.config.trees import Tree
 from alma_jax.errors import BadInput
 
+T = TypeVar("T")
 _USAGE = "write --config=configs/NAME.py:LEARNER"
 _PACKAGE = pathlib.Path(__file__).parents[1]
 # The folder configs/ of an installed package, or of a clone of the repository.
@@ -63,33 +66,52 @@ def load_file(path: str, arg: str | None = None) -> Tree:
   folder = str(found.resolve().parent)
   if folder not in sys.path:
     sys.path.append(folder)  # the file may import others of its folder
-  try:
-    get_config = runpy.run_path(path).get("get_config")
+
+  def made(names: dict[str, Any]) -> Any:
+    get_config = names.get("get_config")
     if get_config is None:
       raise BadInput(f"{path} has no function get_config; a config file defines get_config(learner).")
-    made = get_config(arg) if arg else get_config()
-  except BadInput:
-    raise
-  except SyntaxError as error:
-    raise BadInput(f"{path} is not a Python file (line {error.lineno}: {error.msg}); {_USAGE}.") from error
-  except TypeError as error:
-    if "get_config()" not in str(error):
-      raise BadInput(_failure(path, error)) from error
-    how = f"{path}, without :{arg}" if arg else f"{path}:LEARNER"
-    raise BadInput(f"{path}: {error}; write --config={how}.") from error
-  except Exception as error:  # whatever the file does
-    raise BadInput(_failure(path, error)) from error
-  if not hasattr(made, "to_dict"):
-    raise BadInput(f"get_config of {path} returned {type(made).__name__}; it should return a ConfigDict.")
-  tree: Tree = made.to_dict()
+    try:
+      return get_config(arg) if arg else get_config()
+    except TypeError as error:
+      if "get_config()" not in str(error):
+        raise
+      how = f"{path}, without :{arg}" if arg else f"{path}:LEARNER"
+      raise BadInput(f"{path}: {error}; write --config={how}.") from error
+
+  config = run_file(path, made, f"; {_USAGE}")
+  if not hasattr(config, "to_dict"):
+    raise BadInput(f"get_config of {path} returned {type(config).__name__}; it should return a ConfigDict.")
+  tree: Tree = config.to_dict()
   return tree
 
 
-def _failure(path: str, error: Exception) -> str:
+def run_file(path: str, use: Callable[[dict[str, Any]], T], advice: str = "") -> T:
+  """Runs a Python file of the user's.
+
+  Args:
+    path: of the file, which exists.
+    use: {name: value} of the file -> what is wanted of it; it may run the file's functions.
+    advice: end of the sentence if it is not a Python file.
+
+  Raises:
+    BadInput: it is not a Python file, it fails, or it ends the program.
+  """
+  try:
+    return use(runpy.run_path(path))
+  except BadInput:
+    raise
+  except SyntaxError as error:
+    raise BadInput(f"{path} is not a Python file (line {error.lineno}: {error.msg}){advice}.") from error
+  except (Exception, SystemExit) as error:  # whatever the file does
+    raise BadInput(_failure(path, error)) from error
+
+
+def _failure(path: str, error: BaseException) -> str:
   return f"{path}{_line(path, error)} failed with {type(error).__name__}: {' '.join(str(error).split())}."
 
 
-def _line(path: str, error: Exception) -> str:
+def _line(path: str, error: BaseException) -> str:
   """As in " (line 3)": the last line of the file that was running; empty if none was."""
   frames = reversed(traceback.extract_tb(error.__traceback__))
   return next((f" (line {frame.lineno})" for frame in frames if frame.filename == path), "")

@@ -11,6 +11,7 @@ from alma_jax.config import registry, schema
 from alma_jax.config.learner_options import Options
 from alma_jax.config.schema import RunConfig
 from alma_jax.config.trees import Tree, flatten, to_dict
+from alma_jax.errors import BadInput
 
 # Fields that do not change the results: two configs that differ only in these describe the same run.
 INCIDENTAL = ("dataset.data_dir", "dataset.settle_seconds", "dataset.idle_seconds", "checkpoint.", "log.", "devices")
@@ -56,7 +57,8 @@ def compared(old: Mapping[str, Any], new: Mapping[str, Any], where_old: str, whe
   names.sort(key=lambda name: (".name" not in name, name))
   if "learner.name" in names:  # two learners have different options anyway
     names = [name for name in names if name == "learner.name" or not name.startswith("learner.")]
-  return [f"{name} ({old.get(name)!r} {where_old}, {new.get(name)!r} {where_new})" for name in names]
+  shown = {name: name if name.isprintable() else repr(name) for name in names}  # a damaged file may name any field
+  return [f"{shown[name]} ({old.get(name)!r} {where_old}, {new.get(name)!r} {where_new})" for name in names]
 
 
 def digest(config: RunConfig | Tree) -> str:
@@ -72,10 +74,17 @@ def default_workdir(config: RunConfig) -> str:
 
 
 def completed(tree: Tree) -> Tree:
-  """A copy of a stored config, with the fields that the version which stored it did not have."""
+  """A copy of a stored config, with the fields that the version which stored it did not have.
+
+  Raises:
+    BadInput: it is no stored config.
+  """
   complete = copy.deepcopy(tree)
   for section, cls in (("checkpoint", schema.Checkpoint), ("log", schema.Log)):
-    complete[section] = dataclasses.asdict(cls()) | complete.get(section, {})
+    inside = complete.get(section, {})
+    if not isinstance(inside, dict):
+      raise BadInput(f"{section}={inside!r} should hold fields.")
+    complete[section] = dataclasses.asdict(cls()) | inside
   for field, value in _before(flatten(tree)).items():
     section, _, name = field.rpartition(".")
     inside = complete.get(section) if section else complete

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from alma_jax.config.schema import RunConfig
+from alma_jax.errors import BadInput
 
 Tree = dict[str, Any]
 
@@ -25,8 +26,14 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> Tree:
 
 
 def set_field(tree: Tree, field: str, value: object) -> None:
-  """Sets the field "a.b" of a nested dict, which is changed."""
+  """Sets the field "a.b" of a nested dict, which is changed.
+
+  Raises:
+    BadInput: a section is no dict.
+  """
   *sections, name = field.split(".")
   for section in sections:
     tree = tree.setdefault(section, {})
+    if not isinstance(tree, dict):
+      raise BadInput(f"{section}={tree!r} should hold fields, of which {field!r} is one.")
   tree[name] = value

@@ -59,7 +59,7 @@ def read(folder: pathlib.Path, made_from: Any, mapped: bool = False) -> Entry | 
   except OSError:
     return None
   try:
-    meta = json.loads(described)
+    meta = files.parse_json(described)
     if meta.get("format") != _FORMAT or meta["made_from"] != _as_json(made_from):
       return None
     arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r" if mapped else None) for name in meta["arrays"]}

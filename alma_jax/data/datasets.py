@@ -7,13 +7,12 @@ import dataclasses
 import importlib.metadata
 import pathlib
 import warnings
-import zipfile
 from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
-from alma_jax.data import cache, image_folder, tfds_images
+from alma_jax.data import cache, image_folder, tfds_images, unpacking
 from alma_jax.errors import BadInput
 
 
@@ -179,18 +178,14 @@ def _load_npz(name: str) -> cache.Arrays:
   if not path.is_file():
     raise BadInput(f"there is no file {str(path)!r} to read the data set from; name yours by dataset.name=npz:PATH.")
   try:
-    with np.load(path, allow_pickle=False) as file:
-      missing = [key for key in ARRAYS if key not in file.files]
-      if missing:
-        raise BadInput(f"{str(path)!r} lacks the arrays {', '.join(missing)}; it holds "
-                       f"{', '.join(sorted(file.files)) or 'nothing'}.")
-      return {key: file[key] for key in ARRAYS}
-  except BadInput:
-    raise
-  except (ValueError, TypeError, OSError, EOFError, zipfile.BadZipFile, AttributeError) as error:
-    reason = "" if "pickle" in str(error) else f": {error}"  # numpy recommends to load it unsafely
-    raise BadInput(f"{str(path)!r} is not an .npz file of plain arrays{reason}; write it by np.savez with arrays of "
+    arrays, names = unpacking.read_npz(path, ARRAYS)
+  except BadInput as error:
+    raise BadInput(f"{str(path)!r} is not an .npz file of plain arrays: {error}; write it by np.savez with arrays of "
                    "numbers.") from error
+  missing = [key for key in ARRAYS if key not in arrays]
+  if missing:
+    raise BadInput(f"{str(path)!r} lacks the arrays {', '.join(missing)}; it holds {', '.join(names) or 'nothing'}.")
+  return arrays
 
 
 def check_examples(what: str, x: np.ndarray) -> np.ndarray:

@@ -4,18 +4,18 @@ A Parquet file has a column of images, as Hugging Face data sets store them, and
 """
 import hashlib
 import io
-import json
 import pathlib
-import zipfile
-import zlib
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from alma_jax.data import datasets, image_file, image_folder
+from alma_jax.data import datasets, image_file, image_folder, unpacking
 from alma_jax.errors import BadInput
+from alma_jax.files import parse_json
 
 _IMAGE, _LABEL = ("image", "img", "x"), ("label", "labels", "y", "class")  # names of columns, in order of preference
+_COPIES, _CHARACTER = 2, 4  # of the pixels, when they become one array; bytes of a character in an array
+_NOTHING = np.zeros((0, 0, 1), np.uint8)  # in the place of an image that cannot be read
 
 
 class Labelled(NamedTuple):
@@ -62,20 +62,13 @@ def read(path: pathlib.Path, image_size: int = 0) -> Labelled:
 
 def _read_npz(path: pathlib.Path) -> Labelled:
   try:
-    with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
-      missing = [key for key in ("x", "y") if key not in file.files]
-      if missing:
-        raise BadInput(f"it lacks the array {missing[0]}; it holds {', '.join(sorted(file.files)) or 'nothing'}.")
-      x, y = file["x"], file["y"]
-  except BadInput:
-    raise
-  except (ValueError, TypeError, OSError, EOFError, zipfile.BadZipFile, AttributeError, NotImplementedError,
-          RuntimeError, MemoryError, zlib.error) as error:
-    if isinstance(error, OSError) and error.errno:
-      raise
-    reason = "" if "pickle" in str(error) else f" ({error})"  # numpy recommends to load it unsafely
-    raise BadInput(f"it is not an .npz file of plain arrays{reason}.") from error
-  return _labelled(x, y)
+    arrays, names = unpacking.read_npz(path, ("x", "y"))
+  except BadInput as error:
+    raise BadInput(f"it is not an .npz file of plain arrays ({error}).") from error
+  missing = [key for key in ("x", "y") if key not in arrays]
+  if missing:
+    raise BadInput(f"it lacks the array {missing[0]}; it holds {', '.join(names) or 'nothing'}.")
+  return _labelled(arrays["x"], arrays["y"])
 
 
 def _read_folder(path: pathlib.Path, image_size: int) -> Labelled:
@@ -90,33 +83,52 @@ def _read_parquet(path: pathlib.Path, image_size: int) -> Labelled:
   except ImportError as error:
     raise BadInput("Parquet files need a package that is missing; run `pip install pyarrow`.") from error
   try:
-    table = parquet.read_table(path)
-  except (pyarrow.ArrowException, ValueError) as error:
-    raise BadInput(f"it is not a Parquet file ({_first_line(error)}).") from error
-  image, label = (_column(table, names) for names in (_IMAGE, _LABEL))
-  images, bad = [], []
-  for i, value in enumerate(table[image].to_pylist()):
-    try:
-      images.append(_decode(value, image_size))
-    except BadInput as error:
-      bad.append(f"image {i} ({error})")
-  if bad:
-    raise BadInput(f"{len(bad)} of its images cannot be read, first {bad[0]}.")
+    with parquet.ParquetFile(path) as file:
+      schema = file.schema_arrow
+      image, label = (_column(schema, names) for names in (_IMAGE, _LABEL))
+      images, labels = _read_rows(file, image, label, image_size)
+  except BadInput:
+    raise
+  except (pyarrow.ArrowException, OSError, ValueError) as error:
+    raise BadInput(f"it is not a Parquet file ({unpacking.first_line(error)}).") from error
   if not images:
     raise BadInput("it is empty.")
   shapes = {pixels.shape[:2] for pixels in images}
   if len(shapes) > 1:
     raise BadInput(f"its images have {len(shapes)} sizes; set dataset.image_size=N to resize all to NxN.")
-  labels = table[label].to_pylist()
   if None in labels:
     raise BadInput(f"its column {label} has rows without a label.")
-  return _labelled(image_folder.stacked(images), np.array(labels), _class_names(table, label))
+  return _labelled(image_folder.stacked(images), _label_array(labels, label), _class_names(schema, label))
 
 
-def _column(table: Any, names: tuple[str, ...]) -> str:
-  found = next((name for name in names if name in table.column_names), None)
+def _read_rows(file: Any, image: str, label: str, image_size: int) -> tuple[list[np.ndarray], list[Any]]:
+  """(pixels, labels) of the rows of a Parquet file."""
+  images: list[np.ndarray] = []
+  labels: list[Any] = []
+  bad: list[str] = []
+  num_bytes = 0
+  for rows in unpacking.parquet_rows(file, [image, label]):
+    for value in rows.column(image).to_pylist():
+      try:
+        images.append(_decode(value, image_size))
+      except BadInput as error:
+        images.append(_NOTHING)
+        bad.append(f"image {len(images) - 1} ({error})")
+      num_bytes += _COPIES * images[-1].nbytes
+      unpacking.check(num_bytes)
+    names = rows.column(label).to_pylist()
+    num_bytes += sum(_CHARACTER * len(name) for name in names if isinstance(name, str))
+    unpacking.check(num_bytes)
+    labels += names
+  if bad:
+    raise BadInput(f"{len(bad)} of its images cannot be read, first {bad[0]}.")
+  return images, labels
+
+
+def _column(schema: Any, names: tuple[str, ...]) -> str:
+  found = next((name for name in names if name in schema.names), None)
   if found is None:
-    raise BadInput(f"it has no column {' or '.join(names[:2])}; its columns are {', '.join(table.column_names)}.")
+    raise BadInput(f"it has no column {' or '.join(names[:2])}; its columns are {', '.join(schema.names)}.")
   return found
 
 
@@ -127,17 +139,30 @@ def _decode(value: Any, image_size: int) -> np.ndarray:
   if isinstance(value, bytes):
     return image_file.read(io.BytesIO(value), image_size).pixels
   if isinstance(value, list):
-    pixels = np.array(value)
-    if pixels.ndim in (2, 3) and pixels.dtype.kind in "iu" and pixels.min() >= 0 and pixels.max() <= 255:
+    try:
+      pixels = np.array(value)
+    except ValueError as error:
+      raise BadInput("lists of several lengths") from error
+    is_image = pixels.size and pixels.ndim in (2, 3) and pixels.dtype.kind in "iu"
+    if is_image and pixels.min() >= 0 and pixels.max() <= 255:
       return pixels.astype(np.uint8).reshape(*pixels.shape[:2], -1)
   raise BadInput("a cell without the bytes of an image")
 
 
-def _class_names(table: Any, label: str) -> tuple[str, ...] | None:
+def _label_array(labels: list[Any], column: str) -> np.ndarray:
+  """Labels [N], numbers or names."""
+  if all(isinstance(each, str) for each in labels):
+    unpacking.check(len(labels) * _CHARACTER * max(map(len, labels)), f"its column {column}")
+  elif not all(isinstance(each, (int, float)) for each in labels):
+    raise BadInput(f"its column {column} holds neither whole numbers nor names.")
+  return np.array(labels)
+
+
+def _class_names(schema: Any, label: str) -> tuple[str, ...] | None:
   """Names of the classes that a Hugging Face data set stores with its schema; None: it stores none."""
-  stored = (table.schema.metadata or {}).get(b"huggingface")
+  stored = (schema.metadata or {}).get(b"huggingface")
   try:
-    names = json.loads(stored)["info"]["features"][label]["names"] if stored else None
+    names = parse_json(stored)["info"]["features"][label]["names"] if stored else None
   except (ValueError, LookupError, TypeError):
     return None
   return tuple(map(str, names)) if isinstance(names, list) else None
@@ -155,7 +180,3 @@ def _labelled(x: np.ndarray, y: np.ndarray, names: tuple[str, ...] | None = None
   if names is not None and y.max() >= len(names):
     raise BadInput(f"it has the label {y.max()}, but names of {len(names)} classes.")
   return Labelled(x, y, names)
-
-
-def _first_line(error: Exception) -> str:
-  return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

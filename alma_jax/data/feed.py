@@ -13,18 +13,21 @@ import json
 import os
 import pathlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from alma_jax import messages
-from alma_jax.data import cache, inbox
+from alma_jax.data import cache, inbox, unpacking
 from alma_jax.errors import BadInput
+from alma_jax.files import parse_json
 
 LEDGER, COPIES, REJECTED, NOTICES = "stream.jsonl", "megabatches", "rejected.jsonl", "notices.jsonl"
 FILES = (LEDGER, COPIES, REJECTED, NOTICES)
 END = "end"  # the file in DIR that ends the stream
+_OF_ENTRY: Mapping[str, type[Any]] = dict(name=str, sha256=str, signature=list)  # types of the entries of a line
+_OF_LINE: Mapping[str, type[Any]] = {**_OF_ENTRY, "t": int, "content": str, "arrays": str}
 _POLL_SECONDS = 0.25
 _RECHECK_SECONDS = 60.0  # between two looks at entries that were used
 
@@ -49,6 +52,10 @@ class Read(NamedTuple):
 
 class Reader(Protocol):
   """Reads and checks entries of one kind of data."""
+
+  @property
+  def notes(self) -> Mapping[str, type[Any]]:
+    """{name: type} of the notes that every line has; lists are of strings or of whole numbers."""
 
   def read(self, path: pathlib.Path, lines: list[Line]) -> Read:
     """Reads an entry that comes after those of `lines`; raises BadInput with the reason if it cannot be used."""
@@ -146,9 +153,8 @@ class Feed:
       return self._held[t]
     line, where = self.lines[t - 1], self._path or self._run
     if where is not None:
-      with contextlib.suppress(OSError, ValueError, EOFError):
-        with np.load(_copy(where, t), allow_pickle=False) as file:
-          arrays = {name: file[name] for name in file.files}
+      with contextlib.suppress(BadInput):
+        arrays, _ = unpacking.read_npz(_copy(where, t))
         if cache.hash_arrays(arrays) == line["arrays"]:
           return arrays
     path = self._stream / line["name"]
@@ -195,13 +201,16 @@ class Feed:
     return sum(name == LEDGER for name, _ in self._pending)
 
   def _resume(self, run: pathlib.Path) -> None:
-    self.lines = _read(run / LEDGER)
-    for line in _read(run / REJECTED):
+    self.lines = _read(run / LEDGER, {**_OF_LINE, **self._reader.notes})
+    if [line["t"] for line in self.lines] != list(range(1, len(self.lines) + 1)):
+      raise BadInput(f"the lines of {run / LEDGER} should be mega-batches 1 to {len(self.lines)}, in this order; "
+                     "restore it, or --overwrite the run.")
+    for line in _read(run / REJECTED, _OF_ENTRY):
       self._inbox.reject(line["name"], tuple(line["signature"]))
     for line in self.lines:  # some of them were rejected at first, and repaired
       self._inbox.use(line["name"])
       self._contents.setdefault(line["content"], line["name"])
-    self._noticed = {(line["notice"], line["name"]) for line in _read(run / NOTICES)}
+    self._noticed = {(line["notice"], line["name"]) for line in _read(run / NOTICES, dict(notice=str, name=str))}
 
   # ------------------------------------------------------------------ an entry
 
@@ -301,19 +310,26 @@ def _write(path: pathlib.Path, text: str) -> None:
   temporary.replace(path)
 
 
-def _read(path: pathlib.Path) -> list[Line]:
-  """The whole lines of a .jsonl file, none if it does not exist."""
+def _read(path: pathlib.Path, kinds: Mapping[str, type[Any]]) -> list[Line]:
+  """The whole lines of a .jsonl file, none if it does not exist; `kinds` are the types of their entries."""
   try:
-    return list(_parsed(path))
+    return list(_parsed(path, kinds))
   except FileNotFoundError:
     return []
   except ValueError as error:
-    raise BadInput(f"{path} has a line that is not JSON ({error}); restore it, or --overwrite the run.") from error
+    raise BadInput(f"{path} has a line that the run has not written ({error}); restore it, or --overwrite the run."
+                   ) from error
 
 
-def _parsed(path: pathlib.Path) -> Iterator[Line]:
+def _parsed(path: pathlib.Path, kinds: Mapping[str, type[Any]]) -> Iterator[Line]:
   for line in path.read_text().split("\n")[:-1]:
-    entry = json.loads(line)
+    entry = parse_json(line)
     if not isinstance(entry, dict):
-      raise ValueError("a line is no object")
+      raise ValueError("it is no object")
+    for key, kind in kinds.items():
+      value: Any = entry.get(key)
+      if type(value) is not kind or (kind is list and {*map(type, value)} not in (set(), {int}, {str})):
+        raise ValueError(f"its {key!r} is {str(value)[:40]!r}")
+    if len(entry.get("signature", (0, 0, 0))) != 3 or pathlib.PurePath(entry["name"]).name != entry["name"]:
+      raise ValueError("it names no entry")
     yield entry

@@ -6,6 +6,7 @@ import numpy as np
 from alma_jax import keys
 from alma_jax.data.task_types import Change
 from alma_jax.errors import BadInput
+from alma_jax.messages import brief
 
 
 def apply(x: np.ndarray, changes: Sequence[Change], seed: int) -> np.ndarray:
@@ -27,16 +28,16 @@ def check(what: str, changes: Sequence[Change], image_shape: tuple[int, ...]) ->
     BadInput: a change is unknown, has other arguments, or needs another shape.
   """
   for change in changes:
-    known = isinstance(change, tuple | list) and len(change) and change[0] in _CHANGES
+    known = isinstance(change, tuple | list) and len(change) and isinstance(change[0], str) and change[0] in _CHANGES
     if not known:
-      raise BadInput(f"{what} has the change {change!r}; possible are {', '.join(_USES.values())}.")
+      raise BadInput(f"{what} has the change {brief(change)}; possible are {', '.join(_USES.values())}.")
     try:
       changed = apply(np.zeros((1, *image_shape), np.uint8), [tuple(change)], 0)
-    except (TypeError, ValueError) as error:
-      raise BadInput(f"{what} has the change {tuple(change)!r}, which cannot be applied to images of {image_shape}; "
-                     f"it should be {_USES[str(change[0])]}.") from error
+    except Exception as error:  # whatever the values are
+      raise BadInput(f"{what} has the change {brief(tuple(change))}, which cannot be applied to images of "
+                     f"{image_shape}; it should be {_USES[str(change[0])]}.") from error
     if changed.shape[1:] != image_shape:
-      raise BadInput(f"{what} has the change {tuple(change)!r}, which turns images of {image_shape} into "
+      raise BadInput(f"{what} has the change {brief(tuple(change))}, which turns images of {image_shape} into "
                      f"{changed.shape[1:]}; a change keeps the shape.")
 
 

@@ -1,14 +1,15 @@
 """Reads an image file as an array of grey or RGB pixels.
 
-Images have 8 bits a channel, or are grey with 16 bits. Transparent parts become white.
+Images have 8 bits a channel, or are grey with 16 bits. Transparent parts become white. An image that takes too much
+memory when it is decoded is refused before.
 """
 import io
 import os
-import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from alma_jax.data import unpacking
 from alma_jax.errors import BadInput
 
 if TYPE_CHECKING:
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
 _GREY, _COLOUR = ("1", "L"), ("P", "RGB", "RGBA", "LA", "CMYK", "YCbCr")
 _GREY_16_BITS = ("I;16", "I;16B", "I;16L", "I;16N", "I")
 _LARGEST = 2**16 - 1
-_BROKEN = (OSError, EOFError, SyntaxError, ValueError, TypeError, LookupError, struct.error)  # what decoders raise
+# The contents of a file decide its format. Pillow knows others, of which one starts another program (EPS).
+_FORMATS = ("PNG", "JPEG", "BMP", "DIB", "GIF", "WEBP", "TIFF", "PPM")
+_BYTES = 16  # of a pixel, while an image with transparent parts is laid on white
 
 
 class Decoded(NamedTuple):
@@ -47,7 +50,8 @@ def read(path: str | os.PathLike[str] | io.BytesIO, size: int = 0) -> Decoded:
   from PIL import Image, UnidentifiedImageError
 
   try:
-    with Image.open(path) as image:
+    with Image.open(path, formats=_FORMATS) as image:
+      unpacking.check(_BYTES * max(image.width * image.height, size * size))
       if image.mode in _GREY_16_BITS:
         return _read_16_bits(image, size)
       if image.mode not in _GREY + _COLOUR:
@@ -59,8 +63,8 @@ def read(path: str | os.PathLike[str] | io.BytesIO, size: int = 0) -> Decoded:
     raise
   except UnidentifiedImageError as error:
     raise BadInput("no image") from error
-  except (*_BROKEN, Image.DecompressionBombError) as error:
-    raise BadInput(getattr(error, "strerror", None) or str(error)) from error
+  except Exception as error:  # decoders raise many kinds
+    raise BadInput(unpacking.first_line(error)) from error
   return Decoded(pixels[..., None] if mode == "L" else pixels, had_transparency)
 
 

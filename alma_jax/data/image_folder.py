@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from alma_jax import keys
-from alma_jax.data import cache, image_file
+from alma_jax.data import cache, image_file, unpacking
 from alma_jax.errors import BadInput
 
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
@@ -18,6 +18,7 @@ _SPLITS, _VALIDATION = ("train", "test"), ("val", "valid", "validation", "dev")
 _TEST_SHARE = 5  # without a test folder one image in 5 is held out
 _SPLIT_SEED = 0  # the same for every run, so that runs of several seeds are tested on the same images
 _MOST_NAMES = 10  # names that a message lists
+_COPIES = 2  # of the pixels, when they become one array
 
 Classes = dict[str, list[pathlib.Path]]  # paths of the images by class, both sorted
 
@@ -129,7 +130,7 @@ def _decode(root: pathlib.Path, files: dict[str, Classes], image_size: int) -> c
   images: dict[str, list[np.ndarray]] = {}
   labels: dict[str, list[int]] = {}
   bad: list[str] = []
-  num_transparent, first, other = 0, None, None
+  num_transparent, first, other, num_bytes = 0, None, None, 0
   for split, classes in files.items():
     images[split], labels[split] = [], []
     for label, path in ((label, path) for label, paths in enumerate(classes.values()) for path in paths):
@@ -142,6 +143,9 @@ def _decode(root: pathlib.Path, files: dict[str, Classes], image_size: int) -> c
       first = first or (shape, path)
       if shape != first[0]:
         other = other or (shape, path)
+        continue
+      num_bytes += _COPIES * decoded.pixels.nbytes
+      _check_size(root, num_bytes)
       num_transparent += decoded.had_transparency
       images[split].append(decoded.pixels)
       labels[split].append(label)
@@ -155,6 +159,13 @@ def _decode(root: pathlib.Path, files: dict[str, Classes], image_size: int) -> c
                    f"{shape[1]}x{shape[0]}; set dataset.image_size=N to resize all to NxN.")
   arrays = _stacked(images) | {f"y_{split}": np.array(of_split, np.int32) for split, of_split in labels.items()}
   return cache.Entry(arrays, dict(num_transparent=num_transparent))
+
+
+def _check_size(root: pathlib.Path, num_bytes: int) -> None:
+  try:
+    unpacking.check(num_bytes, f"{str(root)!r}")
+  except BadInput as error:
+    raise BadInput(f"{error}; give fewer or smaller images, or set dataset.image_size=N.") from error
 
 
 def _stacked(images: dict[str, list[np.ndarray]]) -> cache.Arrays:

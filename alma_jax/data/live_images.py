@@ -5,6 +5,8 @@ names of classes, and a class that occurs for the first time is the next one.
 """
 import hashlib
 import pathlib
+import types
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,6 +38,8 @@ class ImageReader:
     declared: the classes of DIR/classes.txt; None: classes are found as they come.
     test: TestSet, or None.
   """
+  notes: Mapping[str, type[Any]] = types.MappingProxyType(
+      dict(num=int, example_shape=list, dtype=str, new_classes=list))
 
   def __init__(self, folder: pathlib.Path, image_size: int, seed: int):
     """Reads DIR/classes.txt and DIR/test.

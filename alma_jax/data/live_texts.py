@@ -3,15 +3,17 @@
 The tokenizer is trained on the first mega-batch, unless the config names one. Validation text is DIR/valid, or else a
 twentieth of the first mega-batch. DIR/test is the fixed test set.
 """
-import json
 import pathlib
-from typing import TYPE_CHECKING, NamedTuple
+import types
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from alma_jax.config import schema
 from alma_jax.data import cache, documents, feed, text, tokens
 from alma_jax.errors import BadInput
+from alma_jax.files import parse_json
 
 if TYPE_CHECKING:
   from tokenizers import Tokenizer
@@ -33,6 +35,7 @@ class TextReader:
   Attributes:
     held_out: documents of the folders DIR/valid and DIR/test, by split, as far as they exist.
   """
+  notes: Mapping[str, type[Any]] = types.MappingProxyType(dict(num=int))
 
   def __init__(self, folder: pathlib.Path, config: schema.Text):
     """Reads DIR/valid and DIR/test.
@@ -68,7 +71,7 @@ class TextReader:
   def tokenizer(self, lines: list[feed.Line]) -> "Tokenizer":
     """The tokenizer of the stream."""
     if self._parsed is None:
-      self._parsed = self._given or tokens.parse(lines[0]["tokenizer"])
+      self._parsed = self._given or tokens.parse(str(lines[0].get("tokenizer")))
     return self._parsed
 
   def encode(self, tokenizer: "Tokenizer", found: list[bytes]) -> Encoded:
@@ -106,7 +109,7 @@ def read_documents(path: pathlib.Path) -> list[bytes]:
 
 def _document(line: bytes, number: int) -> bytes:
   try:
-    entry = json.loads(line)
+    entry = parse_json(line, halves=True)
   except ValueError as error:
     raise BadInput(f"line {number} is not JSON ({error}).") from error
   written = entry.get(_FIELD) if isinstance(entry, dict) else entry

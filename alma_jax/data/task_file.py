@@ -7,17 +7,18 @@ The file defines get_tasks(seed), which returns a list of dicts. A task has a `n
 """
 import dataclasses
 import pathlib
-import runpy
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from alma_jax import config as configs
 from alma_jax.data import cache, datasets, task_draws
 from alma_jax.data.task_sources import Source, Sources, resized
 from alma_jax.data.task_types import Planned, Recipe, TaskData, TaskInfo
 from alma_jax.errors import BadInput
+from alma_jax.messages import brief
 
 _SHARED = ("name", "family")
 _OF_ARRAYS = ("arrays", "class_names")
@@ -25,6 +26,7 @@ _OF_DATA: dict[str, type | tuple[type, ...]] = {
     "data": str, "classes": (list, tuple, range), "train": int, "val": int, "test": int, "changes": (list, tuple),
     "label_shift": int, "shuffled": bool, "draw": int}
 _REQUIRED = ("data", "train", "val")
+_LARGEST = 2**31  # beyond all whole numbers of a task
 _MOST_TEST = 1000  # test examples of a class, unless the task says otherwise
 
 Given = Mapping[str, Any]
@@ -39,19 +41,14 @@ def load(path: str, seed: int) -> list[Given]:
   file = pathlib.Path(path).expanduser()
   if not file.is_file():
     raise BadInput(f"there is no file {str(file)!r} to read tasks from; name yours by tasks:PATH.py.")
-  try:
-    get_tasks = runpy.run_path(str(file)).get("get_tasks")
-    if get_tasks is None:
+  def called(names: dict[str, Any]) -> Any:
+    if "get_tasks" not in names:
       raise BadInput(f"{path} has no function get_tasks; a file of tasks defines get_tasks(seed).")
-    made = get_tasks(seed)
-  except BadInput:
-    raise
-  except SyntaxError as error:
-    raise BadInput(f"{path} is not a Python file (line {error.lineno}: {error.msg}).") from error
-  except Exception as error:  # whatever the file does
-    raise BadInput(f"{path} failed with {type(error).__name__}: {error}.") from error
+    return names["get_tasks"](seed)
+
+  made = configs.run_file(str(file), called)
   if not isinstance(made, list | tuple) or not made or not all(isinstance(task, Mapping) for task in made):
-    raise BadInput(f"get_tasks of {path} returned {type(made).__name__} {str(made)[:60]!r}; it should return a list of "
+    raise BadInput(f"get_tasks of {path} returned {type(made).__name__} {brief(made)}; it should return a list of "
                    "dicts, one for each task.")
   names: set[str] = set()
   for number, task in enumerate(made, 1):
@@ -92,11 +89,11 @@ def _check_keys(what: str, task: Given) -> None:
   possible = _SHARED + (_OF_ARRAYS if "arrays" in task else tuple(_OF_DATA))
   unknown = [key for key in task if key not in possible]
   if unknown:
-    raise BadInput(f"{what} has the unknown key {unknown[0]!r}; possible are {', '.join(possible)}, or arrays with "
-                   "class_names.")
+    raise BadInput(f"{what} has the unknown key {brief(unknown[0])}; possible are {', '.join(possible)}, or arrays "
+                   "with class_names.")
   for key in _SHARED:
     if key in task and not (isinstance(task[key], str) and task[key]):
-      raise BadInput(f"{what} has {key}={task[key]!r}; it should be a text.")
+      raise BadInput(f"{what} has {key}={brief(task[key])}; it should be a text.")
   missing = [key for key in ("name", *(() if "arrays" in task else _REQUIRED)) if key not in task]
   if missing:
     raise BadInput(f"{what} lacks {', '.join(missing)}; give it arrays, or data with the numbers of examples of a "
@@ -104,13 +101,17 @@ def _check_keys(what: str, task: Given) -> None:
   for key, kind in _OF_DATA.items():
     if key in task and not (isinstance(task[key], kind) and isinstance(task[key], bool) == (kind is bool)):
       names = " or ".join(k.__name__ for k in (kind if isinstance(kind, tuple) else (kind,)))
-      raise BadInput(f"{what} has {key}={task[key]!r}; it should be of type {names}.")
+      raise BadInput(f"{what} has {key}={brief(task[key])}; it should be of type {names}.")
+    if key in task and kind is int and abs(task[key]) >= _LARGEST:
+      raise BadInput(f"{what} has {key}={brief(task[key])}; it should be below 2**31.")
   if task.get("draw", 0) < 0:
     raise BadInput(f"{what} has draw={task['draw']}; it should be at least 0.")
   for key in "classes", "class_names":
     wanted: type | tuple[type, ...] = (int, np.integer) if key == "classes" else str
-    if key in task and not all(isinstance(value, wanted) for value in task[key]):
-      raise BadInput(f"{what} has {key}={task[key]!r}; they should be {'numbers' if key == 'classes' else 'texts'}.")
+    if key in task and not (isinstance(task[key], (list, tuple, range))
+                            and all(isinstance(value, wanted) for value in task[key])):
+      raise BadInput(f"{what} has {key}={brief(task[key])}; they should be "
+                     f"{'numbers' if key == 'classes' else 'texts'}.")
 
 
 def _of_data(task: Given, number: int, sources: Sources, seed: int, test_per_class: int,

@@ -14,6 +14,8 @@ from alma_jax.runs import run_folder
 from alma_jax.runs.metrics import DRIFT_AFTER, Entry
 
 ALIVE, DEAD, FINISHED, DIVERGED = "alive", "dead", "finished", "diverged"
+_COUNTS = {"stream.num_megabatches": 0, "stream.waiting_time": 1, "stream.num_trainings": 0}  # and their least values
+_LARGEST = 1e300  # of a value that is shown; sums of larger ones are no finite numbers
 _RECENT = 5  # stages whose duration gives the time left
 
 
@@ -77,11 +79,33 @@ def view(path: str | os.PathLike[str]) -> View:
     fields = configs.flatten(configs.completed(tree))
     lines = run_folder.read_lines(folder / run_folder.METRICS) if (folder / run_folder.METRICS).exists() else []
     summary = run_folder.read_summary(folder / "summary.json")
-    if not all(isinstance(line, dict) and isinstance(line.get("t"), int) for line in lines):
-      raise BadInput(f"{folder / run_folder.METRICS} has a line without a mega-batch t; restore the file.")
   except OSError as error:
     raise BadInput(f"{str(folder)!r} cannot be read: {error.strerror}.") from error
-  return current(View(folder, fields, lines, summary, "", None))
+  except BadInput as error:
+    raise BadInput(f"{str(folder)!r} cannot be read: {error}") from error
+  found = View(folder, fields, lines, summary, "", None)
+  _check(found)
+  return current(found)
+
+
+def _check(run: View) -> None:
+  """Checks the values that this package shows.
+
+  Raises:
+    BadInput: one of them is of another type.
+  """
+  for field, least in _COUNTS.items():
+    value = run.fields.get(field, least)
+    if type(value) is not int or value < least:
+      raise BadInput(f"{run.path / 'config.json'} has {field}={value!r}, which that field cannot have.")
+  if not all(isinstance(line, dict) and type(line.get("t")) is int for line in run.lines):
+    raise BadInput(f"{run.path / run_folder.METRICS} has a line without a mega-batch t; restore the file.")
+  numbers = (run.metric, f"prequential_{run.metric}", "num_params", "seconds", "regret", "training_price")
+  for line in run.lines:
+    for key in numbers:
+      value = line.get(key)
+      if value is not None and not (type(value) in (int, float) and abs(value) <= _LARGEST):
+        raise BadInput(f"{run.path / run_folder.METRICS} has a line with {key}={value!r}; restore the file.")
 
 
 def current(run: View) -> View:

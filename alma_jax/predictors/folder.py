@@ -17,10 +17,10 @@ import pathlib
 import shutil
 import time
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from alma_jax.errors import BadInput
-from alma_jax.files import write_bytes
+from alma_jax.files import parse_json, write_bytes
 
 LATEST, FACTS, PROGRAM, WEIGHTS = "latest.json", "predictor.json", "predictor.stablehlo", "weights.npz"
 TOKENIZER, LOADER, CARD = "tokenizer.json", "load.py", "model_card.md"
@@ -109,8 +109,8 @@ def read(root: pathlib.Path) -> Stored:
       return _read(root)
     except (OSError, ValueError) as error:  # another version has replaced it meanwhile, or it is damaged
       problem: Exception = error
-      if not holds_predictor(root):
-        break
+      if not (root / LATEST).is_file():
+        break  # nobody replaces it
       if attempt + 1 < _TRIES:
         time.sleep(_PAUSE)
   if not holds_predictor(root):
@@ -125,25 +125,34 @@ def _read(root: pathlib.Path) -> Stored:
     missing = {FACTS, PROGRAM} - set(names)
     if missing:
       raise ValueError(f"{sorted(missing)[0]} is missing")
-    return Stored("", {name: (root / name).read_bytes() for name in names})
+    files = {name: (root / name).read_bytes() for name in names}
+    facts = parse_json(files[FACTS])
+    sums = facts.get("sha256") if isinstance(facts, dict) else None  # version 0.1 wrote none
+    return Stored("", _verified(files, sums if isinstance(sums, dict) else {}))
   version, sums = _pointer(root)
   files = {name: (root / version / name).read_bytes() for name in sums}
-  for name, data in files.items():
-    if hashlib.sha256(data).hexdigest() != sums[name]:
-      raise ValueError(f"{name} is not what was written")
+  _verified(files, sums)
   if {FACTS, PROGRAM} - files.keys():
     raise ValueError(f"{LATEST} lacks {FACTS} or {PROGRAM}")
   return Stored(version, files)
 
 
+def _verified(files: dict[str, bytes], sums: Mapping[str, Any]) -> dict[str, bytes]:
+  """The files; raises ValueError if one with a SHA-256 in `sums` is not what was written."""
+  for name, data in files.items():
+    if name in sums and hashlib.sha256(data).hexdigest() != sums[name]:
+      raise ValueError(f"{name} is not what was written")
+  return files
+
+
 def _pointer(root: pathlib.Path) -> tuple[str, dict[str, str]]:
   """(version, {file: SHA-256}) of latest.json; both are names inside the folder."""
-  tree = json.loads((root / LATEST).read_text())
+  tree = parse_json((root / LATEST).read_text())
   version, sums = (tree.get("version"), tree.get("sha256")) if isinstance(tree, dict) else (None, None)
   if not isinstance(version, str) or not isinstance(sums, dict):
     raise ValueError(f"{LATEST} does not name a version")
   for name in (version, *sums):
-    if pathlib.PurePath(name).name != name:
+    if name in ("", "..") or pathlib.PurePath(name).name != name:
       raise ValueError(f"{LATEST} names {name!r}, which is not in the folder")
   return version, sums
 

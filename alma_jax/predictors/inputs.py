@@ -1,13 +1,12 @@
 """Reads what a predictor is given: images, folders of images, arrays in .npz, Parquet files. Imports no jax."""
 import io
 import pathlib
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from alma_jax.data import image_file
+from alma_jax.data import image_file, unpacking
 from alma_jax.errors import BadInput
 
 if TYPE_CHECKING:
@@ -194,13 +193,11 @@ def _labelled_images(folder: pathlib.Path, form: Form) -> list[tuple[pathlib.Pat
 
 def _arrays(path: pathlib.Path, form: Form, size: int, labelled: bool) -> Iterator[Batch]:
   try:
-    with np.load(path, allow_pickle=False) as file:
-      pick = lambda known: next((file[name] for name in known if name in file.files), None)
-      x, y, names = pick(_X[:2]), pick(_Y[:2]) if labelled else None, sorted(file.files)
-  except (ValueError, TypeError, OSError, EOFError, zipfile.BadZipFile, AttributeError) as error:
-    reason = "" if "pickle" in str(error) else f": {error}"  # numpy recommends to load it unsafely
-    raise BadInput(f"{str(path)!r} is not an .npz file of plain arrays{reason}; write it by np.savez with arrays of "
+    arrays, names = unpacking.read_npz(path, (*_X[:2], *(_Y[:2] if labelled else ())))
+  except BadInput as error:
+    raise BadInput(f"{str(path)!r} is not an .npz file of plain arrays: {error}; write it by np.savez with arrays of "
                    "numbers.") from error
+  x, y = (next((arrays[name] for name in known if name in arrays), None) for known in (_X, _Y))
   if x is None or (labelled and y is None):
     raise BadInput(f"{str(path)!r} holds {', '.join(names) or 'nothing'}; give an array x [N, ...]"
                    f"{', and labels y [N]' if labelled else ''}.")
@@ -224,18 +221,15 @@ def _parquet(path: pathlib.Path, form: Form, size: int, labelled: bool) -> Itera
   try:
     with pq.ParquetFile(path) as file:
       x_name, y_name = _columns(path, file.schema_arrow, labelled)
-      for part in file.iter_batches(batch_size=size, columns=[x_name, *([y_name] if y_name else [])]):
-        if part.num_rows:
-          x = _pixels(part.column(0), path, row, form)
-          y = None if y_name is None else check_labels(
-              np.array(part.column(1).to_pylist()), f"the column {y_name} of {str(path)!r}", form)
-          yield Batch([str(path)] * len(x), list(range(row, row + len(x))), x, y)
-          row += len(x)
+      for part in unpacking.parquet_rows(file, [x_name, *([y_name] if y_name else [])], size):
+        x = _pixels(part.column(x_name), path, row, form)
+        y = None if y_name is None else check_labels(
+            np.array(part.column(y_name).to_pylist()), f"the column {y_name} of {str(path)!r}", form)
+        yield Batch([str(path)] * len(x), list(range(row, row + len(x))), x, y)
+        row += len(x)
   except (pa.ArrowException, OSError) as error:
-    if isinstance(error, BadInput):
-      raise
-    raise BadInput(f"{str(path)!r} is no Parquet file that can be read ({' '.join(str(error).split())[:200]}); write "
-                   "it again.") from error
+    raise BadInput(f"{str(path)!r} is no Parquet file that can be read ({unpacking.first_line(error)}); write it "
+                   "again.") from error
   if not row:
     raise BadInput(f"{str(path)!r} is empty; give at least one example.")
 

@@ -108,7 +108,7 @@ def _array(values: Any) -> Any:
 
   num = len(values)
   if isinstance(values, list) and isinstance(values[0], str):
-    encoded = [value.encode() for value in values]
+    encoded = [value.encode("utf-8", "replace") for value in values]  # names of files need not be UTF-8
     offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
     return pa.Array.from_buffers(pa.string(), num, [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded))])
   if isinstance(values, list) and values[0] is None:

@@ -1,6 +1,5 @@
 """Runs an exported predictor: loads its program and weights, and compiles it for a few sizes of batches."""
 import io
-import json
 import os
 import threading
 from typing import Any
@@ -10,8 +9,9 @@ import numpy as np
 from jax import export
 
 from alma_jax import files
+from alma_jax.data import unpacking
 from alma_jax.errors import BadInput
-from alma_jax.predictors import folder
+from alma_jax.predictors import facts, folder
 
 _BATCH_BYTES = 2**22  # of the inputs of a batch as float32, and of the outputs of a language model
 _MOST = 4096  # examples of a batch
@@ -38,7 +38,7 @@ class Predictor:
     """
     self.version, self._bytes = stored.version, stored.files[folder.PROGRAM]
     try:
-      self.facts: dict[str, Any] = json.loads(stored.files[folder.FACTS])
+      self.facts: dict[str, Any] = facts.parse(stored.files[folder.FACTS])
       self.is_language = "vocabulary" in self.facts
       shape, dtype = ((self.facts["sequence_length"],), "int32") if self.is_language else (
           self.facts["example_shape"], self.facts["dtype"])
@@ -46,12 +46,13 @@ class Predictor:
       same = before is not None and before._bytes == self._bytes
       self._program: _Program = before._program if before is not None and same else _Program(self._bytes)
       self._weights = jax.device_put(_weights(stored, self._program.avals[:-1]))
-    except (ValueError, KeyError, TypeError, OSError) as error:
-      raise BadInput(f"the predictor cannot be loaded ({type(error).__name__}: {error}); export it again.") from error
-    self.tokenizer: Any = None
-    if self.is_language:
-      from alma_jax.data import tokens
-      self.tokenizer = tokens.parse(stored.files[folder.TOKENIZER].decode())
+      self.tokenizer: Any = None
+      if self.is_language:
+        from alma_jax.data import tokens
+        self.tokenizer = tokens.parse(stored.files[folder.TOKENIZER].decode())
+    except Exception as error:  # jax raises many kinds
+      raise BadInput(f"the predictor cannot be loaded ({type(error).__name__}: {unpacking.first_line(error)}); export "
+                     "it again.") from error
 
   @property
   def batch_size(self) -> int:
@@ -61,7 +62,11 @@ class Predictor:
 
   def compile(self, size: int) -> None:
     """Compiles the program for batches of `size` examples, if that has not been done."""
-    self._program.compile(size, (*self._weights, jax.ShapeDtypeStruct((size, *self.shape), self.dtype)))
+    try:
+      self._program.compile(size, (*self._weights, jax.ShapeDtypeStruct((size, *self.shape), self.dtype)))
+    except Exception as error:  # as above
+      raise BadInput(f"the predictor cannot be compiled for batches of {size} ({type(error).__name__}: "
+                     f"{unpacking.first_line(error)}); export it again, or give a smaller --batch_size.") from error
 
   def __call__(self, x: np.ndarray, size: int | None = None) -> tuple[np.ndarray, ...]:
     """Predicts one batch.
@@ -121,8 +126,8 @@ def _weights(stored: folder.Stored, avals: Any) -> list[np.ndarray]:
   if folder.WEIGHTS not in stored.files:
     found = []
   else:
-    with np.load(io.BytesIO(stored.files[folder.WEIGHTS]), allow_pickle=False) as file:
-      found = [file[str(i)].view(aval.dtype) for i, aval in enumerate(avals)]
+    arrays, _ = unpacking.read_npz(io.BytesIO(stored.files[folder.WEIGHTS]))
+    found = [arrays[str(i)].view(aval.dtype) for i, aval in enumerate(avals)]
   if [leaf.shape for leaf in found] != [aval.shape for aval in avals]:
     raise ValueError("the weights are not those of the program")
   return found

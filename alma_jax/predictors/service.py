@@ -19,6 +19,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.requests import ClientDisconnect
 
 from alma_jax.errors import BadInput
+from alma_jax.files import parse_json
 from alma_jax.messages import say
 from alma_jax.predictors import folder, inputs, texts
 from alma_jax.predictors.program import Predictor
@@ -149,6 +150,7 @@ class Service:
     if not isinstance(given, list) or not all(isinstance(text, str) and text for text in given) or not given:
       raise _Refused(400, "`texts` should be a list of strings that are not empty.")
     self._check_number(len(given))
+    given = [text.encode("utf-8", "replace").decode() for text in given]  # JSON can hold halves of characters
     return await self._in_thread(_scored, predictor, given), len(given)
 
   async def _in_thread(self, work: Any, *args: Any) -> Any:
@@ -206,8 +208,8 @@ def _entry(body: bytes, kind: str, name: str) -> Any:
   if kind != _JSON:
     raise _Refused(415, f"the content type is {kind or 'missing'}; send {_JSON}.")
   try:
-    tree = json.loads(body)
-  except (ValueError, RecursionError) as error:
+    tree = parse_json(body, halves=True)
+  except ValueError as error:
     raise _Refused(400, f"the body is not JSON ({str(error)[:100]}).") from error
   if not isinstance(tree, dict) or name not in tree:
     raise _Refused(400, f'the body should be {{"{name}": [...]}}.')

@@ -1,5 +1,4 @@
 """Texts for a predictor of language: documents, windows of tokens, scores. Imports no jax."""
-import json
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -8,6 +7,7 @@ import numpy as np
 
 from alma_jax.data import tokens
 from alma_jax.errors import BadInput
+from alma_jax.files import parse_json
 
 LogProbs = Callable[[np.ndarray], tuple[np.ndarray, ...]]  # tokens int32 [B, L] -> (log-probabilities [B, L, V],)
 
@@ -113,9 +113,14 @@ def _lines(file: pathlib.Path, content: str) -> Iterator[Document]:
     if not line.strip():
       continue
     try:
-      entry = json.loads(line)
+      entry = parse_json(line, halves=True)
     except ValueError as error:
       raise BadInput(f"line {i + 1} of {str(file)!r} is not JSON ({error}).") from error
     if not isinstance(entry, dict) or not isinstance(entry.get("text"), str):
       raise BadInput(f"line {i + 1} of {str(file)!r} has no entry `text` with a string.")
-    yield Document(str(file), i, entry["text"])
+    yield Document(str(file), i, _utf8(entry["text"]))
+
+
+def _utf8(text: str) -> str:
+  """The text with ? for halves of characters, which JSON can hold and UTF-8 cannot; live streams read it so as well."""
+  return text.encode("utf-8", "replace").decode()

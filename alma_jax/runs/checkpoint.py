@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import orbax.checkpoint as ocp
 
-from alma_jax.errors import BadInput
+from alma_jax.errors import BadInput, disk_problem
 from alma_jax.parallel import sharding
 from alma_jax.runs import arrays as flat
 from alma_jax.runs import history
@@ -42,12 +42,22 @@ class Checkpoints:
       path: run folder.
       keep: how many of the newest checkpoints are kept.
       create: whether the folder of checkpoints is made if it does not exist.
+
+    Raises:
+      BadInput: Orbax cannot open them.
     """
     self._folder = pathlib.Path(path).absolute() / CHECKPOINTS
     self._keep = keep
-    self._manager = ocp.CheckpointManager(
-        self._folder, item_names=("meta", "arrays"),
-        options=ocp.CheckpointManagerOptions(max_to_keep=None, create=create))
+    try:
+      self._manager = ocp.CheckpointManager(
+          self._folder, item_names=("meta", "arrays"),
+          options=ocp.CheckpointManagerOptions(max_to_keep=None, create=create))
+    except Exception as error:  # Orbax reads the times of all checkpoints
+      if disk_problem(error):
+        raise
+      raise BadInput(f"the checkpoints in {self._folder} cannot be opened ({_reason(error)}); a file "
+                     "_CHECKPOINT_METADATA in one of them is damaged: restore or delete it, a run goes on without it."
+                     ) from error
     self._history = history.History(self._folder / _HISTORY, sharding.is_main())
     self._frozen = Frozen(self._folder.parent / POOL, self._folder / _EARLIER, sharding.is_main())
     self._bad: set[int] = set()  # steps found damaged

@@ -1,6 +1,7 @@
 """Exporting the predictor of a run: its program as StableHLO, its weights, and a model card."""
 import dataclasses
 import datetime
+import hashlib
 import io
 import json
 import os
@@ -140,12 +141,12 @@ class Exporter:
     self._compile(state, structure, weights, inputs, output, example)
     facts |= dict(learner=position.config.learner.name, description=self._learner.describe(state),
                   platforms=list(_PLATFORMS), jax=jax.__version__, **_provenance(position))
-    found = {folder.PROGRAM: self._program, folder.WEIGHTS: _npz(weights),
-             folder.FACTS: (json.dumps(facts, indent=2, allow_nan=False) + "\n").encode(),
-             folder.CARD: card.text(facts).encode(), folder.LOADER: _LOADER.encode()}
+    found = {folder.PROGRAM: self._program, folder.WEIGHTS: _npz(weights)}
     if position.config.is_language:
       found[folder.TOKENIZER] = (position.path / folder.TOKENIZER).read_bytes()
-    return found
+    facts["sha256"] = {name: hashlib.sha256(data).hexdigest() for name, data in found.items()}
+    return found | {folder.FACTS: (json.dumps(facts, indent=2, allow_nan=False) + "\n").encode(),
+                    folder.CARD: card.text(facts).encode(), folder.LOADER: _LOADER.encode()}
 
   def _compile(self, state: contract.LearnerState, structure: Any, weights: list[np.ndarray], inputs: Any, output: Any,
                example: Any) -> None:

@@ -5,10 +5,7 @@ data, the batches of a dispatch, the learner's variables, the state of a stage, 
 does not count gradients, copies, compiled programs, other activations, and most of what a learner may grow to.
 """
 import math
-import os
-import pathlib
-import resource
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -19,14 +16,15 @@ from jax.sharding import Mesh
 from alma_jax.config import learner_options, schema
 from alma_jax.errors import BadInput
 from alma_jax.learners import contract
+from alma_jax.messages import num_bytes
 from alma_jax.models import cost
 from alma_jax.parallel import sharding
+from alma_jax.parallel.host_memory import host_memory
 from alma_jax.runs.settings import Setting
 from alma_jax.tasks import classification
 from alma_jax.training import loop
 from alma_jax.types import Tree
 
-_UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
 _FLOAT, _INT, _INT64 = 4, 4, 8  # bytes
 _WEIGHTS = {"mlp": 1, "vgg": 9, "switch": 4}  # weights of each layer that ends in model.width, over its square
 _COPIES = 3  # of all variables: between stages, in training, and those of the best epoch or a moment of the optimiser
@@ -105,40 +103,6 @@ def available(mesh: Mesh) -> Limits:
                                    default=math.inf))
 
 
-def host_memory(root: str | pathlib.Path = "/") -> int:
-  """Bytes of memory that this process may use: those of the machine, or the limit of a control group or RLIMIT_AS.
-
-  `root` is the folder that holds /proc and /sys.
-  """
-  found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *_group_limits(pathlib.Path(root))]
-  soft, _ = resource.getrlimit(resource.RLIMIT_AS)
-  return min(found if soft == resource.RLIM_INFINITY else [*found, soft])
-
-
-def _group_limits(root: pathlib.Path) -> Iterator[int]:
-  """Limits of the control groups (versions 1 and 2) that this process is in, and of those above them."""
-  try:
-    lines = (root / "proc/self/cgroup").read_text().splitlines()
-  except OSError:
-    return
-  for line in lines:
-    _, controllers, path = line.split(":", 2)
-    if not controllers:
-      mount, name = root / "sys/fs/cgroup", "memory.max"
-    elif "memory" in controllers.split(","):
-      mount, name = root / "sys/fs/cgroup/memory", "memory.limit_in_bytes"
-    else:
-      continue
-    group = pathlib.PurePath(path.lstrip("/"))
-    for folder in (group, *group.parents):  # a container may see its own group as the root
-      try:
-        text = (mount / folder / name).read_text().strip()
-      except OSError:
-        continue
-      if text.isdigit():  # else "max"
-        yield int(text)
-
-
 def _problem(parts: Sequence[Part], limits: Limits) -> str | None:
   """A sentence about the memory that is too small, or None."""
   places = [("memory", limits.host, lambda part: part.host)]
@@ -147,15 +111,9 @@ def _problem(parts: Sequence[Part], limits: Limits) -> str | None:
   for where, limit, size in places:
     needed, largest = sum(map(size, parts)), max(parts, key=size)
     if needed > limit:
-      return (f"the run needs at least {_readable(needed)} of {where}, but there are {_readable(limit)}; "
-              f"{_readable(size(largest))} are for {largest.what}, so {largest.advice}.")
+      return (f"the run needs at least {num_bytes(needed)} of {where}, but there are {num_bytes(limit)}; "
+              f"{num_bytes(size(largest))} are for {largest.what}, so {largest.advice}.")
   return None
-
-
-def _readable(size: float) -> str:
-  """E.g. "1.5 GB"."""
-  power = min(int(math.log10(max(size, 1))) // 3, len(_UNITS) - 1)
-  return f"{size / 10**(3 * power):.3g} {_UNITS[power]}"
 
 
 # ---------------------------------------------------------------- what a run holds

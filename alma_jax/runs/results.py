@@ -222,14 +222,17 @@ def check_config(path: pathlib.Path, config: schema.RunConfig, summary: Entry | 
 
 
 def _lines(path: pathlib.Path) -> list[Entry]:
-  return run_folder.read_lines(path) if path.exists() else []
+  lines = run_folder.read_lines(path) if path.exists() else []
+  if not all(isinstance(line, dict) for line in lines):
+    raise BadInput(f"{path} has a line without named values; restore the file.")
+  return lines
 
 
 def _columns(lines: list[Entry]) -> dict[str, np.ndarray]:
   if not lines:
     return {}
   value = lambda entry, key: np.nan if entry.get(key) is None else entry[key]
-  single = [key for key, last in (lines[0] | lines[-1]).items() if not isinstance(last, list)]
+  single = [key for key in lines[0] | lines[-1] if not any(isinstance(line.get(key), (list, dict)) for line in lines)]
   return {key: np.array([value(entry, key) for entry in lines]) for key in single}
 
 

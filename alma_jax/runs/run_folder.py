@@ -7,6 +7,7 @@ import os
 import pathlib
 import re
 import shutil
+import sys
 import warnings
 from typing import IO, Any
 
@@ -16,7 +17,7 @@ from alma_jax import config as configs
 from alma_jax.config import registry, schema
 from alma_jax.data import feed
 from alma_jax.errors import BadInput, InUse
-from alma_jax.files import write_bytes
+from alma_jax.files import parse_json, write_bytes
 from alma_jax.runs.metrics import Entry
 from alma_jax.version import __version__
 
@@ -28,7 +29,7 @@ _OURS = ("summary.json", METRICS, "checkpoints", "pool", TRAIN, DIVERGED, "curve
          "tensorboard", "wandb", "tokenizer.json", "export", "predictor", GATE, *feed.FILES, "config.json")
 _JUDGED = ("cer", "average_perplexity")
 _COUNTED = ("cumulative_params", "cumulative_fwd_macs", "cumulative_train_flops", "num_stages", "wall_seconds",
-            "compile_seconds", "device")
+            "compile_seconds")
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
@@ -91,7 +92,8 @@ class RunFolder:
       self._delete()
     else:
       self._compare(stored, config, digests)
-      self._compare_code(stored.get("code", {}), config)
+      code = stored.get("code")
+      self._compare_code(code if isinstance(code, dict) else {}, config)
       return  # session.run writes it once the run is restored
     self.write_config(config, digests)
 
@@ -245,7 +247,8 @@ def read_summary(path: str | os.PathLike[str]) -> Entry | None:
   if summary is None:
     return None
   judged = [summary.get(name) for name in _JUDGED] if isinstance(summary, dict) else [None]
-  if not any(isinstance(value, float) for value in judged) or not all(name in summary for name in _COUNTED):
+  if not any(isinstance(value, float) for value in judged) or not all(map(_is_number, map(summary.get, _COUNTED))) or (
+      "device" not in summary):
     raise BadInput(f"{path} is not what a run has written; delete it, and the run's own command writes it again.")
   return summary
 
@@ -257,7 +260,7 @@ def read_json(path: str | os.PathLike[str]) -> Any:
     BadInput: it is not JSON.
   """
   try:
-    return json.loads(pathlib.Path(path).read_text())
+    return parse_json(pathlib.Path(path).read_text())
   except FileNotFoundError:
     return None
   except (OSError, ValueError) as error:
@@ -276,13 +279,13 @@ def read_lines(path: str | os.PathLike[str]) -> list[Entry]:
     raise BadInput(f"{path} is not text ({error}); restore the file.") from error
   try:
     # As one list it is read in half of the time, if every line is an entry; else each line is judged by itself.
-    entries = json.loads(f"[{','.join(lines)}]") if all(line[:1] == "{" for line in lines) else []
+    entries = parse_json(f"[{','.join(lines)}]") if all(line[:1] == "{" for line in lines) else []
     if len(entries) == len(lines):
       return entries
   except ValueError:
     pass
   try:
-    return [json.loads(line) for line in lines]
+    return [parse_json(line) for line in lines]
   except ValueError as error:
     raise BadInput(f"{path} has a line that is not JSON ({error}); restore the file.") from error
 
@@ -301,10 +304,14 @@ def _line(entry: Entry) -> bytes:
   return json.dumps(entry, allow_nan=False).encode() + b"\n"
 
 
+def _is_number(value: Any) -> bool:
+  return type(value) in (int, float) and abs(value) <= sys.float_info.max
+
+
 def _is_entry(line: bytes, expected: Entry | None = None) -> bool:
   """Whether a line holds an entry, and the expected one if there is one."""
   try:
-    entry = json.loads(line)
+    entry = parse_json(line)
   except ValueError:
     return False
   return isinstance(entry, dict) and expected in (None, entry)

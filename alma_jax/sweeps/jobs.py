@@ -5,7 +5,6 @@ import inspect
 import json
 import pathlib
 import re
-import runpy
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -14,6 +13,7 @@ from alma_jax import sweeps
 from alma_jax.config import fields, schema
 from alma_jax.errors import BadInput
 
+_MOST = 10_000  # runs of a sweep
 _LONGEST = 200  # characters in a folder's name; file systems allow 255 bytes
 
 Packed = dict[str, Any]  # a job as plain data
@@ -64,13 +64,13 @@ def load(given: str | pathlib.Path) -> sweeps.Sweep:
   if found is None:
     names = fields.listed(name for name in configs.packaged() if name.startswith("sweeps/"))
     raise BadInput(f"{path!r} is not a sweep file in {pathlib.Path.cwd()}, nor one of the package's: {names}.")
-  try:
-    get_sweep = runpy.run_path(str(found)).get("get_sweep")
-  except SyntaxError as error:
-    raise BadInput(f"{path} is not valid Python: {error}.") from error
-  if arg and get_sweep is not None and not inspect.signature(get_sweep).parameters:
-    raise BadInput(f"the sweep file {path} takes no argument, but --config={given} gives it {arg!r}; leave it out.")
-  made = (get_sweep(arg) if arg else get_sweep()) if get_sweep is not None else None
+  def called(names: dict[str, Any]) -> Any:
+    get_sweep = names.get("get_sweep")
+    if arg and get_sweep is not None and not inspect.signature(get_sweep).parameters:
+      raise BadInput(f"the sweep file {path} takes no argument, but --config={given} gives it {arg!r}; leave it out.")
+    return get_sweep and (get_sweep(arg) if arg else get_sweep())
+
+  made = configs.run_file(str(found), called)
   if not isinstance(made, sweeps.Sweep):
     raise BadInput(f"{path} has no function get_sweep that returns an alma_jax.sweeps.Sweep.")
   if not made.points:
@@ -93,6 +93,11 @@ def make(sweep: sweeps.Sweep, root: str | pathlib.Path, overrides: Mapping[str, 
   made: list[Job] = []
   template = functools.cache(functools.partial(configs.load_file, sweep.config))  # by the learner
   seen: dict[str, sweeps.Point] = {}
+  if not isinstance(sweep.points, (list, tuple)) or not isinstance(sweep.fixed, dict):
+    raise BadInput(f"the sweep has points of type {type(sweep.points).__name__} and fixed fields of type "
+                   f"{type(sweep.fixed).__name__}; give a list of dicts, and a dict.")
+  if len(sweep.points) > _MOST:
+    raise BadInput(f"the sweep has {len(sweep.points):,} points; at most {_MOST:,} are allowed.")
   if ":" in str(sweep.config):
     raise BadInput(f"the sweep's config {sweep.config!r} should be only the path of a config file; give the learner as "
                    "an axis.")

@@ -1,8 +1,8 @@
 """The states of a sweep's jobs, read from their run folders."""
 import contextlib
-import math
 import pathlib
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypeGuard
 
@@ -121,4 +121,4 @@ def num_done(job: Job) -> int:
 
 
 def _is_number(value: Any) -> TypeGuard[float]:
-  return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+  return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

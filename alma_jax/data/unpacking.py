@@ -1,0 +1,132 @@
+"""Refuses files that unpack to more than fits into memory, before they are unpacked.
+
+A few kilobytes of a compressed format can hold gigabytes of zeros. The headers of .npz files, images and Parquet files
+say how large their contents are. What one file or one folder unpacks to may take three quarters of the memory that this
+process may use; some of it is needed for the run. Headers that lie are noticed while they are unpacked.
+"""
+import functools
+import io
+import math
+import pathlib
+import zipfile
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from alma_jax.errors import BadInput
+from alma_jax.messages import num_bytes
+from alma_jax.parallel.host_memory import host_memory
+
+if TYPE_CHECKING:
+  import pyarrow as pa
+  import pyarrow.parquet as pq
+
+_SHARE = 0.75  # of the memory
+_MOST_ROWS = 1024  # of a Parquet file that are read at once
+_COPIES = 4  # of rows of a Parquet file: compressed, as a table, as Python objects, as arrays
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+
+
+@functools.cache
+def limit() -> int:
+  """Bytes that the contents of one file or folder may take in memory."""
+  return int(_SHARE * host_memory())
+
+
+def check(size: int, what: str = "it") -> None:
+  """Refuses what takes more than `limit()` bytes.
+
+  Raises:
+    BadInput: it does; the message is a clause without a full stop, that begins with `what`.
+  """
+  if size > limit():
+    raise BadInput(f"{what} unpacks to at least {num_bytes(size)}, more than the {num_bytes(limit())} of memory that "
+                   "data may take")
+
+
+def read_npz(file: pathlib.Path | io.BytesIO, wanted: Sequence[str] | None = None
+             ) -> tuple[dict[str, np.ndarray], list[str]]:
+  """Reads arrays of an .npz file. No pickle is loaded.
+
+  Args:
+    file: path, or its bytes.
+    wanted: names of arrays; None: all.
+
+  Returns:
+    (the wanted arrays that are there, in the order of `wanted`; the sorted names of all).
+
+  Raises:
+    BadInput: it is not such a file, or unpacks to more than `limit()`. The message is the reason alone, without the
+      path and a full stop.
+  """
+  try:
+    with zipfile.ZipFile(file) as archive:
+      members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+      names = [name for name in (members if wanted is None else wanted) if name in members]
+      check(sum(members[name].file_size for name in names))
+      arrays = {}
+      for name in names:
+        with archive.open(members[name]) as member:
+          arrays[name] = _read_array(member, members[name].file_size, name)
+      return arrays, sorted(members)
+  except BadInput:
+    raise
+  except Exception as error:  # zipfile, zlib and numpy raise many kinds
+    raise BadInput(first_line(error)) from error
+
+
+def parquet_rows(file: "pq.ParquetFile", columns: Sequence[str], most: int = _MOST_ROWS) -> Iterator["pa.RecordBatch"]:
+  """Yields the rows of some columns in batches, which are so small that they fit into memory.
+
+  Equal values may be stored once for many rows. Therefore a row is assumed to be as large as all that a column stores.
+
+  Args:
+    file: opened.
+    columns: names of columns.
+    most: rows of a batch, at most.
+
+  Raises:
+    BadInput: one row may take more than `limit()`. The message is the reason alone, as above.
+  """
+  found = file.metadata
+  largest = 1
+  for group in (found.row_group(i) for i in range(found.num_row_groups)):
+    for part in (group.column(i) for i in range(group.num_columns)):
+      if part.path_in_schema.partition(".")[0] in columns:
+        largest = max(largest, part.total_uncompressed_size)
+  check(largest)
+  rows = max(1, min(most, _MOST_ROWS, limit() // (_COPIES * largest)))
+  for batch in file.iter_batches(batch_size=rows, columns=list(columns), use_threads=False):
+    if batch.num_rows:
+      check(batch.nbytes)
+      yield batch
+
+
+def first_line(error: Exception) -> str:
+  """The beginning of an exception's message, for a sentence."""
+  text = getattr(error, "strerror", None) or next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+  return "".join(character if character.isprintable() else "?" for character in text[:200]).rstrip(".")
+
+
+def _read_array(member: Any, size: int, name: str) -> np.ndarray:
+  """The array of an .npy file of `size` bytes, whose header is checked before memory is taken."""
+  read_header = _HEADERS.get(np.lib.format.read_magic(member))
+  if read_header is None:
+    raise BadInput(f"the array {name} is of a kind that is not read here")
+  shape, fortran, dtype = read_header(member)
+  if dtype.hasobject:
+    raise BadInput(f"the array {name} holds Python objects, which are not loaded")
+  stored = size - member.tell()
+  if not dtype.itemsize or min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != stored:
+    raise BadInput(f"the array {name} of shape {shape} and dtype {dtype} does not have the {stored} bytes that are "
+                   "stored")
+  data = bytearray(stored)
+  view, start = memoryview(data), 0
+  while start < len(data):
+    num = member.readinto(view[start:start + 2**20])
+    if not num:
+      raise BadInput(f"the array {name} is cut off")
+    start += num
+  array = np.frombuffer(data, dtype)
+  return array.reshape(shape[::-1]).T if fortran else array.reshape(shape)
