@@ -1,4 +1,5 @@
 """Checkpoints: what is saved comes back, and damage is noticed."""
+import logging
 import pathlib
 
 import jax.numpy as jnp
@@ -6,7 +7,7 @@ import numpy as np
 import pytest
 
 from alma_jax.errors import BadInput
-from alma_jax.runs import checkpoint, history
+from alma_jax.runs import arrays, checkpoint, history
 
 W = np.random.default_rng(0).normal(size=(200, 300)).astype(np.float32)
 TREES = {"live": {"w": W, "n": np.int32(3)}}
@@ -46,6 +47,15 @@ def with_newest_damaged(path, keep):
   with pytest.warns(UserWarning, match="falling back"):
     saver.newest()
   return saver
+
+
+def test_of_arrays_that_fail_together_nothing_is_logged(caplog):
+  arrays.ignore_late_answers()
+  arrays.ignore_late_answers()
+  log = logging.getLogger("asyncio")
+  log.error("Task exception was never retrieved\nfuture: ValueError('[tensorstore_spec=...')")
+  log.error("Task exception was never retrieved\nfuture: ValueError('another')")
+  assert [record.getMessage()[-9:] for record in caplog.records] == ["another')"]
 
 
 def test_round_trip(tmp_path):

@@ -1,5 +1,6 @@
 """Trees of arrays as checkpoints hold them: by name, with a SHA-256 of each array."""
 import hashlib
+import logging
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -62,12 +63,19 @@ def ignore_late_answers() -> None:
   """Suppresses the stack traces of tensorstore's threads after an array could not be read or written.
 
   Orbax then closes its event loop while other arrays are still on their way, and each of them would print a stack trace
-  when it arrives, on a busy machine seconds later. Orbax itself raises the error that matters.
+  when it arrives, on a busy machine seconds later. If several fail, asyncio would log all but the first. Orbax itself
+  raises the error that matters.
   """
+  logging.getLogger("asyncio").addFilter(_matters)  # the same filter is added once
   before = sys.unraisablehook
   if before is not _filtered:
     _others.append(before)
     sys.unraisablehook = _filtered
+
+
+def _matters(record: logging.LogRecord) -> bool:
+  text = record.getMessage()
+  return not (text.startswith("Task exception was never retrieved") and "tensorstore" in text)
 
 
 def _filtered(args: Any) -> None:
