@@ -9,7 +9,6 @@ The same command again goes on: it runs what is missing and leaves the rest as i
 that the images need. Exit codes are those of `alma sweep`.
 """
 import pathlib
-import signal
 import sys
 from collections.abc import Sequence
 
@@ -23,10 +22,7 @@ from alma_jax.sweeps.jobs import Job
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line; returns the exit code."""
-  try:
-    return commands.exit_code(lambda: _main(argv))
-  except KeyboardInterrupt:  # before the signals are watched
-    return 128 + signal.SIGINT
+  return sweep.exit_code(lambda: _main(argv))
 
 
 def _main(argv: Sequence[str] | None) -> int:

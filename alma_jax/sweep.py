@@ -13,7 +13,7 @@ import argparse
 import pathlib
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from alma_jax import commands
 from alma_jax.errors import BadInput
@@ -22,9 +22,14 @@ from alma_jax.sweeps import launch, plan
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line; returns the exit code."""
+  return exit_code(lambda: _main(argv))
+
+
+def exit_code(work: Callable[[], int]) -> int:
+  """That of a command that launches runs; see commands.exit_code."""
   try:
-    return commands.exit_code(lambda: _main(argv))
-  except KeyboardInterrupt:  # before the sweep watches signals
+    return commands.exit_code(work)
+  except KeyboardInterrupt:  # before the signals are watched
     return 128 + signal.SIGINT
 
 

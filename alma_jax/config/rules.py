@@ -183,11 +183,16 @@ def _heads_divide_the_width(c: LanguageConfig) -> None:
 
 
 def _candidates_differ(c: LanguageConfig) -> None:
-  for field, values in (("train.learning_rate", c.train.learning_rate), ("model.dropout", c.model.dropout)):
-    if not values:
-      raise BadInput(f"{field} is an empty list; give one value, or several to choose from.")
-    if len(set(values)) < len(values):
-      raise BadInput(f"{field}={values} lists a value twice.")
+  _differ("train.learning_rate", c.train.learning_rate)
+  _differ("model.dropout", c.model.dropout)
+
+
+def _differ(field: str, values: tuple[float, ...]) -> None:
+  """Raises BadInput unless the values of a field that are tried are one or more different ones."""
+  if not values:
+    raise BadInput(f"{field} is an empty list; give one value, or several to choose from.")
+  if len(set(values)) < len(values):
+    raise BadInput(f"{field}={values} lists a value twice.")
 
 
 def _warmup_ends(c: LanguageConfig) -> None:
@@ -263,11 +268,8 @@ def _nothing_watches_tasks(c: TaskConfig) -> None:
 
 
 def _pairs_differ(c: TaskConfig) -> None:
-  for field, values in (("learning_rate", c.train.learning_rate), ("weight_decay", c.train.weight_decay)):
-    if not values:
-      raise BadInput(f"train.{field} is an empty list; give one value, or several to choose from.")
-    if len(set(values)) < len(values):
-      raise BadInput(f"train.{field}={values} lists a value twice.")
+  _differ("train.learning_rate", c.train.learning_rate)
+  _differ("train.weight_decay", c.train.weight_decay)
 
 
 def _random_pairs_have_a_range(c: TaskConfig) -> None:
