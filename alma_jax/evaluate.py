@@ -20,6 +20,7 @@ import numpy as np
 
 from alma_jax import commands, predict
 from alma_jax.config import schema
+from alma_jax.data import cache
 from alma_jax.errors import BadInput
 from alma_jax.files import write_bytes
 from alma_jax.predictors import inputs, scores, texts
@@ -66,7 +67,7 @@ def _score_images(predictor: "Predictor", args: argparse.Namespace) -> dict[str,
 
   def add(batch: inputs.Batch, classes: Any, probabilities: Any) -> None:
     result.add(classes, probabilities, batch.y)  # type: ignore[arg-type]
-    hashes.extend(map(_hash, batch.x))
+    hashes.extend(map(cache.hash_row, batch.x))
 
   predict.in_batches(predictor, _batches(args, form, size), size, add)
   overlap = _overlap(args, hashes, lambda config: _seen_images(config, args, predictor.dtype))
@@ -140,12 +141,12 @@ def _seen_images(config: Any, args: argparse.Namespace, dtype: np.dtype) -> set[
         section.name, seed=config.seed, data_dir=section.data_dir or args.data_dir, sources=section.sources,
         num_tasks=config.stream.num_megabatches, test_per_class=section.test_per_class)
     data = map(tasks.task, range(len(tasks.infos)))
-    return {_hash(x) for task in data for part in (task.x_train, task.x_val) for x in part}
+    return {cache.hash_row(x) for task in data for part in (task.x_train, task.x_val) for x in part}
   if config.is_live:
     return _seen_entries(run_folder.local(args.workdir), pathlib.Path(section.name.removeprefix(schema.LIVE)),
                          section.image_size, dtype)
   stream = datasets.load(section.name, section.data_dir or args.data_dir, section.image_size)
-  return set(map(_hash, stream.x_train.astype(dtype, copy=False)))
+  return set(map(cache.hash_row, stream.x_train.astype(dtype, copy=False)))
 
 
 def _seen_entries(run: pathlib.Path, folder: pathlib.Path, image_size: int, dtype: np.dtype) -> set[bytes]:
@@ -154,7 +155,8 @@ def _seen_entries(run: pathlib.Path, folder: pathlib.Path, image_size: int, dtyp
   from alma_jax.runs import run_folder
   seen: set[bytes] = set()
   for line in run_folder.read_lines(run / feed.LEDGER):
-    seen.update(map(_hash, entry_file.read(folder / "stream" / line["name"], image_size).x.astype(dtype, copy=False)))
+    x = entry_file.read(folder / "stream" / line["name"], image_size).x
+    seen.update(map(cache.hash_row, x.astype(dtype, copy=False)))
   return seen
 
 
@@ -169,10 +171,6 @@ def _seen_texts(config: Any, args: argparse.Namespace) -> set[bytes]:
 
 def _hash_text(document: bytes) -> bytes:
   return hashlib.blake2b(document.strip(), digest_size=12).digest()
-
-
-def _hash(example: np.ndarray) -> bytes:
-  return hashlib.blake2b(np.ascontiguousarray(example).tobytes(), digest_size=12).digest()
 
 
 def _text(found: dict[str, Any], names: Sequence[str] | None) -> str:

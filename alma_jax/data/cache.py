@@ -161,6 +161,11 @@ def hash_arrays(arrays: Mapping[str, np.ndarray]) -> str:
   return digest.hexdigest()
 
 
+def hash_row(row: np.ndarray) -> bytes:
+  """A short hash of the contents of one example, by which equal examples are found."""
+  return hashlib.blake2b(np.ascontiguousarray(row).data, digest_size=12).digest()
+
+
 def hash_file(path: pathlib.Path) -> str | None:
   """SHA-256 of a file as hexadecimal digits; None if it cannot be read."""
   try:

@@ -3,7 +3,6 @@
 Classes are the lines of DIR/classes.txt. Without this file they are found as they come: numbers and names of labels are
 names of classes, and a class that occurs for the first time is the next one.
 """
-import hashlib
 import pathlib
 import types
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from alma_jax import keys
-from alma_jax.data import entry_file, feed
+from alma_jax.data import cache, entry_file, feed
 from alma_jax.errors import BadInput
 
 CLASSES, TEST = "classes.txt", "test"
@@ -50,7 +49,7 @@ class ImageReader:
     self._size, self._seed = image_size, seed
     self.declared = _read_classes(folder / CLASSES)
     self.test = self._read_test(folder)
-    self._tested = None if self.test is None else frozenset(map(_row_hash, self.test.x))
+    self._tested = None if self.test is None else frozenset(map(cache.hash_row, self.test.x))
     self._found: list[tuple[int, str]] = []  # (mega-batch, name) of the classes of the first `_num_read` of them
     self._num_read = 0
 
@@ -110,7 +109,7 @@ class ImageReader:
   def _overlap(self, x: np.ndarray) -> tuple[str, ...]:
     if self._tested is None:
       return ()
-    num = sum(_row_hash(row) in self._tested for row in x)
+    num = sum(cache.hash_row(row) in self._tested for row in x)
     if num == len(x):
       raise BadInput("all its examples are in the test set.")
     return (f"{num} of {len(x)} examples are in the test set as well, whose error is thus too low",) if num else ()
@@ -152,15 +151,9 @@ class ImageReader:
     return np.array(self.declared)[part.y]
 
 
-
-
 def _names_of(found: entry_file.Labelled) -> list[str]:
   """Names of the classes of an entry; numbers in their order."""
   return [str(number) for number in np.unique(found.y)] if found.names is None else list(found.names)
-
-
-def _row_hash(row: np.ndarray) -> bytes:
-  return hashlib.blake2b(np.ascontiguousarray(row).data, digest_size=12).digest()
 
 
 def _read_classes(path: pathlib.Path) -> list[str] | None:

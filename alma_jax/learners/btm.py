@@ -12,6 +12,7 @@ from alma_jax.errors import BadInput
 from alma_jax.growth import domains
 from alma_jax.learners import stacked
 from alma_jax.learners.contract import Contribution, GrowthReport, LearnerState, StageResult
+from alma_jax.learners.expert_stacks import shards
 from alma_jax.models import cost
 from alma_jax.parallel import sharding
 from alma_jax.tasks import domain_mixture
@@ -77,11 +78,12 @@ class BTM(stacked.Stacked):
     num = state.spec["num_domains"]
     if not num:
       return loop.Examples()
-    split = lambda which, name: [which[state.host[name] == domain] for domain in range(num)]
     memory = None
     if len(data.memory):  # an expert without old windows of its domain recalls any
-      memory = [mine if len(mine) else data.memory for mine in split(data.memory, "memory_shares")]
-    return loop.Examples(own=split(data.train, "train_shares"), own_val=[data.val] * num, memory=memory)
+      old = shards(data.memory, state.host["memory_shares"], range(num))
+      memory = [mine if len(mine) else data.memory for mine in old]
+    own = shards(data.train, state.host["train_shares"], range(num))
+    return loop.Examples(own=own, own_val=[data.val] * num, memory=memory)
 
   def finish(self, state: LearnerState, data: loop.StageData, trained: loop.Trained) -> StageResult:
     result, before = super().finish(state, data, trained), self.cost(state)

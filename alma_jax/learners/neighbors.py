@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from alma_jax import keys
-from alma_jax.learners import prediction, stacked
+from alma_jax.learners import expert_stacks
 from alma_jax.models import cost
 from alma_jax.parallel import sharding
 from alma_jax.training import loop
@@ -39,10 +39,8 @@ def accuracy(network: Any, task: Any, mesh: jax.sharding.Mesh, variables: Variab
     num_neighbors: k; n if there are fewer training examples.
   """
   one = jax.tree.map(lambda leaf: leaf[None], variables)
-  embed = functools.partial(stacked.contribute, network, task, mesh, "features", one)
-  found = [prediction.in_batches(embed, task, mesh, data.pool, which)["features"] for which in (train, val)]
+  near, far = (expert_stacks.features(network, task, mesh, one, data.pool, which) for which in (train, val))
   labels, num_classes = sharding.fetch((data.pool.y, data.pool.num_classes))
-  near, far = map(np.asarray, found)
   predicted = vote(near, far, labels[train], min(num_neighbors, len(train)), int(num_classes))
   return float((predicted == labels[val]).mean())
 

@@ -19,7 +19,7 @@ class History:
   """The sealed parts of a run's lines, in a folder of its checkpoints."""
 
   def __init__(self, folder: pathlib.Path, writes: bool):
-    """`writes`: whether this process writes; the others of a run only compute the same checksums."""
+    """`writes`: whether this process writes; what the others of a run compute is not used."""
     self._store = store.Store(folder, ".json", writes)
     self._sealed: list[str] = []
 

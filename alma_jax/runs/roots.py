@@ -1,15 +1,13 @@
 """The pretrained root of learners of streams of tasks: the network of a finished run (docs/task-streams.md)."""
-import hashlib
-
 import jax
-import numpy as np
 
 from alma_jax.config import schema
+from alma_jax.data import cache
 from alma_jax.errors import BadInput
 from alma_jax.learners import contract, stacked
 from alma_jax.learners.task_learner import TaskLearner
 from alma_jax.parallel import sharding
-from alma_jax.runs import results, snapshot
+from alma_jax.runs import arrays, results, snapshot
 from alma_jax.types import Variables
 
 
@@ -33,7 +31,7 @@ def load(config: schema.RunConfig) -> contract.Root | None:
     variables = _network(learner, state)
   except BadInput as error:
     raise BadInput(f"learner.root={path!r} cannot be used: {error}") from error
-  return contract.Root(path, variables, _digest(variables))
+  return contract.Root(path, variables, cache.hash_arrays(dict(arrays.flatten(variables))))
 
 
 def _network(learner: contract.Learner, state: contract.LearnerState) -> Variables:
@@ -45,11 +43,3 @@ def _network(learner: contract.Learner, state: contract.LearnerState) -> Variabl
   if not isinstance(learner, stacked.Stacked) or sizes != [1]:
     raise BadInput("the run has not one network; take a run of the learner sm, or on a stream of tasks.")
   return jax.tree.map(lambda leaf: leaf[0], sharding.fetch(blocks[0]))
-
-
-def _digest(variables: Variables) -> str:
-  """SHA-256 of all arrays, hexadecimal."""
-  digest = hashlib.sha256()
-  for where, leaf in jax.tree.leaves_with_path(variables):
-    digest.update(f"{jax.tree_util.keystr(where)} {leaf.dtype} {leaf.shape} ".encode() + np.asarray(leaf).tobytes())
-  return digest.hexdigest()

@@ -28,7 +28,7 @@ class Store:
     Args:
       folder: path.
       suffix: of all files, as in ".json".
-      writes: whether this process writes; the others of a run only compute the same checksums.
+      writes: whether this process writes; what the others of a run compute is not used.
     """
     self._folder, self._suffix, self._writes = folder, suffix, writes
 
