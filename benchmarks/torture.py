@@ -37,7 +37,7 @@ from kill import differences
 SENTENCES = (1, 2, 129, 130, 143)
 FLIPPED = {"harmless": "survived", "repaired": "survived", "fell back": "sentence", "refused": "sentence"}
 FLIPPED_RUNS = ("digits:gens", "digits:gmoe", "digits:anytime", "tasks:mntdp,digits")
-COUNTS = {"kills": 34, "flips": 400, "signals": 40, "disk": 30, "permissions": 10, "clock": 10, "memory": 10,
+COUNTS = {"kills": 120, "flips": 400, "signals": 40, "disk": 30, "permissions": 10, "clock": 10, "memory": 10,
           "two": 5, "moved": 5, "sweeps": 5}
 
 Outcome = tuple[str, str]  # its name in the table, and what the line of the trial says
@@ -64,6 +64,14 @@ class Bench(NamedTuple):
     """Seconds from the start of a process to a random moment of its run."""
     return self.whole(case)[1] * self.rng.uniform(0.2, 1.0)
 
+  def interrupt(self, case: harm.Case, folder: pathlib.Path, number: int) -> harm.Ended:
+    """A process that gets a signal at a random moment. If it has ended before, the next moments of the case are sooner."""
+    process, begin, moment = harm.start(case, folder), time.monotonic(), self.moment(case)
+    ended = harm.wait(process, moment, number)
+    if not ended.code and time.monotonic() - begin < moment:
+      (self.folder / "whole" / f"{case.name}.seconds").write_text(str(time.monotonic() - begin))
+    return ended
+
   def trial(self) -> pathlib.Path:
     """A folder that does not exist yet."""
     return pathlib.Path(tempfile.mkdtemp(dir=self.folder)) / "run"
@@ -86,17 +94,19 @@ class Bench(NamedTuple):
 
 
 def kills(bench: Bench, case: harm.Case) -> Outcome:
-  """SIGKILL at a random moment, three times one after the other."""
+  """SIGKILL at a random moment; in every second trial another one while the run resumes."""
   folder = bench.trial()
-  ended = [harm.wait(harm.start(case, folder), bench.moment(case), signal.SIGKILL) for _ in range(3)]
-  return bench.judged(case, folder, min(ended, key=lambda each: each.code))  # killed, if one of them was
+  ended = bench.interrupt(case, folder, signal.SIGKILL)
+  if ended.code == -signal.SIGKILL and bench.rng.random() < 0.5:
+    harm.wait(harm.start(case, folder), bench.moment(case), signal.SIGKILL)
+  return bench.judged(case, folder, ended)
 
 
 def signals(bench: Bench, case: harm.Case) -> Outcome:
   """SIGTERM, SIGINT or SIGHUP at a random moment: loading, compiling, growing, saving, finishing."""
   folder = bench.trial()
   number = bench.rng.choice([signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-  ended = harm.wait(harm.start(case, folder), bench.moment(case), number)
+  ended = bench.interrupt(case, folder, number)
   if ended.code == -number:  # Python itself has not started yet
     ended = ended._replace(code=-signal.SIGKILL)
   return bench.judged(case, folder, ended)
@@ -150,7 +160,7 @@ def two(bench: Bench, case: harm.Case) -> Outcome:
 def moved(bench: Bench, case: harm.Case) -> Outcome:
   """A stopped run is copied, and both the run, which is moved, and its copy go on."""
   folder = bench.trial()
-  ended = harm.wait(harm.start(case, folder), bench.moment(case), signal.SIGTERM)
+  ended = bench.interrupt(case, folder, signal.SIGTERM)
   if ended.code == -signal.SIGTERM:
     ended = ended._replace(code=-signal.SIGKILL)
   if not folder.exists():  # stopped before there was one

@@ -449,6 +449,7 @@ def test_time_left_counts_runs_with_an_estimate(tmp_path):
   assert shown.line() == "1 finished, 0 running, 0 failed, 2 waiting, about 10 s left"
   assert board.time_left({"a": before["seed1"], "b": before["seed2"]}, {"a": 7.0}, 2) == "at least 7 s"
   assert board.time_left({"a": before["seed1"]}, {}, 2) == ""
+  assert board.time_left({"a": before["seed1"]._replace(done=3, total=0)}, {"a": 7.0}, 1) == "about 7 s"
 
 
 def test_finished_runs_on_another_device_do_not_count(tmp_path):

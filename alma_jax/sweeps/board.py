@@ -145,9 +145,9 @@ class Board:
     table = Table.grid(padding=(0, 2))
     for name, state in self._states.items():
       if state.kind == states.RUNNING:
-        full = _BAR * state.done // state.total
+        full = int(_BAR * state.fraction)
         table.add_row(Text(name), Text("━" * full, style="bold") + Text("─" * (_BAR - full), style="dim"),
-                      Text(f"{state.done} of {state.total} mega-batches"),
+                      Text(f"{state.done} of {state.total or 'all'} mega-batches"),
                       Text(duration(time.monotonic() - self._began[name])))
     failed = [Text(f"failed: {name}: {state.line}", style="red", overflow="ellipsis", no_wrap=True)
               for name, state in list(self._of(states.FAILED).items())[-_MOST_FAILED:]]
@@ -165,7 +165,7 @@ def time_left(job_states: Mapping[str, State], found: Mapping[str, float], num_w
   Returns:
     E.g. "about 40 s"; "at least 40 s" if `found` lacks some runs; "" if it lacks all.
   """
-  rest = [found[name] * (1 - state.done / state.total) for name, state in job_states.items() if name in found]
+  rest = [found[name] * (1 - state.fraction) for name, state in job_states.items() if name in found]
   if not rest:
     return ""
   return f"{'about' if len(rest) == len(job_states) else 'at least'} {duration(timing.total(rest, num_workers))}"

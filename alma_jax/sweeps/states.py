@@ -22,13 +22,18 @@ class State(NamedTuple):
   Attributes:
     kind: NEW, BEGUN (begun and stopped), RUNNING, FINISHED, FAILED, or REFUSED
       (the run folder holds something else).
-    done, total: mega-batches.
+    done, total: mega-batches; a total of 0: the stream says how many.
     line: the last line of a failed job, or why a run folder is refused.
   """
   kind: str
   done: int
   total: int
   line: str = ""
+
+  @property
+  def fraction(self) -> float:
+    """The part that is done; 0 if the total is not known."""
+    return self.done / self.total if self.total else 0.0
 
   def __str__(self) -> str:
     if self.line:

@@ -18,4 +18,4 @@ NEVIS = product(axis("dataset.name", ["nevis_mini"]), axis("learner", ["independ
 
 def get_sweep():
   short = product(axis("learner", LEARNERS), axis("dataset.name", SHORT))
-  return Sweep("configs/tasks.py", product([TRAINING], axis("seed", [0, 1, 2]), short + NEVIS))
+  return Sweep("configs/tasks.py", product(axis("seed", [0, 1, 2]), short + NEVIS), fixed=TRAINING)
