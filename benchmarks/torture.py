@@ -66,8 +66,8 @@ class Bench(NamedTuple):
 
   def interrupt(self, case: harm.Case, folder: pathlib.Path, number: int) -> harm.Ended:
     """A process that gets a signal at a random moment. If it has ended before, the next moments of the case are sooner."""
-    process, begin, moment = harm.start(case, folder), time.monotonic(), self.moment(case)
-    ended = harm.wait(process, moment, number)
+    moment, begin = self.moment(case), time.monotonic()  # the first moment of a case runs it as a whole
+    ended = harm.wait(harm.start(case, folder), moment, number)
     if not ended.code and time.monotonic() - begin < moment:
       (self.folder / "whole" / f"{case.name}.seconds").write_text(str(time.monotonic() - begin))
     return ended
@@ -125,9 +125,9 @@ def disk(bench: Bench, case: harm.Case) -> Outcome:
 
 def permissions(bench: Bench, case: harm.Case) -> Outcome:
   """The run folder becomes read-only at a random moment."""
-  folder = bench.trial()
+  folder, moment = bench.trial(), bench.moment(case)
   process = harm.start(case, folder)
-  time.sleep(bench.moment(case))
+  time.sleep(moment)
   with harm.read_only(folder.parent):
     ended = harm.wait(process)
   return bench.judged(case, folder, ended)
