@@ -147,7 +147,7 @@ def _interval(tested: Shared) -> str:
                               {i: mean(tested.second, i) for i in range(blocks)})
   if found is None or found.margin == float("inf"):
     return ""
-  low, high = found.mean - found.margin, found.mean + found.margin
+  low, high = tested.mean - found.margin, tested.mean + found.margin  # blocks may differ by one mega-batch in length
   return f", 95 % interval {low:+.4f} to {high:+.4f} over {blocks} means of consecutive mega-batches"
 
 
