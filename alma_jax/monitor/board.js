@@ -47,7 +47,7 @@ function table(runs, names) {
     }
     const about = document.createElement("span");
     about.className = "about";
-    about.textContent = `\u00a0(${run.name})`;
+    about.textContent = ` (${run.name})`;
     first.append(about);
     cell(row, run.state, run.state);
     cell(row, short(run.error), "number");
