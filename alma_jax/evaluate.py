@@ -1,8 +1,13 @@
 """Scores a run on new labelled data: alma evaluate --workdir RUN [--task T] --data DATA
 
-DATA is a folder of images by class (DIR/CLASS/*.png), an .npz file with x [N, ...] and y [N], a .parquet file with
-columns of images and labels, or the name of a data set, whose test set is used: digits, mnist, cifar10, tfds:NAME,
-npz:PATH, folder:DIR. For a language model it is a .txt or .jsonl file, or a folder of them.
+DATA is one of
+  DIR             a folder of images by class, DIR/CLASS/*.png; if there is a folder DIR/test, DIR/test/CLASS/*.png
+  FILE.npz        arrays x [N, ...] and y [N], or x_test and y_test
+  FILE.parquet    columns of images and labels
+  NAME            the test set of a data set: digits, mnist, cifar10, tfds:NAME
+  a .txt or .jsonl file, or a folder of them, for a language model
+Labels are names of the classes of RUN, or their numbers, from 0. If a class is called by a number other than its own,
+numbers are names. A label that RUN does not know is refused.
 
 RUN is a run folder, or a folder that `alma export` has written. If RUN is a run folder, DATA is compared with the data
 of its stream: if more than 1 % of the examples of DATA are in the stream, they are no test, and are refused. If RUN is
@@ -41,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str] | None) -> None:
   parser = commands.Parser("-m alma_jax.evaluate", __doc__)
   predict.add_arguments(parser)
-  parser.add_argument("--data", required=True, help="labelled data")
+  parser.add_argument("--data", required=True, help="labelled data: a folder DIR/CLASS/*.png, FILE.npz, FILE.parquet, "
+                      "FILE.txt, FILE.jsonl, or the name of a data set")
   parser.add_argument("--data_dir", default="", help="folder of prepared TFDS data sets")
   parser.add_argument("--allow_overlap", action="store_true", help="also score examples that are in the run's stream")
   parser.add_argument("--out", help="file to write the scores to, as JSON")
@@ -50,7 +56,7 @@ def _main(argv: Sequence[str] | None) -> None:
   found = (_score_texts if predictor.is_language else _score_images)(predictor, args)
   if predictor.facts.get("task"):
     found["task"] = predictor.facts["task"]["name"]
-  found |= dict(data=args.data, workdir=str(args.workdir), predictor=predictor.version,
+  found |= dict(data=args.data, workdir=str(args.workdir), predictor=predictor.version or None,
                 stage=predictor.facts.get("stage"))
   if args.out:
     try:
@@ -78,10 +84,17 @@ def _batches(args: argparse.Namespace, form: inputs.Form, size: int) -> Iterator
   """The labelled examples of --data."""
   kind, _, rest = args.data.partition(":")
   if args.data not in _NAMES and not (kind == "tfds" and rest):
-    yield from inputs.read([rest if kind in ("npz", "folder") and rest else args.data], form, size, labelled=True)
+    path = rest if kind in ("npz", "folder") and rest else args.data
+    if not pathlib.Path(path).expanduser().exists():
+      raise BadInput(f"--data={args.data!r}: there is no such file or folder, and no data set of this name; give "
+                     f"labelled files, or one of {', '.join(_NAMES)} and tfds:NAME.")
+    yield from inputs.read([path], form, size, labelled=True)
     return
   from alma_jax.data import datasets
-  dataset = datasets.load(args.data, args.data_dir)
+  try:
+    dataset = datasets.load(args.data, args.data_dir)
+  except BadInput as error:
+    raise BadInput(_advised(error)) from error
   x = inputs.like_examples(dataset.x_test, f"the test set of {args.data}", form)
   y = inputs.check_labels(dataset.y_test, f"the test set of {args.data}", form)
   for start in range(0, len(x), size):
@@ -114,16 +127,17 @@ def _overlap(args: argparse.Namespace, hashes: Sequence[bytes], read: Callable[[
   from alma_jax.runs import run_folder
 
   tree = run_folder.read_json(run_folder.local(args.workdir) / "config.json")
-  if not isinstance(tree, dict) or args.allow_overlap:
+  if not isinstance(tree, dict):
     return None  # an exported predictor does not know its stream
   config = configs.parse(configs.completed({k: v for k, v in tree.items() if k not in configs.STORED}))
   try:
     seen = read(config)
   except BadInput as error:
-    commands.warn([f"it is not known whether the data overlap the stream of the run, which cannot be read: {error}"])
+    commands.warn([f"it is not known whether the data overlap the stream of the run, which cannot be read: "
+                   f"{_advised(error)}"])
     return None
   num = sum(each in seen for each in hashes)
-  if num > _MOST_OVERLAP * len(hashes):
+  if num > _MOST_OVERLAP * len(hashes) and not args.allow_overlap:
     raise BadInput(f"{num} of the {len(hashes)} examples of {args.data} are in the stream of the run, which may have "
                    "been trained on them; give other data, or --allow_overlap.")
   if num:
@@ -133,40 +147,49 @@ def _overlap(args: argparse.Namespace, hashes: Sequence[bytes], read: Callable[[
 
 def _seen_images(config: Any, args: argparse.Namespace, dtype: np.dtype) -> set[bytes]:
   """Hashes of the images of a run's stream, of a stream of tasks those of all tasks."""
-  from alma_jax.data import datasets, task_streams
-  from alma_jax.runs import run_folder
+  from alma_jax.data import datasets, entry_file, task_streams
   section = config.dataset
   if isinstance(config, schema.TaskConfig):
     tasks = task_streams.make(
-        section.name, seed=config.seed, data_dir=section.data_dir or args.data_dir, sources=section.sources,
+        section.name, seed=config.seed, data_dir=args.data_dir or section.data_dir, sources=section.sources,
         num_tasks=config.stream.num_megabatches, test_per_class=section.test_per_class)
     data = map(tasks.task, range(len(tasks.infos)))
     return {cache.hash_row(x) for task in data for part in (task.x_train, task.x_val) for x in part}
   if config.is_live:
-    return _seen_entries(run_folder.local(args.workdir), pathlib.Path(section.name.removeprefix(schema.LIVE)),
-                         section.image_size, dtype)
-  stream = datasets.load(section.name, section.data_dir or args.data_dir, section.image_size)
+    read = lambda path: entry_file.read(path, section.image_size).x.astype(dtype, copy=False)
+    return {cache.hash_row(x) for entry in _entries(config, args, read) for x in entry}
+  stream = datasets.load(section.name, args.data_dir or section.data_dir, section.image_size)
   return set(map(cache.hash_row, stream.x_train.astype(dtype, copy=False)))
 
 
-def _seen_entries(run: pathlib.Path, folder: pathlib.Path, image_size: int, dtype: np.dtype) -> set[bytes]:
-  """Hashes of the images of the entries that a run on a live stream has used."""
-  from alma_jax.data import entry_file, feed
+def _entries(config: Any, args: argparse.Namespace, read: Callable[[pathlib.Path], Any]) -> list[Any]:
+  """What `read` returns for each entry that a run on a live stream has used, if it is still what it was."""
+  from alma_jax.data import feed, inbox
   from alma_jax.runs import run_folder
-  seen: set[bytes] = set()
-  for line in run_folder.read_lines(run / feed.LEDGER):
-    x = entry_file.read(folder / "stream" / line["name"], image_size).x
-    seen.update(map(cache.hash_row, x.astype(dtype, copy=False)))
-  return seen
+  folder = pathlib.Path(config.dataset.name.removeprefix(schema.LIVE)).expanduser() / "stream"
+  used = run_folder.read_lines(run_folder.local(args.workdir) / feed.LEDGER)
+  paths = [folder / line["name"] for line in used
+           if inbox.signature_of(folder / line["name"]) and inbox.digest(folder / line["name"]) == line["sha256"]]
+  if len(paths) < len(used):
+    commands.warn([f"{len(used) - len(paths)} of the {len(used)} entries that the run has used are not there any more, "
+                   "or have changed; the data are compared with the others"])
+  return [read(path) for path in paths]
 
 
 def _seen_texts(config: Any, args: argparse.Namespace) -> set[bytes]:
   """Hashes of the documents of a run's stream; without a folder for the test text, of its pieces."""
-  from alma_jax.data import documents, text_source
-  splits = text_source.find(config.dataset.name, config.dataset.data_dir or args.data_dir).read()
+  from alma_jax.data import documents, live_texts, text_source
+  if config.is_live:
+    return {_hash_text(text) for entry in _entries(config, args, live_texts.read_documents) for text in entry}
+  splits = text_source.find(config.dataset.name, args.data_dir or config.dataset.data_dir).read()
   if "test" not in splits:
     splits = documents.prepare(splits, config.stream.num_megabatches, config.seed)
   return set(map(_hash_text, splits["train"]))
+
+
+def _advised(error: BadInput) -> str:
+  """The message of data that cannot be loaded, with the option of this command in place of the field of a run."""
+  return str(error).replace("dataset.data_dir=", "--data_dir=")
 
 
 def _hash_text(document: bytes) -> bytes:

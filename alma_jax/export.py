@@ -1,7 +1,8 @@
 """Exports the predictor of a run: python -m alma_jax.export --workdir RUN [--stage S] [--task T] [--out DIR]
 
-DIR (RUN/export by default) gets predictor.stablehlo, predictor.json, which
-describes the input and the output, and load.py, which loads the predictor. It needs
+DIR (RUN/export by default, of a stream of tasks RUN/export/task-0001
+and so on) gets predictor.stablehlo, predictor.json, which describes the
+input and the output, and load.py, which loads the predictor. It needs
 jax and flatbuffers alone, on a CPU, GPU or TPU. Any stage that the run has saved can
 be exported (counted from 0; the last one saved by default).
 """
@@ -24,7 +25,8 @@ def _main(argv: list[str] | None) -> None:
   parser.add_argument("--task", type=commands.task,
                       help="of a stream of tasks: the number of the task, from 1, or its name")
   parser.add_argument("--config", help="config file that registers the run's learner or network, if it is your own")
-  parser.add_argument("--out", help="folder to write to; default: export/ in the run folder")
+  parser.add_argument("--out", help="folder to write to; default: export/ in the run folder, of a stream of tasks "
+                      "export/task-0001 and so on")
   args = parser.parse_args(argv)
   commands.quiet()
   if args.config:

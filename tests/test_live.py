@@ -17,7 +17,7 @@ from alma_jax import config as configs
 from alma_jax import keys
 from alma_jax.data import documents, feed, inbox, text_source
 from alma_jax.errors import BadInput
-from alma_jax.runs import drift, settings
+from alma_jax.runs import drift, metrics, settings
 
 LEARNERS = [("sm", {}), ("ens", {"stream__replay": 0.5}), ("gens", {}),
             ("anytime", {"train__steps": 10, "model__width": 8, "stream__memory_size": 40})]
@@ -176,6 +176,9 @@ def test_an_ended_stream_without_data_is_refused(tmp_path):
   with pytest.raises(BadInput, match="has ended without a mega-batch"):
     alma_jax.run(live_config(folder), tmp_path / "run")
   assert not (tmp_path / "run").exists()
+  (folder / "end").unlink()
+  with pytest.raises(BadInput, match="none came within dataset.idle_seconds=0.1; raise it, or add entries"):
+    alma_jax.run(live_config(folder, dataset__idle_seconds=0.1), tmp_path / "run")
 
 
 # ---------------------------------------------------------------- bad entries
@@ -400,6 +403,26 @@ def test_a_new_class_adds_an_output(tmp_path, arrays, monkeypatch, learner):
   assert_same_results(tmp_path / "whole", tmp_path / "cut")
 
 
+def test_labels_are_names_of_classes_in_the_order_of_their_arrival(tmp_path, arrays):
+  """`alma evaluate` scores by these names, as the run does."""
+  folder, (x, y) = make_folder(tmp_path / "live", arrays), arrays[:2]
+  for t, classes in enumerate(([2], [1, 2], [0, 1, 2], [0, 1, 2]), 1):
+    which = np.flatnonzero(np.isin(y, classes))[8 * t:][:30]
+    drop(folder, t, x[which], y[which])
+  (folder / "end").touch()
+  config = live_config(folder, stream__waiting_time=1, train__epochs=12, train__batch_size=8)
+  run = alma_jax.run(config, tmp_path / "run")
+  args = ("evaluate", f"--workdir={run.path}", f"--data={folder / 'test.npz'}", f"--out={tmp_path / 'scores.json'}")
+  assert alma(*args).returncode == 0
+  scores = json.loads((tmp_path / "scores.json").read_text())
+  assert run.summary["final_error"] < 0.5
+  assert scores["error"] == pytest.approx(run.summary["final_error"])
+  (folder / "stream/002.npz").unlink()
+  done = alma(*args)
+  assert "1 of the 4 entries that the run has used are not there any more" in done.stderr
+  assert (done.returncode, json.loads((tmp_path / "scores.json").read_text())) == (0, scores | dict(overlap=0))
+
+
 def test_declared_classes(tmp_path, arrays):
   folder, (x, y) = make_folder(tmp_path / "live", arrays), arrays[:2]
   (folder / "classes.txt").write_text("cat\n\ndog\nbird\n")
@@ -445,12 +468,50 @@ def test_drift_is_reported(tmp_path, monkeypatch, capsys):
   assert_same_results(tmp_path / "whole", tmp_path / "cut")
 
 
+@pytest.mark.filterwarnings("ignore:the vocabulary has")
+def test_drift_of_text_is_reported(tmp_path, books, capsys):  # noqa: F811
+  """From mega-batch 9 on the words are other ones; the loss of a run without a test set falls before."""
+  folder, rng = make_folder(tmp_path / "live"), np.random.default_rng(0)
+  for t in range(1, 13):
+    words = ["the", "cat", "sat", "on", "a", "mat"] if t < 9 else ["xylo", "quip", "fjord", "vex", "jazz"]
+    (folder / "stream" / f"{t:03d}.txt").write_text(" ".join(rng.choice(words, 1200)))
+  (folder / "end").touch()
+  config = text_config(books, dataset__name=f"live:{folder}", dataset__settle_seconds=0.0, stream__num_megabatches=0,
+                       stream__waiting_time=4, log__drift=0.002)
+  alma_jax.run(config, tmp_path / "whole")
+  found = lines(tmp_path / "whole", "metrics.jsonl")
+  first = next(line for line in found if drift.AFTER in line)
+  assert first["t"] in (9, 10)
+  assert first[drift.BEFORE] < first[drift.AFTER] < first["prequential_perplexity"] * 1.01
+  assert f"drift at mega-batch {first['t']}: the prequential perplexity has risen from" in capsys.readouterr().err
+  assert all(line[metrics.DEVIATION] > 0 for line in found[4:])
+  while interrupted(config, tmp_path / "cut", 7):
+    pass
+  assert_same_results(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_topics_are_no_drift_of_text():
+  """Means that scatter by 0.2 nats around a falling loss, windows by 0.6, and at last a jump by 1 nat."""
+  rng, detector = np.random.default_rng(0), drift.Detector(0.002, "perplexity", 8192)
+
+  def alarm(t, mean):
+    losses = rng.normal(mean + rng.normal(0, 0.2), 0.6, 300)
+    line = {"perplexity": np.exp(losses.mean()), metrics.DEVIATION: losses.std()}
+    return detector.update(line, 300)
+
+  for t in range(1, 101):
+    assert not alarm(t, 4.5 + 2 * t ** -0.5)
+  assert detector.update({"perplexity": 100.0}, 300) == {}  # written by an earlier version
+  raised = next(filter(None, (alarm(t, 5.7) for t in range(3))))
+  assert np.exp(4.5) < raised[drift.BEFORE] < np.exp(4.9) < raised[drift.AFTER] < np.exp(5.9)
+
+
 def test_a_falling_error_is_no_drift():
   rng, detector = np.random.default_rng(0), drift.Detector(0.002)
   for t in range(1, 201):
-    assert not detector.update(rng.binomial(60, 0.5 * t ** -0.5) / 60, 60)
-  assert detector.update(None, 60) == {}
-  assert any(detector.update(rng.binomial(60, 0.4) / 60, 60) for _ in range(4))
+    assert not detector.update({"prequential_error": rng.binomial(60, 0.5 * t ** -0.5) / 60}, 60)
+  assert detector.update({"prequential_error": None}, 60) == {}
+  assert any(detector.update({"prequential_error": rng.binomial(60, 0.4) / 60}, 60) for _ in range(4))
 
 
 # ---------------------------------------------------------------- which entries are complete
@@ -544,12 +605,15 @@ def test_text_without_a_test_set_and_with_bad_entries(tmp_path, books, text_part
                         "0b.txt": b" \n", "0c.txt": b"short", "0.npz": b"x"}.items():
     (folder / "stream" / name).write_bytes(content)
   (folder / "end").touch()
-  config = text_config(books, dataset__name=f"live:{folder}", dataset__settle_seconds=0.0, stream__num_megabatches=0)
+  config = text_config(books, dataset__name=f"live:{folder}", dataset__settle_seconds=0.0, stream__num_megabatches=0,
+                       log__progress=True)
   run = alma_jax.run(config, tmp_path / "run")
   found = lines(tmp_path / "run", "metrics.jsonl")
   assert [line["perplexity"] for line in found] == [None, *[line["prequential_perplexity"] for line in found[1:]]]
   assert run.summary["final_perplexity"] == found[-1]["perplexity"] < 300
   assert run.sample("the cat", num_tokens=3).startswith("the cat")
+  refused = alma("evaluate", f"--workdir={run.path}", f"--data={folder / 'stream/1.txt'}")
+  assert "1 of the 1 examples" in refused.stderr
   reasons = rejected(tmp_path / "run")
   for name, part in {"0.txt": "not UTF-8", "0.jsonl": "line 2 is neither", "0a.jsonl": "line 1 is not JSON",
                      "0b.txt": "holds no text", "0c.txt": "has only 9 tokens", "0.npz": "no .txt file"}.items():

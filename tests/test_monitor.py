@@ -43,6 +43,21 @@ def test_one_line_for_each_run(tmp_path):
   assert found["finished"].endswith(": finished, sm on digits, stage 4 of 4, mega-batch 4 of 4, error 0.1")
 
 
+def test_a_stream_of_tasks_shows_its_average_accuracy(tmp_path):
+  run = write_run(tmp_path / "run", [0.4, 0.1])
+  rewrite(run, lambda entry: entry | dict(accuracies=[0.6, 0.9][:entry["t"]]))
+  assert "sm on digits, task 2 of 2, average accuracy 0.75, error on the last task 0.1" in view.line(view.view(run))
+
+
+def test_the_gate_of_a_mixture_is_not_dead(tmp_path):
+  """Its run has ended after the first stage, without a summary."""
+  run = write_run(tmp_path / "run", [0.4, 0.3])
+  rewrite(run, lambda entry: entry if entry["t"] == 1 else None)
+  assert ": dead, " in view.line(view.view(run))
+  (run / "gate.msgpack").touch()
+  assert view.line(view.view(run)).endswith(": published, sm on digits, stage 1 of 2, mega-batch 1 of 2, error 0.4")
+
+
 def test_a_stream_without_an_end_has_no_time_left(tmp_path):
   run = write_run(tmp_path / "run", [0.4, 0.3])
   rewrite(run, lambda entry: entry)
@@ -66,7 +81,19 @@ def test_two_runs_are_compared(tmp_path):
   assert "  prequential error: mean +0.1250, 95 % interval -0.1927 to +0.4427 over 2 means" in done.stdout
   assert (tmp_path / "curves.png").read_bytes()[:4] == b"\x89PNG"
   assert pairs.shared(view.view(first), view.view(second), "error").t == [1, 2, 3, 4]
-  assert "The configurations are equal." in alma("compare", first, first).stdout
+  assert "The configurations are equal.\n\n" in alma("compare", first, first).stdout
+
+
+def test_runs_on_other_mega_batches_are_no_pairs(tmp_path):
+  first, second = (write_run(tmp_path / name, [0.5, 0.3], seed=seed) for seed, name in enumerate("ab"))
+  assert "A and B cut the data into different mega-batches" in pairs.text(view.view(first), view.view(second))
+  write_run(tmp_path / "c", [0.5, 0.3])
+  for name, contents in (("a", "xyz"), ("c", "xy")):
+    (tmp_path / name / "stream.jsonl").write_text("".join(f'{{"content": "{each}"}}\n' for each in contents))
+  compared = lambda: pairs.text(view.view(first), view.view(tmp_path / "c"))
+  assert "different" not in compared()
+  (tmp_path / "c/stream.jsonl").write_text('{"content": "x"}\n{"content": "other"}\n')
+  assert "A and B are runs on different data" in compared()
 
 
 @pytest.mark.parametrize(("args", "sentence"), [

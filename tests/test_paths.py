@@ -325,6 +325,7 @@ def test_predictions_for_a_task(finished, tmp_path, learner):
     run.predict(x)
   with pytest.raises(BadInput, match="task=6 is none of the 5 tasks"):
     run.predict(x, task=6)
+  assert exporting.export(run, task=1) == run.path / "export/task-0001"
   folder = exporting.export(run, out=tmp_path / "out", task=5)
   predict = runpy.run_path(str(folder / "load.py"))["predict"]
   np.testing.assert_allclose(predict(x), run.predict(x, task=5), atol=1e-6)

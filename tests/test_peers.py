@@ -133,6 +133,15 @@ def test_data_and_devices_are_compared_before_the_first_collective(tmp_path, arr
   alma_jax.run(small_config(), tmp_path, data=arrays)
 
 
+def test_a_live_stream_is_refused_before_compute(tmp_path, monkeypatch):
+  """Before the folder of the stream is looked at."""
+  monkeypatch.setattr(experiment.jax, "process_count", lambda: 2)
+  monkeypatch.setattr(peers, "compare", lambda what, facts: None)
+  with pytest.raises(BadInput, match="is a live stream, which one process runs; start it without other processes"):
+    alma_jax.run(small_config(dataset__name=f"live:{tmp_path / 'none'}", stream__num_megabatches=0), tmp_path / "run")
+  assert not (tmp_path / "run").exists()
+
+
 def test_a_difference_is_named_with_its_processes(monkeypatch, ended):
   monkeypatch.setattr(peers, "_channel", None)
   values = [{"rate": 1.0, "same": 1}, {"rate": 0.05, "same": 1}, {"rate": 1.0, "same": 1}]

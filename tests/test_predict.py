@@ -92,7 +92,10 @@ def test_examples_of_the_stream_are_no_test(folder, tmp_path):
   assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
   assert "5 of the 25 examples" in done.stderr
   assert "--allow_overlap" in done.stderr
-  assert alma("evaluate", f"--workdir={folder}/run", f"--data={tmp_path}/seen.npz", "--allow_overlap").returncode == 0
+  allowed = alma("evaluate", f"--workdir={folder}/run", f"--data={tmp_path}/seen.npz", "--allow_overlap",
+                 f"--out={tmp_path}/scores.json")
+  assert "warning: 5 of the 25 examples" in allowed.stderr
+  assert (allowed.returncode, json.loads((tmp_path / "scores.json").read_text())["overlap"]) == (0, 5)
 
 
 def test_texts_are_scored(tmp_path, books):  # noqa: F811
@@ -173,14 +176,15 @@ def bad(folder, tmp_path, case):
       "labels": lambda: ("evaluate", [run, f"--data={save(x=x, y=y + 2)}"], "holds the label 3, but the"),
       "no labels": lambda: ("evaluate", [run, f"--data={save(x=x)}"], "and labels y [N]"),
       "fewer labels": lambda: ("evaluate", [run, f"--data={save(x=x, y=y[:3])}"], "has 4 examples but 3 labels"),
-      "no data": lambda: ("evaluate", [run, "--data=nothing"], "there is no file or folder"),
+      "no data": lambda: ("evaluate", [run, "--data=nothing"], "there is no such file or folder, and no data set of"),
+      "no data set": lambda: ("evaluate", [run, "--data=mnist", f"--data_dir={tmp_path}"], "error: --data_dir='"),
   }[case]()
 
 
 @pytest.mark.parametrize("case", [
     "no run", "unfinished", "no input", "other shape", "other dtype", "empty", "empty parquet", "empty folder",
     "truncated", "no parquet", "pickle", "colour", "no folder", "other ending", "batch", "labels", "no labels",
-    "fewer labels", "no data"])
+    "fewer labels", "no data", "no data set"])
 def test_bad_input_gets_one_sentence(folder, tmp_path, case):
   command, args, sentence = bad(folder, tmp_path, case)
   done = alma(command, *args)

@@ -139,6 +139,18 @@ def test_limits_hold_for_bodies_of_unknown_length(port):
   assert ask(port, path="/docs")[0] == ask(port, path="/openapi.json")[0] == 404
 
 
+def test_a_client_that_writes_a_body_that_is_too_long_gets_an_answer(port):
+  """It reads the answer after it has written all, which is more than the buffers of the connection hold."""
+  status, answer = ask(port, b" " * 20_000_000, headers={"Content-Type": "application/json", "Connection": "close"})
+  assert (status, "at most 10000 bytes" in answer["detail"]) == (413, True)
+
+
+def test_a_client_that_asks_first_sends_no_body(port):
+  with socket.create_connection(("127.0.0.1", port), timeout=5) as sock:
+    sock.sendall(b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Length: 20000000\r\nExpect: 100-continue\r\n\r\n")
+    assert sock.recv(1000).startswith(b"HTTP/1.1 413")
+
+
 def test_no_request_fails_while_the_predictor_is_replaced(run, tmp_path):
   stored, root = folder.read(run.path / "predictor"), tmp_path / "predictor"
   folder.publish(root, 0, stored.files)

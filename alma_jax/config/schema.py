@@ -346,8 +346,8 @@ class Log:
       False, "whether the folder `predictor` of the run folder is replaced after every stage, for `alma predict` and "
       "`alma serve`; without it these commands read the last checkpoint when they start")
   drift: float = field(
-      0.0, "confidence δ of ADWIN, about the probability of a false alarm, which watches the prequential error of "
-      "images for rises; 0: nothing watches it", at_least=0, below=1)
+      0.0, "confidence δ of ADWIN, about the probability of a false alarm, which watches the prequential error "
+      "or perplexity for rises; 0: nothing watches it", at_least=0, below=1)
   lca: int = field(
       0, "on a stream of tasks: number of steps b of LCA@b, the mean test accuracy on a task after 0, 1, ..., b steps "
       "of the training that is kept; 0: not measured", at_least=0)

@@ -1,7 +1,8 @@
 """The entries of a live stream of images: their checks, their classes, and the fixed test set beside them.
 
-Classes are the lines of DIR/classes.txt. Without this file they are found as they come: numbers and names of labels are
-names of classes, and a class that occurs for the first time is the next one.
+Classes are the lines of DIR/classes.txt. Labels that are numbers count its lines from 0; if a line is a number that is
+not its own place, they are looked up in it. Without this file classes are found as they come: numbers and names of
+labels are names of classes, and a class that occurs for the first time is the next one.
 """
 import pathlib
 import types
@@ -12,6 +13,7 @@ import numpy as np
 
 from alma_jax import keys
 from alma_jax.data import cache, entry_file, feed
+from alma_jax.data import labels as class_labels
 from alma_jax.errors import BadInput
 
 CLASSES, TEST = "classes.txt", "test"
@@ -48,6 +50,7 @@ class ImageReader:
     """
     self._size, self._seed = image_size, seed
     self.declared = _read_classes(folder / CLASSES)
+    self._counts = self.declared is not None and not class_labels.are_names(self.declared)  # numbers count lines
     self.test = self._read_test(folder)
     self._tested = None if self.test is None else frozenset(map(cache.hash_row, self.test.x))
     self._found: list[tuple[int, str]] = []  # (mega-batch, name) of the classes of the first `_num_read` of them
@@ -89,7 +92,7 @@ class ImageReader:
 
   def _numbered(self, found: entry_file.Labelled, known: list[str]) -> tuple[np.ndarray, list[str]]:
     """(int32 [N] class numbers, names of new classes)."""
-    if found.names is None and self.declared is not None:
+    if found.names is None and self.declared is not None and self._counts:
       if found.y.max() >= len(known):
         raise BadInput(f"it has the label {found.y.max()}, but {CLASSES} declares {len(known)} classes.")
       return found.y, []
@@ -142,10 +145,12 @@ class ImageReader:
     return TestSet(np.concatenate([part.x for part in parts]), names)
 
   def _test_names(self, part: entry_file.Labelled) -> np.ndarray:
-    if part.names is not None:
-      return np.array(part.names)[part.y]
-    if self.declared is None:
-      return part.y.astype(str)
+    if part.names is not None or self.declared is None or not self._counts:
+      names = part.y.astype(str) if part.names is None else np.array(part.names)[part.y]
+      odd = set(names.tolist()).difference(self.declared or names.tolist())
+      if odd:
+        raise BadInput(f"the test set has the class {min(odd)!r}, which {CLASSES} does not declare.")
+      return names
     if part.y.max() >= len(self.declared):
       raise BadInput(f"the test set has the label {part.y.max()}, but {CLASSES} declares {len(self.declared)} classes.")
     return np.array(self.declared)[part.y]

@@ -36,7 +36,8 @@ def prepared(name: str, data_dir: str = "") -> pathlib.Path:
   folder = _newest(root, name)
   if folder is None and data_dir:
     raise BadInput(f"dataset.data_dir={data_dir!r} holds no prepared TFDS data set {name!r} "
-                   f"(no {root / name}/VERSION/dataset_info.json); leave it empty to download.")
+                   f"(no {root / name}/VERSION/dataset_info.json); name another folder, or none, to download "
+                   "it.")
   return folder or download(root, name)
 
 

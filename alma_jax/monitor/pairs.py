@@ -2,9 +2,10 @@
 import os
 import pathlib
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from alma_jax import config as configs
+from alma_jax.data import feed
 from alma_jax.errors import BadInput
 from alma_jax.monitor.view import View
 from alma_jax.runs import run_folder
@@ -12,6 +13,7 @@ from alma_jax.runs import run_folder
 _ROWS = 12  # of the table of curves
 _BLOCKS = 20  # consecutive mega-batches are averaged, at most so many means are compared
 _BARS = "▁▂▃▄▅▆▇█"
+_CUTS = ("seed", "stream.num_megabatches")  # fields that decide which examples a mega-batch has
 _COLOURS = ("#0072B2", "#D55E00")  # of the Okabe-Ito palette
 
 
@@ -87,9 +89,22 @@ def _differences(first: View, second: View) -> list[str]:
   found = configs.compared(configs.identity(trees[0]), configs.identity(trees[1]), "in A", "in B")
   if trees[0].get("data_fingerprint") != trees[1].get("data_fingerprint"):
     found.append("the contents of the data")
-  if not found:
-    return ["The configurations are equal."]
-  return ["Differences of the configurations:", *(f"  {each}" for each in found)]
+  lines = ["Differences of the configurations:", *(f"  {each}" for each in found)] if found else [
+      "The configurations are equal."]
+  entries = [_entries(run) for run in (first, second)]
+  if "the contents of the data" in found or any(a != b for a, b in zip(*entries)):
+    lines.append("A and B are runs on different data: their mega-batches are no pairs, and the differences below are "
+                 "also those of the data.")
+  elif not all(entries) and any(first.fields.get(field) != second.fields.get(field) for field in _CUTS):
+    lines.append("A and B cut the data into different mega-batches, which are no pairs.")
+  return lines
+
+
+def _entries(run: View) -> list[Any]:
+  """Hashes of the mega-batches of a live stream so far; none of another stream."""
+  path = run.path / feed.LEDGER
+  lines = run_folder.read_lines(path) if path.exists() else []
+  return [line.get("content") if isinstance(line, dict) else None for line in lines]
 
 
 def _curves(metric: str, errors: Shared) -> list[str]:
@@ -132,7 +147,7 @@ def _interval(tested: Shared) -> str:
                               {i: mean(tested.second, i) for i in range(blocks)})
   if found is None or found.margin == float("inf"):
     return ""
-  low, high = found.mean - found.margin, found.mean + found.margin
+  low, high = tested.mean - found.margin, tested.mean + found.margin  # blocks may differ by one mega-batch in length
   return f", 95 % interval {low:+.4f} to {high:+.4f} over {blocks} means of consecutive mega-batches"
 
 

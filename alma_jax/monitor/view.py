@@ -11,9 +11,10 @@ from alma_jax import config as configs
 from alma_jax.errors import BadInput
 from alma_jax.messages import duration
 from alma_jax.runs import run_folder
-from alma_jax.runs.metrics import DRIFT_AFTER, Entry
+from alma_jax.runs.metrics import ACCURACIES, DRIFT_AFTER, Entry
 
 ALIVE, DEAD, FINISHED, DIVERGED = "alive", "dead", "finished", "diverged"
+PUBLISHED = "published"  # the gate of `alma apart`, whose run ends after the first stage without a summary
 _COUNTS = {"stream.num_megabatches": 0, "stream.waiting_time": 1, "stream.num_trainings": 0}  # and their least values
 _LARGEST = 1e300  # of a value that is shown; sums of larger ones are no finite numbers
 _RECENT = 5  # stages whose duration gives the time left
@@ -27,7 +28,8 @@ class View(NamedTuple):
     fields: {"a.b": value} of config.json.
     lines: entries of metrics.jsonl.
     summary: of summary.json, or None.
-    state: ALIVE (a process holds the folder), DEAD (none does, and the run is not finished), FINISHED or DIVERGED.
+    state: ALIVE (a process holds the folder), DEAD (none does, and the run is not finished), FINISHED, DIVERGED or
+      PUBLISHED.
     saved: time of the last checkpoint, seconds since the epoch, or None.
   """
   path: pathlib.Path
@@ -106,6 +108,9 @@ def _check(run: View) -> None:
       value = line.get(key)
       if value is not None and not (type(value) in (int, float) and abs(value) <= _LARGEST):
         raise BadInput(f"{run.path / run_folder.METRICS} has a line with {key}={value!r}; restore the file.")
+    found = line.get(ACCURACIES, [])
+    if not isinstance(found, list) or not all(type(each) in (int, float) and abs(each) <= _LARGEST for each in found):
+      raise BadInput(f"{run.path / run_folder.METRICS} has a line with {ACCURACIES}={found!r}; restore the file.")
 
 
 def current(run: View) -> View:
@@ -114,6 +119,8 @@ def current(run: View) -> View:
     state = FINISHED
   elif is_alive(run.path):
     state = ALIVE
+  elif (run.path / run_folder.GATE).exists():
+    state = PUBLISHED
   else:
     state = DIVERGED if (run.path / run_folder.DIVERGED).exists() else DEAD
   return run._replace(state=state, saved=_saved(run.path))
@@ -162,11 +169,16 @@ def line(run: View, now: float | None = None) -> str:
   """
   stages, total, metric = run.stages, run.num_megabatches, run.metric
   of = lambda number: f" of {number}" if number else ""
-  parts = [f"{run.path}: {run.state}, {run.name}",
-           f"stage {len(stages)}{of(num_stages(run))}, mega-batch {len(run.lines)}{of(total)}"]
+  accuracies = run.lines[-1].get(ACCURACIES) if run.lines else None  # of a stream of tasks
+  if accuracies:
+    parts = [f"{run.path}: {run.state}, {run.name}", f"task {len(run.lines)}{of(total)}",
+             f"average accuracy {sum(accuracies) / len(accuracies):.4g}"]
+  else:
+    parts = [f"{run.path}: {run.state}, {run.name}",
+             f"stage {len(stages)}{of(num_stages(run))}, mega-batch {len(run.lines)}{of(total)}"]
   last, tested = run.values(metric), [value for _, value in run.values(f"prequential_{metric}")]
   if stages and last:
-    parts.append(f"{metric} {last[-1][1]:.4g}")
+    parts.append(f"{metric}{' on the last task' if accuracies else ''} {last[-1][1]:.4g}")
   if tested:
     parts.append(f"prequential {metric} {sum(tested) / len(tested):.4g}")
   drifts = [each["t"] for each in run.lines if each.get(DRIFT_AFTER) is not None]
@@ -175,7 +187,7 @@ def line(run: View, now: float | None = None) -> str:
   left = seconds_left(run)
   if left:
     parts.append(f"about {duration(left)} left")
-  if run.state != FINISHED:
+  if run.state not in (FINISHED, PUBLISHED):
     now = time.time() if now is None else now
     parts.append("nothing saved" if run.saved is None else f"saved {duration(max(now - run.saved, 0))} ago")
   return ", ".join(parts)

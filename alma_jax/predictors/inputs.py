@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from alma_jax.data import image_file, unpacking
+from alma_jax.data import labels as class_labels
 from alma_jax.errors import BadInput
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 _X, _Y = ("x", "x_test", "image", "img", "images"), ("y", "y_test", "label", "labels", "class", "fine_label")
 _KINDS = "an image, a folder of images, an .npz file or a .parquet file"
+_LABELLED = "a folder of images by class, an .npz file or a .parquet file"
 
 
 class Form(NamedTuple):
@@ -74,7 +76,7 @@ def read(paths: Sequence[str], form: Form, size: int, labelled: bool = False) ->
     if path.is_dir():
       images += _labelled_images(path, form) if labelled else [(file, -1) for file in _image_files(path)]
     elif not path.is_file():
-      raise BadInput(f"there is no file or folder {str(path)!r}; give {_KINDS}.")
+      raise BadInput(f"there is no file or folder {str(path)!r}; give {_LABELLED if labelled else _KINDS}.")
     elif suffix in SUFFIXES and not labelled:
       images.append((path, -1))
     elif suffix == ".npz":
@@ -83,7 +85,7 @@ def read(paths: Sequence[str], form: Form, size: int, labelled: bool = False) ->
       yield from _parquet(path, form, size, labelled)
     else:
       raise BadInput(f"{str(path)!r} is of no kind that can be read here; give "
-                     f"{'a folder of images by class, an .npz file or a .parquet file' if labelled else _KINDS}.")
+                     f"{_LABELLED if labelled else _KINDS}.")
   for start in range(0, len(images), size):
     part = images[start:start + size]
     x = np.stack([decoded(file, str(file), form) for file, _ in part])
@@ -148,12 +150,14 @@ def like_examples(x: np.ndarray, what: str, form: Form) -> np.ndarray:
 
 
 def check_labels(y: Any, what: str, form: Form) -> np.ndarray:
-  """Labels as int32 [N]: numbers of classes, or their names.
+  """Labels as int32 [N]: numbers of classes, or their names; see `labels.are_names`.
 
   Raises:
     BadInput: a label is none of the predictor's classes.
   """
   y = np.asarray(y)
+  if y.dtype.kind in "iu" and class_labels.are_names(form.names):
+    y = y.astype(str)
   if y.dtype.kind in "UO" and len(y) and all(isinstance(name, str) for name in y.tolist()):
     numbers = {name: i for i, name in enumerate(form.names)}
     odd = sorted(set(y.tolist()) - set(numbers))

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import prometheus_client as prometheus
-from anyio import CapacityLimiter, to_thread
+from anyio import CapacityLimiter, move_on_after, to_thread
 from fastapi import FastAPI, Request, Response
 from starlette.requests import ClientDisconnect
 
@@ -27,6 +27,7 @@ from alma_jax.predictors.program import Predictor
 _STEP = 4  # batches are padded to powers of it, each of which is compiled
 _QUICK = 2e-3  # seconds of a batch that is computed without leaving the event loop
 _MOST_PIXELS = 2**24  # of an image file; decoding more would take too much memory
+_DROP_BYTES, _DROP_SECONDS = 2**28, 10.0  # of a body that is too long, before it is refused
 _JSON = "application/json"
 
 
@@ -163,17 +164,20 @@ class Service:
                           "requests.")
 
   async def _body(self, request: Request) -> bytes:
-    """The body, of which not more is read than is allowed."""
-    sentence = f"the body should have at most {self._max_bytes} bytes; send fewer examples."
-    announced = request.headers.get("content-length", "0")
+    """The body, of which not more is kept than is allowed."""
+    refused = _Refused(413, f"the body should have at most {self._max_bytes} bytes; send fewer examples.")
+    announced, stream = request.headers.get("content-length", "0"), request.stream()
     if not announced.isdecimal() or int(announced) > self._max_bytes:
-      raise _Refused(413, sentence)
+      if "expect" not in request.headers:  # else the client waits for the answer before it sends the body
+        await _drop(stream)
+      raise refused
     parts, size = [], 0
     try:
-      async for part in request.stream():
+      async for part in stream:
         size += len(part)
         if size > self._max_bytes:
-          raise _Refused(413, sentence)
+          await _drop(stream)
+          raise refused
         parts.append(part)
     except ClientDisconnect as error:
       raise _Refused(400, "the connection was closed before the end of the body.") from error
@@ -201,6 +205,20 @@ def app(service: Service) -> FastAPI:
     return Response(prometheus.generate_latest(service.registry), media_type=prometheus.CONTENT_TYPE_LATEST)
 
   return made
+
+
+async def _drop(stream: AsyncIterator[bytes]) -> None:
+  """Reads the rest of a body that is refused, up to a limit.
+
+  Most clients write the whole body before they read the answer. If the service closed the connection earlier, they
+  would see that it is reset, and no answer.
+  """
+  size = 0
+  with contextlib.suppress(ClientDisconnect), move_on_after(_DROP_SECONDS):
+    async for part in stream:
+      size += len(part)
+      if size > _DROP_BYTES:
+        return
 
 
 def _entry(body: bytes, kind: str, name: str) -> Any:

@@ -9,7 +9,7 @@ from alma_jax.learners import contract, prediction, tuned
 from alma_jax.parallel import sharding
 from alma_jax.runs import metrics, settings
 from alma_jax.runs.snapshot import RunState
-from alma_jax.tasks import sequence
+from alma_jax.tasks import language_modeling, sequence
 
 _MOST_AT_ONCE = 64  # mega-batches whose predictions are computed together
 
@@ -34,7 +34,7 @@ class Arrivals:
         self._adaptive or not setting.learner.freezes or not setting.source.has_test or setting.config.log.drift > 0)
     self.metric = f"prequential_{setting.source.task.metric}"
     self._sizes: list[int] = []  # numbers of examples that the prequential metric of each mega-batch is a mean over
-    self._known: dict[int, float] = {}  # prequential values of the deployed learner
+    self._known: dict[int, metrics.Entry] = {}  # prequential values of the deployed learner
     self._deployed: contract.LearnerState | None = None
 
   def next(self, now: RunState) -> tuple[bool, metrics.Entry]:
@@ -44,7 +44,7 @@ class Arrivals:
       now: the state of the run, between two stages.
     """
     t, ends = len(now.lines) + 1, now.ends
-    entry: metrics.Entry = {self.metric: self._tested(now.learner, t) if ends and self._tests else None}
+    entry: metrics.Entry = {self.metric: None} | (self._tested(now.learner, t) if ends and self._tests else {})
     if not self._adaptive:
       return self._stream.trains_after(t), entry
     values = [line.get(self.metric) for line in now.lines] + [entry[self.metric]]
@@ -56,8 +56,8 @@ class Arrivals:
                                macs=self._macs(now, t))
     return decision.train, entry | _logged(decision)
 
-  def _tested(self, state: contract.LearnerState, t: int) -> float:
-    """The metric of the deployed learner on mega-batch t.
+  def _tested(self, state: contract.LearnerState, t: int) -> metrics.Entry:
+    """The metric of the deployed learner on mega-batch t, and for drift in text the deviation of its losses.
 
     Its predictions for the next mega-batches are computed at the same time, because they do not change until the next
     training. Nothing looks at them before their time.
@@ -70,7 +70,7 @@ class Arrivals:
       self._known |= self._tested_together(state, range(t, min(last, t + _MOST_AT_ONCE - 1, num) + 1))
     return self._known[t]
 
-  def _tested_together(self, state: contract.LearnerState, span: range) -> dict[int, float]:
+  def _tested_together(self, state: contract.LearnerState, span: range) -> dict[int, metrics.Entry]:
     learner, source = self._setting.learner, self._setting.source
     assert not isinstance(source, sequence.Tasks)
     task: Any = source.task
@@ -81,10 +81,13 @@ class Arrivals:
     for block in range(learner.num_blocks(state)):
       total = task.join(total, prediction.contributions(learner, task, state, block, pool, index))
     found, start = learner.resolve(state, total or {}), 0
-    values = {}
+    values: dict[int, metrics.Entry] = {}
     for t, part in zip(span, parts):
       here = slice(start, start + len(part))
-      values[t] = source.score_training(jax.tree.map(lambda leaf, here=here: np.asarray(leaf)[here], found), part)
+      answer = jax.tree.map(lambda leaf, here=here: np.asarray(leaf)[here], found)
+      values[t] = {self.metric: source.score_training(answer, part)}
+      if isinstance(source, language_modeling.Texts) and self._setting.config.log.drift:
+        values[t][metrics.DEVIATION] = source.deviation_training(answer, part)
       start += len(part)
     return values
 

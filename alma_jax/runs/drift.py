@@ -1,52 +1,82 @@
-"""Drift of the data: an alarm where the prequential error rises, by river's ADWIN (Bifet and Gavaldà, 2007).
+"""Drift of the data: an alarm where the prequential metric rises, by river's ADWIN (Bifet and Gavaldà, 2007).
 
-ADWIN keeps a window of the newest values, and drops its older part where the two parts have different means. It learns
-about every example of a mega-batch whether it was predicted wrongly. Of a mega-batch only the error rate is known, so
-its wrong examples are spread evenly over it.
+ADWIN keeps a window of the newest values, which are 0 to 1, and drops its older part where the two parts have different
+means. Nothing but what metrics.jsonl holds is used, so that a resumed run goes on with the same detector:
+  images  Every example of a mega-batch is 1 if it was predicted wrongly, else 0. Only the error rate is known, so the
+          wrong examples are spread evenly over the mega-batch.
+  text    The loss per token of every window, in units of ln(vocabulary), the loss of guessing; more counts as 1. Only
+          the mean and the standard deviation over windows are known, so the values are one deviation above and below
+          the mean in turn, which have the same mean and variance. A window is the mean of many tokens, and counts as
+          several values; a mega-batch counts as few, because its windows are alike.
 """
+import math
+from collections.abc import Sequence
 from typing import Any
 
 from alma_jax.runs import metrics, settings
 from alma_jax.runs.snapshot import RunState
 
 _MOST = 256  # examples of a mega-batch that ADWIN hears of; a larger one is represented by so many
+_MOST_OF_TEXT, _OF_WINDOW = 64, 4  # values of a mega-batch of text: more would make its topic a drift; of a window
 
 BEFORE, AFTER = metrics.DRIFT_BEFORE, metrics.DRIFT_AFTER
 
 
 def watching(setting: settings.Setting, now: RunState, metric: str) -> "Detector | None":
   """The detector of a run that asks for one, after all mega-batches so far; `metric` is its prequential metric."""
-  if not setting.config.log.drift or setting.config.is_language:
+  config = setting.config
+  if not config.log.drift:
     return None
-  detector = Detector(setting.config.log.drift)
+  detector = Detector(config.log.drift, metric, setting.source.task.num_outputs if config.is_language else None)
   source: Any = setting.source
   for t, line in enumerate([*now.lines, *([now.arrived] if now.arrived else [])], 1):
-    detector.update(line.get(metric), len(source.tested(t)))
+    detector.update(line, len(source.tested(t)))
   return detector
 
 
 class Detector:
-  """Detects rises of the prequential error."""
+  """Detects rises of the prequential metric."""
 
-  def __init__(self, delta: float):
-    """`delta`: confidence of ADWIN, about the probability of a false alarm."""
+  def __init__(self, delta: float, metric: str = "prequential_error", vocabulary: int | None = None):
+    """Starts with an empty window.
+
+    Args:
+      delta: confidence of ADWIN, about the probability of a false alarm.
+      metric: name of the prequential metric.
+      vocabulary: number of tokens, of text; None: images.
+    """
     from river import drift  # slow to import
     self._adwin: Any = drift.ADWIN(delta=delta)
+    self._metric, self._guessing = metric, math.log(vocabulary) if vocabulary else None
 
-  def update(self, error: float | None, num: int) -> metrics.Entry:
-    """What the line of a mega-batch says about drift: nothing, or the mean errors of the part of the window that ADWIN
+  def update(self, line: metrics.Entry, num: int) -> metrics.Entry:
+    """What the line of a mega-batch says about drift: nothing, or the mean metrics of the part of the window that ADWIN
     dropped (of several such parts the first) and of the part that it kept.
 
     Args:
-      error: prequential error rate of the mega-batch; None: unknown.
-      num: number of its examples.
+      line: of the mega-batch, with its prequential metric, of text also the deviation; None or missing: unknown.
+      num: number of its examples or windows.
     """
-    if error is None:
+    value = line.get(self._metric)
+    if value is None:
       return {}
-    num = min(num, _MOST)
-    wrong, alarm = round(error * num), metrics.Entry()
-    for i in range(num):
-      adwin, value = self._adwin, (i + 1) * wrong // num - i * wrong // num
+    if self._guessing is None:
+      num = min(num, _MOST)
+      wrong = round(value * num)
+      return self._fed([(i + 1) * wrong // num - i * wrong // num for i in range(num)])
+    deviation = line.get(metrics.DEVIATION)
+    if deviation is None:  # written by an earlier version, or without log.drift
+      return {}
+    loss, num = math.log(value), min(num * _OF_WINDOW, _MOST_OF_TEXT)
+    found = self._fed([min(max((loss + sign * deviation) / self._guessing, 0.0), 1.0)
+                       for sign in ([1, -1] * num)[:num]])
+    return {key: math.exp(each * self._guessing) for key, each in found.items()}
+
+  def _fed(self, values: Sequence[float]) -> metrics.Entry:
+    """Feeds values to ADWIN; the means before and after, if they have risen."""
+    alarm = metrics.Entry()
+    for value in values:
+      adwin = self._adwin
       width, total = adwin.width + 1, adwin.total + value
       adwin.update(value)
       if adwin.drift_detected and width > adwin.width:

@@ -20,7 +20,7 @@ from alma_jax.learners import contract, prediction
 from alma_jax.learners.task_learner import TaskLearner
 from alma_jax.parallel import sharding
 from alma_jax.predictors import card, folder
-from alma_jax.runs import metrics, results, run_folder, settings, task_results
+from alma_jax.runs import metrics, results, run_folder, settings
 from alma_jax.tasks import classification
 from alma_jax.tasks.language_modeling import Contexts
 from alma_jax.types import Tree
@@ -96,7 +96,7 @@ def standing_of_task(lines: list[metrics.Entry], num_params: int, data: dict[str
   """
   t = data["task"]["number"] - 1
   known = lines[-1] | dict(loss=None, val_error=None) if forgets and t < len(lines) - 1 else lines[t]
-  error = 1 - lines[-1][task_results.ACCURACIES][t]
+  error = 1 - lines[-1][metrics.ACCURACIES][t]
   return Standing(len(lines), known | dict(error=error, num_params=num_params))
 
 
@@ -176,7 +176,7 @@ def export(run: results.Run | str | os.PathLike[str], stage: int | None = None,
   Args:
     run: results.Run, or its folder.
     stage: counts from 0; None: the last one saved.
-    out: folder; None: RUN/export.
+    out: folder; None: RUN/export, of a stream of tasks RUN/export/task-0001 and so on.
     task: of a stream of tasks, the number of the task, from 1, or its name.
 
   Returns:
@@ -187,8 +187,9 @@ def export(run: results.Run | str | os.PathLike[str], stage: int | None = None,
   """
   given = run_folder.local(out) if out else None
   run = run if isinstance(run, results.Run) else results.load_run(run)
-  place = given or run.path / "export"
   files = files_of(run, stage, task)
+  known = json.loads(files[folder.FACTS]).get("task")
+  place = given or (folder.of_task(run.path / "export", known["number"] - 1) if known else run.path / "export")
   try:
     place.mkdir(parents=True, exist_ok=True)
     for name, data in files.items():

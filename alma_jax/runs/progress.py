@@ -16,7 +16,7 @@ class Progress:
   """The progress of a run."""
 
   def __init__(self, shown: bool, samples: Iterable[int], stage: int, metric: str = "error",
-               rounds: str = "epoch", known: bool = True) -> None:
+               rounds: str = "epoch", known: bool = True, kind: str = "test") -> None:
     """Starts to show it.
 
     Args:
@@ -26,8 +26,9 @@ class Progress:
       metric: error or perplexity.
       rounds: name of the parts of a stage that end with a validation.
       known: whether the number of stages is known; otherwise `samples` is a guess.
+      kind: what the metric of a stage is, test or prequential.
     """
-    self._known = known
+    self._known, self._kind = known, kind
     with warnings.catch_warnings():
       warnings.simplefilter("ignore")  # in a notebook without ipywidgets the bar is text
       from tqdm.auto import tqdm
@@ -67,12 +68,12 @@ class Progress:
       self._bar.set_description_str(self._where, refresh=False)
       self._bar.update(min(samples, self._bar.total - self._bar.n))  # a stage may take longer than planned
 
-  def end_stage(self, stage: int, value: float, seconds: float) -> None:
+  def end_stage(self, stage: int, value: float | None, seconds: float) -> None:
     """Shows that a stage has ended.
 
     Args:
       stage: from 0.
-      value: the metric on the test set.
+      value: the metric; None: there is none, as after the first stage of text without a test set.
       seconds: seconds that the stage took.
     """
     done = sum(self._samples[:stage + 1])  # patience may have ended the stage early
@@ -83,8 +84,9 @@ class Progress:
       seconds_left = (time.monotonic() - self._began) * left / max(past, 1)
       of = f" of {len(self._samples)}" if self._known else ""
       left = left if self._known else 0
-      say(f"stage {stage + 1}{of}: test {self._metric} {_short(value)}, "
-          f"{duration(seconds)}" + (f"; about {duration(seconds_left)} left" if left else ""))
+      judged = "" if value is None else f"{self._kind} {self._metric} {_short(value)}, "
+      say(f"stage {stage + 1}{of}: {judged}{duration(seconds)}"
+          + (f"; about {duration(seconds_left)} left" if left else ""))
 
   @contextlib.contextmanager
   def phase(self, name: str) -> Iterator[None]:

@@ -67,7 +67,8 @@ def run(setting: settings.Setting, folder: RunFolder, should_stop: Callable[[], 
       cleanup.callback(board.close)
     cleanup.callback(checkpoints.finish)
     shown = progress.Progress(setting.config.log.progress and sharding.is_main(), _samples(setting), now.stage,
-                              setting.source.task.metric, settings.round_name(setting), setting.stream.ends is not None)
+                              setting.source.task.metric, settings.round_name(setting), setting.stream.ends is not None,
+                              "test" if setting.source.has_test else "prequential")
     cleanup.callback(shown.close)
     tried = tuned.num_tried(now.learner)  # candidates that were trained before the run was stopped
     if tried:
@@ -140,10 +141,11 @@ class _Session:
     source: Any = self._setting.source
     noted = source.notes(t) if self._setting.is_live else {}
     if self._drift is not None:
-      noted |= self._drift.update(arrived[self._arrivals.metric], len(source.tested(t)))
+      noted |= self._drift.update(arrived, len(source.tested(t)))
     if drift.AFTER in noted:
-      say(f"drift at mega-batch {t}: the prequential error has risen from {noted[drift.BEFORE]:.3f} to "
-          f"{noted[drift.AFTER]:.3f}")
+      digits = ".1f" if self._config.is_language else ".3f"
+      say(f"drift at mega-batch {t}: the prequential {self._task.metric} has risen from "
+          f"{noted[drift.BEFORE]:{digits}} to {noted[drift.AFTER]:{digits}}")
     return noted
 
   # ------------------------------------------------------------------ a live stream

@@ -10,14 +10,13 @@ import numpy as np
 from alma_jax.learners import contract, prediction
 from alma_jax.learners.task_learner import FROM_ROOT, TaskLearner
 from alma_jax.runs import run_folder
-from alma_jax.runs.metrics import Entry
+from alma_jax.runs.metrics import ACCURACIES, Entry
 from alma_jax.tasks import classification
 from alma_jax.tasks.sequence import Tasks
 from alma_jax.training import loop
 
 ACCURACY, GRAPH = "accuracy.csv", "graph.json"
 LCA = "lca"
-ACCURACIES = "accuracies"  # R[t, 1..t], in the line of task t
 
 
 class TaskExaminer:

@@ -286,6 +286,10 @@ class Texts:
     """Perplexity of log-probabilities [N, L] of the windows `which`."""
     return score_windows(prediction, self._train.length[which])[0]
 
+  def deviation_training(self, prediction: np.ndarray, which: np.ndarray) -> float:
+    """`deviation_of_windows` for the windows `which`."""
+    return deviation_of_windows(prediction, self._train.length[which])
+
   def _pool(self, split: str, mesh: Mesh) -> Pool:
     windows = self._held_out[split]
     loaded: Any = text.gather(self.corpus.tokens[split], windows.start, self.task.sequence_length), windows.length
@@ -307,6 +311,14 @@ def score_windows(prediction: np.ndarray, length: np.ndarray) -> tuple[float, fl
   counts = np.arange(prediction.shape[1])[None] < length[:, None]
   loss = -float(prediction[counts].sum(dtype=np.float64)) / int(length.sum())
   return _perplexity(loss), loss
+
+
+def deviation_of_windows(prediction: np.ndarray, length: np.ndarray) -> float:
+  """Standard deviation of the windows' losses in nats per token, weighted by their tokens; see `score_windows`."""
+  counts = np.arange(prediction.shape[1])[None] < length[:, None]
+  total = -np.where(counts, prediction, 0).sum(1, dtype=np.float64)
+  loss, mean = total / np.maximum(length, 1), total.sum() / length.sum()
+  return float(np.sqrt((length * (loss - mean) ** 2).sum() / length.sum()))
 
 
 def _perplexity(loss: float) -> float:

@@ -65,6 +65,9 @@ class LiveTexts(LiveSource, language_modeling.Texts):
   def score_training(self, prediction: np.ndarray, which: np.ndarray) -> float:
     return language_modeling.score_windows(prediction, self._rows.take(which)[1])[0]
 
+  def deviation_training(self, prediction: np.ndarray, which: np.ndarray) -> float:
+    return language_modeling.deviation_of_windows(prediction, self._rows.take(which)[1])
+
   def _load(self, t: int) -> rows.Arrays:
     """(tokens int32 [N, L + 1], number of targets that count int32 [N]) of the windows of mega-batch t."""
     arrays = self.feed.arrays(t)

@@ -37,8 +37,10 @@ def opened(config: schema.RunConfig, reader: feed.Reader, run: pathlib.Path | No
   found = feed.Feed(folder, reader, settle=section.settle_seconds, idle=section.idle_seconds,
                     limit=config.stream.num_megabatches, run=run)
   if not found.wait(1):
-    raise BadInput(f"the live stream {str(folder)!r} has ended without a mega-batch that can be used; remove the file "
-                   f"{feed.END} or add entries.")
+    cause = (f"the file {feed.END} is there; remove it" if (folder / feed.END).exists() else
+             f"none came within dataset.idle_seconds={section.idle_seconds:g}; raise it")
+    raise BadInput(f"the live stream {str(folder)!r} has ended without a mega-batch that can be used, as {cause}, or "
+                   "add entries.")
   return found
 
 
