@@ -111,9 +111,9 @@ def _overlap(args: argparse.Namespace, hashes: Sequence[bytes], read: Callable[[
     BadInput: there are many, and --allow_overlap is not given.
   """
   from alma_jax import config as configs
-  from alma_jax.runs import run_folder
+  from alma_jax.runs import local_copy, run_folder
 
-  tree = run_folder.read_json(run_folder.local(args.workdir) / "config.json")
+  tree = run_folder.read_json(local_copy.readable(args.workdir) / "config.json")
   if not isinstance(tree, dict) or args.allow_overlap:
     return None  # an exported predictor does not know its stream
   config = configs.parse(configs.completed({k: v for k, v in tree.items() if k not in configs.STORED}))
@@ -134,7 +134,7 @@ def _overlap(args: argparse.Namespace, hashes: Sequence[bytes], read: Callable[[
 def _seen_images(config: Any, args: argparse.Namespace, dtype: np.dtype) -> set[bytes]:
   """Hashes of the images of a run's stream, of a stream of tasks those of all tasks."""
   from alma_jax.data import datasets, task_streams
-  from alma_jax.runs import run_folder
+  from alma_jax.runs import local_copy
   section = config.dataset
   if isinstance(config, schema.TaskConfig):
     tasks = task_streams.make(
@@ -143,7 +143,7 @@ def _seen_images(config: Any, args: argparse.Namespace, dtype: np.dtype) -> set[
     data = map(tasks.task, range(len(tasks.infos)))
     return {cache.hash_row(x) for task in data for part in (task.x_train, task.x_val) for x in part}
   if config.is_live:
-    return _seen_entries(run_folder.local(args.workdir), pathlib.Path(section.name.removeprefix(schema.LIVE)),
+    return _seen_entries(local_copy.readable(args.workdir), pathlib.Path(section.name.removeprefix(schema.LIVE)),
                          section.image_size, dtype)
   stream = datasets.load(section.name, section.data_dir or args.data_dir, section.image_size)
   return set(map(cache.hash_row, stream.x_train.astype(dtype, copy=False)))
