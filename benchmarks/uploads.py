@@ -2,7 +2,7 @@
 
     python benchmarks/uploads.py --config=mnist:ens --data_dir=DIR
 
-Runs a few stages with a checkpoint after every epoch. Prints, as medians over the checkpoints: how long the training is
+Runs five stages with a checkpoint every second. Prints, as medians over the checkpoints: how long the training is
 held up (for the checkpoint to be on the local disk, and for keeping the folder as it is), how long the thread uploads
 beside the training, and how many objects and bytes these are.
 """
@@ -23,7 +23,7 @@ from alma_jax import commands
 from alma_jax import config as configs
 from alma_jax.runs import checkpoint, mirror, remote
 
-_FIELDS = {"stream.num_megabatches": "30", "train.epochs": "5", "checkpoint.seconds": "0", "log.progress": "false"}
+_FIELDS = {"stream.num_megabatches": "50", "train.epochs": "5", "checkpoint.seconds": "1", "log.progress": "false"}
 _SERVER = """
 import time
 from moto.server import ThreadedMotoServer

@@ -5,6 +5,7 @@ The quick tests use fsspec's store in memory, the slow ones an S3 server on this
 import functools
 import hashlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -204,6 +205,13 @@ def test_what_reads_a_run_reads_addresses(store, whole, arrays, tmp_path):
   for address in ("memory://b/none", "memory://b/runs"):
     with pytest.raises(alma_jax.BadInput, match=f"there is no run at {address}"):
       alma_jax.load_run(address)
+
+
+def test_a_local_run_is_moved_to_a_store(store, whole, arrays):
+  shutil.copytree(whole, store.folder(ADDRESS))
+  alma_jax.run(config_of("gens"), ADDRESS, data=arrays)
+  store.new_machine()
+  assert_same_run(whole, alma_jax.load_run(ADDRESS).path)
 
 
 def test_overwriting_starts_again_everywhere(store, arrays):

@@ -61,9 +61,11 @@ class Lease:
       pass  # nobody renews it
 
   def _take(self) -> None:
-    while not self._place.create(remote.LEASE, self._text()):
-      found = self._place.read(remote.LEASE)
+    while True:
+      found = self._place.read(remote.LEASE)  # first, for stores whose puts do not know conditions
       if found is None:
+        if self._place.create(remote.LEASE, self._text()):
+          return
         continue
       if _entry(found, "owner") == self._owner:  # the folder is locked by this process, so that its owner has ended
         self._place.write(remote.LEASE, self._text())

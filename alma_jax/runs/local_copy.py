@@ -52,6 +52,8 @@ def readable_folders(path: str | os.PathLike[str], names: Iterable[str]) -> list
 def equalize(place: Remote, whole: bool = True) -> set[str]:
   """Makes the local folder equal to the store, unless it goes on from what the store holds.
 
+  A folder of which no store is known goes on from a store without files: a run can be copied there by hand.
+
   Args:
     place: whose store has a manifest.
     whole: False leaves out checkpoints and other large files.
@@ -60,8 +62,8 @@ def equalize(place: Remote, whole: bool = True) -> set[str]:
     The names of the files that are damaged in the store.
   """
   damaged: set[str] = set()
-  fetched, manifest = None, place.manifest()
-  if manifest is None or manifest.id in known(place.folder):
+  fetched, manifest, ids = None, place.manifest(), known(place.folder)
+  if manifest is None or manifest.id in ids or not (manifest.files or ids):
     return damaged
   remember(place.folder, [])
   while manifest is not None and manifest.id != fetched:

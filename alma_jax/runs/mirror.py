@@ -43,6 +43,7 @@ def opened(address: str | os.PathLike[str], overwrite: bool = False) -> Iterator
       with messages.sign(f"connecting to {place.address}"):
         held = lease.Lease(place)
       cleanup.callback(held.release)
+      cleanup.callback(place.hurry)
       with messages.sign(f"fetching {place.address}"):
         mirror = Mirror(place, held, overwrite)
     except filelock.Timeout as error:
@@ -132,7 +133,7 @@ class Mirror:
 
   def close(self) -> None:
     """Ends the thread; what it uploads at the moment may still arrive, if the store can be reached."""
-    self._place.hurry()
+    self._place.hurry()  # it may be trying again
     with self._changed:
       self._is_closed = True
       self._changed.notify_all()
@@ -153,8 +154,8 @@ class Mirror:
     if stored is None:
       self._refuse_lost(overwrite)
       stored = Manifest(remote.new_id(), {})
-      local_copy.remember(self.folder, [stored.id])
       place.commit(stored)
+      local_copy.remember(self.folder, [stored.id])
     elif not overwrite:
       self._damaged = local_copy.equalize(place)
       local_copy.warn_of(place, self._damaged)

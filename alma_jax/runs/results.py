@@ -207,10 +207,10 @@ class Run:
 
 
 def load_run(workdir: str | os.PathLike[str]) -> Run:
-  """Opens a run folder for reading.
+  """Opens a run folder for reading; one at an address, as s3://bucket/runs/x, is fetched first.
 
   Raises:
-    BadInput: there is none.
+    BadInput: there is none, or it cannot be fetched.
   """
   return Run(workdir)
 
