@@ -48,7 +48,7 @@ def run(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: Seq
   if path.exists() and not path.is_dir():
     raise BadInput(f"{path} is a file; the run folder should be a new or existing folder.")
   runtime.check_platform()
-  peers.compare("settings", _settings(config, path, overwrite))
+  peers.compare("settings", _settings(config, workdir, overwrite))
   jax.devices()  # the first use of the devices connects the processes; their settings are equal
   if config.is_live and jax.process_count() > 1:
     raise BadInput(f"dataset.name={config.dataset.name!r} is a live stream, which one process runs; start it without "
@@ -83,13 +83,13 @@ def _run(config: schema.RunConfig, path: pathlib.Path, data: Sequence[Any] | Non
     return run
 
 
-def _settings(config: schema.RunConfig, path: pathlib.Path, overwrite: bool) -> dict[str, Any]:
+def _settings(config: schema.RunConfig, workdir: str | os.PathLike[str], overwrite: bool) -> dict[str, Any]:
   """Settings that have to be equal in all processes of a run."""
   flat = configs.flatten(configs.to_dict(config))
   same = {field: value for field, value in flat.items() if not field.startswith(("dataset.data_dir", "log."))}
   return same | {f"the version of {name}": version for name, version in ending.versions().items()} | {
       f"the file that defines {name}": code for name, code in registry.code_of(config).items()} | {
-      "--workdir": str(path), "--overwrite": bool(overwrite)}
+      "--workdir": str(workdir), "--overwrite": bool(overwrite)}
 
 
 def _check_memory(path: pathlib.Path, setting: settings.Setting, overwrite: bool) -> None:
