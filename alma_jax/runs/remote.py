@@ -13,6 +13,7 @@ import errno
 import hashlib
 import importlib.util
 import json
+import logging
 import os
 import pathlib
 import re
@@ -89,6 +90,7 @@ class Remote:
     self.address = f"{scheme}:///{rest}" if scheme in ("file", "local") else f"{scheme}://{rest}"
     self.folder = cache_home() / "remote" / scheme / rest
     self._patience = PATIENCE if patience is None else patience
+    logging.getLogger("asyncio").addFilter(_matters)  # the same filter is added once
     package = _PACKAGES.get(scheme)
     if package is not None and importlib.util.find_spec(package) is None:
       raise BadInput(f"{self.address} needs the package {package}; run `pip install alma_jax[remote]`.")
@@ -264,6 +266,12 @@ def _parse(data: bytes) -> Manifest:
 
 def _digest_of(files: Any) -> str:
   return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
+
+
+def _matters(record: logging.LogRecord) -> bool:
+  """False for stack traces of broken connections, which also reach the caller as exceptions."""
+  text = record.getMessage()
+  return not ("never retrieved" in text and ("aiohttp" in text or "ClientConnection" in text))
 
 
 def _reason(error: BaseException) -> str:
