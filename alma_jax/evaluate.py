@@ -124,9 +124,9 @@ def _overlap(args: argparse.Namespace, hashes: Sequence[bytes], read: Callable[[
     BadInput: there are many, and --allow_overlap is not given.
   """
   from alma_jax import config as configs
-  from alma_jax.runs import run_folder
+  from alma_jax.runs import local_copy, run_folder
 
-  tree = run_folder.read_json(run_folder.local(args.workdir) / "config.json")
+  tree = run_folder.read_json(local_copy.readable(args.workdir) / "config.json")
   if not isinstance(tree, dict):
     return None  # an exported predictor does not know its stream
   config = configs.parse(configs.completed({k: v for k, v in tree.items() if k not in configs.STORED}))
@@ -165,9 +165,9 @@ def _seen_images(config: Any, args: argparse.Namespace, dtype: np.dtype) -> set[
 def _entries(config: Any, args: argparse.Namespace, read: Callable[[pathlib.Path], Any]) -> list[Any]:
   """What `read` returns for each entry that a run on a live stream has used, if it is still what it was."""
   from alma_jax.data import feed, inbox
-  from alma_jax.runs import run_folder
+  from alma_jax.runs import local_copy, run_folder
   folder = pathlib.Path(config.dataset.name.removeprefix(schema.LIVE)).expanduser() / "stream"
-  used = run_folder.read_lines(run_folder.local(args.workdir) / feed.LEDGER)
+  used = run_folder.read_lines(local_copy.readable(args.workdir) / feed.LEDGER)
   paths = [folder / line["name"] for line in used
            if inbox.signature_of(folder / line["name"]) and inbox.digest(folder / line["name"]) == line["sha256"]]
   if len(paths) < len(used):

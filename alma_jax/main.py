@@ -48,7 +48,8 @@ def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, schema.RunConfig]:
   parser.epilog = document.text() if {"-h", "--help"} & set(argv) else None
   parser.add_argument("--config", action="append", metavar="FILE:LEARNER",
                       help="configs/NAME.py:LEARNER; --config.a.b=VALUE changes a field")
-  parser.add_argument("--workdir", metavar="DIR", help="run folder; default: runs/DATA-LEARNER-HASH")
+  parser.add_argument("--workdir", metavar="DIR",
+                      help="run folder, or its address as s3://BUCKET/PATH; default: runs/DATA-LEARNER-HASH")
   parser.add_argument("--overwrite", action="store_true", help="delete the run in the folder, and start again")
   parser.add_argument("--coordinator", metavar="HOST:PORT",
                       help="address of process 0; not needed with SLURM, MPI and Kubernetes")

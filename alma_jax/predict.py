@@ -62,9 +62,9 @@ def place_of(args: argparse.Namespace) -> pathlib.Path | None:
   Raises:
     BadInput: there is neither a run nor a predictor, or a predictor of another task.
   """
-  from alma_jax.runs import run_folder
+  from alma_jax.runs import local_copy, run_folder
 
-  path = run_folder.local(args.workdir)
+  path = local_copy.readable(args.workdir)
   if folder.holds_predictor(path):
     _check_task(path, args.task)
     return path

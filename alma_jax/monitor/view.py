@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from alma_jax import config as configs
 from alma_jax.errors import BadInput
 from alma_jax.messages import duration
-from alma_jax.runs import run_folder
+from alma_jax.runs import local_copy, run_folder
 from alma_jax.runs.metrics import ACCURACIES, DRIFT_AFTER, Entry
 
 ALIVE, DEAD, FINISHED, DIVERGED = "alive", "dead", "finished", "diverged"
@@ -71,7 +71,7 @@ def view(path: str | os.PathLike[str]) -> View:
   Raises:
     BadInput: it is none, or its files cannot be read.
   """
-  folder = run_folder.local(path)
+  folder = local_copy.readable_folders(path, ())[0] if run_folder.is_address(path) else run_folder.local(path)
   if not folder.is_dir():
     raise BadInput(f"there is no folder {str(folder)!r}.")
   tree = run_folder.read_json(folder / "config.json")
@@ -134,13 +134,7 @@ def find(paths: Iterable[str | os.PathLike[str]]) -> list[pathlib.Path]:
   """
   found: dict[pathlib.Path, pathlib.Path] = {}
   for given in paths:
-    path = run_folder.local(given)
-    if not path.is_dir():
-      raise BadInput(f"there is no folder {str(path)!r}.")
-    here = [path] if (path / "config.json").exists() else sorted(file.parent for file in path.rglob("config.json"))
-    if not here:
-      raise BadInput(f"{str(path)!r} holds no run: there is no config.json in it or below it.")
-    found |= {folder.resolve(): folder for folder in here}
+    found |= {folder.resolve(): folder for folder in local_copy.readable_folders(given, ["config.json"])}
   return list(found.values())
 
 

@@ -11,7 +11,7 @@ from alma_jax.errors import BadInput
 from alma_jax.reports import contents, factors, notes, protocols, read, task_studies
 from alma_jax.reports.read import LEARNER, SEED, TOTAL, WAITING, Record
 from alma_jax.reports.studies import Study
-from alma_jax.runs import run_folder
+from alma_jax.runs import local_copy, run_folder
 
 Path = str | pathlib.Path
 
@@ -87,14 +87,7 @@ def _study(name: str, rows: pd.DataFrame, records: list[Record]) -> Study:
 def _run_folders(paths: Iterable[Path]) -> list[pathlib.Path]:
   found = []
   for given in paths:
-    path = run_folder.local(given)
-    if not path.is_dir():
-      raise BadInput(f"there is no folder {str(path)!r}.")
-    here = [path] if (path / "config.json").exists() else sorted(
-        {file.parent for name in ("config.json", run_folder.METRICS) for file in path.rglob(name)})
-    if not here:
-      raise BadInput(f"{str(path)!r} holds no run: there is no config.json in it or below it.")
-    found += here
+    found += local_copy.readable_folders(given, ("config.json", run_folder.METRICS))
   return list({folder.resolve(): folder for folder in found}.values())
 
 

@@ -156,6 +156,10 @@ class Checkpoints:
     """The frozen trees have other shapes from now on, and are saved again."""
     self._frozen.renew()
 
+  def wait(self) -> None:
+    """Waits until what was saved is on disk."""
+    self._manager.wait_until_finished()
+
   def finish(self) -> None:
     """Waits until everything is on disk, and tidies up."""
     self._manager.wait_until_finished()

@@ -14,7 +14,7 @@ from alma_jax import messages
 from alma_jax.config import registry, schema
 from alma_jax.errors import BadInput, Diverged, Stopped, Unsaved, disk_problem
 from alma_jax.parallel import peers, runtime, sharding
-from alma_jax.runs import ending, memory, results, roots, run_folder, session, settings
+from alma_jax.runs import ending, memory, mirror, remote, results, roots, run_folder, session, settings
 
 
 def run(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: Sequence[Any] | None = None,
@@ -23,7 +23,7 @@ def run(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: Seq
 
   Args:
     config: ConfigDict (see `alma_jax.base_config` and configs/) or RunConfig.
-    workdir: run folder; None: runs/NAME-LEARNER-HASH.
+    workdir: run folder, or its address as s3://bucket/runs/x; None: runs/NAME-LEARNER-HASH.
     data: (x_train, y_train, x_test, y_test) in place of `dataset.name`.
     overwrite: delete the run in the folder, and start again.
     should_stop: () -> bool, called between dispatches; True saves and stops.
@@ -34,7 +34,7 @@ def run(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: Seq
   Raises:
     BadInput: config, data or folder cannot be used; nothing was computed.
     Diverged: the training loss is not finite; everything so far is saved.
-    Unsaved: the disk is full or fails; what was saved before is kept.
+    Unsaved: the disk is full or fails, or a store cannot be reached; what was saved before is kept.
     Stopped: `should_stop` returned True; everything so far is saved.
   """
   config = configs.parse(config)
@@ -43,40 +43,53 @@ def run(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: Seq
   if config.log.wandb and importlib.util.find_spec("wandb") is None:
     raise BadInput(f"log.wandb={config.log.wandb!r} needs a package that is missing; run `pip install wandb`.")
   runtime.setup(config)
-  path = run_folder.local(workdir or configs.default_workdir(config))
+  workdir = workdir or configs.default_workdir(config)
+  path = remote.Remote(workdir).folder if run_folder.is_address(workdir) else run_folder.local(workdir)
   if path.exists() and not path.is_dir():
     raise BadInput(f"{path} is a file; the run folder should be a new or existing folder.")
   runtime.check_platform()
-  peers.compare("settings", _settings(config, path, overwrite))
-  is_main = sharding.is_main()  # the first use of the devices connects the processes; their settings are equal
+  peers.compare("settings", _settings(config, workdir, overwrite))
+  jax.devices()  # the first use of the devices connects the processes; their settings are equal
   if config.is_live and jax.process_count() > 1:
     raise BadInput(f"dataset.name={config.dataset.name!r} is a live stream, which one process runs; start it without "
                    "other processes.")
-  with messages.sign("loading the data", config.log.progress and is_main):
+  with contextlib.ExitStack() as cleanup:
+    mirrored = _mirrored(workdir, path, overwrite, cleanup) if run_folder.is_address(workdir) else None
+    return _run(config, path, data, overwrite, should_stop, mirrored)
+
+
+def _run(config: schema.RunConfig, path: pathlib.Path, data: Sequence[Any] | None, overwrite: bool,
+         should_stop: Callable[[], bool] | None, mirrored: mirror.Mirror | None) -> results.Run:
+  """`run` in a local folder, after the processes have found out that their settings are equal."""
+  with messages.sign("loading the data", config.log.progress and sharding.is_main()):
     setting = settings.prepare(config, data, None if overwrite else path, roots.load(config))
   # Before any collective, which would wait only 30 s for slow processes, and fail if numbers of devices differ.
   peers.compare("data or devices", setting.digests | dict(
       devices=f"{jax.local_device_count()} x {jax.devices()[0].platform}"))
   peers.together("memory", lambda: _check_memory(path, setting, overwrite))
-  with _disk_problems(path), _claimed(path, setting, overwrite) as folder:
+  with _disk_problems(path), _claimed(path, setting, overwrite, mirrored) as folder:
     was_complete = run_folder.read_summary(path / "summary.json") is not None
     if not was_complete:
       folder.write_files(setting.source.files)
-      session.run(setting, folder, should_stop or (lambda: False))
+      folder.upload()
+      with _uploaded(mirrored):
+        session.run(setting, folder, should_stop or (lambda: False))
       sharding.barrier("the run is complete")
+    elif mirrored is not None:
+      mirrored.finish()  # the session that has completed it may not have uploaded all
     run = results.load_run(path)
     if was_complete:
       sharding.say(f"{path} is complete.")
     return run
 
 
-def _settings(config: schema.RunConfig, path: pathlib.Path, overwrite: bool) -> dict[str, Any]:
+def _settings(config: schema.RunConfig, workdir: str | os.PathLike[str], overwrite: bool) -> dict[str, Any]:
   """Settings that have to be equal in all processes of a run."""
   flat = configs.flatten(configs.to_dict(config))
   same = {field: value for field, value in flat.items() if not field.startswith(("dataset.data_dir", "log."))}
   return same | {f"the version of {name}": version for name, version in ending.versions().items()} | {
       f"the file that defines {name}": code for name, code in registry.code_of(config).items()} | {
-      "--workdir": str(path), "--overwrite": bool(overwrite)}
+      "--workdir": str(workdir), "--overwrite": bool(overwrite)}
 
 
 def _check_memory(path: pathlib.Path, setting: settings.Setting, overwrite: bool) -> None:
@@ -85,11 +98,42 @@ def _check_memory(path: pathlib.Path, setting: settings.Setting, overwrite: bool
     memory.check(setting)
 
 
-def _claimed(path: pathlib.Path, setting: settings.Setting, overwrite: bool) -> run_folder.RunFolder:
+def _mirrored(address: str | os.PathLike[str], path: pathlib.Path, overwrite: bool,
+              cleanup: contextlib.ExitStack) -> mirror.Mirror | None:
+  """In process 0 the Mirror of an address; all processes have to see its local folder `path`."""
+  def begin() -> mirror.Mirror | None:
+    return cleanup.enter_context(mirror.opened(address, overwrite)) if sharding.is_main() else None
+
+  opened = peers.together("remote folder", begin)
+  try:
+    peers.compare("local copy of the remote folder", dict(session=mirror.session(path)))
+  except BadInput as error:
+    raise BadInput(f"the processes of a run at an address share its local copy {path}, but do not see the same folder "
+                   "there; set XDG_CACHE_HOME to a folder of a common file system.") from error
+  if opened is not None:
+    sharding.say(f"{opened.address} has its local copy in {path}")
+  return opened
+
+
+@contextlib.contextmanager
+def _uploaded(mirrored: mirror.Mirror | None) -> Iterator[None]:
+  """Uploads the run folder after the block, whether the run has ended, was stopped or has diverged."""
+  try:
+    yield
+  except (Diverged, Stopped):
+    if mirrored is not None:
+      mirrored.finish()
+    raise
+  if mirrored is not None:
+    mirrored.finish()
+
+
+def _claimed(path: pathlib.Path, setting: settings.Setting, overwrite: bool,
+             mirrored: mirror.Mirror | None) -> run_folder.RunFolder:
   """The run folder; if process 0 refuses it, all processes do."""
   with contextlib.ExitStack() as cleanup:
     def claim() -> run_folder.RunFolder:
-      folder = cleanup.enter_context(run_folder.RunFolder(path, sharding.is_main()))
+      folder = cleanup.enter_context(run_folder.RunFolder(path, sharding.is_main(), mirrored))
       folder.claim(setting.config, setting.digests, overwrite)
       return folder
 

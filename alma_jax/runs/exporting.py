@@ -186,6 +186,8 @@ def export(run: results.Run | str | os.PathLike[str], stage: int | None = None,
     BadInput: no such run, stage or task, or the folder cannot be written.
   """
   given = run_folder.local(out) if out else None
+  if given is None and isinstance(run, str | os.PathLike) and run_folder.is_address(run):
+    raise BadInput(f"a predictor is not written to an address such as {str(run)!r}; give --out, a folder.")
   run = run if isinstance(run, results.Run) else results.load_run(run)
   files = files_of(run, stage, task)
   known = json.loads(files[folder.FACTS]).get("task")

@@ -12,7 +12,7 @@ from alma_jax.data import tokens
 from alma_jax.errors import BadInput
 from alma_jax.learners import contract, prediction, task_learner
 from alma_jax.parallel import runtime
-from alma_jax.runs import checkpoint, legacy, run_folder, sampling, settings, snapshot, task_results
+from alma_jax.runs import checkpoint, legacy, local_copy, run_folder, sampling, settings, snapshot, task_results
 from alma_jax.runs.metrics import Entry
 from alma_jax.tasks import classification
 
@@ -30,7 +30,7 @@ class Run:
   """
 
   def __init__(self, path: str | os.PathLike[str]):
-    self.path = run_folder.local(path)
+    self.path = local_copy.readable(path)
     tree = run_folder.read_json(self.path / "config.json")
     if not isinstance(tree, dict):
       raise BadInput(f"there is no run in {self.path}: it has no config.json of a run.")
@@ -207,10 +207,10 @@ class Run:
 
 
 def load_run(workdir: str | os.PathLike[str]) -> Run:
-  """Opens a run folder for reading.
+  """Opens a run folder for reading; one at an address, as s3://bucket/runs/x, is fetched first.
 
   Raises:
-    BadInput: there is none.
+    BadInput: there is none, or it cannot be fetched.
   """
   return Run(workdir)
 

@@ -9,7 +9,7 @@ import re
 import shutil
 import sys
 import warnings
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import filelock
 
@@ -21,11 +21,14 @@ from alma_jax.files import parse_json, write_bytes
 from alma_jax.runs.metrics import Entry
 from alma_jax.version import __version__
 
+if TYPE_CHECKING:  # it imports this module
+  from alma_jax.runs.mirror import Mirror
+
 METRICS, TRAIN, DIVERGED = "metrics.jsonl", "train.jsonl", "diverged.json"
 GATE = "gate.msgpack"  # what apart.publish writes
 # --overwrite deletes these in this order. If it is interrupted, the rest is an unfinished run of the stored config, and
 # the command without --overwrite resumes it. Checkpoints can replace a missing METRICS, but not a missing TRAIN.
-_OURS = ("summary.json", METRICS, "checkpoints", "pool", TRAIN, DIVERGED, "curve.png", "accuracy.csv", "graph.json",
+OURS = ("summary.json", METRICS, "checkpoints", "pool", TRAIN, DIVERGED, "curve.png", "accuracy.csv", "graph.json",
          "tensorboard", "wandb", "tokenizer.json", "export", "predictor", GATE, *feed.FILES, "config.json")
 _JUDGED = ("cer", "average_perplexity")
 _COUNTED = ("cumulative_params", "cumulative_fwd_macs", "cumulative_train_flops", "num_stages", "wall_seconds",
@@ -36,18 +39,19 @@ _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 class RunFolder:
   """A run folder, locked while it is open. Only one process of a run writes to it; the others only know its path."""
 
-  def __init__(self, path: str | os.PathLike[str], writes: bool = True):
+  def __init__(self, path: str | os.PathLike[str], writes: bool = True, mirror: "Mirror | None" = None):
     """Locks the folder; makes it if it does not exist.
 
     Args:
       path: the folder.
       writes: whether this process is the one that writes.
+      mirror: what copies the folder to a store.
 
     Raises:
       BadInput: a live process uses it, or it cannot be made. A folder with a
         finished run may be read-only.
     """
-    self.path, self._writes = local(path), writes
+    self.path, self._writes, self._mirror = local(path), writes, mirror
     self._files: dict[str, IO[str]] = {}
     self._lock: filelock.BaseFileLock | None = None
     self._read_only = False  # a finished run in a read-only folder, which is not locked
@@ -84,7 +88,7 @@ class RunFolder:
       return  # another process claims it
     stored = read_json(self.path / "config.json")
     if not isinstance(stored, dict) or "data_fingerprint" not in stored:
-      found = [name for name in _OURS if (self.path / name).exists()]
+      found = [name for name in OURS if (self.path / name).exists()]
       if found:
         raise BadInput(f"{self.path} holds {', '.join(found)}, but not from a run of this program; "
                        "choose another --workdir.")
@@ -116,7 +120,7 @@ class RunFolder:
         write_bytes(self.path / name, text.encode())
 
   def _delete(self) -> None:
-    for name in _OURS:
+    for name in OURS:
       path, doomed = self.path / name, self.path / f".deleted-{name}"
       if doomed.is_dir():
         shutil.rmtree(doomed)
@@ -186,6 +190,11 @@ class RunFolder:
     write_bytes(path, b"".join(kept))
     self._files[name] = path.open("a")
 
+  @property
+  def is_mirrored(self) -> bool:
+    """Whether the folder is the copy of one in a store, and this process uploads it."""
+    return self._mirror is not None
+
   def append(self, name: str, entry: Entry) -> None:
     """Adds a line to a .jsonl file opened with `cut`, and flushes it."""
     if self._writes:
@@ -209,6 +218,15 @@ class RunFolder:
     if self._writes:
       write_json(self.path / "summary.json", summary)
 
+  def upload(self) -> None:
+    """If the folder is the copy of one in a store, uploads it beside the run; no checkpoint may be in the making.
+
+    Raises:
+      Unsaved: something earlier could not be uploaded.
+    """
+    if self._mirror is not None:
+      self._mirror.take()
+
   def close(self) -> None:
     """Closes files and releases the folder."""
     try:
@@ -231,10 +249,15 @@ def local(path: str | os.PathLike[str]) -> pathlib.Path:
   Raises:
     BadInput: it is an address such as gs://bucket/run.
   """
-  # pathlib reduces two slashes to one. The colon of C:/run on Windows follows a single letter.
-  if re.match(r"[A-Za-z][\w+.-]+:/", str(path)):
+  if is_address(path):
     raise BadInput(f"{str(path)!r} is an address, not a folder; give a folder of a mounted file system.")
   return pathlib.Path(path).expanduser()
+
+
+def is_address(path: str | os.PathLike[str]) -> bool:
+  """Whether a path is an address such as gs://bucket/run."""
+  # pathlib reduces two slashes to one. The colon of C:/run on Windows follows a single letter.
+  return re.match(r"[A-Za-z][\w+.-]+:/", str(path)) is not None
 
 
 def read_summary(path: str | os.PathLike[str]) -> Entry | None:

@@ -331,6 +331,9 @@ class _Session:
     self._saved_at, self._saved_in, self._is_saved = time.monotonic(), self.now.stage, True
     if self._setting.is_live:
       self._forget()
+    if self._folder.is_mirrored:
+      self._checkpoints.wait()
+      self._folder.upload()
     if sharding.any_process(self._should_stop()):
       self._checkpoints.finish()
       raise Stopped(_saved(self._folder))

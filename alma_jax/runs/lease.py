@@ -1,0 +1,120 @@
+"""The lease of a run folder in a store: an object that its owner replaces every few seconds.
+
+A store has no locks. A lease that does not change for `SECONDS` belongs to a process that has ended, and is taken over.
+No clocks are compared. This is weaker than the lock of a local folder: an owner that does not reach the store for that
+long, or that is suspended, may lose its lease to another process while it still computes. It notices that at its next
+heartbeat, and before it commits anything, and ends. Between that look and the commit some milliseconds remain.
+"""
+import json
+import pathlib
+import platform
+import threading
+import time
+
+from alma_jax import messages
+from alma_jax.errors import InUse
+from alma_jax.files import parse_json, write_bytes
+from alma_jax.runs import remote
+
+SECONDS = 60.0  # without a heartbeat, after which a lease may be taken over
+BEAT = 15.0  # seconds between two heartbeats
+_LOOK = 2.0  # seconds between two looks at the lease of another process
+
+
+class Lost(Exception):
+  """Another process has taken the lease over."""
+
+
+class Lease:
+  """The lease of a run folder, renewed until it is released."""
+
+  def __init__(self, place: remote.Remote):
+    """Takes the lease. The local folder is locked by this process.
+
+    Raises:
+      InUse: another process has it.
+      remote.Problem: the store cannot be used.
+    """
+    self._place, self._beat, self._is_lost = place, 0, False
+    self._owner = f"{platform.node()} {_own_id(place.folder)}"
+    self._session = remote.new_id()
+    self._take()
+    self._ended = threading.Event()
+    self._thread = threading.Thread(target=self._renew, daemon=True)
+    self._thread.start()
+
+  def check(self) -> None:
+    """Raises Lost if another process has taken the lease over."""
+    found = self._place.read(remote.LEASE)
+    self._is_lost = self._is_lost or (found is not None and _entry(found, "session") != self._session)
+    if self._is_lost:
+      raise Lost
+
+  def release(self) -> None:
+    """Ends the heartbeat, and deletes the lease."""
+    self._ended.set()
+    self._thread.join(timeout=2.0)
+    if self._thread.is_alive():
+      return  # the store cannot be reached
+    try:
+      self.check()
+      self._place.delete([remote.LEASE])
+    except (Lost, remote.Problem):
+      pass  # nobody renews it
+
+  def _take(self) -> None:
+    while True:
+      found = self._place.read(remote.LEASE)  # first, for stores whose puts do not know conditions
+      if found is None:
+        if self._place.create(remote.LEASE, self._text()):
+          return
+        continue
+      if _entry(found, "owner") == self._owner:  # the folder is locked by this process, so that its owner has ended
+        self._place.write(remote.LEASE, self._text())
+        return
+      self._await_end(found)
+      if self._place.read(remote.LEASE) == found:
+        self._place.delete([remote.LEASE])
+
+  def _await_end(self, found: bytes) -> None:
+    """Returns if a lease does not change for SECONDS; raises InUse if it does."""
+    began = time.monotonic()
+    who = f"a process on {_entry(found, 'owner').split(' ')[0]}"
+    messages.say(f"{who} has used {self._place.address}; waiting up to {messages.duration(SECONDS)} for a sign of it")
+    while time.monotonic() - began < SECONDS:
+      time.sleep(min(_LOOK, SECONDS / 4))
+      now = self._place.read(remote.LEASE)
+      if now is None:
+        return
+      if now != found:
+        raise InUse(f"the run folder {self._place.address} is in use by {who}; wait until it ends, or choose another "
+                    "folder.")
+
+  def _renew(self) -> None:
+    while not self._ended.wait(BEAT):
+      try:
+        self.check()
+        self._place.write(remote.LEASE, self._text())
+      except Lost:
+        return
+      except Exception:  # the store cannot be reached: what is uploaded meanwhile says so
+        continue
+
+  def _text(self) -> bytes:
+    self._beat += 1
+    return json.dumps(dict(owner=self._owner, session=self._session, beat=self._beat)).encode()
+
+
+def _own_id(folder: pathlib.Path) -> str:
+  """The id of a local folder."""
+  path = folder / remote.MIRROR / "owner"
+  if not path.is_file():
+    write_bytes(path, remote.new_id().encode())
+  return path.read_text()
+
+
+def _entry(data: bytes, key: str) -> str:
+  try:
+    return str(parse_json(data)[key])
+  except (ValueError, TypeError, KeyError):
+    return ""

@@ -1,0 +1,420 @@
+"""Run folders in stores: what is uploaded, what a kill leaves, and what is refused.
+
+The quick tests use fsspec's store in memory, the slow ones an S3 server on this machine (moto).
+"""
+import functools
+import hashlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+import warnings
+
+import fsspec
+import numpy as np
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from runs import ROOT, alma, assert_same_run, interrupted, launch, small_config
+
+import alma_jax
+from alma_jax.errors import InUse
+from alma_jax.monitor import view
+from alma_jax.reports import collect
+from alma_jax.runs import lease, local_copy, mirror, remote
+
+
+class Store:
+  """fsspec's store in memory, with a log of its changes; and this machine's local folders, which can be lost."""
+
+  def __init__(self, monkeypatch, tmp_path):
+    self.log, self._path, self._machines, self._patch = [], tmp_path, 0, monkeypatch
+    self.before = lambda name: None  # called before an object is written or deleted
+    MemoryFileSystem.store.clear()
+    MemoryFileSystem.pseudo_dirs[:] = [""]
+    for method in ("pipe_file", "put_file", "rm_file"):
+      monkeypatch.setattr(MemoryFileSystem, method, self._logged(method, getattr(MemoryFileSystem, method)))
+    monkeypatch.setattr(lease, "SECONDS", 0.2)
+    monkeypatch.setattr(remote, "PATIENCE", 0.3)
+    self.new_machine()
+
+  def new_machine(self):
+    self._machines += 1
+    self.home = self._path / f"machine{self._machines}"
+    self._patch.setattr(remote, "cache_home", lambda: self.home)
+    self._patch.setattr(lease.platform, "node", lambda: str(self.home))
+
+  def folder(self, address):
+    return remote.Remote(address).folder
+
+  def objects(self, root="/b/x/"):
+    return {name.removeprefix(root): file.getvalue() for name, file in MemoryFileSystem.store.items()
+            if name.startswith(root)}
+
+  def replay(self, num):
+    """The store as the first `num` changes have left it."""
+    MemoryFileSystem.store.clear()
+    for method, name, data in self.log[:num]:
+      if method == "rm_file":
+        del MemoryFileSystem.store[name]
+      else:
+        fsspec.filesystem("memory").open(name, "wb", data=data)
+
+  def _logged(self, method, original):
+    @functools.wraps(original)
+    def changed(fs, *args, **options):
+      name = fs._strip_protocol(args[1] if method == "put_file" else args[0])
+      self.before(name)
+      original(fs, *args, **options)
+      self.log.append((method, name, fs.store[name].getvalue() if name in fs.store else None))
+    return changed
+
+
+@pytest.fixture
+def store(monkeypatch, tmp_path):
+  return Store(monkeypatch, tmp_path)
+
+
+ADDRESS = "memory://b/x"
+
+
+def config_of(learner="sm", **changes):
+  return small_config(learner, **{"checkpoint__seconds": 0.0, "stream__waiting_time": 1, **changes})
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, arrays):
+  """The folder of an uninterrupted local run of `gens`."""
+  folder = tmp_path_factory.mktemp("whole") / "run"
+  alma_jax.run(config_of("gens"), folder, data=arrays)
+  return folder
+
+
+def test_every_state_of_the_store_is_a_moment_of_the_run(store, whole, arrays):
+  """After each single change of the store, as a kill would leave it, it holds one whole folder; two are resumed."""
+  alma_jax.run(config_of("gens"), ADDRESS, data=arrays)
+  assert_same_run(whole, store.folder(ADDRESS))
+  local = {name: (store.folder(ADDRESS) / name).read_bytes() for name in local_copy.mirrored(store.folder(ADDRESS))}
+  stored = store.objects()
+  assert {name: data for name, data in stored.items() if not name.startswith(".mirror/")} == local
+  assert [name for name in stored if name.startswith(".mirror/")] == [".mirror/manifest.json"]  # no lease is left
+  moments = {}
+  for num in range(1, len(store.log) + 1):
+    store.replay(num)
+    manifest = remote.Remote(ADDRESS).manifest()
+    if manifest is None:
+      continue
+    moments.setdefault(manifest.id, num)
+    objects = store.objects()
+    assert {name: hashlib.sha256(objects[file.object]).hexdigest() for name, file in manifest.files.items()} == {
+        name: file.sha256 for name, file in manifest.files.items()}
+  assert len(moments) > 4
+  for num in list(moments.values())[1:-1:len(moments) // 2]:
+    store.replay(num)
+    store.new_machine()
+    alma_jax.run(config_of("gens"), ADDRESS, data=arrays)
+    assert_same_run(whole, store.folder(ADDRESS))
+
+
+def test_a_store_that_cannot_be_reached_loses_nothing(store, whole, arrays):
+  """The run ends with one sentence. The same command goes on from the local folder, which is newer than the store."""
+  def fail(name):
+    if name.endswith("manifest.json") and sum("manifest" in name for _, name, _ in store.log) > 2:
+      raise ConnectionError("no route to the host")
+
+  store.before = fail
+  with pytest.raises(alma_jax.Unsaved, match="memory://b/x cannot be written: no route to the host. What was saved"):
+    alma_jax.run(config_of("gens"), ADDRESS, data=arrays)
+  lines = (store.folder(ADDRESS) / "train.jsonl").read_bytes()
+  store.before = lambda name: None
+  alma_jax.run(config_of("gens"), ADDRESS, data=arrays)
+  assert lines
+  assert (store.folder(ADDRESS) / "train.jsonl").read_bytes().startswith(lines)  # with the seconds of the first session
+  assert_same_run(whole, store.folder(ADDRESS))
+  store.new_machine()
+  assert_same_run(whole, alma_jax.load_run(ADDRESS).path)
+
+
+def test_damaged_objects_are_noticed_and_replaced(store, whole, arrays):
+  """A file of the pool is written again from its copy; of a damaged checkpoint the one before is taken."""
+  late = lambda: len(list((store.folder(ADDRESS) / "pool").glob("0*"))) > 1  # two checkpoints refer to the first one
+  with pytest.raises(alma_jax.Stopped):
+    alma_jax.run(config_of("gens"), ADDRESS, data=arrays, should_stop=late)
+  names = sorted(store.objects())
+  newest = max(int(name.split("/")[1]) for name in names if name.startswith("checkpoints/") and "history" not in name)
+  doomed = [next(name for name in names if name.startswith("pool/0")),
+            next(name for name in names if name.startswith(f"checkpoints/{newest}/arrays/d/"))]
+  for name in doomed:
+    data = bytearray(store.objects()[name])
+    data[len(data) // 2] ^= 1
+    fsspec.filesystem("memory").pipe_file(f"/b/x/{name}", bytes(data))
+  store.new_machine()
+  with warnings.catch_warnings(record=True) as warned:
+    warnings.simplefilter("always")
+    alma_jax.run(config_of("gens"), ADDRESS, data=arrays)
+  said = [str(each.message) for each in warned]
+  for expected in (*(f"{ADDRESS}/{name} is damaged or missing" for name in doomed), "was written again from its other",
+                   f"checkpoint {newest} of"):
+    assert sum(expected in sentence for sentence in said) == 1, said
+  assert_same_run(whole, store.folder(ADDRESS))
+  store.new_machine()
+  assert local_copy.equalize(remote.Remote(ADDRESS)) == set()
+
+
+def test_two_runs_of_one_address(store, arrays, monkeypatch):
+  """The second is refused while the first one renews its lease; one that lost its lease commits nothing more."""
+  monkeypatch.setattr(lease, "BEAT", 0.02)
+  first = store.home
+  with mirror.opened(ADDRESS) as opened:
+    with pytest.raises(InUse, match="memory://b/x is in use by another process"):
+      alma_jax.run(config_of(), ADDRESS, data=arrays)
+    store.new_machine()
+    with pytest.raises(InUse, match=f"memory://b/x is in use by a process on {first}"):
+      alma_jax.run(config_of(), ADDRESS, data=arrays)
+    monkeypatch.setattr(lease, "BEAT", 100.0)
+    time.sleep(0.1)  # the last heartbeat
+    alma_jax.run(config_of(), ADDRESS, data=arrays)  # as after the first machine was cut off
+    before = store.objects()
+    (opened.folder / "metrics.jsonl").write_text("{}\n")
+    store.before = lambda name: None
+    MemoryFileSystem.store.update(before)
+    fsspec.filesystem("memory").pipe_file("/b/x/.mirror/lease.json", b'{"owner": "b", "session": "c"}')
+    with pytest.raises(alma_jax.Unsaved, match="another process has taken over the run folder memory://b/x"):
+      opened.finish()
+    assert store.objects()[remote.MANIFEST] == before[remote.MANIFEST]
+
+
+def test_what_reads_a_run_reads_addresses(store, whole, arrays, tmp_path):
+  alma_jax.run(config_of("gens"), "memory://b/runs/x", data=arrays)
+  alma_jax.run(config_of("sm"), "memory://b/runs/y", data=arrays)
+  store.new_machine()
+  folders = view.find(["memory://b/runs"])
+  assert folders == [store.home / f"remote/memory/b/runs/{name}" for name in "xy"]
+  assert not (folders[0] / "checkpoints").exists()
+  records, said = collect.collect(["memory://b/runs", whole])
+  assert len(records) == 1
+  assert ["it is the same run as" in sentence for sentence in said] == [True]
+  compared = alma("compare", "memory://b/runs/x", whole)
+  assert compared.returncode == 0, compared.stderr
+  run = alma_jax.load_run("memory://b/runs/x")
+  np.testing.assert_array_equal(run.predict(arrays[2]), alma_jax.load_run(whole).predict(arrays[2]))
+  done = alma("export", "--workdir=memory://b/runs/x", f"--out={tmp_path / 'out'}")
+  assert done.returncode == 0, done.stderr
+  assert (tmp_path / "out/predictor.json").exists()
+  for address in ("memory://b/none", "memory://b/runs"):
+    with pytest.raises(alma_jax.BadInput, match=f"there is no run at {address}"):
+      alma_jax.load_run(address)
+
+
+def test_a_local_run_is_moved_to_a_store(store, whole, arrays):
+  shutil.copytree(whole, store.folder(ADDRESS))
+  alma_jax.run(config_of("gens"), ADDRESS, data=arrays)
+  store.new_machine()
+  assert_same_run(whole, alma_jax.load_run(ADDRESS).path)
+
+
+def test_overwriting_starts_again_everywhere(store, arrays):
+  alma_jax.run(config_of("gens"), ADDRESS, data=arrays)
+  store.new_machine()
+  with pytest.raises(alma_jax.BadInput, match="holds another run, which differs in learner"):
+    alma_jax.run(config_of("sm"), ADDRESS, data=arrays)
+  store.new_machine()
+  alma_jax.run(config_of("sm"), ADDRESS, data=arrays, overwrite=True)
+  assert not [name for name in store.objects() if name.startswith("pool/")]
+  store.new_machine()
+  assert alma_jax.load_run(ADDRESS).config.learner.name == "sm"
+
+
+def test_refused_stores(store, arrays, monkeypatch):
+  def refused(match, address=ADDRESS, error=alma_jax.BadInput):
+    with pytest.raises(error, match=match):
+      alma_jax.run(config_of(), address, data=arrays)
+
+  refused("Protocol not known: nowhere", "nowhere://b/x")
+  refused("is not an address of a folder", "s3://b/../x")
+  fsspec.filesystem("memory").pipe_file("/b/x/metrics.jsonl", b"{}")
+  refused("memory://b/x holds metrics.jsonl, but not from a run of this program")
+  MemoryFileSystem.store.clear()
+  assert interrupted(config_of(), ADDRESS, 3, data=arrays)
+  kept = store.objects()
+  fsspec.filesystem("memory").pipe_file("/b/x/.mirror/manifest.json", kept[remote.MANIFEST].replace(b"[", b"[1", 1))
+  refused("manifest.json is not what a run has written")
+  MemoryFileSystem.store.clear()
+  refused("memory://b/x is empty, although it has held the run whose local copy is")
+  store.before = lambda name: (_ for _ in ()).throw(PermissionError("Access Denied"))
+  refused("memory://b/x cannot be used: Access Denied.")
+  store.before = lambda name: (_ for _ in ()).throw(ConnectionError("refused"))
+  refused("memory://b/x cannot be written: refused", error=alma_jax.Unsaved)
+  monkeypatch.setattr(remote.importlib.util, "find_spec", lambda name: None)
+  refused("s3://b/x needs the package s3fs; run `pip install alma_jax.remote.`", "s3://b/x")
+
+
+# ------------------------------------------------------------------ an S3 server on this machine
+
+# A run that kills itself in the middle of its n-th call of the store, and has little patience.
+SESSION = """
+import os, signal, sys, threading
+from alma_jax import main
+from alma_jax.runs import lease, remote
+
+lease.SECONDS, lease.BEAT, remote.PATIENCE = 3.0, 0.5, 3.0
+kill_at, calls, call = int(sys.argv[1]), [], remote.Remote._try
+
+def counted(self, work, *args, **named):
+  calls.append(1)
+  if len(calls) == kill_at:
+    threading.Timer(0.002, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
+  return call(self, work, *args, **named)
+
+remote.Remote._try = counted
+if __name__ == "__main__":
+  sys.exit(main.main(sys.argv[2:]))
+"""
+FLAGS = ("--config.stream.num_megabatches=4", "--config.model.width=4", "--config.train.epochs=4",
+         "--config.checkpoint.seconds=0", "--config.log.tensorboard=false")
+
+
+class Server:
+  """An S3 server, and machines that run a config on it."""
+
+  def __init__(self, tmp_path, monkeypatch):
+    from moto.server import ThreadedMotoServer
+    self._make = lambda port: ThreadedMotoServer("127.0.0.1", port, verbose=False)
+    self._server = self._make(0)
+    self._server.start()
+    _, self._port = self._server.get_host_and_port()
+    self.endpoint = f"http://127.0.0.1:{self._port}"
+    for key, value in dict(AWS_ENDPOINT_URL=self.endpoint, AWS_ACCESS_KEY_ID="a", AWS_SECRET_ACCESS_KEY="b",
+                           AWS_DEFAULT_REGION="us-east-1").items():
+      monkeypatch.setenv(key, value)
+    self.fs = fsspec.filesystem("s3", endpoint_url=self.endpoint, use_listings_cache=False, skip_instance_cache=True)
+    urllib.request.urlopen(f"{self.endpoint}/moto-api/reset", b"")  # servers of one process share their buckets
+    self.fs.mkdir("bucket")
+    self._script = tmp_path / "session.py"
+    self._script.write_text(SESSION)
+    self._path = tmp_path
+
+  def _environment(self, machine):
+    return os.environ | dict(XDG_CACHE_HOME=str(self._path / machine), PYTHONPATH=str(ROOT))
+
+  def start(self, machine, kill_at=0):
+    args = [str(kill_at), "--config=digits:gens", "--config.devices=1", *FLAGS, "--workdir=s3://bucket/x"]
+    return subprocess.Popen([sys.executable, self._script, *args], cwd=self._path, env=self._environment(machine),
+                            stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+
+  def run(self, machine, kill_at=0):
+    process = self.start(machine, kill_at)
+    _, errors = process.communicate(timeout=120)
+    return process.returncode, errors
+
+  def folder(self, machine):
+    return self._path / machine / "alma_jax/remote/s3/bucket/x"
+
+  def num_checkpoints(self):
+    return len({name.split("/")[3] for name in self.fs.find("bucket/x/checkpoints") if "history" not in name})
+
+  def stop(self):
+    self._server.stop()
+
+  def restart(self):
+    self._server = self._make(self._port)
+    self._server.start()
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+  made = Server(tmp_path, monkeypatch)
+  yield made
+  made.stop()
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+  """The folder of an uninterrupted local run of what Server runs."""
+  folder = tmp_path_factory.mktemp("digits") / "run"
+  assert launch("digits:gens", *FLAGS, f"--workdir={folder}").returncode == 0
+  return folder
+
+
+def test_s3_killed_in_uploads_and_resumed_on_new_machines(server, digits, tmp_path, monkeypatch):
+  """Each session is killed in the middle of a call of the store; the next one has an empty folder."""
+  for number, kill_at in enumerate((40, 150)):
+    code, errors = server.run(f"machine{number}", kill_at)
+    assert code == -signal.SIGKILL, errors
+  code, errors = server.run("last")
+  assert code == 0, errors
+  assert "resuming" in errors
+  assert_same_run(digits, server.folder("last"))
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "reader"))
+  assert_same_run(digits, alma_jax.load_run("s3://bucket/x").path)
+
+
+def test_s3_second_run_and_a_machine_that_is_lost(server, digits):
+  """While the first machine lives, a second one is refused; it takes over when the first one has been killed."""
+  first = server.start("first")
+  while server.num_checkpoints() < 1:
+    assert first.poll() is None
+    time.sleep(0.05)
+  os.kill(first.pid, signal.SIGSTOP)  # as long as the second one takes to start
+  second = server.start("second")
+  while "waiting up to" not in (line := second.stderr.readline()):
+    assert line
+  os.kill(first.pid, signal.SIGCONT)
+  _, errors = second.communicate(timeout=60)
+  assert second.returncode == 2
+  assert "error: the run folder s3://bucket/x is in use by a process on" in errors
+  first.kill()
+  first.communicate()
+  code, errors = server.run("second")
+  assert code == 0, errors
+  assert_same_run(digits, server.folder("second"))
+
+
+def test_s3_server_that_is_down(server, digits, tmp_path, monkeypatch):
+  """One sentence and exit code 1; the same command goes on. A server that is down from the start is named as well."""
+  process = server.start("machine")
+  while server.num_checkpoints() < 2:
+    assert process.poll() is None
+    time.sleep(0.05)
+  server.stop()
+  _, errors = process.communicate(timeout=120)
+  assert process.returncode == 1, errors
+  assert errors.count("error: s3://bucket/x cannot be written: ") == 1
+  assert "Traceback" not in errors
+  code, errors = server.run("machine")
+  assert code == 1
+  assert errors.count("error: s3://bucket/x cannot be written: ") == 1
+  server.restart()
+  code, errors = server.run("machine")
+  assert code == 0, errors
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "reader"))
+  assert_same_run(digits, alma_jax.load_run("s3://bucket/x").path)
+
+
+def test_two_processes_share_the_local_copy(tmp_path):
+  """Process 0 uploads; a process that does not see its local copy is refused."""
+  store = f"file://{tmp_path}/store/x"
+
+  def together(homes, workdir):
+    with socket.socket() as free:
+      free.bind(("127.0.0.1", 0))
+      port = free.getsockname()[1]
+    args = [sys.executable, "-m", "alma_jax.main", "--config=digits:gens", *FLAGS, f"--workdir={workdir}",
+            f"--coordinator=127.0.0.1:{port}", "--num_processes=2"]
+    started = [subprocess.Popen([*args, f"--process_id={i}"], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL,
+                                text=True, cwd=ROOT, env=os.environ | dict(XDG_CACHE_HOME=str(home)))
+               for i, home in enumerate(homes)]
+    errors = [process.communicate(timeout=120)[1] for process in started]
+    return [process.returncode for process in started], errors
+
+  codes, errors = together((tmp_path / "a", tmp_path / "b"), store)
+  assert codes == [2, 2], errors
+  assert any("set XDG_CACHE_HOME to a folder of a common file system" in each for each in errors)
+  codes, errors = together((tmp_path / "c", tmp_path / "c"), store)
+  assert codes == [0, 0], errors
+  codes, errors = together((tmp_path / "c", tmp_path / "c"), tmp_path / "local")
+  assert codes == [0, 0], errors
+  assert_same_run(tmp_path / "local", tmp_path / "store/x")
