@@ -2,16 +2,18 @@
 
     python benchmarks/retrieval.py --out docs/results/tasks/retrieval.csv
 
-The task has all digits of scikit-learn's images at 32x32 pixels, 90 training and 40 validation examples of a class. The
-stored networks have random weights: the cost of searching does not depend on them. `shared` means that four tasks share
-each body, as tasks of `mntdp` do that add a head alone. Seconds are medians of --turns searches after a first one. A line
-also says how many programs were compiled for the first search among so many networks, after the searches among fewer.
+The task has all digits of scikit-learn's images at 32x32 pixels, 90 training and 40 validation examples of a class.
+The stored networks have random weights: the cost of searching does not depend on them. `shared` means that four tasks
+share each body, as tasks of `mntdp` do that add a head alone. Seconds are medians of --turns searches after a first
+one. A line also says how many programs were compiled for the first search among so many networks, after the searches
+among fewer.
 """
 import argparse
 import pathlib
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -67,7 +69,8 @@ def main() -> None:
   print(section(table))
 
 
-def measured(learner: str, model: str, width: int, shared: bool, counts: Any, turns: int) -> list[tuple[Any, ...]]:
+def measured(learner: str, model: str, width: int, shared: bool, counts: Any, turns: int
+             ) -> Iterator[tuple[Any, ...]]:
   """Rows of a learner and a network, with COLUMNS."""
   config = configs.tasks(learner, "digits")
   config.model.name, config.model.width, config.log.progress = model, width, False
@@ -80,7 +83,7 @@ def measured(learner: str, model: str, width: int, shared: bool, counts: Any, tu
     setting = settings.prepare(parsed)
     data = settings.Stages(setting)[1, 2]
   assert isinstance(setting.learner, Paths)
-  compiled, rows = _Compilations(), []
+  compiled = _Compilations()
   for num in counts:
     state = stored(setting.learner, num, _SHARING if shared else 1)
     before = compiled.num
@@ -91,9 +94,8 @@ def measured(learner: str, model: str, width: int, shared: bool, counts: Any, tu
       setting.learner.propose(state, data)
       seconds.append(time.monotonic() - start)
     bodies = len({tuple(task["path"][:-1]) for task in state.spec["tasks"]})
-    rows.append((f"{learner}, shared" if shared else learner, f"{model} of width {width}", num, bodies, programs,
-                 round(statistics.median(seconds), 4), found.macs))
-  return rows
+    yield (f"{learner}, shared" if shared else learner, f"{model} of width {width}", num, bodies, programs,
+           round(statistics.median(seconds), 4), found.macs)
 
 
 def stored(learner: Paths, num: int, sharing: int) -> LearnerState:

@@ -7,11 +7,10 @@ The first argument is the folder of the page, README.md. With --runs, which name
 there is written anew, a line for each run, with the figures; without it the page is written again from runs.csv.
 retrieval.csv beside it is written by benchmarks/retrieval.py. Nothing else is needed for the page.
 """
-import math
 import pathlib
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import matplotlib
 import pandas as pd
@@ -30,7 +29,6 @@ from alma_jax.reports import (
   task_graph,
   task_matrix,
   task_memory,
-  task_panels,
   task_tables,
 )
 from alma_jax.reports.studies import Study
@@ -60,23 +58,24 @@ PICTURES = [
             "{}: cumulative error E against cost C, and average accuracy A against memory M; mean ± standard deviation "
             "over seeds. Rings and the line show the Pareto front."),
     Picture("memory", ("s_long", "s_minus", "digits"), (), task_memory.over_tasks,
-            "{}: parameters (left) and modules (right) that are stored after each task; mean over seeds, with a band from "
-            "the lowest to the highest value."),
+            "{}: parameters (left) and modules (right) that are stored after each task; mean over seeds, with a band "
+            "from the lowest to the highest value."),
     Picture("origins", ("nevis_mini", "digits"), ("select",), task_graph.origins,
             "{}, `select`, the lowest seed: an arrow leads from an earlier task to the task whose network was started "
             "from it. An open circle is a network from scratch; colours show the families of the tasks."),
     Picture("matrix", ("s_minus", "digits"), ("mntdp", "replay"), task_matrix.matrix,
-            "{}: the accuracy matrix R in percent; row t, column i is the test accuracy on task i after task t, mean over "
-            "seeds."),
+            "{}: the accuracy matrix R in percent; row t, column i is the test accuracy on task i after task t, mean "
+            "over seeds."),
 ]
 _HEAD = """# Streams of tasks
 
-Runs of the learners of [streams of tasks](../../task-streams.md) on CTrL-like streams, on `nevis_mini` and on the bundled
-digits. The page is written by `python benchmarks/task_claims.py docs/results/tasks` from `runs.csv` and `retrieval.csv`.
+Runs of the learners of [streams of tasks](../../task-streams.md) on CTrL-like streams, on `nevis_mini` and on the
+bundled digits. The page is written by `python benchmarks/task_claims.py docs/results/tasks` from `runs.csv` and
+`retrieval.csv`.
 
-**Commands.** `alma sweep --config=NAME` makes the runs of a study and continues it; `configs/NAME.py` says what they are.
-The data sets of SVHN, Fashion-MNIST, DTD and CIFAR-100 are stand-ins that are made from MNIST and CIFAR-10, unless a name
-of a task says otherwise: no number here can be compared with published ones.
+**Commands.** `alma sweep --config=NAME` makes the runs of a study and continues it; `configs/NAME.py` says what they
+are. SVHN, Fashion-MNIST, DTD and CIFAR-100 are stand-ins that are made from MNIST and CIFAR-10: no number here can be
+compared with published ones.
 
     alma sweep --config=sweeps/tasks
     alma sweep --config=sweeps/tasks_long
@@ -89,10 +88,10 @@ Related pages: [flat hard mixtures](experts/README.md), and [flat mixtures and p
 
 T is the accuracy on the last task minus that of the `independent` run of the same seed, in points. Intervals are 95 %
 intervals over seeds (Student's t, paired by seed); p is corrected for the number of learners that are tested together
-(Holm). A claim **agrees** with the runs if p is below 0.05 and the mean supports it; it **disagrees** if p is below 0.05
-and the mean is against it; else the runs **cannot tell**. Three seeds leave two degrees of freedom: only effects that
-hardly vary between seeds are told from none. Counts, positions on a front and graphs are judged as they are: a claim
-agrees if it holds with every seed (at least three), and disagrees if it holds with none.
+(Holm). A claim **agrees** with the runs if p is below 0.05 and the mean supports it; it **disagrees** if p is below
+0.05 and the mean is against it; else the runs **cannot tell**. Three seeds leave two degrees of freedom: only effects
+that hardly vary between seeds are told from none. Counts, positions on a front and graphs are judged as they are: a
+claim agrees if it holds with every seed, and disagrees if it holds with none; the last two need three seeds.
 
 """
 _TRANSFER = """## Transfer to the last task
@@ -103,12 +102,12 @@ T in points, with its interval. Bold: p is below 0.05, corrected for the number 
 _STREAMS = """## The streams
 
 Mean ± standard deviation over seeds. A is the average accuracy, F forgetting, E the cumulative error, C the cost in
-floating-point operations of all trainings and searches, M the stored parameters, and `modules` the parts of networks that
-are stored ([definitions](../../task-streams.md#what-a-run-folder-holds)).
+floating-point operations of all trainings and searches, M the stored parameters, and `modules` the parts of networks
+that are stored ([definitions](../../task-streams.md#what-a-run-folder-holds)).
 """
 _RETURNING = """
-The runs on `{}` were made before a task that returns was predicted with its newest state: their A and F count every visit
-of a task as a task of its own. E and C do not depend on this.
+The runs on `{}` were made before a task that returns was predicted with its newest state: their A and F count every
+visit of a task as a task of its own. E and C do not depend on this.
 """
 _UNFINISHED = """
 Not finished: {}. Claims about them have no verdict yet, or one of fewer seeds; the same command goes on with the study.
@@ -151,7 +150,8 @@ def text(folder: pathlib.Path) -> str:
   lines = ["| claim | data | verdict | number | command |", "| --- | --- | --- | --- | --- |"]
   lines += [f"| {row.text} | {row.data} | {f'**{row.verdict}**' if row.number else row.verdict} | {row.number} | "
             f"`alma sweep --config={row.sweep}` |" for row in task_verdicts.rows(runs)]
-  parts = [_HEAD + "\n".join(lines) + "\n" + _unfinished(runs), _TRANSFER + transfers(runs) + "\n", _STREAMS + _returning(runs)]
+  parts = [_HEAD + "\n".join(lines) + "\n" + _unfinished(runs), _TRANSFER + transfers(runs) + "\n",
+           _STREAMS + _returning(runs)]
   for name in dict.fromkeys(runs[STUDY]):
     parts.append(f"### {name}\n\n{task_tables.overview(task_runs.study_of(runs, name))}\n")
   shown = [_shown(picture, folder) for picture in PICTURES]
@@ -165,7 +165,8 @@ def transfers(runs: pd.DataFrame) -> str:
   """The table of T: a row for each learner, a column for each stream."""
   tested = {name: task_verdicts.tests(runs, name.partition(",")[0]) for name in dict.fromkeys(runs[STUDY])}
   cell = lambda mean, margin, p: f"{'**' * (p < 0.05)}{task_verdicts.interval(mean, margin)}{'**' * (p < 0.05)}"
-  lines = ["| learner | " + " | ".join(name.partition(",")[0] for name in tested) + " |", "| --- " * (len(tested) + 1) + "|"]
+  heads = ["learner", *(name.partition(",")[0] for name in tested)]
+  lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
   for learner in drawing.in_order({name for found in tested.values() for name in found}):
     cells = [cell(*found[learner]) if learner in found else "" for found in tested.values()]
     lines.append(f"| {learner} | {' | '.join(cells)} |")

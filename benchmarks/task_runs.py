@@ -1,4 +1,4 @@
-"""The runs on streams of tasks that the page docs/results/tasks tells of: one line each, from run folders or a CSV file."""
+"""The runs on streams of tasks that docs/results/tasks tells of: one line each, from run folders or a CSV file."""
 import pathlib
 from collections.abc import Iterable
 

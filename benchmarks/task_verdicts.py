@@ -87,8 +87,8 @@ def tests(runs: pd.DataFrame, stream: str) -> dict[str, tuple[float, float, floa
 def plasticity(runs: pd.DataFrame, stream: str = "s_pl") -> Row:
   """Whether no learner is below the baseline on the last task by more than one standard error.
 
-  A mean of three seeds is so far below a true difference of 0 with a probability of 21 % (Student's t). Therefore only a
-  significant difference disagrees.
+  A mean of three seeds is so far below a true difference of 0 with a probability of 21 % (Student's t). Therefore only
+  a significant difference disagrees.
   """
   text = f"No learner is below `{BASELINE}` on the last task by more than one standard error. Number: T ± its error"
   tested, said, worst = tests(runs, stream), [], AGREES
@@ -155,16 +155,17 @@ def pareto(runs: pd.DataFrame) -> Row:
   few = len(seeds) < evidence.FEWEST
   verdict = CANNOT_TELL if few or any(holds) != all(holds) else AGREES if all(holds) else DISAGREES
   means = lambda found, form: ", ".join(f"`{name}` {np.mean([*found[name].values()]):{form}}" for name in points)
-  number = (f"{interval(float(gain.mean()), evidence.tested(gain)[1])}; on the front with {sum(on_front)}, between with "
-            f"{sum(between)} of {len(seeds)} seeds; E: {means(points, '.3f')}; C: {means(costs, '.3g')}" if seeds else
-            "no seed has a run of each learner")
+  number = "no seed has a run of each learner"
+  if seeds:
+    number = (f"{interval(float(gain.mean()), evidence.tested(gain)[1])}; on the front with {sum(on_front)}, between "
+              f"with {sum(between)} of {len(seeds)} seeds; E: {means(points, '.3f')}; C: {means(costs, '.3g')}")
   return Row(text, NEVIS, verdict, number)
 
 
 def chains(runs: pd.DataFrame) -> Row:
   """Whether the graph of origins of `select` has short chains, many nodes deeper than 1, and a few hubs."""
-  text = (f"The graph of origins of `select` has short chains (the longest has at most {LONGEST:g} T arrows), many tasks "
-          "deeper than 1 (at least T / 3), and a few hubs (half of the arrows begin at three tasks)")
+  text = ("The graph of origins of `select` has short chains (the longest has at most T / 4 arrows), many tasks deeper "
+          "than 1 (at least T / 3), and a few hubs (half of the arrows begin at three tasks)")
   mine = of_stream(runs, NEVIS)
   mine = mine[(mine[LEARNER] == "select") & mine["max_depth"].notna()].sort_values(SEED)
   if not len(mine):

@@ -1,9 +1,10 @@
 """Reads a list of tasks of one's own from a Python file.
 
 The file defines get_tasks(seed), which returns a list of dicts. A task has a `name`, unique in the list, and perhaps a
-`family`; `returns` names the earlier task that it is again, with the same classes. Its examples are `arrays`, six as in TaskData, perhaps with `class_names`; or they are drawn from the data set
-`data`, of which `classes` are used (default: all), with `train` and `val` examples of each class, at most `test`
-(default: 1,000), and perhaps `changes`, `label_shift`, `shuffled` and `draw` (see Recipe).
+`family`; `returns` names the earlier task that it is again, with the same classes. Its examples are `arrays`, six as in
+TaskData, perhaps with `class_names`; or they are drawn from the data set `data`, of which `classes` are used (default:
+all), with `train` and `val` examples of each class, at most `test` (default: 1,000), and perhaps `changes`,
+`label_shift`, `shuffled` and `draw` (see Recipe).
 """
 import dataclasses
 import pathlib
@@ -91,8 +92,8 @@ def _returning(task: Given, made: Planned, earlier: Sequence[Planned]) -> Planne
     return made
   names = [each.info.name for each in earlier]
   if task["returns"] not in names:
-    raise BadInput(f"the task {task['name']!r} has returns={brief(task['returns'])}, which names no earlier task of the "
-                   "list.")
+    raise BadInput(f"the task {task['name']!r} has returns={brief(task['returns'])}, which names no earlier task of "
+                   "the list.")
   first = names.index(task["returns"])
   if earlier[first].info.returns is not None:
     first = earlier[first].info.returns
