@@ -1,10 +1,12 @@
 """Writes the page of the results on streams of tasks, with a verdict on each claim of the talk and the papers.
 
-    python benchmarks/task_claims.py docs/results/tasks --runs runs/tasks runs/tasks_digits runs/tasks_long
+    python benchmarks/task_claims.py docs/results/tasks --runs runs/tasks_mlp runs/tasks_vgg runs/tasks_long \\
+        runs/tasks_digits
     python benchmarks/task_claims.py docs/results/tasks
 
-The first argument is the folder of the page, README.md. With --runs, which names folders of finished runs, runs.csv
-there is written anew, a line for each run, with the figures; without it the page is written again from runs.csv.
+The first argument is the folder of the page, README.md. With --runs, which names folders of sweeps, each with one
+network, runs.csv there is written anew, a line for each finished run, with the figures; without it the page is written
+again from runs.csv.
 retrieval.csv beside it is written by benchmarks/retrieval.py. Nothing else is needed for the page.
 """
 import pathlib
@@ -18,7 +20,7 @@ import retrieval
 import task_runs
 import task_verdicts
 from matplotlib.figure import Figure
-from task_runs import LEARNER, SEED, STUDY
+from task_runs import LEARNER, NETWORK, SEED, STUDY
 
 from alma_jax import commands
 from alma_jax.errors import BadInput
@@ -77,10 +79,12 @@ bundled digits. The page is written by `python benchmarks/task_claims.py docs/re
 are. SVHN, Fashion-MNIST, DTD and CIFAR-100 are stand-ins that are made from MNIST and CIFAR-10: no number here can be
 compared with published ones.
 
-    alma sweep --config=sweeps/tasks
-    alma sweep --config=sweeps/tasks_long
+    alma sweep --config=sweeps/tasks --workdir runs/tasks_mlp
+    alma sweep --config=sweeps/tasks:vgg --workdir runs/tasks_vgg
+    alma sweep --config=sweeps/tasks_long --workers 1
     alma sweep --config=sweeps/tasks_digits
-    python benchmarks/task_claims.py docs/results/tasks --runs runs/tasks runs/tasks_long runs/tasks_digits
+    python benchmarks/task_claims.py docs/results/tasks --runs runs/tasks_mlp runs/tasks_vgg runs/tasks_long \\
+        runs/tasks_digits
 
 Related pages: [flat hard mixtures](experts/README.md), and [flat mixtures and paths](composition/README.md).
 
@@ -89,7 +93,7 @@ Related pages: [flat hard mixtures](experts/README.md), and [flat mixtures and p
 T is the accuracy on the last task minus that of the `independent` run of the same seed, in points. Intervals are 95 %
 intervals over seeds (Student's t, paired by seed); p is corrected for the number of learners that are tested together
 (Holm). A claim **agrees** with the runs if p is below 0.05 and the mean supports it; it **disagrees** if p is below
-0.05 and the mean is against it; else the runs **cannot tell**. Three seeds leave two degrees of freedom: only effects
+0.05 and the mean is against it; else the runs **cannot tell**. Few seeds leave few degrees of freedom: only effects
 that hardly vary between seeds are told from none. Counts, positions on a front and graphs are judged as they are: a
 claim agrees if it holds with every seed, and disagrees if it holds with none; the last two need three seeds.
 
@@ -132,7 +136,7 @@ def main() -> None:
 
 def draw(studies: Sequence[Study], folder: pathlib.Path) -> None:
   """Writes the figures in place of those that are there."""
-  named = {study.name.partition(",")[0]: study for study in studies}
+  named = {study.name.partition(",")[0]: study for study in reversed(studies)}  # of two networks the first one counts
   for picture in PICTURES:
     for old in folder.glob(f"{picture.name}-*.png"):
       old.unlink()
@@ -150,10 +154,11 @@ def text(folder: pathlib.Path) -> str:
   lines = ["| claim | data | verdict | number | command |", "| --- | --- | --- | --- | --- |"]
   lines += [f"| {row.text} | {row.data} | {f'**{row.verdict}**' if row.number else row.verdict} | {row.number} | "
             f"`alma sweep --config={row.sweep}` |" for row in task_verdicts.rows(runs)]
-  parts = [_HEAD + "\n".join(lines) + "\n" + _unfinished(runs), _TRANSFER + transfers(runs) + "\n",
+  tables = [f"{network}:\n\n{transfers(mine)}\n" for network, mine in runs.groupby(NETWORK, sort=False)]
+  parts = [_HEAD + "\n".join(lines) + "\n" + _unfinished(runs), _TRANSFER + "\n".join(tables),
            _STREAMS + _returning(runs)]
-  for name in dict.fromkeys(runs[STUDY]):
-    parts.append(f"### {name}\n\n{task_tables.overview(task_runs.study_of(runs, name))}\n")
+  for (name, network), mine in runs.groupby([STUDY, NETWORK], sort=False):
+    parts.append(f"### {name}, {network}\n\n{task_tables.overview(task_runs.study_of(mine, name))}\n")
   shown = [_shown(picture, folder) for picture in PICTURES]
   parts.append("## Figures\n\n" + "\n".join(filter(None, shown)))
   if (folder / SEARCHING).is_file():
@@ -176,10 +181,11 @@ def transfers(runs: pd.DataFrame) -> str:
 def _unfinished(runs: pd.DataFrame) -> str:
   """A sentence about streams on which learners lack seeds, or ""."""
   lacking = []
-  for name, mine in runs.groupby(STUDY, sort=False):
+  for (name, network), mine in runs.groupby([STUDY, NETWORK], sort=False):
     counts = mine.groupby(LEARNER)[SEED].nunique()
     few = [f"`{learner}`" for learner in counts.index[counts < max(counts.max(), 3)]]
-    lacking += [f"{name} ({', '.join(few)})"] if few else []
+    few = few if len(few) < len(counts) else ["all learners"]
+    lacking += [f"{name}, {network} ({', '.join(few)})"] if few else []
   return _UNFINISHED.format("; ".join(lacking)) if lacking else ""
 
 

@@ -13,22 +13,21 @@ from alma_jax.reports.task_read import Graph, TaskRun
 from alma_jax.reports.task_studies import TRANSFER
 from alma_jax.runs import run_folder
 
-STUDY = "study"  # the name of a stream and its number of tasks
+STUDY, NETWORK = "study", "network"  # the name of a stream and its number of tasks; e.g. "vgg of width 8"
 RESULTS = ["average_accuracy", "forgetting", "cumulative_error", "cumulative_train_flops", TRANSFER, "last_accuracy",
            "memory", "num_modules", "cumulative_fwd_macs", "wall_seconds"]
 ORIGINS = ["from_scratch", "mean_depth", "max_depth", "deeper", "top_origins"]
-COLUMNS = [STUDY, "run", LEARNER, SEED, "model.name", "model.width", "num_tasks", "num_parts", *RESULTS, *ORIGINS,
-           "visits_apart"]
+COLUMNS = [STUDY, NETWORK, "run", LEARNER, SEED, "num_tasks", "num_parts", *RESULTS, *ORIGINS, "visits_apart"]
 HUBS = 3  # origins that `top_origins` counts
 
 
 def collected(paths: Iterable[pathlib.Path]) -> list[Study]:
-  """The studies of run folders, on streams of tasks.
+  """The studies of folders of runs, on streams of tasks; those of one folder have one network.
 
   Raises:
-    BadInput: there is no finished run, or the runs of a stream differ in more than the learner and the seed.
+    BadInput: a folder has no finished run, or its runs on a stream differ in more than the learner and the seed.
   """
-  studies = [study for study in collect.collect(paths)[0] if study.tasks]
+  studies = [study for path in paths for study in collect.collect([path])[0] if study.tasks]
   for study in studies:
     if study.factors:
       raise BadInput(f"the runs on {study.name} differ in {', '.join(study.factors)}; give the folder of one sweep, "
@@ -45,14 +44,15 @@ def table(studies: Iterable[Study]) -> pd.DataFrame:
     for _, row in study.runs.iterrows():
       found = study.tasks[row["run"]]
       rows.append({**{column: row[column] for column in COLUMNS if column in row}, **_facts(found), STUDY: study.name,
+                   NETWORK: f"{row['model.name']} of width {row['model.width']}",
                    "visits_apart": _keeps_visits_apart(pathlib.Path(row["run"])),
                    "run": pathlib.Path(row["run"]).name, "wall_seconds": round(row["wall_seconds"], 1)})
   return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def study_of(runs: pd.DataFrame, name: str) -> Study:
-  """The Study of rows of `table`, which has no stream and no figures."""
-  mine = runs[runs[STUDY] == name].reset_index(drop=True)
+def study_of(mine: pd.DataFrame, name: str) -> Study:
+  """The Study of those rows of `table` that belong to it; it has no stream and no figures."""
+  mine = mine.reset_index(drop=True)
   # The tables of reports ask for the number of tasks, and for nothing else of a TaskRun.
   num, none = int(mine["num_tasks"][0]), np.zeros(0)
   tasks = {run: TaskRun(("",) * num, none, none, none, none, None, "") for run in mine["run"]}

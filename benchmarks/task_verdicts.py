@@ -1,6 +1,6 @@
 """Verdicts on what the talk and the papers say about streams of tasks, from a line for each run (task_runs.py)."""
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import claims
@@ -9,30 +9,46 @@ import numpy as np
 import pandas as pd
 import task_runs
 from evidence import AGREES, CANNOT_TELL, DISAGREES, Cell, Evidence
-from task_runs import LEARNER, SEED, STUDY, TRANSFER
+from task_runs import LEARNER, NETWORK, SEED, STUDY, TRANSFER
 
 from alma_jax.reports import drawing, trade_offs
 
 BASELINE, LOOKING = "independent", ("select", "mntdp")
 SHORT, NEVIS, LONG = ("s_minus", "s_in", "s_pl", "s_plus", "s_out"), "nevis_mini", "s_long"
 NOT_MEASURED = "not measured"
+SHORT_SWEEP, LONG_SWEEP = "sweeps/tasks", "sweeps/tasks_long"
+SWEEPS = {"vgg": "sweeps/tasks:vgg"}  # {network: what makes its runs, if it is not SHORT_SWEEP}
 MODULES = 20  # that `mntdp` stores at most on a short stream
 LONGEST, DEEPER, HUBS = 1/4, 1/3, 1/2  # of `chains`
 
 
 class Row(NamedTuple):
-  """A line of the page: a claim, the data that it is judged by, the verdict, the number, and the sweep of the runs."""
+  """A line of the page: a claim, the data that it is judged by, the verdict, the number, and the sweep of the runs.
+
+  The number is "" if the claim is not measured.
+  """
   text: str
   data: str
   verdict: str
   number: str
-  sweep: str = "sweeps/tasks"
+  sweep: str = SHORT_SWEEP
 
 
 def rows(runs: pd.DataFrame) -> list[Row]:
-  """All lines."""
-  return [*transfers(runs, ("s_minus", "s_in")), plasticity(runs), modules(runs), forgetting(runs), pareto(runs),
-          chains(runs), *long(runs), *(above(runs, stream) for stream in ("s_plus", "s_out"))]
+  """All lines: each claim for every network that has the runs, or once if none has them."""
+  networks = {str(name): of_network(mine) for name, mine in runs.groupby(NETWORK, sort=False)}
+  found = []
+  for i, nothing in enumerate(of_network(runs.iloc[:0])):
+    mine = [(name, its[i]) for name, its in networks.items() if its[i].number]
+    found += [row._replace(data=f"{row.data}, {name}", sweep=SWEEPS.get(name.split()[0], row.sweep)
+                           if row.sweep == SHORT_SWEEP else row.sweep) for name, row in mine] or [nothing]
+  return found
+
+
+def of_network(runs: pd.DataFrame) -> list[Row]:
+  """The lines of one network."""
+  return [*transfers(runs, ("s_minus", "s_in")), plasticity(runs, LOOKING), plasticity(runs), modules(runs),
+          forgetting(runs), pareto(runs), chains(runs), *long(runs), *(above(runs, stream) for stream in ("s_plus", "s_out"))]
 
 
 def values(runs: pd.DataFrame, stream: str, learner: str, column: str) -> dict[int, float]:
@@ -44,7 +60,7 @@ def values(runs: pd.DataFrame, stream: str, learner: str, column: str) -> dict[i
 
 def of_stream(runs: pd.DataFrame, stream: str) -> pd.DataFrame:
   """The rows of a stream."""
-  mine = runs[runs[STUDY].str.partition(",")[0] == stream]
+  mine = runs[runs[STUDY].str.split(",").str[0] == stream]
   return mine[mine["num_tasks"] == mine["num_tasks"].max()]
 
 
@@ -84,16 +100,19 @@ def tests(runs: pd.DataFrame, stream: str) -> dict[str, tuple[float, float, floa
           zip(found.items(), evidence.holm([p for _, _, p in found.values()]))}
 
 
-def plasticity(runs: pd.DataFrame, stream: str = "s_pl") -> Row:
-  """Whether no learner is below the baseline on the last task by more than one standard error.
+def plasticity(runs: pd.DataFrame, learners: Sequence[str] = (), stream: str = "s_pl") -> Row:
+  """Whether none of these learners (all, if none are named) is below the baseline by more than one standard error.
 
-  A mean of three seeds is so far below a true difference of 0 with a probability of 21 % (Student's t). Therefore only
-  a significant difference disagrees.
+  On the last task of a stream. A mean of three seeds is so far below a true difference of 0 with a probability of 21 %
+  (Student's t). Therefore only a significant difference disagrees.
   """
-  text = f"No learner is below `{BASELINE}` on the last task by more than one standard error. Number: T ± its error"
+  who = "No learner" if not learners else f"Neither {' nor '.join(f'`{learner}`' for learner in learners)}"
+  text = f"{who} is below `{BASELINE}` on the last task by more than one standard error. Number: T ± its error"
   tested, said, worst = tests(runs, stream), [], AGREES
   for learner, (mean, _, p) in tested.items():
     transfer = [*values(runs, stream, learner, TRANSFER).values()]
+    if learners and learner not in learners:
+      continue
     if len(transfer) < evidence.FEWEST:
       return Row(text, stream, CANNOT_TELL, f"fewer than {evidence.FEWEST} seeds")
     error = float(np.std(transfer, ddof=1)) / math.sqrt(len(transfer))
@@ -101,8 +120,8 @@ def plasticity(runs: pd.DataFrame, stream: str = "s_pl") -> Row:
     if mean < -error:
       said[-1] = f"**{said[-1]}**" + (f" (p = {p:.2g})" if p < evidence.LEVEL else "")
       worst = DISAGREES if p < evidence.LEVEL or worst == DISAGREES else CANNOT_TELL
-  return Row(text, stream, worst if tested else NOT_MEASURED,
-             f"{', '.join(said)} points; {_seeds(runs, stream)}" if tested else "")
+  return Row(text, stream, worst if said else NOT_MEASURED,
+             f"{', '.join(said)} points; {_seeds(runs, stream)}" if said else "")
 
 
 # --------------------------------------------------------------------------------------------------- stored modules
@@ -110,7 +129,7 @@ def plasticity(runs: pd.DataFrame, stream: str = "s_pl") -> Row:
 def modules(runs: pd.DataFrame) -> Row:
   """Whether `mntdp` stores at most MODULES modules on each short stream."""
   text = f"`mntdp` stores at most {MODULES} modules on each short stream. Number: modules of those of T networks"
-  said, most = [], 0
+  said, most, possible = [], 0, 0
   for stream in SHORT:
     mine = of_stream(runs, stream)
     mine = mine[mine[LEARNER] == "mntdp"]
@@ -118,9 +137,13 @@ def modules(runs: pd.DataFrame) -> Row:
       low, high = int(mine["num_modules"].min()), int(mine["num_modules"].max())
       all_of = int(mine["num_parts"].iloc[0] * mine["num_tasks"].iloc[0])
       said.append(f"{stream} {low if low == high else f'{low} to {high}'} of {all_of}")
-      most = max(most, high)
-  return Row(text, "short streams", (AGREES if most <= MODULES else DISAGREES) if said else NOT_MEASURED,
-             f"{', '.join(said)}; {_seeds(runs, *SHORT)}" if said else "")
+      most, possible = max(most, high), max(possible, all_of)
+  if not said:
+    return Row(text, "short streams", NOT_MEASURED, "")
+  number = f"{', '.join(said)}; {_seeds(runs, *SHORT)}"
+  if possible <= MODULES:
+    return Row(text, "short streams", CANNOT_TELL, f"{number}: so small networks cannot have more")
+  return Row(text, "short streams", AGREES if most <= MODULES else DISAGREES, number)
 
 
 def forgetting(runs: pd.DataFrame) -> Row:
@@ -201,11 +224,10 @@ def long(runs: pd.DataFrame) -> list[Row]:
     name = mine[STUDY].iloc[0]
   stored = (mine["num_modules"] / (mine["num_parts"] * mine["num_tasks"])).tolist()
   return [Row(f"The average accuracy of `mntdp` is at least that of `{BASELINE}`. Number: the difference", name,
-              *_said(gain, math.nan if gain is None else gain.p), "sweeps/tasks_long"),
-          Row("It needs under half the memory. Number: its share", name, *_below(saved.values(), 1/2),
-              "sweeps/tasks_long"),
+              *_said(gain, math.nan if gain is None else gain.p), LONG_SWEEP),
+          Row("It needs under half the memory. Number: its share", name, *_below(saved.values(), 1/2), LONG_SWEEP),
           Row("It stores fewer modules than T networks have. Number: its share", name, *_below(stored, 1),
-              "sweeps/tasks_long")]
+              LONG_SWEEP)]
 
 
 # ------------------------------------------------------------------------------------------------------------- text
@@ -222,7 +244,7 @@ def _said(found: Evidence | None, p: float) -> tuple[str, str]:
   return (NOT_MEASURED, "") if found is None else (evidence.verdict(found, p), claims.number_of(found, p, points=True))
 
 
-def _below(shares: "Mapping[int, float] | list[float]", most: float) -> tuple[str, str]:
+def _below(shares: Iterable[float], most: float) -> tuple[str, str]:
   """(verdict, number) of counts, all of which should be shares below `most`."""
   found = sorted(shares)
   if not found:

@@ -30,8 +30,9 @@ def table(world, modules, longest, seeds=3):
     accuracy = 1 - error + noise
     stored = modules * num // 6 if learner == "mntdp" else 6 * num
     rows.append({
-        "study": f"{stream}, {num} tasks", "run": f"{stream}-{learner}-{seed}", "learner.name": learner, "seed": seed,
-        "num_tasks": num, "num_parts": 6, "average_accuracy": accuracy, "forgetting": 0.0 if modules < 20 else -0.1,
+        "study": f"{stream}, {num} tasks", "network": "vgg of width 8", "run": f"{stream}-{learner}-{seed}",
+        "learner.name": learner, "seed": seed, "num_tasks": num, "num_parts": 6,
+        "average_accuracy": accuracy, "forgetting": 0.0 if modules < 20 else -0.1,
         "cumulative_error": error + noise, "cumulative_train_flops": cost * 1e9, "transfer": gain + noise,
         "memory": 1000 * stored, "num_modules": stored, "from_scratch": 4, "mean_depth": 1.5, "max_depth": longest,
         "deeper": num // 2, "top_origins": num - 6, "visits_apart": False})
@@ -41,13 +42,16 @@ def table(world, modules, longest, seeds=3):
 def test_verdicts():
   import task_verdicts
   verdicts = lambda runs: [row.verdict for row in task_verdicts.rows(runs)]
-  agrees, above = ["agrees"] * 10, "`oracle`, `select`, `mntdp` above"
+  agrees, above = ["agrees"] * 11, "`oracle`, `select`, `mntdp` above"
   assert verdicts(table(TRUE, 15, 5)) == [*agrees, above, above]
-  assert verdicts(table(FALSE, 36, 20)) == ["disagrees"] * 10 + [above.replace("above", "below")] * 2
+  assert verdicts(table(FALSE, 36, 20)) == ["disagrees"] * 11 + [above.replace("above", "below")] * 2
   # Two seeds are too few for intervals, fronts and graphs; counts stay as they are.
   two = verdicts(table(TRUE, 15, 5, seeds=2))
-  assert two == ["cannot tell"] * 3 + ["agrees"] * 2 + ["cannot tell"] * 3 + ["agrees"] * 2 + ["cannot tell"] * 2
-  assert verdicts(table(TRUE, 15, 5).iloc[:0]) == ["not measured"] * 12
+  assert two == ["cannot tell"] * 4 + ["agrees"] * 2 + ["cannot tell"] * 3 + ["agrees"] * 2 + ["cannot tell"] * 2
+  assert verdicts(table(TRUE, 15, 5).iloc[:0]) == ["not measured"] * 13
+  both = task_verdicts.rows(pd.concat([table(TRUE, 15, 5).assign(network="mlp of width 64"), table(FALSE, 36, 20)]))
+  assert [row.verdict for row in both[:4]] == ["agrees", "disagrees"] * 2
+  assert [row.sweep for row in both[:2]] == ["sweeps/tasks", "sweeps/tasks:vgg"]
 
 
 def test_a_learner_that_is_slightly_below_is_no_verdict():
