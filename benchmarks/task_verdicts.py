@@ -40,15 +40,15 @@ def rows(runs: pd.DataFrame) -> list[Row]:
   found = []
   for i, nothing in enumerate(of_network(runs.iloc[:0])):
     mine = [(name, its[i]) for name, its in networks.items() if its[i].number]
-    found += [row._replace(data=f"{row.data}, {name}", sweep=SWEEPS.get(name.split()[0], row.sweep)
-                           if row.sweep == SHORT_SWEEP else row.sweep) for name, row in mine] or [nothing]
+    found += [_of(row, name) for name, row in mine] or [nothing]
   return found
 
 
 def of_network(runs: pd.DataFrame) -> list[Row]:
   """The lines of one network."""
   return [*transfers(runs, ("s_minus", "s_in")), plasticity(runs, LOOKING), plasticity(runs), modules(runs),
-          forgetting(runs), pareto(runs), chains(runs), *long(runs), *(above(runs, stream) for stream in ("s_plus", "s_out"))]
+          forgetting(runs), pareto(runs), chains(runs), *long(runs),
+          *(above(runs, stream) for stream in ("s_plus", "s_out"))]
 
 
 def values(runs: pd.DataFrame, stream: str, learner: str, column: str) -> dict[int, float]:
@@ -231,6 +231,12 @@ def long(runs: pd.DataFrame) -> list[Row]:
 
 
 # ------------------------------------------------------------------------------------------------------------- text
+
+def _of(row: Row, network: str) -> Row:
+  """A line that says which network it is about."""
+  sweep = SWEEPS.get(network.split()[0], SHORT_SWEEP) if row.sweep == SHORT_SWEEP else row.sweep
+  return row._replace(data=f"{row.data}, {network}", sweep=sweep)
+
 
 def interval(mean: float, margin: float) -> str:
   """E.g. "+1.2 (-0.3 to +2.7)", in points."""
