@@ -95,8 +95,8 @@ def _returning(task: Given, made: Planned, earlier: Sequence[Planned]) -> Planne
     raise BadInput(f"the task {task['name']!r} has returns={brief(task['returns'])}, which names no earlier task of "
                    "the list.")
   first = names.index(task["returns"])
-  if earlier[first].info.returns is not None:
-    first = earlier[first].info.returns
+  if (before := earlier[first].info.returns) is not None:
+    first = before
   if earlier[first].info.class_names != made.info.class_names:
     raise BadInput(f"the task {task['name']!r} returns to {task['returns']!r}, but has the classes "
                    f"{brief(made.info.class_names)} instead of {brief(earlier[first].info.class_names)}; a task that "
