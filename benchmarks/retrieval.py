@@ -3,10 +3,10 @@
     python benchmarks/retrieval.py --out docs/results/tasks/retrieval.csv
 
 The task has all digits of scikit-learn's images at 32x32 pixels, 90 training and 40 validation examples of a class.
-The stored networks have random weights: the cost of searching does not depend on them. `shared` means that four tasks
-share each body, as tasks of `mntdp` do that add a head alone. Seconds are medians of --turns searches after a first
-one. A line also says how many programs were compiled for the first search among so many networks, after the searches
-among fewer.
+The stored networks have the same random weights: the cost of searching does not depend on them. `shared` means that
+four tasks share each body, as tasks of `mntdp` do that add a head alone. Seconds are medians of --turns searches. A
+search that compiles a program does not count; a line says how many programs were compiled for so many networks, after
+the searches among fewer.
 """
 import argparse
 import pathlib
@@ -47,7 +47,7 @@ Straight lines through these points (least squares of relative errors):
 
 {}
 
-All networks of a kind go through one program, which is compiled for the first search: {} for more networks{}.
+All networks of a kind go through one program, which is compiled for the first search; {} for more networks{}.
 """
 
 
@@ -86,13 +86,15 @@ def measured(learner: str, model: str, width: int, shared: bool, counts: Any, tu
   compiled = _Compilations()
   for num in counts:
     state = stored(setting.learner, num, _SHARING if shared else 1)
-    before = compiled.num
-    found = setting.learner.propose(state, data)
-    programs, seconds = compiled.num - before, []
-    for _ in range(turns):
+    before, seconds, programs = compiled.num, list[float](), 0
+    while len(seconds) < turns:
       start = time.monotonic()
-      setting.learner.propose(state, data)
-      seconds.append(time.monotonic() - start)
+      found = setting.learner.propose(state, data)
+      took = time.monotonic() - start
+      if not seconds and compiled.num > before + programs:
+        programs = compiled.num - before
+      else:
+        seconds.append(took)
     bodies = len({tuple(task["path"][:-1]) for task in state.spec["tasks"]})
     yield (f"{learner}, shared" if shared else learner, f"{model} of width {width}", num, bodies, programs,
            round(statistics.median(seconds), 4), found.macs)
@@ -102,8 +104,8 @@ def stored(learner: Paths, num: int, sharing: int) -> LearnerState:
   """The state after `num` tasks, of which `sharing` after one another have the same body, and each its own head."""
   state, modules, frozen, tasks = learner.init(), [], [], []
   whole = learner.whole(learner.context.task.num_outputs)
+  made = jax.device_get(whole.init(jax.random.key(0), learner.context.example))
   for t in range(num):
-    made = jax.device_get(whole.init(jax.random.key(t), learner.context.example))
     trained = [t % sharing == 0 or part == len(learner.parts) - 1 for part in range(len(learner.parts))]
     used = list(tasks[-1]["path"]) if tasks else [0] * len(learner.parts)
     for part, is_new in enumerate(trained):

@@ -15,7 +15,7 @@ from alma_jax.runs import run_folder
 
 STUDY, NETWORK = "study", "network"  # the name of a stream and its number of tasks; e.g. "vgg of width 8"
 RESULTS = ["average_accuracy", "forgetting", "cumulative_error", "cumulative_train_flops", TRANSFER, "last_accuracy",
-           "memory", "num_modules", "cumulative_fwd_macs", "wall_seconds"]
+           "memory", "num_modules", "lca", "cumulative_fwd_macs", "wall_seconds"]
 ORIGINS = ["from_scratch", "mean_depth", "max_depth", "deeper", "top_origins"]
 COLUMNS = [STUDY, NETWORK, "run", LEARNER, SEED, "num_tasks", "num_parts", *RESULTS, *ORIGINS, "visits_apart"]
 HUBS = 3  # origins that `top_origins` counts
