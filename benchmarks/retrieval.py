@@ -39,7 +39,8 @@ _SECTION = """## The cost of searching
 
 `python benchmarks/retrieval.py --out docs/results/tasks/retrieval.csv` measures a search for a task of 900 training and
 400 validation images among stored networks: every body embeds these images once, and the nearest neighbours among the
-features are judged. `select` judges a fresh network besides. A body that several tasks share is embedded once.
+features are judged. `select` judges a fresh network besides. A body that several tasks share is embedded once. The
+seconds are those of two CPU cores that other programs shared, and vary; multiply-adds do not.
 
 {}
 
