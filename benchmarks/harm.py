@@ -71,8 +71,9 @@ def cases(folder: pathlib.Path) -> list[Case]:
       digits("digits:anytime", "--config.train.steps=200", "--config.stream.waiting_time=1"),
       digits("digits:sm", "--config.stream.replay=1", epochs(100))._replace(name="replay"),
       digits("digits:ens", "--config.train.steps=200", "--config.stream.memory_size=200",
-             "--config.stream.replay_share=0.5", "--config.learner.average=0.9", "--config.stream.schedule=power", "--config.stream.num_trainings=3",
-             "--config.stream.waiting_time=1")._replace(name="power, reservoir, averaged weights"),
+             "--config.stream.replay_share=0.5", "--config.learner.average=0.9", "--config.stream.schedule=power",
+             "--config.stream.num_trainings=3", "--config.stream.waiting_time=1")._replace(
+                 name="power, reservoir, averaged weights"),
       digits("digits:anytime", *adaptive, "--config.train.steps=100")._replace(name="adaptive"),
       *(Case(f"tasks:{learner}", f"tasks:{learner},digits", ("--config.stream.num_megabatches=4", epochs(30)),
              ("sweeps",)) for learner in ("finetune", "select", "mntdp")),

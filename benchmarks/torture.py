@@ -65,7 +65,10 @@ class Bench(NamedTuple):
     return self.whole(case)[1] * self.rng.uniform(0.2, 1.0)
 
   def interrupt(self, case: harm.Case, folder: pathlib.Path, number: int) -> harm.Ended:
-    """A process that gets a signal at a random moment. If it has ended before, the next moments of the case are sooner."""
+    """A process that gets a signal at a random moment.
+
+    If it has ended before, the next moments of the case are sooner.
+    """
     moment, begin = self.moment(case), time.monotonic()  # the first moment of a case runs it as a whole
     ended = harm.wait(harm.start(case, folder), moment, number)
     if not ended.code and time.monotonic() - begin < moment:

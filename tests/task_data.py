@@ -39,7 +39,7 @@ def same(a, b):
 
 
 def counts(stream):
-  return [info[3:] for info in stream.infos]
+  return [info[3:6] for info in stream.infos]
 
 
 def own(folder, *tasks, code=None):

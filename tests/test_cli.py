@@ -7,7 +7,7 @@ from runs import ROOT, alma
 
 import alma_jax
 from alma_jax import config as configs
-from alma_jax.config import learner_options, schema
+from alma_jax.config import learner_options, schema, sections
 from alma_jax.config.task_options import TASK_LEARNERS
 from alma_jax.data.task_streams import STREAMS
 from alma_jax.errors import BadInput
@@ -20,7 +20,7 @@ def test_everything_is_listed():
   done = alma("cli", "list")
   names = [line.split()[0] for line in done.stdout.splitlines() if line.startswith("  ")]
   files = [path.relative_to(ROOT / "configs").with_suffix("").as_posix() for path in ROOT.glob("configs/**/*.py")]
-  known = [*learner_options.LEARNERS, *learner_options.TEXT_LEARNERS, *schema.NETWORKS, schema.Switch.name, *files]
+  known = [*learner_options.LEARNERS, *learner_options.TEXT_LEARNERS, *sections.NETWORKS, schema.Switch.name, *files]
   assert not set(known) - set(names)
   assert {"digits", "mnist", "cifar10", "tfds:NAME", "npz:PATH", "folder:DIR", "text:DIR"} < set(names)
   assert {*TASK_LEARNERS, *STREAMS, "tasks:PATH.py"} <= set(names)

@@ -15,7 +15,7 @@ from runs import Closed
 import alma_jax
 from alma_jax import commands, main
 from alma_jax import config as configs
-from alma_jax.config import document, fields, learner_options, registry, schema
+from alma_jax.config import document, fields, learner_options, registry, schema, sections
 from alma_jax.errors import BadInput, Stopped
 from alma_jax.parallel import peers, runtime
 from alma_jax.runs import experiment
@@ -232,12 +232,12 @@ def forget():
   """After the test, removes what it has registered."""
   known = [learner_options.LEARNERS, learner_options.TEXT_LEARNERS, registry.LEARNERS, registry.TEXT_LEARNERS,
            registry.MODELS]
-  before, networks = [dict(names) for names in known], [*schema.NETWORKS]
+  before, networks = [dict(names) for names in known], [*sections.NETWORKS]
   yield
   for names, items in zip(known, before):
     names.clear()
     names.update(items)
-  schema.NETWORKS[:] = networks
+  sections.NETWORKS[:] = networks
 
 
 @dataclasses.dataclass(frozen=True)

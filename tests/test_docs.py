@@ -9,7 +9,7 @@ import pytest
 from runs import ROOT, alma, lines
 
 import alma_jax
-from alma_jax.config import learner_options, registry, schema
+from alma_jax.config import learner_options, registry, sections
 from alma_jax.errors import BadInput
 
 
@@ -25,12 +25,12 @@ def code_of(page):
 def _registries():
   """What a page registers is forgotten after its test."""
   before = [dict(registered) for registered in (registry.LEARNERS, registry.MODELS, learner_options.LEARNERS)]
-  networks, path, modules = list(schema.NETWORKS), list(sys.path), set(sys.modules)
+  networks, path, modules = list(sections.NETWORKS), list(sys.path), set(sys.modules)
   yield
   for registered, kept in zip((registry.LEARNERS, registry.MODELS, learner_options.LEARNERS), before):
     registered.clear()
     registered.update(kept)
-  schema.NETWORKS[:], sys.path[:] = networks, path
+  sections.NETWORKS[:], sys.path[:] = networks, path
   for name in {"small_cnn", "no_head", "fittest"} & (set(sys.modules) - modules):
     del sys.modules[name]
 

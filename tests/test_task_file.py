@@ -86,7 +86,7 @@ BAD_LISTS = [
     ([dict(DRAWN, train=599)], "'a' needs 602 train examples of class 0 of mnist, which has 600; ask for fewer"),
     ([dict(DRAWN, val=0)], "5 training, 0 validation and 1000 test examples of a class; each should be at least 1"),
     ([dict(DRAWN, train=True)], "task 1 of .* has train=True; it should be of type int"),
-    ([dict(DRAWN, colour="red")], "has the unknown key 'colour'; possible are name, family, data"),
+    ([dict(DRAWN, colour="red")], "has the unknown key 'colour'; possible are name, family, returns, data"),
     ([dict(name="a", train=5)], "lacks data, val; give it arrays, or data"),
     ([dict(data="mnist", train=5, val=3)], "lacks name"),
     ([DRAWN, DRAWN], "two tasks with the name 'a'"),
@@ -94,6 +94,9 @@ BAD_LISTS = [
     ([dict(DRAWN, changes=[("rotate", "left")])], r"cannot be applied .* it should be \('rotate', QUARTER_TURNS\)"),
     ([dict(DRAWN, changes=[("colour", 2, 0, 0)])], r"it should be \('colour', RED, GREEN, BLUE\)"),
     ([dict(DRAWN, draw=-1)], "draw=-1"),
+    ([dict(DRAWN, returns="a")], "the task 'a' has returns='a', which names no earlier task of the list"),
+    ([DRAWN, dict(DRAWN, name="b", classes=[1, 0], returns="a")],
+     "'b' returns to 'a', but has the classes .* a task that returns has the same classes in the same order"),
     ([], "returned list .* a list of dicts"),
 ]
 

@@ -105,10 +105,11 @@ def test_nevis_mini():
   assert len({info.family for info in stream.infos}) == 5
   assert (min(info.num_train for info in stream.infos), max(info.num_train for info in stream.infos)) == (50, 50_000)
   assert len({len(info.class_names) for info in stream.infos}) >= 4
-  returning = [t for t, info in enumerate(stream.infos) if info.name.endswith(" again")]
+  returning = {t: info.returns for t, info in enumerate(stream.infos) if info.name.endswith(" again")}
+  assert returning == {t: info.returns for t, info in enumerate(stream.infos) if info.returns is not None}
   assert len(returning) == 2
-  for t in returning:
-    assert stream.infos[t][1:] in [info[1:] for info in stream.infos[:t]]
+  for t, first in returning.items():
+    assert stream.infos[t][1:-1] == stream.infos[first][1:-1]
 
 
 def test_the_digits_stream():

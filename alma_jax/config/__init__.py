@@ -11,8 +11,9 @@ A config is a ConfigDict until `parse` turns it into a frozen `RunConfig`; no ot
     completed          a stored config with the fields of later versions
     to_dict, flatten, set_field   nested and flat dicts of a config
 
-Every field is declared once, in schema.py or learner_options.py (see fields.py); document.py lists them for `--help`
-and docs/fields.md. This package imports neither jax nor numpy, so that `--help` is instant.
+Every field is declared once, in sections.py, text_sections.py, task_sections.py, schema.py, learner_options.py or
+task_options.py (see fields.py); document.py lists them for `--help` and docs/fields.md. This package imports neither
+jax nor numpy, so that `--help` is instant.
 """
 from alma_jax.config.checks import parse
 from alma_jax.config.files import find, load_file, packaged, run_file

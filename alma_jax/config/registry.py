@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from alma_jax.config import schema
+from alma_jax.config import schema, sections
 from alma_jax.config.fields import check_declarations, listed
 from alma_jax.config.learner_options import LEARNERS as _IMAGE_OPTIONS
 from alma_jax.config.learner_options import TEXT_LEARNERS as _TEXT_OPTIONS
@@ -55,10 +55,10 @@ def register_model(name: str, make: Callable[..., Any]) -> None:
   Raises:
     BadInput: the name belongs to a network of alma_jax.
   """
-  if name in (*schema.NETWORKS, schema.Switch.name) and name not in MODELS:
+  if name in (*sections.NETWORKS, schema.Switch.name) and name not in MODELS:
     raise BadInput(f"there is a network {name!r} already; give yours another name.")
   if name not in MODELS:
-    schema.NETWORKS.append(name)
+    sections.NETWORKS.append(name)
   MODELS[name] = make
 
 
@@ -111,7 +111,7 @@ def classes_of(tree: Mapping[str, Any]) -> tuple[type[schema.RunConfig], type[Op
   config = schema.config_of(tree)
   if (model.get("name") == schema.Switch.name) != (config is schema.LanguageConfig):
     raise BadInput(f"model.name={model.get('name')!r} does not go with this config: 'switch' is for configs/lm.py, "
-                   f"{listed(map(repr, schema.NETWORKS))} are for the others.")
+                   f"{listed(map(repr, sections.NETWORKS))} are for the others.")
   return config, options_of(learner.get("name"), config)
 
 

@@ -13,9 +13,8 @@ from alma_jax.config.schema import (
   Stream,
   TaskConfig,
   TaskStream,
-  memory_for_validation,
-  memory_part,
 )
+from alma_jax.config.sections import memory_for_validation, memory_part
 from alma_jax.config.task_options import MNTDP
 from alma_jax.errors import BadInput
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from alma_jax import keys
-from alma_jax.config import schema
+from alma_jax.config import schema, sections
 from alma_jax.data import reservoir, schedule
 from alma_jax.errors import BadInput
 
@@ -189,7 +189,7 @@ class Stream:
     """The largest numbers of training and of validation examples in the memory, float64 [2]."""
     if not self.config.memory_size:
       return np.full(2, np.inf)
-    num_val = schema.memory_for_validation(self.config)
+    num_val = sections.memory_for_validation(self.config)
     return np.array([self.config.memory_size - num_val, num_val], float)
 
   def _united(self, ends: tuple[int, ...]) -> tuple[np.ndarray, ...]:

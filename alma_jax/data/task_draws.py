@@ -31,8 +31,9 @@ def plan(recipe: Recipe, source: Source, seed: int, family: str = "") -> Planned
   num = len(recipe.classes)
   names = [source.class_names[recipe.classes[(i + recipe.label_shift) % num]] for i in range(num)]
   info = TaskInfo(recipe.name, family or source.family, tuple(names), num * recipe.train, num * recipe.val,
-                  sum(num_test))
-  decides = [dataclasses.asdict(recipe) | dict(name=""), seed, source.fingerprint]
+                  sum(num_test), recipe.returns)
+  drawn = {field: value for field, value in dataclasses.asdict(recipe).items() if field != "returns"}
+  decides = [drawn | dict(name=""), seed, source.fingerprint]
   return Planned(info, lambda: draw(recipe, source, seed), decides)
 
 

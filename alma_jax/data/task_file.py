@@ -1,9 +1,10 @@
 """Reads a list of tasks of one's own from a Python file.
 
 The file defines get_tasks(seed), which returns a list of dicts. A task has a `name`, unique in the list, and perhaps a
-`family`. Its examples are `arrays`, six as in TaskData, perhaps with `class_names`; or they are drawn from the data set
-`data`, of which `classes` are used (default: all), with `train` and `val` examples of each class, at most `test`
-(default: 1,000), and perhaps `changes`, `label_shift`, `shuffled` and `draw` (see Recipe).
+`family`; `returns` names the earlier task that it is again, with the same classes. Its examples are `arrays`, six as in
+TaskData, perhaps with `class_names`; or they are drawn from the data set `data`, of which `classes` are used (default:
+all), with `train` and `val` examples of each class, at most `test` (default: 1,000), and perhaps `changes`,
+`label_shift`, `shuffled` and `draw` (see Recipe).
 """
 import dataclasses
 import pathlib
@@ -20,7 +21,7 @@ from alma_jax.data.task_types import Planned, Recipe, TaskData, TaskInfo
 from alma_jax.errors import BadInput
 from alma_jax.messages import brief
 
-_SHARED = ("name", "family")
+_SHARED = ("name", "family", "returns")
 _OF_ARRAYS = ("arrays", "class_names")
 _OF_DATA: dict[str, type | tuple[type, ...]] = {
     "data": str, "classes": (list, tuple, range), "train": int, "val": int, "test": int, "changes": (list, tuple),
@@ -80,9 +81,27 @@ def plan(tasks: Sequence[Given], sources: Sources, seed: int, test_per_class: in
     if not image_size and shape != first:
       raise BadInput(f"the task {task['name']!r} has images of shape {shape}, the first task {first}; set image_size=N "
                      "to resize all to NxN pixels of three channels.")
-    planned.append(made)
+    planned.append(_returning(task, made, planned))
   assert first is not None  # `load` returns at least one task
   return (image_size, image_size, 3) if image_size else first, planned
+
+
+def _returning(task: Given, made: Planned, earlier: Sequence[Planned]) -> Planned:
+  """A task that knows which of the earlier ones it is again, if its dict says so."""
+  if "returns" not in task:
+    return made
+  names = [each.info.name for each in earlier]
+  if task["returns"] not in names:
+    raise BadInput(f"the task {task['name']!r} has returns={brief(task['returns'])}, which names no earlier task of "
+                   "the list.")
+  first = names.index(task["returns"])
+  if (before := earlier[first].info.returns) is not None:
+    first = before
+  if earlier[first].info.class_names != made.info.class_names:
+    raise BadInput(f"the task {task['name']!r} returns to {task['returns']!r}, but has the classes "
+                   f"{brief(made.info.class_names)} instead of {brief(earlier[first].info.class_names)}; a task that "
+                   "returns has the same classes in the same order.")
+  return made._replace(info=made.info._replace(returns=first), decides=[made.decides, dict(returns=first)])
 
 
 def _check_keys(what: str, task: Given) -> None:

@@ -4,6 +4,7 @@ The first six follow the streams of the CTrL benchmark (Veniat et al., 2021). "S
 examples of a class, "large" is 400 and 200.
 """
 import colorsys
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -49,10 +50,10 @@ class _List:
                                _MOST_TEST, number, changes, label_shift, shuffled))
 
   def again(self, number: int) -> None:
-    """Adds the task of this number (from 1) once more, with the same examples."""
+    """Adds the task of this number (from 1), which is not a return itself, once more, with the same examples."""
     old = self.recipes[number - 1]
-    name = old.name.split(" ", 1)[1]
-    self.recipes.append(Recipe(**{**vars(old), "name": f"{len(self.recipes) + 1} {name} again"}))
+    name = f"{len(self.recipes) + 1} {old.name.split(' ', 1)[1]} again"
+    self.recipes.append(dataclasses.replace(old, name=name, returns=number - 1))
 
   def _choose(self, source: str) -> tuple[int, ...]:
     num = len(self._sources[source].class_names)

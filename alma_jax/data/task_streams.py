@@ -33,8 +33,9 @@ class TaskStream:
   def __init__(self, name: str, image_shape: tuple[int, ...], tasks: Sequence[Planned]):
     self.name, self.image_shape = name, image_shape
     self.infos = tuple(task.info for task in tasks)
+    infos = [info._replace(returns=None)[:-1] for info in self.infos]  # returns are among `described`, or of the name
     described = [json.dumps(task.decides, sort_keys=True) for task in tasks]
-    self.fingerprint = hashlib.sha256(json.dumps([_VERSION, self.infos, described]).encode()).hexdigest()
+    self.fingerprint = hashlib.sha256(json.dumps([_VERSION, infos, described]).encode()).hexdigest()
     self._tasks, self._kept = tuple(tasks), dict[int, TaskData]()
 
   def __len__(self) -> int:

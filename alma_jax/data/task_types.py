@@ -16,6 +16,7 @@ class TaskInfo(NamedTuple):
     family: the domain of its images, e.g. "digits"; tasks of one family have one colour in graphs.
     class_names: names of the labels 0, 1, ...
     num_train, num_val, num_test: numbers of examples.
+    returns: the number, from 0, of the earlier task that it is again, at its first visit; None for a new task.
   """
   name: str
   family: str
@@ -23,6 +24,7 @@ class TaskInfo(NamedTuple):
   num_train: int
   num_val: int
   num_test: int
+  returns: int | None = None
 
 
 class TaskData(NamedTuple):
@@ -37,7 +39,7 @@ class TaskData(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-  """How a task is drawn from a source. Two tasks whose recipes differ in their names alone are the same task.
+  """How a task is drawn from a source.
 
   Attributes:
     name: see TaskInfo.
@@ -49,6 +51,7 @@ class Recipe:
     changes: how the images are changed, in this order.
     label_shift: class i has the label i - label_shift, modulo the number of classes.
     shuffled: whether the labels are drawn at random, so that there is nothing to learn.
+    returns: see TaskInfo.
   """
   name: str
   source: str
@@ -60,6 +63,7 @@ class Recipe:
   changes: tuple[Change, ...] = ()
   label_shift: int = 0
   shuffled: bool = False
+  returns: int | None = None
 
 
 class Planned(NamedTuple):

@@ -39,7 +39,8 @@ def accuracy(network: Any, task: Any, mesh: jax.sharding.Mesh, variables: Variab
     num_neighbors: k; n if there are fewer training examples.
   """
   one = jax.tree.map(lambda leaf: leaf[None], variables)
-  near, far = (expert_stacks.features(network, task, mesh, one, data.pool, which) for which in (train, val))
+  both = expert_stacks.features(network, task, mesh, one, data.pool, np.concatenate([train, val]))  # in few batches
+  near, far = both[:len(train)], both[len(train):]
   labels, num_classes = sharding.fetch((data.pool.y, data.pool.num_classes))
   predicted = vote(near, far, labels[train], min(num_neighbors, len(train)), int(num_classes))
   return float((predicted == labels[val]).mean())

@@ -41,7 +41,8 @@ def all_of(study: Study) -> dict[str, tuple[str, Figure]]:
     if several_tasks:
       found["task-matrix"] = (
           "The accuracy matrix R: row t, column i is the test accuracy, in percent, on task i after task t; mean over "
-          f"seeds. A column that changes from row to row shows forgetting.{task_panels.some(labels)}",
+          "seeds. A column that changes from row to row shows forgetting, or that the task returns."
+          f"{task_panels.some(labels)}",
           task_matrix.matrix(study))
   return found
 

@@ -21,7 +21,7 @@ from alma_jax.learners.task_learner import TaskLearner
 from alma_jax.parallel import sharding
 from alma_jax.predictors import card, folder
 from alma_jax.runs import metrics, results, run_folder, settings
-from alma_jax.tasks import classification
+from alma_jax.tasks import classification, sequence
 from alma_jax.tasks.language_modeling import Contexts
 from alma_jax.types import Tree
 from alma_jax.version import __version__
@@ -95,7 +95,8 @@ def standing_of_task(lines: list[metrics.Entry], num_params: int, data: dict[str
     forgets: whether the predictor is newer than the line of its task. Then nothing but its error is known.
   """
   t = data["task"]["number"] - 1
-  known = lines[-1] | dict(loss=None, val_error=None) if forgets and t < len(lines) - 1 else lines[t]
+  visit = sequence.newest(data["tasks"], t, len(lines))
+  known = lines[-1] | dict(loss=None, val_error=None) if forgets and visit < len(lines) - 1 else lines[visit]
   error = 1 - lines[-1][metrics.ACCURACIES][t]
   return Standing(len(lines), known | dict(error=error, num_params=num_params))
 

@@ -5,6 +5,7 @@ from alma_jax.predictors import folder as predictors
 from alma_jax.runs import exporting, settings, task_results
 from alma_jax.runs.run_folder import RunFolder
 from alma_jax.runs.snapshot import RunState
+from alma_jax.tasks import sequence
 
 FOLDER = "predictor"  # its name in a run folder
 
@@ -13,7 +14,7 @@ class Publisher:
   """The folder `predictor` of a run. All processes of the run call its methods, and process 0 writes.
 
   On a stream of tasks it has a folder for each task. If earlier tasks are not forgotten, their predictors do not
-  change, and only that of the newest task is written.
+  change, and only that of the newest task is written, with those of the earlier tasks to which it returns.
   """
 
   def __init__(self, setting: settings.Setting, folder: RunFolder):
@@ -42,7 +43,8 @@ class Publisher:
       for t in range(now.stage):
         self._publish(now, t)
     elif self._caught_up:
-      self._publish(now, now.stage - 1)
+      for t in self._tasks.visits(now.stage - 1):
+        self._publish(now, t)
     else:
       self.catch_up(now)
 
@@ -57,8 +59,13 @@ class Publisher:
         self._publish(now)
       return
     for t in range(now.stage):
-      if self._is_late(now.stage - 1 if learner.options.forgets else t, t):
+      if self._is_late(now.stage - 1 if learner.options.forgets else self._tasks.newest(t, now.stage), t):
         self._publish(now, t)
+
+  @property
+  def _tasks(self) -> sequence.Tasks:
+    assert isinstance(self._setting.source, sequence.Tasks)
+    return self._setting.source
 
   def _is_late(self, stage: int, t: int | None = None) -> bool:
     """Whether the predictor, of task t if it is given, is older than a stage."""

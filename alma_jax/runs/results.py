@@ -14,7 +14,7 @@ from alma_jax.learners import contract, prediction, task_learner
 from alma_jax.parallel import runtime
 from alma_jax.runs import checkpoint, legacy, local_copy, run_folder, sampling, settings, snapshot, task_results
 from alma_jax.runs.metrics import Entry
-from alma_jax.tasks import classification
+from alma_jax.tasks import classification, sequence
 
 
 class Run:
@@ -110,9 +110,10 @@ class Run:
       given = "no task is given of" if task is None else f"task={task!r} is none of"
       raise BadInput(f"{given} the {len(names)} tasks that {self.path} has learned; give a number from 1 to "
                      f"{len(names)}, or one of {listed(map(repr, names))}.")
-    if opened.lost.keys() & set(known[number]["path"]):
-      silent = [t for t in range(len(names)) if opened.lost.keys() & set(known[t]["path"])]
-      lost = next(opened.lost[module] for module in known[number]["path"] if module in opened.lost)
+    paths = [known[sequence.newest(data["tasks"], t, len(known))]["path"] for t in range(len(known))]
+    if opened.lost.keys() & set(paths[number]):
+      silent = [t for t, path in enumerate(paths) if opened.lost.keys() & set(path)]
+      lost = next(opened.lost[module] for module in paths[number] if module in opened.lost)
       listing = ", ".join(f"{t + 1} ({names[t]!r})" for t in silent)
       raise BadInput(f"{'task' if len(silent) == 1 else 'tasks'} {listing} of {self.path} cannot answer, because "
                      f"modules are lost, while the other {len(names) - len(silent)} can: {lost}")

@@ -54,6 +54,8 @@ def run(setting: settings.Setting, folder: RunFolder, should_stop: Callable[[], 
   opened = checkpoints.newest()  # first: damage must be noticed before anything is changed
   if setting.is_live:
     setting = live.resumed(setting, folder, opened)
+  if isinstance(setting.source, sequence.Tasks) and opened is not None:
+    setting.source.resume(opened.meta["data"])
   examiner = _examiner(setting)
   now = (starting.untrained(setting, folder) if opened is None else
          starting.restored(setting, folder, opened, examiner))

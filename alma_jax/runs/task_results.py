@@ -11,7 +11,7 @@ from alma_jax.learners import contract, prediction
 from alma_jax.learners.task_learner import FROM_ROOT, TaskLearner
 from alma_jax.runs import run_folder
 from alma_jax.runs.metrics import ACCURACIES, Entry
-from alma_jax.tasks import classification
+from alma_jax.tasks import classification, sequence
 from alma_jax.tasks.sequence import Tasks
 from alma_jax.training import loop
 
@@ -35,7 +35,7 @@ class TaskExaminer:
     """(error rate on the newest task, its loss in nats, further entries of its line of metrics.jsonl).
 
     Where a new task changes no earlier prediction, the earlier accuracies are measured only once, and again after the
-    last task.
+    last task. If the new task is an earlier one again, it changes the prediction for that one.
 
     Args:
       state: of the learner, after a task.
@@ -47,6 +47,8 @@ class TaskExaminer:
       earlier = [1 - self._measured(state, t)[0] for t in range(newest)]
     else:
       earlier = list(lines[-1][ACCURACIES]) if lines else []
+      for t in self._source.visits(newest)[:-1]:
+        earlier[t] = 1 - self._measured(state, t)[0]
     new = sum(1 for _, _, t in state.spec["modules"] if t == newest)
     info = self._source.data.infos[newest]
     return value, loss, {"task": info.name, ACCURACIES: [*earlier, 1 - value],
@@ -74,8 +76,9 @@ class TaskExaminer:
     write(folder, self._source, self._learner, state, lines)
 
   def _measured(self, state: contract.LearnerState, t: int) -> tuple[float, float]:
-    pool, labels = self._source.tests(t, self._learner.mesh)
-    predicted = predict(self._learner, self._source.task, self._learner.showing(state, t), pool, len(labels))
+    visit = self._source.newest(t, len(state.spec["tasks"]))
+    pool, labels = self._source.tests(t, self._learner.mesh, visit)
+    predicted = predict(self._learner, self._source.task, self._learner.showing(state, visit), pool, len(labels))
     return classification.error_and_loss(*predicted, labels)
 
 
@@ -90,8 +93,9 @@ def predict(learner: TaskLearner, task: Any, state: contract.LearnerState, pool:
 def shown(learner: TaskLearner, state: contract.LearnerState, data: dict[str, Any], t: int
           ) -> tuple[contract.LearnerState, dict[str, Any]]:
   """(the state that predicts task t, from 0, what it needs to know of the task's images); `data` is `Tasks.meta`."""
-  known, entry = state.spec["tasks"][t], data["tasks"][t]
-  return learner.showing(state, t), data | dict(
+  visit = sequence.newest(data["tasks"], t, len(state.spec["tasks"]))
+  known, entry = state.spec["tasks"][visit], data["tasks"][t]
+  return learner.showing(state, visit), data | dict(
       mean=known["mean"], std=known["std"], num_classes=known["classes"], class_names=entry["class_names"],
       task=dict(number=t + 1, name=entry["name"], of=len(data["tasks"])))
 
@@ -128,7 +132,8 @@ def write(folder: pathlib.Path, source: Tasks, learner: TaskLearner, state: cont
     table.writerow([t + 1, names[t], *found, *[""] * (len(names) - len(found))])
   run_folder.write_bytes(folder / ACCURACY, text.getvalue().encode())
   modules = [dict(part=learner.parts[part], task=t) for part, _, t in state.spec["modules"]]
-  tasks = [dict(name=info.name, family=info.family, origin=None if task["origin"] < 0 else task["origin"],
-                path=task["path"], **({"root": True} if task["origin"] == FROM_ROOT else {}))
-           for info, task in zip(source.data.infos, state.spec["tasks"])]
+  tasks = [dict(name=info["name"], family=info["family"], origin=None if task["origin"] < 0 else task["origin"],
+                path=task["path"], **({"root": True} if task["origin"] == FROM_ROOT else {}),
+                **({"returns": info["returns"]} if "returns" in info else {}))
+           for info, task in zip(source.meta()["tasks"], state.spec["tasks"])]
   run_folder.write_json(folder / GRAPH, dict(parts=list(learner.parts), modules=modules, tasks=tasks))

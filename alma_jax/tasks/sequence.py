@@ -43,7 +43,7 @@ class Tasks:
     self.data = task_streams.make(
         section.name, seed=config.seed, data_dir=section.data_dir, sources=section.sources,
         num_tasks=config.stream.num_megabatches, test_per_class=section.test_per_class)
-    self._replays = _replays(config)
+    self._replays, self._returns = _replays(config), True
     self._seen: dict[int, task_streams.TaskData] = {}  # tasks that are replayed
     self.stream = Order(self.data.infos, self._replays)
     self.fingerprint = self.data.fingerprint
@@ -52,9 +52,24 @@ class Tasks:
     self.untrained: float | None = 1 - 1 / len(self.data.infos[0].class_names)
 
   def meta(self) -> dict[str, Any]:
-    """What `of_meta` and predictions for other images need; JSON can hold it."""
+    """What `of_meta`, `newest` and predictions for other images need; JSON can hold it."""
+    returns = lambda info: dict(returns=info.returns) if self._returns and info.returns is not None else {}
     return dict(example_shape=list(self.data.image_shape), dtype="uint8", tasks=[
-        dict(name=info.name, family=info.family, class_names=list(info.class_names)) for info in self.data.infos])
+        dict(name=info.name, family=info.family, class_names=list(info.class_names), **returns(info))
+        for info in self.data.infos])
+
+  def resume(self, meta: Mapping[str, Any]) -> None:
+    """Goes on as the run began whose checkpoint holds `meta`: earlier versions kept every visit of a task apart."""
+    self._returns = any("returns" in task for task in meta["tasks"])
+
+  def newest(self, t: int, num: int) -> int:
+    """See the function `newest`."""
+    return newest(self.meta()["tasks"], t, num)
+
+  def visits(self, t: int) -> list[int]:
+    """Those of the tasks 0..t that are predicted as task t, which is the newest; the last is t itself."""
+    tasks = self.meta()["tasks"]
+    return [i for i in range(t + 1) if newest(tasks, i, t + 1) == t]
 
   def normalization(self, t: int) -> tuple[np.ndarray, np.ndarray]:
     """(mean, std) of each channel of the training images of task t, float32 [C]."""
@@ -76,10 +91,10 @@ class Tasks:
     train, val = map(np.concatenate, zip(*places))
     return self._pool(parts, sum(info.num_train + info.num_val for info in self.data.infos), mesh), train, val
 
-  def tests(self, t: int, mesh: Mesh) -> tuple[Any, np.ndarray]:
-    """(the pool of the test images of task t, their labels int32 [N])."""
+  def tests(self, t: int, mesh: Mesh, visit: int | None = None) -> tuple[Any, np.ndarray]:
+    """(the pool of the test images of task t, as those of its later visit `visit` if given, their labels int32 [N])."""
     data = self.data.task(t)
-    return self._pool([(t, data.x_test, data.y_test)], 0, mesh), data.y_test
+    return self._pool([(t if visit is None else visit, data.x_test, data.y_test)], 0, mesh), data.y_test
 
   @functools.cached_property
   def _normalizations(self) -> Any:
@@ -196,6 +211,19 @@ def of_meta(config: schema.RunConfig, meta: Mapping[str, Any]) -> tuple[heads.He
   if _replays(config):
     return heads.JointClassification(most, train.augment, train.label_smoothing, len(meta["tasks"])), shape
   return heads.HeadClassification(most, train.augment, train.label_smoothing), shape
+
+
+def newest(tasks: Sequence[Mapping[str, Any]], t: int, num: int) -> int:
+  """The newest visit of task t among the first `num` tasks, t itself if it has not returned.
+
+  Args:
+    tasks: `tasks` of what `Tasks.meta` returned. `returns` of a task that is an earlier one again is the number of the
+      first visit, from 0. Runs that an earlier version began lack it: each visit is a task of its own.
+    t: number of the task, from 0, below `num`.
+    num: number of tasks so far.
+  """
+  first = lambda i: tasks[i].get("returns", i)
+  return max(i for i in range(num) if first(i) == first(t))
 
 
 def _replays(config: schema.RunConfig) -> bool:

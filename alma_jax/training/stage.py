@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax.sharding import Mesh
 
-from alma_jax.config import schema
+from alma_jax.config import schema, sections
 from alma_jax.parallel.sharding import DATA, MEMBER
 from alma_jax.tasks.contract import Task
 from alma_jax.types import Tree, Variables
@@ -160,7 +160,7 @@ class Training:
     return self._sizes(self.examples.own_val, self.data.val)
 
   @property
-  def plan(self) -> schema.Plan:
+  def plan(self) -> sections.Plan:
     """Length of the training, by the largest number of examples of a member."""
     return self.spec.train.plan(int(self.train_sizes.max()), self.data.share)
 

@@ -1,0 +1,212 @@
+"""Writes the page of the results on streams of tasks, with a verdict on each claim of the talk and the papers.
+
+    python benchmarks/task_claims.py docs/results/tasks --runs runs/tasks_mlp runs/tasks_vgg runs/tasks_long \\
+        runs/tasks_digits
+    python benchmarks/task_claims.py docs/results/tasks
+
+The first argument is the folder of the page, README.md. With --runs, which names folders of sweeps, each with one
+network, runs.csv there is written anew, a line for each finished run, with the figures; without it the page is written
+again from runs.csv.
+retrieval.csv beside it is written by benchmarks/retrieval.py. Nothing else is needed for the page.
+"""
+import pathlib
+import sys
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import matplotlib
+import pandas as pd
+import retrieval
+import task_runs
+import task_verdicts
+from matplotlib.figure import Figure
+from task_runs import LEARNER, NETWORK, SEED, STUDY
+
+from alma_jax import commands
+from alma_jax.errors import BadInput
+from alma_jax.reports import (
+  drawing,
+  page,
+  task_fronts,
+  task_graph,
+  task_matrix,
+  task_memory,
+  task_tables,
+)
+from alma_jax.reports.studies import Study
+
+PAGE, RUNS, SEARCHING = "README.md", "runs.csv", "retrieval.csv"
+
+
+class Picture(NamedTuple):
+  """A figure of the page.
+
+  Attributes:
+    name: of its file, before the name of the stream.
+    streams: the first of these that the runs have is shown.
+    learners: those that are shown; empty: all.
+    draw: Study -> Figure.
+    caption: with {} for the name of the study.
+  """
+  name: str
+  streams: Sequence[str]
+  learners: Sequence[str]
+  draw: Callable[[Study], Figure]
+  caption: str
+
+
+PICTURES = [
+    Picture("pareto", ("nevis_mini", "digits"), (), task_fronts.pareto,
+            "{}: cumulative error E against cost C, and average accuracy A against memory M; mean ± standard deviation "
+            "over seeds. Rings and the line show the Pareto front."),
+    Picture("memory", ("s_long", "s_minus", "digits"), (), task_memory.over_tasks,
+            "{}: parameters (left) and modules (right) that are stored after each task; mean over seeds, with a band "
+            "from the lowest to the highest value."),
+    Picture("origins", ("nevis_mini", "digits"), ("select",), task_graph.origins,
+            "{}, `select`, the lowest seed: an arrow leads from an earlier task to the task whose network was started "
+            "from it. An open circle is a network from scratch; colours show the families of the tasks."),
+    Picture("matrix", ("s_minus", "digits"), ("mntdp", "replay"), task_matrix.matrix,
+            "{}: the accuracy matrix R in percent; row t, column i is the test accuracy on task i after task t, mean "
+            "over seeds."),
+]
+_HEAD = """# Streams of tasks
+
+Runs of the learners of [streams of tasks](../../task-streams.md) on CTrL-like streams, on `nevis_mini` and on the
+bundled digits. The page is written by `python benchmarks/task_claims.py docs/results/tasks` from `runs.csv` and
+`retrieval.csv`.
+
+**Commands.** `alma sweep --config=NAME` makes the runs of a study and continues it; `configs/NAME.py` says what they
+are. SVHN, Fashion-MNIST, DTD and CIFAR-100 are stand-ins that are made from MNIST and CIFAR-10: no number here can be
+compared with published ones.
+
+    alma sweep --config=sweeps/tasks --workdir runs/tasks_mlp
+    alma sweep --config=sweeps/tasks:vgg --workdir runs/tasks_vgg
+    alma sweep --config=sweeps/tasks_long --workers 1
+    alma sweep --config=sweeps/tasks_digits
+    python benchmarks/task_claims.py docs/results/tasks --runs runs/tasks_mlp runs/tasks_vgg runs/tasks_long \\
+        runs/tasks_digits
+
+Related pages: [flat hard mixtures](experts/README.md), and [flat mixtures and paths](composition/README.md).
+
+## Claims
+
+T is the accuracy on the last task minus that of the `independent` run of the same seed, in points. Intervals are 95 %
+intervals over seeds (Student's t, paired by seed); p is corrected for the number of learners that are tested together
+(Holm). A claim **agrees** with the runs if p is below 0.05 and the mean supports it; it **disagrees** if p is below
+0.05 and the mean is against it; else the runs **cannot tell**. Few seeds leave few degrees of freedom: only effects
+that hardly vary between seeds are told from none. Counts, positions on a front and graphs are judged as they are: a
+claim agrees if it holds with every seed, and disagrees if it holds with none; the last two need three seeds.
+
+"""
+_TRANSFER = """## Transfer to the last task
+
+T in points, with its interval. Bold: p is below 0.05, corrected for the number of learners on the stream.
+
+"""
+_STREAMS = """## The streams
+
+Mean ± standard deviation over seeds. A is the average accuracy, F forgetting, E the cumulative error, C the cost in
+floating-point operations of all trainings and searches, M the stored parameters, and `modules` the parts of networks
+that are stored ([definitions](../../task-streams.md#what-a-run-folder-holds)).
+"""
+_RETURNING = """
+The runs on `{}` were made before a task that returns was predicted with its newest state: their A and F count every
+visit of a task as a task of its own. E and C do not depend on this.
+"""
+_UNFINISHED = """
+Not finished: {}. Claims about them have no verdict yet, or one of fewer seeds; the same command goes on with the study.
+"""
+
+
+def main() -> None:
+  parser = commands.Parser("benchmarks/task_claims.py", __doc__)
+  parser.add_argument("results", help="folder of the page")
+  parser.add_argument("--runs", nargs="+", metavar="DIR", help="folders of runs, whose lines replace those of runs.csv")
+  args = parser.parse_args()
+  folder = pathlib.Path(args.results)
+  if args.runs:
+    studies = task_runs.collected(map(pathlib.Path, args.runs))
+    folder.mkdir(parents=True, exist_ok=True)
+    task_runs.table(studies).to_csv(folder / RUNS, index=False)
+    draw(studies, folder)
+  if not (folder / RUNS).is_file():
+    raise BadInput(f"there is no {folder / RUNS}; name folders of runs by --runs.")
+  (folder / PAGE).write_text(text(folder))
+
+
+def draw(studies: Sequence[Study], folder: pathlib.Path) -> None:
+  """Writes the figures in place of those that are there."""
+  named = {study.name.partition(",")[0]: study for study in reversed(studies)}  # of two networks the first one counts
+  for picture in PICTURES:
+    for old in folder.glob(f"{picture.name}-*.png"):
+      old.unlink()
+    study = next((_only(named[name], picture.learners) for name in picture.streams if name in named), None)
+    if study is not None and len(study.runs):
+      with matplotlib.rc_context(drawing.RC):
+        figure = picture.draw(study)
+      stream = study.name.partition(",")[0]
+      (folder / f"{picture.name}-{stream}.png").write_bytes(page.png(figure, dots=110))
+
+
+def text(folder: pathlib.Path) -> str:
+  """The page."""
+  runs = pd.read_csv(folder / RUNS)
+  lines = ["| claim | data | verdict | number | command |", "| --- | --- | --- | --- | --- |"]
+  lines += [f"| {row.text} | {row.data} | {f'**{row.verdict}**' if row.number else row.verdict} | {row.number} | "
+            f"`alma sweep --config={row.sweep}` |" for row in task_verdicts.rows(runs)]
+  tables = [f"{network}:\n\n{transfers(mine)}\n" for network, mine in runs.groupby(NETWORK, sort=False)]
+  parts = [_HEAD + "\n".join(lines) + "\n" + _unfinished(runs), _TRANSFER + "\n".join(tables),
+           _STREAMS + _returning(runs)]
+  for (name, network), mine in runs.groupby([STUDY, NETWORK], sort=False):
+    parts.append(f"### {name}, {network}\n\n{task_tables.overview(task_runs.study_of(mine, name))}\n")
+  shown = [_shown(picture, folder) for picture in PICTURES]
+  parts.append("## Figures\n\n" + "\n".join(filter(None, shown)))
+  if (folder / SEARCHING).is_file():
+    parts.append(retrieval.section(pd.read_csv(folder / SEARCHING)))
+  return "\n".join(parts)
+
+
+def transfers(runs: pd.DataFrame) -> str:
+  """The table of T: a row for each learner, a column for each stream."""
+  tested = {name: task_verdicts.tests(runs, name.partition(",")[0]) for name in dict.fromkeys(runs[STUDY])}
+  cell = lambda mean, margin, p: f"{'**' * (p < 0.05)}{task_verdicts.interval(mean, margin)}{'**' * (p < 0.05)}"
+  heads = ["learner", *(name.partition(",")[0] for name in tested)]
+  lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
+  for learner in drawing.in_order({name for found in tested.values() for name in found}):
+    cells = [cell(*found[learner]) if learner in found else "" for found in tested.values()]
+    lines.append(f"| {learner} | {' | '.join(cells)} |")
+  return "\n".join(lines)
+
+
+def _unfinished(runs: pd.DataFrame) -> str:
+  """A sentence about streams on which learners lack seeds, or ""."""
+  lacking = []
+  for (name, network), mine in runs.groupby([STUDY, NETWORK], sort=False):
+    counts = mine.groupby(LEARNER)[SEED].nunique()
+    few = [f"`{learner}`" for learner in counts.index[counts < max(counts.max(), 3)]]
+    few = few if len(few) < len(counts) else ["all learners"]
+    lacking += [f"{name}, {network} ({', '.join(few)})"] if few else []
+  return _UNFINISHED.format("; ".join(lacking)) if lacking else ""
+
+
+def _returning(runs: pd.DataFrame) -> str:
+  """A sentence about runs of versions that kept the visits of a task apart, or ""."""
+  names = [str(name).partition(",")[0] for name, mine in runs.groupby(STUDY, sort=False) if mine["visits_apart"].any()]
+  return _RETURNING.format("`, `".join(names)) if names else ""
+
+
+def _shown(picture: Picture, folder: pathlib.Path) -> str:
+  files = sorted(folder.glob(f"{picture.name}-*.png"))
+  if not files:
+    return ""
+  caption = picture.caption.format(files[0].stem.removeprefix(f"{picture.name}-"))
+  return f"![{caption}]({files[0].name})\n\n{caption}\n"
+
+
+def _only(study: Study, learners: Sequence[str]) -> Study:
+  """The runs of some learners."""
+  return study if not learners else study._replace(runs=study.runs[study.runs[LEARNER].isin(learners)])
+
+
+if __name__ == "__main__":
+  sys.exit(commands.exit_code(main))
