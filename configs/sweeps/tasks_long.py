@@ -3,8 +3,8 @@
     python -m alma_jax.sweep --config=configs/sweeps/tasks_long.py --workdir runs/tasks_long
     python -m alma_jax.sweep --config=configs/sweeps/tasks_long.py:vgg --workdir runs/tasks_long_vgg
 
-100 tasks of 5 classes (docs/task-streams.md), with the networks and learning rates of configs/sweeps/tasks.py: `mlp`, the
-default, or `vgg`. Every training has the same fixed number of steps.
+100 tasks of 5 classes (docs/task-streams.md), with the networks and learning rates of configs/sweeps/tasks.py: `mlp`,
+the default, or `vgg`. Every training has the same fixed number of steps.
 """
 from alma_jax.errors import BadInput
 from alma_jax.sweeps import Sweep, axis, product
