@@ -113,8 +113,8 @@ def test_commands_answer_for_a_task(finished, tmp_path):
 def test_evaluate_scores_a_task_and_refuses_what_it_has_seen(finished, tmp_path):
   from alma_jax.data import task_streams
   data = task_streams.make("digits", seed=0, num_tasks=3).task(1)
-  np.savez(tmp_path / "test.npz", x=data.x_test, y=data.y_test)
-  np.savez(tmp_path / "train.npz", x=data.x_train, y=data.y_train)
+  np.savez(tmp_path / "test.npz", x=data.x_test, y=data.y_test + 5)  # the digits from 5 on: labels are names of classes
+  np.savez(tmp_path / "train.npz", x=data.x_train, y=data.y_train + 5)
   done = alma("evaluate", f"--workdir={finished}", "--task=2", f"--data={tmp_path}/test.npz")
   assert done.returncode == 0, done.stderr
   error = alma_jax.load_run(finished).metrics["error"][1]

@@ -157,7 +157,7 @@ BAD_COMMANDS = [
     ("configs/digits.py:sm", ["--coordinator=localhost:1"], "should be given together"),
     ("configs/digits.py:sm", ["--coordinator=localhost", "--num_processes=2", "--process_id=0"], "should be HOST:PORT"),
     ("configs/digits.py:sm", ["--coordinator=a:b", "--num_processes=2", "--process_id=0"], "a port from 1 to 65535"),
-    ("configs/digits.py:sm", ["--workdir=gs://bucket/run"], "'gs://bucket/run' is an address, not a folder"),
+    ("configs/digits.py:sm", ["--workdir=s3://"], "'s3://' is not an address of a folder; write it as s3://BUCKET/PATH."),
     ("README.md", [], "README.md is not a Python file"),
     ("configs/digits.py:sm", ["--coordinator=a:1", "--num_processes=1", "--process_id=3"], "below --num_processes=1"),
     ("configs/digits.py:sm", ["--config.checkpoint.seconds=inf"], "a finite number"),
