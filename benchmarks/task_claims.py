@@ -81,7 +81,7 @@ compared with published ones.
 
     alma sweep --config=sweeps/tasks --workdir runs/tasks_mlp
     alma sweep --config=sweeps/tasks:vgg --workdir runs/tasks_vgg
-    alma sweep --config=sweeps/tasks_long --workers 1
+    alma sweep --config=sweeps/tasks_long
     alma sweep --config=sweeps/tasks_digits
     python benchmarks/task_claims.py docs/results/tasks --runs runs/tasks_mlp runs/tasks_vgg runs/tasks_long \\
         runs/tasks_digits

@@ -157,9 +157,9 @@ def forgetting(runs: pd.DataFrame) -> Row:
 # ------------------------------------------------------------------------------------------------------- nevis_mini
 
 def pareto(runs: pd.DataFrame) -> Row:
-  """Whether `select` is on the Pareto front of (C, E), between the baseline and `oracle` in both."""
-  text = (f"`select` is on the Pareto front of (C, E), between `{BASELINE}` and `oracle` in both. Number: by how much "
-          "its E is lower than that of the first")
+  """Whether `select` is on the Pareto front of (C, E), at a cost between those of the baseline and `oracle`."""
+  text = (f"`select` is on the Pareto front of (C, E), at a cost between those of `{BASELINE}` and `oracle`. Number: by "
+          "how much its E is lower than that of the first")
   mine = of_stream(runs, NEVIS)
   points = {name: values(runs, NEVIS, name, "cumulative_error") for name in sorted(set(mine[LEARNER]))}
   costs = {name: values(runs, NEVIS, name, "cumulative_train_flops") for name in points}
@@ -171,8 +171,8 @@ def pareto(runs: pd.DataFrame) -> Row:
   for seed in seeds:
     front = trade_offs.front([costs[name][seed] for name in points], [points[name][seed] for name in points])
     on_front.append((costs["select"][seed], points["select"][seed]) in front)
-    cost, error = ([each[name][seed] for name in needed] for each in (costs, points))
-    between.append(cost == sorted(cost) and error == sorted(error, reverse=True))
+    cost = [costs[name][seed] for name in needed]
+    between.append(cost == sorted(cost))
   gain = np.array([points[BASELINE][seed] - points["select"][seed] for seed in seeds])
   holds = [front and middle for front, middle in zip(on_front, between)]
   few = len(seeds) < evidence.FEWEST
@@ -180,7 +180,7 @@ def pareto(runs: pd.DataFrame) -> Row:
   means = lambda found, form: ", ".join(f"`{name}` {np.mean([*found[name].values()]):{form}}" for name in points)
   number = "no seed has a run of each learner"
   if seeds:
-    number = (f"{interval(float(gain.mean()), evidence.tested(gain)[1])}; on the front with {sum(on_front)}, between "
+    number = (f"{interval(float(gain.mean()), evidence.tested(gain)[1])}; on the front with {sum(on_front)}, C between "
               f"with {sum(between)} of {len(seeds)} seeds; E: {means(points, '.3f')}; C: {means(costs, '.3g')}")
   return Row(text, NEVIS, verdict, number)
 

@@ -29,7 +29,7 @@ def over_tasks(study: Study) -> Figure:
     num = len(next(iter(lines.values()))[1])
     axes.set(ylabel=title, xlabel="tasks seen", xlim=(1 - 0.05 * (num - 1), num + 0.05 * (num - 1)))
     axes.set_ylim(0, 1.05 * max(high.max() for *_, high in lines.values()))
-    task_panels.number(axes.xaxis, num, first=1, most=10)
+    task_panels.number(axes.xaxis, num, first=1, most=6)
     axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.yaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(axis="y", color="0.9", linewidth=0.6)
