@@ -4,6 +4,7 @@ import importlib.machinery
 import importlib.util
 import json
 import sys
+import warnings
 import types
 
 import jax
@@ -327,3 +328,12 @@ def test_what_may_not_be_read_is_one_sentence(monkeypatch, tmp_path, capsys):
   assert done.returncode == 2
   assert done.stderr == (f"error: {tmp_path}/config.json cannot be opened or written: permission denied; change its "
                          "permissions, or name another one.\n")
+
+
+def test_the_curve_of_a_long_stream_of_tasks_warns_of_nothing(tmp_path):
+  from alma_jax.runs import plots
+  lines = [dict(t=t, error=0.5, updated=True) for t in range(1, 100)]
+  with warnings.catch_warnings():
+    warnings.simplefilter("error")
+    plots.curve(lines, "error", "select", tmp_path / "curve.png")
+  assert (tmp_path / "curve.png").stat().st_size

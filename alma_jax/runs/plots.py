@@ -49,7 +49,8 @@ def curve(lines: Sequence[dict[str, Any]], metric: str, title: str, path: str | 
              ylim=(0, max(chance or 0, *errors) * 1.08))
     axes.set_title(title, fontsize=11)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.legend(frameon=False, loc="best")
+    if axes.get_legend_handles_labels()[0]:  # a long stream of tasks has nothing to explain
+      axes.legend(frameon=False, loc="best")
     figure.savefig(path, dpi=150, metadata={"Software": None})
 
 
