@@ -4,8 +4,8 @@ import importlib.machinery
 import importlib.util
 import json
 import sys
-import warnings
 import types
+import warnings
 
 import jax
 import numpy as np
@@ -331,9 +331,8 @@ def test_what_may_not_be_read_is_one_sentence(monkeypatch, tmp_path, capsys):
 
 
 def test_the_curve_of_a_long_stream_of_tasks_warns_of_nothing(tmp_path):
-  from alma_jax.runs import plots
   lines = [dict(t=t, error=0.5, updated=True) for t in range(1, 100)]
   with warnings.catch_warnings():
     warnings.simplefilter("error")
-    plots.curve(lines, "error", "select", tmp_path / "curve.png")
+    draw_curve(lines, "error", "select", tmp_path / "curve.png")
   assert (tmp_path / "curve.png").stat().st_size
