@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
 from alma_jax import messages
-from alma_jax.errors import BadInput, Diverged, Unsaved, disk_problem
+from alma_jax.errors import BadInput, Diverged, Unsaved, disk_problem, is_out_of_memory
 
 NO_READER = 141  # the code that a shell reports after SIGPIPE, as for `report runs | head`
 
@@ -64,10 +64,11 @@ def quiet() -> None:
     warn([str(message)])
 
   def hook(args: Any) -> None:
-    if not disk_problem(args.exc_value):
+    if not disk_problem(args.exc_value) and not is_out_of_memory(args.exc_value):
       threading.__excepthook__(args)
 
   logging.set_verbosity(logging.FATAL)
+  warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)  # of Orbax, after an exception
   warnings.showwarning = show
   threading.excepthook = hook
 

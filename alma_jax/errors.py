@@ -1,9 +1,12 @@
 """The failures that a user can act on. Their messages are one sentence each."""
 import errno
 import os
+from collections.abc import Iterator
 
 _OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.EFBIG)
 _IN_TEXTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # other messages are ambiguous: "Permission denied"
+# XLA's, and Python's where a thread gets no memory for its stack
+_OF_MEMORY = ("RESOURCE_EXHAUSTED", "Out of memory", "can't start new thread", os.strerror(errno.ENOMEM))
 
 
 class BadInput(ValueError):
@@ -23,7 +26,7 @@ class Stopped(RuntimeError):
 
 
 class Unsaved(RuntimeError):
-  """Files could not be written; those written before are kept. Commands print the message and exit with code 1."""
+  """A run could not go on for lack of disk or memory; what it saved before is kept. Commands exit with code 1."""
 
 
 def disk_problem(error: BaseException | None) -> str | None:
@@ -33,12 +36,23 @@ def disk_problem(error: BaseException | None) -> str | None:
   causes of an exception are examined as well. For an exception that is not an OSError, its message is searched. A
   context that `raise ... from None` suppresses does not count.
   """
-  while error is not None:
-    if isinstance(error, OSError):
-      found = [number for number in _OF_DISKS if error.errno == number]
+  for cause in _causes(error):
+    if isinstance(cause, OSError):
+      found = [number for number in _OF_DISKS if cause.errno == number]
     else:
-      found = [number for number in _IN_TEXTS if os.strerror(number) in str(error)]
+      found = [number for number in _IN_TEXTS if os.strerror(number) in str(cause)]
     if found:
       return os.strerror(found[0]).lower()
-    error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
   return None
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+  """Whether an exception reports that the process gets no more memory; causes as in `disk_problem`."""
+  return any(isinstance(cause, MemoryError) or any(text in str(cause) for text in _OF_MEMORY)
+             for cause in _causes(error))
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+  while error is not None:
+    yield error
+    error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)

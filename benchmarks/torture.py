@@ -145,7 +145,7 @@ def clock(bench: Bench, case: harm.Case) -> Outcome:
 def memory(bench: Bench, case: harm.Case) -> Outcome:
   """The process may not have more than a random amount of memory."""
   folder = bench.trial()
-  limit = int(2**20 * bench.rng.uniform(300, 1500))
+  limit = int(2**20 * bench.rng.uniform(250, 700))
   return bench.judged(case, folder, harm.wait(harm.start(case, folder, memory=limit)))
 
 

@@ -200,6 +200,20 @@ def test_other_errors_are_not_disk_problems():
         None if number in (errno.EACCES, errno.EIO) else text.lower())
 
 
+@pytest.mark.parametrize("error", [
+    MemoryError(), RuntimeError("can't start new thread"), ValueError("RESOURCE_EXHAUSTED: Out of memory allocating"),
+    OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))])
+def test_a_lack_of_memory_gets_one_sentence(tmp_path, arrays, monkeypatch, error):
+  def fail(*unused, **named):
+    raise error
+
+  with monkeypatch.context() as patch:
+    patch.setattr(checkpoint.Checkpoints, "save", fail)
+    with pytest.raises(alma_jax.Unsaved, match="run gets no more memory. What was saved before is kept"):
+      alma_jax.run(small_config(), tmp_path / "run", data=arrays)
+  assert alma_jax.run(small_config(), tmp_path / "run", data=arrays).summary
+
+
 @pytest.mark.parametrize("where", ["lines", "checkpoint"])
 def test_a_full_disk_gets_one_sentence_and_loses_nothing(tmp_path, arrays, monkeypatch, where):
   one_step_a_dispatch(monkeypatch)

@@ -12,7 +12,7 @@ import jax
 from alma_jax import config as configs
 from alma_jax import messages
 from alma_jax.config import registry, schema
-from alma_jax.errors import BadInput, Diverged, Stopped, Unsaved, disk_problem
+from alma_jax.errors import BadInput, Diverged, Stopped, Unsaved, disk_problem, is_out_of_memory
 from alma_jax.parallel import peers, runtime, sharding
 from alma_jax.runs import ending, memory, mirror, remote, results, roots, run_folder, session, settings
 
@@ -34,7 +34,7 @@ def run(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: Seq
   Raises:
     BadInput: config, data or folder cannot be used; nothing was computed.
     Diverged: the training loss is not finite; everything so far is saved.
-    Unsaved: the disk is full or fails, or a store cannot be reached; what was saved before is kept.
+    Unsaved: the disk is full or fails, memory is short, or a store cannot be reached; what was saved before is kept.
     Stopped: `should_stop` returned True; everything so far is saved.
   """
   config = configs.parse(config)
@@ -67,7 +67,7 @@ def _run(config: schema.RunConfig, path: pathlib.Path, data: Sequence[Any] | Non
   peers.compare("data or devices", setting.digests | dict(
       devices=f"{jax.local_device_count()} x {jax.devices()[0].platform}"))
   peers.together("memory", lambda: _check_memory(path, setting, overwrite))
-  with _disk_problems(path), _claimed(path, setting, overwrite, mirrored) as folder:
+  with _shortages(path), _claimed(path, setting, overwrite, mirrored) as folder:
     was_complete = run_folder.read_summary(path / "summary.json") is not None
     if not was_complete:
       folder.write_files(setting.source.files)
@@ -143,14 +143,17 @@ def _claimed(path: pathlib.Path, setting: settings.Setting, overwrite: bool,
 
 
 @contextlib.contextmanager
-def _disk_problems(path: pathlib.Path) -> Iterator[None]:
-  """Turns errors of the disk, wherever they arrive, into Unsaved."""
+def _shortages(path: pathlib.Path) -> Iterator[None]:
+  """Turns errors of the disk and a lack of memory, wherever they arrive, into Unsaved."""
   try:
     yield
   except (BadInput, Diverged, Stopped, Unsaved):
     raise
   except Exception as error:
     problem = disk_problem(error)
+    if problem is None and is_out_of_memory(error):
+      raise Unsaved(f"the run in {path} gets no more memory. What was saved before is kept, and the same command goes on "
+                    "from there where the process may have more.") from error
     if problem is None:
       raise
     raise Unsaved(f"{path} cannot be written: {problem}. What was saved before is kept, and the same command goes on "
