@@ -7,7 +7,8 @@ DATA is one of
   NAME            the test set of a data set: digits, mnist, cifar10, tfds:NAME
   a .txt or .jsonl file, or a folder of them, for a language model
 Labels are names of the classes of RUN, or their numbers, from 0. If a class is called by a number other than its own,
-numbers are names. A label that RUN does not know is refused.
+numbers are names. If DATA name their classes themselves (those of TFDS, Parquet files of Hugging Face), numbers count
+these names, and the names are compared with those of RUN. A label that RUN does not know is refused.
 
 RUN is a run folder, or a folder that `alma export` has written. If RUN is a run folder, DATA is compared with the data
 of its stream: if more than 1 % of the examples of DATA are in the stream, they are no test, and are refused. If RUN is
@@ -96,7 +97,7 @@ def _batches(args: argparse.Namespace, form: inputs.Form, size: int) -> Iterator
   except BadInput as error:
     raise BadInput(_advised(error)) from error
   x = inputs.like_examples(dataset.x_test, f"the test set of {args.data}", form)
-  y = inputs.check_labels(dataset.y_test, f"the test set of {args.data}", form)
+  y = inputs.check_labels(dataset.y_test, f"the test set of {args.data}", form, dataset.class_names)
   for start in range(0, len(x), size):
     part = x[start:start + size]
     yield inputs.Batch([args.data] * len(part), list(range(start, start + len(part))), part, y[start:start + size])

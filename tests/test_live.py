@@ -1,8 +1,10 @@
 """Live streams of images: the run is that of an offline stream of the same parts, whatever happens on the way."""
+import dataclasses
 import io
 import json
 import os
 import shutil
+import types
 
 import numpy as np
 import pyarrow
@@ -15,9 +17,10 @@ from test_language import books, text_config  # noqa: F401
 import alma_jax
 from alma_jax import config as configs
 from alma_jax import keys
-from alma_jax.data import documents, feed, inbox, text_source
+from alma_jax.data import datasets, documents, feed, inbox, text_source
 from alma_jax.errors import BadInput
-from alma_jax.runs import drift, metrics, settings
+from alma_jax.learners import prediction
+from alma_jax.runs import arrivals, drift, metrics, settings
 
 LEARNERS = [("sm", {}), ("ens", {"stream__replay": 0.5}), ("gens", {}),
             ("anytime", {"train__steps": 10, "model__width": 8, "stream__memory_size": 40})]
@@ -403,7 +406,7 @@ def test_a_new_class_adds_an_output(tmp_path, arrays, monkeypatch, learner):
   assert_same_results(tmp_path / "whole", tmp_path / "cut")
 
 
-def test_labels_are_names_of_classes_in_the_order_of_their_arrival(tmp_path, arrays):
+def test_labels_are_names_of_classes_in_the_order_of_their_arrival(tmp_path, arrays, monkeypatch):
   """`alma evaluate` scores by these names, as the run does."""
   folder, (x, y) = make_folder(tmp_path / "live", arrays), arrays[:2]
   for t, classes in enumerate(([2], [1, 2], [0, 1, 2], [0, 1, 2]), 1):
@@ -416,7 +419,16 @@ def test_labels_are_names_of_classes_in_the_order_of_their_arrival(tmp_path, arr
   assert alma(*args).returncode == 0
   scores = json.loads((tmp_path / "scores.json").read_text())
   assert run.summary["final_error"] < 0.5
-  assert scores["error"] == pytest.approx(run.summary["final_error"])
+  assert scores["error"] == run.summary["final_error"]
+  order = ["1", "0", "2"]  # of the classes of other data
+  places = np.array([order.index(str(label)) for label in arrays[3]])
+  write_parquet(tmp_path / "named.parquet", arrays[2], places, order)
+  np.savez(tmp_path / "floats.npz", x=arrays[2], y=arrays[3].astype(float))
+  made = datasets.from_arrays("tfds:made", dict(x_train=x, y_train=y, x_test=arrays[2], y_test=places))
+  monkeypatch.setattr(datasets, "load", lambda *_: dataclasses.replace(made, class_names=tuple(order)))
+  for data in (tmp_path / "named.parquet", tmp_path / "floats.npz", "tfds:made"):
+    assert alma(*args[:2], f"--data={data}", f"--out={tmp_path / 'other.json'}").returncode == 0
+    assert json.loads((tmp_path / "other.json").read_text()) == scores | dict(data=str(data))
   (folder / "stream/002.npz").unlink()
   done = alma(*args)
   assert "1 of the 4 entries that the run has used are not there any more" in done.stderr
@@ -502,8 +514,35 @@ def test_topics_are_no_drift_of_text():
   for t in range(1, 101):
     assert not alarm(t, 4.5 + 2 * t ** -0.5)
   assert detector.update({"perplexity": 100.0}, 300) == {}  # written by an earlier version
+  for value, deviation in ((np.inf, np.nan), (np.inf, 0.6), (100.0, np.nan), (None, None)):
+    assert detector.update({"perplexity": value, metrics.DEVIATION: deviation}, 300) == {}
   raised = next(filter(None, (alarm(t, 5.7) for t in range(3))))
   assert np.exp(4.5) < raised[drift.BEFORE] < np.exp(4.9) < raised[drift.AFTER] < np.exp(5.9)
+
+
+@pytest.mark.filterwarnings("ignore:the vocabulary has")
+def test_an_infinite_prequential_perplexity_is_null(tmp_path, books, monkeypatch):  # noqa: F811
+  """The deployed learner gives a token of mega-batch 3 the probability 0. The run goes on, and drift is watched."""
+  folder, rng, calls = make_folder(tmp_path / "live"), np.random.default_rng(0), []
+  for t in range(1, 5):
+    (folder / "stream" / f"{t:03d}.txt").write_text(" ".join(rng.choice(["the", "cat", "sat", "on", "a", "mat"], 400)))
+  (folder / "end").touch()
+
+  def contributions(*args):
+    found = prediction.contributions(*args)
+    found["log_sum"][0] = found["log_sum"][0] if calls else -np.inf
+    calls.append(args)
+    return found
+
+  monkeypatch.setattr(arrivals, "prediction", types.SimpleNamespace(contributions=contributions))
+  config = text_config(books, dataset__name=f"live:{folder}", dataset__settle_seconds=0.0, stream__num_megabatches=0,
+                       stream__waiting_time=2, log__drift=0.002)
+  run = alma_jax.run(config, tmp_path / "run")
+  found = lines(tmp_path / "run", "metrics.jsonl")
+  for key in "prequential_perplexity", metrics.DEVIATION:
+    assert [line.get(key) is None for line in found] == [True, True, True, False]
+  assert found[2]["perplexity"] is None
+  assert np.isfinite(run.summary["average_perplexity"])
 
 
 def test_a_falling_error_is_no_drift():

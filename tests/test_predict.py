@@ -12,7 +12,8 @@ from runs import alma, blobs, small_config
 from test_language import books, text_config  # noqa: F401
 
 import alma_jax
-from alma_jax.predictors import texts
+from alma_jax.errors import BadInput
+from alma_jax.predictors import inputs, texts
 
 
 @pytest.fixture(scope="module")
@@ -76,13 +77,43 @@ def test_evaluate_repeats_the_error_of_the_run(folder, tmp_path):
   done = alma("evaluate", f"--workdir={folder}/run", f"--data=npz:{folder}/data.npz", "--out", tmp_path / "scores.json")
   assert done.returncode == 0, done.stderr
   scores, run = json.loads((tmp_path / "scores.json").read_text()), alma_jax.load_run(folder / "run")
-  assert scores["error"] == pytest.approx(run.metrics["error"][-1])
+  assert scores["error"] == run.metrics["error"][-1]
   assert scores["loss"] == pytest.approx(run.metrics["loss"][-1], rel=1e-5)
   assert (scores["num_examples"], scores["class_examples"], scores["overlap"]) == (30, [10, 10, 10], 0)
   assert done.stdout.startswith(f"error {scores['error']:.4f} ± ")
   errors = {alma("evaluate", f"--workdir={folder}/run", "--data", folder / name).stdout
             for name in ("new.npz", "new.parquet", "images")}
   assert len(errors) == 1
+
+
+@pytest.mark.parametrize(("classes", "y", "names", "expected"), [
+    ("5 3 0", [5, 3, 0], None, [0, 1, 2]),
+    ("5 3 0", [5.0, 3.0, 0.0], None, [0, 1, 2]),
+    ("5 3 0", [0.5, 1.0], None, "one whole number or one name"),
+    ("5 3 0", [0, 1], None, "the class '1', which the predictor does not know; its classes are 5, 3, 0; give labels by "
+     "these names, not by their places."),
+    ("0 1 10 11 2", [2, 4], "0 1 10 11 2", [2, 4]),
+    ("0 1 10 11 2", [2, 10], None, [4, 2]),
+    ("truck cat dog", [0, 1, 2], None, [0, 1, 2]),
+    ("truck cat dog", [0, 1, 2], "cat dog truck", [1, 2, 0]),
+    ("truck cat dog", ["dog", "cat"], "cat dog truck", [2, 1]),
+    ("truck cat dog", [0.0, 3.0], "cat dog truck frog", "the class 'frog'"),
+    ("truck cat dog", [-1, 0], "cat dog truck", "the label -1, but names of 3 classes, 0 to 2"),
+    ("truck cat dog", [1, 3], "cat dog truck", "the label 3, but names of 3 classes, 0 to 2"),
+    ("crane crane dog", [0, 1, 2], "crane crane dog", [0, 1, 2]),
+    ("", [2.0, 1.0], "cat dog truck", [2, 1]),
+    ("", [np.inf, 1.0], None, "the label inf"),
+    ("", [np.nan, 1.0], None, "one whole number or one name"),
+])
+def test_labels_become_numbers_of_the_predictors_classes(classes, y, names, expected):
+  found = tuple(classes.split())
+  form = inputs.Form((2,), np.dtype(np.uint8), 0, found, len(found) or 3)
+  names = names and names.split()
+  if isinstance(expected, str):
+    with pytest.raises(BadInput, match=expected):
+      inputs.check_labels(y, "y", form, names)
+  else:
+    np.testing.assert_array_equal(inputs.check_labels(y, "y", form, names), expected)
 
 
 def test_examples_of_the_stream_are_no_test(folder, tmp_path):

@@ -60,6 +60,16 @@ def read(path: pathlib.Path, image_size: int = 0) -> Labelled:
   raise BadInput("it is no .npz file, no .parquet file and no folder of images by class.")
 
 
+def class_names(schema: Any, label: str) -> tuple[str, ...] | None:
+  """Names of the classes that a Hugging Face data set stores with its schema; None: it stores none."""
+  stored = (schema.metadata or {}).get(b"huggingface")
+  try:
+    names = parse_json(stored)["info"]["features"][label]["names"] if stored else None
+  except (ValueError, LookupError, TypeError):
+    return None
+  return tuple(map(str, names)) if isinstance(names, list) else None
+
+
 def _read_npz(path: pathlib.Path) -> Labelled:
   try:
     arrays, names = unpacking.read_npz(path, ("x", "y"))
@@ -98,7 +108,7 @@ def _read_parquet(path: pathlib.Path, image_size: int) -> Labelled:
     raise BadInput(f"its images have {len(shapes)} sizes; set dataset.image_size=N to resize all to NxN.")
   if None in labels:
     raise BadInput(f"its column {label} has rows without a label.")
-  return _labelled(image_folder.stacked(images), _label_array(labels, label), _class_names(schema, label))
+  return _labelled(image_folder.stacked(images), _label_array(labels, label), class_names(schema, label))
 
 
 def _read_rows(file: Any, image: str, label: str, image_size: int) -> tuple[list[np.ndarray], list[Any]]:
@@ -156,16 +166,6 @@ def _label_array(labels: list[Any], column: str) -> np.ndarray:
   elif not all(isinstance(each, (int, float)) for each in labels):
     raise BadInput(f"its column {column} holds neither whole numbers nor names.")
   return np.array(labels)
-
-
-def _class_names(schema: Any, label: str) -> tuple[str, ...] | None:
-  """Names of the classes that a Hugging Face data set stores with its schema; None: it stores none."""
-  stored = (schema.metadata or {}).get(b"huggingface")
-  try:
-    names = parse_json(stored)["info"]["features"][label]["names"] if stored else None
-  except (ValueError, LookupError, TypeError):
-    return None
-  return tuple(map(str, names)) if isinstance(names, list) else None
 
 
 def _labelled(x: np.ndarray, y: np.ndarray, names: tuple[str, ...] | None = None) -> Labelled:

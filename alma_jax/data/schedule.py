@@ -93,7 +93,8 @@ def decide(ends: Sequence[int], errors: Sequence[float | None], sizes: Sequence[
   Args:
     ends: the mega-batches after which the learner was trained, ascending, all before t.
     errors: the metric of every mega-batch, measured by the deployed model before training on it: an error rate,
-      a perplexity or any other number >= 0 that falls with better models. None before the first training.
+      a perplexity or any other number >= 0 that falls with better models. None before the first training, and
+      where it is infinite.
     sizes: number of examples of every mega-batch, at least 1.
     price_per_mac: λ, metric times mega-batches that a multiply-add is worth.
     macs: C, multiply-adds of a training now.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from alma_jax.data import image_file, unpacking
+from alma_jax.data import entry_file, image_file, unpacking
 from alma_jax.data import labels as class_labels
 from alma_jax.errors import BadInput
 
@@ -17,6 +17,8 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", "
 _X, _Y = ("x", "x_test", "image", "img", "images"), ("y", "y_test", "label", "labels", "class", "fine_label")
 _KINDS = "an image, a folder of images, an .npz file or a .parquet file"
 _LABELLED = "a folder of images by class, an .npz file or a .parquet file"
+_LARGEST = 2**53  # below it every whole float64 is exact
+_BY_NAME = "; give labels by these names, not by their places"
 
 
 class Form(NamedTuple):
@@ -149,21 +151,38 @@ def like_examples(x: np.ndarray, what: str, form: Form) -> np.ndarray:
   return x
 
 
-def check_labels(y: Any, what: str, form: Form) -> np.ndarray:
-  """Labels as int32 [N]: numbers of classes, or their names; see `labels.are_names`.
+def check_labels(y: Any, what: str, form: Form, names: Sequence[str] | None = None) -> np.ndarray:
+  """Labels as int32 [N], numbers of the predictor's classes.
+
+  Args:
+    y: names of classes, or whole numbers; see `labels.are_names`.
+    what: how messages refer to them.
+    form: of the predictor.
+    names: of the classes of the data, of which numbers in y are the places, from 0; None: unknown. If the classes of
+      the predictor have names, too, these decide.
 
   Raises:
     BadInput: a label is none of the predictor's classes.
   """
   y = np.asarray(y)
-  if y.dtype.kind in "iu" and class_labels.are_names(form.names):
+  if y.dtype.kind == "f" and (np.abs(y) < _LARGEST).all() and np.array_equal(y, np.trunc(y)):
+    y = y.astype(np.int64)
+  if y.dtype.kind in "iu" and y.ndim == 1 and names and form.names:
+    odd_place = y[(y < 0) | (y >= len(names))]
+    if len(odd_place):
+      raise BadInput(f"{what} holds the label {odd_place[0]}, but names of {len(names)} classes, 0 to "
+                     f"{len(names) - 1}.")
+    if tuple(names) != form.names:
+      y = np.array(names)[y]
+  elif y.dtype.kind in "iu" and class_labels.are_names(form.names):
     y = y.astype(str)
   if y.dtype.kind in "UO" and len(y) and all(isinstance(name, str) for name in y.tolist()):
     numbers = {name: i for i, name in enumerate(form.names)}
     odd = sorted(set(y.tolist()) - set(numbers))
     if odd:
       raise BadInput(f"{what} holds the class {odd[0]!r}, which the predictor does not know; its classes are "
-                     f"{', '.join(form.names) or f'the numbers 0 to {form.classes - 1}'}.")
+                     f"{', '.join(form.names) or f'the numbers 0 to {form.classes - 1}'}"
+                     f"{_BY_NAME * class_labels.are_names(form.names)}.")
     return np.array([numbers[name] for name in y.tolist()], np.int32)
   if y.ndim != 1 or y.dtype.kind not in "iuf" or (y.dtype.kind == "f" and not np.array_equal(y, np.trunc(y))):
     raise BadInput(f"{what} should hold one whole number or one name for each example.")
@@ -225,10 +244,11 @@ def _parquet(path: pathlib.Path, form: Form, size: int, labelled: bool) -> Itera
   try:
     with pq.ParquetFile(path) as file:
       x_name, y_name = _columns(path, file.schema_arrow, labelled)
+      names = y_name and entry_file.class_names(file.schema_arrow, y_name)
       for part in unpacking.parquet_rows(file, [x_name, *([y_name] if y_name else [])], size):
         x = _pixels(part.column(x_name), path, row, form)
         y = None if y_name is None else check_labels(
-            np.array(part.column(y_name).to_pylist()), f"the column {y_name} of {str(path)!r}", form)
+            np.array(part.column(y_name).to_pylist()), f"the column {y_name} of {str(path)!r}", form, names)
         yield Batch([str(path)] * len(x), list(range(row, row + len(x))), x, y)
         row += len(x)
   except (pa.ArrowException, OSError) as error:

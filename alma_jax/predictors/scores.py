@@ -36,10 +36,10 @@ class Scores:
     """
     counts, right = self._confusion.sum(1), self._confusion.diagonal()
     num = int(counts.sum())
-    error = 1 - int(right.sum()) / num
+    error = (num - int(right.sum())) / num  # to the bit that of the run
     gap = np.abs(self._bins[1] - self._bins[2]).sum() / num
     return dict(
         num_examples=num, error=error, error_standard_error=math.sqrt(error * (1 - error) / num),
         loss=self._loss / num, calibration_error=float(gap),
-        class_errors=[1 - int(r) / int(n) if n else None for r, n in zip(right, counts)],
+        class_errors=[int(n - r) / int(n) if n else None for r, n in zip(right, counts)],
         class_examples=counts.tolist())

@@ -1,4 +1,5 @@
 """The arrival of a mega-batch: the deployed learner is tested on it, and the schedule decides whether to train."""
+import math
 from typing import Any
 
 import jax
@@ -85,9 +86,11 @@ class Arrivals:
     for t, part in zip(span, parts):
       here = slice(start, start + len(part))
       answer = jax.tree.map(lambda leaf, here=here: np.asarray(leaf)[here], found)
-      values[t] = {self.metric: source.score_training(answer, part)}
+      entry = {self.metric: source.score_training(answer, part)}
       if isinstance(source, language_modeling.Texts) and self._setting.config.log.drift:
-        values[t][metrics.DEVIATION] = source.deviation_training(answer, part)
+        entry[metrics.DEVIATION] = source.deviation_training(answer, part)
+      # If a token has the probability 0, the perplexity is infinite, which JSON cannot hold. It is then unknown.
+      values[t] = {key: value if math.isfinite(value) else None for key, value in entry.items()}
       start += len(part)
     return values
 

@@ -54,18 +54,19 @@ class Detector:
     dropped (of several such parts the first) and of the part that it kept.
 
     Args:
-      line: of the mega-batch, with its prequential metric, of text also the deviation; None or missing: unknown.
+      line: of the mega-batch, with its prequential metric, of text also the deviation; None, missing or not finite:
+        unknown.
       num: number of its examples or windows.
     """
     value = line.get(self._metric)
-    if value is None:
+    if value is None or not math.isfinite(value):  # it would stay in the sums of ADWIN for ever
       return {}
     if self._guessing is None:
       num = min(num, _MOST)
       wrong = round(value * num)
       return self._fed([(i + 1) * wrong // num - i * wrong // num for i in range(num)])
     deviation = line.get(metrics.DEVIATION)
-    if deviation is None:  # written by an earlier version, or without log.drift
+    if deviation is None or not math.isfinite(deviation):  # None: of an earlier version, or without log.drift
       return {}
     loss, num = math.log(value), min(num * _OF_WINDOW, _MOST_OF_TEXT)
     found = self._fed([min(max((loss + sign * deviation) / self._guessing, 0.0), 1.0)

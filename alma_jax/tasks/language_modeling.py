@@ -318,7 +318,8 @@ def deviation_of_windows(prediction: np.ndarray, length: np.ndarray) -> float:
   counts = np.arange(prediction.shape[1])[None] < length[:, None]
   total = -np.where(counts, prediction, 0).sum(1, dtype=np.float64)
   loss, mean = total / np.maximum(length, 1), total.sum() / length.sum()
-  return float(np.sqrt((length * (loss - mean) ** 2).sum() / length.sum()))
+  with np.errstate(invalid="ignore"):  # of infinite losses it is NaN
+    return float(np.sqrt((length * (loss - mean) ** 2).sum() / length.sum()))
 
 
 def _perplexity(loss: float) -> float:
