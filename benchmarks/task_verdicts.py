@@ -157,9 +157,9 @@ def forgetting(runs: pd.DataFrame) -> Row:
 # ------------------------------------------------------------------------------------------------------- nevis_mini
 
 def pareto(runs: pd.DataFrame) -> Row:
-  """Whether `select` is on the Pareto front of (C, E), at a cost between those of the baseline and `oracle`."""
-  text = (f"`select` is on the Pareto front of (C, E), at a cost between those of `{BASELINE}` and `oracle`. Number: by "
-          "how much its E is lower than that of the first")
+  """Whether `select` is on the Pareto front of (C, E), at a cost between the baseline's and that of `oracle`."""
+  text = (f"`select` is on the Pareto front of (C, E), at a cost between those of `{BASELINE}` and `oracle`. Number: "
+          "by how much its E is lower than that of the first")
   mine = of_stream(runs, NEVIS)
   points = {name: values(runs, NEVIS, name, "cumulative_error") for name in sorted(set(mine[LEARNER]))}
   costs = {name: values(runs, NEVIS, name, "cumulative_train_flops") for name in points}

@@ -152,8 +152,8 @@ def _shortages(path: pathlib.Path) -> Iterator[None]:
   except Exception as error:
     problem = disk_problem(error)
     if problem is None and is_out_of_memory(error):
-      raise Unsaved(f"the run in {path} gets no more memory. What was saved before is kept, and the same command goes on "
-                    "from there where the process may have more.") from error
+      raise Unsaved(f"the run in {path} gets no more memory. What was saved before is kept, and the same command goes "
+                    "on from there where the process may have more.") from error
     if problem is None:
       raise
     raise Unsaved(f"{path} cannot be written: {problem}. What was saved before is kept, and the same command goes on "
