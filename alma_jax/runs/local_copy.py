@@ -97,8 +97,8 @@ def equalize(place: Remote, whole: bool = True, is_reader: bool = False) -> set[
     differ = {name: file for name, file in manifest.files.items() if whole or name.split("/")[0] not in _LARGE
               if not _is(place.folder / name, file) and (not is_ahead or _is_needed(place.folder, name))}
     if differ and is_known and not is_ahead and whole:
-      warnings.warn(f"{len(differ)} of the {len(manifest.files)} files in {place.folder} were damaged or missing, and "
-                    f"are fetched again from {place.address}", stacklevel=2)
+      warnings.warn(f"{place.folder} lacks files of {place.address}, or has others ({len(differ)} of "
+                    f"{len(manifest.files)}), which are fetched again", stacklevel=2)
     damaged, fetched = place.fetch(differ), manifest.id
     if whole and not is_known:
       remember(place.folder, [fetched])
@@ -125,7 +125,7 @@ def remember(folder: pathlib.Path, ids: list[str], is_ahead: bool = False) -> No
 
 
 def saved(folder: pathlib.Path) -> float | None:
-  """When the moment was saved that was fetched into a local folder, seconds since the epoch; None: it is not fetched."""
+  """When a fetched moment was uploaded, seconds since the epoch; None: a session of this machine made what is there."""
   try:
     return float((folder / MIRROR / _TIME).read_text())
   except (OSError, ValueError):

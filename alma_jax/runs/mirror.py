@@ -289,5 +289,5 @@ def _unsaved(place: Remote, reason: str) -> str:
 
 
 def _taken_over(place: Remote) -> str:
-  return (f"another process has taken over the run folder {place.address}, which this one could not reach for a while; it "
-          f"goes on there, and what this one has saved since is in {place.folder}.")
+  return (f"another process has taken over the run folder {place.address}, which this one could not reach for a while; "
+          f"it goes on there, and what this one has saved since is in {place.folder}.")

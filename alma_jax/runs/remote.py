@@ -81,8 +81,8 @@ class Remote:
   Attributes:
     address: as s3://bucket/runs/x.
     folder: the local folder that belongs to it.
-    guard: () -> None, called before anything is deleted, and before a change is tried again, which may be long after the
-      first time. It raises Lost, or Problem if the store cannot be reached.
+    guard: () -> None, called before anything is deleted, and before a change is tried again, which may be long after
+      the first time. It raises Lost, or Problem if the store cannot be reached.
   """
 
   def __init__(self, address: str | os.PathLike[str], patience: float | None = None):
@@ -136,7 +136,8 @@ class Remote:
 
   def upload(self, files: Mapping[str, pathlib.Path]) -> None:
     """Writes objects from local files {object: path}."""
-    _each(lambda name: self._try(lambda: self._fs.put_file(str(files[name]), self._path(name)), guard=self.guard), files)
+    put = lambda name: self._fs.put_file(str(files[name]), self._path(name))
+    _each(lambda name: self._try(lambda: put(name), guard=self.guard), files)
 
   def delete(self, names: Iterable[str]) -> None:
     """Deletes objects, if they exist."""
@@ -228,8 +229,8 @@ class Remote:
       except Exception as error:  # libraries raise many kinds
         if isinstance(error, FileNotFoundError) and missing is not _RAISE:
           return missing
-        is_final = (isinstance(error, _FINAL) or isinstance(error, Problem) and error.is_final or "Credentials" in type(error).__name__ or
-                    getattr(error, "errno", None) == errno.EINVAL)
+        is_final = (isinstance(error, _FINAL) or "Credentials" in type(error).__name__ or
+                    getattr(error, "errno", None) == errno.EINVAL or getattr(error, "is_final", False))
         if is_final or not is_patient or time.monotonic() - began + pause > self._patience:
           raise Problem(_reason(error), is_final) from error
         if not said and time.monotonic() - began > 2:
