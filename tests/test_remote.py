@@ -337,7 +337,7 @@ class Flaky:
     return call
 
 
-@pytest.mark.parametrize("method, name", [("put_file", "checkpoints/2/a"), ("pipe_file", "manifest.json"),
+@pytest.mark.parametrize(("method", "name"), [("put_file", "checkpoints/2/a"), ("pipe_file", "manifest.json"),
                                           ("pipe_file", "lease.json"), ("rm_file", ".mirror/changed")])
 def test_a_change_that_is_tried_again_after_the_lease_is_lost(store, monkeypatch, method, name):
   """The first machine loses the network in a put or a delete; when it is back, another one has gone on."""

@@ -5,7 +5,7 @@ import os
 import pathlib
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import filelock
@@ -83,7 +83,7 @@ def equalize(place: Remote, whole: bool = True, is_reader: bool = False) -> set[
   """
   damaged: set[str] = set()
   fetched, manifest, before = None, place.manifest(), known(place.folder)
-  if manifest is None or not manifest.files and (not before.ids or manifest.id in before.ids):
+  if manifest is None or (not manifest.files and (not before.ids or manifest.id in before.ids)):
     return damaged
   while manifest is not None and manifest.id != fetched:
     is_known = manifest.id in before.ids
@@ -188,7 +188,7 @@ def _is(path: pathlib.Path, file: File) -> bool:
 
 def _is_needed(folder: pathlib.Path, name: str) -> bool:
   """Whether a local folder that is ahead of the store should fetch a file that it lacks, or has otherwise."""
-  return name.split("/")[0] in _ONCE or not (folder / name).exists() and name != run_folder.DIVERGED
+  return name.split("/")[0] in _ONCE or (not (folder / name).exists() and name != run_folder.DIVERGED)
 
 
 def _tidy(folder: pathlib.Path, manifest: Manifest, is_reader: bool) -> None:
