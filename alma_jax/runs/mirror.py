@@ -134,11 +134,11 @@ class Mirror:
       self.take()
       self.wait()
     try:
-      stored = self._place.manifest()
+      self._confirm()
+    except remote.Lost as error:
+      raise Unsaved(_taken_over(self._place)) from error
     except remote.Problem as problem:
       raise Unsaved(_unsaved(self._place, str(problem))) from problem
-    if stored is None or stored.id != self._base.id:
-      raise Unsaved(_taken_over(self._place))
     local_copy.remember(self.folder, [self._base.id])
 
   def check(self) -> None:
@@ -244,6 +244,16 @@ class Mirror:
     if not self._is_tidy:  # objects that a process has left which was killed
       self._place.delete(_unused(self._place.names(), self._base))
       self._is_tidy = True
+
+  def _confirm(self) -> None:
+    """Makes sure that the manifest is the last one of this process; raises remote.Lost if it is not."""
+    for _ in range(2):
+      self._lease.check()
+      stored = self._place.manifest()
+      if stored is not None and stored.id == self._base.id:
+        return
+      self._place.commit(self._base)  # a put of a former owner has arrived late
+    raise remote.Lost
 
   def _plan(self, name: str, path: pathlib.Path) -> File:
     """How the store should hold a file: under its name, unless other contents are or may arrive there."""
