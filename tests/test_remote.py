@@ -278,7 +278,8 @@ def test_a_damaged_local_copy_of_an_unfinished_run(store, whole, arrays, monkeyp
   folder = store.folder(ADDRESS)
   local_copy.remember(folder, local_copy.known(folder).ids, is_ahead)
   spoil(folder, what)
-  sums = lambda manifest: {name: file.sha256 for name, file in manifest.files.items() if name.startswith("checkpoints/")}
+  sums = lambda manifest: {name: file.sha256 for name, file in manifest.files.items()
+                           if name.startswith("checkpoints/")}
   before, commit, saved = sums(remote.Remote(ADDRESS).manifest()), remote.Remote.commit, []
   monkeypatch.setattr(remote.Remote, "commit",
                       lambda self, manifest: (saved.append(sums(manifest)), commit(self, manifest)))
