@@ -2,6 +2,7 @@
 
 The quick tests use fsspec's store in memory, the slow ones an S3 server on this machine (moto).
 """
+import contextlib
 import functools
 import hashlib
 import os
@@ -10,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 import warnings
@@ -252,6 +254,213 @@ def test_refused_stores(store, arrays, monkeypatch):
   refused("s3://b/x needs the package s3fs; run `pip install alma_jax.remote.`", "s3://b/x")
 
 
+# ------------------------------------------------------------------ damage, lost leases, readers
+
+def spoil(folder, what):
+  """Damages a local copy of a run, as a user or a disk might."""
+  if what == "a bit":
+    path = max((folder / "checkpoints").glob("*/arrays/d/*"), key=lambda path: path.stat().st_size)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+  elif what == "checkpoints":
+    shutil.rmtree(folder / "checkpoints")
+  else:
+    for name in local_copy.mirrored(folder):
+      (folder / name).unlink()
+
+
+@pytest.mark.parametrize("is_ahead", [False, True], ids=["stopped", "killed"])
+@pytest.mark.parametrize("what", ["a bit", "checkpoints", "everything"])
+def test_a_damaged_local_copy_of_an_unfinished_run(store, whole, arrays, monkeypatch, what, is_ahead):
+  """What it lacks is fetched, and the run goes on from the checkpoint of the store."""
+  assert interrupted(config_of("gens"), ADDRESS, 5, data=arrays)
+  folder = store.folder(ADDRESS)
+  local_copy.remember(folder, local_copy.known(folder).ids, is_ahead)
+  spoil(folder, what)
+  sums = lambda manifest: {name: file.sha256 for name, file in manifest.files.items()
+                           if name.startswith("checkpoints/")}
+  before, commit, saved = sums(remote.Remote(ADDRESS).manifest()), remote.Remote.commit, []
+  monkeypatch.setattr(remote.Remote, "commit",
+                      lambda self, manifest: (saved.append(sums(manifest)), commit(self, manifest)))
+  with warnings.catch_warnings(record=True) as warned:
+    warnings.simplefilter("always")
+    alma_jax.run(config_of("gens"), ADDRESS, data=arrays)
+  assert saved[0].items() >= before.items()
+  said = [str(each.message) for each in warned]
+  assert ["lacks files of memory://b/x, or has others" in each for each in said] == [True] * (not is_ahead)
+  assert_same_run(whole, folder)
+
+
+def test_a_damaged_local_copy_of_a_finished_run(store, arrays):
+  """The store is not changed; commands that read the run repair the copy as well."""
+  alma_jax.run(config_of(), ADDRESS, data=arrays)
+  folder, kept = store.folder(ADDRESS), store.objects()
+  local = {name: (folder / name).read_bytes() for name in local_copy.mirrored(folder)}
+  for again in (lambda: alma_jax.run(config_of(), ADDRESS, data=arrays), lambda: local_copy.readable(ADDRESS)):
+    for what in ("a bit", "checkpoints", "everything"):
+      spoil(folder, what)
+      with pytest.warns(UserWarning, match="lacks files of memory://b/x"):
+        again()
+      assert store.objects() == kept
+      assert {name: (folder / name).read_bytes() for name in local_copy.mirrored(folder)} == local
+
+
+def test_a_refused_local_copy_changes_nothing_in_the_store(store, arrays):
+  """The lines of train.jsonl are in no checkpoint."""
+  assert interrupted(config_of(), ADDRESS, 5, data=arrays)
+  folder, kept = store.folder(ADDRESS), store.objects()
+  local_copy.remember(folder, local_copy.known(folder).ids, is_ahead=True)
+  (folder / "train.jsonl").write_text("{}\n")
+  with pytest.raises(alma_jax.BadInput, match="train.jsonl"):
+    alma_jax.run(config_of(), ADDRESS, data=arrays)
+  assert store.objects() == kept
+
+
+def put(opened, name, text):
+  """Writes a file of a local copy, whole or not at all, as a run does."""
+  path = opened.folder / name
+  path.parent.mkdir(parents=True, exist_ok=True)
+  path.with_name(".tmp").write_text(text)
+  path.with_name(".tmp").replace(path)
+
+
+class Flaky:
+  """A file system whose network fails from one call on until `is_back` is set."""
+
+  def __init__(self, fs, method, name):
+    self._fs, self._at, self.is_down, self.is_back = fs, (method, name), threading.Event(), threading.Event()
+
+  def __getattr__(self, method):
+    def call(*args, **options):
+      if method == self._at[0] and self._at[1] in str(args):
+        self.is_down.set()
+      if self.is_down.is_set() and not self.is_back.is_set():
+        raise ConnectionError("down")
+      return getattr(self._fs, method)(*args, **options)
+    return call
+
+
+@pytest.mark.parametrize(("method", "name"), [("put_file", "checkpoints/2/a"), ("pipe_file", "manifest.json"),
+                                          ("pipe_file", "lease.json"), ("rm_file", ".mirror/changed")])
+def test_a_change_that_is_tried_again_after_the_lease_is_lost(store, monkeypatch, method, name):
+  """The first machine loses the network in a put or a delete; when it is back, another one has gone on."""
+  monkeypatch.setattr(remote, "PATIENCE", 20.0)
+  monkeypatch.setattr(lease, "BEAT", 0.05 if "lease" in name else 100.0)
+  with mirror.opened(ADDRESS) as first:
+    put(first, "config.json", "{}")
+    for text in ("one", "two"):
+      put(first, "metrics.jsonl", text)
+      first.take()
+      first.wait()
+    flaky = first._place._fs = Flaky(first._place._fs, method, name)
+    put(first, "checkpoints/2/a", "two of the first")
+    put(first, "metrics.jsonl", "three")
+    first.take()
+    assert flaky.is_down.wait(5)
+    store.new_machine()
+    monkeypatch.setattr(lease, "BEAT", 100.0)
+    with mirror.opened(ADDRESS) as second:
+      put(second, "metrics.jsonl", "two")  # with it the name of the object that the first one deletes
+      put(second, "checkpoints/2/a", "two of the second")
+      second.take()
+      second.wait()
+      before = store.objects()
+      assert "checkpoints/2/a" not in before or before["checkpoints/2/a"] != b"two of the second"  # see Mirror._plan
+      flaky.is_back.set()
+      with pytest.raises(alma_jax.Unsaved, match="another process has taken over"):
+        first.finish()
+      with pytest.raises(alma_jax.Unsaved, match="another process has taken over"):
+        first.check()
+      assert store.objects() == before
+      second.finish()
+    assert store.objects()["checkpoints/2/a"] == b"two of the second"
+  assert [name for name in store.objects() if name.startswith(".mirror/")] == [remote.MANIFEST]
+
+
+@pytest.mark.parametrize("times", [1, 9])
+def test_the_end_of_a_run_whose_manifest_is_replaced(store, times):
+  """Once, by a late put, which is put right; or again and again."""
+  with mirror.opened(ADDRESS) as opened:
+    put(opened, "config.json", "{}")
+    opened.take()
+    opened.wait()
+    commit, late = opened._place.commit, [remote.made({}) for _ in range(times)]
+    opened._place.commit = lambda manifest: (commit(manifest), late and commit(late.pop()))
+    put(opened, "metrics.jsonl", "{}")
+    with contextlib.nullcontext() if times == 1 else pytest.raises(alma_jax.Unsaved, match="has taken over"):
+      opened.finish()
+    assert local_copy.known(opened.folder).is_ahead == (times != 1)
+    assert set(opened._place.manifest().files) == ({"config.json", "metrics.jsonl"} if times == 1 else set())
+
+
+def test_a_lost_lease_ends_the_run_before_its_next_checkpoint(store, arrays, monkeypatch):
+  monkeypatch.setattr(lease, "BEAT", 0.02)
+  calls = []
+
+  def stolen():
+    if len(calls) == 2:
+      fsspec.filesystem("memory").pipe_file("/b/x/.mirror/lease.json", b'{"owner": "b", "session": "c"}')
+      time.sleep(0.1)
+    calls.append(1)
+    return False
+
+  with pytest.raises(alma_jax.Unsaved, match="another process has taken over"):
+    alma_jax.run(config_of(checkpoint__seconds=1e6, train__epochs=100), ADDRESS, data=arrays, should_stop=stolen)
+  assert len(calls) == 3
+  assert b'"c"' in store.objects()[remote.LEASE]
+
+
+def test_readers_wait_for_the_first_fetch_and_delete_nothing_large(store, arrays, monkeypatch):
+  assert interrupted(config_of(), ADDRESS, 5, data=arrays)
+  store.new_machine()
+  first = local_copy.readable(ADDRESS)
+  fetched = {path: path.read_bytes() for path in (first / "checkpoints").rglob("*") if path.is_file()}
+  reader = store.home
+  store.new_machine()
+  equalize, read = local_copy.equalize, []
+  thread = threading.Thread(target=lambda: read.append(local_copy.readable(ADDRESS)))
+
+  def slow(place, *args, **named):
+    if not thread.is_alive():
+      thread.start()
+      time.sleep(0.2)
+      assert not read
+    return equalize(place, *args, **named)
+
+  monkeypatch.setattr(local_copy, "equalize", slow)
+  alma_jax.run(config_of(), ADDRESS, data=arrays)
+  thread.join()
+  assert read == [store.folder(ADDRESS)]
+  monkeypatch.setattr(local_copy, "equalize", equalize)
+  monkeypatch.setattr(remote, "cache_home", lambda: reader)
+  assert alma_jax.load_run(ADDRESS).path == first  # while another command loads what it has fetched
+  assert {path: path.read_bytes() for path in fetched} == fetched
+  assert not set(fetched) <= {first / name for name in remote.Remote(ADDRESS).manifest().files}
+  for path in fetched:
+    os.utime(path, (0, 0))
+  local_copy.remember(first, [])
+  local_copy.readable(ADDRESS)
+  assert local_copy.mirrored(first) == sorted(remote.Remote(ADDRESS).manifest().files)
+
+
+def test_status_of_an_unfinished_run_and_a_run_below_another_one(store, arrays):
+  """The status fetches no checkpoints. What belongs to a run below is not deleted as unused."""
+  assert interrupted(config_of(), ADDRESS, 5, data=arrays)
+  assert interrupted(config_of(), f"{ADDRESS}/export/y", 5, data=arrays)
+  below = store.objects("/b/x/export/y/")
+  store.new_machine()
+  assert ", saved " in alma("status", ADDRESS).stdout
+  alma_jax.run(config_of(), ADDRESS, data=arrays)
+  assert store.objects("/b/x/export/y/") == below
+
+
+def test_a_lease_that_can_be_neither_read_nor_made(store, monkeypatch):
+  monkeypatch.setattr(remote.Remote, "create", lambda self, name, data: False)
+  with pytest.raises(alma_jax.BadInput, match="lease.json can be neither read nor made"), mirror.opened(ADDRESS):
+    pass
+
+
 # ------------------------------------------------------------------ an S3 server on this machine
 
 # A run that kills itself in the middle of its n-th call of the store, and has little patience.
@@ -314,7 +523,8 @@ class Server:
     return self._path / machine / "alma_jax/remote/s3/bucket/x"
 
   def num_checkpoints(self):
-    return len({name.split("/")[3] for name in self.fs.find("bucket/x/checkpoints") if "history" not in name})
+    found = self.fs.find("bucket/x/checkpoints")  # with the folder itself, if it appears meanwhile
+    return len({name.split("/")[3] for name in found if name.count("/") > 2 and "history" not in name})
 
   def stop(self):
     self._server.stop()

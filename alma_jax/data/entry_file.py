@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from alma_jax.data import datasets, image_file, image_folder, unpacking
+from alma_jax.data import labels as class_labels
 from alma_jax.errors import BadInput
-from alma_jax.files import parse_json
 
 _IMAGE, _LABEL = ("image", "img", "x"), ("label", "labels", "y", "class")  # names of columns, in order of preference
 _COPIES, _CHARACTER = 2, 4  # of the pixels, when they become one array; bytes of a character in an array
@@ -60,16 +60,6 @@ def read(path: pathlib.Path, image_size: int = 0) -> Labelled:
   raise BadInput("it is no .npz file, no .parquet file and no folder of images by class.")
 
 
-def class_names(schema: Any, label: str) -> tuple[str, ...] | None:
-  """Names of the classes that a Hugging Face data set stores with its schema; None: it stores none."""
-  stored = (schema.metadata or {}).get(b"huggingface")
-  try:
-    names = parse_json(stored)["info"]["features"][label]["names"] if stored else None
-  except (ValueError, LookupError, TypeError):
-    return None
-  return tuple(map(str, names)) if isinstance(names, list) else None
-
-
 def _read_npz(path: pathlib.Path) -> Labelled:
   try:
     arrays, names = unpacking.read_npz(path, ("x", "y"))
@@ -108,7 +98,7 @@ def _read_parquet(path: pathlib.Path, image_size: int) -> Labelled:
     raise BadInput(f"its images have {len(shapes)} sizes; set dataset.image_size=N to resize all to NxN.")
   if None in labels:
     raise BadInput(f"its column {label} has rows without a label.")
-  return _labelled(image_folder.stacked(images), _label_array(labels, label), class_names(schema, label))
+  return _labelled(image_folder.stacked(images), _label_array(labels, label), class_labels.class_names(schema, label))
 
 
 def _read_rows(file: Any, image: str, label: str, image_size: int) -> tuple[list[np.ndarray], list[Any]]:

@@ -210,7 +210,9 @@ def seconds_left(run: View) -> float | None:
 
 
 def _saved(folder: pathlib.Path) -> float | None:
-  """When the newest checkpoint was written."""
+  """When the newest checkpoint was written; in a folder that was fetched, when its store was brought up to date."""
+  if (fetched := local_copy.saved(folder)) is not None:
+    return fetched
   times = []
   with contextlib.suppress(OSError):
     for entry in os.scandir(folder / "checkpoints"):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from alma_jax.data import entry_file, image_file, unpacking
+from alma_jax.data import image_file, unpacking
 from alma_jax.data import labels as class_labels
 from alma_jax.errors import BadInput
 
@@ -244,7 +244,7 @@ def _parquet(path: pathlib.Path, form: Form, size: int, labelled: bool) -> Itera
   try:
     with pq.ParquetFile(path) as file:
       x_name, y_name = _columns(path, file.schema_arrow, labelled)
-      names = y_name and entry_file.class_names(file.schema_arrow, y_name)
+      names = y_name and class_labels.class_names(file.schema_arrow, y_name)
       for part in unpacking.parquet_rows(file, [x_name, *([y_name] if y_name else [])], size):
         x = _pixels(part.column(x_name), path, row, form)
         y = None if y_name is None else check_labels(

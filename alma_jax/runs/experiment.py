@@ -71,7 +71,6 @@ def _run(config: schema.RunConfig, path: pathlib.Path, data: Sequence[Any] | Non
     was_complete = run_folder.read_summary(path / "summary.json") is not None
     if not was_complete:
       folder.write_files(setting.source.files)
-      folder.upload()
       with _uploaded(mirrored):
         session.run(setting, folder, should_stop or (lambda: False))
       sharding.barrier("the run is complete")

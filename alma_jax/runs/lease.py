@@ -3,7 +3,8 @@
 A store has no locks. A lease that does not change for `SECONDS` belongs to a process that has ended, and is taken over.
 No clocks are compared. This is weaker than the lock of a local folder: an owner that does not reach the store for that
 long, or that is suspended, may lose its lease to another process while it still computes. It notices that at its next
-heartbeat, and before it commits anything, and ends. Between that look and the commit some milliseconds remain.
+heartbeat, before each manifest, before it deletes an object, and before it tries again what has failed; then it ends.
+Between that look and the change itself some milliseconds remain, and a change that is on its way may arrive later.
 """
 import json
 import pathlib
@@ -21,12 +22,13 @@ BEAT = 15.0  # seconds between two heartbeats
 _LOOK = 2.0  # seconds between two looks at the lease of another process
 
 
-class Lost(Exception):
-  """Another process has taken the lease over."""
-
-
 class Lease:
-  """The lease of a run folder, renewed until it is released."""
+  """The lease of a run folder, renewed until it is released.
+
+  Attributes:
+    is_lost: whether another process has taken it over.
+    is_inherited: whether it was taken over from a process of another folder, of which a change may still arrive.
+  """
 
   def __init__(self, place: remote.Remote):
     """Takes the lease. The local folder is locked by this process.
@@ -35,20 +37,22 @@ class Lease:
       InUse: another process has it.
       remote.Problem: the store cannot be used.
     """
-    self._place, self._beat, self._is_lost = place, 0, False
+    self._place, self._beat = place, 0
+    self.is_lost = self.is_inherited = False
     self._owner = f"{platform.node()} {_own_id(place.folder)}"
     self._session = remote.new_id()
     self._take()
+    place.guard = lambda: self.check(is_patient=False)
     self._ended = threading.Event()
     self._thread = threading.Thread(target=self._renew, daemon=True)
     self._thread.start()
 
-  def check(self) -> None:
-    """Raises Lost if another process has taken the lease over."""
-    found = self._place.read(remote.LEASE)
-    self._is_lost = self._is_lost or (found is not None and _entry(found, "session") != self._session)
-    if self._is_lost:
-      raise Lost
+  def check(self, is_patient: bool = True) -> None:
+    """Raises remote.Lost if another process has taken the lease over; it may have deleted it at its own end."""
+    found = self._place.read(remote.LEASE, is_patient)
+    self.is_lost = self.is_lost or found is None or _entry(found, "session") != self._session
+    if self.is_lost:
+      raise remote.Lost
 
   def release(self) -> None:
     """Ends the heartbeat, and deletes the lease."""
@@ -57,22 +61,26 @@ class Lease:
     if self._thread.is_alive():
       return  # the store cannot be reached
     try:
-      self.check()
       self._place.delete([remote.LEASE])
-    except (Lost, remote.Problem):
+    except (remote.Lost, remote.Problem):
       pass  # nobody renews it
 
   def _take(self) -> None:
+    began = time.monotonic()
     while True:
       found = self._place.read(remote.LEASE)  # first, for stores whose puts do not know conditions
       if found is None:
         if self._place.create(remote.LEASE, self._text()):
           return
+        if time.monotonic() - began > 2 * SECONDS:
+          raise remote.Problem(f"{remote.LEASE} can be neither read nor made", is_final=True)
+        time.sleep(min(_LOOK, SECONDS / 4))  # another process was faster, or the store shows it late
         continue
       if _entry(found, "owner") == self._owner:  # the folder is locked by this process, so that its owner has ended
         self._place.write(remote.LEASE, self._text())
         return
       self._await_end(found)
+      self.is_inherited = True
       if self._place.read(remote.LEASE) == found:
         self._place.delete([remote.LEASE])
 
@@ -93,9 +101,9 @@ class Lease:
   def _renew(self) -> None:
     while not self._ended.wait(BEAT):
       try:
-        self.check()
-        self._place.write(remote.LEASE, self._text())
-      except Lost:
+        self.check(is_patient=False)
+        self._place.write(remote.LEASE, self._text(), is_patient=False)
+      except remote.Lost:
         return
       except Exception:  # the store cannot be reached: what is uploaded meanwhile says so
         continue

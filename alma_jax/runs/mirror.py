@@ -17,7 +17,7 @@ from alma_jax import messages
 from alma_jax.errors import BadInput, InUse, Unsaved
 from alma_jax.files import write_bytes
 from alma_jax.runs import lease, local_copy, remote, run_folder
-from alma_jax.runs.remote import CHANGED, MIRROR, File, Manifest, Remote
+from alma_jax.runs.remote import CHANGED, MANIFEST, MIRROR, File, Manifest, Remote
 
 _GROWING = ("tensorboard", "wandb")  # folders whose files grow; .jsonl files do so too
 _STAGED, _SESSION = "staged", "session"  # in MIRROR of the local folder
@@ -38,14 +38,14 @@ def opened(address: str | os.PathLike[str], overwrite: bool = False) -> Iterator
   place = Remote(address)
   with contextlib.ExitStack() as cleanup:
     try:
-      with local_copy.locked(place.folder, "fetching", wait=True):  # a reader may hold the other lock meanwhile
+      with local_copy.locked(place.folder, "fetching", wait=True):  # readers wait meanwhile
         cleanup.enter_context(local_copy.locked(place.folder, "run"))
-      with messages.sign(f"connecting to {place.address}"):
-        held = lease.Lease(place)
-      cleanup.callback(held.release)
-      cleanup.callback(place.hurry)
-      with messages.sign(f"fetching {place.address}"):
-        mirror = Mirror(place, held, overwrite)
+        with messages.sign(f"connecting to {place.address}"):
+          held = lease.Lease(place)
+        cleanup.callback(held.release)
+        cleanup.callback(place.hurry)
+        with messages.sign(f"fetching {place.address}"):
+          mirror = Mirror(place, held, overwrite)
     except filelock.Timeout as error:
       raise InUse(f"the run folder {place.address} is in use by another process; wait until it ends, or choose another "
                   "folder.") from error
@@ -53,6 +53,8 @@ def opened(address: str | os.PathLike[str], overwrite: bool = False) -> Iterator
       if problem.is_final:
         raise BadInput(f"{place.address} cannot be used: {str(problem).rstrip('.')}.") from problem
       raise Unsaved(_unsaved(place, str(problem))) from problem
+    except remote.Lost as error:
+      raise Unsaved(_taken_over(place)) from error
     cleanup.callback(mirror.close)
     yield mirror
 
@@ -80,9 +82,12 @@ class Mirror:
     shutil.rmtree(self._staging, ignore_errors=True)
     self._damaged: set[str] = set()
     self._base = self._begin(overwrite)
+    self._is_equal = bool(self._base.files) and not overwrite and not local_copy.known(self.folder).is_ahead
+    self._ids = [] if overwrite else [self._base.id]  # if it is killed before it commits, the old run remains
     write_bytes(self.folder / MIRROR / _SESSION, remote.new_id().encode())
     self._sums: dict[tuple[int, int, int], str] = {}  # {(inode, size, time): SHA-256}
     self._is_tidy = False
+    self._own_names = not held.is_inherited  # the former owner may still put objects under the names of its files
     self._number = 0
     self._changed = threading.Condition()
     self._next: pathlib.Path | None = None  # the moment to upload next
@@ -99,6 +104,9 @@ class Mirror:
     """
     with self._changed:
       self._raise()
+      if not self._number:
+        local_copy.remember(self.folder, self._ids, is_ahead=True)
+        self._is_equal = False
       self._number += 1
       staged = self._staging / str(self._number)
       staged.mkdir(parents=True)
@@ -112,14 +120,31 @@ class Mirror:
   def finish(self) -> None:
     """Takes the folder as it is now, and waits until the store holds it, each file under its own name.
 
+    Nothing is uploaded if `take` was never called and the folder was made equal to the store.
+
     Raises:
       Unsaved: it could not be uploaded.
     """
+    if self._is_equal:
+      return
     self.take()
     self.wait()
     if any(file.object != name for name, file in self._base.files.items()):
+      self._own_names = True
       self.take()
       self.wait()
+    try:
+      self._confirm()
+    except remote.Lost as error:
+      raise Unsaved(_taken_over(self._place)) from error
+    except remote.Problem as problem:
+      raise Unsaved(_unsaved(self._place, str(problem))) from problem
+    local_copy.remember(self.folder, [self._base.id])
+
+  def check(self) -> None:
+    """Raises Unsaved if another process has taken the run folder over."""
+    if self._lease.is_lost:
+      raise Unsaved(_taken_over(self._place))
 
   def wait(self) -> None:
     """Waits until the store holds what was taken.
@@ -150,12 +175,12 @@ class Mirror:
     except BadInput:
       if not overwrite:
         raise
-      stored = Manifest("", {})
+      stored = Manifest("", {}, 0.0)
     if stored is None:
       self._refuse_lost(overwrite)
-      stored = Manifest(remote.new_id(), {})
+      stored = remote.made({})
       place.commit(stored)
-      local_copy.remember(self.folder, [stored.id])
+      local_copy.remember(self.folder, [stored.id], is_ahead=True)
     elif not overwrite:
       self._damaged = local_copy.equalize(place)
       local_copy.warn_of(place, self._damaged)
@@ -167,7 +192,7 @@ class Mirror:
     if found:
       raise BadInput(f"{self.address} holds {', '.join(found)}, but not from a run of this program; choose another "
                      "--workdir.")
-    if local_copy.known(self.folder) and not overwrite:
+    if local_copy.known(self.folder).ids and not overwrite:
       raise BadInput(f"{self.address} is empty, although it has held the run whose local copy is {self.folder}; delete "
                      "the copy, or --overwrite the run, and it starts again.")
 
@@ -184,9 +209,8 @@ class Mirror:
       try:
         self._upload(staged)
         problem = None
-      except lease.Lost:
-        problem = (f"another process has taken over the run folder {self.address}, which this one could not reach for "
-                   f"a while; it goes on there, and what this one has saved since is in {self.folder}.")
+      except remote.Lost:
+        problem = _taken_over(self._place)
       except remote.Problem as error:
         problem = _unsaved(self._place, str(error))
       except Exception as error:  # it has to reach the main thread
@@ -208,26 +232,39 @@ class Mirror:
         paths[file.object] = staged / name
     if files != self._base.files or paths:
       self._place.upload(paths)
-      manifest = Manifest(remote.new_id(), files)
+      manifest = remote.made(files)
       self._lease.check()
-      local_copy.remember(self.folder, [self._base.id, manifest.id])  # it may be killed before it knows of its success
+      # It may be killed before it knows of its success.
+      local_copy.remember(self.folder, [*self._ids, manifest.id], is_ahead=True)
       self._place.commit(manifest)
-      local_copy.remember(self.folder, [manifest.id])
+      self._ids = [manifest.id]
+      local_copy.remember(self.folder, self._ids, is_ahead=True)
       before, self._base, self._damaged = self._base, manifest, set()
       self._place.delete(_unused({file.object for file in before.files.values()}, manifest))
     if not self._is_tidy:  # objects that a process has left which was killed
       self._place.delete(_unused(self._place.names(), self._base))
       self._is_tidy = True
 
+  def _confirm(self) -> None:
+    """Makes sure that the manifest is the last one of this process; raises remote.Lost if it is not."""
+    for _ in range(2):
+      self._lease.check()
+      stored = self._place.manifest()
+      if stored is not None and stored.id == self._base.id:
+        return
+      self._place.commit(self._base)  # a put of a former owner has arrived late
+    raise remote.Lost
+
   def _plan(self, name: str, path: pathlib.Path) -> File:
-    """How the store should hold a file: under its name, unless the manifest refers to other contents there."""
+    """How the store should hold a file: under its name, unless other contents are or may arrive there."""
     stat, known = path.stat(), self._base.files.get(name)
     key = stat.st_ino, stat.st_size, stat.st_mtime_ns
     if key not in self._sums:
       self._sums[key] = remote.digest(path)
     sha256 = self._sums[key]
     is_same = known is not None and known.sha256 == sha256
-    is_taken = known is not None and known.object == name and not is_same
+    is_there = known is not None and known.object == name
+    is_taken = is_there and not is_same if self._own_names else not (is_there and is_same)
     return File(stat.st_size, sha256, f"{CHANGED}/{name}-{sha256[:12]}" if is_taken else name)
 
   def _raise(self) -> None:
@@ -236,10 +273,14 @@ class Mirror:
 
 
 def _unused(names: Iterable[str], manifest: Manifest) -> list[str]:
-  """The objects among `names` that belong to the run folder, and that neither a file needs nor has the name of."""
-  needed = {file.object for file in manifest.files.values()}
-  return [name for name in names if name not in needed and name not in manifest.files and (
-      name.startswith(f"{CHANGED}/") or name.split("/")[0] in run_folder.OURS)]
+  """The objects among `names` that belong to the run folder, and that neither a file needs nor has the name of.
+
+  Those of another run, whose address is below, do not belong to it.
+  """
+  names, needed = list(names), {file.object for file in manifest.files.values()}
+  others = tuple(name.removesuffix(MANIFEST) for name in names if name.endswith(f"/{MANIFEST}"))
+  return [name for name in names if name not in needed and name not in manifest.files and not name.startswith(others)
+          and (name.startswith(f"{CHANGED}/") or name.split("/")[0] in run_folder.OURS)]
 
 
 def _keep(path: pathlib.Path, staged: pathlib.Path) -> None:
@@ -255,3 +296,8 @@ def _keep(path: pathlib.Path, staged: pathlib.Path) -> None:
 def _unsaved(place: Remote, reason: str) -> str:
   return (f"{place.address} cannot be written: {reason.rstrip('.')}. What was saved before is kept in {place.folder}, "
           "and the same command goes on from there once the address can be reached again.")
+
+
+def _taken_over(place: Remote) -> str:
+  return (f"another process has taken over the run folder {place.address}, which this one could not reach for a while; "
+          f"it goes on there, and what this one has saved since is in {place.folder}.")

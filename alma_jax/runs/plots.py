@@ -1,10 +1,13 @@
 """Pictures of one run: the curve of its error, and the gate tree of a mixture."""
+import io
 import pathlib
 from collections.abc import Sequence
 from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
+
+from alma_jax.files import write_bytes
 
 COLOUR = "#0072B2"  # blue of the Okabe-Ito palette, distinct for colour-blind readers
 _LARGEST, _SMALLEST = 0.45, 0.28  # radii of the circles of a gate tree; neighbouring leaves have the distance 1
@@ -51,7 +54,9 @@ def curve(lines: Sequence[dict[str, Any]], metric: str, title: str, path: str | 
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if axes.get_legend_handles_labels()[0]:  # a long stream of tasks has nothing to explain
       axes.legend(frameon=False, loc="best")
-    figure.savefig(path, dpi=150, metadata={"Software": None})
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=150, metadata={"Software": None})
+  write_bytes(pathlib.Path(path), picture.getvalue())
 
 
 def gate_tree(splits: Sequence[int], axes: Axes, sizes: Sequence[float] | None = None) -> None:

@@ -3,7 +3,7 @@
 A run at an address works in a local folder, which mirror.py copies to the store and local_copy.py from it. It holds
   NAME                          a file of the run folder, under its own name
   .mirror/changed/NAME-SHA256   a file whose name is taken by the contents that the manifest refers to
-  .mirror/manifest.json         {"id", "sha256", "files": {NAME: [size, SHA-256, object]}}
+  .mirror/manifest.json         {"id", "time", "sha256", "files": {NAME: [size, SHA-256, object]}}
   .mirror/lease.json            who writes, see lease.py
 An object that the manifest refers to is never replaced. A single put makes a new manifest the current one. Therefore
 the manifest always stands for one moment of the local folder, whatever was uploaded before or after it. Imports no jax.
@@ -52,6 +52,10 @@ class Problem(Exception):
     self.is_final = is_final
 
 
+class Lost(Exception):
+  """Another process has taken over the lease of a run folder in a store."""
+
+
 class File(NamedTuple):
   """A file of a run folder in a store: its size in bytes, its SHA-256, and the name of its object."""
   size: int
@@ -60,9 +64,15 @@ class File(NamedTuple):
 
 
 class Manifest(NamedTuple):
-  """The files that a run folder in a store consists of, by their names, and an id that no other manifest has."""
+  """The files that a run folder in a store consists of, by their names.
+
+  Attributes:
+    id: no other manifest has it.
+    time: when it was made, seconds since the epoch, by the clock of the machine that made it.
+  """
   id: str
   files: Mapping[str, File]
+  time: float
 
 
 class Remote:
@@ -71,6 +81,8 @@ class Remote:
   Attributes:
     address: as s3://bucket/runs/x.
     folder: the local folder that belongs to it.
+    guard: () -> None, called before anything is deleted, and before a change is tried again, which may be long after
+      the first time. It raises Lost, or Problem if the store cannot be reached.
   """
 
   def __init__(self, address: str | os.PathLike[str], patience: float | None = None):
@@ -89,6 +101,7 @@ class Remote:
     rest = "/".join(parts)
     self.address = f"{scheme}:///{rest}" if scheme in ("file", "local") else f"{scheme}://{rest}"
     self.folder = cache_home() / "remote" / scheme / rest
+    self.guard: Callable[[], None] = lambda: None
     self._patience = PATIENCE if patience is None else patience
     logging.getLogger("asyncio").addFilter(_matters)  # the same filter is added once
     package = _PACKAGES.get(scheme)
@@ -105,13 +118,13 @@ class Remote:
     """From now on nothing is tried again."""
     self._patience = 0.0
 
-  def read(self, name: str) -> bytes | None:
+  def read(self, name: str, is_patient: bool = True) -> bytes | None:
     """The contents of an object, or None if there is none."""
-    return self._try(lambda: self._fs.cat_file(self._path(name)), missing=None)
+    return self._try(lambda: self._fs.cat_file(self._path(name)), missing=None, is_patient=is_patient)
 
-  def write(self, name: str, data: bytes) -> None:
+  def write(self, name: str, data: bytes, is_patient: bool = True) -> None:
     """Replaces an object, whole or not at all."""
-    self._try(lambda: self._fs.pipe_file(self._path(name), data))
+    self._try(lambda: self._fs.pipe_file(self._path(name), data), is_patient=is_patient, guard=self.guard)
 
   def create(self, name: str, data: bytes) -> bool:
     """Writes an object unless there is one; returns whether it was written."""
@@ -123,11 +136,16 @@ class Remote:
 
   def upload(self, files: Mapping[str, pathlib.Path]) -> None:
     """Writes objects from local files {object: path}."""
-    _each(lambda name: self._try(lambda: self._fs.put_file(str(files[name]), self._path(name))), files)
+    put = lambda name: self._fs.put_file(str(files[name]), self._path(name))
+    _each(lambda name: self._try(lambda: put(name), guard=self.guard), files)
 
   def delete(self, names: Iterable[str]) -> None:
     """Deletes objects, if they exist."""
-    _each(lambda name: self._try(lambda: self._fs.rm_file(self._path(name)), missing=None), names)
+    def delete(name: str) -> None:
+      self.guard()
+      self._fs.rm_file(self._path(name))
+
+    _each(lambda name: self._try(lambda: delete(name), missing=None), names)
 
   def names(self) -> list[str]:
     """The names of all objects."""
@@ -152,7 +170,7 @@ class Remote:
   def commit(self, manifest: Manifest) -> None:
     """Makes a manifest the current one."""
     files = {name: list(file) for name, file in manifest.files.items()}
-    tree = dict(id=manifest.id, sha256=_digest_of(files), files=files)
+    tree = dict(id=manifest.id, time=manifest.time, sha256=_digest_of(files), files=files)
     self.write(MANIFEST, (json.dumps(tree, indent=0) + "\n").encode())
 
   def fetch(self, files: Mapping[str, File]) -> set[str]:
@@ -184,29 +202,36 @@ class Remote:
   def _path(self, name: str) -> str:
     return f"{self._root}/{name}"
 
-  def _try(self, work: Callable[[], _Result], missing: Any = _RAISE) -> _Result:
+  def _try(self, work: Callable[[], _Result], missing: Any = _RAISE, is_patient: bool = True,
+           guard: Callable[[], None] = lambda: None) -> _Result:
     """What `work` returns; it is called again while the store cannot be reached.
 
     Args:
       work: () -> anything.
       missing: what to return if there is no such object; by default that is a Problem.
+      is_patient: whether it is called again.
+      guard: called before it is called again.
 
     Raises:
       FileExistsError: there is such an object.
+      Lost: `guard` has raised it.
       Problem: anything else.
     """
-    began, pause, said = time.monotonic(), 0.2, False
+    began, pause, said, is_again = time.monotonic(), 0.2, False, False
     while True:
       try:
+        if is_again:
+          guard()
+        is_again = True
         return work()
-      except FileExistsError:
+      except (FileExistsError, Lost):
         raise
       except Exception as error:  # libraries raise many kinds
         if isinstance(error, FileNotFoundError) and missing is not _RAISE:
           return missing
         is_final = (isinstance(error, _FINAL) or "Credentials" in type(error).__name__ or
-                    getattr(error, "errno", None) == errno.EINVAL)
-        if is_final or time.monotonic() - began + pause > self._patience:
+                    getattr(error, "errno", None) == errno.EINVAL or getattr(error, "is_final", False))
+        if is_final or not is_patient or time.monotonic() - began + pause > self._patience:
           raise Problem(_reason(error), is_final) from error
         if not said and time.monotonic() - began > 2:
           messages.say(f"{self.address} cannot be reached ({_reason(error)}); trying again for "
@@ -261,7 +286,12 @@ def _parse(data: bytes) -> Manifest:
   for name in files:
     if name.split("/")[0] not in run_folder.OURS or ".." in name.split("/"):
       raise ValueError(f"it names {name!r}")
-  return Manifest(tree["id"], files)
+  return Manifest(tree["id"], files, float(tree["time"]))
+
+
+def made(files: Mapping[str, File]) -> Manifest:
+  """A new Manifest of these files."""
+  return Manifest(uuid.uuid4().hex, files, time.time())
 
 
 def _digest_of(files: Any) -> str:

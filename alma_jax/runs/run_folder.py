@@ -227,6 +227,11 @@ class RunFolder:
     if self._mirror is not None:
       self._mirror.take()
 
+  def check_store(self) -> None:
+    """Raises Unsaved if the folder is the copy of one in a store that another process has taken over."""
+    if self._mirror is not None:
+      self._mirror.check()
+
   def close(self) -> None:
     """Closes files and releases the folder."""
     try:

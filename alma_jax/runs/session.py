@@ -59,10 +59,14 @@ def run(setting: settings.Setting, folder: RunFolder, should_stop: Callable[[], 
   examiner = _examiner(setting)
   now = (starting.untrained(setting, folder) if opened is None else
          starting.restored(setting, folder, opened, examiner))
+  if opened is None and not (folder.path / METRICS).exists():
+    folder.upload()  # later there is METRICS, which a folder without a checkpoint must not have in a store
   folder.write_config(setting.config, setting.digests)
   folder.cut(METRICS, len(now.lines), now.lines)
   folder.cut(TRAIN, now.num_train_lines, total=now.train_total)
   folder.write_diverged(None)
+  if opened is not None:
+    folder.upload()  # not before: only a sound moment of the run may replace what the store holds
   with contextlib.ExitStack() as cleanup:
     boards = loggers.start(folder, setting.config, len(now.lines), now.num_train_lines) if sharding.is_main() else []
     for board in boards:
@@ -154,6 +158,7 @@ class _Session:
 
   def _idle(self) -> None:
     """While the run waits for a mega-batch: saves what is not saved, and stops if it should."""
+    self._folder.check_store()
     if not self._is_saved and self._is_due():
       self._save()
     elif self._should_stop():
@@ -319,6 +324,7 @@ class _Session:
   # ------------------------------------------------------------------ saving
 
   def _is_due(self) -> bool:
+    self._folder.check_store()
     due = time.monotonic() - self._saved_at >= self._config.checkpoint.seconds
     return sharding.any_process(self._should_stop() or due)
 
