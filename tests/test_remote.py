@@ -536,6 +536,7 @@ class Server:
 
 @pytest.fixture
 def server(tmp_path, monkeypatch):
+  fsspec.get_filesystem_class("s3").clear_instance_cache()  # it would go on to another test's server
   made = Server(tmp_path, monkeypatch)
   yield made
   made.stop()
