@@ -3,13 +3,15 @@
     python benchmarks/processes.py --data_dir ~/tensorflow_datasets
     python benchmarks/processes.py --data_dir ~/tensorflow_datasets --config=configs/mnist.py:ens --members=4
 
-The processes are connected by jax.distributed, with gloo, as on a cluster of CPUs; each has one device. Prints for each
+The processes are connected by jax.distributed, with gloo, as on a cluster of CPUs; each has one device, and its share of
+the cores, as SLURM binds tasks (`--no_binding`: every process may use all cores). Prints for each
 the training examples per second, counted once per member, of the median stage, and the ratio to the process with two
 devices. The first two stages, in which programs are compiled, do not count. The variants take turns. Also prints how
 far the final errors are apart.
 """
 import argparse
 import json
+import os
 import pathlib
 import socket
 import statistics
@@ -28,6 +30,7 @@ def main() -> None:
   parser.add_argument("--width", type=int, default=16)
   parser.add_argument("--turns", type=int, default=3)
   parser.add_argument("--processes", type=int, nargs="*", default=[1, 2, 4])
+  parser.add_argument("--no_binding", action="store_true", help="let every process use all cores")
   args, rest = parser.parse_known_args()
   flags = [f"--config={args.config}", f"--config.dataset.data_dir={args.data_dir}", "--config.log.progress=False",
            f"--config.learner.num_members={args.members}", f"--config.model.width={args.width}",
@@ -38,7 +41,8 @@ def main() -> None:
   with tempfile.TemporaryDirectory() as folder:
     for turn in range(args.turns):
       for name, num in variants.items():
-        found[name].append(run(flags, num, pathlib.Path(folder, f"{turn}-{num}"), args.members))
+        found[name].append(run(flags, num, pathlib.Path(folder, f"{turn}-{num}"), args.members,
+                               not args.no_binding))
         print(f"{name}: {found[name][-1][0]:.0f} examples/s, final error {found[name][-1][1]:.4f}", flush=True)
   for name, values in found.items():
     ratios = [value / base for (value, _), (base, _) in zip(values, found[ONE])]
@@ -48,7 +52,7 @@ def main() -> None:
           f"final errors at most {apart:.4f} apart")
 
 
-def run(flags: list[str], num: int, folder: pathlib.Path, members: int) -> tuple[float, float]:
+def run(flags: list[str], num: int, folder: pathlib.Path, members: int, binding: bool) -> tuple[float, float]:
   """(training examples per second, final error) of a run; `num` processes, 0 for one with two devices."""
   command = [sys.executable, "-m", "alma_jax.main", *flags, f"--workdir={folder}"]
   if num < 2:
@@ -60,7 +64,7 @@ def run(flags: list[str], num: int, folder: pathlib.Path, members: int) -> tuple
     commands = [[*command, f"--coordinator={address}", f"--num_processes={num}", f"--process_id={i}"]
                 for i in range(num)]
   processes = [subprocess.Popen(each, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-               for each in commands]
+               for each in _bound(commands, binding)]
   errors = [process.communicate()[1] for process in processes]
   if any(process.returncode for process in processes):
     sys.exit("\n".join(errors))
@@ -69,6 +73,15 @@ def run(flags: list[str], num: int, folder: pathlib.Path, members: int) -> tuple
   seconds = {line["stage"]: line["seconds"] for line in lines}  # of a stage's training, at its last epoch
   examples = members * metrics[-1]["fwd_macs"] / metrics[-1]["predict_macs"]  # of a stage, once per member
   return examples / statistics.median(seconds[stage] for stage in sorted(seconds)[2:]), metrics[-1]["error"]
+
+
+def _bound(commands: list[list[str]], binding: bool) -> list[list[str]]:
+  """The commands, each with its share of the cores; if there are more commands than cores, they share them in turn."""
+  if not binding or len(commands) == 1:
+    return commands
+  cores = sorted(os.sched_getaffinity(0))
+  share = lambda i: cores[i::len(commands)] or [cores[i % len(cores)]]
+  return [["taskset", "--cpu-list", ",".join(map(str, share(i))), *command] for i, command in enumerate(commands)]
 
 
 if __name__ == "__main__":

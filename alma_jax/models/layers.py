@@ -159,7 +159,7 @@ class BatchNorm(nn.Module):
 
   The layer takes the bias of the convolution before it, because adding the bias to the images would cost a copy of
   them: in training the bias shifts the mean of the batch by the same amount, so it changes nothing but the running
-  mean. Applying a mask costs a copy as well, so the mask may be None.
+  mean.
 
   Attributes:
     axis: the mesh axis that the batch is sharded over, or None.

@@ -14,7 +14,7 @@ from alma_jax import messages
 from alma_jax.config import registry, schema
 from alma_jax.errors import BadInput, Diverged, Stopped, Unsaved, disk_problem, is_out_of_memory
 from alma_jax.parallel import peers, runtime, sharding
-from alma_jax.runs import ending, memory, mirror, remote, results, roots, run_folder, session, settings
+from alma_jax.runs import early_imports, ending, memory, mirror, remote, results, roots, run_folder, session, settings
 
 
 def run(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: Sequence[Any] | None = None,
@@ -70,6 +70,8 @@ def _run(config: schema.RunConfig, path: pathlib.Path, data: Sequence[Any] | Non
   with _shortages(path), _claimed(path, setting, overwrite, mirrored) as folder:
     was_complete = run_folder.read_summary(path / "summary.json") is not None
     if not was_complete:
+      if runtime.is_alone():
+        early_imports.start(setting.config)
       folder.write_files(setting.source.files)
       with _uploaded(mirrored):
         session.run(setting, folder, should_stop or (lambda: False))

@@ -197,15 +197,13 @@ def _advance_stepwise(fit: FitState, batches: TrainBatches, val: ValBatches, pla
   parts = _awaited(spec, program.take_apart(spec, states.trained_of(fit.state.members)))
   rest, first = states.without_trained(fit.state), np.array(sharding.fetch(fit.state.epoch))
   num, num_val = int(batches.num_steps), -(-int(val.num_examples.max()) // spec.val_batch)
-  is_full = (batches.num_examples == spec.padded_batch).reshape(len(batches.step), -1).all(1)
   done = _is_done(spec, rest)
 
   def train(i: int, part: states.Trained, stop: int) -> tuple[states.Trained, Tree]:
     """Steps r..stop of part i, and its validation sums if they end a round."""
     number, sums = np.int32(i), None
     for s in range(r, stop):
-      part = _awaited(spec, program.step(
-          spec, part, number, fit.own, placed_batches, np.int32(s), pool, bool(is_full[s])))
+      part = _awaited(spec, program.step(spec, part, number, fit.own, placed_batches, np.int32(s), pool))
     if batches.ends_round[stop - 1]:
       sums = _zero_sums(spec, len(parts))
       for v in range(num_val):
@@ -216,7 +214,7 @@ def _advance_stepwise(fit: FitState, batches: TrainBatches, val: ValBatches, pla
   while r < num and not done:
     ends = np.flatnonzero(batches.ends_round[r:num])
     stop = r + int(ends[0]) + 1 if len(ends) else num
-    programs = spec, *np.unique(is_full[r:stop]).tolist(), bool(len(ends))
+    programs = spec, bool(len(ends))
     results = _side_by_side(spec, programs, functools.partial(train, stop=stop), parts)
     parts, r = [part for part, _ in results], stop
     if len(ends):

@@ -100,13 +100,12 @@ def put_together(spec: FitSpec, parts: list[Tree]) -> Tree:
   return _on_mesh(spec, _joined, (P(MEMBER),), P(MEMBER))(parts)
 
 
-@functools.partial(jax.jit, static_argnames=("spec", "full"), donate_argnames="part")
-def step(spec: FitSpec, part: Trained, i: Array, own: Own, batches: TrainBatches, r: Array, pool: Tree,
-         full: bool) -> Trained:
-  """Step r of `batches` for part i, outside of any loop. `full`: the batch has no padding, which is faster."""
+@functools.partial(jax.jit, static_argnames="spec", donate_argnames="part")
+def step(spec: FitSpec, part: Trained, i: Array, own: Own, batches: TrainBatches, r: Array, pool: Tree) -> Trained:
+  """Step r of `batches` for part i, outside of any loop."""
   def local(part: Trained, i: Array, own: Own, batches: TrainBatches, r: Array, pool: Tree) -> Trained:
     train = lambda trained, mine, where, *count: _train_step(
-        spec, trained, mine, spec.task.take(pool, *where), batches, r, pool, *count, full=full)
+        spec, trained, mine, spec.task.take(pool, *where), batches, r, pool, *count)
     return _of_part(train, part, i, own, _taken(batches, r), *_own_counts(spec, batches, r))
 
   return _on_mesh(spec, local, (P(MEMBER), P(), P(MEMBER), train_batches_spec(spec), P(), P()), P(MEMBER))(
@@ -241,7 +240,7 @@ def _own_counts(spec: FitSpec, batches: TrainBatches, r: Array) -> tuple[Array, 
 
 
 def _train_step(spec: FitSpec, member: Trained, mine: Own, batch: Tree, batches: TrainBatches, r: Array,
-                pool: Tree, own_count: Array | None = None, *, full: bool = False) -> Trained:
+                pool: Tree, own_count: Array | None = None) -> Trained:
   """One optimiser step of one member with its batch of step r; a member without examples stays as it is."""
   count, size = batches.num_examples[r] if own_count is None else own_count, jax.tree.leaves(batch)[0].shape[0]
   offset = jax.lax.axis_index(DATA) * size
@@ -254,7 +253,7 @@ def _train_step(spec: FitSpec, member: Trained, mine: Own, batch: Tree, batches:
 
   def loss(params: Tree, x: Tree, batch: Tree, mask: Array) -> tuple[Array, tuple[Tree, Tree]]:
     output, stats = spec.network.apply(
-        Variables(params, member.now.stats), x, None if full else mask, train=True, key=jax.random.fold_in(key, 2))
+        Variables(params, member.now.stats), x, mask, train=True, key=jax.random.fold_in(key, 2))
     sums = spec.task.sums(output, batch, mask)
     return spec.task.objective(output, batch, mask, sums, norm), (sums, stats)
 
