@@ -3,7 +3,7 @@
     python benchmarks/checkpoints.py --data_dir ~/tensorflow_datasets --config=configs/mnist.py:ens
     python benchmarks/checkpoints.py --data_dir ~/tensorflow_datasets --config=configs/cifar.py:ens \
         --config.model.width=16
-    python benchmarks/checkpoints.py --config=configs/lm.py:sm,tiny --config.dataset.name=text:books/*.txt
+    python benchmarks/checkpoints.py --config=configs/lm.py:sm,tiny --config.dataset.name=text:books
 
 Runs a config in this process, and waits for every checkpoint until it is on disk. A run does not wait: the files are
 written beside its training. The seconds of this script are therefore the most that checkpoints can cost. `--minutes`
