@@ -3,11 +3,11 @@
     python benchmarks/processes.py --data_dir ~/tensorflow_datasets
     python benchmarks/processes.py --data_dir ~/tensorflow_datasets --config=configs/mnist.py:ens --members=4
 
-The processes are connected by jax.distributed, with gloo, as on a cluster of CPUs; each has one device, and its share of
-the cores, as SLURM binds tasks (`--no_binding`: every process may use all cores). Prints for each
-the training examples per second, counted once per member, of the median stage, and the ratio to the process with two
-devices. The first two stages, in which programs are compiled, do not count. The variants take turns. Also prints how
-far the final errors are apart.
+The processes are connected by jax.distributed, with gloo, as on a cluster of CPUs; each has one device, and its share
+of the cores, as SLURM binds tasks (`--no_binding`: every process may use all cores). Prints for each the training
+examples per second, counted once per member, of the median stage, and the ratio to the process with two devices. The
+first two stages, in which programs are compiled, do not count. The variants take turns. Also prints how far the final
+errors are apart.
 """
 import argparse
 import json
