@@ -1,6 +1,5 @@
 """gMoE: a mixture of experts that splits the experts with the largest loss (§3); `moe` does not grow."""
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +7,6 @@ import jax
 import numpy as np
 
 from alma_jax import keys, models
-from alma_jax.config import schema
 from alma_jax.data import stream
 from alma_jax.growth import split
 from alma_jax.learners.contract import GrowthReport, LearnerState, StageResult
@@ -17,11 +15,6 @@ from alma_jax.models import cost, moe
 from alma_jax.parallel import sharding
 from alma_jax.training import loop
 from alma_jax.types import Cost, Variables
-
-# Training flops that take as long as compiling the programs of a capacity: 2 s at 1e11 flops a second on a CPU. On
-# other devices 20 s at 1e13, an estimate.
-_COMPILATION, _COMPILATION_ELSEWHERE = 2e11, 2e14
-_STEP_OF_LIVE = 4  # experts that a layer gets room for in a live stream
 
 
 class MoE(Stacked):
@@ -108,24 +101,7 @@ class GMoE(MoE):
   def _size(self, num: int) -> int:
     config = self.context.config
     num_growths = (len(stream.expected_ends(config.stream)) - 1) // self.options.grow_every
-    return moe.capacity(num, config.model.num_experts + num_growths, self._step)
-
-  @functools.cached_property
-  def _step(self) -> int:
-    """How many experts more a layer gets room for when it is full.
-
-    The programs are compiled again then, and experts that are not in use are computed as well. In S growths, r experts
-    at a time are S/r compilations and S(r-1)/2 unused experts, which cost least in all at r = √(2C/F). F is what one
-    expert computes between two growths, and C what could be computed while the programs are compiled.
-    """
-    config, num_train = self.context.config, self.context.num_train
-    if config.is_live or num_train is None:  # the sizes of stages are not known, or the learner is only read
-      return _STEP_OF_LIVE
-    assert not isinstance(config.train, schema.TaskTrain)  # which is for learners of task streams
-    one, two = (_cost(self._mixture(size), (1, *self.context.example_shape))[2] for size in (1, 2))
-    flops = (two - one) * config.train.plan(num_train).samples * self.options.grow_every
-    worth = _COMPILATION if jax.default_backend() == "cpu" else _COMPILATION_ELSEWHERE
-    return max(1, round(math.sqrt(2 * worth / max(flops, 1))))
+    return moe.capacity(num, config.model.num_experts + num_growths)
 
   def _choose(self, state: LearnerState, layer: str, data: loop.StageData) -> int:
     """The expert of a layer that is split."""

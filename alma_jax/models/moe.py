@@ -20,13 +20,19 @@ from alma_jax.parallel import members
 from alma_jax.types import Array, Key, Shape, Tree, Variables
 
 
-def capacity(num_experts: int, most: int, step: int) -> int:
+def capacity(num_experts: int, most: int) -> int:
   """The number of experts that a layer of `num_experts` has room for, if it will hold `most` in the end.
 
-  It is the next multiple of `step`, but not above `most` before a layer holds more.
+  It is the smallest of most, most / 3, most / 9, ..., rounded up, that is large enough; beyond `most` of 3 most, ...
+  A factor of 3 compiles fewer programs than one of 2 and computes as many experts that are not in use, because the
+  last capacity has none.
   """
-  size = -(-num_experts // step) * step
-  return size if num_experts > most else min(size, most)
+  size = most
+  while size < num_experts:
+    size *= 3
+  while (smaller := -(-size // 3)) >= num_experts and smaller < size:
+    size = smaller
+  return size
 
 
 def balanced(num_experts: int) -> list[int]:

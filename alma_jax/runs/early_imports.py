@@ -21,7 +21,7 @@ def start(config: schema.RunConfig) -> None:
 
 
 def _import_plots() -> None:
-  with contextlib.suppress(ImportError):  # which the end of the run tells
+  with contextlib.suppress(Exception):  # the end of the run imports it again, and tells what is wrong
     importlib.import_module("alma_jax.runs.plots")
 
 

@@ -70,7 +70,7 @@ def _run(config: schema.RunConfig, path: pathlib.Path, data: Sequence[Any] | Non
   with _shortages(path), _claimed(path, setting, overwrite, mirrored) as folder:
     was_complete = run_folder.read_summary(path / "summary.json") is not None
     if not was_complete:
-      if runtime.is_alone():
+      if runtime.is_alone() and sharding.is_main():
         early_imports.start(setting.config)
       folder.write_files(setting.source.files)
       with _uploaded(mirrored):
