@@ -75,7 +75,7 @@ def drop_all(folder: pathlib.Path, mnist: datasets.Dataset, nights: int) -> dict
 def start(folder: pathlib.Path, run: str) -> subprocess.Popen:
   return subprocess.Popen([
       sys.executable, "-m", "alma_jax.main", "--config=configs/live.py:anytime", f"--config.dataset.name=live:{folder}",
-      "--config.stream.schedule=every", f"--workdir={folder / run}"])
+      f"--workdir={folder / run}"])
 
 
 def count(run: pathlib.Path) -> int:

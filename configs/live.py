@@ -6,7 +6,8 @@ LEARNER is one of sm, ens, umix, gens, bagging, boosting, moe, gmoe, ff, hmoe, o
 anytime (docs/anytime.md). Every entry of DIR/stream/ is a mega-batch: an .npz file of x
 and y, a folder of images by class, or a Parquet file. DIR/test is the test set (optional),
 DIR/classes.txt names the classes (optional), and the file DIR/end ends the stream
-(docs/live.md). The waiting time is 1, there is no limit, and the network is an MLP.
+(docs/live.md). Every mega-batch is trained on when it has arrived, also by anytime, there
+is no limit, and the network is an MLP.
 
 For text, .txt and .jsonl files, LEARNER is one of sm, ens, gens, gmoe, anytime, with a size
 as in configs/lm.py: configs/live.py:anytime,tiny.
@@ -21,6 +22,7 @@ def get_config(arg: str = "anytime") -> ConfigDict:
   c = config.language(learner, size) if size else config.base(learner)
   c.dataset.name = "live:stream"
   c.stream.num_megabatches = 0
+  c.stream.schedule = "every"  # a geometric schedule, that of anytime, would train on fewer and fewer nights
   c.stream.waiting_time = 1
   c.log.drift = 0.002
   c.log.predictor = True

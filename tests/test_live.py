@@ -127,6 +127,28 @@ def test_results_do_not_depend_on_when_entries_arrive(tmp_path, arrays, waiting_
   assert notices(tmp_path / "run") == [("disappeared", "001.npz")]
 
 
+@pytest.mark.parametrize("learner", ["anytime", "anytime,tiny", "ens"])
+def test_every_mega_batch_is_trained_on_unless_a_schedule_is_named(learner):
+  section = configs.load_file("configs/live.py", learner)["stream"]
+  assert (section["schedule"], section["waiting_time"], section["num_megabatches"]) == ("every", 1, 0)
+
+
+def test_what_a_schedule_leaves_at_the_end_is_said(tmp_path, arrays, capsys):
+  folder, parts = make_folder(tmp_path / "live", arrays), Parts(small_config(), arrays)
+  for t in range(1, 5):
+    parts.drop(folder, t)
+  (folder / "end").touch()
+  fields = {"stream__schedule": "geometric", "stream__factor": 2.9, "stream__waiting_time": 1}
+  run = alma_jax.run(live_config(folder, **fields), tmp_path / "run")
+  assert run.metrics["updated"].tolist() == [True, False, True, False]
+  assert "stream.schedule=geometric: its last mega-batch was not trained on" in capsys.readouterr().err
+  # The same folder under another name is the same stream; another test set is not.
+  assert alma_jax.run(live_config(f"{folder}/", **fields), tmp_path / "run").summary == run.summary
+  np.savez(folder / "test.npz", x=arrays[2][:5], y=arrays[3][:5])
+  with pytest.raises(BadInput, match=r"another test set or classes.txt than .* restore them"):
+    alma_jax.run(live_config(folder, **fields), tmp_path / "run")
+
+
 def test_without_a_test_set_the_prequential_error_is_the_metric(tmp_path, arrays):
   folder, parts = make_folder(tmp_path / "live"), Parts(small_config(), arrays)
   for t in range(1, 5):
@@ -207,6 +229,10 @@ def test_entries_that_cannot_be_used_are_set_aside(tmp_path, arrays, capsys):
   drop(folder, 0, arrays[2], arrays[3], "019.npz")
   drop(folder, 0, np.array([object()] * 3), y[:3], "020.npz")
   np.savez(stream / "021.npz", images=x)
+  os.mkfifo(stream / "022.npz")  # whoever opens it would wait for ever
+  write_folder(stream / "023", x[:6], y[:6], ["0", "1", "2"])
+  os.mkfifo(stream / "023" / "0" / "pipe.png")
+  drop(folder, 0, x[:30], np.array(["bird", "cat", "dog"])[y[:30]], "024.npz")
   drop(folder, 0, np.concatenate([arrays[2][:3], x[30:60]]), np.concatenate([arrays[3][:3], y[30:60]]), "030.npz")
   (folder / "end").touch()
   run = alma_jax.run(live_config(folder, dataset__settle_seconds=0.0), tmp_path / "run")
@@ -217,7 +243,8 @@ def test_entries_that_cannot_be_used_are_set_aside(tmp_path, arrays, capsys):
       "011.npz": "not an .npz file", "012.npz": "have shape (5, 6, 1) and dtype uint8, but those of the stream",
       "013.npz": "dtype float32", "014.npz": "NaN", "015.npz": "30 examples but 29 labels",
       "016.npz": "negative label", "017.npz": "1 example", "018.npz": "is empty", "019.npz": "in the test set",
-      "020.npz": "plain arrays", "021.npz": "lacks the array x"}.items():
+      "020.npz": "plain arrays", "021.npz": "lacks the array x", "022.npz": "is no file and no folder",
+      "023": "pipe.png is no file and no folder", "024.npz": "its labels are names, such as 'bird'"}.items():
     assert part in reasons.pop(name)
   assert not reasons
   printed = capsys.readouterr().err
@@ -599,6 +626,20 @@ def test_renamed_and_old_entries_count_at_once(tmp_path):
   assert found(box) is None
   for path in (tmp_path / "f" / "image", tmp_path / "f"):
     os.utime(path, (1e9, 1e9))
+  assert found(box) == "f"
+
+
+def test_the_files_of_a_folder_may_arrive_slowly(tmp_path, monkeypatch):
+  now = [1000.0]
+  monkeypatch.setattr(inbox.time, "monotonic", lambda: now[0])
+  box = inbox.Inbox(tmp_path, 5.0)
+  (tmp_path / "f").mkdir()
+  for i in range(3):  # longer apart than a file may be unchanged
+    (tmp_path / "f" / str(i)).write_text("1")
+    assert found(box) is None
+    now[0] += 45
+    assert found(box) is None
+  now[0] += 5
   assert found(box) == "f"
 
 

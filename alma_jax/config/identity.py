@@ -3,6 +3,7 @@ import copy
 import dataclasses
 import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -30,7 +31,9 @@ def identity(config: RunConfig | Tree) -> Tree:
     config: RunConfig, or the nested dict of a config.json.
   """
   flat = flatten(config if isinstance(config, dict) else json.loads(json.dumps(to_dict(config))))
-  before = _before(flat)
+  before, name = _before(flat), flat.get("dataset.name")
+  if isinstance(name, str) and name.startswith(schema.LIVE):  # live:DIR and live:DIR/ are the same
+    flat["dataset.name"] = schema.LIVE + os.path.normpath(name.removeprefix(schema.LIVE))
   return {field: value for field, value in flat.items()
           if not field.startswith(INCIDENTAL) and field.partition(".")[0] not in STORED
           and not (field in before and value == before[field])}

@@ -216,9 +216,12 @@ class Feed:
 
   def _take(self, found: inbox.Found) -> None:
     path, signature = found
-    sha256 = inbox.digest(path)
     self._arrived_at = time.monotonic()
+    sha256 = ""
     try:
+      if inbox.special(path) is not None:
+        raise BadInput(f"{inbox.special(path)} is no file and no folder.")
+      sha256 = inbox.digest(path)
       read = self._reader.read(path, self.lines)
     except BadInput as error:
       if inbox.signature_of(path) != signature:
@@ -269,7 +272,8 @@ class Feed:
     of = f" {facts['of']}" if "of" in facts else ""
     sentence = dict(duplicate=f"has the same content as{of}; both are used",
                     unreadable=f"cannot be read: {facts.get('error')}",
-                    changed="has changed since it was used; the run goes on with what it was",
+                    changed="has changed since it was used; the run goes on with what it was. Put what is new into the "
+                            "stream under another name",
                     disappeared="has disappeared since it was used; the run goes on with its own copy")[what]
     messages.say(f"{self._stream / name if what != 'unreadable' else self._stream} {sentence}")
 

@@ -3,7 +3,8 @@
 An entry is a file or a folder. Nothing tells when a program has finished writing it, so it counts as complete if
   - it was seen under a name that is ignored, and has been renamed since, or
   - its newest modification is older than `settle` seconds, or it has not changed for `settle` seconds while it was
-    watched (clocks of other machines may be wrong).
+    watched (clocks of other machines may be wrong). For folders it is ten times as long: their files arrive one after
+    the other.
 Entries are used in the order of their names. A complete entry waits for one with a smaller name that is not complete.
 """
 import math
@@ -16,6 +17,7 @@ from typing import NamedTuple
 from alma_jax.data import cache
 
 _IGNORED = (".tmp", ".part")
+_FOLDERS_SETTLE = 10  # times as long as files
 _LIST_SECONDS = 20.0  # between two listings of a folder whose time of modification does not change, as on some mounts
 
 Signature = tuple[int, int, int]  # number of files, their bytes, the newest time of modification in ns
@@ -31,7 +33,7 @@ class Inbox:
   """The entries of a folder that have not been used yet."""
 
   def __init__(self, folder: pathlib.Path, settle: float):
-    """`settle`: seconds without a change after which an entry counts as complete."""
+    """`settle`: seconds without a change after which a file counts as complete."""
     self._folder, self._settle = folder, settle
     self._done: dict[str, Signature | None] = {}  # None: used; else rejected, and tried again once it has changed
     self._new: list[str] = []  # names that are not done, in order
@@ -102,7 +104,8 @@ class Inbox:
     before, since = self._watched.get(path.name, (None, now))
     if before != signature:
       self._watched[path.name], since = (signature, now), now
-    if now - since >= self._settle or time.time() - signature[2] / 1e9 >= self._settle:
+    settle = self._settle * (_FOLDERS_SETTLE if path.is_dir() else 1)
+    if now - since >= settle or time.time() - signature[2] / 1e9 >= settle:
       return True
     try:
       return os.stat(path).st_ino in self._ignored
@@ -141,6 +144,14 @@ def files_of(path: pathlib.Path) -> Iterator[pathlib.Path]:
     for name in names:
       if not is_ignored(name):
         yield pathlib.Path(folder, name)
+
+
+def special(path: pathlib.Path) -> pathlib.Path | None:
+  """What an entry is or holds that is no file and no folder, such as a pipe, which would be read for ever."""
+  for file in files_of(path):
+    if file.exists() and not file.is_file():
+      return file
+  return None
 
 
 def digest(path: pathlib.Path) -> str:

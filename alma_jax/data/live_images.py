@@ -101,6 +101,8 @@ class ImageReader:
       odd = [name for name in names if name not in known]
       if odd:
         raise BadInput(f"it has the class {odd[0]!r}, which {CLASSES} does not declare.")
+    if known and self.declared is None:
+      _refuse_other_kind(names, known)
     place = {name: i for i, name in enumerate(known)}
     new = [name for name in names if name not in place]
     place |= {name: len(known) + i for i, name in enumerate(new)}
@@ -154,6 +156,15 @@ class ImageReader:
     if part.y.max() >= len(self.declared):
       raise BadInput(f"the test set has the label {part.y.max()}, but {CLASSES} declares {len(self.declared)} classes.")
     return np.array(self.declared)[part.y]
+
+
+def _refuse_other_kind(names: list[str], known: list[str]) -> None:
+  """Raises BadInput if one of two lists holds only numbers, and the other one none: all classes would be new."""
+  numbers, others = ([name.isdecimal() for name in group] for group in (names, known))
+  if all(numbers) != all(others) and not (any(numbers) and any(others)):
+    what = ("numbers", "names") if all(numbers) else ("names", "numbers")
+    raise BadInput(f"its labels are {what[0]}, such as {names[0]!r}, but those of the stream so far are {what[1]}, "
+                   f"such as {known[0]!r}: each would be a new class. Label it as the stream is.")
 
 
 def _names_of(found: entry_file.Labelled) -> list[str]:

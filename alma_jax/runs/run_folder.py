@@ -132,6 +132,9 @@ class RunFolder:
 
   def _compare(self, stored: dict[str, Any], config: schema.RunConfig, digests: dict[str, str]) -> None:
     differ = configs.differences(stored, config)
+    if not differ and stored["data_fingerprint"] != digests["data_fingerprint"] and config.is_live:
+      raise BadInput(f"{self.path} holds a run with another test set or classes.txt than {config.dataset.name[5:]} has "
+                     "now, or with another first mega-batch; restore them, or begin another run with --workdir.")
     if not differ and stored["data_fingerprint"] != digests["data_fingerprint"]:
       differ = ["the data (same name, other contents)"]
       if "alma_jax_version" not in stored and config.seed:

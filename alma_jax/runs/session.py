@@ -135,6 +135,7 @@ class _Session:
       if not self._is_left_over():
         break
       self._take_back()
+    self._say_what_was_not_used()
     if not self._is_saved:
       self._save(permanent=True)
     with self._progress.phase("saving"):
@@ -173,7 +174,8 @@ class _Session:
     self._learner, self._task = self._setting.learner, self._setting.source.task
     self._publisher.follow(self._setting)
     if num_new:
-      say(f"stage {len(ends)} adds {num_new} outputs for new classes, which makes {self._task.num_outputs}")
+      say(f"stage {len(ends)} adds {num_new} output{'s' * (num_new > 1)} for new classes, which makes "
+          f"{self._task.num_outputs}")
       self._checkpoints.renew_frozen()
       self._examiner = settings.Examiner(self._setting)
       self._trainer.forget_programs()
@@ -188,6 +190,13 @@ class _Session:
     stream = self._config.stream
     if len(self._covered) == self._covered.maxlen and not stream.replay and not stream.replay_share:
       source.feed.forget(self._covered[0])
+
+  def _say_what_was_not_used(self) -> None:
+    """Says which mega-batches of a live stream came after its last training."""
+    num = len(self.now.lines) - max(self.now.ends, default=0)
+    if self._setting.is_live and num:
+      say(f"the stream has ended before the next training of stream.schedule={self._config.stream.schedule}: its last "
+          f"{f'{num} mega-batches were' if num > 1 else 'mega-batch was'} not trained on")
 
   def _is_left_over(self) -> bool:
     """Whether a live stream has ended after mega-batches on which the schedule still trains."""
