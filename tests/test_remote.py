@@ -23,6 +23,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from runs import ROOT, alma, assert_same_run, interrupted, launch, small_config
 
 import alma_jax
+from alma_jax import main
 from alma_jax.errors import InUse
 from alma_jax.monitor import view
 from alma_jax.reports import collect
@@ -201,7 +202,10 @@ def test_what_reads_a_run_reads_addresses(store, whole, arrays, tmp_path):
   assert ["it is the same run as" in sentence for sentence in said] == [True]
   compared = alma("compare", "memory://b/runs/x", whole)
   assert compared.returncode == 0, compared.stderr
+  assert sorted(line.split(": ")[0] for line in alma("status", "memory://b/runs").stdout.splitlines()) == [
+      "memory://b/runs/x", "memory://b/runs/y"]
   run = alma_jax.load_run("memory://b/runs/x")
+  assert main._report(run).endswith("\nmemory://b/runs/x")
   np.testing.assert_array_equal(run.predict(arrays[2]), alma_jax.load_run(whole).predict(arrays[2]))
   done = alma("export", "--workdir=memory://b/runs/x", f"--out={tmp_path / 'out'}")
   assert done.returncode == 0, done.stderr

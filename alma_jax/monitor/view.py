@@ -99,21 +99,22 @@ def _check(run: View) -> None:
   Raises:
     BadInput: one of them is of another type.
   """
+  metrics = run.path / run_folder.METRICS
   for field, least in _COUNTS.items():
     value = run.fields.get(field, least)
     if type(value) is not int or value < least:
       raise BadInput(f"{remote.shown(run.path / 'config.json')} has {field}={value!r}, which that field cannot have.")
   if not all(isinstance(line, dict) and type(line.get("t")) is int for line in run.lines):
-    raise BadInput(f"{remote.shown(run.path / run_folder.METRICS)} has a line without a mega-batch t; restore the file.")
+    raise BadInput(f"{remote.shown(metrics)} has a line without a mega-batch t; restore the file.")
   numbers = (run.metric, f"prequential_{run.metric}", "num_params", "seconds", "regret", "training_price")
   for line in run.lines:
     for key in numbers:
       value = line.get(key)
       if value is not None and not (type(value) in (int, float) and abs(value) <= _LARGEST):
-        raise BadInput(f"{remote.shown(run.path / run_folder.METRICS)} has a line with {key}={value!r}; restore the file.")
+        raise BadInput(f"{remote.shown(metrics)} has a line with {key}={value!r}; restore the file.")
     found = line.get(ACCURACIES, [])
     if not isinstance(found, list) or not all(type(each) in (int, float) and abs(each) <= _LARGEST for each in found):
-      raise BadInput(f"{remote.shown(run.path / run_folder.METRICS)} has a line with {ACCURACIES}={found!r}; restore the file.")
+      raise BadInput(f"{remote.shown(metrics)} has a line with {ACCURACIES}={found!r}; restore the file.")
 
 
 def current(run: View) -> View:

@@ -281,7 +281,7 @@ def new_id() -> str:
 
 
 def _within(seconds: float, work: Callable[[], _Result]) -> _Result:
-  """What `work` returns; raises TimeoutError if it takes longer. It goes on then, and the end of the process stops it."""
+  """What `work` returns; raises TimeoutError if it takes longer. It then goes on until the process ends."""
   done: concurrent.futures.Future[_Result] = concurrent.futures.Future()
 
   def call() -> None:
