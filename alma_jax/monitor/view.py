@@ -219,7 +219,9 @@ def seconds_left(run: View) -> float | None:
 def _every(run: View) -> str:
   """How often a run saves."""
   seconds = run.fields.get("checkpoint.seconds")
-  return f" (it saves every {duration(seconds)})" if type(seconds) in (int, float) and 0 < seconds < _LARGEST else ""
+  if not isinstance(seconds, int | float) or not 0 < seconds < _LARGEST:
+    return ""
+  return f" (it saves every {duration(seconds)})"
 
 
 def _saved(folder: pathlib.Path) -> float | None:
