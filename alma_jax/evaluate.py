@@ -29,7 +29,7 @@ from alma_jax.config import schema
 from alma_jax.data import cache
 from alma_jax.errors import BadInput
 from alma_jax.files import write_bytes
-from alma_jax.predictors import inputs, scores, texts
+from alma_jax.predictors import inputs, outputs, scores, texts
 
 if TYPE_CHECKING:  # it imports jax
   from alma_jax.predictors.program import Predictor
@@ -53,6 +53,8 @@ def _main(argv: Sequence[str] | None) -> None:
   parser.add_argument("--allow_overlap", action="store_true", help="also score examples that are in the run's stream")
   parser.add_argument("--out", help="file to write the scores to, as JSON")
   args = parser.parse_args(argv)
+  if args.out:
+    outputs.check_place(args.out)
   predictor = predict.load(predict.stored_of(args))
   found = (_score_texts if predictor.is_language else _score_images)(predictor, args)
   if predictor.facts.get("task"):

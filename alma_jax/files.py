@@ -2,8 +2,12 @@
 import json
 import os
 import pathlib
+import re
 from typing import Any
 
+# The start of an address such as gs://bucket/run. pathlib reduces its two slashes to one. The colon of C:/run on
+# Windows follows a single letter.
+ADDRESS = re.compile(r"[A-Za-z][\w+.-]+:/")
 _MOST_LEVELS = 100  # of lists and objects in JSON; Python's own functions fail from several hundred levels on
 _DEEP = f"its lists and objects are nested more than {_MOST_LEVELS} levels deep"
 

@@ -187,6 +187,8 @@ def _watch_signals() -> tuple[Callable[[], bool], Callable[[], int]]:
 
 
 def _report(run: "Run") -> str:
+  from alma_jax.runs import remote
+
   s = run.summary or {}
   num = len(run.metrics["t"])
   if "average_accuracy" in s:
@@ -202,7 +204,7 @@ def _report(run: "Run") -> str:
           f"parameters held {s['cumulative_params']:,}, forward multiply-adds {s['cumulative_fwd_macs']:,}, "
           f"training flops {s['cumulative_train_flops']:,}\n"
           f"{s['num_stages']} stages in {s['wall_seconds']:.1f} s, {s['compile_seconds']:.1f} s of it compiling, "
-          f"on {s['device']}\n{run.path}")
+          f"on {s['device']}\n{remote.shown(run.path)}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Predicts with a run: alma predict --workdir RUN [--task T] INPUT... [--out FILE.csv|FILE.parquet]
 
 INPUT is an image, a folder of images, an .npz file with an array x [N, ...], or a .parquet file with a column of
-images; for a language model a .txt file (one document), a .jsonl file with entries `text`, or a folder of them.
+images; for a language model a .txt file (one document), a .jsonl file (in every line a string, or an object with a
+string `text`), or a folder of them.
 
 The table has a row for each image: `input`, `row` (its number in the file), `class`, and the probability of each class,
 `p_CLASS`. For texts it has `num_tokens`, `log_probability` (nats), `perplexity`, and the likeliest next token. Without
@@ -39,9 +40,8 @@ def _main(argv: Sequence[str] | None) -> None:
   args = parser.parse_args(argv)
   if args.batch_size is not None and args.batch_size < 1:
     raise BadInput(f"--batch_size={args.batch_size} should be at least 1.")
-  stored = stored_of(args)
   with outputs.Table(args.out) as table:
-    predictor = load(stored)
+    predictor = load(stored_of(args))
     size = args.batch_size or predictor.batch_size
     (_predict_texts if predictor.is_language else _predict_images)(predictor, args.inputs, size, table)
   if args.out:
@@ -62,7 +62,7 @@ def place_of(args: argparse.Namespace) -> pathlib.Path | None:
   Raises:
     BadInput: there is neither a run nor a predictor, or a predictor of another task.
   """
-  from alma_jax.runs import local_copy, run_folder
+  from alma_jax.runs import local_copy, remote, run_folder
 
   path = local_copy.readable(args.workdir)
   if folder.holds_predictor(path):
@@ -70,8 +70,8 @@ def place_of(args: argparse.Namespace) -> pathlib.Path | None:
     return path
   tree = run_folder.read_json(path / "config.json") if path.is_dir() else None
   if not isinstance(tree, dict):
-    raise BadInput(f"there is neither a run nor a predictor in {path}; give a run folder, or a folder that alma export "
-                   "has written.")
+    raise BadInput(f"there is neither a run nor a predictor in {remote.shown(path)}; give a run folder, or a folder "
+                   "that alma export has written.")
   log = tree.get("log")
   if not isinstance(log, dict) or not log.get("predictor"):
     return None
@@ -90,16 +90,19 @@ def place_of(args: argparse.Namespace) -> pathlib.Path | None:
 
 def _check_task(path: pathlib.Path, task: int | str | None) -> None:
   """Raises BadInput if a predictor is not that of a task."""
+  from alma_jax.runs import remote
+
   if task is None:
     return
+  place = remote.shown(path)
   try:
     known = facts.parse(folder.read(path).files[folder.FACTS]).get("task")
   except BadInput as error:
-    raise BadInput(f"the predictor in {path} cannot be read: {error}.") from error
+    raise BadInput(f"the predictor in {place} cannot be read: {error}.") from error
   if not known:
-    raise BadInput(f"the predictor in {path} knows no tasks; leave --task={task} out.")
+    raise BadInput(f"the predictor in {place} knows no tasks; leave --task={task} out.")
   if task not in (known["number"], known["name"]):
-    raise BadInput(f"the predictor in {path} is that of task {known['number']} ({known['name']!r}), not of {task!r}; "
+    raise BadInput(f"the predictor in {place} is that of task {known['number']} ({known['name']!r}), not of {task!r}; "
                    "leave --task out, or give the run folder.")
 
 

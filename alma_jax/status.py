@@ -1,8 +1,9 @@
 """Says how runs are: alma status RUNS...
 
-RUNS are run folders, or folders that hold run folders. One line a run: whether it is alive, dead (it is not finished,
-and no process on this machine runs it), finished or diverged; its stage, error, prequential error (the mean over the
-stream so far), drift alarms, the time left, and when it was saved.
+RUNS are run folders, or folders that hold run folders; or their addresses. One line a run: whether it is alive, dead
+(it is not finished, and no process on this machine runs it; if it has an address, none on another machine either),
+finished or diverged; its stage, error, prequential error (the mean over the stream so far), drift alarms, the time
+left, and when it was saved.
 """
 import sys
 from collections.abc import Sequence

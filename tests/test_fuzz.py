@@ -95,8 +95,8 @@ def test_entries_are_refused(name, tmp_path):
 
 
 def test_halves_of_characters_are_replaced_in_texts_and_refused_elsewhere(tmp_path):
-  (tmp_path / "a.jsonl").write_text(r'{"text": "a\ud800b"}')
-  assert [document.text for document in texts.read([str(tmp_path / "a.jsonl")])] == ["a?b"]
+  (tmp_path / "a.jsonl").write_text(r'{"text": "a\ud800b"}' '\n"c\u2028d"\n')
+  assert [document.text for document in texts.read([str(tmp_path / "a.jsonl")])] == ["a?b", "c\u2028d"]
   (tmp_path / "config.json").write_text(r'{"data_fingerprint": "\ud800"}')
   with pytest.raises(BadInput, match="cannot be read as JSON"):
     view.view(tmp_path)

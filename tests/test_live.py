@@ -333,7 +333,8 @@ def test_bad_folders_are_refused(tmp_path, prepare, sentence):
     ({"dataset__name": "digits"}, "stream.num_megabatches=0 should be at least 1"),
     ({"dataset__name": "digits", "stream__num_megabatches": 4, "dataset__idle_seconds": 3.0},
      "dataset.idle_seconds=3.0 is for dataset.name=live:DIR"),
-    ({"dataset__name": "live:"}, "should name a folder"), ({"stream__untrained_error": "model"}, "needs a test set")])
+    ({"dataset__name": "live:"}, "should name a folder"), ({"dataset__name": "live:s3://b/x"}, "mount the bucket"),
+    ({"stream__untrained_error": "model"}, "needs a test set")])
 def test_configs_that_do_not_fit_are_refused(tmp_path, changes, sentence):
   folder = make_folder(tmp_path / "live")
   (folder / "end").touch()

@@ -133,7 +133,7 @@ def test_texts_are_scored(tmp_path, books):  # noqa: F811
   from test_serve import ask, serving  # needs the packages of the services
   run = alma_jax.run(text_config(books, "gens", stream__num_megabatches=2, log__predictor=True), tmp_path / "run")
   (tmp_path / "a.txt").write_text("the cat sat on the mat. " * 9)
-  (tmp_path / "b.jsonl").write_text('{"text": "the dog"}\n\n{"text": "a cat, a dog"}\n')
+  (tmp_path / "b.jsonl").write_text('"the dog"\n\n{"text": "a cat, a dog"}\n')
   done = alma("predict", f"--workdir={run.path}", tmp_path / "a.txt", tmp_path / "b.jsonl")
   assert done.returncode == 0, done.stderr
   rows = list(csv.DictReader(io.StringIO(done.stdout)))
@@ -201,7 +201,9 @@ def bad(folder, tmp_path, case):
       "no parquet": lambda: ("predict", [run, tmp_path / "no.parquet"], "is no Parquet file that can be read"),
       "pickle": lambda: ("predict", [run, save(x=np.array([{}, {}]))], "is not an .npz file of plain arrays"),
       "colour": lambda: ("predict", [run, tmp_path / "colour.png"], "with 3 channels, but the predictor takes 6x6"),
-      "no folder": lambda: ("predict", [run, new, f"--out={tmp_path}/no.parquet/o.csv"], "cannot be written"),
+      "no folder": lambda: ("predict", [run, tmp_path / "none.npz", f"--out={tmp_path}/n/o.csv"], "there is no folder"),
+      "no folder of scores": lambda: ("evaluate", [run, "--data=nothing", f"--out={tmp_path}/n/o.json"],
+                                      "there is no folder"),
       "other ending": lambda: ("predict", [run, new, "--out=o.txt"], "should end in .csv or .parquet"),
       "batch": lambda: ("predict", [run, new, "--batch_size=0"], "should be at least 1"),
       "labels": lambda: ("evaluate", [run, f"--data={save(x=x, y=y + 2)}"], "holds the label 3, but the"),
@@ -214,8 +216,8 @@ def bad(folder, tmp_path, case):
 
 @pytest.mark.parametrize("case", [
     "no run", "unfinished", "no input", "other shape", "other dtype", "empty", "empty parquet", "empty folder",
-    "truncated", "no parquet", "pickle", "colour", "no folder", "other ending", "batch", "labels", "no labels",
-    "fewer labels", "no data", "no data set"])
+    "truncated", "no parquet", "pickle", "colour", "no folder", "no folder of scores", "other ending", "batch",
+    "labels", "no labels", "fewer labels", "no data", "no data set"])
 def test_bad_input_gets_one_sentence(folder, tmp_path, case):
   command, args, sentence = bad(folder, tmp_path, case)
   done = alma(command, *args)

@@ -23,6 +23,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from runs import ROOT, alma, assert_same_run, interrupted, launch, small_config
 
 import alma_jax
+from alma_jax import main
 from alma_jax.errors import InUse
 from alma_jax.monitor import view
 from alma_jax.reports import collect
@@ -201,7 +202,10 @@ def test_what_reads_a_run_reads_addresses(store, whole, arrays, tmp_path):
   assert ["it is the same run as" in sentence for sentence in said] == [True]
   compared = alma("compare", "memory://b/runs/x", whole)
   assert compared.returncode == 0, compared.stderr
+  assert sorted(line.split(": ")[0] for line in alma("status", "memory://b/runs").stdout.splitlines()) == [
+      "memory://b/runs/x", "memory://b/runs/y"]
   run = alma_jax.load_run("memory://b/runs/x")
+  assert main._report(run).endswith("\nmemory://b/runs/x")
   np.testing.assert_array_equal(run.predict(arrays[2]), alma_jax.load_run(whole).predict(arrays[2]))
   done = alma("export", "--workdir=memory://b/runs/x", f"--out={tmp_path / 'out'}")
   assert done.returncode == 0, done.stderr
@@ -453,6 +457,40 @@ def test_status_of_an_unfinished_run_and_a_run_below_another_one(store, arrays):
   assert ", saved " in alma("status", ADDRESS).stdout
   alma_jax.run(config_of(), ADDRESS, data=arrays)
   assert store.objects("/b/x/export/y/") == below
+
+
+def test_status_of_a_run_on_another_machine(store, arrays, monkeypatch):
+  """Its address is shown. It is alive while its lease is renewed there; a lease of this folder says nothing."""
+  assert interrupted(config_of(), ADDRESS, 5, data=arrays)
+  status = lambda: alma("status", ADDRESS).stdout
+  mine = store.home
+  with mirror.opened(ADDRESS):
+    kept = store.objects()[remote.LEASE]
+    store.new_machine()
+    monkeypatch.setattr(lease, "SECONDS", 60.0)
+    assert status().startswith(f"{ADDRESS}: alive on {mine}, sm on ")
+    assert view.view(store.folder(ADDRESS)).host == str(mine)
+  assert status().startswith(f"{ADDRESS}: dead, sm on ")
+  fsspec.filesystem("memory").pipe_file(f"/b/x/{remote.LEASE}", kept)  # as a kill leaves it
+  assert ": alive on " in status()
+  monkeypatch.setattr(lease, "SECONDS", 0.0)
+  assert ": dead, " in status()
+  monkeypatch.setattr(lease, "SECONDS", 60.0)
+  monkeypatch.setattr(remote, "cache_home", lambda: mine)
+  monkeypatch.setattr(lease.platform, "node", lambda: str(mine))
+  assert ": dead, " in status()
+
+
+def test_readers_give_up_a_store_that_does_not_answer(store, monkeypatch):
+  held = threading.Event()
+  monkeypatch.setattr(local_copy, "READ_PATIENCE", 0.1)
+  monkeypatch.setattr(MemoryFileSystem, "cat_file", lambda *args, **named: held.wait(10))
+  try:
+    done = alma("status", ADDRESS)
+  finally:
+    held.set()
+  assert done.returncode == 2
+  assert done.stderr == f"error: {ADDRESS} cannot be read: it does not answer.\n"
 
 
 def test_a_lease_that_can_be_neither_read_nor_made(store, monkeypatch):

@@ -17,6 +17,7 @@ from alma_jax.config.schema import (
 from alma_jax.config.sections import memory_for_validation, memory_part
 from alma_jax.config.task_options import MNTDP
 from alma_jax.errors import BadInput
+from alma_jax.files import ADDRESS
 
 _DEFAULT, _LIVE_DEFAULTS = Stream(), Dataset()
 MODULAR = ("mlp", "vgg", "resnet")  # networks whose layers can be divided into modules
@@ -48,6 +49,9 @@ def _only_live_streams_have_no_end(c: RunConfig) -> None:
   if c.is_live:
     if not d.name.removeprefix(LIVE):
       raise BadInput(f"dataset.name={d.name!r} should name a folder, as in live:DIR.")
+    if ADDRESS.match(d.name.removeprefix(LIVE)):
+      raise BadInput(f"dataset.name={d.name!r} names an address, but a live stream is a folder; name one, or mount the "
+                     "bucket and name the folder where it is mounted.")
     if not num and c.stream.schedule == "power":
       raise BadInput("stream.schedule='power' needs stream.num_megabatches above 0, because it spreads its trainings "
                      "over the whole stream.")

@@ -11,16 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from alma_jax.config import schema
-from alma_jax.data import cache, documents, feed, text, tokens
+from alma_jax.data import cache, documents, feed, text, text_line, tokens
 from alma_jax.errors import BadInput
-from alma_jax.files import parse_json
 
 if TYPE_CHECKING:
   from tokenizers import Tokenizer
 
 _SUFFIXES = (".txt", ".jsonl")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_FIELD = "text"  # of the objects in a .jsonl file
 
 
 class Encoded(NamedTuple):
@@ -109,13 +107,9 @@ def read_documents(path: pathlib.Path) -> list[bytes]:
 
 def _document(line: bytes, number: int) -> bytes:
   try:
-    entry = parse_json(line, halves=True)
-  except ValueError as error:
-    raise BadInput(f"line {number} is not JSON ({error}).") from error
-  written = entry.get(_FIELD) if isinstance(entry, dict) else entry
-  if not isinstance(written, str):
-    raise BadInput(f"line {number} is neither a string nor an object with a string {_FIELD!r}.")
-  return written.encode("utf-8", "replace")
+    return text_line.document(line).encode()
+  except BadInput as error:
+    raise BadInput(f"line {number} {error}") from error
 
 
 def _read_split(folder: pathlib.Path, split: str) -> list[bytes]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from alma_jax import config as configs
 from alma_jax.errors import BadInput
 from alma_jax.messages import duration
-from alma_jax.runs import local_copy, run_folder
+from alma_jax.runs import local_copy, remote, run_folder
 from alma_jax.runs.metrics import ACCURACIES, DRIFT_AFTER, Entry
 
 ALIVE, DEAD, FINISHED, DIVERGED = "alive", "dead", "finished", "diverged"
@@ -28,9 +28,10 @@ class View(NamedTuple):
     fields: {"a.b": value} of config.json.
     lines: entries of metrics.jsonl.
     summary: of summary.json, or None.
-    state: ALIVE (a process holds the folder), DEAD (none does, and the run is not finished), FINISHED, DIVERGED or
-      PUBLISHED.
+    state: ALIVE (a process holds the folder, or the lease of its store), DEAD (none does, and the run is not finished),
+      FINISHED, DIVERGED or PUBLISHED.
     saved: time of the last checkpoint, seconds since the epoch, or None.
+    host: the other machine on which it is ALIVE; "": this one.
   """
   path: pathlib.Path
   fields: dict[str, Any]
@@ -38,6 +39,7 @@ class View(NamedTuple):
   summary: Entry | None
   state: str
   saved: float | None
+  host: str = ""
 
   @property
   def metric(self) -> str:
@@ -74,17 +76,18 @@ def view(path: str | os.PathLike[str]) -> View:
   folder = local_copy.readable_folders(path, ())[0] if run_folder.is_address(path) else run_folder.local(path)
   if not folder.is_dir():
     raise BadInput(f"there is no folder {str(folder)!r}.")
+  named = remote.shown(folder)
   tree = run_folder.read_json(folder / "config.json")
   if not isinstance(tree, dict) or "data_fingerprint" not in tree:
-    raise BadInput(f"there is no run in {str(folder)!r}: it has no config.json of a run.")
+    raise BadInput(f"there is no run in {named!r}: it has no config.json of a run.")
   try:
     fields = configs.flatten(configs.completed(tree))
     lines = run_folder.read_lines(folder / run_folder.METRICS) if (folder / run_folder.METRICS).exists() else []
     summary = run_folder.read_summary(folder / "summary.json")
   except OSError as error:
-    raise BadInput(f"{str(folder)!r} cannot be read: {error.strerror}.") from error
+    raise BadInput(f"{named!r} cannot be read: {error.strerror}.") from error
   except BadInput as error:
-    raise BadInput(f"{str(folder)!r} cannot be read: {error}") from error
+    raise BadInput(f"{named!r} cannot be read: {error}") from error
   found = View(folder, fields, lines, summary, "", None)
   _check(found)
   return current(found)
@@ -96,34 +99,36 @@ def _check(run: View) -> None:
   Raises:
     BadInput: one of them is of another type.
   """
+  metrics = run.path / run_folder.METRICS
   for field, least in _COUNTS.items():
     value = run.fields.get(field, least)
     if type(value) is not int or value < least:
-      raise BadInput(f"{run.path / 'config.json'} has {field}={value!r}, which that field cannot have.")
+      raise BadInput(f"{remote.shown(run.path / 'config.json')} has {field}={value!r}, which that field cannot have.")
   if not all(isinstance(line, dict) and type(line.get("t")) is int for line in run.lines):
-    raise BadInput(f"{run.path / run_folder.METRICS} has a line without a mega-batch t; restore the file.")
+    raise BadInput(f"{remote.shown(metrics)} has a line without a mega-batch t; restore the file.")
   numbers = (run.metric, f"prequential_{run.metric}", "num_params", "seconds", "regret", "training_price")
   for line in run.lines:
     for key in numbers:
       value = line.get(key)
       if value is not None and not (type(value) in (int, float) and abs(value) <= _LARGEST):
-        raise BadInput(f"{run.path / run_folder.METRICS} has a line with {key}={value!r}; restore the file.")
+        raise BadInput(f"{remote.shown(metrics)} has a line with {key}={value!r}; restore the file.")
     found = line.get(ACCURACIES, [])
     if not isinstance(found, list) or not all(type(each) in (int, float) and abs(each) <= _LARGEST for each in found):
-      raise BadInput(f"{run.path / run_folder.METRICS} has a line with {ACCURACIES}={found!r}; restore the file.")
+      raise BadInput(f"{remote.shown(metrics)} has a line with {ACCURACIES}={found!r}; restore the file.")
 
 
 def current(run: View) -> View:
   """The View with its present `state` and `saved`; its other files are not read again."""
+  host = ""
   if run.summary is not None:
     state = FINISHED
-  elif is_alive(run.path):
+  elif is_alive(run.path) or (host := local_copy.holder(run.path) or ""):
     state = ALIVE
   elif (run.path / run_folder.GATE).exists():
     state = PUBLISHED
   else:
     state = DIVERGED if (run.path / run_folder.DIVERGED).exists() else DEAD
-  return run._replace(state=state, saved=_saved(run.path))
+  return run._replace(state=state, saved=_saved(run.path), host=host)
 
 
 def find(paths: Iterable[str | os.PathLike[str]]) -> list[pathlib.Path]:
@@ -163,12 +168,13 @@ def line(run: View, now: float | None = None) -> str:
   """
   stages, total, metric = run.stages, run.num_megabatches, run.metric
   of = lambda number: f" of {number}" if number else ""
+  who = f"{remote.shown(run.path)}: {run.state}{f' on {run.host}' if run.host else ''}"
   accuracies = run.lines[-1].get(ACCURACIES) if run.lines else None  # of a stream of tasks
   if accuracies:
-    parts = [f"{run.path}: {run.state}, {run.name}", f"task {len(run.lines)}{of(total)}",
+    parts = [f"{who}, {run.name}", f"task {len(run.lines)}{of(total)}",
              f"average accuracy {sum(accuracies) / len(accuracies):.4g}"]
   else:
-    parts = [f"{run.path}: {run.state}, {run.name}",
+    parts = [f"{who}, {run.name}",
              f"stage {len(stages)}{of(num_stages(run))}, mega-batch {len(run.lines)}{of(total)}"]
   last, tested = run.values(metric), [value for _, value in run.values(f"prequential_{metric}")]
   if stages and last:
@@ -183,7 +189,8 @@ def line(run: View, now: float | None = None) -> str:
     parts.append(f"about {duration(left)} left")
   if run.state not in (FINISHED, PUBLISHED):
     now = time.time() if now is None else now
-    parts.append("nothing saved" if run.saved is None else f"saved {duration(max(now - run.saved, 0))} ago")
+    parts.append(f"saved {duration(max(now - run.saved, 0))} ago" if run.saved is not None else
+                 "nothing saved" if run.state != ALIVE else f"not saved yet{_every(run)}")
   return ", ".join(parts)
 
 
@@ -207,6 +214,14 @@ def seconds_left(run: View) -> float | None:
   known = num_stages(run)
   left = known - len(stages) if known else (total - done) * len(stages) / done
   return max(left, 0) * each or None
+
+
+def _every(run: View) -> str:
+  """How often a run saves."""
+  seconds = run.fields.get("checkpoint.seconds")
+  if not isinstance(seconds, int | float) or not 0 < seconds < _LARGEST:
+    return ""
+  return f" (it saves every {duration(seconds)})"
 
 
 def _saved(folder: pathlib.Path) -> float | None:

@@ -33,11 +33,9 @@ class Table:
       return
     if self._path.suffix.lower() not in _SUFFIXES:
       raise BadInput(f"--out={str(self._path)!r} should end in {' or '.join(_SUFFIXES)}.")
-    if self._path.is_dir():
-      raise BadInput(f"--out={str(self._path)!r} is a folder; name a file in it.")
+    check_place(self._path)
     self._temporary = self._path.with_name(f".{self._path.name}.tmp")
     try:
-      self._path.parent.mkdir(parents=True, exist_ok=True)
       self._sink = open(self._temporary, "wb")  # noqa: SIM115 (closed by __exit__)
     except OSError as error:
       raise BadInput(f"--out={str(self._path)!r} cannot be written: {error.strerror}.") from error
@@ -81,6 +79,15 @@ class Table:
       self._temporary.replace(self._path)
     else:
       self._temporary.unlink(missing_ok=True)
+
+
+def check_place(out: str | os.PathLike[str]) -> None:
+  """Raises BadInput if --out is a folder, or a file in a folder that does not exist."""
+  path = pathlib.Path(out).expanduser()
+  if path.is_dir():
+    raise BadInput(f"--out={str(path)!r} is a folder; name a file in it.")
+  if not path.parent.is_dir():
+    raise BadInput(f"--out={str(path)!r} cannot be written: there is no folder {str(path.parent)!r}; make it.")
 
 
 def rows(source: Sequence[str], row: Sequence[int], classes: np.ndarray, probabilities: np.ndarray,

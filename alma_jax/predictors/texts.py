@@ -5,9 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from alma_jax.data import tokens
+from alma_jax.data import text_line, tokens
 from alma_jax.errors import BadInput
-from alma_jax.files import parse_json
 
 LogProbs = Callable[[np.ndarray], tuple[np.ndarray, ...]]  # tokens int32 [B, L] -> (log-probabilities [B, L, V],)
 
@@ -39,10 +38,10 @@ class Score(NamedTuple):
 
 
 def read(paths: Sequence[str]) -> Iterator[Document]:
-  """Yields the documents of .txt files, of .jsonl files with an entry `text`, and of folders of such files.
+  """Yields the documents of .txt files, of .jsonl files with one in every line, and of folders of such files.
 
   Raises:
-    BadInput: a file does not exist, is not UTF-8, holds no text, or a line is not JSON with a `text`.
+    BadInput: a file does not exist, is not UTF-8, holds no text, or a line is no document.
   """
   for name in paths:
     path = pathlib.Path(name).expanduser()
@@ -109,18 +108,10 @@ def sums(predict: LogProbs, tokens_NL: np.ndarray, counts: np.ndarray, size: int
 
 
 def _lines(file: pathlib.Path, content: str) -> Iterator[Document]:
-  for i, line in enumerate(content.splitlines()):
+  for i, line in enumerate(content.split("\n")):
     if not line.strip():
       continue
     try:
-      entry = parse_json(line, halves=True)
-    except ValueError as error:
-      raise BadInput(f"line {i + 1} of {str(file)!r} is not JSON ({error}).") from error
-    if not isinstance(entry, dict) or not isinstance(entry.get("text"), str):
-      raise BadInput(f"line {i + 1} of {str(file)!r} has no entry `text` with a string.")
-    yield Document(str(file), i, _utf8(entry["text"]))
-
-
-def _utf8(text: str) -> str:
-  """The text with ? for halves of characters, which JSON can hold and UTF-8 cannot; live streams read it so as well."""
-  return text.encode("utf-8", "replace").decode()
+      yield Document(str(file), i, text_line.document(line))
+    except BadInput as error:
+      raise BadInput(f"line {i + 1} of {str(file)!r} {error}") from error

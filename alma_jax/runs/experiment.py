@@ -80,7 +80,7 @@ def _run(config: schema.RunConfig, path: pathlib.Path, data: Sequence[Any] | Non
       mirrored.finish()  # the session that has completed it may not have uploaded all
     run = results.load_run(path)
     if was_complete:
-      sharding.say(f"{path} is complete.")
+      sharding.say(f"{remote.shown(path)} is complete.")
     return run
 
 
@@ -153,8 +153,8 @@ def _shortages(path: pathlib.Path) -> Iterator[None]:
   except Exception as error:
     problem = disk_problem(error)
     if problem is None and is_out_of_memory(error):
-      raise Unsaved(f"the run in {path} gets no more memory. What was saved before is kept, and the same command goes "
-                    "on from there where the process may have more.") from error
+      raise Unsaved(f"the run in {remote.shown(path)} gets no more memory. What was saved before is kept, and the "
+                    "same command goes on from there where the process may have more.") from error
     if problem is None:
       raise
     raise Unsaved(f"{path} cannot be written: {problem}. What was saved before is kept, and the same command goes on "

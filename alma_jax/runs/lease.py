@@ -113,6 +113,22 @@ class Lease:
     return json.dumps(dict(owner=self._owner, session=self._session, beat=self._beat)).encode()
 
 
+def holder(place: remote.Remote) -> str | None:
+  """The name of the machine whose process holds the lease of a run folder; None: no process does.
+
+  To show it only: without waiting for a heartbeat, it compares the clocks of the store and of this machine. A process
+  that uses the local folder of this machine is not meant; that folder has a lock.
+  """
+  found = place.read(remote.LEASE)
+  if found is None:
+    return None
+  written, (host, _, folder) = place.changed(remote.LEASE), _entry(found, "owner").partition(" ")
+  if written is None or abs(time.time() - written) > SECONDS or (host == platform.node() and
+                                                                folder == _own_id(place.folder)):
+    return None
+  return host or None
+
+
 def _own_id(folder: pathlib.Path) -> str:
   """The id of a local folder."""
   path = folder / remote.MIRROR / "owner"

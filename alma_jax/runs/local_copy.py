@@ -12,10 +12,10 @@ import filelock
 
 from alma_jax.errors import BadInput
 from alma_jax.files import parse_json, write_bytes
-from alma_jax.runs import run_folder
+from alma_jax.runs import lease, run_folder
 from alma_jax.runs.remote import MANIFEST, MIRROR, File, Manifest, Problem, Remote, digest
 
-_TIME = "time"  # in MIRROR of the local folder
+_TIME, _HOLDER = "time", "holder"  # in MIRROR of the local folder
 READ_PATIENCE = 30.0  # seconds for which commands that read a run try to reach a store
 _LARGE = ("checkpoints", "pool", "predictor", "megabatches", "tensorboard", "wandb", "export")
 _ONCE = ("checkpoints", "pool")  # folders whose files are written once, and deleted when newer ones replace them
@@ -132,6 +132,15 @@ def saved(folder: pathlib.Path) -> float | None:
     return None
 
 
+def holder(folder: pathlib.Path) -> str | None:
+  """The machine that ran a fetched run when a command has looked; None: none did, or that was long ago."""
+  path = folder / MIRROR / _HOLDER
+  try:
+    return path.read_text() if time.time() - path.stat().st_mtime < lease.SECONDS else None
+  except OSError:
+    return None
+
+
 @contextlib.contextmanager
 def locked(folder: pathlib.Path, name: str, wait: bool = False) -> Iterator[None]:
   """A context in which no other process of this machine holds the lock of this name.
@@ -168,17 +177,25 @@ def _fetch(path: str | os.PathLike[str], whole: bool) -> list[pathlib.Path]:
     suffix = f"/{MANIFEST}"
     below = [] if whole else [name.removesuffix(suffix) for name in place.names() if name.endswith(suffix)]
     if not below:
-      raise BadInput(f"there is no run at {place.address}: it has no {MANIFEST}.")
+      raise BadInput(f"there is no run at {place.address}; check the name of the bucket, and the path.")
     return [_update(Remote(f"{place.address}/{name}", READ_PATIENCE), whole) for name in below]
   except Problem as problem:
     raise BadInput(f"{place.address} cannot be read: {str(problem).rstrip('.')}.") from problem
 
 
 def _update(place: Remote, whole: bool) -> pathlib.Path:
-  """Brings the local folder up to date, unless a run of this machine uses it or has left something newer."""
+  """Brings the local folder up to date, unless a run of this machine uses it or has left something newer.
+
+  Unless it is fetched to be loaded, the machine that runs it is noted as well.
+  """
   with (locked(place.folder, "fetching", wait=True), contextlib.suppress(filelock.Timeout),
         locked(place.folder, "run")):
     warn_of(place, equalize(place, whole, is_reader=True))
+  if not whole:
+    host, path = lease.holder(place), place.folder / MIRROR / _HOLDER
+    path.unlink(missing_ok=True)
+    if host is not None:
+      write_bytes(path, host.encode())
   return place.folder
 
 

@@ -9,6 +9,7 @@ An object that the manifest refers to is never replaced. A single put makes a ne
 the manifest always stands for one moment of the local folder, whatever was uploaded before or after it. Imports no jax.
 """
 import concurrent.futures
+import datetime
 import errno
 import hashlib
 import importlib.util
@@ -17,6 +18,7 @@ import logging
 import os
 import pathlib
 import re
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -30,11 +32,13 @@ from alma_jax.runs import run_folder
 MIRROR = ".mirror"  # a folder of the store, and of the local folder
 CHANGED, MANIFEST, LEASE = f"{MIRROR}/changed", f"{MIRROR}/manifest.json", f"{MIRROR}/lease.json"
 PATIENCE = 300.0  # seconds for which a run tries to reach a store
+_SMALL = 2**22  # bytes; an object below it should arrive within the patience of a reader
 _AT_ONCE = 8  # transfers
 _PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs"}
 _FINAL = (PermissionError, FileNotFoundError, FileExistsError, IsADirectoryError, NotImplementedError, ValueError,
           TypeError)  # trying again does not help
 
+_LOCAL = ("file", "local")  # schemes of folders of this machine
 _RAISE = object()
 
 _Result = TypeVar("_Result")
@@ -90,7 +94,8 @@ class Remote:
 
     Args:
       address: of a run folder, or of a folder that holds run folders.
-      patience: seconds for which a call tries to reach the store; None: PATIENCE.
+      patience: of a reader, seconds for which a call tries to reach the store, and waits for what is small; None:
+        PATIENCE, and the store's package decides how long one try may take.
 
     Raises:
       BadInput: it is not valid, or its package is missing.
@@ -99,15 +104,16 @@ class Remote:
 
     scheme, parts = _split(address)
     rest = "/".join(parts)
-    self.address = f"{scheme}:///{rest}" if scheme in ("file", "local") else f"{scheme}://{rest}"
+    self.address = f"{scheme}:///{rest}" if scheme in _LOCAL else f"{scheme}://{rest}"
     self.folder = cache_home() / "remote" / scheme / rest
     self.guard: Callable[[], None] = lambda: None
     self._patience = PATIENCE if patience is None else patience
+    self._waits = patience is None
     logging.getLogger("asyncio").addFilter(_matters)  # the same filter is added once
     package = _PACKAGES.get(scheme)
     if package is not None and importlib.util.find_spec(package) is None:
       raise BadInput(f"{self.address} needs the package {package}; run `pip install alma_jax[remote]`.")
-    options = dict(auto_mkdir=True) if scheme in ("file", "local") else {}
+    options = dict(auto_mkdir=True) if scheme in _LOCAL else {}
     try:
       self._fs, self._root = fsspec.core.url_to_fs(self.address, use_listings_cache=False, **options)
     except (ValueError, ImportError) as error:
@@ -120,7 +126,17 @@ class Remote:
 
   def read(self, name: str, is_patient: bool = True) -> bytes | None:
     """The contents of an object, or None if there is none."""
-    return self._try(lambda: self._fs.cat_file(self._path(name)), missing=None, is_patient=is_patient)
+    return self._try(lambda: self._fs.cat_file(self._path(name)), missing=None, is_patient=is_patient, is_small=True)
+
+  def changed(self, name: str) -> float | None:
+    """When an object was written, seconds since the epoch by the clock of the store; None: it does not say."""
+    try:
+      found = self._try(lambda: self._fs.modified(self._path(name)), missing=None, is_small=True)
+    except Problem as problem:
+      if isinstance(problem.__cause__, NotImplementedError):
+        return None
+      raise
+    return None if found is None else (found if found.tzinfo else found.replace(tzinfo=datetime.UTC)).timestamp()
 
   def write(self, name: str, data: bytes, is_patient: bool = True) -> None:
     """Replaces an object, whole or not at all."""
@@ -149,7 +165,7 @@ class Remote:
 
   def names(self) -> list[str]:
     """The names of all objects."""
-    found = self._try(lambda: self._fs.find(self._root), missing=[])
+    found = self._try(lambda: self._fs.find(self._root), missing=[], is_small=True)
     return sorted(path[len(self._root):].lstrip("/") for path in found)
 
   def manifest(self) -> Manifest | None:
@@ -187,7 +203,8 @@ class Remote:
     temporary = path.with_name(f".{path.name}.tmp")
     path.parent.mkdir(parents=True, exist_ok=True)
     for _ in range(2):
-      found = self._try(lambda: (self._fs.get_file(self._path(file.object), str(temporary)), True)[1], missing=False)
+      found = self._try(lambda: (self._fs.get_file(self._path(file.object), str(temporary)), True)[1], missing=False,
+                        is_small=file.size < _SMALL)
       if not found:
         temporary.unlink(missing_ok=True)
         path.unlink(missing_ok=True)
@@ -203,7 +220,7 @@ class Remote:
     return f"{self._root}/{name}"
 
   def _try(self, work: Callable[[], _Result], missing: Any = _RAISE, is_patient: bool = True,
-           guard: Callable[[], None] = lambda: None) -> _Result:
+           guard: Callable[[], None] = lambda: None, is_small: bool = False) -> _Result:
     """What `work` returns; it is called again while the store cannot be reached.
 
     Args:
@@ -211,6 +228,7 @@ class Remote:
       missing: what to return if there is no such object; by default that is a Problem.
       is_patient: whether it is called again.
       guard: called before it is called again.
+      is_small: whether a reader gives up a call that takes longer than its patience.
 
     Raises:
       FileExistsError: there is such an object.
@@ -223,7 +241,8 @@ class Remote:
         if is_again:
           guard()
         is_again = True
-        return work()
+        left = self._patience - (time.monotonic() - began)
+        return work() if self._waits or not is_small else _within(left, work)
       except (FileExistsError, Lost):
         raise
       except Exception as error:  # libraries raise many kinds
@@ -241,6 +260,15 @@ class Remote:
         pause = min(2 * pause, 15.0)
 
 
+def shown(path: pathlib.Path) -> str:
+  """A path as messages name it: its address, if it is that of the local copy of a run at an address, or lies in one."""
+  try:
+    scheme, *parts = path.relative_to(cache_home() / "remote").parts
+  except ValueError:
+    return str(path)
+  return f"{scheme}:{'///' if scheme in _LOCAL else '//'}{'/'.join(parts)}"
+
+
 def digest(path: pathlib.Path) -> str:
   """SHA-256 of a file."""
   with open(path, "rb") as file:
@@ -250,6 +278,25 @@ def digest(path: pathlib.Path) -> str:
 def new_id() -> str:
   """An id that no other manifest or process has."""
   return uuid.uuid4().hex
+
+
+def _within(seconds: float, work: Callable[[], _Result]) -> _Result:
+  """What `work` returns; raises TimeoutError if it takes longer. It then goes on until the process ends."""
+  done: concurrent.futures.Future[_Result] = concurrent.futures.Future()
+
+  def call() -> None:
+    try:
+      done.set_result(work())
+    except BaseException as error:
+      done.set_exception(error)
+
+  threading.Thread(target=call, daemon=True).start()
+  try:
+    return done.result(max(seconds, 0.0))
+  except TimeoutError as error:
+    if done.done():
+      raise
+    raise TimeoutError("it does not answer") from error
 
 
 def _sync(path: pathlib.Path) -> None:

@@ -12,7 +12,7 @@ from alma_jax.data import tokens
 from alma_jax.errors import BadInput
 from alma_jax.learners import contract, prediction, task_learner
 from alma_jax.parallel import runtime
-from alma_jax.runs import checkpoint, legacy, local_copy, run_folder, sampling, settings, snapshot, task_results
+from alma_jax.runs import checkpoint, legacy, local_copy, remote, run_folder, sampling, settings, snapshot, task_results
 from alma_jax.runs.metrics import Entry
 from alma_jax.tasks import classification, sequence
 
@@ -33,7 +33,7 @@ class Run:
     self.path = local_copy.readable(path)
     tree = run_folder.read_json(self.path / "config.json")
     if not isinstance(tree, dict):
-      raise BadInput(f"there is no run in {self.path}: it has no config.json of a run.")
+      raise BadInput(f"there is no run in {remote.shown(self.path)}: it has no config.json of a run.")
     self.config = configs.parse(configs.completed({k: v for k, v in tree.items() if k not in configs.STORED}))
     self.metrics = _columns(_lines(self.path / run_folder.METRICS))
     self.train = _lines(self.path / run_folder.TRAIN)
@@ -52,7 +52,11 @@ class Run:
     if self.summary:
       name = "cer" if "cer" in self.summary else "average_perplexity"
       state = f"{name}={self.summary[name]:.4f}"
-    return f"Run({str(self.path)!r}, {state})"
+    return f"Run({self._shown!r}, {state})"
+
+  @property
+  def _shown(self) -> str:
+    return remote.shown(self.path)
 
   def stages(self) -> list[int]:
     """The stages whose learner is saved, ascending."""
@@ -73,7 +77,7 @@ class Run:
       BadInput: no such stage is saved, there is no such task, or x does not look like the data.
     """
     if self.config.is_language:
-      raise BadInput(f"{self.path} is a language model, which predicts no classes; use `sample`.")
+      raise BadInput(f"{self._shown} is a language model, which predicts no classes; use `sample`.")
     opened, learner = self.open(stage)
     state, data = self.shown(opened, learner, task)
     x = like_examples(x, tuple(data["example_shape"]), np.dtype(data["dtype"]))
@@ -100,7 +104,7 @@ class Run:
     data = opened.meta["data"]
     if not isinstance(learner, task_learner.TaskLearner):
       if task is not None:
-        raise BadInput(f"{self.path} has no tasks; leave task={task!r} out.")
+        raise BadInput(f"{self._shown} has no tasks; leave task={task!r} out.")
       return snapshot.restore_learner(learner, opened), data
     state = snapshot.restore_learner(learner, opened, partly=True)
     known = state.spec["tasks"]
@@ -108,14 +112,14 @@ class Run:
     number = names.index(task) if task in names else task - 1 if isinstance(task, int) else -1
     if not 0 <= number < len(names):
       given = "no task is given of" if task is None else f"task={task!r} is none of"
-      raise BadInput(f"{given} the {len(names)} tasks that {self.path} has learned; give a number from 1 to "
+      raise BadInput(f"{given} the {len(names)} tasks that {self._shown} has learned; give a number from 1 to "
                      f"{len(names)}, or one of {listed(map(repr, names))}.")
     paths = [known[sequence.newest(data["tasks"], t, len(known))]["path"] for t in range(len(known))]
     if opened.lost.keys() & set(paths[number]):
       silent = [t for t, path in enumerate(paths) if opened.lost.keys() & set(path)]
       lost = next(opened.lost[module] for module in paths[number] if module in opened.lost)
       listing = ", ".join(f"{t + 1} ({names[t]!r})" for t in silent)
-      raise BadInput(f"{'task' if len(silent) == 1 else 'tasks'} {listing} of {self.path} cannot answer, because "
+      raise BadInput(f"{'task' if len(silent) == 1 else 'tasks'} {listing} of {self._shown} cannot answer, because "
                      f"modules are lost, while the other {len(names) - len(silent)} can: {lost}")
     return task_results.shown(learner, state, data, number)
 
@@ -141,7 +145,7 @@ class Run:
     sampling.check(prompt, options)
     dataset = self.config.dataset
     if not isinstance(dataset, schema.Text):
-      raise BadInput(f"{self.path} is a run of image classification, which writes no text.")
+      raise BadInput(f"{self._shown} is a run of image classification, which writes no text.")
     opened, learner = self.open(stage)
     state, task = snapshot.restore_learner(learner, opened), settings.task_of(self.config, opened.meta["data"])
     try:
@@ -185,11 +189,11 @@ class Run:
     runtime.setup(self.config)
     saved = self._saved_stages()
     if not (self.path / "checkpoints").is_dir() and (self.summary is not None or self.metrics):
-      raise BadInput(f"{self.path} lacks its folder checkpoints, which holds the saved learners; restore it.")
+      raise BadInput(f"{self._shown} lacks its folder checkpoints, which holds the saved learners; restore it.")
     if not saved:
-      raise BadInput(f"{self.path} has saved no finished stage yet.")
+      raise BadInput(f"{self._shown} has saved no finished stage yet.")
     if stage is not None and stage not in saved:
-      raise BadInput(f"{self.path} has saved the stages {sorted(saved)}, not {stage}; "
+      raise BadInput(f"{self._shown} has saved the stages {sorted(saved)}, not {stage}; "
                      "the last one is always kept, others as checkpoint.keep_every says.")
     opened = self._checkpoints().open(saved[max(saved) if stage is None else stage])
     snapshot.check_config(self.path, self.config, opened.meta)

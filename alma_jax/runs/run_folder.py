@@ -5,7 +5,6 @@ import hashlib
 import json
 import os
 import pathlib
-import re
 import shutil
 import sys
 import warnings
@@ -17,7 +16,7 @@ from alma_jax import config as configs
 from alma_jax.config import registry, schema
 from alma_jax.data import feed
 from alma_jax.errors import BadInput, InUse
-from alma_jax.files import parse_json, write_bytes
+from alma_jax.files import ADDRESS, parse_json, write_bytes
 from alma_jax.runs.metrics import Entry
 from alma_jax.version import __version__
 
@@ -90,7 +89,7 @@ class RunFolder:
     if not isinstance(stored, dict) or "data_fingerprint" not in stored:
       found = [name for name in OURS if (self.path / name).exists()]
       if found:
-        raise BadInput(f"{self.path} holds {', '.join(found)}, but not from a run of this program; "
+        raise BadInput(f"{self._shown} holds {', '.join(found)}, but not from a run of this program; "
                        "choose another --workdir.")
     elif overwrite:
       self._delete()
@@ -119,6 +118,10 @@ class RunFolder:
       if self._writes and not (self.path / name).exists():
         write_bytes(self.path / name, text.encode())
 
+  @property
+  def _shown(self) -> str:
+    return str(self.path) if self._mirror is None else self._mirror.address
+
   def _delete(self) -> None:
     for name in OURS:
       path, doomed = self.path / name, self.path / f".deleted-{name}"
@@ -143,14 +146,14 @@ class RunFolder:
     if not differ and stored.get("root_sha256") != digests.get("root_sha256"):
       differ = ["the network of learner.root (same folder, other weights)"]
     if differ:
-      raise BadInput(f"{self.path} holds another run, which differs in {', '.join(differ)}; "
+      raise BadInput(f"{self._shown} holds another run, which differs in {', '.join(differ)}; "
                      "choose another --workdir, or --overwrite it.")
 
   def _compare_code(self, stored: dict[str, str], config: schema.RunConfig) -> None:
     now = registry.code_of(config)
     for name in now.keys() & stored.keys():
       if now[name] != stored[name]:
-        warnings.warn(f"the file that defines {name!r} has changed since the run in {self.path} began, so that its "
+        warnings.warn(f"the file that defines {name!r} has changed since the run in {self._shown} began, so that its "
                       "results belong to the old code; --overwrite starts it again", stacklevel=2)
 
   def cut(self, name: str, num: int, entries: list[Entry] | None = None, total: str | None = None) -> None:
@@ -264,8 +267,7 @@ def local(path: str | os.PathLike[str]) -> pathlib.Path:
 
 def is_address(path: str | os.PathLike[str]) -> bool:
   """Whether a path is an address such as gs://bucket/run."""
-  # pathlib reduces two slashes to one. The colon of C:/run on Windows follows a single letter.
-  return re.match(r"[A-Za-z][\w+.-]+:/", str(path)) is not None
+  return ADDRESS.match(str(path)) is not None
 
 
 def read_summary(path: str | os.PathLike[str]) -> Entry | None:
