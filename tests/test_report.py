@@ -687,7 +687,8 @@ BAD_RUNS = [
     *[("config.json", value, sentence) for value, sentence in [
         ([], r"config.json holds \[\] instead"), ({}, "config.json lacks 'seed'"), ({"seed": "0"}, "has seed='0'"),
         ({"stream": {}}, "lacks 'stream.num_megabatches'"), ({"dataset": "digits"}, "lacks 'dataset.name'"),
-        ({"data_fingerprint": 3}, "has data_fingerprint=3"), ({"learner": {"name": ["sm"]}}, "has learner.name=")]],
+        ({"data_fingerprint": 3}, "has data_fingerprint=3"), ({"learner": {"name": ["sm"]}}, "has learner.name="),
+        ({"log": {"label": 4}}, "has log.label=4")]],
     ("config.json", {"model": {"name": "mlp", "width": "x", "num_experts": 1}}, "has model.width='x', which"),
     *[("metrics.jsonl", value, sentence) for value, sentence in BAD_LINES],
     ("metrics.jsonl", None, "metrics.jsonl cannot be read"), ("metrics.jsonl", [], "a line without named values"),

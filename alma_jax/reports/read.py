@@ -19,7 +19,7 @@ from alma_jax.reports.task_read import TaskRun
 from alma_jax.runs import run_folder
 
 SEED, LEARNER, WAITING = "seed", "learner.name", "stream.waiting_time"
-SCHEDULE = "stream.schedule"
+SCHEDULE, LABEL = "stream.schedule", "log.label"
 TOTAL, VERSION, DATA = "stream.num_megabatches", "alma_jax_version", "data_fingerprint"
 TEXT = "dataset.sequence_length"  # a field that only language models have
 PER_CLASS = "dataset.test_per_class"  # a field that only streams of tasks have
@@ -79,7 +79,7 @@ def _read(folder: pathlib.Path) -> Record:
   protocol = protocols.of(tree)
   metric, unit, total = protocol.metric, protocol.unit, flat[TOTAL]
   row = dict(run=str(folder), **{field: str(v) if isinstance(v, list) else v for field, v in flat.items()})
-  row[LEARNER] = row.get("log.label") or row[LEARNER]
+  row[LEARNER] = row.get(LABEL) or row[LEARNER]
   if row.get(SCHEDULE, "every") != "every":
     row[WAITING] = None  # only the schedule `every` uses it
   try:
@@ -143,7 +143,7 @@ def _is_live(flat: Values) -> bool:
 def _kinds(config: Any, options: Any) -> dict[str, Any]:
   """{field: type} of all fields of a class of configs with a class of learner options."""
   sections = schema.sections(config, options)
-  kinds: dict[str, Any] = {LEARNER: str, DATA: str}
+  kinds: dict[str, Any] = {LEARNER: str, DATA: str, LABEL: str}
   classes = [(f"{name}.", cls) for name, cls in sections.items() if f"{name}." not in configs.INCIDENTAL]
   for prefix, cls in [("", schema.RunConfig), *classes]:
     hints = _hints(cls)
