@@ -12,7 +12,6 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 import alma_jax
-from alma_jax import config
 from alma_jax.reports import drawing
 
 SIZE, DPI = (7.2, 2.6), 110
@@ -25,7 +24,7 @@ def main() -> None:
   args = parser.parse_args()
   args.out.mkdir(parents=True, exist_ok=True)
   reference = alma_jax.load_run(args.runs / "sm")
-  for name in config.LEARNERS:
+  for name in sorted(place.name for place in args.runs.iterdir() if place.is_dir()):
     draw(name, alma_jax.load_run(args.runs / name), reference, args.out / f"{name}.png")
 
 
