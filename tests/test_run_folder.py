@@ -12,6 +12,7 @@ import time
 import pytest
 import tqdm
 from runs import Closed, assert_same_run, interrupted, one_step_a_dispatch, small_config
+from tensorboardX.record_writer import RecordWriter
 
 import alma_jax
 from alma_jax import errors, export, messages, sweep
@@ -214,17 +215,17 @@ def test_a_lack_of_memory_gets_one_sentence(tmp_path, arrays, monkeypatch, error
   assert alma_jax.run(small_config(), tmp_path / "run", data=arrays).summary
 
 
-@pytest.mark.parametrize("where", ["lines", "checkpoint"])
+@pytest.mark.parametrize("where", ["lines", "checkpoint", "scalars"])
 def test_a_full_disk_gets_one_sentence_and_loses_nothing(tmp_path, arrays, monkeypatch, where):
   one_step_a_dispatch(monkeypatch)
-  config = small_config(train__epochs=6, train__batch_size=16, checkpoint__seconds=0.0)
+  config = small_config(train__epochs=6, train__batch_size=16, checkpoint__seconds=0.0, log__tensorboard=True)
   alma_jax.run(config, tmp_path / "whole", data=arrays)
   left = [6]
 
   def full(method):
     def write(*args, **kwargs):
       left[0] -= 1
-      if left[0] < 0 and where == "lines":
+      if left[0] < 0 and where != "checkpoint":
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
       if left[0] < 0:
         raise ValueError("RESOURCE_EXHAUSTED: Failed writing: No space left on device")
@@ -234,6 +235,8 @@ def test_a_full_disk_gets_one_sentence_and_loses_nothing(tmp_path, arrays, monke
   with monkeypatch.context() as patched:
     if where == "lines":
       patched.setattr(run_folder.RunFolder, "append", full(run_folder.RunFolder.append))
+    elif where == "scalars":
+      patched.setattr(RecordWriter, "write", full(RecordWriter.write))
     else:
       patched.setattr(checkpoint.Checkpoints, "save", full(checkpoint.Checkpoints.save))
     with pytest.raises(alma_jax.Unsaved, match=r"cut cannot be written: no space left on device\. What was saved"):

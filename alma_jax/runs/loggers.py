@@ -32,21 +32,17 @@ class TensorBoard:
 
   def __init__(self, folder: pathlib.Path, t: int, epoch: int):
     """Writes to `folder`; drops what is later than `t` and `epoch`."""
-    from tensorboardX import SummaryWriter
-    # File names have the time in seconds, and another session may have begun in the same second.
-    suffix = f".{time.time_ns()}"
-    self._stream = SummaryWriter(str(folder / "stream"), purge_step=t + 1, filename_suffix=suffix)
-    self._train = SummaryWriter(str(folder / "train"), purge_step=epoch + 1, filename_suffix=suffix)
+    self._stream, self._train = _Events(folder / "stream", t + 1), _Events(folder / "train", epoch + 1)
     self._epoch = epoch
 
   def stream(self, entry: Entry) -> None:
     """A line of metrics.jsonl."""
-    self._write(self._stream, entry, entry["t"])
+    self._stream.write(entry, entry["t"])
 
   def train(self, entry: Entry) -> None:
     """A line of train.jsonl."""
     self._epoch += 1
-    self._write(self._train, entry, self._epoch)
+    self._train.write(entry, self._epoch)
 
   def flush(self) -> None:
     """Writes to disk what the next checkpoint covers."""
@@ -57,10 +53,36 @@ class TensorBoard:
     self._stream.close()
     self._train.close()
 
-  def _write(self, writer: Any, entry: Entry, step: int) -> None:
-    for key, value in entry.items():
-      for name, number in _scalars(key, value):
-        writer.add_scalar(name, number, step)
+
+class _Events:
+  """A file of TensorBoard's events. Whoever writes to it gets the OSError of a full disk.
+
+  tensorboardX's SummaryWriter writes in a thread. If that thread fails, it ends without a word, and the next entries
+  wait for it for ever.
+  """
+
+  def __init__(self, folder: pathlib.Path, first: int):
+    """A new file in `folder`, which TensorBoard shows instead of what earlier files have from step `first` on."""
+    from tensorboardX import event_file_writer
+    from tensorboardX.proto import event_pb2, summary_pb2
+    folder.mkdir(parents=True, exist_ok=True)
+    # File names have the time in seconds, and another session may have begun in the same second.
+    self._file = event_file_writer.EventsWriter(str(folder / "events"), f".{time.time_ns()}")
+    self._event, self._summary = event_pb2.Event, summary_pb2.Summary
+    start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+    self._file.write_event(self._event(wall_time=time.time(), step=first, session_log=start))
+
+  def write(self, entry: Entry, step: int) -> None:
+    """The numbers of an entry, at `step`."""
+    values = [self._summary.Value(tag=name, simple_value=number)
+              for key, value in entry.items() for name, number in _scalars(key, value)]
+    self._file.write_event(self._event(wall_time=time.time(), step=step, summary=self._summary(value=values)))
+
+  def flush(self) -> None:
+    self._file.flush()
+
+  def close(self) -> None:
+    self._file.close()
 
 
 class Wandb:
