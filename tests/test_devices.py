@@ -42,7 +42,7 @@ def test_launchers_that_jax_does_not_know(monkeypatch, lacks):
   begun = []
   monkeypatch.setattr(jax.distributed, "initialize", lambda *args: begun.append(args))
   if lacks == "everything":
-    with pytest.raises(BadInput, match="this one has; give --coordinator, --num_processes and --process_id"):
+    with pytest.raises(BadInput, match="this one has; give --coordinator=HOST:PORT of process 0, and --num"):
       sharding.initialize()
     assert not begun
   else:
@@ -50,6 +50,45 @@ def test_launchers_that_jax_does_not_know(monkeypatch, lacks):
     monkeypatch.setattr(jax.config, "update", lambda *unused: None)
     sharding.initialize()
     assert begun == [()]
+
+
+def test_a_launcher_says_the_numbers_and_the_user_says_where(monkeypatch):
+  for name in list(os.environ):
+    if name.startswith(("SLURM_", "OMPI_", "PMI_")):
+      monkeypatch.delenv(name)
+  monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "3")
+  monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "2")
+  met, begun = [], []
+  monkeypatch.setattr(sharding.peers, "meet", lambda *args: met.append(args))
+  monkeypatch.setattr(sharding.peers, "among_neighbours", lambda: (1, 2))
+  monkeypatch.setattr(jax.config, "update", lambda *unused: None)
+  monkeypatch.setattr(jax.distributed, "initialize", lambda *args, **named: begun.append((args, named)))
+  monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+  sharding.initialize("node1:1234", seconds=7.0)
+  assert met == [("node1", 1234, 3, 2, 7.0)]
+  ((args, named),) = begun
+  assert args == ("node1:1234", 3, 2)
+  assert named["local_device_ids"] == [2, 3]
+  monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "x")
+  with pytest.raises(BadInput, match="OMPI_COMM_WORLD_SIZE='x', which should be a number"):
+    sharding.initialize()
+
+
+def test_the_processes_of_a_machine_share_its_gpus():
+  assert sharding.own_devices(0, 1, "0,1,2,3") is None  # all: the process has the machine to itself
+  assert [sharding.own_devices(number, 2, "4,5,6,7") for number in (0, 1)] == [[0, 1], [2, 3]]
+  assert [sharding.own_devices(number, 2, None) for number in (0, 1)] == [[0], [1]]
+  assert sharding.own_devices(1, 2, "1") is None  # the launcher has given each process its own
+  assert sharding.own_devices(2, 3, "GPU-a,GPU-b,GPU-c,GPU-d") == [2]
+
+
+def test_machines_that_do_not_reach_each_other(monkeypatch):
+  def fail():
+    raise RuntimeError("UNKNOWN: Gloo context initialization failed: Connect timeout [127.0.0.1]")
+
+  monkeypatch.setattr(jax, "devices", fail)
+  with pytest.raises(BadInput, match="cannot connect to each other. This machine is .* /etc/hosts"):
+    sharding.connect()
 
 
 def test_members_share_the_cores_of_a_cpu(monkeypatch):

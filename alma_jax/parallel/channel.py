@@ -21,9 +21,9 @@ _QUIET = 3.0  # seconds of waiting after which a process reports it
 _AGAIN = 30.0  # seconds from one such report to the next
 _RETRY = 0.2  # seconds between two attempts to connect
 _HELLO = 5.0  # seconds in which a new connection has to name its process
-# A machine that loses its power ends no connection, so a connection without an answer for two minutes counts as ended.
-_KEEP_ALIVE = ((socket.SOL_SOCKET, "SO_KEEPALIVE", 1), (socket.IPPROTO_TCP, "TCP_KEEPIDLE", 60),
-               (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 15), (socket.IPPROTO_TCP, "TCP_KEEPCNT", 4))
+# A machine that loses its power ends no connection, so a connection without an answer for a minute counts as ended.
+_KEEP_ALIVE = ((socket.SOL_SOCKET, "SO_KEEPALIVE", 1), (socket.IPPROTO_TCP, "TCP_KEEPIDLE", 20),
+               (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 10), (socket.IPPROTO_TCP, "TCP_KEEPCNT", 4))
 
 Message = dict[str, Any]
 
@@ -33,7 +33,7 @@ class Channel:
 
   def __init__(self, num: int, me: int, seconds: float):
     """Connects nothing yet; the arguments are those of `peers.meet`."""
-    self._num, self._me, self._seconds = num, me, seconds
+    self._num, self.me, self._seconds = num, me, seconds
     self._address = ""  # of process 0
     self._links: dict[int, _Link] = {}  # by number of the process
     self._refused: list[_Link] = []  # of processes that do not fit; they get the reason when this process leaves
@@ -77,7 +77,7 @@ class Channel:
         messages.say(f"waiting for process 0 at {self._address} ({reason})")
       time.sleep(_RETRY)
     self._links[0] = _Link(connection)
-    self._links[0].send(dict(hello=self._me, num=self._num))
+    self._links[0].send(dict(hello=self.me, num=self._num))
     self._watch(0)
     self._receive("go", wait, lambda: "process 0 to gather the others")
 
@@ -164,8 +164,8 @@ class Channel:
   def gather(self, what: str, value: Any) -> list[Any]:
     """The values of all processes in the order of their numbers; every process gets them. `what` names the values."""
     wait = _Wait(self._seconds)
-    if self._me:
-      self._links[0].send(dict(name=what, sender=self._me, value=value))
+    if self.me:
+      self._links[0].send(dict(name=what, sender=self.me, value=value))
       return self._receive("values", wait, lambda: f"the others to report their {what}")["values"]
     values = {0: value}
     absent = lambda: _missing_of(self._num, values) + f" to report the {what}"
@@ -179,8 +179,8 @@ class Channel:
   def leave(self, sentence: str | None, code: int) -> None:
     """See `peers.leave`."""
     self._left = True
-    sentence = sentence and f"process {self._me} has stopped: {sentence}"
-    message = dict(left=self._me, sentence=sentence, code=code)
+    sentence = sentence and f"process {self.me} has stopped: {sentence}"
+    message = dict(left=self.me, sentence=sentence, code=code)
     self._send_all(message)
     for link in self._refused:
       link.send(message)
@@ -240,7 +240,7 @@ class Channel:
       return
     try:
       for other, link in list(self._links.items()):
-        if self._me == 0 and other != number:
+        if self.me == 0 and other != number:
           link.send(dict(left=number, sentence=sentence, code=code))
       messages.say(f"error: {sentence}")
     finally:

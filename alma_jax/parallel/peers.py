@@ -4,6 +4,8 @@ The connections (channel.py) stay open. If a process ends, the others notice it 
 heartbeat and print a stack trace.
 """
 import json
+import pathlib
+import socket
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -39,6 +41,14 @@ def meet(host: str, port: int, num: int, me: int, seconds: float) -> None:
     _channel.listen(port)
   else:
     _channel.connect(host, port)
+
+
+def among_neighbours() -> tuple[int, int]:
+  """(number of this process, how many there are) among the processes of the run on the same machine, after `meet`."""
+  assert _channel is not None
+  machines = _channel.gather("machines", _machine())
+  mine = [number for number, machine in enumerate(machines) if machine == _machine()]
+  return mine.index(_channel.me), len(mine)
 
 
 def compare(what: str, facts: dict[str, Any]) -> None:
@@ -134,3 +144,12 @@ def _by_process(values: Sequence[Any]) -> str:
   for number, value in enumerate(values):
     groups.setdefault(json.dumps(value), []).append(number)
   return " and ".join(f"{json.loads(text)!r} in {named(numbers)}" for text, numbers in groups.items())
+
+
+def _machine() -> str:
+  """A name that differs between machines, and between containers, which see the GPUs that they were given."""
+  try:
+    booted = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+  except OSError:
+    booted = ""
+  return f"{socket.gethostname()} {booted}"

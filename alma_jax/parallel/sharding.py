@@ -6,6 +6,7 @@ inside `shard_map` sees its own members and its own part of the batch.
 """
 import math
 import os
+import socket
 from typing import Any
 
 import jax
@@ -23,8 +24,12 @@ from alma_jax.types import Tree
 MEMBER, DATA = "member", "data"
 REPLICATED = P()
 _MOST_VIRTUAL = 32  # XLA's collectives among many virtual devices do not end
-# Environment variables in which the launchers that jax.distributed supports give the number of processes.
-_TASK_COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+# Environment variables in which launchers give the number of processes, and the number of this one.
+_LAUNCHERS = {"SLURM_STEP_NUM_TASKS": "SLURM_PROCID", "OMPI_COMM_WORLD_SIZE": "OMPI_COMM_WORLD_RANK",
+              "PMI_SIZE": "PMI_RANK"}
+# Seconds without a word from a process after which jax aborts the others. peers.py notices a dead process before that,
+# and ends with a sentence; a process that is suspended for less goes on.
+_HEARTBEAT = 600
 
 
 def initialize(coordinator: str | None = None, num_processes: int | None = None, process_id: int | None = None,
@@ -32,20 +37,24 @@ def initialize(coordinator: str | None = None, num_processes: int | None = None,
   """Joins the other processes of the run, if there are any. This has to be the first use of jax.
 
   Args:
-    coordinator: "host:port" of process 0, or None to detect SLURM, Open MPI
-      and Kubernetes from their environment.
-    num_processes: how many processes there are (with `coordinator`).
-    process_id: this one's number, from 0 (with `coordinator`).
+    coordinator: "host:port" of process 0, or None to detect SLURM and Open MPI 4
+      from their environment.
+    num_processes: how many processes there are (with `coordinator`; or as the
+      launcher's environment says).
+    process_id: this one's number, from 0 (as `num_processes`).
     seconds: how long to wait for the others.
 
   Raises:
     BadInput: only some of the three were given, one is not valid, or the other
       processes do not connect in time.
   """
+  launched = _launched()
+  if coordinator is not None and num_processes is None and process_id is None and launched is not None:
+    num_processes, process_id = launched
   given = [v is not None for v in (coordinator, num_processes, process_id)]
   if any(given) and not all(given):
     raise BadInput("--coordinator, --num_processes and --process_id should be given together.")
-  if not any(given) and not _in_cluster():
+  if not any(given) and not _in_cluster(launched):
     return
   # Its handler of SIGTERM would replace the handler of main.py, which saves the run.
   jax.config.update("jax_enable_preemption_service", False)
@@ -57,8 +66,8 @@ def initialize(coordinator: str | None = None, num_processes: int | None = None,
     coordinator, num_processes, process_id = found
     if None in found:
       raise BadInput("a launcher has started several processes, but its environment does not say where process 0 is, "
-                     "how many there are and which number this one has; give --coordinator, --num_processes and "
-                     "--process_id.")
+                     "how many there are and which number this one has; give --coordinator=HOST:PORT of process 0, and "
+                     "--num_processes and --process_id if it does not say these either.")
   assert coordinator is not None
   assert num_processes is not None
   assert process_id is not None
@@ -67,15 +76,73 @@ def initialize(coordinator: str | None = None, num_processes: int | None = None,
   host, _, port = coordinator.rpartition(":")
   if not host or not port.isdigit() or not 0 < int(port) < 2**16:
     raise BadInput(f"--coordinator={coordinator!r} should be HOST:PORT with a port from 1 to 65535.")
+  own = None
   if num_processes > 1:
     peers.meet(host.strip("[]"), int(port), num_processes, process_id, seconds)
-  jax.distributed.initialize(coordinator, num_processes, process_id)
+    own = own_devices(*peers.among_neighbours(), os.environ.get("CUDA_VISIBLE_DEVICES"))
+  # Without "deactivate" jax would look for a launcher again, and take one GPU alone where there is one.
+  jax.distributed.initialize(coordinator, num_processes, process_id, local_device_ids=own,
+                             cluster_detection_method="deactivate", heartbeat_timeout_seconds=_HEARTBEAT)
 
 
-def _in_cluster() -> bool:
+def connect() -> None:
+  """Starts jax's devices, which connects the processes. Their settings have to be equal.
+
+  Raises:
+    BadInput: the processes cannot reach each other.
+  """
+  try:
+    jax.devices()
+  except RuntimeError as error:
+    if "Gloo context initialization failed" not in str(error):
+      raise
+    raise BadInput(f"the processes of this run cannot connect to each other. This machine is {socket.gethostname()}, "
+                   "a name that the other machines have to be able to reach; on some systems /etc/hosts gives it the "
+                   "address 127.0.1.1, which only the machine itself reaches.") from error
+
+
+def own_devices(number: int, num: int, visible: str | None) -> list[int] | None:
+  """Which GPUs of a machine one of its processes uses.
+
+  Args:
+    number: of the process among those of this run on the machine, from 0.
+    num: how many there are.
+    visible: CUDA_VISIBLE_DEVICES.
+
+  Returns:
+    Positions among the visible GPUs: equal shares of them, and one for each process if it is not known how many GPUs
+    are visible. None, which is all of them, if the process has the machine to itself, or if fewer are visible than
+    there are processes: then the launcher has given each its own.
+  """
+  seen = [name for name in (visible or "").split(",") if name]
+  if num == 1 or (seen and len(seen) < num):
+    return None
+  share = max(len(seen) // num, 1)
+  return list(range(number * share, (number + 1) * share))
+
+
+def _launched() -> tuple[int, int | None] | None:
+  """(number of processes, number of this one) as the environment of a launcher says, which may lack the second."""
+  for count, number in _LAUNCHERS.items():
+    if count in os.environ:
+      total, mine = (_number(name) for name in (count, number))
+      return (total or 1), mine
+  return None
+
+
+def _number(name: str) -> int | None:
+  """The value of a launcher's environment variable."""
+  value = os.environ.get(name)
+  if value and not value.isdigit():
+    raise BadInput(f"the environment has {name}={value!r}, which should be a number; unset it if no launcher has "
+                   "started this process.")
+  return int(value) if value else None
+
+
+def _in_cluster(launched: tuple[int, int | None] | None) -> bool:
   """Whether a launcher that jax.distributed knows has started several processes."""
-  return any(int(os.environ.get(name) or 1) > 1 for name in _TASK_COUNTS) or (
-      "KUBERNETES_SERVICE_HOST" in os.environ and int(os.environ.get("JOBSET_REPLICAS") or 1) > 1)
+  return (launched is not None and launched[0] > 1) or (
+      "KUBERNETES_SERVICE_HOST" in os.environ and (os.environ.get("JOBSET_REPLICAS") or "1") != "1")
 
 
 def _of_cluster(seconds: float) -> tuple[Any, Any, Any] | None:

@@ -49,7 +49,7 @@ def run(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: Seq
     raise BadInput(f"{path} is a file; the run folder should be a new or existing folder.")
   runtime.check_platform()
   peers.compare("settings", _settings(config, workdir, overwrite))
-  jax.devices()  # the first use of the devices connects the processes; their settings are equal
+  sharding.connect()
   if config.is_live and jax.process_count() > 1:
     raise BadInput(f"dataset.name={config.dataset.name!r} is a live stream, which one process runs; start it without "
                    "other processes.")
