@@ -104,6 +104,7 @@ def test_evaluate_repeats_the_error_of_the_run(folder, tmp_path):
     ("", [2.0, 1.0], "cat dog truck", [2, 1]),
     ("", [np.inf, 1.0], None, "the label inf"),
     ("", [np.nan, 1.0], None, "one whole number or one name"),
+    ("truck cat dog", np.array("cat"), None, "one whole number or one name"),
 ])
 def test_labels_become_numbers_of_the_predictors_classes(classes, y, names, expected):
   found = tuple(classes.split())

@@ -493,6 +493,33 @@ def test_readers_give_up_a_store_that_does_not_answer(store, monkeypatch):
   assert done.stderr == f"error: {ADDRESS} cannot be read: it does not answer.\n"
 
 
+def test_objects_do_not_wait_in_turn_for_a_store(store, monkeypatch):
+  """The patience is that of an outage, not of an object; after a call that worked there is all of it again."""
+  monkeypatch.setattr(remote, "PATIENCE", 1.0)
+  answers, calls = [], []
+
+  def cat_file(unused_self, name, **unused):
+    calls.append(name)
+    if not answers:
+      raise ConnectionError("no route")
+    return answers.pop()
+
+  monkeypatch.setattr(MemoryFileSystem, "cat_file", cat_file)
+  place = remote.Remote("memory://b/x")
+
+  def tries(name):
+    before = len(calls)
+    with pytest.raises(remote.Problem, match="no route"):
+      place.read(name)
+    return len(calls) - before
+
+  assert tries("a") > 1
+  assert sum(map(tries, "bcdef")) <= 8  # 15 if each had the patience of its own
+  answers.append(b"1")
+  assert place.read("g") == b"1"
+  assert tries("h") > 1
+
+
 def test_a_lease_that_can_be_neither_read_nor_made(store, monkeypatch):
   monkeypatch.setattr(remote.Remote, "create", lambda self, name, data: False)
   with pytest.raises(alma_jax.BadInput, match="lease.json can be neither read nor made"), mirror.opened(ADDRESS):

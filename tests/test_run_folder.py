@@ -245,6 +245,24 @@ def test_a_full_disk_gets_one_sentence_and_loses_nothing(tmp_path, arrays, monke
   assert_same_run(tmp_path / "whole", tmp_path / "cut")
 
 
+def test_a_run_folder_that_is_moved_while_the_run_writes(tmp_path, arrays, monkeypatch):
+  one_step_a_dispatch(monkeypatch)
+  config = small_config(train__epochs=6, train__batch_size=16, checkpoint__seconds=0.0)
+  alma_jax.run(config, tmp_path / "whole", data=arrays)
+  left = [6]
+
+  def moved():
+    left[0] -= 1
+    if not left[0]:
+      (tmp_path / "run").rename(tmp_path / "moved")
+    return False
+
+  with pytest.raises(alma_jax.Unsaved, match="run was moved or deleted, .* goes on from its last checkpoint"):
+    alma_jax.run(config, tmp_path / "run", data=arrays, should_stop=moved)
+  alma_jax.run(config, tmp_path / "moved", data=arrays)
+  assert_same_run(tmp_path / "whole", tmp_path / "moved")
+
+
 def test_without_a_terminal_a_stage_is_a_line(tmp_path, arrays, capfd, monkeypatch):
   monkeypatch.delitem(sys.modules, "ipykernel", raising=False)  # in a notebook there is a bar
   phases = []

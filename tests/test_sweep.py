@@ -1,6 +1,7 @@
 """Sweeps: points, jobs, processes that die, SLURM (a stand-in), predictions."""
 import errno
 import io
+import itertools
 import json
 import os
 import pathlib
@@ -81,6 +82,10 @@ def test_points_by_hand():
     zipped(axis("a", [1]), axis("b", [1, 2]))
   with pytest.raises(BadInput, match="the axis 'seed' needs a list of values, not 5"):
     axis("seed", 5)
+  with pytest.raises(BadInput, match="the axis 'seed' has more than 10,000 values"):
+    axis("seed", itertools.count())
+  with pytest.raises(BadInput, match="a product has 1,000,000 points; at most 10,000 are allowed"):
+    product(axis("a", range(1000)), axis("b", range(1000)))
   with pytest.raises(BadInput, match="axis 'a' is given twice"):
     product(axis("a", [1]), axis("a", [2]))
   with pytest.raises(BadInput, match="need lists of points, as axis.. makes them, not 1"):

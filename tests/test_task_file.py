@@ -76,6 +76,7 @@ BAD_LISTS = [
     ([dict(name="a", arrays=given(y_val="np.arange(5)"))], "6 examples but 5 labels in its validation split"),
     ([dict(name="a", arrays=given(x_train="np.zeros((12, 6, 6))", x_val="np.zeros((6, 6, 6))",
                                   x_test="np.zeros((6, 6, 6))"))], r"dtype float32; tasks consist of images"),
+    ([dict(name="a", arrays=[[[1], [1, 2]]] * 6)], "x_train of .* is no array"),
     ([dict(name="a", arrays=[1, 2])], "has arrays of type list; give six, x_train, y_train"),
     ([dict(name="a", arrays=given(), class_names=["x"])], "has 1 class_names, but labels from 0 to 2"),
     ([dict(DRAWN, data="mnits")], "there is no data set 'mnits'"),

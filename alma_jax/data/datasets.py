@@ -8,7 +8,7 @@ import importlib.metadata
 import pathlib
 import warnings
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -129,7 +129,7 @@ def from_arrays(name: str, arrays: Mapping[str, np.ndarray],
                    f"{', '.join(sorted(arrays)) or 'nothing'}.")
   clean = {}
   for split in ("train", "test"):
-    x, y = np.asarray(arrays[f"x_{split}"]), np.asarray(arrays[f"y_{split}"])
+    x, y = (_array(name, f"{part}_{split}", arrays) for part in "xy")
     clean[f"x_{split}"] = check_examples(f"x_{split} of {name}", x)
     clean[f"y_{split}"] = check_labels(f"y_{split} of {name}", y)
     if len(x) != len(y):
@@ -228,6 +228,13 @@ def check_labels(what: str, y: np.ndarray) -> np.ndarray:
   if y.max() >= 2**20:
     raise BadInput(f"{what} holds the label {y.max()}, but labels count classes from 0 and should be below {2**20}.")
   return y.astype(np.int32)
+
+
+def _array(name: str, part: str, arrays: Mapping[str, Any]) -> np.ndarray:
+  try:
+    return np.asarray(arrays[part])
+  except ValueError as error:  # lists of different lengths
+    raise BadInput(f"{part} of {name} is no array ({unpacking.first_line(error)}).") from error
 
 
 def _describe(x: np.ndarray) -> str:

@@ -176,7 +176,7 @@ def check_labels(y: Any, what: str, form: Form, names: Sequence[str] | None = No
       y = np.array(names)[y]
   elif y.dtype.kind in "iu" and class_labels.are_names(form.names):
     y = y.astype(str)
-  if y.dtype.kind in "UO" and len(y) and all(isinstance(name, str) for name in y.tolist()):
+  if y.dtype.kind in "UO" and y.ndim == 1 and len(y) and all(isinstance(name, str) for name in y.tolist()):
     numbers = {name: i for i, name in enumerate(form.names)}
     odd = sorted(set(y.tolist()) - set(numbers))
     if odd:

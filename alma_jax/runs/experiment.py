@@ -145,7 +145,7 @@ def _claimed(path: pathlib.Path, setting: settings.Setting, overwrite: bool,
 
 @contextlib.contextmanager
 def _shortages(path: pathlib.Path) -> Iterator[None]:
-  """Turns errors of the disk and a lack of memory, wherever they arrive, into Unsaved."""
+  """Turns errors of the disk, a lack of memory and a folder that is gone, wherever they arrive, into Unsaved."""
   try:
     yield
   except (BadInput, Diverged, Stopped, Unsaved):
@@ -155,6 +155,8 @@ def _shortages(path: pathlib.Path) -> Iterator[None]:
     if problem is None and is_out_of_memory(error):
       raise Unsaved(f"the run in {remote.shown(path)} gets no more memory. What was saved before is kept, and the "
                     "same command goes on from there where the process may have more.") from error
+    if problem is None and not (path / "config.json").exists():
+      raise Unsaved(run_folder.moved(remote.shown(path))) from error
     if problem is None:
       raise
     raise Unsaved(f"{path} cannot be written: {problem}. What was saved before is kept, and the same command goes on "

@@ -28,6 +28,7 @@ from alma_jax import messages
 from alma_jax.errors import BadInput
 from alma_jax.files import cache_home, parse_json
 from alma_jax.runs import run_folder
+from alma_jax.runs.outage import Outage
 
 MIRROR = ".mirror"  # a folder of the store, and of the local folder
 CHANGED, MANIFEST, LEASE = f"{MIRROR}/changed", f"{MIRROR}/manifest.json", f"{MIRROR}/lease.json"
@@ -109,6 +110,7 @@ class Remote:
     self.guard: Callable[[], None] = lambda: None
     self._patience = PATIENCE if patience is None else patience
     self._waits = patience is None
+    self._outage = Outage()
     logging.getLogger("asyncio").addFilter(_matters)  # the same filter is added once
     package = _PACKAGES.get(scheme)
     if package is not None and importlib.util.find_spec(package) is None:
@@ -235,27 +237,30 @@ class Remote:
       Lost: `guard` has raised it.
       Problem: anything else.
     """
-    began, pause, said, is_again = time.monotonic(), 0.2, False, False
+    began, pause, is_again = time.monotonic(), 0.2, False
     while True:
       try:
         if is_again:
           guard()
         is_again = True
         left = self._patience - (time.monotonic() - began)
-        return work() if self._waits or not is_small else _within(left, work)
+        found = work() if self._waits or not is_small else _within(left, work)
+        self._outage.end()
+        return found
       except (FileExistsError, Lost):
         raise
       except Exception as error:  # libraries raise many kinds
         if isinstance(error, FileNotFoundError) and missing is not _RAISE:
+          self._outage.end()
           return missing
         is_final = (isinstance(error, _FINAL) or "Credentials" in type(error).__name__ or
                     getattr(error, "errno", None) == errno.EINVAL or getattr(error, "is_final", False))
-        if is_final or not is_patient or time.monotonic() - began + pause > self._patience:
+        lasts = self._outage.lasts(began, self._patience)
+        if is_final or not is_patient or lasts + pause > self._patience:
           raise Problem(_reason(error), is_final) from error
-        if not said and time.monotonic() - began > 2:
+        if lasts > 2 and self._outage.is_news():
           messages.say(f"{self.address} cannot be reached ({_reason(error)}); trying again for "
                        f"{messages.duration(self._patience)}")
-          said = True
         time.sleep(pause)
         pause = min(2 * pause, 15.0)
 

@@ -15,7 +15,7 @@ import filelock
 from alma_jax import config as configs
 from alma_jax.config import registry, schema
 from alma_jax.data import feed
-from alma_jax.errors import BadInput, InUse
+from alma_jax.errors import BadInput, InUse, Unsaved
 from alma_jax.files import ADDRESS, parse_json, write_bytes
 from alma_jax.runs.metrics import Entry
 from alma_jax.version import __version__
@@ -202,10 +202,24 @@ class RunFolder:
     return self._mirror is not None
 
   def append(self, name: str, entry: Entry) -> None:
-    """Adds a line to a .jsonl file opened with `cut`, and flushes it."""
+    """Adds a line to a .jsonl file opened with `cut`, and flushes it.
+
+    Raises:
+      Unsaved: the folder is no longer in its place.
+    """
     if self._writes:
+      self._check_place(name)
       self._files[name].write(_line(entry).decode())
       self._files[name].flush()
+
+  def _check_place(self, name: str) -> None:
+    """A folder that is moved away would take the open files along, and another one would come in its place."""
+    try:
+      is_there = os.path.samestat(os.fstat(self._files[name].fileno()), (self.path / name).stat())
+    except FileNotFoundError:
+      is_there = False
+    if not is_there:
+      raise Unsaved(moved(self._shown))
 
   def sync(self) -> None:
     """Makes sure that all lines are on disk."""
@@ -252,6 +266,12 @@ class RunFolder:
 
   def __exit__(self, *unused: object) -> None:
     self.close()
+
+
+def moved(path: str) -> str:
+  """A sentence about a run folder that is no longer in its place."""
+  return (f"{path} was moved or deleted, or its files replaced, while the run wrote to it. Where it is now it goes on "
+          "from its last checkpoint.")
 
 
 def local(path: str | os.PathLike[str]) -> pathlib.Path:

@@ -28,11 +28,13 @@ The other modules:
 """
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterable
 from typing import Any
 
 from alma_jax.errors import BadInput
 
+MOST = 10_000  # points of a sweep
 Point = dict[str, Any]  # {axis: value}
 
 
@@ -55,15 +57,25 @@ def axis(name: str, values: Iterable[Any]) -> list[Point]:
   """Points that differ in one field.
 
   Raises:
-    BadInput: `values` is a single value.
+    BadInput: `values` is a single value, or has more than MOST values.
   """
   if isinstance(values, str) or not hasattr(values, "__iter__"):
     raise BadInput(f"the axis {name!r} needs a list of values, not {values!r}.")
-  return [{name: value} for value in values]
+  points = [{name: value} for value in itertools.islice(values, MOST + 1)]
+  if len(points) > MOST:
+    raise BadInput(f"the axis {name!r} has more than {MOST:,} values; a sweep has at most {MOST:,} points.")
+  return points
 
 
 def product(*lists: list[Point]) -> list[Point]:
-  """Every combination of points, one of each list; the last list varies fastest."""
+  """Every combination of points, one of each list; the last list varies fastest.
+
+  Raises:
+    BadInput: there are more than MOST.
+  """
+  num = math.prod(map(len, lists))
+  if num > MOST:
+    raise BadInput(f"a product has {num:,} points; at most {MOST:,} are allowed.")
   return [_joined(parts) for parts in itertools.product(*lists)]
 
 

@@ -13,7 +13,6 @@ from alma_jax import sweeps
 from alma_jax.config import fields, schema
 from alma_jax.errors import BadInput
 
-_MOST = 10_000  # runs of a sweep
 _LONGEST = 200  # characters in a folder's name; file systems allow 255 bytes
 
 Packed = dict[str, Any]  # a job as plain data
@@ -96,8 +95,8 @@ def make(sweep: sweeps.Sweep, root: str | pathlib.Path, overrides: Mapping[str, 
   if not isinstance(sweep.points, (list, tuple)) or not isinstance(sweep.fixed, dict):
     raise BadInput(f"the sweep has points of type {type(sweep.points).__name__} and fixed fields of type "
                    f"{type(sweep.fixed).__name__}; give a list of dicts, and a dict.")
-  if len(sweep.points) > _MOST:
-    raise BadInput(f"the sweep has {len(sweep.points):,} points; at most {_MOST:,} are allowed.")
+  if len(sweep.points) > sweeps.MOST:
+    raise BadInput(f"the sweep has {len(sweep.points):,} points; at most {sweeps.MOST:,} are allowed.")
   if ":" in str(sweep.config):
     raise BadInput(f"the sweep's config {sweep.config!r} should be only the path of a config file; give the learner as "
                    "an axis.")
