@@ -86,13 +86,13 @@ def initialize(coordinator: str | None = None, num_processes: int | None = None,
 
 
 def connect() -> None:
-  """Starts jax's devices, which connects the processes. Their settings have to be equal.
+  """The first collective, in which the processes connect. They have to call it at about the same time.
 
   Raises:
     BadInput: the processes cannot reach each other.
   """
   try:
-    jax.devices()
+    barrier("the processes connect")
   except RuntimeError as error:
     if "Gloo context initialization failed" not in str(error):
       raise

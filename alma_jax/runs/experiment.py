@@ -49,7 +49,7 @@ def run(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: Seq
     raise BadInput(f"{path} is a file; the run folder should be a new or existing folder.")
   runtime.check_platform()
   peers.compare("settings", _settings(config, workdir, overwrite))
-  sharding.connect()
+  jax.devices()  # the first use of the devices; the settings of the processes are equal
   if config.is_live and jax.process_count() > 1:
     raise BadInput(f"dataset.name={config.dataset.name!r} is a live stream, which one process runs; start it without "
                    "other processes.")
@@ -66,6 +66,7 @@ def _run(config: schema.RunConfig, path: pathlib.Path, data: Sequence[Any] | Non
   # Before any collective, which would wait only 30 s for slow processes, and fail if numbers of devices differ.
   peers.compare("data or devices", setting.digests | dict(
       devices=f"{jax.local_device_count()} x {jax.devices()[0].platform}"))
+  sharding.connect()
   peers.together("memory", lambda: _check_memory(path, setting, overwrite))
   with _shortages(path), _claimed(path, setting, overwrite, mirrored) as folder:
     was_complete = run_folder.read_summary(path / "summary.json") is not None
