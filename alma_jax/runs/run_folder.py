@@ -89,7 +89,7 @@ class RunFolder:
     if not isinstance(stored, dict) or "data_fingerprint" not in stored:
       found = [name for name in OURS if (self.path / name).exists()]
       if found:
-        raise BadInput(f"{self._shown} holds {', '.join(found)}, but not from a run of this program; "
+        raise BadInput(f"{self.shown} holds {', '.join(found)}, but not from a run of this program; "
                        "choose another --workdir.")
     elif overwrite:
       self._delete()
@@ -119,7 +119,8 @@ class RunFolder:
         write_bytes(self.path / name, text.encode())
 
   @property
-  def _shown(self) -> str:
+  def shown(self) -> str:
+    """The folder as messages name it: its path, or the address of which it is the copy."""
     return str(self.path) if self._mirror is None else self._mirror.address
 
   def _delete(self) -> None:
@@ -146,14 +147,14 @@ class RunFolder:
     if not differ and stored.get("root_sha256") != digests.get("root_sha256"):
       differ = ["the network of learner.root (same folder, other weights)"]
     if differ:
-      raise BadInput(f"{self._shown} holds another run, which differs in {', '.join(differ)}; "
+      raise BadInput(f"{self.shown} holds another run, which differs in {', '.join(differ)}; "
                      "choose another --workdir, or --overwrite it.")
 
   def _compare_code(self, stored: dict[str, str], config: schema.RunConfig) -> None:
     now = registry.code_of(config)
     for name in now.keys() & stored.keys():
       if now[name] != stored[name]:
-        warnings.warn(f"the file that defines {name!r} has changed since the run in {self._shown} began, so that its "
+        warnings.warn(f"the file that defines {name!r} has changed since the run in {self.shown} began, so that its "
                       "results belong to the old code; --overwrite starts it again", stacklevel=2)
 
   def cut(self, name: str, num: int, entries: list[Entry] | None = None, total: str | None = None) -> None:
@@ -219,7 +220,7 @@ class RunFolder:
     except FileNotFoundError:
       is_there = False
     if not is_there:
-      raise Unsaved(moved(self._shown))
+      raise Unsaved(moved(self.shown))
 
   def sync(self) -> None:
     """Makes sure that all lines are on disk."""

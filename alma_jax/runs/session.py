@@ -98,7 +98,7 @@ def _samples(setting: settings.Setting) -> list[int]:
 
 
 def _saved(folder: RunFolder) -> str:
-  return f"saved {folder.path}; the same command goes on from there."
+  return f"saved {folder.shown}; the same command goes on from there."
 
 
 class _Session:

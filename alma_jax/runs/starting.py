@@ -41,8 +41,8 @@ def restored(setting: settings.Setting, folder: RunFolder, opened: checkpoint.Op
   snapshot.check_config(folder.path, setting.config, opened.meta)
   now = snapshot.restore(setting, opened, examiner)
   if not setting.is_live and len(now.lines) == setting.stream.num_megabatches:
-    say(f"resuming {folder.path} after the last of {now.stage} stages")
+    say(f"resuming {folder.shown} after the last of {now.stage} stages")
   else:
     after = f", after {settings.round_name(setting)} {now.epoch}" if now.epoch else ""
-    say(f"resuming {folder.path} in stage {now.stage + 1}{settings.of_stages(setting)}{after}")
+    say(f"resuming {folder.shown} in stage {now.stage + 1}{settings.of_stages(setting)}{after}")
   return now
