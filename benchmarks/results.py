@@ -75,6 +75,7 @@ CHOICES = {
     "five networks (`ens`) of width 32": "ens-schedulegeometric-replay_shareuniform-steps80-eval_every1000000-decay0.5-"
                                          "label_smoothing0.1-weight_decay0.001",
 }
+BOOKS = {"`anytime`": "anytime", "`sm`": "sm", "`sm`, `train.decay=0.3`": "sm-decay0.3"}
 CIFAR_FIVE = {"`anytime`": "anytime", "`ens`, 10 epochs": "ens-epochs10"}
 
 
@@ -92,13 +93,16 @@ def tables() -> list[tuple[str, str]]:
           ("Parts", compared(mnist, PARTS, "all parts")), ("The adaptive schedule", adaptive(mnist, *MNIST_PRICES)),
           ("CIFAR-10, 20 mega-batches, width 8", compared(cifar, CIFAR_ONE, "`sm`, 10 epochs")),
           ("CIFAR-10, 100 mega-batches, width 16", compared(cifar, CIFAR_FIVE, "`ens`, 10 epochs")),
-          ("The adaptive schedule on CIFAR-10", adaptive(cifar, *CIFAR_PRICES))]
+          ("The adaptive schedule on CIFAR-10", adaptive(cifar, *CIFAR_PRICES)),
+          ("Books", perplexities(read("books.csv"), BOOKS, "`sm`"))]
 
 
 def read(file: str) -> pd.DataFrame:
   """The runs of a CSV file of a report, indexed by the kind of run and the seed."""
   runs = pd.read_csv(FOLDER / file)
-  runs["kind"] = runs["run"].str.rsplit("/", n=1).str[-1].str.replace(r"^seed\d+-", "", regex=True)
+  name = runs["run"].str.rsplit("/", n=1).str[-1]
+  runs["kind"] = name.str.replace(r"^seed\d+-", "", regex=True)
+  runs["seed"] = name.str.extract(r"^seed(\d+)-")[0].astype(int)
   return runs.set_index(["kind", "seed"]).sort_index()
 
 
@@ -135,6 +139,22 @@ def adaptive(runs: pd.DataFrame, prices: dict[float, str], fixed: dict[int, str]
     trainings = ", ".join(map(str, at(mine)["num_stages"]))
     lines.append(f"| {price:.0e} | {trainings} | {score(mine).mean():.2f} | {score(geometric).mean():.2f} | {best} | "
                  f"{waiting[best]:.2f} | {(score(mine) / score(fixed[best])).mean():.2f} |")
+  return "\n".join(lines)
+
+
+def perplexities(stream: pd.DataFrame, kinds: dict[str, str], reference: str) -> str:
+  """A row for each kind: perplexity after each mega-batch. `stream` has a row for each kind, seed and t."""
+  times = sorted(stream["t"].unique())
+  lines = [f"| | {' | '.join(f't = {t}' for t in times)} | last, against {reference} | multiply-adds | seeds |",
+           f"| --- |{' ---: |' * (len(times) + 3)}"]
+  at = lambda kind, t: stream[stream["t"] == t].loc[kind]
+  kinds = {label: kind for label, kind in kinds.items() if kind in stream.index}
+  last = {label: at(kind, times[-1])["perplexity"] for label, kind in kinds.items()}
+  for label, kind in kinds.items():
+    cells = [spread(at(kind, t)["perplexity"]) for t in times]
+    change = "" if label == reference else f"{100 * (last[label] / last[reference] - 1).mean():+.1f} %"
+    macs = at(kind, times[-1])[MACS].mean()
+    lines.append(f"| {label} | {' | '.join(cells)} | {change} | {brief(macs)} | {len(last[label])} |")
   return "\n".join(lines)
 
 
