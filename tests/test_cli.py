@@ -97,5 +97,6 @@ def test_the_packages_sweeps_are_found_from_any_folder(tmp_path, monkeypatch, na
 def test_what_is_no_config_names_those_that_are(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   assert configs.find("mnits") is None
+  assert configs.find("9" * 5000) is None
   with pytest.raises(BadInput, match="'mnits' is not a file in .*, nor one of the package's configs: cifar, digits, "):
     configs.load_file("mnits", "sm")

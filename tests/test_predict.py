@@ -188,6 +188,8 @@ def bad(folder, tmp_path, case):
   (tmp_path / "empty").mkdir()
   (tmp_path / "no.parquet").write_text("no")
   pq.write_table(pa.table({"image": pa.array([], pa.binary())}), tmp_path / "none.parquet")
+  pq.write_table(pa.table({"image": x[:1].reshape(1, -1).tolist(), "label": pa.array([b"\xff"]).view(pa.string())}),
+                 tmp_path / "text.parquet")
   Image.new("RGB", (6, 6)).save(tmp_path / "colour.png")
   return {
       "no run": lambda: ("predict", [f"--workdir={tmp_path}/none", new], "neither a run nor a predictor"),
@@ -200,6 +202,7 @@ def bad(folder, tmp_path, case):
       "empty folder": lambda: ("predict", [run, tmp_path / "empty"], "holds no image"),
       "truncated": lambda: ("predict", [run, tmp_path / "cut.parquet"], "is no Parquet file that can be read"),
       "no parquet": lambda: ("predict", [run, tmp_path / "no.parquet"], "is no Parquet file that can be read"),
+      "no text": lambda: ("evaluate", [run, f"--data={tmp_path}/text.parquet"], "is no Parquet file that can be read"),
       "pickle": lambda: ("predict", [run, save(x=np.array([{}, {}]))], "is not an .npz file of plain arrays"),
       "colour": lambda: ("predict", [run, tmp_path / "colour.png"], "with 3 channels, but the predictor takes 6x6"),
       "no folder": lambda: ("predict", [run, tmp_path / "none.npz", f"--out={tmp_path}/n/o.csv"], "there is no folder"),
@@ -217,8 +220,8 @@ def bad(folder, tmp_path, case):
 
 @pytest.mark.parametrize("case", [
     "no run", "unfinished", "no input", "other shape", "other dtype", "empty", "empty parquet", "empty folder",
-    "truncated", "no parquet", "pickle", "colour", "no folder", "no folder of scores", "other ending", "batch",
-    "labels", "no labels", "fewer labels", "no data", "no data set"])
+    "truncated", "no parquet", "no text", "pickle", "colour", "no folder", "no folder of scores", "other ending",
+    "batch", "labels", "no labels", "fewer labels", "no data", "no data set"])
 def test_bad_input_gets_one_sentence(folder, tmp_path, case):
   command, args, sentence = bad(folder, tmp_path, case)
   done = alma(command, *args)

@@ -1,4 +1,5 @@
 """Config files: Python files with a function get_config. Those of the package are found from any folder."""
+import os
 import pathlib
 import runpy
 import sys
@@ -37,7 +38,7 @@ def find(path: str | pathlib.Path) -> pathlib.Path | None:
     The path of an existing file, or None.
   """
   own = packaged().get(pathlib.PurePath(path).as_posix().removeprefix("configs/").removesuffix(".py"))
-  if pathlib.Path(path).is_file() and (own is None or pathlib.Path(path).suffix == ".py"):
+  if os.path.isfile(path) and (own is None or pathlib.Path(path).suffix == ".py"):  # False for a name that is too long
     return pathlib.Path(path)
   return own
 
@@ -58,7 +59,7 @@ def load_file(path: str, arg: str | None = None) -> Tree:
   found = find(path)
   if found is None:
     names = listed(name for name in packaged() if "/" not in name)
-    if pathlib.Path(f"{path}.py").is_file():
+    if os.path.isfile(f"{path}.py"):
       raise BadInput(f"{path!r} is not a file; write --config={path}.py:LEARNER.")
     raise BadInput(f"{path!r} is not a file in {pathlib.Path.cwd()}, nor one of the package's configs: {names}; "
                    f"{_USAGE}.")

@@ -251,7 +251,7 @@ def _parquet(path: pathlib.Path, form: Form, size: int, labelled: bool) -> Itera
             np.array(part.column(y_name).to_pylist()), f"the column {y_name} of {str(path)!r}", form, names)
         yield Batch([str(path)] * len(x), list(range(row, row + len(x))), x, y)
         row += len(x)
-  except (pa.ArrowException, OSError) as error:
+  except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
     raise BadInput(f"{str(path)!r} is no Parquet file that can be read ({unpacking.first_line(error)}); write it "
                    "again.") from error
   if not row:
