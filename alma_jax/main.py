@@ -52,7 +52,7 @@ def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, schema.RunConfig]:
                       help="run folder, or its address as s3://BUCKET/PATH; default: runs/DATA-LEARNER-HASH")
   parser.add_argument("--overwrite", action="store_true", help="delete the run in the folder, and start again")
   parser.add_argument("--coordinator", metavar="HOST:PORT",
-                      help="address of process 0; not needed with SLURM, MPI and Kubernetes")
+                      help="address of process 0, if there are several; not needed with SLURM and Open MPI 4")
   parser.add_argument("--num_processes", type=int, metavar="N", help="processes of the run, with --coordinator")
   parser.add_argument("--process_id", type=int, metavar="I", help="number of this process from 0, with --coordinator")
   parser.add_argument("--peer_timeout", type=float, default=300.0, metavar="SECONDS",

@@ -30,8 +30,8 @@ def _beginning(text: bytes, most: int) -> bytes:
   """The paragraphs of `text` that fit in `most` bytes; its lines that do, if the first paragraph is longer."""
   if len(text) <= most:
     return text
-  end = max(text.rfind(b"\n\n", 0, most), 0) or max(text.rfind(b"\n", 0, most), 0)
-  return text[:end + 1]
+  ends = (text.rfind(b"\n\n", 0, most), text.rfind(b"\n", 0, most), most - 1)
+  return text[:next(end for end in ends if end > 0) + 1]
 
 
 if __name__ == "__main__":

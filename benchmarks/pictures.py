@@ -24,7 +24,7 @@ def main() -> None:
   args = parser.parse_args()
   args.out.mkdir(parents=True, exist_ok=True)
   reference = alma_jax.load_run(args.runs / "sm")
-  for name in sorted(place.name for place in args.runs.iterdir() if place.is_dir()):
+  for name in sorted(place.parent.name for place in args.runs.glob("*/config.json")):
     draw(name, alma_jax.load_run(args.runs / name), reference, args.out / f"{name}.png")
 
 

@@ -60,7 +60,7 @@ def test_a_launcher_says_the_numbers_and_the_user_says_where(monkeypatch):
   monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "2")
   met, begun = [], []
   monkeypatch.setattr(sharding.peers, "meet", lambda *args: met.append(args))
-  monkeypatch.setattr(sharding.peers, "among_neighbours", lambda: (1, 2))
+  monkeypatch.setattr(sharding.peers, "among_neighbours", lambda seen: (1, 2))
   monkeypatch.setattr(jax.config, "update", lambda *unused: None)
   monkeypatch.setattr(jax.distributed, "initialize", lambda *args, **named: begun.append((args, named)))
   monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
@@ -75,11 +75,24 @@ def test_a_launcher_says_the_numbers_and_the_user_says_where(monkeypatch):
 
 
 def test_the_processes_of_a_machine_share_its_gpus():
-  assert sharding.own_devices(0, 1, "0,1,2,3") is None  # all: the process has the machine to itself
-  assert [sharding.own_devices(number, 2, "4,5,6,7") for number in (0, 1)] == [[0, 1], [2, 3]]
-  assert [sharding.own_devices(number, 2, None) for number in (0, 1)] == [[0], [1]]
-  assert sharding.own_devices(1, 2, "1") is None  # the launcher has given each process its own
-  assert sharding.own_devices(2, 3, "GPU-a,GPU-b,GPU-c,GPU-d") == [2]
+  assert sharding.own_devices(0, 1, 4) is None  # all: no other process sees them
+  assert [sharding.own_devices(number, 2, 4) for number in (0, 1)] == [[0, 1], [2, 3]]
+  assert sharding.own_devices(1, 2, 1) is None
+  assert sharding.own_devices(2, 3, 4) == [2]
+  assert sharding.own_devices(0, 2, 0) is None
+
+
+def test_one_launcher_inside_another(monkeypatch):
+  for name in list(os.environ):
+    if name.startswith(("SLURM_", "OMPI_", "PMI_")):
+      monkeypatch.delenv(name)
+  for name, value in {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0", "OMPI_COMM_WORLD_SIZE": "4",
+                      "OMPI_COMM_WORLD_RANK": "3"}.items():
+    monkeypatch.setenv(name, value)
+  assert sharding._launched() == (4, 3)
+  monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "1")
+  monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
+  assert sharding._launched() == (2, 0)
 
 
 def test_machines_that_do_not_reach_each_other(monkeypatch):

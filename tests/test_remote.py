@@ -27,7 +27,7 @@ from alma_jax import main
 from alma_jax.errors import InUse
 from alma_jax.monitor import view
 from alma_jax.reports import collect
-from alma_jax.runs import lease, local_copy, mirror, remote
+from alma_jax.runs import lease, local_copy, mirror, outage, remote
 
 
 class Store:
@@ -491,6 +491,23 @@ def test_readers_give_up_a_store_that_does_not_answer(store, monkeypatch):
     held.set()
   assert done.returncode == 2
   assert done.stderr == f"error: {ADDRESS} cannot be read: it does not answer.\n"
+
+
+def test_an_outage_is_that_of_calls_that_are_made_again(monkeypatch):
+  now = [0.0]
+  monkeypatch.setattr(outage.time, "monotonic", lambda: now[0])
+  one = outage.Outage()
+  now[0] = 10.0
+  assert one.lasts(began=7.0) == 3  # of the first call
+  now[0] = 20.0
+  assert one.lasts(began=19.0) == 13  # of another call, in the same outage
+  one.end()
+  now[0] = 30.0
+  assert one.lasts(began=15.0) == 15  # the call itself; the outage lasts since the last answer
+  assert one.lasts(began=29.0) == 10
+  assert [one.is_news(300), one.is_news(300)] == [True, False]
+  now[0] = 331.0
+  assert one.is_news(300)
 
 
 def test_objects_do_not_wait_in_turn_for_a_store(store, monkeypatch):

@@ -93,7 +93,7 @@ def parquet_rows(file: "pq.ParquetFile", columns: Sequence[str], most: int = _MO
   found = file.metadata
   # Not by column: pyarrow ends the process if the description of a column is damaged.
   largest = max([1, *(found.row_group(i).total_byte_size for i in range(found.num_row_groups))])
-  check(largest)
+  check(largest, "one of its row groups")
   rows = max(1, min(most, _MOST_ROWS, limit() // (_COPIES * largest)))
   for batch in file.iter_batches(batch_size=rows, columns=list(columns), use_threads=False):
     if batch.num_rows:

@@ -43,11 +43,19 @@ def meet(host: str, port: int, num: int, me: int, seconds: float) -> None:
     _channel.connect(host, port)
 
 
-def among_neighbours() -> tuple[int, int]:
-  """(number of this process, how many there are) among the processes of the run on the same machine, after `meet`."""
+def among_neighbours(devices: list[str]) -> tuple[int, int]:
+  """Number of this process among those of the run that are on the same machine and see the same devices; after `meet`.
+
+  Args:
+    devices: names of the devices that this process sees.
+
+  Returns:
+    (its number, from 0; how many such processes there are, with itself).
+  """
   assert _channel is not None
-  machines = _channel.gather("machines", _machine())
-  mine = [number for number, machine in enumerate(machines) if machine == _machine()]
+  here = [_machine(), *devices]
+  places = _channel.gather("machines", here)
+  mine = [number for number, place in enumerate(places) if place == here]
   return mine.index(_channel.me), len(mine)
 
 
@@ -147,7 +155,7 @@ def _by_process(values: Sequence[Any]) -> str:
 
 
 def _machine() -> str:
-  """A name that differs between machines, and between containers, which see the GPUs that they were given."""
+  """A name that differs between machines, and between most containers of one machine."""
   try:
     booted = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
   except OSError:

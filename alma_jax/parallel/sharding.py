@@ -6,6 +6,7 @@ inside `shard_map` sees its own members and its own part of the batch.
 """
 import math
 import os
+import pathlib
 import socket
 from typing import Any
 
@@ -25,8 +26,10 @@ MEMBER, DATA = "member", "data"
 REPLICATED = P()
 _MOST_VIRTUAL = 32  # XLA's collectives among many virtual devices do not end
 # Environment variables in which launchers give the number of processes, and the number of this one.
-_LAUNCHERS = {"SLURM_STEP_NUM_TASKS": "SLURM_PROCID", "OMPI_COMM_WORLD_SIZE": "OMPI_COMM_WORLD_RANK",
-              "PMI_SIZE": "PMI_RANK"}
+_LAUNCHERS = {"OMPI_COMM_WORLD_SIZE": "OMPI_COMM_WORLD_RANK", "PMI_SIZE": "PMI_RANK",
+              "SLURM_STEP_NUM_TASKS": "SLURM_PROCID"}
+# Set where the user or SLURM has given each process its GPUs.
+_DIVIDED = ("JAX_LOCAL_DEVICE_IDS", "SLURM_GPUS_PER_TASK")
 # Seconds without a word from a process after which jax aborts the others. peers.py notices a dead process before that,
 # and ends with a sentence; a process that is suspended for less goes on.
 _HEARTBEAT = 600
@@ -79,7 +82,9 @@ def initialize(coordinator: str | None = None, num_processes: int | None = None,
   own = None
   if num_processes > 1:
     peers.meet(host.strip("[]"), int(port), num_processes, process_id, seconds)
-    own = own_devices(*peers.among_neighbours(), os.environ.get("CUDA_VISIBLE_DEVICES"))
+    seen = _visible_gpus()
+    neighbours = peers.among_neighbours(seen)
+    own = None if any(name in os.environ for name in _DIVIDED) else own_devices(*neighbours, len(seen))
   # Without "deactivate" jax would look for a launcher again, and take one GPU alone where there is one.
   jax.distributed.initialize(coordinator, num_processes, process_id, local_device_ids=own,
                              cluster_detection_method="deactivate", heartbeat_timeout_seconds=_HEARTBEAT)
@@ -101,33 +106,34 @@ def connect() -> None:
                    "address 127.0.1.1, which only the machine itself reaches.") from error
 
 
-def own_devices(number: int, num: int, visible: str | None) -> list[int] | None:
-  """Which GPUs of a machine one of its processes uses.
+def own_devices(number: int, num: int, num_gpus: int) -> list[int] | None:
+  """Which GPUs one of several processes uses that see the same ones.
 
   Args:
-    number: of the process among those of this run on the machine, from 0.
-    num: how many there are.
-    visible: CUDA_VISIBLE_DEVICES.
+    number: of the process among these, from 0.
+    num: how many processes there are.
+    num_gpus: how many GPUs they see.
 
   Returns:
-    Positions among the visible GPUs: equal shares of them, and one for each process if it is not known how many GPUs
-    are visible. None, which is all of them, if the process has the machine to itself, or if fewer are visible than
-    there are processes: then the launcher has given each its own.
+    Positions among the visible GPUs, equal shares of them. None, which is all of them, if no other process sees them,
+    or if there are too few to share.
   """
-  seen = [name for name in (visible or "").split(",") if name]
-  if num == 1 or (seen and len(seen) < num):
-    return None
-  share = max(len(seen) // num, 1)
-  return list(range(number * share, (number + 1) * share))
+  share = num_gpus // num
+  return None if num == 1 or not share else list(range(number * share, (number + 1) * share))
+
+
+def _visible_gpus() -> list[str]:
+  """Names of the NVIDIA GPUs that this process may use."""
+  given = os.environ.get("CUDA_VISIBLE_DEVICES")
+  if given is not None:
+    return [name for name in given.split(",") if name]
+  return sorted(place.name for place in pathlib.Path("/dev").glob("nvidia[0-9]*"))
 
 
 def _launched() -> tuple[int, int | None] | None:
   """(number of processes, number of this one) as the environment of a launcher says, which may lack the second."""
-  for count, number in _LAUNCHERS.items():
-    if count in os.environ:
-      total, mine = (_number(name) for name in (count, number))
-      return (total or 1), mine
-  return None
+  found = [(_number(count) or 1, _number(number)) for count, number in _LAUNCHERS.items() if count in os.environ]
+  return max(found, key=lambda one: one[0] > 1, default=None)  # one launcher may have started the other
 
 
 def _number(name: str) -> int | None:

@@ -74,7 +74,7 @@ def _run(config: schema.RunConfig, path: pathlib.Path, data: Sequence[Any] | Non
       if runtime.is_alone() and sharding.is_main():
         early_imports.start(setting.config)
       folder.write_files(setting.source.files)
-      with _uploaded(mirrored):
+      with _uploaded(mirrored), _in_place(folder):
         session.run(setting, folder, should_stop or (lambda: False))
       sharding.barrier("the run is complete")
     elif mirrored is not None:
@@ -118,6 +118,21 @@ def _mirrored(address: str | os.PathLike[str], path: pathlib.Path, overwrite: bo
 
 
 @contextlib.contextmanager
+def _in_place(folder: run_folder.RunFolder) -> Iterator[None]:
+  """Turns what libraries raise after the folder was moved or deleted into Unsaved."""
+  try:
+    yield
+  except (BadInput, Diverged, Stopped, Unsaved):
+    raise
+  except Exception as error:
+    try:
+      folder.check_place()
+    except Unsaved as moved:
+      raise moved from error
+    raise
+
+
+@contextlib.contextmanager
 def _uploaded(mirrored: mirror.Mirror | None) -> Iterator[None]:
   """Uploads the run folder after the block, whether the run has ended, was stopped or has diverged."""
   try:
@@ -146,7 +161,7 @@ def _claimed(path: pathlib.Path, setting: settings.Setting, overwrite: bool,
 
 @contextlib.contextmanager
 def _shortages(path: pathlib.Path) -> Iterator[None]:
-  """Turns errors of the disk, a lack of memory and a folder that is gone, wherever they arrive, into Unsaved."""
+  """Turns errors of the disk and a lack of memory, wherever they arrive, into Unsaved."""
   try:
     yield
   except (BadInput, Diverged, Stopped, Unsaved):
@@ -156,8 +171,6 @@ def _shortages(path: pathlib.Path) -> Iterator[None]:
     if problem is None and is_out_of_memory(error):
       raise Unsaved(f"the run in {remote.shown(path)} gets no more memory. What was saved before is kept, and the "
                     "same command goes on from there where the process may have more.") from error
-    if problem is None and not (path / "config.json").exists():
-      raise Unsaved(run_folder.moved(remote.shown(path))) from error
     if problem is None:
       raise
     raise Unsaved(f"{path} cannot be written: {problem}. What was saved before is kept, and the same command goes on "

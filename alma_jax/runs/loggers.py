@@ -10,6 +10,8 @@ from alma_jax.config import schema
 from alma_jax.runs.metrics import Entry
 from alma_jax.runs.run_folder import RunFolder
 
+_SHOWN = 60.0  # seconds after which TensorBoard sees an entry, at the latest when the next one is written
+
 
 def start(folder: RunFolder, config: schema.RunConfig, t: int, train_lines: int) -> list["TensorBoard | Wandb"]:
   """The loggers that a config asks for.
@@ -50,8 +52,10 @@ class TensorBoard:
     self._train.flush()
 
   def close(self) -> None:
-    self._stream.close()
-    self._train.close()
+    try:
+      self._stream.close()
+    finally:
+      self._train.close()
 
 
 class _Events:
@@ -68,6 +72,7 @@ class _Events:
     folder.mkdir(parents=True, exist_ok=True)
     # File names have the time in seconds, and another session may have begun in the same second.
     self._file = event_file_writer.EventsWriter(str(folder / "events"), f".{time.time_ns()}")
+    self._flushed = time.monotonic()
     self._event, self._summary = event_pb2.Event, summary_pb2.Summary
     start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
     self._file.write_event(self._event(wall_time=time.time(), step=first, session_log=start))
@@ -77,9 +82,12 @@ class _Events:
     values = [self._summary.Value(tag=name, simple_value=number)
               for key, value in entry.items() for name, number in _scalars(key, value)]
     self._file.write_event(self._event(wall_time=time.time(), step=step, summary=self._summary(value=values)))
+    if time.monotonic() - self._flushed > _SHOWN:
+      self.flush()
 
   def flush(self) -> None:
     self._file.flush()
+    self._flushed = time.monotonic()
 
   def close(self) -> None:
     self._file.close()

@@ -247,7 +247,10 @@ class Remote:
         found = work() if self._waits or not is_small else _within(left, work)
         self._outage.end()
         return found
-      except (FileExistsError, Lost):
+      except FileExistsError:
+        self._outage.end()
+        raise
+      except Lost:
         raise
       except Exception as error:  # libraries raise many kinds
         if isinstance(error, FileNotFoundError) and missing is not _RAISE:
@@ -255,10 +258,12 @@ class Remote:
           return missing
         is_final = (isinstance(error, _FINAL) or "Credentials" in type(error).__name__ or
                     getattr(error, "errno", None) == errno.EINVAL or getattr(error, "is_final", False))
-        lasts = self._outage.lasts(began, self._patience)
-        if is_final or not is_patient or lasts + pause > self._patience:
+        if is_final or not is_patient:
           raise Problem(_reason(error), is_final) from error
-        if lasts > 2 and self._outage.is_news():
+        lasts = self._outage.lasts(began)
+        if lasts + pause > self._patience:
+          raise Problem(_reason(error), is_final) from error
+        if lasts > 2 and self._outage.is_news(self._patience):
           messages.say(f"{self.address} cannot be reached ({_reason(error)}); trying again for "
                        f"{messages.duration(self._patience)}")
         time.sleep(pause)

@@ -209,21 +209,27 @@ class RunFolder:
       Unsaved: the folder is no longer in its place.
     """
     if self._writes:
-      self._check_place(name)
+      self.check_place()
       self._files[name].write(_line(entry).decode())
       self._files[name].flush()
 
-  def _check_place(self, name: str) -> None:
-    """A folder that is moved away would take the open files along, and another one would come in its place."""
+  def check_place(self) -> None:
+    """Raises Unsaved if the folder was moved, which would take the open files along, or deleted."""
+    if self.is_moved():
+      raise Unsaved(f"{self.shown} was moved or deleted, or its files replaced, while the run wrote to it. Where it is "
+                    "now it goes on from its last checkpoint.")
+
+  def is_moved(self) -> bool:
+    """Whether the files that this process has opened are no longer in their place."""
     try:
-      is_there = os.path.samestat(os.fstat(self._files[name].fileno()), (self.path / name).stat())
+      return not all(os.path.samestat(os.fstat(file.fileno()), (self.path / name).stat())
+                     for name, file in self._files.items())
     except FileNotFoundError:
-      is_there = False
-    if not is_there:
-      raise Unsaved(moved(self.shown))
+      return True
 
   def sync(self) -> None:
-    """Makes sure that all lines are on disk."""
+    """Makes sure that all lines are on disk, in this folder."""
+    self.check_place()
     for file in self._files.values():
       os.fsync(file.fileno())
 
@@ -267,12 +273,6 @@ class RunFolder:
 
   def __exit__(self, *unused: object) -> None:
     self.close()
-
-
-def moved(path: str) -> str:
-  """A sentence about a run folder that is no longer in its place."""
-  return (f"{path} was moved or deleted, or its files replaced, while the run wrote to it. Where it is now it goes on "
-          "from its last checkpoint.")
 
 
 def local(path: str | os.PathLike[str]) -> pathlib.Path:

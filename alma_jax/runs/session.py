@@ -160,6 +160,7 @@ class _Session:
   def _idle(self) -> None:
     """While the run waits for a mega-batch: saves what is not saved, and stops if it should."""
     self._folder.check_store()
+    self._folder.check_place()
     if not self._is_saved and self._is_due():
       self._save()
     elif self._should_stop():

@@ -35,6 +35,7 @@ from typing import Any
 from alma_jax.errors import BadInput
 
 MOST = 10_000  # points of a sweep
+_LARGEST = 10**6  # points of a product
 Point = dict[str, Any]  # {axis: value}
 
 
@@ -71,12 +72,13 @@ def product(*lists: list[Point]) -> list[Point]:
   """Every combination of points, one of each list; the last list varies fastest.
 
   Raises:
-    BadInput: there are more than MOST.
+    BadInput: there are more than _LARGEST, which leaves room for a comprehension that leaves points out.
   """
-  num = math.prod(map(len, lists))
-  if num > MOST:
-    raise BadInput(f"a product has {num:,} points; at most {MOST:,} are allowed.")
-  return [_joined(parts) for parts in itertools.product(*lists)]
+  given = [list(points) for points in lists]
+  num = math.prod(map(len, given))
+  if num > _LARGEST:
+    raise BadInput(f"a product has {num:,} points; at most {_LARGEST:,} are allowed.")
+  return [_joined(parts) for parts in itertools.product(*given)]
 
 
 def zipped(*lists: list[Point]) -> list[Point]:
