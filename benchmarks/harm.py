@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from sklearn.datasets import load_digits
 
-_SHORT = ("--config.checkpoint.seconds=0.2", "--config.log.progress=False", "--config.log.tensorboard=False")
+_SHORT = ("--config.checkpoint.seconds=0.2", "--config.log.progress=False")
 _STAGES = ("--config.stream.num_megabatches=8", "--config.stream.waiting_time=2")
 _WORDS = ("the", "cat", "sat", "on", "a", "mat", "and", "then", "it", "ran", "to", "see", "some", "dog", "by", "that",
           "old", "red")
