@@ -3,6 +3,7 @@ import argparse
 import contextlib
 import contextvars
 import errno
+import logging
 import os
 import sys
 import threading
@@ -57,20 +58,29 @@ def quiet() -> None:
 
   A failure in one of their threads also reaches the main thread, as an exception.
   """
-  from absl import logging
+  from absl import logging as logs
 
   def show(message: Warning | str, *unused: Any, **named: Any) -> None:
     del unused, named
     warn([str(message)])
 
   def hook(args: Any) -> None:
-    if not disk_problem(args.exc_value) and not is_out_of_memory(args.exc_value):
+    if not _is_shortage(args.exc_value):
       threading.__excepthook__(args)
 
-  logging.set_verbosity(logging.FATAL)
+  logs.set_verbosity(logs.FATAL)
   warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)  # of Orbax, after an exception
   warnings.showwarning = show
   threading.excepthook = hook
+  logging.getLogger("asyncio").addFilter(_is_of_no_shortage)  # the same filter is added once
+
+
+def _is_shortage(error: BaseException | None) -> bool:
+  return disk_problem(error) is not None or is_out_of_memory(error)
+
+
+def _is_of_no_shortage(record: logging.LogRecord) -> bool:
+  return not (record.exc_info and _is_shortage(record.exc_info[1]))
 
 
 def show(text: str) -> None:

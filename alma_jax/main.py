@@ -60,8 +60,9 @@ def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, schema.RunConfig]:
   overrides, others = _split_overrides(argv)
   options, rest = parser.parse_known_args(others)
   if rest:
-    raise BadInput(f"unexpected argument {rest[0]!r}; options start with --, as in --config=configs/digits.py:ens, and "
-                   f"{parser.prog} --help lists them.")
+    kind = ("unknown option {!r}; fields of the config are --config.FIELD=VALUE" if rest[0].startswith("--") else
+            "unexpected argument {!r}; options start with --, as in --config=configs/digits.py:ens")
+    raise BadInput(f"{kind.format(rest[0])}, and {parser.prog} --help lists the options.")
   if len(options.config or ()) > 1:
     raise BadInput("--config is given more than once; give it once.")
   if not options.peer_timeout > 0:

@@ -344,10 +344,12 @@ def test_a_process_that_comes_too_late_gets_a_sentence(ended, capfd, answer):
 
 def test_connections_are_kept_alive_and_made_in_time(monkeypatch):
   def work(channel, number):
-    links = channel._links.values()
+    found = []
+    for link in channel._links.values():
+      with socket.socket(fileno=os.dup(link.fileno())) as connection:
+        found.append(connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
     channel._left = True
-    return [socket.socket(fileno=os.dup(link.fileno())).getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-            for link in links]
+    return found
 
   assert together(2, work) == [[1], [1]]
   timeouts = []

@@ -1,6 +1,8 @@
 """Run folders that were changed, are incomplete or cannot be written: one sentence, and nothing is lost."""
+import asyncio
 import contextlib
 import errno
+import gc
 import io
 import json
 import os
@@ -11,7 +13,7 @@ import time
 
 import pytest
 import tqdm
-from runs import Closed, assert_same_run, interrupted, one_step_a_dispatch, small_config
+from runs import Closed, alma, assert_same_run, interrupted, one_step_a_dispatch, small_config
 from tensorboardX.record_writer import RecordWriter
 
 import alma_jax
@@ -213,6 +215,21 @@ def test_a_lack_of_memory_gets_one_sentence(tmp_path, arrays, monkeypatch, error
     with pytest.raises(alma_jax.Unsaved, match="run gets no more memory. What was saved before is kept"):
       alma_jax.run(small_config(), tmp_path / "run", data=arrays)
   assert alma_jax.run(small_config(), tmp_path / "run", data=arrays).summary
+
+
+def test_a_shortage_in_a_task_of_a_library_is_not_logged(tmp_path, caplog):
+  async def fail(error):
+    raise error
+
+  async def lose(error):
+    await asyncio.wait([asyncio.create_task(fail(error))])
+
+  alma("export", f"--workdir={tmp_path / 'missing'}")  # as every command, it sets what is logged
+  for error in (RuntimeError("can't start new thread"), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
+                KeyError("another")):
+    asyncio.run(lose(error))
+    gc.collect()
+  assert [str(record.exc_info[1]) for record in caplog.records] == ["'another'"]
 
 
 @pytest.mark.parametrize("where", ["lines", "checkpoint", "scalars"])
