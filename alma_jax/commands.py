@@ -3,16 +3,14 @@ import argparse
 import contextlib
 import contextvars
 import errno
-import logging
 import os
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
-from alma_jax import messages
-from alma_jax.errors import BadInput, Diverged, Unsaved, disk_problem, is_out_of_memory
+from alma_jax import messages, shortages
+from alma_jax.errors import BadInput, Diverged, Unsaved
 
 NO_READER = 141  # the code that a shell reports after SIGPIPE, as for `report runs | head`
 
@@ -54,33 +52,17 @@ def warn(sentences: Iterable[str]) -> None:
 
 
 def quiet() -> None:
-  """Prints each warning as one line, and hides the logs of Orbax, TFDS and their threads.
-
-  A failure in one of their threads also reaches the main thread, as an exception.
-  """
-  from absl import logging as logs
+  """Prints each warning as one line, and hides the logs of Orbax and TFDS and the shortages of their threads."""
+  from absl import logging
 
   def show(message: Warning | str, *unused: Any, **named: Any) -> None:
     del unused, named
     warn([str(message)])
 
-  def hook(args: Any) -> None:
-    if not _is_shortage(args.exc_value):
-      threading.__excepthook__(args)
-
-  logs.set_verbosity(logs.FATAL)
+  logging.set_verbosity(logging.FATAL)
   warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)  # of Orbax, after an exception
   warnings.showwarning = show
-  threading.excepthook = hook
-  logging.getLogger("asyncio").addFilter(_is_of_no_shortage)  # the same filter is added once
-
-
-def _is_shortage(error: BaseException | None) -> bool:
-  return disk_problem(error) is not None or is_out_of_memory(error)
-
-
-def _is_of_no_shortage(record: logging.LogRecord) -> bool:
-  return not (record.exc_info and _is_shortage(record.exc_info[1]))
+  shortages.install()
 
 
 def show(text: str) -> None:

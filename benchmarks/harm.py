@@ -2,6 +2,7 @@
 import contextlib
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -10,6 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from sklearn.datasets import load_digits
 
+HUNG = 124  # the code of `timeout` for a process that took too long
+_LONGEST = 600.0  # seconds
 _SHORT = ("--config.checkpoint.seconds=0.2", "--config.log.progress=False")
 _STAGES = ("--config.stream.num_megabatches=8", "--config.stream.waiting_time=2")
 _WORDS = ("the", "cat", "sat", "on", "a", "mat", "and", "then", "it", "ran", "to", "see", "some", "dog", "by", "that",
@@ -122,14 +125,19 @@ def of_sweep(folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 def wait(process: subprocess.Popen[str], seconds: float | None = None, number: int = 0) -> Ended:
-  """Waits for the end of a process; after `seconds` its session gets a signal."""
+  """Waits for the end of a process; after `seconds` its session gets a signal.
+
+  Without `seconds` a process may take ten minutes. Then it hangs: it is killed, and its code is HUNG.
+  """
+  hung = False
   try:
-    said = process.communicate(timeout=seconds)[1]
+    said = process.communicate(timeout=seconds or _LONGEST)[1]
   except subprocess.TimeoutExpired:
+    hung = seconds is None
     with contextlib.suppress(ProcessLookupError):
-      os.killpg(process.pid, number)
-    said = process.communicate(timeout=300)[1]
-  return Ended(process.returncode, said)
+      os.killpg(process.pid, signal.SIGKILL if hung else number)
+    said = process.communicate(timeout=_LONGEST)[1]
+  return Ended(HUNG if hung else process.returncode, said)
 
 
 def has_small_disks() -> bool:

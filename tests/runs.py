@@ -58,6 +58,9 @@ class Done(NamedTuple):
   stderr: str
 
 
+HOOKS = ((threading, "excepthook"), (sys, "unraisablehook"), (threading.Thread, "start"))  # that a command replaces
+
+
 def alma(name, *args, cwd=ROOT):
   """Runs `python -m alma_jax.NAME ARGS` in this process, which saves the start of another one.
 
@@ -75,7 +78,8 @@ def alma(name, *args, cwd=ROOT):
       warnings.simplefilter("ignore", category)  # as Python does
     patched.setattr(main, "_watch_signals", lambda: (lambda: False, lambda: 143))
     patched.setattr(runtime, "setup", lambda config=None, alone=False: setup(config))
-    patched.setattr(threading, "excepthook", threading.excepthook)
+    for place, hook in HOOKS:
+      patched.setattr(place, hook, getattr(place, hook))
     try:
       code = importlib.import_module(f"alma_jax.{name}").main([str(arg) for arg in args])
     finally:

@@ -9,15 +9,16 @@ import os
 import pathlib
 import shutil
 import sys
+import threading
 import time
 
 import pytest
 import tqdm
-from runs import Closed, alma, assert_same_run, interrupted, one_step_a_dispatch, small_config
+from runs import HOOKS, Closed, alma, assert_same_run, interrupted, one_step_a_dispatch, small_config
 from tensorboardX.record_writer import RecordWriter
 
 import alma_jax
-from alma_jax import errors, export, messages, sweep
+from alma_jax import errors, export, messages, shortages, sweep
 from alma_jax.reports import write
 from alma_jax.runs import checkpoint, progress, run_folder
 
@@ -230,6 +231,22 @@ def test_a_shortage_in_a_task_of_a_library_is_not_logged(tmp_path, caplog):
     asyncio.run(lose(error))
     gc.collect()
   assert [str(record.exc_info[1]) for record in caplog.records] == ["'another'"]
+
+
+def test_a_thread_that_gets_no_memory_to_begin_is_noticed(monkeypatch):
+  for place, hook in HOOKS:
+    monkeypatch.setattr(place, hook, getattr(place, hook))
+  monkeypatch.setattr(shortages, "_PATIENCE", 0.1)
+  shortages.install()
+  begun = threading.Thread(target=lambda: None)
+  begun.start()
+  begun.join()
+  with pytest.raises(RuntimeError, match="threads can only be started once"):
+    begun.start()
+  thread = threading.Thread(target=lambda: None, daemon=True)
+  monkeypatch.setattr(thread, "_bootstrap", lambda: None)  # it ends at once
+  with pytest.raises(MemoryError, match="a thread ended before it began"):
+    thread.start()
 
 
 @pytest.mark.parametrize("where", ["lines", "checkpoint", "scalars"])
