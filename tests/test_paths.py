@@ -193,6 +193,17 @@ def test_a_run_that_an_earlier_version_began_keeps_the_visits_of_a_task_apart(tm
   assert not np.array_equal(run.predict(images, task=1), run.predict(images, task=5))
 
 
+def test_coloured_backgrounds_reach_the_networks(tmp_path):
+  (tmp_path / "list.py").write_text("""def get_tasks(seed):
+  return [dict(name=str(c), data="digits", train=20, val=10, changes=[("colour", c)]) for c in (0.2, 0.8)]
+""")
+  tasks = sequence.Tasks(configs.parse(configs.tasks("independent", f"tasks:{tmp_path}/list.py")))
+  for t, colour in enumerate((0.2, 0.8)):
+    mean, std = tasks.normalization(t)
+    corner = (tasks.data.task(t).x_test[0, 0, 0] - mean) / std  # black before
+    assert corner == pytest.approx([colour], abs=0.002)
+
+
 def test_mntdp_stores_fewer_modules(finished):
   summaries = {learner: alma_jax.load_run(finished(learner)).summary for learner in ("independent", "mntdp")}
   assert summaries["independent"]["num_modules"] == 15

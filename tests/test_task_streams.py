@@ -79,6 +79,7 @@ def test_colours_of_backgrounds():
   assert [info[3:5] for info in stream.infos] == [(4000, 2000), *[(400, 200)] * 4, (50, 30)]
   colours = [stream.task(t).x_train[0, 0, 0] for t in (0, 5)]  # MNIST is padded, so this pixel was black
   assert np.abs(colours[0].astype(int) - colours[1]).max() > 50
+  assert [stream.is_normalized(t) for t in range(6)] == [False, True, True, True, True, False]
   x = np.array([0, 100, 255], np.uint8)[None, None, :, None].repeat(3, -1)
   changed = image_changes.apply(x, [("colour", 1.0, 0.5, 0.0)], 0)
   assert changed.tolist() == [[[[255, 128, 0], [255, 178, 100], [255, 255, 255]]]]  # 100 + 155 / 2 = 177.5

@@ -33,8 +33,9 @@ def plan(recipe: Recipe, source: Source, seed: int, family: str = "") -> Planned
   info = TaskInfo(recipe.name, family or source.family, tuple(names), num * recipe.train, num * recipe.val,
                   sum(num_test), recipe.returns)
   drawn = {field: value for field, value in dataclasses.asdict(recipe).items() if field != "returns"}
-  decides = [drawn | dict(name=""), seed, source.fingerprint]
-  return Planned(info, lambda: draw(recipe, source, seed), decides)
+  is_normalized = all(change[0] != "colour" for change in recipe.changes)
+  decides = [drawn | dict(name=""), seed, source.fingerprint, *([] if is_normalized else ["scaled to [0, 1]"])]
+  return Planned(info, lambda: draw(recipe, source, seed), decides, is_normalized)
 
 
 def draw(recipe: Recipe, source: Source, seed: int) -> TaskData:

@@ -33,13 +33,17 @@ class TaskStream:
   def __init__(self, name: str, image_shape: tuple[int, ...], tasks: Sequence[Planned]):
     self.name, self.image_shape = name, image_shape
     self.infos = tuple(task.info for task in tasks)
-    infos = [info._replace(returns=None)[:-1] for info in self.infos]  # returns are among `described`, or of the name
+    infos = [info[:-1] for info in self.infos]  # `returns` are among `described`, or of the name
     described = [json.dumps(task.decides, sort_keys=True) for task in tasks]
     self.fingerprint = hashlib.sha256(json.dumps([_VERSION, infos, described]).encode()).hexdigest()
     self._tasks, self._kept = tuple(tasks), dict[int, TaskData]()
 
   def __len__(self) -> int:
     return len(self.infos)
+
+  def is_normalized(self, t: int) -> bool:
+    """See Planned, for task t, counted from 0."""
+    return self._tasks[t].is_normalized
 
   def task(self, t: int) -> TaskData:
     """The examples of task t, counted from 0. The arrays cannot be written to: the last two tasks' are kept."""

@@ -73,7 +73,11 @@ class Planned(NamedTuple):
     info: its facts.
     make: () -> TaskData, always the same.
     decides: JSON-able value that changes if the data would.
+    is_normalized: whether networks get the images with a mean of 0 and a deviation of 1 in the training images of the
+      task, channel by channel. That undoes a coloured background, so that those images are only scaled to [0, 1]
+      (Veniat et al., 2021, whose stream S_in does not normalise them either).
   """
   info: TaskInfo
   make: Callable[[], TaskData]
   decides: object
+  is_normalized: bool = True

@@ -1,6 +1,5 @@
 """A stream of tasks as the source of a run: every task has its own images, classes and head (docs/task-streams.md)."""
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -45,6 +44,7 @@ class Tasks:
         num_tasks=config.stream.num_megabatches, test_per_class=section.test_per_class)
     self._replays, self._returns = _replays(config), True
     self._seen: dict[int, task_streams.TaskData] = {}  # tasks that are replayed
+    self._normalizations: dict[int, tuple[np.ndarray, np.ndarray]] = {}
     self.stream = Order(self.data.infos, self._replays)
     self.fingerprint = self.data.fingerprint
     self.task, self.example_shape = of_meta(config, self.meta())
@@ -72,8 +72,14 @@ class Tasks:
     return [i for i in range(t + 1) if newest(tasks, i, t + 1) == t]
 
   def normalization(self, t: int) -> tuple[np.ndarray, np.ndarray]:
-    """(mean, std) of each channel of the training images of task t, float32 [C]."""
-    return self._normalizations(t)
+    """What is subtracted from task t and what it is divided by, float32 [C] each.
+
+    Mean and standard deviation of each channel of its training images; 0 and 255 if it is not normalised.
+    """
+    if t not in self._normalizations:
+      self._normalizations[t] = self._moments(t) if self.data.is_normalized(t) else (
+          np.zeros(self.data.image_shape[-1], np.float32), np.full(self.data.image_shape[-1], 255, np.float32))
+    return self._normalizations[t]
 
   def examples(self, t: int, mesh: Mesh) -> tuple[Any, np.ndarray, np.ndarray]:
     """(the pool of task t, from 0, its training examples int32 [n], its validation examples int32 [m]).
@@ -96,15 +102,11 @@ class Tasks:
     data = self.data.task(t)
     return self._pool([(t if visit is None else visit, data.x_test, data.y_test)], 0, mesh), data.y_test
 
-  @functools.cached_property
-  def _normalizations(self) -> Any:
-    @functools.cache
-    def of(t: int) -> tuple[np.ndarray, np.ndarray]:
-      x = self._task(t).x_train
-      flat = x.reshape(-1, x.shape[-1]).astype(np.float64)
-      std = flat.std(0)
-      return flat.mean(0).astype(np.float32), np.where(std > 0, std, 1).astype(np.float32)
-    return of
+  def _moments(self, t: int) -> tuple[np.ndarray, np.ndarray]:
+    x = self._task(t).x_train
+    flat = x.reshape(-1, x.shape[-1]).astype(np.float64)
+    std = flat.std(0)
+    return flat.mean(0).astype(np.float32), np.where(std > 0, std, 1).astype(np.float32)
 
   def _task(self, t: int) -> task_streams.TaskData:
     """The examples of task t; those that will be replayed are kept."""
