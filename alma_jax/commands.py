@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
 from alma_jax import messages, shortages
-from alma_jax.errors import BadInput, Diverged, Unsaved
+from alma_jax.errors import BadInput, Diverged, Unsaved, is_out_of_memory
 
 NO_READER = 141  # the code that a shell reports after SIGPIPE, as for `report runs | head`
 
@@ -86,8 +86,8 @@ def exit_code(work: Callable[[], int | None]) -> int:
     work: the command; it returns an exit code, or None for 0.
 
   Returns:
-    What `work` returns; 2 after BadInput, 1 after Diverged or Unsaved, whose message is printed; 130 after Ctrl-C;
-    NO_READER if the reader of standard output has closed it. A closed stderr does not change the code.
+    What `work` returns; 2 after BadInput, 1 after Diverged, Unsaved or a lack of memory, which get a message; 130 after
+    Ctrl-C; NO_READER if the reader of standard output has closed it. A closed stderr does not change the code.
   """
   try:
     code = _code(work)
@@ -110,6 +110,11 @@ def _code(work: Callable[[], int | None]) -> int:
     messages.say(f"error: {error.filename or 'a file or folder'} cannot be opened or written: "
                  f"{(error.strerror or 'no permission').lower()}; change its permissions, or name another one.")
     return 2
+  except Exception as error:
+    if not is_out_of_memory(error):
+      raise
+    messages.say(f"error: this process gets no more memory ({str(error) or type(error).__name__}).")
+    return 1
   except KeyboardInterrupt:
     return 130
   except SystemExit as done:  # argparse raises it after --help

@@ -81,7 +81,7 @@ class Bench(NamedTuple):
 
   def judged(self, case: harm.Case, folder: pathlib.Path, ended: harm.Ended) -> Outcome:
     """The outcome of a trial: resumes the run without harm, and compares it."""
-    if ended.code not in (0, -signal.SIGKILL, -signal.SIGABRT, *SENTENCES):
+    if ended.code not in (0, -signal.SIGKILL, -signal.SIGABRT, -signal.SIGSEGV, *SENTENCES):  # XLA's, without memory
       return "FAILED", f"exit code {ended.code}: {ended.last}"
     if "Traceback" in ended.said or "Exception ignored" in ended.said:
       return "FAILED", ended.said[-400:]

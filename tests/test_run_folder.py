@@ -18,7 +18,7 @@ from runs import HOOKS, Closed, alma, assert_same_run, interrupted, one_step_a_d
 from tensorboardX.record_writer import RecordWriter
 
 import alma_jax
-from alma_jax import errors, export, messages, shortages, sweep
+from alma_jax import commands, errors, export, messages, shortages, sweep
 from alma_jax.reports import write
 from alma_jax.runs import checkpoint, progress, run_folder
 
@@ -206,7 +206,8 @@ def test_other_errors_are_not_disk_problems():
 
 @pytest.mark.parametrize("error", [
     MemoryError(), RuntimeError("can't start new thread"), ValueError("RESOURCE_EXHAUSTED: Out of memory allocating"),
-    OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))])
+    OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)),
+    SystemError("<function _cached_lowering_miss at 0x7f> returned NULL without setting an exception")])
 def test_a_lack_of_memory_gets_one_sentence(tmp_path, arrays, monkeypatch, error):
   def fail(*unused, **named):
     raise error
@@ -231,6 +232,20 @@ def test_a_shortage_in_a_task_of_a_library_is_not_logged(tmp_path, caplog):
     asyncio.run(lose(error))
     gc.collect()
   assert [str(record.exc_info[1]) for record in caplog.records] == ["'another'"]
+
+
+@pytest.mark.parametrize("error", [
+    ImportError("a.so: failed to map segment from shared object"), MemoryError("a thread ended before it began")])
+def test_a_lack_of_memory_outside_of_a_run_gets_one_sentence(capsys, error):
+  def fail():
+    raise error
+
+  assert commands.exit_code(fail) == 1
+  assert capsys.readouterr().err == f"error: this process gets no more memory ({error}).\n"
+
+
+def test_a_library_that_may_not_be_run_is_no_lack_of_memory():
+  assert not errors.is_out_of_memory(ImportError("failed to map segment from shared object: Operation not permitted"))
 
 
 def test_a_thread_that_gets_no_memory_to_begin_is_noticed(monkeypatch):
