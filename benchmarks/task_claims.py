@@ -111,8 +111,9 @@ T in points, with its interval. Bold: p is below 0.05, corrected for the number 
 _STREAMS = """## The streams
 
 Mean ± standard deviation over seeds. A is the average accuracy, F forgetting, E the cumulative error, C the cost in
-floating-point operations of all trainings and searches, M the stored parameters, and `modules` the parts of networks
-that are stored ([definitions](../../task-streams.md#what-a-run-folder-holds)).
+floating-point operations of all trainings and searches, M the stored parameters with the statistics of batch
+normalisation, and `modules` the parts of networks that are stored
+([definitions](../../task-streams.md#what-a-run-folder-holds)).
 """
 _RETURNING = """
 The runs on `{}` were made before a task that returns was predicted with its newest state: their A and F count every
