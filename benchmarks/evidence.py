@@ -3,8 +3,9 @@
 An effect is the logarithm of a ratio, or a difference, and positive if it supports the claim. A cell is one comparison
 of two kinds of runs, for example one learner at one waiting time; it has an effect for each seed that both kinds have.
 The effect of a claim is the mean over its cells, and is tested over seeds (Student's t, two-sided), because runs of one
-seed are not independent. All claims of a study are tested together (Holm, 1979): if there is no effect in any of them,
-there is a verdict for or against one with a probability of at most 5 %.
+seed are not independent. All claims of a study, on streams of tasks those about one network, are tested together
+(Holm, 1979): if there is no effect in any of them, a test is significant for or against one with a probability of at
+most 5 %.
 """
 import math
 from collections.abc import Iterable, Mapping, Sequence

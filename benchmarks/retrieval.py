@@ -116,7 +116,7 @@ def stored(learner: Paths, num: int, sharing: int) -> LearnerState:
         frozen.append(path.part(made, learner.parts[part]))
     tasks.append(dict(path=used, origin=-1, pair=0, classes=10, labels=0, mean=[0.0] * 3, std=[1.0] * 3))
   spec = {**state.spec, "num_frozen": len(frozen), "modules": modules, "tasks": tasks}
-  return state._replace(spec=spec, frozen=tuple(frozen), host={"notes": [{}] * num})
+  return state._replace(spec=spec, frozen=tuple(frozen), host={"notes": [{}]})
 
 
 def section(table: pd.DataFrame) -> str:

@@ -91,11 +91,16 @@ Related pages: [flat hard mixtures](experts/README.md), and [flat mixtures and p
 ## Claims
 
 T is the accuracy on the last task minus that of the `independent` run of the same seed, in points. Intervals are 95 %
-intervals over seeds (Student's t, paired by seed); p is corrected for the number of learners that are tested together
-(Holm). A claim **agrees** with the runs if p is below 0.05 and the mean supports it; it **disagrees** if p is below
-0.05 and the mean is against it; else the runs **cannot tell**. Few seeds leave few degrees of freedom: only effects
-that hardly vary between seeds are told from none. Counts, positions on a front and graphs are judged as they are: a
-claim agrees if it holds with every seed, and disagrees if it holds with none; the last two need three seeds.
+intervals over seeds (Student's t, paired by seed). A claim **agrees** with the runs if p is below 0.05 and the mean
+supports it; it **disagrees** if p is below 0.05 and the mean is against it; else the runs **cannot tell**. p is
+corrected for the number of all tests behind the claims about a network (Holm). The questions who is better on a stream
+explore: their p are corrected for the learners on this stream alone. Few seeds leave few degrees of freedom: only
+effects that hardly vary between seeds are told from none.
+
+Other claims agree without a test. That no mean is below `independent` by more than one standard error is judged as it
+is worded: it agrees if none is, disagrees if one is with p below 0.05, and else the runs cannot tell. Counts, positions
+on a front and graphs are judged as they are: a claim agrees if it holds with every seed, and disagrees if it holds with
+none; the last two need three seeds.
 
 """
 _TRANSFER = """## Transfer to the last task
@@ -106,8 +111,9 @@ T in points, with its interval. Bold: p is below 0.05, corrected for the number 
 _STREAMS = """## The streams
 
 Mean ± standard deviation over seeds. A is the average accuracy, F forgetting, E the cumulative error, C the cost in
-floating-point operations of all trainings and searches, M the stored parameters, and `modules` the parts of networks
-that are stored ([definitions](../../task-streams.md#what-a-run-folder-holds)).
+floating-point operations of all trainings and searches, M the stored parameters with the statistics of batch
+normalisation, and `modules` the parts of networks that are stored
+([definitions](../../task-streams.md#what-a-run-folder-holds)).
 """
 _RETURNING = """
 The runs on `{}` were made before a task that returns was predicted with its newest state: their A and F count every

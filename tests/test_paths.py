@@ -1,16 +1,18 @@
 """Learners of task streams: what they store, what they start from, and that runs go on to the bit (TASKS §6)."""
 import json
 import runpy
+import types
 
 import jax
 import numpy as np
+import optax
 import pytest
 from runs import assert_resumes, interrupted, lines, one_step_a_dispatch, slow, small_config
 
 import alma_jax
 from alma_jax import config as configs
 from alma_jax.errors import BadInput, Diverged
-from alma_jax.learners import path_search
+from alma_jax.learners import mntdp, path_search
 from alma_jax.learners.paths import Paths
 from alma_jax.runs import exporting, settings
 from alma_jax.tasks import heads, sequence
@@ -204,6 +206,33 @@ def test_coloured_backgrounds_reach_the_networks(tmp_path):
     assert corner == pytest.approx([colour], abs=0.002)
 
 
+def test_a_run_whose_checkpoint_has_the_notes_of_all_tasks_goes_on(tmp_path, monkeypatch, finished):
+  """As earlier versions saved them. Now a checkpoint has those of the newest task alone."""
+  stored, config = Paths._stored, task_config("independent", checkpoint__seconds=1e9)
+  two_tasks_are_done = lambda: (tmp_path / "run/metrics.jsonl").exists() and len(accuracies(tmp_path / "run")) == 2
+  with monkeypatch.context() as patched:
+    def all_notes(self, state, data):
+      made = stored(self, state, data)
+      return made._replace(host={**made.host, "notes": [*state.host["notes"], *made.host["notes"]]})
+    patched.setattr(Paths, "_stored", all_notes)
+    with pytest.raises(alma_jax.Stopped):
+      alma_jax.run(config, tmp_path / "run", should_stop=two_tasks_are_done)
+  notes = lambda folder: alma_jax.load_run(folder).open()[0].meta["host"]["notes"]
+  assert len(notes(tmp_path / "run")) == 2
+  alma_jax.run(config, tmp_path / "run")
+  assert len(notes(tmp_path / "run")) == 1
+  shown = lambda folder: [[line[name] for name in ("errors", "best", "learning_rate", "weight_decay", "accuracies")]
+                          for line in lines(folder, "metrics.jsonl")]
+  assert shown(tmp_path / "run") == shown(finished("independent"))
+
+
+def test_visits_of_tasks_that_return():
+  """Task 3 is task 1 again, task 4 is task 2, task 6 is task 1."""
+  tasks = [{}, {}, {"returns": 0}, {"returns": 1}, {}, {"returns": 0}]
+  assert sequence.visits(tasks) == [[0, 2, 5], [1, 3], [0, 2, 5], [1, 3], [4], [0, 2, 5]]
+  assert [sequence.newest(tasks, 0, num) for num in range(1, 7)] == [0, 0, 2, 2, 2, 5]
+
+
 def test_mntdp_stores_fewer_modules(finished):
   summaries = {learner: alma_jax.load_run(finished(learner)).summary for learner in ("independent", "mntdp")}
   assert summaries["independent"]["num_modules"] == 15
@@ -296,6 +325,38 @@ def test_the_sampler_follows_the_rewards():
   for _ in range(200):
     even.improve(np.array([0, 0, 0, 0]), np.zeros(4))
   np.testing.assert_allclose(even.probabilities(), [1 / 3] * 3, atol=0.02)
+
+
+def test_the_mean_step_of_the_sampler_is_the_gradient():
+  """Over all pairs of samples, weighted by their probability; slopes of the objective are finite differences."""
+  sampler = path_search._Sampler([(0, 1, -1), (0, -1, -1), (-1, -1, -1)], entropy=0.3)
+  rewards, start = np.array([1.0, -0.5, 0.2]), sampler._logits_E + np.array([0.3, -0.2, 0.1, 0.5, 0.0, -0.4, 0.2, 0.1])
+  sampler._optimizer = optax.sgd(1.0)
+  sampler._moments = sampler._optimizer.init(start)
+
+  def objective(logits_E):
+    sampler._logits_E = logits_E
+    p = sampler.probabilities()
+    return (p * rewards).sum() - 0.3 * (p * np.log(p)).sum()
+
+  def step(pair):
+    sampler._logits_E = start
+    sampler.improve(np.array(pair), rewards[list(pair)])
+    return sampler._logits_E - start
+
+  slopes = [(objective(start + unit) - objective(start - unit)) / 2e-5 for unit in 1e-5 * np.eye(len(start))]
+  sampler._logits_E = start
+  p = sampler.probabilities()
+  mean = sum(p[i] * p[j] * step((i, j)) for i in range(3) for j in range(3))
+  np.testing.assert_allclose(mean, slopes, atol=1e-6)
+
+
+@pytest.mark.parametrize(("same_labels", "head"), [(True, ["keep", 6]), (False, ["new", -1])])
+def test_a_head_is_reused_for_the_same_classes_alone(same_labels, head):
+  """From below all but 2 and 1 of the modules 4, 5, 6 are new, then all."""
+  learner, new = types.SimpleNamespace(options=types.SimpleNamespace(direction="bw")), ["new", -1]
+  found = mntdp.MNTDP._divisions(learner, [4, 5, 6], same_labels)
+  assert found == [[new, ["keep", 5], head], [new, new, head], [new, new, new]]
 
 
 @pytest.fixture(scope="module")

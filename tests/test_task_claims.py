@@ -63,6 +63,31 @@ def test_a_learner_that_is_slightly_below_is_no_verdict():
   assert (row.verdict, "**`select` -0.1 ± 0.0**" in row.number) == ("cannot tell", True)
 
 
+def test_p_is_corrected_for_all_tests_about_a_network():
+  """2 of the transfer, 3 learners on s_pl, and 1 of the long stream; the smallest p is multiplied by 6."""
+  import task_verdicts
+  runs = table(TRUE, 15, 5)
+  alone = [*(task_verdicts.transfer(runs, name).p for name in ("select", "mntdp")), task_verdicts.gain(runs).p,
+           *(p for _, _, p in task_verdicts.measured(runs, "s_pl").values())]
+  found = task_verdicts.corrected(runs)
+  assert (len(alone), min(found.values())) == (6, pytest.approx(6 * min(alone)))
+  assert f"p = {found['s_minus', 'mntdp']:.2g}" in task_verdicts.transfers(runs)[1].number
+  # The lines that explore leave it alone.
+  assert task_verdicts.corrected(runs[~runs["study"].str.startswith("s_out")]) == found
+
+
+def test_the_front_is_described_by_the_seeds_that_all_learners_have():
+  """Seed 2 lacks `oracle`: an error of 0.9 there moves neither the gain nor the mean errors."""
+  import task_verdicts
+  runs = table(TRUE, 15, 5)
+  front = runs["study"] == "nevis_mini, 24 tasks"
+  runs = runs[~(front & (runs["learner.name"] == "oracle") & (runs["seed"] == 2))]
+  before = task_verdicts.pareto(runs).number
+  runs.loc[front & (runs["learner.name"] == "independent") & (runs["seed"] == 2), "cumulative_error"] = 0.9
+  assert task_verdicts.pareto(runs).number == before
+  assert "`independent` 0.300" in before
+
+
 def test_what_a_graph_says(tmp_path):
   """Tasks 2 and 3 start from task 1, task 4 from task 3, which is deeper than 1; task 5 is from scratch."""
   import task_runs

@@ -50,7 +50,7 @@ class NewHead(TaskOptions):
 class Replay(TaskOptions):
   """One network with a head per task, which each task trains further on the examples of all tasks so far.
 
-  The number of training steps of a task is fixed, so that replay costs nothing. The examples of a batch are drawn
+  The number of training steps of a task is fixed, however many tasks there were. The examples of a batch are drawn
   evenly over the tasks.
   """
   name: str = "replay"
@@ -62,7 +62,7 @@ class Replay(TaskOptions):
 
 @dataclasses.dataclass(frozen=True)
 class Oracle(TaskOptions):
-  """Trains from scratch and from every stored network, and keeps the best: an upper bound, whose whole cost counts."""
+  """Trains from scratch and from every stored network, and keeps the best on validation data; the whole cost counts."""
   name: str = "oracle"
   root: str = field("", _ROOT, before="")
 

@@ -17,9 +17,10 @@ class Expert(stacked.Stacked):
   """A network that is trained, in every stage, on the examples of its cluster, and selected on those of them that are
   held out (if there are none, on all that are held out).
 
-  The clusters are those of a published gate, and never change. The expert starts as a copy of the base, if it has its
-  width. It predicts for every example: who asks it decides by the gate. In a stage without examples of its cluster it
-  stays as it is. Growth counts the pass of the base over the data of every stage.
+  The clusters are those of a published gate, and never change. The expert starts as a copy of the base if `init` is
+  `copy` and both have one width, else from new weights. It predicts for every example: who asks it decides by the gate.
+  In a stage without examples of its cluster it stays as it is. Growth counts the pass of the base over the data of
+  every stage.
 
   `host` has `gate`, the SHA-256 of the gate's file, and within a stage `train_own`, `val_own` and, if there is a
   memory, `memory_own`: bool, whether each example is the expert's.

@@ -21,14 +21,12 @@ class Gate(NamedTuple):
     prototypes: float64 [E, H]; an example belongs to the nearest one.
     counts: int64 [E], training examples of each cluster in the first stage.
     macs: multiply-adds of the training of the base and of its pass over the first stage.
-    flops: floating-point operations of these.
   """
   width: int
   base: Variables
   prototypes: np.ndarray
   counts: np.ndarray
   macs: int
-  flops: int
 
 
 def write(path: pathlib.Path, gate: Gate) -> None:
@@ -46,6 +44,7 @@ def read(path: str | os.PathLike[str]) -> tuple[Gate, str]:
   try:
     data = pathlib.Path(path).expanduser().read_bytes()
     tree = flax.serialization.msgpack_restore(data)
+    tree.pop("flops", None)  # of earlier versions
     return Gate(**tree | {"base": Variables(**tree["base"])}), hashlib.sha256(data).hexdigest()
   except (OSError, ValueError, TypeError, KeyError) as error:
     raise BadInput(f"the gate {str(path)!r} is not a file that `alma apart` has published ({error}); `alma apart` "

@@ -4,7 +4,7 @@ import jax
 from alma_jax import keys
 from alma_jax.learners import neighbors, path_search
 from alma_jax.learners.contract import LearnerState
-from alma_jax.learners.paths import KEEP, NEW, Candidate, Paths, Proposal
+from alma_jax.learners.paths import KEEP, NEW, Candidate, Choice, Paths, Proposal, num_new
 from alma_jax.models import cost, path
 from alma_jax.parallel import sharding
 from alma_jax.training import loop
@@ -24,11 +24,12 @@ class MNTDP(Paths):
     ready_origins: list[int] = []
     for t in chosen:
       reused = state.spec["tasks"][t]["path"]
-      for candidate in self._divisions(reused):
+      same_labels = state.spec["tasks"][t]["labels"] == labels
+      for candidate in self._divisions(reused, same_labels):
         if candidate not in candidates:
           candidates.append(candidate)
           origins.append(t if any(kind == KEEP for kind, _ in candidate) else -1)
-      if state.spec["tasks"][t]["labels"] == labels:
+      if same_labels:
         whole = [[KEEP, module] for module in reused]
         if all(whole != other for other, _ in ready):
           ready.append((whole, self.error(state, whole, data)))
@@ -37,7 +38,7 @@ class MNTDP(Paths):
     if self.options.search == "all" or len(candidates) == 1:
       return Proposal(candidates, ready, [*origins, *ready_origins], spent, notes)
     found = self._searched(state, data, candidates)
-    best = max(range(len(candidates)), key=lambda i: found.probabilities[i])  # of equal ones the fewest new modules
+    best = max(range(len(candidates)), key=lambda i: (found.probabilities[i], -num_new(candidates[i])))
     return Proposal([candidates[best]], ready, [origins[best], *ready_origins], spent + found.macs,
                     notes | {"probabilities": found.probabilities}, 2 * spent + found.flops)
 
@@ -52,15 +53,20 @@ class MNTDP(Paths):
     return path_search.search(given, {name: path.part(variables, name) for name in self.parts}, self._task, self._train,
                               data, path_search.Options(options.search_steps, options.price, options.entropy))
 
-  def _divisions(self, reused: list[int]) -> list[Candidate]:
-    """Of a path with at least one new module; those with the fewest new ones first."""
+  def _divisions(self, reused: list[int], same_labels: bool) -> list[Candidate]:
+    """Of a path with at least one new module; in each direction those with the fewest new ones first.
+
+    Without `same_labels` the head is always new: that of other classes would answer for them.
+    """
     num = len(reused)
+    head: Choice = [KEEP, reused[-1]] if same_labels else [NEW, -1]
     found: list[Candidate] = []
     if self.options.direction in ("fw", "both"):
       found += [[*([KEEP, module] for module in reused[:i]), *([NEW, -1] for _ in range(num - i))]
                 for i in range(num - 1, -1, -1)]
     if self.options.direction in ("bw", "both"):
-      found += [[*([NEW, -1] for _ in range(i)), *([KEEP, module] for module in reused[i:])] for i in range(1, num + 1)]
+      found += [[*([NEW, -1] for _ in range(i)), *([KEEP, module] for module in reused[i:-1]), head]
+                for i in range(1, num)] + [[[NEW, -1] for _ in range(num)]]
     return found
 
   def _priors(self, state: LearnerState, data: loop.StageData) -> tuple[list[int], int, dict[str, list[float]]]:

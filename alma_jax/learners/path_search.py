@@ -4,7 +4,7 @@ The stochastic variant of modular networks with task-driven priors (Veniat et al
 each part of the network is a branching with a softmax over the choices that go on. All candidates share the new
 modules. In every step one sampled candidate trains its new modules on one half of the training examples, and the
 sampler is trained on the other half by REINFORCE: the reward of a candidate is -loss - c·(number of its new modules),
-the baseline is the mean reward of the candidates that were sampled, and the entropy of the sampler is added.
+the baseline of a sample is the mean reward of the others of its step, and the entropy of the sampler is added.
 """
 import functools
 from collections.abc import Sequence
@@ -135,10 +135,15 @@ class _Sampler:
     return p / p.sum()
 
   def improve(self, sampled: np.ndarray, rewards: np.ndarray) -> None:
-    """A step of REINFORCE with the rewards, float64 [S], of sampled candidates, int [S]."""
+    """A step of REINFORCE with the rewards, float64 [S], of sampled candidates, int [S], S at least 2.
+
+    The baseline of a sample is the mean reward of the others. Written with the mean of all, which holds the sample's
+    own reward, the difference is S / (S - 1) times as large.
+    """
     log_P = self._log_P()
     slope_PE = self._edges_PE - self._passes_PE * np.exp(self._log_E())  # of log p with respect to the logits
-    gain_E = ((rewards - rewards.mean())[:, None] * slope_PE[sampled]).mean(0)
+    advantages = (rewards - rewards.mean()) * len(rewards) / (len(rewards) - 1)
+    gain_E = (advantages[:, None] * slope_PE[sampled]).mean(0)
     gain_E -= self._entropy * ((np.exp(log_P) * log_P)[:, None] * slope_PE).sum(0)  # the slope of the entropy
     updates, self._moments = self._optimizer.update(-gain_E, self._moments)
     self._logits_E = self._logits_E + np.asarray(updates, np.float64)

@@ -193,8 +193,8 @@ class Paths(TaskLearner):
     """Whether a candidate wins against the best so far; with equal errors the one with fewer new modules does."""
     if best is None or error < best:
       return math.isfinite(error)
-    num_new = lambda i: sum(kind != KEEP for kind, _ in search["candidates"][i])
-    return error == best and num_new(number) < num_new(search["best"])
+    candidates = search["candidates"]
+    return error == best and num_new(candidates[number]) < num_new(candidates[search["best"]])
 
   def _trained_parts(self, candidate: Candidate, variables: Variables, member: int, num_classes: int) -> Variables:
     """The trained parts of one member, with a head for the task's classes."""
@@ -224,7 +224,7 @@ class Paths(TaskLearner):
     notes = dict(progress["notes"], errors=progress["errors"], best=search["best"], **pair_notes(pair))
     host = {name: value for name, value in state.host.items() if name != "search"}
     spec = dict(num_frozen=len(frozen), modules=modules, tasks=[*state.spec["tasks"], task], search=None, shown=-1)
-    host["notes"] = [*host["notes"], notes]
+    host["notes"] = [notes]
     return state._replace(spec=spec, live=NOTHING, frozen=tuple(frozen), host=host)
 
   def module(self, state: LearnerState, number: int) -> Variables:
@@ -238,6 +238,11 @@ class Paths(TaskLearner):
 
   def _assembled(self, state: LearnerState, modules: list[int]) -> Variables:
     return path.assembled(self.module(state, number) for number in modules)
+
+
+def num_new(candidate: Candidate) -> int:
+  """The number of modules that a candidate adds to those that are stored."""
+  return sum(kind != KEEP for kind, _ in candidate)
 
 
 def _facts(pool: Any) -> dict[str, Any]:

@@ -57,8 +57,7 @@ class Replay(TaskLearner):
         samples=samples, val=error, macs=samples * cost.forward_macs(self._whole, self._shape),
         flops=samples * cost.training_flops(self._whole, self._shape))
     notes = {"errors": [error], "best": 0, **pair_notes(self.pairs(data)[member])}
-    host = {**state.host, "notes": [*state.host["notes"], notes]}
-    return StageResult(state._replace(spec=spec, live=live, host=host), report)
+    return StageResult(state._replace(spec=spec, live=live, host={**state.host, "notes": [notes]}), report)
 
   def showing(self, state: LearnerState, t: int) -> LearnerState:
     """The state that predicts task t, from 0; it holds the body and the head of that task alone."""

@@ -12,13 +12,8 @@ _WIDTH = 1.05  # inches of a panel
 
 
 def shown(study: Study) -> list[tuple[str, Graph]]:
-  """(label, graph of its lowest seed that has one) of the kinds of runs in which a task comes from another."""
-  found = []
-  for label, _, runs in task_panels.kinds(study):
-    graph = next((run.graph for run in runs if run.graph), None)
-    if graph and any(origin is not None for origin in graph.origins):
-      found.append((label, graph))
-  return found
+  """`task_panels.graphs` in which a task comes from another."""
+  return task_panels.graphs(study, lambda graph: any(origin is not None for origin in graph.origins))
 
 
 def origins(study: Study) -> Figure:

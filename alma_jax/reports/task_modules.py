@@ -12,13 +12,8 @@ _LONE = "0.88"  # the colour of modules of a single task
 
 
 def shown(study: Study) -> list[tuple[str, Graph]]:
-  """(label, graph of its lowest seed that has one) of the kinds of runs whose tasks share modules."""
-  found = []
-  for label, _, runs in task_panels.kinds(study):
-    graph = next((run.graph for run in runs if run.graph), None)
-    if graph and graph.shares:
-      found.append((label, graph))
-  return found
+  """`task_panels.graphs` whose tasks share modules."""
+  return task_panels.graphs(study, lambda graph: graph.shares)
 
 
 def modules(study: Study) -> Figure:

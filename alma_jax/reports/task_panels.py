@@ -1,5 +1,5 @@
 """What the figures of a stream of tasks show: kinds of runs, families of tasks, and the axis of tasks."""
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pandas as pd
@@ -10,7 +10,7 @@ from matplotlib.patches import Patch
 from alma_jax.reports import drawing, studies
 from alma_jax.reports.read import LEARNER, SEED
 from alma_jax.reports.studies import Study
-from alma_jax.reports.task_read import TaskRun
+from alma_jax.reports.task_read import Graph, TaskRun
 
 MOST = 9  # kinds of runs with a panel of their own
 NAMED = 40  # tasks whose names have room
@@ -28,6 +28,12 @@ def kinds(study: Study) -> Iterator[tuple[str, Any, list[TaskRun]]]:
   order = drawing.in_order(rows[LEARNER].unique())
   for i in sorted(range(len(groups)), key=lambda i: order.index(rows.iloc[i][LEARNER])):
     yield labels[i], rows.iloc[i], [study.tasks[run] for run in groups[i]["run"]]
+
+
+def graphs(study: Study, has: Callable[[Graph], bool]) -> list[tuple[str, Graph]]:
+  """(label, graph of its lowest seed that has one) of each kind of runs whose graph `has` something to show."""
+  found = ((label, next((run.graph for run in runs if run.graph), None)) for label, _, runs in kinds(study))
+  return [(label, graph) for label, graph in found if graph and has(graph)]
 
 
 def names(study: Study) -> list[str]:

@@ -19,7 +19,8 @@ _COLUMNS = {  # {column: (head, format, what it is)}
     FLOPS: ("C", ".3g", "cost: floating-point operations of all trainings, those of every candidate included, and of "
             "searching"),
     TRANSFER: ("T", ".3f", f"transfer: accuracy on the last task minus that of the `{BASELINE}` run of the same seed"),
-    MEMORY: ("M", ",.0f", "memory: parameters of everything that is stored at the end"),
+    MEMORY: ("M", ",.0f", "memory: parameters of everything that is stored at the end, with the statistics of batch "
+             "normalisation"),
     "num_modules": ("modules", ".1f", "parts of networks that are stored at the end, each counted once"),
 }
 _MEASURED = {  # columns of runs in which it was measured

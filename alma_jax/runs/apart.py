@@ -92,8 +92,7 @@ def publish(config: schema.RunConfig, workdir: str | os.PathLike[str], num_clust
   line = run_folder.read_lines(path / run_folder.METRICS)[ends[0] - 1]
   looked = expert_stacks.feature_macs(network, shape) * len(data.train)
   gate.write(path / run_folder.GATE, gate.Gate(
-      config.model.width, sharding.fetch(base), clusters.prototypes, clusters.counts, line["fwd_macs"] + looked,
-      line["train_flops"] + 2 * looked))
+      config.model.width, sharding.fetch(base), clusters.prototypes, clusters.counts, line["fwd_macs"] + looked))
   messages.say(f"published {path / run_folder.GATE} with {len(clusters.counts)} clusters")
 
 

@@ -52,7 +52,7 @@ class TaskExaminer:
     new = sum(1 for _, _, t in state.spec["modules"] if t == newest)
     info = self._source.data.infos[newest]
     return value, loss, {"task": info.name, ACCURACIES: [*earlier, 1 - value],
-                         "num_modules": len(state.spec["modules"]), "new_modules": new, **state.host["notes"][newest]}
+                         "num_modules": len(state.spec["modules"]), "new_modules": new, **state.host["notes"][-1]}
 
   def lca(self, before: contract.LearnerState, after: contract.LearnerState, data: loop.StageData, steps: int) -> float:
     """LCA@b of the newest task (Veniat et al., 2021): mean test accuracy after 0, 1, ..., b steps of the training.
@@ -109,8 +109,8 @@ def summarize(lines: list[Entry]) -> Entry:
 
   Returns:
     Dict of average_accuracy = mean_i R[T, i], forgetting = mean_i (R[T, i] - R[i, i]), cumulative_error =
-    mean_i (1 - R[i, i]), last_accuracy = R[T, T], num_modules, memory, the parameters of all stored modules, and lca,
-    the mean LCA of the tasks, if it was measured for all of them.
+    mean_i (1 - R[i, i]), last_accuracy = R[T, T], num_modules, memory, the parameters and the statistics of batch
+    normalisation of all stored modules, and lca, the mean LCA of the tasks, if it was measured for all of them.
   """
   final = np.array(lines[-1][ACCURACIES])
   own = np.array([line[ACCURACIES][-1] for line in lines])

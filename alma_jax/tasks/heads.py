@@ -199,33 +199,34 @@ def make_pool(x: np.ndarray, y: np.ndarray, mean: np.ndarray, std: np.ndarray, c
   Its size is the next power of two, so that tasks of similar sizes share their programs; what follows the examples is
   never read.
   """
-  x, y = _padded((x, np.asarray(y, np.int32)), len(x))
+  x, y = _padded((x, np.asarray(y, np.int32)))
   arrays: Any = x, y, mean, std, np.int32(len(class_names)), _checksum(class_names)
   return sharding.put(TaskPool(*arrays), mesh)
 
 
 def make_joint_pool(parts: Sequence[tuple[int, np.ndarray, np.ndarray]], mean: np.ndarray, std: np.ndarray,
-                    class_names: Sequence[Sequence[str]], most: int, mesh: Mesh) -> JointPool:
+                    class_names: Sequence[Sequence[str]], mesh: Mesh) -> JointPool:
   """A JointPool of which every device of the mesh has a copy.
+
+  Its size is the next power of two, so that a stream on which it grows compiles its programs anew only when it doubles.
 
   Args:
     parts: (task, images, labels) of the tasks whose examples it holds, one after the other.
     mean, std: float32 [T, C].
     class_names: names of the classes of each of the T tasks.
-    most: number of examples that it has room for at least.
     mesh: devices.
   """
   x, y = (np.concatenate([part[i] for part in parts]) for i in (1, 2))
   task = np.concatenate([np.full(len(labels), t, np.int32) for t, _, labels in parts])
-  padded = _padded((x, y.astype(np.int32), task), max(most, len(x)))
+  padded = _padded((x, y.astype(np.int32), task))
   num_classes = np.array([len(names) for names in class_names], np.int32)
   arrays: Any = *padded, mean, std, num_classes, np.array([_checksum(names) for names in class_names])
   return sharding.put(JointPool(*arrays), mesh)
 
 
-def _padded(arrays: Sequence[np.ndarray], num: int) -> list[np.ndarray]:
-  """Arrays with room for at least `num` examples: the next power of two."""
-  room = max(_LEAST, 1 << (num - 1).bit_length())
+def _padded(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+  """Arrays with room for a power of two of examples."""
+  room = max(_LEAST, 1 << (len(arrays[0]) - 1).bit_length())
   return [np.concatenate([a, np.zeros((room - len(a), *a.shape[1:]), a.dtype)]) for a in arrays]
 
 

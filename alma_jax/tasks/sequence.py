@@ -45,6 +45,7 @@ class Tasks:
     self._replays, self._returns = _replays(config), True
     self._seen: dict[int, task_streams.TaskData] = {}  # tasks that are replayed
     self._normalizations: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+    self._visits = visits(self.meta()["tasks"])
     self.stream = Order(self.data.infos, self._replays)
     self.fingerprint = self.data.fingerprint
     self.task, self.example_shape = of_meta(config, self.meta())
@@ -61,15 +62,15 @@ class Tasks:
   def resume(self, meta: Mapping[str, Any]) -> None:
     """Goes on as the run began whose checkpoint holds `meta`: earlier versions kept every visit of a task apart."""
     self._returns = any("returns" in task for task in meta["tasks"])
+    self._visits = visits(self.meta()["tasks"])
 
   def newest(self, t: int, num: int) -> int:
     """See the function `newest`."""
-    return newest(self.meta()["tasks"], t, num)
+    return max(visit for visit in self._visits[t] if visit < num)
 
   def visits(self, t: int) -> list[int]:
     """Those of the tasks 0..t that are predicted as task t, which is the newest; the last is t itself."""
-    tasks = self.meta()["tasks"]
-    return [i for i in range(t + 1) if newest(tasks, i, t + 1) == t]
+    return [visit for visit in self._visits[t] if visit <= t]
 
   def normalization(self, t: int) -> tuple[np.ndarray, np.ndarray]:
     """What is subtracted from task t and what it is divided by, float32 [C] each.
@@ -95,12 +96,12 @@ class Tasks:
       places.append((index[:num], index[num:]))
       start += len(index)
     train, val = map(np.concatenate, zip(*places))
-    return self._pool(parts, sum(info.num_train + info.num_val for info in self.data.infos), mesh), train, val
+    return self._pool(parts, mesh), train, val
 
   def tests(self, t: int, mesh: Mesh, visit: int | None = None) -> tuple[Any, np.ndarray]:
     """(the pool of the test images of task t, as those of its later visit `visit` if given, their labels int32 [N])."""
     data = self.data.task(t)
-    return self._pool([(t if visit is None else visit, data.x_test, data.y_test)], 0, mesh), data.y_test
+    return self._pool([(t if visit is None else visit, data.x_test, data.y_test)], mesh), data.y_test
 
   def _moments(self, t: int) -> tuple[np.ndarray, np.ndarray]:
     x = self._task(t).x_train
@@ -116,8 +117,8 @@ class Tasks:
       self._seen[t] = self.data.task(t)
     return self._seen[t]
 
-  def _pool(self, parts: Sequence[tuple[int, np.ndarray, np.ndarray]], most: int, mesh: Mesh) -> Any:
-    """A pool of these (task, images, labels); `most` examples are replayed at the end of the stream."""
+  def _pool(self, parts: Sequence[tuple[int, np.ndarray, np.ndarray]], mesh: Mesh) -> Any:
+    """A pool of these (task, images, labels)."""
     names = [info.class_names for info in self.data.infos]
     if not self._replays:
       (t, x, y), = parts
@@ -126,7 +127,7 @@ class Tasks:
     mean, std = np.zeros((len(names), channels), np.float32), np.ones((len(names), channels), np.float32)
     for t, _, _ in parts:
       mean[t], std[t] = self.normalization(t)
-    return heads.make_joint_pool(parts, mean, std, names, most, mesh)
+    return heads.make_joint_pool(parts, mean, std, names, mesh)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,13 +220,24 @@ def newest(tasks: Sequence[Mapping[str, Any]], t: int, num: int) -> int:
   """The newest visit of task t among the first `num` tasks, t itself if it has not returned.
 
   Args:
-    tasks: `tasks` of what `Tasks.meta` returned. `returns` of a task that is an earlier one again is the number of the
-      first visit, from 0. Runs that an earlier version began lack it: each visit is a task of its own.
+    tasks: see `visits`.
     t: number of the task, from 0, below `num`.
     num: number of tasks so far.
   """
-  first = lambda i: tasks[i].get("returns", i)
-  return max(i for i in range(num) if first(i) == first(t))
+  return max(visit for visit in visits(tasks)[t] if visit < num)
+
+
+def visits(tasks: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+  """All visits of each task, itself among them, in ascending order; tasks that are the same have one list.
+
+  Args:
+    tasks: `tasks` of what `Tasks.meta` returned. `returns` of a task that is an earlier one again is the number of the
+      first visit, from 0. Runs that an earlier version began lack it: each visit is a task of its own.
+  """
+  found: dict[int, list[int]] = {}
+  for t, task in enumerate(tasks):
+    found.setdefault(task.get("returns", t), []).append(t)
+  return [found[task.get("returns", t)] for t, task in enumerate(tasks)]
 
 
 def _replays(config: schema.RunConfig) -> bool:
