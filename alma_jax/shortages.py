@@ -1,14 +1,11 @@
 """What a command does when the threads of libraries find the disk full or get no memory. Imports nothing slow.
 
-Their failures also reach the main thread, as exceptions, for which the command has one sentence. Python and asyncio
-would print them before, with stack traces.
+Their failures also reach the main thread, as exceptions, for which the command has one sentence.
 """
-import logging
-import sys
 import threading
-from collections.abc import Callable
 from typing import Any
 
+from alma_jax import stack_traces
 from alma_jax.errors import disk_problem, is_out_of_memory
 
 _PATIENCE = 120.0  # seconds; a thread begins within milliseconds, on a busy machine within seconds
@@ -17,12 +14,12 @@ _begin = threading.Thread.start
 
 def install() -> None:
   """Suppresses stack traces of shortages for this process, and ends waiting for threads that cannot begin."""
-  def unless_shortage(before: Callable[[Any], object]) -> Callable[[Any], object]:
-    return lambda args: None if _is_shortage(args.exc_value) else before(args)
+  def excepthook(args: Any) -> None:
+    if not _is_shortage("", args.exc_value):
+      threading.__excepthook__(args)
 
-  threading.excepthook = unless_shortage(threading.__excepthook__)
-  sys.unraisablehook = unless_shortage(sys.unraisablehook)
-  logging.getLogger("asyncio").addFilter(_is_of_no_shortage)  # the same filter is added once
+  stack_traces.hide(_is_shortage)
+  threading.excepthook = excepthook
   threading.Thread.start = _start  # type: ignore[assignment, method-assign]
 
 
@@ -47,9 +44,6 @@ def _start(thread: threading.Thread) -> None:
   _begin(thread)
 
 
-def _is_shortage(error: BaseException | None) -> bool:
+def _is_shortage(text: str, error: BaseException | None) -> bool:
+  del text
   return disk_problem(error) is not None or is_out_of_memory(error)
-
-
-def _is_of_no_shortage(record: logging.LogRecord) -> bool:
-  return not (record.exc_info and _is_shortage(record.exc_info[1]))

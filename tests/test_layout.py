@@ -5,9 +5,9 @@ import pytest
 from runs import ROOT
 
 # From the lowest to the highest. A module at the top of the package is a layer as well.
-LAYERS = ("version", "errors", "shortages", "messages", "files", "web", "types", "keys", "config", "commands",
-          "parallel", "data", "models", "tasks", "training", "growth", "learners", "predictors", "runs", "sweeps",
-          "reports", "monitor")
+LAYERS = ("version", "errors", "stack_traces", "shortages", "messages", "files", "web", "types", "keys", "config",
+          "commands", "parallel", "data", "models", "tasks", "training", "growth", "learners", "predictors", "runs",
+          "sweeps", "reports", "monitor")
 COMMANDS = ("__init__", "cli", "main", "sweep", "apart", "report", "sample", "export", "predict", "evaluate", "serve",
             "status", "compare", "board")  # they may import anything
 MODULES = sorted((ROOT / "alma_jax").rglob("*.py"))

@@ -1,13 +1,12 @@
 """Trees of arrays as checkpoints hold them: by name, with a SHA-256 of each array."""
 import hashlib
-import logging
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 
+from alma_jax import stack_traces
 from alma_jax.errors import BadInput
 from alma_jax.types import Tree
 
@@ -66,21 +65,8 @@ def ignore_late_answers() -> None:
   when it arrives, on a busy machine seconds later. If several fail, asyncio would log all but the first. Orbax itself
   raises the error that matters.
   """
-  logging.getLogger("asyncio").addFilter(_matters)  # the same filter is added once
-  before = sys.unraisablehook
-  if before is not _filtered:
-    _others.append(before)
-    sys.unraisablehook = _filtered
+  stack_traces.hide(_is_late)
 
 
-def _matters(record: logging.LogRecord) -> bool:
-  text = record.getMessage()
-  return not (text.startswith("Task exception was never retrieved") and "tensorstore" in text)
-
-
-def _filtered(args: Any) -> None:
-  if str(args.exc_value) != _LATE:
-    _others[-1](args)
-
-
-_others: list[Callable[[Any], Any]] = []  # hooks that were there before
+def _is_late(text: str, error: BaseException | None) -> bool:
+  return str(error) == _LATE or (text.startswith("Task exception was never retrieved") and "tensorstore" in text)

@@ -1,6 +1,7 @@
 """`run`: checks a run, claims its folder, and runs it by session.py."""
 import contextlib
 import dataclasses
+import functools
 import importlib.util
 import os
 import pathlib
@@ -68,13 +69,13 @@ def _run(config: schema.RunConfig, path: pathlib.Path, data: Sequence[Any] | Non
       devices=f"{jax.local_device_count()} x {jax.devices()[0].platform}"))
   sharding.connect()
   peers.together("memory", lambda: _check_memory(path, setting, overwrite))
-  with _shortages(path), _claimed(path, setting, overwrite, mirrored) as folder:
+  with _explained(functools.partial(_shortage, path)), _claimed(path, setting, overwrite, mirrored) as folder:
     was_complete = run_folder.read_summary(path / "summary.json") is not None
     if not was_complete:
       if runtime.is_alone() and sharding.is_main():
         early_imports.start(setting.config)
       folder.write_files(setting.source.files)
-      with _uploaded(mirrored), _in_place(folder):
+      with _uploaded(mirrored), _explained(lambda error: folder.moved()):
         session.run(setting, folder, should_stop or (lambda: False))
       sharding.barrier("the run is complete")
     elif mirrored is not None:
@@ -118,21 +119,6 @@ def _mirrored(address: str | os.PathLike[str], path: pathlib.Path, overwrite: bo
 
 
 @contextlib.contextmanager
-def _in_place(folder: run_folder.RunFolder) -> Iterator[None]:
-  """Turns what libraries raise after the folder was moved or deleted into Unsaved."""
-  try:
-    yield
-  except (BadInput, Diverged, Stopped, Unsaved):
-    raise
-  except Exception as error:
-    try:
-      folder.check_place()
-    except Unsaved as moved:
-      raise moved from error
-    raise
-
-
-@contextlib.contextmanager
 def _uploaded(mirrored: mirror.Mirror | None) -> Iterator[None]:
   """Uploads the run folder after the block, whether the run has ended, was stopped or has diverged."""
   try:
@@ -160,18 +146,26 @@ def _claimed(path: pathlib.Path, setting: settings.Setting, overwrite: bool,
 
 
 @contextlib.contextmanager
-def _shortages(path: pathlib.Path) -> Iterator[None]:
-  """Turns errors of the disk and a lack of memory, wherever they arrive, into Unsaved."""
+def _explained(explain: Callable[[Exception], str | None]) -> Iterator[None]:
+  """Turns exceptions for which there is a sentence into Unsaved, wherever in the block they arrive."""
   try:
     yield
   except (BadInput, Diverged, Stopped, Unsaved):
     raise
   except Exception as error:
-    problem = disk_problem(error)
-    if problem is None and is_out_of_memory(error):
-      raise Unsaved(f"the run in {remote.shown(path)} gets no more memory. What was saved before is kept, and the "
-                    "same command goes on from there where the process may have more.") from error
-    if problem is None:
+    sentence = explain(error)
+    if sentence is None:
       raise
-    raise Unsaved(f"{path} cannot be written: {problem}. What was saved before is kept, and the same command goes on "
-                  "from there once the disk can be written again.") from error
+    raise Unsaved(sentence) from error
+
+
+def _shortage(path: pathlib.Path, error: Exception) -> str | None:
+  """About an error of the disk or a lack of memory."""
+  problem = disk_problem(error)
+  if problem is not None:
+    return (f"{path} cannot be written: {problem}. What was saved before is kept, and the same command goes on from "
+            "there once the disk can be written again.")
+  if is_out_of_memory(error):
+    return (f"the run in {remote.shown(path)} gets no more memory. What was saved before is kept, and the same command "
+            "goes on from there where the process may have more.")
+  return None

@@ -14,7 +14,6 @@ import errno
 import hashlib
 import importlib.util
 import json
-import logging
 import os
 import pathlib
 import re
@@ -24,7 +23,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from alma_jax import messages
+from alma_jax import messages, stack_traces
 from alma_jax.errors import BadInput
 from alma_jax.files import cache_home, parse_json
 from alma_jax.runs import run_folder
@@ -111,7 +110,7 @@ class Remote:
     self._patience = PATIENCE if patience is None else patience
     self._waits = patience is None
     self._outage = Outage()
-    logging.getLogger("asyncio").addFilter(_matters)  # the same filter is added once
+    stack_traces.hide(_is_broken_connection)
     package = _PACKAGES.get(scheme)
     if package is not None and importlib.util.find_spec(package) is None:
       raise BadInput(f"{self.address} needs the package {package}; run `pip install alma_jax[remote]`.")
@@ -355,10 +354,9 @@ def _digest_of(files: Any) -> str:
   return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
 
 
-def _matters(record: logging.LogRecord) -> bool:
-  """False for stack traces of broken connections, which also reach the caller as exceptions."""
-  text = record.getMessage()
-  return not ("never retrieved" in text and ("aiohttp" in text or "ClientConnection" in text))
+def _is_broken_connection(text: str, error: BaseException | None) -> bool:
+  del error
+  return "never retrieved" in text and ("aiohttp" in text or "ClientConnection" in text)
 
 
 def _reason(error: BaseException) -> str:

@@ -114,7 +114,8 @@ class Run:
       given = "no task is given of" if task is None else f"task={task!r} is none of"
       raise BadInput(f"{given} the {len(names)} tasks that {self._shown} has learned; give a number from 1 to "
                      f"{len(names)}, or one of {listed(map(repr, names))}.")
-    paths = [known[sequence.newest(data["tasks"], t, len(known))]["path"] for t in range(len(known))]
+    visits = sequence.visits(data["tasks"][:len(known)])
+    paths = [known[mine[-1]]["path"] for mine in visits]
     if opened.lost.keys() & set(paths[number]):
       silent = [t for t, path in enumerate(paths) if opened.lost.keys() & set(path)]
       lost = next(opened.lost[module] for module in paths[number] if module in opened.lost)

@@ -215,17 +215,19 @@ class RunFolder:
 
   def check_place(self) -> None:
     """Raises Unsaved if the folder was moved, which would take the open files along, or deleted."""
-    if self.is_moved():
-      raise Unsaved(f"{self.shown} was moved or deleted, or its files replaced, while the run wrote to it. Where it is "
-                    "now it goes on from its last checkpoint.")
+    sentence = self.moved()
+    if sentence is not None:
+      raise Unsaved(sentence)
 
-  def is_moved(self) -> bool:
-    """Whether the files that this process has opened are no longer in their place."""
+  def moved(self) -> str | None:
+    """A sentence if the files that this process has opened are no longer in their place."""
     try:
-      return not all(os.path.samestat(os.fstat(file.fileno()), (self.path / name).stat())
-                     for name, file in self._files.items())
+      is_moved = not all(os.path.samestat(os.fstat(file.fileno()), (self.path / name).stat())
+                         for name, file in self._files.items())
     except FileNotFoundError:
-      return True
+      is_moved = True
+    return (f"{self.shown} was moved or deleted, or its files replaced, while the run wrote to it. Where it is now it "
+            "goes on from its last checkpoint.") if is_moved else None
 
   def sync(self) -> None:
     """Makes sure that all lines are on disk, in this folder."""
