@@ -211,11 +211,11 @@ def short_waits_end_worse(difference: bool) -> Callable[[Runs], list[Cell]]:
 def large_networks_lead_early(runs: Runs) -> list[Cell]:
   """The largest network after a tenth of the stream against the smallest one at its end."""
   runs, tenth = runs.plain(), runs.total // 10
-  small, large = _sizes(runs)
   found = []
-  for name, alike in runs.where(runs.table[WAIT] <= tenth).apart(WIDTH) if small and large else ():
-    early = [values for kind, values in alike.at(tenth).kinds() if kind[WIDTH] == large[-1]]
-    final = [values for kind, values in alike.kinds("final_error") if kind[WIDTH] == small[0]]
+  for name, alike in runs.where(runs.table[WAIT] <= tenth).apart(WIDTH):
+    small, large = _sizes(alike)
+    early = [values for kind, values in alike.at(tenth).kinds() if kind[WIDTH] in large[-1:]]
+    final = [values for kind, values in alike.kinds("final_error") if kind[WIDTH] in small[:1]]
     if early and final:
       found.append(Cell(name, evidence.log_ratio(final[0], early[0])))
   return found
