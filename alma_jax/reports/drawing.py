@@ -207,9 +207,9 @@ def score_axes(panels: Iterable[Axes]) -> None:
   shown = FuncFormatter(lambda value, _: f"{value:g}")
   for axes in panels:
     low, high = axes.get_ylim()
-    ticks = LogLocator(subs=(1, 2, 3, 5) if high / low < 1000 else (1,))
-    few = sum(low <= tick <= high for tick in ticks.tick_values(low, high)) < 3
-    axes.yaxis.set_major_locator(MaxNLocator(4) if few else ticks)
+    choices = [LogLocator(subs=(1, 2, 3, 5) if high / low < 1000 else (1,)), LogLocator(subs=(1, 1.5, 2, 3, 4, 5, 7))]
+    enough = (ticks for ticks in choices if sum(low <= tick <= high for tick in ticks.tick_values(low, high)) > 2)
+    axes.yaxis.set_major_locator(next(enough, MaxNLocator(4)))
     axes.yaxis.set_major_formatter(shown)
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.grid(axis="y", color="0.9", linewidth=0.6)
