@@ -12,6 +12,7 @@ import pandas as pd
 from evidence import Cell
 
 from alma_jax.errors import BadInput
+from alma_jax.reports.comparisons import NEAR, SLACK
 
 LEARNER, WIDTH, WAIT, REPLAY = "learner.name", "model.width", "stream.waiting_time", "stream.replay"
 EXPERTS, MEMBERS, STEPS = "model.num_experts", "learner.num_members", "train.steps_multiplier"
@@ -19,6 +20,7 @@ SCRATCH, GATING, GROW, RATE = ("learner.init_from_scratch", "learner.gating", "l
                                "learner.growth_rate")
 FACTORS = [LEARNER, WIDTH, WAIT, REPLAY, EXPERTS, MEMBERS, STEPS, SCRATCH, GATING, GROW, RATE]  # what studies vary
 COSTS = COMP, MEM, PREDICT = "cumulative_fwd_macs", "cumulative_params", "last_predict_macs"
+SMALL, LARGE = 8, 32  # networks of at most and at least this width are small and large, in every study of images
 FIXED, GROWING, ENSEMBLES = ("sm", "ens", "umix", "moe"), ("gens", "gmoe", "ff"), ("ens", "umix")
 
 
@@ -29,15 +31,30 @@ class Runs(NamedTuple):
     table: a row per run, the columns of a report's runs.csv.
     stream: rows of a report's stream.csv, or None; of rows with the same error the later ones may be missing.
     score: column of the score, "cer" or "average_perplexity"; lower is better.
+    complete: (number of the kinds of runs that `whole` has kept, number of all).
   """
   table: pd.DataFrame
   stream: pd.DataFrame | None
   score: str
+  complete: tuple[int, int] = (0, 0)
 
   @property
   def total(self) -> int:
     """Number of mega-batches."""
     return int(self.table["stream.num_megabatches"].iloc[0])
+
+  def whole(self) -> "Runs":
+    """The runs of the seeds that at least half of the kinds have, without the kinds that lack one of these seeds.
+
+    A study that is not complete is so compared at the same seeds everywhere, and the best of several kinds is never
+    one of fewer seeds.
+    """
+    has = [(kind, set(values)) for kind, values in self.kinds()]
+    seeds = {seed for seed in self.table["seed"] if 2 * sum(seed in its for _, its in has) >= len(has)}
+    kept = {_key(kind) for kind, its in has if its >= seeds}
+    chosen = [seed in seeds and tuple(map(str, kind)) in kept
+              for seed, *kind in self.table[["seed", *FACTORS]].itertuples(index=False, name=None)]
+    return self.where(chosen)._replace(complete=(len(kept), len(has)))
 
   def where(self, chosen: Any) -> "Runs":
     """The runs of a mask."""
@@ -50,10 +67,12 @@ class Runs(NamedTuple):
     waiting time, or the multiple of steps, these are kept.
     """
     table = self.table
-    keep = (table[REPLAY] == 0) & (table[WAIT] < self.total)
-    for field, value in ((SCRATCH, False), (GATING, "soft")):
-      keep &= table[field].isna() | (table[field] == value)
-    return self.where(keep)
+    return self.where((table[REPLAY] == 0) & (table[WAIT] < self.total)
+                      & (table[GATING].isna() | (table[GATING] == "soft"))).warm()
+
+  def warm(self) -> "Runs":
+    """The runs whose stages start from the stage before."""
+    return self.where(self.table[SCRATCH].isna() | (self.table[SCRATCH] == False))  # noqa: E712
 
   def kinds(self, column: str = "") -> Iterator[tuple[dict[str, Any], dict[int, float]]]:
     """({factor: value}, {seed: value of a column, the score by default}) of each kind of run."""
@@ -109,14 +128,14 @@ def growing_helps(small: bool) -> Callable[[Runs], list[Cell]]:
   def cells(runs: Runs) -> list[Cell]:
     runs = runs.plain()
     if small:
-      runs = runs.where(runs.table[WIDTH].isin(_halves(runs)[0]))
-    return _against(runs, ("sm",), GROWING, lambda mine, rivals: evidence.log_ratio(evidence.best(rivals), mine),
+      runs = runs.where(runs.table[WIDTH] <= SMALL)
+    return _against(runs, ("sm",), GROWING, lambda mine, rivals: evidence.log_ratio(evidence.best(rivals, mine), mine),
                     (WIDTH, WAIT, EXPERTS, STEPS))
   return cells
 
 
 def fixed_is_better(runs: Runs) -> list[Cell]:
-  """Each growing learner against the best fixed one within its compute and memory, if one has half of both."""
+  """Each growing learner against the best fixed one within its compute and memory, if one has nearly all of both."""
   runs, found = runs.plain(), []
   costs = {column: {_key(kind): pd.Series(values).mean() for kind, values in runs.kinds(column)}
            for column in (COMP, MEM)}
@@ -126,17 +145,18 @@ def fixed_is_better(runs: Runs) -> list[Cell]:
       continue
     share = {_key(kind): [costs[column][_key(kind)] / costs[column][_key(mine)] for column in (COMP, MEM)]
              for kind, _ in every if kind[LEARNER] in FIXED and kind[WAIT] == mine[WAIT]}
-    within = [its for kind, its in every if _key(kind) in share and max(share[_key(kind)]) <= 1.05]
-    if within and any(max(each) <= 1.05 and min(each) >= 0.5 for each in share.values()):
-      found.append(Cell(_name(mine), evidence.log_ratio(values, evidence.best(within))))
+    within = [(its, share[_key(kind)]) for kind, its in every
+              if _key(kind) in share and max(share[_key(kind)]) <= SLACK and its.keys() >= values.keys()]
+    if any(min(each) >= NEAR for _, each in within):
+      found.append(_cell(mine, evidence.log_ratio(values, evidence.best([its for its, _ in within]))))
   return found
 
 
-def waiting_helps(half: str) -> Callable[[Runs], list[Cell]]:
+def waiting_helps(size: str) -> Callable[[Runs], list[Cell]]:
   """The best waiting time between the shortest and the longest, against the better of these two.
 
   Args:
-    half: of which networks, "small" or "large"; "difference": by how much more it helps the small ones.
+    size: of which networks, "small" or "large"; "difference": by how much more it helps the small ones.
   """
   def gains(runs: Runs, widths: Sequence[float]) -> dict[int, float]:
     cells = []
@@ -148,15 +168,14 @@ def waiting_helps(half: str) -> Callable[[Runs], list[Cell]]:
     return _mean(cells)
 
   def cells(runs: Runs) -> list[Cell]:
-    runs = runs.where(runs.table[REPLAY] == 0)
-    small, large = _halves(runs)
     found = []
-    for name, alike in runs.apart(WIDTH, WAIT, GROW):
-      if half == "difference":
-        found.append(Cell(name, _difference(gains(alike, small), gains(alike, large))))
-      else:
+    for name, alike in runs.where(runs.table[REPLAY] == 0).apart(WIDTH, WAIT, GROW):
+      small, large = _sizes(alike)
+      if size != "difference":
         found += [Cell(f"{name}, {_number(width)}", gains(alike, [width]))
-                  for width in (small if half == "small" else large)]
+                  for width in (small if size == "small" else large)]
+      elif small and large:
+        found.append(Cell(name, _difference(gains(alike, small), gains(alike, large))))
     return found
   return cells
 
@@ -177,15 +196,14 @@ def short_waits_end_worse(difference: bool) -> Callable[[Runs], list[Cell]]:
     return found
 
   def cells(runs: Runs) -> list[Cell]:
-    runs = runs.where(runs.table[REPLAY] == 0)
-    small, large = _halves(runs)
     found = []
-    for name, alike in runs.apart(WIDTH, WAIT, GROW):
-      if difference:
+    for name, alike in runs.where(runs.table[REPLAY] == 0).apart(WIDTH, WAIT, GROW):
+      sizes = _sizes(alike)
+      if not difference:
+        found += losses(alike, sorted(alike.table[WIDTH].unique()))
+      elif all(sizes):
         found.append(Cell(name, _difference(*(_mean([cell.effects for cell in losses(alike, widths)])
-                                              for widths in (small, large)))))
-      else:
-        found += losses(alike, small + large)
+                                              for widths in sizes))))
     return found
   return cells
 
@@ -193,20 +211,23 @@ def short_waits_end_worse(difference: bool) -> Callable[[Runs], list[Cell]]:
 def large_networks_lead_early(runs: Runs) -> list[Cell]:
   """The largest network after a tenth of the stream against the smallest one at its end."""
   runs, tenth = runs.plain(), runs.total // 10
-  widths = sorted(runs.table[WIDTH].unique())
   found = []
   for name, alike in runs.where(runs.table[WAIT] <= tenth).apart(WIDTH):
-    early = [values for kind, values in alike.at(tenth).kinds() if kind[WIDTH] == widths[-1]]
-    final = [values for kind, values in alike.kinds("final_error") if kind[WIDTH] == widths[0]]
-    if len(widths) > 1 and early and final:
+    small, large = _sizes(alike)
+    early = [values for kind, values in alike.at(tenth).kinds() if kind[WIDTH] in large[-1:]]
+    final = [values for kind, values in alike.kinds("final_error") if kind[WIDTH] in small[:1]]
+    if early and final:
       found.append(Cell(name, evidence.log_ratio(final[0], early[0])))
   return found
 
 
 def replay_lowers_the_score(runs: Runs) -> list[Cell]:
-  """No replay against the most, all else equal."""
+  """No replay against the most, all else equal, of runs whose stages start from the stage before.
+
+  Stages from scratch without replay have seen only the last data, which is no rival.
+  """
   found = []
-  for name, alike in runs.where(runs.table[WAIT] < runs.total).apart(REPLAY):
+  for name, alike in runs.where(runs.table[WAIT] < runs.total).warm().apart(REPLAY):
     kinds = list(alike.kinds())
     if len(kinds) > 1 and kinds[0][0][REPLAY] == 0:
       found.append(Cell(name, evidence.log_ratio(kinds[0][1], kinds[-1][1])))
@@ -221,24 +242,35 @@ def replay_is_no_better_trade_off(runs: Runs) -> list[Cell]:
   for mine, values in every:
     within = [its for kind, its in every if kind[REPLAY] == 0 and costs[_key(kind)] <= 1.05 * costs[_key(mine)]]
     if mine[REPLAY] > 0 and within:
-      found.append(Cell(_name(mine), evidence.log_ratio(values, evidence.best(within))))
+      found.append(_cell(mine, evidence.log_ratio(values, evidence.best(within, values))))
   return found
 
 
 def costs_more(learners: Sequence[str], others: Sequence[str], column: str) -> Callable[[Runs], list[Cell]]:
-  """Each of `learners` against each of `others` of the same width and waiting time, in a column of counts."""
+  """Each of `learners` against the dearest kind of each of `others` of the same width and waiting time.
+
+  Args:
+    column: of the counts that are compared.
+  """
+  def above_dearest(mine: dict[int, float], rivals: list[dict[int, float]]) -> dict[int, float]:
+    shared = set.intersection(*map(set, rivals))
+    return evidence.log_ratio(mine, {seed: max(values[seed] for values in rivals) for seed in shared})
+
   def cells(runs: Runs) -> list[Cell]:
     found = []
     for other in others:
-      found += _against(runs.plain(), (other,), learners, _above_best, column=column)
+      found += _against(runs.plain(), (other,), learners, above_dearest, column=column)
     return found
   return cells
 
 
 def all_at_once_is_better(runs: Runs) -> list[Cell]:
-  """After k mega-batches: training on one after the other, against training on all k at once with as many updates."""
+  """After k mega-batches: training on one after the other, against training on all k at once with as many updates.
+
+  Only learners that do not grow: with fewer stages the others are smaller.
+  """
   found = []
-  for name, alike in runs.apart(WAIT, STEPS):
+  for name, alike in runs.where(runs.table[LEARNER].isin(FIXED)).apart(WAIT, STEPS):
     one = alike.where((alike.table[WAIT] == 1) & (alike.table[STEPS] == 1))
     for wait in sorted(set(alike.table[WAIT]) - {1}):
       k = int(wait)
@@ -259,18 +291,23 @@ def _against(runs: Runs, rivals: Sequence[str], learners: Sequence[str],
     same = [its for kind, its in every if kind[LEARNER] in rivals and kind is not mine
             and _key(kind, fields) == _key(mine, fields)]
     if mine[LEARNER] in learners and same:
-      found.append(Cell(_name(mine), effect(values, same)))
+      found.append(_cell(mine, effect(values, same)))
   return found
 
 
 def _above_best(mine: dict[int, float], rivals: list[dict[int, float]]) -> dict[int, float]:
-  return evidence.log_ratio(mine, evidence.best(rivals))
+  return evidence.log_ratio(mine, evidence.best(rivals, mine))
 
 
-def _halves(runs: Runs) -> tuple[list[float], list[float]]:
-  """(the smaller half of the widths, the others)."""
+def _cell(kind: dict[str, Any], effects: dict[int, float]) -> Cell:
+  """The comparison of a kind with others of its waiting time."""
+  return Cell(_name(kind), effects, kind[WAIT])
+
+
+def _sizes(runs: Runs) -> tuple[list[float], list[float]]:
+  """(widths of the small networks, widths of the large ones), ascending."""
   widths = sorted(runs.table[WIDTH].unique())
-  return widths[:len(widths) // 2], widths[len(widths) // 2:]
+  return [width for width in widths if width <= SMALL], [width for width in widths if width >= LARGE]
 
 
 def _mean(cells: Sequence[dict[int, float]]) -> dict[int, float]:

@@ -177,7 +177,9 @@ def test_tables(runs):
   assert head == "| learner | width | w | parameters | seeds | CER | mean error | final error | Mem | Comp | seconds |"
   assert first.startswith("| gens | 8 | 1 | 14 to 16 | 3 | 0.544 ± 0.004 | 0.2720 ± 0.0020 |")
   assert len(rest) == 7
-  assert tables.iid(study_of(runs)).splitlines()[4] == "| sm | 4 | 2 | 3 | 0.3610 ± 0.0010 | 0.4610 ± 0.0010 |"
+  # `gens` grows: with half as many stages it is smaller, and no comparison of the data alone.
+  assert [line.split("|")[1].strip() for line in tables.iid(study_of(runs)).splitlines()[2:]] == ["sm", "sm"]
+  assert tables.iid(study_of(runs)).splitlines()[2] == "| sm | 4 | 2 | 3 | 0.3610 ± 0.0010 | 0.4610 ± 0.0010 |"
 
 
 def test_sequential_and_iid_training_after_any_number_of_megabatches(tmp_path):
@@ -534,7 +536,7 @@ def test_a_browser_shows_the_page(tmp_path, runs, pixels):
   assert shown["pictures"] == [True] * 5
   for width, (_, figure) in zip(shown["widths"], figures.all_of(study_of(runs)).values()):
     assert width == round(figure.get_figwidth() * (100 if pixels == 1200 else 70))  # no figure is drawn out
-  assert shown["rows"] == 1 + 8 + 1 + 4 + 1 + 3  # heads, kinds of runs, pairs of sequential and iid ones, prices
+  assert shown["rows"] == 1 + 8 + 1 + 2 + 1 + 3  # heads, kinds of runs, pairs of sequential and iid ones, prices
   assert shown["tops"] == sorted(shown["tops"])
 
 

@@ -278,7 +278,11 @@ def test_the_sweep_files_of_the_package(name, tmp_path):
 def test_a_sweep_file_with_an_argument(tmp_path):
   small, full = (jobs.make(jobs.load(f"configs/sweeps/cifar.py{arg}"), tmp_path) for arg in ("", ":full"))
   widths = [{job.config.model.width for job in made} for made in (small, full)]
-  assert (widths[0] < widths[1], widths[1]) == (True, {4, 8, 16, 32, 64})
+  assert widths[0] == {4, 8} | {6, 12, 9}  # and those of the costs of Firefly, of which the last is for w = 50
+  assert widths[1] == {4, 8, 16, 32, 64} | {6, 12, 24, 48, 96} | {9, 18, 36, 72}
+  rivals = [job.config for job in small if job.config.learner.name == "moe"]
+  assert {(c.model.width, c.model.num_experts, c.stream.waiting_time) for c in rivals} == {
+      (4, 3, 10), (4, 3, 1), (8, 3, 10), (8, 3, 1)}
   assert {job.config.train.epochs for job in full} == {100}
 
 

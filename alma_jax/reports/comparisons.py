@@ -19,6 +19,7 @@ from alma_jax.reports.read import COMP, LEARNER, MEM, SEED
 from alma_jax.reports.studies import Study
 
 BUDGETS = (COMP, MEM)
+SLACK, NEAR = 1.05, 0.8  # a budget is not larger up to this ratio, and similar from this ratio on
 
 
 class Comparison(NamedTuple):

@@ -119,14 +119,14 @@ def label_points(axes: Axes, labels: Iterable[tuple[str, float, float, str]]) ->
 
 def place_labels(axes: Axes, labels: Sequence[tuple[str, float, float, str]],
                  corners: Sequence[tuple[float, float]] = ()) -> list[str]:
-  """Writes (text, x, y, colour) near points so that no text covers another text or a point.
+  """Writes (text, x, y, colour) near points so that no text covers another text, a point or a line.
 
   A line joins a text with its point if it stands apart from it. A text for which there is no room is left out.
 
   Args:
     axes: with their final limits and scales.
     labels: one for each point of the axes, the most important first; an empty text marks a point without a label.
-    corners: (x, y) of the corners of a line, which texts cover only if there is no other room.
+    corners: (x, y) of the corners of the line.
 
   Returns:
     The texts that were left out.
@@ -140,14 +140,14 @@ def place_labels(axes: Axes, labels: Sequence[tuple[str, float, float, str]],
   left_out = []
   for (text, x, y, colour), dot in zip(labels, dots):
     size = _size_of(axes, text) if text else np.zeros(2)
-    for clear, (across, up, far) in itertools.product((True, False), _PLACES) if text else []:
+    for across, up, far in _PLACES if text else []:
       corner = dot + np.array([across, up]) * far * axes.figure.dpi / 72  # of the text, where its line ends
       low = corner - size * (1 - across, 1 - up) / 2
       box = np.concatenate([low, low + size])
       if not (frame.x0 + 4 <= box[0] and box[2] <= frame.x1 - 4 and frame.y0 <= box[1] and box[3] <= frame.y1):
         continue
       joint = np.linspace(dot, corner, 12)[3:-1] if far > _NEAR else np.zeros((0, 2))
-      if (_overlap(box, taken) or _overlap(box, texts) or _holds(box, lines) or (clear and _holds(box, drawn))
+      if (_overlap(box, taken) or _overlap(box, texts) or _holds(box, lines) or _holds(box, drawn)
           or any(_holds(other, joint) for other in texts)):
         continue
       texts, lines = np.concatenate([texts, box[None]]), np.concatenate([lines, joint])
@@ -207,9 +207,9 @@ def score_axes(panels: Iterable[Axes]) -> None:
   shown = FuncFormatter(lambda value, _: f"{value:g}")
   for axes in panels:
     low, high = axes.get_ylim()
-    ticks = LogLocator(subs=(1, 2, 5) if high / low < 1000 else (1,))
-    few = sum(low <= tick <= high for tick in ticks.tick_values(low, high)) < 3
-    axes.yaxis.set_major_locator(MaxNLocator(4) if few else ticks)
+    choices = [LogLocator(subs=(1, 2, 3, 5) if high / low < 1000 else (1,)), LogLocator(subs=(1, 1.5, 2, 3, 4, 5, 7))]
+    enough = (ticks for ticks in choices if sum(low <= tick <= high for tick in ticks.tick_values(low, high)) > 2)
+    axes.yaxis.set_major_locator(next(enough, MaxNLocator(4)))
     axes.yaxis.set_major_formatter(shown)
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.grid(axis="y", color="0.9", linewidth=0.6)

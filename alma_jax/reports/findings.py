@@ -11,13 +11,12 @@ from typing import Any
 import pandas as pd
 
 from alma_jax.reports import comparisons, studies
-from alma_jax.reports.comparisons import BUDGETS, Candidate, Comparison, Pair
+from alma_jax.reports.comparisons import BUDGETS, NEAR, SLACK, Candidate, Comparison, Pair
 from alma_jax.reports.factors import plain
 from alma_jax.reports.read import COMP, LEARNER, MEM, SCHEDULE, WAITING
 from alma_jax.reports.studies import Study
 
 _BUDGET_NAMES = {COMP: "multiply-adds", MEM: "cumulative parameters"}
-_SLACK, _NEAR = 1.05, 0.8  # a budget is not larger up to this ratio, and similar from this ratio on
 HOW = ("- Each value is the mean over all seeds of a kind of run. Each difference is the mean over the seeds that both "
        "kinds share. The ± of a difference is half the width of its confidence interval (CI), not a standard "
        "deviation. The confidence level is 95 % for all alternatives of a line together (paired t-test, Bonferroni). "
@@ -25,9 +24,9 @@ HOW = ("- Each value is the mean over all seeds of a kind of run. Each differenc
 HOW_DIVERGED = ("- A run that diverged has no value and counts in no difference, which favours its kind. Each line "
                 "gives the number of seeds that diverged.")
 HOW_GROWTH = ("- A learner that grows is compared with fixed learners that have the same waiting time and at most "
-              f"{_SLACK - 1:.0%} more compute and memory. Of each fixed learner the best size counts. Growing is "
+              f"{SLACK - 1:.0%} more compute and memory. Of each fixed learner the best size counts. Growing is "
               "better if it is significantly better than all of them, and at least one of them had at least "
-              f"{_NEAR:.0%} of both budgets.")
+              f"{NEAR:.0%} of both budgets.")
 _MOST_NAMED = 3  # alternatives in a list
 _UNDECIDED, _FINISHED = "**undecided**", " on the seeds that finished"
 
@@ -84,7 +83,7 @@ def _growth(study: Study, mine: Candidate, every: list[Candidate]) -> str:
   """The line about one kind that grew."""
   timing = {field: mine.row[field] for field in (SCHEDULE, WAITING) if not pd.isna(mine.row.get(field))}
   within = [c for c in every if not c.grew and all(c.row.get(field) == value for field, value in timing.items())
-            and all(c.costs[column] <= _SLACK * mine.costs[column] for column in BUDGETS)]
+            and all(c.costs[column] <= SLACK * mine.costs[column] for column in BUDGETS)]
   pairs, missing = comparisons.with_each(mine, within)
   rivals = comparisons.best_of_each(LEARNER, [c for c, _ in pairs])
   # The confidence level is that of all pairs, because the rivals are chosen from all of them.
@@ -92,7 +91,7 @@ def _growth(study: Study, mine: Candidate, every: list[Candidate]) -> str:
   text = f"- {studies.label(mine.row, study.factors)}"
   if not found:
     return f"{text}: no fixed learner within its compute and memory has a finished run with one of its seeds."
-  similar = any(all(c.costs[column] >= _NEAR * mine.costs[column] for column in BUDGETS) for c in within)
+  similar = any(all(c.costs[column] >= NEAR * mine.costs[column] for column in BUDGETS) for c in within)
   verdict, (rival, difference) = _growth_verdict(mine, found, bool(missing), similar)
   shares = ", ".join(f"{_share(rival.costs[column] / mine.costs[column])} of the {what}"
                      for column, what in ((COMP, "compute"), (MEM, "memory")))

@@ -14,7 +14,7 @@ _COSTS = {COMP: "cumulative compute (multiply-adds)", MEM: "cumulative parameter
 
 
 def pareto(study: Study) -> Figure:
-  """A panel for compute and a panel for memory. Names are written at points where there is room, first on the front."""
+  """A panel for compute and a panel for memory. Names are written at the points on the front, where there is room."""
   table = trade_offs.points(study)
   table["label"] = studies.brief_labels(study, table, study.factors)
   learners = drawing.in_order(table[LEARNER].unique())
@@ -28,10 +28,10 @@ def pareto(study: Study) -> Figure:
   panels[COMP].set_ylabel(study.overall_name)
   drawing.score_axes(panels.values())
   for cost, axes in panels.items():  # once the shared limits are final
-    first = table.sort_values(trade_offs.FRONTS[cost], ascending=False, kind="stable")
-    labels = [(row["label"], row[cost], row[study.overall], drawing.style(row[LEARNER])[0])
-              for _, row in first.iterrows()]
-    drawing.place_labels(axes, labels, corners(table, cost, study.overall, trade_offs.FRONTS[cost]))
+    front = trade_offs.FRONTS[cost]
+    labels = [(row["label"] if row[front] else "", row[cost], row[study.overall], drawing.style(row[LEARNER])[0])
+              for _, row in table.iterrows()]
+    drawing.place_labels(axes, labels, corners(table, cost, study.overall, front))
   if len(learners) > 1:
     legend(panels[MEM], learners)
   return figure

@@ -54,15 +54,16 @@ def iid(study: Study) -> str | None:
   """Training on k mega-batches one after the other (sequential) against training on all k at once (iid).
 
   This is the paper's Table 1. A run that waits for k mega-batches has its value after the first k, where its only
-  training until then ended; a run that does not wait has its value at the same t. Each row uses the seeds that both
-  runs have, and counts the others that diverged in one or both. None if the study has no such pairs.
+  training until then ended; a run that does not wait has its value at the same t. Learners that grow are left out,
+  because they are larger after more stages. Each row uses the seeds that both runs have, and counts the others that
+  diverged in one or both. None if the study has no such pairs.
   """
   ks = sorted(int(wait) for wait in study.runs[WAITING].dropna().unique() if wait > 1)
   others = [f for f in study.factors if f != WAITING and f != "train.steps_multiplier"]
   values = study.stream.set_index(["run", "t"])[study.metric]
   rows = []
   for _, mine in study.runs.groupby([LEARNER, *others], sort=False, dropna=False):
-    for k in ks:
+    for k in ks if not (mine["last_params"] > mine["first_params"]).any() else ():
       both = {}
       for wait, name in ((1, "sequential"), (k, "iid")):
         runs = mine[mine[WAITING] == wait]

@@ -9,18 +9,32 @@ paper's size, for GPUs:
     python -m alma_jax.sweep --config=configs/sweeps/cifar.py:full
 
 All learners train for the same number of epochs. gMoE and Firefly grow every 20 mega-batches (at w = 50 once, at w =
-100 never). Replay is not run at w = 1, where it takes 50 times the compute. The runs of one seed follow each other, so
-that an interrupted sweep has complete comparisons.
+100 never). Most of these runs have fixed rivals of equal cost, see `rivals`. Replay is not run at w = 1, where it takes
+50 times the compute. The runs of one seed follow each other, so that an interrupted sweep has complete comparisons.
 
-`cifar.py` has 6.7e13 multiply-adds. Two CPU cores that do nothing else take about 5 hours, estimated from 700,000
+`cifar.py` has 7.3e13 multiply-adds. Two CPU cores that do nothing else take about 5 hours, estimated from 730,000
 training steps of single networks, evaluations that cost as much as 200,000 more, and 35 ms of one core a step
-(`configs/cifar.py:ens` of width 16 takes 80 ms, docs/results.md). `cifar.py:full` has 1.3e17 multiply-adds.
+(`configs/cifar.py:ens` of width 16 takes 80 ms, docs/results.md). `cifar.py:full` has 1.4e17 multiply-adds.
 """
 from alma_jax.errors import BadInput
 from alma_jax.sweeps import Sweep, axis, product, zipped
 
 # {ARG: (widths, epochs a stage)}
 SIZES = {"night": ([4, 8], 3), "full": ([4, 8, 16, 32, 64], 100)}
+
+
+def rivals(width):
+  """Fixed learners with the compute and the memory of gMoE and Firefly that start from this width.
+
+  Firefly grows by a quarter of its first width a time. At w = 10 and 1 it does so four times, and a single network of
+  1.5 times the width has 0.95 of its compute and of its memory. gMoE has 1 to 5 experts there, as much as a mixture of
+  3. At w = 50 both grow once, and a network of 9/8 of the width has 0.99 of the costs of Firefly, and 1.04 of the
+  compute and 0.82 of the memory of gMoE (at width 8; at width 4 there is no such width). No fixed learner has the costs
+  of gEns, which takes the compute of one network and holds all of its members.
+  """
+  found = product(axis("waiting_time", [10, 1]), [
+      {"learner": "sm", "width": 3 * width // 2}, {"learner": "moe", "num_experts": 3, "width": width}])
+  return found + ([{"waiting_time": 50, "learner": "sm", "width": 9 * width // 8}] if width % 8 == 0 else [])
 
 
 def get_sweep(size: str = "night"):
@@ -31,5 +45,6 @@ def get_sweep(size: str = "night"):
   growing = product(axis("learner", ["gmoe", "ff"]),
                     zipped(axis("waiting_time", [10, 100, 50, 1]), axis("grow_every", [2, 1, 1, 20])))
   replay = product(axis("waiting_time", [10, 50]), axis("learner", ["sm", "ens"]), axis("replay", [1.0]))
-  points = product(axis("seed", [0, 1, 2]), axis("width", widths), fixed + growing + replay)
+  points = product(axis("seed", [0, 1, 2]), [point for width in widths for point in product(
+      axis("width", [width]), fixed + growing + replay) + rivals(width)])
   return Sweep("configs/cifar.py", points, fixed={"train.epochs": epochs})
