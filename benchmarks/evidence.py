@@ -5,8 +5,9 @@ of two kinds of runs, for example one learner at one waiting time; it has an eff
 The effect of a claim is the mean over its cells, and is tested over seeds (Student's t, two-sided), because runs of one
 seed are not independent. All claims of a study, on streams of tasks those about one network, are tested together
 (Holm, 1979): if there is no effect in any of them, a test is significant for or against one with a probability of at
-most 5 %, unless the claim compares the best of several kinds. `best` chooses it by the other seeds, so that the effects of the seeds are not quite independent: in simulations
-of equal kinds on three seeds a single test at 5 % is then significant in 6 to 9 %.
+most 5 %, unless the claim compares the best of several kinds.
+`best` chooses it by the other seeds, so that the effects of the seeds are not quite independent: in simulations of
+equal kinds on three seeds a single test at 5 % is then significant in 6 to 9 %.
 """
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence

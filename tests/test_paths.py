@@ -105,6 +105,24 @@ def test_replay_keeps_one_body_and_all_heads(finished):
   assert lines[4]["prequential_error"] is None
 
 
+@pytest.mark.parametrize("learner", ["mntdp", "select", "replay"])
+def test_results_do_not_depend_on_later_tasks(tmp_path, learner):
+  """A third task with ten classes changes neither results nor costs of the first two, which have four."""
+  classes = {2: [[0, 1, 2, 3], [4, 5, 6, 7]]}
+  classes[3] = [*classes[2], list(range(10))]
+  found = {}
+  for num, given in classes.items():
+    tasks = [dict(name=str(t), data="digits", train=20, val=10, classes=one) for t, one in enumerate(given)]
+    (tmp_path / f"{num}.py").write_text(f"def get_tasks(seed):\n  return {tasks}\n")
+    config = task_config(learner, train__epochs=2, train__steps=0, stream__num_megabatches=0)
+    config.dataset.name = f"tasks:{tmp_path}/{num}.py"
+    alma_jax.run(config, tmp_path / str(num))
+    found[num] = [dict(line, seconds=0) for line in lines(tmp_path / str(num), "metrics.jsonl")]
+  rounding = 1e-5 if learner == "replay" else 0  # one product for the heads of all tasks
+  assert found[2] == [dict(line, loss=pytest.approx(line["loss"], rel=rounding, abs=0)) for line in found[3][:2]]
+  assert [line["predict_macs"] for line in found[3]] == [(64 + 8) * 8 + 8 * num for num in (4, 4, 10)]
+
+
 def test_replay_draws_evenly_over_tasks(tmp_path):
   """A task of 20 images is drawn as often as one of 200; errors are means over tasks."""
   task = heads.JointClassification(2, False, 0.0, 3)
@@ -240,6 +258,15 @@ def test_mntdp_stores_fewer_modules(finished):
   assert summaries["mntdp"]["memory"] < summaries["independent"]["memory"]
 
 
+@pytest.mark.parametrize("learner", FROZEN)
+def test_the_best_of_what_was_tried_is_kept(finished, learner):
+  """mntdp may reuse a path whole for tasks 3 to 5, whose classes earlier tasks have."""
+  made = lines(finished(learner), "metrics.jsonl")
+  assert all(line["errors"][line["best"]] == min(line["errors"]) == line["val_error"] for line in made)
+  tried = {"oracle": [1, 2, 3, 4, 5], "mntdp": [1, 3, 4, 4, 4]}
+  assert [len(line["errors"]) for line in made] == tried.get(learner, [1] * 5)
+
+
 def test_costs_add_up(finished):
   """Every candidate is trained with both weight decays; the costs of a search are added."""
   lines = {learner: [json.loads(line) for line in (finished(learner) / "metrics.jsonl").read_text().splitlines()]
@@ -250,7 +277,6 @@ def test_costs_add_up(finished):
                   if entry["stage"] == line["stage"]})
     assert line["fwd_macs"] == 2 * 300 * macs * epochs
   assert [line["growth_macs"] > 0 for line in lines["select"]] == [False, True, True, True, True]
-  assert [len(line["errors"]) for line in lines["oracle"]] == [1, 2, 3, 4, 5]
   train = alma_jax.load_run(finished("oracle")).train
   for t, line in enumerate(lines["oracle"]):
     epochs = [(entry["candidate"], entry["epoch"]) for entry in train if entry["stage"] == t]
@@ -309,6 +335,18 @@ def test_of_equal_errors_the_path_without_new_modules_wins():
   search = {"candidates": [[["new", -1], ["new", -1]], [["keep", 0], ["keep", 1]]], "best": 1}
   reused = float(np.float32(np.mean([True, False, False])))
   assert not Paths._is_better(None, search, reused, 0, float(np.float32(1 / 3)))
+
+
+@pytest.mark.parametrize(("labels", "chosen"), [(7, 0), (8, 1), (9, 1)])
+def test_of_equal_bodies_one_with_the_same_classes_is_reused(monkeypatch, labels, chosen):
+  """Tasks 1 and 2 have one body and the classes 7 and 8. The features of task 3 are worse, of classes 9."""
+  monkeypatch.setattr(mntdp.neighbors, "examples", lambda *_: ([], []))
+  tasks = [dict(path=path, classes=2, labels=own) for path, own in (([0, 1], 7), ([0, 2], 8), ([3, 4], 9))]
+  learner = types.SimpleNamespace(
+      options=types.SimpleNamespace(prior="nearest", max_train=1, max_val=1), variables=lambda state, t: t,
+      judged=lambda t, *_: (0.9 if t < 2 else 0.5, 1))
+  state = types.SimpleNamespace(spec=dict(tasks=tasks))
+  assert mntdp.MNTDP._priors(learner, state, None, labels) == ([chosen], 2, {"scores": [0.9, 0.9, 0.5]})
 
 
 def test_the_sampler_follows_the_rewards():

@@ -16,8 +16,8 @@ class MNTDP(Paths):
   def propose(self, state: LearnerState, data: loop.StageData) -> Proposal:
     if not state.spec["tasks"]:
       return Proposal([self.scratch()], [], [-1], 0, {})
-    chosen, spent, notes = self._priors(state, data)
-    labels = int(sharding.fetch(data.pool.labels))
+    labels, classes = map(int, sharding.fetch((data.pool.labels, data.pool.num_classes)))
+    chosen, spent, notes = self._priors(state, data, labels)
     candidates: list[Candidate] = []
     origins: list[int] = []
     ready: list[tuple[Candidate, float]] = []
@@ -33,25 +33,27 @@ class MNTDP(Paths):
         whole = [[KEEP, module] for module in reused]
         if all(whole != other for other, _ in ready):
           ready.append((whole, self.error(state, whole, data)))
-          spent += len(data.val) * cost.forward_macs(self._whole, self._shape)
+          spent += len(data.val) * cost.forward_macs(self.whole(classes), self._shape)
           ready_origins.append(t)
     if self.options.search == "all" or len(candidates) == 1:
       return Proposal(candidates, ready, [*origins, *ready_origins], spent, notes)
-    found = self._searched(state, data, candidates)
+    found = self._searched(state, data, candidates, classes)
     best = max(range(len(candidates)), key=lambda i: (found.probabilities[i], -num_new(candidates[i])))
     return Proposal([candidates[best]], ready, [origins[best], *ready_origins], spent + found.macs,
                     notes | {"probabilities": found.probabilities}, 2 * spent + found.flops)
 
-  def _searched(self, state: LearnerState, data: loop.StageData, candidates: list[Candidate]) -> path_search.Found:
-    options, whole = self.options, self.whole(self._task.num_outputs, axis=None)
-    first = jax.tree.map(lambda leaf: leaf[0], sharding.fetch(self.fresh(self._whole, data)))
+  def _searched(self, state: LearnerState, data: loop.StageData, candidates: list[Candidate], num_classes: int
+                ) -> path_search.Found:
+    options, whole = self.options, self.whole(num_classes, axis=None)
+    first = jax.tree.map(lambda leaf: leaf[0], sharding.fetch(self.fresh(self.whole(num_classes), data)))
     variables = sharding.put(first, self.mesh)
     given = [path_search.Candidate(
         path.PathNetwork(whole, self.kept(candidate)), tuple(number for _, number in candidate),
-        {name: self.module(state, number) for name, (kind, number) in zip(self.parts, candidate) if kind == KEEP})
+        {name: state.frozen[number] for name, (kind, number) in zip(self.parts, candidate) if kind == KEEP})
              for candidate in candidates]
-    return path_search.search(given, {name: path.part(variables, name) for name in self.parts}, self._task, self._train,
-                              data, path_search.Options(options.search_steps, options.price, options.entropy))
+    return path_search.search(
+        given, {name: path.part(variables, name) for name in self.parts}, self.task(num_classes), self._train, data,
+        path_search.Options(options.search_steps, options.price, options.entropy))
 
   def _divisions(self, reused: list[int], same_labels: bool) -> list[Candidate]:
     """Of a path with at least one new module; in each direction those with the fewest new ones first.
@@ -69,7 +71,8 @@ class MNTDP(Paths):
                 for i in range(1, num)] + [[[NEW, -1] for _ in range(num)]]
     return found
 
-  def _priors(self, state: LearnerState, data: loop.StageData) -> tuple[list[int], int, dict[str, list[float]]]:
+  def _priors(self, state: LearnerState, data: loop.StageData, labels: int
+              ) -> tuple[list[int], int, dict[str, list[float]]]:
     """(earlier tasks whose paths are reused, multiply-adds of finding them, notes)."""
     num = len(state.spec["tasks"])
     if self.options.prior == "all":
@@ -78,13 +81,12 @@ class MNTDP(Paths):
       return [int(keys.rng(data.seed, keys.EMBED, data.stage, 2).integers(num))], 0, {}
     train, val = neighbors.examples(data, self.options.max_train, self.options.max_val)
     bodies: dict[tuple[int, ...], float] = {}  # tasks with the same body have the same features
-    scores = []
+    scores, spent = [], 0
     for t, task in enumerate(state.spec["tasks"]):
       body = tuple(task["path"][:-1])
       if body not in bodies:
-        bodies[body] = neighbors.accuracy(self._whole, self._task, self.mesh, self.variables(state, t), data, train,
-                                          val, self.options.neighbors)
+        bodies[body], macs = self.judged(self.variables(state, t), task["classes"], data, train, val)
+        spent += macs
       scores.append(bodies[body])
-    width = self.variables(state, 0).params[self.parts[-1]]["kernel"].shape[-1]
-    spent = len(bodies) * neighbors.macs(self._whole, self._shape, len(train), len(val), width)
-    return [max(range(num), key=lambda t: (scores[t], t))], spent, {"scores": scores}
+    same = [task["labels"] == labels for task in state.spec["tasks"]]  # of equal bodies one whose head can be reused
+    return [max(range(num), key=lambda t: (scores[t], same[t], t))], spent, {"scores": scores}

@@ -30,7 +30,7 @@ def accuracy(network: Any, task: Any, mesh: jax.sharding.Mesh, variables: Variab
 
   Args:
     network: models.ImageNetwork.
-    task: tasks.heads.HeadClassification.
+    task: tasks.classification.Classification.
     mesh: devices.
     variables: Variables of the network. It embeds in evaluation mode.
     data: StageData of a task.

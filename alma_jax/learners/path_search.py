@@ -74,7 +74,7 @@ def search(candidates: Sequence[Candidate], fresh: dict[str, Variables], task: A
   Args:
     candidates: at least two.
     fresh: Variables of every part of the network, if it is new.
-    task: tasks.heads.HeadClassification.
+    task: tasks.classification.Classification.
     train: optimiser and batches of the weights.
     data: of the stage. Its pool is on the device, as the variables are.
     options: Options.

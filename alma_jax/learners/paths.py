@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from alma_jax.errors import BadInput, Diverged
-from alma_jax.learners import prediction, stacked
+from alma_jax.learners import neighbors, prediction, stacked
 from alma_jax.learners.contract import Context, GrowthReport, LearnerState, Root, StageResult
 from alma_jax.learners.task_learner import NOTHING, TaskLearner, best_member, pair_notes
 from alma_jax.models import cost, path
@@ -72,7 +72,7 @@ class Paths(TaskLearner):
                     facts=_facts(data.pool))
       progress: dict[str, Any] = dict(
           error=None, member=None, macs=0, flops=0, samples=0, growth=[found.macs, found.flops], notes=found.notes,
-          errors=[])
+          errors=[], ready=[error for _, error in found.ready])
       for i, (_, error) in enumerate(found.ready, len(found.candidates)):
         if progress["error"] is None or error < progress["error"]:
           search["best"], progress["error"] = i, error
@@ -82,24 +82,27 @@ class Paths(TaskLearner):
   def training(self, state: LearnerState, data: loop.StageData) -> loop.Training:
     search = state.spec["search"]
     candidate = search["candidates"][search["next"]]
-    network, fresh = self._network(candidate), self.fresh(self._whole, data)
+    classes = search["facts"]["classes"]
+    network, fresh = self._network(candidate, classes), self.fresh(self.whole(classes), data)
     everywhere = lambda leaf: jnp.broadcast_to(leaf[None], (self._num_pairs, *leaf.shape))
     root = self.root or NOTHING
-    old = lambda name, kind, module: path.part(root, name) if kind == ROOT else self.module(state, module)
+    old = lambda name, kind, module: path.part(root, name) if kind == ROOT else state.frozen[module]
     found = [path.part(fresh, name) if kind == NEW else jax.tree.map(everywhere, old(name, kind, module))
              for name, (kind, module) in zip(self.parts, candidate)]
-    return self.training_with(self.fit_spec(network), network.divided(path.assembled(found)), data,
+    return self.training_with(self.fit_spec(network, self.task(classes)), network.divided(path.assembled(found)), data,
                               notes={"candidate": search["next"]})
 
   def finish(self, state: LearnerState, data: loop.StageData, trained: loop.Trained) -> StageResult:
     search, progress = dict(state.spec["search"]), dict(state.host["search"])
     number = search["next"]
-    candidate = search["candidates"][number]
-    (member, error), live = best_member(trained), state.live
+    candidate, classes = search["candidates"][number], search["facts"]["classes"]
+    (member, error), live, network = best_member(trained), state.live, self._network(candidate, classes)
     if self._is_better(search, progress["error"], number, error):
       search["best"], progress["error"], progress["member"] = number, error, member
-      live = self._trained_parts(candidate, trained.variables, member, search["facts"]["classes"])
-    network, samples = self._network(candidate), trained.report.samples * self._num_pairs
+      chosen = network.joined(jax.tree.map(lambda leaf: leaf[member], sharding.fetch(trained.variables)))
+      kept = self.kept(candidate)
+      live = path.assembled(path.part(chosen, name) for name in self.parts if name not in kept)
+    samples = trained.report.samples * self._num_pairs
     progress |= dict(
         macs=progress["macs"] + samples * cost.forward_macs(network, self._shape),
         flops=progress["flops"] + samples * cost.training_flops(network, self._shape),
@@ -144,18 +147,33 @@ class Paths(TaskLearner):
     return state._replace(spec=spec, frozen=tuple(state.frozen[module] for module in task["path"]), host={"notes": []})
 
   def variables(self, state: LearnerState, t: int) -> Variables:
-    """Variables of the network of task t, whose head has room for the largest number of classes."""
+    """Variables of the network of task t."""
     return self._assembled(state, state.spec["tasks"][t]["path"])
 
   def error(self, state: LearnerState, candidate: Candidate, data: loop.StageData) -> float:
     """Error rate on the validation data of a candidate that has nothing to be trained."""
     variables = jax.tree.map(lambda leaf: leaf[None], self._assembled(state, [module for _, module in candidate]))
-    found = prediction.in_batches(
-        functools.partial(stacked.contribute, self._whole, self._task, self.mesh, "logits", variables), self._task,
-        self.mesh, data.val_pool, data.val)
     labels, num = sharding.fetch((data.val_pool.y, data.val_pool.num_classes))
-    error = (found["sum"][:, :int(num)].argmax(-1) != labels[data.val]).mean()
+    network, task = self.whole(int(num)), self.task(int(num))
+    found = prediction.in_batches(
+        functools.partial(stacked.contribute, network, task, self.mesh, "logits", variables), task, self.mesh,
+        data.val_pool, data.val)
+    error = (found["sum"].argmax(-1) != labels[data.val]).mean()
     return float(np.float32(error))  # as the errors of trained candidates, to which it may be equal
+
+  def judged(self, variables: Variables, num_classes: int, data: loop.StageData, train: np.ndarray, val: np.ndarray
+             ) -> tuple[float, int]:
+    """(accuracy of the nearest neighbours among a network's features, multiply-adds that it took).
+
+    Args:
+      variables: of a network.
+      num_classes: size of its head, which is not used.
+      data, train, val: see neighbors.accuracy.
+    """
+    network, width = self.whole(num_classes), variables.params[self.parts[-1]]["kernel"].shape[-1]
+    accuracy = neighbors.accuracy(network, self.task(num_classes), self.mesh, variables, data, train, val,
+                                  self.options.neighbors)
+    return accuracy, neighbors.macs(network, self._shape, len(train), len(val), width)
 
   def scratch(self) -> Candidate:
     """The candidate of which every part is new."""
@@ -186,8 +204,8 @@ class Paths(TaskLearner):
     """Names of the parts that a candidate keeps as they are."""
     return tuple(name for name, (kind, _) in zip(self.parts, candidate) if kind == KEEP)
 
-  def _network(self, candidate: Candidate) -> path.PathNetwork:
-    return path.PathNetwork(self._whole, self.kept(candidate))
+  def _network(self, candidate: Candidate, num_classes: int) -> path.PathNetwork:
+    return path.PathNetwork(self.whole(num_classes), self.kept(candidate))
 
   def _is_better(self, search: dict[str, Any], best: float | None, number: int, error: float) -> bool:
     """Whether a candidate wins against the best so far; with equal errors the one with fewer new modules does."""
@@ -195,17 +213,6 @@ class Paths(TaskLearner):
       return math.isfinite(error)
     candidates = search["candidates"]
     return error == best and num_new(candidates[number]) < num_new(candidates[search["best"]])
-
-  def _trained_parts(self, candidate: Candidate, variables: Variables, member: int, num_classes: int) -> Variables:
-    """The trained parts of one member, with a head for the task's classes."""
-    chosen = jax.tree.map(lambda leaf: leaf[member], sharding.fetch(variables))
-    whole = self._network(candidate).joined(chosen)
-    found = []
-    for name, (kind, _) in zip(self.parts, candidate):
-      if kind != KEEP:
-        part = path.part(whole, name)
-        found.append(jax.tree.map(lambda leaf: leaf[:num_classes], part) if name == self.parts[-1] else part)
-    return path.assembled(found)
 
   def _stored(self, state: LearnerState, data: loop.StageData) -> LearnerState:
     """The state after a task: what its best candidate has trained is stored."""
@@ -221,23 +228,15 @@ class Paths(TaskLearner):
     task = dict(path=chosen, origin=search["origin"][search["best"]], pair=progress["member"],
                 **search["facts"])
     pair = None if progress["member"] is None else self.pairs(data)[progress["member"]]
-    notes = dict(progress["notes"], errors=progress["errors"], best=search["best"], **pair_notes(pair))
+    errors = [*progress["errors"], *progress.get("ready", [])]  # earlier versions saved no "ready"
+    notes = dict(progress["notes"], errors=errors, best=search["best"], **pair_notes(pair))
     host = {name: value for name, value in state.host.items() if name != "search"}
     spec = dict(num_frozen=len(frozen), modules=modules, tasks=[*state.spec["tasks"], task], search=None, shown=-1)
     host["notes"] = [notes]
     return state._replace(spec=spec, live=NOTHING, frozen=tuple(frozen), host=host)
 
-  def module(self, state: LearnerState, number: int) -> Variables:
-    """A stored module; a head gets room for the largest number of classes."""
-    part, num_classes, _ = state.spec["modules"][number]
-    missing = self._task.num_outputs - num_classes
-    if part != len(self.parts) - 1 or not missing:
-      return state.frozen[number]
-    pad = lambda leaf: jnp.concatenate([leaf, jnp.zeros((missing, *leaf.shape[1:]), leaf.dtype)])
-    return jax.tree.map(pad, state.frozen[number])
-
   def _assembled(self, state: LearnerState, modules: list[int]) -> Variables:
-    return path.assembled(self.module(state, number) for number in modules)
+    return path.assembled(state.frozen[number] for number in modules)
 
 
 def num_new(candidate: Candidate) -> int:

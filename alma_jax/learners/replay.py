@@ -18,27 +18,27 @@ from alma_jax.types import Variables
 class Replay(TaskLearner):
   """Every task trains the body and the heads of all tasks so far; the body is continued, the new head is fresh.
 
-  `live` of a state is a network with room for the heads of all tasks of the stream, of which those of later tasks are
-  not used. An example needs one head: the multiply-adds of the others, which share its matrix product, do not count.
+  `live` of a state is a network with room for the heads of all tasks of the stream. Those of later tasks are zero and
+  not used, so that results do not depend on the number of later tasks, but for rounding. An example needs one head:
+  the multiply-adds of the others, which share its matrix product, do not count.
   """
   freezes = False
 
   def __init__(self, context: Context):
     super().__init__(context)
-    assert isinstance(self._task, heads.JointClassification)
-    self._most, self._num_tasks = self._task.num_outputs, self._task.num_tasks
+    assert isinstance(context.task, heads.JointClassification)
+    self._most, self._num_tasks = context.task.num_classes, context.task.num_tasks
     self._joint = self.whole(self._most * self._num_tasks)
 
   def grow(self, state: LearnerState, data: loop.StageData) -> tuple[LearnerState, GrowthReport]:
     return state, GrowthReport()
 
   def training(self, state: LearnerState, data: loop.StageData) -> loop.Training:
-    variables = self.fresh(self._joint, data)
-    if state.spec["tasks"]:
-      variables = self._continued(state, variables)
-    task = sharding.fetch(data.pool.task)[data.train]
+    task, num_classes = sharding.fetch((data.pool.task, data.pool.num_classes))
+    variables = self._begun(state, self.fresh(self.whole(int(num_classes[data.stage])), data), data.stage)
+    task = task[data.train]
     probability = 1 / np.bincount(task)[task]  # every task is as likely as any other
-    return self.training_with(self.fit_spec(self._joint), variables, data,
+    return self.training_with(self.fit_spec(self._joint, self.context.task), variables, data,
                               examples=loop.Examples(probability=probability / probability.sum()))
 
   def finish(self, state: LearnerState, data: loop.StageData, trained: loop.Trained) -> StageResult:
@@ -53,9 +53,10 @@ class Replay(TaskLearner):
                 labels=int(pool.labels[t]), mean=pool.mean[t].tolist(), std=pool.std[t].tolist())
     spec = {**state.spec, "modules": modules, "tasks": [*state.spec["tasks"], task]}
     samples = trained.report.samples * self._num_pairs
-    report = trained.report._replace(
-        samples=samples, val=error, macs=samples * cost.forward_macs(self._whole, self._shape),
-        flops=samples * cost.training_flops(self._whole, self._shape))
+    mean = lambda count: round(samples * sum(count(self.whole(each["classes"]), self._shape) for each in spec["tasks"])
+                               / len(spec["tasks"]))  # every task is as likely as any other
+    report = trained.report._replace(samples=samples, val=error, macs=mean(cost.forward_macs),
+                                     flops=mean(cost.training_flops))
     notes = {"errors": [error], "best": 0, **pair_notes(self.pairs(data)[member])}
     return StageResult(state._replace(spec=spec, live=live, host={**state.host, "notes": [notes]}), report)
 
@@ -64,32 +65,37 @@ class Replay(TaskLearner):
     task = state.spec["tasks"][t]
     spec = {**state.spec, "modules": [state.spec["modules"][module] for module in task["path"]],
             "tasks": [dict(task, path=[*range(len(task["path"]))])], "shown": 0}
-    return state._replace(spec=spec, live=self._with_head(state.live, t), host={"notes": []})
+    return state._replace(spec=spec, live=self._with_head(state.live, t, task["classes"]), host={"notes": []})
 
   def shown_variables(self, state: LearnerState, task: dict[str, Any]) -> Variables:
     if state.spec["shown"] >= 0:
       return state.live
-    return self._with_head(state.live, state.spec["tasks"].index(task))
+    return self._with_head(state.live, state.spec["tasks"].index(task), task["classes"])
 
   def retraining(self, before: LearnerState, after: LearnerState, data: loop.StageData) -> loop.Training | None:
     return self.training(before, data)
 
   def network_in(self, training: loop.Training, variables: Variables) -> Variables:
-    return self._with_head(variables, training.data.stage)
+    num_classes = int(sharding.fetch(training.data.pool.num_classes)[training.data.stage])
+    return self._with_head(variables, training.data.stage, num_classes)
 
   def template(self, spec: dict[str, Any]) -> LearnerState:
     return LearnerState(spec, cost.abstract_variables(self._joint, self._shape) if spec["tasks"] else NOTHING)
 
-  def _continued(self, state: LearnerState, fresh: Variables) -> Variables:
-    """The network of the task before for every pair, with the heads of later tasks from `fresh`."""
-    known, (fresh, live) = len(state.spec["tasks"]) * self._most, sharding.fetch((fresh, state.live))
-    old = jax.tree.map(lambda leaf: np.broadcast_to(leaf[None], (self._num_pairs, *leaf.shape)), live)
-    heads_of = lambda variables: path.part(variables, self.parts[-1])
-    joined = jax.tree.map(lambda a, b: np.concatenate([a[:, :known], b[:, known:]], 1), heads_of(old), heads_of(fresh))
+  def _begun(self, state: LearnerState, fresh: Variables, t: int) -> Variables:
+    """The network of the task before, for every pair, with the head of task t from `fresh`, a network of that task."""
+    fresh, start = sharding.fetch(fresh), t * self._most
+    if state.spec["tasks"]:
+      live = sharding.fetch(state.live)
+      old = jax.tree.map(lambda leaf: np.broadcast_to(leaf[None], (self._num_pairs, *leaf.shape)), live)
+    else:
+      room = lambda leaf: np.zeros((len(leaf), self._num_tasks * self._most, *leaf.shape[2:]), leaf.dtype)
+      old = path.assembled([fresh, jax.tree.map(room, path.part(fresh, self.parts[-1]))])
+    between = lambda a, b: np.concatenate([a[:, :start], b, a[:, start + b.shape[1]:]], 1)
+    joined = jax.tree.map(between, *(path.part(variables, self.parts[-1]) for variables in (old, fresh)))
     return path.assembled([old, joined])
 
-  def _with_head(self, variables: Variables, t: int) -> Variables:
-    """The network of task t."""
-    head = path.part(variables, self.parts[-1])
-    mine = jax.tree.map(lambda leaf: leaf[t * self._most:(t + 1) * self._most], head)
-    return path.assembled([variables, mine])
+  def _with_head(self, variables: Variables, t: int, num_classes: int) -> Variables:
+    """The network of task t, with its head alone."""
+    start, head = t * self._most, path.part(variables, self.parts[-1])
+    return path.assembled([variables, jax.tree.map(lambda leaf: leaf[start:start + num_classes], head)])

@@ -7,6 +7,7 @@ from alma_jax.learners.contract import LearnerState
 from alma_jax.learners.paths import Paths, Proposal
 from alma_jax.learners.task_learner import FROM_ROOT
 from alma_jax.models import path
+from alma_jax.parallel import sharding
 from alma_jax.training import loop
 from alma_jax.types import Variables
 
@@ -19,22 +20,24 @@ class Select(Paths):
     if not num_stored and self.root is None:
       return Proposal([self.scratch()], [], [-1], 0, {})
     train, val = neighbors.examples(data, self.options.max_train, self.options.max_val)
-    fresh = self._fresh(data)
+    own = int(sharding.fetch(data.pool.num_classes))
+    fresh = self._fresh(data, own)
     tried = {t: self.variables(state, t) for t in range(num_stored - 1, -1, -1)}  # of equal ones the newest wins
     if self.root is not None:
       tried[FROM_ROOT] = path.assembled([fresh, self.root])
     tried[-1] = fresh
-    scores = {origin: neighbors.accuracy(self._whole, self._task, self.mesh, variables, data, train, val,
-                                         self.options.neighbors) for origin, variables in tried.items()}
+    scores, spent = {}, 0
+    for origin, variables in tried.items():
+      num_classes = state.spec["tasks"][origin]["classes"] if origin >= 0 else own
+      scores[origin], macs = self.judged(variables, num_classes, data, train, val)
+      spent += macs
     best = max(tried, key=lambda origin: scores[origin])
-    width = fresh.params[self.parts[-1]]["kernel"].shape[-1]
-    spent = len(scores) * neighbors.macs(self._whole, self._shape, len(train), len(val), width)
     candidate = {-1: self.scratch, FROM_ROOT: self.rooted}.get(best, lambda: self.tuned(state, best))()
     stored = [scores[t] for t in range(num_stored)]
     return Proposal([candidate], [], [best], spent, {"scores": [*stored, *list(scores.values())[num_stored:]]})
 
-  def _fresh(self, data: loop.StageData) -> Variables:
+  def _fresh(self, data: loop.StageData, num_classes: int) -> Variables:
     """The network that would be trained from scratch, by the first pair."""
     raw = keys.member_keys(data.seed, data.stage, keys.INIT, 1)
-    made = stacked.initialized(self._whole, raw, self.context.example)
+    made = stacked.initialized(self.whole(num_classes), raw, self.context.example)
     return Variables(*jax.tree.map(lambda leaf: leaf[0], made))

@@ -1,4 +1,5 @@
 """What the learners of streams of tasks have in common (docs/task-streams.md)."""
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterator
@@ -41,16 +42,16 @@ class TaskLearner(Learner):
   """
 
   def __init__(self, context: Context):
-    self.context, self._task = context, context.task
+    self.context = context
     self.options: Any = context.config.learner  # an instance of the learner's own subclass of TaskOptions
     train = context.config.train
     assert isinstance(train, schema.TaskTrain)
     self._options, self._train, self._num_pairs = train, train.each, train.num_pairs
-    self._whole = self.whole(self._task.num_outputs)
-    self.parts = path.parts(self._whole)
-    self._stepwise = models.loops_are_slow(self._whole)
+    any_head = self.whole(1)
+    self.parts = path.parts(any_head)
+    self._stepwise = models.loops_are_slow(any_head)
     self.mesh = sharding.make_mesh(self._num_pairs, context.config.devices, spread=not self._stepwise)
-    self._val_rows = -(-context.max_val // self._task.eval_batch)
+    self._val_rows = -(-context.max_val // context.task.eval_batch)
     self._shape = (1, *context.example_shape)
 
   def init(self) -> LearnerState:
@@ -63,7 +64,7 @@ class TaskLearner(Learner):
   # --------------------------------------------------------------------- what a subclass implements
 
   def shown_variables(self, state: LearnerState, task: dict[str, Any]) -> Variables:
-    """Variables of the network that predicts a task of `spec`; its head has room for the task with most classes."""
+    """Variables of the network that predicts a task of `spec`, whose head has an output for each of its classes."""
     raise NotImplementedError
 
   def retraining(self, before: LearnerState, after: LearnerState, data: loop.StageData) -> loop.Training | None:
@@ -90,16 +91,16 @@ class TaskLearner(Learner):
   def logits(self, variables: Variables, num_classes: int, inputs: Tree) -> Contribution:
     """Logits [B, num_classes] of a network."""
     one = jax.tree.map(lambda leaf: leaf[None], variables)
-    found = stacked.contribute(self._whole, self._task, self.mesh, "logits", one, inputs)
-    return {"sum": found["sum"][:, :num_classes]}
+    return stacked.contribute(self.whole(num_classes), self.task(num_classes), self.mesh, "logits", one, inputs)
 
   def resolve(self, state: LearnerState, joined: Contribution) -> Any:
-    return self._task.resolve(joined, 1, "logits")
+    return self.context.task.resolve(joined, 1, "logits")
 
   def cost(self, state: LearnerState) -> Cost:
-    """Of everything stored; multiply-adds of a prediction are those of one path."""
-    macs = cost.forward_macs(self._whole, self._shape)
-    flops = cost.training_flops(self._whole, self._shape)
+    """Of everything stored; multiply-adds are those of the path of the shown task, or of the newest."""
+    tasks = state.spec["tasks"]
+    network = self.whole(tasks[state.spec["shown"]]["classes"] if tasks else self.context.task.num_outputs)
+    macs, flops = cost.forward_macs(network, self._shape), cost.training_flops(network, self._shape)
     stored = (self.module_shapes(part, classes) for part, classes, _ in state.spec["modules"])
     return Cost(sum(map(cost.count_params, stored)), macs, flops, macs)
 
@@ -135,6 +136,10 @@ class TaskLearner(Learner):
     """The state that predicts task t, from 0."""
     return state._replace(spec={**state.spec, "shown": t})
 
+  def task(self, num_classes: int) -> Any:
+    """The task of classifying the images of one task, with this number of classes."""
+    return dataclasses.replace(self.context.task, num_classes=num_classes)
+
   def whole(self, num_classes: int, axis: str | None = sharding.DATA) -> models.ImageNetwork:
     """The network with a head of this size; `axis` is the mesh axis that batches are sharded over."""
     config = self.context.config
@@ -144,8 +149,7 @@ class TaskLearner(Learner):
 
   def module_shapes(self, part: int, num_classes: int) -> Variables:
     """Shapes of a module; `num_classes` counts for a head."""
-    is_head = part == len(self.parts) - 1
-    network = self.whole(num_classes) if is_head else self._whole
+    network = self.whole(num_classes if part == len(self.parts) - 1 else 1)
     return path.part(cost.abstract_variables(network, self._shape), self.parts[part])
 
   def fresh(self, network: models.ImageNetwork, data: loop.StageData) -> Variables:
@@ -171,9 +175,9 @@ class TaskLearner(Learner):
     rates = np.exp(rng.uniform(low, high, train.num_random))
     return np.stack([rates, rng.choice(train.weight_decay, train.num_random)], 1).astype(np.float32)
 
-  def fit_spec(self, network: Any) -> loop.FitSpec:
-    """Of a training with every pair."""
-    return loop.FitSpec(network, self._task, self._train, self._num_pairs, self._val_rows, self.mesh, self._stepwise)
+  def fit_spec(self, network: Any, task: Any) -> loop.FitSpec:
+    """Of a training with every pair; `task` is contract.Task."""
+    return loop.FitSpec(network, task, self._train, self._num_pairs, self._val_rows, self.mesh, self._stepwise)
 
 
 def best_member(trained: loop.Trained) -> tuple[int, float]:

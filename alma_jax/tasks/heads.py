@@ -1,4 +1,4 @@
-"""Classification of tasks: a network for each task, or one network with a head for each (docs/task-streams.md)."""
+"""Pools of tasks, and classification of several tasks by one network with a head for each (docs/task-streams.md)."""
 import dataclasses
 import zlib
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ class TaskPool(NamedTuple):
   """Examples of a task on the device; the fields are those of classification.Pool.
 
   Attributes:
-    num_classes: int32 [], number of classes of the task. Networks have outputs for the task with most classes.
+    num_classes: int32 [], number of classes of the task.
     labels: uint32 [], a checksum of the names of the classes, in their order.
   """
   x: Array
@@ -30,14 +30,6 @@ class TaskPool(NamedTuple):
   std: Array
   num_classes: Array
   labels: Array
-
-
-class TaskBatch(NamedTuple):
-  """Examples of a TaskPool; the fields are those of classification.Batch."""
-  x: Array
-  y: Array
-  weight: Array | None
-  num_classes: Array
 
 
 class JointPool(NamedTuple):
@@ -83,41 +75,12 @@ class TaskSums(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class HeadClassification(classification.Classification):
-  """Classification of a task with at most `num_classes` classes; the logits of all others are ignored.
-
-  The programs are compiled once for all tasks, because their shapes do not depend on the number of classes. A class
-  that a task does not have gets no gradient.
-  """
-
-  def take(self, pool: Any, index_B: Array, weight_B: Array | None = None) -> Any:
-    """The examples `index_B` of a TaskPool."""
-    return TaskBatch(*super().take(pool, index_B, weight_B), pool.num_classes)
-
-  def losses(self, logits_BK: Array, batch: Any) -> Array:
-    """Cross-entropy of every example in nats without weights, float32 [B]."""
-    return super().losses(masked(logits_BK, batch.num_classes), batch)
-
-  def sums(self, logits_BK: Array, batch: Any, mask_B: Array) -> Any:
-    """Weighted losses and errors, summed over the examples of `mask_B`."""
-    return super().sums(masked(logits_BK, batch.num_classes), batch, mask_B)
-
-  def objective(self, logits_BK: Array, batch: Any, mask_B: Array, sums: Any, norm: Array) -> Array:
-    """Mean loss of an example in nats, against labels that are smoothed over the task's classes."""
-    if not self.label_smoothing:
-      return sums.loss / norm
-    exists = _exists(self.num_classes, batch.num_classes)
-    log_BK = jnp.where(exists, jax.nn.log_softmax(masked(logits_BK, batch.num_classes)), 0.0)
-    uniform = jnp.sum(jnp.where(mask_B, -log_BK.sum(-1) / batch.num_classes, 0.0))
-    return ((1 - self.label_smoothing) * sums.loss + self.label_smoothing * uniform) / norm
-
-
-@dataclasses.dataclass(frozen=True)
-class JointClassification(HeadClassification):
+class JointClassification(classification.Classification):
   """Classification of the examples of several tasks by one network with a head for each of them.
 
-  The network has T·K outputs, those of task t from t·K on. An example is judged by the head of its task. Errors and
-  losses are means over tasks of the means over their examples.
+  The network has T·K outputs, those of task t from t·K on, K being `num_classes`, the largest number of classes of a
+  task. An example is judged by the head of its task; the outputs of classes that the task does not have are ignored and
+  get no gradient. Errors and losses are means over tasks of the means over their examples.
 
   Attributes:
     num_tasks: T.
@@ -147,7 +110,7 @@ class JointClassification(HeadClassification):
 
   def sums(self, logits_BO: Array, batch: Any, mask_B: Array) -> Any:
     """Losses and errors of each task, summed over the examples of `mask_B`; of the outputs [B, T·K]."""
-    logits_BK = masked(self._own(logits_BO, batch), batch.num_classes)
+    logits_BK = self._own(logits_BO, batch)
     loss_B = self.losses(logits_BO, batch)
     mine_BT = (batch.task[:, None] == jnp.arange(self.num_tasks)[None]) & mask_B[:, None]
     wrong_BT = mine_BT & (jnp.argmax(logits_BK, -1) != batch.y)[:, None]
@@ -156,8 +119,11 @@ class JointClassification(HeadClassification):
 
   def objective(self, logits_BO: Array, batch: Any, mask_B: Array, sums: Any, norm: Array) -> Array:
     """Mean loss of an example in nats, against labels that are smoothed over the classes of its task."""
-    joint = classification.Sums(sums.loss.sum(), sums.wrong.sum())
-    return super().objective(self._own(logits_BO, batch), batch, mask_B, joint, norm)
+    if not self.label_smoothing:
+      return sums.loss.sum() / norm
+    log_BK = jnp.where(self._exists(batch), jax.nn.log_softmax(self._own(logits_BO, batch)), 0.0)
+    uniform = jnp.sum(jnp.where(mask_B, -log_BK.sum(-1) / batch.num_classes, 0.0))
+    return ((1 - self.label_smoothing) * sums.loss.sum() + self.label_smoothing * uniform) / norm
 
   def better(self, sums: Any, best: Any, val: Any) -> Array:
     """Whether the error rate, a mean over tasks, is below that of the best round."""
@@ -171,19 +137,15 @@ class JointClassification(HeadClassification):
     return {name: float(found[own_M > 0].mean()) for name, found in members.items()}, members
 
   def _own(self, logits_BO: Array, batch: Any) -> Array:
-    """The logits [B, K] of the head of each example's task."""
+    """The logits [B, K] of the head of each example's task, with very low ones for classes that the task lacks."""
     logits_BTK = logits_BO.reshape(-1, self.num_tasks, self.num_classes)
-    return jnp.take_along_axis(logits_BTK, batch.task[:, None, None], axis=1)[:, 0]
+    own_BK = jnp.take_along_axis(logits_BTK, batch.task[:, None, None], axis=1)[:, 0]
+    return jnp.where(self._exists(batch), own_BK, _NEVER)
 
-
-def masked(logits_BK: Array, num_classes: Array) -> Array:
-  """The logits, with a very low one for the classes from `num_classes` on, an int32 [] or [B]."""
-  return jnp.where(_exists(logits_BK.shape[-1], num_classes), logits_BK, _NEVER)
-
-
-def _exists(most: int, num_classes: Array) -> Array:
-  """bool [1, K] or [B, K], which classes a task has."""
-  return jnp.arange(most)[None] < jnp.reshape(num_classes, (-1, 1))
+  def _exists(self, batch: Any) -> Array:
+    """bool [B, K], which classes the task of each example has."""
+    exists_BK: Array = jnp.arange(self.num_classes)[None] < batch.num_classes[:, None]
+    return exists_BK
 
 
 def _mean(total: Any, num: Any) -> Any:

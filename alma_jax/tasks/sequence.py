@@ -10,7 +10,7 @@ from alma_jax.config import schema
 from alma_jax.data import stream as streams
 from alma_jax.data import task_streams
 from alma_jax.errors import BadInput
-from alma_jax.tasks import heads
+from alma_jax.tasks import classification, heads
 
 
 class Tasks:
@@ -21,7 +21,7 @@ class Tasks:
     stream: Order.
     example_shape: shape of an image.
     fingerprint: SHA-256 of what decides the data.
-    task: HeadClassification with as many classes as the largest task has; of a learner that replays earlier tasks
+    task: Classification with as many classes as the largest task has; of a learner that replays earlier tasks
       JointClassification.
     chance: None; the tasks differ in it.
     untrained: error rate of guessing on the first task.
@@ -199,8 +199,9 @@ class Order:
     return sizes.cumsum() if self.replays else sizes
 
 
-def of_meta(config: schema.RunConfig, meta: Mapping[str, Any]) -> tuple[heads.HeadClassification, tuple[int, ...]]:
-  """(heads.HeadClassification, shape of an image) from what `Tasks.meta` returned.
+def of_meta(config: schema.RunConfig, meta: Mapping[str, Any]
+            ) -> tuple[classification.Classification, tuple[int, ...]]:
+  """(`task` of Tasks, shape of an image) from what `Tasks.meta` returned.
 
   Raises:
     BadInput: `train.augment` is set and the images are smaller than the crops.
@@ -213,7 +214,7 @@ def of_meta(config: schema.RunConfig, meta: Mapping[str, Any]) -> tuple[heads.He
     raise BadInput(f"the examples of a task should be images [H, W, C], but have shape {shape}.")
   if _replays(config):
     return heads.JointClassification(most, train.augment, train.label_smoothing, len(meta["tasks"])), shape
-  return heads.HeadClassification(most, train.augment, train.label_smoothing), shape
+  return classification.Classification(most, train.augment, train.label_smoothing), shape
 
 
 def newest(tasks: Sequence[Mapping[str, Any]], t: int, num: int) -> int:
