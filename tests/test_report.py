@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 
+import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
@@ -371,6 +372,11 @@ def test_fields_in_which_learners_differ_are_noted(tmp_path):
   assert notes == ["digits, 2 mega-batches: the learners differ in train.epochs: ens 1, sm 5."]
 
 
+def legend(figure):
+  """The names in the legend of a figure."""
+  return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
 def test_panels_show_every_learner(tmp_path):
   """Fields that vary for one learner make lines, not panels; what varies for several makes panels."""
   for learner in ("sm", "ens"):
@@ -379,10 +385,15 @@ def test_panels_show_every_learner(tmp_path):
   write_run(tmp_path / "ens3", [0.3, 0.2], "ens", learner__num_members=3, model__width=4)
   write_run(tmp_path / "replay", [0.9, 0.6], model__width=8, stream__replay=1.0)
   study = study_of(tmp_path)
-  axes = figures.over_the_stream(study).axes
-  names = {ax.get_title(): sorted(text.get_text() for text in ax.texts) for ax in axes}
-  assert names == {"w = 1, width = 4": ["ens, num_members 3", "ens, num_members 5", "sm"],
-                   "w = 1, width = 8": ["ens", "sm, replay 0", "sm, replay 1"]}
+  figure = figures.over_the_stream(study)
+  axes = figure.axes
+  assert [ax.get_title() for ax in axes] == ["w = 1, width = 4", "w = 1, width = 8"]
+  assert legend(figure) == ["sm", "sm, replay 0", "sm, replay 1", "ens", "ens, num_members 3", "ens, num_members 5"]
+  drawn = [sorted((line.get_color(), line.get_linestyle()) for line in ax.lines) for ax in axes]
+  keys = {key.get_label(): (key.get_color(), key.get_linestyle()) for key in figure.legends[0].get_lines()}
+  assert len(set(keys.values())) == 6
+  assert drawn == [sorted(keys[name] for name in names) for names in (
+      ("sm", "ens, num_members 3", "ens, num_members 5"), ("sm, replay 0", "sm, replay 1", "ens"))]
   assert axes[0].lines[0].get_ydata().tolist() == [0.5, 0.4]
   for width in range(9, 18):
     write_run(tmp_path / f"wide{width}", [0.5, 0.4], model__width=width, stream__replay=1.0)
@@ -420,8 +431,7 @@ def test_learners_of_others_are_drawn(tmp_path):
     change(path / "config.json", learner={"name": "fittest"})
   study = study_of(tmp_path)
   assert set(figures.all_of(study)) == {"stream", "stream-compute", "compute", "parameters", "pareto", "replay"}
-  assert [text.get_text() for text in figures.over_the_stream(study).axes[0].texts] == ["fittest, replay 0",
-                                                                                        "fittest, replay 1"]
+  assert legend(figures.over_the_stream(study)) == ["fittest, replay 0", "fittest, replay 1"]
 
 
 def test_a_panel_for_each_waiting_time_and_size(tmp_path, runs):
@@ -446,27 +456,29 @@ def test_the_pareto_front_by_hand():
   assert trade_offs.front(*zip(*points)) == [(1, 5), (3, 3), (5, 1)]
 
 
-def test_names_do_not_touch():
-  figure = drawing.figure(4, 3)
-  axes = figure.subplots()
-  axes.set(xlim=(0, 1), ylim=(0, 1))
-  drawing.label_ends(axes, [("sm", 1, 0.5), ("ens", 1, 0.5), ("gens", 1, 0.51), ("umix", 1, 0.9)])
+@pytest.mark.parametrize(("num", "letters"), [(1, 3), (5, 4), (7, 30), (40, 12)])
+def test_the_legend_covers_nothing(num, letters):
+  names = [f"{i:0{letters}}" for i in range(num)]
+  with matplotlib.rc_context(drawing.RC):
+    figure = _with_legend(names)
+  assert legend(figure) == names
+  box, label = figure.legends[0].get_window_extent(), figure.texts[0].get_window_extent()
+  assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
+  assert figure.bbox.y0 <= label.y0
+  assert box.y1 <= figure.bbox.y1 + 1
+  for ax in figure.axes:
+    assert ax.title.get_window_extent().y1 <= box.y0 + 1
+    assert label.y1 <= min(text.get_window_extent().y0 for text in ax.get_xticklabels())
+
+
+def _with_legend(names):
+  figure = drawing.figure(2.0, [drawing.key(name, "#000000", "o") for name in names])
+  axes = figure.subplots(1, 2)
+  for ax in axes:
+    ax.set(title="w = 1", xlim=(0, 1), ylim=(0, 1))
+  drawing.x_label(figure, "mega-batches seen")
   figure.canvas.draw()
-  boxes = {text.get_text(): text.get_window_extent() for text in axes.texts}
-  assert len(boxes) == 4
-  for name, box in boxes.items():
-    for other, its in boxes.items():
-      assert name == other or not box.overlaps(its), (name, other)
-  assert boxes["umix"].y0 < axes.transData.transform((1, 0.9))[1] < boxes["umix"].y1  # it had room
-  axes = drawing.figure(4, 3).subplots()
-  axes.set(xlim=(0, 1), ylim=(0, 1))
-  drawing.label_ends(axes, [(name, 1, height) for name in ("sm", "ens", "gens") for height in (0, 1)])
-  axes.figure.canvas.draw()
-  boxes = [text.get_window_extent() for text in axes.texts]
-  assert len(boxes) == 6
-  frame = axes.get_window_extent()
-  assert all(frame.y0 - 1 <= box.y0 < box.y1 <= frame.y1 + 1 for box in boxes)  # beside the axes, not above or below
-  assert not any(box.overlaps(other) for box in boxes for other in boxes if box is not other)
+  return figure
 
 
 def test_learners_look_apart():
@@ -535,7 +547,7 @@ def test_a_browser_shows_the_page(tmp_path, runs, pixels):
   assert pixels - 20 < shown["page"] == shown["window"] <= pixels  # a scroll bar may take some
   assert shown["pictures"] == [True] * 5
   for width, (_, figure) in zip(shown["widths"], figures.all_of(study_of(runs)).values()):
-    assert width == round(figure.get_figwidth() * (100 if pixels == 1200 else 70))  # no figure is drawn out
+    assert width == round(figure.get_figwidth() * (140 if pixels == 1200 else 95))  # no figure is drawn out
   assert shown["rows"] == 1 + 8 + 1 + 2 + 1 + 3  # heads, kinds of runs, pairs of sequential and iid ones, prices
   assert shown["tops"] == sorted(shown["tops"])
 
@@ -816,6 +828,6 @@ def test_figures_keep_their_size_and_scroll(tmp_path, runs):
   _, wide = figures.all_of(study_of(runs))["stream"]
   styles = re.findall(r'<img style="width:(\d+)px;min-width:(\d+)px"', text)
   assert len(styles) == 5
-  assert styles[0] == (str(round(100 * wide.get_figwidth())), str(round(70 * wide.get_figwidth())))
+  assert styles[0] == (str(round(140 * wide.get_figwidth())), str(round(95 * wide.get_figwidth())))
   assert not re.search(r"[^-]width: 100%", text)
   assert text.count('<div class="wide" tabindex="0">') == 3 + 5  # tables and figures

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from matplotlib.text import Text
 from runs import alma
-from test_report import change, diverge, study_of, write_run
+from test_report import change, diverge, legend, study_of, write_run
 
 from alma_jax.errors import BadInput
 from alma_jax.reports import (
@@ -141,7 +141,7 @@ def test_the_figure_against_compute(tmp_path):
   assert first.get_xscale() == second.get_xscale() == "log"
   assert first.lines[0].get_xydata().tolist() == [[100, 0.5], [200, 0.4]]
   assert second.lines[0].get_xydata().tolist() == [[200, 0.4]]
-  assert [text.get_text() for text in first.texts] == ["sm"]
+  assert first.get_title() == "w = 1"
   assert "stream-compute" in figures.all_of(study)
   (study,), _ = collect.collect([tmp_path / "idle"])
   assert not {"stream-compute", "pareto"} & set(figures.all_of(study))
@@ -154,15 +154,15 @@ def test_the_figure_of_the_fronts(three):
   assert compute.lines[0].get_xydata().tolist() == [[200, 4], [400, 4], [400, 2], [800, 2], [800, 1]]
   assert memory.lines[0].get_xydata().tolist() == [[15, 4], [30, 4], [30, 2], [150, 2], [150, 1]]  # three times
   assert {text.get_text() for text in compute.texts} == {"sm, width 4", "sm, width 32", "ens"}  # those on the front
-  assert [text.get_text() for text in memory.get_legend().get_texts()] == ["sm", "ens", "gens"]
+  assert legend(figure) == ["sm", "ens", "gens"]
 
 
 def test_labels_of_points_do_not_touch():
-  axes = drawing.figure(5, 4).subplots()
+  axes = drawing.figure(4, width=5).subplots()
   axes.set(xlim=(0, 1), ylim=(0, 1))
   places = [(0.5, 0.5), (0.5, 0.51), (0.51, 0.5), (0.98, 0.5), (0.02, 0.98), (0.5, 0.02)]
   labels = [(f"a longer name {i}", x, y, "#000000") for i, (x, y) in enumerate(places)]
-  left_out = drawing.place_labels(axes, [*labels, ("", 0.1, 0.1, "#000000")], [(0.1, 0.47), (0.9, 0.47), (0.9, 0)])
+  left_out = drawing.place_labels(axes, [*labels, ("", 0.1, 0.1, "#000000")], [[(0.1, 0.47), (0.9, 0.47), (0.9, 0)]])
   assert left_out == []
   axes.figure.canvas.draw()
   boxes = [Text.get_window_extent(text) for text in axes.texts]
@@ -175,7 +175,7 @@ def test_labels_of_points_do_not_touch():
     assert frame.x0 <= box.x0 < box.x1 <= frame.x1
     assert frame.y0 <= box.y0 < box.y1 <= frame.y1
   crowd = [(f"name {i}", 0.5, 0.5, "#000000") for i in range(60)]  # there are fewer places than points
-  axes = drawing.figure(5, 4).subplots()
+  axes = drawing.figure(4, width=5).subplots()
   left_out = drawing.place_labels(axes, crowd)
   assert 0 < len(left_out) < 60
   assert left_out[-1] == "name 59"  # the first labels are the most important
@@ -183,7 +183,7 @@ def test_labels_of_points_do_not_touch():
 
 @pytest.mark.parametrize(("low", "high", "shown"), [(12, 90, [20, 30, 50]), (12, 40, [15, 20, 30, 40])])
 def test_numbers_at_the_axis_of_scores(low, high, shown):
-  axes = drawing.figure(5, 4).subplots()
+  axes = drawing.figure(4, width=5).subplots()
   axes.set(yscale="log", ylim=(low, high))
   drawing.score_axes([axes])
   assert [tick for tick in axes.get_yticks() if low <= tick <= high] == pytest.approx(shown)
@@ -291,8 +291,9 @@ def test_the_schedule_as_a_part(tmp_path):
   assert [setting.name for setting in found.settings] == ["all on", "all off, w 1", "all off, w 2"]
   assert [len(setting.runs) for setting in found.settings] == [1, 1, 1]
   # In figures such a run is compared with those of every waiting time, but it is no answer to the best waiting time.
-  for axes in figures.over_the_stream(study).axes:
-    assert [text.get_text() for text in axes.texts] == ["sm", "sm, schedule geometric", "ens"]
+  figure = figures.over_the_stream(study)
+  assert legend(figure) == ["sm", "sm, schedule geometric", "ens"]
+  assert all(len(axes.lines) == 3 for axes in figure.axes)
   caption, _ = figures.all_of(study)["stream-compute"]
   assert caption.endswith("Runs whose schedule has no waiting time are in every panel.")
   lines = findings.waiting_times(study)
@@ -316,7 +317,7 @@ def test_words_and_numbers_in_one_field(tmp_path):
   assert studies.means(study, "cer")["seeds"].tolist() == [2] * 8
   assert tables.overview(study).splitlines()[0].startswith("| learner | share | average |")
   write.report([study], [], tmp_path / "out")
-  names = [text.get_text() for text in figures.over_the_stream(study).axes[0].texts]
+  names = legend(figures.over_the_stream(study))
   assert names[:3] == ["sm", "sm, average 0.2", "sm, share 0.25"]
   assert names[-1] == "sm, share uniform, average 0.2"
   values = ["uniform", 0.5, None, "12", 3, "every", math.nan]

@@ -10,6 +10,7 @@ from matplotlib import patheffects
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 # The Okabe-Ito palette and similar colours: dark enough on white, and distinct for colour-blind readers. Each learner
@@ -26,7 +27,8 @@ TASK_STYLES = {
     "replay": ("#CC79A7", "<"), "oracle": ("#C8102E", "p"), "select": ("#0072B2", "s"), "mntdp": ("#009E73", "v"),
 }
 _OTHER = ("#A0522D", "h")  # all learners that are not part of this package
-RC: Any = {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 10,
+WIDTH = 7.0  # inches, as the text of a paper: a figure is drawn in the size in which it is printed
+RC: Any = {"font.size": 8, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 8,
            "axes.titley": 1.0,  # otherwise every title is placed by the extents of all ticks, which is slow
            "svg.hashsalt": "alma_jax"}
 _HALO = patheffects.withStroke(linewidth=2, foreground="white")  # keeps text on lines readable
@@ -35,7 +37,8 @@ _NEAR = 6  # points between a point and its label
 # (right, up, distance in points): where a label is tried, in this order.
 _PLACES = [(right, up, far) for far in (_NEAR, 14, 24, 36)
            for right, up in ((1, 0), (1, 1), (1, -1), (-1, 1), (-1, 0), (-1, -1), (0, 1), (0, -1))]
-_LETTER = 5  # about the width of a letter of 8 points, in points
+_LETTER = 4.6  # about the width of a letter of 8 points, in points
+_KEY, _ROW = 0.55, 0.17  # inches: width of an entry of a legend without its name, and height of its rows
 _CONTRAST = 4.5  # of text with its background, at least (WCAG 2, 1.4.3)
 
 
@@ -50,75 +53,53 @@ def in_order(learners: Iterable[str]) -> list[str]:
   return sorted(learners, key=lambda name: (order.get(name, len(order)), name))
 
 
-def figure(width: float, height: float, right: float = 0.75, wspace: float = 0.35) -> Figure:
-  """An empty figure of this size in inches, with the same margins in inches at every size.
+def figure(height: float, handles: Sequence[Line2D] = (), width: float = WIDTH, left: float = 0.62, right: float = 0.12,
+           wspace: float = 0.1) -> Figure:
+  """An empty figure with a legend above the panels; the margins in inches are the same at every size.
 
   Args:
-    width, height: of the figure.
-    right: margin in inches.
+    height: of the figure without the legend, in inches.
+    handles: of the legend, with their labels.
+    width: of the figure in inches.
+    left, right: margins in inches.
     wspace: distance between panels, as a share of their mean width.
   """
+  columns = max(1, int((width - left) / (inches(str(handle.get_label()) for handle in handles) + _KEY)))
+  rows = -(-len(handles) // columns)
+  height += rows * _ROW
   made = Figure(figsize=(width, height))
   FigureCanvasAgg(made)
-  made.subplots_adjust(left=0.62 / width, right=1 - right / width, top=1 - 0.35 / height, bottom=0.5 / height,
-                       wspace=wspace, hspace=0.28)
+  made.subplots_adjust(left=left / width, right=1 - right / width, top=1 - (0.28 + rows * _ROW) / height,
+                       bottom=0.45 / height, wspace=wspace, hspace=0.28)
+  if handles:
+    made.legend(handles=handles, loc="upper left", bbox_to_anchor=(left / width, 1), ncols=-(-len(handles) // rows),
+                frameon=False, borderaxespad=0.2, handletextpad=0.5, columnspacing=1.5, handlelength=2)
   return made
 
 
+def x_label(figure: Figure, text: str) -> None:
+  """Writes the label that the x axes of all panels share."""
+  box = figure.subplotpars
+  figure.text((box.left + box.right) / 2, 0.06 / figure.get_figheight(), text, ha="center", va="bottom")
+
+
+def key(name: str, colour: str, marker: str = "", linestyle: Any = "-") -> Line2D:
+  """An entry of a legend."""
+  return Line2D([], [], color=colour, marker=marker, linestyle=linestyle, markersize=4, linewidth=1.2, label=name)
+
+
+def learner_keys(learners: Iterable[str]) -> list[Line2D]:
+  """Entries of a legend for points of learners, in their order."""
+  return [key(learner, *style(learner), "") for learner in in_order(learners)]
+
+
 def inches(names: Iterable[str]) -> float:
-  """About the width in inches of the longest name that label_ends writes."""
+  """About the width in inches of the longest name."""
   return max(map(len, names), default=0) * _LETTER / 72
 
 
-def label_ends(axes: Axes, ends: Sequence[Sequence[Any]], beside: bool = False,
-               leaders: bool = False) -> None:
-  """Writes a name for each line to the right of the axes, at the height of its last point, without overlaps.
-
-  Args:
-    axes: with their final limits and scales.
-    ends: list of (name, x, y) or (name, x, y, colour); without a colour the
-      name is that of a learner.
-    beside: write to the right of the last points instead.
-    leaders: draw thin lines from the last points to the names.
-  """
-  apart = 11 / (axes.get_position().height * _inches(axes)[1] * 72)  # as a share of the axes' height
-  places = [axes.transAxes.inverted().transform(axes.transData.transform(end[1:3])) for end in ends]
-  wide = [len(end[0]) * _LETTER / (axes.get_position().width * _inches(axes)[0] * 72) for end in ends]
-  lefts = [place[0] + 0.03 if beside else 1.02 for place in places]
-  order = sorted(range(len(ends)), key=lambda i: places[i][1])
-  heights = [min(max(place[1], apart / 2), 1 - apart / 2) for place in places]
-  rivals = [(i, j) for i, j in itertools.combinations(order, 2)
-            if lefts[i] < lefts[j] + wide[j] and lefts[j] < lefts[i] + wide[i]]
-  for _ in range(200):  # names push each other away until none overlaps
-    lacks = [(i, j, apart - (heights[j] - heights[i])) for i, j in rivals]
-    if max((lack for *_, lack in lacks), default=0) <= 1e-6:
-      break
-    for i, j, lack in lacks:
-      if lack > 0:
-        heights[i] = max(heights[i] - lack / 4, apart / 2)
-        heights[j] = min(heights[j] + lack / 4, 1 - apart / 2)
-  for end, place, left, height in zip(ends, places, lefts, heights):
-    name, _, _, *colour = end
-    if leaders:
-      axes.plot([place[0], left - 0.01], [place[1], height], transform=axes.transAxes, color="0.7", linewidth=0.6,
-                clip_on=False, zorder=1)
-    axes.text(left, height, name, transform=axes.transAxes, va="center", fontsize=8,
-              color=ink(colour[0] if colour else style(name)[0]), zorder=5, path_effects=[_HALO])
-
-
-def label_points(axes: Axes, labels: Iterable[tuple[str, float, float, str]]) -> None:
-  """Writes (text, x, y, colour) at the lower left of points; a text that would cover another one is left out."""
-  taken: list[Any] = []
-  for text, x, y, colour in labels:
-    place = axes.transData.transform((x, y))
-    if all(abs(place - other) @ (1, 0) > 14 or abs(place - other) @ (0, 1) > 12 for other in taken):
-      taken.append(place)
-      axes.annotate(text, (x, y), xytext=(-4, -3), ha="right", va="top", textcoords="offset points", fontsize=_SMALL,
-                    color=ink(colour), path_effects=[_HALO])
-
-
 def place_labels(axes: Axes, labels: Sequence[tuple[str, float, float, str]],
-                 corners: Sequence[tuple[float, float]] = ()) -> list[str]:
+                 lines: Iterable[Sequence[tuple[float, float]]] = (), joined: bool = True) -> list[str]:
   """Writes (text, x, y, colour) near points so that no text covers another text, a point or a line.
 
   A line joins a text with its point if it stands apart from it. A text for which there is no room is left out.
@@ -126,7 +107,8 @@ def place_labels(axes: Axes, labels: Sequence[tuple[str, float, float, str]],
   Args:
     axes: with their final limits and scales.
     labels: one for each point of the axes, the most important first; an empty text marks a point without a label.
-    corners: (x, y) of the corners of the line.
+    lines: the (x, y) of the corners of each line.
+    joined: whether a text may stand apart from its point.
 
   Returns:
     The texts that were left out.
@@ -134,28 +116,28 @@ def place_labels(axes: Axes, labels: Sequence[tuple[str, float, float, str]],
   frame, dots = axes.get_window_extent(), [axes.transData.transform((x, y)) for _, x, y, _ in labels]
   taken = np.array([(x - 5, y - 5, x + 5, y + 5) for x, y in dots])  # boxes [N, 4]: left, bottom, right, top
   texts = np.zeros((0, 4))
-  lines = np.zeros((0, 2))  # points on the lines from texts to their points
-  line: Any = dict(arrowstyle="-", color="0.6", linewidth=0.6, shrinkA=0, shrinkB=3)
-  drawn = _along(axes.transData.transform(corners)) if len(corners) else np.zeros((0, 2))
+  joints = np.zeros((0, 2))  # points on the lines from texts to their points
+  joint_style: Any = dict(arrowstyle="-", color="0.6", linewidth=0.6, shrinkA=0, shrinkB=3)
+  drawn = np.concatenate([np.zeros((0, 2)), *(_along(axes.transData.transform(line)) for line in lines if len(line))])
   left_out = []
   for (text, x, y, colour), dot in zip(labels, dots):
     size = _size_of(axes, text) if text else np.zeros(2)
-    for across, up, far in _PLACES if text else []:
+    for across, up, far in [place for place in _PLACES if joined or place[2] == _NEAR] if text else []:
       corner = dot + np.array([across, up]) * far * axes.figure.dpi / 72  # of the text, where its line ends
       low = corner - size * (1 - across, 1 - up) / 2
       box = np.concatenate([low, low + size])
       if not (frame.x0 + 4 <= box[0] and box[2] <= frame.x1 - 4 and frame.y0 <= box[1] and box[3] <= frame.y1):
         continue
       joint = np.linspace(dot, corner, 12)[3:-1] if far > _NEAR else np.zeros((0, 2))
-      if (_overlap(box, taken) or _overlap(box, texts) or _holds(box, lines) or _holds(box, drawn)
+      if (_overlap(box, taken) or _overlap(box, texts) or _holds(box, joints) or _holds(box, drawn)
           or any(_holds(other, joint) for other in texts)):
         continue
-      texts, lines = np.concatenate([texts, box[None]]), np.concatenate([lines, joint])
+      texts, joints = np.concatenate([texts, box[None]]), np.concatenate([joints, joint])
       axes.annotate(
           text, (x, y), xytext=(across * far, up * far), textcoords="offset points", fontsize=_SMALL, color=ink(colour),
           ha=("right", "center", "left")[across + 1], va=("top", "center", "bottom")[up + 1], zorder=5,
           path_effects=[_HALO],
-          arrowprops=dict(line, relpos=((1 - across) / 2, (1 - up) / 2)) if far > _NEAR else None)
+          arrowprops=dict(joint_style, relpos=((1 - across) / 2, (1 - up) / 2)) if far > _NEAR else None)
       break
     else:
       left_out += [text] if text else []
@@ -215,24 +197,17 @@ def score_axes(panels: Iterable[Axes]) -> None:
     axes.grid(axis="y", color="0.9", linewidth=0.6)
 
 
-def cost_axis(axes: Axes, costs: Sequence[float], room: bool = True) -> None:
-  """Makes the x axis, of costs, logarithmic with few labels. `room`: whether names beside the points have room."""
+def cost_axis(axes: Axes, costs: Sequence[float]) -> None:
+  """Makes the x axis, of costs, logarithmic with few labels."""
   if min(costs) <= 0:  # a learner that does not train
     return
   wide = max(costs) / min(costs) >= 10
   axes.set_xscale("log")
-  if room:
-    axes.set_xlim(min(costs) / (1.6 if wide else 1.3), max(costs) * (2.2 if wide else 1.35))
+  axes.set_xlim(min(costs) / (1.6 if wide else 1.2), max(costs) * (1.6 if wide else 1.2))
   axes.xaxis.set_major_locator(LogLocator() if wide else MaxNLocator(3))
   if not wide:
     axes.xaxis.set_major_formatter(FuncFormatter(_large))
   axes.xaxis.set_minor_formatter(NullFormatter())
-
-
-def _inches(axes: Axes) -> tuple[float, float]:
-  """Width and height of the figure."""
-  figure: Any = axes.figure
-  return figure.get_figwidth(), figure.get_figheight()
 
 
 def _large(value: float, _: Any) -> str:

@@ -6,6 +6,7 @@ import matplotlib
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from alma_jax.reports import drawing, fronts, panels, sizes, studies, trade_offs
@@ -15,7 +16,6 @@ from alma_jax.reports.studies import Study
 
 EXPERTS = "last_experts"  # a column that `against` adds: the experts of all members at the end of the stream
 _REPLAY = "stream.replay"
-_DASHES = ("-", "--", ":", "-.")  # of the lines of one learner in a panel
 _COSTS = {COMP: "cumulative compute (multiply-adds)", MEM: "cumulative parameters"}
 
 
@@ -32,7 +32,7 @@ def all_of(study: Study) -> dict[str, tuple[str, Figure]]:
           f"band from the lowest to the highest value.{_left_out(study)}", over_compute(study))
     for column, name in ((COMP, "compute"), (MEM, "parameters")):
       size = _size(study)
-      joins = f" A line joins the sizes of a learner (numbers: {short(size)})." if size else ""
+      joins = f" A line joins the sizes of a learner (numbers: {short(size)}, where there is room)." if size else ""
       found[name] = (
           f"{_title(study)} against {_COSTS[column]}: mean ± standard deviation over seeds.{joins} Rings and the "
           f"dotted line show the Pareto front of all runs{' with the same waiting time' if study.is_language else ''}. "
@@ -104,31 +104,25 @@ def _curves(study: Study, x: str) -> Figure:
     for field, value in zip(shared, row):
       mine = mine[mine[field] == value]
     shown[row, wait] = mine
-  names = [line[0] for mine in shown.values() for line in panels.lines(study, mine, own)]
-  room = max(0.75, drawing.inches(names) + 0.15)
-  across = len(columns)
-  figure = drawing.figure((2.3 + room) * across + 0.7, 2.5 * len(rows) + 0.5, right=room, wspace=room / 2.2)
-  grid = figure.subplots(len(rows), across, sharex=True, sharey=True, squeeze=False)
-  ends = {}
+  keys = panels.keys(study, shown.values(), own, marked=False)
+  figure = drawing.figure(1.55 * len(rows) + 0.75, [*keys.values()])
+  grid = figure.subplots(len(rows), len(columns), sharex=True, sharey=True, squeeze=False)
   for axes, ((row, wait), mine) in zip(grid.flat, shown.items()):
-    ends[axes] = _draw_curves(axes, study, mine, x, own)
+    _draw_curves(axes, study, mine, x, own, keys)
     fields = [f"{short(field)} = {plain(value)}" for field, value in zip(shared, row)]
     axes.set_title(", ".join([*panels.title(wait), *fields]))
-  for axes in grid[-1]:
-    axes.set_xlabel("mega-batches seen" if x == "t" else "multiply-adds spent")
+  drawing.x_label(figure, "mega-batches seen" if x == "t" else "multiply-adds spent")
   for axes in grid[:, 0]:
     axes.set_ylabel(f"test {study.metric}")
   drawing.score_axes(grid.flat)
   for axes in grid.flat if x == COMP else []:
-    drawing.cost_axis(axes, stream.loc[stream[COMP] > 0, COMP], room=False)
-  for axes, mine in ends.items():  # once the shared limits are final
-    drawing.label_ends(axes, mine, leaders=x == COMP)
+    drawing.cost_axis(axes, stream.loc[stream[COMP] > 0, COMP])
   return figure
 
 
-def _draw_curves(axes: Axes, study: Study, stream: pd.DataFrame, x: str, own: list[str]) -> list[tuple[Any, ...]]:
-  """Draws one panel; returns the ends of its lines."""
-  ends: list[tuple[Any, ...]] = []
+def _draw_curves(axes: Axes, study: Study, stream: pd.DataFrame, x: str, own: list[str], keys: dict[str, Line2D]
+                 ) -> None:
+  """Draws one panel."""
   where: Literal["mid", "post"] = "mid" if x == "t" else "post"
   if stream.empty:
     axes.text(0.5, 0.5, "no runs", transform=axes.transAxes, ha="center", color="0.4")
@@ -136,15 +130,13 @@ def _draw_curves(axes: Axes, study: Study, stream: pd.DataFrame, x: str, own: li
     table = mean_curve(lines, x, study.metric)
     if table.empty:
       continue
-    dashes = _DASHES[sum(end[3] == colour for end in ends) % len(_DASHES)]
-    axes.plot(table.index, table["mean"], color=colour, linewidth=1.4, linestyle=dashes, drawstyle=f"steps-{where}",
-              marker="o" if len(table) == 1 or x == COMP else None, markevery=[-1], markersize=4)
+    axes.plot(table.index, table["mean"], color=colour, linewidth=1, linestyle=keys[name].get_linestyle(),
+              drawstyle=f"steps-{where}", marker="o" if len(table) == 1 or x == COMP else None, markevery=[-1],
+              markersize=3)
     axes.fill_between(table.index, table["min"], table["max"], color=colour, alpha=0.2, linewidth=0, step=where)
-    ends.append((name, table.index[-1], table["mean"].iloc[-1], colour))
   axes.set_yscale("log")
   if x == "t":
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-  return ends
 
 
 def against(study: Study, column: str) -> Figure:
@@ -159,71 +151,76 @@ def against(study: Study, column: str) -> Figure:
     study = study._replace(runs=study.runs.assign(**{EXPERTS: held}))
   table, columns = studies.means(study, study.score, column), panels.waits(study.runs)
   table[WAITING] = table[WAITING] if WAITING in table else columns[0]
-  across = len(columns) if len(columns) < 3 else 2
+  across = 2 if len(columns) == 4 else min(len(columns), 3)
   down = -(-len(columns) // across)
-  figure = drawing.figure(4.8 * across + 0.7, 3.6 * down + 0.3)
+  size = _size(study)
+  own = [field for field in study.factors if field not in (WAITING, size)]
+  tables = {wait: table[panels.at(table, wait)] for wait in columns}
+  keys = panels.keys(study, tables.values(), own, marked=True)
+  figure = drawing.figure(2.2 * down + 0.5, [*keys.values()])
   grid = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
   for axes in grid.flat[len(columns):]:
     axes.remove()
   shown = dict(zip(columns, grid.flat))
-  labels = {}
   for wait, axes in shown.items():
-    mine = table[panels.at(table, wait)]
+    mine = tables[wait]
     # The average perplexities of other waiting times are over other mega-batches.
     rivals = mine if study.is_language else table
     _draw_front(axes, mine, trade_offs.front(rivals[column], rivals[study.score]), column, study.score)
-    labels[axes] = _draw_costs(axes, mine, study, column)
+    for name, colour, marker, line in panels.lines(study, mine, own):
+      line = line.sort_values(column)
+      axes.errorbar(line[column], line[study.score], yerr=line[f"{study.score}_sd"].fillna(0), color=colour,
+                    marker=marker, markersize=5, linewidth=1, linestyle=keys[name].get_linestyle(),
+                    fillstyle=keys[name].get_fillstyle(), capsize=1.5)
     axes.set_title("".join(panels.title(wait)))
     if column in _COSTS:
       drawing.cost_axis(axes, table[column])
     axes.set_yscale("log")
-    axes.set_xlabel(_COSTS.get(column, "experts of all members at the end"))
-    axes.tick_params(labelbottom=True)
+  for place, axes in enumerate(shown.values()):
+    axes.tick_params(labelbottom=place + across >= len(columns))
+  drawing.x_label(figure, _COSTS.get(column, "experts of all members at the end"))
   for axes in grid[:, 0]:
     axes.set_ylabel(study.score_name)
   drawing.score_axes(shown.values())
-  for axes, (ends, points) in labels.items():  # once the shared limits are final
-    drawing.label_ends(axes, ends, beside=True)
-    drawing.label_points(axes, points)
+  for wait, axes in shown.items() if size else []:  # once the shared limits are final
+    _number_sizes(axes, [line for *_, line in panels.lines(study, tables[wait], own)], study, column, str(size))
   return figure
+
+
+def _number_sizes(axes: Axes, lines: list[pd.DataFrame], study: Study, column: str, size: str) -> None:
+  """Writes the sizes of a learner's networks at the points of its line, where there is room."""
+  labels, corners = [], []
+  for line in lines:
+    line = line.sort_values(column)
+    corners.append([*zip(line[column], line[study.score])])
+    colour = drawing.style(line[LEARNER].iloc[0])[0]
+    texts = map(plain, line[size]) if len(line) > 1 else [""]
+    labels += [(text, x, y, colour) for text, (x, y) in zip(texts, corners[-1])]
+  drawing.place_labels(axes, labels, corners, joined=False)
 
 
 def _draw_front(axes: Axes, table: pd.DataFrame, front: list[tuple[float, float]], column: str, score: str) -> None:
   """Draws a Pareto front, with rings around the points of the table on it."""
   axes.step(*zip(*front), where="post", color="0.6", linestyle=":", linewidth=1.2, zorder=1)
   on_front = table[[(x, y) in set(front) for x, y in zip(table[column], table[score])]]
-  axes.scatter(on_front[column], on_front[score], s=110, facecolors="none", edgecolors="0.35", zorder=3)
-
-
-def _draw_costs(axes: Axes, table: pd.DataFrame, study: Study, column: str) -> tuple[list[Any], list[Any]]:
-  """Draws the lines of one panel; returns (the ends of the lines, labels of the sizes on them)."""
-  score, size = study.score, _size(study)
-  ends, points = [], []
-  own = [field for field in study.factors if field not in (WAITING, size)]
-  for name, colour, marker, line in panels.lines(study, table, own):
-    line = line.sort_values(column)
-    axes.errorbar(line[column], line[score], yerr=line[f"{score}_sd"].fillna(0), color=colour, marker=marker,
-                  markersize=5, linewidth=1.2, capsize=2)
-    for _, point in line.iterrows() if size and len(line) > 1 else []:
-      points.append((plain(point[size]), point[column], point[score], colour))
-    ends.append((name, line[column].iloc[-1], line[score].iloc[-1], colour))
-  return ends, points
+  axes.scatter(on_front[column], on_front[score], s=70, facecolors="none", edgecolors="0.35", zorder=3)
 
 
 def replay(study: Study) -> Figure:
   """An arrow for each kind of run, from its score and compute without replay to those with its most replay."""
-  figure = drawing.figure(6.2, 4.2)
-  axes = figure.subplots()
-  ends, pairs = [], _replay_pairs(study)
+  pairs = _replay_pairs(study)
+  figure = drawing.figure(3.6, drawing.learner_keys({row[LEARNER] for row, *_ in pairs}))
+  axes, labels = figure.subplots(), []
   for row, before, after in pairs:
     colour, marker = drawing.style(row[LEARNER])
-    axes.plot(*before, marker, color=colour, markerfacecolor="white", markersize=6)
-    axes.plot(*after, marker, color=colour, markersize=6)
+    axes.plot(*before, marker, color=colour, markerfacecolor="white", markersize=5)
+    axes.plot(*after, marker, color=colour, markersize=5)
     axes.annotate("", after, before, arrowprops=dict(arrowstyle="->", color=colour, shrinkA=4, shrinkB=4))
-    ends.append((studies.label(row, [f for f in study.factors if f != _REPLAY]), *after, colour))
+    kind = studies.label(row, [f for f in study.factors if f != _REPLAY])
+    labels += [(kind.removeprefix(row[LEARNER]).removeprefix(", "), *after, colour), ("", *before, colour)]
   axes.set(xlabel=_COSTS[COMP], ylabel=study.score_name)
   drawing.cost_axis(axes, [x for _, before, after in pairs for x in (before[0], after[0])])
-  drawing.label_ends(axes, ends, beside=True)
+  drawing.place_labels(axes, labels, [(before, after) for _, before, after in pairs])
   return figure
 
 

@@ -4,7 +4,6 @@ import itertools
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from alma_jax.reports import drawing, studies, trade_offs
 from alma_jax.reports.read import COMP, LEARNER, MEM
@@ -17,9 +16,8 @@ def pareto(study: Study) -> Figure:
   """A panel for compute and a panel for memory. Names are written at the points on the front, where there is room."""
   table = trade_offs.points(study)
   table["label"] = studies.brief_labels(study, table, study.factors)
-  learners = drawing.in_order(table[LEARNER].unique())
-  room = 0.55 + drawing.inches(learners) if len(learners) > 1 else 0.3  # for the legend
-  figure = drawing.figure(9.4 + room, 4.3, right=room, wspace=0.12)
+  learners = table[LEARNER].unique()
+  figure = drawing.figure(3.5, drawing.learner_keys(learners) if len(learners) > 1 else [])
   panels = dict(zip(trade_offs.FRONTS, figure.subplots(1, 2, sharey=True)))
   for cost, axes in panels.items():
     draw(axes, table, cost, study.overall, trade_offs.FRONTS[cost])
@@ -31,9 +29,7 @@ def pareto(study: Study) -> Figure:
     front = trade_offs.FRONTS[cost]
     labels = [(row["label"] if row[front] else "", row[cost], row[study.overall], drawing.style(row[LEARNER])[0])
               for _, row in table.iterrows()]
-    drawing.place_labels(axes, labels, corners(table, cost, study.overall, front))
-  if len(learners) > 1:
-    legend(panels[MEM], learners)
+    drawing.place_labels(axes, labels, [corners(table, cost, study.overall, front)])
   return figure
 
 
@@ -51,8 +47,8 @@ def draw(axes: Axes, table: pd.DataFrame, cost: str, score: str, column: str) ->
     colour, marker = drawing.style(str(learner))
     axes.errorbar(mine[cost], mine[score], yerr=mine[f"{score}_sd"].fillna(0), color=colour, linestyle="",
                   elinewidth=0.8, alpha=0.4, zorder=1)
-    axes.plot(mine[cost], mine[score], color=colour, marker=marker, markersize=5, linestyle="", zorder=2)
-  axes.scatter(front[cost], front[score], s=110, facecolors="none", edgecolors="0.35", zorder=3)
+    axes.plot(mine[cost], mine[score], color=colour, marker=marker, markersize=4, linestyle="", zorder=2)
+  axes.scatter(front[cost], front[score], s=70, facecolors="none", edgecolors="0.35", zorder=3)
   drawing.cost_axis(axes, table[cost])
 
 
@@ -61,11 +57,3 @@ def corners(table: pd.DataFrame, cost: str, score: str, column: str) -> list[tup
   front = table[table[column]].sort_values(cost)
   points = [*zip(front[cost], front[score])]
   return points[:1] + [corner for (_, before), (x, y) in itertools.pairwise(points) for corner in ((x, before), (x, y))]
-
-
-def legend(axes: Axes, learners: list[str]) -> None:
-  """Names learners with their colours and markers, to the right of the axes."""
-  handles = [Line2D([], [], color=colour, marker=marker, linestyle="", markersize=5, label=learner)
-             for learner in learners for colour, marker in [drawing.style(learner)]]
-  axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=8,
-              handletextpad=0.2, borderpad=0)

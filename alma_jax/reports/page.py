@@ -31,7 +31,7 @@ figure img { display: block; max-width: 100%; mix-blend-mode: multiply; /* the d
 ul { padding-left: 1.2rem; } li { margin: .35rem 0; }
 nav a { margin-right: 1rem; } .note { color: #7a3b00; }
 """
-_NATURAL, _LEAST = 100, 70  # CSS pixels per inch of a figure: if there is room, and at least
+_NATURAL, _LEAST = 140, 95  # CSS pixels per inch of a figure: if there is room, and at least
 
 
 def page(title: str, sections: Sequence[Section], notes: Sequence[str] = ()) -> str:

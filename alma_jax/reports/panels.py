@@ -1,9 +1,11 @@
 """What the panels and the lines of a figure show: waiting times, factors, and the kinds of runs in them."""
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.lines import Line2D
+from matplotlib.typing import FillStyleType
 
 from alma_jax.reports import drawing, studies
 from alma_jax.reports.factors import order, plain
@@ -11,6 +13,8 @@ from alma_jax.reports.read import LEARNER, WAITING
 from alma_jax.reports.studies import Study
 
 MOST = 5  # panels in a row or a column
+_DASHES = ("-", "--", ":", "-.")  # of the lines of one learner
+_FILLS: tuple[FillStyleType, ...] = ("full", "none", "left", "bottom")  # of their markers
 _MOST_LINES = 10  # in a panel, if factors of the study can have panels of their own
 
 
@@ -40,6 +44,27 @@ def lines(study: Study, table: pd.DataFrame, own: list[str]) -> Iterator[tuple[s
     names = studies.brief_labels(study, pd.DataFrame([rows.iloc[0] for rows in parts]), varying)
     for name, rows in zip(names, parts):
       yield (name, *drawing.style(learner), rows)
+
+
+def keys(study: Study, tables: Iterable[pd.DataFrame], own: list[str], marked: bool) -> dict[str, Line2D]:
+  """{name: entry of a legend} of all lines of panels, in the order of the learners.
+
+  Of one learner each line has other dashes and other markers, as long as they suffice.
+
+  Args:
+    study, own: see `lines`.
+    tables: of each panel.
+    marked: whether lines have the markers of the learners.
+  """
+  named = {name: (colour, marker) for table in tables for name, colour, marker, _ in lines(study, table, own)}
+  found: dict[str, Line2D] = {}
+  for learner in drawing.in_order(study.runs[LEARNER].unique()):
+    mine = [name for name, style in named.items() if style == drawing.style(learner) and name not in found]
+    for i, name in enumerate(sorted(mine, key=lambda name: "," in name)):  # first a name without fields
+      colour, marker = named[name]
+      found[name] = drawing.key(name, colour, marker if marked else "", _DASHES[i % len(_DASHES)])
+      found[name].set_fillstyle(_FILLS[i % len(_FILLS)])
+  return found
 
 
 def waits(runs: pd.DataFrame) -> list[Any]:

@@ -14,7 +14,6 @@ from alma_jax.reports.task_tables import AVERAGE, COST_FRONT, ERROR, MEMORY, MEM
 _PANELS = ((FLOPS, ERROR, COST_FRONT, "cost C (training flops)", "cumulative error E"),
            (MEMORY, AVERAGE, MEMORY_FRONT, "memory M (stored parameters)", "average accuracy A"))
 
-_WIDTH, _LEFT = 8.6, 0.8  # inches
 _WIDELY = 3  # ratio of the largest error to the smallest one from which on an axis is logarithmic
 _TICKS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.92, 0.94, 0.95, 0.96, 0.97, 0.98, 0.985, 0.99, 0.995)
 
@@ -23,9 +22,7 @@ def pareto(study: Study) -> Figure:
   """A panel for (C, E) and a panel for (M, A). Names are written at points where there is room, first on the front."""
   table = task_tables.points(study)
   table["label"] = studies.brief_labels(study, table, study.factors)
-  figure = drawing.figure(_WIDTH, 3.6, right=0.2, wspace=0.28)
-  figure.subplots_adjust(left=_LEFT / _WIDTH)
-  left_out: set[str] = set()
+  figure = drawing.figure(3.1, drawing.learner_keys(table[LEARNER].unique()), wspace=0.28)
   panels = figure.subplots(1, 2)
   for axes, (cost, score, column, x, y) in zip(panels, _PANELS):
     fronts.draw(axes, table, cost, score, column)
@@ -36,13 +33,7 @@ def pareto(study: Study) -> Figure:
     first = table.sort_values(column, ascending=False, kind="stable")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     labels = [(row["label"], row[cost], row[score], drawing.style(row[LEARNER])[0]) for _, row in first.iterrows()]
-    left_out |= {*drawing.place_labels(axes, labels, fronts.corners(table, cost, score, column))}
-  if left_out:
-    learners = drawing.in_order(table[LEARNER].unique())
-    room = 0.35 + drawing.inches(learners)
-    figure.set_figwidth(_WIDTH + room)
-    figure.subplots_adjust(left=_LEFT / (_WIDTH + room), right=1 - (0.2 + room) / (_WIDTH + room))
-    fronts.legend(panels[1], learners)
+    drawing.place_labels(axes, labels, [fronts.corners(table, cost, score, column)])
   return figure
 
 

@@ -1,4 +1,6 @@
 """The figure of the origins: which earlier task each task's network was started from."""
+import textwrap
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
@@ -24,20 +26,26 @@ def origins(study: Study) -> Figure:
   left = drawing.inches(names) + 0.25 if named else 0.7
   colours = task_panels.colours(family for _, graph in found for family in graph.families)
   legend = 0.35 if len(colours) > 1 else 0
-  width = max(left + 0.2 + (_WIDTH + 0.1) * len(found), 3.2)
-  height = min(max(0.19 * num, 1.2), 7.5) + 0.5 + legend
-  figure = drawing.figure(width, height)
+  titles = [textwrap.fill(label, int(_WIDTH / drawing.inches("m")), break_on_hyphens=False) for label, _ in found]
+  across = min(len(found), max(1, int((drawing.WIDTH - left - 0.1) / (_WIDTH + 0.1))))
+  down, above = -(-len(found) // across), 0.15 * max(title.count("\n") + 1 for title in titles) + 0.15
+  width, panel = left + 0.1 + (_WIDTH + 0.1) * across, min(max(0.19 * num, 1.2), 7.5)
+  height = (panel + above) * down + 0.1 + legend
+  figure = drawing.figure(height, width=width)
   figure.subplots_adjust(left=left / width, right=1 - 0.1 / width, bottom=(0.1 + legend) / height,
-                         top=1 - 0.4 / height, wspace=0.1)
-  grid = figure.subplots(1, len(found), squeeze=False, sharex=True, sharey=True)[0]
-  for axes, (label, graph) in zip(grid, found):
+                         top=1 - above / height, wspace=0.1, hspace=above / panel)
+  grid = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True)
+  for axes, title, (_, graph) in zip(grid.flat, titles, found):
     _draw(axes, graph, colours)
-    axes.set_title(label, fontsize=9, loc="left")
+    axes.set_title(title, loc="left")
+  for axes in grid.flat[len(found):]:
+    axes.remove()
   if named:
-    grid[0].set_yticks(range(num), names, fontsize=8)
+    grid[0, 0].set_yticks(range(num), names)
   else:
-    task_panels.number(grid[0].yaxis, num)
-    grid[0].set_ylabel("task")
+    task_panels.number(grid[0, 0].yaxis, num)
+  for axes in grid[:, 0] if not named else []:
+    axes.set_ylabel("task")
   task_panels.families(figure, colours, 0.02)
   return figure
 

@@ -10,7 +10,7 @@ from alma_jax.reports import drawing, task_panels
 from alma_jax.reports.studies import Study
 
 _NUMBERED = 12  # tasks up to which a cell has room for its number
-_SIDE = 2.1  # inches of a panel
+_SIDE = 1.58  # inches of a panel
 _ACROSS = 3
 _COLOURS = "cividis"
 
@@ -22,7 +22,7 @@ def matrix(study: Study) -> Figure:
   across = min(_ACROSS, len(found))
   down = -(-len(found) // across)
   size = across * (_SIDE + 0.35) + 1.2, down * (_SIDE + 0.5) + 0.5
-  figure = drawing.figure(*size, right=0.8, wspace=0.12)
+  figure = drawing.figure(size[1], width=size[0], right=0.8, wspace=0.12)
   figure.subplots_adjust(hspace=0.24)
   grid = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True)
   low = min(0.95, *(float(np.nanmin(each)) for each in mean))
@@ -35,7 +35,7 @@ def matrix(study: Study) -> Figure:
     axes.tick_params(length=0 if num <= _NUMBERED else 3)
     for i, t in itertools.combinations_with_replacement(range(num), 2) if num <= _NUMBERED else []:
       light = norm(each[t, i]) > 0.5
-      axes.text(i, t, f"{100 * each[t, i]:.0f}", ha="center", va="center", fontsize=6.5,
+      axes.text(i, t, f"{100 * each[t, i]:.0f}", ha="center", va="center", fontsize=6,
                 color="black" if light else "white")
   for axes in grid.flat[len(found):]:
     axes.remove()

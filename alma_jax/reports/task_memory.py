@@ -18,9 +18,7 @@ def over_tasks(study: Study) -> Figure:
   The stream has at least two tasks. Lines that coincide are drawn as one line of dashes in the colours of all.
   """
   found = [(label, drawing.style(row[LEARNER])[0], runs) for label, row, runs in task_panels.kinds(study)]
-  room = drawing.inches([label for label, *_ in found]) + 0.25
-  figure = drawing.figure(6.4 + 2 * room, 3.1, right=room, wspace=(room + 0.75) / 2.6)
-  figure.subplots_adjust(left=0.8 / figure.get_figwidth())
+  figure = drawing.figure(2.6, [drawing.key(label, colour) for label, colour, _ in found], wspace=0.28)
   for axes, (name, title) in zip(figure.subplots(1, 2), _PANELS):
     lines = {}
     for label, colour, runs in found:
@@ -45,5 +43,3 @@ def _draw(axes: Axes, lines: dict[str, tuple[str, np.ndarray, np.ndarray, np.nda
     dashes = "-" if len(twins) == 1 else (i * _DASH, (_DASH, _DASH * (len(twins) - 1)))
     axes.plot(tasks, mean, color=colour, linewidth=1.8, linestyle=dashes, dash_capstyle="butt")
     axes.fill_between(tasks, low, high, color=colour, alpha=0.2, linewidth=0)
-  drawing.label_ends(axes, [(label, len(mean), mean[-1], colour) for label, (colour, mean, *_) in lines.items()],
-                     leaders=True)

@@ -24,7 +24,7 @@ def modules(study: Study) -> Figure:
   wide = min(max(0.32 * num, 2.6), 7.2)
   heights = [max(0.24 * len(graph.parts), 0.5) for _, graph in found]
   width, height = left + wide + 0.15, sum(heights) + 0.4 * len(found) + 0.5
-  figure = drawing.figure(width, height)
+  figure = drawing.figure(height, width=width)
   figure.subplots_adjust(left=left / width, right=1 - 0.15 / width, bottom=0.5 / height, top=1 - 0.32 / height,
                          hspace=0.4 * len(found) / sum(heights))
   grid = figure.subplots(len(found), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
