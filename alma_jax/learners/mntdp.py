@@ -85,7 +85,7 @@ class MNTDP(Paths):
     for t, task in enumerate(state.spec["tasks"]):
       body = tuple(task["path"][:-1])
       if body not in bodies:
-        bodies[body], macs = self.judged(self.variables(state, t), task["classes"], data, train, val)
+        bodies[body], macs = self.judged(self.variables(state, t), data, train, val)
         spent += macs
       scores.append(bodies[body])
     same = [task["labels"] == labels for task in state.spec["tasks"]]  # of equal bodies one whose head can be reused

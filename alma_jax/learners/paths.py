@@ -161,19 +161,22 @@ class Paths(TaskLearner):
     error = (found["sum"].argmax(-1) != labels[data.val]).mean()
     return float(np.float32(error))  # as the errors of trained candidates, to which it may be equal
 
-  def judged(self, variables: Variables, num_classes: int, data: loop.StageData, train: np.ndarray, val: np.ndarray
+  def judged(self, variables: Variables, data: loop.StageData, train: np.ndarray, val: np.ndarray
              ) -> tuple[float, int]:
     """(accuracy of the nearest neighbours among a network's features, multiply-adds that it took).
 
+    One program embeds with all networks: of each head, which the features do not need, it takes one output.
+
     Args:
       variables: of a network.
-      num_classes: size of its head, which is not used.
       data, train, val: see neighbors.accuracy.
     """
-    network, width = self.whole(num_classes), variables.params[self.parts[-1]]["kernel"].shape[-1]
-    accuracy = neighbors.accuracy(network, self.task(num_classes), self.mesh, variables, data, train, val,
+    head = path.part(variables, self.parts[-1])
+    num_classes, width = head.params[self.parts[-1]]["kernel"].shape
+    same = path.assembled([variables, jax.tree.map(lambda leaf: leaf[:1], head)])
+    accuracy = neighbors.accuracy(self.whole(1), self.task(1), self.mesh, same, data, train, val,
                                   self.options.neighbors)
-    return accuracy, neighbors.macs(network, self._shape, len(train), len(val), width)
+    return accuracy, neighbors.macs(self.whole(num_classes), self._shape, len(train), len(val), width)
 
   def scratch(self) -> Candidate:
     """The candidate of which every part is new."""

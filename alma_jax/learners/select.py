@@ -20,16 +20,14 @@ class Select(Paths):
     if not num_stored and self.root is None:
       return Proposal([self.scratch()], [], [-1], 0, {})
     train, val = neighbors.examples(data, self.options.max_train, self.options.max_val)
-    own = int(sharding.fetch(data.pool.num_classes))
-    fresh = self._fresh(data, own)
+    fresh = self._fresh(data, int(sharding.fetch(data.pool.num_classes)))
     tried = {t: self.variables(state, t) for t in range(num_stored - 1, -1, -1)}  # of equal ones the newest wins
     if self.root is not None:
       tried[FROM_ROOT] = path.assembled([fresh, self.root])
     tried[-1] = fresh
     scores, spent = {}, 0
     for origin, variables in tried.items():
-      num_classes = state.spec["tasks"][origin]["classes"] if origin >= 0 else own
-      scores[origin], macs = self.judged(variables, num_classes, data, train, val)
+      scores[origin], macs = self.judged(variables, data, train, val)
       spent += macs
     best = max(tried, key=lambda origin: scores[origin])
     candidate = {-1: self.scratch, FROM_ROOT: self.rooted}.get(best, lambda: self.tuned(state, best))()
