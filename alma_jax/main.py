@@ -201,8 +201,9 @@ def _report(run: "Run") -> str:
   else:
     judged = (f"average perplexity {s['average_perplexity']:.2f} after {num} mega-batches, "
               f"final perplexity {s['final_perplexity']:.2f}")
+  held = "" if "memory" in s else f"parameters held, summed over the stream, {s['cumulative_params']:,}, "
   return (f"{judged}\n"
-          f"parameters held {s['cumulative_params']:,}, forward multiply-adds {s['cumulative_fwd_macs']:,}, "
+          f"{held}forward multiply-adds {s['cumulative_fwd_macs']:,}, "
           f"training flops {s['cumulative_train_flops']:,}\n"
           f"{s['num_stages']} stages in {s['wall_seconds']:.1f} s, {s['compile_seconds']:.1f} s of it compiling, "
           f"on {s['device']}\n{remote.shown(run.path)}")

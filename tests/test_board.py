@@ -29,7 +29,7 @@ FRAME = """<!doctype html><body style="margin:0">
 <iframe style="border:0;width:{pixels}px;height:1900px" src="/"></iframe>
 <script>
 const frame = document.querySelector("iframe"), pause = () => new Promise(done => setTimeout(done, 100));
-const curve = () => {{ const box = frame.contentDocument.getElementById("test-error");
+const curve = () => {{ const box = frame.contentDocument.getElementById("test-error-mega-batches");
                       return box && box.data ? box.data[0].x.length : 0; }};
 async function look() {{
   while (!curve()) await pause();
@@ -42,7 +42,7 @@ async function look() {{
     rows: [...d.querySelectorAll("tbody tr")].map(r => r.innerText), heads: [...d.querySelectorAll("h2")].map(
       h => h.textContent), charts: [...d.querySelectorAll(".chart")].map(c => c.getBoundingClientRect()).map(
       c => [c.left, c.width]), drawn: [...d.querySelectorAll(".chart")].map(c => c.querySelectorAll("path").length > 3),
-    alarms: num("prequential-error"), trainings: num("trainings-error"),
+    alarms: num("prequential-error-mega-batches"), trainings: num("trainings-error-mega-batches"),
     elsewhere: [...d.querySelectorAll("[src], [href]")].map(x => x.src || x.href).filter(
       u => !u.startsWith(location.origin) && !u.startsWith("data:"))}});
 }}

@@ -14,6 +14,7 @@ from alma_jax import config as configs
 from alma_jax.errors import BadInput, Diverged
 from alma_jax.learners import mntdp, path_search
 from alma_jax.learners.paths import Paths
+from alma_jax.monitor import board, pairs, view
 from alma_jax.runs import exporting, settings
 from alma_jax.tasks import heads, sequence
 
@@ -265,6 +266,18 @@ def test_the_best_of_what_was_tried_is_kept(finished, learner):
   assert all(line["errors"][line["best"]] == min(line["errors"]) == line["val_error"] for line in made)
   tried = {"oracle": [1, 2, 3, 4, 5], "mntdp": [1, 3, 4, 4, 4]}
   assert [len(line["errors"]) for line in made] == tried.get(learner, [1] * 5)
+
+
+def test_compared_runs_are_of_tasks(finished, tmp_path):
+  first, second = (view.view(finished(learner)) for learner in ("independent", "mntdp"))
+  assert board.shown(first)["unit"] == "tasks"
+  text = pairs.text(first, second)
+  assert "Test error on each task when it was learned:" in text
+  assert "over the 5 tasks that both have" in text
+  assert "CER" not in text
+  alma_jax.run(small_config("sm", stream__num_megabatches=1, train__epochs=1), tmp_path / "other")
+  with pytest.raises(BadInput, match="is a run on tasks, and .* one on mega-batches"):
+    pairs.text(first, view.view(tmp_path / "other"))
 
 
 def test_costs_add_up(finished):

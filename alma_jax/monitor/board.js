@@ -81,12 +81,12 @@ function chart(parent, id, title, traces, layout, isShort) {
   Plotly.react(box, traces, {
     margin: {l: 56, r: 12, t: 8, b: 40}, showlegend: false, hovermode: "closest", uirevision: "kept",
     font: {family: "system-ui, sans-serif", size: 12}, ...layout,
-    xaxis: {title: {text: "mega-batches seen"}, rangemode: "tozero", gridcolor: "#eee", ...(layout.xaxis || {})},
+    xaxis: {rangemode: "tozero", gridcolor: "#eee", ...(layout.xaxis || {})},
     yaxis: {gridcolor: "#eee", automargin: true, ...(layout.yaxis || {})}}, OPTIONS);
 }
 
-function group(metric) {
-  const id = `group-${metric}`;
+function group(kind) {
+  const id = `group-${kind}`;
   let made = document.getElementById(id);
   if (!made) {
     made = document.createElement("div");
@@ -97,34 +97,38 @@ function group(metric) {
   return made;
 }
 
-function charts(runs, names, metric) {
-  const mine = runs.map((run, i) => [run, i]).filter(([run]) => run.metric === metric), parent = group(metric);
-  const error = {yaxis: {rangemode: "tozero"}};
-  chart(parent, `test-${metric}`, `Test ${metric}`,
+function charts(runs, names, metric, unit) {
+  const kind = `${metric}-${unit}`, ofTasks = unit === "tasks", parent = group(kind);
+  const mine = runs.map((run, i) => [run, i]).filter(([run]) => run.metric === metric && run.unit === unit);
+  const xaxis = {title: {text: `${unit} seen`}}, error = {xaxis: xaxis, yaxis: {rangemode: "tozero"}};
+  chart(parent, `test-${kind}`, `Test ${metric}${ofTasks ? " on each task when it was learned" : ""}`,
         mine.map(([run, i]) => line(run, names[i], i, run.curve, {})), error);
+  const held = () => chart(parent, `params-${kind}`, "Growth: parameters held",
+                           mine.map(([run, i]) => line(run, names[i], i, run.params, {})), error);
+  if (ofTasks) return held();
   const alarms = mine.filter(([run]) => run.drifts.length).map(([run, i]) => ({
     x: run.drifts.map(each => each[0]), y: run.drifts.map(each => each[1]), text: run.drifts.map(each => each[2]),
     name: `${names[i]}: drift alarm`, mode: "markers",
     marker: {color: colour(i), symbol: "triangle-down", size: 13, line: {color: "#000", width: 1.5}}}));
   const some = mine.some(([run]) => run.drifts.length);
-  chart(parent, `prequential-${metric}`, `Prequential ${metric}${some ? ", ▼ drift alarm" : ""}`,
+  chart(parent, `prequential-${kind}`, `Prequential ${metric}${some ? ", ▼ drift alarm" : ""}`,
         [...mine.map(([run, i]) => line(run, names[i], i, run.prequential_curve, {
           line: {color: colour(i), width: 1.5}, connectgaps: false})), ...alarms], error);
-  chart(parent, `params-${metric}`, "Growth: parameters held",
-        mine.map(([run, i]) => line(run, names[i], i, run.params, {})), {yaxis: {rangemode: "tozero"}});
+  held();
   const brief = name => name.length > 18 ? `…${name.slice(-17)}` : name;
-  chart(parent, `trainings-${metric}`, "Decisions to train",
+  chart(parent, `trainings-${kind}`, "Decisions to train",
         mine.map(([run, i]) => ({
           x: run.trainings.map(each => each[0]), y: run.trainings.map(() => brief(names[i])), name: names[i],
           text: run.trainings.map(each => each[1]), mode: "markers",
           marker: {color: colour(i), symbol: "line-ns-open", size: 12, line: {width: 1.5}}})),
-        {yaxis: {type: "category", autorange: "reversed", fixedrange: true}});
+        {xaxis: xaxis, yaxis: {type: "category", autorange: "reversed", fixedrange: true}});
 }
 
 function draw(runs) {
   const names = labels(runs);
   table(runs, names);
-  for (const metric of new Set(runs.filter(run => !run.problem).map(run => run.metric))) charts(runs, names, metric);
+  const kinds = new Set(runs.filter(run => !run.problem).map(run => `${run.metric} ${run.unit}`));
+  for (const kind of kinds) charts(runs, names, ...kind.split(" "));
 }
 
 async function refresh() {

@@ -70,8 +70,8 @@ def shown(run: View) -> dict[str, Any]:
   prequential = run.values(f"prequential_{metric}")
   left, num = view.seconds_left(run), view.num_stages(run)
   return dict(
-      path=str(run.path), name=run.name, state=run.state, metric=metric, t=len(run.lines), total=run.num_megabatches,
-      stage=len(stages), stages=num, error=last[-1][1] if last and stages else None,
+      path=str(run.path), name=run.name, state=run.state, metric=metric, unit=run.unit, t=len(run.lines),
+      total=run.num_megabatches, stage=len(stages), stages=num, error=last[-1][1] if last and stages else None,
       prequential=sum(v for _, v in prequential) / len(prequential) if prequential else None,
       left=duration(left) if left else None, saved=run.saved if run.state != view.FINISHED else None,
       curve=_curve(last), prequential_curve=_curve(prequential), params=_curve(run.values("num_params")),

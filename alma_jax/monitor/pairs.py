@@ -48,14 +48,17 @@ def text(first: View, second: View) -> str:
     BadInput: they have different metrics, or no mega-batch in common.
   """
   metric = first.metric
+  if first.unit != second.unit:
+    raise BadInput(f"{first.path} is a run on {first.unit}, and {second.path} one on {second.unit}; compare runs of "
+                   "one kind.")
   if metric != second.metric:
     raise BadInput(f"the metric of {first.path} is {metric}, but that of {second.path} is {second.metric}; "
                    "compare runs of one kind.")
   errors = shared(first, second, metric)
   if not errors.t:
-    raise BadInput(f"{first.path} and {second.path} have no mega-batch with a test {metric} in common yet.")
+    raise BadInput(f"{first.path} and {second.path} have none of the {first.unit} with a test {metric} in common.")
   return "\n".join(["A " + str(first.path), "B " + str(second.path), "", *_differences(first, second), "",
-                    *_curves(metric, errors), "", *_paired(metric, errors, first, second)])
+                    *_curves(metric, errors, first.unit), "", *_paired(metric, errors, first, second)])
 
 
 def draw(first: View, second: View, path: str | os.PathLike[str]) -> None:
@@ -75,7 +78,7 @@ def draw(first: View, second: View, path: str | os.PathLike[str]) -> None:
       points = run.values(key)
       if points:
         axes.plot(*zip(*points), style, color=colour, drawstyle="steps-mid", label=label if style == "-" else None)
-  axes.set(xlabel="mega-batches seen", ylabel=f"{first.metric} (dotted: prequential)")
+  axes.set(xlabel=f"{first.unit} seen", ylabel=f"{first.metric} (dotted: prequential)")
   axes.set_ylim(bottom=0)
   axes.legend(frameon=False)
   try:
@@ -93,7 +96,7 @@ def _differences(first: View, second: View) -> list[str]:
       "The configurations are equal."]
   entries = [_entries(run) for run in (first, second)]
   if "the contents of the data" in found or any(a != b for a, b in zip(*entries)):
-    lines.append("A and B are runs on different data: their mega-batches are no pairs, and the differences below are "
+    lines.append(f"A and B are runs on different data: their {first.unit} are no pairs, and the differences below are "
                  "also those of the data.")
   elif not all(entries) and any(first.fields.get(field) != second.fields.get(field) for field in _CUTS):
     lines.append("A and B cut the data into different mega-batches, which are no pairs.")
@@ -107,22 +110,24 @@ def _entries(run: View) -> list[Any]:
   return [line.get("content") if isinstance(line, dict) else None for line in lines]
 
 
-def _curves(metric: str, errors: Shared) -> list[str]:
+def _curves(metric: str, errors: Shared, unit: str) -> list[str]:
+  when = " on each task when it was learned" if unit == "tasks" else ""
   num = len(errors.t)
   rows = sorted({round(i * (num - 1) / max(min(_ROWS, num) - 1, 1)) for i in range(min(_ROWS, num))})
   largest = max(*errors.first, *errors.second) or 1.0
   spark = lambda values: "".join(
       _BARS[min(int(values[i] / largest * len(_BARS)), len(_BARS) - 1)] for i in _spread(num))
-  lines = [f"Test {metric}:", f"  A {spark(errors.first)}", f"  B {spark(errors.second)}",
+  lines = [f"Test {metric}{when}:", f"  A {spark(errors.first)}", f"  B {spark(errors.second)}",
            f"  {'t':>6} {'A':>9} {'B':>9} {'A - B':>10}"]
   return lines + [f"  {errors.t[i]:>6} {errors.first[i]:>9.4f} {errors.second[i]:>9.4f} "
                   f"{errors.first[i] - errors.second[i]:>+10.4f}" for i in rows]
 
 
 def _paired(metric: str, errors: Shared, first: View, second: View) -> list[str]:
-  lines = [f"Paired difference A - B over the {len(errors.t)} mega-batches that both have:",
+  of_tasks = first.unit == "tasks"
+  lines = [f"Paired difference A - B over the {len(errors.t)} {first.unit} that both have:",
            f"  test {metric}: mean {errors.mean:+.4f}"]
-  if metric == "error":
+  if metric == "error" and not of_tasks:
     lines[-1] += f", CER {errors.mean * len(errors.t):+.4f}"
   tested = shared(first, second, f"prequential_{metric}")
   if tested.t:

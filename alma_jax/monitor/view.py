@@ -47,6 +47,11 @@ class View(NamedTuple):
     return "perplexity" if "dataset.sequence_length" in self.fields else "error"
 
   @property
+  def unit(self) -> str:
+    """What the stream consists of, in the plural: mega-batches or tasks."""
+    return "tasks" if self.lines and ACCURACIES in self.lines[0] else "mega-batches"
+
+  @property
   def name(self) -> str:
     """The learner and the data, e.g. "ens on mnist"."""
     learner = self.fields.get("log.label") or self.fields.get("learner.name")

@@ -14,7 +14,7 @@ COST_FRONT, MEMORY_FRONT = "on_cost_front", "on_memory_front"  # columns of `poi
 _COLUMNS = {  # {column: (head, format, what it is)}
     AVERAGE: ("A", ".3f", "average accuracy: mean test accuracy on all tasks after the last one"),
     FORGETTING: ("F", ".3f", "forgetting: mean change of the accuracy on a task from when it was learned to the end; "
-                 "0 if no stored network changes and no task returns"),
+                 "negative if accuracies fall, 0 if no stored network changes and no task returns"),
     ERROR: ("E", ".3f", "cumulative error: mean test error on each task when it was learned"),
     FLOPS: ("C", ".3g", "cost: floating-point operations of all trainings, those of every candidate included, and of "
             "searching"),

@@ -34,7 +34,8 @@ def write(setting: settings.Setting, folder: RunFolder, now: RunState, seconds: 
          f"{summary['num_stages']} trainings ({c.stream.schedule})")
   title = f"{name}, {c.label}: {judged} over {len(lines)} " + (
       "tasks" if isinstance(c, schema.TaskConfig) else f"mega-batches, {how}")
-  plots.curve(lines, setting.source.task.metric, title, folder.path / "curve.png", setting.source.chance)
+  plots.curve(lines, setting.source.task.metric, title, folder.path / "curve.png", setting.source.chance,
+             "tasks" if isinstance(c, schema.TaskConfig) else "mega-batches")
   folder.write_summary(summary)
 
 

@@ -16,8 +16,10 @@ _LETTER = 0.62  # width of a digit, as a share of the font size
 
 
 def curve(lines: Sequence[dict[str, Any]], metric: str, title: str, path: str | pathlib.Path,
-          chance: float | None = None) -> None:
+          chance: float | None = None, unit: str = "mega-batches") -> None:
   """Draws error or perplexity over the stream, as the paper's Figure 1; the area below the error is the CER.
+
+  Of a stream of tasks it draws the error on each task when it was learned.
 
   Args:
     lines: entries of metrics.jsonl.
@@ -25,6 +27,7 @@ def curve(lines: Sequence[dict[str, Any]], metric: str, title: str, path: str | 
     title: text above the picture.
     path: of the PNG.
     chance: error of guessing, drawn as a dotted line; None: no line.
+    unit: "mega-batches" or "tasks", what the stream consists of.
   """
   from matplotlib.backends.backend_agg import FigureCanvasAgg
   from matplotlib.figure import Figure
@@ -40,15 +43,17 @@ def curve(lines: Sequence[dict[str, Any]], metric: str, title: str, path: str | 
     errors = [entry[metric] for entry in lines]
     axes.stairs(errors, edges, color=COLOUR, linewidth=2, baseline=None)
     axes.stairs(errors, edges, color=COLOUR, alpha=0.12, fill=True)
+    of_tasks = unit == "tasks"
     updates = [(entry["t"], entry[metric]) for entry in lines if entry["updated"]]
-    if len(updates) <= 60:
+    if len(updates) <= 60 and not of_tasks:
       axes.plot(*zip(*updates), "o", color=COLOUR, markersize=4, label="after an update")
     if chance is not None:
       axes.axhline(chance, color="0.5", linestyle=":", linewidth=1, label="guessing")
     last = f"{errors[-1]:.4f}" if metric == "error" else f"{errors[-1]:.1f}"
     axes.annotate(last, (edges[-1], errors[-1]), xytext=(5, 0), textcoords="offset points",
                   va="center", color=COLOUR, annotation_clip=False)
-    axes.set(xlabel="mega-batches seen", ylabel=f"test {metric}", xlim=(0.5, total + 0.5),
+    axes.set(xlabel="task" if of_tasks else f"{unit} seen",
+             ylabel=f"test {metric}{' on it, when it was learned' if of_tasks else ''}", xlim=(0.5, total + 0.5),
              ylim=(0, max(chance or 0, *errors) * 1.08))
     axes.set_title(title, fontsize=11)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
