@@ -14,7 +14,6 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import matplotlib
 import pandas as pd
 import retrieval
 import task_runs
@@ -148,10 +147,8 @@ def draw(studies: Sequence[Study], folder: pathlib.Path) -> None:
       old.unlink()
     study = next((_only(named[name], picture.learners) for name in picture.streams if name in named), None)
     if study is not None and len(study.runs):
-      with matplotlib.rc_context(drawing.RC):
-        figure = picture.draw(study)
       stream = study.name.partition(",")[0]
-      (folder / f"{picture.name}-{stream}.png").write_bytes(page.png(figure, dots=110))
+      (folder / f"{picture.name}-{stream}.png").write_bytes(page.png(picture.draw(study), dots=110))
 
 
 def text(folder: pathlib.Path) -> str:

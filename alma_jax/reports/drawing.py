@@ -1,9 +1,10 @@
 """What the figures share: colours, markers, labels and axes. A learner has one colour and one marker everywhere."""
 import functools
 import itertools
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ParamSpec
 
+import matplotlib
 import matplotlib.colors
 import numpy as np
 from matplotlib import patheffects
@@ -31,15 +32,29 @@ WIDTH = 7.0  # inches, as the text of a paper: a figure is drawn in the size in 
 RC: Any = {"font.size": 8, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 8,
            "axes.titley": 1.0,  # otherwise every title is placed by the extents of all ticks, which is slow
            "svg.hashsalt": "alma_jax"}
+P = ParamSpec("P")
 _HALO = patheffects.withStroke(linewidth=2, foreground="white")  # keeps text on lines readable
 _SMALL = 7  # size of a label at a point, in points
 _NEAR = 6  # points between a point and its label
 # (right, up, distance in points): where a label is tried, in this order.
 _PLACES = [(right, up, far) for far in (_NEAR, 14, 24, 36)
            for right, up in ((1, 0), (1, 1), (1, -1), (-1, 1), (-1, 0), (-1, -1), (0, 1), (0, -1))]
+_APART = np.array([-5, 0, 5, 0])  # pixels between two texts, so that two numbers are not read as one
 _LETTER = 4.6  # about the width of a letter of 8 points, in points
 _KEY, _ROW = 0.55, 0.17  # inches: width of an entry of a legend without its name, and height of its rows
 _CONTRAST = 4.5  # of text with its background, at least (WCAG 2, 1.4.3)
+
+
+def styled(make: Callable[P, Figure]) -> Callable[P, Figure]:
+  """Decorates a function that makes a figure, which then has the fonts and lines of all figures."""
+  @functools.wraps(make)
+  def made(*args: P.args, **kwargs: P.kwargs) -> Figure:
+    with matplotlib.rc_context(RC):
+      figure = make(*args, **kwargs)
+    for axes in figure.axes:
+      axes.tick_params(labelsize=RC["font.size"])  # else ticks that are made later have the size of that time
+    return figure
+  return made
 
 
 def style(learner: str) -> tuple[str, str]:
@@ -129,7 +144,7 @@ def place_labels(axes: Axes, labels: Sequence[tuple[str, float, float, str]],
       if not (frame.x0 + 4 <= box[0] and box[2] <= frame.x1 - 4 and frame.y0 <= box[1] and box[3] <= frame.y1):
         continue
       joint = np.linspace(dot, corner, 12)[3:-1] if far > _NEAR else np.zeros((0, 2))
-      if (_overlap(box, taken) or _overlap(box, texts) or _holds(box, joints) or _holds(box, drawn)
+      if (_overlap(box, taken) or _overlap(box + _APART, texts) or _holds(box, joints) or _holds(box, drawn)
           or any(_holds(other, joint) for other in texts)):
         continue
       texts, joints = np.concatenate([texts, box[None]]), np.concatenate([joints, joint])

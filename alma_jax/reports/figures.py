@@ -2,7 +2,6 @@
 import itertools
 from typing import Any, Literal
 
-import matplotlib
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -22,39 +21,39 @@ _COSTS = {COMP: "cumulative compute (multiply-adds)", MEM: "cumulative parameter
 def all_of(study: Study) -> dict[str, tuple[str, Figure]]:
   """Every figure that the study has the runs for: {name: (caption, figure)}."""
   found = {}
-  with matplotlib.rc_context(drawing.RC):
-    found["stream"] = (
-        f"Test {study.metric} over the stream: mean over seeds, with a band from the lowest to the highest value. "
-        f"As in the paper's Figures 1, 3 and 9.{_left_out(study)}", over_the_stream(study))
-    if (study.stream[COMP] > 0).any():
-      found["stream-compute"] = (
-          f"Test {study.metric} at every moment, against the multiply-adds spent until then: mean over seeds, with a "
-          f"band from the lowest to the highest value.{_left_out(study)}", over_compute(study))
-    for column, name in ((COMP, "compute"), (MEM, "parameters")):
-      size = _size(study)
-      joins = f" A line joins the sizes of a learner (numbers: {short(size)}, where there is room)." if size else ""
-      found[name] = (
-          f"{_title(study)} against {_COSTS[column]}: mean ± standard deviation over seeds.{joins} Rings and the "
-          f"dotted line show the Pareto front of all runs{' with the same waiting time' if study.is_language else ''}. "
-          f"As in the paper's Figure{' 5' if study.is_language else 's 2 and 7'}.{_left_out(study, rows=False)}",
-          against(study, column))
-    if study.is_language:
-      found["experts"] = ("Average perplexity against the experts of all members at the end of the stream: mean ± "
-                          "standard deviation over seeds. As in the paper's Figure 5."
-                          f"{_left_out(study, rows=False)}", against(study, EXPERTS))
-    if len(studies.means(study, study.overall)) > 1:
-      found["pareto"] = (
-          f"{study.overall_name[0].upper()}{study.overall_name[1:]} against compute and against memory, of all kinds "
-          "of runs: mean ± standard deviation over seeds. Rings and the line show the Pareto front: no other kind is "
-          "better in both. A name gives the learner and the fields in which its kinds differ; names for which there "
-          f"is no room are in pareto.csv.{_without_diverged(study)}", fronts.pareto(study))
-    if _replay_pairs(study):
-      found["replay"] = (f"{_title(study)} against compute without replay (open markers) and with the most replay "
-                         f"(filled markers, stream.replay up to {study.runs[_REPLAY].max():g}): means over seeds. "
-                         f"As in the paper's Figures 4 and 8.{_without_diverged(study)}", replay(study))
+  found["stream"] = (
+      f"Test {study.metric} over the stream: mean over seeds, with a band from the lowest to the highest value. "
+      f"As in the paper's Figures 1, 3 and 9.{_left_out(study)}", over_the_stream(study))
+  if (study.stream[COMP] > 0).any():
+    found["stream-compute"] = (
+        f"Test {study.metric} at every moment, against the multiply-adds spent until then: mean over seeds, with a "
+        f"band from the lowest to the highest value.{_left_out(study)}", over_compute(study))
+  for column, name in ((COMP, "compute"), (MEM, "parameters")):
+    size = _size(study)
+    joins = f" A line joins the sizes of a learner (numbers: {short(size)}, where there is room)." if size else ""
+    found[name] = (
+        f"{_title(study)} against {_COSTS[column]}: mean ± standard deviation over seeds.{joins} Rings and the "
+        f"dotted line show the Pareto front of all runs{' with the same waiting time' if study.is_language else ''}. "
+        f"As in the paper's Figure{' 5' if study.is_language else 's 2 and 7'}.{_left_out(study, rows=False)}",
+        against(study, column))
+  if study.is_language:
+    found["experts"] = ("Average perplexity against the experts of all members at the end of the stream: mean ± "
+                        "standard deviation over seeds. As in the paper's Figure 5."
+                        f"{_left_out(study, rows=False)}", against(study, EXPERTS))
+  if len(studies.means(study, study.overall)) > 1:
+    found["pareto"] = (
+        f"{study.overall_name[0].upper()}{study.overall_name[1:]} against compute and against memory, of all kinds "
+        "of runs: mean ± standard deviation over seeds. Rings and the line show the Pareto front: no other kind is "
+        "better in both. A name gives the learner and the fields in which its kinds differ; names for which there "
+        f"is no room are in pareto.csv.{_without_diverged(study)}", fronts.pareto(study))
+  if _replay_pairs(study):
+    found["replay"] = (f"{_title(study)} against compute without replay (open markers) and with the most replay "
+                       f"(filled markers, stream.replay up to {study.runs[_REPLAY].max():g}): means over seeds. "
+                       f"As in the paper's Figures 4 and 8.{_without_diverged(study)}", replay(study))
   return found
 
 
+@drawing.styled
 def over_the_stream(study: Study) -> Figure:
   """Error or perplexity against mega-batches.
 
@@ -65,6 +64,7 @@ def over_the_stream(study: Study) -> Figure:
   return _curves(study, "t")
 
 
+@drawing.styled
 def over_compute(study: Study) -> Figure:
   """Error or perplexity against the compute that was spent before, in the panels of `over_the_stream`."""
   return _curves(study, COMP)
@@ -139,6 +139,7 @@ def _draw_curves(axes: Axes, study: Study, stream: pd.DataFrame, x: str, own: li
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
 
 
+@drawing.styled
 def against(study: Study, column: str) -> Figure:
   """The score against a cost, or against EXPERTS, with a panel for every waiting time.
 
@@ -206,6 +207,7 @@ def _draw_front(axes: Axes, table: pd.DataFrame, front: list[tuple[float, float]
   axes.scatter(on_front[column], on_front[score], s=70, facecolors="none", edgecolors="0.35", zorder=3)
 
 
+@drawing.styled
 def replay(study: Study) -> Figure:
   """An arrow for each kind of run, from its score and compute without replay to those with its most replay."""
   pairs = _replay_pairs(study)

@@ -12,6 +12,7 @@ from alma_jax.reports.studies import Study
 _COSTS = {COMP: "cumulative compute (multiply-adds)", MEM: "cumulative parameters"}
 
 
+@drawing.styled
 def pareto(study: Study) -> Figure:
   """A panel for compute and a panel for memory. Names are written at the points on the front, where there is room."""
   table = trade_offs.points(study)

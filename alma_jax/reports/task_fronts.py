@@ -18,6 +18,7 @@ _WIDELY = 3  # ratio of the largest error to the smallest one from which on an a
 _TICKS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.92, 0.94, 0.95, 0.96, 0.97, 0.98, 0.985, 0.99, 0.995)
 
 
+@drawing.styled
 def pareto(study: Study) -> Figure:
   """A panel for (C, E) and a panel for (M, A). Names are written at points where there is room, first on the front."""
   table = task_tables.points(study)

@@ -18,6 +18,7 @@ def shown(study: Study) -> list[tuple[str, Graph]]:
   return task_panels.graphs(study, lambda graph: any(origin is not None for origin in graph.origins))
 
 
+@drawing.styled
 def origins(study: Study) -> Figure:
   """A panel for each kind of run of `shown`: the tasks from top to bottom, and arrows from their origins."""
   found = shown(study)[:task_panels.MOST]

@@ -15,6 +15,7 @@ _ACROSS = 3
 _COLOURS = "cividis"
 
 
+@drawing.styled
 def matrix(study: Study) -> Figure:
   """A panel for each kind of run with the mean over its seeds; row t, column i: the accuracy on task i after task t."""
   found = [*task_panels.kinds(study)][:task_panels.MOST]

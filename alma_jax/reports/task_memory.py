@@ -12,6 +12,7 @@ _PANELS = (("num_params", "stored parameters"), ("num_modules", "stored modules"
 _DASH = 4.0  # length of a dash, in line widths, where several lines coincide
 
 
+@drawing.styled
 def over_tasks(study: Study) -> Figure:
   """A panel for parameters and one for modules, with a line for each kind of run: the mean over its seeds.
 

@@ -16,6 +16,7 @@ def shown(study: Study) -> list[tuple[str, Graph]]:
   return task_panels.graphs(study, lambda graph: graph.shares)
 
 
+@drawing.styled
 def modules(study: Study) -> Figure:
   """A panel for each kind of run of `shown`: parts of the network as rows, from the inputs up, tasks as columns."""
   found = shown(study)[:task_panels.MOST]
