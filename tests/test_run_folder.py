@@ -115,15 +115,26 @@ def test_a_damaged_summary_is_written_again_once_deleted(tmp_path, arrays, summa
   assert again["cer"] == first.summary["cer"]
 
 
-def test_missing_lines_of_a_finished_run_are_written_again(tmp_path, arrays):
+def test_what_was_changed_in_a_finished_run_is_written_again(tmp_path, arrays):
   alma_jax.run(small_config(), tmp_path, data=arrays)
-  lines = (tmp_path / "metrics.jsonl").read_text()
-  (tmp_path / "metrics.jsonl").unlink()
-  with pytest.raises(alma_jax.BadInput, match="does not hold the 4 mega-batches of the run; restore it, or del"):
-    alma_jax.run(small_config(), tmp_path, data=arrays)
-  (tmp_path / "summary.json").unlink()
-  alma_jax.run(small_config(), tmp_path, data=arrays)
-  assert (tmp_path / "metrics.jsonl").read_text() == lines
+  path, summary = tmp_path / "metrics.jsonl", tmp_path / "summary.json"
+  lines, results = path.read_bytes(), summary.read_bytes()
+  path.unlink()
+  with pytest.raises(alma_jax.BadInput, match="does not hold the 4 mega-batches of the run; restore it, or let"):
+    alma_jax.load_run(tmp_path)
+  for changed in (None, lines.replace(b'"error": 0', b'"error": 1', 1), lines[:-1], lines + lines):
+    if changed is not None:
+      path.write_bytes(changed)
+    with pytest.warns(UserWarning, match="metrics.jsonl was not what the run has written, and was written again"):
+      alma_jax.run(small_config(), tmp_path, data=arrays)
+    assert path.read_bytes() == lines
+  edit(summary, cer=0.5)
+  with pytest.warns(UserWarning, match="summary.json was not what the run has written"):
+    assert alma_jax.run(small_config(), tmp_path, data=arrays).summary["cer"] != 0.5
+  assert summary.read_bytes() == results
+  shutil.rmtree(tmp_path / "checkpoints")  # nothing to compare with
+  edit(summary, cer=0.5)
+  assert alma_jax.run(small_config(), tmp_path, data=arrays).summary["cer"] == 0.5
 
 
 @pytest.mark.parametrize(("name", "old", "new"), [
