@@ -10,6 +10,7 @@ from typing import Any
 from alma_jax.messages import UNSEEN, duration, say, sign
 
 COMPILING = "compiling"
+_ENOUGH = 0.1  # part of a stage that a session has to train before it says how long the rest takes
 
 
 class Progress:
@@ -49,7 +50,7 @@ class Progress:
   def skip(self, samples: int) -> None:
     """Counts training samples of the first stage that an earlier session has processed."""
     self._before += samples
-    self._bar.initial = self._bar.n = self._bar.last_print_n = self._bar.n + samples
+    self._jump(samples)
 
   def update(self, samples: int, stage: int, round_: int, num_rounds: int, val: float | None = None) -> None:
     """Adds training samples.
@@ -77,10 +78,13 @@ class Progress:
       seconds: seconds that the stage took.
     """
     done = sum(self._samples[:stage + 1])  # patience may have ended the stage early
+    past = done - self._before
+    # After a resume near the end of a stage a few samples share the time of its evaluation; that is no measure.
+    is_known = past > 0 and past >= _ENOUGH * self._samples[stage]
     with UNSEEN:
-      self._bar.update(max(0, done - self._bar.n))
+      (self._bar.update if is_known else self._jump)(max(0, done - self._bar.n))
     if self._lines:
-      left, past = sum(self._samples[stage + 1:]), done - self._before
+      left = sum(self._samples[stage + 1:]) if is_known else 0
       seconds_left = (time.monotonic() - self._began) * left / max(past, 1)
       of = f" of {len(self._samples)}" if self._known else ""
       left = left if self._known else 0
@@ -98,8 +102,14 @@ class Progress:
       yield
     if name == COMPILING:
       self._began += time.monotonic() - began  # later stages do not compile
+      self._jump(0)
     with UNSEEN:
       self._bar.set_description_str(self._where, refresh=False)
+
+  def _jump(self, samples: int) -> None:
+    """Moves the bar by samples that say nothing about the speed, nor does the time since its last change."""
+    self._bar.n = self._bar.initial = self._bar.last_print_n = self._bar.n + samples
+    self._bar.unpause()
 
   def close(self) -> None:
     """Removes the bar."""
