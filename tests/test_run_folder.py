@@ -386,12 +386,16 @@ def test_a_session_that_has_trained_next_to_nothing_does_not_guess_the_time_left
     assert left() == "? left"
   with shown.phase(progress.COMPILING):
     now[0] += 60.0
+  for _ in range(5):
+    now[0] += 3.0  # for a single step, and a checkpoint
+    shown.update(1, 2, 0, 1)
+    assert left() == "? left"
   for _ in range(10):
     now[0] += 1.0
     shown.update(10**5, 2, 0, 1)
     assert bar.format_dict["rate"] == pytest.approx(10**5)
   shown.end_stage(2, 0.1, 10.0)
-  assert "; about 1" in capfd.readouterr().err
+  assert "; about 31 s left" in capfd.readouterr().err  # of 31 s since the session began, without compiling
 
 
 def test_what_takes_long_is_named(capfd, monkeypatch):

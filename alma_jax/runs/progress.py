@@ -11,6 +11,7 @@ from alma_jax.messages import UNSEEN, duration, say, sign
 
 COMPILING = "compiling"
 _ENOUGH = 0.1  # part of a stage that a session has to train before it says how long the rest takes
+_FIRST = 5  # dispatches that are too short to measure the speed, after a start or a compilation
 
 
 class Progress:
@@ -44,7 +45,7 @@ class Progress:
     if bar:
       with UNSEEN:
         self._bar = make()
-    self._began, self._before, self._where = time.monotonic(), before, ""
+    self._began, self._before, self._where, self._num_updates = time.monotonic(), before, "", 0
     self._val: float | None = None
 
   def skip(self, samples: int) -> None:
@@ -67,7 +68,13 @@ class Progress:
     self._where = f"stage {stage + 1}{of} {self._rounds} {round_}/{num_rounds}{shown}"
     with UNSEEN:
       self._bar.set_description_str(self._where, refresh=False)
-      self._bar.update(min(samples, self._bar.total - self._bar.n))  # a stage may take longer than planned
+      self._num_updates += 1
+      samples = min(samples, self._bar.total - self._bar.n)  # a stage may take longer than planned
+      if self._num_updates > _FIRST:
+        self._bar.update(samples)
+      else:
+        self._jump(samples)
+        self._bar.refresh()
 
   def end_stage(self, stage: int, value: float | None, seconds: float) -> None:
     """Shows that a stage has ended.
@@ -78,11 +85,16 @@ class Progress:
       seconds: seconds that the stage took.
     """
     done = sum(self._samples[:stage + 1])  # patience may have ended the stage early
-    past = done - self._before
+    past, rest, enough = done - self._before, max(0, done - self._bar.n), _ENOUGH * self._samples[stage]
     # After a resume near the end of a stage a few samples share the time of its evaluation; that is no measure.
-    is_known = past > 0 and past >= _ENOUGH * self._samples[stage]
+    is_known = past > 0 and past >= enough
     with UNSEEN:
-      (self._bar.update if is_known else self._jump)(max(0, done - self._bar.n))
+      if not is_known:
+        self._jump(rest)
+      elif rest >= enough:
+        self._bar.update(rest)
+      else:  # what rounding has left; it counts with the next dispatch
+        self._bar.n += rest
     if self._lines:
       left = sum(self._samples[stage + 1:]) if is_known else 0
       seconds_left = (time.monotonic() - self._began) * left / max(past, 1)
@@ -102,6 +114,7 @@ class Progress:
       yield
     if name == COMPILING:
       self._began += time.monotonic() - began  # later stages do not compile
+      self._num_updates = 0
       self._jump(0)
     with UNSEEN:
       self._bar.set_description_str(self._where, refresh=False)
