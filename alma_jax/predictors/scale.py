@@ -31,7 +31,7 @@ class Scale:
     if not known or not self._num:
       return None
     mean, std = (np.asarray(known[key], np.float64) for key in ("mean", "std"))
-    trained = math.sqrt(float((std**2 + mean**2).mean() - mean.mean()**2))
+    trained = math.sqrt(max(float((std**2 + mean**2).mean() - mean.mean()**2), 0))
     found = math.sqrt(max(self._squares / self._num - (self._sum / self._num)**2, 0))
     if trained / _MOST_RATIO <= found <= trained * _MOST_RATIO:
       return None
