@@ -85,7 +85,8 @@ class Progress:
       seconds: seconds that the stage took.
     """
     done = sum(self._samples[:stage + 1])  # patience may have ended the stage early
-    past, rest, enough = done - self._before, max(0, done - self._bar.n), _ENOUGH * self._samples[stage]
+    past, rest = done - self._before, max(0, done - self._bar.n)
+    enough = _ENOUGH * sum(self._samples[stage:stage + 1])  # a live stream may have more stages than expected
     # After a resume near the end of a stage a few samples share the time of its evaluation; that is no measure.
     is_known = past > 0 and past >= enough
     with UNSEEN:
