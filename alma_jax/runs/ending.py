@@ -15,7 +15,7 @@ from alma_jax.version import __version__
 
 
 def write(setting: settings.Setting, folder: RunFolder, now: RunState, seconds: dict[str, float]) -> None:
-  """Writes summary.json and curve.png, once the last stage is saved.
+  """Writes summary.json, curve.png and, of a stream of tasks, accuracy.csv and graph.json, once all is saved.
 
   Args:
     setting: of the run.
@@ -25,6 +25,10 @@ def write(setting: settings.Setting, folder: RunFolder, now: RunState, seconds: 
   """
   from alma_jax.runs import plots  # matplotlib is slow to import
   c, lines = setting.config, now.lines
+  if isinstance(setting.source, sequence.Tasks):  # they may have been changed since the last task
+    assert isinstance(setting.learner, TaskLearner)
+    for file, data in task_results.files(setting.source, setting.learner, now.learner.spec, lines).items():
+      run_folder.write_bytes(folder.path / file, data)
   summary = _results(setting, lines, now.initial_params)
   summary |= dict(**seconds, device=settings.describe_devices(setting.learner.mesh), versions=versions(),
                   config_sha256=configs.digest(c))
@@ -36,10 +40,6 @@ def write(setting: settings.Setting, folder: RunFolder, now: RunState, seconds: 
          f"{summary['num_stages']} trainings ({c.stream.schedule})")
   title = f"{name}, {c.label}: {judged} over {len(lines)} " + (
       "tasks" if isinstance(c, schema.TaskConfig) else f"mega-batches, {how}")
-  if isinstance(setting.source, sequence.Tasks):  # they may have been changed since the last task
-    assert isinstance(setting.learner, TaskLearner)
-    for file, data in task_results.files(setting.source, setting.learner, now.learner.spec, lines).items():
-      run_folder.write_bytes(folder.path / file, data)
   plots.curve(lines, setting.source.task.metric, title, folder.path / "curve.png", setting.source.chance)
   folder.write_summary(summary)
 
