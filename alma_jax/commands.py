@@ -40,11 +40,6 @@ def called_as(command: str) -> Iterator[None]:
     _called_as.reset(token)
 
 
-def task(text: str) -> int | str:
-  """The task that an argument --task names: its number, from 1, or its name."""
-  return int(text) if text.isdecimal() else text
-
-
 def warn(sentences: Iterable[str]) -> None:
   """Prints each sentence to stderr as a warning."""
   for sentence in sentences:

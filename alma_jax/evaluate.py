@@ -12,14 +12,15 @@ these names, and the names are compared with those of RUN. A label that RUN does
 
 RUN is a run folder, or a folder that `alma export` has written. If RUN is a run folder, DATA is compared with the data
 of its stream: if more than 1 % of the examples of DATA are in the stream, they are no test, and are refused. If RUN is
-on a stream of tasks, --task says which task DATA belongs to.
+on a stream of tasks, --task says which task DATA belongs to. If the values of DATA have another scale than the training
+images, a warning says so; for a task of the stream `digits` the data set `digits` is converted from 0..16 to 0..255.
 """
 import argparse
 import hashlib
 import json
 import pathlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from alma_jax.config import schema
 from alma_jax.data import cache
 from alma_jax.errors import BadInput
 from alma_jax.files import write_bytes
-from alma_jax.predictors import inputs, outputs, scores, texts
+from alma_jax.predictors import inputs, outputs, scale, scores, texts
 
 if TYPE_CHECKING:  # it imports jax
   from alma_jax.predictors.program import Predictor
@@ -71,20 +72,23 @@ def _main(argv: Sequence[str] | None) -> None:
 
 def _score_images(predictor: "Predictor", args: argparse.Namespace) -> dict[str, Any]:
   form, size = inputs.form_of(predictor.facts), predictor.batch_size
-  result = scores.Scores(form.classes)
+  result, values = scores.Scores(form.classes), scale.Scale()
   hashes: list[bytes] = []
 
   def add(batch: inputs.Batch, classes: Any, probabilities: Any) -> None:
     result.add(classes, probabilities, batch.y)  # type: ignore[arg-type]
+    values.add(batch.x)
     hashes.extend(map(cache.hash_row, batch.x))
 
-  predict.in_batches(predictor, _batches(args, form, size), size, add)
+  predict.in_batches(predictor, _batches(args, form, size, predictor.facts), size, add)
+  commands.warn(filter(None, [values.warning(predictor.facts, args.data)]))
   overlap = _overlap(args, hashes, lambda config: _seen_images(config, args, predictor.dtype))
   return result.summary() | dict(overlap=overlap)
 
 
-def _batches(args: argparse.Namespace, form: inputs.Form, size: int) -> Iterator[inputs.Batch]:
-  """The labelled examples of --data."""
+def _batches(args: argparse.Namespace, form: inputs.Form, size: int, facts: Mapping[str, Any]
+             ) -> Iterator[inputs.Batch]:
+  """The labelled examples of --data; `facts` are the entries of predictor.json."""
   kind, _, rest = args.data.partition(":")
   if args.data not in _NAMES and not (kind == "tfds" and rest):
     path = rest if kind in ("npz", "folder") and rest else args.data
@@ -98,7 +102,11 @@ def _batches(args: argparse.Namespace, form: inputs.Form, size: int) -> Iterator
     dataset = datasets.load(args.data, args.data_dir)
   except BadInput as error:
     raise BadInput(_advised(error)) from error
-  x = inputs.like_examples(dataset.x_test, f"the test set of {args.data}", form)
+  x = dataset.x_test
+  if args.data == "digits" and facts.get("task") and facts.get("provenance", {}).get("dataset") == "digits":
+    from alma_jax.data import task_sources
+    x = task_sources.bright(x)  # as the stream of this name has them
+  x = inputs.like_examples(x, f"the test set of {args.data}", form)
   y = inputs.check_labels(dataset.y_test, f"the test set of {args.data}", form, dataset.class_names)
   for start in range(0, len(x), size):
     part = x[start:start + size]
@@ -150,12 +158,11 @@ def _overlap(args: argparse.Namespace, hashes: Sequence[bytes], read: Callable[[
 
 def _seen_images(config: Any, args: argparse.Namespace, dtype: np.dtype) -> set[bytes]:
   """Hashes of the images of a run's stream, of a stream of tasks those of all tasks."""
-  from alma_jax.data import datasets, entry_file, task_streams
+  from alma_jax.data import datasets, entry_file
+  from alma_jax.tasks import sequence
   section = config.dataset
   if isinstance(config, schema.TaskConfig):
-    tasks = task_streams.make(
-        section.name, seed=config.seed, data_dir=args.data_dir or section.data_dir, sources=section.sources,
-        num_tasks=config.stream.num_megabatches, test_per_class=section.test_per_class)
+    tasks = sequence.stream_of(config, args.data_dir)
     data = map(tasks.task, range(len(tasks.infos)))
     return {cache.hash_row(x) for task in data for part in (task.x_train, task.x_val) for x in part}
   if config.is_live:

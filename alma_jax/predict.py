@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from alma_jax import commands
+from alma_jax.data import task_types
 from alma_jax.errors import BadInput
 from alma_jax.predictors import facts, folder, inputs, outputs, texts
 
@@ -51,8 +52,7 @@ def _main(argv: Sequence[str] | None) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the arguments that name a predictor."""
   parser.add_argument("--workdir", required=True, help="run folder, or a folder that alma export has written")
-  parser.add_argument("--task", type=commands.task,
-                      help="of a stream of tasks: the number of the task, from 1, or its name")
+  parser.add_argument("--task", help="of a stream of tasks: the name of the task, or its number, from 1")
   parser.add_argument("--config", help="config file that registers the run's learner or network, if it is your own")
 
 
@@ -77,18 +77,18 @@ def place_of(args: argparse.Namespace) -> pathlib.Path | None:
     return None
   place = path / "predictor"
   if args.task is not None:
-    number = args.task
-    if not isinstance(number, int):
-      try:
-        graph = run_folder.read_json(path / "graph.json")
-        number = [task["name"] for task in graph["tasks"]].index(number) + 1
-      except (ValueError, KeyError, TypeError):  # no such task, or no such file
-        return None
-    place = folder.of_task(place, number - 1)
+    try:
+      graph = run_folder.read_json(path / "graph.json")
+      number = task_types.number_of(args.task, [task["name"] for task in graph["tasks"]])
+    except (ValueError, KeyError, TypeError):  # no such file, or a damaged one
+      return None
+    if number is None:
+      return None
+    place = folder.of_task(place, number)
   return place if folder.holds_predictor(place) else None
 
 
-def _check_task(path: pathlib.Path, task: int | str | None) -> None:
+def _check_task(path: pathlib.Path, task: str | None) -> None:
   """Raises BadInput if a predictor is not that of a task."""
   from alma_jax.runs import remote
 
@@ -101,7 +101,7 @@ def _check_task(path: pathlib.Path, task: int | str | None) -> None:
     raise BadInput(f"the predictor in {place} cannot be read: {error}.") from error
   if not known:
     raise BadInput(f"the predictor in {place} knows no tasks; leave --task={task} out.")
-  if task not in (known["number"], known["name"]):
+  if not task_types.is_meant(task, known["number"], known["name"]):
     raise BadInput(f"the predictor in {place} is that of task {known['number']} ({known['name']!r}), not of {task!r}; "
                    "leave --task out, or give the run folder.")
 

@@ -1,17 +1,23 @@
 """The pool of a stream of tasks: damaged modules, and the predictors of tasks."""
+import argparse
 import csv
 import io
+import json
+import re
 import shutil
 
 import numpy as np
 import pytest
-from runs import alma, assert_same_run
+from runs import ROOT, alma, assert_same_run
 from test_checkpoint import flip
 from test_paths import task_config
+from test_serve import ask, serving
 
 import alma_jax
+from alma_jax import evaluate
+from alma_jax.data import task_streams, task_types
 from alma_jax.errors import BadInput
-from alma_jax.predictors import folder
+from alma_jax.predictors import folder, inputs
 
 X = np.random.default_rng(0).integers(0, 16, (5, 8, 8, 1), np.uint8)
 
@@ -106,12 +112,84 @@ def test_commands_answer_for_a_task(finished, tmp_path):
     assert (done.returncode, done.stderr.startswith("error: no task is given of the 3 tasks")) == (2, True)
   stored = folder.read(folder.of_task(finished / "predictor", 1))
   assert b"task 2 of 3, '2 digits 5 to 9'" in stored.files[folder.CARD]
+  facts = json.loads(stored.files[folder.FACTS])
+  assert (facts["provenance"]["num_tasks"], "num_megabatches" in facts["provenance"]) == (3, False)
+  assert "vote" not in facts["output"]
   with np.load(io.BytesIO(stored.files[folder.WEIGHTS])) as weights:
     assert sum(weights[name].size for name in weights.files) == 64 * 8 + 8 + 8 * 8 + 8 + 8 * 5 + 5
 
 
+def test_a_text_that_is_a_name_is_that_name_even_if_it_is_a_number(finished, tmp_path):
+  names = ["2", "1", "3 more"]
+  assert [task_types.number_of(task, names) for task in ("2", "1", 2, 1, "3", np.int64(3), "3 more")] == [
+      0, 1, 1, 0, 2, 2, 2]
+  assert {task_types.number_of(task, names) for task in (True, 0, 4, "0", "4", "x", None, 1.0, "-1")} == {None}
+  assert [task_types.is_meant(task, 2, "1") for task in ("1", 2, "2", 1, True)] == [True, True, True, False, False]
+  run = alma_jax.load_run(finished)
+  with pytest.raises(BadInput, match="task=True is none of the 3 tasks"):
+    run.predict(X, task=True)
+  path = tmp_path / "run"
+  shutil.copytree(finished, path)
+  graph = json.loads((path / "graph.json").read_text())
+  for task, name in zip(graph["tasks"], names):
+    task["name"] = name
+  (path / "graph.json").write_text(json.dumps(graph))
+  np.savez(tmp_path / "x.npz", x=X)
+  done = alma("predict", f"--workdir={path}", "--task=1", tmp_path / "x.npz")
+  np.testing.assert_allclose(probabilities(done.stdout), run.predict(X, task=2), atol=2e-6)
+
+
+def test_a_service_refuses_what_is_for_another_task(finished):
+  with serving(folder.of_task(finished / "predictor", 1)) as port:
+    for task in (2, "2", "2 digits 5 to 9"):
+      assert ask(port, {"inputs": X[:1].tolist(), "task": task})[0] == 200
+    for body, sentence in (({"task": 3}, "is for task 3, but this service answers for task 2 ('2 digits 5 to 9'"),
+                           ({"task": None}, "for task None"), ({"stage": 1}, "has the unknown field 'stage'")):
+      status, answer = ask(port, {"inputs": X[:1].tolist()} | body)
+      assert status == 400
+      assert sentence in answer["detail"]
+
+
+def test_the_examples_of_a_task(finished, capsys):
+  blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/task-streams.md").read_text(), re.DOTALL)
+  (code,) = [block for block in blocks if "load_run" in block]
+  exec(code.replace('"RUN"', repr(str(finished))), names := {"alma_jax": alma_jax})
+  printed = capsys.readouterr().out.split()
+  assert float(printed[0]) == pytest.approx(float(printed[1]))
+  run = names["run"]
+  assert run.accuracies.shape == (3, 3)
+  assert run.accuracies[2].tolist() == run.lines[2]["accuracies"]
+  assert np.isnan(run.accuracies[np.triu_indices(3, 1)]).all()
+
+
+def test_a_finished_run_writes_again_what_was_changed(finished, tmp_path):
+  path = tmp_path / "run"
+  shutil.copytree(finished, path)
+  names = "metrics.jsonl", "accuracy.csv", "graph.json", "summary.json"
+  before = {name: (path / name).read_bytes() for name in names}
+  alma_jax.run(config(log__predictor=True), path)  # warnings are errors
+  for name, data in before.items():
+    (path / name).write_bytes(data.replace(b"0.", b"1.", 1) if b"0." in data else b"{}")
+  with pytest.warns(UserWarning, match="was not what the run has written, and was written again") as caught:
+    alma_jax.run(config(log__predictor=True), path)
+  assert len(caught) == 4
+  assert {name: (path / name).read_bytes() for name in before} == before
+
+
+def test_evaluate_notices_another_scale(finished, tmp_path):
+  data = task_streams.make("digits", seed=0, num_tasks=3).task(1)
+  for name, x in (("same", data.x_test), ("dark", data.x_test // 16)):
+    np.savez(tmp_path / f"{name}.npz", x=x, y=data.y_test + 5)
+    done = alma("evaluate", f"--workdir={finished}", "--task=2", f"--data={tmp_path}/{name}.npz")
+    assert done.returncode == 0, done.stderr
+    assert ("if they are of another scale" in done.stderr) == (name == "dark")
+  form = inputs.Form((8, 8, 1), np.dtype(np.uint8), 0, (), 10)
+  for facts, most in (({}, 16), (dict(task=dict(number=8, name="8"), provenance=dict(dataset="digits")), 255)):
+    batches = evaluate._batches(argparse.Namespace(data="digits", data_dir=""), form, 100, facts)
+    assert max(batch.x.max() for batch in batches) == most
+
+
 def test_evaluate_scores_a_task_and_refuses_what_it_has_seen(finished, tmp_path):
-  from alma_jax.data import task_streams
   data = task_streams.make("digits", seed=0, num_tasks=3).task(1)
   np.savez(tmp_path / "test.npz", x=data.x_test, y=data.y_test + 5)  # the digits from 5 on: labels are names of classes
   np.savez(tmp_path / "train.npz", x=data.x_train, y=data.y_train + 5)

@@ -115,15 +115,26 @@ def test_a_damaged_summary_is_written_again_once_deleted(tmp_path, arrays, summa
   assert again["cer"] == first.summary["cer"]
 
 
-def test_missing_lines_of_a_finished_run_are_written_again(tmp_path, arrays):
+def test_what_was_changed_in_a_finished_run_is_written_again(tmp_path, arrays):
   alma_jax.run(small_config(), tmp_path, data=arrays)
-  lines = (tmp_path / "metrics.jsonl").read_text()
-  (tmp_path / "metrics.jsonl").unlink()
-  with pytest.raises(alma_jax.BadInput, match="does not hold the 4 mega-batches of the run; restore it, or del"):
-    alma_jax.run(small_config(), tmp_path, data=arrays)
-  (tmp_path / "summary.json").unlink()
-  alma_jax.run(small_config(), tmp_path, data=arrays)
-  assert (tmp_path / "metrics.jsonl").read_text() == lines
+  path, summary = tmp_path / "metrics.jsonl", tmp_path / "summary.json"
+  lines, results = path.read_bytes(), summary.read_bytes()
+  path.unlink()
+  with pytest.raises(alma_jax.BadInput, match="does not hold the 4 mega-batches of the run; restore it, or let"):
+    alma_jax.load_run(tmp_path)
+  for changed in (None, lines.replace(b'"error": 0', b'"error": 1', 1), lines[:-1], lines + lines):
+    if changed is not None:
+      path.write_bytes(changed)
+    with pytest.warns(UserWarning, match="metrics.jsonl was not what the run has written, and was written again"):
+      alma_jax.run(small_config(), tmp_path, data=arrays)
+    assert path.read_bytes() == lines
+  edit(summary, cer=0.5)
+  with pytest.warns(UserWarning, match="summary.json was not what the run has written"):
+    assert alma_jax.run(small_config(), tmp_path, data=arrays).summary["cer"] != 0.5
+  assert summary.read_bytes() == results
+  shutil.rmtree(tmp_path / "checkpoints")  # nothing to compare with
+  edit(summary, cer=0.5)
+  assert alma_jax.run(small_config(), tmp_path, data=arrays).summary["cer"] == 0.5
 
 
 @pytest.mark.parametrize(("name", "old", "new"), [
@@ -353,6 +364,38 @@ def test_time_left_after_a_resume_inside_a_stage(capfd, monkeypatch):
   now[0] += 10.0  # for the 10 samples that were left
   shown.end_stage(1, 0.1, 10.0)
   assert capfd.readouterr().err == "stage 2 of 3: test error 0.1000, 10 s; about 50 s left\n"
+
+
+def test_a_session_that_has_trained_next_to_nothing_does_not_guess_the_time_left(capfd, monkeypatch):
+  monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
+  now = [100.0]
+  monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+  shown = progress.Progress(True, [10**6] * 4, 1)
+  options = dict(file=io.StringIO(), total=4 * 10**6, initial=10**6, mininterval=0, bar_format="{remaining} left")
+  bar = shown._bar = tqdm.tqdm(**options)
+  bar._time = lambda: now[0]
+  bar.start_t = bar.last_print_t = now[0]
+  left = lambda: bar.format_meter(**bar.format_dict)
+  for skipped in (10**6 - 1, 10**6):  # as rounding has it
+    shown._before, bar.n = 10**6, 10**6
+    shown.skip(skipped)
+    now[0] += 2.0  # for one sample, or none
+    shown.end_stage(1, 0.1, 2.0)
+    assert "left" not in capfd.readouterr().err
+    now[0] += 1.0
+    assert left() == "? left"
+  with shown.phase(progress.COMPILING):
+    now[0] += 60.0
+  for _ in range(5):
+    now[0] += 3.0  # for a single step, and a checkpoint
+    shown.update(1, 2, 0, 1)
+    assert left() == "? left"
+  for _ in range(10):
+    now[0] += 1.0
+    shown.update(10**5, 2, 0, 1)
+    assert bar.format_dict["rate"] == pytest.approx(10**5)
+  shown.end_stage(2, 0.1, 10.0)
+  assert "; about 31 s left" in capfd.readouterr().err  # of 31 s since the session began, without compiling
 
 
 def test_what_takes_long_is_named(capfd, monkeypatch):

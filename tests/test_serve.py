@@ -102,6 +102,7 @@ X = blobs(9)[0]
 REQUESTS = {
     "a path": ({"inputs": "/etc/passwd"}, "application/json", 400, "should be a list of examples"),
     "no list": ({"path": "run"}, "application/json", 400, 'should be {"inputs": [...]}'),
+    "an unknown field": ({"inputs": X[:1].tolist(), "task": 2}, "application/json", 400, "the unknown field 'task'"),
     "no json": (b"{", "application/json", 400, "is not JSON"),
     "deep json": (b"[" * 9000, "application/json", 400, "is not JSON"),
     "no examples": ({"inputs": []}, "application/json", 400, "not empty"),

@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from PIL import Image
 from runs import ROOT
 from task_data import PARTS, counts, given, make, own, parts, same
 
@@ -12,6 +13,7 @@ from alma_jax import config as configs
 from alma_jax.data import textures
 from alma_jax.errors import BadInput
 from alma_jax.sweeps import prediction
+from alma_jax.tasks import sequence
 
 
 def test_shuffled_labels_are_balanced_and_not_those_of_the_images(tmp_path):
@@ -69,17 +71,23 @@ BAD_LISTS = [
     ([dict(name="a", arrays=given(**{f"y_{part}": f"np.zeros({num}, int)" for part, num in zip(PARTS, (12, 6, 6))}))],
      "the task 'a' has a single class"),
     ([dict(name="a", arrays=given()), dict(DRAWN, name="b")],
-     r"task 'b' has images of shape \(32, 32, 3\), the first task \(6, 6, 1\); set image_size=N"),
+     r"task 'b' has images of shape \(32, 32, 3\), the first task \(6, 6, 1\); set image_size=N to resize all"),
     ([dict(name="a", arrays=given(y_test="np.arange(6)"))], "task 'a' has no training example of class 3"),
     ([dict(name="a", arrays=given(y_train="np.arange(12) % 3 + 5"))], "no training example of class 0, .* up to 7"),
     ([dict(name="a", arrays=given(y_test="np.arange(6) - 1"))], "y_test of the task 'a' holds the negative label -1"),
     ([dict(name="a", arrays=given(y_val="np.arange(5)"))], "6 examples but 5 labels in its validation split"),
     ([dict(name="a", arrays=given(x_train="np.zeros((12, 6, 6))", x_val="np.zeros((6, 6, 6))",
-                                  x_test="np.zeros((6, 6, 6))"))], r"dtype float32; tasks consist of images"),
+                                  x_test="np.zeros((6, 6, 6))"))],
+     r"'a' has images of dtype float64; tasks consist of images of dtype uint8, which \(x \* 255\)\.round\(\)\.astype"),
+    ([dict(name="a", arrays=given(x_train="np.zeros((12, 6), np.uint8)", x_val="np.zeros((6, 6), np.uint8)",
+                                  x_test="np.zeros((6, 6), np.uint8)"))], r"examples of shape \(6,\); tasks"),
+    ([dict(name="a", arrays=given(), data="mnist")], "task 1 of .* has both arrays and data; give one of them"),
     ([dict(name="a", arrays=[[[1], [1, 2]]] * 6)], "x_train of .* is no array"),
     ([dict(name="a", arrays=[1, 2])], "has arrays of type list; give six, x_train, y_train"),
     ([dict(name="a", arrays=given(), class_names=["x"])], "has 1 class_names, but labels from 0 to 2"),
-    ([dict(DRAWN, data="mnits")], "there is no data set 'mnits'"),
+    ([dict(DRAWN, data="mnits")], "there is no data set 'mnits' to draw tasks from; there are mnist, digits, digits32, "
+     "cifar10, cifar100, svhn, fashion, dtd, tfds:NAME, npz:PATH and folder:DIR"),
+    ([dict(DRAWN, data="npz:none.npz")], "name yours by data=npz:PATH"),
     ([dict(DRAWN, classes=[1])], "the task 'a' has 1 class; a task has at least two"),
     ([dict(DRAWN, classes=[1, 10])], "asks for class 10 of mnist, whose classes are 0 to 9"),
     ([dict(DRAWN, classes=[1, 1])], "names a class of mnist twice"),
@@ -89,11 +97,12 @@ BAD_LISTS = [
     ([dict(DRAWN, train=True)], "task 1 of .* has train=True; it should be of type int"),
     ([dict(DRAWN, colour="red")], "has the unknown key 'colour'; possible are name, family, returns, data"),
     ([dict(name="a", train=5)], "lacks data, val; give it arrays, or data"),
-    ([dict(data="mnist", train=5, val=3)], "lacks name"),
+    ([dict(data="mnist", train=5, val=3)], "lacks a name; give every task one of its own"),
     ([DRAWN, DRAWN], "two tasks with the name 'a'"),
     ([dict(DRAWN, changes=[("blur", 1)])], r"the change \('blur', 1\); possible are \('permute', NUMBER\)"),
     ([dict(DRAWN, changes=[("rotate", "left")])], r"cannot be applied .* it should be \('rotate', QUARTER_TURNS\)"),
-    ([dict(DRAWN, changes=[("colour", 2, 0, 0)])], r"it should be \('colour', RED, GREEN, BLUE\)"),
+    ([dict(DRAWN, changes=[("colour", 2, 0, 0)])], r"\('colour', RED, GREEN, BLUE\) with a number from 0 to 1"),
+    ([dict(DRAWN, changes=("rotate", 1))], r"it should be a list of changes, as in \[\('rotate', 1\)\]"),
     ([dict(DRAWN, draw=-1)], "draw=-1"),
     ([dict(DRAWN, returns="a")], "the task 'a' has returns='a', which names no earlier task of the list"),
     ([DRAWN, dict(DRAWN, name="b", classes=[1, 0], returns="a")],
@@ -130,6 +139,38 @@ def test_unknown_names_and_numbers(name, kwargs, sentence):
     make(name, **kwargs)
 
 
+def test_a_run_resizes_a_list_and_speaks_of_its_fields(tmp_path):
+  tasks = dict(name="a", arrays=given()), dict(name="digits", data="digits", train=5, val=3)
+  c = configs.tasks("independent", own(tmp_path, *tasks))
+  with pytest.raises(BadInput, match=r"\(8, 8, 1\), the first task \(6, 6, 1\); set dataset.image_size=N to"):
+    sequence.Tasks(configs.parse(c))
+  before = configs.digest(configs.parse(c))
+  c.dataset.image_size = 16
+  assert configs.digest(configs.parse(c)) != before
+  source = sequence.Tasks(configs.parse(c))
+  assert source.example_shape == (16, 16, 3)
+  assert same(source.data.task(1), make(c.dataset.name, data=None, image_size=16).task(1))
+  c.stream.num_megabatches = 3
+  with pytest.raises(BadInput, match="^stream.num_megabatches=3 exceeds the 2 tasks"):
+    sequence.Tasks(configs.parse(c))
+  c.dataset.name = "digits"
+  with pytest.raises(BadInput, match="image_size=16 is for dataset.name=tasks:PATH.py; leave it 0 for 'digits'"):
+    configs.parse(c)
+
+
+def test_a_folder_of_images_of_several_sizes_is_resized(tmp_path):
+  rng = np.random.default_rng(0)
+  for label in "ab":
+    for i in range(10):
+      path = tmp_path / "images" / label / f"{i}.png"
+      path.parent.mkdir(parents=True, exist_ok=True)
+      Image.fromarray(rng.integers(256, size=(6 + i, 8), dtype=np.uint8)).save(path)
+  path = own(tmp_path, dict(name="a", data=f"folder:{tmp_path}/images", train=4, val=2))
+  with pytest.raises(BadInput, match="images differ in size"):
+    make(path, data=None)
+  assert make(path, data=None, image_size=8).task(0).x_train.shape == (8, 8, 8, 3)
+
+
 def test_data_sets_that_are_missing_or_too_small(tfds_dir, tmp_path):
   with pytest.raises(BadInput, match=r"data sets dtd, fashion_mnist, svhn_cropped, which are not prepared in .*tfds"):
     make("s_minus", data=None, sources="real", data_dir=str(tfds_dir))
@@ -147,7 +188,6 @@ def test_data_sets_that_are_missing_or_too_small(tfds_dir, tmp_path):
 def textures_dir(tmp_path_factory):
   """A folder with a tiny `dtd` of images of several sizes, prepared as array_record."""
   import tensorflow_datasets as tfds
-  from PIL import Image
 
   class Tiny(tfds.core.GeneratorBasedBuilder):
     name, VERSION = "dtd", tfds.core.Version("1.0.0")

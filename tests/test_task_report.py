@@ -226,6 +226,7 @@ def test_odd_folders_are_named(tmp_path, runs):
   file = write_task_run(more / "resultless", [0.8, 0.7, 0.9], seed=7) / "summary.json"
   file.write_text(json.dumps({k: v for k, v in json.loads(file.read_text()).items() if k != "memory"}))
   (write_task_run(more / "ungraphed", [0.8, 0.7, 0.9], seed=8) / "graph.json").unlink()
+  (write_task_run(more / "torn graph", [0.8, 0.7, 0.9], seed=9) / "graph.json").write_text("{")
   for seed, (name, change) in enumerate((
       ("ahead", lambda graph: graph["tasks"][1].update(origin=2)),
       ("wild", lambda graph: graph["tasks"][1].update(path=[0, 1, 99])),
@@ -243,8 +244,9 @@ def test_odd_folders_are_named(tmp_path, runs):
                    "nameless is left out: line 3 of its metrics.jsonl lacks the name of the task",
                    "countless is left out: line 3 of its metrics.jsonl should have 'num_modules'",
                    "resultless is left out: its summary.json lacks 'memory'",
-                   "ungraphed is not drawn, because it has no graph.json",
-                   *(f"{name} is not drawn, because its graph.json is not the graph of 3 tasks"
+                   "ungraphed is not drawn, because it has no graph.json; the run's own command writes it again",
+                   "torn graph is not drawn, because its graph.json is not JSON; the run's own command",
+                   *(f"{name} is not drawn, because its graph.json is not the graph of 3 tasks; the run's own command"
                      for name in ("ahead", "wild", "swapped", "short", "empty"))):
     assert sum(sentence in note for note in notes) == 1, sentence
-  assert len(study.runs) == 6 + 1 + 5
+  assert len(study.runs) == 6 + 2 + 5

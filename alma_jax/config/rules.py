@@ -256,6 +256,13 @@ def _domains_are_found_once(c: LanguageConfig) -> None:
       raise BadInput(f"{field}={values} lists several values, but learner.name='btm' chooses none of them; give one.")
 
 
+def _only_lists_are_resized(c: TaskConfig) -> None:
+  d = c.dataset
+  if d.image_size and not d.name.startswith("tasks:"):
+    raise BadInput(f"dataset.image_size={d.image_size} is for dataset.name=tasks:PATH.py; leave it 0 for {d.name!r}, "
+                   "whose images have one size.")
+
+
 def _tasks_are_trained_one_by_one(c: TaskConfig) -> None:
   for name, value in dataclasses.asdict(TaskStream()).items():
     if name != "num_megabatches" and getattr(c.stream, name) != value:
@@ -299,8 +306,8 @@ def _tasks_have_no_experts(c: TaskConfig) -> None:
 
 
 _TASK_RULES: tuple[Callable[[TaskConfig], None], ...] = (
-    _tasks_are_trained_one_by_one, _nothing_watches_tasks, _pairs_differ, _tasks_have_no_experts,
-    _validations_fit_into_the_steps, _random_pairs_have_a_range, _search_is_used)
+    _tasks_are_trained_one_by_one, _only_lists_are_resized, _nothing_watches_tasks, _pairs_differ,
+    _tasks_have_no_experts, _validations_fit_into_the_steps, _random_pairs_have_a_range, _search_is_used)
 _RULES: tuple[Callable[[RunConfig], None], ...] = (
     _only_live_streams_have_no_end, _lca_is_for_tasks, _waiting_fits_into_the_stream, _schedule_has_its_fields,
     _memory_is_used, _average_is_used, _old_weights_are_perturbed)

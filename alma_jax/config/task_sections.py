@@ -19,6 +19,9 @@ class TaskImages:
       "from MNIST and CIFAR-10, or real ones where they are prepared (`auto`)", choices=("auto", "real", "stand_ins"))
   test_per_class: int = field(
       0, "largest number of test images of a class; 0: that of the stream's definition", at_least=0)
+  image_size: int = field(
+      0, "for `tasks:PATH.py`: width and height in pixels to which images are resized, in three channels, without "
+      "keeping their aspect ratio; 0: images are not resized, and must have one shape", at_least=0, before=0)
 
 
 @dataclasses.dataclass(frozen=True)

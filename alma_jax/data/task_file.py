@@ -16,7 +16,7 @@ import numpy as np
 
 from alma_jax import config as configs
 from alma_jax.data import cache, datasets, task_draws
-from alma_jax.data.task_sources import Source, Sources, resized
+from alma_jax.data.task_sources import AS_BYTES, Source, Sources, resized
 from alma_jax.data.task_types import Planned, Recipe, TaskData, TaskInfo
 from alma_jax.errors import BadInput
 from alma_jax.messages import brief
@@ -105,6 +105,8 @@ def _returning(task: Given, made: Planned, earlier: Sequence[Planned]) -> Planne
 
 
 def _check_keys(what: str, task: Given) -> None:
+  if "arrays" in task and "data" in task:
+    raise BadInput(f"{what} has both arrays and data; give one of them, because its examples come from one place.")
   possible = _SHARED + (_OF_ARRAYS if "arrays" in task else tuple(_OF_DATA))
   unknown = [key for key in task if key not in possible]
   if unknown:
@@ -113,7 +115,9 @@ def _check_keys(what: str, task: Given) -> None:
   for key in _SHARED:
     if key in task and not (isinstance(task[key], str) and task[key]):
       raise BadInput(f"{what} has {key}={brief(task[key])}; it should be a text.")
-  missing = [key for key in ("name", *(() if "arrays" in task else _REQUIRED)) if key not in task]
+  if "name" not in task:
+    raise BadInput(f"{what} lacks a name; give every task one of its own, as in name='letters'.")
+  missing = [key for key in _REQUIRED if key not in task and "arrays" not in task]
   if missing:
     raise BadInput(f"{what} lacks {', '.join(missing)}; give it arrays, or data with the numbers of examples of a "
                    "class, train and val.")
@@ -123,6 +127,10 @@ def _check_keys(what: str, task: Given) -> None:
       raise BadInput(f"{what} has {key}={brief(task[key])}; it should be of type {names}.")
     if key in task and kind is int and abs(task[key]) >= _LARGEST:
       raise BadInput(f"{what} has {key}={brief(task[key])}; it should be below 2**31.")
+  changes = task.get("changes")
+  if changes and isinstance(changes[0], str):
+    raise BadInput(f"{what} has changes={brief(changes)}; it should be a list of changes, as in "
+                   f"[{brief(tuple(changes))}].")
   if task.get("draw", 0) < 0:
     raise BadInput(f"{what} has draw={task['draw']}; it should be at least 0.")
   for key in "classes", "class_names":
@@ -181,9 +189,12 @@ def _checked(what: str, arrays: Any) -> tuple[TaskData, int]:
     except BadInput as error:
       text = str(error).replace("x_test", "x_val").replace("y_test", "y_val").replace(" test ", " validation ")
       raise BadInput(text) from error
-  if tested.x_train.dtype != np.uint8 or tested.x_train.ndim != 4:
-    raise BadInput(f"{what} has examples of shape {tested.x_train.shape[1:]} and dtype {tested.x_train.dtype}; tasks "
-                   "consist of images [H, W] or [H, W, C] of dtype uint8.")
+  if tested.x_train.ndim != 4:
+    raise BadInput(f"{what} has examples of shape {tested.x_train.shape[1:]}; tasks consist of images [H, W] or "
+                   "[H, W, C] of dtype uint8.")
+  if tested.x_train.dtype != np.uint8:
+    raise BadInput(f"{what} has images of dtype {np.asarray(given.x_train).dtype}; tasks consist of images of dtype "
+                   f"uint8, {AS_BYTES}.")
   num_classes = max(tested.num_classes, chosen.num_classes)
   empty = sorted(set(range(num_classes)) - set(tested.y_train.tolist()))
   if empty:

@@ -7,13 +7,16 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
+from alma_jax.config.fields import listed
 from alma_jax.data import cache, datasets, image_changes, stand_ins, textures, tfds_folder
 from alma_jax.errors import BadInput
 
 TFDS = {"svhn": "svhn_cropped", "fashion": "fashion_mnist", "dtd": "dtd", "cifar100": "cifar100"}
 KINDS = ("auto", "real", "stand_ins")
+AS_BYTES = "which (x * 255).round().astype('uint8') makes of pixels from 0 to 1"  # in messages about other dtypes
 _FAMILIES = {"mnist": "digits", "digits": "digits", "digits32": "digits", "cifar10": "cifar", "cifar100": "cifar",
              "svhn": "house numbers", "fashion": "clothes", "dtd": "texture"}
+_OF_ONES_OWN = ("tfds:", "npz:", "folder:")
 _SIZE = 32  # height and width of the images of all sources but `digits`
 
 
@@ -48,7 +51,8 @@ class Source:
 class Sources:
   """The sources by name. Each is loaded once, when it is first asked for."""
 
-  def __init__(self, data_dir: str, kind: str, given: Mapping[str, datasets.Dataset] | None = None):
+  def __init__(self, data_dir: str, kind: str, given: Mapping[str, datasets.Dataset] | None = None,
+               image_size: int = 0):
     """See task_streams.make.
 
     Raises:
@@ -56,7 +60,7 @@ class Sources:
     """
     if kind not in KINDS:
       raise BadInput(f"there are no sources {kind!r}; possible are {', '.join(KINDS)}.")
-    self._data_dir, self._kind, self._given = data_dir, kind, given or {}
+    self._data_dir, self._kind, self._given, self._image_size = data_dir, kind, given or {}, image_size
     self._found: dict[str, Source] = {}
 
   def need(self, names: Iterable[str]) -> None:
@@ -104,19 +108,27 @@ class Sources:
       case "digits" | "digits32":
         digits = self._dataset("digits")
         return _of_dataset(name, dataclasses.replace(
-            digits, x_train=_bright(digits.x_train), x_test=_bright(digits.x_test)))
+            digits, x_train=bright(digits.x_train), x_test=bright(digits.x_test)))
+    if name not in (*_FAMILIES, *self._given) and not any(
+        name.startswith(kind) and name != kind for kind in _OF_ONES_OWN):
+      raise BadInput(f"there is no data set {name!r} to draw tasks from; there are {listed(_FAMILIES)}, tfds:NAME, "
+                     "npz:PATH and folder:DIR.")
     return _of_dataset(name, self._dataset(name))
 
   def _dataset(self, name: str) -> datasets.Dataset:
-    return self._given[name] if name in self._given else _load(name, self._data_dir)
+    try:
+      size = self._image_size if name.startswith("folder:") else 0  # its files may have several sizes
+      return self._given[name] if name in self._given else _load(name, self._data_dir, size)
+    except BadInput as error:  # tasks name their data sets otherwise than runs do
+      raise BadInput(str(error).replace("dataset.name=", "data=")) from error
 
   def _is_real(self, name: str) -> bool:
     return self._kind != "stand_ins" and tfds_folder.is_prepared(TFDS[name], str(_root(self._data_dir)))
 
 
 @functools.lru_cache(maxsize=16)
-def _load(name: str, data_dir: str) -> datasets.Dataset:
-  return datasets.load(name, data_dir)
+def _load(name: str, data_dir: str, image_size: int) -> datasets.Dataset:
+  return datasets.load(name, data_dir, image_size)
 
 
 def _root(data_dir: str) -> pathlib.Path:
@@ -127,9 +139,12 @@ def _root(data_dir: str) -> pathlib.Path:
 def _of_dataset(name: str, data: datasets.Dataset) -> Source:
   """A data set as a source. Those that the streams use become 32x32 pixels of three channels."""
   arrays = {"train": data.x_train, "test": data.x_test}
-  if data.x_train.dtype != np.uint8 or data.x_train.ndim != 4:
-    raise BadInput(f"the data set {name!r} has examples of shape {data.x_train.shape[1:]} and dtype "
-                   f"{data.x_train.dtype}; tasks are drawn from images [H, W, C] of dtype uint8.")
+  if data.x_train.ndim != 4:
+    raise BadInput(f"the data set {name!r} has examples of shape {data.x_train.shape[1:]}; tasks are drawn from images "
+                   "[H, W, C] of dtype uint8.")
+  if data.x_train.dtype != np.uint8:
+    raise BadInput(f"the data set {name!r} has images of dtype {data.x_train.dtype}; tasks are drawn from images of "
+                   f"dtype uint8, {AS_BYTES}.")
   as_stored = name == "digits" or name not in _FAMILIES
 
   def images(split: str, index: np.ndarray) -> np.ndarray:
@@ -155,7 +170,7 @@ def to_colour(x: np.ndarray) -> np.ndarray:
   return made
 
 
-def _bright(x: np.ndarray) -> np.ndarray:
+def bright(x: np.ndarray) -> np.ndarray:
   """Grey levels 0 to 16 as 0 to 255."""
   return np.rint(x * (255 / 16)).astype(np.uint8)
 

@@ -82,7 +82,7 @@ def make(name: str, *, seed: int, data_dir: str = "", sources: str = "auto", num
   for field, number in numbers.items():
     if number < 0:
       raise BadInput(f"{field}={number} should be at least 0.")
-  found, (kind, _, path) = Sources(data_dir, sources, data), name.partition(":")
+  found, (kind, _, path) = Sources(data_dir, sources, data, image_size), name.partition(":")
   if kind == "tasks" and path:
     own = _first(name, task_file.load(path, seed), num_tasks)
     return TaskStream(name, *task_file.plan(own, found, seed, test_per_class, image_size))

@@ -7,16 +7,17 @@ _MOST_CLASSES = 100  # names of classes that a card lists
 
 def text(facts: Mapping[str, Any]) -> str:
   """Markdown of a model card (Mitchell et al., 2019); `facts` are the entries of predictor.json."""
-  found, source, metric = facts["metrics"], facts["provenance"], facts["metric"]
+  found, source, metric, task = facts["metrics"], facts["provenance"], facts["metric"], facts.get("task")
   rows = {
       f"{metric} on the run's test set": found.get(metric), "test loss, nats": found.get("loss"),
-      f"{metric} on the stage's validation data": found.get(f"val_{metric}"),
+      f"{metric} on the {'task' if task else 'stage'}'s validation data": found.get(f"val_{metric}"),
       f"prequential {metric}, the mean over {found['prequential_megabatches']} mega-batches": found["prequential"]}
-  description, task = facts["description"].splitlines()[0], facts.get("task")
-  title, trained = f"stage {facts['stage']}", (f"trained until mega-batch {facts['megabatch']} of "
-                                               f"{source['num_megabatches'] or 'a stream without an end'}")
+  description = facts["description"].splitlines()[0]
   if task:
     title, trained = f"task {task['number']}", f"for task {task['number']} of {task['of']}, {task['name']!r}"
+  else:
+    title, trained = f"stage {facts['stage']}", (f"trained until mega-batch {facts['megabatch']} of "
+                                                 f"{source['num_megabatches'] or 'a stream without an end'}")
   lines = [
       f"# {facts['learner']} on {source['dataset']}, {title}", "", f"{description}, {trained}.", "",
       "## Input and output", "", f"- input: {facts['input']}", f"- output: {facts['output']}"]

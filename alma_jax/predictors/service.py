@@ -18,9 +18,10 @@ from anyio import CapacityLimiter, move_on_after, to_thread
 from fastapi import FastAPI, Request, Response
 from starlette.requests import ClientDisconnect
 
+from alma_jax.data.task_types import is_meant
 from alma_jax.errors import BadInput
 from alma_jax.files import parse_json
-from alma_jax.messages import say
+from alma_jax.messages import brief, say
 from alma_jax.predictors import folder, inputs, texts
 from alma_jax.predictors.program import Predictor
 
@@ -147,7 +148,7 @@ class Service:
     return predictor, sizes, quick
 
   async def _texts(self, predictor: Predictor, body: bytes, kind: str) -> tuple[dict[str, Any], int]:
-    given = _entry(body, kind, "texts")
+    given = _entry(body, kind, "texts", predictor)
     if not isinstance(given, list) or not all(isinstance(text, str) and text for text in given) or not given:
       raise _Refused(400, "`texts` should be a list of strings that are not empty.")
     self._check_number(len(given))
@@ -221,8 +222,8 @@ async def _drop(stream: AsyncIterator[bytes]) -> None:
         return
 
 
-def _entry(body: bytes, kind: str, name: str) -> Any:
-  """The entry `name` of a JSON body."""
+def _entry(body: bytes, kind: str, name: str, predictor: Predictor) -> Any:
+  """The entry `name` of a JSON body; besides it a body may only say which task it belongs to."""
   if kind != _JSON:
     raise _Refused(415, f"the content type is {kind or 'missing'}; send {_JSON}.")
   try:
@@ -231,6 +232,14 @@ def _entry(body: bytes, kind: str, name: str) -> Any:
     raise _Refused(400, f"the body is not JSON ({str(error)[:100]}).") from error
   if not isinstance(tree, dict) or name not in tree:
     raise _Refused(400, f'the body should be {{"{name}": [...]}}.')
+  task = predictor.facts.get("task")
+  unknown = [key for key in tree if key not in ((name, "task") if task else (name,))]
+  if unknown:
+    raise _Refused(400, f'the body has the unknown field {brief(unknown[0])}; it should be {{"{name}": [...]}}'
+                        f"{', perhaps with `task`' if task else ''}.")
+  if task and "task" in tree and not is_meant(tree["task"], task["number"], task["name"]):
+    raise _Refused(400, f"the body is for task {brief(tree['task'])}, but this service answers for task "
+                        f"{task['number']} ({task['name']!r}); ask the service of that task.")
   return tree[name]
 
 
@@ -239,7 +248,7 @@ def _examples(body: bytes, kind: str, predictor: Predictor) -> np.ndarray:
   form = inputs.form_of(predictor.facts)
   try:
     if kind == _JSON:
-      return _of_lists(_entry(body, kind, "inputs"), form)
+      return _of_lists(_entry(body, kind, "inputs", predictor), form)
     if kind == "application/octet-stream":
       size = int(np.prod(form.shape)) * form.dtype.itemsize
       if not body or len(body) % size:

@@ -78,9 +78,9 @@ def read(folder: pathlib.Path, lines: list[dict[str, Any]]) -> TaskRun:
   num_params, num_modules, flops = (np.array([line[key] for line in lines], float) for key in _COUNTS)
   graph, problem = None, ""
   try:
-    graph = _graph(run_folder.read_json(folder / _GRAPH), len(lines))
+    graph = _graph(_tree(folder / _GRAPH), len(lines))
   except BadInput as error:
-    problem = str(error)
+    problem = f"{error}; the run's own command writes it again"
   return TaskRun(tuple(line["task"] for line in lines), accuracies, num_params, num_modules, flops, graph,
                  problem)
 
@@ -89,6 +89,14 @@ def with_columns(stream: pd.DataFrame, tasks: TaskRun) -> pd.DataFrame:
   """Adds the columns task, accuracy (on the newest task), num_params, num_modules and cumulative_train_flops."""
   return stream.assign(task=tasks.names, accuracy=np.diag(tasks.accuracies), num_params=tasks.num_params,
                        num_modules=tasks.num_modules, **{FLOPS: np.cumsum(tasks.train_flops)})
+
+
+def _tree(path: pathlib.Path) -> Any:
+  """The contents of a graph.json; the message of BadInput is a clause."""
+  try:
+    return run_folder.read_json(path)
+  except BadInput as error:
+    raise BadInput(f"its {_GRAPH} is not JSON") from error
 
 
 def _graph(tree: Any, num: int) -> Graph:

@@ -131,6 +131,17 @@ class Checkpoints:
                      "nothing was changed, and --overwrite would start the run again.")
     return None
 
+  def newest_meta(self) -> Meta | None:
+    """The meta of the newest checkpoint, without its arrays; None, with a warning, if it cannot be read."""
+    step = self._manager.latest_step()
+    if step is None:
+      return None
+    try:
+      return self._whole_meta(step)
+    except Exception as error:  # as above
+      warnings.warn(f"checkpoint {step} of {self._folder} cannot be read ({_reason(error)})", stacklevel=2)
+      return None
+
   def metas(self) -> dict[int, Meta]:
     """{step: meta} of the checkpoints whose meta can be read, oldest first; without the sealed part of `lines`."""
     found = {}
@@ -168,12 +179,16 @@ class Checkpoints:
     self._manager.close()
 
   def _open(self, step: int) -> "Opened":
-    meta = self._read_meta(step)
-    if "lines" in meta:  # earlier versions sealed none of them
-      meta["lines"] = self._history.read(meta.get("sealed", []), meta["lines"])
+    meta = self._whole_meta(step)
     arrays = flat.verified(lambda shapes: self._manager.restore(
         step, args=ocp.args.Composite(arrays=ocp.args.StandardRestore(shapes))).arrays, meta["sha256"])
     return Opened(meta, arrays, *self._frozen.read(meta["frozen"]))
+
+  def _whole_meta(self, step: int) -> Meta:
+    meta = self._read_meta(step)
+    if "lines" in meta:  # earlier versions sealed none of them
+      meta["lines"] = self._history.read(meta.get("sealed", []), meta["lines"])
+    return meta
 
   def _read_meta(self, step: int) -> Meta:
     meta = dict(self._manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore())).meta)

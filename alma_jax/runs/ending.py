@@ -1,17 +1,21 @@
-"""The end of a run: its summary and its curve."""
+"""The end of a run: its summary and its curve; and what a finished run checks when it is started again."""
 import importlib.metadata
 import platform
+import warnings
 
 from alma_jax import config as configs
 from alma_jax.config import schema
-from alma_jax.runs import metrics, settings, task_results
+from alma_jax.errors import BadInput
+from alma_jax.learners.task_learner import TaskLearner
+from alma_jax.runs import checkpoint, metrics, run_folder, settings, task_results
 from alma_jax.runs.run_folder import RunFolder
 from alma_jax.runs.snapshot import RunState
+from alma_jax.tasks import sequence
 from alma_jax.version import __version__
 
 
 def write(setting: settings.Setting, folder: RunFolder, now: RunState, seconds: dict[str, float]) -> None:
-  """Writes summary.json and curve.png, once the last stage is saved.
+  """Writes summary.json, curve.png and, of a stream of tasks, accuracy.csv and graph.json, once all is saved.
 
   Args:
     setting: of the run.
@@ -21,9 +25,11 @@ def write(setting: settings.Setting, folder: RunFolder, now: RunState, seconds: 
   """
   from alma_jax.runs import plots  # matplotlib is slow to import
   c, lines = setting.config, now.lines
-  summary = metrics.summarize(lines, now.initial_params)
-  if isinstance(c, schema.TaskConfig):
-    summary |= task_results.summarize(lines)
+  if isinstance(setting.source, sequence.Tasks):  # they may have been changed since the last task
+    assert isinstance(setting.learner, TaskLearner)
+    for file, data in task_results.files(setting.source, setting.learner, now.learner.spec, lines).items():
+      run_folder.write_bytes(folder.path / file, data)
+  summary = _results(setting, lines, now.initial_params)
   summary |= dict(**seconds, device=settings.describe_devices(setting.learner.mesh), versions=versions(),
                   config_sha256=configs.digest(c))
   judged = (f"average accuracy {summary['average_accuracy']:.3f}" if "average_accuracy" in summary else
@@ -37,6 +43,57 @@ def write(setting: settings.Setting, folder: RunFolder, now: RunState, seconds: 
   plots.curve(lines, setting.source.task.metric, title, folder.path / "curve.png", setting.source.chance,
              "tasks" if isinstance(c, schema.TaskConfig) else "mega-batches")
   folder.write_summary(summary)
+
+
+def mend(setting: settings.Setting, folder: RunFolder) -> None:
+  """Writes the files of a finished run again that are not what it has written, and warns.
+
+  metrics.jsonl, the results in summary.json and, of a stream of tasks, accuracy.csv and graph.json follow from the
+  newest checkpoint. Without one, or if it cannot be read, nothing is done. A summary that another version has written
+  is not compared: it may define its results otherwise.
+
+  Args:
+    setting: of the run.
+    folder: of the run, with a summary.json.
+
+  Raises:
+    BadInput: summary.json is not that of a run.
+  """
+  if not (folder.path / checkpoint.CHECKPOINTS).is_dir():
+    return
+  meta = _newest_meta(folder)
+  summary = run_folder.read_summary(folder.path / "summary.json") or {}
+  num = summary.get("num_megabatches") if setting.is_live else setting.stream.num_megabatches
+  lines = [] if meta is None else meta["lines"]
+  if meta is None or len(lines) != num:  # the last checkpoint has been deleted
+    return
+  folder.mend_lines(run_folder.METRICS, lines)
+  if isinstance(setting.source, sequence.Tasks):
+    assert isinstance(setting.learner, TaskLearner)
+    setting.source.resume(meta["data"])
+    for name, data in task_results.files(setting.source, setting.learner, meta["spec"], lines).items():
+      folder.mend(name, data)
+  results, by = _results(setting, lines, meta["initial_params"]), summary.get("versions")
+  is_comparable = isinstance(by, dict) and by.get("alma_jax") == __version__
+  if is_comparable and any(summary.get(name) != value for name, value in results.items()):
+    folder.mend("summary.json", run_folder.json_bytes(summary | results))
+
+
+def _newest_meta(folder: RunFolder) -> checkpoint.Meta | None:
+  try:
+    checkpoints = checkpoint.Checkpoints(folder.path, 1, create=False)
+    meta = checkpoints.newest_meta()
+    checkpoints.finish()
+    return meta
+  except BadInput as error:
+    warnings.warn(f"the files of {folder.shown} were not compared with its checkpoint: {error}", stacklevel=2)
+    return None
+
+
+def _results(setting: settings.Setting, lines: list[metrics.Entry], initial_params: int) -> metrics.Entry:
+  """What summary.json says about the lines of metrics.jsonl."""
+  found = metrics.summarize(lines, initial_params)
+  return found | task_results.summarize(lines) if isinstance(setting.config, schema.TaskConfig) else found
 
 
 def versions() -> dict[str, str]:

@@ -78,8 +78,10 @@ def _run(config: schema.RunConfig, path: pathlib.Path, data: Sequence[Any] | Non
       with _uploaded(mirrored), _explained(lambda error: folder.moved()):
         session.run(setting, folder, should_stop or (lambda: False))
       sharding.barrier("the run is complete")
-    elif mirrored is not None:
-      mirrored.finish()  # the session that has completed it may not have uploaded all
+    else:
+      ending.mend(setting, folder)
+      if mirrored is not None:
+        mirrored.finish()  # the session that has completed it may not have uploaded all
     run = results.load_run(path)
     if was_complete:
       sharding.say(f"{remote.shown(path)} is complete.")

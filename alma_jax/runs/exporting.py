@@ -178,7 +178,7 @@ def export(run: results.Run | str | os.PathLike[str], stage: int | None = None,
     run: results.Run, or its folder.
     stage: counts from 0; None: the last one saved.
     out: folder; None: RUN/export, of a stream of tasks RUN/export/task-0001 and so on.
-    task: of a stream of tasks, the number of the task, from 1, or its name.
+    task: of a stream of tasks, the name of the task, or its number, from 1.
 
   Returns:
     Path of the folder.
@@ -220,10 +220,12 @@ def _images(position: Position) -> tuple[Any, ...]:
   assert not isinstance(dataset, schema.Text)
   mean, std = (np.asarray(meta[key], np.float32) for key in ("mean", "std"))
   shape, dtype = tuple(meta["example_shape"]), np.dtype(meta["dtype"])
+  votes = ", the mean over the members" if getattr(position.config.learner, "combine", "") == "vote" else ""
   facts = dict(
-      input=f"x {dtype.name} [batch, {', '.join(map(str, shape))}], raw as in the data set",
-      output="predict: class probabilities float32 [batch, classes], for learner.combine='vote' the mean over the "
-             "members; classify: predicted classes int32 [batch]",
+      input=f"x {dtype.name} [batch, {', '.join(map(str, shape))}], raw as in the "
+            f"{'stream' if 'task' in meta else 'data set'}",
+      output=f"predict: class probabilities float32 [batch, classes]{votes}; classify: predicted classes int32 [batch]"
+             + ", by the votes" * bool(votes),
       classes=meta["num_classes"], class_names=meta.get("class_names"), example_shape=list(shape), dtype=dtype.name,
       image_size=getattr(dataset, "image_size", 0),
       normalization=dict(mean=mean.tolist(), std=std.tolist(), meaning="(x - mean) / std, done inside"))
@@ -252,13 +254,15 @@ def _provenance(position: Position) -> dict[str, Any]:
   config, standing = position.config, position.standing
   last, metric = standing.last, "perplexity" if config.is_language else "error"
   found = {name: last.get(name) for name in (metric, f"val_{metric}", "loss", "num_params", "predict_macs")}
+  task = position.data.get("task")
+  size = dict(num_tasks=task["of"]) if task else dict(num_megabatches=config.stream.num_megabatches)
   found |= {"prequential": standing.total / standing.tested if standing.tested else None,
             "prequential_megabatches": standing.tested}
   return dict(
       stage=last.get("stage"), megabatch=last.get("t"), metric=metric, metrics=found,
       provenance=dict(
           run=position.path.name, dataset=config.dataset.name, data_fingerprint=position.fingerprint,
-          config_sha256=configs.digest(config), seed=config.seed, num_megabatches=config.stream.num_megabatches,
+          config_sha256=configs.digest(config), seed=config.seed, **size,
           alma_jax=__version__, written=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")))
 
 

@@ -10,6 +10,8 @@ from typing import Any
 from alma_jax.messages import UNSEEN, duration, say, sign
 
 COMPILING = "compiling"
+_ENOUGH = 0.1  # part of a stage that a session has to train before it says how long the rest takes
+_FIRST = 5  # dispatches that are too short to measure the speed, after a start or a compilation
 
 
 class Progress:
@@ -43,13 +45,13 @@ class Progress:
     if bar:
       with UNSEEN:
         self._bar = make()
-    self._began, self._before, self._where = time.monotonic(), before, ""
+    self._began, self._before, self._where, self._num_updates = time.monotonic(), before, "", 0
     self._val: float | None = None
 
   def skip(self, samples: int) -> None:
     """Counts training samples of the first stage that an earlier session has processed."""
     self._before += samples
-    self._bar.initial = self._bar.n = self._bar.last_print_n = self._bar.n + samples
+    self._jump(samples)
 
   def update(self, samples: int, stage: int, round_: int, num_rounds: int, val: float | None = None) -> None:
     """Adds training samples.
@@ -66,7 +68,13 @@ class Progress:
     self._where = f"stage {stage + 1}{of} {self._rounds} {round_}/{num_rounds}{shown}"
     with UNSEEN:
       self._bar.set_description_str(self._where, refresh=False)
-      self._bar.update(min(samples, self._bar.total - self._bar.n))  # a stage may take longer than planned
+      self._num_updates += 1
+      samples = min(samples, self._bar.total - self._bar.n)  # a stage may take longer than planned
+      if self._num_updates > _FIRST:
+        self._bar.update(samples)
+      else:
+        self._jump(samples)
+        self._bar.refresh()
 
   def end_stage(self, stage: int, value: float | None, seconds: float) -> None:
     """Shows that a stage has ended.
@@ -77,10 +85,19 @@ class Progress:
       seconds: seconds that the stage took.
     """
     done = sum(self._samples[:stage + 1])  # patience may have ended the stage early
+    past, rest = done - self._before, max(0, done - self._bar.n)
+    enough = _ENOUGH * sum(self._samples[stage:stage + 1])  # a live stream may have more stages than expected
+    # After a resume near the end of a stage a few samples share the time of its evaluation; that is no measure.
+    is_known = past > 0 and past >= enough
     with UNSEEN:
-      self._bar.update(max(0, done - self._bar.n))
+      if not is_known:
+        self._jump(rest)
+      elif rest >= enough:
+        self._bar.update(rest)
+      else:  # what rounding has left; it counts with the next dispatch
+        self._bar.n += rest
     if self._lines:
-      left, past = sum(self._samples[stage + 1:]), done - self._before
+      left = sum(self._samples[stage + 1:]) if is_known else 0
       seconds_left = (time.monotonic() - self._began) * left / max(past, 1)
       of = f" of {len(self._samples)}" if self._known else ""
       left = left if self._known else 0
@@ -98,8 +115,15 @@ class Progress:
       yield
     if name == COMPILING:
       self._began += time.monotonic() - began  # later stages do not compile
+      self._num_updates = 0
+      self._jump(0)
     with UNSEEN:
       self._bar.set_description_str(self._where, refresh=False)
+
+  def _jump(self, samples: int) -> None:
+    """Moves the bar by samples that say nothing about the speed, nor does the time since its last change."""
+    self._bar.n = self._bar.initial = self._bar.last_print_n = self._bar.n + samples
+    self._bar.unpause()
 
   def close(self) -> None:
     """Removes the bar."""

@@ -8,7 +8,7 @@ import numpy as np
 from alma_jax import config as configs
 from alma_jax.config import schema
 from alma_jax.config.fields import listed
-from alma_jax.data import tokens
+from alma_jax.data import task_types, tokens
 from alma_jax.errors import BadInput
 from alma_jax.learners import contract, prediction, task_learner
 from alma_jax.parallel import runtime
@@ -23,8 +23,8 @@ class Run:
   Attributes:
     path: the folder.
     config: RunConfig.
-    metrics: dict of numpy arrays [B'], a column of metrics.jsonl each, over the
-      mega-batches so far; null is NaN. Entries that are lists are left out.
+    lines: list of the entries of metrics.jsonl, one for each mega-batch (of a stream of tasks for each task) so far.
+    metrics: dict of numpy arrays [B'], a column of `lines` each; null is NaN. Entries that are lists are left out.
     train: list of the entries of train.jsonl.
     summary: dict of summary.json, or None while the run is unfinished.
   """
@@ -35,7 +35,8 @@ class Run:
     if not isinstance(tree, dict):
       raise BadInput(f"there is no run in {remote.shown(self.path)}: it has no config.json of a run.")
     self.config = configs.parse(configs.completed({k: v for k, v in tree.items() if k not in configs.STORED}))
-    self.metrics = _columns(_lines(self.path / run_folder.METRICS))
+    self.lines = _lines(self.path / run_folder.METRICS)
+    self.metrics = _columns(self.lines)
     self.train = _lines(self.path / run_folder.TRAIN)
     self.summary = run_folder.read_summary(self.path / "summary.json")
     check_config(self.path, self.config, self.summary)
@@ -44,8 +45,7 @@ class Run:
       num = self.summary.get("num_megabatches", num) or self.summary["num_stages"]
     if self.summary is not None and len(self.metrics.get("t", ())) != num:
       raise BadInput(f"{self.path / run_folder.METRICS} does not hold the {num} "
-                     "mega-batches of the run; restore it, or delete it and summary.json, and the run's own command "
-                     "writes both again.")
+                     "mega-batches of the run; restore it, or let the run's own command write it again.")
 
   def __repr__(self) -> str:
     state = f"{len(self.metrics.get('t', ()))} mega-batches"
@@ -58,6 +58,15 @@ class Run:
   def _shown(self) -> str:
     return remote.shown(self.path)
 
+  @property
+  def accuracies(self) -> np.ndarray | None:
+    """Of a stream of tasks R[t, i], the test accuracy on task i after task t, so far; None of other runs.
+
+    Returns:
+      float64 [T', T'], rows and columns from 0, NaN for i > t.
+    """
+    return task_results.matrix(self.lines) if isinstance(self.config, schema.TaskConfig) else None
+
   def stages(self) -> list[int]:
     """The stages whose learner is saved, ascending."""
     return sorted(self._saved_stages())
@@ -68,7 +77,8 @@ class Run:
     Args:
       x: raw inputs [N, ...], of the shape and dtype of the training images.
       stage: counts from 0; None: the last one saved.
-      task: of a stream of tasks, the task that x belongs to: its number, from 1, or its name.
+      task: of a stream of tasks, the task that x belongs to: its name, or its number, from 1. A text that is a name is
+        that name, even if it is a number.
 
     Returns:
       float32 [N, K].
@@ -109,8 +119,8 @@ class Run:
     state = snapshot.restore_learner(learner, opened, partly=True)
     known = state.spec["tasks"]
     names = [entry["name"] for entry in data["tasks"]][:len(known)]
-    number = names.index(task) if task in names else task - 1 if isinstance(task, int) else -1
-    if not 0 <= number < len(names):
+    number = task_types.number_of(task, names)
+    if number is None:
       given = "no task is given of" if task is None else f"task={task!r} is none of"
       raise BadInput(f"{given} the {len(names)} tasks that {self._shown} has learned; give a number from 1 to "
                      f"{len(names)}, or one of {listed(map(repr, names))}.")

@@ -197,6 +197,20 @@ class RunFolder:
     write_bytes(path, b"".join(kept))
     self._files[name] = path.open("a")
 
+  def mend(self, name: str, data: bytes) -> None:
+    """Writes a file again if it is not what the run has written, and warns."""
+    path = self.path / name
+    if self._writes and not (path.is_file() and path.read_bytes() == data):
+      warnings.warn(f"{path} was not what the run has written, and was written again from the checkpoint", stacklevel=2)
+      write_bytes(path, data)
+
+  def mend_lines(self, name: str, entries: list[Entry]) -> None:
+    """`mend` for a .jsonl file; earlier versions may have written the same entries otherwise."""
+    path = self.path / name
+    lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
+    if len(lines) != len(entries) or not lines[-1].endswith(b"\n") or not all(map(_is_entry, lines, entries)):
+      self.mend(name, b"".join(map(_line, entries)))
+
   @property
   def is_mirrored(self) -> bool:
     """Whether the folder is the copy of one in a store, and this process uploads it."""
@@ -375,4 +389,9 @@ def _is_entry(line: bytes, expected: Entry | None = None) -> bool:
 
 def write_json(path: pathlib.Path, tree: Any) -> None:
   """Writes JSON, whole or not at all."""
-  write_bytes(path, (json.dumps(tree, indent=2, allow_nan=False) + "\n").encode())
+  write_bytes(path, json_bytes(tree))
+
+
+def json_bytes(tree: Any) -> bytes:
+  """What `write_json` writes."""
+  return (json.dumps(tree, indent=2, allow_nan=False) + "\n").encode()

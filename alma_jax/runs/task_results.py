@@ -73,7 +73,8 @@ class TaskExaminer:
 
   def write(self, folder: pathlib.Path, state: contract.LearnerState, lines: list[Entry]) -> None:
     """Writes accuracy.csv, a row per task t with R[t, i], and graph.json, what was made from what."""
-    write(folder, self._source, self._learner, state, lines)
+    for name, data in files(self._source, self._learner, state.spec, lines).items():
+      run_folder.write_bytes(folder / name, data)
 
   def _measured(self, state: contract.LearnerState, t: int) -> tuple[float, float]:
     visit = self._source.newest(t, len(state.spec["tasks"]))
@@ -100,6 +101,14 @@ def shown(learner: TaskLearner, state: contract.LearnerState, data: dict[str, An
       task=dict(number=t + 1, name=entry["name"], of=len(data["tasks"])))
 
 
+def matrix(lines: list[Entry]) -> np.ndarray:
+  """R[t, i], the test accuracy on task i after task t: float64 [T, T], rows and columns from 0, NaN for i > t."""
+  found = np.full((len(lines), len(lines)), np.nan)
+  for t, line in enumerate(lines):
+    found[t, :t + 1] = line[ACCURACIES]
+  return found
+
+
 def _first(num: int) -> np.ndarray:
   return np.arange(num, dtype=np.int32)
 
@@ -120,9 +129,15 @@ def summarize(lines: list[Entry]) -> Entry:
               **({LCA: float(np.mean([line[LCA] for line in lines]))} if all(LCA in line for line in lines) else {}))
 
 
-def write(folder: pathlib.Path, source: Tasks, learner: TaskLearner, state: contract.LearnerState, lines: list[Entry]
-          ) -> None:
-  """Writes accuracy.csv, a row per task t with R[t, i], and graph.json, what was made from what."""
+def files(source: Tasks, learner: TaskLearner, spec: dict[str, Any], lines: list[Entry]) -> dict[str, bytes]:
+  """Contents of accuracy.csv, a row per task t with R[t, i], and of graph.json, what was made from what.
+
+  Args:
+    source: of the run.
+    learner: of the run.
+    spec: that of the learner's state after the last of `lines`.
+    lines: of the tasks so far.
+  """
   names = [info.name for info in source.data.infos]
   text = io.StringIO()
   table = csv.writer(text, lineterminator="\n")
@@ -130,10 +145,10 @@ def write(folder: pathlib.Path, source: Tasks, learner: TaskLearner, state: cont
   for t, line in enumerate(lines):
     found = [f"{accuracy:.6g}" for accuracy in line[ACCURACIES]]
     table.writerow([t + 1, names[t], *found, *[""] * (len(names) - len(found))])
-  run_folder.write_bytes(folder / ACCURACY, text.getvalue().encode())
-  modules = [dict(part=learner.parts[part], task=t) for part, _, t in state.spec["modules"]]
+  modules = [dict(part=learner.parts[part], task=t) for part, _, t in spec["modules"]]
   tasks = [dict(name=info["name"], family=info["family"], origin=None if task["origin"] < 0 else task["origin"],
                 path=task["path"], **({"root": True} if task["origin"] == FROM_ROOT else {}),
                 **({"returns": info["returns"]} if "returns" in info else {}))
-           for info, task in zip(source.meta()["tasks"], state.spec["tasks"])]
-  run_folder.write_json(folder / GRAPH, dict(parts=list(learner.parts), modules=modules, tasks=tasks))
+           for info, task in zip(source.meta()["tasks"], spec["tasks"])]
+  return {ACCURACY: text.getvalue().encode(),
+          GRAPH: run_folder.json_bytes(dict(parts=list(learner.parts), modules=modules, tasks=tasks))}

@@ -1,5 +1,6 @@
 """A stream of tasks as the source of a run: every task has its own images, classes and head (docs/task-streams.md)."""
 import dataclasses
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,9 @@ from alma_jax.data import stream as streams
 from alma_jax.data import task_streams
 from alma_jax.errors import BadInput
 from alma_jax.tasks import classification, heads
+
+_FIELDS = {"num_tasks": "stream.num_megabatches", "image_size": "dataset.image_size", "sources": "dataset.sources"}
+_ARGUMENT = re.compile(rf"(?<![\w.])({'|'.join(_FIELDS)})=")  # of task_streams.make, in its messages
 
 
 class Tasks:
@@ -36,12 +40,8 @@ class Tasks:
     Raises:
       BadInput: the stream does not exist, or a task cannot be used.
     """
-    section = config.dataset
-    assert isinstance(section, schema.TaskImages)
     self.files: dict[str, str] = {}
-    self.data = task_streams.make(
-        section.name, seed=config.seed, data_dir=section.data_dir, sources=section.sources,
-        num_tasks=config.stream.num_megabatches, test_per_class=section.test_per_class)
+    self.data = stream_of(config)
     self._replays, self._returns = _replays(config), True
     self._seen: dict[int, task_streams.TaskData] = {}  # tasks that are replayed
     self._normalizations: dict[int, tuple[np.ndarray, np.ndarray]] = {}
@@ -197,6 +197,22 @@ class Order:
   def _sizes(self, name: str) -> np.ndarray:
     sizes = np.array([getattr(info, name) for info in self.infos], np.int64)
     return sizes.cumsum() if self.replays else sizes
+
+
+def stream_of(config: schema.RunConfig, data_dir: str = "") -> task_streams.TaskStream:
+  """The stream of a config; `data_dir`, if given, is read in place of `dataset.data_dir`.
+
+  Raises:
+    BadInput: see task_streams.make. Its arguments are called by the fields of the config.
+  """
+  section = config.dataset
+  assert isinstance(section, schema.TaskImages)
+  try:
+    return task_streams.make(
+        section.name, seed=config.seed, data_dir=data_dir or section.data_dir, sources=section.sources,
+        num_tasks=config.stream.num_megabatches, test_per_class=section.test_per_class, image_size=section.image_size)
+  except BadInput as error:
+    raise BadInput(_ARGUMENT.sub(lambda found: _FIELDS[found[1]] + "=", str(error))) from error
 
 
 def of_meta(config: schema.RunConfig, meta: Mapping[str, Any]
