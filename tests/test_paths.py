@@ -315,7 +315,7 @@ def test_reinforce_finds_the_path_that_returns_and_counts_its_steps(tmp_path):
   alma_jax.run(config, tmp_path / "run")
   assert min(accuracies(tmp_path / "run")[-1]) >= 0.95
   lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-  assert [len(line["errors"]) for line in lines] == [1, 1, 1]  # instead of three candidates each
+  assert [len(line["errors"]) for line in lines] == [1, 2, 2]  # one candidate instead of three, and a path as a whole
   assert [len(line.get("probabilities", [])) for line in lines] == [0, 3, 3]
   whole = (64 + 8) * 8 + 8 * 2
   for line in lines[1:]:
