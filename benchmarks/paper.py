@@ -124,7 +124,7 @@ def ensembles_are_better(runs: Runs) -> list[Cell]:
 
 
 def growing_helps(small: bool) -> Callable[[Runs], list[Cell]]:
-  """Each growing learner against `sm` that starts from the same network; `small`: only of the smaller widths."""
+  """Each growing learner against `sm` that starts from the same network; `small`: only up to width 8."""
   def cells(runs: Runs) -> list[Cell]:
     runs = runs.plain()
     if small:

@@ -45,8 +45,14 @@ def test_one_line_for_each_run(tmp_path):
 
 def test_a_stream_of_tasks_shows_its_average_accuracy(tmp_path):
   run = write_run(tmp_path / "run", [0.4, 0.1])
+  tree = json.loads((run / "config.json").read_text())
+  tree["dataset"]["test_per_class"] = 0
+  (run / "config.json").write_text(json.dumps(tree))
   rewrite(run, lambda entry: entry | dict(accuracies=[0.6, 0.9][:entry["t"]]))
   assert "sm on digits, task 2 of 2, average accuracy 0.75, error on the last task 0.1" in view.line(view.view(run))
+  (run / "metrics.jsonl").unlink()
+  assert view.view(run).unit == "tasks"
+  assert "sm on digits, task 0 of 2" in view.line(view.view(run))
 
 
 def test_the_gate_of_a_mixture_is_not_dead(tmp_path):

@@ -388,17 +388,37 @@ def test_panels_show_every_learner(tmp_path):
   figure = figures.over_the_stream(study)
   axes = figure.axes
   assert [ax.get_title() for ax in axes] == ["w = 1, width = 4", "w = 1, width = 8"]
-  assert legend(figure) == ["sm", "sm, replay 0", "sm, replay 1", "ens", "ens, num_members 3", "ens, num_members 5"]
+  assert legend(figure) == ["sm, replay 0", "sm, replay 1", "ens, num_members 3", "ens, num_members 5"]
   drawn = [sorted((line.get_color(), line.get_linestyle()) for line in ax.lines) for ax in axes]
   keys = {key.get_label(): (key.get_color(), key.get_linestyle()) for key in figure.legends[0].get_lines()}
-  assert len(set(keys.values())) == 6
+  assert len(set(keys.values())) == 4
   assert drawn == [sorted(keys[name] for name in names) for names in (
-      ("sm", "ens, num_members 3", "ens, num_members 5"), ("sm, replay 0", "sm, replay 1", "ens"))]
+      ("sm, replay 0", "ens, num_members 3", "ens, num_members 5"),
+      ("sm, replay 0", "sm, replay 1", "ens, num_members 5"))]
   assert axes[0].lines[0].get_ydata().tolist() == [0.5, 0.4]
   for width in range(9, 18):
     write_run(tmp_path / f"wide{width}", [0.5, 0.4], model__width=width, stream__replay=1.0)
   panels = figures.over_the_stream(study_of(tmp_path)).axes
   assert max(len(ax.lines) for ax in panels) <= 10
+
+
+def test_kinds_of_one_learner_look_apart(tmp_path):
+  for seed, rate in enumerate((0.1, 0.2, 0.3, 0.4, 0.5, 0.6)):
+    write_run(tmp_path / str(rate), [0.5, 0.4 - seed / 100], train__learning_rate=rate)
+  study = study_of(tmp_path)
+  for figure in (figures.over_the_stream(study), figures.against(study, "cumulative_params")):
+    looks = {(key.get_color(), key.get_linestyle()) for key in figure.legends[0].get_lines()}
+    assert len(legend(figure)) == len(looks) == 6
+
+
+def test_equal_scores_have_an_axis(tmp_path):
+  """The sums differ by one rounding step."""
+  for patience, errors in ((1, [0.1, 0.2, 0.3]), (2, [0.3, 0.2, 0.1])):
+    for width in (4, 8):
+      write_run(tmp_path / f"{patience}{width}", errors, train__patience=patience, model__width=width)
+  study = study_of(tmp_path)
+  assert 0 < study.runs["cer"].max() - study.runs["cer"].min() < 1e-15
+  figures.all_of(study)
 
 
 def test_a_single_value_is_drawn_as_a_point(tmp_path):

@@ -335,5 +335,6 @@ def test_the_curve_of_a_long_stream_of_tasks_warns_of_nothing(tmp_path):
   lines = [dict(t=t, error=0.5, updated=True) for t in range(1, 100)]
   with warnings.catch_warnings():
     warnings.simplefilter("error")
-    draw_curve(lines, "error", "select", tmp_path / "curve.png")
+    draw_curve(lines, "error", "select", tmp_path / "curve.png", unit="tasks")
+    draw_curve([dict(line, error=0.0) for line in lines], "error", "select", tmp_path / "curve.png", unit="tasks")
   assert (tmp_path / "curve.png").stat().st_size

@@ -88,5 +88,5 @@ class MNTDP(Paths):
         bodies[body], macs = self.judged(self.variables(state, t), data, train, val)
         spent += macs
       scores.append(bodies[body])
-    same = [task["labels"] == labels for task in state.spec["tasks"]]  # of equal bodies one whose head can be reused
+    same = [task["labels"] == labels for task in state.spec["tasks"]]  # of equal scores one whose head can be reused
     return [max(range(num), key=lambda t: (scores[t], same[t], t))], spent, {"scores": scores}

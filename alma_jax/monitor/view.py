@@ -49,7 +49,7 @@ class View(NamedTuple):
   @property
   def unit(self) -> str:
     """What the stream consists of, in the plural: mega-batches or tasks."""
-    return "tasks" if self.lines and ACCURACIES in self.lines[0] else "mega-batches"
+    return "tasks" if "dataset.test_per_class" in self.fields else "mega-batches"
 
   @property
   def name(self) -> str:
@@ -174,16 +174,16 @@ def line(run: View, now: float | None = None) -> str:
   stages, total, metric = run.stages, run.num_megabatches, run.metric
   of = lambda number: f" of {number}" if number else ""
   who = f"{remote.shown(run.path)}: {run.state}{f' on {run.host}' if run.host else ''}"
-  accuracies = run.lines[-1].get(ACCURACIES) if run.lines else None  # of a stream of tasks
-  if accuracies:
+  if run.unit == "tasks":
+    accuracies = run.lines[-1][ACCURACIES] if run.lines else []
     parts = [f"{who}, {run.name}", f"task {len(run.lines)}{of(total)}",
-             f"average accuracy {sum(accuracies) / len(accuracies):.4g}"]
+             *([f"average accuracy {sum(accuracies) / len(accuracies):.4g}"] if accuracies else [])]
   else:
     parts = [f"{who}, {run.name}",
              f"stage {len(stages)}{of(num_stages(run))}, mega-batch {len(run.lines)}{of(total)}"]
   last, tested = run.values(metric), [value for _, value in run.values(f"prequential_{metric}")]
   if stages and last:
-    parts.append(f"{metric}{' on the last task' if accuracies else ''} {last[-1][1]:.4g}")
+    parts.append(f"{metric}{' on the last task' if run.unit == 'tasks' else ''} {last[-1][1]:.4g}")
   if tested:
     parts.append(f"prequential {metric} {sum(tested) / len(tested):.4g}")
   drifts = [each["t"] for each in run.lines if each.get(DRIFT_AFTER) is not None]

@@ -1,6 +1,7 @@
 """What the figures share: colours, markers, labels and axes. A learner has one colour and one marker everywhere."""
 import functools
 import itertools
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ParamSpec
 
@@ -13,6 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.typing import FillStyleType
 
 # The Okabe-Ito palette and similar colours: dark enough on white, and distinct for colour-blind readers. Each learner
 # also has a marker of its own.
@@ -32,6 +34,8 @@ WIDTH = 7.0  # inches, as the text of a paper: a figure is drawn in the size in 
 RC: Any = {"font.size": 8, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 8,
            "axes.titley": 1.0,  # otherwise every title is placed by the extents of all ticks, which is slow
            "svg.hashsalt": "alma_jax"}
+_DASHES = ("-", "--", ":", "-.")
+_FILLS: tuple[FillStyleType, ...] = ("full", "none", "left", "bottom")
 P = ParamSpec("P")
 _HALO = patheffects.withStroke(linewidth=2, foreground="white")  # keeps text on lines readable
 _SMALL = 7  # size of a label at a point, in points
@@ -103,9 +107,30 @@ def key(name: str, colour: str, marker: str = "", linestyle: Any = "-") -> Line2
   return Line2D([], [], color=colour, marker=marker, linestyle=linestyle, markersize=4, linewidth=1.2, label=name)
 
 
+def line_key(name: str, learner: str, i: int, marked: bool) -> Line2D:
+  """An entry of a legend for the i-th line of a learner: 16 differ in dashes, filling of markers and shade."""
+  colour, marker = style(learner)
+  made = key(name, shade(colour, i // len(_DASHES)), marker if marked else "", _DASHES[i % len(_DASHES)])
+  made.set_fillstyle(_FILLS[i % len(_FILLS)])
+  return made
+
+
+def shade(colour: str, i: int) -> str:
+  """The i-th shade of a colour: itself, a darker one, a lighter one, a very dark one, and again."""
+  if not i % 4:
+    return colour
+  rgb = np.array(matplotlib.colors.to_rgb(colour))
+  return matplotlib.colors.to_hex(tuple((rgb, 0.6 * rgb, 0.55 * rgb + 0.45, 0.3 * rgb)[i % 4]))
+
+
 def learner_keys(learners: Iterable[str]) -> list[Line2D]:
   """Entries of a legend for points of learners, in their order."""
   return [key(learner, *style(learner), "") for learner in in_order(learners)]
+
+
+def wrapped(text: str, width: float) -> str:
+  """A text in lines of at most about this width in inches."""
+  return textwrap.fill(text, int(width / inches("m")), break_on_hyphens=False)
 
 
 def inches(names: Iterable[str]) -> float:
@@ -204,6 +229,9 @@ def score_axes(panels: Iterable[Axes]) -> None:
   shown = FuncFormatter(lambda value, _: f"{value:g}")
   for axes in panels:
     low, high = axes.get_ylim()
+    if high < low * (1 + 1e-6):  # equal scores
+      low, high = low / 1.1, high * 1.1
+      axes.set_ylim(low, high)
     choices = [LogLocator(subs=(1, 2, 3, 5) if high / low < 1000 else (1,)), LogLocator(subs=(1, 1.5, 2, 3, 4, 5, 7))]
     enough = (ticks for ticks in choices if sum(low <= tick <= high for tick in ticks.tick_values(low, high)) > 2)
     axes.yaxis.set_major_locator(next(enough, MaxNLocator(4)))

@@ -44,8 +44,8 @@ def all_of(study: Study) -> dict[str, tuple[str, Figure]]:
     found["pareto"] = (
         f"{study.overall_name[0].upper()}{study.overall_name[1:]} against compute and against memory, of all kinds "
         "of runs: mean ± standard deviation over seeds. Rings and the line show the Pareto front: no other kind is "
-        "better in both. A name gives the learner and the fields in which its kinds differ; names for which there "
-        f"is no room are in pareto.csv.{_without_diverged(study)}", fronts.pareto(study))
+        "better in both. A name gives the learner and the fields in which its kinds differ; the names of the other "
+        f"kinds, and of those without room, are in pareto.csv.{_without_diverged(study)}", fronts.pareto(study))
   if _replay_pairs(study):
     found["replay"] = (f"{_title(study)} against compute without replay (open markers) and with the most replay "
                        f"(filled markers, stream.replay up to {study.runs[_REPLAY].max():g}): means over seeds. "
@@ -104,11 +104,11 @@ def _curves(study: Study, x: str) -> Figure:
     for field, value in zip(shared, row):
       mine = mine[mine[field] == value]
     shown[row, wait] = mine
-  keys = panels.keys(study, shown.values(), own, marked=False)
-  figure = drawing.figure(1.55 * len(rows) + 0.75, [*keys.values()])
+  lines = panels.Lines(study, shown.values(), own, marked=False)
+  figure = drawing.figure(1.55 * len(rows) + 0.75, lines.keys)
   grid = figure.subplots(len(rows), len(columns), sharex=True, sharey=True, squeeze=False)
   for axes, ((row, wait), mine) in zip(grid.flat, shown.items()):
-    _draw_curves(axes, study, mine, x, own, keys)
+    _draw_curves(axes, study, mine, x, lines)
     fields = [f"{short(field)} = {plain(value)}" for field, value in zip(shared, row)]
     axes.set_title(", ".join([*panels.title(wait), *fields]))
   drawing.x_label(figure, "mega-batches seen" if x == "t" else "multiply-adds spent")
@@ -120,20 +120,20 @@ def _curves(study: Study, x: str) -> Figure:
   return figure
 
 
-def _draw_curves(axes: Axes, study: Study, stream: pd.DataFrame, x: str, own: list[str], keys: dict[str, Line2D]
-                 ) -> None:
+def _draw_curves(axes: Axes, study: Study, stream: pd.DataFrame, x: str, lines: panels.Lines) -> None:
   """Draws one panel."""
   where: Literal["mid", "post"] = "mid" if x == "t" else "post"
   if stream.empty:
     axes.text(0.5, 0.5, "no runs", transform=axes.transAxes, ha="center", color="0.4")
-  for name, colour, _, lines in panels.lines(study, stream, own):
-    table = mean_curve(lines, x, study.metric)
+  for key, rows in lines.of(stream):
+    table = mean_curve(rows, x, study.metric)
     if table.empty:
       continue
-    axes.plot(table.index, table["mean"], color=colour, linewidth=1, linestyle=keys[name].get_linestyle(),
+    axes.plot(table.index, table["mean"], color=key.get_color(), linewidth=1, linestyle=key.get_linestyle(),
               drawstyle=f"steps-{where}", marker="o" if len(table) == 1 or x == COMP else None, markevery=[-1],
               markersize=3)
-    axes.fill_between(table.index, table["min"], table["max"], color=colour, alpha=0.2, linewidth=0, step=where)
+    axes.fill_between(table.index, table["min"], table["max"], color=key.get_color(), alpha=0.2, linewidth=0,
+                      step=where)
   axes.set_yscale("log")
   if x == "t":
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
@@ -157,8 +157,8 @@ def against(study: Study, column: str) -> Figure:
   size = _size(study)
   own = [field for field in study.factors if field not in (WAITING, size)]
   tables = {wait: table[panels.at(table, wait)] for wait in columns}
-  keys = panels.keys(study, tables.values(), own, marked=True)
-  figure = drawing.figure(2.2 * down + 0.5, [*keys.values()])
+  lines = panels.Lines(study, tables.values(), own, marked=True)
+  figure = drawing.figure(2.2 * down + 0.5, lines.keys)
   grid = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
   for axes in grid.flat[len(columns):]:
     axes.remove()
@@ -168,11 +168,11 @@ def against(study: Study, column: str) -> Figure:
     # The average perplexities of other waiting times are over other mega-batches.
     rivals = mine if study.is_language else table
     _draw_front(axes, mine, trade_offs.front(rivals[column], rivals[study.score]), column, study.score)
-    for name, colour, marker, line in panels.lines(study, mine, own):
+    for key, line in lines.of(mine):
       line = line.sort_values(column)
-      axes.errorbar(line[column], line[study.score], yerr=line[f"{study.score}_sd"].fillna(0), color=colour,
-                    marker=marker, markersize=5, linewidth=1, linestyle=keys[name].get_linestyle(),
-                    fillstyle=keys[name].get_fillstyle(), capsize=1.5)
+      axes.errorbar(line[column], line[study.score], yerr=line[f"{study.score}_sd"].fillna(0), color=key.get_color(),
+                    marker=key.get_marker(), markersize=5, linewidth=1, linestyle=key.get_linestyle(),
+                    fillstyle=key.get_fillstyle(), capsize=1.5)
     axes.set_title("".join(panels.title(wait)))
     if column in _COSTS:
       drawing.cost_axis(axes, table[column])
@@ -184,19 +184,18 @@ def against(study: Study, column: str) -> Figure:
     axes.set_ylabel(study.score_name)
   drawing.score_axes(shown.values())
   for wait, axes in shown.items() if size else []:  # once the shared limits are final
-    _number_sizes(axes, [line for *_, line in panels.lines(study, tables[wait], own)], study, column, str(size))
+    _number_sizes(axes, [*lines.of(tables[wait])], study, column, str(size))
   return figure
 
 
-def _number_sizes(axes: Axes, lines: list[pd.DataFrame], study: Study, column: str, size: str) -> None:
+def _number_sizes(axes: Axes, lines: list[tuple[Line2D, pd.DataFrame]], study: Study, column: str, size: str) -> None:
   """Writes the sizes of a learner's networks at the points of its line, where there is room."""
   labels, corners = [], []
-  for line in lines:
+  for key, line in lines:
     line = line.sort_values(column)
     corners.append([*zip(line[column], line[study.score])])
-    colour = drawing.style(line[LEARNER].iloc[0])[0]
     texts = map(plain, line[size]) if len(line) > 1 else [""]
-    labels += [(text, x, y, colour) for text, (x, y) in zip(texts, corners[-1])]
+    labels += [(text, x, y, str(key.get_color())) for text, (x, y) in zip(texts, corners[-1])]
   drawing.place_labels(axes, labels, corners, joined=False)
 
 

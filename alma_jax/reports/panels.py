@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.lines import Line2D
-from matplotlib.typing import FillStyleType
 
 from alma_jax.reports import drawing, studies
 from alma_jax.reports.factors import order, plain
@@ -13,8 +12,6 @@ from alma_jax.reports.read import LEARNER, WAITING
 from alma_jax.reports.studies import Study
 
 MOST = 5  # panels in a row or a column
-_DASHES = ("-", "--", ":", "-.")  # of the lines of one learner
-_FILLS: tuple[FillStyleType, ...] = ("full", "none", "left", "bottom")  # of their markers
 _MOST_LINES = 10  # in a panel, if factors of the study can have panels of their own
 
 
@@ -34,37 +31,45 @@ def split_factors(study: Study) -> tuple[list[str], list[str]]:
   return shared, [f for f in others if f not in shared]
 
 
-def lines(study: Study, table: pd.DataFrame, own: list[str]) -> Iterator[tuple[str, str, str, pd.DataFrame]]:
-  """(name, colour, marker, rows) of every learner, and of every value of the fields `own` that vary for it."""
-  for learner in drawing.in_order(table[LEARNER].unique()):
-    mine = table[table[LEARNER] == learner]
-    varying = [field for field in own if mine[field].nunique(dropna=False) > 1]
-    groups = mine.sort_values(varying, key=_ranks).groupby(varying, dropna=False, sort=False) if varying else None
-    parts = [mine] if groups is None else [rows for _, rows in groups]
-    names = studies.brief_labels(study, pd.DataFrame([rows.iloc[0] for rows in parts]), varying)
-    for name, rows in zip(names, parts):
-      yield (name, *drawing.style(learner), rows)
+class Lines:
+  """The lines of all panels of a figure. A kind of run has the same name and the same look in every panel.
 
+  There is a line for every learner, and for every value of the fields that vary for it within a panel.
 
-def keys(study: Study, tables: Iterable[pd.DataFrame], own: list[str], marked: bool) -> dict[str, Line2D]:
-  """{name: entry of a legend} of all lines of panels, in the order of the learners.
-
-  Of one learner each line has other dashes and other markers, as long as they suffice.
-
-  Args:
-    study, own: see `lines`.
-    tables: of each panel.
-    marked: whether lines have the markers of the learners.
+  Attributes:
+    keys: the entries of the legend, in the order of the learners.
   """
-  named = {name: (colour, marker) for table in tables for name, colour, marker, _ in lines(study, table, own)}
-  found: dict[str, Line2D] = {}
-  for learner in drawing.in_order(study.runs[LEARNER].unique()):
-    mine = [name for name, style in named.items() if style == drawing.style(learner) and name not in found]
-    for i, name in enumerate(sorted(mine, key=lambda name: "," in name)):  # first a name without fields
-      colour, marker = named[name]
-      found[name] = drawing.key(name, colour, marker if marked else "", _DASHES[i % len(_DASHES)])
-      found[name].set_fillstyle(_FILLS[i % len(_FILLS)])
-  return found
+
+  def __init__(self, study: Study, tables: Iterable[pd.DataFrame], own: list[str], marked: bool):
+    """Names the lines.
+
+    Args:
+      study: Study.
+      tables: the rows of each panel.
+      own: fields that have no panels of their own.
+      marked: whether lines have the markers of the learners.
+    """
+    found = list(tables)
+    rows = pd.concat(found)
+    self._fields: dict[str, list[str]] = {}
+    self._keys: dict[studies.Kind, Line2D] = {}
+    for learner in drawing.in_order(rows[LEARNER].unique()):
+      parts = [table[table[LEARNER] == learner] for table in found]
+      fields = [field for field in own if any(part[field].nunique(dropna=False) > 1 for part in parts)]
+      self._fields[learner] = fields
+      kinds = rows[rows[LEARNER] == learner].drop_duplicates(fields or [LEARNER])
+      kinds = kinds.sort_values(fields, key=_ranks) if fields else kinds
+      named = zip(studies.brief_labels(study, kinds.reset_index(), fields), kinds.iloc)
+      for i, (name, row) in enumerate(sorted(named, key=lambda item: "," in item[0])):  # first one without fields
+        self._keys[studies.kind(row, fields)] = drawing.line_key(name, learner, i, marked)
+    self.keys = [*self._keys.values()]
+
+  def of(self, table: pd.DataFrame) -> Iterator[tuple[Line2D, pd.DataFrame]]:
+    """(entry of the legend, rows) of each line of a panel."""
+    for learner in drawing.in_order(table[LEARNER].unique()):
+      mine, fields = table[table[LEARNER] == learner], self._fields[learner]
+      for _, rows in mine.groupby([LEARNER, *fields], dropna=False, sort=False):
+        yield self._keys[studies.kind(rows.iloc[0], fields)], rows
 
 
 def waits(runs: pd.DataFrame) -> list[Any]:

@@ -1,6 +1,4 @@
 """The figure of the origins: which earlier task each task's network was started from."""
-import textwrap
-
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
@@ -27,7 +25,7 @@ def origins(study: Study) -> Figure:
   left = drawing.inches(names) + 0.25 if named else 0.7
   colours = task_panels.colours(family for _, graph in found for family in graph.families)
   legend = 0.35 if len(colours) > 1 else 0
-  titles = [textwrap.fill(label, int(_WIDTH / drawing.inches("m")), break_on_hyphens=False) for label, _ in found]
+  titles = [drawing.wrapped(label, _WIDTH) for label, _ in found]
   across = min(len(found), max(1, int((drawing.WIDTH - left - 0.1) / (_WIDTH + 0.1))))
   down, above = -(-len(found) // across), 0.15 * max(title.count("\n") + 1 for title in titles) + 0.15
   width, panel = left + 0.1 + (_WIDTH + 0.1) * across, min(max(0.19 * num, 1.2), 7.5)

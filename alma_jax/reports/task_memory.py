@@ -1,4 +1,6 @@
 """The figure of what a stream of tasks stores: parameters and modules after each task."""
+import collections
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -7,6 +9,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 from alma_jax.reports import drawing, task_panels
 from alma_jax.reports.read import LEARNER
 from alma_jax.reports.studies import Study
+from alma_jax.reports.task_read import TaskRun
 
 _PANELS = (("num_params", "stored parameters"), ("num_modules", "stored modules"))
 _DASH = 4.0  # length of a dash, in line widths, where several lines coincide
@@ -18,7 +21,11 @@ def over_tasks(study: Study) -> Figure:
 
   The stream has at least two tasks. Lines that coincide are drawn as one line of dashes in the colours of all.
   """
-  found = [(label, drawing.style(row[LEARNER])[0], runs) for label, row, runs in task_panels.kinds(study)]
+  found: list[tuple[str, str, list[TaskRun]]] = []
+  of_learner = collections.Counter[str]()  # kinds so far
+  for label, row, runs in task_panels.kinds(study):
+    found.append((label, drawing.shade(drawing.style(row[LEARNER])[0], of_learner[row[LEARNER]]), runs))
+    of_learner[row[LEARNER]] += 1
   figure = drawing.figure(2.6, [drawing.key(label, colour) for label, colour, _ in found], wspace=0.28)
   for axes, (name, title) in zip(figure.subplots(1, 2), _PANELS):
     lines = {}
@@ -38,9 +45,9 @@ def over_tasks(study: Study) -> Figure:
 
 def _draw(axes: Axes, lines: dict[str, tuple[str, np.ndarray, np.ndarray, np.ndarray]]) -> None:
   """Draws {label: (colour, mean, lowest, highest)}."""
-  for colour, mean, low, high in lines.values():
-    twins = [other for other, its, *_ in lines.values() if np.allclose(its, mean)]
-    i, tasks = twins.index(colour), np.arange(1, len(mean) + 1)
+  for label, (colour, mean, low, high) in lines.items():
+    twins = [other for other, (_, its, *_) in lines.items() if np.allclose(its, mean)]
+    i, tasks = twins.index(label), np.arange(1, len(mean) + 1)
     dashes = "-" if len(twins) == 1 else (i * _DASH, (_DASH, _DASH * (len(twins) - 1)))
     axes.plot(tasks, mean, color=colour, linewidth=1.8, linestyle=dashes, dash_capstyle="butt")
     axes.fill_between(tasks, low, high, color=colour, alpha=0.2, linewidth=0)

@@ -24,14 +24,16 @@ def modules(study: Study) -> Figure:
   left = drawing.inches(part for _, graph in found for part in graph.parts) + 0.25
   wide = min(max(0.32 * num, 2.6), 7.2)
   heights = [max(0.24 * len(graph.parts), 0.5) for _, graph in found]
-  width, height = left + wide + 0.15, sum(heights) + 0.4 * len(found) + 0.5
+  titles = [drawing.wrapped(f"{label}: {len(graph.made)} modules", wide) for label, graph in found]
+  above = 0.15 * max(title.count("\n") + 1 for title in titles) + 0.25
+  width, height = left + wide + 0.15, sum(heights) + above * len(found) + 0.5
   figure = drawing.figure(height, width=width)
-  figure.subplots_adjust(left=left / width, right=1 - 0.15 / width, bottom=0.5 / height, top=1 - 0.32 / height,
-                         hspace=0.4 * len(found) / sum(heights))
+  figure.subplots_adjust(left=left / width, right=1 - 0.15 / width, bottom=0.5 / height,
+                         top=1 - (above - 0.08) / height, hspace=above * len(found) / sum(heights))
   grid = figure.subplots(len(found), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
-  for axes, (label, graph) in zip(grid, found):
+  for axes, title, (_, graph) in zip(grid, titles, found):
     _draw(axes, graph)
-    axes.set_title(f"{label}: {len(graph.made)} modules", fontsize=9, loc="left")
+    axes.set_title(title, loc="left")
   task_panels.number(grid[-1].xaxis, num)
   grid[-1].set_xlabel("task")
   return figure

@@ -54,7 +54,7 @@ def curve(lines: Sequence[dict[str, Any]], metric: str, title: str, path: str | 
                   va="center", color=COLOUR, annotation_clip=False)
     axes.set(xlabel="task" if of_tasks else f"{unit} seen",
              ylabel=f"test {metric}{' on it, when it was learned' if of_tasks else ''}", xlim=(0.5, total + 0.5),
-             ylim=(0, max(chance or 0, *errors) * 1.08))
+             ylim=(0, max(chance or 0, *errors) * 1.08 or 1))
     axes.set_title(title, fontsize=11)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if axes.get_legend_handles_labels()[0]:  # a long stream of tasks has nothing to explain
