@@ -28,10 +28,11 @@ def origins(study: Study) -> Figure:
   titles = [drawing.wrapped(label, _WIDTH) for label, _ in found]
   across = min(len(found), max(1, int((drawing.WIDTH - left - 0.1) / (_WIDTH + 0.1))))
   down, above = -(-len(found) // across), 0.15 * max(title.count("\n") + 1 for title in titles) + 0.15
-  width, panel = left + 0.1 + (_WIDTH + 0.1) * across, min(max(0.19 * num, 1.2), 7.5)
+  wide = left + 0.1 + (_WIDTH + 0.1) * across
+  width, panel = max(wide, task_panels.families_width(colours)), min(max(0.19 * num, 1.2), 7.5)
   height = (panel + above) * down + 0.1 + legend
   figure = drawing.figure(height, width=width)
-  figure.subplots_adjust(left=left / width, right=1 - 0.1 / width, bottom=(0.1 + legend) / height,
+  figure.subplots_adjust(left=left / width, right=(wide - 0.1) / width, bottom=(0.1 + legend) / height,
                          top=1 - above / height, wspace=0.1, hspace=above / panel)
   grid = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True)
   for axes, title, (_, graph) in zip(grid.flat, titles, found):

@@ -1,4 +1,5 @@
 """What the figures of a stream of tasks show: kinds of runs, families of tasks, and the axis of tasks."""
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ MOST = 9  # kinds of runs with a panel of their own
 NAMED = 40  # tasks whose names have room
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#7A3E9D", "#8C6D00", "#A6761D",
             "#1B9E77", "#C8102E", "#34518C")  # of families and of modules
+_ACROSS = 6  # families in a row of their legend
 _LONGEST = 34  # letters of a task's name
 
 
@@ -61,9 +63,15 @@ def some(labels: Sequence[str]) -> str:
   return f" The first {MOST} of {len(labels)} kinds of runs are shown." if more > 0 else ""
 
 
+def families_width(found: dict[str, str]) -> float:
+  """About the width of the legend of `families` in inches."""
+  rows = itertools.zip_longest(*[iter(found)] * _ACROSS, fillvalue="") if len(found) > 1 else []
+  return max((sum(drawing.inches([name]) + 0.4 for name in row) for row in rows), default=0)
+
+
 def families(figure: Figure, found: dict[str, str], bottom: float) -> None:
   """A legend of the families' colours at the lower left of a figure, if there are several; `bottom` in inches."""
   if len(found) > 1:
     handles = [Patch(color=colour, label=name) for name, colour in found.items()]
     figure.legend(handles=handles, loc="lower center", bbox_to_anchor=(0.5, bottom / figure.get_figheight()),
-                  ncols=min(len(found), 6), frameon=False, fontsize=8, handlelength=1, columnspacing=1.2)
+                  ncols=min(len(found), _ACROSS), frameon=False, fontsize=8, handlelength=1, columnspacing=1.2)
