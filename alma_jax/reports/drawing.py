@@ -225,9 +225,10 @@ def contrast(rgb: np.ndarray) -> float:
 
 
 def score_axes(panels: Iterable[Axes]) -> None:
-  """A few plain numbers and lines for the logarithmic y axes of scores."""
+  """Makes the y axes, of scores, logarithmic with a few plain numbers and lines; after all is drawn."""
   shown = FuncFormatter(lambda value, _: f"{value:g}")
   for axes in panels:
+    axes.set_yscale("log")
     low, high = axes.get_ylim()
     if high < low * (1 + 1e-6):  # equal scores
       low, high = low / 1.1, high * 1.1

@@ -134,7 +134,6 @@ def _draw_curves(axes: Axes, study: Study, stream: pd.DataFrame, x: str, lines: 
               markersize=3)
     axes.fill_between(table.index, table["min"], table["max"], color=key.get_color(), alpha=0.2, linewidth=0,
                       step=where)
-  axes.set_yscale("log")
   if x == "t":
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
 
@@ -176,7 +175,6 @@ def against(study: Study, column: str) -> Figure:
     axes.set_title("".join(panels.title(wait)))
     if column in _COSTS:
       drawing.cost_axis(axes, table[column])
-    axes.set_yscale("log")
   for place, axes in enumerate(shown.values()):
     axes.tick_params(labelbottom=place + across >= len(columns))
   drawing.x_label(figure, _COSTS.get(column, "experts of all members at the end"))

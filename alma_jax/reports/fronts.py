@@ -22,7 +22,6 @@ def pareto(study: Study) -> Figure:
   panels = dict(zip(trade_offs.FRONTS, figure.subplots(1, 2, sharey=True)))
   for cost, axes in panels.items():
     draw(axes, table, cost, study.overall, trade_offs.FRONTS[cost])
-    axes.set_yscale("log")
     axes.set_xlabel(_COSTS[cost])
   panels[COMP].set_ylabel(study.overall_name)
   drawing.score_axes(panels.values())

@@ -44,7 +44,6 @@ def _scale(axes: Axes, score: str, values: pd.Series) -> None:
   if not 0 < _WIDELY * min(errors) <= max(errors):
     axes.yaxis.set_major_locator(MaxNLocator(5))
   elif score == ERROR:
-    axes.set_yscale("log")
     drawing.score_axes([axes])
   else:
     low, high = 1.12 * max(errors), min(errors) / 1.12
