@@ -85,7 +85,8 @@ compared with published ones.
     python benchmarks/task_claims.py docs/results/tasks --runs runs/tasks_mlp runs/tasks_vgg runs/tasks_long \\
         runs/tasks_digits
 
-Related pages: [flat hard mixtures](experts/README.md), and [flat mixtures and paths](composition/README.md).
+Related pages: [flat hard mixtures](experts/README.md), [flat mixtures and paths](composition/README.md), and
+[Branch-Train-Merge](branch_train_merge/README.md).
 
 ## Claims
 
