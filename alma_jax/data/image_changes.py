@@ -91,4 +91,5 @@ _CHANGES: dict[str, Callable[..., np.ndarray]] = {
     "permute": _permute, "tiles": tiles, "rotate": _rotate, "invert": _invert, "grey": _grey, "colour": _colour}
 _USES = {"permute": "('permute', NUMBER)", "tiles": "('tiles', NUMBER)", "rotate": "('rotate', QUARTER_TURNS)",
          "invert": "('invert',)", "grey": "('grey',)",
-         "colour": "('colour', RED, GREEN, BLUE) with a number from 0 to 1 for each channel"}
+         "colour": "('colour', RED, GREEN, BLUE) with a number from 0 to 1 for each channel, or ('colour', GREY) for "
+                   "images of one"}

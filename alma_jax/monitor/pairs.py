@@ -78,7 +78,8 @@ def draw(first: View, second: View, path: str | os.PathLike[str]) -> None:
       points = run.values(key)
       if points:
         axes.plot(*zip(*points), style, color=colour, drawstyle="steps-mid", label=label if style == "-" else None)
-  axes.set(xlabel=f"{first.unit} seen", ylabel=f"{first.metric} (dotted: prequential)")
+  dotted = any(run.values(f"prequential_{run.metric}") for run in (first, second))
+  axes.set(xlabel=f"{first.unit} seen", ylabel=first.metric + " (dotted: prequential)" * dotted)
   axes.set_ylim(bottom=0)
   axes.legend(frameon=False)
   try:

@@ -60,7 +60,7 @@ class View(NamedTuple):
   @property
   def num_megabatches(self) -> int:
     """Number of mega-batches of the stream; 0: it is not known."""
-    return int(self.fields.get("stream.num_megabatches") or 0)
+    return int(self.fields.get("stream.num_megabatches") or (self.summary or {}).get("num_megabatches") or 0)
 
   @property
   def stages(self) -> list[Entry]:

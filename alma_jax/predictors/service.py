@@ -238,7 +238,7 @@ def _entry(body: bytes, kind: str, name: str, predictor: Predictor) -> Any:
     raise _Refused(400, f'the body has the unknown field {brief(unknown[0])}; it should be {{"{name}": [...]}}'
                         f"{', perhaps with `task`' if task else ''}.")
   if task and "task" in tree and not is_meant(tree["task"], task["number"], task["name"]):
-    raise _Refused(400, f"the body is for task {brief(tree['task'])}, but this service answers for task "
+    raise _Refused(400, f"the body is for task {json.dumps(tree['task'])[:100]}, but this service answers for task "
                         f"{task['number']} ({task['name']!r}); ask the service of that task.")
   return tree[name]
 

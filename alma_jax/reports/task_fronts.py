@@ -23,7 +23,7 @@ def pareto(study: Study) -> Figure:
   """A panel for (C, E) and a panel for (M, A). Names are written at points where there is room, first on the front."""
   table = task_tables.points(study)
   table["label"] = studies.brief_labels(study, table, study.factors)
-  figure = drawing.figure(3.1, drawing.learner_keys(table[LEARNER].unique()), wspace=0.28)
+  figure = drawing.figure(3.1, drawing.learner_keys(table[LEARNER].unique()), left=0.75, wspace=0.32)
   panels = figure.subplots(1, 2)
   for axes, (cost, score, column, x, y) in zip(panels, _PANELS):
     fronts.draw(axes, table, cost, score, column)
