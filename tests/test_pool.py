@@ -144,7 +144,7 @@ def test_a_service_refuses_what_is_for_another_task(finished):
     for task in (2, "2", "2 digits 5 to 9"):
       assert ask(port, {"inputs": X[:1].tolist(), "task": task})[0] == 200
     for body, sentence in (({"task": 3}, "is for task 3, but this service answers for task 2 ('2 digits 5 to 9'"),
-                           ({"task": None}, "for task None"), ({"stage": 1}, "has the unknown field 'stage'")):
+                           ({"task": None}, "for task null"), ({"stage": 1}, "has the unknown field 'stage'")):
       status, answer = ask(port, {"inputs": X[:1].tolist()} | body)
       assert status == 400
       assert sentence in answer["detail"]
