@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from alma_jax import commands, sweep
 from alma_jax.errors import BadInput
-from alma_jax.runs import run_folder
+from alma_jax.runs import run_files
 from alma_jax.sweeps import Sweep, launch, plan, states
 from alma_jax.sweeps import jobs as sweep_jobs
 from alma_jax.sweeps.jobs import Job
@@ -33,15 +33,15 @@ def _main(argv: Sequence[str] | None) -> int:
   args, rest = parser.parse_known_args(argv)
   launcher = sweep.launcher_of(args)
   file, _, arg = args.config.partition(":")
-  if (run_folder.local(args.workdir) / "config.json").exists():
+  if (run_files.local(args.workdir) / "config.json").exists():
     raise BadInput(f"{args.workdir} is the folder of a run; choose another one for the gate and its experts.")
-  root = run_folder.local(args.workdir).absolute()  # the identity of an expert's run names the file of the gate
+  root = run_files.local(args.workdir).absolute()  # the identity of an expert's run names the file of the gate
   whole = sweep_jobs.make(Sweep(file, [{"learner": arg or "hmoe"}]), root, dict(map(sweep.override, rest)))[0]
   from alma_jax.runs import apart  # imports jax
   num = whole.config.model.num_experts
   base = Job(f"gate{num}", apart.base_config(whole.config), root / f"gate{num}", whole.file, whole.arg, num)
   code = launch.run(_plan(root, [base], args.retry), launcher)
-  published = base.workdir / run_folder.GATE
+  published = base.workdir / run_files.GATE
   if code or not published.exists():
     return code or 1
   from alma_jax.learners import gate

@@ -13,7 +13,7 @@ these names, and the names are compared with those of RUN. A label that RUN does
 RUN is a run folder, or a folder that `alma export` has written. If RUN is a run folder, DATA is compared with the data
 of its stream: if more than 1 % of the examples of DATA are in the stream, they are no test, and are refused. If RUN is
 on a stream of tasks, --task says which task DATA belongs to. If the values of DATA have another scale than the training
-images, a warning says so; for a task of the stream `digits` the data set `digits` is converted from 0..16 to 0..255.
+images, a warning says so. For a task, a NAME gives the images as streams of tasks have them (`task_sources`).
 """
 import argparse
 import hashlib
@@ -97,20 +97,26 @@ def _batches(args: argparse.Namespace, form: inputs.Form, size: int, facts: Mapp
                      f"labelled files, or one of {', '.join(_NAMES)} and tfds:NAME.")
     yield from inputs.read([path], form, size, labelled=True)
     return
-  from alma_jax.data import datasets
   try:
-    dataset = datasets.load(args.data, args.data_dir)
+    x, y, names = _test_set(args.data, args.data_dir, facts)
   except BadInput as error:
     raise BadInput(_advised(error)) from error
-  x = dataset.x_test
-  if args.data == "digits" and facts.get("task") and facts.get("provenance", {}).get("dataset") == "digits":
-    from alma_jax.data import task_sources
-    x = task_sources.bright(x)  # as the stream of this name has them
   x = inputs.like_examples(x, f"the test set of {args.data}", form)
-  y = inputs.check_labels(dataset.y_test, f"the test set of {args.data}", form, dataset.class_names)
+  y = inputs.check_labels(y, f"the test set of {args.data}", form, names)
   for start in range(0, len(x), size):
     part = x[start:start + size]
     yield inputs.Batch([args.data] * len(part), list(range(start, start + len(part))), part, y[start:start + size])
+
+
+def _test_set(name: str, data_dir: str, facts: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, Any]:
+  """(examples [N, ...], labels [N], names of the classes or None) of a data set, for a task as tasks are drawn."""
+  from alma_jax.data import datasets, task_sources
+  if facts.get("task"):
+    source = task_sources.Sources(data_dir, "auto", image_size=facts.get("image_size", 0))[name]
+    y = source.labels["test"]
+    return source.images("test", np.arange(len(y))), y, source.class_names
+  dataset = datasets.load(name, data_dir)
+  return dataset.x_test, dataset.y_test, dataset.class_names
 
 
 def _score_texts(predictor: "Predictor", args: argparse.Namespace) -> dict[str, Any]:
@@ -135,9 +141,9 @@ def _overlap(args: argparse.Namespace, hashes: Sequence[bytes], read: Callable[[
     BadInput: there are many, and --allow_overlap is not given.
   """
   from alma_jax import config as configs
-  from alma_jax.runs import local_copy, run_folder
+  from alma_jax.runs import local_copy, run_files
 
-  tree = run_folder.read_json(local_copy.readable(args.workdir) / "config.json")
+  tree = run_files.read_json(local_copy.readable(args.workdir) / "config.json")
   if not isinstance(tree, dict):
     return None  # an exported predictor does not know its stream
   config = configs.parse(configs.completed({k: v for k, v in tree.items() if k not in configs.STORED}))
@@ -175,9 +181,9 @@ def _seen_images(config: Any, args: argparse.Namespace, dtype: np.dtype) -> set[
 def _entries(config: Any, args: argparse.Namespace, read: Callable[[pathlib.Path], Any]) -> list[Any]:
   """What `read` returns for each entry that a run on a live stream has used, if it is still what it was."""
   from alma_jax.data import feed, inbox
-  from alma_jax.runs import local_copy, run_folder
+  from alma_jax.runs import local_copy, run_files
   folder = pathlib.Path(config.dataset.name.removeprefix(schema.LIVE)).expanduser() / "stream"
-  used = run_folder.read_lines(local_copy.readable(args.workdir) / feed.LEDGER)
+  used = run_files.read_lines(local_copy.readable(args.workdir) / feed.LEDGER)
   paths = [folder / line["name"] for line in used
            if inbox.signature_of(folder / line["name"]) and inbox.digest(folder / line["name"]) == line["sha256"]]
   if len(paths) < len(used):

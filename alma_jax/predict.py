@@ -62,13 +62,13 @@ def place_of(args: argparse.Namespace) -> pathlib.Path | None:
   Raises:
     BadInput: there is neither a run nor a predictor, or a predictor of another task.
   """
-  from alma_jax.runs import local_copy, remote, run_folder
+  from alma_jax.runs import local_copy, remote, run_files
 
   path = local_copy.readable(args.workdir)
   if folder.holds_predictor(path):
     _check_task(path, args.task)
     return path
-  tree = run_folder.read_json(path / "config.json") if path.is_dir() else None
+  tree = run_files.read_json(path / "config.json") if path.is_dir() else None
   if not isinstance(tree, dict):
     raise BadInput(f"there is neither a run nor a predictor in {remote.shown(path)}; give a run folder, or a folder "
                    "that alma export has written.")
@@ -78,7 +78,7 @@ def place_of(args: argparse.Namespace) -> pathlib.Path | None:
   place = path / "predictor"
   if args.task is not None:
     try:
-      graph = run_folder.read_json(path / "graph.json")
+      graph = run_files.read_json(path / "graph.json")
       number = task_types.number_of(args.task, [task["name"] for task in graph["tasks"]])
     except (ValueError, KeyError, TypeError):  # no such file, or a damaged one
       return None

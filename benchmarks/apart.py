@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 
-from alma_jax.runs import run_folder
+from alma_jax.runs import run_files
 from alma_jax.runs.apart import MANIFEST
 
 
@@ -34,7 +34,7 @@ def main() -> None:
       began = time.time()
       subprocess.run([sys.executable, "-m", "alma_jax.apart", f"--config={args.config}", f"--workers={number}",
                       f"--workdir={root}", *rest], check=True, capture_output=True)
-      took, manifest = time.time() - began, run_folder.read_json(root / MANIFEST)
+      took, manifest = time.time() - began, run_files.read_json(root / MANIFEST)
       manifests.append(manifest)
       gate, experts = manifest["gate"], manifest["experts"]
       base = (root / gate["file"]).stat().st_mtime - began
@@ -48,8 +48,8 @@ def main() -> None:
 
 def _steps(folder: pathlib.Path) -> int:
   """A lower bound of the training steps of a run: its examples in full batches."""
-  config = run_folder.read_json(folder / "config.json")
-  line = run_folder.read_lines(folder / run_folder.METRICS)
+  config = run_files.read_json(folder / "config.json")
+  line = run_files.read_lines(folder / run_files.METRICS)
   spent = sum(entry["fwd_macs"] - (entry["growth_macs"] or 0) for entry in line)
   return spent // line[-1]["predict_macs"] // config["train"]["batch_size"]
 

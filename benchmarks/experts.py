@@ -19,7 +19,7 @@ from evidence import Cell
 
 from alma_jax import commands
 from alma_jax.errors import BadInput
-from alma_jax.runs import run_folder
+from alma_jax.runs import run_files
 
 PAGE, RUNS = "README.md", "runs.csv"
 COLUMNS = ["run", "learner", "width", "networks", "seed", "test_error", "val_error", "num_params", "predict_macs",
@@ -74,8 +74,8 @@ def read(folder: pathlib.Path) -> pd.DataFrame:
   """
   rows = []
   for path in sorted(folder.glob("*/summary.json")):
-    config, summary = run_folder.read_json(path.with_name("config.json")), run_folder.read_json(path)
-    last = run_folder.read_lines(path.with_name(run_folder.METRICS))[-1]
+    config, summary = run_files.read_json(path.with_name("config.json")), run_files.read_json(path)
+    last = run_files.read_lines(path.with_name(run_files.METRICS))[-1]
     learner, model = config["learner"], config["model"]
     rows.append((path.parent.name, learner["name"], model["width"], learner.get("num_members", model["num_experts"]),
                  config["seed"], last["error"], last["val_error"], last["num_params"], last["predict_macs"],

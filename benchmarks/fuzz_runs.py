@@ -22,7 +22,7 @@ from alma_jax.errors import BadInput
 from alma_jax.monitor import board
 from alma_jax.predictors import folder as predictors
 from alma_jax.predictors import inputs, outputs, program, service
-from alma_jax.runs import checkpoint, results, run_folder
+from alma_jax.runs import checkpoint, results, run_files, run_folder
 from alma_jax.sweeps import jobs, states
 
 _SMALL = {"stream.num_megabatches": 4, "stream.waiting_time": 2, "model.width": 4, "train.epochs": 1,
@@ -125,7 +125,7 @@ def resume(folder: pathlib.Path) -> Target:
     (path / name).write_bytes(data)
     with run_folder.RunFolder(path) as opened:
       opened.claim(parsed, digests, overwrite=False)
-      run_folder.read_summary(path / "summary.json")
+      run_files.read_summary(path / "summary.json")
       found = checkpoint.Checkpoints(path, 2)
       try:
         newest = found.newest()
@@ -133,8 +133,8 @@ def resume(folder: pathlib.Path) -> Target:
         found.finish()
       assert newest is not None
       lines = newest.meta["lines"]
-      opened.cut(run_folder.METRICS, len(lines), lines)
-      opened.cut(run_folder.TRAIN, newest.meta.get("num_train_lines", 0))
+      opened.cut(run_files.METRICS, len(lines), lines)
+      opened.cut(run_files.TRAIN, newest.meta.get("num_train_lines", 0))
 
   def of_file(name: str) -> st.SearchStrategy[bytes]:
     data = (backup / name).read_bytes()

@@ -11,7 +11,7 @@ from alma_jax.reports.read import LEARNER, SEED
 from alma_jax.reports.studies import Study
 from alma_jax.reports.task_read import Graph, TaskRun
 from alma_jax.reports.task_studies import TRANSFER
-from alma_jax.runs import run_folder
+from alma_jax.runs import run_files
 
 STUDY, NETWORK = "study", "network"  # the name of a stream and its number of tasks; e.g. "vgg of width 8"
 RESULTS = ["average_accuracy", "forgetting", "cumulative_error", "cumulative_train_flops", TRANSFER, "last_accuracy",
@@ -77,7 +77,7 @@ def random_depth(num_tasks: int) -> float:
 
 def _keeps_visits_apart(folder: pathlib.Path) -> bool:
   """Whether a task of a run returns, and an earlier version began the run, which kept the visits of a task apart."""
-  tasks = (run_folder.read_json(folder / "graph.json") or {"tasks": []})["tasks"]
+  tasks = (run_files.read_json(folder / "graph.json") or {"tasks": []})["tasks"]
   return any(task["name"].endswith(" again") for task in tasks) and not any("returns" in task for task in tasks)
 
 

@@ -15,7 +15,7 @@ from alma_jax import config as configs
 from alma_jax.errors import BadInput
 from alma_jax.growth import cluster
 from alma_jax.learners import gate
-from alma_jax.runs import apart, run_folder, settings
+from alma_jax.runs import apart, run_files, settings
 from alma_jax.sweeps import events, jobs, pool, states, worker
 
 SMALL = ("--config=configs/digits.py:hmoe", "--config.model.num_experts=3", "--config.model.width=4",
@@ -100,16 +100,16 @@ def test_the_gate_is_that_of_a_mixture_that_is_trained_together(tmp_path):
   assert states.state(job, {}).kind == states.NEW
   apart.publish(base, job.workdir, 3)
   assert states.state(job, {}).kind == states.FINISHED
-  published, digest = gate.read(job.workdir / run_folder.GATE)
+  published, digest = gate.read(job.workdir / run_files.GATE)
   setting = settings.prepare(config)
   state, _, _ = train_stage(setting, setting.learner.init(), 0)
   np.testing.assert_array_equal(published.prototypes, state.host["prototypes"])
   np.testing.assert_array_equal(published.counts, state.host["counts"])
   assert arrays_equal(published.base, state.frozen[0])
-  (job.workdir / run_folder.GATE).unlink()  # as if it was killed before it published
+  (job.workdir / run_files.GATE).unlink()  # as if it was killed before it published
   assert states.state(job, {}).kind == states.BEGUN
   apart.publish(base, job.workdir, 3)
-  assert gate.read(job.workdir / run_folder.GATE)[1] == digest
+  assert gate.read(job.workdir / run_files.GATE)[1] == digest
 
 
 def test_an_expert_learns_from_its_cluster_alone(tmp_path):
@@ -158,7 +158,7 @@ def test_a_killed_worker_changes_no_expert(tmp_path):
   config = configs.parse(small_config("hmoe", model__num_experts=3, train__epochs=40, checkpoint__seconds=0.0))
   file, base = str(ROOT / "configs/digits.py"), apart.base_config(config)
   apart.publish(base, tmp_path / "gate3", 3)
-  published = tmp_path / "gate3" / run_folder.GATE
+  published = tmp_path / "gate3" / run_files.GATE
 
   def made(root):
     return [jobs.Job(f"expert{i}", apart.expert_config(config, published, i), root / f"expert{i}", file, "hmoe")
@@ -187,4 +187,4 @@ def test_a_node_of_a_cluster_publishes_the_gate(tmp_path, stand_in, monkeypatch)
   job = jobs.Job("gate3", base, tmp_path / "runs/gate3", str(ROOT / "configs/digits.py"), "hmoe", 3)
   seen = [event.kind for event in slurm.run([job], 0, folder, {}, lambda: False) if event.job is not None]
   assert seen == [events.STARTED, events.DONE]
-  assert len(gate.read(job.workdir / run_folder.GATE)[0].counts) == 3
+  assert len(gate.read(job.workdir / run_files.GATE)[0].counts) == 3

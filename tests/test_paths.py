@@ -250,7 +250,7 @@ def test_visits_of_tasks_that_return():
   """Task 3 is task 1 again, task 4 is task 2, task 6 is task 1."""
   tasks = [{}, {}, {"returns": 0}, {"returns": 1}, {}, {"returns": 0}]
   assert sequence.visits(tasks) == [[0, 2, 5], [1, 3], [0, 2, 5], [1, 3], [4], [0, 2, 5]]
-  assert [sequence.newest(tasks, 0, num) for num in range(1, 7)] == [0, 0, 2, 2, 2, 5]
+  assert [sequence.visits(tasks[:num])[0][-1] for num in range(1, 7)] == [0, 0, 2, 2, 2, 5]
 
 
 def test_mntdp_stores_fewer_modules(finished):

@@ -183,8 +183,11 @@ def test_evaluate_notices_another_scale(finished, tmp_path):
     done = alma("evaluate", f"--workdir={finished}", "--task=2", f"--data={tmp_path}/{name}.npz")
     assert done.returncode == 0, done.stderr
     assert ("if they are of another scale" in done.stderr) == (name == "dark")
+
+
+def test_evaluate_takes_named_data_as_tasks_have_them():
   form = inputs.Form((8, 8, 1), np.dtype(np.uint8), 0, (), 10)
-  for facts, most in (({}, 16), (dict(task=dict(number=8, name="8"), provenance=dict(dataset="digits")), 255)):
+  for facts, most in (({}, 16), (dict(task=dict(number=8, name="8")), 255)):
     batches = evaluate._batches(argparse.Namespace(data="digits", data_dir=""), form, 100, facts)
     assert max(batch.x.max() for batch in batches) == most
 

@@ -411,6 +411,16 @@ def test_kinds_of_one_learner_look_apart(tmp_path):
     assert len(legend(figure)) == len(looks) == 6
 
 
+def test_learners_of_other_packages_look_apart(tmp_path):
+  for i, learner in enumerate(("mine", "yours")):
+    write_run(tmp_path / learner, [0.5, 0.4 - i / 100])
+    path = tmp_path / learner / "config.json"
+    path.write_text(path.read_text().replace('"sm"', f'"{learner}"'))
+  keys = figures.over_the_stream(study_of(tmp_path)).legends[0].get_lines()
+  assert [key.get_label() for key in keys] == ["mine", "yours"]
+  assert keys[0].get_linestyle() != keys[1].get_linestyle()
+
+
 def test_equal_scores_have_an_axis(tmp_path):
   """Their limits on a logarithmic axis differ by one rounding step."""
   for wait in range(1, 6):

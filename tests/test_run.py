@@ -15,7 +15,7 @@ from runs import alma, blobs, interrupted, launch, lines, slow, small_config
 import alma_jax
 from alma_jax import config as configs
 from alma_jax.learners import stacked
-from alma_jax.runs import run_folder
+from alma_jax.runs import run_files
 from alma_jax.runs.plots import curve as draw_curve
 from alma_jax.training import program
 
@@ -323,7 +323,7 @@ def test_what_may_not_be_read_is_one_sentence(monkeypatch, tmp_path, capsys):
   def refuse(path):
     raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
-  monkeypatch.setattr(run_folder, "read_json", refuse)
+  monkeypatch.setattr(run_files, "read_json", refuse)
   (tmp_path / "config.json").touch()
   done = alma("export", "--workdir", tmp_path)
   assert done.returncode == 2

@@ -20,7 +20,7 @@ from tensorboardX.record_writer import RecordWriter
 import alma_jax
 from alma_jax import commands, errors, export, messages, shortages, sweep
 from alma_jax.reports import write
-from alma_jax.runs import checkpoint, progress, run_folder
+from alma_jax.runs import checkpoint, progress, run_files, run_folder
 
 
 def edit(path, **changes):
@@ -92,7 +92,7 @@ def test_an_overwrite_that_was_killed_leaves_a_run_that_goes_on(tmp_path, arrays
 def test_addresses_are_no_folders_for_what_writes_many_files(tmp_path, monkeypatch, capsys, path):
   monkeypatch.chdir(tmp_path)
   (tmp_path / "a.py").write_text("def get_sweep():\n  return []\n")
-  for use in (lambda: run_folder.local(path), lambda: export.export("run", out=path),
+  for use in (lambda: run_files.local(path), lambda: export.export("run", out=path),
               lambda: write.report([], [], path)):
     with pytest.raises(alma_jax.BadInput, match=r"'(gs|s3)://?b/run' is an address, not a folder"):
       use()
@@ -100,7 +100,7 @@ def test_addresses_are_no_folders_for_what_writes_many_files(tmp_path, monkeypat
   assert "is an address, not a folder" in capsys.readouterr().err
   assert not [entry for entry in tmp_path.iterdir() if entry.name != "a.py"]
   for folder in ("C:/run", "C:\\run", "runs/a:/b", "~/a:b"):
-    run_folder.local(folder)
+    run_files.local(folder)
 
 
 @pytest.mark.parametrize("summary", ["{}", "[]", '{"cer": "2.4"}', '{"cer": 2.4}', "not JSON"])
@@ -183,6 +183,7 @@ def test_a_finished_run_on_a_read_only_disk_shows_its_summary(tmp_path, arrays, 
 
   monkeypatch.setattr(run_folder.filelock.FileLock, "acquire", refuse)
   monkeypatch.setattr(run_folder, "write_bytes", refuse)
+  monkeypatch.setattr(run_files, "write_bytes", refuse)
   again = alma_jax.run(small_config(), tmp_path / "done", data=arrays)
   assert again.summary == first.summary
   with pytest.raises(alma_jax.BadInput, match="differs in seed"):

@@ -20,7 +20,7 @@ from alma_jax import config as package_configs
 from alma_jax import sweep as command
 from alma_jax import sweeps
 from alma_jax.errors import BadInput, InUse
-from alma_jax.runs import run_folder
+from alma_jax.runs import run_files
 from alma_jax.sweeps import axis, board, events, jobs, places, pool, prediction, product, states, timing, worker, zipped
 
 SMALL = {"stream.num_megabatches": 2, "stream.waiting_time": 1, "train.epochs": 2, "model.width": 4,
@@ -179,7 +179,7 @@ def test_an_ignored_sighup_stays_ignored(tmp_path, fake_pool):
 def test_a_full_disk_stops_no_run(tmp_path, capfd, monkeypatch, fake_pool):
   """If failures.json cannot be written there is a warning; output to a full disk is lost, and the sweep goes on."""
   fake_pool.append(lambda made: events.Event(events.FAILED, made[0], "it broke"))
-  monkeypatch.setattr(run_folder, "write_json", full)
+  monkeypatch.setattr(run_files, "write_json", full)
   flags = [f"--config={sweep_file(tmp_path, [{}])}", f"--workdir={tmp_path}/runs"]
   assert command.main(flags) == 1
   out, err = capfd.readouterr()
@@ -655,7 +655,7 @@ def test_slurm_with_one_job_that_fails_and_is_submitted_again(tmp_path, stand_in
   assert "--time=1440" in (stand_in / "script").read_text()
   with pytest.raises(BadInput, match="SLURM does not accept these options"):
     list(slurm.run([job], 0, folder, {"nonsense": 1}, lambda: False))
-  monkeypatch.setattr(run_folder, "write_json", full)
+  monkeypatch.setattr(run_files, "write_json", full)
   with pytest.raises(BadInput, match="jobs.json cannot be written: No space left on device"):
     list(slurm.run([job], 0, folder, {}, lambda: False))
   (folder / "jobs.json").write_text("[7]")

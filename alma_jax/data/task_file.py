@@ -16,7 +16,7 @@ import numpy as np
 
 from alma_jax import config as configs
 from alma_jax.data import cache, datasets, task_draws
-from alma_jax.data.task_sources import AS_BYTES, Source, Sources, resized
+from alma_jax.data.task_sources import Source, Sources, check_images, resized
 from alma_jax.data.task_types import Planned, Recipe, TaskData, TaskInfo
 from alma_jax.errors import BadInput
 from alma_jax.messages import brief
@@ -189,12 +189,7 @@ def _checked(what: str, arrays: Any) -> tuple[TaskData, int]:
     except BadInput as error:
       text = str(error).replace("x_test", "x_val").replace("y_test", "y_val").replace(" test ", " validation ")
       raise BadInput(text) from error
-  if tested.x_train.ndim != 4:
-    raise BadInput(f"{what} has examples of shape {tested.x_train.shape[1:]}; tasks consist of images [H, W] or "
-                   "[H, W, C] of dtype uint8.")
-  if tested.x_train.dtype != np.uint8:
-    raise BadInput(f"{what} has images of dtype {np.asarray(given.x_train).dtype}; tasks consist of images of dtype "
-                   f"uint8, {AS_BYTES}.")
+  check_images(what, tested.x_train.shape, np.asarray(given.x_train).dtype)
   num_classes = max(tested.num_classes, chosen.num_classes)
   empty = sorted(set(range(num_classes)) - set(tested.y_train.tolist()))
   if empty:

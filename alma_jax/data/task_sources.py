@@ -3,7 +3,7 @@ import dataclasses
 import functools
 import os
 import pathlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from alma_jax.errors import BadInput
 
 TFDS = {"svhn": "svhn_cropped", "fashion": "fashion_mnist", "dtd": "dtd", "cifar100": "cifar100"}
 KINDS = ("auto", "real", "stand_ins")
-AS_BYTES = "which (x * 255).round().astype('uint8') makes of pixels from 0 to 1"  # in messages about other dtypes
 _FAMILIES = {"mnist": "digits", "digits": "digits", "digits32": "digits", "cifar10": "cifar", "cifar100": "cifar",
              "svhn": "house numbers", "fashion": "clothes", "dtd": "texture"}
 _OF_ONES_OWN = ("tfds:", "npz:", "folder:")
@@ -139,12 +138,7 @@ def _root(data_dir: str) -> pathlib.Path:
 def _of_dataset(name: str, data: datasets.Dataset) -> Source:
   """A data set as a source. Those that the streams use become 32x32 pixels of three channels."""
   arrays = {"train": data.x_train, "test": data.x_test}
-  if data.x_train.ndim != 4:
-    raise BadInput(f"the data set {name!r} has examples of shape {data.x_train.shape[1:]}; tasks are drawn from images "
-                   "[H, W, C] of dtype uint8.")
-  if data.x_train.dtype != np.uint8:
-    raise BadInput(f"the data set {name!r} has images of dtype {data.x_train.dtype}; tasks are drawn from images of "
-                   f"dtype uint8, {AS_BYTES}.")
+  check_images(f"the data set {name!r}", data.x_train.shape, data.x_train.dtype)
   as_stored = name == "digits" or name not in _FAMILIES
 
   def images(split: str, index: np.ndarray) -> np.ndarray:
@@ -154,6 +148,20 @@ def _of_dataset(name: str, data: datasets.Dataset) -> Source:
   class_names = data.class_names or tuple(map(str, range(data.num_classes)))
   return Source(name, _FAMILIES.get(name, name), class_names, {"train": data.y_train, "test": data.y_test},
                 data.x_train.shape[1:] if as_stored else (_SIZE, _SIZE, 3), images, data.fingerprint)
+
+
+def check_images(what: str, shape: Sequence[int], dtype: np.dtype) -> None:
+  """Checks that tasks can consist of examples; `shape` is that of all, and `what` is how the message calls them.
+
+  Raises:
+    BadInput: they are not images of bytes.
+  """
+  if len(shape) != 4:
+    raise BadInput(f"{what} has examples of shape {tuple(shape[1:])}; tasks consist of images [H, W] or [H, W, C] of "
+                   "dtype uint8.")
+  if dtype != np.uint8:
+    raise BadInput(f"{what} has images of dtype {dtype}; tasks consist of images of dtype uint8, which (x * "
+                   "255).round().astype('uint8') makes of pixels from 0 to 1.")
 
 
 def _stand_in(name: str, base: Source, images: Callable[[str, np.ndarray], np.ndarray], further: str = "") -> Source:

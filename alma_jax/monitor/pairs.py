@@ -8,7 +8,7 @@ from alma_jax import config as configs
 from alma_jax.data import feed
 from alma_jax.errors import BadInput
 from alma_jax.monitor.view import View
-from alma_jax.runs import run_folder
+from alma_jax.runs import run_files
 
 _ROWS = 12  # of the table of curves
 _BLOCKS = 20  # consecutive mega-batches are averaged, at most so many means are compared
@@ -89,7 +89,7 @@ def draw(first: View, second: View, path: str | os.PathLike[str]) -> None:
 
 
 def _differences(first: View, second: View) -> list[str]:
-  trees = [run_folder.read_json(run.path / "config.json") for run in (first, second)]
+  trees = [run_files.read_json(run.path / "config.json") for run in (first, second)]
   found = configs.compared(configs.identity(trees[0]), configs.identity(trees[1]), "in A", "in B")
   if trees[0].get("data_fingerprint") != trees[1].get("data_fingerprint"):
     found.append("the contents of the data")
@@ -107,7 +107,7 @@ def _differences(first: View, second: View) -> list[str]:
 def _entries(run: View) -> list[Any]:
   """Hashes of the mega-batches of a live stream so far; none of another stream."""
   path = run.path / feed.LEDGER
-  lines = run_folder.read_lines(path) if path.exists() else []
+  lines = run_files.read_lines(path) if path.exists() else []
   return [line.get("content") if isinstance(line, dict) else None for line in lines]
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from alma_jax import config as configs
 from alma_jax.errors import BadInput
 from alma_jax.messages import duration
-from alma_jax.runs import local_copy, remote, run_folder
+from alma_jax.runs import local_copy, remote, run_files
 from alma_jax.runs.metrics import ACCURACIES, DRIFT_AFTER, Entry
 
 ALIVE, DEAD, FINISHED, DIVERGED = "alive", "dead", "finished", "diverged"
@@ -78,17 +78,17 @@ def view(path: str | os.PathLike[str]) -> View:
   Raises:
     BadInput: it is none, or its files cannot be read.
   """
-  folder = local_copy.readable_folders(path, ())[0] if run_folder.is_address(path) else run_folder.local(path)
+  folder = local_copy.readable_folders(path, ())[0] if run_files.is_address(path) else run_files.local(path)
   if not folder.is_dir():
     raise BadInput(f"there is no folder {str(folder)!r}.")
   named = remote.shown(folder)
-  tree = run_folder.read_json(folder / "config.json")
+  tree = run_files.read_json(folder / "config.json")
   if not isinstance(tree, dict) or "data_fingerprint" not in tree:
     raise BadInput(f"there is no run in {named!r}: it has no config.json of a run.")
   try:
     fields = configs.flatten(configs.completed(tree))
-    lines = run_folder.read_lines(folder / run_folder.METRICS) if (folder / run_folder.METRICS).exists() else []
-    summary = run_folder.read_summary(folder / "summary.json")
+    lines = run_files.read_lines(folder / run_files.METRICS) if (folder / run_files.METRICS).exists() else []
+    summary = run_files.read_summary(folder / "summary.json")
   except OSError as error:
     raise BadInput(f"{named!r} cannot be read: {error.strerror}.") from error
   except BadInput as error:
@@ -104,7 +104,7 @@ def _check(run: View) -> None:
   Raises:
     BadInput: one of them is of another type.
   """
-  metrics = run.path / run_folder.METRICS
+  metrics = run.path / run_files.METRICS
   for field, least in _COUNTS.items():
     value = run.fields.get(field, least)
     if type(value) is not int or value < least:
@@ -129,10 +129,10 @@ def current(run: View) -> View:
     state = FINISHED
   elif is_alive(run.path) or (host := local_copy.holder(run.path) or ""):
     state = ALIVE
-  elif (run.path / run_folder.GATE).exists():
+  elif (run.path / run_files.GATE).exists():
     state = PUBLISHED
   else:
-    state = DIVERGED if (run.path / run_folder.DIVERGED).exists() else DEAD
+    state = DIVERGED if (run.path / run_files.DIVERGED).exists() else DEAD
   return run._replace(state=state, saved=_saved(run.path), host=host)
 
 

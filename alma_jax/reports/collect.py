@@ -11,7 +11,7 @@ from alma_jax.errors import BadInput
 from alma_jax.reports import contents, factors, notes, protocols, read, task_studies
 from alma_jax.reports.read import LEARNER, SEED, TOTAL, WAITING, Record
 from alma_jax.reports.studies import Study
-from alma_jax.runs import local_copy, run_folder
+from alma_jax.runs import local_copy, run_files
 
 Path = str | pathlib.Path
 
@@ -87,7 +87,7 @@ def _study(name: str, rows: pd.DataFrame, records: list[Record]) -> Study:
 def _run_folders(paths: Iterable[Path]) -> list[pathlib.Path]:
   found = []
   for given in paths:
-    found += local_copy.readable_folders(given, ("config.json", run_folder.METRICS))
+    found += local_copy.readable_folders(given, ("config.json", run_files.METRICS))
   return list({folder.resolve(): folder for folder in found}.values())
 
 

@@ -36,7 +36,7 @@ RC: Any = {"font.size": 8, "axes.spines.top": False, "axes.spines.right": False,
            "svg.hashsalt": "alma_jax"}
 _DASHES = ("-", "--", ":", "-.")
 _FILLS: tuple[FillStyleType, ...] = ("full", "none", "left", "bottom")
-P = ParamSpec("P")
+_P = ParamSpec("_P")
 _HALO = patheffects.withStroke(linewidth=2, foreground="white")  # keeps text on lines readable
 _SMALL = 7  # size of a label at a point, in points
 _NEAR = 6  # points between a point and its label
@@ -49,10 +49,10 @@ _KEY, _ROW = 0.55, 0.17  # inches: width of an entry of a legend without its nam
 _CONTRAST = 4.5  # of text with its background, at least (WCAG 2, 1.4.3)
 
 
-def styled(make: Callable[P, Figure]) -> Callable[P, Figure]:
+def styled(make: Callable[_P, Figure]) -> Callable[_P, Figure]:
   """Decorates a function that makes a figure, which then has the fonts and lines of all figures."""
   @functools.wraps(make)
-  def made(*args: P.args, **kwargs: P.kwargs) -> Figure:
+  def made(*args: _P.args, **kwargs: _P.kwargs) -> Figure:
     with matplotlib.rc_context(RC):
       figure = make(*args, **kwargs)
     for axes in figure.axes:
@@ -130,7 +130,7 @@ def learner_keys(learners: Iterable[str]) -> list[Line2D]:
 
 def wrapped(text: str, width: float) -> str:
   """A text in lines of at most about this width in inches."""
-  return textwrap.fill(text, int(width / inches("m")), break_on_hyphens=False)
+  return textwrap.fill(text, int(width / inches(["m"])), break_on_hyphens=False)
 
 
 def inches(names: Iterable[str]) -> float:

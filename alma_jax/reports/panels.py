@@ -1,4 +1,5 @@
 """What the panels and the lines of a figure show: waiting times, factors, and the kinds of runs in them."""
+import collections
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -53,6 +54,7 @@ class Lines:
     rows = pd.concat(found)
     self._fields: dict[str, list[str]] = {}
     self._keys: dict[studies.Kind, Line2D] = {}
+    looks = collections.Counter[tuple[str, str]]()  # so far; learners of other packages share a colour and a marker
     for learner in drawing.in_order(rows[LEARNER].unique()):
       parts = [table[table[LEARNER] == learner] for table in found]
       fields = [field for field in own if any(part[field].nunique(dropna=False) > 1 for part in parts)]
@@ -60,8 +62,10 @@ class Lines:
       kinds = rows[rows[LEARNER] == learner].drop_duplicates(fields or [LEARNER])
       kinds = kinds.sort_values(fields, key=_ranks) if fields else kinds
       named = zip(studies.brief_labels(study, kinds.reset_index(), fields), kinds.iloc)
-      for i, (name, row) in enumerate(sorted(named, key=lambda item: "," in item[0])):  # first one without fields
-        self._keys[studies.kind(row, fields)] = drawing.line_key(name, learner, i, marked)
+      for name, row in sorted(named, key=lambda item: "," in item[0]):  # first one without fields
+        look = drawing.style(learner)
+        self._keys[studies.kind(row, fields)] = drawing.line_key(name, learner, looks[look], marked)
+        looks[look] += 1
     self.keys = [*self._keys.values()]
 
   def of(self, table: pd.DataFrame) -> Iterator[tuple[Line2D, pd.DataFrame]]:

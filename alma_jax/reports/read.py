@@ -16,7 +16,7 @@ from alma_jax.errors import BadInput
 from alma_jax.reports import protocols, task_read
 from alma_jax.reports.protocols import COMP, MEM, Protocol
 from alma_jax.reports.task_read import TaskRun
-from alma_jax.runs import run_folder
+from alma_jax.runs import run_files
 
 SEED, LEARNER, WAITING = "seed", "learner.name", "stream.waiting_time"
 SCHEDULE, LABEL = "stream.schedule", "log.label"
@@ -74,7 +74,7 @@ def read(folder: pathlib.Path) -> Record:
 
 
 def _read(folder: pathlib.Path) -> Record:
-  tree, summary = (run_folder.read_json(folder / name) for name in (_CONFIG, _SUMMARY))
+  tree, summary = (run_files.read_json(folder / name) for name in (_CONFIG, _SUMMARY))
   flat = _flat(tree)
   protocol = protocols.of(tree)
   metric, unit, total = protocol.metric, protocol.unit, flat[TOTAL]
@@ -83,10 +83,10 @@ def _read(folder: pathlib.Path) -> Record:
   if row.get(SCHEDULE, "every") != "every":
     row[WAITING] = None  # only the schedule `every` uses it
   try:
-    lines = run_folder.read_lines(folder / run_folder.METRICS)
+    lines = run_files.read_lines(folder / run_files.METRICS)
   except OSError as error:
     if summary is not None or not isinstance(error, FileNotFoundError):
-      raise BadInput(f"its {run_folder.METRICS} cannot be read ({error}).") from None
+      raise BadInput(f"its {run_files.METRICS} cannot be read ({error}).") from None
     lines = []
   if _is_live(flat):  # its length is known when it has ended
     total = row[TOTAL] = (summary or {}).get("num_megabatches", len(lines))
@@ -100,7 +100,7 @@ def _read(folder: pathlib.Path) -> Record:
     raise BadInput(f"its {_CONFIG} was changed after the run (config_sha256 in {_SUMMARY} belongs to other fields).")
   row[TOTAL] = total = total or result["num_stages"]
   if len(lines) != total:
-    raise BadInput(f"its {run_folder.METRICS} has {len(lines)} of {total} {unit}, although {_SUMMARY} exists.")
+    raise BadInput(f"its {run_files.METRICS} has {len(lines)} of {total} {unit}, although {_SUMMARY} exists.")
   columns = _columns(lines, metric)
   held, predict = columns["num_params"], columns[PREDICT]
   stream = pd.DataFrame({  # stage, perplexity and PREDICT can be null
@@ -173,7 +173,7 @@ def _is_number(value: Any) -> bool:
 
 def _divergence(folder: pathlib.Path, so_far: str) -> str:
   """A sentence about a run that diverged, with the cause that diverged.json gives."""
-  stored = run_folder.read_json(folder / _DIVERGED)
+  stored = run_files.read_json(folder / _DIVERGED)
   line = stored.get("line") if isinstance(stored, dict) else None
   cause = " ".join(line.partition(";")[0].split()).rstrip(".") if isinstance(line, str) else ""
   why = f": {cause}" if cause else ""
@@ -199,7 +199,7 @@ def _result(summary: Any, protocol: Protocol) -> Values:
 def _columns(lines: list[Any], metric: str) -> dict[str, list[Any]]:
   """{key: values} of metrics.jsonl."""
   if not all(isinstance(line, dict) for line in lines):
-    raise BadInput(f"its {run_folder.METRICS} has a line without named values.")
+    raise BadInput(f"its {run_files.METRICS} has a line without named values.")
   kinds: dict[str, tuple[type, ...]] = {
       "t": (int,), "stage": (int, type(None)), "updated": (bool,), "num_params": (int, float), "fwd_macs": (int, float),
       metric: (int, float, type(None)) if metric == "perplexity" else (int, float)}
@@ -207,7 +207,7 @@ def _columns(lines: list[Any], metric: str) -> dict[str, list[Any]]:
   kinds[PREDICT] = (int, float, type(None))
   for key, allowed in kinds.items():
     if key != PREDICT and not all(key in line for line in lines):
-      raise BadInput(f"its {run_folder.METRICS} has a line without {key!r}.")
+      raise BadInput(f"its {run_files.METRICS} has a line without {key!r}.")
     values = columns[key] = [line.get(key) for line in lines]
     types_found = set(map(type, values))
     floats = values if types_found == {float} else [value for value in values if type(value) is float]
@@ -215,9 +215,9 @@ def _columns(lines: list[Any], metric: str) -> dict[str, list[Any]]:
       continue
     for value in values:
       if type(value) not in allowed or (isinstance(value, float) and not math.isfinite(value)):
-        raise BadInput(f"its {run_folder.METRICS} has a line with {key}={_brief(value)}.")
+        raise BadInput(f"its {run_files.METRICS} has a line with {key}={_brief(value)}.")
   if columns["t"] != list(range(1, len(lines) + 1)):
-    raise BadInput(f"the lines of its {run_folder.METRICS} should be mega-batches 1 to {len(lines)}, in this order.")
+    raise BadInput(f"the lines of its {run_files.METRICS} should be mega-batches 1 to {len(lines)}, in this order.")
   return columns
 
 

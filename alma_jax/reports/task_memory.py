@@ -22,10 +22,11 @@ def over_tasks(study: Study) -> Figure:
   The stream has at least two tasks. Lines that coincide are drawn as one line of dashes in the colours of all.
   """
   found: list[tuple[str, str, list[TaskRun]]] = []
-  of_learner = collections.Counter[str]()  # kinds so far
+  looks = collections.Counter[str]()  # so far; learners of other packages share a colour
   for label, row, runs in task_panels.kinds(study):
-    found.append((label, drawing.shade(drawing.style(row[LEARNER])[0], of_learner[row[LEARNER]]), runs))
-    of_learner[row[LEARNER]] += 1
+    colour = drawing.style(row[LEARNER])[0]
+    found.append((label, drawing.shade(colour, looks[colour]), runs))
+    looks[colour] += 1
   figure = drawing.figure(2.6, [drawing.key(label, colour) for label, colour, _ in found], wspace=0.28)
   for axes, (name, title) in zip(figure.subplots(1, 2), _PANELS):
     lines = {}

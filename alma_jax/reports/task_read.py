@@ -8,7 +8,7 @@ import pandas as pd
 
 from alma_jax.errors import BadInput
 from alma_jax.reports.protocols import FLOPS
-from alma_jax.runs import run_folder
+from alma_jax.runs import run_files
 
 _GRAPH = "graph.json"
 _COUNTS = ("num_params", "num_modules", "train_flops")
@@ -67,14 +67,14 @@ def read(folder: pathlib.Path, lines: list[dict[str, Any]]) -> TaskRun:
   for t, line in enumerate(lines):
     found = line.get("accuracies")
     if not isinstance(found, list) or len(found) != t + 1 or not all(_is_number(value, 1) for value in found):
-      raise BadInput(f"line {t + 1} of its {run_folder.METRICS} should have `accuracies`, a list of {t + 1} numbers "
+      raise BadInput(f"line {t + 1} of its {run_files.METRICS} should have `accuracies`, a list of {t + 1} numbers "
                      "from 0 to 1.")
     accuracies[t, :t + 1] = found
     if not isinstance(line.get("task"), str):
-      raise BadInput(f"line {t + 1} of its {run_folder.METRICS} lacks the name of the task.")
+      raise BadInput(f"line {t + 1} of its {run_files.METRICS} lacks the name of the task.")
     for key in _COUNTS:
       if not _is_number(line.get(key)):
-        raise BadInput(f"line {t + 1} of its {run_folder.METRICS} should have {key!r}, a number of at least 0.")
+        raise BadInput(f"line {t + 1} of its {run_files.METRICS} should have {key!r}, a number of at least 0.")
   num_params, num_modules, flops = (np.array([line[key] for line in lines], float) for key in _COUNTS)
   graph, problem = None, ""
   try:
@@ -94,7 +94,7 @@ def with_columns(stream: pd.DataFrame, tasks: TaskRun) -> pd.DataFrame:
 def _tree(path: pathlib.Path) -> Any:
   """The contents of a graph.json; the message of BadInput is a clause."""
   try:
-    return run_folder.read_json(path)
+    return run_files.read_json(path)
   except BadInput as error:
     raise BadInput(f"its {_GRAPH} is not JSON") from error
 

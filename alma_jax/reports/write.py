@@ -10,7 +10,7 @@ from alma_jax.reports import ablation, figures, page, task_figures, task_tables,
 from alma_jax.reports.ablation import Ablation, Part
 from alma_jax.reports.parts import Bullets, Picture, Section, Table
 from alma_jax.reports.studies import Study
-from alma_jax.runs import run_folder
+from alma_jax.runs import run_files
 
 
 def report(studies: Sequence[Study], notes: Sequence[str], out: str | pathlib.Path,
@@ -31,7 +31,7 @@ def report(studies: Sequence[Study], notes: Sequence[str], out: str | pathlib.Pa
   Raises:
     BadInput: `out` cannot be written, or the runs do not form the ablation.
   """
-  out, found = run_folder.local(out), ablation.of_all(studies, ablated)
+  out, found = run_files.local(out), ablation.of_all(studies, ablated)
   try:
     out.mkdir(parents=True, exist_ok=True)
     (out / "index.html").touch()

@@ -20,7 +20,7 @@ from alma_jax.errors import BadInput, Stopped
 from alma_jax.growth import cluster
 from alma_jax.learners import expert_stacks, gate
 from alma_jax.parallel import sharding
-from alma_jax.runs import experiment, metrics, results, run_folder, settings, snapshot
+from alma_jax.runs import experiment, metrics, results, run_files, settings, snapshot
 from alma_jax.tasks import classification
 
 MANIFEST = "manifest.json"
@@ -67,14 +67,14 @@ def publish(config: schema.RunConfig, workdir: str | os.PathLike[str], num_clust
 
   Args:
     config: of `base_config`.
-    workdir: run folder; the gate is its file run_folder.GATE.
+    workdir: run folder; the gate is its file run_files.GATE.
     num_clusters: number of clusters of the features. There are fewer if there are fewer different examples.
     should_stop: see experiment.run.
 
   Raises:
     BadInput, Diverged, Unsaved, Stopped: see experiment.run.
   """
-  path, setting = run_folder.local(workdir), settings.prepare(config)
+  path, setting = run_files.local(workdir), settings.prepare(config)
   learner: Any = setting.learner
   network, shape = learner.network({}), (1, *setting.source.example_shape)
   expert_stacks.check_features(network, shape, config.model.name)
@@ -89,11 +89,11 @@ def publish(config: schema.RunConfig, workdir: str | os.PathLike[str], num_clust
   base, data = snapshot.restore_learner(learner, opened).predicting, settings.Stages(setting)[ends]
   features = expert_stacks.features(network, setting.source.task, learner.mesh, base, data.pool, data.train)
   clusters = cluster.kmeans(features, num_clusters, cluster.rng_of(data, 0))
-  line = run_folder.read_lines(path / run_folder.METRICS)[ends[0] - 1]
+  line = run_files.read_lines(path / run_files.METRICS)[ends[0] - 1]
   looked = expert_stacks.feature_macs(network, shape) * len(data.train)
-  gate.write(path / run_folder.GATE, gate.Gate(
+  gate.write(path / run_files.GATE, gate.Gate(
       config.model.width, sharding.fetch(base), clusters.prototypes, clusters.counts, line["fwd_macs"] + looked))
-  messages.say(f"published {path / run_folder.GATE} with {len(clusters.counts)} clusters")
+  messages.say(f"published {path / run_files.GATE} with {len(clusters.counts)} clusters")
 
 
 def write_manifest(root: pathlib.Path, file: pathlib.Path, experts: Mapping[int, pathlib.Path],
@@ -110,7 +110,7 @@ def write_manifest(root: pathlib.Path, file: pathlib.Path, experts: Mapping[int,
   listed = []
   for number, folder in experts.items():
     entry: dict[str, Any] = dict(cluster=number, folder=str(folder.relative_to(root)), trained=False)
-    if run_folder.read_summary(folder / "summary.json") is not None:
+    if run_files.read_summary(folder / "summary.json") is not None:
       run = results.load_run(folder)
       if _gate_of(run) != digest:
         raise BadInput(f"the expert in {folder} was trained with another gate than {file}; delete the folder, and run "
@@ -120,12 +120,12 @@ def write_manifest(root: pathlib.Path, file: pathlib.Path, experts: Mapping[int,
     listed.append(entry)
   tree = dict(gate=dict(file=str(file.relative_to(root)), sha256=digest, bytes=file.stat().st_size,
                         width=published.width, fwd_macs=published.macs), experts=listed)
-  run_folder.write_json(root / MANIFEST, tree)
+  run_files.write_json(root / MANIFEST, tree)
   mixture = Mixture(root)
   if all(entry["trained"] for entry in listed):
     source: Any = settings.prepare(base_config(config)).source
     wrong = mixture.predict(source.dataset.x_test).argmax(-1) != source.dataset.y_test
-    run_folder.write_json(root / MANIFEST, tree | dict(test_error=float(wrong.mean())))
+    run_files.write_json(root / MANIFEST, tree | dict(test_error=float(wrong.mean())))
   return Mixture(root)
 
 
@@ -143,8 +143,8 @@ class Mixture:
     Raises:
       BadInput: there is no manifest, or the gate is not the one that it lists.
     """
-    self.path = run_folder.local(path)
-    self.manifest = run_folder.read_json(self.path / MANIFEST)
+    self.path = run_files.local(path)
+    self.manifest = run_files.read_json(self.path / MANIFEST)
     if not isinstance(self.manifest, dict):
       raise BadInput(f"there is no {MANIFEST} in {self.path}; `alma apart` writes it.")
     self._file = self.path / self.manifest["gate"]["file"]
@@ -203,8 +203,8 @@ def _is_saved(path: pathlib.Path) -> bool:
 
 def _ends(path: pathlib.Path) -> tuple[int, ...]:
   """The mega-batches after which the run in a folder has trained, counted from 1."""
-  lines = path / run_folder.METRICS
-  return tuple(metrics.ends(run_folder.read_lines(lines))) if lines.exists() else ()
+  lines = path / run_files.METRICS
+  return tuple(metrics.ends(run_files.read_lines(lines))) if lines.exists() else ()
 
 
 def _gate_of(run: results.Run) -> str:

@@ -7,7 +7,7 @@ from alma_jax import config as configs
 from alma_jax.config import schema
 from alma_jax.errors import BadInput
 from alma_jax.learners.task_learner import TaskLearner
-from alma_jax.runs import checkpoint, metrics, run_folder, settings, task_results
+from alma_jax.runs import checkpoint, metrics, run_files, settings, task_results
 from alma_jax.runs.run_folder import RunFolder
 from alma_jax.runs.snapshot import RunState
 from alma_jax.tasks import sequence
@@ -27,8 +27,7 @@ def write(setting: settings.Setting, folder: RunFolder, now: RunState, seconds: 
   c, lines = setting.config, now.lines
   if isinstance(setting.source, sequence.Tasks):  # they may have been changed since the last task
     assert isinstance(setting.learner, TaskLearner)
-    for file, data in task_results.files(setting.source, setting.learner, now.learner.spec, lines).items():
-      run_folder.write_bytes(folder.path / file, data)
+    task_results.write(folder.path, setting.source, setting.learner, now.learner.spec, lines)
   summary = _results(setting, lines, now.initial_params)
   summary |= dict(**seconds, device=settings.describe_devices(setting.learner.mesh), versions=versions(),
                   config_sha256=configs.digest(c))
@@ -38,10 +37,9 @@ def write(setting: settings.Setting, folder: RunFolder, now: RunState, seconds: 
   name = c.dataset.name.rstrip("/").rsplit("/", 1)[-1].split(":", 1)[-1]
   how = (f"waiting time {c.stream.waiting_time}" if c.stream.schedule == "every" else
          f"{summary['num_stages']} trainings ({c.stream.schedule})")
-  title = f"{name}, {c.label}: {judged} over {len(lines)} " + (
-      "tasks" if isinstance(c, schema.TaskConfig) else f"mega-batches, {how}")
-  plots.curve(lines, setting.source.task.metric, title, folder.path / "curve.png", setting.source.chance,
-             "tasks" if isinstance(c, schema.TaskConfig) else "mega-batches")
+  units = "tasks" if isinstance(c, schema.TaskConfig) else "mega-batches"
+  title = f"{name}, {c.label}: {judged} over {len(lines)} {units}" + ("" if units == "tasks" else f", {how}")
+  plots.curve(lines, setting.source.task.metric, title, folder.path / "curve.png", setting.source.chance, units)
   folder.write_summary(summary)
 
 
@@ -62,12 +60,12 @@ def mend(setting: settings.Setting, folder: RunFolder) -> None:
   if not (folder.path / checkpoint.CHECKPOINTS).is_dir():
     return
   meta = _newest_meta(folder)
-  summary = run_folder.read_summary(folder.path / "summary.json") or {}
+  summary = run_files.read_summary(folder.path / "summary.json") or {}
   num = summary.get("num_megabatches") if setting.is_live else setting.stream.num_megabatches
   lines = [] if meta is None else meta["lines"]
   if meta is None or len(lines) != num:  # the last checkpoint has been deleted
     return
-  folder.mend_lines(run_folder.METRICS, lines)
+  folder.mend_lines(run_files.METRICS, lines)
   if isinstance(setting.source, sequence.Tasks):
     assert isinstance(setting.learner, TaskLearner)
     setting.source.resume(meta["data"])
@@ -76,7 +74,7 @@ def mend(setting: settings.Setting, folder: RunFolder) -> None:
   results, by = _results(setting, lines, meta["initial_params"]), summary.get("versions")
   is_comparable = isinstance(by, dict) and by.get("alma_jax") == __version__
   if is_comparable and any(summary.get(name) != value for name, value in results.items()):
-    folder.mend("summary.json", run_folder.json_bytes(summary | results))
+    folder.mend("summary.json", run_files.json_bytes(summary | results))
 
 
 def _newest_meta(folder: RunFolder) -> checkpoint.Meta | None:

@@ -15,7 +15,19 @@ from alma_jax import messages
 from alma_jax.config import registry, schema
 from alma_jax.errors import BadInput, Diverged, Stopped, Unsaved, disk_problem, is_out_of_memory
 from alma_jax.parallel import peers, runtime, sharding
-from alma_jax.runs import early_imports, ending, memory, mirror, remote, results, roots, run_folder, session, settings
+from alma_jax.runs import (
+  early_imports,
+  ending,
+  memory,
+  mirror,
+  remote,
+  results,
+  roots,
+  run_files,
+  run_folder,
+  session,
+  settings,
+)
 
 
 def run(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: Sequence[Any] | None = None,
@@ -45,7 +57,7 @@ def run(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: Seq
     raise BadInput(f"log.wandb={config.log.wandb!r} needs a package that is missing; run `pip install wandb`.")
   runtime.setup(config)
   workdir = workdir or configs.default_workdir(config)
-  path = remote.Remote(workdir).folder if run_folder.is_address(workdir) else run_folder.local(workdir)
+  path = remote.Remote(workdir).folder if run_files.is_address(workdir) else run_files.local(workdir)
   if path.exists() and not path.is_dir():
     raise BadInput(f"{path} is a file; the run folder should be a new or existing folder.")
   runtime.check_platform()
@@ -55,7 +67,7 @@ def run(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: Seq
     raise BadInput(f"dataset.name={config.dataset.name!r} is a live stream, which one process runs; start it without "
                    "other processes.")
   with contextlib.ExitStack() as cleanup:
-    mirrored = _mirrored(workdir, path, overwrite, cleanup) if run_folder.is_address(workdir) else None
+    mirrored = _mirrored(workdir, path, overwrite, cleanup) if run_files.is_address(workdir) else None
     return _run(config, path, data, overwrite, should_stop, mirrored)
 
 
@@ -70,7 +82,7 @@ def _run(config: schema.RunConfig, path: pathlib.Path, data: Sequence[Any] | Non
   sharding.connect()
   peers.together("memory", lambda: _check_memory(path, setting, overwrite))
   with _explained(functools.partial(_shortage, path)), _claimed(path, setting, overwrite, mirrored) as folder:
-    was_complete = run_folder.read_summary(path / "summary.json") is not None
+    was_complete = run_files.read_summary(path / "summary.json") is not None
     if not was_complete:
       if runtime.is_alone() and sharding.is_main():
         early_imports.start(setting.config)

@@ -16,11 +16,12 @@ from jax import export as jax_export
 from alma_jax import config as configs
 from alma_jax.config import schema
 from alma_jax.errors import BadInput
+from alma_jax.files import write_bytes
 from alma_jax.learners import contract, prediction
 from alma_jax.learners.task_learner import TaskLearner
 from alma_jax.parallel import sharding
 from alma_jax.predictors import card, folder
-from alma_jax.runs import metrics, results, run_folder, settings
+from alma_jax.runs import metrics, results, run_files, settings
 from alma_jax.tasks import classification, sequence
 from alma_jax.tasks.language_modeling import Contexts
 from alma_jax.types import Tree
@@ -95,7 +96,7 @@ def standing_of_task(lines: list[metrics.Entry], num_params: int, data: dict[str
     forgets: whether the predictor is newer than the line of its task. Then nothing but its error is known.
   """
   t = data["task"]["number"] - 1
-  visit = sequence.newest(data["tasks"], t, len(lines))
+  visit = sequence.visits(data["tasks"][:len(lines)])[t][-1]
   known = lines[-1] | dict(loss=None, val_error=None) if forgets and visit < len(lines) - 1 else lines[visit]
   error = 1 - lines[-1][metrics.ACCURACIES][t]
   return Standing(len(lines), known | dict(error=error, num_params=num_params))
@@ -186,8 +187,8 @@ def export(run: results.Run | str | os.PathLike[str], stage: int | None = None,
   Raises:
     BadInput: no such run, stage or task, or the folder cannot be written.
   """
-  given = run_folder.local(out) if out else None
-  if given is None and isinstance(run, str | os.PathLike) and run_folder.is_address(run):
+  given = run_files.local(out) if out else None
+  if given is None and isinstance(run, str | os.PathLike) and run_files.is_address(run):
     raise BadInput(f"a predictor is not written to an address such as {str(run)!r}; give --out, a folder.")
   run = run if isinstance(run, results.Run) else results.load_run(run)
   files = files_of(run, stage, task)
@@ -196,7 +197,7 @@ def export(run: results.Run | str | os.PathLike[str], stage: int | None = None,
   try:
     place.mkdir(parents=True, exist_ok=True)
     for name, data in files.items():
-      run_folder.write_bytes(place / name, data)
+      write_bytes(place / name, data)
   except OSError as error:
     raise BadInput(f"the predictor cannot be written to {place}: {error.strerror}.") from error
   return place
@@ -205,7 +206,7 @@ def export(run: results.Run | str | os.PathLike[str], stage: int | None = None,
 def files_of(run: results.Run, stage: int | None = None, of_task: int | str | None = None) -> dict[str, bytes]:
   """{name: contents} of the predictor of a saved stage and task, see `export`; raises BadInput if it is not saved."""
   opened, learner = run.open(stage)
-  stored, task = run_folder.read_json(run.path / "config.json"), settings.task_of(run.config, opened.meta["data"])
+  stored, task = run_files.read_json(run.path / "config.json"), settings.task_of(run.config, opened.meta["data"])
   state, data = run.shown(opened, learner, of_task)
   standing = (standing_of_task(opened.meta["lines"], learner.cost(state).num_params, data,
                                learner.options.forgets) if isinstance(learner, TaskLearner) else

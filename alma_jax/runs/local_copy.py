@@ -12,7 +12,7 @@ import filelock
 
 from alma_jax.errors import BadInput
 from alma_jax.files import parse_json, write_bytes
-from alma_jax.runs import lease, run_folder
+from alma_jax.runs import lease, run_files, run_folder
 from alma_jax.runs.remote import MANIFEST, MIRROR, File, Manifest, Problem, Remote, digest
 
 _TIME, _HOLDER = "time", "holder"  # in MIRROR of the local folder
@@ -39,7 +39,7 @@ def readable(path: str | os.PathLike[str]) -> pathlib.Path:
   Raises:
     BadInput: the address cannot be read, or holds no run.
   """
-  return _fetch(path, whole=True)[0] if run_folder.is_address(path) else run_folder.local(path)
+  return _fetch(path, whole=True)[0] if run_files.is_address(path) else run_files.local(path)
 
 
 def readable_folders(path: str | os.PathLike[str], names: Iterable[str]) -> list[pathlib.Path]:
@@ -52,9 +52,9 @@ def readable_folders(path: str | os.PathLike[str], names: Iterable[str]) -> list
   Raises:
     BadInput: the folder does not exist, or the path holds no run.
   """
-  if run_folder.is_address(path):
+  if run_files.is_address(path):
     return _fetch(path, whole=False)
-  folder = run_folder.local(path)
+  folder = run_files.local(path)
   if not folder.is_dir():
     raise BadInput(f"there is no folder {str(folder)!r}.")
   if (folder / "config.json").exists():
@@ -205,7 +205,7 @@ def _is(path: pathlib.Path, file: File) -> bool:
 
 def _is_needed(folder: pathlib.Path, name: str) -> bool:
   """Whether a local folder that is ahead of the store should fetch a file that it lacks, or has otherwise."""
-  return name.split("/")[0] in _ONCE or (not (folder / name).exists() and name != run_folder.DIVERGED)
+  return name.split("/")[0] in _ONCE or (not (folder / name).exists() and name != run_files.DIVERGED)
 
 
 def _tidy(folder: pathlib.Path, manifest: Manifest, is_reader: bool) -> None:

@@ -12,7 +12,7 @@ from alma_jax.data import task_types, tokens
 from alma_jax.errors import BadInput
 from alma_jax.learners import contract, prediction, task_learner
 from alma_jax.parallel import runtime
-from alma_jax.runs import checkpoint, legacy, local_copy, remote, run_folder, sampling, settings, snapshot, task_results
+from alma_jax.runs import checkpoint, legacy, local_copy, remote, run_files, sampling, settings, snapshot, task_results
 from alma_jax.runs.metrics import Entry
 from alma_jax.tasks import classification, sequence
 
@@ -31,20 +31,20 @@ class Run:
 
   def __init__(self, path: str | os.PathLike[str]):
     self.path = local_copy.readable(path)
-    tree = run_folder.read_json(self.path / "config.json")
+    tree = run_files.read_json(self.path / "config.json")
     if not isinstance(tree, dict):
       raise BadInput(f"there is no run in {remote.shown(self.path)}: it has no config.json of a run.")
     self.config = configs.parse(configs.completed({k: v for k, v in tree.items() if k not in configs.STORED}))
-    self.lines = _lines(self.path / run_folder.METRICS)
+    self.lines = _lines(self.path / run_files.METRICS)
     self.metrics = _columns(self.lines)
-    self.train = _lines(self.path / run_folder.TRAIN)
-    self.summary = run_folder.read_summary(self.path / "summary.json")
+    self.train = _lines(self.path / run_files.TRAIN)
+    self.summary = run_files.read_summary(self.path / "summary.json")
     check_config(self.path, self.config, self.summary)
     num = self.config.stream.num_megabatches
     if self.summary is not None:
       num = self.summary.get("num_megabatches", num) or self.summary["num_stages"]
     if self.summary is not None and len(self.metrics.get("t", ())) != num:
-      raise BadInput(f"{self.path / run_folder.METRICS} does not hold the {num} "
+      raise BadInput(f"{self.path / run_files.METRICS} does not hold the {num} "
                      "mega-batches of the run; restore it, or let the run's own command write it again.")
 
   def __repr__(self) -> str:
@@ -238,7 +238,7 @@ def check_config(path: pathlib.Path, config: schema.RunConfig, summary: Entry | 
 
 
 def _lines(path: pathlib.Path) -> list[Entry]:
-  lines = run_folder.read_lines(path) if path.exists() else []
+  lines = run_files.read_lines(path) if path.exists() else []
   if not all(isinstance(line, dict) for line in lines):
     raise BadInput(f"{path} has a line without named values; restore the file.")
   return lines

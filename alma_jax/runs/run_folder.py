@@ -1,12 +1,9 @@
-"""The run folder: its lock, the run that it belongs to, and its JSON files."""
+"""The run folder: its lock, the run that it belongs to, and the lines that the run appends."""
 import errno
 import functools
-import hashlib
-import json
 import os
 import pathlib
 import shutil
-import sys
 import warnings
 from typing import IO, TYPE_CHECKING, Any
 
@@ -16,22 +13,19 @@ from alma_jax import config as configs
 from alma_jax.config import registry, schema
 from alma_jax.data import feed
 from alma_jax.errors import BadInput, InUse, Unsaved
-from alma_jax.files import ADDRESS, parse_json, write_bytes
+from alma_jax.files import write_bytes
+from alma_jax.runs import run_files
 from alma_jax.runs.metrics import Entry
+from alma_jax.runs.run_files import DIVERGED, GATE, METRICS, TRAIN
 from alma_jax.version import __version__
 
 if TYPE_CHECKING:  # it imports this module
   from alma_jax.runs.mirror import Mirror
 
-METRICS, TRAIN, DIVERGED = "metrics.jsonl", "train.jsonl", "diverged.json"
-GATE = "gate.msgpack"  # what apart.publish writes
 # --overwrite deletes these in this order. If it is interrupted, the rest is an unfinished run of the stored config, and
 # the command without --overwrite resumes it. Checkpoints can replace a missing METRICS, but not a missing TRAIN.
 OURS = ("summary.json", METRICS, "checkpoints", "pool", TRAIN, DIVERGED, "curve.png", "accuracy.csv", "graph.json",
          "tensorboard", "wandb", "tokenizer.json", "export", "predictor", GATE, *feed.FILES, "config.json")
-_JUDGED = ("cer", "average_perplexity")
-_COUNTED = ("cumulative_params", "cumulative_fwd_macs", "cumulative_train_flops", "num_stages", "wall_seconds",
-            "compile_seconds")
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
@@ -50,7 +44,7 @@ class RunFolder:
       BadInput: a live process uses it, or it cannot be made. A folder with a
         finished run may be read-only.
     """
-    self.path, self._writes, self._mirror = local(path), writes, mirror
+    self.path, self._writes, self._mirror = run_files.local(path), writes, mirror
     self._files: dict[str, IO[str]] = {}
     self._lock: filelock.BaseFileLock | None = None
     self._read_only = False  # a finished run in a read-only folder, which is not locked
@@ -85,7 +79,7 @@ class RunFolder:
                      "choose another --workdir.")
     if self._lock is None and (overwrite or not (self.path / "summary.json").is_file()):
       return  # another process claims it
-    stored = read_json(self.path / "config.json")
+    stored = run_files.read_json(self.path / "config.json")
     if not isinstance(stored, dict) or "data_fingerprint" not in stored:
       found = [name for name in OURS if (self.path / name).exists()]
       if found:
@@ -106,11 +100,11 @@ class RunFolder:
     The hashes remain those of the code with which the run began.
     """
     if self._writes:
-      stored = read_json(self.path / "config.json")
+      stored = run_files.read_json(self.path / "config.json")
       code = stored.get("code") if isinstance(stored, dict) else None
       tree = configs.to_dict(config) | digests | dict(alma_jax_version=__version__)
       code = registry.code_of(config) if code is None else code
-      write_json(self.path / "config.json", tree | ({"code": code} if code else {}))
+      run_files.write_json(self.path / "config.json", tree | ({"code": code} if code else {}))
 
   def write_files(self, files: dict[str, str]) -> None:
     """Writes the files {name: text} that do not exist yet."""
@@ -180,19 +174,18 @@ class RunFolder:
     whole = [line for line in lines if line.endswith(b"\n")]  # a kill may have torn the last one
     kept = whole[:num]
     if entries:
-      if lines and (len(kept) < num or not all(map(_is_entry, kept, entries))):
-        warnings.warn(f"{path} was not what the run has written, and was written again from the checkpoint",
-                      stacklevel=2)
-      kept = [_line(entry) for entry in entries]
+      if lines and (len(kept) < num or not all(map(run_files.is_entry, kept, entries))):
+        _warn_changed(path)
+      kept = [*map(run_files.encoded, entries)]
     elif len(kept) < num:
       raise BadInput(f"{path} has {len(whole)} whole lines, but the checkpoint covers {num}; restore the file, or "
                      "--overwrite the run.")
     else:
       for i, line in enumerate(kept):
-        if not _is_entry(line):
+        if not run_files.is_entry(line):
           raise BadInput(f"line {i + 1} of {path} is not what the run has written; restore the file, or --overwrite "
                          "the run.")
-      if total is not None and functools.reduce(_chained, kept, "") != total:
+      if total is not None and functools.reduce(run_files.chained_bytes, kept, "") != total:
         raise BadInput(f"a line of {path} is not what the run has written; restore the file, or --overwrite the run.")
     write_bytes(path, b"".join(kept))
     self._files[name] = path.open("a")
@@ -201,15 +194,15 @@ class RunFolder:
     """Writes a file again if it is not what the run has written, and warns."""
     path = self.path / name
     if self._writes and not (path.is_file() and path.read_bytes() == data):
-      warnings.warn(f"{path} was not what the run has written, and was written again from the checkpoint", stacklevel=2)
+      _warn_changed(path)
       write_bytes(path, data)
 
   def mend_lines(self, name: str, entries: list[Entry]) -> None:
     """`mend` for a .jsonl file; earlier versions may have written the same entries otherwise."""
     path = self.path / name
     lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
-    if len(lines) != len(entries) or not lines[-1].endswith(b"\n") or not all(map(_is_entry, lines, entries)):
-      self.mend(name, b"".join(map(_line, entries)))
+    if len(lines) != len(entries) or not lines[-1].endswith(b"\n") or not all(map(run_files.is_entry, lines, entries)):
+      self.mend(name, b"".join(map(run_files.encoded, entries)))
 
   @property
   def is_mirrored(self) -> bool:
@@ -224,7 +217,7 @@ class RunFolder:
     """
     if self._writes:
       self.check_place()
-      self._files[name].write(_line(entry).decode())
+      self._files[name].write(run_files.encoded(entry).decode())
       self._files[name].flush()
 
   def check_place(self) -> None:
@@ -252,14 +245,14 @@ class RunFolder:
   def write_diverged(self, entry: Entry | None) -> None:
     """Writes diverged.json, for reports; None: deletes it, because the run goes on."""
     if self._writes and entry is not None:
-      write_json(self.path / DIVERGED, entry)
+      run_files.write_json(self.path / DIVERGED, entry)
     elif self._writes:
       (self.path / DIVERGED).unlink(missing_ok=True)
 
   def write_summary(self, summary: Entry) -> None:
     """Writes summary.json, whole or not at all."""
     if self._writes:
-      write_json(self.path / "summary.json", summary)
+      run_files.write_json(self.path / "summary.json", summary)
 
   def upload(self) -> None:
     """If the folder is the copy of one in a store, uploads it beside the run; no checkpoint may be in the making.
@@ -291,107 +284,5 @@ class RunFolder:
     self.close()
 
 
-def local(path: str | os.PathLike[str]) -> pathlib.Path:
-  """Path of a folder.
-
-  Raises:
-    BadInput: it is an address such as gs://bucket/run.
-  """
-  if is_address(path):
-    raise BadInput(f"{str(path)!r} is an address, not a folder; give a folder of a mounted file system.")
-  return pathlib.Path(path).expanduser()
-
-
-def is_address(path: str | os.PathLike[str]) -> bool:
-  """Whether a path is an address such as gs://bucket/run."""
-  return ADDRESS.match(str(path)) is not None
-
-
-def read_summary(path: str | os.PathLike[str]) -> Entry | None:
-  """The contents of a run's summary.json, or None if there is none.
-
-  Raises:
-    BadInput: it is not what a run has written.
-  """
-  summary = read_json(path)
-  if summary is None:
-    return None
-  judged = [summary.get(name) for name in _JUDGED] if isinstance(summary, dict) else [None]
-  if not any(isinstance(value, float) for value in judged) or not all(map(_is_number, map(summary.get, _COUNTED))) or (
-      "device" not in summary):
-    raise BadInput(f"{path} is not what a run has written; delete it, and the run's own command writes it again.")
-  return summary
-
-
-def read_json(path: str | os.PathLike[str]) -> Any:
-  """The contents of a JSON file, or None if there is none.
-
-  Raises:
-    BadInput: it is not JSON.
-  """
-  try:
-    return parse_json(pathlib.Path(path).read_text())
-  except FileNotFoundError:
-    return None
-  except (OSError, ValueError) as error:
-    raise BadInput(f"{path} cannot be read as JSON ({error}); move the folder away or choose another.") from error
-
-
-def read_lines(path: str | os.PathLike[str]) -> list[Entry]:
-  """The entries of a .jsonl file, without a last line that is only half written.
-
-  Raises:
-    BadInput: another line is not JSON.
-  """
-  try:
-    lines = pathlib.Path(path).read_text(encoding="utf-8").split("\n")[:-1]
-  except ValueError as error:
-    raise BadInput(f"{path} is not text ({error}); restore the file.") from error
-  try:
-    # As one list it is read in half of the time, if every line is an entry; else each line is judged by itself.
-    entries = parse_json(f"[{','.join(lines)}]") if all(line[:1] == "{" for line in lines) else []
-    if len(entries) == len(lines):
-      return entries
-  except ValueError:
-    pass
-  try:
-    return [parse_json(line) for line in lines]
-  except ValueError as error:
-    raise BadInput(f"{path} has a line that is not JSON ({error}); restore the file.") from error
-
-
-def chained(total: str, entry: Entry) -> str:
-  """The checksum of the lines of a .jsonl file until an entry, from that of the lines before; "" is that of none."""
-  return _chained(total, _line(entry))
-
-
-def _chained(total: str, line: bytes) -> str:
-  return hashlib.sha256(total.encode() + line).hexdigest()
-
-
-def _line(entry: Entry) -> bytes:
-  """Bytes of an entry of a .jsonl file."""
-  return json.dumps(entry, allow_nan=False).encode() + b"\n"
-
-
-def _is_number(value: Any) -> bool:
-  return type(value) in (int, float) and abs(value) <= sys.float_info.max
-
-
-def _is_entry(line: bytes, expected: Entry | None = None) -> bool:
-  """Whether a line holds an entry, and the expected one if there is one."""
-  try:
-    entry = parse_json(line)
-  except ValueError:
-    return False
-  return isinstance(entry, dict) and expected in (None, entry)
-
-
-def write_json(path: pathlib.Path, tree: Any) -> None:
-  """Writes JSON, whole or not at all."""
-  write_bytes(path, json_bytes(tree))
-
-
-def json_bytes(tree: Any) -> bytes:
-  """What `write_json` writes."""
-  return (json.dumps(tree, indent=2, allow_nan=False) + "\n").encode()
+def _warn_changed(path: pathlib.Path) -> None:
+  warnings.warn(f"{path} was not what the run has written, and was written again from the checkpoint", stacklevel=3)

@@ -29,7 +29,8 @@ from alma_jax.runs import (
   starting,
   task_results,
 )
-from alma_jax.runs.run_folder import METRICS, TRAIN, RunFolder
+from alma_jax.runs.run_files import METRICS, TRAIN
+from alma_jax.runs.run_folder import RunFolder
 from alma_jax.runs.snapshot import Growth, RunState
 from alma_jax.tasks import sequence
 from alma_jax.tasks.live_source import LiveSource

@@ -26,7 +26,7 @@ class RunState:
     epoch: epochs (language: rounds) of the stage so far.
     lines: entries of metrics.jsonl so far.
     num_train_lines: lines of train.jsonl so far.
-    train_total: their checksum, see run_folder.chained; None: they were written by an earlier version.
+    train_total: their checksum, see run_files.chained; None: they were written by an earlier version.
     arrived: what is known of the mega-batch after which the stage in training began: further entries of its line.
     initial_params: parameters of the untrained learner.
     complete: whether `learner` is that of a complete stage.

@@ -9,8 +9,9 @@ import numpy as np
 
 from alma_jax.errors import Diverged
 from alma_jax.parallel import runtime, sharding
-from alma_jax.runs import metrics, progress, run_folder, settings
-from alma_jax.runs.run_folder import TRAIN, RunFolder
+from alma_jax.runs import metrics, progress, run_files, settings
+from alma_jax.runs.run_files import TRAIN
+from alma_jax.runs.run_folder import RunFolder
 from alma_jax.runs.snapshot import Growth, RunState
 from alma_jax.training import loop, optimizers
 
@@ -100,7 +101,7 @@ class Trainer:
       self._folder.append(TRAIN, entry)
       now.num_train_lines += 1
       if now.train_total is not None:
-        now.train_total = run_folder.chained(now.train_total, entry)
+        now.train_total = run_files.chained(now.train_total, entry)
       self._val_value = entry[f"val_{self._task.metric}"]
       for board in self._boards:
         board.train(entry)

@@ -5,7 +5,8 @@ from alma_jax.errors import BadInput
 from alma_jax.parallel import sharding
 from alma_jax.parallel.sharding import say
 from alma_jax.runs import checkpoint, remote, settings, snapshot
-from alma_jax.runs.run_folder import METRICS, RunFolder
+from alma_jax.runs.run_files import METRICS
+from alma_jax.runs.run_folder import RunFolder
 from alma_jax.runs.snapshot import RunState
 
 

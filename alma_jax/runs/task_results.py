@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from alma_jax.files import write_bytes
 from alma_jax.learners import contract, prediction
 from alma_jax.learners.task_learner import FROM_ROOT, TaskLearner
-from alma_jax.runs import run_folder
+from alma_jax.runs import run_files
 from alma_jax.runs.metrics import ACCURACIES, Entry
 from alma_jax.tasks import classification, sequence
 from alma_jax.tasks.sequence import Tasks
@@ -72,9 +73,8 @@ class TaskExaminer:
     return float(np.mean(found))
 
   def write(self, folder: pathlib.Path, state: contract.LearnerState, lines: list[Entry]) -> None:
-    """Writes accuracy.csv, a row per task t with R[t, i], and graph.json, what was made from what."""
-    for name, data in files(self._source, self._learner, state.spec, lines).items():
-      run_folder.write_bytes(folder / name, data)
+    """See the function `write`."""
+    write(folder, self._source, self._learner, state.spec, lines)
 
   def _measured(self, state: contract.LearnerState, t: int) -> tuple[float, float]:
     visit = self._source.newest(t, len(state.spec["tasks"]))
@@ -94,7 +94,7 @@ def predict(learner: TaskLearner, task: Any, state: contract.LearnerState, pool:
 def shown(learner: TaskLearner, state: contract.LearnerState, data: dict[str, Any], t: int
           ) -> tuple[contract.LearnerState, dict[str, Any]]:
   """(the state that predicts task t, from 0, what it needs to know of the task's images); `data` is `Tasks.meta`."""
-  visit = sequence.newest(data["tasks"], t, len(state.spec["tasks"]))
+  visit = sequence.visits(data["tasks"][:len(state.spec["tasks"])])[t][-1]
   known, entry = state.spec["tasks"][visit], data["tasks"][t]
   return learner.showing(state, visit), data | dict(
       mean=known["mean"], std=known["std"], num_classes=known["classes"], class_names=entry["class_names"],
@@ -129,6 +129,12 @@ def summarize(lines: list[Entry]) -> Entry:
               **({LCA: float(np.mean([line[LCA] for line in lines]))} if all(LCA in line for line in lines) else {}))
 
 
+def write(folder: pathlib.Path, source: Tasks, learner: TaskLearner, spec: dict[str, Any], lines: list[Entry]) -> None:
+  """Writes accuracy.csv and graph.json; the arguments are those of `files`."""
+  for name, data in files(source, learner, spec, lines).items():
+    write_bytes(folder / name, data)
+
+
 def files(source: Tasks, learner: TaskLearner, spec: dict[str, Any], lines: list[Entry]) -> dict[str, bytes]:
   """Contents of accuracy.csv, a row per task t with R[t, i], and of graph.json, what was made from what.
 
@@ -151,4 +157,4 @@ def files(source: Tasks, learner: TaskLearner, spec: dict[str, Any], lines: list
                 **({"returns": info["returns"]} if "returns" in info else {}))
            for info, task in zip(source.meta()["tasks"], spec["tasks"])]
   return {ACCURACY: text.getvalue().encode(),
-          GRAPH: run_folder.json_bytes(dict(parts=list(learner.parts), modules=modules, tasks=tasks))}
+          GRAPH: run_files.json_bytes(dict(parts=list(learner.parts), modules=modules, tasks=tasks))}

@@ -9,7 +9,7 @@ import filelock
 
 from alma_jax import commands, messages
 from alma_jax.errors import BadInput
-from alma_jax.runs import run_folder
+from alma_jax.runs import run_files
 from alma_jax.sweeps import board, events, pool
 from alma_jax.sweeps.events import Event
 from alma_jax.sweeps.plan import FAILURES, SLURM, Launcher, Plan, folder_problems
@@ -88,7 +88,7 @@ def _watch_signals() -> list[int]:
 def _write_failures(path: pathlib.Path, failures: dict[str, str]) -> str:
   """Writes failures.json; returns "", or a sentence about why it cannot be written."""
   try:
-    run_folder.write_json(path, failures)
+    run_files.write_json(path, failures)
   except OSError as error:
     return f"{path} cannot be written: {error.strerror or error}; the same command will run the failed jobs again."
   return ""

@@ -9,7 +9,7 @@ import filelock
 
 from alma_jax.errors import BadInput
 from alma_jax.parallel.cores import num_cores
-from alma_jax.runs import run_folder
+from alma_jax.runs import run_files
 from alma_jax.sweeps import jobs as sweep_jobs
 from alma_jax.sweeps import places, states
 from alma_jax.sweeps.jobs import Job
@@ -71,7 +71,7 @@ def read(path: str, root: str | pathlib.Path, overrides: Mapping[str, str], retr
   Raises:
     BadInput: the sweep is not valid, or `root` cannot be read.
   """
-  root = run_folder.local(root)
+  root = run_files.local(root)
   with folder_problems(root):
     if root.exists() and not root.is_dir():
       raise BadInput(f"{root} is a file; --workdir should be a folder.")

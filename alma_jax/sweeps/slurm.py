@@ -12,7 +12,7 @@ from typing import Any
 import submitit
 
 from alma_jax.errors import BadInput
-from alma_jax.runs import run_folder
+from alma_jax.runs import run_files
 from alma_jax.sweeps import states, worker
 from alma_jax.sweeps.events import DONE, FAILED, QUIET, STARTED, STOPPED, Event
 from alma_jax.sweeps.jobs import Job, Packed
@@ -57,7 +57,7 @@ def run(jobs: Sequence[Job], num_workers: int, folder: pathlib.Path, options: Ma
     raise BadInput("there is no SLURM here (no sbatch); use --launcher=local.")
   ids = states.read_texts(folder / _IDS, "delete it once no job of this sweep is queued")
   try:
-    run_folder.write_json(folder / _IDS, ids)  # before any job is submitted, so that no job's number is lost
+    run_files.write_json(folder / _IDS, ids)  # before any job is submitted, so that no job's number is lost
   except OSError as error:
     raise BadInput(f"{folder / _IDS} cannot be written: {error.strerror}.") from error
   earlier: dict[str, Any] = {job.name: submitit.SlurmJob(folder, ids[job.name]) for job in jobs if job.name in ids}
@@ -66,7 +66,7 @@ def run(jobs: Sequence[Job], num_workers: int, folder: pathlib.Path, options: Ma
   fresh = [job for job in jobs if job.name not in queued]
   if fresh:
     queued |= _submit(fresh, num_workers, folder, options)
-    run_folder.write_json(folder / _IDS, ids | {name: job.job_id for name, job in queued.items()})
+    run_files.write_json(folder / _IDS, ids | {name: job.job_id for name, job in queued.items()})
   yield from _watch(jobs, queued, should_stop)
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeGuard
 
 from alma_jax import config as configs
 from alma_jax.errors import BadInput
-from alma_jax.runs import run_folder
+from alma_jax.runs import run_files
 from alma_jax.sweeps.jobs import Job
 from alma_jax.sweeps.timing import Taken
 
@@ -45,7 +45,7 @@ def state(job: Job, failures: Mapping[str, str]) -> State:
   """The State of a job, from its run folder and from `failures`, {name: last line} of failed jobs."""
   total = job.config.stream.num_megabatches
   try:
-    stored = run_folder.read_json(job.workdir / "config.json")
+    stored = run_files.read_json(job.workdir / "config.json")
   except BadInput as error:
     return State(REFUSED, 0, total, str(error))
   if stored is not None:
@@ -56,7 +56,7 @@ def state(job: Job, failures: Mapping[str, str]) -> State:
       return State(REFUSED, 0, total, f"{job.workdir} holds another run, which differs in {', '.join(differ)}; move it "
                                       "away, or give another --workdir.")
     try:
-      ended = summary(job) is not None if not job.clusters else (job.workdir / run_folder.GATE).exists()
+      ended = summary(job) is not None if not job.clusters else (job.workdir / run_files.GATE).exists()
     except BadInput as error:
       return State(REFUSED, 0, total, str(error))
     if ended:
@@ -76,7 +76,7 @@ def summary(job: Job) -> dict[str, Any] | None:
   path = job.workdir / "summary.json"
   advice = "delete it, and the run resumes from its last checkpoint"
   try:
-    found = run_folder.read_json(path)
+    found = run_files.read_json(path)
   except BadInput as error:
     raise BadInput(f"{path} is not JSON; {advice}.") from error
   if found is not None and not (isinstance(found, dict) and any(_is_number(found.get(key)) for key in _SCORES)):
@@ -106,7 +106,7 @@ def read_texts(path: pathlib.Path, advice: str) -> dict[str, str]:
     BadInput: it holds something else; the message ends with `advice`.
   """
   try:
-    found = run_folder.read_json(path)
+    found = run_files.read_json(path)
   except BadInput as error:
     raise BadInput(f"{path} is not JSON; {advice}.") from error
   if found is None:
@@ -119,7 +119,7 @@ def read_texts(path: pathlib.Path, advice: str) -> dict[str, str]:
 def num_done(job: Job) -> int:
   """The number of mega-batches in the metrics.jsonl of a run."""
   try:
-    with open(job.workdir / run_folder.METRICS, "rb") as file:
+    with open(job.workdir / run_files.METRICS, "rb") as file:
       return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 16), b""))
   except OSError:
     return 0

@@ -53,7 +53,7 @@ class Tasks:
     self.untrained: float | None = 1 - 1 / len(self.data.infos[0].class_names)
 
   def meta(self) -> dict[str, Any]:
-    """What `of_meta`, `newest` and predictions for other images need; JSON can hold it."""
+    """What `of_meta`, `visits` and predictions for other images need; JSON can hold it."""
     returns = lambda info: dict(returns=info.returns) if self._returns and info.returns is not None else {}
     return dict(example_shape=list(self.data.image_shape), dtype="uint8", tasks=[
         dict(name=info.name, family=info.family, class_names=list(info.class_names), **returns(info))
@@ -65,7 +65,7 @@ class Tasks:
     self._visits = visits(self.meta()["tasks"])
 
   def newest(self, t: int, num: int) -> int:
-    """See the function `newest`."""
+    """The newest visit of task t among the first `num` tasks, t itself if it has not returned."""
     return max(visit for visit in self._visits[t] if visit < num)
 
   def visits(self, t: int) -> list[int]:
@@ -231,17 +231,6 @@ def of_meta(config: schema.RunConfig, meta: Mapping[str, Any]
   if _replays(config):
     return heads.JointClassification(most, train.augment, train.label_smoothing, len(meta["tasks"])), shape
   return classification.Classification(most, train.augment, train.label_smoothing), shape
-
-
-def newest(tasks: Sequence[Mapping[str, Any]], t: int, num: int) -> int:
-  """The newest visit of task t among the first `num` tasks, t itself if it has not returned.
-
-  Args:
-    tasks: see `visits`.
-    t: number of the task, from 0, below `num`.
-    num: number of tasks so far.
-  """
-  return max(visit for visit in visits(tasks)[t] if visit < num)
 
 
 def visits(tasks: Sequence[Mapping[str, Any]]) -> list[list[int]]:

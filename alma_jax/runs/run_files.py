@@ -1,0 +1,124 @@
+"""The files of a run folder: their names, and their JSON."""
+import hashlib
+import json
+import os
+import pathlib
+import sys
+from typing import Any
+
+from alma_jax.errors import BadInput
+from alma_jax.files import ADDRESS, parse_json, write_bytes
+from alma_jax.runs.metrics import Entry
+
+METRICS, TRAIN, DIVERGED = "metrics.jsonl", "train.jsonl", "diverged.json"
+GATE = "gate.msgpack"  # what apart.publish writes
+_JUDGED = ("cer", "average_perplexity")
+_COUNTED = ("cumulative_params", "cumulative_fwd_macs", "cumulative_train_flops", "num_stages", "wall_seconds",
+            "compile_seconds")
+
+
+def local(path: str | os.PathLike[str]) -> pathlib.Path:
+  """Path of a folder.
+
+  Raises:
+    BadInput: it is an address such as gs://bucket/run.
+  """
+  if is_address(path):
+    raise BadInput(f"{str(path)!r} is an address, not a folder; give a folder of a mounted file system.")
+  return pathlib.Path(path).expanduser()
+
+
+def is_address(path: str | os.PathLike[str]) -> bool:
+  """Whether a path is an address such as gs://bucket/run."""
+  return ADDRESS.match(str(path)) is not None
+
+
+def read_summary(path: str | os.PathLike[str]) -> Entry | None:
+  """The contents of a run's summary.json, or None if there is none.
+
+  Raises:
+    BadInput: it is not what a run has written.
+  """
+  summary = read_json(path)
+  if summary is None:
+    return None
+  judged = [summary.get(name) for name in _JUDGED] if isinstance(summary, dict) else [None]
+  if not any(isinstance(value, float) for value in judged) or not all(map(_is_number, map(summary.get, _COUNTED))) or (
+      "device" not in summary):
+    raise BadInput(f"{path} is not what a run has written; delete it, and the run's own command writes it again.")
+  return summary
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+  """The contents of a JSON file, or None if there is none.
+
+  Raises:
+    BadInput: it is not JSON.
+  """
+  try:
+    return parse_json(pathlib.Path(path).read_text())
+  except FileNotFoundError:
+    return None
+  except (OSError, ValueError) as error:
+    raise BadInput(f"{path} cannot be read as JSON ({error}); move the folder away or choose another.") from error
+
+
+def read_lines(path: str | os.PathLike[str]) -> list[Entry]:
+  """The entries of a .jsonl file, without a last line that is only half written.
+
+  Raises:
+    BadInput: another line is not JSON.
+  """
+  try:
+    lines = pathlib.Path(path).read_text(encoding="utf-8").split("\n")[:-1]
+  except ValueError as error:
+    raise BadInput(f"{path} is not text ({error}); restore the file.") from error
+  try:
+    # As one list it is read in half of the time, if every line is an entry; else each line is judged by itself.
+    entries = parse_json(f"[{','.join(lines)}]") if all(line[:1] == "{" for line in lines) else []
+    if len(entries) == len(lines):
+      return entries
+  except ValueError:
+    pass
+  try:
+    return [parse_json(line) for line in lines]
+  except ValueError as error:
+    raise BadInput(f"{path} has a line that is not JSON ({error}); restore the file.") from error
+
+
+def chained(total: str, entry: Entry) -> str:
+  """The checksum of the lines of a .jsonl file until an entry, from that of the lines before; "" is that of none."""
+  return chained_bytes(total, encoded(entry))
+
+
+def chained_bytes(total: str, line: bytes) -> str:
+  """The same for the bytes of a line."""
+  return hashlib.sha256(total.encode() + line).hexdigest()
+
+
+def encoded(entry: Entry) -> bytes:
+  """Bytes of an entry of a .jsonl file."""
+  return json.dumps(entry, allow_nan=False).encode() + b"\n"
+
+
+def _is_number(value: Any) -> bool:
+  return type(value) in (int, float) and abs(value) <= sys.float_info.max
+
+
+def is_entry(line: bytes, expected: Entry | None = None) -> bool:
+  """Whether a line holds an entry, and the expected one if there is one."""
+  try:
+    entry = parse_json(line)
+  except ValueError:
+    return False
+  return isinstance(entry, dict) and expected in (None, entry)
+
+
+def write_json(path: pathlib.Path, tree: Any) -> None:
+  """Writes JSON, whole or not at all."""
+  write_bytes(path, json_bytes(tree))
+
+
+def json_bytes(tree: Any) -> bytes:
+  """What `write_json` writes."""
+  return (json.dumps(tree, indent=2, allow_nan=False) + "\n").encode()
