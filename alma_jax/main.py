@@ -205,8 +205,8 @@ def _report(run: "Run") -> str:
   return (f"{judged}\n"
           f"{held}forward multiply-adds {s['cumulative_fwd_macs']:,}, "
           f"training flops {s['cumulative_train_flops']:,}\n"
-          f"{s['num_stages']} stages in {s['wall_seconds']:.1f} s, {s['compile_seconds']:.1f} s of it compiling, "
-          f"on {s['device']}\n{remote.shown(run.path)}")
+          f"{s['num_stages']} stage{'s' * (s['num_stages'] != 1)} in {s['wall_seconds']:.1f} s, "
+          f"{s['compile_seconds']:.1f} s of it compiling, on {s['device']}\n{remote.shown(run.path)}")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
   POST /predict   application/json {"inputs": [EXAMPLE, ...]}, examples as nested lists of raw numbers;
                   application/octet-stream, the bytes of examples; image/..., one image file;
                   for a language model application/json {"texts": ["...", ...]}
-                  -> {"classes": [...], "probabilities": [[...], ...], "predictor": VERSION}
+                  -> {"classes": [...], "probabilities": [[...], ...], "predictor": VERSION or null}
   GET /healthz    which predictor answers, and how good it was
   GET /metrics    for Prometheus
 

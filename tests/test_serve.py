@@ -13,7 +13,7 @@ from PIL import Image
 from runs import alma, blobs, small_config
 
 import alma_jax
-from alma_jax import web
+from alma_jax import export, web
 from alma_jax.predictors import folder
 
 pytest.importorskip("fastapi")
@@ -73,6 +73,13 @@ def test_all_kinds_of_bodies_are_answered_as_the_run_does(run, port):
     np.testing.assert_allclose(answer["probabilities"], run.predict(x[:num]), atol=2e-6)
     assert answer["classes"] == run.predict(x[:num]).argmax(-1).tolist()
     assert answer["predictor"] == folder.latest_version(run.path / "predictor")
+
+
+def test_an_exported_predictor_has_no_version(run, tmp_path):
+  export.export(run, out=tmp_path / "export")
+  with serving(tmp_path / "export") as port:
+    assert ask(port, path="/healthz")[1]["predictor"] is None
+    assert ask(port, {"inputs": blobs(1)[0].tolist()})[1]["predictor"] is None
 
 
 def test_health_and_metrics(run, port):

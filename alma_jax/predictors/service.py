@@ -104,7 +104,7 @@ class Service:
           found = _classified(predictor, sizes, x)
         else:
           found = await self._in_thread(_classified, predictor, sizes, x)
-      found["predictor"] = predictor.version
+      found["predictor"] = predictor.version or None
       answer = Response(json.dumps(found).encode(), media_type=_JSON)
     except _Refused as error:
       self._requests.labels(str(error.status)).inc()
@@ -122,7 +122,7 @@ class Service:
     facts = self._ready[0].facts
     names = ("stage", "megabatch", "task", "input", "classes", "class_names", "metrics")
     kept = {name: facts.get(name) for name in names}
-    return dict(status="ok", predictor=self._ready[0].version, max_batch=self._max_batch, **kept)
+    return dict(status="ok", predictor=self._ready[0].version or None, max_batch=self._max_batch, **kept)
 
   def _next(self) -> tuple[Predictor, list[int], int]:
     assert self._root is not None
