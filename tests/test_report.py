@@ -12,6 +12,7 @@ import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 from runs import ROOT, alma
 
 import alma_jax
@@ -400,6 +401,28 @@ def test_panels_show_every_learner(tmp_path):
     write_run(tmp_path / f"wide{width}", [0.5, 0.4], model__width=width, stream__replay=1.0)
   panels = figures.over_the_stream(study_of(tmp_path)).axes
   assert max(len(ax.lines) for ax in panels) <= 10
+
+
+def test_panels_without_runs_are_left_out_if_they_are_many(tmp_path):
+  for wait, replay in ((1, 0.0), (2, 0.0), (2, 1.0), (3, 0.0), (3, 0.5)):
+    for learner in ("sm", "ens"):
+      write_run(tmp_path / f"{learner}{wait}{replay}", [0.5, 0.4, 0.3], learner, stream__waiting_time=wait,
+                stream__replay=replay)
+  titles = lambda: [ax.get_title() for ax in figures.over_the_stream(study_of(tmp_path)).axes]
+  assert titles() == [f"w = {wait}, replay = {replay}" for replay, wait in ((0, 1), (0, 2), (0, 3), (0.5, 3), (1, 2))]
+  for learner in ("sm", "ens"):
+    for wait, replay in ((2, 0.5), (3, 1.0)):
+      write_run(tmp_path / f"{learner}{wait}{replay}", [0.5, 0.4, 0.3], learner, stream__waiting_time=wait,
+                stream__replay=replay)
+  assert len(titles()) == 9  # two of nine panels are empty
+
+
+@pytest.mark.parametrize("ratio", [1.2, 5, 12, 50, 200, 1e5])
+def test_an_axis_of_costs_has_some_numbers(ratio):
+  axes = Figure(figsize=(2, 2)).subplots()
+  drawing.cost_axis(axes, [2e11, 2e11 * ratio])
+  low, high = axes.get_xlim()
+  assert 2 <= sum(low <= tick <= high for tick in axes.get_xticks()) <= 7
 
 
 def test_kinds_of_one_learner_look_apart(tmp_path):

@@ -245,11 +245,13 @@ def cost_axis(axes: Axes, costs: Sequence[float]) -> None:
   """Makes the x axis, of costs, logarithmic with few labels."""
   if min(costs) <= 0:  # a learner that does not train
     return
-  wide = max(costs) / min(costs) >= 10
+  ratio = max(costs) / min(costs)
+  margin = 1.6 if ratio >= 10 else 1.2
   axes.set_xscale("log")
-  axes.set_xlim(min(costs) / (1.6 if wide else 1.2), max(costs) * (1.6 if wide else 1.2))
-  axes.xaxis.set_major_locator(LogLocator() if wide else MaxNLocator(3))
-  if not wide:
+  axes.set_xlim(min(costs) / margin, max(costs) * margin)
+  axes.xaxis.set_major_locator(LogLocator() if ratio >= 100 else LogLocator(subs=(1, 3)) if ratio >= 10 else
+                               MaxNLocator(3))
+  if ratio < 100:
     axes.xaxis.set_major_formatter(FuncFormatter(_large))
   axes.xaxis.set_minor_formatter(NullFormatter())
 

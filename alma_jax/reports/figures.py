@@ -15,6 +15,7 @@ from alma_jax.reports.studies import Study
 
 EXPERTS = "last_experts"  # a column that `against` adds: the experts of all members at the end of the stream
 _REPLAY = "stream.replay"
+_FILLED = 0.75  # the least share of panels with runs in a grid of waiting times and factors
 _COSTS = {COMP: "cumulative compute (multiply-adds)", MEM: "cumulative parameters"}
 
 
@@ -58,7 +59,8 @@ def over_the_stream(study: Study) -> Figure:
   """Error or perplexity against mega-batches.
 
   The columns are waiting times; runs whose schedule has none are in all columns. The rows are the values of the factors
-  with panels of their own, see panels.split_factors. Other factors, for example the number of members, give lines of
+  with panels of their own, see panels.split_factors. If many of these panels had no runs, they are left out, and the
+  others stand one after the other. Other factors, for example the number of members, give lines of
   their own in the learner's colour.
   """
   return _curves(study, "t")
@@ -104,18 +106,22 @@ def _curves(study: Study, x: str) -> Figure:
     for field, value in zip(shared, row):
       mine = mine[mine[field] == value]
     shown[row, wait] = mine
+  across = len(columns)
+  filled = {key: mine for key, mine in shown.items() if len(mine)}
+  if len(filled) < _FILLED * len(shown):
+    shown, across = filled, panels.across(len(filled))
   lines = panels.Lines(study, shown.values(), own, marked=False)
-  figure = drawing.figure(1.55 * len(rows) + 0.75, lines.keys)
-  grid = figure.subplots(len(rows), len(columns), sharex=True, sharey=True, squeeze=False)
-  for axes, ((row, wait), mine) in zip(grid.flat, shown.items()):
+  figure = drawing.figure(1.55 * -(-len(shown) // across) + 0.75, lines.keys)
+  grid = panels.grid(figure, len(shown), across)
+  for axes, ((row, wait), mine) in zip(grid, shown.items()):
     _draw_curves(axes, study, mine, x, lines)
     fields = [f"{short(field)} = {plain(value)}" for field, value in zip(shared, row)]
     axes.set_title(", ".join([*panels.title(wait), *fields]))
   drawing.x_label(figure, "mega-batches seen" if x == "t" else "multiply-adds spent")
-  for axes in grid[:, 0]:
+  for axes in grid[::across]:
     axes.set_ylabel(f"test {study.metric}")
-  drawing.score_axes(grid.flat)
-  for axes in grid.flat if x == COMP else []:
+  drawing.score_axes(grid)
+  for axes in grid if x == COMP else []:
     drawing.cost_axis(axes, stream.loc[stream[COMP] > 0, COMP])
   return figure
 
@@ -151,17 +157,14 @@ def against(study: Study, column: str) -> Figure:
     study = study._replace(runs=study.runs.assign(**{EXPERTS: held}))
   table, columns = studies.means(study, study.score, column), panels.waits(study.runs)
   table[WAITING] = table[WAITING] if WAITING in table else columns[0]
-  across = 2 if len(columns) == 4 else min(len(columns), 3)
-  down = -(-len(columns) // across)
+  across = panels.across(len(columns))
   size = _size(study)
   own = [field for field in study.factors if field not in (WAITING, size)]
   tables = {wait: table[panels.at(table, wait)] for wait in columns}
   lines = panels.Lines(study, tables.values(), own, marked=True)
-  figure = drawing.figure(2.2 * down + 0.5, lines.keys)
-  grid = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
-  for axes in grid.flat[len(columns):]:
-    axes.remove()
-  shown = dict(zip(columns, grid.flat))
+  figure = drawing.figure(2.2 * -(-len(columns) // across) + 0.5, lines.keys)
+  grid = panels.grid(figure, len(columns), across)
+  shown = dict(zip(columns, grid))
   for wait, axes in shown.items():
     mine = tables[wait]
     # The average perplexities of other waiting times are over other mega-batches.
@@ -175,12 +178,10 @@ def against(study: Study, column: str) -> Figure:
     axes.set_title("".join(panels.title(wait)))
     if column in _COSTS:
       drawing.cost_axis(axes, table[column])
-  for place, axes in enumerate(shown.values()):
-    axes.tick_params(labelbottom=place + across >= len(columns))
   drawing.x_label(figure, _COSTS.get(column, "experts of all members at the end"))
-  for axes in grid[:, 0]:
+  for axes in grid[::across]:
     axes.set_ylabel(study.score_name)
-  drawing.score_axes(shown.values())
+  drawing.score_axes(grid)
   for wait, axes in shown.items() if size else []:  # once the shared limits are final
     _number_sizes(axes, [*lines.of(tables[wait])], study, column, str(size))
   return figure

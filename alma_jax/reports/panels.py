@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from alma_jax.reports import drawing, studies
@@ -89,6 +91,22 @@ def at(table: pd.DataFrame, wait: Any) -> Any:
 
 def title(wait: Any) -> list[str]:
   return [] if np.isnan(wait) else [f"w = {plain(wait)}"]
+
+
+def across(num: int) -> int:
+  """The number of panels in a row of a figure of `num` panels."""
+  return 2 if num == 4 else min(num, 3)
+
+
+def grid(figure: Figure, num: int, columns: int) -> list[Axes]:
+  """`num` panels that share their axes, in rows of `columns`; the last row may be shorter."""
+  made = figure.subplots(-(-num // columns), columns, sharex=True, sharey=True, squeeze=False)
+  for axes in made.flat[num:]:
+    axes.remove()
+  found = list(made.flat[:num])
+  for place, axes in enumerate(found):
+    axes.tick_params(labelbottom=place + columns >= num)
+  return found
 
 
 def some(num: int) -> list[int]:
