@@ -364,6 +364,35 @@ def test_the_page_is_that_of_the_committed_runs():
   assert (ROOT / "docs/results" / claims.PAGE).read_text() == claims.page(ROOT / "docs/results")
 
 
+@pytest.mark.parametrize("study", ["mnist_authors"])
+def test_the_tables_of_studies_are_those_of_the_committed_runs(study):
+  import claims
+  import study_table
+  folder = ROOT / "docs/results" / study
+  assert study_table.table(claims.read(folder, {})) in (folder / "README.md").read_text()
+
+
+def test_the_table_of_a_study(tmp_path):
+  """Fields are named where they tell kinds of a learner apart; missing kinds leave their places empty."""
+  import claims
+  import study_table
+  runs, stream = image_runs({"sm": TRUE["sm"], "ens": TRUE["ens"]}, 1, replay_gain=0.1)
+  runs["cer"] = (runs["model.width"] + runs["stream.waiting_time"] + 100 * (runs["learner.name"] == "ens")
+                 + runs["stream.replay"] / 2 + runs["seed"] - 1)  # the standard deviation over seeds is 1
+  runs = runs[runs["model.width"].isin([4, 64]) & runs["stream.waiting_time"].isin([1, 10])]
+  keep(tmp_path, "mnist_replay", runs[~((runs["learner.name"] == "ens") & (runs["model.width"] == 64)
+                                        & (runs["stream.waiting_time"] == 1))], stream)
+  assert study_table.table(claims.read(tmp_path / "mnist_replay", {})).splitlines() == [
+      "| | width | w = 1 | w = 10 |",
+      "| --- | ---: | ---: | ---: |",
+      "| `sm`, replay 0 | 4 | 5.0 ± 1.0 | 14.0 ± 1.0 |",
+      "| `sm`, replay 0 | 64 | 65.0 ± 1.0 | 74.0 ± 1.0 |",
+      "| `sm`, replay 1 | 4 | 5.5 ± 1.0 | 14.5 ± 1.0 |",
+      "| `sm`, replay 1 | 64 | 65.5 ± 1.0 | 74.5 ± 1.0 |",
+      "| `ens` | 4 | 105.0 ± 1.0 | 114.0 ± 1.0 |",
+      "| `ens` | 64 | | 174.0 ± 1.0 |"]
+
+
 def test_verdicts_on_flat_hard_mixtures():
   """Made errors: at width 4 hmoe is better than all but the wider network, at width 64 it is worse than all."""
   import experts
