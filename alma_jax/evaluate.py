@@ -13,7 +13,9 @@ these names, and the names are compared with those of RUN. A label that RUN does
 RUN is a run folder, or a folder that `alma export` has written. If RUN is a run folder, DATA is compared with the data
 of its stream: if more than 1 % of the examples of DATA are in the stream, they are no test, and are refused. If RUN is
 on a stream of tasks, --task says which task DATA belongs to. If the values of DATA have another scale than the training
-images, a warning says so. For a task, a NAME gives the images as streams of tasks have them (`task_sources`).
+images, a warning says so. Images of a NAME are changed as streams of tasks change them: for a task of the stream
+`digits` those of digits from 0..16 to 0..255; if a task has another shape, smaller ones to 32x32 pixels of three
+channels, or all to dataset.image_size.
 """
 import argparse
 import hashlib
@@ -97,26 +99,30 @@ def _batches(args: argparse.Namespace, form: inputs.Form, size: int, facts: Mapp
                      f"labelled files, or one of {', '.join(_NAMES)} and tfds:NAME.")
     yield from inputs.read([path], form, size, labelled=True)
     return
+  from alma_jax.data import datasets
   try:
-    x, y, names = _test_set(args.data, args.data_dir, facts)
+    dataset = datasets.load(args.data, args.data_dir)
   except BadInput as error:
     raise BadInput(_advised(error)) from error
+  x = _of_a_task(dataset.x_test, args.data, form, facts) if facts.get("task") else dataset.x_test
   x = inputs.like_examples(x, f"the test set of {args.data}", form)
-  y = inputs.check_labels(y, f"the test set of {args.data}", form, names)
+  y = inputs.check_labels(dataset.y_test, f"the test set of {args.data}", form, dataset.class_names)
   for start in range(0, len(x), size):
     part = x[start:start + size]
     yield inputs.Batch([args.data] * len(part), list(range(start, start + len(part))), part, y[start:start + size])
 
 
-def _test_set(name: str, data_dir: str, facts: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, Any]:
-  """(examples [N, ...], labels [N], names of the classes or None) of a data set, for a task as tasks are drawn."""
-  from alma_jax.data import datasets, task_sources
-  if facts.get("task"):
-    source = task_sources.Sources(data_dir, "auto", image_size=facts.get("image_size", 0))[name]
-    y = source.labels["test"]
-    return source.images("test", np.arange(len(y))), y, source.class_names
-  dataset = datasets.load(name, data_dir)
-  return dataset.x_test, dataset.y_test, dataset.class_names
+def _of_a_task(x: np.ndarray, name: str, form: inputs.Form, facts: Mapping[str, Any]) -> np.ndarray:
+  """Images [N, H, W, C] of a data set, of which those of another shape are changed as streams of tasks change them."""
+  from alma_jax.data import task_sources
+  if name == "digits" and facts.get("provenance", {}).get("dataset") == "digits":
+    return task_sources.bright(x)
+  if x.ndim != 4 or x.shape[1:] == form.shape or x.shape[-1] not in (1, 3):
+    return x
+  if form.image_size:
+    return task_sources.resized(x, form.image_size)
+  fits = form.shape == task_sources.IN_COLOUR and max(x.shape[1:3]) <= min(form.shape[:2])
+  return task_sources.to_colour(x) if fits else x
 
 
 def _score_texts(predictor: "Predictor", args: argparse.Namespace) -> dict[str, Any]:

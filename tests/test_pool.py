@@ -186,10 +186,29 @@ def test_evaluate_notices_another_scale(finished, tmp_path):
 
 
 def test_evaluate_takes_named_data_as_tasks_have_them():
-  form = inputs.Form((8, 8, 1), np.dtype(np.uint8), 0, (), 10)
-  for facts, most in (({}, 16), (dict(task=dict(number=8, name="8")), 255)):
-    batches = evaluate._batches(argparse.Namespace(data="digits", data_dir=""), form, 100, facts)
+  """Labels count the classes, whatever their names are: scikit-learn's digits have none."""
+  form = inputs.Form((8, 8, 1), np.dtype(np.uint8), 0, tuple("abcdefghij"), 10)
+  task = dict(number=8, name="8")
+  for facts, most in (({}, 16), (dict(task=task), 16), (dict(task=task, provenance=dict(dataset="digits")), 255)):
+    batches = [*evaluate._batches(argparse.Namespace(data="digits", data_dir=""), form, 100, facts)]
     assert max(batch.x.max() for batch in batches) == most
+    assert set(np.concatenate([batch.y for batch in batches])) == {*range(10)}
+
+
+@pytest.mark.parametrize(("shape", "image_size", "name", "expected"), [
+    ((28, 28, 1), 0, "mnist", (28, 28, 1)),  # as they are
+    ((32, 32, 3), 0, "mnist", (32, 32, 3)),
+    ((16, 16, 3), 16, "mnist", (16, 16, 3)),
+    ((16, 16, 3), 0, "mnist", (28, 28, 1)),  # refused by what follows
+])
+def test_named_data_get_the_shape_of_a_task(shape, image_size, name, expected):
+  x = np.random.default_rng(0).integers(0, 256, (3, 28, 28, 1)).astype(np.uint8)
+  form = inputs.Form(shape, np.dtype(np.uint8), image_size, (), 10)
+  found = evaluate._of_a_task(x, name, form, dict(provenance=dict(dataset="nevis_mini")))
+  assert found.shape == (3, *expected)
+  if expected[0] == 32:
+    np.testing.assert_array_equal(found[:, 2:30, 2:30], np.broadcast_to(x, (3, 28, 28, 3)))
+    assert found[:, :2].max() == found[:, :, 30:].max() == 0
 
 
 def test_evaluate_scores_a_task_and_refuses_what_it_has_seen(finished, tmp_path):

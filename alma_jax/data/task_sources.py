@@ -17,6 +17,7 @@ _FAMILIES = {"mnist": "digits", "digits": "digits", "digits32": "digits", "cifar
              "svhn": "house numbers", "fashion": "clothes", "dtd": "texture"}
 _OF_ONES_OWN = ("tfds:", "npz:", "folder:")
 _SIZE = 32  # height and width of the images of all sources but `digits`
+IN_COLOUR = (_SIZE, _SIZE, 3)  # the shape of these images
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -102,7 +103,7 @@ class Sources:
         return _stand_in(name, cifar10, lambda split, index: image_changes.tiles(cifar10.images(split, index), 0, 0))
       case "dtd":
         made = textures.Textures()
-        return Source("dtd-like", _FAMILIES[name], textures.NAMES, made.labels, (_SIZE, _SIZE, 3), made.images,
+        return Source("dtd-like", _FAMILIES[name], textures.NAMES, made.labels, IN_COLOUR, made.images,
                       f"textures {stand_ins.VERSION}")
       case "digits" | "digits32":
         digits = self._dataset("digits")
@@ -147,7 +148,7 @@ def _of_dataset(name: str, data: datasets.Dataset) -> Source:
 
   class_names = data.class_names or tuple(map(str, range(data.num_classes)))
   return Source(name, _FAMILIES.get(name, name), class_names, {"train": data.y_train, "test": data.y_test},
-                data.x_train.shape[1:] if as_stored else (_SIZE, _SIZE, 3), images, data.fingerprint)
+                data.x_train.shape[1:] if as_stored else IN_COLOUR, images, data.fingerprint)
 
 
 def check_images(what: str, shape: Sequence[int], dtype: np.dtype) -> None:
@@ -166,14 +167,14 @@ def check_images(what: str, shape: Sequence[int], dtype: np.dtype) -> None:
 
 def _stand_in(name: str, base: Source, images: Callable[[str, np.ndarray], np.ndarray], further: str = "") -> Source:
   """A source with the labels of another one."""
-  return Source(f"{name}-like", _FAMILIES[name], base.class_names, base.labels, (_SIZE, _SIZE, 3), images,
+  return Source(f"{name}-like", _FAMILIES[name], base.class_names, base.labels, IN_COLOUR, images,
                 f"{name} {stand_ins.VERSION} {base.fingerprint} {further}")
 
 
 def to_colour(x: np.ndarray) -> np.ndarray:
   """Images of at most 32x32 pixels, in the middle of black ones of 32x32 pixels and three channels."""
   rows, columns = (_SIZE - x.shape[1]) // 2, (_SIZE - x.shape[2]) // 2
-  made = np.zeros((len(x), _SIZE, _SIZE, 3), np.uint8)
+  made = np.zeros((len(x), *IN_COLOUR), np.uint8)
   made[:, rows:rows + x.shape[1], columns:columns + x.shape[2]] = x
   return made
 
