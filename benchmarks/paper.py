@@ -123,13 +123,13 @@ def ensembles_are_better(runs: Runs) -> list[Cell]:
   return _against(runs.plain(), ENSEMBLES, GROWING, _above_best)
 
 
-def growing_helps(small: bool) -> Callable[[Runs], list[Cell]]:
-  """Each growing learner against `sm` that starts from the same network; `small`: only up to width 8."""
+def growing_helps(small: bool, learners: Sequence[str] = GROWING) -> Callable[[Runs], list[Cell]]:
+  """Each of some growing learners against `sm` that starts from the same network; `small`: only up to width 8."""
   def cells(runs: Runs) -> list[Cell]:
     runs = runs.plain()
     if small:
       runs = runs.where(runs.table[WIDTH] <= SMALL)
-    return _against(runs, ("sm",), GROWING, lambda mine, rivals: evidence.log_ratio(evidence.best(rivals, mine), mine),
+    return _against(runs, ("sm",), learners, lambda mine, rivals: evidence.log_ratio(evidence.best(rivals, mine), mine),
                     (WIDTH, WAIT, EXPERTS, STEPS))
   return cells
 

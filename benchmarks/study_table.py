@@ -1,38 +1,84 @@
-"""Prints the CER of every kind of run of a study of images, as its page shows it.
+"""Prints the tables of a study as its page shows them.
 
     python benchmarks/study_table.py docs/results/mnist_authors
+    python benchmarks/study_table.py docs/results/text
 
-The argument is the folder of a study, see benchmarks/claims.py. A row is a learner of a width, a column is a waiting
-time. The numbers are means ± sample standard deviations over seeds. Further fields are named where they tell kinds of
-the same learner, width and waiting time apart. Of a study that is not complete the kinds are shown that have all seeds.
+The argument is the folder of a study of benchmarks/claims.py. The numbers are means ± sample standard deviations over
+seeds. Of a study that is not complete the kinds of runs are shown that have all seeds.
+
+Of images there is one table of CERs: a row for each learner of a width, a column for each waiting time. Further fields
+are named where they tell kinds of the same learner, width and waiting time apart. Of texts there are three tables of
+perplexities: those of learners that do not wait, after each mega-batch; those after the last mega-batch; and Table 1
+of the report.
 """
 import collections
 import pathlib
 import statistics
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import claims
-from paper import FACTORS, LEARNER, WAIT, WIDTH, Runs
+import pandas as pd
+from paper import COMP, EXPERTS, FACTORS, LEARNER, MEM, MEMBERS, STEPS, WAIT, WIDTH, Runs
 
 from alma_jax import commands
 from alma_jax.errors import BadInput
-from alma_jax.reports import drawing
+from alma_jax.reports import drawing, factors, protocols, sizes, studies, tables
 from alma_jax.reports.factors import plain, short
+from alma_jax.reports.studies import Study
 
 
 def main() -> None:
   parser = commands.Parser("benchmarks/study_table.py", __doc__)
   parser.add_argument("study", type=pathlib.Path, help="folder of the study")
-  args = parser.parse_args()
-  runs = claims.read(args.study, {})
-  if runs is None or runs.score != "cer":
-    raise BadInput(f"{args.study} is not the folder of a study of images; there is no {claims.RUNS} with a column cer.")
-  print(table(runs))
+  print(*all_of(parser.parse_args().study), sep="\n\n")
 
 
-def table(runs: Runs) -> str:
-  """A table in Markdown."""
+def all_of(folder: pathlib.Path) -> list[str]:
+  """The tables of a study in Markdown.
+
+  Raises:
+    BadInput: the folder is not that of a study.
+  """
+  study = claims.STUDIES.get(folder.name)
+  runs = claims.read(folder, study.only) if study else None
+  if runs is None:
+    raise BadInput(f"{folder} is not the folder of a study with runs; the studies are {', '.join(claims.STUDIES)}.")
+  if runs.score == "cer":
+    return [by_waiting_time(runs)]
+  texts = _study_of(folder)
+  return [over_the_stream(texts), after_the_last(texts), str(tables.iid(texts))]
+
+
+def over_the_stream(study: Study) -> str:
+  """The perplexities of text learners that do not wait, after each mega-batch, and their costs."""
+  study = _at_every_t(study._replace(runs=study.runs[study.runs[WAIT] == 1]))
+  steps = [column for column in study.runs if column.startswith("t = ")]
+  size_of, rows = sizes.cells(study), []
+  for _, row in _kinds(study, *steps, COMP, MEM):
+    size = size_of[studies.kind(row, study.factors)]
+    rows.append({"learner": f"`{row[LEARNER]}`", **size, **{t: _cell(row, t, ".1f") for t in steps},
+                 "multiply-adds": f"{row[COMP]:.2g}", "cumulative parameters": f"{row[MEM]:.2g}"})
+  return tables.markdown(rows)
+
+
+def after_the_last(study: Study) -> str:
+  """The perplexities of text learners after the last mega-batch, by waiting time and multiple of steps."""
+  rows: dict[tuple[str, str], dict[str, str]] = {}
+  for _, row in _kinds(study, "final_perplexity"):
+    first = sizes.experts(row)[0]
+    size = f"{first.each}@{plain(row[MEMBERS])}" if not pd.isna(row[MEMBERS]) else str(first.each)
+    mine = rows.setdefault((row[LEARNER], size), {"learner": f"`{row[LEARNER]}`", "experts at first": size})
+    times = f", {plain(row[STEPS])} times the steps" if row[STEPS] != 1 else ""
+    mine[f"w = {plain(row[WAIT])}{times}"] = _cell(row, "final_perplexity", ".1f")
+  heads = sorted({head for row in rows.values() for head in row if head.startswith("w = ")})
+  return tables.markdown([{**{head: row[head] for head in row if head not in heads},
+                           **{head: row.get(head, "") for head in heads}} for row in rows.values()])
+
+
+def by_waiting_time(runs: Runs) -> str:
+  """The CERs of image learners by width and waiting time."""
   kinds = [(kind, [*scores.values()]) for kind, scores in runs.kinds()]
   waits = sorted({kind[WAIT] for kind, _ in kinds})
   fields = _telling([kind for kind, _ in kinds])
@@ -45,6 +91,37 @@ def table(runs: Runs) -> str:
     named = [f"{short(field)} {plain(value)}" for field, value in zip(fields[row[0]], row[2:])]
     lines.append([", ".join([f"`{row[0]}`", *named]), plain(row[1]), *(_number(rows[row].get(wait)) for wait in waits)])
   return "\n".join(f"|{'|'.join(f' {cell} ' if cell else ' ' for cell in line)}|" for line in lines)
+
+
+def _study_of(folder: pathlib.Path) -> Study:
+  """The Study of the runs that a folder holds."""
+  runs, stream = pd.read_csv(folder / claims.RUNS), pd.read_csv(folder / claims.STREAM)
+  fields = runs[[column for column in runs if column == "seed" or "." in column]]
+  return Study(folder.name, protocols.LANGUAGE, runs, stream, factors.find(fields), runs.iloc[:0])
+
+
+def _at_every_t(study: Study) -> Study:
+  """With a column `t = T` of the perplexity after every mega-batch T."""
+  wide = study.stream[study.stream["run"].isin(study.runs["run"])].pivot(index="run", columns="t", values="perplexity")
+  wide.columns = [f"t = {t}" for t in wide.columns]
+  return study._replace(runs=study.runs.merge(wide, left_on="run", right_index=True))
+
+
+def _kinds(study: Study, *columns: str) -> Iterator[tuple[int, Any]]:
+  """The rows of studies.means by learner and size, with the fields that give the size of a language model."""
+  fields = [field for field in ("num_stages", EXPERTS, MEMBERS, STEPS, "learner.add_experts",
+                                "learner.members_per_stage") if field in study.runs]
+  means = studies.means(study, *columns)
+  keys = [LEARNER, *study.factors]
+  found = means.merge(study.runs[[*keys, *(field for field in fields if field not in keys)]].drop_duplicates(keys),
+                      on=keys)
+  places = {name: i for i, name in enumerate(drawing.in_order(found[LEARNER].unique()))}
+  order = [WAIT, *(field for field in (EXPERTS, MEMBERS, STEPS) if field in found)]
+  return found.assign(place=found[LEARNER].map(places)).sort_values(["place", *order]).iterrows()
+
+
+def _cell(row: Any, column: str, form: str) -> str:
+  return tables.mean(row[column], row[f"{column}_sd"], form)
 
 
 def _telling(kinds: list[dict[str, Any]]) -> dict[str, list[str]]:

@@ -10,8 +10,8 @@ large need GPUs. DIR holds train/, valid/ and test/ with .txt files, one documen
 The paper's runs have --config.model.num_experts=4, 8 or 12. ens has 2 members of 4
 experts, gens adds a member of 4 experts at every stage, and gmoe grows from 4 to 6, 8
 and 12 experts. A learner that waits for 3 or 4 mega-batches
-(--config.stream.waiting_time) trains as long as one that does not wait if
---config.train.steps_multiplier has the same value.
+(--config.stream.waiting_time) takes as many steps up to its first training as one that
+does not wait if --config.train.steps_multiplier has the same value.
 """
 from ml_collections import ConfigDict
 

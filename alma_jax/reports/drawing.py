@@ -2,6 +2,7 @@
 import functools
 import itertools
 import textwrap
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ParamSpec
 
@@ -29,7 +30,8 @@ TASK_STYLES = {
     "independent": ("#4D4D4D", "o"), "finetune": ("#E69F00", "^"), "new_head": ("#56B4E9", "D"),
     "replay": ("#CC79A7", "<"), "oracle": ("#C8102E", "p"), "select": ("#0072B2", "s"), "mntdp": ("#009E73", "v"),
 }
-_OTHER = ("#A0522D", "h")  # all learners that are not part of this package
+# Those of learners that are not part of this package, one of which the name chooses.
+_OTHERS = [*itertools.product(("#A0522D", "#6B6B00", "#00696B", "#8E0152"), ("h", "d", "p", "8"))]
 WIDTH = 7.0  # inches, as the text of a paper: a figure is drawn in the size in which it is printed
 RC: Any = {"font.size": 8, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 8,
            "axes.titley": 1.0,  # otherwise every title is placed by the extents of all ticks, which is slow
@@ -63,7 +65,7 @@ def styled(make: Callable[_P, Figure]) -> Callable[_P, Figure]:
 
 def style(learner: str) -> tuple[str, str]:
   """(colour, marker) of a learner."""
-  return (STYLES | TASK_STYLES).get(learner, _OTHER)
+  return (STYLES | TASK_STYLES).get(learner, _OTHERS[zlib.crc32(learner.encode()) % len(_OTHERS)])
 
 
 def in_order(learners: Iterable[str]) -> list[str]:

@@ -56,7 +56,7 @@ class Lines:
     rows = pd.concat(found)
     self._fields: dict[str, list[str]] = {}
     self._keys: dict[studies.Kind, Line2D] = {}
-    looks = collections.Counter[tuple[str, str]]()  # so far; learners of other packages share a colour and a marker
+    looks = collections.Counter[tuple[str, str]]()  # so far; learners of other packages may share theirs
     for learner in drawing.in_order(rows[LEARNER].unique()):
       parts = [table[table[LEARNER] == learner] for table in found]
       fields = [field for field in own if any(part[field].nunique(dropna=False) > 1 for part in parts)]

@@ -22,7 +22,7 @@ def over_tasks(study: Study) -> Figure:
   The stream has at least two tasks. Lines that coincide are drawn as one line of dashes in the colours of all.
   """
   found: list[tuple[str, str, list[TaskRun]]] = []
-  looks = collections.Counter[str]()  # so far; learners of other packages share a colour
+  looks = collections.Counter[str]()  # so far; learners of other packages may share theirs
   for label, row, runs in task_panels.kinds(study):
     colour = drawing.style(row[LEARNER])[0]
     found.append((label, drawing.shade(colour, looks[colour]), runs))

@@ -36,7 +36,7 @@ def write(setting: settings.Setting, folder: RunFolder, now: RunState, seconds: 
             f"average perplexity {summary['average_perplexity']:.1f}")
   name = c.dataset.name.rstrip("/").rsplit("/", 1)[-1].split(":", 1)[-1]
   how = (f"waiting time {c.stream.waiting_time}" if c.stream.schedule == "every" else
-         f"{summary['num_stages']} trainings ({c.stream.schedule})")
+         f"{summary['num_stages']} training{'s' * (summary['num_stages'] != 1)} ({c.stream.schedule})")
   units = "tasks" if isinstance(c, schema.TaskConfig) else "mega-batches"
   title = f"{name}, {c.label}: {judged} over {len(lines)} {units}" + ("" if units == "tasks" else f", {how}")
   plots.curve(lines, setting.source.task.metric, title, folder.path / "curve.png", setting.source.chance, units)

@@ -101,10 +101,6 @@ def encoded(entry: Entry) -> bytes:
   return json.dumps(entry, allow_nan=False).encode() + b"\n"
 
 
-def _is_number(value: Any) -> bool:
-  return type(value) in (int, float) and abs(value) <= sys.float_info.max
-
-
 def is_entry(line: bytes, expected: Entry | None = None) -> bool:
   """Whether a line holds an entry, and the expected one if there is one."""
   try:
@@ -122,3 +118,7 @@ def write_json(path: pathlib.Path, tree: Any) -> None:
 def json_bytes(tree: Any) -> bytes:
   """What `write_json` writes."""
   return (json.dumps(tree, indent=2, allow_nan=False) + "\n").encode()
+
+
+def _is_number(value: Any) -> bool:
+  return type(value) in (int, float) and abs(value) <= sys.float_info.max

@@ -1,20 +1,20 @@
-"""The paper's study of language models (Tables 1 and 2, Figure 5), on a text so small that it is seen whole.
+"""The paper's study of language models (Tables 1 and 2, Figure 5), on a small text.
 
     python benchmarks/part.py --text=books --kilobytes=30 --out=part
     python -m alma_jax.sweep --config=configs/sweeps/text.py --config.dataset.name=text:part
     python -m alma_jax.report runs/text --out report
 
-4 mega-batches; the 300 steps of a stage take 614,000 tokens, 1.7 times as many as a mega-batch has. The learners are
-those of Table 2: `sm` with 4, 8 and 12 experts, `ens` of 2 and 4 members with 4 experts each (4@2, 4@4), `gens`, and
-`gmoe`, which grows from 4 to 12 experts. Waiting for 3 or 4 mega-batches they take the same number of steps a stage, or
-(`steps_multiplier`) as many as a learner that does not wait takes on as much data. The latter are the runs on
+4 mega-batches; the 300 steps of a stage take 614,000 tokens, 1.8 to 1.9 times as many as a mega-batch has. The learners
+are those of Table 2: `sm` with 4, 8 and 12 experts, `ens` of 2 and 4 members with 4 experts each (4@2, 4@4), `gens`,
+and `gmoe`, which grows from 4 to 12 experts. Waiting for 3 or 4 mega-batches they take the same number of steps a
+stage, or (`steps_multiplier`) as many as a learner that does not wait takes on as much data. The latter are the runs on
 independent data of Table 1, for k = 3 and 4.
 
 The network is small for the text to suffice: width 64, 2,048 tokens, windows of 128. Its learning rate was chosen on
 validation perplexities of `sm` with seed 1000 after the last mega-batch: 95.9 at 0.004, 89.4 at 0.008, 90.9 at 0.016.
 
-The runs have 8.1e13 multiply-adds and 100,800 training steps of single models, which take about 0.1 s of one core each:
-two CPU cores take about an hour and a half.
+The runs have 8.2e13 multiply-adds, with those of growing, and 100,800 training steps of single models, which take about
+0.1 s of one core each: two CPU cores take about an hour and a half.
 """
 from alma_jax.sweeps import Sweep, axis, product, zipped
 
