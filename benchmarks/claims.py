@@ -195,7 +195,8 @@ def main() -> None:
 def keep(report: pathlib.Path, results: pathlib.Path, study: str) -> None:
   """Copies the runs and the stream of a report into the folder of a study.
 
-  Of the stream only the mega-batches are kept after which the learner was trained.
+  Of the stream only the mega-batches are kept after which the learner was trained. The folder of the data, a path of
+  the machine, is left out.
 
   Raises:
     BadInput: if this is not the report of one sweep, or that of another study.
@@ -212,7 +213,7 @@ def keep(report: pathlib.Path, results: pathlib.Path, study: str) -> None:
                      f"{_listed(values)}.")
   folder = results / study
   folder.mkdir(exist_ok=True)
-  runs.to_csv(folder / RUNS, index=False)
+  runs.drop(columns="dataset.data_dir", errors="ignore").to_csv(folder / RUNS, index=False)
   stream = stream[stream["updated"].astype(bool)]
   stream.to_csv(folder / STREAM, index=False, compression={"method": "gzip", "mtime": 0})
 

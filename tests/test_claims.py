@@ -138,7 +138,8 @@ def image_runs(learners, sign, replay_gain=None):
       rows.append({
           "run": f"runs/made/{name}", "seed": seed, "learner.name": learner, "model.width": width,
           "stream.waiting_time": wait, "stream.replay": replay, "stream.num_megabatches": 500,
-          "dataset.name": "mnist", "train.epochs": 100, "train.patience": 0, "stream.schedule": "every",
+          "dataset.name": "mnist", "dataset.data_dir": "/home/me/data", "train.epochs": 100, "train.patience": 0,
+          "stream.schedule": "every",
           "learner.gating": "soft" if learner in ("gmoe", "moe") else None, "cer": math.exp(score),
           "final_error": math.exp(final), "cumulative_fwd_macs": width * comp * (1 + 10 * replay),
           "cumulative_params": width * mem, "last_predict_macs": width * predict})
@@ -339,6 +340,11 @@ def test_a_fixed_network_of_half_the_budget_is_no_rival(tmp_path):
   assert verdicts(tmp_path)[FIXED, "MNIST"] == "not measured"
   keep(tmp_path / "more", "mnist", runs, stream)
   assert verdicts(tmp_path / "more")[FIXED, "MNIST"] == "agrees"
+
+
+def test_a_study_names_no_folder_of_the_machine(tmp_path):
+  keep(tmp_path, "mnist", *image_runs(TRUE, 1))
+  assert "/home/me" not in (tmp_path / "mnist/runs.csv").read_text()
 
 
 def test_runs_in_folders_with_numbers_for_names(tmp_path):
