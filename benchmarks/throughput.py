@@ -21,6 +21,8 @@ Times = dict[str, list[float]]  # seconds of the turns of each worker
 
 CASES = {  # data set, model, width, optimiser, steps a turn
     "mlp": ("mnist", "mlp", 32, "adadelta", 400),
+    "vgg4": ("cifar10", "vgg", 4, "sgd", 16),
+    "vgg8": ("cifar10", "vgg", 8, "sgd", 8),
     "vgg": ("cifar10", "vgg", 16, "sgd", 8),
     "vgg64": ("cifar10", "vgg", 64, "sgd", 8),
 }

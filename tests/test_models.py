@@ -10,7 +10,7 @@ import pytest
 from alma_jax import keys, models
 from alma_jax.config import schema
 from alma_jax.errors import BadInput
-from alma_jax.models import cost, layers
+from alma_jax.models import convolution, cost, layers
 
 
 def build(name, width, shape, classes=10, precision="float32", axis=None):
@@ -129,15 +129,23 @@ def test_vgg_refuses_small_images(shape):
     build("vgg", 4, shape)
 
 
-@pytest.mark.parametrize(("shape", "features"), [((24, 16, 17, 3), 5), ((5, 32, 32, 4), 4), ((2, 8, 8, 3), 4)])
-def test_gradients_of_a_convolution_are_those_of_xla(shape, features):
+@pytest.mark.parametrize(("shape", "features"), [
+    ((24, 16, 17, 3), 5), ((5, 32, 32, 4), 4), ((2, 8, 8, 3), 4), ((3, 1, 5, 2), 1),  # narrow
+    ((24, 16, 17, 10), 11), ((2, 8, 8, 10), 11)])
+def test_convolutions_and_their_gradients_are_those_of_xla(shape, features):
   keys = jax.random.split(jax.random.key(0), 3)
   x, kernel = jax.random.normal(keys[0], shape), jax.random.normal(keys[1], (3, 3, shape[-1], features))
   grad = jax.random.normal(keys[2], (*shape[:3], features))
-  expected, found = (jax.jit(lambda x, k, conv=conv: jax.vjp(conv, x, k)[1](grad))(x, kernel)
-                     for conv in (layers._conv, layers._cpu_conv))
-  for a, b in zip(expected, found):
+
+  def outputs(conv, x, kernel):
+    y, backward = jax.vjp(conv, x, kernel)
+    return y, *backward(grad)
+
+  expected, found = (jax.jit(outputs, static_argnums=0)(conv, x, kernel)
+                     for conv in (convolution._conv, convolution._cpu_conv))
+  for a, b in zip(expected, found, strict=True):
     np.testing.assert_allclose(a, b, atol=1e-5 * np.abs(a).max())
+  assert cost.count(convolution._cpu_conv, x, kernel) == x.size * 9 * features
 
 
 @pytest.mark.parametrize("network", [

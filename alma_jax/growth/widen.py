@@ -23,7 +23,7 @@ import optax
 
 from alma_jax.growth import surgery
 from alma_jax.growth.surgery import Directions, Layer, Picks
-from alma_jax.models import layers
+from alma_jax.models import convolution, layers
 from alma_jax.tasks.contract import Task
 from alma_jax.types import Array, Tree, Variables
 
@@ -126,7 +126,7 @@ def _residual(x: Array, layer: Layer, way: Directions, step: Strengths) -> Any:
 def _linear(x: Array, kernel: Array) -> Array:
   if kernel.ndim == 2:
     return x @ kernel
-  return layers.convolve(x, kernel)
+  return convolution.convolve(x, kernel)
 
 
 def _activate(z: Array, norm: dict[str, Any] | None, pool: bool) -> Array:

@@ -1,6 +1,7 @@
 """Counts parameters, and multiply-adds in the jaxpr of a function (docs/algorithms.md §1).
 
-Only matrix products and convolutions count: no biases, activations, batch norm or pooling. XLA's own cost analysis
+Only matrix products and convolutions count: no biases, activations, batch norm or pooling, and no zeros with which
+convolution.py pads a kernel. XLA's own cost analysis
 counts the body of a loop once, so the jaxpr is walked here, and the body counts once for each iteration.
 """
 import contextlib
@@ -13,6 +14,7 @@ import jax
 import jax.extend.core
 import numpy as np
 
+from alma_jax.models import convolution
 from alma_jax.models.network import Network
 from alma_jax.types import Array, Shape, Tree, Variables
 
@@ -97,7 +99,8 @@ def _walk(jaxpr: Any) -> int:
     elif name == "cond":
       total += max(_walk(branch.jaxpr) for branch in eqn.params["branches"])
     else:
-      total += sum(_walk(sub) for sub in jax.extend.core.jaxprs_in_params(eqn.params))
+      all_of_it = sum(_walk(sub) for sub in jax.extend.core.jaxprs_in_params(eqn.params))
+      total += int(all_of_it * convolution.PRODUCTS.get(eqn.params.get("name"), 1))
   return total
 
 

@@ -1,5 +1,4 @@
 """Layers whose details the paper's code decides: initialisation, batch norm, pooling (docs/algorithms.md §0)."""
-import math
 from collections.abc import Callable
 
 import flax.linen as nn
@@ -7,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from alma_jax.models import convolution
 from alma_jax.parallel import sharding
 from alma_jax.types import Array
 
@@ -90,64 +90,7 @@ class Conv3x3(nn.Module):
     channels = x_BHWC.shape[-1]
     kernel = self.param("kernel", kernel_init, (3, 3, channels, self.features)).astype(self.dtype)
     bias = self.param("bias", bias_init(9 * channels), (self.features,)) if self.use_bias else 0.0
-    return convolve(x_BHWC.astype(self.dtype), kernel), bias
-
-
-def convolve(x_BHWC: Array, kernel: Array) -> Array:
-  """Convolution of stride 1 with a kernel [3, 3, C, F] -> [B, H, W, F], in the way that trains fastest here."""
-  return (_cpu_conv if jax.default_backend() == "cpu" else _conv)(x_BHWC, kernel)
-
-
-def _conv(x_BHWC: Array, kernel: Array) -> Array:
-  return jax.lax.conv_general_dilated(x_BHWC, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
-
-
-@jax.custom_vjp
-def _cpu_conv(x_BHWC: Array, kernel: Array) -> Array:
-  """`_conv` whose gradient with respect to the kernel is `_kernel_grad` for large images."""
-  return _conv(x_BHWC, kernel)
-
-
-def _cpu_conv_forward(x_BHWC: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
-  return _conv(x_BHWC, kernel), (x_BHWC, kernel)
-
-
-def _cpu_conv_backward(saved: tuple[Array, Array], grad_BHWF: Array) -> tuple[Array, Array]:
-  x_BHWC, kernel = saved
-  grad_BHWC, = jax.linear_transpose(lambda x: _conv(x, kernel), x_BHWC)(grad_BHWF)
-  if min(x_BHWC.shape[1:3]) >= _OWN_GRAD_FROM:
-    return grad_BHWC, _kernel_grad(x_BHWC, grad_BHWF)
-  return grad_BHWC, *jax.linear_transpose(lambda kernel: _conv(x_BHWC, kernel), kernel)(grad_BHWF)
-
-
-_cpu_conv.defvjp(_cpu_conv_forward, _cpu_conv_backward)
-
-_OWN_GRAD_FROM = 16  # pixels of the shorter side; for smaller images XLA's gradient is no slower
-
-
-def _kernel_grad(x_BHWC: Array, grad_BHWF: Array) -> Array:
-  """Gradient [3, 3, C, F] with respect to the kernel of a 3x3 convolution of stride 1.
-
-  Every few images take one matrix product, of the images shifted by rows with the gradient shifted by columns. The
-  shifted copies stay in the cache. XLA computes a convolution with a window as large as the images, which takes twice
-  as long on a CPU: a seventh of a training step of VGG19.
-  """
-  num, height, width, channels = x_BHWC.shape
-  features, few = grad_BHWF.shape[-1], math.gcd(num, 16)
-
-  def add(total: Array, images: tuple[Array, Array]) -> tuple[Array, None]:
-    x, grad = (jnp.pad(a, [(0, 0), (1, 1), (1, 1), (0, 0)]) for a in images)
-    rows = jnp.concatenate([x[:, i:i + height, 1:-1] for i in range(3)], -1)
-    columns = jnp.concatenate([grad[:, 1:-1, 2 - j:2 - j + width] for j in range(3)], -1)
-    # Both are flattened, because a product of two matrices needs no transposed copies.
-    return total + jax.lax.dot_general(
-        rows.reshape(-1, 3 * channels), columns.reshape(-1, 3 * features), (((0,), (0,)), ((), ())),
-        preferred_element_type=jnp.float32), None
-
-  split = lambda a: a.reshape(num // few, few, *a.shape[1:])
-  zeros = jnp.zeros((3 * channels, 3 * features), jnp.float32)
-  total, _ = jax.lax.scan(add, zeros, (split(x_BHWC), split(grad_BHWF)))
-  return total.reshape(3, channels, 3, features).transpose(0, 2, 1, 3).astype(x_BHWC.dtype)
+    return convolution.convolve(x_BHWC.astype(self.dtype), kernel), bias
 
 
 class BatchNorm(nn.Module):

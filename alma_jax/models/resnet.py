@@ -5,7 +5,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from alma_jax.models import layers
+from alma_jax.models import convolution, layers
 from alma_jax.types import Array
 
 STRIDES = (1, 2, 2, 2)  # of the first block of each stage; that of the stem is 1
@@ -57,7 +57,7 @@ class ResNet(nn.Module):
     shape = (size, size, x.shape[-1], self.width)
     kernel = self.param(f"{name}_kernel", layers.kernel_init, shape).astype(self.dtype)
     if (size, stride) == (3, 1):
-      y = layers.convolve(x, kernel)
+      y = convolution.convolve(x, kernel)
     else:
       pad = ((size // 2,) * 2,) * 2
       y = jax.lax.conv_general_dilated(x, kernel, (stride, stride), pad, dimension_numbers=("NHWC", "HWIO", "NHWC"))

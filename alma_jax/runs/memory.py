@@ -17,7 +17,7 @@ from alma_jax.config import learner_options, schema
 from alma_jax.errors import BadInput
 from alma_jax.learners import contract
 from alma_jax.messages import num_bytes
-from alma_jax.models import cost
+from alma_jax.models import convolution, cost
 from alma_jax.parallel import sharding
 from alma_jax.parallel.host_memory import host_memory
 from alma_jax.runs.settings import Setting
@@ -210,8 +210,9 @@ def _largest_output(jaxpr: Any) -> int:
   """Bytes of the largest such output. Batched products do not count: those of attention are computed in pieces."""
   found = [0]
   for eqn in jaxpr.eqns:
-    if eqn.primitive.name == "conv_general_dilated" or (
-        eqn.primitive.name == "dot_general" and not eqn.params["dimension_numbers"][1][0]):
+    name, is_conv = eqn.primitive.name, eqn.params.get("name") in convolution.PRODUCTS
+    if name == "conv_general_dilated" or is_conv or (
+        name == "dot_general" and not eqn.params["dimension_numbers"][1][0]):
       found.append(_bytes([eqn.outvars[0].aval]))
     found += [_largest_output(sub) for sub in jax.extend.core.jaxprs_in_params(eqn.params)]
   return max(found)
