@@ -115,6 +115,8 @@ def work(kind: str, variant: str, case: str, data_dir: str) -> None:
 
 def jax_steps(learner: str, case: str, data_dir: str) -> Callable[[], float]:
   """() -> seconds of a step and member, of this package."""
+  import jax
+
   from alma_jax import config as configs
   from alma_jax.parallel import runtime
   from alma_jax.runs import settings
@@ -142,7 +144,7 @@ def jax_steps(learner: str, case: str, data_dir: str) -> Callable[[], float]:
     began = time.perf_counter()
     while fit.cursor < steps:
       fit, _ = loop.advance(fit, min(200, steps - fit.cursor))
-    fit.state.epoch.block_until_ready()
+    jax.block_until_ready(fit.state)
     return (time.perf_counter() - began) / (steps - 1) / members
 
   return run

@@ -9,7 +9,7 @@ w = 100 on, never at w = 500).
 
 The order lets an interrupted sweep end with whole comparisons: widths 4 and 32 come first, a seed after the other.
 The runs have 2.5e14 multiply-adds. They took 6.1 hours of one core, two at once on two cores: 0.7, 0.7, 2.3 and 2.4
-hours for widths 4, 8, 32 and 64 (docs/results/mnist).
+hours for widths 4, 8, 32 and 64 (docs/results/mnist). About 0.7 of them are due to other work.
 """
 from alma_jax.sweeps import Sweep, axis, product, zipped
 
