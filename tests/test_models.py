@@ -130,7 +130,8 @@ def test_vgg_refuses_small_images(shape):
 
 
 @pytest.mark.parametrize(("shape", "features"), [
-    ((24, 16, 17, 3), 5), ((5, 32, 32, 4), 4), ((2, 8, 8, 3), 4), ((3, 1, 5, 2), 1),  # narrow
+    ((24, 16, 17, 3), 5), ((18, 32, 32, 2), 4), ((2, 8, 8, 3), 4), ((16, 6, 5, 3), 4), ((3, 1, 5, 2), 1),  # narrow
+    ((5, 16, 16, 3), 24), ((5, 16, 16, 24), 3),  # narrow in one direction
     ((24, 16, 17, 10), 11), ((2, 8, 8, 10), 11)])
 def test_convolutions_and_their_gradients_are_those_of_xla(shape, features):
   keys = jax.random.split(jax.random.key(0), 3)
@@ -141,11 +142,13 @@ def test_convolutions_and_their_gradients_are_those_of_xla(shape, features):
     y, backward = jax.vjp(conv, x, kernel)
     return y, *backward(grad)
 
-  expected, found = (jax.jit(outputs, static_argnums=0)(conv, x, kernel)
-                     for conv in (convolution._conv, convolution._cpu_conv))
+  convs = (convolution._conv, convolution._cpu_conv)
+  expected, found = (jax.jit(outputs, static_argnums=0)(conv, x, kernel) for conv in convs)
   for a, b in zip(expected, found, strict=True):
     np.testing.assert_allclose(a, b, atol=1e-5 * np.abs(a).max())
   assert cost.count(convolution._cpu_conv, x, kernel) == x.size * 9 * features
+  counts = [cost.count(lambda x, k, conv=conv: outputs(conv, x, k), x, kernel) for conv in convs]
+  assert counts[0] == counts[1] == 3 * x.size * 9 * features
 
 
 @pytest.mark.parametrize("network", [

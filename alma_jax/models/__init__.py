@@ -1,7 +1,8 @@
 """Networks: `build` makes the one that a config names.
 
   network.py                        what learners use of a network
-  mlp.py, vgg.py, wide.py, moe.py   networks for images; layers.py has their layers
+  mlp.py, vgg.py, wide.py, moe.py   networks for images, of the layers of layers.py; convolution.py computes
+                                    convolutions
   switch.py                         the Switch Transformer for text; its parts are transformer.py, attention.py,
                                     routing.py and output_layer.py
   cost.py                           parameters and multiply-adds

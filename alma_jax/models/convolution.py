@@ -7,15 +7,14 @@ import jax.numpy as jnp
 
 from alma_jax.types import Array
 
-# Images with a shorter side of at least so many pixels are taken a few at a time, so that copies stay in the cache.
-_LARGE = 16
-# At most so many pairs of an input and an output channel are faster as a matrix product than as a convolution.
-_NARROW = 96
+_OWN_GRAD_FROM = 16  # pixels of the shorter side; for smaller images XLA's gradient is no slower
+_CACHED = 16 * 32 * 32  # pixels that are copied at once, so that the copies stay in the cache
 
 
 def convolve(x_BHWC: Array, kernel: Array) -> Array:
   """Convolution of stride 1 with a kernel [3, 3, C, F] -> [B, H, W, F]."""
-  return (_cpu_conv if jax.default_backend() == "cpu" else _conv)(x_BHWC, kernel)
+  is_exported = not isinstance(x_BHWC.shape[0], int)  # for batches of any size, on any device
+  return (_conv if is_exported or jax.default_backend() != "cpu" else _cpu_conv)(x_BHWC, kernel)
 
 
 def _conv(x_BHWC: Array, kernel: Array) -> Array:
@@ -34,11 +33,12 @@ def _cpu_conv_forward(x_BHWC: Array, kernel: Array) -> tuple[Array, tuple[Array,
 
 def _cpu_conv_backward(saved: tuple[Array, Array], grad_BHWF: Array) -> tuple[Array, Array]:
   x_BHWC, kernel = saved
-  if _is_narrow(kernel):
-    grad_BHWC = _narrow_conv(grad_BHWF, kernel[::-1, ::-1].swapaxes(2, 3))
+  flipped = kernel[::-1, ::-1].swapaxes(2, 3)
+  if _is_narrow(flipped):
+    grad_BHWC = _narrow_conv(grad_BHWF, flipped)
   else:
     grad_BHWC, = jax.linear_transpose(lambda x: _conv(x, kernel), x_BHWC)(grad_BHWF)
-  if min(x_BHWC.shape[1:3]) >= _LARGE:
+  if min(x_BHWC.shape[1:3]) >= _OWN_GRAD_FROM:
     return grad_BHWC, _kernel_grad(x_BHWC, grad_BHWF)
   return grad_BHWC, *jax.linear_transpose(lambda kernel: _conv(x_BHWC, kernel), kernel)(grad_BHWF)
 
@@ -47,11 +47,13 @@ _cpu_conv.defvjp(_cpu_conv_forward, _cpu_conv_backward)
 
 
 def _is_narrow(kernel: Array) -> bool:
-  return kernel.shape[2] * kernel.shape[3] <= _NARROW
+  """Whether a convolution is faster as a matrix product on a CPU, as measured on images of 32x32 pixels."""
+  channels, features = kernel.shape[2:]
+  return channels * features <= 96 and channels <= 16 and (features <= 16 or channels <= 3)
 
 
 def _narrow_conv(x_BHWC: Array, kernel: Array) -> Array:
-  """A 3x3 convolution of few channels -> [B, H, W, F]: XLA's takes as long for 4 channels as for 16 on a CPU."""
+  """A 3x3 convolution of few channels -> [B, H, W, F]: XLA's convolution takes as long for 4 as for 16 on a CPU."""
   return (_conv_by_pairs if x_BHWC.shape[2] % 2 == 0 else _conv_by_pixels)(x_BHWC, kernel)
 
 
@@ -67,7 +69,7 @@ def _conv_by_pixels(x_BHWC: Array, kernel: Array) -> Array:
 
 
 # The jitted functions that compute a convolution as a matrix product, by their names in a jaxpr, and the share of their
-# multiply-adds that a convolution has. The others are with zeros around a kernel.
+# multiply-adds that a convolution has. The rest multiply the zeros around a kernel.
 PRODUCTS = {"_conv_by_pairs": fractions.Fraction(3, 4), "_conv_by_pixels": fractions.Fraction(1)}
 
 
@@ -82,19 +84,20 @@ def _product(x_BHWC: Array, kernel: Array) -> Array:
   """
   num, height, width, channels = x_BHWC.shape
   block = kernel.shape[3]
-  weights = kernel.reshape(-1, kernel.shape[3] * kernel.shape[4])
+  features = kernel.shape[4]
+  weights = kernel.reshape(-1, block * features)
 
   def few_images(x_BHWC: Array) -> Array:
     x = jnp.pad(x_BHWC, [(0, 0), (1, 1), (1, 1), (0, 0)])
     split = lambda x: x.reshape(x.shape[0], height + 2, width // block, block * channels)
     columns = jnp.concatenate([split(x[:, :, j:j + width]) for j in range(0, block + 2, block)], -1)
     pixels = jnp.concatenate([columns[:, i:i + height] for i in range(3)], -1)
-    return (pixels.reshape(-1, len(weights)) @ weights).reshape(*x_BHWC.shape[:3], -1)
+    return (pixels.reshape(-1, len(weights)) @ weights).reshape(*x_BHWC.shape[:3], features)
 
-  if min(height, width) < _LARGE or not isinstance(num, int):  # an exported model has batches of any size
-    return few_images(x_BHWC)
-  few = math.gcd(num, 16)
-  return jax.lax.map(few_images, x_BHWC.reshape(num // few, few, *x_BHWC.shape[1:])).reshape(*x_BHWC.shape[:3], -1)
+  most = max(1, _CACHED // (height * width))
+  few = max((n for n in range(1, min(num, most) + 1) if num % n == 0), default=1)
+  parts = x_BHWC.reshape(num // few, few, height, width, channels)
+  return jax.lax.map(few_images, parts).reshape(num, height, width, features)
 
 
 def _kernel_grad(x_BHWC: Array, grad_BHWF: Array) -> Array:

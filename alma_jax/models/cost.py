@@ -1,8 +1,8 @@
 """Counts parameters, and multiply-adds in the jaxpr of a function (docs/algorithms.md §1).
 
 Only matrix products and convolutions count: no biases, activations, batch norm or pooling, and no zeros with which
-convolution.py pads a kernel. XLA's own cost analysis
-counts the body of a loop once, so the jaxpr is walked here, and the body counts once for each iteration.
+convolution.py pads a kernel. XLA's own cost analysis counts the body of a loop once, so the jaxpr is walked here, and
+the body counts once for each iteration.
 """
 import contextlib
 import functools
