@@ -1,6 +1,5 @@
 """Convolutions of stride 1 that keep the size of images, in the way that trains fastest on the device."""
 import fractions
-import math
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +7,7 @@ import jax.numpy as jnp
 from alma_jax.types import Array
 
 _OWN_GRAD_FROM = 16  # pixels of the shorter side; for smaller images XLA's gradient is no slower
-_CACHED = 16 * 32 * 32  # pixels that are copied at once, so that the copies stay in the cache
+_CACHED = 16 * 32 * 32  # pixels of the images that are copied at once, so that the copies stay in the cache
 
 
 def convolve(x_BHWC: Array, kernel: Array) -> Array:
@@ -82,9 +81,8 @@ def _product(x_BHWC: Array, kernel: Array) -> Array:
     x_BHWC: the images; n divides W.
     kernel: [3, n+2, C, n, F], the weights of these pixels for each of the neighbours.
   """
-  num, height, width, channels = x_BHWC.shape
-  block = kernel.shape[3]
-  features = kernel.shape[4]
+  block, features = kernel.shape[3:]
+  _, height, width, channels = x_BHWC.shape
   weights = kernel.reshape(-1, block * features)
 
   def few_images(x_BHWC: Array) -> Array:
@@ -94,10 +92,7 @@ def _product(x_BHWC: Array, kernel: Array) -> Array:
     pixels = jnp.concatenate([columns[:, i:i + height] for i in range(3)], -1)
     return (pixels.reshape(-1, len(weights)) @ weights).reshape(*x_BHWC.shape[:3], features)
 
-  most = max(1, _CACHED // (height * width))
-  few = max((n for n in range(1, min(num, most) + 1) if num % n == 0), default=1)
-  parts = x_BHWC.reshape(num // few, few, height, width, channels)
-  return jax.lax.map(few_images, parts).reshape(num, height, width, features)
+  return jax.lax.map(few_images, _split(x_BHWC)).reshape(*x_BHWC.shape[:3], features)
 
 
 def _kernel_grad(x_BHWC: Array, grad_BHWF: Array) -> Array:
@@ -107,8 +102,8 @@ def _kernel_grad(x_BHWC: Array, grad_BHWF: Array) -> Array:
   shifted copies stay in the cache. XLA computes a convolution with a window as large as the images, which takes twice
   as long on a CPU: a seventh of a training step of VGG19.
   """
-  num, height, width, channels = x_BHWC.shape
-  features, few = grad_BHWF.shape[-1], math.gcd(num, 16)
+  _, height, width, channels = x_BHWC.shape
+  features = grad_BHWF.shape[-1]
 
   def add(total: Array, images: tuple[Array, Array]) -> tuple[Array, None]:
     x, grad = (jnp.pad(a, [(0, 0), (1, 1), (1, 1), (0, 0)]) for a in images)
@@ -119,7 +114,14 @@ def _kernel_grad(x_BHWC: Array, grad_BHWF: Array) -> Array:
         rows.reshape(-1, 3 * channels), columns.reshape(-1, 3 * features), (((0,), (0,)), ((), ())),
         preferred_element_type=jnp.float32), None
 
-  split = lambda a: a.reshape(num // few, few, *a.shape[1:])
   zeros = jnp.zeros((3 * channels, 3 * features), jnp.float32)
-  total, _ = jax.lax.scan(add, zeros, (split(x_BHWC), split(grad_BHWF)))
+  total, _ = jax.lax.scan(add, zeros, (_split(x_BHWC), _split(grad_BHWF)))
   return total.reshape(3, channels, 3, features).transpose(0, 2, 1, 3).astype(x_BHWC.dtype)
+
+
+def _split(x_BHWC: Array) -> Array:
+  """The images in equal parts of as many as are copied at once, [parts, B / parts, H, W, C]."""
+  num, height, width, _ = x_BHWC.shape
+  most = max(1, _CACHED // (height * width))
+  few = max((n for n in range(1, min(num, most) + 1) if num % n == 0), default=1)
+  return x_BHWC.reshape(num // few, few, *x_BHWC.shape[1:])
