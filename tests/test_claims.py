@@ -370,7 +370,7 @@ def test_the_page_is_that_of_the_committed_runs():
   assert (ROOT / "docs/results" / claims.PAGE).read_text() == claims.page(ROOT / "docs/results")
 
 
-@pytest.mark.parametrize("study", ["mnist", "mnist_authors", "text"])
+@pytest.mark.parametrize("study", ["mnist", "mnist_authors", "cifar", "text"])
 def test_the_tables_of_studies_are_those_of_the_committed_runs(study):
   import study_table
   folder = ROOT / "docs/results" / study
