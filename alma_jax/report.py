@@ -12,11 +12,14 @@ for each.
 ablation.csv. OFF is the value that switches a field off, as in
 --ablation=train.augment=false,stream.replay=0. A field that came with a later version
 needs no OFF: it is off where it has the value of the versions without it.
+
+--waiting_times=1,10,50 chooses the panels of figures.
 """
 import sys
 from collections.abc import Sequence
 
 from alma_jax import commands
+from alma_jax.errors import BadInput
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,18 +32,27 @@ def _main(argv: Sequence[str] | None) -> None:
   parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folders, or folders that hold run folders")
   parser.add_argument("--out", help="folder of the report; without it the tables are printed")
   parser.add_argument("--ablation", metavar="FIELD[=OFF],...", help="fields to compare switched on and off")
+  parser.add_argument("--waiting_times", metavar="W,W,...", help="those that figures show; by default all, if they fit")
   args = parser.parse_args(argv)
   # pandas and scipy only now, where Ctrl-C ends the command quietly
   from alma_jax.reports import ablation, collect, texts
+  waits = [] if args.waiting_times is None else _waits(args.waiting_times)
   parts = [] if args.ablation is None else ablation.parse(args.ablation)
   studies, notes = collect.collect(args.runs)
   commands.warn(notes)
   if args.out:
     from alma_jax.reports import write  # only here, because matplotlib is slow to import
-    print(write.report(studies, notes, args.out, parts))
+    print(write.report(studies, notes, args.out, parts, waits))
   else:
     found = ablation.of_all(studies, parts)
     print(texts.text(studies, [[ablation.table(study, each) for each in mine] for study, mine in found]))
+
+
+def _waits(text: str) -> list[float]:
+  try:
+    return [float(part) for part in text.split(",")]
+  except ValueError:
+    raise BadInput(f"--waiting_times={text} should be numbers with commas between them, as in 1,10,50.") from None
 
 
 if __name__ == "__main__":

@@ -3,177 +3,97 @@
     python benchmarks/claims.py docs/results
 
 The argument is the folder of the studies; STUDY/runs.csv holds the runs of each, and STUDY/stream.csv.gz their errors
-over the stream. The page is README.md in this folder. A report becomes a study, or replaces it, with
+over the stream. The page is README.md in this folder, and comparisons.csv beside it has all comparisons. A report
+becomes a study, or replaces it, with
 
     python benchmarks/claims.py docs/results --keep report --study mnist
 """
+import functools
 import math
 import pathlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+import textwrap
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import evidence
 import pandas as pd
-import paper
-from evidence import Cell, Evidence
-from paper import EXPERTS, MEM, PREDICT, WIDTH, Runs
+from claim_list import CLAIMS, STUDIES, Claim
+from compared import Judged
+from evidence import Evidence
+from study_runs import COSTS, FACTORS, FIXED, GROWING, LEARNER, Runs
 
 from alma_jax import commands
 from alma_jax.errors import BadInput
+from alma_jax.sweeps import jobs
 
-PAGE, RUNS, STREAM = "README.md", "runs.csv", "stream.csv.gz"
-
-
-class Study(NamedTuple):
-  """A study.
-
-  Attributes:
-    label: its name on the page.
-    sweep: what `alma sweep --config=` needs to make its runs.
-    fields: {field: all values} of its runs of the paper's learners, which tell it from the other studies.
-    only: {field: value} of the runs that count.
-  """
-  label: str
-  sweep: str
-  fields: Mapping[str, set[Any]]
-  only: Mapping[str, Any] = {}
+PAGE, RUNS, STREAM, COMPARISONS = "README.md", "runs.csv", "stream.csv.gz", "comparisons.csv"
 
 
-_MNIST = {"dataset.name": {"mnist"}, "train.epochs": {100}, "stream.replay": {0}, "stream.schedule": {"every"},
-          "train.patience": {0}}
-STUDIES = {
-    "mnist": Study("MNIST", "sweeps/mnist", _MNIST),
-    "mnist_replay": Study("MNIST, replay and growth", "sweeps/mnist_replay", _MNIST | {"stream.replay": {0, 1}}),
-    "anytime": Study("MNIST, w = 10, width 32", "sweeps/anytime", _MNIST | {
-        "stream.schedule": {"every", "geometric"}, "train.patience": {0, 25}}, {
-        "train.patience": 0, "train.label_smoothing": 0.0, "train.weight_decay": 0.0, "stream.schedule": "every"}),
-    "mnist_authors": Study("MNIST, authors' early stopping", "sweeps/mnist_authors", _MNIST | {
-        "train.patience": {0, 25}}),
-    "cifar": Study("CIFAR-10, 3 epochs", "sweeps/cifar", {"dataset.name": {"cifar10"}, "train.epochs": {3}}),
-    "cifar-full": Study("CIFAR-10, 100 epochs", "sweeps/cifar:full", {
-        "dataset.name": {"cifar10"}, "train.epochs": {100}}),
-    "text": Study("books", "sweeps/text --config.dataset.name=text:part", {
-        "dataset.name": {"text:part"}, "train.steps": {300}}),
-}
-
-
-class Claim(NamedTuple):
-  """A claim of the paper.
-
-  Attributes:
-    text: what the paper says.
-    source: version, section, figure or table.
-    quantity: what is compared, as in "CER of the smaller network, against the larger one"; the number is by how much
-      the first is larger, and supports the claim if it is positive.
-    studies: those that can say something about it. Those behind `also` are left out as long as they cannot.
-    cells: Runs -> cells.
-    exact: whether the compared numbers are counts without noise.
-    points: whether effects are differences of errors, instead of logarithms of ratios.
-  """
-  text: str
-  source: str
-  quantity: str
-  studies: Sequence[str]
-  also: Sequence[str]
-  cells: Callable[[Runs], list[Cell]]
-  exact: bool = False
-  points: bool = False
-
-
-_IMAGES, _ALSO = ("mnist", "mnist_authors", "cifar"), ("anytime", "cifar-full")
-CLAIMS = [
-    Claim("Larger networks have a lower CER", "abstract of an earlier version; Figure 2",
-          "CER of a network, against the next larger one", _IMAGES, _ALSO, paper.larger_is_better(WIDTH)),
-    Claim("Larger mixtures have a lower perplexity", "Table 2", "average perplexity, against more experts",
-          ("text",), (), paper.larger_is_better(EXPERTS)),
-    Claim("Ensembles have a lower CER than learners that grow", "abstract of an earlier version; Figures 2 and 7",
-          "CER of a growing learner, against the better of `ens` and `umix`", _IMAGES, _ALSO,
-          paper.ensembles_are_better),
-    Claim("Ensembles have a lower perplexity than learners that grow", "Table 2, Figure 5",
-          "average perplexity of a growing learner, against the best `ens`", ("text",), (), paper.ensembles_are_better),
-    Claim("Learners that grow cost less compute than ensembles", "abstract of an earlier version; Figure 2",
-          "multiply-adds of `ens`, against each growing learner", _IMAGES, _ALSO,
-          paper.costs_more(("ens",), paper.GROWING, paper.COMP), True),
-    Claim("A fixed network beats a growing one at an equal budget", "Figures 2 and 7",
-          "CER of a growing learner, against the best fixed one within its compute and memory, if one has 80 % of both",
-          ("mnist", "mnist_replay", "mnist_authors", "cifar"), _ALSO, paper.fixed_is_better),
-    Claim("Growing helps if the first network is small", "abstract of an earlier version",
-          "CER of `sm` up to width 8, against a growing learner that starts from its network", _IMAGES, ("cifar-full",),
-          paper.growing_helps(small=True)),
-    Claim("Growing a mixture helps language models", "Table 2, Figure 5",
-          "average perplexity of `sm`, against `gmoe`, which starts from its network", ("text",), (),
-          paper.growing_helps(small=False, learners=("gmoe",))),
-    Claim("Growing an ensemble helps language models", "Table 2, Figure 5",
-          "average perplexity of `sm`, against `gens`, which starts from its network", ("text",), (),
-          paper.growing_helps(small=False, learners=("gens",))),
-    Claim("Of the learners that grow, an ensemble holds the most parameters", "Figure 7",
-          "parameters held by `gens`, against other growing learners", _IMAGES, ("cifar-full",),
-          paper.costs_more(("gens",), ("gmoe", "ff"), MEM), True),
-    Claim("A prediction of a growing ensemble costs the most compute", "Table 2",
-          "multiply-adds of a prediction of `gens` at the end, against every other learner", ("mnist", "cifar", "text"),
-          _ALSO, paper.costs_more(("gens",), ("sm", "ens", "umix", "gmoe", "ff"), PREDICT), True),
-    Claim("An intermediate waiting time is best for small networks", "Figure 3",
-          "CER of networks up to width 8 at the better of the shortest and the longest waiting time, against the best "
-          "one between them", _IMAGES,
-          ("cifar-full",), paper.waiting_helps("small")),
-    Claim("It is best for large networks as well", "abstract of an earlier version, which names no size; Figure 3 says "
-          "it of small ones", "the same for networks of width 32 and more", _IMAGES, ("cifar-full",),
-          paper.waiting_helps("large")),
-    Claim("For large networks it helps less", "Figure 3",
-          "this gain, as a ratio, of networks up to width 8, against those of width 32 and more", _IMAGES,
-          ("cifar-full",), paper.waiting_helps("difference")),
-    Claim("The shortest waiting time ends worse", "appendix C.1, Figure 9",
-          "final error at the shortest waiting time, against longer ones", _IMAGES, ("cifar-full",),
-          paper.short_waits_end_worse(difference=False)),
-    Claim("It does so most for small networks", "appendix C.1, Figure 9",
-          "this loss in points of error, of networks up to width 8, against those of width 32 and more", _IMAGES,
-          ("cifar-full",), paper.short_waits_end_worse(difference=True), points=True),
-    Claim("Large networks after a tenth of the stream beat small ones at its end", "appendix C.1, Figure 9",
-          "final error of the smallest network (up to width 8), against the largest one (from width 32) after a tenth",
-          ("mnist", "cifar"),
-          ("mnist_authors", "cifar-full"), paper.large_networks_lead_early),
-    Claim("Replay lowers the CER", 'abstract of an earlier version, which says "lowest"; Figures 4 and 8',
-          "CER without replay, against replay", ("mnist_replay", "cifar"), ("cifar-full",),
-          paper.replay_lowers_the_score),
-    Claim("Replay is no better trade-off", "Figures 4 and 8",
-          "CER with replay, against the best learner without it within the same compute", ("mnist_replay", "cifar"),
-          ("cifar-full",), paper.replay_is_no_better_trade_off),
-    Claim("Training on all data at once is better than on one mega-batch after the other", "Table 1",
-          "perplexity after k mega-batches one after the other, against all k at once", ("text",), (),
-          paper.all_at_once_is_better),
-]
 _HEAD = """# The paper's claims
 
-Every claim of the paper that runs of this package can test, with a verdict. The page is written by
+This page lists the paper's claims that our runs can test, with a verdict on each. It is written by
 `python benchmarks/claims.py docs/results` from the runs of the studies, `STUDY/runs.csv`.
 
-**How to read it.** The number says by how much the first quantity is larger than the second; positive numbers support
-the claim. It is a mean of log ratios over all comparisons that the study has the runs for, with its 95 % interval over
-seeds (Student's t; runs of one seed are not independent, so that the seed counts and not the run). Where the best of
-several kinds of runs is compared, it is chosen by the other seeds. The test of such a claim is not exact: in
-simulations of equal kinds on three seeds it is significant in 6 to 9 % instead of 5 %. Then come the numbers of
-comparisons that are significant alone, for and against the claim (corrected for their number, Holm), and p, corrected
-for the number of claims that are tested on the same data (Holm), so that the verdicts on a study stay when another one
-is added.
+- **agrees**: the runs support the claim significantly, and no group of comparisons is significantly against it.
+- **disagrees**: the runs are significantly against the claim, and no group is significantly for it.
+- **depends**: some comparisons are significantly for the claim, and others significantly against it. [The
+  comparisons](#the-comparisons) say where.
+- **in part**: the claim is about costs, which are counted, and some comparisons support it, but not all.
+- **cannot tell**: all other cases. There are fewer than three seeds, or the seeds differ too much.
+- *not measured*: runs are missing. The column "number" says why, and the command makes them.
 
-- **agrees**: p is below 0.05, the mean supports the claim, and no comparison is significantly against it.
-- **disagrees**: p is below 0.05, the mean is against the claim, and no comparison is significantly for it.
-- **cannot tell**: neither. This is so if there are fewer than three seeds, if the seeds differ too much, and if some
-  comparisons are clearly for the claim and others against it.
-- **not measured**: the number says why. The command makes the runs.
-- Costs are counts without noise, which need no test. Their range over all comparisons stands in the place of the
-  interval. The runs agree if all comparisons are for the claim, and disagree if none is. In between the verdict is
-  **in part**, and the number says at which waiting times how many comparisons are for it.
-
-If a study is not complete, the seeds that at least half of the kinds of its runs have are compared, and kinds that lack
-one of them are left out. The number says how many kinds are complete.
-
-**Commands.** `alma sweep --config=NAME` runs a study and continues it; `configs/NAME.py` says what it costs. The text
-`part` is made of a folder `books` by `python benchmarks/part.py --text=books --kilobytes=30 --out=part`.
-`alma report runs/STUDY --out report` and `python benchmarks/claims.py docs/results --keep report --study STUDY` put its
-runs here, and the first command of this page writes the table again.
+The number says by how much the first quantity of a comparison is larger than the second: the geometric mean over all
+comparisons, and its 95 % interval over seeds. A positive number supports the claim. [The comparisons](#the-comparisons)
+list the quantities, [how the verdicts are made](#how-the-verdicts-are-made) describes the statistics, and [the
+commands](#the-commands) continue a study and write this page.
 """
+_COMPARISONS = """
+## The comparisons
+
+What the numbers above compare, and what they rest on: how many comparisons there are, how many of them support the
+claim, and the lowest, the median and the highest of them. Their mean is over learners, widths and waiting times that
+may differ much. The last column counts the comparisons for the claim by what tells best where it is supported; ▲ and ▼
+mark groups that are significantly for it and against it. `comparisons.csv` has each comparison.
+"""
+_METHOD = """
+## How the verdicts are made
+
+- **Number.** Each comparison gives a log ratio for each seed. The number is their mean over all comparisons and seeds,
+  written as a percentage or as a multiple. Claims about points of error take differences instead.
+- **Interval and p.** Runs with the same seed are not independent. The comparisons of a seed are therefore averaged
+  first, and these averages, one for each seed, are tested (Student's t, two-sided). p is corrected for the number of
+  claims that are tested on the same study (Holm). Significant means that p is below 0.05.
+- **Groups.** The comparisons of a learner, of a width, of a waiting time, and so on, are also tested as groups,
+  corrected for the number of groups of the claim (Holm); so are single comparisons. With three seeds these tests find
+  only effects that hardly vary between seeds.
+- **The best of several kinds of runs.** Some claims are about the best of several learners or waiting times. For each
+  seed, the best one is chosen by the other seeds. The test of such a claim is slightly too optimistic: in simulations
+  without any difference, p is below 0.05 in 6 to 9 % of the cases.
+- **Costs** are counted and not tested. Some differ between seeds. The interval is replaced by the range over all
+  comparisons and seeds. A comparison supports the claim if it does with every seed; the claim agrees if all do, and
+  disagrees if none does.
+- **A study that is not complete** is compared on the seeds that at least half of its kinds of runs have. Kinds that
+  lack one of these seeds are left out.
+- **At long waiting times** most of the CER is the error of guessing before the first training, which is the same for
+  all learners. Ratios of CERs are therefore close to 1 there. If there are only two trainings, growth changes no error
+  but the last one; such runs do not count for the claims about growing.
+"""
+_COMMANDS = """
+## The commands
+
+`alma sweep --config=NAME` runs a study and continues it; `configs/NAME.py` says what it costs. The text `part` is made
+from a folder `books`:
+
+    python benchmarks/part.py --text=books --kilobytes=30 --out=part
+
+These commands put the runs of a study here, and write this page:
+
+    alma report runs/STUDY --out report
+    python benchmarks/claims.py docs/results --keep report --study STUDY
+"""
+# A claim about a study: its number in CLAIMS from 1, the study, and what the runs say, or why they say nothing.
+Row = tuple[int, str, Evidence | Judged | str]
 
 
 def main() -> None:
@@ -190,6 +110,7 @@ def main() -> None:
   if args.keep:
     keep(pathlib.Path(args.keep), results, args.study)
   (results / PAGE).write_text(page(results))
+  comparisons(results).to_csv(results / COMPARISONS, index=False, float_format="%.6g")
 
 
 def keep(report: pathlib.Path, results: pathlib.Path, study: str) -> None:
@@ -220,40 +141,136 @@ def keep(report: pathlib.Path, results: pathlib.Path, study: str) -> None:
 
 def page(results: pathlib.Path) -> str:
   """The text of the page."""
-  studies = {name: read(results / name, study.only) for name, study in STUDIES.items()}
-  rows = [(claim, name, found) for claim in CLAIMS for name, found in _of_studies(claim, studies)]
-  adjusted = [math.nan] * len(rows)
-  for study in studies:  # the tests of one study, so that its verdicts stay when another study is added
-    mine = [(i, found.p) for i, (_, name, found) in enumerate(rows) if name == study and isinstance(found, Evidence)]
-    for (i, _), p in zip(mine, evidence.holm([p for _, p in mine])):
-      adjusted[i] = p
-  lines, said = ["| claim | data | verdict | number | command |", "| --- | --- | --- | --- | --- |"], None
-  for (claim, name, found), p in zip(rows, adjusted):
-    text = f"**{claim.text}** ({claim.source}). Number: {claim.quantity}" if claim is not said else ""
-    verdict, number = ("not measured", found) if isinstance(found, str) else (
-        f"**{evidence.verdict(found, p)}**", number_of(found, p, claim.points))
-    its = studies[name]
-    if its and its.complete[0] < its.complete[1]:
-      number += f"; {its.complete[0]} of {its.complete[1]} kinds of runs are complete"
-    lines.append(f"| {text} | {STUDIES[name].label} | {verdict} | {number} | "
-                 f"`alma sweep --config={STUDIES[name].sweep}` |")
-    said = claim
-  return "\n".join([_HEAD, *lines]) + "\n"
+  studies = _read_all(results)
+  rows = _rows(studies)
+  adjusted = _adjusted(rows, lambda study: study)
+  table = ["| claim | data | verdict | number | command |", "| --- | --- | --- | --- | --- |"]
+  comparisons = ["| | number | data | comparisons | for it | lowest, median, highest | seeds | p | where |",
+                 "| --- | --- | --- | ---: | ---: | --- | ---: | ---: | --- |"]
+  for i, (number, study, found) in enumerate(rows):
+    claim, data = CLAIMS[number - 1], _data(results, study)
+    is_first = not i or rows[i - 1][0] != number
+    table.append(" | ".join([
+        f"| **{number}. {claim.text}** ({claim.source})" if is_first else "| ", data, _verdict(found, adjusted[i]),
+        _number(found, claim.points), f"`alma sweep --config={STUDIES[study].sweep}` |"]))
+    if not isinstance(found, str):
+      said = any(line.startswith(f"| {number} |") for line in comparisons)
+      runs = studies[study]
+      comparisons.append(f"| {number} | {'' if said else claim.quantity} | {data} | "
+                         f"{_counts(found, adjusted[i], claim.points, runs.complete if runs else (0, 0))} |")
+  return "\n".join([_HEAD, *table, _COMPARISONS, *comparisons, _METHOD.rstrip(), *_together(rows, adjusted)]) + (
+      "\n" + _COMMANDS)
 
 
-def number_of(found: Evidence, adjusted: float, points: bool = False) -> str:
-  """The number, what it rests on, and p."""
-  form = _points if points else _times if found.exact else _percent
-  mean, low, high = map(form, (found.mean, found.low, found.high))
-  there = [f"{found.positive} of {found.cells} comparisons for it", f"{found.supporting} significantly",
-           f"{found.opposing} significantly against", *([f"{found.left_out} left out"] if found.left_out else []),
-           f"{found.seeds} seed{'s' if found.seeds > 1 else ''}"]
+def comparisons(results: pathlib.Path) -> pd.DataFrame:
+  """A row for each comparison of each claim that is tested or counted: its mean effect and the effect of each seed."""
+  studies, found = _read_all(results), []
+  for number, claim in enumerate(CLAIMS, 1):
+    for name, runs in studies.items():
+      cells = claim.cells(runs) if runs and not runs.table.empty and name in (*claim.studies, *claim.also) else None
+      for cell in cells if isinstance(cells, list) else []:
+        form = float if claim.points else math.exp
+        effects = {f"seed {seed}": form(effect) for seed, effect in sorted(cell.effects.items())}
+        if effects:
+          mean = form(sum(cell.effects.values()) / len(cell.effects))
+          found.append({"claim": number, "study": name, "comparison": cell.name, "mean": mean, **effects})
+  return pd.DataFrame(found)
+
+
+def number_of(found: Evidence, points: bool = False) -> str:
+  """The mean effect, with its interval."""
+  form, unit = _form(found, points)
+  interval = "no interval" if math.isnan(found.low) else f"{form(found.low)} to {form(found.high)}"
+  return f"{form(found.mean)}{unit} ({interval})"
+
+
+def _read_all(results: pathlib.Path) -> dict[str, Runs | None]:
+  return {name: read(results / name, study.only) for name, study in STUDIES.items()}
+
+
+def _rows(studies: Mapping[str, Runs | None]) -> list[Row]:
+  """The rows of the page, the claims in their order."""
+  return [(number, study, found) for number, claim in enumerate(CLAIMS, 1)
+          for study, found in _of_studies(claim, studies)]
+
+
+def _adjusted(rows: list[Row], family: Callable[[str], str]) -> list[float]:
+  """p of each row, corrected for those whose studies have the same family; NaN without a test."""
+  found = [math.nan] * len(rows)
+  ps = {i: each.p for i, (_, _, each) in enumerate(rows) if isinstance(each, Evidence)}
+  for name in {family(study) for _, study, _ in rows}:
+    mine = [i for i in ps if family(rows[i][1]) == name]
+    for i, p in zip(mine, evidence.holm([ps[i] for i in mine])):
+      found[i] = p
+  return found
+
+
+def _together(rows: list[Row], adjusted: list[float]) -> list[str]:
+  """What the verdicts would be if all studies of the same data were corrected together."""
+  strict = _adjusted(rows, lambda study: STUDIES[study].data)
+  changed = [f"{number} on {STUDIES[study].label} (p = {theirs:.2g})"
+             for (number, study, found), mine, theirs in zip(rows, adjusted, strict)
+             if _verdict(found, mine) != _verdict(found, theirs)]
+  text = ("- **Studies of the same data** share seeds, and some of them runs: they are not independent evidence. "
+          "Each is corrected by itself, so that its verdicts stay when another study is added. ")
+  return textwrap.wrap(text + (
+      f"If all claims on the same data were corrected together, these would not be significant any more: "
+      f"{', '.join(changed)}." if changed else
+      "If all claims on the same data were corrected together, no verdict would change."), 120,
+      subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+
+
+def _verdict(found: Evidence | Judged | str, p: float) -> str:
+  """The cell of the verdict; a string says why there is none."""
+  if isinstance(found, str):
+    return "*not measured*"
+  return f"**{found.verdict if isinstance(found, Judged) else evidence.verdict(found, p)}**"
+
+
+def _number(found: Evidence | Judged | str, points: bool) -> str:
+  if isinstance(found, Evidence):
+    return number_of(found, points)
+  return found.number if isinstance(found, Judged) else found
+
+
+def _counts(found: Evidence | Judged, p: float, points: bool, complete: tuple[int, int]) -> str:
+  """The cells of the table of comparisons that say what a number rests on. `complete`: see Runs."""
+  if isinstance(found, Judged):
+    return f"| | | {found.seeds} | | "
+  form, _ = _form(found, points)
+  marks = {1: " ▲", -1: " ▼", 0: ""}
+  where = [f"{group.value}{marks[group.sign]}: {group.positive} of {group.cells}" for group in found.conditions()]
+  is_mixed = 0 < found.positive < found.cells or len(found.signs()) == 2
+  remarks = [", ".join(where)] if where and is_mixed else []
+  if found.left_out:
+    remarks.append(f"{found.left_out} left out")
+  if complete[0] < complete[1]:
+    remarks.append(f"{complete[0]} of {complete[1]} kinds of runs are complete")
+  return " | ".join([str(found.cells), str(found.positive), ", ".join(map(form, found.range)), str(found.seeds),
+                     "" if math.isnan(p) else f"{p:.2g}", "; ".join(remarks)])
+
+
+def _form(found: Evidence, points: bool) -> tuple[Callable[[float], str], str]:
+  """(how to write an effect, unit)."""
+  if points:
+    return lambda effect: f"{100 * effect:+.2f}", " points"
   if found.exact:
-    there[1:3] = []
-    if 0 < found.supporting < found.cells and len(found.waits) > 1:
-      there[0] += f" ({', '.join(f'{some} of {all_} at w = {wait:g}' for wait, (some, all_) in found.waits.items())})"
-  interval = "no interval" if math.isnan(found.low) else f"{low} to {high}"
-  return f"{mean} ({interval}); {', '.join(there)}" + ("" if math.isnan(adjusted) else f"; p = {adjusted:.2g}")
+    return lambda effect: f"{math.exp(effect):.3g}", " times"
+  return lambda effect: f"{100 * math.expm1(effect):+.1f}", " %"
+
+
+def _data(results: pathlib.Path, study: str) -> str:
+  """The name of a study's data, with a link to its page, and with its runs if some are missing."""
+  label, path = STUDIES[study].label, results / study
+  text = f"[{label}]({study}/{PAGE})" if (path / PAGE).is_file() else label
+  there, every = len(pd.read_csv(path / RUNS)) if (path / RUNS).is_file() else 0, _num_runs(study)
+  return f"{text}, {there} of {every} runs" if 0 < there < every else text
+
+
+@functools.cache
+def _num_runs(study: str) -> int:
+  """The number of runs of a study's sweep."""
+  return len(jobs.load(STUDIES[study].sweep.split()[0]).points)
 
 
 def read(folder: pathlib.Path, only: Mapping[str, Any]) -> Runs | None:
@@ -265,51 +282,39 @@ def read(folder: pathlib.Path, only: Mapping[str, Any]) -> Runs | None:
   if not (folder / RUNS).is_file():
     return None
   table = _named(pd.read_csv(folder / RUNS))
-  table = table.reindex(columns=[*table, *(field for field in (*paper.FACTORS, *paper.COSTS) if field not in table)])
+  table = table.reindex(columns=[*table, *(field for field in (*FACTORS, *COSTS) if field not in table)])
   chosen = _of_the_paper(table)
   for field, value in only.items():
     chosen &= table[field] == value
   stream = _named(pd.read_csv(folder / STREAM)) if (folder / STREAM).is_file() else None
   score = "average_perplexity" if "average_perplexity" in table else "cer"
-  columns = [*paper.FACTORS, *(c for c in ("run", "seed", "stream.num_megabatches", score, "final_error", *paper.COSTS)
+  columns = [*FACTORS, *(c for c in ("run", "seed", "stream.num_megabatches", score, "final_error", *COSTS)
                                if c in table)]
   return Runs(table.loc[chosen, columns], stream, score).whole()
 
 
-def _of_studies(claim: Claim, studies: Mapping[str, Runs | None]) -> list[tuple[str, Evidence | str]]:
-  """(study, Evidence, or why there is none) of the rows of a claim."""
-  found: list[tuple[str, Evidence | str]] = []
+def _of_studies(claim: Claim, studies: Mapping[str, Runs | None]) -> list[tuple[str, Evidence | Judged | str]]:
+  """(study, what its runs say, or why they say nothing) of the rows of a claim."""
+  found: list[tuple[str, Evidence | Judged | str]] = []
   for name, runs in studies.items():
     if name in claim.studies or name in claim.also:
-      cells = [] if runs is None or runs.table.empty else claim.cells(runs)
-      weighed = evidence.weigh(cells, claim.exact)
+      cells = None if runs is None or runs.table.empty else claim.cells(runs)
+      said = evidence.weigh(cells, claim.exact) if isinstance(cells, list) else cells
       why = ("there are no runs yet" if runs is None else "too few seeds" if cells or runs.table.empty
              else "the study lacks the runs that are compared")
-      if weighed or name in claim.studies:
-        found.append((name, weighed or why))
+      if said or name in claim.studies:
+        found.append((name, said or why))
   return found
 
 
 def _of_the_paper(table: pd.DataFrame) -> pd.Series:
   """Whether each run is one of a learner of the paper."""
-  return table[paper.LEARNER].isin([*paper.FIXED, *paper.GROWING])
+  return table[LEARNER].isin([*FIXED, *GROWING])
 
 
 def _listed(values: set[Any]) -> str:
   """E.g. "0 and 25"."""
   return " and ".join(sorted(f"{value:g}" if isinstance(value, float) else str(value) for value in values)) or "missing"
-
-
-def _percent(effect: float) -> str:
-  return f"{100 * math.expm1(effect):+.1f} %"
-
-
-def _times(effect: float) -> str:
-  return f"{math.exp(effect):.3g} times"
-
-
-def _points(effect: float) -> str:
-  return f"{100 * effect:+.2f} points"
 
 
 def _named(table: pd.DataFrame) -> pd.DataFrame:

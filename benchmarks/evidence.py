@@ -3,13 +3,16 @@
 An effect is the logarithm of a ratio, or a difference, and positive if it supports the claim. A cell is one comparison
 of two kinds of runs, for example one learner at one waiting time; it has an effect for each seed that both kinds have.
 The effect of a claim is the mean over its cells, and is tested over seeds (Student's t, two-sided), because runs of one
-seed are not independent. All claims of a study, on streams of tasks those about one network, are tested together
-(Holm, 1979): if there is no effect in any of them, a test is significant for or against one with a probability of at
-most 5 %, unless the claim compares the best of several kinds.
+seed are not independent. Whether it is so everywhere is asked of groups of cells, for example all of one learner: a
+single cell of three seeds is hardly ever significant once it is corrected for many cells. All claims of a study, on
+streams of tasks those about one network, are tested together (Holm, 1979): if there is no effect in any of them, a test
+is significant for or against one with a probability of at most 5 %, unless the claim compares the best of several
+kinds.
 `best` chooses it by the other seeds, so that the effects of the seeds are not quite independent: in simulations of
 equal kinds on three seeds a single test at 5 % is then significant in 6 to 9 %.
 """
 import math
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -17,16 +20,38 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
-AGREES, DISAGREES, CANNOT_TELL, IN_PART = "agrees", "disagrees", "cannot tell", "in part"
+AGREES, DISAGREES, CANNOT_TELL, IN_PART, DEPENDS = "agrees", "disagrees", "cannot tell", "in part", "depends"
 LEVEL = 0.05
 FEWEST = 3  # seeds of a verdict
 
 
 class Cell(NamedTuple):
-  """One comparison: {seed: effect}. `wait` is the waiting time of its runs; NaN if they do not have the same."""
+  """One comparison.
+
+  Attributes:
+    name: for people.
+    effects: {seed: effect}.
+    groups: {field: value}, the groups of cells that it belongs to, one for each field.
+  """
   name: str
   effects: Mapping[int, float]
-  wait: float = math.nan
+  groups: Mapping[str, str] = {}
+
+
+class Group(NamedTuple):
+  """The cells of a claim that have one value of a field.
+
+  Attributes:
+    field, value: as in Cell.groups.
+    cells: number of its cells.
+    positive: number of those that support the claim: by their mean; if the claim is about counts, on all seeds.
+    sign: of its mean effect, if that is significant (Holm over all groups of the claim); else 0.
+  """
+  field: str
+  value: str
+  cells: int
+  positive: int
+  sign: int = 0
 
 
 class Evidence(NamedTuple):
@@ -37,12 +62,13 @@ class Evidence(NamedTuple):
       highest effect of all cells and seeds instead of the interval.
     p: of the test; NaN if there are fewer than FEWEST seeds, or no variation over seeds.
     seeds: number of seeds.
-    cells, positive: number of cells, and of those whose mean supports the claim.
+    cells, positive: number of cells, and of those whose mean supports the claim; if `exact`, on all seeds.
     supporting, opposing: number of cells that are significantly for and against the claim (Holm over the cells; if
       `exact`, with effects of this sign on all seeds).
+    range: the lowest, the median and the highest of the cells' mean effects.
+    groups: of its cells, of the fields with several values.
     left_out: number of cells that lack one of the seeds.
-    exact: whether the effects are counts without noise, which need no test.
-    waits: if `exact`, {waiting time: (number of supporting cells, number of cells)}.
+    exact: whether the effects are counts, which are not tested.
   """
   mean: float
   low: float
@@ -53,9 +79,24 @@ class Evidence(NamedTuple):
   positive: int
   supporting: int
   opposing: int
+  range: tuple[float, float, float]
+  groups: Sequence[Group] = ()
   left_out: int = 0
   exact: bool = False
-  waits: Mapping[float, tuple[int, int]] = {}
+
+  def signs(self) -> set[int]:
+    """1 if a cell or a group is significantly for the claim, -1 if one is significantly against it."""
+    return ({1} if self.supporting else set()) | ({-1} if self.opposing else set()) | {
+        group.sign for group in self.groups if group.sign}
+
+  def conditions(self) -> list[Group]:
+    """The groups of the field that tells best where the claim is supported; empty if no field tells it."""
+    best: list[Group] = []
+    for field in dict.fromkeys(group.field for group in self.groups):
+      mine = [group for group in self.groups if group.field == field]
+      if not best or _purity(mine) > _purity(best):
+        best = mine
+    return sorted(best, key=_in_order)
 
 
 def weigh(cells: Iterable[Cell], exact: bool = False) -> Evidence | None:
@@ -72,18 +113,47 @@ def weigh(cells: Iterable[Cell], exact: bool = False) -> Evidence | None:
   if not seeds or not whole:
     return None
   effects = np.array([[cell.effects[seed] for seed in seeds] for cell in whole])
-  counts = len(seeds), len(whole), int((effects.mean(1) > 0).sum())
+  means = effects.mean(1)
+  span = float(means.min()), float(np.median(means)), float(means.max())
   mean, left_out = float(effects.mean()), len(there) - len(whole)
   if exact:
     signs = [np.unique(np.sign(row)).tolist() for row in effects]
-    waits = {wait: [sign == [1.0] for cell, sign in zip(whole, signs) if cell.wait == wait]
-             for wait in sorted({cell.wait for cell in whole if not math.isnan(cell.wait)})}
-    return Evidence(mean, float(effects.min()), float(effects.max()), math.nan, *counts, signs.count([1.0]),
-                    signs.count([-1.0]), left_out, True, {wait: (sum(each), len(each)) for wait, each in waits.items()})
+    supporting, opposing = signs.count([1.0]), signs.count([-1.0])
+    groups = _groups(whole, [sign == [1.0] for sign in signs])
+    return Evidence(mean, float(effects.min()), float(effects.max()), math.nan, len(seeds), len(whole), supporting,
+                    supporting, opposing, span, [group for group, _ in groups], left_out, True)
   p, margin = tested(effects.mean(0))
   adjusted = holm([tested(row)[0] for row in effects])
-  signs = [np.sign(row.mean()) for row, each in zip(effects, adjusted) if each < LEVEL]
-  return Evidence(mean, mean - margin, mean + margin, p, *counts, signs.count(1), signs.count(-1), left_out)
+  significant = [np.sign(mean) for mean, each in zip(means, adjusted) if each < LEVEL]
+  groups = _groups(whole, (means > 0).tolist())
+  rows = [effects[places].mean(0) for _, places in groups]
+  found = [group._replace(sign=int(np.sign(row.mean())) if each < LEVEL else 0)
+           for (group, _), row, each in zip(groups, rows, holm([tested(row)[0] for row in rows]))]
+  return Evidence(mean, mean - margin, mean + margin, p, len(seeds), len(whole), int((means > 0).sum()),
+                  significant.count(1), significant.count(-1), span, found, left_out)
+
+
+def _groups(cells: Sequence[Cell], positive: Sequence[bool]) -> list[tuple[Group, list[int]]]:
+  """(Group, places of its cells), of the fields that all cells have, with several values; in the order of the cells."""
+  found = []
+  for field in cells[0].groups:
+    if not all(field in cell.groups for cell in cells):
+      continue
+    values = list(dict.fromkeys(cell.groups[field] for cell in cells))
+    for value in values if len(values) > 1 else []:
+      places = [i for i, cell in enumerate(cells) if cell.groups[field] == value]
+      found.append((Group(field, value, len(places), sum(positive[i] for i in places)), places))
+  return found
+
+
+def _purity(groups: Sequence[Group]) -> float:
+  """How well groups tell the cells for a claim from those against it: the sum of their Gini purities."""
+  return sum((group.positive**2 + (group.cells - group.positive)**2) / group.cells for group in groups)
+
+
+def _in_order(group: Group) -> tuple[list[float], str]:
+  """Sorts groups by the numbers in their names, then by name."""
+  return [float(number) for number in re.findall(r"\d+(?:\.\d+)?", group.value)], group.value
 
 
 def tested(values: np.ndarray) -> tuple[float, float]:
@@ -113,17 +183,27 @@ def holm(ps: Sequence[float]) -> list[float]:
 def verdict(found: Evidence, adjusted: float) -> str:
   """The verdict on a claim, from its Evidence and its p-value after `holm`.
 
-  A claim agrees with the runs if the mean effect is significantly for it and no cell is significantly against it. It
-  disagrees if the mean effect is significantly against it and no cell is significantly for it. Counts without noise
-  are significant as they are: they agree if all cells are for the claim, and disagree if none of their effects is.
+  A claim agrees with the runs if the mean effect is significantly for it and no cell or group of cells is significantly
+  against it. It disagrees if the mean effect is significantly against it and none is significantly for it. It depends
+  if the mean effect is significant and some are significantly of the other sign, or if some are significantly for it
+  and others significantly against it. Counts are significant as they are: a claim agrees if all cells are for it,
+  disagrees if none of their effects is, and else agrees in part.
   """
   if found.exact:
     return AGREES if found.supporting == found.cells else IN_PART if found.high > 0 else DISAGREES
+  signs = found.signs()
   if not adjusted < LEVEL:
-    return CANNOT_TELL
+    return DEPENDS if len(signs) == 2 and found.seeds >= FEWEST else CANNOT_TELL
   if found.mean < 0:
-    return CANNOT_TELL if found.supporting else DISAGREES
-  return CANNOT_TELL if found.opposing else AGREES
+    return DEPENDS if 1 in signs else DISAGREES
+  return DEPENDS if -1 in signs else AGREES
+
+
+def basis(found: Evidence, adjusted: float) -> str:
+  """What a number rests on, e.g. "2 of 2 comparisons for it, 1 significantly, 0 significantly against, 5 seeds"."""
+  said = (f"{found.positive} of {found.cells} comparisons for it, {found.supporting} significantly, {found.opposing} "
+          f"significantly against, {found.seeds} seed{'s' if found.seeds > 1 else ''}")
+  return said if math.isnan(adjusted) else f"{said}; p = {adjusted:.2g}"
 
 
 def log_ratio(values: Mapping[int, float], base: Mapping[int, float]) -> dict[int, float]:

@@ -93,9 +93,7 @@ def page(table: pd.DataFrame) -> str:
     interval = "no interval" if math.isnan(weighed.low) else f"{_percent(weighed.low)} to {_percent(weighed.high)}"
     lines.append(
         f"| {claim.text}. Number: {claim.quantity} | **{evidence.verdict(weighed, p)}** | {_percent(weighed.mean)} "
-        f"({interval}); {weighed.positive} of {weighed.cells} comparisons for it, {weighed.supporting} significantly, "
-        f"{weighed.opposing} significantly against; {weighed.seeds} seeds" + ("" if math.isnan(p) else f"; p = {p:.2g}")
-        + " |")
+        f"({interval}); {evidence.basis(weighed, p)} |")
   kinds = table.groupby(["width", "learner", "networks"], sort=True)
   rows = [f"| {learner} | {width} | {networks} | {100 * runs['test_error'].mean():.2f} ± "
           f"{100 * runs['test_error'].std():.2f} | {len(runs)} | {runs['num_params'].iloc[0]:,} | "

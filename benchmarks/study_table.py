@@ -20,7 +20,8 @@ from typing import Any
 
 import claims
 import pandas as pd
-from paper import COMP, EXPERTS, FACTORS, LEARNER, MEM, MEMBERS, STEPS, WAIT, WIDTH, Runs
+from claim_list import STUDIES
+from study_runs import COMP, EXPERTS, FACTORS, LEARNER, MEM, MEMBERS, STEPS, WAIT, WIDTH, Runs
 
 from alma_jax import commands
 from alma_jax.errors import BadInput
@@ -41,10 +42,10 @@ def all_of(folder: pathlib.Path) -> list[str]:
   Raises:
     BadInput: the folder is not that of a study.
   """
-  study = claims.STUDIES.get(folder.name)
+  study = STUDIES.get(folder.name)
   runs = claims.read(folder, study.only) if study else None
   if runs is None:
-    raise BadInput(f"{folder} is not the folder of a study with runs; the studies are {', '.join(claims.STUDIES)}.")
+    raise BadInput(f"{folder} is not the folder of a study with runs; the studies are {', '.join(STUDIES)}.")
   if runs.score == "cer":
     return [by_waiting_time(runs)]
   texts = _study_of(folder)

@@ -277,7 +277,9 @@ def interval(mean: float, margin: float) -> str:
 
 def _said(found: Evidence | None, p: float) -> tuple[str, str]:
   """(verdict, number) of differences of accuracies."""
-  return (NOT_MEASURED, "") if found is None else (evidence.verdict(found, p), claims.number_of(found, p, points=True))
+  if found is None:
+    return NOT_MEASURED, ""
+  return evidence.verdict(found, p), f"{claims.number_of(found, points=True)}; {evidence.basis(found, p)}"
 
 
 def _below(shares: Iterable[float], most: float) -> tuple[str, str]:

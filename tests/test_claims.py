@@ -1,6 +1,7 @@
 """The page of the paper's claims: its statistics, its claims on made runs with a known answer, and the page itself."""
 import itertools
 import math
+import re
 
 import numpy as np
 import pandas as pd
@@ -50,11 +51,11 @@ def test_holm():
     ([(0.5, 0.5)], False, "cannot tell"),  # two seeds
     ([(0.5, 0.51)], False, "cannot tell"),
     ([(0.5, 0.5, 0.5)], False, "cannot tell"),  # no variation to judge by
-    ([(0.5, 0.51, 0.52), (-0.1, -0.1001, -0.1002)], False, "cannot tell"),  # for it on average, and against it in one
+    ([(0.5, 0.51, 0.52), (-0.1, -0.1001, -0.1002)], False, "depends"),  # for it on average, and against it in one
     ([(0.5, 0.51, 0.52), (-0.1, 0.1, -0.1)], False, "agrees"),
     ([(0.5, 0.5, 0.5), (0.1, 0.1, 0.1)], True, "agrees"),
     ([(0.5,), (0.1,)], True, "agrees"),
-    ([(-0.5, -0.51, -0.52), (0.1, 0.1001, 0.1002)], False, "cannot tell"),  # against it on average, for it in one
+    ([(-0.5, -0.51, -0.52), (0.1, 0.1001, 0.1002)], False, "depends"),  # against it on average, for it in one
     ([(0.5, 0.5), (-0.1, -0.1)], True, "in part"),
     ([(-0.5, -0.5), (0.1, 0.1)], True, "in part"),
     ([(-0.5, -0.5), (0.0, 0.0)], True, "disagrees"),
@@ -63,6 +64,26 @@ def test_verdicts(cells, exact, expected):
   import evidence
   found = weighed(*(cell(*effects) for effects in cells), exact=exact)
   assert evidence.verdict(found, found.p) == expected
+
+
+def test_a_claim_that_depends_on_the_learner():
+  """No single cell is significant after Holm, the four cells of a learner together are."""
+  import evidence
+  noises = {1: (0.3, -0.3, 0.0), 10: (-0.3, 0.3, 0.0), 2: (0.0, 0.3, -0.3), 5: (0.0, -0.3, 0.3)}  # their sum is 0
+  cells = [evidence.Cell("", dict(enumerate(effect + np.array(noise) + (0.0, 0.01, -0.01))),
+                         {"learner": learner, "wait": f"w = {wait}"})
+           for learner, effect in (("a", 0.5), ("b", -0.2)) for wait, noise in noises.items()]
+  found = evidence.weigh(cells)
+  assert (found.supporting, found.opposing) == (0, 0)
+  assert evidence.verdict(found, found.p) == "depends"
+  assert [(group.value, group.sign, group.positive, group.cells) for group in found.conditions()] == [
+      ("a", 1, 4, 4), ("b", -1, 0, 4)]
+  # The waiting times tell the cells for the claim from the others in a study of counts; they ascend.
+  counted = evidence.weigh([evidence.Cell("", {0: 1.0 if cell.groups["wait"] == "w = 10" else -1.0}, cell.groups)
+                            for cell in cells], exact=True)
+  assert [(group.value, group.positive) for group in counted.conditions()] == [
+      ("w = 1", 0), ("w = 2", 0), ("w = 5", 0), ("w = 10", 2)]
+  assert counted.range == (-1.0, -1.0, 1.0)
 
 
 def test_cells_without_all_seeds_are_left_out():
@@ -79,7 +100,8 @@ def test_studies_without_an_effect_rarely_have_a_verdict():
     # Eight claims of four cells on three seeds; cells of a seed share a part of their noise, as those of runs do.
     shared = rng.normal(size=(8, 1, 3))
     effects = shared + rng.normal(size=(8, 4, 3))
-    found = [weighed(*(cell(*each) for each in claim)) for claim in effects]
+    found = [evidence.weigh(cell(*each)._replace(groups={"learner": str(i // 2), "wait": str(i % 2)})
+                            for i, each in enumerate(claim)) for claim in effects]
     adjusted = evidence.holm([each.p for each in found])
     wrong += any(evidence.verdict(each, p) != "cannot tell" for each, p in zip(found, adjusted))
   # 5 % of them are 15; more than 28 are 3.4 deviations of sqrt(300 x 0.05 x 0.95) above that.
@@ -110,19 +132,20 @@ def test_the_best_of_equal_kinds_is_no_better_than_they_are():
 
 
 # Worlds: {learner: (share of the CER of `sm`, multiples of its multiply-adds, parameters, and costs of a prediction)}.
-TRUE = {"sm": (1.0, 1, 1, 1), "ens": (0.7, 5, 5, 5), "umix": (0.72, 5, 5, 5), "gens": (0.9, 1, 25, 50),
+TRUE = {"sm": (1.0, 1, 1, 1), "ens": (0.7, 5, 5, 5), "umix": (0.72, 5, 5, 5), "gens": (0.9, 2, 25, 50),
         "gmoe": (0.92, 3, 3, 6), "ff": (0.91, 2, 2, 4), "moe": (0.6, 2, 2, 4)}
 FALSE = {"sm": (0.8, 1, 1, 1), "ens": (1.2, 1, 1, 1), "umix": (1.25, 1, 1, 1), "gens": (1.0, 2, 1, 0.5),
          "gmoe": (1.0, 3, 3, 6), "ff": (1.0, 2, 2, 4), "moe": (1.3, 2, 2, 4)}
 
 
-def image_runs(learners, sign, replay_gain=None):
+def image_runs(learners, sign, replay_gain=None, replay_cost=7):
   """(runs, stream) of a study of images.
 
   Args:
     learners: TRUE or FALSE, or another world.
     sign: 1: large networks, intermediate waiting times and replay are good; -1: they are bad.
     replay_gain: logarithm of what replay divides the CER of `sm` by; None: no run has replay.
+    replay_cost: what replay multiplies the compute by.
   """
   rng, rows, stream = np.random.default_rng(0), [], []
   replays = {name: (0.0, 1.0) if name == "sm" and replay_gain is not None else (0.0,) for name in learners}
@@ -141,7 +164,7 @@ def image_runs(learners, sign, replay_gain=None):
           "dataset.name": "mnist", "dataset.data_dir": "/home/me/data", "train.epochs": 100, "train.patience": 0,
           "stream.schedule": "every",
           "learner.gating": "soft" if learner in ("gmoe", "moe") else None, "cer": math.exp(score),
-          "final_error": math.exp(final), "cumulative_fwd_macs": width * comp * (1 + 10 * replay),
+          "final_error": math.exp(final), "cumulative_fwd_macs": width * comp * replay_cost ** replay,
           "cumulative_params": width * mem, "last_predict_macs": width * predict})
       stream += [{"run": f"runs/made/{name}", "t": t, "updated": t % wait == 0,
                   "error": math.exp(final) * (1.1 if t < 500 else 1)} for t in (5, 50, 500)]
@@ -187,12 +210,32 @@ def verdicts(folder, number=3):
   for line in claims.page(folder).splitlines():
     parts = [part.strip() for part in line.split("|")]
     if len(parts) == 7 and "alma sweep" in parts[5]:
-      text = parts[1].split("**")[1] if parts[1] else text
-      found[text, parts[2]] = parts[number].strip("*")
+      text = parts[1].split("**")[1].partition(". ")[2] if parts[1] else text
+      found[text, study_of(parts[2])] = parts[number].strip("*")
   return found
 
 
-FIXED, TRADE_OFF = "A fixed network beats a growing one at an equal budget", "Replay is no better trade-off"
+def counts(folder, number):
+  """{(claim, study): cell} of a column of the page's table of comparisons."""
+  import claim_list
+  import claims
+  found = {}
+  for line in claims.page(folder).splitlines():
+    parts = [part.strip() for part in line.split("|")]
+    if len(parts) == 11 and parts[1].isdigit():
+      found[claim_list.CLAIMS[int(parts[1]) - 1].text, study_of(parts[3])] = parts[number]
+  return found
+
+
+def study_of(cell):
+  """"CIFAR-10, 3 epochs" of "[CIFAR-10, 3 epochs](cifar/README.md), 64 of 192 runs"."""
+  return re.sub(r", \d+ of \d+ runs$", "", re.sub(r"\[(.*)\]\(.*?\)", r"\1", cell))
+
+
+FIXED = [f"At equal {budget} a fixed network beats a growing one" for budget in (
+    "compute", "memory", "compute and memory")]
+TRADE_OFF, LOWEST = "At equal compute replay is not better", "Replay has the lowest CER of all"
+REPLAY = "MNIST, replay and growth"
 
 
 def test_every_claim_on_runs_in_which_it_is_true(tmp_path):
@@ -203,18 +246,19 @@ def test_every_claim_on_runs_in_which_it_is_true(tmp_path):
   found = verdicts(tmp_path)
   measured = {key: verdict for key, verdict in found.items() if verdict != "not measured"}
   assert {text for text, _ in measured} == {claim.text for claim in claims.CLAIMS}
-  assert {key: verdict for key, verdict in measured.items() if verdict != "agrees"} == {}
+  # Replay that lowers the CER a little is no better than other learners at its compute, nor the best of all.
+  assert {key: verdict for key, verdict in measured.items() if verdict != "agrees"} == {(LOWEST, REPLAY): "disagrees"}
   assert found["Replay lowers the CER", "CIFAR-10, 3 epochs"] == "not measured"
   assert ("Replay lowers the CER", "CIFAR-10, 100 epochs") not in found  # rows that would say nothing yet
 
 
 def test_every_claim_on_runs_in_which_it_is_false(tmp_path):
   keep(tmp_path, "mnist", *image_runs(FALSE, -1))
-  keep(tmp_path, "mnist_replay", *image_runs(FALSE, -1, replay_gain=-0.1))
+  keep(tmp_path, "mnist_replay", *image_runs(FALSE, -1, replay_gain=-0.1, replay_cost=11))
   keep(tmp_path, "text", *text_runs(false=True))
   measured = {key: verdict for key, verdict in verdicts(tmp_path).items() if verdict != "not measured"}
   # A growing learner that is worse than `sm`, and replay that is worse than none, make these true.
-  assert {text for (text, _), verdict in measured.items() if verdict != "disagrees"} == {FIXED, TRADE_OFF}
+  assert {text for (text, _), verdict in measured.items() if verdict != "disagrees"} == {*FIXED, TRADE_OFF}
 
 
 def test_growing_and_replay_that_are_better_than_all_else(tmp_path):
@@ -222,17 +266,17 @@ def test_growing_and_replay_that_are_better_than_all_else(tmp_path):
              for name, (share, *costs) in TRUE.items()}
   keep(tmp_path, "mnist_replay", *image_runs(growing, 0, replay_gain=2.0))
   found = verdicts(tmp_path)
-  assert [found[text, "MNIST, replay and growth"] for text in (FIXED, TRADE_OFF)] == ["disagrees"] * 2
+  assert [found[text, REPLAY] for text in (FIXED[-1], TRADE_OFF, LOWEST)] == ["disagrees", "disagrees", "agrees"]
 
 
 def test_verdicts_on_a_study_do_not_depend_on_other_studies(tmp_path):
   import claims
-  numbers = lambda: [line for line in claims.page(tmp_path).splitlines() if "| MNIST |" in line]
+  numbers = lambda: [line for line in claims.page(tmp_path).splitlines() if "| MNIST, 336 of 648 runs |" in line]
   keep(tmp_path, "mnist", *image_runs(TRUE, 1))
   before = numbers()
   keep(tmp_path, "text", *text_runs())
   assert numbers() == before
-  assert any("p = " in line for line in before)
+  assert sum(line.startswith("| **") for line in before) > 3
 
 
 def test_a_study_that_is_kept(tmp_path):
@@ -277,9 +321,9 @@ def test_a_study_that_is_not_complete(tmp_path):
   found = verdicts(tmp_path / "part")
   assert {key for key in found if found[key] != before[key]} == set()
   # Of 7 learners, 4 widths and 4 waiting times, all at 3 widths, besides `sm` at one waiting time.
-  numbers = verdicts(tmp_path / "part", 4)
-  assert "81 of 112 kinds of runs are complete" in numbers["Larger networks have a lower CER", "MNIST"]
-  assert "complete" not in verdicts(tmp_path, 4)["Larger networks have a lower CER", "MNIST"]
+  claim = "Larger networks have a lower CER", "MNIST"
+  assert "81 of 112 kinds of runs are complete" in counts(tmp_path / "part", 9)[claim]
+  assert "complete" not in counts(tmp_path, 9)[claim]
 
 
 def test_why_a_claim_is_not_measured(tmp_path):
@@ -289,8 +333,9 @@ def test_why_a_claim_is_not_measured(tmp_path):
   numbers = verdicts(tmp_path, 4)
   why = [numbers[claim, study] for claim, study in (
       ("An intermediate waiting time is best for small networks", "MNIST"),
-      ("It is best for large networks as well", "MNIST"), ("For large networks it helps less", "MNIST"),
-      ("It does so most for small networks", "MNIST"),
+      ("An intermediate waiting time is best for large networks", "MNIST"),
+      ("An intermediate waiting time helps large networks less than small ones", "MNIST"),
+      ("The shortest waiting time raises the final error most for small networks", "MNIST"),
       ("Large networks after a tenth of the stream beat small ones at its end", "MNIST"),
       ("Replay lowers the CER", "CIFAR-10, 3 epochs"))]
   assert why == ["too few seeds", *["the study lacks the runs that are compared"] * 4, "there are no runs yet"]
@@ -322,7 +367,7 @@ def test_counts_that_hold_in_part(tmp_path):
   keep(tmp_path, "mnist", runs, stream)
   claim = "Learners that grow cost less compute than ensembles", "MNIST"
   assert verdicts(tmp_path)[claim] == "in part"
-  assert "(12 of 12 at w = 1, 0 of 12 at w = 10, 12 of 12 at w = 50)" in verdicts(tmp_path, 4)[claim]
+  assert counts(tmp_path, 9)[claim] == "w = 1: 12 of 12, w = 10: 0 of 12, w = 50: 12 of 12"
 
   runs, stream = text_runs()
   dear = (runs["learner.name"] == "ens") & (runs["learner.num_members"] == 4)
@@ -337,9 +382,9 @@ def test_a_fixed_network_of_half_the_budget_is_no_rival(tmp_path):
   """`ff` has twice the cost of `sm`. Without the rivals of its size, nothing is compared."""
   runs, stream = image_runs({name: TRUE[name] for name in ("sm", "ff")}, 1)
   keep(tmp_path, "mnist", runs[runs["model.width"].isin([4, 32])], stream)
-  assert verdicts(tmp_path)[FIXED, "MNIST"] == "not measured"
+  assert verdicts(tmp_path)[FIXED[-1], "MNIST"] == "not measured"
   keep(tmp_path / "more", "mnist", runs, stream)
-  assert verdicts(tmp_path / "more")[FIXED, "MNIST"] == "agrees"
+  assert verdicts(tmp_path / "more")[FIXED[-1], "MNIST"] == "agrees"
 
 
 def test_a_study_names_no_folder_of_the_machine(tmp_path):
@@ -367,7 +412,10 @@ def test_kinds_of_runs_are_not_mixed(tmp_path):
 
 def test_the_page_is_that_of_the_committed_runs():
   import claims
-  assert (ROOT / "docs/results" / claims.PAGE).read_text() == claims.page(ROOT / "docs/results")
+  folder = ROOT / "docs/results"
+  assert (folder / claims.PAGE).read_text() == claims.page(folder)
+  kept = pd.read_csv(folder / claims.COMPARISONS)
+  pd.testing.assert_frame_equal(kept, claims.comparisons(folder), check_exact=False, rtol=1e-5, check_dtype=False)
 
 
 @pytest.mark.parametrize("study", ["mnist", "mnist_authors", "cifar", "text"])
@@ -413,3 +461,32 @@ def test_verdicts_on_flat_hard_mixtures():
   assert verdicts == ["agrees"] * 5 + ["disagrees"] * 3
   gain = weighed(*experts.claims(table)[0].cells)
   assert gain.mean == pytest.approx(math.log(2) - math.log(1.2 * 0.8) / 3, abs=2e-3)
+
+
+def test_the_figures_of_a_study_from_the_runs_that_are_kept(tmp_path):
+  """The error before the first training follows from the CER; an error stays until the next training."""
+  import study_figures
+  runs, _ = image_runs({"sm": TRUE["sm"]}, 1)
+  runs = runs[(runs["model.width"] == 4) & (runs["stream.waiting_time"] == 50) & (runs["seed"] == 0)]
+  runs = runs.assign(cer=49 * 0.9 + 450 * 0.3 + 0.2)
+  name = runs["run"].iloc[0]
+  kept = pd.DataFrame({"run": name, "t": [50, 500], "stage": [0, 9], "updated": True, "error": [0.3, 0.2],
+                       "cumulative_fwd_macs": [5.0, 50.0]})
+  keep(tmp_path, "mnist", runs, kept)
+  made = study_figures.study_of(tmp_path / "mnist").stream
+  assert len(made) == 500
+  assert made["error"].tolist() == pytest.approx([0.9] * 49 + [0.3] * 450 + [0.2])
+  assert made["cumulative_fwd_macs"].tolist() == [0.0] * 49 + [5.0] * 450 + [50.0]
+  captions = study_figures.draw(tmp_path / "mnist")
+  assert sorted(captions) == sorted(path.stem for path in (tmp_path / "mnist").glob("*.png")) == [
+      "compute", "parameters", "stream"]
+
+
+def test_a_folder_that_is_no_study(tmp_path):
+  import study_figures
+
+  from alma_jax.errors import BadInput
+  with pytest.raises(BadInput, match="other is not the folder of a study; the studies are mnist, "):
+    study_figures.draw(tmp_path / "other")
+  with pytest.raises(BadInput, match="there is no .*mnist/runs.csv; `alma sweep --config=sweeps/mnist` makes"):
+    study_figures.draw(tmp_path / "mnist")

@@ -389,13 +389,13 @@ def test_panels_show_every_learner(tmp_path):
   figure = figures.over_the_stream(study)
   axes = figure.axes
   assert [ax.get_title() for ax in axes] == ["w = 1, width = 4", "w = 1, width = 8"]
-  assert legend(figure) == ["sm, replay 0", "sm, replay 1", "ens, num_members 3", "ens, num_members 5"]
+  assert legend(figure) == ["sm, replay 0", "sm, replay 1", "ens, members 3", "ens, members 5"]
   drawn = [sorted((line.get_color(), line.get_linestyle()) for line in ax.lines) for ax in axes]
   keys = {key.get_label(): (key.get_color(), key.get_linestyle()) for key in figure.legends[0].get_lines()}
   assert len(set(keys.values())) == 4
   assert drawn == [sorted(keys[name] for name in names) for names in (
-      ("sm, replay 0", "ens, num_members 3", "ens, num_members 5"),
-      ("sm, replay 0", "sm, replay 1", "ens, num_members 5"))]
+      ("sm, replay 0", "ens, members 3", "ens, members 5"),
+      ("sm, replay 0", "sm, replay 1", "ens, members 5"))]
   assert axes[0].lines[0].get_ydata().tolist() == [0.5, 0.4]
   for width in range(9, 18):
     write_run(tmp_path / f"wide{width}", [0.5, 0.4], model__width=width, stream__replay=1.0)
@@ -479,6 +479,24 @@ def test_captions_say_what_is_left_out(tmp_path):
   for name in ("stream", "compute", "parameters"):
     assert captions[name].endswith("The figure shows 5 of 8 waiting times; the table shows all."), captions[name]
   assert "with the most replay (filled markers, stream.replay up to 0.5): means over seeds." in captions["replay"]
+
+
+def test_waiting_times_that_figures_show(tmp_path):
+  for wait in range(1, 9):
+    write_run(tmp_path / "runs" / f"w{wait}", [0.5] * 8, stream__waiting_time=wait)
+  study = study_of(tmp_path / "runs")
+  shown = lambda figure: [int(axes.get_title().removeprefix("w = ")) for axes in figure.axes]
+  # w = 8 is the whole stream, whose only training ends it.
+  assert shown(figures.over_the_stream(study)) == shown(figures.against(study, "cumulative_params")) == [1, 3, 4, 5, 7]
+  assert shown(figures.over_the_stream(study, [8, 2, 100])) == [2, 8]
+  assert report.main([str(tmp_path / "runs"), "--out", str(tmp_path / "out"), "--waiting_times=2,4,8"]) == 0
+  assert "The figure shows 3 of 8 waiting times" in (tmp_path / "out/report.md").read_text()
+
+
+def test_waiting_times_that_are_no_numbers(tmp_path, capsys):
+  write_run(tmp_path / "run", [0.5])
+  assert report.main([str(tmp_path), "--waiting_times=1;2"]) == 2
+  assert "--waiting_times=1;2 should be numbers with commas between them" in capsys.readouterr().err
 
 
 def test_learners_of_others_are_drawn(tmp_path):

@@ -253,8 +253,7 @@ def cost_axis(axes: Axes, costs: Sequence[float]) -> None:
   axes.set_xlim(min(costs) / margin, max(costs) * margin)
   axes.xaxis.set_major_locator(LogLocator() if ratio >= 100 else LogLocator(subs=(1, 3)) if ratio >= 10 else
                                MaxNLocator(3))
-  if ratio < 100:
-    axes.xaxis.set_major_formatter(FuncFormatter(_large))
+  axes.xaxis.set_major_formatter(FuncFormatter(_large))
   axes.xaxis.set_minor_formatter(NullFormatter())
 
 

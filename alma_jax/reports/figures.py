@@ -1,5 +1,6 @@
 """Figures of a study: those of the paper, and what compute buys."""
 import itertools
+from collections.abc import Collection
 from typing import Any, Literal
 
 import pandas as pd
@@ -19,28 +20,29 @@ _FILLED = 0.75  # the least share of panels with runs in a grid of waiting times
 _COSTS = {COMP: "cumulative compute (multiply-adds)", MEM: "cumulative parameters"}
 
 
-def all_of(study: Study) -> dict[str, tuple[str, Figure]]:
-  """Every figure that the study has the runs for: {name: (caption, figure)}."""
+def all_of(study: Study, waits: Collection[float] = ()) -> dict[str, tuple[str, Figure]]:
+  """Every figure that the study has the runs for: {name: (caption, figure)}; `waits`: see panels.waits."""
   found = {}
-  found["stream"] = (
-      f"Test {study.metric} over the stream: mean over seeds, with a band from the lowest to the highest value. "
-      f"As in the paper's Figures 1, 3 and 9.{_left_out(study)}", over_the_stream(study))
+  if len(study.stream):
+    found["stream"] = (
+        f"Test {study.metric} over the stream: mean over seeds, with a band from the lowest to the highest value. "
+        f"As in the paper's Figures 1, 3 and 9.{_left_out(study, waits)}", over_the_stream(study, waits))
   if (study.stream[COMP] > 0).any():
     found["stream-compute"] = (
         f"Test {study.metric} at every moment, against the multiply-adds spent until then: mean over seeds, with a "
-        f"band from the lowest to the highest value.{_left_out(study)}", over_compute(study))
+        f"band from the lowest to the highest value.{_left_out(study, waits)}", over_compute(study, waits))
   for column, name in ((COMP, "compute"), (MEM, "parameters")):
     size = _size(study)
-    joins = f" A line joins the sizes of a learner (numbers: {short(size)}, where there is room)." if size else ""
+    joins = f" A line joins the sizes of a learner (numbers at the first line: {short(size)})." if size else ""
     found[name] = (
         f"{_title(study)} against {_COSTS[column]}: mean ± standard deviation over seeds.{joins} Rings and the "
         f"dotted line show the Pareto front of all runs{' with the same waiting time' if study.is_language else ''}. "
-        f"As in the paper's Figure{' 5' if study.is_language else 's 2 and 7'}.{_left_out(study, rows=False)}",
-        against(study, column))
+        f"As in the paper's Figure{' 5' if study.is_language else 's 2 and 7'}.{_left_out(study, waits, rows=False)}",
+        against(study, column, waits))
   if study.is_language:
     found["experts"] = ("Average perplexity against the experts of all members at the end of the stream: mean ± "
                         "standard deviation over seeds. As in the paper's Figure 5."
-                        f"{_left_out(study, rows=False)}", against(study, EXPERTS))
+                        f"{_left_out(study, waits, rows=False)}", against(study, EXPERTS, waits))
   if len(studies.means(study, study.overall)) > 1:
     found["pareto"] = (
         f"{study.overall_name[0].upper()}{study.overall_name[1:]} against compute and against memory, of all kinds "
@@ -55,7 +57,7 @@ def all_of(study: Study) -> dict[str, tuple[str, Figure]]:
 
 
 @drawing.styled
-def over_the_stream(study: Study) -> Figure:
+def over_the_stream(study: Study, waits: Collection[float] = ()) -> Figure:
   """Error or perplexity against mega-batches.
 
   The columns are waiting times; runs whose schedule has none are in all columns. The rows are the values of the factors
@@ -63,13 +65,13 @@ def over_the_stream(study: Study) -> Figure:
   others stand one after the other. Other factors, for example the number of members, give lines of
   their own in the learner's colour.
   """
-  return _curves(study, "t")
+  return _curves(study, "t", waits)
 
 
 @drawing.styled
-def over_compute(study: Study) -> Figure:
+def over_compute(study: Study, waits: Collection[float] = ()) -> Figure:
   """Error or perplexity against the compute that was spent before, in the panels of `over_the_stream`."""
-  return _curves(study, COMP)
+  return _curves(study, COMP, waits)
 
 
 def mean_curve(stream: pd.DataFrame, x: str, metric: str) -> pd.DataFrame:
@@ -93,10 +95,10 @@ def mean_curve(stream: pd.DataFrame, x: str, metric: str) -> pd.DataFrame:
   return values.agg(["mean", "min", "max"], axis=1)
 
 
-def _curves(study: Study, x: str) -> Figure:
+def _curves(study: Study, x: str, waits: Collection[float]) -> Figure:
   runs = study.runs
   shared, own = panels.split_factors(study)
-  columns = panels.waits(runs)
+  columns = panels.waits(study, waits)
   values = sorted(set(map(tuple, runs[shared].itertuples(index=False))), key=lambda row: [*map(order, row)])
   rows = [values[i] for i in panels.some(len(values))]
   stream = study.stream.merge(runs[["run", LEARNER, WAITING, *shared, *own]], on="run", suffixes=("", "_"))
@@ -135,9 +137,9 @@ def _draw_curves(axes: Axes, study: Study, stream: pd.DataFrame, x: str, lines: 
     table = mean_curve(rows, x, study.metric)
     if table.empty:
       continue
+    dot = 2 if x == "t" and len(table) > 1 else 3
     axes.plot(table.index, table["mean"], color=key.get_color(), linewidth=1, linestyle=key.get_linestyle(),
-              drawstyle=f"steps-{where}", marker="o" if len(table) == 1 or x == COMP else None, markevery=[-1],
-              markersize=3)
+              drawstyle=f"steps-{where}", marker="o", markevery=[-1], markersize=dot)
     axes.fill_between(table.index, table["min"], table["max"], color=key.get_color(), alpha=0.2, linewidth=0,
                       step=where)
   if x == "t":
@@ -145,17 +147,18 @@ def _draw_curves(axes: Axes, study: Study, stream: pd.DataFrame, x: str, lines: 
 
 
 @drawing.styled
-def against(study: Study, column: str) -> Figure:
+def against(study: Study, column: str, waits: Collection[float] = ()) -> Figure:
   """The score against a cost, or against EXPERTS, with a panel for every waiting time.
 
   Args:
     study: Study.
     column: cumulative_fwd_macs, cumulative_params, or EXPERTS (language models).
+    waits: see panels.waits.
   """
   if column == EXPERTS:
     held = [sizes.experts(row)[1].total for _, row in study.runs.iterrows()]
     study = study._replace(runs=study.runs.assign(**{EXPERTS: held}))
-  table, columns = studies.means(study, study.score, column), panels.waits(study.runs)
+  table, columns = studies.means(study, study.score, column), panels.waits(study, waits)
   table[WAITING] = table[WAITING] if WAITING in table else columns[0]
   across = panels.across(len(columns))
   size = _size(study)
@@ -188,13 +191,15 @@ def against(study: Study, column: str) -> Figure:
 
 
 def _number_sizes(axes: Axes, lines: list[tuple[Line2D, pd.DataFrame]], study: Study, column: str, size: str) -> None:
-  """Writes the sizes of a learner's networks at the points of its line, where there is room."""
-  labels, corners = [], []
+  """Writes the sizes of networks at the points of the first line that has them, where there is room."""
+  labels, corners, said = [], [], set[tuple[str, ...]]()
   for key, line in lines:
     line = line.sort_values(column)
     corners.append([*zip(line[column], line[study.score])])
-    texts = map(plain, line[size]) if len(line) > 1 else [""]
-    labels += [(text, x, y, str(key.get_color())) for text, (x, y) in zip(texts, corners[-1])]
+    texts = tuple(map(plain, line[size]))
+    is_new = len(line) > 1 and tuple(sorted(texts)) not in said
+    said.add(tuple(sorted(texts)))
+    labels += [(text if is_new else "", x, y, str(key.get_color())) for text, (x, y) in zip(texts, corners[-1])]
   drawing.place_labels(axes, labels, corners, joined=False)
 
 
@@ -209,17 +214,21 @@ def _draw_front(axes: Axes, table: pd.DataFrame, front: list[tuple[float, float]
 def replay(study: Study) -> Figure:
   """An arrow for each kind of run, from its score and compute without replay to those with its most replay."""
   pairs = _replay_pairs(study)
-  figure = drawing.figure(3.6, drawing.learner_keys({row[LEARNER] for row, *_ in pairs}))
+  keys = [drawing.key("without replay", "0.3", "o", ""), drawing.key("with replay", "0.3", "o", "")]
+  keys[0].set_fillstyle("none")
+  figure = drawing.figure(3.6, [*drawing.learner_keys({row[LEARNER] for row, *_ in pairs}), *keys])
   axes, labels = figure.subplots(), []
+  varying = [f for f in study.factors if f != _REPLAY and len({str(row[f]) for row, *_ in pairs}) > 1]
   for row, before, after in pairs:
     colour, marker = drawing.style(row[LEARNER])
     axes.plot(*before, marker, color=colour, markerfacecolor="white", markersize=5)
     axes.plot(*after, marker, color=colour, markersize=5)
     axes.annotate("", after, before, arrowprops=dict(arrowstyle="->", color=colour, shrinkA=4, shrinkB=4))
-    kind = studies.label(row, [f for f in study.factors if f != _REPLAY])
+    kind = studies.label(row, varying)
     labels += [(kind.removeprefix(row[LEARNER]).removeprefix(", "), *after, colour), ("", *before, colour)]
   axes.set(xlabel=_COSTS[COMP], ylabel=study.score_name)
   drawing.cost_axis(axes, [x for _, before, after in pairs for x in (before[0], after[0])])
+  drawing.score_axes([axes])
   drawing.place_labels(axes, labels, [(before, after) for _, before, after in pairs])
   return figure
 
@@ -255,17 +264,18 @@ def _without_diverged(study: Study) -> str:
   return f" {num} run{'s' if num > 1 else ''} that diverged {'are' if num > 1 else 'is'} not shown." if num else ""
 
 
-def _left_out(study: Study, rows: bool = True) -> str:
-  """Sentences about panels that do not fit and runs that diverged, or "". `rows`: whether factors make rows."""
+def _left_out(study: Study, waits: Collection[float], rows: bool = True) -> str:
+  """Sentences about panels that are left out and runs that diverged, or "". `rows`: whether factors make rows."""
   shared, _ = panels.split_factors(study)
+  num_rows = len(study.runs[shared].drop_duplicates()) if shared and rows else 1
+  its = study.runs[WAITING]
   shown = []
-  for num, what in ((study.runs[WAITING].nunique(), "waiting times"),
-                    (len(study.runs[shared].drop_duplicates()) if shared and rows else 1,
-                     f"combinations of {', '.join(map(short, shared))}")):
-    if num > panels.MOST:
-      shown.append(f"{panels.MOST} of {num} {what}")
-  waits = study.runs[WAITING]
-  mixed = waits.isna().any() and waits.notna().any()
+  for shown_num, num, what in ((len(panels.waits(study, waits)), its.nunique(), "waiting times"),
+                               (len(panels.some(num_rows)), num_rows,
+                                f"combinations of {', '.join(map(short, shared))}")):
+    if num > shown_num:
+      shown.append(f"{shown_num} of {num} {what}")
+  mixed = its.isna().any() and its.notna().any()
   anywhere = " Runs whose schedule has no waiting time are in every panel." if mixed else ""
   text = anywhere + (f" The figure shows {' and '.join(shown)}; the table shows all." if shown else "")
   return text + _without_diverged(study)

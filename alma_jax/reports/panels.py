@@ -1,6 +1,6 @@
 """What the panels and the lines of a figure show: waiting times, factors, and the kinds of runs in them."""
 import collections
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 
 from alma_jax.reports import drawing, studies
 from alma_jax.reports.factors import order, plain
-from alma_jax.reports.read import LEARNER, WAITING
+from alma_jax.reports.read import LEARNER, TOTAL, WAITING
 from alma_jax.reports.studies import Study
 
 MOST = 5  # panels in a row or a column
@@ -78,9 +78,19 @@ class Lines:
         yield self._keys[studies.kind(rows.iloc[0], fields)], rows
 
 
-def waits(runs: pd.DataFrame) -> list[Any]:
-  """The waiting times that figures show, ascending; [NaN] if no run has one."""
-  values = sorted(runs[WAITING].dropna().unique()) or [np.nan]
+def waits(study: Study, chosen: Collection[float] = ()) -> list[Any]:
+  """The waiting times that figures show, ascending; [NaN] if no run has one.
+
+  Args:
+    study: Study.
+    chosen: those of which the study has runs are shown; empty: all, or as many as fit. Those that do not fit are first
+      the whole stream, because its only training ends it.
+  """
+  values = sorted(study.runs[WAITING].dropna().unique()) or [np.nan]
+  if any(value in chosen for value in values):
+    return [value for value in values if value in chosen]
+  if len(values) > MOST:
+    values = [value for value in values if value < study.runs[TOTAL].max()]
   return [values[i] for i in some(len(values))]
 
 

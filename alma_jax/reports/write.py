@@ -1,7 +1,7 @@
 """Writes a report: tables, findings and figures of studies, as files and as one HTML page."""
 import pathlib
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import pandas as pd
 
@@ -14,7 +14,7 @@ from alma_jax.runs import run_files
 
 
 def report(studies: Sequence[Study], notes: Sequence[str], out: str | pathlib.Path,
-           ablated: Sequence[Part] = ()) -> pathlib.Path:
+           ablated: Sequence[Part] = (), waits: Collection[float] = ()) -> pathlib.Path:
   """Writes the report of studies into a folder.
 
   The files of an earlier report in the folder are replaced. Figures that the earlier report has and this one lacks are
@@ -24,6 +24,7 @@ def report(studies: Sequence[Study], notes: Sequence[str], out: str | pathlib.Pa
     studies, notes: as collect.collect returns them.
     out: folder; it is made if it does not exist.
     ablated: the parts of learners that the ablation tables switch off.
+    waits: the waiting times that figures show; empty: all, or as many as fit.
 
   Returns:
     Path of the page.
@@ -41,7 +42,7 @@ def report(studies: Sequence[Study], notes: Sequence[str], out: str | pathlib.Pa
   _write_csv(found, out, earlier)
   sections, markdown, old = [], ["# Report", *notes], _figures_of(earlier)
   for (study, ablations), prefix in zip(found, _prefixes(studies)):
-    words, pictures = texts.of(study, ablations), _write_figures(study, out, prefix)
+    words, pictures = texts.of(study, ablations), _write_figures(study, out, prefix, waits)
     markdown += [f"## {study.name}", *map(_markdown, words),
                  *(f"![{picture.caption}]({stem}.png)\n\n{picture.caption}" for stem, picture in pictures.items())]
     sections.append(Section(study.name, [*words, *pictures.values()]))
@@ -77,10 +78,11 @@ def _markdown(part: Table | Bullets) -> str:
   return f"### {part.heading}\n\n{body}"
 
 
-def _write_figures(study: Study, out: pathlib.Path, prefix: str) -> dict[str, Picture]:
+def _write_figures(study: Study, out: pathlib.Path, prefix: str, waits: Collection[float]) -> dict[str, Picture]:
   """Writes the figures of a study as PNG and PDF; {file name without suffix: Picture}."""
   found = {}
-  for name, (caption, figure) in (task_figures if study.tasks else figures).all_of(study).items():
+  drawn = task_figures.all_of(study) if study.tasks else figures.all_of(study, waits)
+  for name, (caption, figure) in drawn.items():
     picture = Picture(caption, page.png(figure), figure.get_figwidth())
     (out / f"{prefix}{name}.png").write_bytes(picture.png)
     figure.savefig(out / f"{prefix}{name}.pdf", metadata={"CreationDate": None, "Producer": None})

@@ -1,0 +1,143 @@
+"""The paper's claims, and the studies whose runs are evidence for them."""
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import paper
+from compared import Judged
+from evidence import Cell
+from study_runs import COMP, EXPERTS, GROWING, MEM, PREDICT, WIDTH, Runs
+
+
+class Study(NamedTuple):
+  """A study.
+
+  Attributes:
+    label: its name on the page.
+    data: the name of its data. Studies of the same data share seeds, and some of them runs.
+    sweep: what `alma sweep --config=` needs to make its runs.
+    fields: {field: all values} of its runs of the paper's learners, which tell it from the other studies.
+    only: {field: value} of the runs that count.
+  """
+  label: str
+  data: str
+  sweep: str
+  fields: Mapping[str, set[Any]]
+  only: Mapping[str, Any] = {}
+
+
+_MNIST = {"dataset.name": {"mnist"}, "train.epochs": {100}, "stream.replay": {0}, "stream.schedule": {"every"},
+          "train.patience": {0}}
+STUDIES = {
+    "mnist": Study("MNIST", "MNIST", "sweeps/mnist", _MNIST),
+    "mnist_replay": Study("MNIST, replay and growth", "MNIST", "sweeps/mnist_replay", _MNIST | {
+        "stream.replay": {0, 1}}),
+    "mnist_authors": Study("MNIST, authors' early stopping", "MNIST", "sweeps/mnist_authors", _MNIST | {
+        "train.patience": {0, 25}}),
+    "cifar": Study("CIFAR-10, 3 epochs", "CIFAR-10", "sweeps/cifar", {
+        "dataset.name": {"cifar10"}, "train.epochs": {3}}),
+    "cifar-full": Study("CIFAR-10, 100 epochs", "CIFAR-10, 100 epochs", "sweeps/cifar:full", {
+        "dataset.name": {"cifar10"}, "train.epochs": {100}}),
+    "text": Study("small text", "small text", "sweeps/text --config.dataset.name=text:part", {
+        "dataset.name": {"text:part"}, "train.steps": {300}}),
+}
+
+
+class Claim(NamedTuple):
+  """A claim of the paper.
+
+  Attributes:
+    text: what the paper says.
+    source: version, section, figure or table.
+    quantity: what is compared, as in "CER of the smaller network, against the larger one"; the number is by how much
+      the first is larger, and supports the claim if it is positive.
+    studies: those that can say something about it. Those behind `also` are left out as long as they cannot.
+    cells: Runs -> cells, or a verdict without a test.
+    exact: whether the compared numbers are counts.
+    points: whether effects are differences of errors, instead of logarithms of ratios.
+  """
+  text: str
+  source: str
+  quantity: str
+  studies: Sequence[str]
+  also: Sequence[str]
+  cells: Callable[[Runs], list[Cell] | Judged | None]
+  exact: bool = False
+  points: bool = False
+
+
+_IMAGES, _FULL, _REPLAY = ("mnist", "mnist_authors", "cifar"), ("cifar-full",), ("mnist_replay", "cifar")
+CLAIMS = [
+    Claim("Larger networks have a lower CER", "an earlier abstract; Figure 2",
+          "CER of a network, against the next larger one", _IMAGES, _FULL, paper.larger_is_better(WIDTH)),
+    Claim("Larger mixtures have a lower perplexity", "Table 2",
+          "average perplexity of a mixture, against the next larger one", ("text",), (),
+          paper.larger_is_better(EXPERTS)),
+    Claim("Ensembles have a lower CER than learners that grow", "an earlier abstract; Figures 2 and 7",
+          "CER of a growing learner, against the better of `ens` and `umix`, at any compute", _IMAGES, _FULL,
+          paper.ensembles_are_better),
+    Claim("Ensembles have a lower perplexity than learners that grow", "Table 2, Figure 5",
+          "average perplexity of a growing learner, against the best `ens`, at any compute", ("text",), (),
+          paper.ensembles_are_better),
+    Claim("Learners that grow cost less compute than ensembles", "an earlier abstract; Figure 2",
+          "multiply-adds of `ens`, against each growing learner", _IMAGES, _FULL,
+          paper.costs_more(("ens",), GROWING, COMP), True),
+    Claim("At equal compute a fixed network beats a growing one", "Figure 2",
+          "CER of a growing learner, against the best fixed one with at most 1.05 times its compute; only if one of "
+          "those has 80 % of it", (*_IMAGES, "mnist_replay"), _FULL, paper.fixed_is_better(COMP)),
+    Claim("At equal memory a fixed network beats a growing one", "Figure 7",
+          "the same, with the parameters held over the stream in place of the compute", (*_IMAGES, "mnist_replay"),
+          _FULL, paper.fixed_is_better(MEM)),
+    Claim("At equal compute and memory a fixed network beats a growing one", "Figures 2 and 7",
+          "the same, with both", (*_IMAGES, "mnist_replay"), _FULL, paper.fixed_is_better(COMP, MEM)),
+    Claim("Growing helps if the first network is small", "an earlier abstract",
+          "CER of `sm` up to width 8, against a growing learner that starts from its network", _IMAGES, _FULL,
+          paper.growing_helps(small=True)),
+    Claim("Growing a mixture helps language models", "Table 2, Figure 5",
+          "average perplexity of `sm`, against `gmoe`, which starts from its network", ("text",), (),
+          paper.growing_helps(small=False, learners=("gmoe",))),
+    Claim("Growing an ensemble helps language models", "Table 2, Figure 5",
+          "average perplexity of `sm`, against `gens`, which starts from its network", ("text",), (),
+          paper.growing_helps(small=False, learners=("gens",))),
+    Claim("No learner has the best trade-off everywhere", "an earlier abstract",
+          "points of each learner on the Pareto front of CER and compute, lowest and highest over seeds; the claim "
+          "agrees if there are several learners on it with every seed", _IMAGES, _FULL,
+          paper.no_learner_is_always_best),
+    Claim("Of the learners that grow, an ensemble holds the most parameters", "Figure 7",
+          "parameters held by `gens` over the stream, against other growing learners", _IMAGES, _FULL,
+          paper.costs_more(("gens",), ("gmoe", "ff"), MEM), True),
+    Claim("A prediction of a growing ensemble costs the most compute", "Table 2",
+          "multiply-adds of a prediction of `gens` at the end, against every other learner", ("mnist", "cifar", "text"),
+          _FULL, paper.costs_more(("gens",), ("sm", "ens", "umix", "gmoe", "ff"), PREDICT), True),
+    Claim("An intermediate waiting time is best for small networks", "Figure 3",
+          "CER of networks up to width 8 at the better of the shortest and the longest waiting time, against the best "
+          "one between them", _IMAGES, _FULL, paper.waiting_helps("small")),
+    Claim("An intermediate waiting time is best for large networks", "an earlier abstract, which names no size; "
+          "Figure 3 says it of small ones", "the same for networks of width 32 and more", _IMAGES, _FULL,
+          paper.waiting_helps("large")),
+    Claim("An intermediate waiting time helps large networks less than small ones", "Figure 3",
+          "this gain, as a ratio, of networks up to width 8, against those of width 32 and more", _IMAGES, _FULL,
+          paper.waiting_helps("difference")),
+    Claim("The shortest waiting time ends with a higher error", "appendix C.1, Figure 9",
+          "final error at the shortest waiting time, against longer ones", _IMAGES, _FULL,
+          paper.short_waits_end_worse(difference=False)),
+    Claim("The shortest waiting time raises the final error most for small networks", "appendix C.1, Figure 9",
+          "by how many points of error, of networks up to width 8, against those of width 32 and more", _IMAGES, _FULL,
+          paper.short_waits_end_worse(difference=True), points=True),
+    Claim("Large networks after a tenth of the stream beat small ones at its end", "appendix C.1, Figure 9",
+          "final error of the smallest network (up to width 8), against the largest one (from width 32) after a tenth",
+          ("mnist", "cifar"), ("mnist_authors", *_FULL), paper.large_networks_lead_early),
+    Claim("Replay lowers the CER", "an earlier abstract; Figures 4 and 8", "CER without replay, against replay",
+          _REPLAY, _FULL, paper.replay_lowers_the_score),
+    Claim("Replay has the lowest CER of all", "an earlier abstract",
+          "CER of the best learner without replay, against the best one with it, of the same width", _REPLAY, _FULL,
+          paper.replay_is_best),
+    Claim("Replay takes 5 to 10 times the compute", "an earlier abstract; appendix E has 4.5 times for CIFAR-10 and "
+          "122.5 times for MNIST", "multiply-adds with replay, against none, of fixed learners; with S stages it is "
+          "(S + 1) / 2", _REPLAY, _FULL, paper.replay_costs(5, 10)),
+    Claim("At equal compute replay is not better", "Figures 4 and 8",
+          "CER with replay, against the best learner without it that has at most 1.05 times its compute", _REPLAY,
+          _FULL, paper.replay_is_no_better_trade_off),
+    Claim("Training on all data at once is better than on one mega-batch after the other", "Table 1",
+          "perplexity after k mega-batches one after the other, against all k at once, with as many steps", ("text",),
+          (), paper.all_at_once_is_better),
+]

@@ -1,0 +1,84 @@
+"""Draws the figures of a study's page from the runs that the repository keeps.
+
+    python benchmarks/study_figures.py docs/results/mnist
+
+The argument is the folder of a study of benchmarks/claims.py. The figures are those of `alma report`, as PNG. Their
+captions are printed, with the errors before the first training as 1 - 1/K.
+"""
+import pathlib
+import sys
+from typing import NamedTuple
+
+import pandas as pd
+from claim_list import STUDIES
+from claims import RUNS, STREAM
+
+from alma_jax import commands
+from alma_jax.errors import BadInput
+from alma_jax.reports import factors, figures, page, protocols
+from alma_jax.reports.studies import Study
+
+
+class Shown(NamedTuple):
+  """What a page shows: names of figures, and the waiting times of their panels (empty: all)."""
+  figures: tuple[str, ...]
+  waits: tuple[int, ...] = ()
+
+
+_IMAGES = ("stream", "compute", "parameters")
+PAGES = {"mnist": Shown(_IMAGES, (1, 10, 50, 250)), "mnist_replay": Shown(("compute", "parameters", "replay")),
+         "mnist_authors": Shown(("compute", "parameters")), "cifar": Shown((*_IMAGES, "replay")),
+         "cifar-full": Shown((*_IMAGES, "replay")), "text": Shown(("compute", "experts", "stream-compute"))}
+
+
+def main() -> None:
+  parser = commands.Parser("benchmarks/study_figures.py", __doc__)
+  parser.add_argument("study", type=pathlib.Path, help="folder of the study")
+  for name, caption in draw(parser.parse_args().study).items():
+    print(f"{name}.png: {caption}")
+
+
+def draw(folder: pathlib.Path) -> dict[str, str]:
+  """Writes the figures of a study into its folder; returns {name: caption}.
+
+  Raises:
+    BadInput: the folder is not that of a study.
+  """
+  if folder.name not in PAGES:
+    raise BadInput(f"{folder} is not the folder of a study; the studies are {', '.join(PAGES)}.")
+  shown, found = PAGES[folder.name], {}
+  for name, (caption, figure) in figures.all_of(study_of(folder), shown.waits).items():
+    if name in shown.figures:
+      (folder / f"{name}.png").write_bytes(page.png(figure))
+      found[name] = caption
+  return found
+
+
+def study_of(folder: pathlib.Path) -> Study:
+  """The Study of the runs that a folder keeps."""
+  if not (folder / RUNS).is_file():
+    raise BadInput(f"there is no {folder / RUNS}; `alma sweep --config={STUDIES[folder.name].sweep}` makes the runs.")
+  runs = pd.read_csv(folder / RUNS)
+  protocol = protocols.LANGUAGE if "average_perplexity" in runs else protocols.IMAGES
+  kept = pd.read_csv(folder / STREAM) if (folder / STREAM).is_file() else pd.DataFrame(
+      {name: [] for name in ("run", "t", "stage", "updated", protocol.metric, "cumulative_fwd_macs")})
+  stream = kept if protocol is protocols.LANGUAGE else _whole(kept, runs)
+  fields = runs[[column for column in runs if column == "seed" or "." in column]]
+  return Study(folder.name, protocol, runs, stream, factors.find(fields), runs.iloc[:0])
+
+
+def _whole(kept: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+  """The stream with all mega-batches: an error stays until the next training; the first one follows from the CER."""
+  found = []
+  for run, mine in kept.groupby("run", sort=False):
+    row = runs.loc[runs["run"].astype(str) == str(run)].iloc[0]
+    whole = mine.set_index("t").reindex(range(1, int(row["stream.num_megabatches"]) + 1)).ffill()
+    before = int(whole["error"].isna().sum())
+    if before:
+      whole["error"] = whole["error"].fillna((row["cer"] - whole["error"].sum()) / before)
+    found.append(whole.fillna({"run": run, "cumulative_fwd_macs": 0.0}).reset_index())
+  return pd.concat(found) if found else kept
+
+
+if __name__ == "__main__":
+  sys.exit(commands.exit_code(main))
