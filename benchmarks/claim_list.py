@@ -37,7 +37,7 @@ STUDIES = {
         "dataset.name": {"cifar10"}, "train.epochs": {3}}),
     "cifar-full": Study("CIFAR-10, 100 epochs", "CIFAR-10, 100 epochs", "sweeps/cifar:full", {
         "dataset.name": {"cifar10"}, "train.epochs": {100}}),
-    "text": Study("small text", "small text", "sweeps/text --config.dataset.name=text:part", {
+    "text": Study("small text", "small text", "sweeps/text", {
         "dataset.name": {"text:part"}, "train.steps": {300}}),
 }
 

@@ -270,7 +270,7 @@ def _data(results: pathlib.Path, study: str) -> str:
 @functools.cache
 def _num_runs(study: str) -> int:
   """The number of runs of a study's sweep."""
-  return len(jobs.load(STUDIES[study].sweep.split()[0]).points)
+  return len(jobs.load(STUDIES[study].sweep).points)
 
 
 def read(folder: pathlib.Path, only: Mapping[str, Any]) -> Runs | None:

@@ -1,7 +1,7 @@
 """The paper's study of language models (Tables 1 and 2, Figure 5), on a small text.
 
     python benchmarks/part.py --text=books --kilobytes=30 --out=part
-    python -m alma_jax.sweep --config=configs/sweeps/text.py --config.dataset.name=text:part
+    python -m alma_jax.sweep --config=configs/sweeps/text.py
     python -m alma_jax.report runs/text --out report
 
 4 mega-batches; the 300 steps of a stage take 614,000 tokens, 1.8 to 1.9 times as many as a mega-batch has. The learners
@@ -18,8 +18,8 @@ The runs have 8.2e13 multiply-adds, with those of growing, and 100,800 training 
 """
 from alma_jax.sweeps import Sweep, axis, product, zipped
 
-SIZE = {"model.width": 64, "dataset.vocab_size": 2048, "dataset.sequence_length": 128, "train.batch_size": 16,
-        "train.steps": 300, "train.learning_rate": (0.008,)}
+SIZE = {"dataset.name": "text:part", "model.width": 64, "dataset.vocab_size": 2048, "dataset.sequence_length": 128,
+        "train.batch_size": 16, "train.steps": 300, "train.learning_rate": (0.008,)}
 LEARNERS = [
     *product(axis("learner", ["sm"]), axis("num_experts", [4, 8, 12])),
     *product(axis("learner", ["ens"]), axis("num_members", [2, 4])),
