@@ -6,10 +6,11 @@
 The argument is the folder of a study of benchmarks/claims.py. The numbers are means ± sample standard deviations over
 seeds. Of a study that is not complete the kinds of runs are shown that have all seeds.
 
-Of images there is one table of CERs: a row for each learner of a width, a column for each waiting time. Further fields
-are named where they tell kinds of the same learner, width and waiting time apart. Of texts there are three tables of
-perplexities: those of learners that do not wait, after each mega-batch; those after the last mega-batch; and Table 1
-of the report.
+Of images there is a table of CERs: a row for each learner of a width, a column for each waiting time. Further fields
+are named where they tell kinds of the same learner, width and waiting time apart. If learners grow at several intervals
+at one waiting time, there is also a table with the costs of the runs at this waiting time without replay. Of texts
+there are three tables of perplexities: those of learners that do not wait, after each mega-batch; those after the last
+mega-batch; and Table 1 of the report.
 """
 import collections
 import pathlib
@@ -21,7 +22,20 @@ from typing import Any
 import claims
 import pandas as pd
 from claim_list import STUDIES
-from study_runs import COMP, EXPERTS, FACTORS, LEARNER, MEM, MEMBERS, STEPS, WAIT, WIDTH, Runs
+from study_runs import (
+  COMP,
+  EXPERTS,
+  FACTORS,
+  GROW,
+  LEARNER,
+  MEM,
+  MEMBERS,
+  REPLAY,
+  STEPS,
+  WAIT,
+  WIDTH,
+  Runs,
+)
 
 from alma_jax import commands
 from alma_jax.errors import BadInput
@@ -47,7 +61,7 @@ def all_of(folder: pathlib.Path) -> list[str]:
   if runs is None:
     raise BadInput(f"{folder} is not the folder of a study with runs; the studies are {', '.join(STUDIES)}.")
   if runs.score == "cer":
-    return [by_waiting_time(runs)]
+    return [by_waiting_time(runs), *costs(runs)]
   texts = _study_of(folder)
   return [over_the_stream(texts), after_the_last(texts), str(tables.iid(texts))]
 
@@ -89,9 +103,33 @@ def by_waiting_time(runs: Runs) -> str:
   places = {name: i for i, name in enumerate(drawing.in_order({row[0] for row in rows}))}
   lines = [["", "width", *(f"w = {plain(wait)}" for wait in waits)], ["---", *["---:"] * (1 + len(waits))]]
   for row in sorted(rows, key=lambda row: (places[row[0]], row[2:], row[1])):
-    named = [f"{short(field)} {plain(value)}" for field, value in zip(fields[row[0]], row[2:])]
-    lines.append([", ".join([f"`{row[0]}`", *named]), plain(row[1]), *(_number(rows[row].get(wait)) for wait in waits)])
+    kind = {LEARNER: row[0], **dict(zip(fields[row[0]], row[2:]))}
+    lines.append([_named(kind, fields[row[0]]), plain(row[1]), *(_number(rows[row].get(wait)) for wait in waits)])
   return "\n".join(f"|{'|'.join(f' {cell} ' if cell else ' ' for cell in line)}|" for line in lines)
+
+
+def costs(runs: Runs) -> list[str]:
+  """The CERs and costs of runs without replay at the waiting times at which growth has several intervals."""
+  intervals = runs.table.groupby([LEARNER, WIDTH, WAIT])[GROW].nunique()
+  tables = []
+  for wait in sorted(set(intervals[intervals > 1].index.get_level_values(WAIT))):
+    mine = runs.where((runs.table[WAIT] == wait) & (runs.table[REPLAY] == 0))
+    values = {column: [its for _, its in mine.kinds(column)] for column in (runs.score, COMP, MEM)}
+    kinds = [kind for kind, _ in mine.kinds()]
+    fields = _telling(kinds)
+    places = {name: i for i, name in enumerate(drawing.in_order({kind[LEARNER] for kind in kinds}))}
+    lines = ["| | width | CER | multiply-adds | parameters held |", "| --- | ---: | ---: | ---: | ---: |"]
+    for i in sorted(range(len(kinds)), key=lambda i: (kinds[i][WIDTH], places[kinds[i][LEARNER]])):
+      mean = {column: statistics.mean(its[i].values()) for column, its in values.items()}
+      lines.append(f"| {_named(kinds[i], fields[kinds[i][LEARNER]])} | {plain(kinds[i][WIDTH])} | "
+                   f"{_number([*values[runs.score][i].values()])} | {mean[COMP]:.2g} | {mean[MEM]:.2g} |")
+    tables.append("\n".join(lines))
+  return tables
+
+
+def _named(kind: dict[str, Any], fields: list[str]) -> str:
+  """E.g. "`gmoe`, grow_every 5"."""
+  return ", ".join([f"`{kind[LEARNER]}`", *(f"{short(field)} {plain(kind[field])}" for field in fields)])
 
 
 def _study_of(folder: pathlib.Path) -> Study:

@@ -447,6 +447,22 @@ def test_the_table_of_a_study(tmp_path):
       "| `ens` | 64 | | 174.0 ± 1.0 |"]
 
 
+def test_the_costs_of_growing_at_several_intervals(tmp_path):
+  import study_table
+  runs, stream = image_runs({name: TRUE[name] for name in ("sm", "gmoe")}, 1, replay_gain=0.1)
+  runs = runs[(runs["model.width"] == 8) & runs["stream.waiting_time"].isin([1, 10])]
+  grows = runs["learner.name"] == "gmoe"
+  sometimes = runs[grows & (runs["stream.waiting_time"] == 10)]
+  runs = pd.concat([runs.assign(**{"learner.grow_every": np.where(grows, 5, None)}),
+                    sometimes.assign(run=sometimes["run"] + "-2", cumulative_fwd_macs=99, **{"learner.grow_every": 2})])
+  keep(tmp_path, "mnist_replay", runs.assign(cer=30.0 + runs["seed"]), stream)
+  _, table = study_table.all_of(tmp_path / "mnist_replay")  # of w = 10 alone, without replay
+  assert table.splitlines()[2:] == [
+      "| `sm` | 8 | 31.0 ± 1.0 | 8 | 8 |",
+      "| `gmoe`, grow_every 2 | 8 | 31.0 ± 1.0 | 99 | 24 |",
+      "| `gmoe`, grow_every 5 | 8 | 31.0 ± 1.0 | 24 | 24 |"]
+
+
 def test_verdicts_on_flat_hard_mixtures():
   """Made errors: at width 4 hmoe is better than all but the wider network, at width 64 it is worse than all."""
   import experts
