@@ -35,26 +35,27 @@ _HEAD = """# The paper's claims
 This page lists the paper's claims that our runs can test, with a verdict on each. It is written by
 `python benchmarks/claims.py docs/results` from the runs of the studies, `STUDY/runs.csv`.
 
-- **agrees**: the runs support the claim significantly, and no group of comparisons is significantly against it.
-- **disagrees**: the runs are significantly against the claim, and no group is significantly for it.
-- **depends**: some comparisons are significantly for the claim, and others significantly against it. [The
-  comparisons](#the-comparisons) say where.
+- **agrees**: the mean supports the claim significantly, and no comparison or group of comparisons is significantly
+  against it.
+- **disagrees**: the mean is significantly against the claim, and nothing is significantly for it.
+- **depends**: the mean, a comparison or a group is significantly for the claim, and another one significantly against
+  it. [The comparisons](#the-comparisons) say where.
 - **in part**: the claim is about costs, which are counted, and some comparisons support it, but not all.
 - **cannot tell**: all other cases. There are fewer than three seeds, or the seeds differ too much.
 - *not measured*: runs are missing. The column "number" says why, and the command makes them.
 
 The number says by how much the first quantity of a comparison is larger than the second: the geometric mean over all
-comparisons, and its 95 % interval over seeds. A positive number supports the claim. [The comparisons](#the-comparisons)
-list the quantities, [how the verdicts are made](#how-the-verdicts-are-made) describes the statistics, and [the
-commands](#the-commands) continue a study and write this page.
+comparisons, and its 95 % interval over seeds. A positive percentage supports the claim, and so does a multiple above 1.
+[The comparisons](#the-comparisons) list the quantities, [how the verdicts are made](#how-the-verdicts-are-made)
+describes the statistics, and [the commands](#the-commands) continue a study and write this page.
 """
 _COMPARISONS = """
 ## The comparisons
 
 What the numbers above compare, and what they rest on: how many comparisons there are, how many of them support the
-claim, and the lowest, the median and the highest of them. Their mean is over learners, widths and waiting times that
-may differ much. The last column counts the comparisons for the claim by what tells best where it is supported; ▲ and ▼
-mark groups that are significantly for it and against it. `comparisons.csv` has each comparison.
+claim, and the lowest, the median and the highest of them. The mean is over learners, widths and waiting times that may
+differ much. The last column counts the comparisons for the claim by what tells best where it is supported; ▲ and ▼ mark
+what is significantly for it and against it. `comparisons.csv` has each comparison: ratios (1.1 for +10 %), or points.
 """
 _METHOD = """
 ## How the verdicts are made
@@ -63,21 +64,22 @@ _METHOD = """
   written as a percentage or as a multiple. Claims about points of error take differences instead.
 - **Interval and p.** Runs with the same seed are not independent. The comparisons of a seed are therefore averaged
   first, and these averages, one for each seed, are tested (Student's t, two-sided). p is corrected for the number of
-  claims that are tested on the same study (Holm). Significant means that p is below 0.05.
+  claims that are tested on the same study (Holm). Significant means that p is below 0.05. The interval is not
+  corrected: it may lie above 0 where the verdict is "cannot tell".
 - **Groups.** The comparisons of a learner, of a width, of a waiting time, and so on, are also tested as groups,
   corrected for the number of groups of the claim (Holm); so are single comparisons. With three seeds these tests find
   only effects that hardly vary between seeds.
 - **The best of several kinds of runs.** Some claims are about the best of several learners or waiting times. For each
   seed, the best one is chosen by the other seeds. The test of such a claim is slightly too optimistic: in simulations
-  without any difference, p is below 0.05 in 6 to 9 % of the cases.
+  without any difference on three seeds, p is below 0.05 in 6 to 11 % of the cases.
 - **Costs** are counted and not tested. Some differ between seeds. The interval is replaced by the range over all
   comparisons and seeds. A comparison supports the claim if it does with every seed; the claim agrees if all do, and
   disagrees if none does.
-- **A study that is not complete** is compared on the seeds that at least half of its kinds of runs have. Kinds that
-  lack one of these seeds are left out.
+- **A study that is not complete** is compared on the seeds that at least half of the kinds of runs that are there have.
+  Kinds that lack one of these seeds are left out.
 - **At long waiting times** most of the CER is the error of guessing before the first training, which is the same for
-  all learners. Ratios of CERs are therefore close to 1 there. If there are only two trainings, growth changes no error
-  but the last one; such runs do not count for the claims about growing.
+  all learners. Ratios of CERs are therefore close to 1 there. If there are only two trainings, growth and replay
+  change no error but the last one; such runs do not count for claims 6 to 9 and for those about replay.
 """
 _COMMANDS = """
 ## The commands
@@ -169,7 +171,7 @@ def comparisons(results: pathlib.Path) -> pd.DataFrame:
     for name, runs in studies.items():
       cells = claim.cells(runs) if runs and not runs.table.empty and name in (*claim.studies, *claim.also) else None
       for cell in cells if isinstance(cells, list) else []:
-        form = float if claim.points else math.exp
+        form = (lambda effect: 100 * effect) if claim.points else math.exp
         effects = {f"seed {seed}": form(effect) for seed, effect in sorted(cell.effects.items())}
         if effects:
           mean = form(sum(cell.effects.values()) / len(cell.effects))
@@ -208,7 +210,7 @@ def _adjusted(rows: list[Row], family: Callable[[str], str]) -> list[float]:
 def _together(rows: list[Row], adjusted: list[float]) -> list[str]:
   """What the verdicts would be if all studies of the same data were corrected together."""
   strict = _adjusted(rows, lambda study: STUDIES[study].data)
-  changed = [f"{number} on {STUDIES[study].label} (p = {theirs:.2g})"
+  changed = [f"claim {number} on {STUDIES[study].label} (p = {theirs:.2g})"
              for (number, study, found), mine, theirs in zip(rows, adjusted, strict)
              if _verdict(found, mine) != _verdict(found, theirs)]
   text = ("- **Studies of the same data** share seeds, and some of them runs: they are not independent evidence. "
@@ -242,6 +244,9 @@ def _counts(found: Evidence | Judged, p: float, points: bool, complete: tuple[in
   where = [f"{group.value}{marks[group.sign]}: {group.positive} of {group.cells}" for group in found.conditions()]
   is_mixed = 0 < found.positive < found.cells or len(found.signs()) == 2
   remarks = [", ".join(where)] if where and is_mixed else []
+  alone = [f"{num} {mark}" for num, mark in ((found.supporting, "▲"), (found.opposing, "▼")) if num]
+  if alone and is_mixed and not found.exact:
+    remarks.append(f"single comparisons: {', '.join(alone)}")
   if found.left_out:
     remarks.append(f"{found.left_out} left out")
   if complete[0] < complete[1]:

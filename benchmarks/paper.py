@@ -35,6 +35,7 @@ from study_runs import (
   STEPS,
   WAIT,
   WIDTH,
+  Kind,
   Runs,
   key,
   number,
@@ -51,8 +52,6 @@ def larger_is_better(size: str) -> Callable[[Runs], list[Cell]]:
   def cells(runs: Runs) -> list[Cell]:
     found = []
     for name, alike in runs.plain().apart(size):
-      if size == EXPERTS and alike.table[STEPS].iloc[0] != 1:
-        continue
       for (small, first), (large, second) in itertools.pairwise(alike.kinds()):
         pair = f"{number(small[size])} and {number(large[size])}"
         its = groups(small) | {size: f"{size.rsplit('.', 1)[-1].removeprefix('num_')} {pair}"}
@@ -69,11 +68,11 @@ def ensembles_are_better(runs: Runs) -> list[Cell]:
 def growing_helps(small: bool, learners: Sequence[str] = GROWING) -> Callable[[Runs], list[Cell]]:
   """Each of some growing learners against `sm` that starts from the same network; `small`: only up to width 8."""
   def cells(runs: Runs) -> list[Cell]:
-    runs = runs.grown()
+    runs = runs.plain().repeated()
     if small:
       runs = runs.where(runs.table[WIDTH] <= SMALL)
     return against(runs, ("sm",), learners, lambda mine, rivals: evidence.log_ratio(evidence.best(rivals, mine), mine),
-                    (WIDTH, WAIT, EXPERTS, STEPS))
+                   (WIDTH, WAIT, EXPERTS, STEPS))
   return cells
 
 
@@ -84,31 +83,49 @@ def fixed_is_better(*budget: str) -> Callable[[Runs], list[Cell]]:
     budget: columns of the costs.
   """
   def cells(runs: Runs) -> list[Cell]:
-    runs, found = runs.grown(), []
-    costs = {column: {key(kind): pd.Series(values).mean() for kind, values in runs.kinds(column)} for column in budget}
-    every = list(runs.kinds())
-    for mine, values in every:
-      if mine[LEARNER] not in GROWING:
-        continue
-      share = {key(kind): [costs[column][key(kind)] / costs[column][key(mine)] for column in budget]
-               for kind, _ in every if kind[LEARNER] in FIXED and kind[WAIT] == mine[WAIT]}
-      within = [(its, share[key(kind)]) for kind, its in every
-                if key(kind) in share and max(share[key(kind)]) <= SLACK and its.keys() >= values.keys()]
-      if any(min(each) >= NEAR for _, each in within):
-        found.append(cell(mine, evidence.log_ratio(values, evidence.best([its for its, _ in within]))))
-    return found
+    rivals = lambda mine, other: other[LEARNER] in FIXED and other[WAIT] == mine[WAIT]
+    return _within_budget(runs.plain().repeated(), budget, lambda kind: kind[LEARNER] in GROWING, rivals)
   return cells
 
 
+def _within_budget(runs: Runs, budget: Sequence[str], is_judged: Callable[[Kind], bool],
+                   is_rival: Callable[[Kind, Kind], bool]) -> list[Cell]:
+  """Each kind that is judged against the best rival that has at most SLACK of its costs, if one has NEAR of all."""
+  costs = {column: {key(kind): pd.Series(values).mean() for kind, values in runs.kinds(column)} for column in budget}
+  every, found = list(runs.kinds()), []
+  for mine, values in every:
+    if not is_judged(mine):
+      continue
+    within, is_near = [], False
+    for other, its in every:
+      shares = [costs[column][key(other)] / costs[column][key(mine)] for column in budget]
+      if is_rival(mine, other) and max(shares) <= SLACK and its.keys() >= values.keys():
+        within.append(its)
+        is_near = is_near or min(shares) >= NEAR
+    if is_near:
+      found.append(cell(mine, evidence.log_ratio(values, evidence.best(within))))
+  return found
+
+
 def no_learner_is_always_best(runs: Runs) -> Judged | None:
-  """Which learners are on the Pareto front of score and compute, of each seed."""
+  """Which learners have the lowest score within a budget of compute, for all budgets that every learner has runs near.
+
+  These budgets reach from the dearest of the learners' cheapest runs to the cheapest of their dearest ones: beyond
+  that, a learner would be the best because the others were not run.
+  """
   runs = runs.plain()
   costs = {key(kind): values for kind, values in runs.kinds(COMP)}
   fronts: list[collections.Counter[str]] = []
   for seed in sorted(runs.table["seed"].unique()):
     points = {(costs[key(kind)][seed], its[seed]): kind[LEARNER] for kind, its in runs.kinds() if seed in its}
-    fronts.append(collections.Counter(points[point] for point in trade_offs.front(*zip(*points))))
-  if not fronts or not fronts[0]:
+    of_learner = [[cost for (cost, _), name in points.items() if name == learner] for learner in set(points.values())]
+    low, high = max(map(min, of_learner)), min(map(max, of_learner))
+    if low > high:
+      return None
+    front = trade_offs.front(*zip(*points))
+    first = max((cost for cost, _ in front if cost <= low), default=low)  # it is the best at the lowest budget
+    fronts.append(collections.Counter(points[point] for point in front if first <= point[0] <= high))
+  if runs.table[LEARNER].nunique() < 2:
     return None
   names = sorted({name for front in fronts for name in front}, key=[*FIXED, *GROWING].index)
   text = ", ".join(f"`{name}` {span([front[name] for front in fronts])}" for name in names)
@@ -169,8 +186,8 @@ def short_waits_end_worse(difference: bool) -> Callable[[Runs], list[Cell]]:
       if not difference:
         found += losses(alike, sorted(alike.table[WIDTH].unique()))
       elif all(both):
-        found.append(Cell(name, minus(*(mean([cell.effects for cell in losses(alike, widths)])
-                                              for widths in both)), shared(alike)))
+        loss = [mean([each.effects for each in losses(alike, widths)]) for widths in both]
+        found.append(Cell(name, minus(*loss), shared(alike)))
     return found
   return cells
 
@@ -194,7 +211,7 @@ def replay_lowers_the_score(runs: Runs) -> list[Cell]:
   Stages from scratch without replay have seen only the last data, which is no rival.
   """
   found = []
-  for _, alike in runs.where(runs.table[WAIT] < runs.total).warm().apart(REPLAY):
+  for _, alike in runs.repeated().warm().apart(REPLAY):
     kinds = list(alike.kinds())
     if len(kinds) > 1 and kinds[0][0][REPLAY] == 0:
       found.append(cell(kinds[0][0], evidence.log_ratio(kinds[0][1], kinds[-1][1])))
@@ -203,7 +220,7 @@ def replay_lowers_the_score(runs: Runs) -> list[Cell]:
 
 def replay_is_best(runs: Runs) -> list[Cell]:
   """The best kind of run without replay against the best one with it, of each width."""
-  runs, found = runs.where(runs.table[WAIT] < runs.total), []
+  runs, found = runs.repeated(), []
   for width in sorted(runs.table[WIDTH].unique()):
     mine = runs.where(runs.table[WIDTH] == width)
     sides = [[its for _, its in mine.where(chosen).kinds()] for chosen in (mine.table[REPLAY] == 0,
@@ -234,15 +251,9 @@ def replay_costs(low: float, high: float) -> Callable[[Runs], Judged | None]:
 
 
 def replay_is_no_better_trade_off(runs: Runs) -> list[Cell]:
-  """Each kind with replay against the best kind without it that has at most 5 % more compute."""
-  runs = runs.where(runs.table[WAIT] < runs.total)
-  costs = {key(kind): pd.Series(values).mean() for kind, values in runs.kinds(COMP)}
-  every, found = list(runs.kinds()), []
-  for mine, values in every:
-    within = [its for kind, its in every if kind[REPLAY] == 0 and costs[key(kind)] <= 1.05 * costs[key(mine)]]
-    if mine[REPLAY] > 0 and within:
-      found.append(cell(mine, evidence.log_ratio(values, evidence.best(within, values))))
-  return found
+  """Each kind with replay against the best kind without it within its compute, if one has nearly all of it."""
+  return _within_budget(runs.repeated(), [COMP], lambda kind: kind[REPLAY] > 0,
+                        lambda _, other: bool(other[REPLAY] == 0))
 
 
 def costs_more(learners: Sequence[str], others: Sequence[str], column: str) -> Callable[[Runs], list[Cell]]:
@@ -252,14 +263,15 @@ def costs_more(learners: Sequence[str], others: Sequence[str], column: str) -> C
     column: of the counts that are compared.
   """
   def above_dearest(mine: dict[int, float], rivals: list[dict[int, float]]) -> dict[int, float]:
-    shared = set.intersection(*map(set, rivals))
-    return evidence.log_ratio(mine, {seed: max(values[seed] for values in rivals) for seed in shared})
+    seeds = set.intersection(*map(set, rivals))
+    return evidence.log_ratio(mine, {seed: max(values[seed] for values in rivals) for seed in seeds})
 
   def cells(runs: Runs) -> list[Cell]:
     found = []
     for other in others:
       mine = against(runs.plain(), (other,), learners, above_dearest, column=column)
-      found += [each._replace(groups={**each.groups, "other": f"against `{other}`"}) for each in mine]
+      found += [each._replace(name=f"{each.name}, against {other}",
+                              groups={**each.groups, "other": f"against `{other}`"}) for each in mine]
     return found
   return cells
 

@@ -3,7 +3,7 @@
     python benchmarks/study_figures.py docs/results/mnist
 
 The argument is the folder of a study of benchmarks/claims.py. The figures are those of `alma report`, as PNG. Their
-captions are printed, with the errors before the first training as 1 - 1/K.
+captions are printed. A figure that the runs do not suffice for is removed.
 """
 import pathlib
 import sys
@@ -26,7 +26,7 @@ class Shown(NamedTuple):
 
 
 _IMAGES = ("stream", "compute", "parameters")
-PAGES = {"mnist": Shown(_IMAGES, (1, 10, 50, 250)), "mnist_replay": Shown(("compute", "parameters", "replay")),
+PAGES = {"mnist": Shown(_IMAGES, (1, 5, 10, 50, 250)), "mnist_replay": Shown(("compute", "parameters", "replay")),
          "mnist_authors": Shown(("compute", "parameters")), "cifar": Shown((*_IMAGES, "replay")),
          "cifar-full": Shown((*_IMAGES, "replay")), "text": Shown(("compute", "experts", "stream-compute"))}
 
@@ -47,10 +47,13 @@ def draw(folder: pathlib.Path) -> dict[str, str]:
   if folder.name not in PAGES:
     raise BadInput(f"{folder} is not the folder of a study; the studies are {', '.join(PAGES)}.")
   shown, found = PAGES[folder.name], {}
-  for name, (caption, figure) in figures.all_of(study_of(folder), shown.waits).items():
-    if name in shown.figures:
+  drawn = figures.all_of(study_of(folder), shown.waits)
+  for name in shown.figures:
+    if name in drawn:
+      found[name], figure = drawn[name]
       (folder / f"{name}.png").write_bytes(page.png(figure))
-      found[name] = caption
+    else:
+      (folder / f"{name}.png").unlink(missing_ok=True)  # of other runs
   return found
 
 
@@ -72,7 +75,9 @@ def _whole(kept: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
   found = []
   for run, mine in kept.groupby("run", sort=False):
     row = runs.loc[runs["run"].astype(str) == str(run)].iloc[0]
-    whole = mine.set_index("t").reindex(range(1, int(row["stream.num_megabatches"]) + 1)).ffill()
+    whole = mine.set_index("t").reindex(range(1, int(row["stream.num_megabatches"]) + 1))
+    whole["updated"] = whole["updated"].notna()
+    whole = whole.ffill()
     before = int(whole["error"].isna().sum())
     if before:
       whole["error"] = whole["error"].fillna((row["cer"] - whole["error"].sum()) / before)

@@ -15,6 +15,9 @@ COSTS = COMP, MEM, PREDICT = "cumulative_fwd_macs", "cumulative_params", "last_p
 FIXED, GROWING = ("sm", "ens", "umix", "moe"), ("gens", "gmoe", "ff")  # the learners of the paper
 
 
+Kind = dict[str, Any]  # {factor: value}
+
+
 class Runs(NamedTuple):
   """The runs of a study.
 
@@ -61,18 +64,21 @@ class Runs(NamedTuple):
     return self.where((table[REPLAY] == 0) & (table[WAIT] < self.total)
                       & (table[GATING].isna() | (table[GATING] == "soft"))).warm()
 
-  def grown(self) -> "Runs":
-    """The plain runs in which growth can change more of the CER than the last error: with three trainings or more."""
-    runs = self.plain()
-    return runs if self.score != "cer" else runs.where(2 * runs.table[WAIT] < self.total)
+  def repeated(self) -> "Runs":
+    """Without the runs that train at most twice, if the score is CER.
+
+    What begins with the second training, such as growth and replay, changes only the last error of these, one of B. An
+    average perplexity is over the trainings, so that the second of two counts as much as the first.
+    """
+    return self if self.score != "cer" else self.where(2 * self.table[WAIT] < self.total)
 
   def warm(self) -> "Runs":
     """The runs whose stages start from the stage before."""
     return self.where(self.table[SCRATCH].isna() | (self.table[SCRATCH] == False))  # noqa: E712
 
-  def kinds(self, column: str = "") -> Iterator[tuple[dict[str, Any], dict[int, float]]]:
+  def kinds(self, column: str = "") -> Iterator[tuple[Kind, dict[int, float]]]:
     """({factor: value}, {seed: value of a column, the score by default}) of each kind of run."""
-    found: dict[tuple[Any, ...], tuple[dict[str, Any], dict[int, float]]] = {}
+    found: dict[tuple[Any, ...], tuple[Kind, dict[int, float]]] = {}
     for *values, seed, value in zip(*(self.table[name] for name in (*FACTORS, "seed", column or self.score))):
       kind = dict(zip(FACTORS, values))
       its = found.setdefault(tuple((pd.isna(v), "" if pd.isna(v) else v) for v in values), (kind, {}))[1]
@@ -80,15 +86,15 @@ class Runs(NamedTuple):
         raise BadInput(f"{name_of(kind)}: several runs have seed {seed}; add what they differ in to FACTORS.")
       if not pd.isna(value):
         its[seed] = value
-    for key in sorted(found):
-      if found[key][1]:
-        yield found[key]
+    for place in sorted(found):
+      if found[place][1]:
+        yield found[place]
 
   def apart(self, *fields: str) -> Iterator[tuple[str, "Runs"]]:
     """(name, Runs) of the kinds that are alike besides `fields`."""
     others = [field for field in FACTORS if field not in fields]
-    for key, mine in self.table.groupby(others, dropna=False, sort=True):
-      yield name_of(dict(zip(others, key))), self._replace(table=mine)
+    for values, mine in self.table.groupby(others, dropna=False, sort=True):
+      yield name_of(dict(zip(others, values))), self._replace(table=mine)
 
   def at(self, t: int) -> "Runs":
     """The runs with the score after mega-batch t instead; none if there is no stream."""
@@ -100,12 +106,12 @@ class Runs(NamedTuple):
     return self._replace(table=self.table.assign(**{self.score: self.table["run"].map(values)}))
 
 
-def key(kind: dict[str, Any], fields: Sequence[str] = FACTORS) -> tuple[str, ...]:
+def key(kind: Kind, fields: Sequence[str] = FACTORS) -> tuple[str, ...]:
   """The values of a kind as text; missing values are equal."""
   return tuple(str(kind[field]) for field in fields)
 
 
-def name_of(kind: dict[str, Any]) -> str:
+def name_of(kind: Kind) -> str:
   """E.g. "ens, width 32, waiting_time 10"."""
   parts = [f"{field.rsplit('.', 1)[-1]} {number(value)}" for field, value in kind.items()
            if field != LEARNER and not pd.isna(value)]

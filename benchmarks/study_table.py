@@ -21,6 +21,7 @@ from typing import Any
 
 import claims
 import pandas as pd
+import study_figures
 from claim_list import STUDIES
 from study_runs import (
   COMP,
@@ -39,7 +40,7 @@ from study_runs import (
 
 from alma_jax import commands
 from alma_jax.errors import BadInput
-from alma_jax.reports import drawing, factors, protocols, sizes, studies, tables
+from alma_jax.reports import drawing, sizes, studies, tables
 from alma_jax.reports.factors import plain, short
 from alma_jax.reports.studies import Study
 
@@ -62,7 +63,7 @@ def all_of(folder: pathlib.Path) -> list[str]:
     raise BadInput(f"{folder} is not the folder of a study with runs; the studies are {', '.join(STUDIES)}.")
   if runs.score == "cer":
     return [by_waiting_time(runs), *costs(runs)]
-  texts = _study_of(folder)
+  texts = study_figures.study_of(folder)
   return [over_the_stream(texts), after_the_last(texts), str(tables.iid(texts))]
 
 
@@ -132,13 +133,6 @@ def _named(kind: dict[str, Any], fields: list[str]) -> str:
   return ", ".join([f"`{kind[LEARNER]}`", *(f"{short(field)} {plain(kind[field])}" for field in fields)])
 
 
-def _study_of(folder: pathlib.Path) -> Study:
-  """The Study of the runs that a folder holds."""
-  runs, stream = pd.read_csv(folder / claims.RUNS), pd.read_csv(folder / claims.STREAM)
-  fields = runs[[column for column in runs if column == "seed" or "." in column]]
-  return Study(folder.name, protocols.LANGUAGE, runs, stream, factors.find(fields), runs.iloc[:0])
-
-
 def _at_every_t(study: Study) -> Study:
   """With a column `t = T` of the perplexity after every mega-batch T."""
   wide = study.stream[study.stream["run"].isin(study.runs["run"])].pivot(index="run", columns="t", values="perplexity")
@@ -148,14 +142,14 @@ def _at_every_t(study: Study) -> Study:
 
 def _kinds(study: Study, *columns: str) -> Iterator[tuple[int, Any]]:
   """The rows of studies.means by learner and size, with the fields that give the size of a language model."""
-  fields = [field for field in ("num_stages", EXPERTS, MEMBERS, STEPS, "learner.add_experts",
+  fields = [field for field in ("num_stages", WAIT, EXPERTS, MEMBERS, STEPS, "learner.add_experts",
                                 "learner.members_per_stage") if field in study.runs]
   means = studies.means(study, *columns)
   keys = [LEARNER, *study.factors]
   found = means.merge(study.runs[[*keys, *(field for field in fields if field not in keys)]].drop_duplicates(keys),
                       on=keys)
   places = {name: i for i, name in enumerate(drawing.in_order(found[LEARNER].unique()))}
-  order = [WAIT, *(field for field in (EXPERTS, MEMBERS, STEPS) if field in found)]
+  order = [field for field in (WAIT, EXPERTS, MEMBERS, STEPS) if field in found]
   return found.assign(place=found[LEARNER].map(places)).sort_values(["place", *order]).iterrows()
 
 

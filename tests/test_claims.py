@@ -254,7 +254,7 @@ def test_every_claim_on_runs_in_which_it_is_true(tmp_path):
 
 def test_every_claim_on_runs_in_which_it_is_false(tmp_path):
   keep(tmp_path, "mnist", *image_runs(FALSE, -1))
-  keep(tmp_path, "mnist_replay", *image_runs(FALSE, -1, replay_gain=-0.1, replay_cost=11))
+  keep(tmp_path, "mnist_replay", *image_runs(FALSE, -1, replay_gain=-0.1, replay_cost=16))
   keep(tmp_path, "text", *text_runs(false=True))
   measured = {key: verdict for key, verdict in verdicts(tmp_path).items() if verdict != "not measured"}
   # A growing learner that is worse than `sm`, and replay that is worse than none, make these true.
@@ -416,6 +416,102 @@ def test_the_page_is_that_of_the_committed_runs():
   assert (folder / claims.PAGE).read_text() == claims.page(folder)
   kept = pd.read_csv(folder / claims.COMPARISONS)
   pd.testing.assert_frame_equal(kept, claims.comparisons(folder), check_exact=False, rtol=1e-5, check_dtype=False)
+
+
+def judged(name, rows):
+  """What a claim's function says of made runs; a row is (learner, width, waiting time, replay, seed, CER, compute)."""
+  import paper
+  import study_runs
+  columns = ["learner.name", "model.width", "stream.waiting_time", "stream.replay", "seed", "cer",
+             "cumulative_fwd_macs"]
+  table = pd.DataFrame(rows, columns=columns).assign(**{"stream.num_megabatches": 500})
+  table = table.assign(run=[str(i) for i in range(len(rows))], final_error=table["cer"]).reindex(
+      columns=[*table, "run", "final_error", *(f for f in study_runs.FACTORS if f not in table)])
+  runs = study_runs.Runs(table, None, "cer")
+  return (name(paper) if callable(name) else getattr(paper, name))(runs)
+
+
+SEEDS = range(3)
+
+
+def test_runs_that_train_twice_do_not_count_for_growth_and_replay():
+  rows = [(learner, 4, wait, replay, seed, 1.0 + seed, 1.0) for learner, replay in (("sm", 0), ("sm", 1), ("ff", 0))
+          for wait in (10, 250, 500) for seed in SEEDS]
+  import paper
+  for claim in (paper.fixed_is_better("cumulative_fwd_macs"), paper.growing_helps(small=True)):
+    assert [cell.groups["stream.waiting_time"] for cell in judged(lambda _, claim=claim: claim, rows)] == ["w = 10"]
+  assert len(judged("replay_lowers_the_score", rows)) == len(judged("replay_is_no_better_trade_off", rows)) == 1
+
+
+def test_the_cost_of_replay_is_that_of_fixed_learners():
+  import paper
+  costs = lambda low, high, *learners: judged(lambda _: paper.replay_costs(low, high), [
+      (learner, 4, wait, replay, seed, 1.0, 1 + replay * (500 / wait - 1) / 2 * (3 if learner == "gmoe" else 1))
+      for learner in learners for wait in (10, 50) for replay in (0, 1) for seed in SEEDS])
+  assert costs(5, 26, "sm", "gmoe") == ("agrees", "25.5 times at w = 10, 5.5 times at w = 50", 3)
+  assert costs(5, 10, "sm").verdict == "in part"
+  assert costs(6, 10, "sm").verdict == "disagrees"
+  assert costs(5, 10, "gmoe") is None
+
+
+@pytest.mark.parametrize(("best", "seeds", "verdict", "number"), [
+    # From compute 2, the cheapest run of `ens`, to 4, the dearest one of `sm`; {seed: CER of ens at 2}.
+    ({0: 1.0, 1: 1.0, 2: 1.0}, 3, "agrees", "`sm` 1, `ens` 1 of 2 points"),
+    ({0: 9.0, 1: 9.0, 2: 9.0}, 3, "disagrees", "`sm` 2 of 2 points"),
+    ({0: 1.0, 1: 9.0, 2: 1.0}, 3, "cannot tell", "`sm` 1 to 2, `ens` 0 to 1 of 2 points"),
+    ({0: 1.0, 1: 1.0}, 2, "cannot tell", "`sm` 1, `ens` 1 of 2 points"),
+])
+def test_who_has_the_best_trade_off(best, seeds, verdict, number):
+  rows = [row for seed in range(seeds) for row in (
+      ("sm", 4, 10, 0, seed, 8.0, 1.0), ("sm", 8, 10, 0, seed, 6.0, 1.5), ("sm", 64, 10, 0, seed, 0.5, 4.0),
+      ("ens", 4, 10, 0, seed, best[seed], 2.0), ("ens", 64, 10, 0, seed, 0.1, 100.0))]
+  assert judged("no_learner_is_always_best", rows) == (verdict, number, seeds)
+  apart = [row if row[0] == "sm" else (*row[:-1], 100.0) for row in rows if row[5] != 0.1]
+  assert judged("no_learner_is_always_best", apart) is None  # no budget at which both have runs
+
+
+def test_the_best_with_replay_is_compared_with_the_best_of_its_width():
+  rows = [("sm", width, 10, replay, seed, cer, 1.0) for width, replay, cer in (
+      (4, 0, 8.0), (4, 1, 4.0), (32, 0, 2.0), (32, 1, 1.0)) for seed in SEEDS]
+  assert [(cell.name, *cell.effects.values()) for cell in judged("replay_is_best", rows)] == [
+      ("width 4", *[math.log(2)] * 3), ("width 32", *[math.log(2)] * 3)]
+
+
+def test_the_largest_network_is_the_one_that_leads_early(monkeypatch):
+  import study_runs
+  rows = [("sm", width, wait, 0, seed, 1.0, 1.0) for width in (4, 8, 32, 64) for wait in (10, 100) for seed in SEEDS]
+  seen = []
+  def at(runs, t):
+    seen.append(t)
+    return runs._replace(table=runs.table.assign(cer=1.0 / runs.table["model.width"]))
+  monkeypatch.setattr(study_runs.Runs, "at", at)
+  cells = judged("large_networks_lead_early", rows)
+  assert seen == [50]  # once: w = 100 has no training yet
+  assert [*cells[0].effects.values()] == [math.log(64)] * 3
+
+
+def test_studies_of_the_same_data_corrected_together(tmp_path):
+  """A claim with p below 0.05 in its own study, and a second study of MNIST whose claims raise the correction."""
+  import claims
+  import evidence
+  found = lambda p: evidence.Evidence(0.1, 0.05, 0.15, p, 3, 1, 1, 0, 0, (0.1, 0.1, 0.1))
+  rows = [(9, "mnist", found(0.03)), (1, "mnist_authors", found(0.9)), (1, "text", found(0.04))]
+  adjusted = claims._adjusted(rows, lambda study: study)
+  assert adjusted == [0.03, 0.9, 0.04]
+  text = " ".join(" ".join(claims._together(rows, adjusted)).split())
+  assert text.endswith("these would not be significant any more: claim 9 on MNIST (p = 0.06).")
+  rows[0] = (9, "mnist", found(0.02))
+  assert "no verdict would change" in " ".join(claims._together(rows, claims._adjusted(rows, lambda study: study)))
+
+
+def test_every_comparison_has_a_name_of_its_own(tmp_path):
+  import claims
+  keep(tmp_path, "mnist", *image_runs(TRUE, 1))
+  keep(tmp_path, "text", *text_runs())
+  found = claims.comparisons(tmp_path)
+  assert not found.duplicated(["claim", "study", "comparison"]).any()
+  points = found[found["claim"] == 19]["mean"]
+  assert points.between(0.5, 40).all()  # not shares, which are a hundredth of it
 
 
 @pytest.mark.parametrize("study", ["mnist", "mnist_authors", "cifar", "text"])

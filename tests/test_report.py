@@ -493,10 +493,26 @@ def test_waiting_times_that_figures_show(tmp_path):
   assert "The figure shows 3 of 8 waiting times" in (tmp_path / "out/report.md").read_text()
 
 
-def test_waiting_times_that_are_no_numbers(tmp_path, capsys):
-  write_run(tmp_path / "run", [0.5])
-  assert report.main([str(tmp_path), "--waiting_times=1;2"]) == 2
-  assert "--waiting_times=1;2 should be numbers with commas between them" in capsys.readouterr().err
+@pytest.mark.parametrize(("given", "sentence"), [
+    ("1;2", "--waiting_times=1;2 should be whole numbers with commas between them"),
+    ("", "--waiting_times= should be whole numbers with commas"), ("1,", "should be whole numbers"),
+    ("nan", "should be whole numbers"), ("1_0", "should be whole numbers"),
+    ("1,77", "no run has the waiting time 77; those of the runs are 1, 2, 3, 4, 5, 6, 7."),
+    ("1,2,3,4,5,6", "are 6 panels in a row; name at most 5.")])
+def test_waiting_times_that_figures_cannot_show(tmp_path, capsys, given, sentence):
+  for wait in range(1, 8):
+    write_run(tmp_path / "runs" / f"w{wait}", [0.5] * 8, stream__waiting_time=wait)
+  assert report.main([str(tmp_path / "runs"), "--out", str(tmp_path / "out"), f"--waiting_times={given}"]) == 2
+  assert sentence in capsys.readouterr().err
+  assert not (tmp_path / "out").exists()
+
+
+def test_waiting_times_without_figures(tmp_path, capsys):
+  write_run(tmp_path / "runs" / "adaptive", [0.5] * 8, stream__schedule="geometric")
+  assert report.main([str(tmp_path / "runs"), "--waiting_times=1"]) == 2
+  assert "--waiting_times chooses the panels of figures, which need --out=DIR." in capsys.readouterr().err
+  assert report.main([str(tmp_path / "runs"), "--out", str(tmp_path / "out"), "--waiting_times=1"]) == 2
+  assert "no run has the waiting time 1; no run has one." in capsys.readouterr().err
 
 
 def test_learners_of_others_are_drawn(tmp_path):

@@ -74,7 +74,7 @@ def in_order(learners: Iterable[str]) -> list[str]:
   return sorted(learners, key=lambda name: (order.get(name, len(order)), name))
 
 
-def figure(height: float, handles: Sequence[Line2D] = (), width: float = WIDTH, left: float = 0.62, right: float = 0.12,
+def figure(height: float, handles: Sequence[Line2D] = (), width: float = WIDTH, left: float = 0.62, right: float = 0.2,
            wspace: float = 0.1) -> Figure:
   """An empty figure with a legend above the panels; the margins in inches are the same at every size.
 

@@ -12,7 +12,7 @@ from alma_jax.reports.read import DATA, LEARNER, SEED
 SHORT = {"model.width": "width", "model.num_experts": "experts", "stream.schedule": "schedule",
          "stream.waiting_time": "w", "stream.replay": "replay", "stream.replay_share": "share",
          "stream.memory_size": "memory", "stream.price": "price", "learner.average": "average",
-         "learner.num_members": "members", "train.steps_multiplier": "steps ×"}
+         "learner.num_members": "members", "train.steps_multiplier": "step multiple"}
 _FIELDS = (SEED, "precision", "deterministic", DATA)  # fields of a config without a dot in their name
 _ALWAYS = ("model.width", "stream.waiting_time", "stream.replay")  # factors if they vary at all
 

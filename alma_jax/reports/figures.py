@@ -33,7 +33,7 @@ def all_of(study: Study, waits: Collection[float] = ()) -> dict[str, tuple[str, 
         f"band from the lowest to the highest value.{_left_out(study, waits)}", over_compute(study, waits))
   for column, name in ((COMP, "compute"), (MEM, "parameters")):
     size = _size(study)
-    joins = f" A line joins the sizes of a learner (numbers at the first line: {short(size)})." if size else ""
+    joins = f" A line joins the sizes of a learner (numbers at one of the lines: {short(size)})." if size else ""
     found[name] = (
         f"{_title(study)} against {_COSTS[column]}: mean ± standard deviation over seeds.{joins} Rings and the "
         f"dotted line show the Pareto front of all runs{' with the same waiting time' if study.is_language else ''}. "
