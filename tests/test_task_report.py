@@ -167,7 +167,7 @@ def test_coinciding_lines_show_all_colours(runs):
 
 
 def test_a_report_beside_other_streams(tmp_path, runs, monkeypatch):
-  monkeypatch.setattr(figures, "all_of", lambda study: {})  # those of mega-batches are slow, and tested elsewhere
+  monkeypatch.setattr(figures, "all_of", lambda *_: {})  # those of mega-batches are slow, and tested elsewhere
   others = [write_run(tmp_path / "images", [0.5, 0.4]), write_run(tmp_path / "text", [9.0, 8.0], language=True)]
   alone, out = tmp_path / "alone", tmp_path / "out"
   write_report(others, alone)
