@@ -67,18 +67,18 @@ class Claim(NamedTuple):
 
 _IMAGES, _FULL, _REPLAY = ("mnist", "mnist_authors", "cifar"), ("cifar-full",), ("mnist_replay", "cifar")
 CLAIMS = [
-    Claim("Larger networks have a lower CER", "an earlier abstract; Figure 2",
+    Claim("Larger networks have a lower CER", "abstract A; Figure 2",
           "CER of a network, against the next larger one", _IMAGES, _FULL, paper.larger_is_better(WIDTH)),
     Claim("Larger mixtures have a lower perplexity", "Table 2",
           "average perplexity of a mixture, against the next larger one", ("text",), (),
           paper.larger_is_better(EXPERTS)),
-    Claim("Ensembles have a lower CER than learners that grow", "an earlier abstract; Figures 2 and 7",
+    Claim("Ensembles have a lower CER than learners that grow", "abstract B; Figures 2 and 7",
           "CER of a growing learner, against the better of `ens` and `umix`, at any compute", _IMAGES, _FULL,
           paper.ensembles_are_better),
     Claim("Ensembles have a lower perplexity than learners that grow", "Table 2, Figure 5",
           "average perplexity of a growing learner, against the best `ens`, at any compute", ("text",), (),
           paper.ensembles_are_better),
-    Claim("Learners that grow cost less compute than ensembles", "an earlier abstract; Figure 2",
+    Claim("Learners that grow cost less compute than ensembles", "abstract B; Figure 2",
           "multiply-adds of `ens`, against each growing learner", _IMAGES, _FULL,
           paper.costs_more(("ens",), GROWING, COMP), True),
     Claim("At equal compute a fixed network beats a growing one", "Figure 2",
@@ -91,7 +91,7 @@ CLAIMS = [
     Claim("At equal compute and memory a fixed network beats a growing one", "Figures 2 and 7",
           "CER of a growing learner, against the best fixed one with at most 1.05 times its compute and parameters, if "
           "one has 0.8 to 1.05 times both", (*_IMAGES, "mnist_replay"), _FULL, paper.fixed_is_better(COMP, MEM)),
-    Claim("Growing helps if the first network is small", "an earlier abstract",
+    Claim("Growing helps if the first network is small", "abstract A",
           "CER of `sm` up to width 8, against a growing learner that starts from its network", _IMAGES, _FULL,
           paper.growing_helps(small=True)),
     Claim("Growing a mixture helps language models", "Table 2, Figure 5",
@@ -100,7 +100,7 @@ CLAIMS = [
     Claim("Growing an ensemble helps language models", "Table 2, Figure 5",
           "average perplexity of `sm`, against `gens`, which starts from its network", ("text",), (),
           paper.growing_helps(small=False, learners=("gens",))),
-    Claim("No learner has the best trade-off everywhere", "an earlier abstract",
+    Claim("No learner has the best trade-off everywhere", "abstract B",
           "points of each learner on the Pareto front of CER and compute, lowest and highest over seeds, at budgets of "
           "compute near which every learner has runs; the claim agrees if several learners are on it with every seed",
           _IMAGES, _FULL, paper.no_learner_is_always_best),
@@ -113,7 +113,7 @@ CLAIMS = [
     Claim("An intermediate waiting time is best for small networks", "Figure 3",
           "CER of networks up to width 8 at the better of the shortest and the longest waiting time, against the best "
           "one between them", _IMAGES, _FULL, paper.waiting_helps("small")),
-    Claim("An intermediate waiting time is best for large networks", "an earlier abstract, which names no size; "
+    Claim("An intermediate waiting time is best for large networks", "abstract A, which names no size; "
           "Figure 3 says it of small ones",
           "CER of networks of width 32 and more at the better of the shortest and the longest waiting time, against "
           "the best one between them", _IMAGES, _FULL, paper.waiting_helps("large")),
@@ -130,12 +130,12 @@ CLAIMS = [
     Claim("Large networks after a tenth of the stream beat small ones at its end", "appendix C.1, Figure 9",
           "final error of the smallest network (up to width 8), against the largest one (from width 32) after a tenth",
           ("mnist", "cifar"), ("mnist_authors", *_FULL), paper.large_networks_lead_early),
-    Claim("Replay lowers the CER", "an earlier abstract; Figures 4 and 8", "CER without replay, against replay",
+    Claim("Replay lowers the CER", "abstract B; Figures 4 and 8", "CER without replay, against replay",
           _REPLAY, _FULL, paper.replay_lowers_the_score),
-    Claim("Replay has the lowest CER of all", "an earlier abstract",
+    Claim("Replay has the lowest CER of all", "abstract B",
           "CER of the best learner without replay, against the best one with it, of the same width", _REPLAY, _FULL,
           paper.replay_is_best),
-    Claim("Replay takes 5 to 10 times the compute", "an earlier abstract; appendix E has 4.5 times for CIFAR-10 and "
+    Claim("Replay takes 5 to 10 times the compute", "abstract B; appendix E has 4.5 times for CIFAR-10 and "
           "122.5 times for MNIST", "multiply-adds with replay, against none, of fixed learners; with S stages it is "
           "(S + 1) / 2", _REPLAY, _FULL, paper.replay_costs(5, 10)),
     Claim("At equal compute replay is not better", "Figures 4 and 8",

@@ -44,6 +44,9 @@ This page lists the paper's claims that our runs can test, with a verdict on eac
 - **cannot tell**: all other cases. There are fewer than three seeds, or the seeds differ too much.
 - *not measured*: runs are missing. The column "number" says why, and the command makes them.
 
+The paper had other abstracts before the present one, which asks questions and answers none. In this table, A is the one
+that finds bigger models better, B the one that tests about thirty baselines.
+
 The number says by how much the first quantity of a comparison is larger than the second: the geometric mean over all
 comparisons, and its 95 % interval over seeds. A positive percentage supports the claim, and so does a multiple above 1.
 [The comparisons](#the-comparisons) list the quantities, [how the verdicts are made](#how-the-verdicts-are-made)
