@@ -18,15 +18,9 @@ needs no OFF: it is off where it has the value of the versions without it.
 import re
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from alma_jax import commands
 from alma_jax.errors import BadInput
-
-if TYPE_CHECKING:
-  from alma_jax.reports.studies import Study
-
-_MOST = 5  # waiting times in a figure
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,7 +41,6 @@ def _main(argv: Sequence[str] | None) -> None:
   parts = [] if args.ablation is None else ablation.parse(args.ablation)
   studies, notes = collect.collect(args.runs)
   commands.warn(notes)
-  _check_waits(waits, studies)
   if args.out:
     from alma_jax.reports import write  # only here, because matplotlib is slow to import
     print(write.report(studies, notes, args.out, parts, waits))
@@ -63,20 +56,6 @@ def _waits(text: str, out: str | None) -> list[int]:
   if not re.fullmatch(r" *\d+ *(, *\d+ *)*", text, re.ASCII):
     raise BadInput(f"--waiting_times={text} should be whole numbers with commas between them, as in 1,10,50.")
   return [int(part) for part in text.split(",")]
-
-
-def _check_waits(waits: Sequence[int], studies: "Sequence[Study]") -> None:
-  """Raises BadInput if no figure can show a waiting time, or if they are too many."""
-  from alma_jax.reports.read import WAITING
-  there = sorted({wait for study in studies if not study.tasks and WAITING in study.runs
-                  for wait in study.runs[WAITING].dropna()})
-  for wait in waits:
-    if wait not in there:
-      its = f"those of the runs are {', '.join(f'{each:g}' for each in there)}" if there else "no run has one"
-      raise BadInput(f"--waiting_times: no run has the waiting time {wait}; {its}.")
-  if len(set(waits)) > _MOST:
-    raise BadInput(f"--waiting_times={','.join(map(str, waits))} are {len(set(waits))} panels in a row; name at most "
-                   f"{_MOST}.")
 
 
 if __name__ == "__main__":

@@ -5,16 +5,17 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from alma_jax.errors import BadInput
+from alma_jax.reports.read import COMP, LEARNER, MEM
+from alma_jax.reports.read import WAITING as WAIT
 
-LEARNER, WIDTH, WAIT, REPLAY = "learner.name", "model.width", "stream.waiting_time", "stream.replay"
+WIDTH, REPLAY = "model.width", "stream.replay"
 EXPERTS, MEMBERS, STEPS = "model.num_experts", "learner.num_members", "train.steps_multiplier"
 SCRATCH, GATING, GROW, RATE = ("learner.init_from_scratch", "learner.gating", "learner.grow_every",
                                "learner.growth_rate")
 FACTORS = [LEARNER, WIDTH, WAIT, REPLAY, EXPERTS, MEMBERS, STEPS, SCRATCH, GATING, GROW, RATE]  # what studies vary
-COSTS = COMP, MEM, PREDICT = "cumulative_fwd_macs", "cumulative_params", "last_predict_macs"
+PREDICT = "last_predict_macs"
+COSTS = COMP, MEM, PREDICT
 FIXED, GROWING = ("sm", "ens", "umix", "moe"), ("gens", "gmoe", "ff")  # the learners of the paper
-
-
 Kind = dict[str, Any]  # {factor: value}
 
 

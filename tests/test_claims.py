@@ -418,9 +418,8 @@ def test_the_page_is_that_of_the_committed_runs():
   pd.testing.assert_frame_equal(kept, claims.comparisons(folder), check_exact=False, rtol=1e-5, check_dtype=False)
 
 
-def judged(name, rows):
+def judged(claim, rows):
   """What a claim's function says of made runs; a row is (learner, width, waiting time, replay, seed, CER, compute)."""
-  import paper
   import study_runs
   columns = ["learner.name", "model.width", "stream.waiting_time", "stream.replay", "seed", "cer",
              "cumulative_fwd_macs"]
@@ -428,7 +427,7 @@ def judged(name, rows):
   table = table.assign(run=[str(i) for i in range(len(rows))], final_error=table["cer"]).reindex(
       columns=[*table, "run", "final_error", *(f for f in study_runs.FACTORS if f not in table)])
   runs = study_runs.Runs(table, None, "cer")
-  return (name(paper) if callable(name) else getattr(paper, name))(runs)
+  return claim(runs)
 
 
 SEEDS = range(3)
@@ -439,13 +438,13 @@ def test_runs_that_train_twice_do_not_count_for_growth_and_replay():
           for wait in (10, 250, 500) for seed in SEEDS]
   import paper
   for claim in (paper.fixed_is_better("cumulative_fwd_macs"), paper.growing_helps(small=True)):
-    assert [cell.groups["stream.waiting_time"] for cell in judged(lambda _, claim=claim: claim, rows)] == ["w = 10"]
-  assert len(judged("replay_lowers_the_score", rows)) == len(judged("replay_is_no_better_trade_off", rows)) == 1
+    assert [cell.groups["stream.waiting_time"] for cell in judged(claim, rows)] == ["w = 10"]
+  assert len(judged(paper.replay_lowers_the_score, rows)) == len(judged(paper.replay_is_no_better_trade_off, rows)) == 1
 
 
 def test_the_cost_of_replay_is_that_of_fixed_learners():
   import paper
-  costs = lambda low, high, *learners: judged(lambda _: paper.replay_costs(low, high), [
+  costs = lambda low, high, *learners: judged(paper.replay_costs(low, high), [
       (learner, 4, wait, replay, seed, 1.0, 1 + replay * (500 / wait - 1) / 2 * (3 if learner == "gmoe" else 1))
       for learner in learners for wait in (10, 50) for replay in (0, 1) for seed in SEEDS])
   assert costs(5, 26, "sm", "gmoe") == ("agrees", "25.5 times at w = 10, 5.5 times at w = 50", 3)
@@ -462,22 +461,25 @@ def test_the_cost_of_replay_is_that_of_fixed_learners():
     ({0: 1.0, 1: 1.0}, 2, "cannot tell", "`sm` 1, `ens` 1 of 2 points"),
 ])
 def test_who_has_the_best_trade_off(best, seeds, verdict, number):
+  import paper
   rows = [row for seed in range(seeds) for row in (
       ("sm", 4, 10, 0, seed, 8.0, 1.0), ("sm", 8, 10, 0, seed, 6.0, 1.5), ("sm", 64, 10, 0, seed, 0.5, 4.0),
       ("ens", 4, 10, 0, seed, best[seed], 2.0), ("ens", 64, 10, 0, seed, 0.1, 100.0))]
-  assert judged("no_learner_is_always_best", rows) == (verdict, number, seeds)
+  assert judged(paper.no_learner_is_always_best, rows) == (verdict, number, seeds)
   apart = [row if row[0] == "sm" else (*row[:-1], 100.0) for row in rows if row[5] != 0.1]
-  assert judged("no_learner_is_always_best", apart) is None  # no budget at which both have runs
+  assert judged(paper.no_learner_is_always_best, apart) is None  # no budget at which both have runs
 
 
 def test_the_best_with_replay_is_compared_with_the_best_of_its_width():
+  import paper
   rows = [("sm", width, 10, replay, seed, cer, 1.0) for width, replay, cer in (
       (4, 0, 8.0), (4, 1, 4.0), (32, 0, 2.0), (32, 1, 1.0)) for seed in SEEDS]
-  assert [(cell.name, *cell.effects.values()) for cell in judged("replay_is_best", rows)] == [
+  assert [(cell.name, *cell.effects.values()) for cell in judged(paper.replay_is_best, rows)] == [
       ("width 4", *[math.log(2)] * 3), ("width 32", *[math.log(2)] * 3)]
 
 
 def test_the_largest_network_is_the_one_that_leads_early(monkeypatch):
+  import paper
   import study_runs
   rows = [("sm", width, wait, 0, seed, 1.0, 1.0) for width in (4, 8, 32, 64) for wait in (10, 100) for seed in SEEDS]
   seen = []
@@ -485,7 +487,7 @@ def test_the_largest_network_is_the_one_that_leads_early(monkeypatch):
     seen.append(t)
     return runs._replace(table=runs.table.assign(cer=1.0 / runs.table["model.width"]))
   monkeypatch.setattr(study_runs.Runs, "at", at)
-  cells = judged("large_networks_lead_early", rows)
+  cells = judged(paper.large_networks_lead_early, rows)
   assert seen == [50]  # once: w = 100 has no training yet
   assert [*cells[0].effects.values()] == [math.log(64)] * 3
 

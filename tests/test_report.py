@@ -498,7 +498,7 @@ def test_waiting_times_that_figures_show(tmp_path):
     ("", "--waiting_times= should be whole numbers with commas"), ("1,", "should be whole numbers"),
     ("nan", "should be whole numbers"), ("1_0", "should be whole numbers"),
     ("1,77", "no run has the waiting time 77; those of the runs are 1, 2, 3, 4, 5, 6, 7."),
-    ("1,2,3,4,5,6", "are 6 panels in a row; name at most 5.")])
+    ("1,2,3,4,5,6", "names 6 panels in a row; name at most 5.")])
 def test_waiting_times_that_figures_cannot_show(tmp_path, capsys, given, sentence):
   for wait in range(1, 8):
     write_run(tmp_path / "runs" / f"w{wait}", [0.5] * 8, stream__waiting_time=wait)

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from alma_jax.errors import BadInput
 from alma_jax.reports import drawing, studies
 from alma_jax.reports.factors import order, plain
 from alma_jax.reports.read import LEARNER, TOTAL, WAITING
@@ -92,6 +93,17 @@ def waits(study: Study, chosen: Collection[float] = ()) -> list[Any]:
   if len(values) > MOST:
     values = [value for value in values if value < study.runs[TOTAL].max()]
   return [values[i] for i in some(len(values))]
+
+
+def check(chosen: Collection[float], found: Iterable[Study]) -> None:
+  """Raises BadInput if a chosen waiting time is in none of some studies, or if they are too many for a figure."""
+  there = sorted({wait for study in found if not study.tasks for wait in study.runs[WAITING].dropna()})
+  for wait in chosen:
+    if wait not in there:
+      its = f"those of the runs are {', '.join(map(plain, there))}" if there else "no run has one"
+      raise BadInput(f"--waiting_times: no run has the waiting time {plain(wait)}; {its}.")
+  if len(set(chosen)) > MOST:
+    raise BadInput(f"--waiting_times names {len(set(chosen))} panels in a row; name at most {MOST}.")
 
 
 def at(table: pd.DataFrame, wait: Any) -> Any:

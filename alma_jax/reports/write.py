@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 import pandas as pd
 
 from alma_jax.errors import BadInput
-from alma_jax.reports import ablation, figures, page, task_figures, task_tables, texts, trade_offs
+from alma_jax.reports import ablation, figures, page, panels, task_figures, task_tables, texts, trade_offs
 from alma_jax.reports.ablation import Ablation, Part
 from alma_jax.reports.parts import Bullets, Picture, Section, Table
 from alma_jax.reports.studies import Study
@@ -30,8 +30,9 @@ def report(studies: Sequence[Study], notes: Sequence[str], out: str | pathlib.Pa
     Path of the page.
 
   Raises:
-    BadInput: `out` cannot be written, or the runs do not form the ablation.
+    BadInput: `out` cannot be written, the runs do not form the ablation, or no figure can show `waits`.
   """
+  panels.check(waits, studies)
   out, found = run_files.local(out), ablation.of_all(studies, ablated)
   try:
     out.mkdir(parents=True, exist_ok=True)
