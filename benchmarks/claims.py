@@ -150,8 +150,8 @@ def page(results: pathlib.Path) -> str:
   rows = _rows(studies)
   adjusted = _adjusted(rows, lambda study: study)
   table = ["| claim | data | verdict | number | command |", "| --- | --- | --- | --- | --- |"]
-  comparisons = ["| | number | data | comparisons | for it | lowest, median, highest | seeds | p | where |",
-                 "| --- | --- | --- | ---: | ---: | --- | ---: | ---: | --- |"]
+  details = ["| | number | data | comparisons | for it | lowest, median, highest | seeds | p | where |",
+             "| --- | --- | --- | ---: | ---: | --- | ---: | ---: | --- |"]
   for i, (number, study, found) in enumerate(rows):
     claim, data = CLAIMS[number - 1], _data(results, study)
     is_first = not i or rows[i - 1][0] != number
@@ -159,11 +159,11 @@ def page(results: pathlib.Path) -> str:
         f"| **{number}. {claim.text}** ({claim.source})" if is_first else "| ", data, _verdict(found, adjusted[i]),
         _number(found, claim.points), f"`alma sweep --config={STUDIES[study].sweep}` |"]))
     if not isinstance(found, str):
-      said = any(line.startswith(f"| {number} |") for line in comparisons)
+      said = any(line.startswith(f"| {number} |") for line in details)
       runs = studies[study]
-      comparisons.append(f"| {number} | {'' if said else claim.quantity} | {data} | "
-                         f"{_counts(found, adjusted[i], claim.points, runs.complete if runs else (0, 0))} |")
-  return "\n".join([_HEAD, *table, _COMPARISONS, *comparisons, _METHOD.rstrip(), *_together(rows, adjusted)]) + (
+      details.append(f"| {number} | {'' if said else claim.quantity} | {data} | "
+                     f"{_counts(found, adjusted[i], claim.points, runs.complete if runs else (0, 0))} |")
+  return "\n".join([_HEAD, *table, _COMPARISONS, *details, _METHOD.rstrip(), *_together(rows, adjusted)]) + (
       "\n" + _COMMANDS)
 
 
@@ -297,7 +297,7 @@ def read(folder: pathlib.Path, only: Mapping[str, Any]) -> Runs | None:
   stream = _named(pd.read_csv(folder / STREAM)) if (folder / STREAM).is_file() else None
   score = "average_perplexity" if "average_perplexity" in table else "cer"
   columns = [*FACTORS, *(c for c in ("run", "seed", "stream.num_megabatches", score, "final_error", *COSTS)
-                               if c in table)]
+                         if c in table)]
   return Runs(table.loc[chosen, columns], stream, score).whole()
 
 

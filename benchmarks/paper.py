@@ -102,8 +102,8 @@ def _within_budget(runs: Runs, budget: Sequence[str], is_judged: Callable[[Kind]
       if is_rival(mine, other) and max(shares) <= SLACK and its.keys() >= values.keys():
         within.append(its)
         is_near = is_near or min(shares) >= NEAR
-    if is_near:
-      found.append(cell(mine, evidence.log_ratio(values, evidence.best(within))))
+    if is_near:  # with one seed only some kinds, those with a single rival, could be compared
+      found.append(cell(mine, evidence.log_ratio(values, evidence.best(within)) if len(values) > 1 else {}))
   return found
 
 

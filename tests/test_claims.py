@@ -442,6 +442,16 @@ def test_runs_that_train_twice_do_not_count_for_growth_and_replay():
   assert len(judged(paper.replay_lowers_the_score, rows)) == len(judged(paper.replay_is_no_better_trade_off, rows)) == 1
 
 
+def test_one_seed_compares_no_budgets():
+  """Which of several rivals is the best cannot be chosen by other seeds; then a single rival counts no more."""
+  import paper
+  rows = [(learner, 4, 10, 0, seed, cer, 1.0) for learner, cer in (("sm", 1.0), ("ff", 2.0)) for seed in SEEDS]
+  ((*effects,),) = ([*cell.effects.values()] for cell in judged(paper.fixed_is_better("cumulative_fwd_macs"), rows))
+  assert effects == [math.log(2)] * 3
+  one = [row for row in rows if row[4] == 0]
+  assert [cell.effects for cell in judged(paper.fixed_is_better("cumulative_fwd_macs"), one)] == [{}]
+
+
 def test_the_cost_of_replay_is_that_of_fixed_learners():
   import paper
   costs = lambda low, high, *learners: judged(paper.replay_costs(low, high), [
