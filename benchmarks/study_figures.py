@@ -26,7 +26,7 @@ class Shown(NamedTuple):
 
 
 _IMAGES = ("stream", "compute", "parameters")
-PAGES = {"mnist": Shown(_IMAGES, (1, 5, 10, 50, 250)), "mnist_replay": Shown(("compute", "parameters", "replay")),
+PAGES = {"mnist": Shown(_IMAGES, (1, 5, 10, 50, 250)), "mnist_replay": Shown(("replay", "growth")),
          "mnist_authors": Shown(("compute", "parameters")), "cifar": Shown((*_IMAGES, "replay")),
          "cifar-full": Shown((*_IMAGES, "replay")), "text": Shown(("compute", "experts", "stream-compute"))}
 

@@ -8,7 +8,8 @@ seeds. Of a study that is not complete the kinds of runs are shown that have all
 
 Of images there is a table of CERs: a row for each learner of a width, a column for each waiting time. Further fields
 are named where they tell kinds of the same learner, width and waiting time apart. If learners grow at several intervals
-at one waiting time, there is also a table with the costs of the runs at this waiting time without replay. Of texts
+at one waiting time, a second table has the costs of the runs at this waiting time without replay, and the first one
+only the rows that have other runs as well. Of texts
 there are three tables of perplexities: those of learners that do not wait, after each mega-batch; those after the last
 mega-batch; and Table 1 of the report.
 """
@@ -41,7 +42,7 @@ from study_runs import (
 from alma_jax import commands
 from alma_jax.errors import BadInput
 from alma_jax.reports import drawing, sizes, studies, tables
-from alma_jax.reports.factors import plain, short
+from alma_jax.reports.factors import named, plain
 from alma_jax.reports.studies import Study
 
 
@@ -97,6 +98,7 @@ def by_waiting_time(runs: Runs) -> str:
   """The CERs of image learners by width and waiting time."""
   kinds = [(kind, [*scores.values()]) for kind, scores in runs.kinds()]
   waits = sorted({kind[WAIT] for kind, _ in kinds})
+  elsewhere = _with_intervals(runs)
   fields = _telling([kind for kind, _ in kinds])
   rows: dict[tuple[Any, ...], dict[Any, list[float]]] = collections.defaultdict(dict)
   for kind, scores in kinds:
@@ -105,15 +107,16 @@ def by_waiting_time(runs: Runs) -> str:
   lines = [["", "width", *(f"w = {plain(wait)}" for wait in waits)], ["---", *["---:"] * (1 + len(waits))]]
   for row in sorted(rows, key=lambda row: (places[row[0]], row[2:], row[1])):
     kind = {LEARNER: row[0], **dict(zip(fields[row[0]], row[2:]))}
+    if not kind.get(REPLAY) and rows[row].keys() <= elsewhere:  # the whole row is in the table of costs
+      continue
     lines.append([_named(kind, fields[row[0]]), plain(row[1]), *(_number(rows[row].get(wait)) for wait in waits)])
   return "\n".join(f"|{'|'.join(f' {cell} ' if cell else ' ' for cell in line)}|" for line in lines)
 
 
 def costs(runs: Runs) -> list[str]:
   """The CERs and costs of runs without replay at the waiting times at which growth has several intervals."""
-  intervals = runs.table.groupby([LEARNER, WIDTH, WAIT])[GROW].nunique()
   tables = []
-  for wait in sorted(set(intervals[intervals > 1].index.get_level_values(WAIT))):
+  for wait in sorted(_with_intervals(runs)):
     mine = runs.where((runs.table[WAIT] == wait) & (runs.table[REPLAY] == 0))
     values = {column: [its for _, its in mine.kinds(column)] for column in (runs.score, COMP, MEM)}
     kinds = [kind for kind, _ in mine.kinds()]
@@ -128,9 +131,15 @@ def costs(runs: Runs) -> list[str]:
   return tables
 
 
+def _with_intervals(runs: Runs) -> set[Any]:
+  """The waiting times at which a learner grows at several intervals."""
+  intervals = runs.table.groupby([LEARNER, WIDTH, WAIT])[GROW].nunique()
+  return set(intervals[intervals > 1].index.get_level_values(WAIT))
+
+
 def _named(kind: dict[str, Any], fields: list[str]) -> str:
   """E.g. "`gmoe`, grow_every 5"."""
-  return ", ".join([f"`{kind[LEARNER]}`", *(f"{short(field)} {plain(kind[field])}" for field in fields)])
+  return ", ".join([f"`{kind[LEARNER]}`", *filter(None, (named(field, kind[field]) for field in fields))])
 
 
 def _at_every_t(study: Study) -> Study:

@@ -564,11 +564,13 @@ def test_the_costs_of_growing_at_several_intervals(tmp_path):
   runs = pd.concat([runs.assign(**{"learner.grow_every": np.where(grows, 5, None)}),
                     sometimes.assign(run=sometimes["run"] + "-2", cumulative_fwd_macs=99, **{"learner.grow_every": 2})])
   keep(tmp_path, "mnist_replay", runs.assign(cer=30.0 + runs["seed"]), stream)
-  _, table = study_table.all_of(tmp_path / "mnist_replay")  # of w = 10 alone, without replay
+  first, table = study_table.all_of(tmp_path / "mnist_replay")  # of w = 10 alone, without replay
   assert table.splitlines()[2:] == [
       "| `sm` | 8 | 31.0 ± 1.0 | 8 | 8 |",
       "| `gmoe`, grow_every 2 | 8 | 31.0 ± 1.0 | 99 | 24 |",
       "| `gmoe`, grow_every 5 | 8 | 31.0 ± 1.0 | 24 | 24 |"]
+  assert "`gmoe`, grow_every 5" in first  # which has it at w = 1, too
+  assert "grow_every 2" not in first
 
 
 def test_verdicts_on_flat_hard_mixtures():

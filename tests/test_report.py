@@ -534,6 +534,65 @@ def test_a_panel_for_each_waiting_time_and_size(tmp_path, runs):
   assert study.stream["stage"].dtype == "Int64"
 
 
+def test_growth_at_several_intervals(tmp_path):
+  """A panel for each width from which gmoe grows at several intervals, with sm of every width beside it."""
+  def cost(interval, width):  # of two stages
+    return width * 10 * (2 if interval == 1 else 1)
+
+  for width, intervals in ((4, (1, 2)), (8, (1, 2)), (16, (2,))):
+    for interval in intervals:
+      for gating in ("soft", "hard")[:1 if interval == 1 else 2]:
+        write_run(tmp_path / f"{width}-{interval}-{gating}", [0.5, 0.4 - width / 100], "gmoe",
+                  macs=cost(interval, width) / 2, model__width=width, learner__grow_every=interval,
+                  learner__gating=gating)
+    for replay in (0.0, 1.0):
+      write_run(tmp_path / f"{width}-{replay}", [0.5, 0.3 - width / 100], macs=width, model__width=width,
+                stream__replay=replay)
+  study = study_of(tmp_path)
+  caption, figure = figures.all_of(study)["growth"]
+  assert "from the width in the title" in caption
+  assert "with replay are not shown" in caption
+  assert [axes.get_title() for axes in figure.axes] == ["w = 1, width 4", "w = 1, width 8"]
+  assert legend(figure) == ["sm", "gmoe, gating hard", "gmoe, gating soft"]
+  for axes, width in zip(figure.axes, (4, 8)):
+    sm, hard, soft = (axes.containers[i].lines[0].get_xydata() for i in range(3))
+    np.testing.assert_allclose(sm, [(2 * each, 0.8 - each / 100) for each in (4, 8, 16)])
+    np.testing.assert_allclose(hard, [(10 * width, 0.9 - width / 100)])
+    np.testing.assert_allclose(soft, [(10 * width, 0.9 - width / 100), (20 * width, 0.9 - width / 100)])
+    written = {text.get_text() for text in axes.texts}
+    assert {"4", "8", "16", "every 1", "every 2"} >= written > {"every 1", "4"}
+  assert "growth" not in figures.all_of(study._replace(runs=study.runs[study.runs["learner.grow_every"] != 1]))
+
+
+def test_growth_of_networks_of_one_size(tmp_path):
+  for interval in (1, 2):
+    write_run(tmp_path / f"{interval}", [0.5, 0.4], "gmoe", macs=10 / interval, learner__grow_every=interval)
+  write_run(tmp_path / "sm", [0.5, 0.3], macs=4)
+  caption, figure = figures.all_of(study_of(tmp_path))["growth"]
+  assert "in the title" not in caption
+  (axes,) = figure.axes
+  assert axes.get_title() == "w = 1"
+  assert {text.get_text() for text in axes.texts} == {"every 1", "every 2"}
+
+
+def test_switches_are_named_if_they_are_on(tmp_path):
+  for scratch in (False, True):
+    write_run(tmp_path / f"{scratch}", [0.5, 0.4], learner__init_from_scratch=scratch)
+  assert legend(figures.over_the_stream(study_of(tmp_path))) == ["sm", "sm, init_from_scratch"]
+
+
+def test_an_arrow_of_replay_names_what_varies_for_its_learner(tmp_path):
+  for replay in (0.0, 1.0):
+    for width in (4, 8):
+      write_run(tmp_path / f"sm{width}{replay}", [0.5, width / 20], macs=width * (1 + replay), stream__replay=replay,
+                model__width=width)
+    for width, interval in ((4, 1), (8, 1)):
+      write_run(tmp_path / f"gmoe{width}{replay}", [0.6, width / 10], "gmoe", macs=3 * width * (1 + replay),
+                stream__replay=replay, model__width=width, learner__grow_every=interval)
+  (axes,) = figures.replay(study_of(tmp_path)).axes
+  assert {text.get_text() for text in axes.texts} == {"", "width 4", "width 8"}
+
+
 def test_one_seed_is_never_significant(tmp_path):
   for wait, errors in ((1, [0.5, 0.1]), (2, [0.9, 0.1])):
     write_run(tmp_path / str(wait), errors, stream__waiting_time=wait)

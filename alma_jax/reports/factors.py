@@ -2,6 +2,7 @@
 from collections.abc import Collection, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from alma_jax import config as configs
@@ -45,6 +46,13 @@ def earlier(learner: str, protocol: Protocol) -> dict[str, Any]:
   """{field: value} that stands for the behaviour of the versions which did not have the field."""
   sections = dict(dataset=protocol.dataset, stream={}, model={}, train={})
   return configs.flatten(configs.completed(sections | dict(learner={"name": learner})))  # of a config without fields
+
+
+def named(field: str, value: Any) -> str:
+  """E.g. "width 32"; of a switch its name if it is on, and "" if it is off."""
+  if isinstance(value, (bool, np.bool_)):
+    return short(field) if value else ""
+  return f"{short(field)} {plain(value)}"
 
 
 def plain(value: Any) -> str:

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from alma_jax.reports import drawing, fronts, panels, sizes, studies, trade_offs
+from alma_jax.reports import drawing, fronts, growing, panels, sizes, studies, trade_offs
 from alma_jax.reports.factors import order, plain, short
 from alma_jax.reports.read import COMP, LEARNER, MEM, WAITING
 from alma_jax.reports.studies import Study
@@ -32,7 +32,7 @@ def all_of(study: Study, waits: Collection[float] = ()) -> dict[str, tuple[str, 
         f"Test {study.metric} at every moment, against the multiply-adds spent until then: mean over seeds, with a "
         f"band from the lowest to the highest value.{_left_out(study, waits)}", over_compute(study, waits))
   for column, name in ((COMP, "compute"), (MEM, "parameters")):
-    size = _size(study)
+    size = sizes.field(study)
     joins = f" A line joins the sizes of a learner (numbers at one of the lines: {short(size)})." if size else ""
     found[name] = (
         f"{_title(study)} against {_COSTS[column]}: mean ± standard deviation over seeds.{joins} Rings and the "
@@ -49,6 +49,8 @@ def all_of(study: Study, waits: Collection[float] = ()) -> dict[str, tuple[str, 
         "of runs: mean ± standard deviation over seeds. Rings and the line show the Pareto front: no other kind is "
         "better in both. A name gives the learner and the fields in which its kinds differ; the names of the other "
         f"kinds, and of those without room, are in pareto.csv.{_without_diverged(study)}", fronts.pareto(study))
+  if growing.places(study):
+    found["growth"] = (f"{growing.caption(study)}{_without_diverged(study)}", growing.growth(study))
   if _replay_pairs(study):
     found["replay"] = (f"{_title(study)} against compute without replay (open markers) and with the most replay "
                        f"(filled markers, stream.replay up to {study.runs[_REPLAY].max():g}): means over seeds. "
@@ -161,7 +163,7 @@ def against(study: Study, column: str, waits: Collection[float] = ()) -> Figure:
   table, columns = studies.means(study, study.score, column), panels.waits(study, waits)
   table[WAITING] = table[WAITING] if WAITING in table else columns[0]
   across = panels.across(len(columns))
-  size = _size(study)
+  size = sizes.field(study)
   own = [field for field in study.factors if field not in (WAITING, size)]
   tables = {wait: table[panels.at(table, wait)] for wait in columns}
   lines = panels.Lines(study, tables.values(), own, marked=True)
@@ -218,7 +220,8 @@ def replay(study: Study) -> Figure:
   keys[0].set_fillstyle("none")
   figure = drawing.figure(3.6, [*drawing.learner_keys({row[LEARNER] for row, *_ in pairs}), *keys])
   axes, labels = figure.subplots(), []
-  varying = [f for f in study.factors if f != _REPLAY and len({str(row[f]) for row, *_ in pairs}) > 1]
+  rows = pd.DataFrame([row for row, *_ in pairs])
+  varying = [f for f in study.factors if f != _REPLAY and (rows.groupby(LEARNER)[f].nunique(dropna=False) > 1).any()]
   for row, before, after in pairs:
     colour, marker = drawing.style(row[LEARNER])
     axes.plot(*before, marker, color=colour, markerfacecolor="white", markersize=5)
@@ -251,11 +254,6 @@ def _replay_pairs(study: Study) -> list[tuple[Any, tuple[float, float], tuple[fl
 def _title(study: Study) -> str:
   """The score's name at the beginning of a caption."""
   return study.score_name[0].upper() + study.score_name[1:]
-
-
-def _size(study: Study) -> str | None:
-  """The field that the sizes of a learner differ in, or None."""
-  return next((field for field in ("model.width", "model.num_experts") if field in study.factors), None)
 
 
 def _without_diverged(study: Study) -> str:

@@ -28,6 +28,11 @@ class Experts(NamedTuple):
     return f"{self.each}" if self.members is None else f"{self.each}@{self.members}"
 
 
+def field(study: Study) -> str | None:
+  """The field that the sizes of a learner's networks differ in, or None."""
+  return next((name for name in ("model.width", "model.num_experts") if name in study.factors), None)
+
+
 def cells(study: Study) -> dict[Kind, dict[str, str]]:
   """{kind: {head: text}} for a table: parameters, and the experts of language models.
 

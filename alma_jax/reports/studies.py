@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from alma_jax.reports.factors import earlier, plain, short
+from alma_jax.reports.factors import earlier, named
 from alma_jax.reports.protocols import LANGUAGE, Protocol
 from alma_jax.reports.read import LEARNER, SEED
 from alma_jax.reports.task_read import TaskRun
@@ -128,8 +128,8 @@ def lost(study: Study) -> list[tuple[Any, int]]:
 
 def label(row: Any, fields: Iterable[str]) -> str:
   """E.g. "ens, width 32, w 10" of a row with these fields."""
-  parts = [f"{short(field)} {plain(row[field])}" for field in fields if not pd.isna(row.get(field))]
-  return ", ".join([row[LEARNER], *parts])
+  parts = [named(field, row[field]) for field in fields if not pd.isna(row.get(field))]
+  return ", ".join([row[LEARNER], *filter(None, parts)])
 
 
 def brief_labels(study: Study, table: pd.DataFrame, fields: Iterable[str]) -> list[str]:
