@@ -28,11 +28,12 @@ runtime.setup()
 
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at -m
 def pytest_collection_modifyitems(items):
-  """Marks the tests that slow.txt lists."""
+  """Marks the tests that slow.txt lists, and begins with the longest, so that no process waits for it at the end."""
   listed = {line for line in (ROOT / "tests/slow.txt").read_text().splitlines() if not line.startswith("#")}
   for item in items:
     if item.nodeid.removeprefix("tests/") in listed:
       item.add_marker(pytest.mark.slow)
+  items.sort(key=lambda item: item.path.name != "test_torture.py")
 
 
 @pytest.fixture(autouse=True)

@@ -76,24 +76,6 @@ def test_convolutional_runs_resume_inside_a_stage(tmp_path, monkeypatch):
   assert_same_run(tmp_path / "whole", tmp_path / "cut")
 
 
-@pytest.mark.slow  # a sweep's worker is killed in test_sweep.py
-def test_killed_without_warning(tmp_path):
-  flags = ["--config.train.epochs=200", "--config.checkpoint.seconds=0.4", "--config.devices=1"]
-  config = "configs/digits.py:ens"
-  assert launch(config, *flags, f"--workdir={tmp_path}/whole").returncode == 0
-  for _ in range(2):
-    before = _size(tmp_path / "cut" / "train.jsonl")
-    process = subprocess.Popen(command(config, *flags, f"--workdir={tmp_path}/cut"), cwd=ROOT,
-                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while _size(tmp_path / "cut" / "train.jsonl") <= before + 60_000 and time.monotonic() < deadline:
-      time.sleep(0.01)
-    process.kill()
-    assert process.wait() == -signal.SIGKILL
-  assert launch(config, *flags, f"--workdir={tmp_path}/cut").returncode == 0
-  assert_same_run(tmp_path / "whole", tmp_path / "cut")
-
-
 def _size(path):
   return path.stat().st_size if path.exists() else 0
 
