@@ -14,13 +14,15 @@ there are three tables of perplexities: those of learners that do not wait, afte
 mega-batch; and Table 1 of the report.
 """
 import collections
+import math
 import pathlib
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import claims
+import numpy as np
 import pandas as pd
 import study_figures
 from claim_list import STUDIES
@@ -33,6 +35,7 @@ from study_runs import (
   MEM,
   MEMBERS,
   REPLAY,
+  SCRATCH,
   STEPS,
   WAIT,
   WIDTH,
@@ -110,11 +113,15 @@ def by_waiting_time(runs: Runs) -> str:
     if not kind.get(REPLAY) and rows[row].keys() <= elsewhere:  # the whole row is in the table of costs
       continue
     lines.append([_named(kind, fields[row[0]]), plain(row[1]), *(_number(rows[row].get(wait)) for wait in waits)])
-  return "\n".join(f"|{'|'.join(f' {cell} ' if cell else ' ' for cell in line)}|" for line in lines)
+  return _rows(lines)
 
 
 def costs(runs: Runs) -> list[str]:
-  """The CERs and costs of runs without replay at the waiting times at which growth has several intervals."""
+  """The CERs and costs of runs without replay at the waiting times at which growth has several intervals.
+
+  The last column compares a CER with that of `sm` at the same compute, on the line between its next two widths in the
+  plane of log compute and log CER, seed by seed. It is empty outside of the widths of `sm`.
+  """
   tables = []
   for wait in sorted(_with_intervals(runs)):
     mine = runs.where((runs.table[WAIT] == wait) & (runs.table[REPLAY] == 0))
@@ -122,19 +129,45 @@ def costs(runs: Runs) -> list[str]:
     kinds = [kind for kind, _ in mine.kinds()]
     fields = _telling(kinds)
     places = {name: i for i, name in enumerate(drawing.in_order({kind[LEARNER] for kind in kinds}))}
-    lines = ["| | width | CER | multiply-adds | parameters held |", "| --- | ---: | ---: | ---: | ---: |"]
+    at_compute = _line([(values[COMP][i], values[runs.score][i]) for i, kind in enumerate(kinds)
+                        if kind[LEARNER] == "sm" and kind[SCRATCH] is not True])
+    lines = [["", "width", "CER", "multiply-adds", "parameters held", "CER against `sm` of its compute"],
+             ["---", *["---:"] * 5]]
     for i in sorted(range(len(kinds)), key=lambda i: (kinds[i][WIDTH], places[kinds[i][LEARNER]])):
       mean = {column: statistics.mean(its[i].values()) for column, its in values.items()}
-      lines.append(f"| {_named(kinds[i], fields[kinds[i][LEARNER]])} | {plain(kinds[i][WIDTH])} | "
-                   f"{_number([*values[runs.score][i].values()])} | {mean[COMP]:.2g} | {mean[MEM]:.2g} |")
-    tables.append("\n".join(lines))
+      above = "" if kinds[i][LEARNER] == "sm" else _above(at_compute, values[COMP][i], values[runs.score][i])
+      lines.append([_named(kinds[i], fields[kinds[i][LEARNER]]), plain(kinds[i][WIDTH]),
+                    _number([*values[runs.score][i].values()]), f"{mean[COMP]:.2g}", f"{mean[MEM]:.2g}", above])
+    tables.append(_rows(lines))
   return tables
+
+
+def _line(points: Sequence[tuple[dict[int, float], dict[int, float]]]) -> dict[int, Sequence[tuple[float, float]]]:
+  """{seed: [(log cost, log score)], ascending} of kinds whose {seed: cost} and {seed: score} are given."""
+  seeds = {seed for _, scores in points for seed in scores}
+  return {seed: sorted((math.log(costs[seed]), math.log(scores[seed])) for costs, scores in points if seed in scores)
+          for seed in seeds}
+
+
+def _above(line: dict[int, Sequence[tuple[float, float]]], costs: dict[int, float], scores: dict[int, float]) -> str:
+  """E.g. "+12 %", by how much scores are above a line at their costs; "" if some costs are outside of it."""
+  effects = []
+  for seed, score in scores.items():
+    x, y = zip(*line.get(seed, [(math.inf, 0.0)]))
+    if not x[0] <= math.log(costs[seed]) <= x[-1]:
+      return ""
+    effects.append(math.log(score) - float(np.interp(math.log(costs[seed]), x, y)))
+  return f"{math.expm1(statistics.mean(effects)):+.0%}".replace("%", " %")
 
 
 def _with_intervals(runs: Runs) -> set[Any]:
   """The waiting times at which a learner grows at several intervals."""
   intervals = runs.table.groupby([LEARNER, WIDTH, WAIT])[GROW].nunique()
   return set(intervals[intervals > 1].index.get_level_values(WAIT))
+
+
+def _rows(lines: Sequence[Sequence[str]]) -> str:
+  return "\n".join(f"|{'|'.join(f' {cell} ' if cell else ' ' for cell in line)}|" for line in lines)
 
 
 def _named(kind: dict[str, Any], fields: list[str]) -> str:
