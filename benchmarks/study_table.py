@@ -8,8 +8,8 @@ seeds. Of a study that is not complete the kinds of runs are shown that have all
 
 Of images there is a table of CERs: a row for each learner of a width, a column for each waiting time. Further fields
 are named where they tell kinds of the same learner, width and waiting time apart. If learners grow at several intervals
-at one waiting time, a second table has the costs of the runs at this waiting time without replay, and the first one
-only the rows that have other runs as well. Of texts
+at one waiting time, a second table has the costs of the runs at this waiting time without replay. The first table then
+leaves out the rows whose runs are all in the second. Of texts
 there are three tables of perplexities: those of learners that do not wait, after each mega-batch; those after the last
 mega-batch; and Table 1 of the report.
 """
@@ -45,7 +45,7 @@ from study_runs import (
 from alma_jax import commands
 from alma_jax.errors import BadInput
 from alma_jax.reports import drawing, sizes, studies, tables
-from alma_jax.reports.factors import named, plain
+from alma_jax.reports.factors import named, plain, short
 from alma_jax.reports.studies import Study
 
 
@@ -66,7 +66,7 @@ def all_of(folder: pathlib.Path) -> list[str]:
   if runs is None:
     raise BadInput(f"{folder} is not the folder of a study with runs; the studies are {', '.join(STUDIES)}.")
   if runs.score == "cer":
-    return [by_waiting_time(runs), *costs(runs)]
+    return [*by_waiting_time(runs), *costs(runs)]
   texts = study_figures.study_of(folder)
   return [over_the_stream(texts), after_the_last(texts), str(tables.iid(texts))]
 
@@ -97,23 +97,27 @@ def after_the_last(study: Study) -> str:
                            **{head: row.get(head, "") for head in heads}} for row in rows.values()])
 
 
-def by_waiting_time(runs: Runs) -> str:
-  """The CERs of image learners by width and waiting time."""
+def by_waiting_time(runs: Runs) -> list[str]:
+  """The CERs of image learners by width and waiting time; rows whose runs are all in a table of `costs` are left out.
+
+  Empty if there are no other rows.
+  """
   kinds = [(kind, [*scores.values()]) for kind, scores in runs.kinds()]
-  waits = sorted({kind[WAIT] for kind, _ in kinds})
-  elsewhere = _with_intervals(runs)
-  fields = _telling([kind for kind, _ in kinds])
+  fields, in_costs = _telling([kind for kind, _ in kinds]), _waits_with_intervals(runs)
   rows: dict[tuple[Any, ...], dict[Any, list[float]]] = collections.defaultdict(dict)
+  names, shown = {}, set()
   for kind, scores in kinds:
-    rows[(kind[LEARNER], kind[WIDTH], *(kind[field] for field in fields[kind[LEARNER]]))][kind[WAIT]] = scores
+    row = (kind[LEARNER], kind[WIDTH], *(kind[field] for field in fields[kind[LEARNER]]))
+    rows[row][kind[WAIT]] = scores
+    names[row] = _named(kind, fields[kind[LEARNER]])
+    if kind[REPLAY] or kind[WAIT] not in in_costs:
+      shown.add(row)
+  waits = sorted({wait for row in shown for wait in rows[row]})
   places = {name: i for i, name in enumerate(drawing.in_order({row[0] for row in rows}))}
   lines = [["", "width", *(f"w = {plain(wait)}" for wait in waits)], ["---", *["---:"] * (1 + len(waits))]]
-  for row in sorted(rows, key=lambda row: (places[row[0]], row[2:], row[1])):
-    kind = {LEARNER: row[0], **dict(zip(fields[row[0]], row[2:]))}
-    if not kind.get(REPLAY) and rows[row].keys() <= elsewhere:  # the whole row is in the table of costs
-      continue
-    lines.append([_named(kind, fields[row[0]]), plain(row[1]), *(_number(rows[row].get(wait)) for wait in waits)])
-  return _rows(lines)
+  for row in sorted(shown, key=lambda row: (places[row[0]], row[2:], row[1])):
+    lines.append([names[row], plain(row[1]), *(_number(rows[row].get(wait)) for wait in waits)])
+  return [_rows(lines)] if shown else []
 
 
 def costs(runs: Runs) -> list[str]:
@@ -123,7 +127,7 @@ def costs(runs: Runs) -> list[str]:
   plane of log compute and log CER, seed by seed. It is empty outside of the widths of `sm`.
   """
   tables = []
-  for wait in sorted(_with_intervals(runs)):
+  for wait in sorted(_waits_with_intervals(runs)):
     mine = runs.where((runs.table[WAIT] == wait) & (runs.table[REPLAY] == 0))
     values = {column: [its for _, its in mine.kinds(column)] for column in (runs.score, COMP, MEM)}
     kinds = [kind for kind, _ in mine.kinds()]
@@ -160,9 +164,10 @@ def _above(line: dict[int, Sequence[tuple[float, float]]], costs: dict[int, floa
   return f"{math.expm1(statistics.mean(effects)):+.0%}".replace("%", " %")
 
 
-def _with_intervals(runs: Runs) -> set[Any]:
-  """The waiting times at which a learner grows at several intervals."""
-  intervals = runs.table.groupby([LEARNER, WIDTH, WAIT])[GROW].nunique()
+def _waits_with_intervals(runs: Runs) -> set[Any]:
+  """The waiting times at which a learner without replay grows at several intervals."""
+  table = runs.table[runs.table[REPLAY] == 0]
+  intervals = table.groupby([LEARNER, WIDTH, WAIT])[GROW].nunique()
   return set(intervals[intervals > 1].index.get_level_values(WAIT))
 
 
@@ -172,7 +177,9 @@ def _rows(lines: Sequence[Sequence[str]]) -> str:
 
 def _named(kind: dict[str, Any], fields: list[str]) -> str:
   """E.g. "`gmoe`, grow_every 5"."""
-  return ", ".join([f"`{kind[LEARNER]}`", *filter(None, (named(field, kind[field]) for field in fields))])
+  texts = [short(field) if kind[field] is True else named(field, kind[field]) for field in fields
+           if kind[field] is not False]
+  return ", ".join([f"`{kind[LEARNER]}`", *texts])
 
 
 def _at_every_t(study: Study) -> Study:

@@ -556,25 +556,46 @@ def test_the_table_of_a_study(tmp_path):
 
 
 def test_the_costs_of_growing_at_several_intervals(tmp_path):
-  """`sm` has the line of CER x multiply-adds = 256, so that its CER is 10.67 at the 24 of gmoe, which has 12.8."""
+  """`sm` has CER x multiply-adds = 256, so that its CER is 10.67 at the 24 of gmoe, which is at 1.2 and 0.95 of it."""
   import study_table
-  runs, stream = image_runs({name: TRUE[name] for name in ("sm", "gmoe")}, 1, replay_gain=0.1)
-  grows, width = runs["learner.name"] == "gmoe", runs["model.width"]
-  runs = runs[((width == 8) | (width == 64) & ~grows) & runs["stream.waiting_time"].isin([1, 10])]
-  grows = runs["learner.name"] == "gmoe"
-  sometimes = runs[grows & (runs["stream.waiting_time"] == 10)]
-  runs = pd.concat([runs.assign(**{"learner.grow_every": np.where(grows, 5, None)}),
-                    sometimes.assign(run=sometimes["run"] + "-2", cumulative_fwd_macs=99, **{"learner.grow_every": 2})])
-  means = np.select([runs["learner.name"] == "gmoe", runs["model.width"] == 64], [12.8, 4.0], 32.0)
-  keep(tmp_path, "mnist_replay", runs.assign(cer=means * (1 + (runs["seed"] - 1) / 10)), stream)
+  runs, stream = image_runs({name: TRUE[name] for name in ("sm", "gmoe", "moe")}, 1, replay_gain=0.1)
+  learner, width, wait = runs["learner.name"], runs["model.width"], runs["stream.waiting_time"]
+  runs = runs[wait.isin([1, 10]) & ((width == 8) | (width == 64) & (learner == "sm"))]
+  learner, width, wait = runs["learner.name"], runs["model.width"], runs["stream.waiting_time"]
+  cheap = runs[(learner == "gmoe") & (wait == 10)]
+  scratch = runs[(learner == "sm") & (width == 8) & (wait == 10) & (runs["stream.replay"] == 0)]
+  runs = runs.assign(**{"stream.replay": np.where(learner == "moe", 1.0, runs["stream.replay"]),
+                        "learner.grow_every": np.where(learner == "gmoe", 5, None)})
+  more = [cheap.assign(run=cheap["run"] + f"-{every}", cumulative_fwd_macs=macs, **{"learner.grow_every": every})
+          for every, macs in ((2, 99), (25, 4))]
+  runs = pd.concat([pd.concat([runs, *more]).assign(**{"learner.init_from_scratch": False}), scratch.assign(
+      run=scratch["run"] + "-s", cumulative_fwd_macs=16, **{"learner.init_from_scratch": True})])
+  of_gmoe = np.where(runs["seed"] == 1, 256 / 24 * 0.95, 256 / 24 * 1.2)
+  cers = np.select([runs["learner.name"] == "gmoe", runs["model.width"] == 64], [of_gmoe, 4.0], 32.0)
+  keep(tmp_path, "mnist_replay", runs.assign(cer=cers), stream)
   first, table = study_table.all_of(tmp_path / "mnist_replay")  # of w = 10 alone, without replay
+  assert f"{(1.2 * 1.2 * 0.95)**(1 / 3) - 1:.0%}" == "11%"  # the arithmetic mean of the ratios gives 12 %
   assert table.splitlines()[2:] == [
-      "| `sm` | 8 | 32.0 ± 3.2 | 8 | 8 | |",
-      "| `gmoe`, grow_every 2 | 8 | 12.8 ± 1.3 | 99 | 24 | |",
-      "| `gmoe`, grow_every 5 | 8 | 12.8 ± 1.3 | 24 | 24 | +20 % |",
-      "| `sm` | 64 | 4.0 ± 0.4 | 64 | 64 | |"]
+      "| `sm` | 8 | 32.0 ± 0.0 | 8 | 8 | |",
+      "| `sm`, init_from_scratch | 8 | 32.0 ± 0.0 | 16 | 8 | |",
+      "| `gmoe`, grow_every 2 | 8 | 11.9 ± 1.5 | 99 | 24 | |",
+      "| `gmoe`, grow_every 5 | 8 | 11.9 ± 1.5 | 24 | 24 | +11 % |",
+      "| `gmoe`, grow_every 25 | 8 | 11.9 ± 1.5 | 4 | 24 | |",
+      "| `sm` | 64 | 4.0 ± 0.0 | 64 | 64 | |"]
   assert "`gmoe`, grow_every 5" in first  # which has it at w = 1, too
   assert "grow_every 2" not in first
+  assert "`moe`" in first  # with replay alone
+
+
+def test_a_study_of_nothing_but_growth(tmp_path):
+  import study_table
+  runs, stream = image_runs({"gmoe": TRUE["gmoe"]}, 1)
+  runs = runs[(runs["model.width"] == 8) & (runs["stream.waiting_time"] == 10)]
+  keep(tmp_path, "mnist", pd.concat([runs.assign(run=runs["run"] + f"-{every}", **{"learner.grow_every": every})
+                                            for every in (2, 5)]), stream)
+  (table,) = study_table.all_of(tmp_path / "mnist")
+  assert "multiply-adds" in table
+  assert len(table.splitlines()) == 4
 
 
 def test_verdicts_on_flat_hard_mixtures():

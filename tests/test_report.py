@@ -25,6 +25,7 @@ from alma_jax.reports import (
   drawing,
   figures,
   findings,
+  growing,
   page,
   sizes,
   studies,
@@ -534,34 +535,74 @@ def test_a_panel_for_each_waiting_time_and_size(tmp_path, runs):
   assert study.stream["stage"].dtype == "Int64"
 
 
-def test_growth_at_several_intervals(tmp_path):
-  """A panel for each width from which gmoe grows at several intervals, with sm of every width beside it."""
-  def cost(interval, width):  # of two stages
-    return width * 10 * (2 if interval == 1 else 1)
+def growth_runs(folder, widths=(4, 8, 16), waits=(1,), replays=(0.0, 1.0)):
+  """gmoe with soft gates at the intervals 1, 2 and 3, of width 16 at 2 alone; with hard gates at 2; sm, and two ens.
 
-  for width, intervals in ((4, (1, 2)), (8, (1, 2)), (16, (2,))):
-    for interval in intervals:
-      for gating in ("soft", "hard")[:1 if interval == 1 else 2]:
-        write_run(tmp_path / f"{width}-{interval}-{gating}", [0.5, 0.4 - width / 100], "gmoe",
-                  macs=cost(interval, width) / 2, model__width=width, learner__grow_every=interval,
-                  learner__gating=gating)
-    for replay in (0.0, 1.0):
-      write_run(tmp_path / f"{width}-{replay}", [0.5, 0.3 - width / 100], macs=width, model__width=width,
-                stream__replay=replay)
-  study = study_of(tmp_path)
+  CERs are 0.9 - width / 100 of gmoe and 0.8 - width / 100 of others, 0.02 more and less of two seeds.
+  """
+  for wait in waits:
+    for width in widths:
+      for seed, more in ((0, 0.02), (1, -0.02)):
+        fields = dict(seed=seed, model__width=width, stream__waiting_time=wait)
+        for gating, intervals in (("soft", (1, 2, 3) if width < 16 else (2,)), ("hard", (2,))):
+          for interval in intervals:
+            write_run(folder / f"{wait}-{width}-{seed}-{interval}-{gating}", [0.5, 0.4 - width / 100 + more], "gmoe",
+                      macs=60 * width // interval, learner__grow_every=interval, learner__gating=gating, **fields)
+        for replay in replays:
+          write_run(folder / f"{wait}-{width}-{seed}-{replay}", [0.5, 0.3 - width / 100 + more], macs=width,
+                    stream__replay=replay, **fields)
+        if width < 16:
+          write_run(folder / f"{wait}-{width}-{seed}-ens", [0.5, 0.3 - width / 100 + more], "ens", macs=5 * width,
+                    **fields)
+  return folder
+
+
+def test_growth_at_several_intervals(tmp_path):
+  """A panel for each width from which gmoe grows at several intervals, with the other learners of every width."""
+  diverge(write_run(tmp_path / "lost", [0.5, 0.4], "gmoe", learner__grow_every=2, seed=5))
+  (study,), _ = collect.collect([growth_runs(tmp_path)])
   caption, figure = figures.all_of(study)["growth"]
   assert "from the width in the title" in caption
-  assert "with replay are not shown" in caption
-  assert [axes.get_title() for axes in figure.axes] == ["w = 1, width 4", "w = 1, width 8"]
-  assert legend(figure) == ["sm", "gmoe, gating hard", "gmoe, gating soft"]
+  assert "in all widths (numbers)" in caption
+  assert caption.endswith("Runs with replay are not shown. 1 run that diverged is not shown.")
+  assert [axes.get_title() for axes in figure.axes] == ["w = 1, width = 4", "w = 1, width = 8"]
+  assert legend(figure) == ["sm", "ens", "gmoe, gating hard", "gmoe, gating soft"]
   for axes, width in zip(figure.axes, (4, 8)):
-    sm, hard, soft = (axes.containers[i].lines[0].get_xydata() for i in range(3))
+    sm, ens, hard, soft = (axes.containers[i].lines[0].get_xydata() for i in range(4))
     np.testing.assert_allclose(sm, [(2 * each, 0.8 - each / 100) for each in (4, 8, 16)])
-    np.testing.assert_allclose(hard, [(10 * width, 0.9 - width / 100)])
-    np.testing.assert_allclose(soft, [(10 * width, 0.9 - width / 100), (20 * width, 0.9 - width / 100)])
-    written = {text.get_text() for text in axes.texts}
-    assert {"4", "8", "16", "every 1", "every 2"} >= written > {"every 1", "4"}
-  assert "growth" not in figures.all_of(study._replace(runs=study.runs[study.runs["learner.grow_every"] != 1]))
+    np.testing.assert_allclose(ens, [(10 * each, 0.8 - each / 100) for each in (4, 8)])
+    cer = 0.9 - width / 100
+    np.testing.assert_allclose(hard, [(60 * width, cer)])
+    np.testing.assert_allclose(soft, [(40 * width, cer), (60 * width, cer), (120 * width, cer)])
+    (bar,) = axes.containers[0].lines[2][0].get_segments()[:1]
+    assert np.ptp(bar[:, 1]) == pytest.approx(2 * 0.02 * 2**0.5)
+    for text, xy in {"every 2": hard[0], "every 1": soft[2], "4": sm[0], "8": sm[1], "16": sm[2]}.items():
+      np.testing.assert_allclose([found.xy for found in axes.texts if found.get_text() == text], [xy])
+
+
+@pytest.mark.parametrize(("change", "expected"), [
+    (lambda runs: runs["learner.grow_every"] != 1, True),  # 2 and 3 are left
+    (lambda runs: ~runs["learner.grow_every"].isin([1, 3]), False),
+    # Every learner has one interval, but soft and hard gates have different ones.
+    (lambda runs: ~runs["learner.grow_every"].isin([1, 3]) | (runs["learner.gating"] == "soft")
+     & (runs["learner.grow_every"] == 3), True),
+    (lambda runs: ~((runs["learner.gating"] == "soft") & (runs["learner.grow_every"] < 3)), False)])
+def test_whether_a_learner_grows_at_several_intervals(tmp_path, change, expected):
+  study = study_of(growth_runs(tmp_path))
+  assert ("growth" in figures.all_of(study._replace(runs=study.runs[change(study.runs)]))) == expected
+
+
+def test_which_panels_of_growth_are_shown(tmp_path):
+  study = study_of(growth_runs(tmp_path, (4, 5, 6, 7), (1, 2), (0.0,)))
+
+  def shown(*waits):
+    caption, figure = figures.all_of(study, waits)["growth"]
+    return caption, [axes.get_title() for axes in figure.axes]
+
+  caption, titles = shown()
+  assert titles == ["w = 1, width = 4", "w = 1, width = 6", "w = 2, width = 4", "w = 2, width = 5", "w = 2, width = 7"]
+  assert caption.endswith("The figure shows 5 of 8 pairs of waiting time and width.")
+  assert shown(2)[1] == [f"w = 2, width = {width}" for width in (4, 5, 6, 7)]
 
 
 def test_growth_of_networks_of_one_size(tmp_path):
@@ -569,16 +610,39 @@ def test_growth_of_networks_of_one_size(tmp_path):
     write_run(tmp_path / f"{interval}", [0.5, 0.4], "gmoe", macs=10 / interval, learner__grow_every=interval)
   write_run(tmp_path / "sm", [0.5, 0.3], macs=4)
   caption, figure = figures.all_of(study_of(tmp_path))["growth"]
-  assert "in the title" not in caption
+  assert caption.endswith("“every 2”: before every second stage). Points are learners without an interval.")
   (axes,) = figure.axes
   assert axes.get_title() == "w = 1"
-  assert {text.get_text() for text in axes.texts} == {"every 1", "every 2"}
+  assert [text.get_text() for text in axes.texts] == ["every 1"]
+
+
+def test_growth_without_a_waiting_time(tmp_path):
+  for interval in (1, 2):
+    for width in (4, 8):
+      write_run(tmp_path / f"{interval}{width}", [0.5, 0.4], "gmoe", learner__grow_every=interval, model__width=width)
+  study = study_of(tmp_path)
+  study = study._replace(runs=study.runs.assign(**{"stream.waiting_time": float("nan")}))
+  assert [axes.get_title() for axes in growing.growth(study).axes] == ["width = 4", "width = 8"]
 
 
 def test_switches_are_named_if_they_are_on(tmp_path):
   for scratch in (False, True):
     write_run(tmp_path / f"{scratch}", [0.5, 0.4], learner__init_from_scratch=scratch)
-  assert legend(figures.over_the_stream(study_of(tmp_path))) == ["sm", "sm, init_from_scratch"]
+  study = study_of(tmp_path)
+  assert legend(figures.over_the_stream(study)) == ["sm", "sm, init_from_scratch"]
+
+
+@pytest.mark.parametrize(("values", "old", "names"), [
+    ([False, True], {}, ["sm", "sm, init_from_scratch"]),
+    ([False, True], {"learner.init_from_scratch": True}, ["sm, init_from_scratch False", "sm"]),
+    ([False, None], {}, ["sm, init_from_scratch False", "sm"])])  # of another version
+def test_labels_of_switches_tell_kinds_apart(tmp_path, monkeypatch, values, old, names):
+  monkeypatch.setattr(studies, "earlier", lambda *_: old)
+  for width in (4, 8):
+    write_run(tmp_path / f"{width}", [0.5, 0.4], model__width=width)
+  study = study_of(tmp_path)
+  field = "learner.init_from_scratch"
+  assert studies.brief_labels(study, study.runs.assign(**{field: pd.Series(values, dtype=object)}), [field]) == names
 
 
 def test_an_arrow_of_replay_names_what_varies_for_its_learner(tmp_path):
@@ -586,9 +650,9 @@ def test_an_arrow_of_replay_names_what_varies_for_its_learner(tmp_path):
     for width in (4, 8):
       write_run(tmp_path / f"sm{width}{replay}", [0.5, width / 20], macs=width * (1 + replay), stream__replay=replay,
                 model__width=width)
-    for width, interval in ((4, 1), (8, 1)):
       write_run(tmp_path / f"gmoe{width}{replay}", [0.6, width / 10], "gmoe", macs=3 * width * (1 + replay),
-                stream__replay=replay, model__width=width, learner__grow_every=interval)
+                stream__replay=replay, model__width=width)
+  write_run(tmp_path / "extra", [0.6, 0.3], "gmoe", macs=5, model__width=4, learner__grow_every=2)  # without an arrow
   (axes,) = figures.replay(study_of(tmp_path)).axes
   assert {text.get_text() for text in axes.texts} == {"", "width 4", "width 8"}
 

@@ -49,10 +49,13 @@ def earlier(learner: str, protocol: Protocol) -> dict[str, Any]:
 
 
 def named(field: str, value: Any) -> str:
-  """E.g. "width 32"; of a switch its name if it is on, and "" if it is off."""
-  if isinstance(value, (bool, np.bool_)):
-    return short(field) if value else ""
+  """E.g. "width 32"."""
   return f"{short(field)} {plain(value)}"
+
+
+def is_switch(values: pd.Series) -> bool:
+  """Whether all values of a field are True or False."""
+  return bool(len(values)) and all(isinstance(value, (bool, np.bool_)) for value in values)
 
 
 def plain(value: Any) -> str:

@@ -50,7 +50,7 @@ def all_of(study: Study, waits: Collection[float] = ()) -> dict[str, tuple[str, 
         "better in both. A name gives the learner and the fields in which its kinds differ; the names of the other "
         f"kinds, and of those without room, are in pareto.csv.{_without_diverged(study)}", fronts.pareto(study))
   if growing.places(study):
-    found["growth"] = (f"{growing.caption(study)}{_without_diverged(study)}", growing.growth(study))
+    found["growth"] = (f"{growing.caption(study, waits)}{_without_diverged(study)}", growing.growth(study, waits))
   if _replay_pairs(study):
     found["replay"] = (f"{_title(study)} against compute without replay (open markers) and with the most replay "
                        f"(filled markers, stream.replay up to {study.runs[_REPLAY].max():g}): means over seeds. "
@@ -227,7 +227,7 @@ def replay(study: Study) -> Figure:
     axes.plot(*before, marker, color=colour, markerfacecolor="white", markersize=5)
     axes.plot(*after, marker, color=colour, markersize=5)
     axes.annotate("", after, before, arrowprops=dict(arrowstyle="->", color=colour, shrinkA=4, shrinkB=4))
-    kind = studies.label(row, varying)
+    kind = studies.label(row, varying, studies.switches(rows, varying))
     labels += [(kind.removeprefix(row[LEARNER]).removeprefix(", "), *after, colour), ("", *before, colour)]
   axes.set(xlabel=_COSTS[COMP], ylabel=study.score_name)
   drawing.cost_axis(axes, [x for _, before, after in pairs for x in (before[0], after[0])])

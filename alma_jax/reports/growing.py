@@ -1,4 +1,5 @@
 """The figure of growth: what it costs and gains to grow sooner, later, or by more."""
+from collections.abc import Collection
 from typing import Any
 
 import pandas as pd
@@ -7,83 +8,115 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from alma_jax.reports import drawing, panels, sizes, studies
-from alma_jax.reports.factors import plain, short
+from alma_jax.reports.factors import order, plain, short
 from alma_jax.reports.read import COMP, LEARNER, WAITING
 from alma_jax.reports.studies import Study
 
 _GROW, _REPLAY = "learner.grow_every", "stream.replay"
+_SIZES = {"model.width": ("width", "widths"), "model.num_experts": ("number of experts", "numbers of experts")}
+
+Place = tuple[Any, Any]  # (waiting time, size of the networks at first); NaN: the runs have none
 
 
-def caption(study: Study) -> str:
-  """What the figure shows."""
+def caption(study: Study, waits: Collection[float] = ()) -> str:
+  """What the figure shows; `waits`: see panels.waits."""
   size = sizes.field(study)
-  of_size, joins = (f" from the {short(size)} in the title", " (numbers)") if size else ("", "")
-  replay = " Runs with replay are not shown." if _REPLAY in study.factors else ""
-  return (f"{study.score_name[0].upper()}{study.score_name[1:]} against cumulative compute: mean ± standard deviation "
-          f"over seeds. A line joins the intervals of a learner that grows (“every 2”: before every second "
-          f"stage){of_size}, or the {f'{short(size)}s' if size else 'runs'} of another learner{joins}.{replay}")
+  one, several = _SIZES[size] if size else ("", "")
+  shown, num = len(_shown(study, waits)), len(places(study))
+  return " ".join([
+      f"{study.score_name[0].upper()}{study.score_name[1:]} against cumulative compute: mean ± standard deviation over "
+      f"seeds. A line joins the growth intervals of a learner{f' from the {one} in the title' if size else ''}; its "
+      "shortest one is named (“every 2”: before every second stage).",
+      f"Learners without an interval are shown in all {several} (numbers)." if size else
+      "Points are learners without an interval.",
+      *(["Runs with replay are not shown."] if _REPLAY in study.factors else []),
+      *([f"The figure shows {shown} of {num} pairs of waiting time and {one}." if size else
+         f"The figure shows {shown} of {num} waiting times."] if shown < num else [])])
 
 
-def places(study: Study) -> list[tuple[Any, Any]]:
-  """[(waiting time, size of the networks at first or None)] at which a learner grows at several intervals."""
+def places(study: Study) -> list[Place]:
+  """The waiting times and first sizes at which a learner that is otherwise the same grows at several intervals."""
   if _GROW not in study.factors:
     return []
-  size = sizes.field(study)
-  groups = _least_replay(study).runs.groupby([WAITING, size or WAITING, LEARNER])[_GROW].nunique()
-  return sorted({(wait, first if size else None) for (wait, first, _), num in groups.items() if num > 1})[:panels.MOST]
+  runs, size = _without_replay(study).runs, sizes.field(study)
+  others = [field for field in study.factors if field not in (WAITING, size, _GROW)]
+  found = {(place[0], place[1] if size else float("nan"))
+           for place, mine in runs.groupby([WAITING, size or WAITING, LEARNER, *others], dropna=False)
+           if mine[_GROW].nunique() > 1}
+  found = {place for place in found if not pd.isna(place[0])} or found  # runs without a waiting time are in all panels
+  return sorted(found, key=lambda place: [*map(order, place)])
 
 
 @drawing.styled
-def growth(study: Study) -> Figure:
+def growth(study: Study, waits: Collection[float] = ()) -> Figure:
   """The score against compute, of learners that grow at several intervals and of the other learners.
 
-  There is a panel for each of `places`. A line of a learner with intervals joins these, one of another learner its
-  sizes. Runs with more replay than the least are left out, because their compute grows with the stream.
+  There is a panel for each of `places`, or for as many as fit. A line of a learner with intervals joins these, one of
+  another learner its sizes. Runs with replay are left out, because their compute grows with the stream.
+
+  Args:
+    study: Study with `places`.
+    waits: see panels.waits.
   """
-  found, size = places(study), sizes.field(study)
-  study = _least_replay(study)
+  shown, size = _shown(study, waits), sizes.field(study)
+  study = _without_replay(study)
   table = studies.means(study, study.score, COMP)
-  table = table if WAITING in table else table.assign(**{WAITING: found[0][0]})
-  grows = table[_GROW].notna()
-  tables = [table[panels.at(table, wait) & (~grows | (table[size] == first if size else True))]
-            for wait, first in found]
+  table = table if WAITING in table else table.assign(**{WAITING: shown[0][0]})
+  has_interval = table[_GROW].notna()
+  tables = []
+  for wait, initial in shown:
+    of_size = (table[size] == initial) | table[size].isna() & pd.isna(initial) if size else True
+    tables.append(table[panels.at(table, wait) & (~has_interval | of_size)])
   lines = panels.Lines(study, tables, [f for f in study.factors if f not in (WAITING, size, _GROW)], marked=True)
-  across = panels.across(len(found))
-  figure = drawing.figure(2.4 * -(-len(found) // across) + 0.5, lines.keys)
-  grid = panels.grid(figure, len(found), across)
-  for axes, mine, (wait, first) in zip(grid, tables, found):
-    for key, line in lines.of(mine):
-      line = line.sort_values(COMP)
+  across = panels.across(len(shown))
+  figure = drawing.figure(2.4 * -(-len(shown) // across) + 0.5, lines.keys)
+  grid, costs = panels.grid(figure, len(shown), across), pd.concat(tables)[COMP]
+  for axes, mine, (wait, initial) in zip(grid, tables, shown):
+    for key, line in _ascending(lines, mine):
       axes.errorbar(line[COMP], line[study.score], yerr=line[f"{study.score}_sd"].fillna(0), color=key.get_color(),
                     marker=key.get_marker(), markersize=4, linewidth=1, linestyle=key.get_linestyle(),
                     fillstyle=key.get_fillstyle(), capsize=1.5)
-    axes.set_title(", ".join([*panels.title(wait), *([f"{short(size)} {plain(first)}"] if size else [])]))
-    drawing.cost_axis(axes, table.loc[table.index.isin([i for its in tables for i in its.index]), COMP])
+    of_size = [f"{short(size)} = {plain(initial)}"] if size and not pd.isna(initial) else []
+    axes.set_title(", ".join([*panels.title(wait), *of_size]))
+    drawing.cost_axis(axes, costs)
   drawing.x_label(figure, "cumulative compute (multiply-adds)")
   for axes in grid[::across]:
     axes.set_ylabel(study.score_name)
   drawing.score_axes(grid)
   for axes, mine in zip(grid, tables):  # once the shared limits are final
-    _label(axes, [*lines.of(mine)], study, size)
+    _label(axes, _ascending(lines, mine), study, size)
   return figure
 
 
 def _label(axes: Axes, lines: list[tuple[Line2D, pd.DataFrame]], study: Study, size: str | None) -> None:
-  """Writes intervals at the ends of the lines that have them, and sizes at the points of the longest other line."""
-  lines = [(key, line.sort_values(COMP)) for key, line in lines]
-  longest = max((len(line) for _, line in lines if line[_GROW].isna().all()), default=0)
+  """Writes the shortest interval of the lines that have some, and sizes at the points of the longest other line."""
+  numbers = [len(line) if line[_GROW].isna().all() else 0 for _, line in lines]
+  longest = numbers.index(max(numbers))
   labels = []
-  for key, line in lines:
+  for i, (key, line) in enumerate(lines):
     if line[_GROW].notna().all():
-      texts = [f"every {plain(interval)}" for interval in line[_GROW]]
-      texts[1:-1] = [""] * len(texts[1:-1])
+      texts = [f"every {plain(every)}" if every == line[_GROW].min() else "" for every in line[_GROW]]
+    elif size and i == longest and len(line) > 1:
+      texts = [plain(value) for value in line[size]]
     else:
-      texts = [plain(value) for value in line[size]] if size and len(line) == longest > 1 else [""] * len(line)
+      texts = [""] * len(line)
     labels += [(text, x, y, str(key.get_color())) for text, x, y in zip(texts, line[COMP], line[study.score])]
   drawing.place_labels(axes, labels, [[*zip(line[COMP], line[study.score])] for _, line in lines])
 
 
-def _least_replay(study: Study) -> Study:
-  """With the runs of the least replay."""
+def _ascending(lines: panels.Lines, table: pd.DataFrame) -> list[tuple[Line2D, pd.DataFrame]]:
+  """The lines of a panel, with their points in the order of their costs."""
+  return [(key, line.sort_values(COMP)) for key, line in lines.of(table)]
+
+
+def _shown(study: Study, waits: Collection[float]) -> list[Place]:
+  """The places that have panels."""
+  found = places(study)
+  found = [place for place in found if place[0] in waits] or found
+  return [found[i] for i in panels.some(len(found))]
+
+
+def _without_replay(study: Study) -> Study:
+  """The study with only its runs without replay, if it varies."""
   runs = study.runs
-  return study._replace(runs=runs[runs[_REPLAY] == runs[_REPLAY].min()]) if _REPLAY in study.factors else study
+  return study._replace(runs=runs[runs[_REPLAY] == 0]) if _REPLAY in study.factors else study

@@ -5,12 +5,12 @@ kind differ in their seeds alone.
 """
 import collections
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import pandas as pd
 
-from alma_jax.reports.factors import earlier, named
+from alma_jax.reports.factors import earlier, is_switch, named, short
 from alma_jax.reports.protocols import LANGUAGE, Protocol
 from alma_jax.reports.read import LEARNER, SEED
 from alma_jax.reports.task_read import TaskRun
@@ -126,10 +126,17 @@ def lost(study: Study) -> list[tuple[Any, int]]:
   return [(rows[key], total) for key, (num, total) in divergences(study).items() if num == total]
 
 
-def label(row: Any, fields: Iterable[str]) -> str:
-  """E.g. "ens, width 32, w 10" of a row with these fields."""
-  parts = [named(field, row[field]) for field in fields if not pd.isna(row.get(field))]
-  return ", ".join([row[LEARNER], *filter(None, parts)])
+def label(row: Any, fields: Iterable[str], switches: Collection[str] = ()) -> str:
+  """E.g. "ens, width 32, w 10" of a row with these fields; one of `switches` is named alone if it is on, else not."""
+  there = [field for field in fields if not pd.isna(row.get(field)) and (field not in switches or row[field])]
+  return ", ".join([row[LEARNER], *(short(field) if field in switches else named(field, row[field])
+                                    for field in there)])
+
+
+def switches(table: pd.DataFrame, fields: Iterable[str]) -> list[str]:
+  """The fields that are on or off in all rows of each learner that has them."""
+  return [field for field in fields
+          if all(is_switch(mine) for _, mine in table.groupby(LEARNER)[field] if mine.notna().any())]
 
 
 def brief_labels(study: Study, table: pd.DataFrame, fields: Iterable[str]) -> list[str]:
@@ -141,6 +148,8 @@ def brief_labels(study: Study, table: pd.DataFrame, fields: Iterable[str]) -> li
   for learner, mine in table.groupby(LEARNER):
     old = earlier(str(learner), study.protocol)
     varying = [field for field in fields if mine[field].nunique(dropna=False) > 1]
+    on_or_off = [field for field in switches(mine, varying) if not old.get(field)]
     for index, row in mine.iterrows():
-      found[index] = label(row, [field for field in varying if field not in old or row[field] != old[field]])
+      its = [field for field in varying if field not in old or row[field] != old[field]]
+      found[index] = label(row, its, on_or_off)
   return [found[index] for index in table.index]
