@@ -526,7 +526,7 @@ def test_every_comparison_has_a_name_of_its_own(tmp_path):
   assert points.between(0.5, 40).all()  # not shares, which are a hundredth of it
 
 
-@pytest.mark.parametrize("study", ["mnist", "mnist_authors", "cifar", "text"])
+@pytest.mark.parametrize("study", ["mnist", "mnist_replay", "mnist_authors", "cifar", "text"])
 def test_the_tables_of_studies_are_those_of_the_committed_runs(study):
   import study_table
   folder = ROOT / "docs/results" / study
