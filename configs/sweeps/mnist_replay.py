@@ -10,8 +10,8 @@
   GROWTH   When and by how much to grow? gMoE and Firefly at several intervals, Firefly at two rates.
   FIXED    What fixed learners reach at the cost of those: wider networks, and mixtures of four experts.
 
-Widths 4 and 8 stand for small networks, 32 for large ones. The runs have 1.6e14 multiply-adds. Two CPU cores take about
-2 hours, at the speed of the runs of docs/results/mnist.
+Width 8 (replay) or 4 (growth) stands for small networks, 32 for large ones. The runs have 2.0e14 multiply-adds, and
+took about 4 hours of two CPU cores, beside other work.
 """
 from alma_jax.sweeps import Sweep, axis, product
 
