@@ -669,7 +669,7 @@ def test_the_pareto_front_by_hand():
   assert trade_offs.front(*zip(*points)) == [(1, 5), (3, 3), (5, 1)]
 
 
-@pytest.mark.parametrize(("num", "letters"), [(1, 3), (5, 4), (7, 30), (40, 12)])
+@pytest.mark.parametrize(("num", "letters"), [(1, 3), (5, 4), (7, 30), (40, 12), (27, 42)])
 def test_the_legend_covers_nothing(num, letters):
   names = [f"{i:0{letters}}" for i in range(num)]
   with matplotlib.rc_context(drawing.RC):
@@ -682,6 +682,12 @@ def test_the_legend_covers_nothing(num, letters):
   for ax in figure.axes:
     assert ax.title.get_window_extent().y1 <= box.y0 + 1
     assert label.y1 <= min(text.get_window_extent().y0 for text in ax.get_xticklabels())
+
+
+def test_a_long_legend_has_the_width_of_the_figure():
+  height = lambda num: drawing.figure(2.0, [drawing.key("n" * 42, "#000000")] * num).get_figheight() - 2.0
+  assert height(4) == pytest.approx(4 * height(1))  # one column beside the margin of the panels
+  assert height(28) == pytest.approx(14 * height(1))  # two
 
 
 def _with_legend(names):

@@ -47,6 +47,7 @@ _PLACES = [(right, up, far) for far in (_NEAR, 14, 24, 36)
            for right, up in ((1, 0), (1, 1), (1, -1), (-1, 1), (-1, 0), (-1, -1), (0, 1), (0, -1))]
 _APART = np.array([-5, 0, 5, 0])  # pixels between two texts, so that two numbers are not read as one
 _LETTER = 4.6  # about the width of a letter of 8 points, in points
+_FEW_ROWS, _EDGE = 6, 0.05  # a legend of more rows begins this many inches from the edge of the figure
 _KEY, _ROW = 0.55, 0.17  # inches: width of an entry of a legend without its name, and height of its rows
 _CONTRAST = 4.5  # of text with its background, at least (WCAG 2, 1.4.3)
 
@@ -85,15 +86,20 @@ def figure(height: float, handles: Sequence[Line2D] = (), width: float = WIDTH, 
     left, right: margins in inches.
     wspace: distance between panels, as a share of their mean width.
   """
-  columns = max(1, int((width - left) / (inches(str(handle.get_label()) for handle in handles) + _KEY)))
-  rows = -(-len(handles) // columns)
+  entry = inches(str(handle.get_label()) for handle in handles) + _KEY
+
+  def rows_from(start: float) -> int:
+    return -(-len(handles) // max(1, int((width - start) / entry)))
+
+  start = left if rows_from(left) <= _FEW_ROWS else min(left, _EDGE)  # a long legend has the width of the figure
+  rows = rows_from(start)
   height += rows * _ROW
   made = Figure(figsize=(width, height))
   FigureCanvasAgg(made)
   made.subplots_adjust(left=left / width, right=1 - right / width, top=1 - (0.28 + rows * _ROW) / height,
                        bottom=0.45 / height, wspace=wspace, hspace=0.28)
   if handles:
-    made.legend(handles=handles, loc="upper left", bbox_to_anchor=(left / width, 1), ncols=-(-len(handles) // rows),
+    made.legend(handles=handles, loc="upper left", bbox_to_anchor=(start / width, 1), ncols=-(-len(handles) // rows),
                 frameon=False, borderaxespad=0.2, handletextpad=0.5, columnspacing=1.5, handlelength=2)
   return made
 
