@@ -45,7 +45,7 @@ from study_runs import (
 from alma_jax import commands
 from alma_jax.errors import BadInput
 from alma_jax.reports import drawing, sizes, studies, tables
-from alma_jax.reports.factors import named, plain, short
+from alma_jax.reports.factors import plain
 from alma_jax.reports.studies import Study
 
 
@@ -177,9 +177,7 @@ def _rows(lines: Sequence[Sequence[str]]) -> str:
 
 def _named(kind: dict[str, Any], fields: list[str]) -> str:
   """E.g. "`gmoe`, grow_every 5"."""
-  texts = [short(field) if kind[field] is True else named(field, kind[field]) for field in fields
-           if kind[field] is not False]
-  return ", ".join([f"`{kind[LEARNER]}`", *texts])
+  return f"`{kind[LEARNER]}`{studies.label(kind, fields, [SCRATCH]).removeprefix(kind[LEARNER])}"
 
 
 def _at_every_t(study: Study) -> Study:

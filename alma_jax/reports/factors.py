@@ -2,7 +2,6 @@
 from collections.abc import Collection, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from alma_jax import config as configs
@@ -48,14 +47,9 @@ def earlier(learner: str, protocol: Protocol) -> dict[str, Any]:
   return configs.flatten(configs.completed(sections | dict(learner={"name": learner})))  # of a config without fields
 
 
-def named(field: str, value: Any) -> str:
-  """E.g. "width 32"."""
-  return f"{short(field)} {plain(value)}"
-
-
 def is_switch(values: pd.Series) -> bool:
   """Whether all values of a field are True or False."""
-  return bool(len(values)) and all(isinstance(value, (bool, np.bool_)) for value in values)
+  return bool(len(values)) and all(map(pd.api.types.is_bool, values))
 
 
 def plain(value: Any) -> str:

@@ -1,6 +1,6 @@
 """Figures of a study: those of the paper, and what compute buys."""
 import itertools
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any, Literal
 
 import pandas as pd
@@ -17,7 +17,6 @@ from alma_jax.reports.studies import Study
 EXPERTS = "last_experts"  # a column that `against` adds: the experts of all members at the end of the stream
 _REPLAY = "stream.replay"
 _FILLED = 0.75  # the least share of panels with runs in a grid of waiting times and factors
-_COSTS = {COMP: "cumulative compute (multiply-adds)", MEM: "cumulative parameters"}
 
 
 def all_of(study: Study, waits: Collection[float] = ()) -> dict[str, tuple[str, Figure]]:
@@ -35,8 +34,8 @@ def all_of(study: Study, waits: Collection[float] = ()) -> dict[str, tuple[str, 
     size = sizes.field(study)
     joins = f" A line joins the sizes of a learner (numbers at one of the lines: {short(size)})." if size else ""
     found[name] = (
-        f"{_title(study)} against {_COSTS[column]}: mean ± standard deviation over seeds.{joins} Rings and the "
-        f"dotted line show the Pareto front of all runs{' with the same waiting time' if study.is_language else ''}. "
+        f"{study.score_title} against {panels.COSTS[column]}: mean ± standard deviation over seeds.{joins} Rings and "
+        f"the dotted line show the Pareto front of all runs{' with the same waiting time' if study.is_language else ''}. "
         f"As in the paper's Figure{' 5' if study.is_language else 's 2 and 7'}.{_left_out(study, waits, rows=False)}",
         against(study, column, waits))
   if study.is_language:
@@ -52,7 +51,7 @@ def all_of(study: Study, waits: Collection[float] = ()) -> dict[str, tuple[str, 
   if growing.places(study):
     found["growth"] = (f"{growing.caption(study, waits)}{_without_diverged(study)}", growing.growth(study, waits))
   if _replay_pairs(study):
-    found["replay"] = (f"{_title(study)} against compute without replay (open markers) and with the most replay "
+    found["replay"] = (f"{study.score_title} against compute without replay (open markers) and with the most replay "
                        f"(filled markers, stream.replay up to {study.runs[_REPLAY].max():g}): means over seeds. "
                        f"As in the paper's Figures 4 and 8.{_without_diverged(study)}", replay(study))
   return found
@@ -160,8 +159,7 @@ def against(study: Study, column: str, waits: Collection[float] = ()) -> Figure:
   if column == EXPERTS:
     held = [sizes.experts(row)[1].total for _, row in study.runs.iterrows()]
     study = study._replace(runs=study.runs.assign(**{EXPERTS: held}))
-  table, columns = studies.means(study, study.score, column), panels.waits(study, waits)
-  table[WAITING] = table[WAITING] if WAITING in table else columns[0]
+  table, columns = panels.means(study, study.score, column), panels.waits(study, waits)
   across = panels.across(len(columns))
   size = sizes.field(study)
   own = [field for field in study.factors if field not in (WAITING, size)]
@@ -175,28 +173,24 @@ def against(study: Study, column: str, waits: Collection[float] = ()) -> Figure:
     # The average perplexities of other waiting times are over other mega-batches.
     rivals = mine if study.is_language else table
     _draw_front(axes, mine, trade_offs.front(rivals[column], rivals[study.score]), column, study.score)
-    for key, line in lines.of(mine):
-      line = line.sort_values(column)
-      axes.errorbar(line[column], line[study.score], yerr=line[f"{study.score}_sd"].fillna(0), color=key.get_color(),
-                    marker=key.get_marker(), markersize=5, linewidth=1, linestyle=key.get_linestyle(),
-                    fillstyle=key.get_fillstyle(), capsize=1.5)
+    panels.draw_means(axes, lines.of(mine, column), column, study.score)
     axes.set_title("".join(panels.title(wait)))
-    if column in _COSTS:
+    if column in panels.COSTS:
       drawing.cost_axis(axes, table[column])
-  drawing.x_label(figure, _COSTS.get(column, "experts of all members at the end"))
+  drawing.x_label(figure, panels.COSTS.get(column, "experts of all members at the end"))
   for axes in grid[::across]:
     axes.set_ylabel(study.score_name)
   drawing.score_axes(grid)
   for wait, axes in shown.items() if size else []:  # once the shared limits are final
-    _number_sizes(axes, [*lines.of(tables[wait])], study, column, str(size))
+    _number_sizes(axes, lines.of(tables[wait], column), study, column, str(size))
   return figure
 
 
-def _number_sizes(axes: Axes, lines: list[tuple[Line2D, pd.DataFrame]], study: Study, column: str, size: str) -> None:
+def _number_sizes(axes: Axes, lines: Iterable[tuple[Line2D, pd.DataFrame]], study: Study, column: str,
+                  size: str) -> None:
   """Writes the sizes of networks at the points of the first line that has them, where there is room."""
   labels, corners, said = [], [], set[tuple[str, ...]]()
   for key, line in lines:
-    line = line.sort_values(column)
     corners.append([*zip(line[column], line[study.score])])
     texts = tuple(map(plain, line[size]))
     is_new = len(line) > 1 and tuple(sorted(texts)) not in said
@@ -229,7 +223,7 @@ def replay(study: Study) -> Figure:
     axes.annotate("", after, before, arrowprops=dict(arrowstyle="->", color=colour, shrinkA=4, shrinkB=4))
     kind = studies.label(row, varying, studies.switches(rows, varying))
     labels += [(kind.removeprefix(row[LEARNER]).removeprefix(", "), *after, colour), ("", *before, colour)]
-  axes.set(xlabel=_COSTS[COMP], ylabel=study.score_name)
+  axes.set(xlabel=panels.COSTS[COMP], ylabel=study.score_name)
   drawing.cost_axis(axes, [x for _, before, after in pairs for x in (before[0], after[0])])
   drawing.score_axes([axes])
   drawing.place_labels(axes, labels, [(before, after) for _, before, after in pairs])
@@ -249,11 +243,6 @@ def _replay_pairs(study: Study) -> list[tuple[Any, tuple[float, float], tuple[fl
       before, after = (tuple(mine.iloc[i][[COMP, study.score]]) for i in (0, -1))
       pairs.append((mine.iloc[0], before, after))
   return pairs
-
-
-def _title(study: Study) -> str:
-  """The score's name at the beginning of a caption."""
-  return study.score_name[0].upper() + study.score_name[1:]
 
 
 def _without_diverged(study: Study) -> str:

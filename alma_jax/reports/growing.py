@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from alma_jax.reports import drawing, panels, sizes, studies
+from alma_jax.reports import drawing, panels, sizes
 from alma_jax.reports.factors import order, plain, short
 from alma_jax.reports.read import COMP, LEARNER, WAITING
 from alma_jax.reports.studies import Study
@@ -24,9 +24,8 @@ def caption(study: Study, waits: Collection[float] = ()) -> str:
   one, several = _SIZES[size] if size else ("", "")
   shown, num = len(_shown(study, waits)), len(places(study))
   return " ".join([
-      f"{study.score_name[0].upper()}{study.score_name[1:]} against cumulative compute: mean ± standard deviation over "
-      f"seeds. A line joins the growth intervals of a learner{f' from the {one} in the title' if size else ''}; its "
-      "shortest one is named (“every 2”: before every second stage).",
+      f"{study.score_title} against cumulative compute: mean ± standard deviation over seeds. A line joins the growth "
+      f"intervals of a learner{f' from the {one} in the title' if size else ''}; its shortest one is named (“every 2”: before every second stage).",
       f"Learners without an interval are shown in all {several} (numbers)." if size else
       "Points are learners without an interval.",
       *(["Runs with replay are not shown."] if _REPLAY in study.factors else []),
@@ -60,8 +59,7 @@ def growth(study: Study, waits: Collection[float] = ()) -> Figure:
   """
   shown, size = _shown(study, waits), sizes.field(study)
   study = _without_replay(study)
-  table = studies.means(study, study.score, COMP)
-  table = table if WAITING in table else table.assign(**{WAITING: shown[0][0]})
+  table = panels.means(study, study.score, COMP)
   has_interval = table[_GROW].notna()
   tables = []
   for wait, initial in shown:
@@ -72,19 +70,16 @@ def growth(study: Study, waits: Collection[float] = ()) -> Figure:
   figure = drawing.figure(2.4 * -(-len(shown) // across) + 0.5, lines.keys)
   grid, costs = panels.grid(figure, len(shown), across), pd.concat(tables)[COMP]
   for axes, mine, (wait, initial) in zip(grid, tables, shown):
-    for key, line in _ascending(lines, mine):
-      axes.errorbar(line[COMP], line[study.score], yerr=line[f"{study.score}_sd"].fillna(0), color=key.get_color(),
-                    marker=key.get_marker(), markersize=4, linewidth=1, linestyle=key.get_linestyle(),
-                    fillstyle=key.get_fillstyle(), capsize=1.5)
-    of_size = [f"{short(size)} = {plain(initial)}"] if size and not pd.isna(initial) else []
-    axes.set_title(", ".join([*panels.title(wait), *of_size]))
+    panels.draw_means(axes, lines.of(mine, COMP), COMP, study.score)
+    its_size = [f"{short(size)} = {plain(initial)}"] if size and not pd.isna(initial) else []
+    axes.set_title(", ".join([*panels.title(wait), *its_size]))
     drawing.cost_axis(axes, costs)
-  drawing.x_label(figure, "cumulative compute (multiply-adds)")
+  drawing.x_label(figure, panels.COSTS[COMP])
   for axes in grid[::across]:
     axes.set_ylabel(study.score_name)
   drawing.score_axes(grid)
   for axes, mine in zip(grid, tables):  # once the shared limits are final
-    _label(axes, _ascending(lines, mine), study, size)
+    _label(axes, [*lines.of(mine, COMP)], study, size)
   return figure
 
 
@@ -102,11 +97,6 @@ def _label(axes: Axes, lines: list[tuple[Line2D, pd.DataFrame]], study: Study, s
       texts = [""] * len(line)
     labels += [(text, x, y, str(key.get_color())) for text, x, y in zip(texts, line[COMP], line[study.score])]
   drawing.place_labels(axes, labels, [[*zip(line[COMP], line[study.score])] for _, line in lines])
-
-
-def _ascending(lines: panels.Lines, table: pd.DataFrame) -> list[tuple[Line2D, pd.DataFrame]]:
-  """The lines of a panel, with their points in the order of their costs."""
-  return [(key, line.sort_values(COMP)) for key, line in lines.of(table)]
 
 
 def _shown(study: Study, waits: Collection[float]) -> list[Place]:

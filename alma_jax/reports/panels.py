@@ -12,9 +12,10 @@ from matplotlib.lines import Line2D
 from alma_jax.errors import BadInput
 from alma_jax.reports import drawing, studies
 from alma_jax.reports.factors import order, plain
-from alma_jax.reports.read import LEARNER, TOTAL, WAITING
+from alma_jax.reports.read import COMP, LEARNER, MEM, TOTAL, WAITING
 from alma_jax.reports.studies import Study
 
+COSTS = {COMP: "cumulative compute (multiply-adds)", MEM: "cumulative parameters"}  # names of axes
 MOST = 5  # panels in a row or a column
 _MOST_LINES = 10  # in a panel, if factors of the study can have panels of their own
 
@@ -71,12 +72,26 @@ class Lines:
         looks[look] += 1
     self.keys = [*self._keys.values()]
 
-  def of(self, table: pd.DataFrame) -> Iterator[tuple[Line2D, pd.DataFrame]]:
-    """(entry of the legend, rows) of each line of a panel."""
+  def of(self, table: pd.DataFrame, by: str = "") -> Iterator[tuple[Line2D, pd.DataFrame]]:
+    """(entry of the legend, rows) of each line of a panel; the rows ascend by the column `by`, if it is given."""
     for learner in drawing.in_order(table[LEARNER].unique()):
       mine, fields = table[table[LEARNER] == learner], self._fields[learner]
       for _, rows in mine.groupby([LEARNER, *fields], dropna=False, sort=False):
-        yield self._keys[studies.kind(rows.iloc[0], fields)], rows
+        yield self._keys[studies.kind(rows.iloc[0], fields)], rows.sort_values(by) if by else rows
+
+
+def means(study: Study, *columns: str) -> pd.DataFrame:
+  """studies.means with the waiting time in every row, also if it does not vary."""
+  table = studies.means(study, *columns)
+  return table if WAITING in table else table.assign(**{WAITING: waits(study)[0]})
+
+
+def draw_means(axes: Axes, lines: Iterable[tuple[Line2D, pd.DataFrame]], x: str, y: str) -> None:
+  """Draws lines of `means` with their deviations."""
+  for key, line in lines:
+    axes.errorbar(line[x], line[y], yerr=line[f"{y}_sd"].fillna(0), color=key.get_color(), marker=key.get_marker(),
+                  markersize=5, linewidth=1, linestyle=key.get_linestyle(), fillstyle=key.get_fillstyle(),
+                  capsize=1.5)
 
 
 def waits(study: Study, chosen: Collection[float] = ()) -> list[Any]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from alma_jax.reports.factors import earlier, is_switch, named, short
+from alma_jax.reports.factors import earlier, is_switch, plain, short
 from alma_jax.reports.protocols import LANGUAGE, Protocol
 from alma_jax.reports.read import LEARNER, SEED
 from alma_jax.reports.task_read import TaskRun
@@ -64,6 +64,11 @@ class Study(NamedTuple):
   def score_name(self) -> str:
     """The name of the score in figures."""
     return self.protocol.score_name
+
+  @property
+  def score_title(self) -> str:
+    """The name of the score at the beginning of a caption."""
+    return self.score_name[0].upper() + self.score_name[1:]
 
   @property
   def overall(self) -> str:
@@ -129,8 +134,8 @@ def lost(study: Study) -> list[tuple[Any, int]]:
 def label(row: Any, fields: Iterable[str], switches: Collection[str] = ()) -> str:
   """E.g. "ens, width 32, w 10" of a row with these fields; one of `switches` is named alone if it is on, else not."""
   there = [field for field in fields if not pd.isna(row.get(field)) and (field not in switches or row[field])]
-  return ", ".join([row[LEARNER], *(short(field) if field in switches else named(field, row[field])
-                                    for field in there)])
+  parts = [short(field) if field in switches else f"{short(field)} {plain(row[field])}" for field in there]
+  return ", ".join([row[LEARNER], *parts])
 
 
 def switches(table: pd.DataFrame, fields: Iterable[str]) -> list[str]:
