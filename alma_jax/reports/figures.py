@@ -35,7 +35,8 @@ def all_of(study: Study, waits: Collection[float] = ()) -> dict[str, tuple[str, 
     joins = f" A line joins the sizes of a learner (numbers at one of the lines: {short(size)})." if size else ""
     found[name] = (
         f"{study.score_title} against {panels.COSTS[column]}: mean ± standard deviation over seeds.{joins} Rings and "
-        f"the dotted line show the Pareto front of all runs{' with the same waiting time' if study.is_language else ''}. "
+        f"the dotted line show the Pareto front of all runs"
+        f"{' with the same waiting time' if study.is_language else ''}. "
         f"As in the paper's Figure{' 5' if study.is_language else 's 2 and 7'}.{_left_out(study, waits, rows=False)}",
         against(study, column, waits))
   if study.is_language:

@@ -25,7 +25,8 @@ def caption(study: Study, waits: Collection[float] = ()) -> str:
   shown, num = len(_shown(study, waits)), len(places(study))
   return " ".join([
       f"{study.score_title} against cumulative compute: mean ± standard deviation over seeds. A line joins the growth "
-      f"intervals of a learner{f' from the {one} in the title' if size else ''}; its shortest one is named (“every 2”: before every second stage).",
+      f"intervals of a learner{f' from the {one} in the title' if size else ''}; its shortest one is named "
+      "(“every 2”: before every second stage).",
       f"Learners without an interval are shown in all {several} (numbers)." if size else
       "Points are learners without an interval.",
       *(["Runs with replay are not shown."] if _REPLAY in study.factors else []),
