@@ -73,7 +73,8 @@ CLAIMS = [
           "average perplexity of a mixture, against the next larger one", ("text",), (),
           paper.larger_is_better(EXPERTS)),
     Claim("Ensembles have a lower CER than learners that grow", "abstract B; Figures 2 and 7",
-          "CER of a growing learner, against the better of `ens` and `umix`, at any compute", _IMAGES, _FULL,
+          "CER of a growing learner, against the better of `ens` and `umix` of its width and waiting time, at any "
+          "compute", _IMAGES, _FULL,
           paper.ensembles_are_better),
     Claim("Ensembles have a lower perplexity than learners that grow", "Table 2, Figure 5",
           "average perplexity of a growing learner, against the best `ens`, at any compute", ("text",), (),
@@ -133,14 +134,15 @@ CLAIMS = [
     Claim("Replay lowers the CER", "abstract B; Figures 4 and 8", "CER without replay, against replay",
           _REPLAY, _FULL, paper.replay_lowers_the_score),
     Claim("Replay has the lowest CER of all", "abstract B",
-          "CER of the best learner without replay, against the best one with it, of the same width", _REPLAY, _FULL,
+          "CER of the best learner without replay, against the best one with it, of the same width, at any waiting "
+          "times", _REPLAY, _FULL,
           paper.replay_is_best),
     Claim("Replay takes 5 to 10 times the compute", "abstract B; appendix E has 4.5 times for CIFAR-10 and "
           "122.5 times for MNIST", "multiply-adds with replay, against none, of fixed learners; with S stages it is "
           "(S + 1) / 2", _REPLAY, _FULL, paper.replay_costs(5, 10)),
     Claim("At equal compute replay is not better", "Figures 4 and 8",
-          "CER with replay, against the best learner without it that has at most 1.05 times its compute, if one has "
-          "0.8 to 1.05 times its compute; the claim agrees only if replay is worse", _REPLAY, _FULL,
+          "CER with replay, against the best learner without it, at any waiting time, that has at most 1.05 times its "
+          "compute, if one has 0.8 to 1.05 times its compute; the claim agrees only if replay is worse", _REPLAY, _FULL,
           paper.replay_is_no_better_trade_off),
     Claim("Training on all data at once is better than on one mega-batch after the other", "Table 1",
           "perplexity after k mega-batches one after the other, against all k at once, with as many steps", ("text",),

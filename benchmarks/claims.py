@@ -75,6 +75,8 @@ _METHOD = """
 - **The best of several kinds of runs.** Some claims are about the best of several learners or waiting times. For each
   seed, the best one is chosen by the other seeds. The test of such a claim is slightly too optimistic: in simulations
   without any difference on three seeds, p is below 0.05 in 6 to 11 % of the cases.
+- **Waiting times.** Both sides of a comparison have the same waiting time, also where the rival is the best of several
+  (claims 3 and 6 to 8). The exceptions say so in their quantity, or compare waiting times.
 - **Costs** are counted and not tested. Some differ between seeds. The interval is replaced by the range over all
   comparisons and seeds. A comparison supports the claim if it does with every seed; the claim agrees if all do, and
   disagrees if none does.
