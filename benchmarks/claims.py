@@ -98,6 +98,10 @@ These commands put the runs of a study here, and write this page:
 
     alma report runs/STUDY --out report
     python benchmarks/claims.py docs/results --keep report --study STUDY
+
+Of the report's stream.csv, STUDY/stream.csv.gz has only the rows of mega-batches after which a learner was trained. In
+between its error does not change; before the first training it guesses. The verdicts are for these studies alone. The
+report of any other sweep has its own two questions ([sweeps and reports](../sweeps-and-reports.md)).
 """
 # A claim about a study: its number in CLAIMS from 1, the study, and what the runs say, or why they say nothing.
 Row = tuple[int, str, Evidence | Judged | str]
@@ -127,7 +131,7 @@ def keep(report: pathlib.Path, results: pathlib.Path, study: str) -> None:
   the machine, is left out.
 
   Raises:
-    BadInput: if this is not the report of one sweep, or that of another study.
+    BadInput: if this is not the report of one sweep, that of another study, or one of different data.
   """
   if not (report / RUNS).is_file():
     raise BadInput(f"{report} is not the folder of a report; there is no {RUNS} in it.")
@@ -139,6 +143,7 @@ def keep(report: pathlib.Path, results: pathlib.Path, study: str) -> None:
     if found != values:
       raise BadInput(f"{report} is not a report of the study {study!r}: {field} is {_listed(found)} in it instead of "
                      f"{_listed(values)}.")
+  _check_alike(runs, report / RUNS)
   folder = results / study
   folder.mkdir(exist_ok=True)
   runs.drop(columns="dataset.data_dir", errors="ignore").to_csv(folder / RUNS, index=False)
@@ -288,10 +293,14 @@ def read(folder: pathlib.Path, only: Mapping[str, Any]) -> Runs | None:
 
   Returns:
     None if there is no file.
+
+  Raises:
+    BadInput: if runs that would be compared have different data or precisions.
   """
   if not (folder / RUNS).is_file():
     return None
   table = _named(pd.read_csv(folder / RUNS))
+  _check_alike(table, folder / RUNS)
   table = table.reindex(columns=[*table, *(field for field in (*FACTORS, *COSTS) if field not in table)])
   chosen = _of_the_paper(table)
   for field, value in only.items():
@@ -320,6 +329,20 @@ def _of_studies(claim: Claim, studies: Mapping[str, Runs | None]) -> list[tuple[
 def _of_the_paper(table: pd.DataFrame) -> pd.Series:
   """Whether each run is one of a learner of the paper."""
   return table[LEARNER].isin([*FIXED, *GROWING])
+
+
+def _check_alike(runs: pd.DataFrame, path: pathlib.Path) -> None:
+  """Raises BadInput unless the runs of the paper's learners have the same data and precision.
+
+  Each seed draws its own part of a text, and has data of its own.
+  """
+  runs = runs.loc[_of_the_paper(runs)]
+  drawn = runs["dataset.name"].str.startswith("text:").any()
+  for field in ("data_fingerprint", "precision"):
+    for _, alike in runs.groupby("seed") if drawn else [(0, runs)]:
+      found = set(alike[field].dropna()) if field in alike else set()
+      if len(found) > 1:
+        raise BadInput(f"{path}: its runs cannot be compared; their {field} differs: {_listed(found)}.")
 
 
 def _listed(values: set[Any]) -> str:

@@ -310,6 +310,33 @@ def test_a_report_of_another_study_is_refused(tmp_path, study, changes, message)
   assert not (tmp_path / study).exists()
 
 
+@pytest.mark.parametrize("field", ["data_fingerprint", "precision"])
+def test_runs_of_different_data_or_precision_are_not_compared(tmp_path, field):
+  import claims
+
+  from alma_jax.errors import BadInput
+  runs, stream = image_runs(TRUE, 1)
+  keep(tmp_path, "mnist", runs.assign(**{field: "one"}), stream)
+  claims.page(tmp_path)
+  mixed = runs.assign(**{field: ["other" if seed == 1 else "one" for seed in runs["seed"]]})
+  message = f"its runs cannot be compared; their {field} differs: one and other"
+  with pytest.raises(BadInput, match=message):
+    keep(tmp_path / "again", "mnist", mixed, stream)
+  mixed.to_csv(tmp_path / "mnist/runs.csv", index=False)
+  with pytest.raises(BadInput, match=message):
+    claims.page(tmp_path)
+
+
+def test_each_seed_may_have_its_own_part_of_a_text(tmp_path):
+  from alma_jax.errors import BadInput
+  runs, stream = text_runs()
+  runs["data_fingerprint"] = [f"part{seed}" for seed in runs["seed"]]
+  keep(tmp_path, "text", runs, stream)
+  runs.loc[runs.index[0], "data_fingerprint"] = "other"
+  with pytest.raises(BadInput, match="their data_fingerprint differs: other and part0"):
+    keep(tmp_path / "again", "text", runs, stream)
+
+
 def test_a_study_that_is_not_complete(tmp_path):
   """The widest networks, and one kind of all widths, have only their first seed, with a CER that is very different."""
   runs, stream = image_runs(TRUE, 1)
