@@ -103,7 +103,8 @@ CLAIMS = [
           paper.growing_helps(small=False, learners=("gens",))),
     Claim("No learner has the best trade-off everywhere", "abstract B",
           "points of each learner on the Pareto front of CER and compute, lowest and highest over seeds, at budgets of "
-          "compute near which every learner has runs; the claim agrees if several learners are on it with every seed",
+          "compute near which every learner has runs, if they span a factor of two; the claim agrees if several "
+          "learners are on it with every seed",
           _IMAGES, _FULL, paper.no_learner_is_always_best),
     Claim("Of the learners that grow, an ensemble holds the most parameters", "Figure 7",
           "parameters held by `gens` over the stream, against other growing learners", _IMAGES, _FULL,
