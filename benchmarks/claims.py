@@ -25,6 +25,7 @@ from study_runs import COSTS, FACTORS, FIXED, GROWING, LEARNER, Runs
 
 from alma_jax import commands
 from alma_jax.errors import BadInput
+from alma_jax.reports import contents
 from alma_jax.sweeps import jobs
 
 PAGE, RUNS, STREAM, COMPARISONS = "README.md", "runs.csv", "stream.csv.gz", "comparisons.csv"
@@ -332,17 +333,11 @@ def _of_the_paper(table: pd.DataFrame) -> pd.Series:
 
 
 def _check_alike(runs: pd.DataFrame, path: pathlib.Path) -> None:
-  """Raises BadInput unless the runs of the paper's learners have the same data and precision.
-
-  Each seed draws its own part of a text, and has data of its own.
-  """
+  """Raises BadInput unless the runs of the paper's learners have the same data and precision."""
   runs = runs.loc[_of_the_paper(runs)]
-  drawn = runs["dataset.name"].str.startswith("text:").any()
-  for field in ("data_fingerprint", "precision"):
-    for _, alike in runs.groupby("seed") if drawn else [(0, runs)]:
-      found = set(alike[field].dropna()) if field in alike else set()
-      if len(found) > 1:
-        raise BadInput(f"{path}: its runs cannot be compared; their {field} differs: {_listed(found)}.")
+  for what, values in (("data", contents.apart(runs)), ("precision", runs["precision"])):
+    if values.nunique() > 1:
+      raise BadInput(f"{path}: its runs cannot be compared; their {what} differs: {_listed(set(values))}.")
 
 
 def _listed(values: set[Any]) -> str:

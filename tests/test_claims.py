@@ -1,4 +1,4 @@
-"""The page of the paper's claims: its statistics, its claims on made runs with a known answer, and the page itself."""
+"""The page of the paper's claims: its claims on made runs with a known answer, and the page itself."""
 import itertools
 import math
 import re
@@ -12,123 +12,6 @@ from runs import ROOT
 @pytest.fixture(autouse=True)
 def _path(monkeypatch):
   monkeypatch.syspath_prepend(ROOT / "benchmarks")
-
-
-def cell(*effects):
-  import evidence
-  return evidence.Cell("", dict(enumerate(effects)))
-
-
-def weighed(*cells, exact=False):
-  import evidence
-  return evidence.weigh(cells, exact)
-
-
-def test_a_mean_effect_and_its_interval():
-  found = weighed(cell(0.1, 0.2, 0.3))
-  # Mean 0.2, deviation 0.1, standard error 0.1 / sqrt(3), t = 3.4641 with two degrees of freedom. There
-  # P(|T| > t) = 1 - t / sqrt(2 + t^2) = 1 - sqrt(12 / 14), and the quantile of 0.975 is 4.3027.
-  assert found.p == pytest.approx(1 - math.sqrt(12 / 14))
-  assert (found.mean, found.high - found.mean) == pytest.approx((0.2, 4.3027 * 0.1 / math.sqrt(3)), abs=1e-4)
-  # Of two cells the means of each seed are tested: here they are the same as above.
-  both = weighed(cell(0.0, 0.4, 0.2), cell(0.2, 0.0, 0.4))
-  assert (both.p, both.mean, both.cells, both.positive) == pytest.approx((found.p, 0.2, 2, 2))
-
-
-def test_holm():
-  import evidence
-  # In order: 3 x 0.01, 2 x 0.03, 1 x 0.04, which must not be below the one before it.
-  assert evidence.holm([0.04, 0.01, math.nan, 0.03])[:2] == pytest.approx([0.06, 0.03])
-  assert evidence.holm([0.04, 0.01, math.nan, 0.03])[3] == pytest.approx(0.06)
-  assert math.isnan(evidence.holm([0.04, math.nan])[1])
-  assert evidence.holm([0.9, 0.8]) == [1.0, 1.0]
-
-
-@pytest.mark.parametrize(("cells", "exact", "expected"), [
-    ([(0.5, 0.51, 0.52)], False, "agrees"),
-    ([(-0.5, -0.51, -0.52)], False, "disagrees"),
-    ([(0.5, -0.51, 0.02)], False, "cannot tell"),
-    ([(0.5, 0.5)], False, "cannot tell"),  # two seeds
-    ([(0.5, 0.51)], False, "cannot tell"),
-    ([(0.5, 0.5, 0.5)], False, "cannot tell"),  # no variation to judge by
-    ([(0.5, 0.51, 0.52), (-0.1, -0.1001, -0.1002)], False, "depends"),  # for it on average, and against it in one
-    ([(0.5, 0.51, 0.52), (-0.1, 0.1, -0.1)], False, "agrees"),
-    ([(0.5, 0.5, 0.5), (0.1, 0.1, 0.1)], True, "agrees"),
-    ([(0.5,), (0.1,)], True, "agrees"),
-    ([(-0.5, -0.51, -0.52), (0.1, 0.1001, 0.1002)], False, "depends"),  # against it on average, for it in one
-    ([(0.5, 0.5), (-0.1, -0.1)], True, "in part"),
-    ([(-0.5, -0.5), (0.1, 0.1)], True, "in part"),
-    ([(-0.5, -0.5), (0.0, 0.0)], True, "disagrees"),
-])
-def test_verdicts(cells, exact, expected):
-  import evidence
-  found = weighed(*(cell(*effects) for effects in cells), exact=exact)
-  assert evidence.verdict(found, found.p) == expected
-
-
-def test_a_claim_that_depends_on_the_learner():
-  """No single cell is significant after Holm, the four cells of a learner together are."""
-  import evidence
-  noises = {1: (0.3, -0.3, 0.0), 10: (-0.3, 0.3, 0.0), 2: (0.0, 0.3, -0.3), 5: (0.0, -0.3, 0.3)}  # their sum is 0
-  cells = [evidence.Cell("", dict(enumerate(effect + np.array(noise) + (0.0, 0.01, -0.01))),
-                         {"learner": learner, "wait": f"w = {wait}"})
-           for learner, effect in (("a", 0.5), ("b", -0.2)) for wait, noise in noises.items()]
-  found = evidence.weigh(cells)
-  assert (found.supporting, found.opposing) == (0, 0)
-  assert evidence.verdict(found, found.p) == "depends"
-  assert [(group.value, group.sign, group.positive, group.cells) for group in found.conditions()] == [
-      ("a", 1, 4, 4), ("b", -1, 0, 4)]
-  # The waiting times tell the cells for the claim from the others in a study of counts; they ascend.
-  counted = evidence.weigh([evidence.Cell("", {0: 1.0 if cell.groups["wait"] == "w = 10" else -1.0}, cell.groups)
-                            for cell in cells], exact=True)
-  assert [(group.value, group.positive) for group in counted.conditions()] == [
-      ("w = 1", 0), ("w = 2", 0), ("w = 5", 0), ("w = 10", 2)]
-  assert counted.range == (-1.0, -1.0, 1.0)
-
-
-def test_cells_without_all_seeds_are_left_out():
-  found = weighed(cell(1.0, 2.0, 4.0), cell(1.0, 2.0, 4.0), cell(9.0))
-  assert (found.cells, found.left_out, found.seeds, found.mean) == (2, 1, 3, pytest.approx(7 / 3))
-  assert weighed() is None
-  assert weighed(cell()) is None
-
-
-def test_studies_without_an_effect_rarely_have_a_verdict():
-  import evidence
-  rng, wrong, studies = np.random.default_rng(0), 0, 300
-  for _ in range(studies):
-    # Eight claims of four cells on three seeds; cells of a seed share a part of their noise, as those of runs do.
-    shared = rng.normal(size=(8, 1, 3))
-    effects = shared + rng.normal(size=(8, 4, 3))
-    found = [evidence.weigh(cell(*each)._replace(groups={"learner": str(i // 2), "wait": str(i % 2)})
-                            for i, each in enumerate(claim)) for claim in effects]
-    adjusted = evidence.holm([each.p for each in found])
-    wrong += any(evidence.verdict(each, p) != "cannot tell" for each, p in zip(found, adjusted))
-  # 5 % of them are 15; more than 28 are 3.4 deviations of sqrt(300 x 0.05 x 0.95) above that.
-  assert 0 < wrong <= 28
-
-
-def test_a_large_effect_is_found():
-  import evidence
-  rng = np.random.default_rng(0)
-  found = [weighed(*(cell(*rng.normal(0.5, 0.02, 3)) for _ in range(4))) for _ in range(8)]
-  adjusted = evidence.holm([each.p for each in found])
-  assert [evidence.verdict(each, p) for each, p in zip(found, adjusted)] == ["agrees"] * 8
-
-
-def test_the_best_of_equal_kinds_is_no_better_than_they_are():
-  import evidence
-  rng = np.random.default_rng(0)
-  tables = rng.normal(size=(400, 10, 3))  # tables of ten equal kinds and three seeds
-  values = [evidence.best([dict(enumerate(kind)) for kind in table]) for table in tables]
-  means = np.array([list(value.values()) for value in values]).mean(1)
-  assert abs(means.mean()) < 4 * means.std() / math.sqrt(len(means))
-  assert tables.mean(2).min(1).mean() < -0.5  # chosen by the same seeds
-  assert evidence.best([{0: 2.0, 1: 3.0}]) == {0: 2.0, 1: 3.0}
-  # Seed 0 takes the kind that is better on seed 1, and the other way round.
-  assert evidence.best([{0: 1.0, 1: 4.0}, {0: 2.0, 1: 3.0}]) == {0: 2.0, 1: 4.0}
-  # A kind that lacks seed 2 is ignored, instead of taking this seed from the others.
-  assert evidence.best([{0: 1.0, 1: 4.0, 2: 5.0}, {0: 0.1, 1: 0.1}], seeds=range(3)) == {0: 1.0, 1: 4.0, 2: 5.0}
 
 
 # Worlds: {learner: (share of the CER of `sm`, multiples of its multiply-adds, parameters, and costs of a prediction)}.
@@ -162,7 +45,7 @@ def image_runs(learners, sign, replay_gain=None, replay_cost=7):
           "run": f"runs/made/{name}", "seed": seed, "learner.name": learner, "model.width": width,
           "stream.waiting_time": wait, "stream.replay": replay, "stream.num_megabatches": 500,
           "dataset.name": "mnist", "dataset.data_dir": "/home/me/data", "train.epochs": 100, "train.patience": 0,
-          "stream.schedule": "every",
+          "stream.schedule": "every", "data_fingerprint": "one", "alma_jax_version": "0.2.0", "precision": "float32",
           "learner.gating": "soft" if learner in ("gmoe", "moe") else None, "cer": math.exp(score),
           "final_error": math.exp(final), "cumulative_fwd_macs": width * comp * replay_cost ** replay,
           "cumulative_params": width * mem, "last_predict_macs": width * predict})
@@ -186,7 +69,8 @@ def text_runs(false=False):
         "run": f"runs/made/{name}", "seed": seed, "learner.name": learner, "model.width": 128,
         "model.num_experts": experts, "learner.num_members": members, "stream.waiting_time": wait, "stream.replay": 0.0,
         "train.steps_multiplier": steps, "stream.num_megabatches": 4, "average_perplexity": score,
-        "dataset.name": "text:part", "train.steps": 300,
+        "dataset.name": "text:part", "dataset.sequence_length": 512, "train.steps": 300, "precision": "float32",
+        "data_fingerprint": f"order{seed}", "alma_jax_version": "0.2.0",
         "cumulative_fwd_macs": 1.0, "cumulative_params": 1.0, "last_predict_macs": predict})
     stream += [{"run": f"runs/made/{name}", "t": t, "updated": t % wait == 0, "perplexity": score}
                for t in (1, 2, 3, 4)]
@@ -310,31 +194,24 @@ def test_a_report_of_another_study_is_refused(tmp_path, study, changes, message)
   assert not (tmp_path / study).exists()
 
 
-@pytest.mark.parametrize("field", ["data_fingerprint", "precision"])
-def test_runs_of_different_data_or_precision_are_not_compared(tmp_path, field):
+@pytest.mark.parametrize(("study", "field", "message"), [
+    ("mnist", "data_fingerprint", "their data differs: one and other"),
+    ("mnist", "precision", "their precision differs: float32 and other"),
+    ("text", "data_fingerprint", "their data differs: order0 and order1 and order2 and other"),
+])
+def test_runs_of_different_data_or_precision_are_not_compared(tmp_path, study, field, message):
+  """The fingerprint of a text differs between seeds, which order it; that of one run differs from its seed's."""
   import claims
 
   from alma_jax.errors import BadInput
-  runs, stream = image_runs(TRUE, 1)
-  keep(tmp_path, "mnist", runs.assign(**{field: "one"}), stream)
-  claims.page(tmp_path)
-  mixed = runs.assign(**{field: ["other" if seed == 1 else "one" for seed in runs["seed"]]})
-  message = f"its runs cannot be compared; their {field} differs: one and other"
+  runs, stream = text_runs() if study == "text" else image_runs(TRUE, 1)
+  keep(tmp_path, study, runs, stream)
+  runs.loc[runs.index[-1], field] = "other"
   with pytest.raises(BadInput, match=message):
-    keep(tmp_path / "again", "mnist", mixed, stream)
-  mixed.to_csv(tmp_path / "mnist/runs.csv", index=False)
+    keep(tmp_path / "again", study, runs, stream)
+  runs.to_csv(tmp_path / study / "runs.csv", index=False)
   with pytest.raises(BadInput, match=message):
     claims.page(tmp_path)
-
-
-def test_each_seed_may_have_its_own_part_of_a_text(tmp_path):
-  from alma_jax.errors import BadInput
-  runs, stream = text_runs()
-  runs["data_fingerprint"] = [f"part{seed}" for seed in runs["seed"]]
-  keep(tmp_path, "text", runs, stream)
-  runs.loc[runs.index[0], "data_fingerprint"] = "other"
-  with pytest.raises(BadInput, match="their data_fingerprint differs: other and part0"):
-    keep(tmp_path / "again", "text", runs, stream)
 
 
 def test_a_study_that_is_not_complete(tmp_path):
@@ -562,7 +439,7 @@ def test_the_tables_of_studies_are_those_of_the_committed_runs(study):
   import study_table
   folder = ROOT / "docs/results" / study
   page = (folder / "README.md").read_text()
-  tables = list(study_table.all_of(folder))
+  tables = study_table.all_of(folder)
   assert tables
   assert all(table in page for table in tables)
 
@@ -633,6 +510,7 @@ def test_a_study_of_nothing_but_growth(tmp_path):
 
 def test_verdicts_on_flat_hard_mixtures():
   """Made errors: at width 4 hmoe is better than all but the wider network, at width 64 it is worse than all."""
+  import evidence
   import experts
   errors = {("sm", 4, 1): 0.2, ("sm", 8, 1): 0.05, ("sm", 64, 1): 0.02, ("sm", 120, 1): 0.015}
   for k, factor in ((5, 1.2), (25, 1.0), (50, 0.8)):
@@ -643,7 +521,7 @@ def test_verdicts_on_flat_hard_mixtures():
   table = pd.DataFrame(rows, columns=experts.COLUMNS)
   verdicts = [line.split("|")[2].strip(" *") for line in experts.page(table).splitlines() if "comparisons for" in line]
   assert verdicts == ["agrees"] * 5 + ["disagrees"] * 3
-  gain = weighed(*experts.claims(table)[0].cells)
+  gain = evidence.weigh(experts.claims(table)[0].cells)
   assert gain.mean == pytest.approx(math.log(2) - math.log(1.2 * 0.8) / 3, abs=2e-3)
 
 

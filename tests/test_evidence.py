@@ -1,0 +1,128 @@
+"""The statistics behind the verdicts of benchmarks/: effects that are known, and worlds without any."""
+import math
+
+import numpy as np
+import pytest
+from runs import ROOT
+
+
+@pytest.fixture(autouse=True)
+def _path(monkeypatch):
+  monkeypatch.syspath_prepend(ROOT / "benchmarks")
+
+
+def cell(*effects):
+  import evidence
+  return evidence.Cell("", dict(enumerate(effects)))
+
+
+def weighed(*cells, exact=False):
+  import evidence
+  return evidence.weigh(cells, exact)
+
+
+def test_a_mean_effect_and_its_interval():
+  found = weighed(cell(0.1, 0.2, 0.3))
+  # Mean 0.2, deviation 0.1, standard error 0.1 / sqrt(3), t = 3.4641 with two degrees of freedom. There
+  # P(|T| > t) = 1 - t / sqrt(2 + t^2) = 1 - sqrt(12 / 14), and the quantile of 0.975 is 4.3027.
+  assert found.p == pytest.approx(1 - math.sqrt(12 / 14))
+  assert (found.mean, found.high - found.mean) == pytest.approx((0.2, 4.3027 * 0.1 / math.sqrt(3)), abs=1e-4)
+  # Of two cells the means of each seed are tested: here they are the same as above.
+  both = weighed(cell(0.0, 0.4, 0.2), cell(0.2, 0.0, 0.4))
+  assert (both.p, both.mean, both.cells, both.positive) == pytest.approx((found.p, 0.2, 2, 2))
+
+
+def test_holm():
+  import evidence
+  # In order: 3 x 0.01, 2 x 0.03, 1 x 0.04, which must not be below the one before it.
+  assert evidence.holm([0.04, 0.01, math.nan, 0.03])[:2] == pytest.approx([0.06, 0.03])
+  assert evidence.holm([0.04, 0.01, math.nan, 0.03])[3] == pytest.approx(0.06)
+  assert math.isnan(evidence.holm([0.04, math.nan])[1])
+  assert evidence.holm([0.9, 0.8]) == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(("cells", "exact", "expected"), [
+    ([(0.5, 0.51, 0.52)], False, "agrees"),
+    ([(-0.5, -0.51, -0.52)], False, "disagrees"),
+    ([(0.5, -0.51, 0.02)], False, "cannot tell"),
+    ([(0.5, 0.5)], False, "cannot tell"),  # two seeds
+    ([(0.5, 0.51)], False, "cannot tell"),
+    ([(0.5, 0.5, 0.5)], False, "cannot tell"),  # no variation to judge by
+    ([(0.5, 0.51, 0.52), (-0.1, -0.1001, -0.1002)], False, "depends"),  # for it on average, and against it in one
+    ([(0.5, 0.51, 0.52), (-0.1, 0.1, -0.1)], False, "agrees"),
+    ([(0.5, 0.5, 0.5), (0.1, 0.1, 0.1)], True, "agrees"),
+    ([(0.5,), (0.1,)], True, "agrees"),
+    ([(-0.5, -0.51, -0.52), (0.1, 0.1001, 0.1002)], False, "depends"),  # against it on average, for it in one
+    ([(0.5, 0.5), (-0.1, -0.1)], True, "in part"),
+    ([(-0.5, -0.5), (0.1, 0.1)], True, "in part"),
+    ([(-0.5, -0.5), (0.0, 0.0)], True, "disagrees"),
+])
+def test_verdicts(cells, exact, expected):
+  import evidence
+  found = weighed(*(cell(*effects) for effects in cells), exact=exact)
+  assert evidence.verdict(found, found.p) == expected
+
+
+def test_a_claim_that_depends_on_the_learner():
+  """No single cell is significant after Holm, the four cells of a learner together are."""
+  import evidence
+  noises = {1: (0.3, -0.3, 0.0), 10: (-0.3, 0.3, 0.0), 2: (0.0, 0.3, -0.3), 5: (0.0, -0.3, 0.3)}  # their sum is 0
+  cells = [evidence.Cell("", dict(enumerate(effect + np.array(noise) + (0.0, 0.01, -0.01))),
+                         {"learner": learner, "wait": f"w = {wait}"})
+           for learner, effect in (("a", 0.5), ("b", -0.2)) for wait, noise in noises.items()]
+  found = evidence.weigh(cells)
+  assert (found.supporting, found.opposing) == (0, 0)
+  assert evidence.verdict(found, found.p) == "depends"
+  assert [(group.value, group.sign, group.positive, group.cells) for group in found.conditions()] == [
+      ("a", 1, 4, 4), ("b", -1, 0, 4)]
+  # The waiting times tell the cells for the claim from the others in a study of counts; they ascend.
+  counted = evidence.weigh([evidence.Cell("", {0: 1.0 if cell.groups["wait"] == "w = 10" else -1.0}, cell.groups)
+                            for cell in cells], exact=True)
+  assert [(group.value, group.positive) for group in counted.conditions()] == [
+      ("w = 1", 0), ("w = 2", 0), ("w = 5", 0), ("w = 10", 2)]
+  assert counted.range == (-1.0, -1.0, 1.0)
+
+
+def test_cells_without_all_seeds_are_left_out():
+  found = weighed(cell(1.0, 2.0, 4.0), cell(1.0, 2.0, 4.0), cell(9.0))
+  assert (found.cells, found.left_out, found.seeds, found.mean) == (2, 1, 3, pytest.approx(7 / 3))
+  assert weighed() is None
+  assert weighed(cell()) is None
+
+
+def test_studies_without_an_effect_rarely_have_a_verdict():
+  import evidence
+  rng, wrong, studies = np.random.default_rng(0), 0, 300
+  for _ in range(studies):
+    # Eight claims of four cells on three seeds; cells of a seed share a part of their noise, as those of runs do.
+    shared = rng.normal(size=(8, 1, 3))
+    effects = shared + rng.normal(size=(8, 4, 3))
+    found = [evidence.weigh(cell(*each)._replace(groups={"learner": str(i // 2), "wait": str(i % 2)})
+                            for i, each in enumerate(claim)) for claim in effects]
+    adjusted = evidence.holm([each.p for each in found])
+    wrong += any(evidence.verdict(each, p) != "cannot tell" for each, p in zip(found, adjusted))
+  # 5 % of them are 15; more than 28 are 3.4 deviations of sqrt(300 x 0.05 x 0.95) above that.
+  assert 0 < wrong <= 28
+
+
+def test_a_large_effect_is_found():
+  import evidence
+  rng = np.random.default_rng(0)
+  found = [weighed(*(cell(*rng.normal(0.5, 0.02, 3)) for _ in range(4))) for _ in range(8)]
+  adjusted = evidence.holm([each.p for each in found])
+  assert [evidence.verdict(each, p) for each, p in zip(found, adjusted)] == ["agrees"] * 8
+
+
+def test_the_best_of_equal_kinds_is_no_better_than_they_are():
+  import evidence
+  rng = np.random.default_rng(0)
+  tables = rng.normal(size=(400, 10, 3))  # tables of ten equal kinds and three seeds
+  values = [evidence.best([dict(enumerate(kind)) for kind in table]) for table in tables]
+  means = np.array([list(value.values()) for value in values]).mean(1)
+  assert abs(means.mean()) < 4 * means.std() / math.sqrt(len(means))
+  assert tables.mean(2).min(1).mean() < -0.5  # chosen by the same seeds
+  assert evidence.best([{0: 2.0, 1: 3.0}]) == {0: 2.0, 1: 3.0}
+  # Seed 0 takes the kind that is better on seed 1, and the other way round.
+  assert evidence.best([{0: 1.0, 1: 4.0}, {0: 2.0, 1: 3.0}]) == {0: 2.0, 1: 4.0}
+  # A kind that lacks seed 2 is ignored, instead of taking this seed from the others.
+  assert evidence.best([{0: 1.0, 1: 4.0, 2: 5.0}, {0: 0.1, 1: 0.1}], seeds=range(3)) == {0: 1.0, 1: 4.0, 2: 5.0}
