@@ -5,7 +5,20 @@ from typing import Any, NamedTuple
 import paper
 from compared import Judged
 from evidence import Cell
-from study_runs import COMP, EXPERTS, FIXED, GROWING, MEM, PREDICT, WIDTH, Runs
+from study_runs import (
+  COMP,
+  EXPERTS,
+  FIXED,
+  GATING,
+  GROW,
+  GROWING,
+  MEM,
+  PREDICT,
+  RATE,
+  SCRATCH,
+  WIDTH,
+  Runs,
+)
 
 
 class Study(NamedTuple):
@@ -17,12 +30,16 @@ class Study(NamedTuple):
     sweep: what `alma sweep --config=` needs to make its runs.
     fields: {field: all values} of its runs of the paper's learners, which tell it from the other studies.
     only: {field: value} of the runs that count.
+    same: studies that train in the same way on the same data, whose runs count in the claims about all learners.
+    larger: the study of the same data whose sweep has more widths, or "".
   """
   label: str
   data: str
   sweep: str
   fields: Mapping[str, set[Any]]
   only: Mapping[str, Any] = {}
+  same: Sequence[str] = ()
+  larger: str = ""
 
 
 _MNIST = {"dataset.name": {"mnist"}, "train.epochs": {100}, "stream.replay": {0}, "stream.schedule": {"every"},
@@ -30,11 +47,11 @@ _MNIST = {"dataset.name": {"mnist"}, "train.epochs": {100}, "stream.replay": {0}
 STUDIES = {
     "mnist": Study("MNIST", "MNIST", "sweeps/mnist", _MNIST),
     "mnist_replay": Study("MNIST, replay and growth", "MNIST", "sweeps/mnist_replay", _MNIST | {
-        "stream.replay": {0, 1}}),
+        "stream.replay": {0, 1}}, same=("mnist",)),
     "mnist_authors": Study("MNIST, authors' early stopping", "MNIST", "sweeps/mnist_authors", _MNIST | {
         "train.patience": {0, 25}}),
     "cifar": Study("CIFAR-10, 3 epochs", "CIFAR-10", "sweeps/cifar", {
-        "dataset.name": {"cifar10"}, "train.epochs": {3}}),
+        "dataset.name": {"cifar10"}, "train.epochs": {3}}, larger="cifar-full"),
     "cifar-full": Study("CIFAR-10, 100 epochs", "CIFAR-10", "sweeps/cifar:full", {
         "dataset.name": {"cifar10"}, "train.epochs": {100}}),
     "text": Study("small text", "small text", "sweeps/text", {
@@ -54,6 +71,7 @@ class Claim(NamedTuple):
     cells: Runs -> cells, or a verdict without a test.
     exact: whether the compared numbers are counts.
     points: whether effects are differences of errors, instead of logarithms of ratios.
+    of_all: whether the runs of the studies that train in the same way count, too (Study.same).
   """
   text: str
   source: str
@@ -63,6 +81,7 @@ class Claim(NamedTuple):
   cells: Callable[[Runs], list[Cell] | Judged | None]
   exact: bool = False
   points: bool = False
+  of_all: bool = False
 
 
 _IMAGES, _FULL, _REPLAY = ("mnist", "mnist_authors", "cifar"), ("cifar-full",), ("mnist_replay", "cifar")
@@ -85,6 +104,10 @@ CLAIMS = [
     Claim("At equal compute a fixed network beats a growing one", "Figure 2",
           "CER of a growing learner, against the best fixed one with at most 1.05 times its compute, if one has 0.8 to "
           "1.05 times its compute", (*_IMAGES, "mnist_replay"), _FULL, paper.fixed_is_better(COMP)),
+    Claim("At equal compute a fixed network, at any waiting time, beats a growing one", "Figure 2",
+          "CER of a growing learner, against the best fixed one with at most 1.05 times its compute, at any waiting "
+          "time, if one has 0.8 to 1.05 times its compute", (*_IMAGES, "mnist_replay"), _FULL,
+          paper.fixed_is_better(COMP, same_wait=False)),
     Claim("At equal memory a fixed network beats a growing one", "Figure 7",
           "CER of a growing learner, against the best fixed one that holds at most 1.05 times its parameters over the "
           "stream, if one holds 0.8 to 1.05 times as many", (*_IMAGES, "mnist_replay"),
@@ -102,9 +125,8 @@ CLAIMS = [
           "average perplexity of `sm`, against `gens`, which starts from its network", ("text",), (),
           paper.growing_helps(small=False, learners=("gens",))),
     Claim("No learner has the best trade-off everywhere", "abstract B",
-          "points of each learner on the Pareto front of CER and compute, lowest and highest over seeds, at budgets of "
-          "compute near which every learner has runs, if they span a factor of two; the claim agrees if several "
-          "learners are on it with every seed",
+          "the learner with the lowest CER within a budget of compute, at three budgets near which every learner has "
+          "runs, if they span a factor of two; the claim agrees if every learner has a better rival at one of them",
           _IMAGES, _FULL, paper.no_learner_is_always_best),
     Claim("Of the learners that grow, an ensemble holds the most parameters", "Figure 7",
           "parameters held by `gens` over the stream, against other growing learners", _IMAGES, _FULL,
@@ -136,16 +158,42 @@ CLAIMS = [
           _REPLAY, _FULL, paper.replay_lowers_the_score),
     Claim("Replay has the lowest CER of all", "abstract B",
           "CER of the best learner without replay, against the best one with it, of the same width, at any waiting "
-          "times, among the runs of the study", _REPLAY, _FULL,
-          paper.replay_is_best),
+          "times", _REPLAY, _FULL, paper.replay_is_best, of_all=True),
     Claim("Replay takes 5 to 10 times the compute", "abstract B; appendix E has 4.5 times for CIFAR-10 and "
           "122.5 times for MNIST", "multiply-adds with replay, against none, of fixed learners; with S stages it is "
           "(S + 1) / 2", _REPLAY, _FULL, paper.replay_costs(5, 10)),
     Claim("At equal compute replay is not better", "Figures 4 and 8",
-          "CER with replay, against the best learner without it, at any waiting time, that has at most 1.05 times its "
-          "compute, if one has 0.8 to 1.05 times its compute; the claim agrees only if replay is worse", _REPLAY, _FULL,
-          paper.replay_is_no_better_trade_off),
+          "CER with replay, against the best learner without it, at the same waiting time, that has at most 1.05 times "
+          "its compute, if one has 0.8 to 1.05 times its compute; the claim agrees only if replay is worse", _REPLAY,
+          _FULL, paper.replay_is_no_better_trade_off(same_wait=True), of_all=True),
+    Claim("At equal compute replay is not better than no replay at any waiting time", "Figures 4 and 8",
+          "the same, against the best learner at any waiting time", _REPLAY, _FULL,
+          paper.replay_is_no_better_trade_off(same_wait=False), of_all=True),
     Claim("Training on all data at once is better than on one mega-batch after the other", "Table 1",
           "perplexity after k mega-batches one after the other, against all k at once, with as many steps", ("text",),
           (), paper.all_at_once_is_better),
+]
+# What the paper asks, or chooses, without an answer of its own; the numbers go on.
+QUESTIONS = [
+    Claim("A mixture of experts that has its last size from the beginning beats one that grows", "Table 2",
+          "average perplexity of `gmoe`, which grows from 4 to 12 experts at w = 1, against `sm` with 12", ("text",),
+          (), paper.final_size_is_better),
+    Claim("At equal memory an ensemble beats a larger mixture of experts", "Table 2",
+          "average perplexity of `sm`, against the best `ens` that holds at most 1.05 times its parameters, if one "
+          "holds 0.8 to 1.05 times as many", ("text",), (), paper.ensembles_beat_mixtures),
+    Claim("Growing more often lowers the CER", "abstract, a question",
+          "CER at an interval between growths, against the next shorter one, at any compute", ("mnist_replay",), (),
+          paper.ordered(GROW, GROWING, descending=True)),
+    Claim("Growing by more at a time lowers the CER", "abstract, a question",
+          "CER of `ff` at a growth rate, against the next higher one, at any compute", ("mnist_replay",), (),
+          paper.ordered(RATE, GROWING)),
+    Claim("Soft gates have a lower CER than hard ones", "the authors' choice",
+          "CER of a mixture of experts with hard gates, against soft ones", ("mnist_replay",), (),
+          paper.ordered(GATING, ("gmoe", "moe"))),
+    Claim("Training from the parameters of the stage before has a lower CER than from scratch", "the authors' choice",
+          "CER of stages that start from scratch, against those that start from the stage before", ("mnist_replay",),
+          (), paper.ordered(SCRATCH, FIXED, descending=True)),
+    Claim("Learners that wait end with a lower perplexity", "abstract, a question; Table 2",
+          "perplexity after the last mega-batch at w = 1, against longer waiting times, with as many steps a stage and "
+          "with as many as its data takes at w = 1", ("text",), (), paper.waiting_ends_lower),
 ]

@@ -18,9 +18,9 @@ from typing import Any
 
 import evidence
 import pandas as pd
-from claim_list import CLAIMS, STUDIES, Claim
+from claim_list import CLAIMS, QUESTIONS, STUDIES, Claim
 from compared import Judged
-from evidence import Evidence
+from evidence import Cell, Evidence
 from study_runs import COSTS, FACTORS, FIXED, GROWING, LEARNER, Runs
 
 from alma_jax import commands
@@ -28,6 +28,7 @@ from alma_jax.errors import BadInput
 from alma_jax.reports import contents
 from alma_jax.sweeps import jobs
 
+_ALL = [*CLAIMS, *QUESTIONS]
 PAGE, RUNS, STREAM, COMPARISONS = "README.md", "runs.csv", "stream.csv.gz", "comparisons.csv"
 
 
@@ -43,7 +44,8 @@ This page lists the paper's claims that our runs can test, with a verdict on eac
   it. [The comparisons](#the-comparisons) say where.
 - **in part**: the claim is about costs, which are counted, and some comparisons support it, but not all.
 - **cannot tell**: all other cases. There are fewer than three seeds, or the seeds differ too much.
-- *not measured*: runs are missing. The column "number" says why, and the command makes them.
+- *not measured*: the runs that the claim compares are missing. The column "number" says why. If there is a command, it
+  makes them.
 
 The paper had other abstracts before the present one, which asks questions and answers none. In this table, A is the one
 that finds bigger models better, B the one that tests about thirty baselines.
@@ -52,6 +54,12 @@ The number says by how much the first quantity of a comparison is larger than th
 comparisons, and its 95 % interval over seeds. A positive percentage supports the claim, and so does a multiple above 1.
 [The comparisons](#the-comparisons) list the quantities, [how the verdicts are made](#how-the-verdicts-are-made)
 describes the statistics, and [the commands](#the-commands) continue a study and write this page.
+"""
+_QUESTIONS = """
+## Further questions
+
+What the paper asks without a claim of its own, or what its code chooses. They are corrected for their number apart from
+the claims.
 """
 _COMPARISONS = """
 ## The comparisons
@@ -76,8 +84,11 @@ _METHOD = """
 - **The best of several kinds of runs.** Some claims are about the best of several learners or waiting times. For each
   seed, the best one is chosen by the other seeds. The test of such a claim is slightly too optimistic: in simulations
   without any difference on three seeds, p is below 0.05 in 6 to 11 % of the cases.
-- **Waiting times.** Both sides of a comparison have the same waiting time, also where the rival is the best of several
-  (claims 3 and 6 to 8). The exceptions say so in their quantity, or compare waiting times.
+- **How often a verdict is wrong.** Of 100 studies with the runs of MNIST and made scores without any effect, 8 had a
+  verdict other than "cannot tell" on one claim or more, 2 of them "depends"
+  (`python benchmarks/null_studies.py docs/results --study mnist --repeats 100`).
+- **Waiting times.** Both sides of a comparison have the same waiting time, also where the rival is the best of several,
+  unless the quantity says "at any waiting time", or the claim is about waiting times.
 - **Costs** are counted and not tested. Some differ between seeds. The interval is replaced by the range over all
   comparisons and seeds. A comparison supports the claim if it does with every seed; the claim agrees if all do, and
   disagrees if none does.
@@ -85,7 +96,11 @@ _METHOD = """
   Kinds that lack one of these seeds are left out.
 - **At long waiting times** most of the CER is the error of guessing before the first training, which is the same for
   all learners. Ratios of CERs are therefore close to 1 there. If there are only two trainings, growth and replay
-  change no error but the last one; such runs do not count for claims 6 to 9 and for those about replay.
+  change no error but the last one; such runs do not count for claims 6 to 10 and for those about growth and replay.
+- **Claims about all learners.** "Replay has the lowest CER of all" and the comparisons of replay at equal compute take
+  their rivals on MNIST from both studies with equal epochs.
+- **The texts' models are not converged.** Their perplexities still fall from one mega-batch to the next one, and they
+  are much smaller than the paper's. This limits all claims about them.
 """
 _COMMANDS = """
 ## The commands
@@ -154,33 +169,35 @@ def keep(report: pathlib.Path, results: pathlib.Path, study: str) -> None:
 
 def page(results: pathlib.Path) -> str:
   """The text of the page."""
-  studies = _read_all(results)
-  rows = _rows(studies)
-  adjusted = _adjusted(rows, lambda study: study)
-  table = ["| claim | data | verdict | number | command |", "| --- | --- | --- | --- | --- |"]
+  studies = read_all(results)
+  rows = rows_of(studies)
+  adjusted = adjusted_of(rows, lambda study: study)
+  table = ["", "| claim | data | verdict | number | command |", "| --- | --- | --- | --- | --- |"]
+  tables = {False: [*table], True: [*table]}  # whether it is that of the questions
   details = ["| | number | data | comparisons | for it | lowest, median, highest | seeds | p | where |",
              "| --- | --- | --- | ---: | ---: | --- | ---: | ---: | --- |"]
   for i, (number, study, found) in enumerate(rows):
-    claim, data = CLAIMS[number - 1], _data(results, study)
+    claim, data = _ALL[number - 1], _data(results, study)
     is_first = not i or rows[i - 1][0] != number
-    table.append(" | ".join([
-        f"| **{number}. {claim.text}** ({claim.source})" if is_first else "| ", data, _verdict(found, adjusted[i]),
-        _number(found, claim.points), f"`alma sweep --config={STUDIES[study].sweep}` |"]))
+    tables[number > len(CLAIMS)].append(" | ".join([
+        f"| **{number}. {claim.text}** ({claim.source})" if is_first else "| ", data, verdict_of(found, adjusted[i]),
+        _number(found, claim.points), f"{_command(results, claim, study, found)} |"]))
     if not isinstance(found, str):
       said = any(line.startswith(f"| {number} |") for line in details)
       runs = studies[study]
       details.append(f"| {number} | {'' if said else claim.quantity} | {data} | "
                      f"{_counts(found, adjusted[i], claim.points, runs.complete if runs else (0, 0))} |")
-  return "\n".join([_HEAD, *table, _COMPARISONS, *details, _METHOD.rstrip(), *_together(rows, adjusted)]) + (
-      "\n" + _COMMANDS)
+  return "\n".join([_HEAD.rstrip(), *tables[False], _QUESTIONS.rstrip(), *tables[True], _COMPARISONS, *details,
+                    _METHOD.rstrip(), *_together(rows, adjusted)]) + "\n" + _COMMANDS
 
 
 def comparisons(results: pathlib.Path) -> pd.DataFrame:
   """A row for each comparison of each claim that is tested or counted: its mean effect and the effect of each seed."""
-  studies, found = _read_all(results), []
-  for number, claim in enumerate(CLAIMS, 1):
+  studies, found = read_all(results), []
+  for number, claim in enumerate(_ALL, 1):
     for name, runs in studies.items():
-      cells = claim.cells(runs) if runs and not runs.table.empty and name in (*claim.studies, *claim.also) else None
+      is_asked = runs and not runs.table.empty and name in (*claim.studies, *claim.also)
+      cells = _cells(claim, name, studies) if is_asked else None
       for cell in cells if isinstance(cells, list) else []:
         form = (lambda effect: 100 * effect) if claim.points else math.exp
         effects = {f"seed {seed}": form(effect) for seed, effect in sorted(cell.effects.items())}
@@ -197,22 +214,23 @@ def number_of(found: Evidence, points: bool = False) -> str:
   return f"{form(found.mean)}{unit} ({interval})"
 
 
-def _read_all(results: pathlib.Path) -> dict[str, Runs | None]:
+def read_all(results: pathlib.Path) -> dict[str, Runs | None]:
   return {name: read(results / name, study.only) for name, study in STUDIES.items()}
 
 
-def _rows(studies: Mapping[str, Runs | None]) -> list[Row]:
+def rows_of(studies: Mapping[str, Runs | None]) -> list[Row]:
   """The rows of the page, the claims in their order."""
-  return [(number, study, found) for number, claim in enumerate(CLAIMS, 1)
+  return [(number, study, found) for number, claim in enumerate(_ALL, 1)
           for study, found in _of_studies(claim, studies)]
 
 
-def _adjusted(rows: list[Row], family: Callable[[str], str]) -> list[float]:
-  """p of each row, corrected for those whose studies have the same family; NaN without a test."""
+def adjusted_of(rows: list[Row], family: Callable[[str], str]) -> list[float]:
+  """p of each row, corrected for the claims, or the questions, on studies of the same family; NaN without a test."""
   found = [math.nan] * len(rows)
-  ps = {i: each.p for i, (_, _, each) in enumerate(rows) if isinstance(each, Evidence)}
-  for name in {family(study) for _, study, _ in rows}:
-    mine = [i for i in ps if family(rows[i][1]) == name]
+  of_row = [(family(study), number > len(CLAIMS)) for number, study, _ in rows]
+  ps = {i: each.p for i, (_, _, each) in enumerate(rows) if not isinstance(each, str) and each.p is not None}
+  for name in set(of_row):
+    mine = [i for i in ps if of_row[i] == name]
     for i, p in zip(mine, evidence.holm([ps[i] for i in mine])):
       found[i] = p
   return found
@@ -220,10 +238,10 @@ def _adjusted(rows: list[Row], family: Callable[[str], str]) -> list[float]:
 
 def _together(rows: list[Row], adjusted: list[float]) -> list[str]:
   """What the verdicts would be if all studies of the same data were corrected together."""
-  strict = _adjusted(rows, lambda study: STUDIES[study].data)
+  strict = adjusted_of(rows, lambda study: STUDIES[study].data)
   changed = [f"claim {number} on {STUDIES[study].label} (p = {theirs:.2g})"
              for (number, study, found), mine, theirs in zip(rows, adjusted, strict)
-             if _verdict(found, mine) != _verdict(found, theirs)]
+             if verdict_of(found, mine) != verdict_of(found, theirs)]
   text = ("- **Studies of the same data** share seeds, and some of them runs: they are not independent evidence. "
           "Each is corrected by itself, so that its verdicts stay when another study is added. ")
   return textwrap.wrap(text + (
@@ -233,11 +251,21 @@ def _together(rows: list[Row], adjusted: list[float]) -> list[str]:
       subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
-def _verdict(found: Evidence | Judged | str, p: float) -> str:
+def verdict_of(found: Evidence | Judged | str, p: float) -> str:
   """The cell of the verdict; a string says why there is none."""
   if isinstance(found, str):
     return "*not measured*"
-  return f"**{found.verdict if isinstance(found, Judged) else evidence.verdict(found, p)}**"
+  if isinstance(found, Evidence):
+    return f"**{evidence.verdict(found, p)}**"
+  return f"**{found.verdict if found.p is None or p < evidence.LEVEL else evidence.CANNOT_TELL}**"
+
+
+def _command(results: pathlib.Path, claim: Claim, study: str, found: Evidence | Judged | str) -> str:
+  """The command that makes the runs of a row; "" if there is none that makes what is missing."""
+  larger = STUDIES[study].larger
+  if isinstance(found, str) and _num_there(results, study) == _num_runs(study):
+    return f"`alma sweep --config={STUDIES[larger].sweep}`" if larger in claim.also else ""
+  return f"`alma sweep --config={STUDIES[study].sweep}`"
 
 
 def _number(found: Evidence | Judged | str, points: bool) -> str:
@@ -249,7 +277,7 @@ def _number(found: Evidence | Judged | str, points: bool) -> str:
 def _counts(found: Evidence | Judged, p: float, points: bool, complete: tuple[int, int]) -> str:
   """The cells of the table of comparisons that say what a number rests on. `complete`: see Runs."""
   if isinstance(found, Judged):
-    return f"| | | {found.seeds} | | "
+    return f"| | | {found.seeds} | {'' if math.isnan(p) else f'{p:.2g}'} | "
   form, _ = _form(found, points)
   marks = {1: " ▲", -1: " ▼", 0: ""}
   where = [f"{group.value}{marks[group.sign]}: {group.positive} of {group.cells}" for group in found.conditions()]
@@ -279,8 +307,14 @@ def _data(results: pathlib.Path, study: str) -> str:
   """The name of a study's data, with a link to its page, and with its runs if some are missing."""
   label, path = STUDIES[study].label, results / study
   text = f"[{label}]({study}/{PAGE})" if (path / PAGE).is_file() else label
-  there, every = len(pd.read_csv(path / RUNS)) if (path / RUNS).is_file() else 0, _num_runs(study)
+  there, every = _num_there(results, study), _num_runs(study)
   return f"{text}, {there} of {every} runs" if 0 < there < every else text
+
+
+def _num_there(results: pathlib.Path, study: str) -> int:
+  """The number of runs that a study has."""
+  path = results / study / RUNS
+  return len(pd.read_csv(path, usecols=["run"])) if path.is_file() else 0
 
 
 @functools.cache
@@ -318,13 +352,23 @@ def _of_studies(claim: Claim, studies: Mapping[str, Runs | None]) -> list[tuple[
   found: list[tuple[str, Evidence | Judged | str]] = []
   for name, runs in studies.items():
     if name in claim.studies or name in claim.also:
-      cells = None if runs is None or runs.table.empty else claim.cells(runs)
+      cells = None if runs is None or runs.table.empty else _cells(claim, name, studies)
       said = evidence.weigh(cells, claim.exact) if isinstance(cells, list) else cells
       why = ("there are no runs yet" if runs is None else "too few seeds" if cells or runs.table.empty
              else "the study lacks the runs that are compared")
       if said or name in claim.studies:
         found.append((name, said or why))
   return found
+
+
+def _cells(claim: Claim, study: str, studies: Mapping[str, Runs | None]) -> list[Cell] | Judged | None:
+  """What the runs of a study say about a claim, with those of other studies if it is about all learners."""
+  runs = studies[study]
+  assert runs
+  for name in STUDIES[study].same if claim.of_all else ():
+    more = studies[name]
+    runs = runs.joined(more) if more else runs
+  return claim.cells(runs)
 
 
 def _of_the_paper(table: pd.DataFrame) -> pd.Series:

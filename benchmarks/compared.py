@@ -13,10 +13,18 @@ _GROUPS = {LEARNER: "`{}`", WIDTH: "width {}", WAIT: "w = {}", STEPS: "{} × ste
 
 
 class Judged(NamedTuple):
-  """A verdict on a claim that is judged as it is worded, without a test; `number` says why."""
+  """A verdict on a claim that is judged as it is worded.
+
+  Attributes:
+    verdict: if p is not below 0.05 after its correction, it cannot be told instead.
+    number: what the verdict rests on.
+    seeds: number of seeds.
+    p: of its test; None without a test.
+  """
   verdict: str
   number: str
   seeds: int
+  p: float | None = None
 
 
 def cell(kind: dict[str, Any], effects: dict[int, float]) -> Cell:

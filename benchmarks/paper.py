@@ -6,9 +6,12 @@ such a function.
 """
 import collections
 import itertools
+import math
+import statistics
 from collections.abc import Callable, Sequence
 
 import evidence
+import numpy as np
 import pandas as pd
 from compared import (
   SMALL,
@@ -31,7 +34,9 @@ from study_runs import (
   GROW,
   GROWING,
   LEARNER,
+  MEM,
   REPLAY,
+  SCRATCH,
   STEPS,
   WAIT,
   WIDTH,
@@ -41,7 +46,6 @@ from study_runs import (
   number,
 )
 
-from alma_jax.reports import trade_offs
 from alma_jax.reports.comparisons import NEAR, SLACK
 
 ENSEMBLES = ("ens", "umix")
@@ -76,14 +80,15 @@ def growing_helps(small: bool, learners: Sequence[str] = GROWING) -> Callable[[R
   return cells
 
 
-def fixed_is_better(*budget: str) -> Callable[[Runs], list[Cell]]:
+def fixed_is_better(*budget: str, same_wait: bool = True) -> Callable[[Runs], list[Cell]]:
   """Each growing learner against the best fixed one within its costs, if one has nearly all of them.
 
   Args:
     budget: columns of the costs.
+    same_wait: whether the fixed one has the same waiting time; else it may have any.
   """
   def cells(runs: Runs) -> list[Cell]:
-    rivals = lambda mine, other: other[LEARNER] in FIXED and other[WAIT] == mine[WAIT]
+    rivals = lambda mine, other: other[LEARNER] in FIXED and (not same_wait or other[WAIT] == mine[WAIT])
     return _within_budget(runs.plain().repeated(), budget, lambda kind: kind[LEARNER] in GROWING, rivals)
   return cells
 
@@ -108,33 +113,53 @@ def _within_budget(runs: Runs, budget: Sequence[str], is_judged: Callable[[Kind]
 
 
 def no_learner_is_always_best(runs: Runs) -> Judged | None:
-  """Which learners have the lowest score within a budget of compute, for all budgets that every learner has runs near.
+  """Whether every learner has a rival that is better at some budget of compute, or one has none at any.
 
-  These budgets reach from the dearest of the learners' cheapest runs to the cheapest of their dearest ones: beyond
-  that, a learner would be the best because the others were not run. Within a factor of two there are too few kinds of
-  runs for several learners to be the best of some; then the claim is not measured.
+  The score of a learner at a budget is that of its best kind of runs within it. Each learner is compared with the best
+  of the others at three budgets. The lowest one is the dearest of the learners' cheapest kinds, and the highest one the
+  cheapest of their dearest ones: beyond them a learner would be the best because the others were not run. The third is
+  their geometric mean. Within a factor of two there are too few kinds of runs for several learners to be the best of
+  some; then the claim is not measured.
+
+  p of "every learner has a better rival at some budget" is the highest one of the learners, of each the lowest one of
+  its budgets, corrected for three. p of "one learner is better than all others at every budget" is the lowest one of
+  the learners, corrected for their number, of each the highest one of its budgets.
   """
   runs = runs.plain()
-  costs = {key(kind): values for kind, values in runs.kinds(COMP)}
-  fronts: list[collections.Counter[str]] = []
-  for seed in sorted(runs.table["seed"].unique()):
-    points = {(costs[key(kind)][seed], its[seed]): kind[LEARNER] for kind, its in runs.kinds() if seed in its}
-    of_learner = [[cost for (cost, _), name in points.items() if name == learner] for learner in set(points.values())]
-    low, high = max(map(min, of_learner)), min(map(max, of_learner))
-    if high < 2 * low:
-      return None
-    front = trade_offs.front(*zip(*points))
-    first = max((cost for cost, _ in front if cost <= low), default=low)  # it is the best at the lowest budget
-    fronts.append(collections.Counter(points[point] for point in front if first <= point[0] <= high))
-  if runs.table[LEARNER].nunique() < 2:
+  costs = {key(kind): pd.Series(values).mean() for kind, values in runs.kinds(COMP)}
+  kinds: dict[str, list[tuple[float, dict[int, float]]]] = collections.defaultdict(list)
+  for kind, values in runs.kinds():
+    kinds[kind[LEARNER]].append((costs[key(kind)], values))
+  if len(kinds) < 2:
     return None
-  names = sorted({name for front in fronts for name in front}, key=[*FIXED, *GROWING].index)
-  text = ", ".join(f"`{name}` {span([front[name] for front in fronts])}" for name in names)
-  alone = [len(front) == 1 for front in fronts]
-  few = len(fronts) < evidence.FEWEST
-  return Judged(evidence.CANNOT_TELL if few or 0 < sum(alone) < len(alone) else
-                evidence.DISAGREES if all(alone) else evidence.AGREES,
-                f"{text} of {span([sum(front.values()) for front in fronts])} points", len(fronts))
+  low, high = (outer(inner(cost for cost, _ in its) for its in kinds.values()) for outer, inner in (
+      (max, min), (min, max)))
+  if high < 2 * low:
+    return None
+  budgets = low, math.sqrt(low * high), high
+  scores = {name: [evidence.best([values for cost, values in its if cost <= budget * (1 + 1e-9)]) for budget in budgets]
+            for name, its in kinds.items()}
+  ends: dict[float, str] = {}
+  for budget, *its in zip(budgets, *scores.values()):
+    ends[budget] = min(zip(map(statistics.mean, (values.values() for values in its)), scores))[1] if all(its) else "?"
+  text = ", ".join(f"`{ends[budget]}` at {budget:.2g}" for budget in budgets)
+  worse, better = [], []
+  for mine, its in scores.items():
+    pairs = [_sign_and_p(evidence.log_ratio(values, evidence.best([other[i] for name, other in scores.items()
+                                                                    if name != mine])))
+             for i, values in enumerate(its)]
+    worse.append(min(1.0, len(budgets) * min(p if sign > 0 else 1.0 for sign, p in pairs)))
+    better.append(max(p if sign < 0 else 1.0 for sign, p in pairs))
+  agrees, disagrees = max(worse), min(1.0, len(better) * min(better))
+  verdict = evidence.AGREES if agrees <= disagrees else evidence.DISAGREES
+  return Judged(verdict, f"lowest: {text}", runs.table["seed"].nunique(), min(agrees, disagrees))
+
+
+def _sign_and_p(effects: dict[int, float]) -> tuple[float, float]:
+  """(sign, p) of a mean effect; p is 1 if it cannot be tested."""
+  values = np.array([*effects.values()])
+  p = evidence.tested(values)[0] if len(values) else math.nan
+  return (float(np.sign(values.mean())) if len(values) else 0.0), 1.0 if math.isnan(p) else p
 
 
 def waiting_helps(size: str) -> Callable[[Runs], list[Cell]]:
@@ -251,10 +276,67 @@ def replay_costs(low: float, high: float) -> Callable[[Runs], Judged | None]:
   return judge
 
 
-def replay_is_no_better_trade_off(runs: Runs) -> list[Cell]:
-  """Each kind with replay against the best kind without it within its compute, if one has nearly all of it."""
-  return _within_budget(runs.repeated(), [COMP], lambda kind: kind[REPLAY] > 0,
-                        lambda _, other: bool(other[REPLAY] == 0))
+def replay_is_no_better_trade_off(same_wait: bool) -> Callable[[Runs], list[Cell]]:
+  """Each kind with replay against the best kind without it within its compute, if one has nearly all of it.
+
+  Args:
+    same_wait: whether the kind without it has the same waiting time; else it may have any.
+  """
+  def cells(runs: Runs) -> list[Cell]:
+    return _within_budget(runs.repeated(), [COMP], lambda kind: kind[REPLAY] > 0, lambda mine, other: bool(
+        other[REPLAY] == 0 and (not same_wait or other[WAIT] == mine[WAIT])))
+  return cells
+
+
+def ordered(field: str, learners: Sequence[str], descending: bool = False) -> Callable[[Runs], list[Cell]]:
+  """Kinds of some learners that differ in one field alone: each value against the next one, which should be better.
+
+  Runs that train at most twice do not count.
+
+  Args:
+    field: its values ascend from the one that should be worst, as in "hard" and "soft".
+    descending: whether they descend instead.
+  """
+  def cells(runs: Runs) -> list[Cell]:
+    runs, found = runs.repeated(), []
+    for name, alike in runs.where(runs.table[LEARNER].isin(learners) & runs.table[field].notna()).apart(field):
+      kinds = sorted(alike.kinds(), key=lambda pair: pair[0][field], reverse=descending)
+      for (worse, first), (good, second) in itertools.pairwise(kinds):
+        its = groups(good) | ({REPLAY: f"replay {number(good[REPLAY])}"} if field == SCRATCH else {})
+        found.append(Cell(f"{name}, {number(worse[field])} and {number(good[field])}",
+                          evidence.log_ratio(first, second), its))
+    return found
+  return cells
+
+
+def waiting_ends_lower(runs: Runs) -> list[Cell]:
+  """The last score of texts at the shortest waiting time against each longer one, at any multiple of its steps."""
+  found = []
+  for name, alike in runs.apart(WAIT, STEPS, GROW):
+    kinds = list(alike.at(runs.total).kinds())
+    first = min(kinds, key=lambda pair: (pair[0][WAIT], pair[0][STEPS]))
+    found += [Cell(f"{name}, waiting_time {number(kind[WAIT])}, {number(kind[STEPS])} times the steps",
+                   evidence.log_ratio(first[1], values),
+                   groups(kind) | {STEPS: "as many steps a stage" if kind[STEPS] == 1 else "steps for all of its data"})
+              for kind, values in kinds if kind[WAIT] > first[0][WAIT]]
+  return found
+
+
+def final_size_is_better(runs: Runs) -> list[Cell]:
+  """`gmoe` that does not wait, against `sm` with as many experts from the beginning as it has at the end."""
+  found = []
+  for mine, values in runs.where(runs.table[WAIT] == 1).kinds():
+    rivals = [pair for pair in runs.kinds() if pair[0][LEARNER] == "sm" and mine[LEARNER] == "gmoe"
+              and key(pair[0], (WIDTH, WAIT, STEPS)) == key(mine, (WIDTH, WAIT, STEPS))]
+    if rivals:
+      found.append(cell(mine, evidence.log_ratio(values, max(rivals, key=lambda pair: pair[0][EXPERTS])[1])))
+  return found
+
+
+def ensembles_beat_mixtures(runs: Runs) -> list[Cell]:
+  """`sm` against the best `ens` within its parameters, if one has nearly all of them."""
+  rivals = lambda mine, other: other[LEARNER] == "ens" and key(other, (WAIT, STEPS)) == key(mine, (WAIT, STEPS))
+  return _within_budget(runs, [MEM], lambda kind: kind[LEARNER] == "sm", rivals)
 
 
 def costs_more(learners: Sequence[str], others: Sequence[str], column: str) -> Callable[[Runs], list[Cell]]:

@@ -52,7 +52,8 @@ from alma_jax.reports.studies import Study
 def main() -> None:
   parser = commands.Parser("benchmarks/study_table.py", __doc__)
   parser.add_argument("study", type=pathlib.Path, help="folder of the study")
-  print(*all_of(parser.parse_args().study), sep="\n\n")
+  study = parser.parse_args().study
+  print(*all_of(study), f"The study has {' and '.join(cost(study))}.", sep="\n\n")
 
 
 def all_of(folder: pathlib.Path) -> list[str]:
@@ -69,6 +70,13 @@ def all_of(folder: pathlib.Path) -> list[str]:
     return [*by_waiting_time(runs), *costs(runs)]
   texts = study_figures.study_of(folder)
   return [over_the_stream(texts), after_the_last(texts), str(tables.iid(texts))]
+
+
+def cost(folder: pathlib.Path) -> tuple[str, str]:
+  """("2.5e14 multiply-adds", "6.1 hours"): the forward passes of all runs, and the sum of their `wall_seconds`."""
+  runs = pd.read_csv(folder / claims.RUNS)
+  macs = f"{runs[COMP].sum():.1e}".replace("e+", "e")
+  return f"{macs} multiply-adds", f"{runs['wall_seconds'].sum() / 3600:.1f} hours"
 
 
 def over_the_stream(study: Study) -> str:

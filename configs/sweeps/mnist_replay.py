@@ -17,7 +17,7 @@ from alma_jax.sweeps import Sweep, axis, product
 
 REPLAY = product(axis("replay", [0.0, 1.0]), axis("width", [8, 32]), [
     *product(axis("waiting_time", [50]), axis("learner", ["sm", "ens", "umix", "gens", "gmoe"])),
-    *product(axis("waiting_time", [10]), axis("learner", ["sm", "ens"])),
+    *product(axis("waiting_time", [10]), axis("learner", ["sm", "ens", "umix"])),
 ])
 SCRATCH = product(axis("replay", [0.0, 1.0]), axis("width", [8, 32]), axis("waiting_time", [50]),
                   axis("learner", ["sm", "ens"]), axis("init_from_scratch", [True]))

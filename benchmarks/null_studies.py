@@ -1,0 +1,72 @@
+"""How often studies without any effect have a verdict on a claim.
+
+    python benchmarks/null_studies.py docs/results --study mnist --repeats 200
+
+Takes the kinds of runs, the seeds and the costs of a study (benchmarks/claims.py), and replaces every score by one of
+the same distribution: its logarithm is normal, and the runs of a seed share half of the variance. Any verdict on a
+claim that is tested is then wrong, besides "cannot tell". Prints the share of the repetitions that have one, and the
+claims that have it most often. Claims that compare costs are not counted.
+"""
+import collections
+import pathlib
+import sys
+from collections.abc import Mapping
+
+import claims
+import evidence
+import numpy as np
+from claim_list import CLAIMS, STUDIES
+from study_runs import Runs
+
+from alma_jax import commands
+from alma_jax.errors import BadInput
+
+
+def main() -> None:
+  parser = commands.Parser("benchmarks/null_studies.py", __doc__)
+  parser.add_argument("results", type=pathlib.Path, help="folder of the studies")
+  parser.add_argument("--study", choices=list(STUDIES), default="mnist")
+  parser.add_argument("--repeats", type=int, default=200)
+  args = parser.parse_args()
+  studies = claims.read_all(args.results)
+  if studies[args.study] is None:
+    raise BadInput(f"there are no runs in {args.results / args.study}.")
+  rng, wrong = np.random.default_rng(0), []
+  for _ in range(args.repeats):
+    wrong.append(wrong_verdicts(studies, args.study, rng))
+  count = collections.Counter(verdict for each in wrong for verdict in set(each.values()))
+  share = lambda number: f"{number} of {args.repeats} ({number / args.repeats:.1%})"
+  print(f"studies with a wrong verdict: {share(sum(map(bool, wrong)))}")
+  for verdict, number in count.most_common():
+    print(f"  with {verdict!r}: {share(number)}")
+  for claim, number in collections.Counter(claim for each in wrong for claim in each).most_common(5):
+    print(f"  claim {claim}: {share(number)}")
+
+
+def wrong_verdicts(studies: Mapping[str, Runs | None], study: str, rng: np.random.Generator) -> dict[int, str]:
+  """{number of a claim: its verdict} of a study with scores that have no effects, if it is not "cannot tell"."""
+  made = {name: runs and (without_effects(runs, rng) if name == study else runs) for name, runs in studies.items()}
+  rows = [row for row in claims.rows_of(made) if row[1] == study]
+  adjusted = claims.adjusted_of(rows, lambda study: study)
+  return {number: said for (number, _, found), p in zip(rows, adjusted)
+          if number <= len(CLAIMS) and not isinstance(found, str) and not _is_counted(found)
+          for said in [claims.verdict_of(found, p).strip("*")] if said != evidence.CANNOT_TELL}
+
+
+def without_effects(runs: Runs, rng: np.random.Generator) -> Runs:
+  """The runs with scores and final errors that depend on nothing but their seed and chance, and no stream."""
+  table = runs.table.copy()
+  for column in (runs.score, "final_error"):
+    if column in table:
+      of_seed = {seed: rng.normal() for seed in sorted(table["seed"].unique())}
+      table[column] = np.exp(0.05 * (table["seed"].map(of_seed) + rng.normal(size=len(table))))
+  return runs._replace(table=table, stream=None)
+
+
+def _is_counted(found: evidence.Evidence | claims.Judged) -> bool:
+  """Whether a verdict is about costs, which are not tested."""
+  return found.exact if isinstance(found, evidence.Evidence) else found.p is None
+
+
+if __name__ == "__main__":
+  sys.exit(commands.exit_code(main))
