@@ -44,10 +44,11 @@ def _main(argv: Sequence[str] | None) -> int:
   launcher = launcher_of(args)
   file, _, arg = args.config.partition(":")
   root = args.workdir or pathlib.Path("runs") / "-".join(filter(None, (pathlib.Path(file).stem, arg)))
-  sweep = plan.read(args.config, root, dict(map(override, rest)), args.retry)
+  changed = dict(map(override, rest))
+  sweep = plan.read(args.config, root, changed, args.retry)
   if args.dry_run:
     from alma_jax.sweeps import listing
-    print(listing.text(sweep, launcher))
+    print(listing.text(sweep, launcher, changed))
     return 0
   return launch.run(sweep, launcher)
 

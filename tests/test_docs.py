@@ -11,6 +11,7 @@ from runs import ROOT, alma, lines
 import alma_jax
 from alma_jax.config import learner_options, registry, sections
 from alma_jax.errors import BadInput
+from alma_jax.sweeps import jobs
 
 
 def codes_of(page):
@@ -167,6 +168,14 @@ def test_the_sweep_of_the_page():
   names = {}
   exec(code_of("docs/sweeps-and-reports.md"), names)
   assert len(names["get_sweep"]().points) == 2 * 2 * 3
+
+
+def test_the_fixed_fields_of_the_page(tmp_path):
+  names = {}
+  exec(codes_of("docs/sweeps-and-reports.md")[1], names)
+  made = jobs.make(names["get_sweep"](), tmp_path, {"train.epochs": "3"})
+  assert [job.name for job in made] == ["sm-seed0", "sm-seed1", "ens-seed0", "ens-seed1"]
+  assert {(job.config.stream.waiting_time, job.config.train.epochs) for job in made} == {(5, 3)}
 
 
 def test_the_readme_is_short_and_has_the_two_commands():

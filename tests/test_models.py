@@ -44,7 +44,8 @@ def test_mixture_counts_are_those_of_its_parts():
   network = build("mlp", 8, (5,))
   mixture = models.Mixture(network, 3, "mean")
   assert num_params(mixture, (5,)) == 3 * num_params(network, (5,))
-  assert cost.forward_macs(mixture, (1, 5)) == 3 * cost.forward_macs(network, (1, 5))
+  traced = cost.count(mixture.scalar_output, variables(mixture, (5,)), jnp.zeros((1, 5)), jnp.ones(1, bool))
+  assert cost.forward_macs(mixture, (1, 5)) == 3 * cost.forward_macs(network, (1, 5)) == traced
 
 
 def test_initialisation_is_uniform_within_one_over_root_fan_in():

@@ -13,6 +13,7 @@ import sys
 import tarfile
 import time
 
+import jax
 import pandas as pd
 import pytest
 from runs import ROOT, alma, lines
@@ -21,9 +22,11 @@ import alma_jax
 from alma_jax import config as package_configs
 from alma_jax import sweep as command
 from alma_jax import sweeps
+from alma_jax.data import tfds_folder
 from alma_jax.errors import BadInput, InUse
+from alma_jax.models import cost
 from alma_jax.reports import collect
-from alma_jax.runs import run_files
+from alma_jax.runs import memory, run_files, settings
 from alma_jax.sweeps import axis, board, events, jobs, places, pool, prediction, product, states, timing, worker, zipped
 
 SMALL = {"stream.num_megabatches": 2, "stream.waiting_time": 1, "train.epochs": 2, "model.width": 4,
@@ -406,11 +409,19 @@ def test_predicted_multiply_adds_are_those_spent(tmp_path):
 
 
 def test_runs_that_cannot_be_are_named_among_the_others(tmp_path):
-  path = sweep_file(tmp_path, [{"num_megabatches": 2}, {"num_megabatches": 3}, {"num_megabatches": 5000}])
+  path = sweep_file(tmp_path, [{"num_megabatches": num} for num in (2, 3, 4, 5000)])
   (tmp_path / "runs").mkdir()
   (tmp_path / "runs/failures.json").write_text('{"num_megabatches3": "it broke"}')
-  done = sweep(f"--config={path}", f"--workdir={tmp_path}/runs", "--dry_run")
+  (tmp_path / "runs/num_megabatches4").mkdir()
+  (tmp_path / "runs/num_megabatches4/config.json").write_text("{}")
+  flags = [f"--config={path}", f"--workdir={tmp_path}/runs", "--dry_run", "--config.train.batch_size=64"]
+  done = sweep(*flags)
   assert done.returncode == 0, done.stderr
+  assert ("\n4 runs: 1 failed (--retry runs them again), 1 refused, because their folders hold something else, 1 that "
+          "cannot be run, 1 left\nthose left take at most ") in done.stdout
+  assert "\nchanged in all runs: train.batch_size=64\n" in done.stdout
+  assert re.search("num_megabatches4 .* refused: .* holds a config.json that no run has written", done.stdout)
+  assert "1 that cannot be run, 2 left\n" in sweep(*flags, "--retry").stdout
   assert "num_megabatches5000 cannot be run: stream.num_megabatches=5000 exceeds" in done.stdout
   assert re.search("num_megabatches2 .* new", done.stdout)
   assert re.search("num_megabatches3 .* failed: it broke", done.stdout)
@@ -433,6 +444,36 @@ def test_a_dry_run_needs_known_data_only_where_the_config_names_their_folder(tmp
   here, there, missing = predicted(""), predicted(tfds_dir), predicted(tmp_path / "empty")
   assert here.steps == there.steps > 0
   assert "holds no prepared TFDS data set 'mnist'" in str(missing)
+
+
+def test_a_download_that_fails_is_tried_once_a_prediction(tmp_path, monkeypatch):
+  tried = []
+
+  def fail(root, name):
+    tried.append(name)
+    raise BadInput(f"there is no way to {name}.")
+
+  monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+  monkeypatch.setattr(tfds_folder, "_downloaded", fail)
+  points = product(axis("dataset.name", ["s_minus", "s_pl"]), axis("learner", ["independent", "finetune"]))
+  made = jobs.make(sweeps.Sweep(str(ROOT / "configs/tasks.py"), points), tmp_path)
+  for num in (1, 2):
+    found = prediction.predict([job.config for job in made], here=True)
+    assert all("there is no way to" in str(one) for one in found)
+    assert len(tried) == num * len(set(tried))
+
+
+@pytest.mark.parametrize("learner", ["sm", "umix", "gens", "moe", "gmoe", "ff", "hmoe"])
+def test_less_is_traced_for_predictions_and_the_costs_are_the_same(learner, tmp_path):
+  (job,) = jobs.make(small_sweep({"learner": learner}), tmp_path)
+  learner = settings.prepare(job.config).learner
+  state = memory.untrained(learner) or learner.init()
+  with cost.predicting():
+    traced = memory.untrained(learner) or learner.init()
+    predicted = learner.cost(traced)
+  shapes = [jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), one.live) for one in (state, traced)]
+  assert shapes[0] == shapes[1]
+  assert predicted._replace(train_flops=0) == learner.cost(state)._replace(train_flops=0)
 
 
 def test_predictions_allocate_nothing(tmp_path):

@@ -102,7 +102,7 @@ class Sources:
         cifar10 = self["cifar10"]
         return _stand_in(name, cifar10, lambda split, index: image_changes.tiles(cifar10.images(split, index), 0, 0))
       case "dtd":
-        made = textures.Textures()
+        made = _textures()
         return Source("dtd-like", _FAMILIES[name], textures.NAMES, made.labels, IN_COLOUR, made.images,
                       f"textures {stand_ins.VERSION}")
       case "digits" | "digits32":
@@ -129,6 +129,11 @@ class Sources:
 @functools.lru_cache(maxsize=16)
 def _load(name: str, data_dir: str, image_size: int) -> datasets.Dataset:
   return datasets.load(name, data_dir, image_size)
+
+
+@functools.cache
+def _textures() -> textures.Textures:
+  return textures.Textures()
 
 
 def _root(data_dir: str) -> pathlib.Path:

@@ -19,6 +19,9 @@ from alma_jax import messages
 from alma_jax.data import cache, connection
 from alma_jax.errors import BadInput
 
+_is_trying_once = False
+_failed: dict[tuple[pathlib.Path, str], BadInput] = {}  # downloads that failed while they were tried once
+
 
 def prepared(name: str, data_dir: str = "") -> pathlib.Path:
   """The folder of a data set: its newest prepared version. If there is none, the data set is downloaded.
@@ -52,6 +55,30 @@ def download(root: pathlib.Path, name: str) -> pathlib.Path:
   Raises:
     BadInput: TFDS does not know the data set, TensorFlow is not installed, or the download fails.
   """
+  if (root, name) in _failed:
+    raise _failed[root, name]
+  try:
+    return _downloaded(root, name)
+  except BadInput as error:
+    if _is_trying_once:
+      _failed[root, name] = error
+    raise
+
+
+@contextlib.contextmanager
+def trying_once() -> Iterator[None]:
+  """A context in which a download that has failed is not tried again; its error is raised at once."""
+  global _is_trying_once
+  _is_trying_once = True
+  try:
+    yield
+  finally:
+    _is_trying_once = False
+    _failed.clear()
+
+
+def _downloaded(root: pathlib.Path, name: str) -> pathlib.Path:
+  """See `download`."""
   _need_tensorflow(f"{root} holds no prepared {name!r}, and preparing it")
   tfds = import_tfds()
   try:

@@ -182,6 +182,9 @@ def contribute(network: Any, task: Any, mesh: Mesh, combine: str, variables: Var
 
 def initialized(network: Any, raw_keys: jax.Array, example: Tree) -> Variables:
   """Initial variables [M, ...] of a member for each raw key."""
+  shapes = cost.stand_in(network, len(raw_keys), example)
+  if shapes is not None:
+    return shapes
   traced = isinstance(raw_keys, jax.core.Tracer)  # inside another function, which decides about the compiler's options
   return (_init_elsewhere if traced or jax.default_backend() != "cpu" else _init_on_cpu)(network, raw_keys, example)
 

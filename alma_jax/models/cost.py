@@ -12,13 +12,14 @@ from typing import Any
 
 import jax
 import jax.extend.core
+import jax.numpy as jnp
 import numpy as np
 
 from alma_jax.models import convolution
-from alma_jax.models.network import Network
+from alma_jax.models.network import Mixture, Network
 from alma_jax.types import Array, Shape, Tree, Variables
 
-_forward_only = False
+_predicting = False
 
 
 def count_params(params: Tree) -> int:
@@ -29,6 +30,8 @@ def count_params(params: Tree) -> int:
 @functools.lru_cache(maxsize=64)
 def forward_macs(network: Network, shape: Shape) -> int:
   """Multiply-adds of a forward pass of one example; `shape` is its shape with a batch axis, (1, ...)."""
+  if isinstance(network, Mixture):  # its networks are alike, so one of them is traced
+    return network.size * forward_macs(network.network, shape)
   x, mask, variables = _abstract(network, shape)
   return count(network.scalar_output, variables, x, mask)
 
@@ -39,18 +42,33 @@ def training_flops(network: Network, shape: Shape) -> int:
   That is about 6 times the forward multiply-adds, less the gradient with respect to the inputs of the network, which
   training does not need. `shape` is the shape of the example with a batch axis, (1, ...).
   """
-  return 0 if _forward_only else _training_flops(network, shape)
+  return 0 if _predicting else _training_flops(network, shape)
 
 
 @contextlib.contextmanager
-def forward_only() -> Iterator[None]:
-  """A context in which `training_flops` is 0: tracing a backward pass takes longer than all the rest."""
-  global _forward_only
-  before, _forward_only = _forward_only, True
+def predicting() -> Iterator[None]:
+  """A context for costs of many networks, in which less is traced.
+
+  `training_flops` is 0, because tracing a backward pass takes longer than all the rest. Learners that `stand_in` serves
+  trace the initialisation of a network once, for any number of members.
+  """
+  global _predicting
+  before, _predicting = _predicting, True
   try:
     yield
   finally:
-    _forward_only = before
+    _predicting = before
+
+
+def stand_in(network: Network, num_members: int, example: Any) -> Variables | None:
+  """While costs are predicted, zeros in the shapes of the variables [M, ...] of new members; otherwise None.
+
+  None as well if `example`, the input that they are initialised for, is no single array.
+  """
+  if not _predicting or not hasattr(example, "shape"):
+    return None
+  return jax.tree.map(lambda leaf: jnp.zeros((num_members, *leaf.shape), leaf.dtype),
+                      abstract_variables(network, example.shape))
 
 
 @functools.lru_cache(maxsize=64)

@@ -101,13 +101,11 @@ class MixtureLayer(nn.Module):
   def _experts(self, z: Array, mask_B: Array | None, train: bool) -> Array:
     """Outputs of all experts, [B, E, ...]."""
     expert = self.expert.clone(parent=None)
-    fresh = lambda keys: jax.vmap(lambda key: expert.init(key, z, None, False))(keys)
-    keys = lambda key: jax.random.split(key, self.size)
-    params = self.param("experts", lambda key: fresh(keys(key))["params"])
     if self.is_initializing():
-      stats = fresh(keys(jax.random.key(0))).get("batch_stats", {})
-    else:
-      stats = self.get_variable("batch_stats", "experts", {})
+      return self._fresh(expert, z)
+    # `self.param` would trace the initialisation once more, for a check of shapes.
+    params: Tree = self.get_variable("params", "experts")
+    stats: Tree = self.get_variable("batch_stats", "experts", {})
 
     def apply(params: Tree, stats: Tree) -> tuple[Array, Tree]:
       tree = {"params": params, "batch_stats": stats}
@@ -122,8 +120,23 @@ class MixtureLayer(nn.Module):
       outputs = jnp.moveaxis(outputs, 0, 1)
     else:
       outputs, stats = jax.vmap(apply, out_axes=(1, 0))(params, stats)
-    if stats and (train or self.is_initializing()):
+    if stats and train:
       self.put_variable("batch_stats", "experts", stats)
+    return outputs
+
+  def _fresh(self, expert: nn.Module, z: Array) -> Array:
+    """Initialises the experts; returns their outputs [B, E, ...]."""
+    made: list[tuple[Array, Tree]] = []
+
+    def init(key: Key) -> Tree:
+      one = lambda key: expert.init_with_output(key, z, None, False)
+      made.append(jax.vmap(one, out_axes=(1, 0))(jax.random.split(key, self.size)))
+      return made[0][1]["params"]
+
+    self.param("experts", init)
+    (outputs, tree), = made
+    if "batch_stats" in tree:
+      self.put_variable("batch_stats", "experts", tree["batch_stats"])
     return outputs
 
   def _weights(self, z_BD: Array, train: bool) -> Array:

@@ -1,15 +1,21 @@
 """The table of --dry_run: all runs, their costs and their seconds."""
 import os
+from collections.abc import Mapping
 
 from alma_jax.errors import BadInput
 from alma_jax.sweeps import board, places, states, timing
 from alma_jax.sweeps.plan import LOCAL, Launcher, Plan
 
 
-def text(plan: Plan, launcher: Launcher) -> str:
+def text(plan: Plan, launcher: Launcher, changed: Mapping[str, str]) -> str:
   """A line for each run with upper bounds of its costs, and its state; then the sums over the runs that are left.
 
   If a run has finished, the table also has the seconds of finished runs and an estimate for the others.
+
+  Args:
+    plan: of the sweep.
+    launcher: how it would be started.
+    changed: {field: text} of the command line, for all jobs.
   """
   os.environ.setdefault("JAX_PLATFORMS", "cpu")  # predictions only trace
   from alma_jax.sweeps import prediction
@@ -19,16 +25,28 @@ def text(plan: Plan, launcher: Launcher) -> str:
   costs = {name: cost for name, cost in found.items() if not isinstance(cost, BadInput)}
   taken = states.seconds_taken(plan.jobs)
   predicted = timing.estimate({job.name: job.config for job in plan.jobs}, taken, costs)
-  left = {name: plan.states[name] for name in costs
-          if plan.states[name].kind not in (states.FINISHED, states.REFUSED)}
-  sums = (f"{len(plan.jobs)} runs, of which {len(left)} are left: at most {sum(costs[n].steps for n in left):,} "
-          f"training steps, {sum(costs[n].macs for n in left):.3g} multiply-adds, without growth")
-  lines = [*_rows(plan, costs, taken, predicted), sums]
+  left = {job.name: plan.states[job.name] for job in plan.to_do if job.name in costs}
+  lines = [*_rows(plan, costs, taken, predicted), _numbers(plan, left)]
+  if left:
+    lines.append(f"those left take at most {sum(costs[n].steps for n in left):,} training steps, "
+                 f"{sum(costs[n].macs for n in left):.3g} multiply-adds, without growth")
+  if changed:
+    lines.append(f"changed in all runs: {', '.join(f'{field}={text}' for field, text in changed.items())}")
   workers = launcher.workers_for(plan.to_do)
   time_left = board.time_left(left, predicted, workers)
   if time_left:
     lines.append(f"{time_left} with {_count(workers, 'worker')}, estimated from {_count(len(taken), 'finished run')}")
   return "\n".join([*lines, *refused])
+
+
+def _numbers(plan: Plan, left: Mapping[str, states.State]) -> str:
+  """E.g. "5 runs: 1 finished, 2 failed, 2 left". Failed runs are run again only with --retry."""
+  kinds = [state.kind for state in plan.states.values()]
+  counts = {"finished": kinds.count(states.FINISHED), "failed (--retry runs them again)": kinds.count(states.FAILED),
+            "refused, because their folders hold something else": kinds.count(states.REFUSED),
+            "that cannot be run": len(plan.to_do) - len(left)}
+  parts = [f"{num} {what}" for what, num in counts.items() if num]
+  return f"{_count(len(plan.jobs), 'run')}: {', '.join([*parts, f'{len(left)} left'])}"
 
 
 def _rows(plan: Plan, costs: dict[str, timing.Prediction], taken: dict[str, timing.Taken],

@@ -1,7 +1,7 @@
 """Predicts what runs cost, in training steps and multiply-adds, before they run."""
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from alma_jax.config import schema
@@ -25,11 +25,17 @@ def predict(configs: Sequence[schema.RunConfig], here: bool = False) -> list[Pre
       uses now; then a config that does not fit into its memory cannot run.
   """
   alike = [dataclasses.replace(config, seed=0, devices=0) for config in configs]  # these fields change no costs
-  refused = _too_large(alike) if here else {}
+  with tfds_folder.trying_once():
+    return _predicted(alike, _too_large(alike) if here else {})
+
+
+def _predicted(configs: Sequence[schema.RunConfig], refused: Mapping[schema.RunConfig, BadInput]
+               ) -> list[Prediction | BadInput]:
+  """See `predict`; `refused` are configs that do not fit into memory."""
   found: list[Prediction | BadInput] = []
   macs: dict[Any, int] = {}  # of one example, by the config of the network
   sizes: dict[Any, Any] = {}  # training examples of each stage, by the config of the network and of the stream
-  for c in alike:
+  for c in configs:
     network = c.dataset, c.learner, c.model
     run = *network, c.stream
     if c in refused:
@@ -41,8 +47,10 @@ def predict(configs: Sequence[schema.RunConfig], here: bool = False) -> list[Pre
         sizes[run] = setting.stream.sizes(setting.stream.expected_ends)
         if network not in macs:
           # The untrained state: only its shapes if the learner's init can be traced.
-          state = memory.untrained(setting.learner) or setting.learner.init()
-          with cost.forward_only():
+          with cost.predicting():
+            state = memory.untrained(setting.learner)
+          state = state or setting.learner.init()
+          with cost.predicting():
             macs[network] = setting.learner.cost(state).fwd_macs
     except BadInput as error:
       found.append(error)
@@ -63,6 +71,8 @@ def _too_large(configs: Sequence[schema.RunConfig]) -> dict[schema.RunConfig, Ba
   """
   groups: dict[Any, list[schema.RunConfig]] = {}
   for c in dict.fromkeys(configs):
+    if isinstance(c, schema.TaskConfig):
+      continue  # memory.check accepts all of them
     groups.setdefault((c.dataset, c.learner, dataclasses.replace(c.model, width=1), c.train, c.precision), []).append(c)
   refused: dict[schema.RunConfig, BadInput] = {}
   for group in groups.values():
@@ -78,7 +88,8 @@ def _too_large(configs: Sequence[schema.RunConfig]) -> dict[schema.RunConfig, Ba
 def _problem(config: schema.RunConfig) -> BadInput | None:
   """Why a config cannot run on this machine, or None."""
   try:
-    memory.check(_setting(config))
+    with cost.predicting():
+      memory.check(_setting(config))
   except BadInput as error:
     return error
   return None
