@@ -32,8 +32,8 @@ def main() -> None:
     for number in args.workers:
       root = pathlib.Path(folder) / str(number)
       began = time.time()
-      subprocess.run([sys.executable, "-m", "alma_jax.apart", f"--config={args.config}", f"--workers={number}",
-                      f"--workdir={root}", *rest], check=True, capture_output=True)
+      finished([sys.executable, "-m", "alma_jax.apart", f"--config={args.config}", f"--workers={number}",
+                f"--workdir={root}", *rest])
       took, manifest = time.time() - began, run_files.read_json(root / MANIFEST)
       manifests.append(manifest)
       gate, experts = manifest["gate"], manifest["experts"]
@@ -44,6 +44,14 @@ def main() -> None:
             f"{gate['bytes']:>11,}  {gate['bytes'] * len(experts):>13,}  {written:>9,}  {ring:>17,}", flush=True)
   if any(manifest["experts"] != manifests[0]["experts"] for manifest in manifests):
     sys.exit("the experts of different numbers of workers differ")
+
+
+def finished(arguments: list[str]) -> None:
+  """Runs a command. If it fails, its last line is printed, and this process ends with its exit code."""
+  done = subprocess.run(arguments, capture_output=True, text=True)
+  if done.returncode:
+    print(done.stderr.rstrip().rpartition("\n")[2], file=sys.stderr)
+    sys.exit(done.returncode)
 
 
 def _steps(folder: pathlib.Path) -> int:

@@ -11,6 +11,7 @@ stops the run early.
 """
 import argparse
 import statistics
+import sys
 import tempfile
 import time
 from typing import Any
@@ -60,4 +61,4 @@ def measure(config: Any, most: float) -> None:
 
 
 if __name__ == "__main__":
-  main()
+  sys.exit(commands.exit_code(main))

@@ -7,9 +7,11 @@ nats per token of a vocabulary of 8,192. Those of the windows of a mega-batch sc
 the mega-batch, which scatters by 0.2 nats because of its topic, and jump after 200 mega-batches.
 """
 import math
+import sys
 
 import numpy as np
 
+from alma_jax import commands
 from alma_jax.runs import drift, metrics
 
 TRIALS, BEFORE, AFTER, DELTA, VOCABULARY = 20, 200, 50, 0.002, 8192
@@ -38,6 +40,7 @@ def report(what: str, simulated, size: int, shift: float, *kind) -> None:
 
 
 def main() -> None:
+  commands.Parser("benchmarks/drift.py", __doc__).parse_args()
   for size in (20, 60, 1200):
     report("images, error 0.05 to 0.25", images, size, 0.25)
   for jump in (0.5, 1.0, 2.0):
@@ -46,4 +49,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-  main()
+  sys.exit(commands.exit_code(main))

@@ -6,6 +6,7 @@ Blocks have about the sizes of an MLP of width 8 on the digits, one of width 64 
 of width 64; the values are random. For comparison they are saved in Orbax's format as well, once, as version 0.1 did.
 """
 import pathlib
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from collections.abc import Callable
 import numpy as np
 import orbax.checkpoint as ocp
 
+from alma_jax import commands
 from alma_jax.runs import checkpoint
 
 _BLOCKS = ((682, 6), (54_000, 6), (1_200_000, 60), (11_000_000, 60))  # parameters, arrays
@@ -22,6 +24,7 @@ Block = dict[str, np.ndarray]
 
 
 def main() -> None:
+  commands.Parser("benchmarks/frozen.py", __doc__).parse_args()
   for num_params, num_arrays in _BLOCKS:
     rng = np.random.default_rng(0)
     blocks = [{str(i): rng.normal(size=num_params // num_arrays).astype(np.float32) for i in range(num_arrays)}
@@ -67,4 +70,4 @@ def _opening(folder: pathlib.Path, saver: checkpoint.Checkpoints, blocks: list[B
 
 
 if __name__ == "__main__":
-  main()
+  sys.exit(commands.exit_code(main))

@@ -34,9 +34,9 @@ def compare(flags: Sequence[str], folder: pathlib.Path, kills: int, rng: random.
   """Returns 0 if the killed run ends like the uninterrupted one, else 1."""
   command = [sys.executable, "-m", "alma_jax.main", *flags, "--workdir"]
   whole, killed = folder / "whole", folder / "killed"
-  subprocess.run([*command, whole], check=True, capture_output=True)  # fills the compilation cache
+  finished([*command, whole])  # fills the compilation cache
   start = time.monotonic()
-  subprocess.run([*command, whole, "--overwrite"], check=True, capture_output=True)
+  finished([*command, whole, "--overwrite"])
   length = time.monotonic() - start
   print(f"uninterrupted: {length:.1f} s", flush=True)
   done, different = 0, []
@@ -57,10 +57,18 @@ def compare(flags: Sequence[str], folder: pathlib.Path, kills: int, rng: random.
     print(f"kill {done} after {wait:.1f} s: {message[0] if message else 'no message yet'}, then "
           f"{_count_lines(killed / 'metrics.jsonl')} mega-batches, {_count_lines(killed / 'train.jsonl')} epochs",
           flush=True)
-  subprocess.run([*command, killed], check=True, capture_output=True)
+  finished([*command, killed])
   different += differences(whole, killed)
   print("\n".join(different) or f"equal after {kills} kills: metrics.jsonl, train.jsonl and summary.json")
   return int(bool(different))
+
+
+def finished(arguments: Sequence[str | pathlib.Path]) -> None:
+  """Runs a command. If it fails, its last line is printed, and this process ends with its exit code."""
+  done = subprocess.run(arguments, capture_output=True, text=True)
+  if done.returncode:
+    print(done.stderr.rstrip().rpartition("\n")[2], file=sys.stderr)
+    sys.exit(done.returncode)
 
 
 def differences(first: pathlib.Path, second: pathlib.Path) -> list[str]:

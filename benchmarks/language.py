@@ -4,19 +4,25 @@
     python benchmarks/language.py --size base --precision bfloat16 --batch 16 --compile   # on a GPU
 
 Both train on the same random tokens with Adam. Turns alternate, and the medians of all turns are printed. With --peak
-(TFLOP/s of the GPU in that precision) it also prints the share of the peak that the model's operations reach.
+(TFLOP/s of the GPU in that precision) it also prints the share of the peak that the model's operations reach. It needs
+PyTorch (pip install torch).
 """
 import argparse
 import math
 import statistics
+import sys
 import time
 from collections.abc import Callable
 
 import jax
 import numpy as np
-import torch
-from torch import nn
-from torch.nn import functional as F
+
+try:
+  import torch
+  from torch import nn
+  from torch.nn import functional as F
+except ImportError:
+  sys.exit("error: benchmarks/language.py needs PyTorch; pip install torch.")
 
 from alma_jax import config as configs
 from alma_jax import learners

@@ -5,8 +5,11 @@
 CER is the mean ± sample standard deviation over the seeds; differences are means of the differences of each seed.
 """
 import pathlib
+import sys
 
 import pandas as pd
+
+from alma_jax import commands
 
 FOLDER = pathlib.Path(__file__).parent.parent / "docs/results/anytime"
 MACS, HELD = "cumulative_fwd_macs", "cumulative_params"
@@ -81,6 +84,7 @@ CIFAR_FIVE = {"`anytime`": "anytime", "`ens`, 10 epochs": "ens-epochs10"}
 
 def main() -> None:
   """Prints all tables."""
+  commands.Parser("benchmarks/results.py", __doc__).parse_args()
   for title, table in tables():
     print(f"{title}\n\n{table}\n")
 
@@ -171,4 +175,4 @@ def brief(number: float) -> str:
 
 
 if __name__ == "__main__":
-  main()
+  sys.exit(commands.exit_code(main))
