@@ -1,5 +1,6 @@
 """Reports: reading runs, tables, findings and figures, on run folders written by hand."""
 import html
+import itertools
 import json
 import math
 import os
@@ -27,11 +28,14 @@ from alma_jax.reports import (
   findings,
   growing,
   page,
+  replaying,
+  scales,
   sizes,
   studies,
   tables,
   texts,
   trade_offs,
+  waiting,
   write,
 )
 from alma_jax.reports.parts import Bullets, Section, Table
@@ -421,7 +425,7 @@ def test_panels_without_runs_are_left_out_if_they_are_many(tmp_path):
 @pytest.mark.parametrize("ratio", [1.2, 5, 12, 50, 200, 1e5])
 def test_an_axis_of_costs_has_some_numbers(ratio):
   axes = Figure(figsize=(2, 2)).subplots()
-  drawing.cost_axis(axes, [2e11, 2e11 * ratio])
+  scales.cost_axis(axes, [2e11, 2e11 * ratio])
   low, high = axes.get_xlim()
   assert 2 <= sum(low <= tick <= high for tick in axes.get_xticks()) <= 7
 
@@ -474,12 +478,13 @@ def test_a_single_value_is_drawn_as_a_point(tmp_path):
 
 def test_captions_say_what_is_left_out(tmp_path):
   for wait in range(1, 9):
-    write_run(tmp_path / f"w{wait}", [0.5] * 8, stream__waiting_time=wait, stream__replay=0.5 * (wait == 1))
+    write_run(tmp_path / f"w{wait}", [0.5] * 8, stream__waiting_time=wait, stream__replay=0.5 * (wait == 1),
+              num_params=10 + wait)
   write_run(tmp_path / "without", [0.5] * 8)
   captions = {name: caption for name, (caption, _) in figures.all_of(study_of(tmp_path)).items()}
   for name in ("stream", "compute", "parameters"):
     assert captions[name].endswith("The figure shows 5 of 8 waiting times; the table shows all."), captions[name]
-  assert "with the most replay (filled markers, stream.replay up to 0.5): means over seeds." in captions["replay"]
+  assert "with the most replay (filled marker, stream.replay up to 0.5). Means over seeds." in captions["replay"]
 
 
 def test_waiting_times_that_figures_show(tmp_path):
@@ -518,10 +523,10 @@ def test_waiting_times_without_figures(tmp_path, capsys):
 
 def test_learners_of_others_are_drawn(tmp_path):
   for share in (0.0, 1.0):
-    path = write_run(tmp_path / str(share), [0.5, 0.4 - share / 10], stream__replay=share)
+    path = write_run(tmp_path / str(share), [0.5, 0.4 - share / 10], stream__replay=share, macs=100 * (1 + share))
     change(path / "config.json", learner={"name": "fittest"})
   study = study_of(tmp_path)
-  assert set(figures.all_of(study)) == {"stream", "stream-compute", "compute", "parameters", "pareto", "replay"}
+  assert set(figures.all_of(study)) == {"stream", "stream-compute", "compute", "pareto", "replay"}
   assert legend(figures.over_the_stream(study)) == ["fittest, replay 0", "fittest, replay 1"]
 
 
@@ -625,6 +630,145 @@ def test_growth_without_a_waiting_time(tmp_path):
   assert [axes.get_title() for axes in growing.growth(study).axes] == ["width = 4", "width = 8"]
 
 
+def waiting_runs(folder, learners=("sm", "ens"), widths=(4, 8), waits=(1, 2, 10)):
+  """CERs 4 + width / 100 + w / 10, 0.02 more and less of two seeds, and 1 less of ens."""
+  for learner in learners:
+    for width in widths:
+      for wait in waits:
+        for seed, more in ((0, 0.02), (1, -0.02)):
+          cer = 4 + width / 100 + wait / 10 + more - (learner == "ens")
+          write_run(folder / f"{learner}-{width}-{wait}-{seed}", [cer / 10] * 10, learner, seed=seed,
+                    model__width=width, stream__waiting_time=wait)
+  return folder
+
+
+def test_the_figure_of_waiting(tmp_path):
+  """A panel for each width with at least three waiting times; runs with replay or with a switch on are left out."""
+  waiting_runs(tmp_path)
+  waiting_runs(tmp_path / "few", ("sm",), (16,), (1, 2))
+  write_run(tmp_path / "replay", [0.1] * 10, model__width=4, stream__replay=1.0)
+  write_run(tmp_path / "scratch", [0.1] * 10, model__width=4, learner__init_from_scratch=True)
+  diverge(write_run(tmp_path / "lost", [0.5] * 10, model__width=4, seed=5))
+  (study,), _ = collect.collect([tmp_path])
+  caption, figure = figures.all_of(study)["waiting"]
+  assert caption.startswith("CER against the waiting time w: mean ± standard deviation over seeds.")
+  assert caption.endswith("Runs with replay are not shown. The figure shows 2 of 3 values of width: those with at "
+                          "least 3 waiting times. 1 run that diverged is not shown.")
+  assert [axes.get_title() for axes in figure.axes] == ["width = 4", "width = 8"]
+  assert legend(figure) == ["sm", "ens"]
+  for axes, width in zip(figure.axes, (4, 8)):
+    assert axes.get_xscale() == axes.get_yscale() == "log"
+    assert axes.get_xticks().tolist() == [1, 2, 10]
+    for i, learner in enumerate(("sm", "ens")):
+      line, _, (bars,) = axes.containers[i].lines
+      assert (line.get_color(), line.get_marker()) == drawing.style(learner)
+      np.testing.assert_allclose(line.get_xydata(), [(w, 4 + width / 100 + w / 10 - i) for w in (1, 2, 10)])
+      np.testing.assert_allclose([np.ptp(bar[:, 1]) for bar in bars.get_segments()], 2 * 0.02 * 2**0.5)
+  assert len({axes.get_ylim() for axes in figure.axes}) == 1
+
+
+@pytest.mark.parametrize(("widths", "waits", "titles"), [((4,), (1, 2), None), ((4,), (1, 2, 10), [""]),
+                                                         ((4, 8), (1, 2, 5), ["width = 4", "width = 8"])])
+def test_whether_waiting_is_drawn(tmp_path, widths, waits, titles):
+  study = study_of(waiting_runs(tmp_path, widths=widths, waits=waits))
+  assert ("waiting" in figures.plan(study)) == (titles is not None)
+  if titles:
+    assert [axes.get_title() for axes in waiting.waiting(study).axes] == titles
+
+
+def test_waiting_of_language_models_is_not_drawn(tmp_path):
+  for wait in (1, 2, 4):
+    write_run(tmp_path / f"{wait}", [200.0 if t % wait == 0 else None for t in range(1, 5)], language=True,
+              stream__waiting_time=wait)
+  assert "waiting" not in figures.plan(study_of(tmp_path))
+
+
+def test_numbers_of_waiting_times_do_not_touch(tmp_path):
+  """All of them have marks; where there is no room for all numbers, the ends have one."""
+  waits = (1, 2, 5, 10, 11, 12, 13, 14, 50, 100, 250, 500)
+  axes = drawing.figure(2, width=2).subplots()
+  axes.plot(waits, waits)
+  scales.value_axis(axes, waits, log=True)
+  assert axes.get_xticks().tolist() == list(waits)
+  axes.figure.canvas.draw()
+  shown = [text for text in axes.get_xticklabels() if text.get_text()]
+  assert (shown[0].get_text(), shown[-1].get_text()) == ("1", "500")
+  assert 4 < len(shown) < len(waits)
+  boxes = [text.get_window_extent() for text in shown]
+  assert all(a.x1 < b.x0 for a, b in itertools.pairwise(boxes))
+
+
+def test_costs_that_are_equal_have_no_figure(tmp_path):
+  """They differ by less than 1 %: points in one column say nothing."""
+  for i, learner in enumerate(("sm", "ens")):
+    write_run(tmp_path / learner, [0.5, 0.4 - i / 10], learner, macs=1000 + i, num_params=10 * (1 + i))
+  found = figures.plan(study_of(tmp_path))
+  assert "parameters" in found
+  assert "compute" not in found
+
+
+def test_a_field_of_several_learners_is_explained_once(tmp_path):
+  """The values of one field have the same dashes for all learners, in grey and with a marker of no learner."""
+  for learner in ("sm", "ens", "umix"):
+    for replay in (0.0, 0.5, 1.0):
+      write_run(tmp_path / f"{learner}{replay}", [0.5, 0.4 - replay / 10], learner, macs=100 * (1 + replay),
+                stream__replay=replay)
+  figure = figures.against(study_of(tmp_path), "cumulative_fwd_macs")
+  assert legend(figure) == ["sm", "ens", "umix", "replay 0", "replay 0.5", "replay 1"]
+  keys = figure.legends[0].get_lines()
+  assert len({key.get_linestyle() for key in keys[3:]}) == 3
+  assert not {key.get_marker() for key in keys[3:]} & {key.get_marker() for key in keys[:3]}
+  (axes,) = figure.axes
+  looks = [(bar.lines[0].get_color(), bar.lines[0].get_fillstyle()) for bar in axes.containers]
+  assert sorted(looks) == sorted((drawing.style(learner)[0], key.get_fillstyle())
+                                 for learner in ("sm", "ens", "umix") for key in keys[3:])
+
+
+def test_numbers_do_not_stand_on_the_front(tmp_path):
+  """Widths are written beside the dotted line, which belongs to another waiting time, and beside bars."""
+  for width, macs in ((4, 100), (8, 210), (16, 400)):
+    for wait, cer in ((1, 400 / macs), (2, 900 / macs)):
+      for seed in (0, 1):
+        write_run(tmp_path / f"{width}{wait}{seed}", [cer / 2 * (1 + seed / 10)] * 2, macs=macs * wait, seed=seed,
+                  model__width=width, stream__waiting_time=wait)
+  figure = figures.against(study_of(tmp_path), "cumulative_fwd_macs")
+  figure.canvas.draw()
+  num = 0
+  for axes in figure.axes:
+    front = axes.lines[0]
+    segments = [*axes.containers[0].lines[2][0].get_segments(),
+                *zip(front.get_xydata()[:-1], front.get_xydata()[1:].tolist())]
+    corners = [axes.transData.transform(np.asarray(segment)) for segment in segments]
+    assert front.get_drawstyle() == "steps-post"
+    for text in axes.texts:
+      box = text.get_window_extent()
+      num += 1
+      for (x0, y0), (x1, y1) in corners:
+        steps = [((x0, y0), (x1, y0)), ((x1, y0), (x1, y1))]
+        assert not any(box.contains(*np.array(a) + share * (np.array(b) - a)) for a, b in steps
+                       for share in np.linspace(0, 1, 200))
+  assert num > 3
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.012, 0.9), (0.3, 0.9), (10.2, 10.9), (24.6, 449), (63, 90), (3, 70000)])
+def test_an_axis_of_scores_has_short_numbers(low, high):
+  """At least three of at most three digits; the highest value is at most 10 % above the last number."""
+  axes = drawing.figure(2, width=2).subplots()
+  axes.plot([1, 2], [low, high])
+  scales.score_axes([axes])
+  first, last = axes.get_ylim()
+  shown = [tick for tick in axes.get_yticks() if first <= tick <= last]
+  assert 3 <= len(shown) <= 7
+  assert all(len(f"{tick:g}".replace(".", "").strip("0")) <= 3 for tick in shown)
+  assert high <= 1.1 * shown[-1]
+
+
+def test_seconds_have_digits(tmp_path):
+  assert [tables.mean(value, deviation, "3") for value, deviation in ((0.0421, 0.0012), (3.14159, 0.2), (731.4, 12.6))
+          ] == ["0.0421 ± 0.0012", "3.14 ± 0.20", "731 ± 13"]
+  assert tables.mean(0.0, math.nan, "3") == "0"
+
+
 def test_switches_are_named_if_they_are_on(tmp_path):
   for scratch in (False, True):
     write_run(tmp_path / f"{scratch}", [0.5, 0.4], learner__init_from_scratch=scratch)
@@ -653,8 +797,30 @@ def test_an_arrow_of_replay_names_what_varies_for_its_learner(tmp_path):
       write_run(tmp_path / f"gmoe{width}{replay}", [0.6, width / 10], "gmoe", macs=3 * width * (1 + replay),
                 stream__replay=replay, model__width=width)
   write_run(tmp_path / "extra", [0.6, 0.3], "gmoe", macs=5, model__width=4, learner__grow_every=2)  # without an arrow
-  (axes,) = figures.replay(study_of(tmp_path)).axes
-  assert {text.get_text() for text in axes.texts} == {"", "width 4", "width 8"}
+  study = study_of(tmp_path)
+  figure = replaying.replay(study)
+  assert [axes.get_title() for axes in figure.axes] == ["w = 1, width = 4", "w = 1, width = 8"]
+  assert legend(figure) == ["sm", "gmoe", "without replay", "with replay"]
+  for axes, width in zip(figure.axes, (4, 8)):
+    found = [line.get_xydata()[0].tolist() for line in axes.lines]
+    assert sorted(found) == sorted([2.0 * factor * width * (1 + replay), 0.5 + width / 20 + (0.1 + width / 20) * more]
+                                   for factor, more in ((1, 0), (3, 1)) for replay in (0, 1))
+  markers = {line.get_marker() for line in figure.legends[0].get_lines()}
+  assert len(markers) == 3  # a learner's, another learner's, and one of both ends of arrows
+  one = study._replace(runs=study.runs[study.runs["model.width"] == 4])
+  assert [axes.get_title() for axes in replaying.replay(one).axes] == ["w = 1"]
+
+
+@pytest.mark.parametrize(("num", "names"), [(2, []), (5, ["epochs 1", "epochs 2", "epochs 3", "epochs 4", "epochs 5"])])
+def test_other_fields_of_an_arrow_of_replay(tmp_path, num, names):
+  """Kinds of a learner in one panel have dashes, which the legend names; if they are many, labels at the arrows."""
+  for replay in (0.0, 1.0):
+    for epochs in range(1, num + 1):
+      write_run(tmp_path / f"{epochs}{replay}", [0.5, epochs / 20 - 0.02 * replay], macs=10**epochs * (1 + 9 * replay),
+                stream__replay=replay, train__epochs=epochs)
+  figure = replaying.replay(study_of(tmp_path))
+  assert sorted(text.get_text() for text in figure.axes[0].texts if text.get_text()) == names
+  assert legend(figure) == ["sm", "without replay", "with replay"] + ([] if names else ["epochs 1", "epochs 2"])
 
 
 def test_one_seed_is_never_significant(tmp_path):
@@ -685,7 +851,7 @@ def test_the_legend_covers_nothing(num, letters):
 
 
 def test_a_long_legend_has_the_width_of_the_figure():
-  height = lambda num: drawing.figure(2.0, [drawing.key("n" * 42, "#000000")] * num).get_figheight() - 2.0
+  height = lambda num: drawing.figure(2.0, [drawing.key("n" * 50, "#000000")] * num).get_figheight() - 2.0
   assert height(4) == pytest.approx(4 * height(1))  # one column beside the margin of the panels
   assert height(28) == pytest.approx(14 * height(1))  # two
 
@@ -741,7 +907,7 @@ def test_a_report_of_everything(tmp_path, runs):
   (out / "mine.png").write_bytes(b"")
   write_report([tmp_path / "text"], out)
   assert {file.name for file in out.iterdir() if file.suffix in (".png", ".pdf")} == {
-      "mine.png", *(f"{name}.{kind}" for name in ("stream", "stream-compute", "compute", "parameters", "experts")
+      "mine.png", *(f"{name}.{kind}" for name in ("stream", "stream-compute", "experts")
                     for kind in ("png", "pdf"))}  # only the files of the earlier report were removed
 
 

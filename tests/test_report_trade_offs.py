@@ -20,6 +20,7 @@ from alma_jax.reports import (
   findings,
   fronts,
   read,
+  scales,
   studies,
   tables,
   trade_offs,
@@ -185,7 +186,7 @@ def test_labels_of_points_do_not_touch():
 def test_numbers_at_the_axis_of_scores(low, high, shown):
   axes = drawing.figure(4, width=5).subplots()
   axes.set(yscale="log", ylim=(low, high))
-  drawing.score_axes([axes])
+  scales.score_axes([axes])
   assert [tick for tick in axes.get_yticks() if low <= tick <= high] == pytest.approx(shown)
 
 
@@ -294,6 +295,7 @@ def test_the_schedule_as_a_part(tmp_path):
   figure = figures.over_the_stream(study)
   assert legend(figure) == ["sm", "sm, schedule geometric", "ens"]
   assert all(len(axes.lines) == 3 for axes in figure.axes)
+  assert [axes.get_title() for axes in figure.axes] == ["w = 1, other schedules", "w = 2, other schedules"]
   caption, _ = figures.all_of(study)["stream-compute"]
   assert caption.endswith("Runs whose schedule has no waiting time are in every panel.")
   lines = findings.waiting_times(study)
@@ -301,7 +303,7 @@ def test_the_schedule_as_a_part(tmp_path):
   assert not any("geometric" in line or "nan" in line for line in lines)
   assert "| sm | geometric |  |" in tables.overview(study)
   (study,), _ = collect.collect([tmp_path / "geometric"])
-  assert set(figures.all_of(study)) == {"stream", "stream-compute", "compute", "parameters"}
+  assert set(figures.all_of(study)) == {"stream", "stream-compute"}  # a single kind of run has nothing to trade off
   assert findings.waiting_times(study) == []
 
 

@@ -1,9 +1,10 @@
-"""What the figures share: colours, markers, labels and axes. A learner has one colour and one marker everywhere."""
+"""What the figures share: colours, markers, legends and labels. A learner has one colour and one marker everywhere."""
 import functools
 import itertools
 import textwrap
+import types
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ParamSpec
 
 import matplotlib
@@ -14,7 +15,6 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from matplotlib.typing import FillStyleType
 
 # The Okabe-Ito palette and similar colours: dark enough on white, and distinct for colour-blind readers. Each learner
@@ -32,23 +32,31 @@ TASK_STYLES = {
 }
 # Those of learners that are not part of this package, one of which the name chooses.
 _OTHERS = [*itertools.product(("#A0522D", "#6B6B00", "#00696B", "#8E0152"), ("h", "d", "p", "8"))]
-WIDTH = 7.0  # inches, as the text of a paper: a figure is drawn in the size in which it is printed
-RC: Any = {"font.size": 8, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 8,
+# Inches, as the text of a paper and as one of its two columns: a figure is drawn in the size in which it is printed.
+WIDTH, COLUMN = 7.0, 3.4
+RC: Any = {"font.size": 7, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 7,
+           "axes.linewidth": 0.6, "xtick.major.width": 0.6, "ytick.major.width": 0.6, "xtick.major.size": 2.5,
+           "ytick.major.size": 2.5, "xtick.minor.size": 1.5, "ytick.minor.size": 1.5, "xtick.major.pad": 2.5,
+           "ytick.major.pad": 2.5, "axes.labelpad": 3,
            "axes.titley": 1.0,  # otherwise every title is placed by the extents of all ticks, which is slow
            "svg.hashsalt": "alma_jax"}
 _DASHES = ("-", "--", ":", "-.")
+_GREY, _NEUTRAL = "0.3", "hpHd8*"  # colour and markers of what a legend says of no learner alone
 _FILLS: tuple[FillStyleType, ...] = ("full", "none", "left", "bottom")
+NUM_LOOKS = len(_DASHES)
 _P = ParamSpec("_P")
 _HALO = patheffects.withStroke(linewidth=2, foreground="white")  # keeps text on lines readable
-_SMALL = 7  # size of a label at a point, in points
-_NEAR = 6  # points between a point and its label
+MARKER, RING = 3.5, 42  # size of a point, in points, and of a ring around it, in square points
+_SMALL = 6.3  # size of a label at a point, in points
+_NEAR = 5  # points between a point and its label
 # (right, up, distance in points): where a label is tried, in this order.
-_PLACES = [(right, up, far) for far in (_NEAR, 14, 24, 36)
+_PLACES = [(right, up, far) for far in (_NEAR, 12, 20, 30)
            for right, up in ((1, 0), (1, 1), (1, -1), (-1, 1), (-1, 0), (-1, -1), (0, 1), (0, -1))]
 _APART = np.array([-5, 0, 5, 0])  # pixels between two texts, so that two numbers are not read as one
-_LETTER = 4.6  # about the width of a letter of 8 points, in points
+_MARGIN = np.array([-2, -1, 2, 1])  # pixels between a text and a line
+_LETTER = 4.1  # about the width of a letter of 7 points, in points
 _FEW_ROWS, _EDGE = 6, 0.05  # a legend of more rows begins this many inches from the edge of the figure
-_KEY, _ROW = 0.55, 0.17  # inches: width of an entry of a legend without its name, and height of its rows
+_KEY, _ROW = 0.42, 0.145  # inches: width of an entry of a legend without its name, and height of its rows
 _CONTRAST = 4.5  # of text with its background, at least (WCAG 2, 1.4.3)
 
 
@@ -75,8 +83,8 @@ def in_order(learners: Iterable[str]) -> list[str]:
   return sorted(learners, key=lambda name: (order.get(name, len(order)), name))
 
 
-def figure(height: float, handles: Sequence[Line2D] = (), width: float = WIDTH, left: float = 0.62, right: float = 0.2,
-           wspace: float = 0.1) -> Figure:
+def figure(height: float, handles: Sequence[Line2D] = (), width: float = WIDTH, left: float = 0.52, right: float = 0.15,
+           wspace: float = 0.1, hspace: float = 0.28) -> Figure:
   """An empty figure with a legend above the panels; the margins in inches are the same at every size.
 
   Args:
@@ -84,24 +92,34 @@ def figure(height: float, handles: Sequence[Line2D] = (), width: float = WIDTH, 
     handles: of the legend, with their labels.
     width: of the figure in inches.
     left, right: margins in inches.
-    wspace: distance between panels, as a share of their mean width.
+    wspace, hspace: distances between panels, as shares of their mean width and height.
   """
-  entry = inches(str(handle.get_label()) for handle in handles) + _KEY
-
-  def rows_from(start: float) -> int:
-    return -(-len(handles) // max(1, int((width - start) / entry)))
-
-  start = left if rows_from(left) <= _FEW_ROWS else min(left, _EDGE)  # a long legend has the width of the figure
-  rows = rows_from(start)
+  names = [str(handle.get_label()) for handle in handles]
+  columns, start = _columns(names, width - left), left
+  if columns and -(-len(names) // columns) > _FEW_ROWS:  # a long legend has the width of the figure
+    start = min(left, _EDGE)
+    columns = _columns(names, width - start)
+  rows = -(-len(names) // columns) if columns else 0
   height += rows * _ROW
   made = Figure(figsize=(width, height))
   FigureCanvasAgg(made)
-  made.subplots_adjust(left=left / width, right=1 - right / width, top=1 - (0.28 + rows * _ROW) / height,
-                       bottom=0.45 / height, wspace=wspace, hspace=0.28)
+  made.subplots_adjust(left=left / width, right=1 - right / width, top=1 - (0.22 + rows * _ROW) / height,
+                       bottom=0.38 / height, wspace=wspace, hspace=hspace)
   if handles:
-    made.legend(handles=handles, loc="upper left", bbox_to_anchor=(start / width, 1), ncols=-(-len(handles) // rows),
-                frameon=False, borderaxespad=0.2, handletextpad=0.5, columnspacing=1.5, handlelength=2)
+    made.legend(handles=handles, loc="upper left", bbox_to_anchor=(start / width, 1), ncols=columns, frameon=False,
+                borderaxespad=0.2, borderpad=0.2, handletextpad=0.5, columnspacing=1.2, handlelength=2,
+                labelspacing=0.4)
   return made
+
+
+def _columns(names: Sequence[str], width: float) -> int:
+  """The most columns of a legend that fit into a width in inches; its columns are filled one after the other."""
+  for columns in range(len(names), 1, -1):
+    rows, longer = divmod(len(names), columns)
+    ends = [*itertools.accumulate([rows + 1] * longer + [rows] * (columns - longer), initial=0)]
+    if sum(inches(names[a:b]) + _KEY for a, b in itertools.pairwise(ends)) <= width:
+      return columns
+  return min(1, len(names))
 
 
 def x_label(figure: Figure, text: str) -> None:
@@ -112,7 +130,8 @@ def x_label(figure: Figure, text: str) -> None:
 
 def key(name: str, colour: str, marker: str = "", linestyle: Any = "-") -> Line2D:
   """An entry of a legend."""
-  return Line2D([], [], color=colour, marker=marker, linestyle=linestyle, markersize=4, linewidth=1.2, label=name)
+  return Line2D([], [], color=colour, marker=marker, linestyle=linestyle, markersize=MARKER,
+                linewidth=1, label=name)
 
 
 def line_key(name: str, learner: str, i: int, marked: bool) -> Line2D:
@@ -121,6 +140,19 @@ def line_key(name: str, learner: str, i: int, marked: bool) -> Line2D:
   made = key(name, shade(colour, i // len(_DASHES)), marker if marked else "", _DASHES[i % len(_DASHES)])
   made.set_fillstyle(_FILLS[i % len(_FILLS)])
   return made
+
+
+def look_keys(names: Sequence[str], learners: Iterable[str], marked: bool, lines: bool = True) -> list[Line2D]:
+  """Entries of a legend for at most NUM_LOOKS looks that lines of several learners have: dashes and fillings.
+
+  They are grey, with a marker that no learner of the figure has.
+  """
+  taken = {style(learner)[1] for learner in learners}
+  marker = next((each for each in _NEUTRAL if each not in taken), _NEUTRAL[0]) if marked else ""
+  found = [key(name, _GREY, marker, _DASHES[i] if lines else "") for i, name in enumerate(names)]
+  for made, fill in zip(found, _FILLS):
+    made.set_fillstyle(fill)
+  return found
 
 
 def shade(colour: str, i: int) -> str:
@@ -147,7 +179,8 @@ def inches(names: Iterable[str]) -> float:
 
 
 def place_labels(axes: Axes, labels: Sequence[tuple[str, float, float, str]],
-                 lines: Iterable[Sequence[tuple[float, float]]] = (), joined: bool = True) -> list[str]:
+                 lines: Iterable[Sequence[tuple[float, float]]] = (), joined: bool = True,
+                 sides: Mapping[str, tuple[int, int]] = types.MappingProxyType({})) -> list[str]:
   """Writes (text, x, y, colour) near points so that no text covers another text, a point or a line.
 
   A line joins a text with its point if it stands apart from it. A text for which there is no room is left out.
@@ -157,6 +190,7 @@ def place_labels(axes: Axes, labels: Sequence[tuple[str, float, float, str]],
     labels: one for each point of the axes, the most important first; an empty text marks a point without a label.
     lines: the (x, y) of the corners of each line.
     joined: whether a text may stand apart from its point.
+    sides: {text: (right, up)}, each -1, 0 or 1: the side of its point where a text is tried first.
 
   Returns:
     The texts that were left out.
@@ -170,14 +204,15 @@ def place_labels(axes: Axes, labels: Sequence[tuple[str, float, float, str]],
   left_out = []
   for (text, x, y, colour), dot in zip(labels, dots):
     size = _size_of(axes, text) if text else np.zeros(2)
-    for across, up, far in [place for place in _PLACES if joined or place[2] == _NEAR] if text else []:
+    places = sorted(_PLACES, key=lambda place: (place[2], place[:2] != sides.get(text)))
+    for across, up, far in [place for place in places if joined or place[2] == _NEAR] if text else []:
       corner = dot + np.array([across, up]) * far * axes.figure.dpi / 72  # of the text, where its line ends
       low = corner - size * (1 - across, 1 - up) / 2
       box = np.concatenate([low, low + size])
       if not (frame.x0 + 4 <= box[0] and box[2] <= frame.x1 - 4 and frame.y0 <= box[1] and box[3] <= frame.y1):
         continue
       joint = np.linspace(dot, corner, 12)[3:-1] if far > _NEAR else np.zeros((0, 2))
-      if (_overlap(box, taken) or _overlap(box + _APART, texts) or _holds(box, joints) or _holds(box, drawn)
+      if (_overlap(box, taken) or _overlap(box + _APART, texts) or _holds(box, joints) or _holds(box + _MARGIN, drawn)
           or any(_holds(other, joint) for other in texts)):
         continue
       texts, joints = np.concatenate([texts, box[None]]), np.concatenate([joints, joint])
@@ -230,40 +265,3 @@ def contrast(rgb: np.ndarray) -> float:
   """Contrast of a colour [3], each from 0 to 1, with white (WCAG 2)."""
   light = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4) @ (0.2126, 0.7152, 0.0722)
   return float(1.05 / (light + 0.05))
-
-
-def score_axes(panels: Iterable[Axes]) -> None:
-  """Makes the y axes, of scores, logarithmic with a few plain numbers and lines; after all is drawn."""
-  shown = FuncFormatter(lambda value, _: f"{value:g}")
-  for axes in panels:
-    axes.set_yscale("log")
-    low, high = axes.get_ylim()
-    if high < low * (1 + 1e-6):  # equal scores
-      low, high = low / 1.1, high * 1.1
-      axes.set_ylim(low, high)
-    choices = [LogLocator(subs=(1, 2, 3, 5) if high / low < 1000 else (1,)), LogLocator(subs=(1, 1.5, 2, 3, 4, 5, 7))]
-    enough = (ticks for ticks in choices if sum(low <= tick <= high for tick in ticks.tick_values(low, high)) > 2)
-    axes.yaxis.set_major_locator(next(enough, MaxNLocator(4)))
-    axes.yaxis.set_major_formatter(shown)
-    axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.grid(axis="y", color="0.9", linewidth=0.6)
-
-
-def cost_axis(axes: Axes, costs: Sequence[float]) -> None:
-  """Makes the x axis, of costs, logarithmic with few labels."""
-  if min(costs) <= 0:  # a learner that does not train
-    return
-  ratio = max(costs) / min(costs)
-  margin = 1.6 if ratio >= 10 else 1.2
-  axes.set_xscale("log")
-  axes.set_xlim(min(costs) / margin, max(costs) * margin)
-  axes.xaxis.set_major_locator(LogLocator() if ratio >= 100 else LogLocator(subs=(1, 3)) if ratio >= 10 else
-                               MaxNLocator(3))
-  axes.xaxis.set_major_formatter(FuncFormatter(_large))
-  axes.xaxis.set_minor_formatter(NullFormatter())
-
-
-def _large(value: float, _: Any) -> str:
-  """E.g. "1.6e13"."""
-  mantissa, power = f"{value:.1e}".split("e")
-  return f"{float(mantissa):g}e{int(power)}"

@@ -1,7 +1,8 @@
 """Figures of a study: those of the paper, and what compute buys."""
+import functools
 import itertools
-from collections.abc import Collection, Iterable
-from typing import Any, Literal
+from collections.abc import Callable, Collection, Iterable
+from typing import Literal
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -9,53 +10,86 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from alma_jax.reports import drawing, fronts, growing, panels, sizes, studies, trade_offs
+from alma_jax.reports import (
+  drawing,
+  fronts,
+  growing,
+  panels,
+  replaying,
+  scales,
+  sizes,
+  studies,
+  trade_offs,
+  waiting,
+)
 from alma_jax.reports.factors import order, plain, short
 from alma_jax.reports.read import COMP, LEARNER, MEM, WAITING
 from alma_jax.reports.studies import Study
 
 EXPERTS = "last_experts"  # a column that `against` adds: the experts of all members at the end of the stream
-_REPLAY = "stream.replay"
 _FILLED = 0.75  # the least share of panels with runs in a grid of waiting times and factors
 
 
 def all_of(study: Study, waits: Collection[float] = ()) -> dict[str, tuple[str, Figure]]:
   """Every figure that the study has the runs for: {name: (caption, figure)}; `waits`: see panels.waits."""
-  found = {}
+  return {name: (caption, draw()) for name, (caption, draw) in plan(study, waits).items()}
+
+
+def plan(study: Study, waits: Collection[float] = ()) -> dict[str, tuple[str, Callable[[], Figure]]]:
+  """As `all_of`, with functions that draw the figures."""
+  found: dict[str, tuple[str, Callable[[], Figure]]] = {}
+  band = "mean over seeds, with a band from the lowest to the highest value."
   if len(study.stream):
     found["stream"] = (
-        f"Test {study.metric} over the stream: mean over seeds, with a band from the lowest to the highest value. "
-        f"As in the paper's Figures 1, 3 and 9.{_left_out(study, waits)}", over_the_stream(study, waits))
+        f"Test {study.metric} over the stream: {band} A dot is the last value. As in the paper's Figures 1, 3 and 9."
+        f"{_left_out(study, waits)}", functools.partial(over_the_stream, study, waits))
   if (study.stream[COMP] > 0).any():
     found["stream-compute"] = (
-        f"Test {study.metric} at every moment, against the multiply-adds spent until then: mean over seeds, with a "
-        f"band from the lowest to the highest value.{_left_out(study, waits)}", over_compute(study, waits))
+        f"Test {study.metric} at every moment, against the multiply-adds spent until then: {band}"
+        f"{_left_out(study, waits)}", functools.partial(over_compute, study, waits))
+  if waiting.sizes_shown(study):
+    found["waiting"] = (f"{waiting.caption(study)}{_without_diverged(study)}",
+                        functools.partial(waiting.waiting, study))
   for column, name in ((COMP, "compute"), (MEM, "parameters")):
-    size = sizes.field(study)
-    joins = f" A line joins the sizes of a learner (numbers at one of the lines: {short(size)})." if size else ""
-    found[name] = (
-        f"{study.score_title} against {panels.COSTS[column]}: mean ± standard deviation over seeds.{joins} Rings and "
-        f"the dotted line show the Pareto front of all runs"
-        f"{' with the same waiting time' if study.is_language else ''}. "
-        f"As in the paper's Figure{' 5' if study.is_language else 's 2 and 7'}.{_left_out(study, waits, rows=False)}",
-        against(study, column, waits))
+    if _varies(study, column):
+      found[name] = _against(study, column, waits, f"Figure{' 5' if study.is_language else 's 2 and 7'}")
   if study.is_language:
-    found["experts"] = ("Average perplexity against the experts of all members at the end of the stream: mean ± "
-                        "standard deviation over seeds. As in the paper's Figure 5."
-                        f"{_left_out(study, waits, rows=False)}", against(study, EXPERTS, waits))
+    found["experts"] = _against(_with_experts(study), EXPERTS, waits, "Figure 5")
   if len(studies.means(study, study.overall)) > 1:
     found["pareto"] = (
         f"{study.overall_name[0].upper()}{study.overall_name[1:]} against compute and against memory, of all kinds "
         "of runs: mean ± standard deviation over seeds. Rings and the line show the Pareto front: no other kind is "
         "better in both. A name gives the learner and the fields in which its kinds differ; the names of the other "
-        f"kinds, and of those without room, are in pareto.csv.{_without_diverged(study)}", fronts.pareto(study))
+        f"kinds, and of those without room, are in pareto.csv.{_without_diverged(study)}",
+        functools.partial(fronts.pareto, study))
   if growing.places(study):
-    found["growth"] = (f"{growing.caption(study, waits)}{_without_diverged(study)}", growing.growth(study, waits))
-  if _replay_pairs(study):
-    found["replay"] = (f"{study.score_title} against compute without replay (open markers) and with the most replay "
-                       f"(filled markers, stream.replay up to {study.runs[_REPLAY].max():g}): means over seeds. "
-                       f"As in the paper's Figures 4 and 8.{_without_diverged(study)}", replay(study))
+    found["growth"] = (f"{growing.caption(study, waits)}{_without_diverged(study)}",
+                       functools.partial(growing.growth, study, waits))
+  if replaying.places(study):
+    found["replay"] = (f"{replaying.caption(study, waits)}{_without_diverged(study)}",
+                       functools.partial(replaying.replay, study, waits))
   return found
+
+
+def _against(study: Study, column: str, waits: Collection[float],
+             source: str) -> tuple[str, Callable[[], Figure]]:
+  """(caption, function that draws) of the figure `against`; `source`: in the paper."""
+  size, rivals = sizes.field(study), " with the same waiting time" if study.is_language else ""
+  joins = ""
+  if size and _varies(study, column, LEARNER, *(field for field in study.factors if field != size)):
+    joins = " A line joins the sizes of a learner" + (
+        "." if column == EXPERTS else f" (numbers at one of the lines, where there is room: {short(size)}).")
+  what = panels.COSTS.get(column, "the experts of all members at the end of the stream")
+  return (f"{study.score_title} against {what}: mean ± standard deviation over seeds.{joins} Rings and the dotted line "
+          f"show the Pareto front of all runs{rivals}. As in the paper's {source}."
+          f"{_left_out(study, waits, rows=False)}", functools.partial(against, study, column, waits))
+
+
+def _varies(study: Study, column: str, *by: str) -> bool:
+  """Whether kinds of runs, or those with one value of each of `by`, differ by more than 1 % in a cost."""
+  table = panels.means(study, column)
+  costs = table.groupby([*by], dropna=False)[column] if by else [("", table[column])]
+  return any(mine.max() > 1.01 * mine.min() for _, mine in costs)
 
 
 @drawing.styled
@@ -115,18 +149,18 @@ def _curves(study: Study, x: str, waits: Collection[float]) -> Figure:
   if len(filled) < _FILLED * len(shown):
     shown, across = filled, panels.across(len(filled))
   lines = panels.Lines(study, shown.values(), own, marked=False)
-  figure = drawing.figure(1.55 * -(-len(shown) // across) + 0.75, lines.keys)
+  figure = drawing.figure(1.25 * -(-len(shown) // across) + 0.5, lines.keys, panels.width(across))
   grid = panels.grid(figure, len(shown), across)
   for axes, ((row, wait), mine) in zip(grid, shown.items()):
     _draw_curves(axes, study, mine, x, lines)
     fields = [f"{short(field)} = {plain(value)}" for field, value in zip(shared, row)]
-    axes.set_title(", ".join([*panels.title(wait), *fields]))
+    axes.set_title(", ".join([*panels.title(wait, mine), *fields]))
   drawing.x_label(figure, "mega-batches seen" if x == "t" else "multiply-adds spent")
   for axes in grid[::across]:
     axes.set_ylabel(f"test {study.metric}")
-  drawing.score_axes(grid)
+  scales.score_axes(grid)
   for axes in grid if x == COMP else []:
-    drawing.cost_axis(axes, stream.loc[stream[COMP] > 0, COMP])
+    scales.cost_axis(axes, stream.loc[stream[COMP] > 0, COMP])
   return figure
 
 
@@ -140,12 +174,12 @@ def _draw_curves(axes: Axes, study: Study, stream: pd.DataFrame, x: str, lines: 
     if table.empty:
       continue
     dot = 2 if x == "t" and len(table) > 1 else 3
-    axes.plot(table.index, table["mean"], color=key.get_color(), linewidth=1, linestyle=key.get_linestyle(),
+    axes.plot(table.index, table["mean"], color=key.get_color(), linewidth=0.9, linestyle=key.get_linestyle(),
               drawstyle=f"steps-{where}", marker="o", markevery=[-1], markersize=dot)
     axes.fill_between(table.index, table["min"], table["max"], color=key.get_color(), alpha=0.2, linewidth=0,
                       step=where)
   if x == "t":
-    axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(3, integer=True, steps=(1, 2, 5, 10)))
 
 
 @drawing.styled
@@ -157,16 +191,14 @@ def against(study: Study, column: str, waits: Collection[float] = ()) -> Figure:
     column: cumulative_fwd_macs, cumulative_params, or EXPERTS (language models).
     waits: see panels.waits.
   """
-  if column == EXPERTS:
-    held = [sizes.experts(row)[1].total for _, row in study.runs.iterrows()]
-    study = study._replace(runs=study.runs.assign(**{EXPERTS: held}))
+  study = _with_experts(study) if column == EXPERTS else study
   table, columns = panels.means(study, study.score, column), panels.waits(study, waits)
   across = panels.across(len(columns))
   size = sizes.field(study)
   own = [field for field in study.factors if field not in (WAITING, size)]
   tables = {wait: table[panels.at(table, wait)] for wait in columns}
   lines = panels.Lines(study, tables.values(), own, marked=True)
-  figure = drawing.figure(2.2 * -(-len(columns) // across) + 0.5, lines.keys)
+  figure = drawing.figure(1.7 * -(-len(columns) // across) + 0.4, lines.keys, panels.width(across), hspace=0.22)
   grid = panels.grid(figure, len(columns), across)
   shown = dict(zip(columns, grid))
   for wait, axes in shown.items():
@@ -175,75 +207,50 @@ def against(study: Study, column: str, waits: Collection[float] = ()) -> Figure:
     rivals = mine if study.is_language else table
     _draw_front(axes, mine, trade_offs.front(rivals[column], rivals[study.score]), column, study.score)
     panels.draw_means(axes, lines.of(mine, column), column, study.score)
-    axes.set_title("".join(panels.title(wait)))
+    axes.set_title("".join(panels.title(wait, mine)))
     if column in panels.COSTS:
-      drawing.cost_axis(axes, table[column])
+      scales.cost_axis(axes, table[column])
   drawing.x_label(figure, panels.COSTS.get(column, "experts of all members at the end"))
   for axes in grid[::across]:
     axes.set_ylabel(study.score_name)
-  drawing.score_axes(grid)
-  for wait, axes in shown.items() if size else []:  # once the shared limits are final
-    _number_sizes(axes, lines.of(tables[wait], column), study, column, str(size))
+  scales.score_axes(grid)
+  for wait, axes in shown.items():  # once the shared limits are final
+    if column == EXPERTS:  # the axis has the numbers
+      scales.value_axis(axes, table[column], log=False)
+    elif size:
+      rivals = tables[wait] if study.is_language else table
+      front = trade_offs.front(rivals[column], rivals[study.score])
+      _number_sizes(axes, lines.of(tables[wait], column), study, column, str(size), fronts.steps(front))
   return figure
 
 
+def _with_experts(study: Study) -> Study:
+  """The study with the column EXPERTS."""
+  held = [sizes.experts(row)[1].total for _, row in study.runs.iterrows()]
+  return study._replace(runs=study.runs.assign(**{EXPERTS: held}))
+
+
 def _number_sizes(axes: Axes, lines: Iterable[tuple[Line2D, pd.DataFrame]], study: Study, column: str,
-                  size: str) -> None:
+                  size: str, front: panels.Corners) -> None:
   """Writes the sizes of networks at the points of the first line that has them, where there is room."""
-  labels, corners, said = [], [], set[tuple[str, ...]]()
+  labels, drawn, said = [], [front], set[tuple[str, ...]]()
   for key, line in lines:
-    corners.append([*zip(line[column], line[study.score])])
+    points = [*zip(line[column], line[study.score])]
     texts = tuple(map(plain, line[size]))
-    is_new = len(line) > 1 and tuple(sorted(texts)) not in said
-    said.add(tuple(sorted(texts)))
-    labels += [(text if is_new else "", x, y, str(key.get_color())) for text, (x, y) in zip(texts, corners[-1])]
-  drawing.place_labels(axes, labels, corners, joined=False)
+    lies_apart = line[column].max() > 1.01 * line[column].min()
+    is_new = lies_apart and tuple(sorted(texts)) not in said
+    said.update({tuple(sorted(texts))} if lies_apart else ())
+    labels += [(text if is_new else "", x, y, str(key.get_color())) for text, (x, y) in zip(texts, points)]
+    drawn += [points, *panels.bars(axes, line, column, study.score)]
+  drawing.place_labels(axes, labels, drawn, joined=False)
 
 
 def _draw_front(axes: Axes, table: pd.DataFrame, front: list[tuple[float, float]], column: str, score: str) -> None:
   """Draws a Pareto front, with rings around the points of the table on it."""
-  axes.step(*zip(*front), where="post", color="0.6", linestyle=":", linewidth=1.2, zorder=1)
+  axes.step(*zip(*front), where="post", color="0.6", linestyle=":", linewidth=1, zorder=1)
   on_front = table[[(x, y) in set(front) for x, y in zip(table[column], table[score])]]
-  axes.scatter(on_front[column], on_front[score], s=70, facecolors="none", edgecolors="0.35", zorder=3)
-
-
-@drawing.styled
-def replay(study: Study) -> Figure:
-  """An arrow for each kind of run, from its score and compute without replay to those with its most replay."""
-  pairs = _replay_pairs(study)
-  keys = [drawing.key("without replay", "0.3", "o", ""), drawing.key("with replay", "0.3", "o", "")]
-  keys[0].set_fillstyle("none")
-  figure = drawing.figure(3.6, [*drawing.learner_keys({row[LEARNER] for row, *_ in pairs}), *keys])
-  axes, labels = figure.subplots(), []
-  rows = pd.DataFrame([row for row, *_ in pairs])
-  varying = [f for f in study.factors if f != _REPLAY and (rows.groupby(LEARNER)[f].nunique(dropna=False) > 1).any()]
-  for row, before, after in pairs:
-    colour, marker = drawing.style(row[LEARNER])
-    axes.plot(*before, marker, color=colour, markerfacecolor="white", markersize=5)
-    axes.plot(*after, marker, color=colour, markersize=5)
-    axes.annotate("", after, before, arrowprops=dict(arrowstyle="->", color=colour, shrinkA=4, shrinkB=4))
-    kind = studies.label(row, varying, studies.switches(rows, varying))
-    labels += [(kind.removeprefix(row[LEARNER]).removeprefix(", "), *after, colour), ("", *before, colour)]
-  axes.set(xlabel=panels.COSTS[COMP], ylabel=study.score_name)
-  drawing.cost_axis(axes, [x for _, before, after in pairs for x in (before[0], after[0])])
-  drawing.score_axes([axes])
-  drawing.place_labels(axes, labels, [(before, after) for _, before, after in pairs])
-  return figure
-
-
-def _replay_pairs(study: Study) -> list[tuple[Any, tuple[float, float], tuple[float, float]]]:
-  """(row, (compute, score) without replay, the same with the most) of kinds that differ only in replay."""
-  if _REPLAY not in study.factors:
-    return []
-  table = studies.means(study, study.score, COMP)
-  others = [f for f in study.factors if f != _REPLAY]
-  pairs = []
-  for _, mine in table.groupby([LEARNER, *others], dropna=False, sort=False):
-    mine = mine.sort_values(_REPLAY)
-    if len(mine) > 1 and mine[_REPLAY].iloc[0] == 0:
-      before, after = (tuple(mine.iloc[i][[COMP, study.score]]) for i in (0, -1))
-      pairs.append((mine.iloc[0], before, after))
-  return pairs
+  axes.scatter(on_front[column], on_front[score], s=drawing.RING, facecolors="none", edgecolors="0.35",
+               linewidths=0.8, zorder=3)
 
 
 def _without_diverged(study: Study) -> str:

@@ -49,7 +49,7 @@ def page(title: str, sections: Sequence[Section], notes: Sequence[str] = ()) -> 
           f"<style>{_STYLE}</style></head>\n<body>\n" + "\n".join(body) + "\n</body></html>\n")
 
 
-def png(figure: Figure, dots: int = 160) -> bytes:
+def png(figure: Figure, dots: int = 200) -> bytes:
   """PNG of a matplotlib Figure; `dots` are pixels per inch."""
   file = io.BytesIO()
   figure.savefig(file, dpi=dots, metadata={"Software": None})

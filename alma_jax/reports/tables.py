@@ -13,7 +13,7 @@ from alma_jax.reports.studies import Study
 
 MEANS = "mean ± standard deviation over seeds"  # the meaning of ± in a table, for captions
 _IMAGES = {"cer": ("CER", ".3f"), "mean_error": ("mean error", ".4f"), "final_error": ("final error", ".4f")}
-_COSTS = {MEM: ("Mem", ".3g"), COMP: ("Comp", ".3g"), "wall_seconds": ("seconds", ".0f")}
+_COSTS = {MEM: ("Mem", ".3g"), COMP: ("Comp", ".3g"), "wall_seconds": ("seconds", "3")}
 
 
 def all_of(study: Study) -> list[Table]:
@@ -147,7 +147,9 @@ def _cell(value: Any) -> str:
 
 
 def mean(value: float, deviation: float, form: str) -> str:
-  """E.g. "3.11 ± 0.07"; for one seed only the mean."""
+  """E.g. "3.11 ± 0.07"; for one seed only the mean. A `form` of one digit: so many digits, of a number that varies."""
   if pd.isna(value):
     return "-"
+  if form.isdigit():
+    form = f".{max(0, int(form) - 1 - math.floor(math.log10(value))) if value > 0 else 0}f"
   return f"{value:{form}}" if pd.isna(deviation) else f"{value:{form}} ± {deviation:{form}}"

@@ -5,7 +5,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from alma_jax.reports import drawing, fronts, studies, task_tables
+from alma_jax.reports import drawing, fronts, scales, studies, task_tables
 from alma_jax.reports.protocols import FLOPS
 from alma_jax.reports.read import LEARNER
 from alma_jax.reports.studies import Study
@@ -44,7 +44,7 @@ def _scale(axes: Axes, score: str, values: pd.Series) -> None:
   if not 0 < _WIDELY * min(errors) <= max(errors):
     axes.yaxis.set_major_locator(MaxNLocator(5))
   elif score == ERROR:
-    drawing.score_axes([axes])
+    scales.score_axes([axes])
   else:
     low, high = 1.12 * max(errors), min(errors) / 1.12
     axes.set_yscale("function", functions=(lambda a: -np.log10(np.maximum(1 - a, 1e-9)), lambda e: 1 - 10.0**-e))
