@@ -585,6 +585,19 @@ def test_growth_at_several_intervals(tmp_path):
       np.testing.assert_allclose([found.xy for found in axes.texts if found.get_text() == text], [xy])
 
 
+def test_growth_is_not_crowded_by_much_higher_scores(tmp_path):
+  """gmoe has CERs up to 0.86 at width 4: a learner with 1.3 is not shown, one with 1.2 is."""
+  growth_runs(tmp_path)
+  for width, error in ((2, 0.7), (3, 0.8)):
+    for seed in (0, 1):
+      write_run(tmp_path / f"high{width}{seed}", [0.5, error], "umix", model__width=width, seed=seed)
+  (axes, _) = growing.growth(study_of(tmp_path)).axes
+  scores = {float(y) for bars in axes.containers for y in bars.lines[0].get_ydata()}
+  assert any(y == pytest.approx(1.2) for y in scores)
+  assert max(scores) < 1.25
+  assert axes.get_ylim()[1] < 1.6
+
+
 @pytest.mark.parametrize(("change", "expected"), [
     (lambda runs: runs["learner.grow_every"] != 1, True),  # 2 and 3 are left
     (lambda runs: ~runs["learner.grow_every"].isin([1, 3]), False),
