@@ -477,7 +477,7 @@ def test_the_command_that_makes_what_is_missing(tmp_path, monkeypatch):
 
 
 def test_studies_with_made_scores_have_no_effects(tmp_path, monkeypatch):
-  """Every width has the same scores but for noise; with the scores of a study that has effects, verdicts are counted."""
+  """Every width has the same scores but for noise; with the scores of a study that has effects, there is a verdict."""
   import claims
   import null_studies
   keep(tmp_path, "mnist", *image_runs({"sm": TRUE["sm"]}, 1))
