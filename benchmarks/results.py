@@ -3,11 +3,14 @@
     python benchmarks/results.py
 
 CER is the mean ± sample standard deviation over the seeds; differences are means of the differences of each seed.
+In the tables of the adaptive schedule ratios have an interval: 95 %, by the t distribution over the ratios of the
+seeds, for each ratio alone.
 """
 import pathlib
 import sys
 
 import pandas as pd
+import scipy.stats
 
 from alma_jax import commands
 
@@ -129,10 +132,11 @@ def compared(runs: pd.DataFrame, kinds: dict[str, str], reference: str) -> str:
 def adaptive(runs: pd.DataFrame, prices: dict[float, str], fixed: dict[int, str], geometric: str) -> str:
   """J = CER + price Comp of the schedules, mean over the seeds; the best waiting time is that of the least mean.
 
-  The seeds are those that all runs of the table have.
+  The seeds are those that all runs of the table have. Ratios are means of the ratios of each seed, with an interval.
   """
   lines = ["| price of a multiply-add | trainings | J of `adaptive` | J of `geometric` | best fixed w | its J | "
-           "`adaptive` / best fixed |", "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
+           "`adaptive` / best fixed | `adaptive` / `geometric` |",
+           "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]
   kinds = [*prices.values(), *fixed.values(), geometric]
   seeds = sorted(set.intersection(*(set(runs.loc[kind].index) if kind in runs.index else set() for kind in kinds)))
   at = lambda kind: runs.loc[kind].loc[seeds]
@@ -142,7 +146,8 @@ def adaptive(runs: pd.DataFrame, prices: dict[float, str], fixed: dict[int, str]
     best = min(waiting, key=waiting.__getitem__)
     trainings = ", ".join(map(str, at(mine)["num_stages"]))
     lines.append(f"| {price:.0e} | {trainings} | {score(mine).mean():.2f} | {score(geometric).mean():.2f} | {best} | "
-                 f"{waiting[best]:.2f} | {(score(mine) / score(fixed[best])).mean():.2f} |")
+                 f"{waiting[best]:.2f} | {with_interval(score(mine) / score(fixed[best]))} | "
+                 f"{with_interval(score(mine) / score(geometric))} |")
   return "\n".join(lines)
 
 
@@ -160,6 +165,14 @@ def perplexities(stream: pd.DataFrame, kinds: dict[str, str], reference: str) ->
     macs = at(kind, times[-1])[MACS].mean()
     lines.append(f"| {label} | {' | '.join(cells)} | {change} | {brief(macs)} | {len(last[label])} |")
   return "\n".join(lines)
+
+
+def with_interval(values: pd.Series) -> str:
+  """Mean and the limits of its 95 % interval (t, over the seeds)."""
+  if len(values) < 2:
+    return f"{values.mean():.2f}"
+  half = values.sem() * scipy.stats.t.ppf(0.975, len(values) - 1)
+  return f"{values.mean():.2f} ({values.mean() - half:.2f} to {values.mean() + half:.2f})"
 
 
 def spread(values: pd.Series) -> str:
