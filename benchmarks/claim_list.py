@@ -125,8 +125,9 @@ CLAIMS = [
           "average perplexity of `sm`, against `gens`, which starts from its network", ("text",), (),
           paper.growing_helps(small=False, learners=("gens",))),
     Claim("No learner has the best trade-off everywhere", "abstract B",
-          "the learner with the lowest CER within a budget of compute, at three budgets near which every learner has "
-          "runs, if they span a factor of two; the claim agrees if every learner has a better rival at one of them",
+          "the learner with the lowest CER, at any width and waiting time, within a budget of compute, at three "
+          "budgets near which every learner has runs, if they span a factor of two; the claim agrees if every learner has a "
+          "better rival at one of them, and disagrees if one learner is better than all others at all three",
           _IMAGES, _FULL, paper.no_learner_is_always_best),
     Claim("Of the learners that grow, an ensemble holds the most parameters", "Figure 7",
           "parameters held by `gens` over the stream, against other growing learners", _IMAGES, _FULL,
@@ -167,7 +168,8 @@ CLAIMS = [
           "its compute, if one has 0.8 to 1.05 times its compute; the claim agrees only if replay is worse", _REPLAY,
           _FULL, paper.replay_is_no_better_trade_off(same_wait=True), of_all=True),
     Claim("At equal compute replay is not better than no replay at any waiting time", "Figures 4 and 8",
-          "the same, against the best learner at any waiting time", _REPLAY, _FULL,
+          "CER with replay, against the best learner without it, at any waiting time, that has at most 1.05 times its "
+          "compute, if one has 0.8 to 1.05 times its compute; the claim agrees only if replay is worse", _REPLAY, _FULL,
           paper.replay_is_no_better_trade_off(same_wait=False), of_all=True),
     Claim("Training on all data at once is better than on one mega-batch after the other", "Table 1",
           "perplexity after k mega-batches one after the other, against all k at once, with as many steps", ("text",),
@@ -191,9 +193,9 @@ QUESTIONS = [
           "CER of a mixture of experts with hard gates, against soft ones", ("mnist_replay",), (),
           paper.ordered(GATING, ("gmoe", "moe"))),
     Claim("Training from the parameters of the stage before has a lower CER than from scratch", "the authors' choice",
-          "CER of stages that start from scratch, against those that start from the stage before", ("mnist_replay",),
-          (), paper.ordered(SCRATCH, FIXED, descending=True)),
+          "CER with replay of stages that start from scratch, against those that start from the stage before",
+          ("mnist_replay",), (), paper.ordered(SCRATCH, FIXED, descending=True)),
     Claim("Learners that wait end with a lower perplexity", "abstract, a question; Table 2",
           "perplexity after the last mega-batch at w = 1, against longer waiting times, with as many steps a stage and "
-          "with as many as its data takes at w = 1", ("text",), (), paper.waiting_ends_lower),
+          "with more", ("text",), (), paper.waiting_ends_lower),
 ]

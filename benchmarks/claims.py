@@ -51,7 +51,8 @@ The paper had other abstracts before the present one, which asks questions and a
 that finds bigger models better, B the one that tests about thirty baselines.
 
 The number says by how much the first quantity of a comparison is larger than the second: the geometric mean over all
-comparisons, and its 95 % interval over seeds. A positive percentage supports the claim, and so does a multiple above 1.
+comparisons, and its 95 % interval over seeds. A positive percentage supports the claim, and so does a multiple above 1,
+besides the claims that name the learners or the multiples.
 [The comparisons](#the-comparisons) list the quantities, [how the verdicts are made](#how-the-verdicts-are-made)
 describes the statistics, and [the commands](#the-commands) continue a study and write this page.
 """
@@ -76,8 +77,8 @@ _METHOD = """
   written as a percentage or as a multiple. Claims about points of error take differences instead.
 - **Interval and p.** Runs with the same seed are not independent. The comparisons of a seed are therefore averaged
   first, and these averages, one for each seed, are tested (Student's t, two-sided). p is corrected for the number of
-  claims that are tested on the same study (Holm). Significant means that p is below 0.05. The interval is not
-  corrected: it may lie above 0 where the verdict is "cannot tell".
+  claims, or of further questions, that are tested on the same study (Holm). Significant means that p is below 0.05. The
+  interval is not corrected: it may lie above 0 where the verdict is "cannot tell".
 - **Groups.** The comparisons of a learner, of a width, of a waiting time, and so on, are also tested as groups,
   corrected for the number of groups of the claim (Holm); so are single comparisons. With three seeds these tests find
   only effects that hardly vary between seeds.
@@ -86,7 +87,8 @@ _METHOD = """
   without any difference on three seeds, p is below 0.05 in 6 to 11 % of the cases.
 - **How often a verdict is wrong.** Of 100 studies with the runs of MNIST and made scores without any effect, 8 had a
   verdict other than "cannot tell" on one claim or more, 2 of them "depends"
-  (`python benchmarks/null_studies.py docs/results --study mnist --repeats 100`).
+  (`python benchmarks/null_studies.py docs/results --study mnist --repeats 100`). The claim that needs the errors over
+  the stream is not among them.
 - **Waiting times.** Both sides of a comparison have the same waiting time, also where the rival is the best of several,
   unless the quantity says "at any waiting time", or the claim is about waiting times.
 - **Costs** are counted and not tested. Some differ between seeds. The interval is replaced by the range over all
@@ -96,7 +98,8 @@ _METHOD = """
   Kinds that lack one of these seeds are left out.
 - **At long waiting times** most of the CER is the error of guessing before the first training, which is the same for
   all learners. Ratios of CERs are therefore close to 1 there. If there are only two trainings, growth and replay
-  change no error but the last one; such runs do not count for claims 6 to 10 and for those about growth and replay.
+  change no error but the last one; such runs do not count where growth or replay is compared with none, or with another
+  interval or rate of growth.
 - **Claims about all learners.** "Replay has the lowest CER of all" and the comparisons of replay at equal compute take
   their rivals on MNIST from both studies with equal epochs.
 - **The texts' models are not converged.** Their perplexities still fall from one mega-batch to the next one, and they

@@ -29,11 +29,12 @@ def main() -> None:
   parser.add_argument("--repeats", type=int, default=200)
   args = parser.parse_args()
   studies = claims.read_all(args.results)
-  if studies[args.study] is None:
+  there = {name: runs for name, runs in studies.items() if runs}
+  if args.study not in there:
     raise BadInput(f"there are no runs in {args.results / args.study}.")
   rng, wrong = np.random.default_rng(0), []
   for _ in range(args.repeats):
-    wrong.append(wrong_verdicts(studies, args.study, rng))
+    wrong.append(wrong_verdicts(there, args.study, rng))
   count = collections.Counter(verdict for each in wrong for verdict in set(each.values()))
   share = lambda number: f"{number} of {args.repeats} ({number / args.repeats:.1%})"
   print(f"studies with a wrong verdict: {share(sum(map(bool, wrong)))}")
@@ -43,9 +44,10 @@ def main() -> None:
     print(f"  claim {claim}: {share(number)}")
 
 
-def wrong_verdicts(studies: Mapping[str, Runs | None], study: str, rng: np.random.Generator) -> dict[int, str]:
+def wrong_verdicts(studies: Mapping[str, Runs], study: str, rng: np.random.Generator) -> dict[int, str]:
   """{number of a claim: its verdict} of a study with scores that have no effects, if it is not "cannot tell"."""
-  made = {name: runs and (without_effects(runs, rng) if name == study else runs) for name, runs in studies.items()}
+  made: dict[str, Runs | None] = dict.fromkeys(studies)  # without rivals from other studies
+  made[study] = without_effects(studies[study], rng)
   rows = [row for row in claims.rows_of(made) if row[1] == study]
   adjusted = claims.adjusted_of(rows, lambda study: study)
   return {number: said for (number, _, found), p in zip(rows, adjusted)

@@ -291,7 +291,8 @@ def replay_is_no_better_trade_off(same_wait: bool) -> Callable[[Runs], list[Cell
 def ordered(field: str, learners: Sequence[str], descending: bool = False) -> Callable[[Runs], list[Cell]]:
   """Kinds of some learners that differ in one field alone: each value against the next one, which should be better.
 
-  Runs that train at most twice do not count.
+  Runs that train at most twice do not count. Starting from scratch is compared with replay only: without it a stage
+  from scratch has seen nothing but its own data.
 
   Args:
     field: its values ascend from the one that should be worst, as in "hard" and "soft".
@@ -299,12 +300,14 @@ def ordered(field: str, learners: Sequence[str], descending: bool = False) -> Ca
   """
   def cells(runs: Runs) -> list[Cell]:
     runs, found = runs.repeated(), []
-    for name, alike in runs.where(runs.table[LEARNER].isin(learners) & runs.table[field].notna()).apart(field):
+    chosen = runs.table[LEARNER].isin(learners) & runs.table[field].notna()
+    if field == SCRATCH:
+      chosen &= runs.table[REPLAY] > 0
+    for name, alike in runs.where(chosen).apart(field):
       kinds = sorted(alike.kinds(), key=lambda pair: pair[0][field], reverse=descending)
-      for (worse, first), (good, second) in itertools.pairwise(kinds):
-        its = groups(good) | ({REPLAY: f"replay {number(good[REPLAY])}"} if field == SCRATCH else {})
-        found.append(Cell(f"{name}, {number(worse[field])} and {number(good[field])}",
-                          evidence.log_ratio(first, second), its))
+      found += [Cell(f"{name}, {number(worse[field])} and {number(good[field])}",
+                     evidence.log_ratio(first, second), groups(good))
+                for (worse, first), (good, second) in itertools.pairwise(kinds)]
     return found
   return cells
 
@@ -314,12 +317,22 @@ def waiting_ends_lower(runs: Runs) -> list[Cell]:
   found = []
   for name, alike in runs.apart(WAIT, STEPS, GROW):
     kinds = list(alike.at(runs.total).kinds())
+    if not kinds:
+      continue  # there is no stream
     first = min(kinds, key=lambda pair: (pair[0][WAIT], pair[0][STEPS]))
     found += [Cell(f"{name}, waiting_time {number(kind[WAIT])}, {number(kind[STEPS])} times the steps",
                    evidence.log_ratio(first[1], values),
-                   groups(kind) | {STEPS: "as many steps a stage" if kind[STEPS] == 1 else "steps for all of its data"})
+                   groups(kind) | {STEPS: _steps(runs.total, kind)})
               for kind, values in kinds if kind[WAIT] > first[0][WAIT]]
   return found
+
+
+def _steps(total: int, kind: Kind) -> str:
+  """How many steps a kind takes, against one that does not wait."""
+  if kind[STEPS] == 1:
+    return "as many steps a stage"
+  times = math.ceil(total / kind[WAIT]) * kind[STEPS] / total
+  return f"{'as many' if times == 1 else f'{times:g} times the'} steps in all"
 
 
 def final_size_is_better(runs: Runs) -> list[Cell]:

@@ -665,8 +665,9 @@ def test_the_figure_of_waiting(tmp_path):
   (study,), _ = collect.collect([tmp_path])
   caption, figure = figures.all_of(study)["waiting"]
   assert caption.startswith("CER against the waiting time w: mean ± standard deviation over seeds.")
-  assert caption.endswith("Runs with replay are not shown. The figure shows 2 of 3 values of width: those with at "
-                          "least 3 waiting times. 1 run that diverged is not shown.")
+  assert caption.endswith("Runs with replay are not shown. Runs with a switch on that other runs of the learner have "
+                          "off are not shown. The figure shows 2 of 3 values of width: those with at least 3 waiting "
+                          "times. 1 run that diverged is not shown.")
   assert [axes.get_title() for axes in figure.axes] == ["width = 4", "width = 8"]
   assert legend(figure) == ["sm", "ens"]
   for axes, width in zip(figure.axes, (4, 8)):

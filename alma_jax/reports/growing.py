@@ -69,14 +69,13 @@ def growth(study: Study, waits: Collection[float] = ()) -> Figure:
   tables = []
   for wait, initial in shown:
     of_size = (table[size] == initial) | table[size].isna() & pd.isna(initial) if size else True
-    tables.append(table[panels.at(table, wait) & (~has_interval | of_size)])
+    tables.append(_near(table[panels.at(table, wait) & (~has_interval | of_size)], study.score))
   lines = panels.Lines(study, tables, [f for f in study.factors if f not in (WAITING, size, _GROW)], marked=True)
   across = 1 if len(shown) < 3 else panels.across(len(shown))
   height = 2.1 * -(-len(shown) // across) + 0.4
   figure = drawing.figure(height, lines.keys, panels.width(across), wspace=0.25, hspace=0.25)
   grid = panels.grid(figure, len(shown), across, shared="none")
   for axes, mine, (wait, initial) in zip(grid, tables, shown):
-    mine = _near(mine, study.score)
     panels.draw_means(axes, lines.of(mine, COMP), COMP, study.score)
     its_size = [f"{short(size)} = {plain(initial)}"] if size and not pd.isna(initial) else []
     axes.set_title(", ".join([*panels.title(wait, mine), *its_size]))
@@ -86,7 +85,7 @@ def growth(study: Study, waits: Collection[float] = ()) -> Figure:
     axes.set_ylabel(study.score_name)
   scales.score_axes(grid)
   for axes, mine in zip(grid, tables):  # once the shared limits are final
-    _label(axes, [*lines.of(_near(mine, study.score), COMP)], study, size)
+    _label(axes, [*lines.of(mine, COMP)], study, size)
   return figure
 
 

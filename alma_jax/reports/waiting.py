@@ -1,6 +1,7 @@
 """The figure of waiting: how the score of a learner depends on the waiting time."""
 from typing import Any
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 from alma_jax.reports import drawing, panels, scales, sizes, studies
@@ -33,6 +34,8 @@ def caption(study: Study) -> str:
       f"{study.score_title} against the waiting time w: mean ± standard deviation over seeds. This is the question of "
       "the paper's Figure 3.",
       *(["Runs with replay are not shown."] if _REPLAY in study.factors else []),
+      *(["Runs with a switch on that other runs of the learner have off are not shown."]
+        if len(_plain(study).runs) < len(_waiting(study)) else []),
       *(["Runs of other schedules, which have no waiting time, are not shown."]
         if study.runs[WAITING].isna().any() else []),
       *([f"The figure shows {len(_some(shown))} of {num} values of {short(str(size))}"
@@ -68,15 +71,19 @@ def waiting(study: Study) -> Figure:
 
 def _plain(study: Study) -> Study:
   """The study without schedules, replay, and runs of a learner in which a switch is on that others have off."""
-  runs = study.runs[study.runs[WAITING].notna()]
-  if _REPLAY in study.factors:
-    runs = runs[runs[_REPLAY] == 0]
+  runs = _waiting(study)
   for field in study.factors:
     for learner, mine in runs.groupby(LEARNER):
       if mine[field].nunique() > 1 and is_switch(mine[field]):
         usual = earlier(str(learner), study.protocol).get(field, False)
         runs = runs.drop(mine.index[mine[field] != usual])
   return study._replace(runs=runs)
+
+
+def _waiting(study: Study) -> pd.DataFrame:
+  """The runs with a waiting time and without replay."""
+  runs = study.runs[study.runs[WAITING].notna()]
+  return runs[runs[_REPLAY] == 0] if _REPLAY in study.factors else runs
 
 
 def _some(shown: list[Any]) -> list[Any]:

@@ -12,7 +12,8 @@ All learners train for the same number of epochs. gMoE and Firefly grow every 20
 100 never). Some fixed learners cost about as much, see `rivals`. Replay is not run at w = 1, where it takes 50 times
 the compute. The runs of one width and seed follow each other, so that an interrupted sweep has complete comparisons.
 
-`cifar.py` has 7.2e13 multiply-adds, `cifar.py:full` 1.4e17.
+`cifar.py` has 7.8e13 multiply-adds, with those of growing, and took 15.8 hours of one core (docs/results/cifar).
+`cifar.py:full` has 1.4e17, without those of growing.
 """
 from alma_jax.errors import BadInput
 from alma_jax.sweeps import Sweep, axis, product, zipped
