@@ -126,8 +126,8 @@ CLAIMS = [
           paper.growing_helps(small=False, learners=("gens",))),
     Claim("No learner has the best trade-off everywhere", "abstract B",
           "the learner with the lowest CER, at any width and waiting time, within a budget of compute, at three "
-          "budgets near which every learner has runs, if they span a factor of two; the claim agrees if every learner has a "
-          "better rival at one of them, and disagrees if one learner is better than all others at all three",
+          "budgets near which every learner has runs, if they span a factor of two; the claim agrees if every learner "
+          "has a better rival at one of them, and disagrees if one learner is better than all others at all three",
           _IMAGES, _FULL, paper.no_learner_is_always_best),
     Claim("Of the learners that grow, an ensemble holds the most parameters", "Figure 7",
           "parameters held by `gens` over the stream, against other growing learners", _IMAGES, _FULL,
