@@ -12,10 +12,11 @@ step of an expert. It is an error if the mixtures of different numbers of worker
 """
 import argparse
 import pathlib
-import subprocess
 import sys
 import tempfile
 import time
+
+from kill import finished
 
 from alma_jax.runs import run_files
 from alma_jax.runs.apart import MANIFEST
@@ -44,14 +45,6 @@ def main() -> None:
             f"{gate['bytes']:>11,}  {gate['bytes'] * len(experts):>13,}  {written:>9,}  {ring:>17,}", flush=True)
   if any(manifest["experts"] != manifests[0]["experts"] for manifest in manifests):
     sys.exit("the experts of different numbers of workers differ")
-
-
-def finished(arguments: list[str]) -> None:
-  """Runs a command. If it fails, its last line is printed, and this process ends with its exit code."""
-  done = subprocess.run(arguments, capture_output=True, text=True)
-  if done.returncode:
-    print(done.stderr.rstrip().rpartition("\n")[2], file=sys.stderr)
-    sys.exit(done.returncode)
 
 
 def _steps(folder: pathlib.Path) -> int:

@@ -175,8 +175,8 @@ def page(results: pathlib.Path) -> str:
   studies = read_all(results)
   rows = rows_of(studies)
   adjusted = adjusted_of(rows, lambda study: study)
-  table = ["", "| claim | data | verdict | number | command |", "| --- | --- | --- | --- | --- |"]
-  tables = {False: [*table], True: [*table]}  # whether it is that of the questions
+  head = "\n| claim | data | verdict | number | command |\n| --- | --- | --- | --- | --- |"
+  tables = {False: [head], True: [head]}  # whether it is that of the questions
   details = ["| | number | data | comparisons | for it | lowest, median, highest | seeds | p | where |",
              "| --- | --- | --- | ---: | ---: | --- | ---: | ---: | --- |"]
   for i, (number, study, found) in enumerate(rows):
@@ -198,9 +198,8 @@ def comparisons(results: pathlib.Path) -> pd.DataFrame:
   """A row for each comparison of each claim that is tested or counted: its mean effect and the effect of each seed."""
   studies, found = read_all(results), []
   for number, claim in enumerate(_ALL, 1):
-    for name, runs in studies.items():
-      is_asked = runs and not runs.table.empty and name in (*claim.studies, *claim.also)
-      cells = _cells(claim, name, studies) if is_asked else None
+    for name in studies:
+      cells = _cells(claim, name, studies) if name in (*claim.studies, *claim.also) else None
       for cell in cells if isinstance(cells, list) else []:
         form = (lambda effect: 100 * effect) if claim.points else math.exp
         effects = {f"seed {seed}": form(effect) for seed, effect in sorted(cell.effects.items())}
@@ -355,7 +354,7 @@ def _of_studies(claim: Claim, studies: Mapping[str, Runs | None]) -> list[tuple[
   found: list[tuple[str, Evidence | Judged | str]] = []
   for name, runs in studies.items():
     if name in claim.studies or name in claim.also:
-      cells = None if runs is None or runs.table.empty else _cells(claim, name, studies)
+      cells = _cells(claim, name, studies)
       said = evidence.weigh(cells, claim.exact) if isinstance(cells, list) else cells
       why = ("there are no runs yet" if runs is None else "too few seeds" if cells or runs.table.empty
              else "the study lacks the runs that are compared")
@@ -367,7 +366,8 @@ def _of_studies(claim: Claim, studies: Mapping[str, Runs | None]) -> list[tuple[
 def _cells(claim: Claim, study: str, studies: Mapping[str, Runs | None]) -> list[Cell] | Judged | None:
   """What the runs of a study say about a claim, with those of other studies if it is about all learners."""
   runs = studies[study]
-  assert runs
+  if runs is None or runs.table.empty:
+    return None
   for name in STUDIES[study].same if claim.of_all else ():
     more = studies[name]
     runs = runs.joined(more) if more else runs

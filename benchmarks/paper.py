@@ -36,7 +36,6 @@ from study_runs import (
   LEARNER,
   MEM,
   REPLAY,
-  SCRATCH,
   STEPS,
   WAIT,
   WIDTH,
@@ -288,20 +287,21 @@ def replay_is_no_better_trade_off(same_wait: bool) -> Callable[[Runs], list[Cell
   return cells
 
 
-def ordered(field: str, learners: Sequence[str], descending: bool = False) -> Callable[[Runs], list[Cell]]:
+def ordered(field: str, learners: Sequence[str], descending: bool = False,
+            with_replay: bool = False) -> Callable[[Runs], list[Cell]]:
   """Kinds of some learners that differ in one field alone: each value against the next one, which should be better.
 
-  Runs that train at most twice do not count. Starting from scratch is compared with replay only: without it a stage
-  from scratch has seen nothing but its own data.
+  Runs that train at most twice do not count.
 
   Args:
     field: its values ascend from the one that should be worst, as in "hard" and "soft".
     descending: whether they descend instead.
+    with_replay: whether only runs with replay count.
   """
   def cells(runs: Runs) -> list[Cell]:
     runs, found = runs.repeated(), []
     chosen = runs.table[LEARNER].isin(learners) & runs.table[field].notna()
-    if field == SCRATCH:
+    if with_replay:
       chosen &= runs.table[REPLAY] > 0
     for name, alike in runs.where(chosen).apart(field):
       kinds = sorted(alike.kinds(), key=lambda pair: pair[0][field], reverse=descending)

@@ -6,11 +6,12 @@ CER is the mean ± sample standard deviation over the seeds; differences are mea
 In the tables of the adaptive schedule ratios have an interval: 95 %, by the t distribution over the ratios of the
 seeds, for each ratio alone.
 """
+import math
 import pathlib
 import sys
 
+import evidence
 import pandas as pd
-import scipy.stats
 
 from alma_jax import commands
 
@@ -168,11 +169,9 @@ def perplexities(stream: pd.DataFrame, kinds: dict[str, str], reference: str) ->
 
 
 def with_interval(values: pd.Series) -> str:
-  """Mean and the limits of its 95 % interval (t, over the seeds)."""
-  if len(values) < 2:
-    return f"{values.mean():.2f}"
-  half = values.sem() * scipy.stats.t.ppf(0.975, len(values) - 1)
-  return f"{values.mean():.2f} ({values.mean() - half:.2f} to {values.mean() + half:.2f})"
+  """Mean and the limits of its 95 % interval (benchmarks/evidence.py), if there is one."""
+  mean, (_, half) = values.mean(), evidence.tested(values.to_numpy())
+  return f"{mean:.2f}" if math.isnan(half) else f"{mean:.2f} ({mean - half:.2f} to {mean + half:.2f})"
 
 
 def spread(values: pd.Series) -> str:

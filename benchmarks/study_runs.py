@@ -53,8 +53,7 @@ class Runs(NamedTuple):
 
   def joined(self, other: "Runs") -> "Runs":
     """With the runs of another study, besides those of a kind and seed that this one has."""
-    both = pd.concat([table.assign(**{SCRATCH: [value is True or value == True for value in table[SCRATCH]]})  # noqa: E712
-                      for table in (self.table, other.table)], ignore_index=True)
+    both = pd.concat([self.table, other.table], ignore_index=True)
     return self._replace(table=both[~both[[*FACTORS, "seed"]].astype(str).duplicated()])
 
   def where(self, chosen: Any) -> "Runs":

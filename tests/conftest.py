@@ -85,3 +85,19 @@ def tfds_dir(tmp_path_factory):
   for name, shape in (("mnist", (28, 28, 1)), ("cifar10", (32, 32, 3))):
     builder(name, shape)(data_dir=str(root), file_format="array_record").download_and_prepare()
   return root
+
+
+@pytest.fixture
+def runs(tmp_path):
+  """sm and gens at two widths and two waiting times, three seeds; CERs 0.6 + ..., see `error`."""
+  from reports import write_run
+  root = tmp_path / "runs"
+  for learner, better in (("sm", 0.0), ("gens", 0.05)):
+    for width in (4, 8):
+      for wait in (1, 2):
+        for seed in range(3):
+          error = 0.4 - better - 0.01 * width + 0.1 * (wait - 1) + 0.001 * seed * (1 if learner == "sm" else 2)
+          write_run(root / f"{learner}{width}w{wait}s{seed}", [0.9 if wait == 2 else error, error], learner,
+                    num_params=width * (2 if learner == "gens" else 1), macs=width * 50 * wait, model__width=width,
+                    grown=2 * (learner == "gens"), stream__waiting_time=wait, seed=seed)
+  return root

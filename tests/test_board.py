@@ -12,9 +12,9 @@ import urllib.request
 
 import filelock
 import pytest
+from reports import diverge, write_run
 from runs import alma
 from test_monitor import rewrite
-from test_report import diverge, write_run
 
 from alma_jax import web
 from alma_jax.monitor import board

@@ -5,8 +5,8 @@ import sys
 
 import filelock
 import pytest
+from reports import diverge, write_run
 from runs import ROOT, alma
-from test_report import diverge, write_run
 
 from alma_jax.monitor import pairs, view
 

@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.text import Text
+from reports import change, diverge, legend, study_of, write_run
 from runs import alma
-from test_report import change, diverge, legend, study_of, write_run
 
 from alma_jax.errors import BadInput
 from alma_jax.reports import (

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
-from test_report import write_report, write_run
+from reports import write_report, write_run
 
 from alma_jax import config as configs
 from alma_jax.reports import (

@@ -7,12 +7,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from alma_jax.reports import drawing, panels, scales, sizes
+from alma_jax.reports import drawing, panels, scales, sizes, studies
 from alma_jax.reports.factors import order, plain, short
 from alma_jax.reports.read import COMP, LEARNER, WAITING
-from alma_jax.reports.studies import Study
+from alma_jax.reports.studies import REPLAY, Study
 
-_GROW, _REPLAY = "learner.grow_every", "stream.replay"
+_GROW = "learner.grow_every"
 _SIZES = {"model.width": ("width", "widths"), "model.num_experts": ("number of experts", "numbers of experts")}
 
 _EVERY = "every "  # the label of an interval begins with it
@@ -32,7 +32,7 @@ def caption(study: Study, waits: Collection[float] = ()) -> str:
       "(“every 2”: before every second stage).",
       f"Learners without an interval are shown in all {several} (numbers) whose {study.score_name} is near theirs, or "
       "lower." if size else "Points are learners without an interval.",
-      *(["Runs with replay are not shown."] if _REPLAY in study.factors else []),
+      *(["Runs with replay are not shown."] if REPLAY in study.factors else []),
       *([f"The figure shows {shown} of {num} pairs of waiting time and {one}." if size else
          f"The figure shows {shown} of {num} waiting times."] if shown < num else [])])
 
@@ -41,7 +41,7 @@ def places(study: Study) -> list[Place]:
   """The waiting times and first sizes at which a learner that is otherwise the same grows at several intervals."""
   if _GROW not in study.factors:
     return []
-  runs, size = _without_replay(study).runs, sizes.field(study)
+  runs, size = studies.without_replay(study).runs, sizes.field(study)
   others = [field for field in study.factors if field not in (WAITING, size, _GROW)]
   found = {(place[0], place[1] if size else float("nan"))
            for place, mine in runs.groupby([WAITING, size or WAITING, LEARNER, *others], dropna=False)
@@ -63,7 +63,7 @@ def growth(study: Study, waits: Collection[float] = ()) -> Figure:
     waits: see panels.waits.
   """
   shown, size = _shown(study, waits), sizes.field(study)
-  study = _without_replay(study)
+  study = studies.without_replay(study)
   table = panels.means(study, study.score, COMP)
   has_interval = table[_GROW].notna()
   tables = []
@@ -120,9 +120,3 @@ def _shown(study: Study, waits: Collection[float]) -> list[Place]:
   found = places(study)
   found = [place for place in found if place[0] in waits] or found
   return [found[i] for i in panels.some(len(found))]
-
-
-def _without_replay(study: Study) -> Study:
-  """The study with only its runs without replay, if it varies."""
-  runs = study.runs
-  return study._replace(runs=runs[runs[_REPLAY] == 0]) if _REPLAY in study.factors else study

@@ -10,9 +10,7 @@ from matplotlib.figure import Figure
 from alma_jax.reports import drawing, panels, scales, sizes, studies
 from alma_jax.reports.factors import order, plain, short
 from alma_jax.reports.read import COMP, LEARNER, WAITING
-from alma_jax.reports.studies import Study
-
-_REPLAY = "stream.replay"
+from alma_jax.reports.studies import REPLAY, Study
 
 Place = tuple[Any, Any]  # (waiting time, size of the networks); NaN: the runs have none
 
@@ -36,7 +34,7 @@ def caption(study: Study, waits: Collection[float] = ()) -> str:
   what = f"pairs of waiting time and {short(size)}" if size else "waiting times"
   rows = " Each row of panels has a y axis of its own." if shown > panels.across(shown) else ""
   return (f"{study.score_title} against compute: an arrow leads from a learner without replay (open marker) to the "
-          f"same learner with the most replay (filled marker, stream.replay up to {study.runs[_REPLAY].max():g}). "
+          f"same learner with the most replay (filled marker, stream.replay up to {study.runs[REPLAY].max():g}). "
           f"Means over seeds.{rows} As in the paper's Figures 4 and 8."
           + (f" The figure shows {shown} of {num} {what}." if shown < num else ""))
 
@@ -95,7 +93,7 @@ def _draw(axes: Axes, pair: Pair, linestyle: str) -> None:
 def _names(pairs: list[Pair], study: Study) -> list[str]:
   """What differs among the arrows of a learner in a panel, for each arrow."""
   rows = pd.DataFrame([pair.row for pair in pairs])
-  varying = [f for f in study.factors if f != _REPLAY and (rows.groupby(LEARNER)[f].nunique(dropna=False) > 1).any()]
+  varying = [f for f in study.factors if f != REPLAY and (rows.groupby(LEARNER)[f].nunique(dropna=False) > 1).any()]
   kinds = [studies.label(pair.row, varying, studies.switches(rows, varying)) for pair in pairs]
   return [kind.removeprefix(pair.row[LEARNER]).removeprefix(", ") for kind, pair in zip(kinds, pairs)]
 
@@ -129,14 +127,14 @@ def _value(row: Any, field: str | None) -> Any:
 
 def _pairs(study: Study) -> list[Pair]:
   """The kinds of runs that differ only in replay, without it and with the most."""
-  if _REPLAY not in study.factors:
+  if REPLAY not in study.factors:
     return []
   table = panels.means(study, study.score, COMP)
-  others = [f for f in study.factors if f != _REPLAY]
+  others = [f for f in study.factors if f != REPLAY]
   pairs = []
   for _, mine in table.groupby([LEARNER, *others], dropna=False, sort=False):
-    mine = mine.sort_values(_REPLAY)
-    if len(mine) > 1 and mine[_REPLAY].iloc[0] == 0:
+    mine = mine.sort_values(REPLAY)
+    if len(mine) > 1 and mine[REPLAY].iloc[0] == 0:
       before, after = (tuple(mine.iloc[i][[COMP, study.score]]) for i in (0, -1))
       pairs.append(Pair(mine.iloc[0], before, after))
   return pairs

@@ -15,6 +15,8 @@ from alma_jax.reports.protocols import LANGUAGE, Protocol
 from alma_jax.reports.read import LEARNER, SEED
 from alma_jax.reports.task_read import TaskRun
 
+REPLAY = "stream.replay"
+
 Kind = tuple[Any, ...]  # the learner's name and the values of the factors
 
 
@@ -100,6 +102,12 @@ def means(study: Study, *columns: str) -> pd.DataFrame:
     table[f"{column}_sd"] = groups[column].std()
   table["seeds"] = groups[SEED].nunique()
   return table.reset_index().sort_values(columns[0], kind="stable", ignore_index=True)
+
+
+def without_replay(study: Study) -> Study:
+  """The study with only its runs without replay, if it varies."""
+  runs = study.runs
+  return study._replace(runs=runs[runs[REPLAY] == 0]) if REPLAY in study.factors else study
 
 
 def kind(row: Any, factors: Iterable[str]) -> Kind:

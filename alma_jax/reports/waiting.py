@@ -7,9 +7,8 @@ from matplotlib.figure import Figure
 from alma_jax.reports import drawing, panels, scales, sizes, studies
 from alma_jax.reports.factors import earlier, is_switch, order, plain, short
 from alma_jax.reports.read import LEARNER, WAITING
-from alma_jax.reports.studies import Study
+from alma_jax.reports.studies import REPLAY, Study
 
-_REPLAY = "stream.replay"
 _LEAST = 3  # waiting times of a figure and of a panel
 
 
@@ -33,7 +32,7 @@ def caption(study: Study) -> str:
   return " ".join([
       f"{study.score_title} against the waiting time w: mean ± standard deviation over seeds. This is the question of "
       "the paper's Figure 3.",
-      *(["Runs with replay are not shown."] if _REPLAY in study.factors else []),
+      *(["Runs with replay are not shown."] if REPLAY in study.factors else []),
       *(["Runs with a switch on that other runs of the learner have off are not shown."]
         if len(_plain(study).runs) < len(_waiting(study)) else []),
       *(["Runs of other schedules, which have no waiting time, are not shown."]
@@ -82,8 +81,8 @@ def _plain(study: Study) -> Study:
 
 def _waiting(study: Study) -> pd.DataFrame:
   """The runs with a waiting time and without replay."""
-  runs = study.runs[study.runs[WAITING].notna()]
-  return runs[runs[_REPLAY] == 0] if _REPLAY in study.factors else runs
+  runs = studies.without_replay(study).runs
+  return runs[runs[WAITING].notna()]
 
 
 def _some(shown: list[Any]) -> list[Any]:

@@ -1,0 +1,63 @@
+"""Run folders written by hand, and what tests read from reports of them."""
+import json
+
+from alma_jax import config as configs
+from alma_jax.reports import (
+  collect,
+  write,
+)
+from alma_jax.runs import metrics
+
+
+def write_run(path, values, learner="sm", num_params=10, macs=100, grown=0, version="0.1.1", **changes):
+  """A finished run of one stage per mega-batch; `values` are its errors or, of a language model, perplexities.
+
+  It holds num_params in the end, and `grown` less before the last mega-batch.
+  `version` None: an early version of the program, which did not write its number.
+  """
+  language = changes.pop("language", False)
+  config = (configs.language if language else configs.base)(learner)
+  fields = {"stream.num_megabatches": len(values), "stream.waiting_time": 1} | changes
+  config.update_from_flattened_dict({key.replace("__", "."): value for key, value in fields.items()})
+  path.mkdir(parents=True)
+  tree = dict(configs.to_dict(configs.parse(config)), data_fingerprint="0" * 64)
+  tree |= {"alma_jax_version": version} if version else {}
+  (path / "config.json").write_text(json.dumps(tree))
+  wait = tree["stream"]["waiting_time"]
+  metric = "perplexity" if language else "error"
+  lines = [metrics.Line(t, (t - 1) // wait, t % wait == 0, value, value, 0.5, num_params - grown * (t < len(values)),
+                        macs if t % wait == 0 else 0).entry(metric) for t, value in enumerate(values, 1)]
+  (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+  summary = metrics.summarize(lines, num_params - grown) | dict(wall_seconds=2.0, compile_seconds=1.0, device="cpu")
+  (path / "summary.json").write_text(json.dumps(summary))
+  return path
+
+
+def diverge(path, done=1):
+  """Changes a run into one that diverged after `done` mega-batches."""
+  (path / "summary.json").unlink()
+  lines = (path / "metrics.jsonl").read_text().splitlines(keepends=True)
+  (path / "metrics.jsonl").write_text("".join(lines[:done]))
+  line = f"train_loss is no longer finite in stage {done}, epoch 2; lower train.learning_rate=1.0. All before is saved."
+  (path / "diverged.json").write_text(json.dumps({"stage": done, "epoch": 2, "line": line}))
+
+
+def change(file, **changes):
+  """Changes keys of a JSON file; None: removes one."""
+  tree = json.loads(file.read_text()) | changes
+  file.write_text(json.dumps({key: value for key, value in tree.items() if value is not None}))
+
+
+def write_report(paths, out):
+  return write.report(*collect.collect(paths), out)
+
+
+def study_of(*paths):
+  (study,), problems = collect.collect(paths)
+  assert problems == []
+  return study
+
+
+def legend(figure):
+  """The names in the legend of a figure."""
+  return [text.get_text() for text in figure.legends[0].get_texts()]

@@ -1,0 +1,515 @@
+"""The figures of reports, on run folders written by hand."""
+import itertools
+
+import matplotlib
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+from reports import change, diverge, legend, study_of, write_run
+
+from alma_jax import config as configs
+from alma_jax import report
+from alma_jax.reports import (
+  collect,
+  drawing,
+  figures,
+  growing,
+  replaying,
+  scales,
+  studies,
+  waiting,
+)
+
+
+def test_panels_show_every_learner(tmp_path):
+  """Fields that vary for one learner make lines, not panels; what varies for several makes panels."""
+  for learner in ("sm", "ens"):
+    for width in (4, 8):
+      write_run(tmp_path / f"{learner}{width}", [0.5, 0.4], learner, model__width=width)
+  write_run(tmp_path / "ens3", [0.3, 0.2], "ens", learner__num_members=3, model__width=4)
+  write_run(tmp_path / "replay", [0.9, 0.6], model__width=8, stream__replay=1.0)
+  study = study_of(tmp_path)
+  figure = figures.over_the_stream(study)
+  axes = figure.axes
+  assert [ax.get_title() for ax in axes] == ["w = 1, width = 4", "w = 1, width = 8"]
+  assert legend(figure) == ["sm, replay 0", "sm, replay 1", "ens, members 3", "ens, members 5"]
+  drawn = [sorted((line.get_color(), line.get_linestyle()) for line in ax.lines) for ax in axes]
+  keys = {key.get_label(): (key.get_color(), key.get_linestyle()) for key in figure.legends[0].get_lines()}
+  assert len(set(keys.values())) == 4
+  assert drawn == [sorted(keys[name] for name in names) for names in (
+      ("sm, replay 0", "ens, members 3", "ens, members 5"),
+      ("sm, replay 0", "sm, replay 1", "ens, members 5"))]
+  assert axes[0].lines[0].get_ydata().tolist() == [0.5, 0.4]
+  for width in range(9, 18):
+    write_run(tmp_path / f"wide{width}", [0.5, 0.4], model__width=width, stream__replay=1.0)
+  panels = figures.over_the_stream(study_of(tmp_path)).axes
+  assert max(len(ax.lines) for ax in panels) <= 10
+
+
+def test_panels_without_runs_are_left_out_if_they_are_many(tmp_path):
+  for wait, replay in ((1, 0.0), (2, 0.0), (2, 1.0), (3, 0.0), (3, 0.5)):
+    for learner in ("sm", "ens"):
+      write_run(tmp_path / f"{learner}{wait}{replay}", [0.5, 0.4, 0.3], learner, stream__waiting_time=wait,
+                stream__replay=replay)
+  titles = lambda: [ax.get_title() for ax in figures.over_the_stream(study_of(tmp_path)).axes]
+  assert titles() == [f"w = {wait}, replay = {replay}" for replay, wait in ((0, 1), (0, 2), (0, 3), (0.5, 3), (1, 2))]
+  for learner in ("sm", "ens"):
+    for wait, replay in ((2, 0.5), (3, 1.0)):
+      write_run(tmp_path / f"{learner}{wait}{replay}", [0.5, 0.4, 0.3], learner, stream__waiting_time=wait,
+                stream__replay=replay)
+  assert len(titles()) == 9  # two of nine panels are empty
+
+
+@pytest.mark.parametrize("ratio", [1.2, 5, 12, 50, 200, 1e5])
+def test_an_axis_of_costs_has_some_numbers(ratio):
+  axes = Figure(figsize=(2, 2)).subplots()
+  scales.cost_axis(axes, [2e11, 2e11 * ratio])
+  low, high = axes.get_xlim()
+  assert 2 <= sum(low <= tick <= high for tick in axes.get_xticks()) <= 7
+
+
+def test_kinds_of_one_learner_look_apart(tmp_path):
+  for seed, rate in enumerate((0.1, 0.2, 0.3, 0.4, 0.5, 0.6)):
+    write_run(tmp_path / str(rate), [0.5, 0.4 - seed / 100], train__learning_rate=rate)
+  study = study_of(tmp_path)
+  for figure in (figures.over_the_stream(study), figures.against(study, "cumulative_params")):
+    looks = {(key.get_color(), key.get_linestyle()) for key in figure.legends[0].get_lines()}
+    assert len(legend(figure)) == len(looks) == 6
+
+
+def test_learners_of_other_packages_look_apart(tmp_path):
+  names = [f"mine{i}" for i in range(40)]
+  assert len({drawing.style(name) for name in names}) > 8
+  mine = names[0]
+  yours = next(name for name in names[1:] if drawing.style(name) == drawing.style(mine))
+  for i, learner in enumerate((mine, yours)):
+    write_run(tmp_path / learner, [0.5, 0.4 - i / 100])
+    path = tmp_path / learner / "config.json"
+    path.write_text(path.read_text().replace('"sm"', f'"{learner}"'))
+  keys = figures.over_the_stream(study_of(tmp_path)).legends[0].get_lines()
+  assert [key.get_label() for key in keys] == sorted([mine, yours])
+  assert keys[0].get_linestyle() != keys[1].get_linestyle()
+
+
+def test_equal_scores_have_an_axis(tmp_path):
+  """Their limits on a logarithmic axis differ by one rounding step."""
+  for wait in range(1, 6):
+    for width in (4, 8):
+      write_run(tmp_path / f"{wait}{width}", list(np.linspace(0.5, 0.3, 8)), stream__waiting_time=wait,
+                model__width=width)
+  figures.all_of(study_of(tmp_path))
+
+
+def test_a_single_value_is_drawn_as_a_point(tmp_path):
+  write_run(tmp_path / "iid", [None, 240.0], language=True, stream__waiting_time=2)
+  for wait, value in ((1, 300.0), (4, 160.0)):  # four perplexities, and one
+    write_run(tmp_path / f"w{wait}", [value if t % wait == 0 else None for t in range(1, 5)], language=True,
+              stream__waiting_time=wait, macs=100)
+  found, _ = collect.collect([tmp_path])
+  (axes,) = figures.over_the_stream(found[0]).axes
+  (line,) = axes.lines
+  assert (line.get_marker(), line.get_ydata().tolist()) == ("o", [240.0])
+  # Each waiting time of language models has a front of its own.
+  fronts = [axes.lines[0].get_ydata().tolist() for axes in figures.against(found[1], "cumulative_fwd_macs").axes]
+  assert fronts == [[300.0], [160.0]]
+
+
+def test_captions_say_what_is_left_out(tmp_path):
+  for wait in range(1, 9):
+    write_run(tmp_path / f"w{wait}", [0.5] * 8, stream__waiting_time=wait, stream__replay=0.5 * (wait == 1),
+              num_params=10 + wait)
+  write_run(tmp_path / "without", [0.5] * 8)
+  captions = {name: caption for name, (caption, _) in figures.all_of(study_of(tmp_path)).items()}
+  for name in ("stream", "compute", "parameters"):
+    assert captions[name].endswith("The figure shows 5 of 8 waiting times; the table shows all."), captions[name]
+  assert "with the most replay (filled marker, stream.replay up to 0.5). Means over seeds." in captions["replay"]
+
+
+def test_waiting_times_that_figures_show(tmp_path):
+  for wait in range(1, 9):
+    write_run(tmp_path / "runs" / f"w{wait}", [0.5] * 8, stream__waiting_time=wait)
+  study = study_of(tmp_path / "runs")
+  shown = lambda figure: [int(axes.get_title().removeprefix("w = ")) for axes in figure.axes]
+  # w = 8 is the whole stream, whose only training ends it.
+  assert shown(figures.over_the_stream(study)) == shown(figures.against(study, "cumulative_params")) == [1, 3, 4, 5, 7]
+  assert shown(figures.over_the_stream(study, [8, 2, 100])) == [2, 8]
+  assert report.main([str(tmp_path / "runs"), "--out", str(tmp_path / "out"), "--waiting_times=2,4,8"]) == 0
+  assert "The figure shows 3 of 8 waiting times" in (tmp_path / "out/report.md").read_text()
+
+
+@pytest.mark.parametrize(("given", "sentence"), [
+    ("1;2", "--waiting_times=1;2 should be whole numbers with commas between them"),
+    ("", "--waiting_times= should be whole numbers with commas"), ("1,", "should be whole numbers"),
+    ("nan", "should be whole numbers"), ("1_0", "should be whole numbers"),
+    ("1,77", "no run has the waiting time 77; those of the runs are 1, 2, 3, 4, 5, 6, 7."),
+    ("1,2,3,4,5,6", "names 6 panels in a row; name at most 5.")])
+def test_waiting_times_that_figures_cannot_show(tmp_path, capsys, given, sentence):
+  for wait in range(1, 8):
+    write_run(tmp_path / "runs" / f"w{wait}", [0.5] * 8, stream__waiting_time=wait)
+  assert report.main([str(tmp_path / "runs"), "--out", str(tmp_path / "out"), f"--waiting_times={given}"]) == 2
+  assert sentence in capsys.readouterr().err
+  assert not (tmp_path / "out").exists()
+
+
+def test_waiting_times_without_figures(tmp_path, capsys):
+  write_run(tmp_path / "runs" / "adaptive", [0.5] * 8, stream__schedule="geometric")
+  assert report.main([str(tmp_path / "runs"), "--waiting_times=1"]) == 2
+  assert "--waiting_times chooses the panels of figures, which need --out=DIR." in capsys.readouterr().err
+  assert report.main([str(tmp_path / "runs"), "--out", str(tmp_path / "out"), "--waiting_times=1"]) == 2
+  assert "no run has the waiting time 1; no run has one." in capsys.readouterr().err
+
+
+def test_learners_of_others_are_drawn(tmp_path):
+  for share in (0.0, 1.0):
+    path = write_run(tmp_path / str(share), [0.5, 0.4 - share / 10], stream__replay=share, macs=100 * (1 + share))
+    change(path / "config.json", learner={"name": "fittest"})
+  study = study_of(tmp_path)
+  assert set(figures.all_of(study)) == {"stream", "stream-compute", "compute", "pareto", "replay"}
+  assert legend(figures.over_the_stream(study)) == ["fittest, replay 0", "fittest, replay 1"]
+
+
+def test_a_panel_for_each_waiting_time_and_size(tmp_path, runs):
+  assert len(figures.over_the_stream(study_of(runs)).axes) == 2 * 2
+  for wait in (1, 2):
+    for seed in (0, 1):
+      write_run(tmp_path / f"one/{wait}{seed}", [0.5, 0.4 - seed / 10], stream__waiting_time=wait, seed=seed)
+  study = study_of(tmp_path / "one")
+  assert len(figures.over_the_stream(study).axes) == len(figures.against(study, "cumulative_params").axes) == 2
+  assert study.stream["stage"].dtype == "Int64"
+
+
+def growth_runs(folder, widths=(4, 8, 16), waits=(1,), replays=(0.0, 1.0)):
+  """gmoe with soft gates at the intervals 1, 2 and 3, of width 16 at 2 alone; with hard gates at 2; sm, and two ens.
+
+  CERs are 0.9 - width / 100 of gmoe and 0.8 - width / 100 of others, 0.02 more and less of two seeds.
+  """
+  for wait in waits:
+    for width in widths:
+      for seed, more in ((0, 0.02), (1, -0.02)):
+        fields = dict(seed=seed, model__width=width, stream__waiting_time=wait)
+        for gating, intervals in (("soft", (1, 2, 3) if width < 16 else (2,)), ("hard", (2,))):
+          for interval in intervals:
+            write_run(folder / f"{wait}-{width}-{seed}-{interval}-{gating}", [0.5, 0.4 - width / 100 + more], "gmoe",
+                      macs=60 * width // interval, learner__grow_every=interval, learner__gating=gating, **fields)
+        for replay in replays:
+          write_run(folder / f"{wait}-{width}-{seed}-{replay}", [0.5, 0.3 - width / 100 + more], macs=width,
+                    stream__replay=replay, **fields)
+        if width < 16:
+          write_run(folder / f"{wait}-{width}-{seed}-ens", [0.5, 0.3 - width / 100 + more], "ens", macs=5 * width,
+                    **fields)
+  return folder
+
+
+def test_growth_at_several_intervals(tmp_path):
+  """A panel for each width from which gmoe grows at several intervals, with the other learners of every width."""
+  diverge(write_run(tmp_path / "lost", [0.5, 0.4], "gmoe", learner__grow_every=2, seed=5))
+  (study,), _ = collect.collect([growth_runs(tmp_path)])
+  caption, figure = figures.all_of(study)["growth"]
+  assert "from the width in the title" in caption
+  assert "in all widths (numbers)" in caption
+  assert caption.endswith("Runs with replay are not shown. 1 run that diverged is not shown.")
+  assert [axes.get_title() for axes in figure.axes] == ["w = 1, width = 4", "w = 1, width = 8"]
+  assert legend(figure) == ["sm", "ens", "gmoe, gating hard", "gmoe, gating soft"]
+  for axes, width in zip(figure.axes, (4, 8)):
+    sm, ens, hard, soft = (axes.containers[i].lines[0].get_xydata() for i in range(4))
+    np.testing.assert_allclose(sm, [(2 * each, 0.8 - each / 100) for each in (4, 8, 16)])
+    np.testing.assert_allclose(ens, [(10 * each, 0.8 - each / 100) for each in (4, 8)])
+    cer = 0.9 - width / 100
+    np.testing.assert_allclose(hard, [(60 * width, cer)])
+    np.testing.assert_allclose(soft, [(40 * width, cer), (60 * width, cer), (120 * width, cer)])
+    (bar,) = axes.containers[0].lines[2][0].get_segments()[:1]
+    assert np.ptp(bar[:, 1]) == pytest.approx(2 * 0.02 * 2**0.5)
+    for text, xy in {"every 2": hard[0], "every 1": soft[2], "4": sm[0], "8": sm[1], "16": sm[2]}.items():
+      np.testing.assert_allclose([found.xy for found in axes.texts if found.get_text() == text], [xy])
+
+
+def test_growth_is_not_crowded_by_much_higher_scores(tmp_path):
+  """gmoe has CERs up to 0.86 at width 4: a learner with 1.3 is not shown, one with 1.2 is."""
+  growth_runs(tmp_path)
+  for width, error in ((2, 0.7), (3, 0.8)):
+    for seed in (0, 1):
+      write_run(tmp_path / f"high{width}{seed}", [0.5, error], "umix", model__width=width, seed=seed)
+  (axes, _) = growing.growth(study_of(tmp_path)).axes
+  scores = {float(y) for bars in axes.containers for y in bars.lines[0].get_ydata()}
+  assert any(y == pytest.approx(1.2) for y in scores)
+  assert max(scores) < 1.25
+  assert axes.get_ylim()[1] < 1.6
+
+
+@pytest.mark.parametrize(("change", "expected"), [
+    (lambda runs: runs["learner.grow_every"] != 1, True),  # 2 and 3 are left
+    (lambda runs: ~runs["learner.grow_every"].isin([1, 3]), False),
+    # Every learner has one interval, but soft and hard gates have different ones.
+    (lambda runs: ~runs["learner.grow_every"].isin([1, 3]) | (runs["learner.gating"] == "soft")
+     & (runs["learner.grow_every"] == 3), True),
+    (lambda runs: ~((runs["learner.gating"] == "soft") & (runs["learner.grow_every"] < 3)), False)])
+def test_whether_a_learner_grows_at_several_intervals(tmp_path, change, expected):
+  study = study_of(growth_runs(tmp_path))
+  assert ("growth" in figures.all_of(study._replace(runs=study.runs[change(study.runs)]))) == expected
+
+
+def test_which_panels_of_growth_are_shown(tmp_path):
+  study = study_of(growth_runs(tmp_path, (4, 5, 6, 7), (1, 2), (0.0,)))
+
+  def shown(*waits):
+    caption, figure = figures.all_of(study, waits)["growth"]
+    return caption, [axes.get_title() for axes in figure.axes]
+
+  caption, titles = shown()
+  assert titles == ["w = 1, width = 4", "w = 1, width = 6", "w = 2, width = 4", "w = 2, width = 5", "w = 2, width = 7"]
+  assert caption.endswith("The figure shows 5 of 8 pairs of waiting time and width.")
+  assert shown(2)[1] == [f"w = 2, width = {width}" for width in (4, 5, 6, 7)]
+
+
+def test_growth_of_networks_of_one_size(tmp_path):
+  for interval in (1, 2):
+    write_run(tmp_path / f"{interval}", [0.5, 0.4], "gmoe", macs=10 / interval, learner__grow_every=interval)
+  write_run(tmp_path / "sm", [0.5, 0.3], macs=4)
+  caption, figure = figures.all_of(study_of(tmp_path))["growth"]
+  assert caption.endswith("“every 2”: before every second stage). Points are learners without an interval.")
+  (axes,) = figure.axes
+  assert axes.get_title() == "w = 1"
+  assert [text.get_text() for text in axes.texts] == ["every 1"]
+
+
+def test_growth_without_a_waiting_time(tmp_path):
+  for interval in (1, 2):
+    for width in (4, 8):
+      write_run(tmp_path / f"{interval}{width}", [0.5, 0.4], "gmoe", learner__grow_every=interval, model__width=width)
+  study = study_of(tmp_path)
+  study = study._replace(runs=study.runs.assign(**{"stream.waiting_time": float("nan")}))
+  assert [axes.get_title() for axes in growing.growth(study).axes] == ["width = 4", "width = 8"]
+
+
+def waiting_runs(folder, learners=("sm", "ens"), widths=(4, 8), waits=(1, 2, 10)):
+  """CERs 4 + width / 100 + w / 10, 0.02 more and less of two seeds, and 1 less of ens."""
+  for learner in learners:
+    for width in widths:
+      for wait in waits:
+        for seed, more in ((0, 0.02), (1, -0.02)):
+          cer = 4 + width / 100 + wait / 10 + more - (learner == "ens")
+          write_run(folder / f"{learner}-{width}-{wait}-{seed}", [cer / 10] * 10, learner, seed=seed,
+                    model__width=width, stream__waiting_time=wait)
+  return folder
+
+
+def test_the_figure_of_waiting(tmp_path):
+  """A panel for each width with at least three waiting times; runs with replay or with a switch on are left out."""
+  waiting_runs(tmp_path)
+  waiting_runs(tmp_path / "few", ("sm",), (16,), (1, 2))
+  write_run(tmp_path / "replay", [0.1] * 10, model__width=4, stream__replay=1.0)
+  write_run(tmp_path / "scratch", [0.1] * 10, model__width=4, learner__init_from_scratch=True)
+  diverge(write_run(tmp_path / "lost", [0.5] * 10, model__width=4, seed=5))
+  (study,), _ = collect.collect([tmp_path])
+  caption, figure = figures.all_of(study)["waiting"]
+  assert caption.startswith("CER against the waiting time w: mean ± standard deviation over seeds.")
+  assert caption.endswith("Runs with replay are not shown. Runs with a switch on that other runs of the learner have "
+                          "off are not shown. The figure shows 2 of 3 values of width: those with at least 3 waiting "
+                          "times. 1 run that diverged is not shown.")
+  assert [axes.get_title() for axes in figure.axes] == ["width = 4", "width = 8"]
+  assert legend(figure) == ["sm", "ens"]
+  for axes, width in zip(figure.axes, (4, 8)):
+    assert axes.get_xscale() == axes.get_yscale() == "log"
+    assert axes.get_xticks().tolist() == [1, 2, 10]
+    for i, learner in enumerate(("sm", "ens")):
+      line, _, (bars,) = axes.containers[i].lines
+      assert (line.get_color(), line.get_marker()) == drawing.style(learner)
+      np.testing.assert_allclose(line.get_xydata(), [(w, 4 + width / 100 + w / 10 - i) for w in (1, 2, 10)])
+      np.testing.assert_allclose([np.ptp(bar[:, 1]) for bar in bars.get_segments()], 2 * 0.02 * 2**0.5)
+  assert len({axes.get_ylim() for axes in figure.axes}) == 1
+
+
+@pytest.mark.parametrize(("widths", "waits", "titles"), [((4,), (1, 2), None), ((4,), (1, 2, 10), [""]),
+                                                         ((4, 8), (1, 2, 5), ["width = 4", "width = 8"])])
+def test_whether_waiting_is_drawn(tmp_path, widths, waits, titles):
+  study = study_of(waiting_runs(tmp_path, widths=widths, waits=waits))
+  assert ("waiting" in figures.plan(study)) == (titles is not None)
+  if titles:
+    assert [axes.get_title() for axes in waiting.waiting(study).axes] == titles
+
+
+def test_waiting_of_language_models_is_not_drawn(tmp_path):
+  for wait in (1, 2, 4):
+    write_run(tmp_path / f"{wait}", [200.0 if t % wait == 0 else None for t in range(1, 5)], language=True,
+              stream__waiting_time=wait)
+  assert "waiting" not in figures.plan(study_of(tmp_path))
+
+
+def test_numbers_of_waiting_times_do_not_touch(tmp_path):
+  """All of them have marks; where there is no room for all numbers, the ends have one."""
+  waits = (1, 2, 5, 10, 11, 12, 13, 14, 50, 100, 250, 500)
+  axes = drawing.figure(2, width=2).subplots()
+  axes.plot(waits, waits)
+  scales.value_axis(axes, waits, log=True)
+  assert axes.get_xticks().tolist() == list(waits)
+  axes.figure.canvas.draw()
+  shown = [text for text in axes.get_xticklabels() if text.get_text()]
+  assert (shown[0].get_text(), shown[-1].get_text()) == ("1", "500")
+  assert 4 < len(shown) < len(waits)
+  boxes = [text.get_window_extent() for text in shown]
+  assert all(a.x1 < b.x0 for a, b in itertools.pairwise(boxes))
+
+
+def test_costs_that_are_equal_have_no_figure(tmp_path):
+  """They differ by less than 1 %: points in one column say nothing."""
+  for i, learner in enumerate(("sm", "ens")):
+    write_run(tmp_path / learner, [0.5, 0.4 - i / 10], learner, macs=1000 + i, num_params=10 * (1 + i))
+  found = figures.plan(study_of(tmp_path))
+  assert "parameters" in found
+  assert "compute" not in found
+
+
+def test_a_field_of_several_learners_is_explained_once(tmp_path):
+  """The values of one field have the same dashes for all learners, in grey and with a marker of no learner."""
+  for learner in ("sm", "ens", "umix"):
+    for replay in (0.0, 0.5, 1.0):
+      write_run(tmp_path / f"{learner}{replay}", [0.5, 0.4 - replay / 10], learner, macs=100 * (1 + replay),
+                stream__replay=replay)
+  figure = figures.against(study_of(tmp_path), "cumulative_fwd_macs")
+  assert legend(figure) == ["sm", "ens", "umix", "replay 0", "replay 0.5", "replay 1"]
+  keys = figure.legends[0].get_lines()
+  assert len({key.get_linestyle() for key in keys[3:]}) == 3
+  assert not {key.get_marker() for key in keys[3:]} & {key.get_marker() for key in keys[:3]}
+  (axes,) = figure.axes
+  looks = [(bar.lines[0].get_color(), bar.lines[0].get_fillstyle()) for bar in axes.containers]
+  assert sorted(looks) == sorted((drawing.style(learner)[0], key.get_fillstyle())
+                                 for learner in ("sm", "ens", "umix") for key in keys[3:])
+
+
+def test_numbers_do_not_stand_on_the_front(tmp_path):
+  """Widths are written beside the dotted line, which belongs to another waiting time, and beside bars."""
+  for width, macs in ((4, 100), (8, 210), (16, 400)):
+    for wait, cer in ((1, 400 / macs), (2, 900 / macs)):
+      for seed in (0, 1):
+        write_run(tmp_path / f"{width}{wait}{seed}", [cer / 2 * (1 + seed / 10)] * 2, macs=macs * wait, seed=seed,
+                  model__width=width, stream__waiting_time=wait)
+  figure = figures.against(study_of(tmp_path), "cumulative_fwd_macs")
+  figure.canvas.draw()
+  num = 0
+  for axes in figure.axes:
+    front = axes.lines[0]
+    segments = [*axes.containers[0].lines[2][0].get_segments(),
+                *zip(front.get_xydata()[:-1], front.get_xydata()[1:].tolist())]
+    corners = [axes.transData.transform(np.asarray(segment)) for segment in segments]
+    assert front.get_drawstyle() == "steps-post"
+    for text in axes.texts:
+      box = text.get_window_extent()
+      num += 1
+      for (x0, y0), (x1, y1) in corners:
+        steps = [((x0, y0), (x1, y0)), ((x1, y0), (x1, y1))]
+        assert not any(box.contains(*np.array(a) + share * (np.array(b) - a)) for a, b in steps
+                       for share in np.linspace(0, 1, 200))
+  assert num > 3
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.012, 0.9), (0.3, 0.9), (10.2, 10.9), (24.6, 449), (63, 90), (3, 70000)])
+def test_an_axis_of_scores_has_short_numbers(low, high):
+  """At least three of at most three digits; the highest value is at most 10 % above the last number."""
+  axes = drawing.figure(2, width=2).subplots()
+  axes.plot([1, 2], [low, high])
+  scales.score_axes([axes])
+  first, last = axes.get_ylim()
+  shown = [tick for tick in axes.get_yticks() if first <= tick <= last]
+  assert 3 <= len(shown) <= 7
+  assert all(len(f"{tick:g}".replace(".", "").strip("0")) <= 3 for tick in shown)
+  assert high <= 1.1 * shown[-1]
+
+
+def test_switches_are_named_if_they_are_on(tmp_path):
+  for scratch in (False, True):
+    write_run(tmp_path / f"{scratch}", [0.5, 0.4], learner__init_from_scratch=scratch)
+  study = study_of(tmp_path)
+  assert legend(figures.over_the_stream(study)) == ["sm", "sm, init_from_scratch"]
+
+
+@pytest.mark.parametrize(("values", "old", "names"), [
+    ([False, True], {}, ["sm", "sm, init_from_scratch"]),
+    ([False, True], {"learner.init_from_scratch": True}, ["sm, init_from_scratch False", "sm"]),
+    ([False, None], {}, ["sm, init_from_scratch False", "sm"])])  # of another version
+def test_labels_of_switches_tell_kinds_apart(tmp_path, monkeypatch, values, old, names):
+  monkeypatch.setattr(studies, "earlier", lambda *_: old)
+  for width in (4, 8):
+    write_run(tmp_path / f"{width}", [0.5, 0.4], model__width=width)
+  study = study_of(tmp_path)
+  field = "learner.init_from_scratch"
+  assert studies.brief_labels(study, study.runs.assign(**{field: pd.Series(values, dtype=object)}), [field]) == names
+
+
+def test_an_arrow_of_replay_names_what_varies_for_its_learner(tmp_path):
+  for replay in (0.0, 1.0):
+    for width in (4, 8):
+      write_run(tmp_path / f"sm{width}{replay}", [0.5, width / 20], macs=width * (1 + replay), stream__replay=replay,
+                model__width=width)
+      write_run(tmp_path / f"gmoe{width}{replay}", [0.6, width / 10], "gmoe", macs=3 * width * (1 + replay),
+                stream__replay=replay, model__width=width)
+  write_run(tmp_path / "extra", [0.6, 0.3], "gmoe", macs=5, model__width=4, learner__grow_every=2)  # without an arrow
+  study = study_of(tmp_path)
+  figure = replaying.replay(study)
+  assert [axes.get_title() for axes in figure.axes] == ["w = 1, width = 4", "w = 1, width = 8"]
+  assert legend(figure) == ["sm", "gmoe", "without replay", "with replay"]
+  for axes, width in zip(figure.axes, (4, 8)):
+    found = [line.get_xydata()[0].tolist() for line in axes.lines]
+    assert sorted(found) == sorted([2.0 * factor * width * (1 + replay), 0.5 + width / 20 + (0.1 + width / 20) * more]
+                                   for factor, more in ((1, 0), (3, 1)) for replay in (0, 1))
+  markers = {line.get_marker() for line in figure.legends[0].get_lines()}
+  assert len(markers) == 3  # a learner's, another learner's, and one of both ends of arrows
+  one = study._replace(runs=study.runs[study.runs["model.width"] == 4])
+  assert [axes.get_title() for axes in replaying.replay(one).axes] == ["w = 1"]
+
+
+@pytest.mark.parametrize(("num", "names"), [(2, []), (5, ["epochs 1", "epochs 2", "epochs 3", "epochs 4", "epochs 5"])])
+def test_other_fields_of_an_arrow_of_replay(tmp_path, num, names):
+  """Kinds of a learner in one panel have dashes, which the legend names; if they are many, labels at the arrows."""
+  for replay in (0.0, 1.0):
+    for epochs in range(1, num + 1):
+      write_run(tmp_path / f"{epochs}{replay}", [0.5, epochs / 20 - 0.02 * replay], macs=10**epochs * (1 + 9 * replay),
+                stream__replay=replay, train__epochs=epochs)
+  figure = replaying.replay(study_of(tmp_path))
+  assert sorted(text.get_text() for text in figure.axes[0].texts if text.get_text()) == names
+  assert legend(figure) == ["sm", "without replay", "with replay"] + ([] if names else ["epochs 1", "epochs 2"])
+
+
+@pytest.mark.parametrize(("num", "letters"), [(1, 3), (5, 4), (7, 30), (40, 12), (27, 42)])
+def test_the_legend_covers_nothing(num, letters):
+  names = [f"{i:0{letters}}" for i in range(num)]
+  with matplotlib.rc_context(drawing.RC):
+    figure = _with_legend(names)
+  assert legend(figure) == names
+  box, label = figure.legends[0].get_window_extent(), figure.texts[0].get_window_extent()
+  assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
+  assert figure.bbox.y0 <= label.y0
+  assert box.y1 <= figure.bbox.y1 + 1
+  for ax in figure.axes:
+    assert ax.title.get_window_extent().y1 <= box.y0 + 1
+    assert label.y1 <= min(text.get_window_extent().y0 for text in ax.get_xticklabels())
+
+
+def test_a_long_legend_has_the_width_of_the_figure():
+  height = lambda num: drawing.figure(2.0, [drawing.key("n" * 50, "#000000")] * num).get_figheight() - 2.0
+  assert height(4) == pytest.approx(4 * height(1))  # one column beside the margin of the panels
+  assert height(28) == pytest.approx(14 * height(1))  # two
+
+
+def _with_legend(names):
+  figure = drawing.figure(2.0, [drawing.key(name, "#000000", "o") for name in names])
+  axes = figure.subplots(1, 2)
+  for ax in axes:
+    ax.set(title="w = 1", xlim=(0, 1), ylim=(0, 1))
+  drawing.x_label(figure, "mega-batches seen")
+  figure.canvas.draw()
+  return figure
+
+
+def test_learners_look_apart():
+  assert set(drawing.STYLES) == {*configs.LEARNERS, *configs.RECIPES}
+  assert set(drawing.TASK_STYLES) >= {*configs.TASK_LEARNERS}
+  for styles in (drawing.STYLES, drawing.TASK_STYLES):
+    assert len({colour for colour, _ in styles.values()}) == len(styles)
+    assert len({marker for _, marker in styles.values()}) == len(styles)
+  rgb = lambda colour: np.array([int(colour[i:i + 2], 16) / 255 for i in (1, 3, 5)])
+  for colour, _ in (*drawing.STYLES.values(), *drawing.TASK_STYLES.values()):
+    assert drawing.contrast(rgb(colour)) > 1.9  # of lines
+    assert drawing.contrast(rgb(drawing.ink(colour))) >= 4.49  # of text
+  assert drawing.contrast(np.zeros(3)) == pytest.approx(21)
+  assert drawing.contrast(rgb("#777777")) == pytest.approx(4.48, abs=0.01)
