@@ -5,19 +5,26 @@
 `--text` is a folder with train/, valid/ and test/, see dataset.name=text:DIR. A document is cut after its last whole
 paragraph that fits. So the part has as many documents as the text, and its mega-batches differ as little.
 """
-import argparse
 import pathlib
 import shutil
+import sys
+
+from alma_jax import commands
+from alma_jax.errors import BadInput
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser = commands.Parser("benchmarks/part.py", __doc__)
   parser.add_argument("--text", required=True, help="folder with train/, valid/ and test/")
   parser.add_argument("--kilobytes", type=int, default=30, help="of each training document, at most")
   parser.add_argument("--out", default="part", help="folder of the part; it must not exist")
   args = parser.parse_args()
   text, out, size = pathlib.Path(args.text), pathlib.Path(args.out), 0
   files = sorted((text / "train").glob("*.txt"))
+  if not files or not all((text / split).is_dir() for split in ("valid", "test")):
+    raise BadInput(f"{text} should hold the folders train, valid and test, with .txt files; see dataset.name=text:DIR.")
+  if out.exists():
+    raise BadInput(f"{out} exists; write --out=FOLDER with the name of a new folder.")
   (out / "train").mkdir(parents=True)
   for file in files:
     size += (out / "train" / file.name).write_bytes(_beginning(file.read_bytes(), 1000 * args.kilobytes))
@@ -35,4 +42,4 @@ def _beginning(text: bytes, most: int) -> bytes:
 
 
 if __name__ == "__main__":
-  main()
+  sys.exit(commands.exit_code(main))
