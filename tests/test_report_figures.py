@@ -1,5 +1,6 @@
 """The figures of reports, on run folders written by hand."""
 import itertools
+import shutil
 
 import matplotlib
 import numpy as np
@@ -59,6 +60,36 @@ def test_panels_without_runs_are_left_out_if_they_are_many(tmp_path):
       write_run(tmp_path / f"{learner}{wait}{replay}", [0.5, 0.4, 0.3], learner, stream__waiting_time=wait,
                 stream__replay=replay)
   assert len(titles()) == 9  # two of nine panels are empty
+
+
+def test_rows_of_panels_that_compare_learners_come_first_if_not_all_fit(tmp_path):
+  """Widths 8 and 12 have one learner, as the fixed rivals of a study."""
+  widths = {4: ("sm", "ens"), 6: ("sm", "ens"), 8: ("sm",), 10: ("sm", "ens"), 12: ("ens",), 16: ("sm", "ens")}
+  for width, learners in widths.items():
+    for learner in learners:
+      write_run(tmp_path / f"{learner}{width}", [0.5, 0.4], learner, model__width=width)
+  shown = lambda found: [int(axes.get_title().removeprefix("w = 1, width = ")) for axes in found.axes]
+  caption, figure = figures.all_of(study_of(tmp_path))["stream"]
+  assert shown(figure) == [4, 6, 10, 16]
+  assert caption.endswith("The figure shows 4 of 6 values of width; the table shows all.")
+  shutil.rmtree(tmp_path / "sm16")
+  shutil.rmtree(tmp_path / "ens16")
+  assert shown(figures.over_the_stream(study_of(tmp_path))) == [4, 6, 8, 10, 12]  # all fit
+
+
+def test_a_title_that_is_wider_than_its_panel_has_lines(tmp_path):
+  for learner in ("sm", "ens"):
+    for wait, width, replay in itertools.product((1, 2), (4, 8), (0.0, 1.0)):
+      write_run(tmp_path / f"{learner}{wait}{width}{replay}", [0.5, 0.4], learner, stream__waiting_time=wait,
+                model__width=width, stream__replay=replay)
+  figure = figures.over_the_stream(study_of(tmp_path))
+  figure.draw_without_rendering()
+  assert figure.axes[0].get_title() == "w = 1, width = 4,\nreplay = 0"
+  boxes = [axes.title.get_window_extent() for axes in figure.axes]
+  frames = [axes.get_window_extent() for axes in figure.axes]
+  legend_box = figure.legends[0].get_window_extent()
+  assert not any(a.overlaps(b) for a, b in itertools.combinations([legend_box, *boxes], 2))
+  assert not any(box.overlaps(frame) for box in boxes for frame in frames)
 
 
 @pytest.mark.parametrize("ratio", [1.2, 5, 12, 50, 200, 1e5])

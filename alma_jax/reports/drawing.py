@@ -34,6 +34,8 @@ TASK_STYLES = {
 _OTHERS = [*itertools.product(("#A0522D", "#6B6B00", "#00696B", "#8E0152"), ("h", "d", "p", "8"))]
 # Inches, as the text of a paper and as one of its two columns: a figure is drawn in the size in which it is printed.
 WIDTH, COLUMN = 7.0, 3.4
+LEFT, RIGHT = 0.52, 0.15  # margins
+LINE = 0.12  # of a title, in inches
 RC: Any = {"font.size": 7, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 7,
            "axes.linewidth": 0.6, "xtick.major.width": 0.6, "ytick.major.width": 0.6, "xtick.major.size": 2.5,
            "ytick.major.size": 2.5, "xtick.minor.size": 1.5, "ytick.minor.size": 1.5, "xtick.major.pad": 2.5,
@@ -83,8 +85,8 @@ def in_order(learners: Iterable[str]) -> list[str]:
   return sorted(learners, key=lambda name: (order.get(name, len(order)), name))
 
 
-def figure(height: float, handles: Sequence[Line2D] = (), width: float = WIDTH, left: float = 0.52, right: float = 0.15,
-           wspace: float = 0.1, hspace: float = 0.28) -> Figure:
+def figure(height: float, handles: Sequence[Line2D] = (), width: float = WIDTH, left: float = LEFT,
+           right: float = RIGHT, above: float = 0, wspace: float = 0.1, hspace: float = 0.28) -> Figure:
   """An empty figure with a legend above the panels; the margins in inches are the same at every size.
 
   Args:
@@ -92,6 +94,7 @@ def figure(height: float, handles: Sequence[Line2D] = (), width: float = WIDTH, 
     handles: of the legend, with their labels.
     width: of the figure in inches.
     left, right: margins in inches.
+    above: inches of the height for titles of more than one line.
     wspace, hspace: distances between panels, as shares of their mean width and height.
   """
   names = [str(handle.get_label()) for handle in handles]
@@ -103,7 +106,7 @@ def figure(height: float, handles: Sequence[Line2D] = (), width: float = WIDTH, 
   height += rows * _ROW
   made = Figure(figsize=(width, height))
   FigureCanvasAgg(made)
-  made.subplots_adjust(left=left / width, right=1 - right / width, top=1 - (0.22 + rows * _ROW) / height,
+  made.subplots_adjust(left=left / width, right=1 - right / width, top=1 - (0.22 + above + rows * _ROW) / height,
                        bottom=0.38 / height, wspace=wspace, hspace=hspace)
   if handles:
     made.legend(handles=handles, loc="upper left", bbox_to_anchor=(start / width, 1), ncols=columns, frameon=False,

@@ -22,7 +22,7 @@ from alma_jax.reports import (
   trade_offs,
   waiting,
 )
-from alma_jax.reports.factors import order, plain, short
+from alma_jax.reports.factors import plain, short
 from alma_jax.reports.read import COMP, LEARNER, MEM, WAITING
 from alma_jax.reports.studies import Study
 
@@ -135,8 +135,7 @@ def _curves(study: Study, x: str, waits: Collection[float]) -> Figure:
   runs = study.runs
   shared, own = panels.split_factors(study)
   columns = panels.waits(study, waits)
-  values = sorted(set(map(tuple, runs[shared].itertuples(index=False))), key=lambda row: [*map(order, row)])
-  rows = [values[i] for i in panels.some(len(values))]
+  rows, _ = panels.rows(study)
   stream = study.stream.merge(runs[["run", LEARNER, WAITING, *shared, *own]], on="run", suffixes=("", "_"))
   shown = {}
   for row, wait in itertools.product(rows, columns):
@@ -149,12 +148,16 @@ def _curves(study: Study, x: str, waits: Collection[float]) -> Figure:
   if len(filled) < _FILLED * len(shown):
     shown, across = filled, panels.across(len(filled))
   lines = panels.Lines(study, shown.values(), own, marked=False)
-  figure = drawing.figure(1.25 * -(-len(shown) // across) + 0.5, lines.keys, panels.width(across))
+  titles = panels.wrapped([[*panels.title(wait, mine),
+                            *(f"{short(field)} = {plain(value)}" for field, value in zip(shared, row))]
+                           for (row, wait), mine in shown.items()], across)
+  above = max(title.count("\n") for title in titles) * drawing.LINE  # the room of further lines
+  figure = drawing.figure((1.25 + above) * -(-len(shown) // across) + 0.5, lines.keys, panels.width(across),
+                          above=above, hspace=0.28 + above)
   grid = panels.grid(figure, len(shown), across)
-  for axes, ((row, wait), mine) in zip(grid, shown.items()):
+  for axes, title, mine in zip(grid, titles, shown.values()):
     _draw_curves(axes, study, mine, x, lines)
-    fields = [f"{short(field)} = {plain(value)}" for field, value in zip(shared, row)]
-    axes.set_title(", ".join([*panels.title(wait, mine), *fields]))
+    axes.set_title(title)
   drawing.x_label(figure, "mega-batches seen" if x == "t" else "multiply-adds spent")
   for axes in grid[::across]:
     axes.set_ylabel(f"test {study.metric}")
@@ -262,12 +265,12 @@ def _without_diverged(study: Study) -> str:
 def _left_out(study: Study, waits: Collection[float], rows: bool = True) -> str:
   """Sentences about panels that are left out and runs that diverged, or "". `rows`: whether factors make rows."""
   shared, _ = panels.split_factors(study)
-  num_rows = len(study.runs[shared].drop_duplicates()) if shared and rows else 1
+  shown_rows, num_rows = panels.rows(study)
   its = study.runs[WAITING]
-  shown = []
+  shown, fields = [], ", ".join(map(short, shared))
   for shown_num, num, what in ((len(panels.waits(study, waits)), its.nunique(), "waiting times"),
-                               (len(panels.some(num_rows)), num_rows,
-                                f"combinations of {', '.join(map(short, shared))}")):
+                               (len(shown_rows), num_rows if rows else 0,
+                                f"{'combinations' if len(shared) > 1 else 'values'} of {fields}")):
     if num > shown_num:
       shown.append(f"{shown_num} of {num} {what}")
   mixed = its.isna().any() and its.notna().any()

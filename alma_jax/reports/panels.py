@@ -1,7 +1,7 @@
 """What the panels and the lines of a figure show: waiting times, factors, and the kinds of runs in them."""
 import collections
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -155,6 +155,21 @@ def waits(study: Study, chosen: Collection[float] = ()) -> list[Any]:
   return [values[i] for i in some(len(values))]
 
 
+def rows(study: Study) -> tuple[list[tuple[Any, ...]], int]:
+  """(values of the factors with panels of their own, for each row of panels that is shown; number of all rows).
+
+  If there are more than fit, those of a single learner are left out first: they compare nothing.
+  """
+  shared, _ = split_factors(study)
+  learners = collections.defaultdict[tuple[Any, ...], set[str]](set)
+  for *values, learner in study.runs[[*shared, LEARNER]].itertuples(index=False):
+    learners[tuple(values)].add(learner)
+  every = sorted(learners, key=lambda values: [*map(order, values)])
+  compared = [values for values in every if len(learners[values]) > 1]
+  found = compared if compared and len(every) > MOST else every
+  return [found[i] for i in some(len(found))], len(every)
+
+
 def check(chosen: Collection[float], found: Iterable[Study]) -> None:
   """Raises BadInput if a chosen waiting time is in none of some studies, or if they are too many for a figure."""
   there = sorted({wait for study in found if not study.tasks for wait in study.runs[WAITING].dropna()})
@@ -176,6 +191,16 @@ def title(wait: Any, table: pd.DataFrame) -> list[str]:
   if np.isnan(wait):
     return []
   return [f"w = {plain(wait)}{', other schedules' if table[WAITING].isna().any() else ''}"]
+
+
+def wrapped(titles: Iterable[Sequence[str]], across: int) -> list[str]:
+  """The titles of panels from their parts, in lines that are not wider than a panel of a figure of `across` columns.
+
+  A line ends between two parts.
+  """
+  room = (width(across) - drawing.LEFT - drawing.RIGHT) / across
+  return [drawing.wrapped(", ".join(part.replace(" ", "\xa0") for part in parts), room).replace("\xa0", " ")
+          for parts in titles]
 
 
 def bars(axes: Axes, line: pd.DataFrame, x: str, y: str) -> list[Corners]:
