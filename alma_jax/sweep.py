@@ -3,7 +3,7 @@
 A sweep file lists many runs of one config. The command skips finished runs and
 resumes interrupted ones, so repeating it completes the sweep. Failed runs are listed
 with their last line; --retry runs them again. --config.FIELD=VALUE changes a field
-of all runs.
+of all runs, and --seeds=3,4 runs these seeds instead of those of the file.
 
 Ctrl-C, SIGTERM and the closing of the terminal (SIGHUP) stop a sweep after the
 running jobs are saved. A second signal ends it at once. Exit codes: 0 all finished,
@@ -38,6 +38,7 @@ def _main(argv: Sequence[str] | None) -> int:
   parser.add_argument("--config", required=True,
                       help="sweep file, see configs/sweeps, or FILE:ARG, where ARG is for its get_sweep")
   parser.add_argument("--workdir", help="folder of the run folders; default: runs/NAME of the sweep file, or NAME-ARG")
+  parser.add_argument("--seeds", metavar="SEED,SEED,...", help="seeds to run instead of those of the sweep file")
   parser.add_argument("--dry_run", action="store_true", help="list the runs and their costs, and run nothing")
   add_launcher(parser)
   args, rest = parser.parse_known_args(argv)
@@ -45,7 +46,7 @@ def _main(argv: Sequence[str] | None) -> int:
   file, _, arg = args.config.partition(":")
   root = args.workdir or pathlib.Path("runs") / "-".join(filter(None, (pathlib.Path(file).stem, arg)))
   changed = dict(map(override, rest))
-  sweep = plan.read(args.config, root, changed, args.retry)
+  sweep = plan.read(args.config, root, changed, args.retry, _seeds(args.seeds))
   if args.dry_run:
     from alma_jax.sweeps import listing
     print(listing.text(sweep, launcher, changed))
@@ -86,6 +87,16 @@ def override(flag: str) -> tuple[str, str]:
   if not name.startswith("--config.") or not equals:
     raise BadInput(f"unexpected argument {flag!r}; use --config.FIELD=VALUE to change a field of all runs.")
   return name.removeprefix("--config."), text
+
+
+def _seeds(text: str | None) -> list[int]:
+  """The seeds of --seeds; none if it is not given."""
+  if text is None:
+    return []
+  parts = text.split(",")
+  if not all(part.strip().isdecimal() for part in parts):
+    raise BadInput(f"--seeds={text} should be numbers with commas between them, e.g. --seeds=3,4.")
+  return [int(part) for part in parts]
 
 
 def _option(text: str) -> tuple[str, str | int | float]:

@@ -3,10 +3,12 @@
     python benchmarks/claims.py docs/results
 
 The argument is the folder of the studies; STUDY/runs.csv holds the runs of each, and STUDY/stream.csv.gz their errors
-over the stream. The page is README.md in this folder, and comparisons.csv beside it has all comparisons. A report
-becomes a study, or replaces it, with
+over the stream. The page is README.md in this folder, and comparisons.csv beside it has all comparisons. The runs of a
+report join those of a study, and replace those of the same kind and seed, with
 
     python benchmarks/claims.py docs/results --keep report --study mnist
+
+To begin a study anew, delete its runs.csv and stream.csv.gz first.
 """
 import functools
 import math
@@ -113,10 +115,14 @@ from a folder `books`:
 
     python benchmarks/part.py --text=books --kilobytes=30 --out=part
 
-These commands put the runs of a study here, and write this page:
+These commands add the runs of a study to those here, and write this page; runs of the same kind and seed are replaced.
+The last line of the command counts them.
 
     alma report runs/STUDY --out report
     python benchmarks/claims.py docs/results --keep report --study STUDY
+
+So a study gets another seed, without a run of the seeds that are here: `alma sweep --config=sweeps/STUDY --seeds=3`,
+and the commands above. A seed counts if at least half of the kinds of runs have it.
 
 Of the report's stream.csv, STUDY/stream.csv.gz has only the rows of mega-batches after which a learner was trained. In
 between its error does not change; before the first training it guesses. The verdicts are for these studies alone. The
@@ -129,28 +135,32 @@ Row = tuple[int, str, Evidence | Judged | str]
 def main() -> None:
   parser = commands.Parser("benchmarks/claims.py", __doc__)
   parser.add_argument("results", help="folder of the studies")
-  parser.add_argument("--keep", metavar="REPORT", help="folder of a report that becomes the study --study")
+  parser.add_argument("--keep", metavar="REPORT", help="folder of a report whose runs join the study --study")
   parser.add_argument("--study", choices=list(STUDIES))
   args = parser.parse_args()
   results = pathlib.Path(args.results)
   if bool(args.keep) != bool(args.study):
-    raise BadInput("--keep and --study go together: a report, and the study that it becomes.")
+    raise BadInput("--keep and --study go together: a report, and the study that its runs join.")
   if not results.is_dir():
     raise BadInput(f"there is no folder {args.results!r}.")
   if args.keep:
-    keep(pathlib.Path(args.keep), results, args.study)
+    print(keep(pathlib.Path(args.keep), results, args.study))
   (results / PAGE).write_text(page(results))
   comparisons(results).to_csv(results / COMPARISONS, index=False, float_format="%.6g")
 
 
-def keep(report: pathlib.Path, results: pathlib.Path, study: str) -> None:
-  """Copies the runs and the stream of a report into the folder of a study.
+def keep(report: pathlib.Path, results: pathlib.Path, study: str) -> str:
+  """Adds the runs and the stream of a report to a study; runs of the same kind and seed are replaced.
 
   Of the stream only the mega-batches are kept after which the learner was trained. The folder of the data, a path of
   the machine, is left out.
 
+  Returns:
+    A sentence: how many runs are new, replaced, and there in all.
+
   Raises:
-    BadInput: if this is not the report of one sweep, that of another study, or one of different data.
+    BadInput: if this is not the report of one sweep, that of another study, or one of different data. Nothing is
+      written then.
   """
   if not (report / RUNS).is_file():
     raise BadInput(f"{report} is not the folder of a report; there is no {RUNS} in it.")
@@ -163,11 +173,28 @@ def keep(report: pathlib.Path, results: pathlib.Path, study: str) -> None:
       raise BadInput(f"{report} is not a report of the study {study!r}: {field} is {_listed(found)} in it instead of "
                      f"{_listed(values)}.")
   _check_alike(runs, report / RUNS)
-  folder = results / study
-  folder.mkdir(exist_ok=True)
-  runs.drop(columns="dataset.data_dir", errors="ignore").to_csv(folder / RUNS, index=False)
-  stream = stream[stream["updated"].astype(bool)]
+  runs, stream = runs.drop(columns="dataset.data_dir", errors="ignore"), stream[stream["updated"].astype(bool)]
+  folder, num_new, num_replaced = results / study, len(runs), 0
+  if (folder / RUNS).is_file():
+    there = _named(pd.read_csv(folder / RUNS))
+    replaced = there["run"].isin(runs["run"]) | _of_the_paper(there) & _is_among(there, runs)
+    num_replaced, others = int(replaced.sum()), there[~replaced]
+    runs = pd.concat([others, runs], ignore_index=True) if len(others) else runs
+    _check_alike(runs, f"{folder / RUNS} with the runs of {report}")
+    if (folder / STREAM).is_file() and len(others):
+      kept = _named(pd.read_csv(folder / STREAM))
+      stream = pd.concat([kept[kept["run"].isin(others["run"])], stream], ignore_index=True)
+  folder.mkdir(parents=True, exist_ok=True)
+  runs.to_csv(folder / RUNS, index=False)
   stream.to_csv(folder / STREAM, index=False, compression={"method": "gzip", "mtime": 0})
+  return f"{study}: {num_new - num_replaced} new runs, {num_replaced} replaced, {len(runs)} in all"
+
+
+def _is_among(there: pd.DataFrame, runs: pd.DataFrame) -> pd.Series:
+  """Whether each run of the first table has the kind and the seed of one of the second."""
+  key_of = lambda table: [*table.reindex(columns=[*FACTORS, "seed"]).astype(str).itertuples(index=False, name=None)]
+  others = {*key_of(runs)}
+  return pd.Series([kind in others for kind in key_of(there)], index=there.index)
 
 
 def page(results: pathlib.Path) -> str:
@@ -314,15 +341,21 @@ def _data(results: pathlib.Path, study: str) -> str:
 
 
 def _num_there(results: pathlib.Path, study: str) -> int:
-  """The number of runs that a study has."""
+  """The number of runs that a study has with the seeds of its sweep."""
   path = results / study / RUNS
-  return len(pd.read_csv(path, usecols=["run"])) if path.is_file() else 0
+  return int(pd.read_csv(path, usecols=["seed"])["seed"].isin(_seeds(study)[0]).sum()) if path.is_file() else 0
+
+
+def _num_runs(study: str) -> int:
+  """The number of runs of a study's sweep."""
+  return _seeds(study)[1]
 
 
 @functools.cache
-def _num_runs(study: str) -> int:
-  """The number of runs of a study's sweep."""
-  return len(jobs.load(STUDIES[study].sweep).points)
+def _seeds(study: str) -> tuple[set[int], int]:
+  """(seeds, number of runs) of a study's sweep."""
+  points = jobs.load(STUDIES[study].sweep).points
+  return {point["seed"] for point in points}, len(points)
 
 
 def read(folder: pathlib.Path, only: Mapping[str, Any]) -> Runs | None:
@@ -379,7 +412,7 @@ def _of_the_paper(table: pd.DataFrame) -> pd.Series:
   return table[LEARNER].isin([*FIXED, *GROWING])
 
 
-def _check_alike(runs: pd.DataFrame, path: pathlib.Path) -> None:
+def _check_alike(runs: pd.DataFrame, path: object) -> None:
   """Raises BadInput unless the runs of the paper's learners have the same data and precision."""
   runs = runs.loc[_of_the_paper(runs)]
   for what, values in (("data", contents.apart(runs)), ("precision", runs["precision"])):

@@ -190,8 +190,10 @@ def verdict(found: Evidence, adjusted: float) -> str:
   against it. It disagrees if the mean effect is significantly against it and none is significantly for it. It depends
   if the mean effect is significant and some are significantly of the other sign, or if some are significantly for it
   and others significantly against it. Of counts a claim agrees with the runs if all cells are for it on all seeds,
-  disagrees if none is, and else agrees in part.
+  disagrees if none is, and else agrees in part. Fewer than FEWEST seeds have no verdict.
   """
+  if found.seeds < FEWEST:
+    return CANNOT_TELL
   if found.exact:
     return AGREES if found.supporting == found.cells else IN_PART if found.supporting else DISAGREES
   signs = found.signs()

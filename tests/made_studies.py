@@ -78,14 +78,14 @@ def text_runs(false=False):
   return pd.DataFrame(rows), pd.DataFrame(stream)
 
 
-def keep(folder, name, runs, stream):
-  """Makes a study of a report with these tables."""
+def keep(folder, name, runs, stream, results=None):
+  """Adds a report with these tables to a study in `folder`, or in `results`; returns what the command says."""
   import claims
   report = folder / f"report-{name}"
   report.mkdir(parents=True)
   runs.to_csv(report / "runs.csv", index=False)
   stream.to_csv(report / "stream.csv", index=False)
-  claims.keep(report, folder, name)
+  return claims.keep(report, results or folder, name)
 
 
 def verdicts(folder, number=3):

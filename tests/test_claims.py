@@ -74,6 +74,38 @@ def test_a_study_that_is_kept(tmp_path):
     keep(tmp_path, "mnist_replay", pd.concat([runs, runs]), stream)
 
 
+def test_runs_join_a_study(tmp_path):
+  """One seed after the other makes the same study as all at once, and a run that is there is replaced."""
+  from alma_jax.errors import BadInput
+  runs, stream = image_runs(TRUE, 1)
+  of = lambda seed: (runs[runs["seed"] == seed], stream[stream["run"].str.endswith(f"-{seed}")])
+  said = keep(tmp_path / "whole", "mnist", runs, stream)
+  assert said == f"mnist: {len(runs)} new runs, 0 replaced, {len(runs)} in all"
+  one = len(of(0)[0])
+  for seed in range(3):
+    said = keep(tmp_path / str(seed), "mnist", *of(seed), results=tmp_path / "parts")
+  assert said == f"mnist: {one} new runs, 0 replaced, {len(runs)} in all"
+  for name in ("runs.csv", "stream.csv.gz"):
+    whole, parts = (pd.read_csv(tmp_path / folder / "mnist" / name) for folder in ("whole", "parts"))
+    by = ["run", *(["t"] if "t" in whole else [])]
+    pd.testing.assert_frame_equal(whole.sort_values(by, ignore_index=True), parts.sort_values(by, ignore_index=True))
+  assert verdicts(tmp_path / "parts") == verdicts(tmp_path / "whole")
+
+  first = tmp_path / "parts/mnist/runs.csv"
+  again = of(0)[0].assign(cer=1.0, run=of(0)[0]["run"] + "-renamed")  # of the same kinds and seed
+  said = keep(tmp_path / "again", "mnist", again, of(0)[1].assign(run=of(0)[1]["run"] + "-renamed"),
+              results=tmp_path / "parts")
+  assert said == f"mnist: 0 new runs, {one} replaced, {len(runs)} in all"
+  table = pd.read_csv(first)
+  assert (table["cer"] == 1).sum() == table["run"].str.endswith("-renamed").sum() == one
+  assert set(pd.read_csv(tmp_path / "parts/mnist/stream.csv.gz")["run"]) == set(table["run"])
+  before = first.read_bytes()
+  with pytest.raises(BadInput, match="with the runs of .* cannot be compared; their data differs: one and other"):
+    keep(tmp_path / "other", "mnist", again.assign(seed=3, data_fingerprint="other"), stream.iloc[:0],
+         results=tmp_path / "parts")
+  assert first.read_bytes() == before
+
+
 @pytest.mark.parametrize(("study", "changes", "message"), [
     ("mnist_authors", {}, "'mnist_authors': train.patience is 0 in it instead of 0 and 25"),
     ("mnist", {"train.patience": 25}, "'mnist': train.patience is 25 in it instead of 0"),
@@ -239,7 +271,7 @@ def test_the_command_that_makes_what_is_missing(tmp_path, monkeypatch):
   large = "An intermediate waiting time is best for large networks"
   commands = verdicts(tmp_path, 5)
   assert commands[large, "MNIST"] == "`alma sweep --config=sweeps/mnist`"
-  monkeypatch.setattr(claims, "_num_runs", lambda study: len(runs))
+  monkeypatch.setattr(claims, "_seeds", lambda study: ({0, 1, 2}, len(runs)))
   commands = verdicts(tmp_path, 5)
   assert commands[large, "MNIST"] == ""
   assert commands[large, "CIFAR-10, 3 epochs"] == "`alma sweep --config=sweeps/cifar:full`"

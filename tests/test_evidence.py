@@ -51,11 +51,11 @@ def test_holm():
     ([(0.5, 0.51, 0.52), (-0.1, -0.1001, -0.1002)], False, "depends"),  # for it on average, and against it in one
     ([(0.5, 0.51, 0.52), (-0.1, 0.1, -0.1)], False, "agrees"),
     ([(0.5, 0.5, 0.5), (0.1, 0.1, 0.1)], True, "agrees"),
-    ([(0.5,), (0.1,)], True, "agrees"),
+    ([(0.5, 0.5), (0.1, 0.1)], True, "cannot tell"),
     ([(-0.5, -0.51, -0.52), (0.1, 0.1001, 0.1002)], False, "depends"),  # against it on average, for it in one
-    ([(0.5, 0.5), (-0.1, -0.1)], True, "in part"),
-    ([(-0.5, -0.5), (0.1, 0.1)], True, "in part"),
-    ([(-0.5, -0.5), (0.0, 0.0)], True, "disagrees"),
+    ([(0.5, 0.5, 0.5), (-0.1, -0.1, 0.1)], True, "in part"),
+    ([(-0.5, -0.5, -0.5), (0.1, 0.1, 0.1)], True, "in part"),
+    ([(-0.5, -0.5, -0.5), (0.0, 0.0, 0.1)], True, "disagrees"),
 ])
 def test_verdicts(cells, exact, expected):
   import evidence

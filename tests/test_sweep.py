@@ -114,6 +114,24 @@ def test_jobs_have_configs_and_folders_of_their_own(tmp_path):
     jobs.make(sweeps.Sweep("configs/digits.py:sm", [{}]), tmp_path)
 
 
+def test_other_seeds_than_those_of_the_file(tmp_path):
+  """Each kind of run once for each of the seeds, with the names that the file gives its own seeds."""
+  points = product(axis("seed", [0, 1]), [*product(axis("learner", ["sm"]), axis("width", [4, 8])), {"learner": "ens"}])
+  made = jobs.make(jobs.with_seeds(small_sweep(*points), [3, 1]), tmp_path)
+  assert [job.name for job in made] == [
+      f"seed{seed}-{kind}" for seed in (3, 1) for kind in ("sm-width4", "sm-width8", "ens")]
+  assert [job.config.seed for job in made] == [3, 3, 3, 1, 1, 1]
+  own = {job.name: package_configs.identity(job.config)
+         for job in jobs.make(small_sweep(*points), tmp_path)}
+  assert {job.name: package_configs.identity(job.config) for job in made[3:]}.items() <= own.items()
+  with pytest.raises(BadInput, match="names a seed twice"):
+    jobs.with_seeds(small_sweep(*points), [3, 3])
+  with pytest.raises(BadInput, match="needs a sweep whose points have the axis 'seed'"):
+    jobs.with_seeds(small_sweep({"learner": "sm"}), [3])
+  with pytest.raises(BadInput, match="would change an axis of the sweep; give --seeds=3"):
+    jobs.make(small_sweep(*points), tmp_path, {"seed": "3"})
+
+
 def test_a_folder_of_another_run_is_refused(tmp_path):
   (job,) = jobs.make(small_sweep({"learner": "sm"}), tmp_path)
   assert states.state(job, {}).kind == states.NEW
@@ -265,6 +283,8 @@ def test_bad_sweep_files_and_flags(tmp_path):
       ([f"--config={good}:full"], "takes no argument, but --config="),
       (["--config=configs/sweeps/cifar.py:half"], "there is no size 'half' of this sweep; the sizes are night"),
       ([f"--config={good}", "--workers=-1"], "--workers=-1 should be at least 0"),
+      ([f"--config={good}", "--seeds=1,x"], "--seeds=1,x should be numbers with commas between them"),
+      ([f"--config={good}", "--seeds=3"], "--seeds needs a sweep whose points have the axis 'seed'"),
       ([f"--config={good}", "--epochs=1"], "unexpected argument '--epochs=1'"),
       ([f"--config={good}", "--config.train.epoch=1"], "no field 'train.epoch'"),
       ([f"--config={good}", "--config.train.epochs=x"], "should be a whole number")):
@@ -409,7 +429,8 @@ def test_predicted_multiply_adds_are_those_spent(tmp_path):
 
 
 def test_runs_that_cannot_be_are_named_among_the_others(tmp_path):
-  path = sweep_file(tmp_path, [{"num_megabatches": num} for num in (2, 3, 4, 5000)])
+  path = sweep_file(tmp_path, [{"num_megabatches": num} for num in (2, 3, 4)] + [
+      {"num_megabatches": 5000, "seed": seed} for seed in range(3)])
   (tmp_path / "runs").mkdir()
   (tmp_path / "runs/failures.json").write_text('{"num_megabatches3": "it broke"}')
   (tmp_path / "runs/num_megabatches4").mkdir()
@@ -417,12 +438,12 @@ def test_runs_that_cannot_be_are_named_among_the_others(tmp_path):
   flags = [f"--config={path}", f"--workdir={tmp_path}/runs", "--dry_run", "--config.train.batch_size=64"]
   done = sweep(*flags)
   assert done.returncode == 0, done.stderr
-  assert ("\n4 runs: 1 failed (--retry runs them again), 1 refused, because their folders hold something else, 1 that "
+  assert ("\n6 runs: 1 failed (--retry runs them again), 1 refused, because their folders hold something else, 3 that "
           "cannot be run, 1 left\nthose left take at most ") in done.stdout
   assert "\nchanged in all runs: train.batch_size=64\n" in done.stdout
   assert re.search("num_megabatches4 .* refused: .* holds a config.json that no run has written", done.stdout)
-  assert "1 that cannot be run, 2 left\n" in sweep(*flags, "--retry").stdout
-  assert "num_megabatches5000 cannot be run: stream.num_megabatches=5000 exceeds" in done.stdout
+  assert "3 that cannot be run, 2 left\n" in sweep(*flags, "--retry").stdout
+  assert "num_megabatches5000-seed0 and 2 others cannot be run: stream.num_megabatches=5000 exceeds" in done.stdout
   assert re.search("num_megabatches2 .* new", done.stdout)
   assert re.search("num_megabatches3 .* failed: it broke", done.stdout)
 
@@ -436,14 +457,20 @@ def test_a_network_that_does_not_fit_a_stream_is_found_though_both_are_known(tmp
   assert "16 clusters exceed the 4 training examples" in str(found[3])
 
 
-def test_a_dry_run_needs_known_data_only_where_the_config_names_their_folder(tmp_path, tfds_dir):
+def test_a_dry_run_needs_known_data_only_where_the_config_names_their_folder(tmp_path, tfds_dir, monkeypatch):
   def predicted(folder):
     (job,) = jobs.make(small_sweep({}, **{"dataset.name": "mnist", "dataset.data_dir": str(folder)}), tmp_path)
     return prediction.predict([job.config])[0]
 
+  monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "empty"))
   here, there, missing = predicted(""), predicted(tfds_dir), predicted(tmp_path / "empty")
   assert here.steps == there.steps > 0
   assert "holds no prepared TFDS data set 'mnist'" in str(missing)
+  flags = [f"--config={sweep_file(tmp_path, [{}])}", f"--workdir={tmp_path}/runs", "--dry_run",
+           "--config.dataset.name=mnist"]
+  assert "\nmnist is not on this machine yet; the first run downloads it" in sweep(*flags).stdout
+  monkeypatch.setenv("TFDS_DATA_DIR", str(tfds_dir))
+  assert "downloads" not in sweep(*flags).stdout
 
 
 def test_a_download_that_fails_is_tried_once_a_prediction(tmp_path, monkeypatch):

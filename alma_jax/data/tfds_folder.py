@@ -35,7 +35,7 @@ def prepared(name: str, data_dir: str = "") -> pathlib.Path:
     BadInput: data_dir does not hold the data set, the name stands for several configurations, or the data set cannot
       be downloaded.
   """
-  root = pathlib.Path(data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
+  root = _root(data_dir)
   folder = _newest(root, name)
   if folder is None and data_dir:
     raise BadInput(f"dataset.data_dir={data_dir!r} holds no prepared TFDS data set {name!r} "
@@ -44,9 +44,13 @@ def prepared(name: str, data_dir: str = "") -> pathlib.Path:
   return folder or download(root, name)
 
 
-def is_prepared(name: str, data_dir: str) -> bool:
-  """Whether the folder `data_dir` holds a prepared version of the data set."""
-  return _newest(pathlib.Path(data_dir).expanduser(), name) is not None
+def is_prepared(name: str, data_dir: str = "") -> bool:
+  """Whether the folder of `prepared` holds a version of the data set."""
+  return _newest(_root(data_dir), name) is not None
+
+
+def _root(data_dir: str) -> pathlib.Path:
+  return pathlib.Path(data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
 
 
 def download(root: pathlib.Path, name: str) -> pathlib.Path:

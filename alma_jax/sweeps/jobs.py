@@ -1,11 +1,12 @@
 """From a sweep file to jobs: each has a checked config and a run folder of its own."""
 import copy
+import dataclasses
 import functools
 import inspect
 import json
 import pathlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from alma_jax import config as configs
@@ -77,6 +78,21 @@ def load(given: str | pathlib.Path) -> sweeps.Sweep:
   return made
 
 
+def with_seeds(sweep: sweeps.Sweep, seeds: Sequence[int]) -> sweeps.Sweep:
+  """The sweep with these seeds instead of its own, one seed after the other.
+
+  Raises:
+    BadInput: a point has no axis "seed", or a seed is given twice.
+  """
+  if not all(isinstance(point, dict) and "seed" in point for point in sweep.points):
+    raise BadInput("--seeds needs a sweep whose points have the axis 'seed'; without it give --config.seed=SEED.")
+  if len(set(seeds)) < len(seeds):
+    raise BadInput(f"--seeds={','.join(map(str, seeds))} names a seed twice.")
+  # The order of the axes, which gives the names of the run folders, stays.
+  kinds = {repr(kind): kind for kind in (point | {"seed": None} for point in sweep.points)}
+  return dataclasses.replace(sweep, points=[kind | {"seed": seed} for seed in seeds for kind in kinds.values()])
+
+
 def make(sweep: sweeps.Sweep, root: str | pathlib.Path, overrides: Mapping[str, str] | None = None) -> list[Job]:
   """The jobs of a sweep, in order.
 
@@ -143,7 +159,8 @@ def _config(sweep: sweeps.Sweep, tree: dict[str, Any], point: sweeps.Point,
     configs.set_field(tree, _field(axis, tree, sweep.config), value)
   for field, text in overrides.items():
     if field in axes:
-      raise BadInput(f"--config.{field} would change an axis of the sweep; change its values in the sweep file.")
+      advice = f"give --seeds={text}" if field == "seed" else "change its values in the sweep file"
+      raise BadInput(f"--config.{field} would change an axis of the sweep; {advice}.")
     configs.check_field(field, text, tree)
     configs.set_field(tree, field, configs.read_value(field, text, tree))
   return configs.parse(tree)

@@ -10,6 +10,8 @@ from alma_jax.sweeps.plan import LOCAL, Launcher, Plan
 def text(plan: Plan, launcher: Launcher, changed: Mapping[str, str]) -> str:
   """A line for each run with upper bounds of its costs, and its state; then the sums over the runs that are left.
 
+  Runs that cannot be run are named after the others, those with the same reason in one line.
+
   If a run has finished, the table also has the seconds of finished runs and an estimate for the others.
 
   Args:
@@ -21,22 +23,33 @@ def text(plan: Plan, launcher: Launcher, changed: Mapping[str, str]) -> str:
   from alma_jax.sweeps import prediction
   here = launcher.name == LOCAL and not places.num_gpus()  # otherwise the runs use other memory
   found = dict(zip((job.name for job in plan.jobs), prediction.predict([job.config for job in plan.jobs], here)))
-  refused = [f"{name} cannot be run: {cost}" for name, cost in found.items() if isinstance(cost, BadInput)]
+  refused = _refused({name: str(cost) for name, cost in found.items() if isinstance(cost, BadInput)})
   costs = {name: cost for name, cost in found.items() if not isinstance(cost, BadInput)}
   taken = states.seconds_taken(plan.jobs)
   predicted = timing.estimate({job.name: job.config for job in plan.jobs}, taken, costs)
   left = {job.name: plan.states[job.name] for job in plan.to_do if job.name in costs}
-  lines = [*_rows(plan, costs, taken, predicted), _numbers(plan, left)]
+  lines = [*(_rows(plan, costs, taken, predicted) if costs else []), *refused, _numbers(plan, left)]
   if left:
     lines.append(f"those left take at most {sum(costs[n].steps for n in left):,} training steps, "
                  f"{sum(costs[n].macs for n in left):.3g} multiply-adds, without growth")
+  for name in prediction.downloads([job.config for job in plan.to_do]):
+    lines.append(f"{name} is not on this machine yet; the first run downloads it")
   if changed:
     lines.append(f"changed in all runs: {', '.join(f'{field}={text}' for field, text in changed.items())}")
   workers = launcher.workers_for(plan.to_do)
   time_left = board.time_left(left, predicted, workers)
   if time_left:
     lines.append(f"{time_left} with {_count(workers, 'worker')}, estimated from {_count(len(taken), 'finished run')}")
-  return "\n".join([*lines, *refused])
+  return "\n".join(lines)
+
+
+def _refused(reasons: Mapping[str, str]) -> list[str]:
+  """A line for each reason why runs cannot be run, with the name of the run or of the first one."""
+  runs: dict[str, list[str]] = {}
+  for name, reason in reasons.items():
+    runs.setdefault(reason, []).append(name)
+  more = lambda num: f" and {_count(num, 'other')}" if num else ""
+  return [f"{names[0]}{more(len(names) - 1)} cannot be run: {reason}" for reason, names in runs.items()]
 
 
 def _numbers(plan: Plan, left: Mapping[str, states.State]) -> str:

@@ -59,7 +59,8 @@ class Plan(NamedTuple):
     return [job for job in self.jobs if self.states[job.name].kind in (states.NEW, states.BEGUN)]
 
 
-def read(path: str, root: str | pathlib.Path, overrides: Mapping[str, str], retry: bool) -> Plan:
+def read(path: str, root: str | pathlib.Path, overrides: Mapping[str, str], retry: bool,
+         seeds: Sequence[int] = ()) -> Plan:
   """The plan of a sweep file, with the states that earlier sessions have left.
 
   Args:
@@ -67,6 +68,7 @@ def read(path: str, root: str | pathlib.Path, overrides: Mapping[str, str], retr
     root: folder of the run folders.
     overrides: {field: text} for all jobs.
     retry: whether failed jobs are run again.
+    seeds: those of the jobs, instead of the sweep file's; none: as in the file.
 
   Raises:
     BadInput: the sweep is not valid, or `root` cannot be read.
@@ -75,7 +77,8 @@ def read(path: str, root: str | pathlib.Path, overrides: Mapping[str, str], retr
   with folder_problems(root):
     if root.exists() and not root.is_dir():
       raise BadInput(f"{root} is a file; --workdir should be a folder.")
-  made = sweep_jobs.make(sweep_jobs.load(path), root, overrides)
+  sweep = sweep_jobs.load(path)
+  made = sweep_jobs.make(sweep_jobs.with_seeds(sweep, seeds) if seeds else sweep, root, overrides)
   with folder_problems(root):
     failures = {} if retry else states.read_texts(
         root / FAILURES, "delete it, or give --retry, which runs the failed jobs again")

@@ -29,6 +29,13 @@ def predict(configs: Sequence[schema.RunConfig], here: bool = False) -> list[Pre
     return _predicted(alike, _too_large(alike) if here else {})
 
 
+def downloads(configs: Sequence[schema.RunConfig]) -> list[str]:
+  """The names of data sets whose costs are predicted without them, and which the first run will download here."""
+  named = {c.dataset.name for c in configs if isinstance(c.dataset, schema.Dataset) and not c.dataset.data_dir}
+  return sorted(name for name in named
+                if datasets.blank(name) and not tfds_folder.is_prepared(name.removeprefix("tfds:")))
+
+
 def _predicted(configs: Sequence[schema.RunConfig], refused: Mapping[schema.RunConfig, BadInput]
                ) -> list[Prediction | BadInput]:
   """See `predict`; `refused` are configs that do not fit into memory."""
