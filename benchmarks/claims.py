@@ -54,7 +54,7 @@ that finds bigger models better, B the one that tests about thirty baselines.
 
 The number says by how much the first quantity of a comparison is larger than the second: the geometric mean over all
 comparisons, and its 95 % interval over seeds. A positive percentage supports the claim, and so does a multiple above 1,
-besides the claims that name the learners or the multiples.
+except for the claims that name the learners or the multiples.
 [The comparisons](#the-comparisons) list the quantities, [how the verdicts are made](#how-the-verdicts-are-made)
 describes the statistics, and [the commands](#the-commands) continue a study and write this page.
 """
@@ -102,8 +102,12 @@ _METHOD = """
   all learners. Ratios of CERs are therefore close to 1 there. If there are only two trainings, growth and replay
   change no error but the last one; such runs do not count where growth or replay is compared with none, or with another
   interval or rate of growth.
-- **Claims about all learners.** "Replay has the lowest CER of all" and the comparisons of replay at equal compute take
-  their rivals on MNIST from both studies with equal epochs.
+- **Within a budget** both sides choose their best kind of run. If each growing learner stood against the best of all
+  fixed ones, and had no choice itself, the fixed ones would win, and so would the growing ones if it were the other way
+  round. The sides need not have the same number of kinds; the condition on budgets keeps out those that only one side
+  was run for.
+- **Claims about all learners.** Comparisons within budgets, and "replay has the lowest CER of all", take their runs on
+  MNIST from both studies with equal epochs.
 - **The texts' models are not converged.** Their perplexities still fall from one mega-batch to the next one, and they
   are much smaller than the paper's. This limits all claims about them.
 """
@@ -396,7 +400,7 @@ def _of_studies(claim: Claim, studies: Mapping[str, Runs | None]) -> list[tuple[
   return found
 
 
-def _cells(claim: Claim, study: str, studies: Mapping[str, Runs | None]) -> list[Cell] | Judged | None:
+def _cells(claim: Claim, study: str, studies: Mapping[str, Runs | None]) -> list[Cell] | Judged | str | None:
   """What the runs of a study say about a claim, with those of other studies if it is about all learners."""
   runs = studies[study]
   if runs is None or runs.table.empty:

@@ -69,6 +69,11 @@ def sizes(runs: Runs) -> tuple[list[float], list[float]]:
   return [width for width in widths if width <= SMALL], [width for width in widths if width >= LARGE]
 
 
+def mean_costs(runs: Runs, column: str) -> dict[tuple[str, ...], float]:
+  """{key of a kind: its cost, the mean over seeds}."""
+  return {key(kind): float(pd.Series(values).mean()) for kind, values in runs.kinds(column)}
+
+
 def mean(cells: Sequence[dict[int, float]]) -> dict[int, float]:
   """The mean effect on the seeds that all cells have."""
   seeds = set.intersection(*map(set, cells)) if cells else set()

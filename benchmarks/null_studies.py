@@ -4,7 +4,7 @@
 
 Takes the kinds of runs, the seeds and the costs of a study (benchmarks/claims.py), and replaces every score by one of
 the same distribution: its logarithm is normal, and the runs of a seed share half of the variance. Any verdict on a
-claim that is tested is then wrong, besides "cannot tell". Prints the share of the repetitions that have one, and the
+claim that is tested is then wrong, except "cannot tell". Prints the share of the repetitions that have one, and the
 claims that have it most often. Claims that compare costs are not counted.
 """
 import collections

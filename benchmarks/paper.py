@@ -8,7 +8,7 @@ import collections
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import evidence
 import numpy as np
@@ -21,6 +21,7 @@ from compared import (
   cell,
   groups,
   mean,
+  mean_costs,
   minus,
   shared,
   sizes,
@@ -42,12 +43,14 @@ from study_runs import (
   Kind,
   Runs,
   key,
+  name_of,
   number,
 )
 
 from alma_jax.reports.comparisons import NEAR, SLACK
 
 ENSEMBLES = ("ens", "umix")
+_UNITS = {COMP: "multiply-adds", MEM: "parameters"}
 
 
 def larger_is_better(size: str) -> Callable[[Runs], list[Cell]]:
@@ -79,53 +82,79 @@ def growing_helps(small: bool, learners: Sequence[str] = GROWING) -> Callable[[R
   return cells
 
 
-def fixed_is_better(*budget: str, same_wait: bool = True) -> Callable[[Runs], list[Cell]]:
-  """Each growing learner against the best fixed one within its costs, if one has nearly all of them.
+def fixed_is_better(*budget: str, same_wait: bool = True,
+                    learners: Sequence[str] = GROWING) -> Callable[[Runs], list[Cell]]:
+  """The best of some growing learners against the best fixed one, within budgets.
 
   Args:
     budget: columns of the costs.
-    same_wait: whether the fixed one has the same waiting time; else it may have any.
+    same_wait: whether both have the same waiting time; else each may have any.
+    learners: the growing ones.
   """
-  def cells(runs: Runs) -> list[Cell]:
-    rivals = lambda mine, other: other[LEARNER] in FIXED and (not same_wait or other[WAIT] == mine[WAIT])
-    return _within_budget(runs.plain().repeated(), budget, lambda kind: kind[LEARNER] in GROWING, rivals)
-  return cells
+  sides = lambda kind: 1 if kind[LEARNER] in learners else -1 if kind[LEARNER] in FIXED else 0
+  return lambda runs: _best_of_both(runs.plain().repeated(), budget, sides, [WAIT] if same_wait else [])
 
 
-def _within_budget(runs: Runs, budget: Sequence[str], is_judged: Callable[[Kind], bool],
-                   is_rival: Callable[[Kind, Kind], bool]) -> list[Cell]:
-  """Each kind that is judged against the best rival that has at most SLACK of its costs, if one has NEAR of all."""
-  costs = {column: {key(kind): pd.Series(values).mean() for kind, values in runs.kinds(column)} for column in budget}
-  every, found = list(runs.kinds()), []
-  for mine, values in every:
-    if not is_judged(mine):
+def _best_of_both(runs: Runs, budget: Sequence[str], side: Callable[[Kind], int], fields: Sequence[str]) -> list[Cell]:
+  """The best kind of run of one side against the best one of the other side, within budgets.
+
+  Both sides choose from their kinds in the same way: if each kind of one side had to stand against the best of the
+  other side, whichever side chooses would win. The budgets are the costs of all kinds of both sides near which both
+  have one: between NEAR and SLACK of the costs. Budgets at which the same kinds are the best count once.
+
+  Args:
+    budget: columns of the costs.
+    side: 1 and -1: the sides of a kind, the second one of which should be better; 0: it is on none.
+    fields: those in which both sides are alike.
+  """
+  costs = [mean_costs(runs, column) for column in budget]
+  every = [(kind, values, tuple(its[key(kind)] for its in costs)) for kind, values in runs.kinds() if side(kind)]
+  found, seen = [], set[object]()
+  for kind, _, most in sorted(every, key=lambda each: each[2]):
+    within: dict[int, list[tuple[Kind, dict[int, float]]]] = {1: [], -1: []}
+    near = set[int]()
+    for other, values, spent in every:
+      shares = [its / limit for its, limit in zip(spent, most)]
+      if max(shares) <= SLACK and key(other, fields) == key(kind, fields):
+        within[side(other)].append((other, values))
+        near |= {side(other)} if min(shares) >= NEAR else set()
+    if len(near) < 2:
       continue
-    within, is_near = [], False
-    for other, its in every:
-      shares = [costs[column][key(other)] / costs[column][key(mine)] for column in budget]
-      if is_rival(mine, other) and max(shares) <= SLACK and its.keys() >= values.keys():
-        within.append(its)
-        is_near = is_near or min(shares) >= NEAR
-    if is_near:  # with one seed only some kinds, those with a single rival, could be compared
-      found.append(cell(mine, evidence.log_ratio(values, evidence.best(within)) if len(values) > 1 else {}))
+    effects = evidence.log_ratio(*(evidence.best([values for _, values in within[sign]]) for sign in (1, -1)))
+    if runs.table["seed"].nunique() < 2:  # only some budgets, those with a single kind on both sides, could be compared
+      effects = {}
+    if str(effects) not in seen:
+      seen.add(str(effects))
+      found.append(Cell(_budget_name(kind, budget, most, within, fields), effects,
+                        groups({field: kind[field] for field in fields})))
   return found
 
 
-def no_learner_is_always_best(runs: Runs) -> Judged | None:
+def _budget_name(kind: Kind, budget: Sequence[str], most: Sequence[float],
+                 within: Mapping[int, Sequence[tuple[Kind, Mapping[int, float]]]], fields: Sequence[str]) -> str:
+  """E.g. "waiting_time 10, 1.2e+11 multiply-adds: gens, width 32, against sm, width 64", the kinds of lowest mean."""
+  costs = " and ".join(f"{limit:.5g} {_UNITS[column]}" for column, limit in zip(budget, most))
+  best = (min(within[sign], key=lambda pair: statistics.mean(pair[1].values()))[0] for sign in (1, -1))
+  first, second = ({field: value for field, value in each.items() if field not in fields} for each in best)
+  return ", ".join([*(name_of({field: kind[field]}) for field in fields), costs]) + (
+      f": {name_of(first)}, against {name_of(second)}")
+
+
+def no_learner_is_always_best(runs: Runs) -> Judged | str | None:
   """Whether every learner has a rival that is better at some budget of compute, or one has none at any.
 
   The score of a learner at a budget is that of its best kind of runs within it. Each learner is compared with the best
   of the others at three budgets. The lowest one is the dearest of the learners' cheapest kinds, and the highest one the
   cheapest of their dearest ones: beyond them a learner would be the best because the others were not run. The third is
   their geometric mean. Within a factor of two there are too few kinds of runs for several learners to be the best of
-  some; then the claim is not measured.
+  some; then the claim is not measured, and a string says why.
 
   p of "every learner has a better rival at some budget" is the highest one of the learners, of each the lowest one of
   its budgets, corrected for three. p of "one learner is better than all others at every budget" is the lowest one of
   the learners, corrected for their number, of each the highest one of its budgets.
   """
   runs = runs.plain()
-  costs = {key(kind): pd.Series(values).mean() for kind, values in runs.kinds(COMP)}
+  costs = mean_costs(runs, COMP)
   kinds: dict[str, list[tuple[float, dict[int, float]]]] = collections.defaultdict(list)
   for kind, values in runs.kinds():
     kinds[kind[LEARNER]].append((costs[key(kind)], values))
@@ -134,7 +163,7 @@ def no_learner_is_always_best(runs: Runs) -> Judged | None:
   low, high = (outer(inner(cost for cost, _ in its) for its in kinds.values()) for outer, inner in (
       (max, min), (min, max)))
   if high < 2 * low:
-    return None
+    return "the costs of the learners overlap by less than a factor of two"
   budgets = low, math.sqrt(low * high), high
   scores = {name: [evidence.best([values for cost, values in its if cost <= budget * (1 + 1e-9)]) for budget in budgets]
             for name, its in kinds.items()}
@@ -276,15 +305,13 @@ def replay_costs(low: float, high: float) -> Callable[[Runs], Judged | None]:
 
 
 def replay_is_no_better_trade_off(same_wait: bool) -> Callable[[Runs], list[Cell]]:
-  """Each kind with replay against the best kind without it within its compute, if one has nearly all of it.
+  """The best kind of run with replay against the best one without it, within budgets of compute.
 
   Args:
-    same_wait: whether the kind without it has the same waiting time; else it may have any.
+    same_wait: whether both have the same waiting time; else each may have any.
   """
-  def cells(runs: Runs) -> list[Cell]:
-    return _within_budget(runs.repeated(), [COMP], lambda kind: kind[REPLAY] > 0, lambda mine, other: bool(
-        other[REPLAY] == 0 and (not same_wait or other[WAIT] == mine[WAIT])))
-  return cells
+  sides = lambda kind: 1 if kind[REPLAY] > 0 else -1
+  return lambda runs: _best_of_both(runs.repeated(), [COMP], sides, [WAIT] if same_wait else [])
 
 
 def ordered(field: str, learners: Sequence[str], descending: bool = False,
@@ -347,9 +374,8 @@ def final_size_is_better(runs: Runs) -> list[Cell]:
 
 
 def ensembles_beat_mixtures(runs: Runs) -> list[Cell]:
-  """`sm` against the best `ens` within its parameters, if one has nearly all of them."""
-  rivals = lambda mine, other: other[LEARNER] == "ens" and key(other, (WAIT, STEPS)) == key(mine, (WAIT, STEPS))
-  return _within_budget(runs, [MEM], lambda kind: kind[LEARNER] == "sm", rivals)
+  """The best `sm` against the best `ens`, within budgets of parameters."""
+  return _best_of_both(runs, [MEM], lambda kind: {"sm": 1, "ens": -1}.get(kind[LEARNER], 0), [WAIT, STEPS])
 
 
 def costs_more(learners: Sequence[str], others: Sequence[str], column: str) -> Callable[[Runs], list[Cell]]:

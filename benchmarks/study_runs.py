@@ -52,8 +52,9 @@ class Runs(NamedTuple):
     return self.where(chosen)._replace(complete=(len(kept), len(has)))
 
   def joined(self, other: "Runs") -> "Runs":
-    """With the runs of another study, besides those of a kind and seed that this one has."""
+    """With the runs of another study except those of a kind and seed that this one has; of the seeds of both alone."""
     both = pd.concat([self.table, other.table], ignore_index=True)
+    both = both[both["seed"].isin(self.table["seed"]) & both["seed"].isin(other.table["seed"])]
     return self._replace(table=both[~both[[*FACTORS, "seed"]].astype(str).duplicated()])
 
   def where(self, chosen: Any) -> "Runs":
@@ -97,7 +98,7 @@ class Runs(NamedTuple):
         yield found[place]
 
   def apart(self, *fields: str) -> Iterator[tuple[str, "Runs"]]:
-    """(name, Runs) of the kinds that are alike besides `fields`."""
+    """(name, Runs) of the kinds that are alike except in `fields`."""
     others = [field for field in FACTORS if field not in fields]
     for values, mine in self.table.groupby(others, dropna=False, sort=True):
       yield name_of(dict(zip(others, values))), self._replace(table=mine)

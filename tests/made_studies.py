@@ -54,6 +54,27 @@ def image_runs(learners, sign, replay_gain=None, replay_cost=7):
   return pd.DataFrame(rows), pd.DataFrame(stream)
 
 
+def with_growth(runs, stream, sign):
+  """The study with runs that answer the questions about growth, gates and scratch, with yes or (sign -1) no.
+
+  Their widths and costs are those of no other runs.
+  """
+  rng, rows, template = np.random.default_rng(1), [], runs.iloc[0].to_dict()
+  kinds = [*({"learner.name": "gmoe", "learner.grow_every": every} for every in (25, 10, 5)),
+           *({"learner.name": "ff", "learner.grow_every": 5, "learner.growth_rate": rate} for rate in (0.25, 0.5)),
+           *({"learner.name": "moe", "learner.gating": gating} for gating in ("hard", "soft")),
+           *({"learner.name": "sm", "stream.replay": 1.0, "learner.init_from_scratch": scratch, "model.width": 24}
+             for scratch in (True, False))]
+  fields = {"learner.gating": "soft", "learner.grow_every": None, "learner.growth_rate": None,
+            "learner.init_from_scratch": None, "model.width": 16, "stream.waiting_time": 10, "stream.replay": 0.0}
+  for (place, kind), seed in itertools.product(enumerate(kinds), range(3)):
+    cost = 1e10 if kind["learner.name"] == "sm" else 1e8 if kind["learner.name"] == "moe" else 1e6
+    rows.append({**template, **fields, **kind, "run": f"growth{place}-{seed}", "seed": seed,
+                 "cer": math.exp(3 - sign * 0.1 * place + rng.normal(0, 1e-3)), "cumulative_fwd_macs": cost,
+                 "cumulative_params": cost, "last_predict_macs": cost})
+  return pd.concat([runs, pd.DataFrame(rows)], ignore_index=True), stream
+
+
 def text_runs(false=False):
   """(runs, stream) of a study of texts in which every claim is true, or false."""
   sign, rng, rows, stream = (-1 if false else 1), np.random.default_rng(0), [], []

@@ -32,6 +32,10 @@ def test_a_mean_effect_and_its_interval():
   assert (both.p, both.mean, both.cells, both.positive) == pytest.approx((found.p, 0.2, 2, 2))
 
 
+def test_a_cell_without_effect_does_not_support_a_claim():
+  assert weighed(cell(0.0, 0.0, 0.0), cell(0.1, 0.2, 0.3)).positive == 1
+
+
 def test_holm():
   import evidence
   # In order: 3 x 0.01, 2 x 0.03, 1 x 0.04, which must not be below the one before it.
