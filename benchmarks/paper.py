@@ -8,7 +8,7 @@ import collections
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import evidence
 import numpy as np
@@ -125,19 +125,20 @@ def _best_of_both(runs: Runs, budget: Sequence[str], side: Callable[[Kind], int]
       effects = {}
     if str(effects) not in seen:
       seen.add(str(effects))
-      found.append(Cell(_budget_name(kind, budget, most, within, fields), effects,
-                        groups({field: kind[field] for field in fields})))
+      costs_said = " and ".join(f"{limit:.5g} {_UNITS[column]}" for column, limit in zip(budget, most))
+      best = [min(within[sign], key=lambda pair: statistics.mean(pair[1].values()))[0] for sign in (1, -1)]
+      alike = {field: kind[field] for field in fields}
+      rivals = ", against ".join(_brief(each, [other for other, _, _ in every], fields) for each in best)
+      found.append(Cell(", ".join([*([name_of(alike)] if alike else []), costs_said]) + f": {rivals}", effects,
+                        groups(alike)))
   return found
 
 
-def _budget_name(kind: Kind, budget: Sequence[str], most: Sequence[float],
-                 within: Mapping[int, Sequence[tuple[Kind, Mapping[int, float]]]], fields: Sequence[str]) -> str:
-  """E.g. "waiting_time 10, 1.2e+11 multiply-adds: gens, width 32, against sm, width 64", the kinds of lowest mean."""
-  costs = " and ".join(f"{limit:.5g} {_UNITS[column]}" for column, limit in zip(budget, most))
-  best = (min(within[sign], key=lambda pair: statistics.mean(pair[1].values()))[0] for sign in (1, -1))
-  first, second = ({field: value for field, value in each.items() if field not in fields} for each in best)
-  return ", ".join([*(name_of({field: kind[field]}) for field in fields), costs]) + (
-      f": {name_of(first)}, against {name_of(second)}")
+def _brief(kind: Kind, every: Sequence[Kind], fields: Sequence[str]) -> str:
+  """A kind, named by the fields in which the kinds of its learner differ, without some fields that others say."""
+  its = [other for other in every if other[LEARNER] == kind[LEARNER]]
+  return name_of({field: value for field, value in kind.items()
+                  if field == LEARNER or (field not in fields and len({str(other[field]) for other in its}) > 1)})
 
 
 def no_learner_is_always_best(runs: Runs) -> Judged | str | None:
@@ -165,17 +166,18 @@ def no_learner_is_always_best(runs: Runs) -> Judged | str | None:
   if high < 2 * low:
     return "the costs of the learners overlap by less than a factor of two"
   budgets = low, math.sqrt(low * high), high
-  scores = {name: [evidence.best([values for cost, values in its if cost <= budget * (1 + 1e-9)]) for budget in budgets]
-            for name, its in kinds.items()}
+  within = [{name: [values for cost, values in its if cost <= budget * (1 + 1e-9)] for name, its in kinds.items()}
+            for budget in budgets]
   ends: dict[float, str] = {}
-  for budget, *its in zip(budgets, *scores.values()):
-    ends[budget] = min(zip(map(statistics.mean, (values.values() for values in its)), scores))[1] if all(its) else "?"
+  for budget, sides in zip(budgets, within):
+    scores = {name: evidence.best(its) for name, its in sides.items()}
+    ends[budget] = min(scores, key=lambda name: statistics.mean(scores[name].values())) if all(scores.values()) else "?"
   text = ", ".join(f"`{ends[budget]}` at {budget:.2g}" for budget in budgets)
   worse, better = [], []
-  for mine, its in scores.items():
-    pairs = [_sign_and_p(evidence.log_ratio(values, evidence.best([other[i] for name, other in scores.items()
-                                                                    if name != mine])))
-             for i, values in enumerate(its)]
+  for mine in kinds:
+    pairs = [_sign_and_p(evidence.log_ratio(*(evidence.best([values for name, its in sides.items() for values in its
+                                                             if (name == mine) == own]) for own in (True, False))))
+             for sides in within]
     worse.append(min(1.0, len(budgets) * min(p if sign > 0 else 1.0 for sign, p in pairs)))
     better.append(max(p if sign < 0 else 1.0 for sign, p in pairs))
   agrees, disagrees = max(worse), min(1.0, len(better) * min(better))

@@ -20,6 +20,8 @@ def main() -> None:
   parser.add_argument("--out", default="part", help="folder of the part; it must not exist")
   args = parser.parse_args()
   text, out, size = pathlib.Path(args.text), pathlib.Path(args.out), 0
+  if not text.is_dir():
+    raise BadInput(f"there is no folder {args.text!r}.")
   files = sorted((text / "train").glob("*.txt"))
   if not files or not all((text / split).is_dir() for split in ("valid", "test")):
     raise BadInput(f"{text} should hold the folders train, valid and test, with .txt files; see dataset.name=text:DIR.")

@@ -47,7 +47,7 @@ def test_runs_that_train_twice_do_not_count_for_growth_and_replay():
 
 
 def test_one_seed_compares_no_budgets():
-  """Which of several rivals is the best cannot be chosen by other seeds; then a single rival counts no more."""
+  """Which of several rivals is the best cannot be chosen by another seed; then a single rival counts no more."""
   import paper
   rows = [(learner, 4, 10, 0, seed, cer, 1.0) for learner, cer in (("sm", 1.0), ("ff", 2.0)) for seed in SEEDS]
   ((*effects,),) = ([*cell.effects.values()] for cell in judged(paper.fixed_is_better("cumulative_fwd_macs"), rows))
@@ -93,7 +93,7 @@ def test_budgets_at_which_the_same_runs_are_the_best_count_once():
   cells = judged(paper.fixed_is_better("cumulative_fwd_macs"), rows)
   assert [(round(math.exp(cell.effects[0]), 9), cell.groups) for cell in cells] == [
       (2.0, {"stream.waiting_time": "w = 10"}), (4.0, {"stream.waiting_time": "w = 10"})]
-  assert cells[1].name == "waiting_time 10, 1.1 multiply-adds: gmoe, width 4, replay 0, against sm, width 8, replay 0"
+  assert cells[1].name == "waiting_time 10, 1.1 multiply-adds: gmoe, against sm, width 8"
 
 
 def test_the_cost_of_replay_is_that_of_fixed_learners():

@@ -35,8 +35,9 @@ def test_documents_are_cut_after_the_last_whole_paragraph_that_fits(text):
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"text": "nowhere"}, "error: nowhere should hold the folders train, valid and test, with .txt files; see "
-                          "dataset.name=text:DIR.\n"),
+    ({"text": "nowhere"}, "error: there is no folder 'nowhere'.\n"),
+    ({"text": "tests"}, "error: tests should hold the folders train, valid and test, with .txt files; see "
+                        "dataset.name=text:DIR.\n"),
     ({"out": "tests"}, "error: tests exists; write --out=FOLDER with the name of a new folder.\n")])
 def test_folders_that_cannot_be(text, changes, message):
   done = part(text, **changes)

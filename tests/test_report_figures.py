@@ -154,7 +154,7 @@ def test_captions_say_what_is_left_out(tmp_path):
   captions = {name: caption for name, (caption, _) in figures.all_of(study_of(tmp_path)).items()}
   for name in ("stream", "compute", "parameters"):
     assert captions[name].endswith("The figure shows 5 of 8 waiting times; the table shows all."), captions[name]
-  assert "with the most replay (filled marker, stream.replay up to 0.5). Means over seeds." in captions["replay"]
+  assert "with the most replay (open marker, stream.replay up to 0.5). Means over seeds." in captions["replay"]
 
 
 def test_waiting_times_that_figures_show(tmp_path):

@@ -1,6 +1,5 @@
 """The figure of growth: what it costs and gains to grow sooner, later, or by more."""
 from collections.abc import Collection
-from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -18,14 +17,12 @@ _SIZES = {"model.width": ("width", "widths"), "model.num_experts": ("number of e
 _EVERY = "every "  # the label of an interval begins with it
 _FAR = 1.5  # scores this many times as high as those of the learners with intervals are not shown
 
-Place = tuple[Any, Any]  # (waiting time, size of the networks at first); NaN: the runs have none
-
 
 def caption(study: Study, waits: Collection[float] = ()) -> str:
   """What the figure shows; `waits`: see panels.waits."""
   size = sizes.field(study)
   one, several = _SIZES[size] if size else ("", "")
-  shown, num = len(_shown(study, waits)), len(places(study))
+  shown, num = len(panels.shown(places(study), waits)), len(places(study))
   return " ".join([
       f"{study.score_title} against cumulative compute: mean ± standard deviation over seeds. A line joins the growth "
       f"intervals of a learner{f' from the {one} in the title' if size else ''}; its shortest one is named "
@@ -37,7 +34,7 @@ def caption(study: Study, waits: Collection[float] = ()) -> str:
          f"The figure shows {shown} of {num} waiting times."] if shown < num else [])])
 
 
-def places(study: Study) -> list[Place]:
+def places(study: Study) -> list[panels.Place]:
   """The waiting times and first sizes at which a learner that is otherwise the same grows at several intervals."""
   if _GROW not in study.factors:
     return []
@@ -62,7 +59,7 @@ def growth(study: Study, waits: Collection[float] = ()) -> Figure:
     study: Study with `places`.
     waits: see panels.waits.
   """
-  shown, size = _shown(study, waits), sizes.field(study)
+  shown, size = panels.shown(places(study), waits), sizes.field(study)
   study = studies.without_replay(study)
   table = panels.means(study, study.score, COMP)
   has_interval = table[_GROW].notna()
@@ -113,10 +110,3 @@ def _near(table: pd.DataFrame, score: str) -> pd.DataFrame:
   """The rows of a panel without the learners without intervals that have much higher scores than those with them."""
   highest = table.loc[table[_GROW].notna(), score].max()
   return table[table[_GROW].notna() | (table[score] <= _FAR * highest)]
-
-
-def _shown(study: Study, waits: Collection[float]) -> list[Place]:
-  """The places that have panels."""
-  found = places(study)
-  found = [place for place in found if place[0] in waits] or found
-  return [found[i] for i in panels.some(len(found))]

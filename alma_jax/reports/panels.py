@@ -18,6 +18,7 @@ from alma_jax.reports.studies import Study
 
 COSTS = {COMP: "cumulative compute (multiply-adds)", MEM: "cumulative parameters"}  # names of axes
 MOST = 5  # panels in a row or a column
+Place = tuple[Any, Any]  # (waiting time, size of the networks, of those that grow at first); NaN: the runs have none
 Corners = list[tuple[float, float]]  # (x, y) of those of a line
 _MOST_LINES = 10  # in a panel, if factors of the study can have panels of their own
 
@@ -232,6 +233,12 @@ def grid(figure: Figure, num: int, columns: int, shared: Literal["all", "row", "
   for place, axes in enumerate(found):
     axes.tick_params(labelbottom=shared == "none" or place + columns >= num)
   return found
+
+
+def shown(places: Sequence[Place], waits: Collection[float]) -> list[Place]:
+  """The places that have panels: those of some waiting times, or all if there are none of these; as many as fit."""
+  found = [place for place in places if place[0] in waits] or places
+  return [found[i] for i in some(len(found))]
 
 
 def some(num: int) -> list[int]:

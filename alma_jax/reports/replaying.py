@@ -12,8 +12,6 @@ from alma_jax.reports.factors import order, plain, short
 from alma_jax.reports.read import COMP, LEARNER, WAITING
 from alma_jax.reports.studies import REPLAY, Study
 
-Place = tuple[Any, Any]  # (waiting time, size of the networks); NaN: the runs have none
-
 
 class Pair(NamedTuple):
   """A kind of run without replay, and the kind that differs from it only by the most replay.
@@ -29,17 +27,17 @@ class Pair(NamedTuple):
 
 def caption(study: Study, waits: Collection[float] = ()) -> str:
   """What the figure shows; `waits`: see panels.waits."""
-  shown, num = len(_shown(study, waits)), len(places(study))
+  shown, num = len(panels.shown(places(study), waits)), len(places(study))
   size = sizes.field(study)
   what = f"pairs of waiting time and {short(size)}" if size else "waiting times"
   rows = " Each row of panels has a y axis of its own." if shown > panels.across(shown) else ""
-  return (f"{study.score_title} against compute: an arrow leads from a learner without replay (open marker) to the "
-          f"same learner with the most replay (filled marker, stream.replay up to {study.runs[REPLAY].max():g}). "
+  return (f"{study.score_title} against compute: an arrow leads from a learner without replay (filled marker) to the "
+          f"same learner with the most replay (open marker, stream.replay up to {study.runs[REPLAY].max():g}). "
           f"Means over seeds.{rows} As in the paper's Figures 4 and 8."
           + (f" The figure shows {shown} of {num} {what}." if shown < num else ""))
 
 
-def places(study: Study) -> list[Place]:
+def places(study: Study) -> list[panels.Place]:
   """The waiting times and sizes with kinds of runs that differ only in replay, ascending."""
   size = sizes.field(study)
   found = {(_value(pair.row, WAITING), _value(pair.row, size)) for pair in _pairs(study)}
@@ -53,15 +51,15 @@ def replay(study: Study, waits: Collection[float] = ()) -> Figure:
   There is a panel for each of `places`, or for as many as fit. Dashes tell the other kinds of a learner apart, or
   labels if they are many.
   """
-  shown, size = _shown(study, waits), sizes.field(study)
+  shown, size = panels.shown(places(study), waits), sizes.field(study)
   of_place = {place: [pair for pair in _pairs(study) if _is_at(pair.row, size, place)] for place in shown}
   names = {place: _names(pairs, study) for place, pairs in of_place.items()}
   looks = sorted({name for its in names.values() for name in its}, key=lambda name: (len(name) > 0, name))
   drawn = [pair for pairs in of_place.values() for pair in pairs]
   learners = {pair.row[LEARNER] for pair in drawn}
-  ends = drawing.look_keys(["with replay", "without replay"], learners, marked=True, lines=False)
+  ends = drawing.look_keys(["without replay", "with replay"], learners, marked=True, lines=False)
   dashed = drawing.look_keys(looks, learners, marked=False) if len(looks) <= drawing.NUM_LOOKS else []
-  keys = [*drawing.learner_keys(learners), *ends[::-1], *(key for key in dashed if key.get_label())]
+  keys = [*drawing.learner_keys(learners), *ends, *(key for key in dashed if key.get_label())]
   across = panels.across(len(shown))
   height = 2.0 if across == 1 else 1.7
   figure = drawing.figure(height * -(-len(shown) // across) + 0.4, keys, panels.width(across), hspace=0.22)
@@ -86,8 +84,8 @@ def _draw(axes: Axes, pair: Pair, linestyle: str) -> None:
   colour, marker = drawing.style(pair.row[LEARNER])
   axes.annotate("", pair.after, pair.before, arrowprops=dict(
       arrowstyle="->", mutation_scale=7, color=colour, linewidth=0.9, linestyle=linestyle, shrinkA=2, shrinkB=2))
-  axes.plot(*pair.before, marker, color=colour, markerfacecolor="white", markersize=drawing.MARKER)
-  axes.plot(*pair.after, marker, color=colour, markersize=drawing.MARKER)
+  axes.plot(*pair.before, marker, color=colour, markersize=drawing.MARKER)
+  axes.plot(*pair.after, marker, color=colour, markerfacecolor="white", markersize=drawing.MARKER)
 
 
 def _names(pairs: list[Pair], study: Study) -> list[str]:
@@ -107,14 +105,7 @@ def _label(axes: Axes, pairs: list[Pair], names: list[str]) -> None:
   drawing.place_labels(axes, labels, [(pair.before, pair.after) for pair in pairs])
 
 
-def _shown(study: Study, waits: Collection[float]) -> list[Place]:
-  """The places that have panels."""
-  found = places(study)
-  found = [place for place in found if place[0] in waits] or found
-  return [found[i] for i in panels.some(len(found))]
-
-
-def _is_at(row: Any, size: str | None, place: Place) -> bool:
+def _is_at(row: Any, size: str | None, place: panels.Place) -> bool:
   return all(value == its or (pd.isna(value) and pd.isna(its))
              for value, its in zip((_value(row, WAITING), _value(row, size)), place))
 
