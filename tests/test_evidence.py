@@ -3,12 +3,7 @@ import math
 
 import numpy as np
 import pytest
-from runs import ROOT
-
-
-@pytest.fixture(autouse=True)
-def _path(monkeypatch):
-  monkeypatch.syspath_prepend(ROOT / "benchmarks")
+from made_studies import _path  # noqa: F401
 
 
 def cell(*effects):

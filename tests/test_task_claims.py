@@ -4,6 +4,7 @@ import itertools
 import numpy as np
 import pandas as pd
 import pytest
+from made_studies import _path  # noqa: F401
 from runs import ROOT
 from test_task_report import write_task_run
 
@@ -13,11 +14,6 @@ TRUE = {"independent": (0.0, 0.3, 1.0), "select": (0.1, 0.25, 1.1), "mntdp": (0.
         "oracle": (0.12, 0.2, 9.0)}
 FALSE = {"independent": (0.0, 0.2, 1.0), "select": (-0.1, 0.3, 1.1), "mntdp": (-0.08, 0.31, 3.0),
          "oracle": (-0.12, 0.4, 9.0)}
-
-
-@pytest.fixture(autouse=True)
-def _path(monkeypatch):
-  monkeypatch.syspath_prepend(ROOT / "benchmarks")
 
 
 def table(world, modules, longest, seeds=3):

@@ -26,8 +26,8 @@ LEARNERS = [
     *axis("learner", ["gens", "gmoe"]),
 ]
 # Those that wait. A growing learner that waits for 4 mega-batches never grows.
-WAITING = [*product(axis("learner", ["sm"]), axis("num_experts", [4, 12])),
-           *product(axis("learner", ["ens"]), axis("num_members", [2]))]
+WAITING = [*product(axis("learner", ["sm"]), axis("num_experts", [4, 8, 12])),
+           *product(axis("learner", ["ens"]), axis("num_members", [2, 4]))]
 STEPS = zipped(axis("waiting_time", [3, 3, 4, 4]), axis("steps_multiplier", [1, 3, 1, 4]))
 
 
