@@ -100,7 +100,8 @@ def _best_of_both(runs: Runs, budget: Sequence[str], side: Callable[[Kind], int]
 
   Both sides choose from their kinds in the same way: if each kind of one side had to stand against the best of the
   other side, whichever side chooses would win. The budgets are the costs of all kinds of both sides near which both
-  have one: between NEAR and SLACK of the costs. Budgets at which the same kinds are the best count once.
+  have one: between NEAR and SLACK of the costs. Budgets with the same effects, at which the same kinds are the best,
+  count once.
 
   Args:
     budget: columns of the costs.

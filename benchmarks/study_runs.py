@@ -1,5 +1,5 @@
 """The runs of a study, and the kinds of them that claims compare."""
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -56,6 +56,10 @@ class Runs(NamedTuple):
     both = pd.concat([self.table, other.table], ignore_index=True)
     both = both[both["seed"].isin(self.table["seed"]) & both["seed"].isin(other.table["seed"])]
     return self._replace(table=both[~both[[*FACTORS, "seed"]].astype(str).duplicated()])
+
+  def relabelled(self, labels: Mapping[int, int]) -> "Runs":
+    """The runs with other seeds, {seed: label}."""
+    return self._replace(table=self.table.assign(seed=self.table["seed"].map(labels)))
 
   def where(self, chosen: Any) -> "Runs":
     """The runs of a mask."""

@@ -123,17 +123,31 @@ def test_runs_join_a_study(tmp_path):
   assert verdicts(tmp_path / "parts") == verdicts(tmp_path / "whole")
 
   first = tmp_path / "parts/mnist/runs.csv"
-  again = of(0)[0].assign(cer=1.0, run=of(0)[0]["run"] + "-renamed")  # of the same kinds and seed
+  # Of the same kinds and seed, with other names, and with whole numbers where the study has floats.
+  again = of(0)[0].assign(cer=1.0, run=of(0)[0]["run"] + "-renamed", **{"stream.replay": 0})
   said = keep(tmp_path / "again", "mnist", again, of(0)[1].assign(run=of(0)[1]["run"] + "-renamed"),
               results=tmp_path / "parts")
   assert said == f"mnist: 0 new runs, {one} replaced, {len(runs)} in all"
   table = pd.read_csv(first)
   assert (table["cer"] == 1).sum() == table["run"].str.endswith("-renamed").sum() == one
   assert set(pd.read_csv(tmp_path / "parts/mnist/stream.csv.gz")["run"]) == set(table["run"])
+  other = pd.DataFrame([again.iloc[0]]).assign(**{"learner.name": "anytime"})  # FACTORS do not tell its kinds apart
+  for seed in (0, 1):
+    said = keep(tmp_path / f"other{seed}", "mnist", pd.concat([runs, other.assign(run=f"other{seed}")]), stream,
+                results=tmp_path / "more")
+  assert said.endswith(f"{len(runs)} replaced, {len(runs) + 2} in all")
   before = first.read_bytes()
-  with pytest.raises(BadInput, match="with the runs of .* cannot be compared; their data differs: one and other"):
-    keep(tmp_path / "other", "mnist", again.assign(seed=3, data_fingerprint="other"), stream.iloc[:0],
-         results=tmp_path / "parts")
+  names = [*again["run"][1:], again["run"].iloc[0]]
+  for i, (table, sentence) in enumerate((
+      (again.assign(seed=3, run=again["run"] + "-3", data_fingerprint="other"),
+       "with the runs of .* cannot be compared; their data differs: one and other"),
+      (again.assign(seed=3, run=again["run"] + "-3", **{"train.learning_rate": 0.5, "stream.num_megabatches": 50}),
+       "the runs of .* cannot be compared; stream.num_megabatches is 50 and 500"),
+      (again.assign(run=names), "its run .* is another kind of run than that of the study"),
+      (pd.concat([again, again.assign(run=names).replace("-renamed$", "-twice", regex=True)]),
+       "several runs of .* have the same seed"))):
+    with pytest.raises(BadInput, match=sentence):
+      keep(tmp_path / f"bad{i}", "mnist", table, stream.iloc[:0], results=tmp_path / "parts")
   assert first.read_bytes() == before
 
 
@@ -261,9 +275,15 @@ def test_kinds_of_runs_are_not_mixed(tmp_path):
 
   from alma_jax.errors import BadInput
   runs, stream = image_runs(TRUE, 1)
-  keep(tmp_path, "mnist", pd.concat([runs, runs.assign(run=runs["run"] + "-other")]), stream)
-  with pytest.raises(BadInput, match="width 4, waiting_time 1, replay 0: several runs have seed 0"):
-    claims.page(tmp_path)
+  keep(tmp_path, "mnist", runs, stream)
+  other = runs.assign(run=runs["run"].str.rsplit("/").str[-1] + "-other").drop(columns="dataset.data_dir")
+  for table, sentence in ((other, "several runs of .* have the same seed"),
+                          (other.assign(seed=other["seed"] + 3, **{"train.patience": 25}),
+                           "the runs of .* cannot be compared; train.patience is 0 and 25")):
+    pd.concat([pd.read_csv(tmp_path / "mnist/runs.csv")[:len(runs)], table]).to_csv(
+        tmp_path / "mnist/runs.csv", index=False)
+    with pytest.raises(BadInput, match=sentence):
+      claims.page(tmp_path)
 
 
 def test_the_page_is_that_of_the_committed_runs():
@@ -272,6 +292,42 @@ def test_the_page_is_that_of_the_committed_runs():
   assert (folder / claims.PAGE).read_text() == claims.page(folder)
   kept = pd.read_csv(folder / claims.COMPARISONS)
   pd.testing.assert_frame_equal(kept, claims.comparisons(folder), check_exact=False, rtol=1e-5, check_dtype=False)
+
+
+def test_verdicts_do_not_depend_on_the_numbers_of_seeds(tmp_path):
+  """Scores with so much noise that which kind is the best depends on the seed."""
+  import claims
+  runs, stream = image_runs(TRUE, 1)
+  runs["cer"] *= np.exp(np.random.default_rng(0).normal(0, 0.3, len(runs)))
+  pages = []
+  for i, labels in enumerate(({0: 0, 1: 1, 2: 2}, {0: 0, 1: 2, 2: 1}, {0: 5, 1: 3, 2: 4})):
+    keep(tmp_path / str(i), "mnist", runs.assign(seed=runs["seed"].map(labels)), stream)
+    pages.append([row for row in claims.page(tmp_path / str(i)).splitlines() if "MNIST" in row])
+  # Without the number of runs of the sweep, which has the seeds 0 to 2.
+  assert len({"".join(row.replace(", 336 of 648 runs", "") for row in page) for page in pages}) == 1
+  assert any("**agrees**" in row for row in pages[0])
+
+
+def test_seeds_that_the_sweep_does_not_have_are_not_counted(tmp_path):
+  import claims
+  runs, stream = image_runs(TRUE, 1)
+  keep(tmp_path, "mnist", runs.assign(seed=runs["seed"] + 2), stream)
+  assert "MNIST, 112 of 648 runs" in claims.page(tmp_path)  # seed 2
+
+
+def test_claims_of_both_studies_take_their_common_seeds(tmp_path):
+  import claims
+  runs, stream = image_runs(TRUE, 0, replay_gain=2.0)
+  keep(tmp_path, "mnist_replay", runs, stream)
+  plain, its = image_runs(TRUE, 0)
+  keep(tmp_path, "mnist", plain.assign(seed=plain["seed"] + 1), its)
+  one, two = (claims.read_all(tmp_path)[name] for name in ("mnist_replay", "mnist"))
+  assert set(one.joined(two).table["seed"]) == {1, 2}
+  assert verdicts(tmp_path)[LOWEST, REPLAY] == "cannot tell"  # two seeds
+  keep(tmp_path / "other", "mnist", plain.assign(seed=plain["seed"] + 5, run="other" + plain["run"]), its.iloc[:0],
+       results=tmp_path / "apart")
+  keep(tmp_path / "more", "mnist_replay", runs, stream, results=tmp_path / "apart")
+  assert verdicts(tmp_path / "apart")[LOWEST, REPLAY] == "not measured"  # no common seed
 
 
 def test_the_lowest_of_all_is_that_of_both_studies(tmp_path):

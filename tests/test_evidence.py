@@ -128,6 +128,43 @@ def test_the_best_of_equal_kinds_is_no_better_than_they_are():
   assert evidence.best([]) == evidence.best([{0: 1.0}, {0: 2.0}]) == {}
 
 
+@pytest.mark.parametrize("gaps", [(0, 0, 0, 0), (0, 2, 2, 2)])
+def test_the_largest_p_of_all_orders_is_valid(gaps):
+  """Both sides have the same four kinds; if one is better than the others, in one order 8 % of the tests are wrong."""
+  import evidence
+  rng, num, wrong = np.random.default_rng(0), 1500, 0
+  for sides in rng.normal(size=(num, 2, 4, 3)) + np.array(gaps)[:, None]:
+    found = []
+    for labels in evidence.orders(range(3)):
+      one, two = (evidence.best([{labels[seed]: value for seed, value in enumerate(kind)} for kind in side])
+                  for side in sides)
+      found.append(evidence.tested(np.array([one[label] - two[label] for label in range(3)]))[0])
+    wrong += max(found) < 0.05
+  assert wrong / num < 0.05
+
+
+def test_orders_of_seeds():
+  import evidence
+  following = lambda labels: {seed: next(other for other, label in labels.items() if label == (labels[seed] + 1) % 3)
+                              for seed in labels}
+  assert [following(labels) for labels in evidence.orders([2, 5, 9])] == [{2: 5, 5: 9, 9: 2}, {2: 9, 9: 5, 5: 2}]
+  assert [len(evidence.orders(range(num))) for num in (1, 2, 3, 4, 5, 6, 7)] == [1, 1, 2, 6, 24, 2, 6]
+  assert all(sorted(labels.values()) == [*range(7)] for labels in evidence.orders(range(7)))
+
+
+def test_the_weakest_of_several_orders():
+  import evidence
+  one = evidence.Evidence(0.1, 0.0, 0.2, 0.01, 3, 4, 3, 2, 1, (0.0, 0.1, 0.2),
+                          [evidence.Group("w", "1", 2, 2, 1), evidence.Group("w", "2", 2, 1, -1)])
+  two = one._replace(p=0.04, mean=0.2, supporting=1, opposing=2, groups=[
+      evidence.Group("w", "1", 2, 2, 1), evidence.Group("w", "2", 2, 1, 0)])
+  for found, expected in (([one, two], 1), ([two, one], 0)):
+    place, said = evidence.weakest(found)
+    assert (place, said.mean, said.p, said.supporting, said.opposing) == (expected, 0.2, 0.04, 1, 1)
+    assert [group.sign for group in said.groups] == [1, 0]
+  assert evidence.weakest([two, one._replace(p=math.nan)])[0] == 1
+
+
 @pytest.mark.parametrize("seeds", [3, 5])
 def test_the_best_of_equal_kinds_are_rarely_different(seeds):
   """Two sides of four equal kinds: 5 % of the tests at 5 % are significant, up to three standard deviations.

@@ -85,6 +85,15 @@ def test_the_costs_of_both_sides_are_near(cost, expected):
   assert [round(math.exp(cell.effects[0]), 9) for cell in cells] == expected
 
 
+@pytest.mark.parametrize(("held", "num"), [(1.0, 1), (0.7, 0), (1.3, 0)])
+def test_both_costs_are_near(held, num):
+  import paper
+  rows = [(learner, 4, 10, 0, seed, cer, 1.0) for learner, cer in (("sm", 1.0), ("gmoe", 2.0)) for seed in SEEDS]
+  claim = with_field("cumulative_params", [1.0] * 3 + [held] * 3)(paper.fixed_is_better("cumulative_fwd_macs",
+                                                                                        "cumulative_params"))
+  assert len(judged(claim, rows)) == num
+
+
 def test_budgets_at_which_the_same_runs_are_the_best_count_once():
   """Of three budgets, the first two have the same best runs; the third one has a better fixed network."""
   import paper

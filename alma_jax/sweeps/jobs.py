@@ -159,7 +159,7 @@ def _config(sweep: sweeps.Sweep, tree: dict[str, Any], point: sweeps.Point,
     configs.set_field(tree, _field(axis, tree, sweep.config), value)
   for field, text in overrides.items():
     if field in axes:
-      advice = f"give --seeds={text}" if field == "seed" else "change its values in the sweep file"
+      advice = "give --seeds" if field == "seed" else "change its values in the sweep file"
       raise BadInput(f"--config.{field} would change an axis of the sweep; {advice}.")
     configs.check_field(field, text, tree)
     configs.set_field(tree, field, configs.read_value(field, text, tree))
