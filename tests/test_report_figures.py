@@ -16,6 +16,7 @@ from alma_jax.reports import (
   drawing,
   figures,
   growing,
+  panels,
   replaying,
   scales,
   studies,
@@ -75,6 +76,11 @@ def test_rows_of_panels_that_compare_learners_come_first_if_not_all_fit(tmp_path
   shutil.rmtree(tmp_path / "sm16")
   shutil.rmtree(tmp_path / "ens16")
   assert shown(figures.over_the_stream(study_of(tmp_path))) == [4, 6, 8, 10, 12]  # all fit
+  for learner, width in (("ens", 4), ("ens", 6), ("sm", 10)):
+    shutil.rmtree(tmp_path / f"{learner}{width}")
+  for learner, width in (("sm", 14), ("ens", 16)):
+    write_run(tmp_path / f"{learner}{width}", [0.5, 0.4], learner, model__width=width)
+  assert shown(figures.over_the_stream(study_of(tmp_path))) == [4, 8, 10, 12, 16]  # of seven, none compares learners
 
 
 def test_a_title_that_is_wider_than_its_panel_has_lines(tmp_path):
@@ -85,6 +91,8 @@ def test_a_title_that_is_wider_than_its_panel_has_lines(tmp_path):
   figure = figures.over_the_stream(study_of(tmp_path))
   figure.draw_without_rendering()
   assert figure.axes[0].get_title() == "w = 1, width = 4,\nreplay = 0"
+  assert panels.wrapped([["w = 10", "capacity_factor = 1.25", "experts = 4"]], 2) == [
+      "w = 10,\ncapacity_factor = 1.25,\nexperts = 4"]
   boxes = [axes.title.get_window_extent() for axes in figure.axes]
   frames = [axes.get_window_extent() for axes in figure.axes]
   legend_box = figure.legends[0].get_window_extent()

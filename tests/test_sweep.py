@@ -469,8 +469,10 @@ def test_a_dry_run_needs_known_data_only_where_the_config_names_their_folder(tmp
   flags = [f"--config={sweep_file(tmp_path, [{}])}", f"--workdir={tmp_path}/runs", "--dry_run",
            "--config.dataset.name=mnist"]
   assert "\nmnist is not on this machine yet; the first run downloads it" in sweep(*flags).stdout
+  assert "downloads" not in sweep(*flags, f"--config.dataset.data_dir={tfds_dir}").stdout
   monkeypatch.setenv("TFDS_DATA_DIR", str(tfds_dir))
-  assert "downloads" not in sweep(*flags).stdout
+  for name in ("mnist", "tfds:mnist"):
+    assert "downloads" not in sweep(*flags, f"--config.dataset.name={name}").stdout
 
 
 def test_a_download_that_fails_is_tried_once_a_prediction(tmp_path, monkeypatch):
