@@ -90,13 +90,12 @@ _METHOD = """
 - **The best of several kinds of runs.** Some claims are about the best of several learners, widths or waiting times. It
   is chosen by another seed than the one that it is compared on: by the next one, for the last one by the first.
   Otherwise the lowest of several equal kinds would seem better than the others. Which seed is next means nothing: the
-  claim is tested in all orders of the seeds, and the one with the largest p counts. In simulations with three seeds at
-  most 3 % of such tests are then significant without an effect.
-- **How often a verdict is wrong.** Of 100 studies with the runs of MNIST and made scores without any effect, 6 had a
+  claim is tested in all orders of the seeds, and the one with the largest p counts. In simulations with three seeds
+  less than 4 % of such tests are then significant without an effect (`tests/test_evidence.py`).
+- **How often a verdict is wrong.** Of 100 studies with the runs of MNIST and made scores without any effect, 1 had a
   verdict other than "cannot tell" on one claim or more (`python benchmarks/null_studies.py docs/results --study mnist
-  --repeats 100`). With the runs of `mnist_replay` there were 8, and with those of `cifar` 2. The claim that needs the
-  errors over the stream is not among them. Groups and single comparisons, which make a verdict "depends", are corrected
-  within a claim alone.
+  --repeats 100`). With the runs of `mnist_replay` there were 2, and with those of `cifar` none. The claim that needs the
+  errors over the stream is not among them.
 - **Replay.** Runs with replay count only for the claims about it, and for training from scratch.
 - **Waiting times.** Both sides of a comparison have the same waiting time, also where the rival is the best of several,
   unless the quantity says "at any waiting time", or the claim is about waiting times.

@@ -214,7 +214,7 @@ def orders(seeds: Collection[int]) -> list[dict[int, int]]:
 
   A claim is tested in each, and its largest p counts (`weakest`). So the verdict does not depend on how seeds are
   numbered. In one order alone up to 10 % of the tests at 5 % were significant without an effect, if one of several
-  kinds is better than the others of its side; with the largest p these are at most 3 % (a test).
+  kinds is better than the others of its side; with the largest p these are less than 4 % (a test).
 
   Above five seeds there would be too many; then the orders are those in which seeds follow at a fixed distance.
   """
