@@ -94,8 +94,8 @@ _METHOD = """
   less than 4 % of such tests are then significant without an effect (`tests/test_evidence.py`).
 - **How often a verdict is wrong.** Of 100 studies with the runs of MNIST and made scores without any effect, 1 had a
   verdict other than "cannot tell" on one claim or more (`python benchmarks/null_studies.py docs/results --study mnist
-  --repeats 100`). With the runs of `mnist_replay` there were 2, and with those of `cifar` none. The claim that needs the
-  errors over the stream is not among them.
+  --repeats 100`). With the runs of `mnist_replay` there were 2, and with those of `cifar` none. The claim that needs
+  the errors over the stream is not among them.
 - **Replay.** Runs with replay count only for the claims about it, and for training from scratch.
 - **Waiting times.** Both sides of a comparison have the same waiting time, also where the rival is the best of several,
   unless the quantity says "at any waiting time", or the claim is about waiting times.
