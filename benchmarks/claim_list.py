@@ -20,6 +20,8 @@ from study_runs import (
   Runs,
 )
 
+from alma_jax.reports.comparisons import NEAR, SLACK
+
 
 class Study(NamedTuple):
   """A study.
@@ -84,7 +86,7 @@ class Claim(NamedTuple):
   of_all: bool = False
 
 
-_BUDGETS = "budgets are the costs of the kinds of runs, if both sides have one of 0.8 to 1.05 times the budget"
+_BUDGETS = f"budgets are the costs of the kinds of runs, if both sides have one of {NEAR} to {SLACK} times the budget"
 _IMAGES, _FULL, _REPLAY = ("mnist", "mnist_authors", "cifar"), ("cifar-full",), ("mnist_replay", "cifar")
 CLAIMS = [
     Claim("Larger networks have a lower CER", "abstract A; Figure 2",
@@ -172,7 +174,7 @@ QUESTIONS = [
           "average perplexity of `gmoe`, which grows from 4 to 12 experts at w = 1, against `sm` with 12", ("text",),
           (), paper.final_size_is_better),
     Claim("At equal memory an ensemble beats a larger mixture of experts", "Table 2",
-          f"average perplexity of the best `sm` within a budget of parameters, against that of the best `ens`; "
+          "average perplexity of the best `sm` within a budget of parameters, against that of the best `ens`; "
           f"{_BUDGETS}", ("text",), (), paper.ensembles_beat_mixtures),
     Claim("At equal compute a fixed network beats a mixture of experts or a network that grows", "Figure 2",
           "CER of the best of `gmoe` and `ff`, instead of all growing learners, within a budget of compute, against "

@@ -27,12 +27,11 @@ from study_runs import COSTS, FACTORS, FIXED, GROWING, LEARNER, Runs, name_of
 
 from alma_jax import commands
 from alma_jax.errors import BadInput
-from alma_jax.reports import contents
+from alma_jax.reports import contents, factors
+from alma_jax.reports.read import DATA
 from alma_jax.sweeps import jobs
 
 _ALL = [*CLAIMS, *QUESTIONS]
-_SETTINGS = "dataset.", "stream.", "model.", "learner.", "train."  # beginnings of the fields that change results
-_WITHOUT_EFFECT = "dataset.data_dir", "dataset.settle_seconds", "dataset.idle_seconds"  # but for these
 PAGE, RUNS, STREAM, COMPARISONS = "README.md", "runs.csv", "stream.csv.gz", "comparisons.csv"
 
 
@@ -185,24 +184,30 @@ def keep(report: pathlib.Path, results: pathlib.Path, study: str) -> str:
                      f"{_listed(values)}.")
   _check_alike(runs, report / RUNS)
   runs, stream = runs.drop(columns="dataset.data_dir", errors="ignore"), stream[stream["updated"].astype(bool)]
-  folder, num_new, num_replaced = results / study, len(runs), 0
+  folder, others, num = results / study, runs.iloc[:0], len(runs)
   if (folder / RUNS).is_file():
     there = _named(pd.read_csv(folder / RUNS))
-    kinds, old = dict(zip(runs["run"], _kinds(runs, "seed"))), _kinds(there, "seed")
-    for name, kind in zip(there["run"], old):
-      if kinds.get(name, kind) != kind:
-        raise BadInput(f"{report}: its run {name} is another kind of run than that of the study: {kinds[name]}.")
-    replaced = there["run"].isin(runs["run"]) | _of_the_paper(there) & old.isin(set(kinds.values()))
-    num_replaced, others = int(replaced.sum()), there[~replaced]
-    runs = pd.concat([others, runs], ignore_index=True) if len(others) else runs
+    others = _others(there, runs, report)
+    num -= len(there) - len(others)
+  if len(others):
+    runs = pd.concat([others, runs], ignore_index=True)
     _check_alike(runs, f"{folder / RUNS} with the runs of {report}")
-    if (folder / STREAM).is_file() and len(others):
+    if (folder / STREAM).is_file():
       kept = _named(pd.read_csv(folder / STREAM))
       stream = pd.concat([kept[kept["run"].isin(others["run"])], stream], ignore_index=True)
   folder.mkdir(parents=True, exist_ok=True)
   runs.to_csv(folder / RUNS, index=False)
   stream.to_csv(folder / STREAM, index=False, compression={"method": "gzip", "mtime": 0})
-  return f"{study}: {num_new - num_replaced} new runs, {num_replaced} replaced, {len(runs)} in all"
+  return f"{study}: {num} new runs, {len(runs) - len(others) - num} replaced, {len(runs)} in all"
+
+
+def _others(there: pd.DataFrame, runs: pd.DataFrame, report: pathlib.Path) -> pd.DataFrame:
+  """The runs of a study that are not replaced by those of a report."""
+  kinds, old = dict(zip(runs["run"], _kinds(runs, "seed"))), _kinds(there, "seed")
+  for name, kind in zip(there["run"], old):
+    if kinds.get(name, kind) != kind:
+      raise BadInput(f"{report}: its run {name} is another kind of run than that of the study: {kinds[name]}.")
+  return there[~(there["run"].isin(kinds) | (_of_the_paper(there) & old.isin(set(kinds.values()))))]
 
 
 def page(results: pathlib.Path) -> str:
@@ -301,7 +306,7 @@ def verdict_of(found: Evidence | Judged | str, p: float) -> str:
 def _command(results: pathlib.Path, claim: Claim, study: str, found: Evidence | Judged | str) -> str:
   """The command that makes the runs of a row; "" if there is none that makes what is missing."""
   larger = STUDIES[study].larger
-  if isinstance(found, str) and _num_there(results, study) == _num_runs(study):
+  if isinstance(found, str) and _num_there(results, study) == len(_seeds(study)):
     return f"`alma sweep --config={STUDIES[larger].sweep}`" if larger in claim.also else ""
   return f"`alma sweep --config={STUDIES[study].sweep}`"
 
@@ -345,26 +350,20 @@ def _data(results: pathlib.Path, study: str) -> str:
   """The name of a study's data, with a link to its page, and with its runs if some are missing."""
   label, path = STUDIES[study].label, results / study
   text = f"[{label}]({study}/{PAGE})" if (path / PAGE).is_file() else label
-  there, every = _num_there(results, study), _num_runs(study)
+  there, every = _num_there(results, study), len(_seeds(study))
   return f"{text}, {there} of {every} runs" if 0 < there < every else text
 
 
 def _num_there(results: pathlib.Path, study: str) -> int:
   """The number of runs that a study has with the seeds of its sweep."""
   path = results / study / RUNS
-  return int(pd.read_csv(path, usecols=["seed"])["seed"].isin(_seeds(study)[0]).sum()) if path.is_file() else 0
-
-
-def _num_runs(study: str) -> int:
-  """The number of runs of a study's sweep."""
-  return _seeds(study)[1]
+  return int(pd.read_csv(path, usecols=["seed"])["seed"].isin(_seeds(study)).sum()) if path.is_file() else 0
 
 
 @functools.cache
-def _seeds(study: str) -> tuple[set[int], int]:
-  """(seeds, number of runs) of a study's sweep."""
-  points = jobs.load(STUDIES[study].sweep).points
-  return {point["seed"] for point in points}, len(points)
+def _seeds(study: str) -> list[int]:
+  """The seed of each run of a study's sweep."""
+  return [point["seed"] for point in jobs.load(STUDIES[study].sweep).points]
 
 
 def read(folder: pathlib.Path, only: Mapping[str, Any]) -> Runs | None:
@@ -411,28 +410,29 @@ def _found(claim: Claim, study: str, studies: Mapping[str, Runs | None]
   Of several orders of the seeds (evidence.orders) it is the one that says least.
   """
   runs = studies[study]
-  for name in STUDIES[study].same if claim.of_all and runs else ():
-    more = studies[name]
-    runs = runs.joined(more) if runs and more else runs
+  if runs is not None and claim.of_all:
+    for more in filter(None, (studies[name] for name in STUDIES[study].same)):
+      runs = runs.joined(more)
   if runs is None or runs.table.empty:
     return [], None
-  found, judged = [], []
+  cells: list[list[Cell]] = []
+  judged: list[Judged] = []
   for labels in evidence.orders(runs.table["seed"].unique()):
-    its, seed_of = claim.cells(runs.relabelled(labels)), {label: seed for seed, label in labels.items()}
-    if isinstance(its, str) or its is None:
-      return [], its
-    if isinstance(its, Judged):
-      judged.append(its)
+    found, seed_of = claim.cells(runs.relabelled(labels)), {label: seed for seed, label in labels.items()}
+    if isinstance(found, Judged):
+      judged.append(found)
+    elif isinstance(found, list):
+      cells.append([cell._replace(effects={seed_of[label]: value for label, value in cell.effects.items()})
+                    for cell in found])
     else:
-      cells = [cell._replace(effects={seed_of[label]: value for label, value in cell.effects.items()}) for cell in its]
-      found.append((cells, evidence.weigh(cells, claim.exact)))
+      return [], found
   if judged:
     return [], max(judged, key=lambda each: each.p or 0.0)
-  weighed = [said for _, said in found if said]
-  if len(weighed) < len(found) or not found:
-    return found[0][0] if found else [], None
-  place, said = evidence.weakest(weighed)
-  return found[place][0], said
+  weighed = [evidence.weigh(its, claim.exact) for its in cells]
+  if None in weighed:
+    return cells[0], None
+  place, said = evidence.weakest([each for each in weighed if each])
+  return cells[place], said
 
 
 def _of_the_paper(table: pd.DataFrame) -> pd.Series:
@@ -449,13 +449,16 @@ def _check_alike(runs: pd.DataFrame, path: object) -> None:
   for what, values in (("data", contents.apart(runs)), ("precision", runs["precision"])):
     if values.nunique() > 1:
       raise BadInput(f"{path}: its runs cannot be compared; their {what} differs: {_listed(set(values))}.")
-  fields = [field for field in runs if field.startswith(_SETTINGS) and field not in (*FACTORS, *_WITHOUT_EFFECT)]
-  for kind, alike in runs.groupby(_kinds(runs)):
-    if alike["seed"].duplicated().any():
-      raise BadInput(f"{path}: several runs of {kind} have the same seed.")
-    for field in fields:
-      if alike[field].nunique() > 1:
-        raise BadInput(f"{path}: the runs of {kind} cannot be compared; {field} is {_listed(set(alike[field]))}.")
+  kinds = _kinds(runs)
+  twice = runs.assign(kind=kinds).duplicated(["kind", "seed"])
+  if twice.any():
+    raise BadInput(f"{path}: several runs of {kinds[twice].iloc[0]} have the same seed.")
+  fields = [field for field in runs if factors.identifies(field) and field not in (*FACTORS, "seed", DATA)]
+  num_values = runs.groupby(kinds)[fields].nunique()
+  for field in fields:
+    for kind in num_values.index[num_values[field] > 1][:1]:
+      raise BadInput(f"{path}: the runs of {kind} cannot be compared; {field} is "
+                     f"{_listed(set(runs.loc[kinds == kind, field]))}.")
 
 
 def _kinds(runs: pd.DataFrame, *more: str) -> pd.Series:

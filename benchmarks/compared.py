@@ -40,8 +40,7 @@ def groups(kind: Mapping[str, Any]) -> dict[str, str]:
 
 def shared(runs: Runs) -> dict[str, str]:
   """The groups that all of some runs belong to."""
-  return {field: texts[field] for field in _GROUPS for texts in [groups(next(runs.kinds())[0])]
-          if field in texts and runs.table[field].nunique() == 1}
+  return {field: text for field, text in groups(next(runs.kinds())[0]).items() if runs.table[field].nunique() == 1}
 
 
 def against(runs: Runs, rivals: Sequence[str], learners: Sequence[str],

@@ -126,11 +126,11 @@ def _best_of_both(runs: Runs, budget: Sequence[str], side: Callable[[Kind], int]
       effects = {}
     if str(effects) not in seen:
       seen.add(str(effects))
-      costs_said = " and ".join(f"{limit:.5g} {_UNITS[column]}" for column, limit in zip(budget, most))
-      best = [min(within[sign], key=lambda pair: statistics.mean(pair[1].values()))[0] for sign in (1, -1)]
       alike = {field: kind[field] for field in fields}
+      within_costs = " and ".join(f"{limit:.5g} {_UNITS[column]}" for column, limit in zip(budget, most))
+      best = (min(within[sign], key=lambda pair: statistics.mean(pair[1].values()))[0] for sign in (1, -1))
       rivals = ", against ".join(_brief(each, [other for other, _, _ in every], fields) for each in best)
-      found.append(Cell(", ".join([*([name_of(alike)] if alike else []), costs_said]) + f": {rivals}", effects,
+      found.append(Cell(", ".join([*filter(None, [name_of(alike)]), within_costs]) + f": {rivals}", effects,
                         groups(alike)))
   return found
 

@@ -4,7 +4,6 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from alma_jax.errors import BadInput
 from alma_jax.reports.read import COMP, LEARNER, MEM
 from alma_jax.reports.read import WAITING as WAIT
 
@@ -93,8 +92,6 @@ class Runs(NamedTuple):
     for *values, seed, value in zip(*(self.table[name] for name in (*FACTORS, "seed", column or self.score))):
       kind = dict(zip(FACTORS, values))
       its = found.setdefault(tuple((pd.isna(v), "" if pd.isna(v) else v) for v in values), (kind, {}))[1]
-      if seed in its:
-        raise BadInput(f"{name_of(kind)}: several runs have seed {seed}; add what they differ in to FACTORS.")
       if not pd.isna(value):
         its[seed] = value
     for place in sorted(found):

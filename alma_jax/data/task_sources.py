@@ -1,7 +1,6 @@
 """The labelled images that tasks are drawn from: data sets, or stand-ins made from MNIST and CIFAR-10."""
 import dataclasses
 import functools
-import os
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -72,7 +71,8 @@ class Sources:
     missing = [TFDS[name] for name in names if name in TFDS and not self._is_real(name)]
     if self._kind == "real" and missing:
       raise BadInput(f"sources='real' needs the TFDS data sets {', '.join(missing)}, which are not prepared in "
-                     f"{str(_root(self._data_dir))!r}; prepare them there, or use sources='auto' for stand-ins.")
+                     f"{str(tfds_folder.root_of(self._data_dir))!r}; prepare them there, or use sources='auto' for "
+                     "stand-ins.")
 
   def __getitem__(self, name: str) -> Source:
     """The source of a name: one of those above, or a data set of datasets.py.
@@ -87,7 +87,7 @@ class Sources:
 
   def _make(self, name: str) -> Source:
     if name == "dtd" and self._is_real(name):
-      return _real_textures(_root(self._data_dir))
+      return _real_textures(tfds_folder.root_of(self._data_dir))
     if name in TFDS and self._is_real(name):
       return _of_dataset(name, self._dataset(f"tfds:{TFDS[name]}"))
     match name:
@@ -123,7 +123,7 @@ class Sources:
       raise BadInput(str(error).replace("dataset.name=", "data=")) from error
 
   def _is_real(self, name: str) -> bool:
-    return self._kind != "stand_ins" and tfds_folder.is_prepared(TFDS[name], str(_root(self._data_dir)))
+    return self._kind != "stand_ins" and tfds_folder.is_prepared(TFDS[name], self._data_dir)
 
 
 @functools.lru_cache(maxsize=16)
@@ -134,11 +134,6 @@ def _load(name: str, data_dir: str, image_size: int) -> datasets.Dataset:
 @functools.cache
 def _textures() -> textures.Textures:
   return textures.Textures()
-
-
-def _root(data_dir: str) -> pathlib.Path:
-  """The folder of prepared TFDS data sets, as tfds_folder.prepared finds it."""
-  return pathlib.Path(data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
 
 
 def _of_dataset(name: str, data: datasets.Dataset) -> Source:

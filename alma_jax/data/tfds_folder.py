@@ -35,7 +35,7 @@ def prepared(name: str, data_dir: str = "") -> pathlib.Path:
     BadInput: data_dir does not hold the data set, the name stands for several configurations, or the data set cannot
       be downloaded.
   """
-  root = _root(data_dir)
+  root = root_of(data_dir)
   folder = _newest(root, name)
   if folder is None and data_dir:
     raise BadInput(f"dataset.data_dir={data_dir!r} holds no prepared TFDS data set {name!r} "
@@ -46,10 +46,11 @@ def prepared(name: str, data_dir: str = "") -> pathlib.Path:
 
 def is_prepared(name: str, data_dir: str = "") -> bool:
   """Whether the folder of `prepared` holds a version of the data set."""
-  return _newest(_root(data_dir), name) is not None
+  return _newest(root_of(data_dir), name) is not None
 
 
-def _root(data_dir: str) -> pathlib.Path:
+def root_of(data_dir: str) -> pathlib.Path:
+  """The folder of prepared data sets: `data_dir`, or, if it is empty, $TFDS_DATA_DIR or ~/tensorflow_datasets."""
   return pathlib.Path(data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
 
 
