@@ -109,8 +109,8 @@ def by_class(folder: pathlib.Path) -> Found:
     if images:
       classes[of_class.name] = images
     elif others:
-      raise BadInput(f"{left_out(of_class, others)}, so nothing is left of this class; convert them, as to PNG, or move "
-                     "the folder elsewhere if it is no class.")
+      raise BadInput(f"{left_out(of_class, others)}, so nothing is left of this class; convert them, as to PNG, or "
+                     "move the folder elsewhere if it is no class.")
     else:
       empty.append(of_class.name)
   _check_depths(folder, classes)
@@ -163,19 +163,19 @@ def listed(names: Iterable[str], and_: str = " and ") -> str:
 def _check_one_each(root: pathlib.Path, named: dict[str, list[pathlib.Path]]) -> None:
   for found in named.values():
     if len(found) > 1:
-      raise BadInput(f"{str(root)!r} has the folders {listed(folder.name for folder in found)} for one split; keep one of "
-                     "them.")
+      raise BadInput(f"{str(root)!r} has the folders {listed(folder.name for folder in found)} for one split; keep one "
+                     "of them.")
 
 
 def _check_depths(folder: pathlib.Path, classes: Classes) -> None:
   """Refuses images at several depths, those that lie beside the folders of classes included."""
-  of_depth = {}
+  of_depth: dict[int, pathlib.Path] = {}
   for path in (path for paths in (_loose(folder) if classes else [], *classes.values()) for path in paths):
     of_depth.setdefault(len(path.parts), path)
   if len(of_depth) > 1:
     first, second = (str(of_depth[depth].relative_to(folder)) for depth in sorted(of_depth)[:2])
-    raise BadInput(f"{str(folder)!r} holds images at several depths, as {first!r} and {second!r}; put all images at one "
-                   "depth, DIR/CLASS/*.png.")
+    raise BadInput(f"{str(folder)!r} holds images at several depths, as {first!r} and {second!r}; put all images at "
+                   "one depth, DIR/CLASS/*.png.")
 
 
 def _check_sub_folders(folder: pathlib.Path, classes: Classes) -> None:
@@ -186,8 +186,8 @@ def _check_sub_folders(folder: pathlib.Path, classes: Classes) -> None:
   same = [names for names in inside.values() if names == next(iter(inside.values()))]
   halves = next((names for names in inside.values() if len({*map(split_of, names)} - {None}) > 1), None)
   if halves or (1 < len(same) == len(inside) and len(same[0]) > 1):
-    raise BadInput(f"{listed(classes)} of {str(folder)!r} hold the folders {listed(sorted(halves or same[0]))}, so it is "
-                   "unclear which of them are the classes; give DIR/train/CLASS/*.png and DIR/test/CLASS/*.png, or "
+    raise BadInput(f"{listed(classes)} of {str(folder)!r} hold the folders {listed(sorted(halves or same[0]))}, so it "
+                   "is unclear which of them are the classes; give DIR/train/CLASS/*.png and DIR/test/CLASS/*.png, or "
                    "DIR/CLASS/*.png without folders inside.")
 
 

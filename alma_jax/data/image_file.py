@@ -108,9 +108,9 @@ def _upright(image: "Image.Image") -> "Image.Image":
     orientation = image.getexif().get(ExifTags.Base.Orientation)
   except Exception:  # parsers of metadata raise many kinds
     return image
-  turned = {2: turn.FLIP_LEFT_RIGHT, 3: turn.ROTATE_180, 4: turn.FLIP_TOP_BOTTOM, 5: turn.TRANSPOSE, 6: turn.ROTATE_270,
-            7: turn.TRANSVERSE, 8: turn.ROTATE_90}.get(orientation)
-  return image if turned is None else image.transpose(turned)
+  turns = {2: turn.FLIP_LEFT_RIGHT, 3: turn.ROTATE_180, 4: turn.FLIP_TOP_BOTTOM, 5: turn.TRANSPOSE, 6: turn.ROTATE_270,
+            7: turn.TRANSVERSE, 8: turn.ROTATE_90}
+  return image.transpose(turns[orientation]) if orientation in turns else image
 
 
 def _on_white(image: "Image.Image") -> tuple["Image.Image", bool]:

@@ -107,9 +107,9 @@ def _split_folders(root: pathlib.Path) -> dict[str, pathlib.Path]:
 def _find_classes(folder: pathlib.Path) -> folders.Found:
   found = folders.by_class(folder)
   if len(found.classes) < 2:
-    raise BadInput(f"{str(folder)!r} holds images of {len(found.classes)} class{'es' * (len(found.classes) != 1)}; give "
-                   "at least two classes, and each a folder of its own, DIR/CLASS/*.png or DIR/train/CLASS/*.png and "
-                   "DIR/test/CLASS/*.png.")
+    num = len(found.classes)
+    raise BadInput(f"{str(folder)!r} holds images of {num} class{'es' * (num != 1)}; give at least two classes, and "
+                   "each a folder of its own, DIR/CLASS/*.png or DIR/train/CLASS/*.png and DIR/test/CLASS/*.png.")
   return found
 
 

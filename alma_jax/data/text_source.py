@@ -8,11 +8,10 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from alma_jax.data import cache, folders, tfds_folder
+from alma_jax.data import cache, folders, text_line, tfds_folder
 from alma_jax.errors import BadInput
 
 SPLITS = ("train", "valid", "test")
-_SUFFIX = ".txt"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 Documents = dict[str, list[bytes]]  # by split
@@ -65,7 +64,7 @@ def _find_files(folder: pathlib.Path) -> TextSource:
 
 def _text_files(folder: pathlib.Path) -> list[pathlib.Path]:
   """The .txt files in a folder at any depth, sorted by name."""
-  paths, others = folders.divided(folders.visible(folder), (_SUFFIX,))
+  paths, others = folders.divided(folders.visible(folder), (text_line.DOCUMENT,))
   if not paths:
     what = f" ({folders.left_out(folder, others)})" if others else ""
     raise BadInput(f"{str(folder)!r} holds no .txt file{what}; name a folder of UTF-8 text by dataset.name=text:DIR.")
