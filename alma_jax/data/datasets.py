@@ -153,6 +153,16 @@ def from_arrays(name: str, arrays: Mapping[str, np.ndarray],
                  fingerprint or cache.hash_arrays(clean))
 
 
+def warn_of_overlap(dataset: Dataset) -> None:
+  """Warns if test examples are training examples as well."""
+  tested = [cache.hash_row(x) for x in dataset.x_test]
+  seen = set(tested).intersection(map(cache.hash_row, dataset.x_train))
+  num = sum(each in seen for each in tested)
+  if num:
+    warnings.warn(f"{num} of {len(tested)} test examples of {dataset.name} {'is' if num == 1 else 'are'} in the "
+                  "training set as well, so the test error is too low", stacklevel=3)
+
+
 def _load_digits() -> cache.Arrays:
   """The digits of scikit-learn, of which one fifth of every class is the test set.
 
@@ -185,6 +195,11 @@ def _load_npz(name: str) -> cache.Arrays:
   missing = [key for key in ARRAYS if key not in arrays]
   if missing:
     raise BadInput(f"{str(path)!r} lacks the arrays {', '.join(missing)}; it holds {', '.join(names) or 'nothing'}.")
+  others = [name for name in names if name not in ARRAYS]
+  if others:
+    warnings.warn(f"{', '.join(others)} of {str(path)!r} {'is' if len(others) == 1 else 'are'} not used: only "
+                  f"{', '.join(ARRAYS)} are read, and validation examples are held out of every mega-batch "
+                  "(stream.val_fraction)", stacklevel=3)
   return arrays
 
 

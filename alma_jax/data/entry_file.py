@@ -25,10 +25,12 @@ class Labelled(NamedTuple):
     x: uint8 or float32, [N, H, W, C] or [N, D].
     y: int32 [N], places in `names`, or class numbers if `names` is None.
     names: names of classes; None: the labels are numbers.
+    remarks: what a user of the entry should know.
   """
   x: np.ndarray
   y: np.ndarray
   names: tuple[str, ...] | None
+  remarks: tuple[str, ...] = ()
 
   def digest(self) -> str:
     """SHA-256 of the contents, the same whatever the format of the file and the order of the examples."""
@@ -51,9 +53,9 @@ def read(path: pathlib.Path, image_size: int = 0) -> Labelled:
   try:
     if path.is_dir():
       return _read_folder(path, image_size)
-    if path.suffix == ".npz":
+    if path.suffix.lower() == ".npz":
       return _read_npz(path)
-    if path.suffix == ".parquet":
+    if path.suffix.lower() == ".parquet":
       return _read_parquet(path, image_size)
   except OSError as error:
     raise BadInput(f"it cannot be read: {error.strerror or error}.") from error
@@ -72,8 +74,8 @@ def _read_npz(path: pathlib.Path) -> Labelled:
 
 
 def _read_folder(path: pathlib.Path, image_size: int) -> Labelled:
-  arrays, names = image_folder.read_part(path, image_size)
-  return Labelled(arrays["x_train"], arrays["y_train"], tuple(names))
+  arrays, names, remarks = image_folder.read_part(path, image_size)
+  return Labelled(arrays["x_train"], arrays["y_train"], tuple(names), tuple(remarks))
 
 
 def _read_parquet(path: pathlib.Path, image_size: int) -> Labelled:

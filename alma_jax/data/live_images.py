@@ -6,6 +6,7 @@ labels are names of classes, and a class that occurs for the first time is the n
 """
 import pathlib
 import types
+import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -67,7 +68,7 @@ class ImageReader:
                      f"{expected['dtype']}.")
     if num < _LEAST:
       raise BadInput(f"it has {num} example; a mega-batch needs {_LEAST}, one of them for validation.")
-    remarks = self._overlap(found.x)
+    remarks = found.remarks + self._overlap(found.x)
     known = self.classes(lines)
     y, new = self._numbered(found, known)
     order = keys.rng(self._seed, keys.STREAM, len(lines) + 1).permutation(num)
@@ -130,7 +131,7 @@ class ImageReader:
     if len(paths) > 1:
       raise BadInput(f"there are both {str(paths[0])!r} and {str(paths[1])!r}; keep one test set.")
     if paths and paths[0].is_dir():
-      inside = sorted(path for path in paths[0].iterdir() if path.suffix in (".npz", ".parquet"))
+      inside = sorted(path for path in paths[0].iterdir() if path.suffix.lower() in (".npz", ".parquet"))
       paths = inside or paths
     parts = []
     for path in paths:
@@ -138,6 +139,8 @@ class ImageReader:
         parts.append(entry_file.read(path, self._size))
       except BadInput as error:
         raise BadInput(f"the test set {str(path)!r} cannot be used: {error}") from error
+      for remark in parts[-1].remarks:
+        warnings.warn(remark, stacklevel=3)
     if not parts:
       return None
     if len({(part.x.shape[1:], part.x.dtype) for part in parts}) > 1:

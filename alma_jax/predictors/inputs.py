@@ -1,19 +1,19 @@
 """Reads what a predictor is given: images, folders of images, arrays in .npz, Parquet files. Imports no jax."""
 import io
 import pathlib
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from alma_jax.data import image_file, unpacking
+from alma_jax.data import folders, image_file, unpacking
 from alma_jax.data import labels as class_labels
 from alma_jax.errors import BadInput
 
 if TYPE_CHECKING:
   import pyarrow as pa
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 _X, _Y = ("x", "x_test", "image", "img", "images"), ("y", "y_test", "label", "labels", "class", "fine_label")
 _KINDS = "an image, a folder of images, an .npz file or a .parquet file"
 _LABELLED = "a folder of images by class, an .npz file or a .parquet file"
@@ -79,7 +79,7 @@ def read(paths: Sequence[str], form: Form, size: int, labelled: bool = False) ->
       images += _labelled_images(path, form) if labelled else [(file, -1) for file in _image_files(path)]
     elif not path.is_file():
       raise BadInput(f"there is no file or folder {str(path)!r}; give {_LABELLED if labelled else _KINDS}.")
-    elif suffix in SUFFIXES and not labelled:
+    elif suffix in image_file.suffixes() and not labelled:
       images.append((path, -1))
     elif suffix == ".npz":
       yield from _arrays(path, form, size, labelled)
@@ -99,7 +99,7 @@ def count(paths: Sequence[str]) -> int | None:
   """The number of examples in files, for the progress; None if it is not known before they are read."""
   total = 0
   for path in map(pathlib.Path, paths):
-    if path.suffix.lower() not in SUFFIXES:
+    if path.suffix.lower() not in image_file.suffixes():
       return None
     total += 1
   return total
@@ -194,24 +194,30 @@ def check_labels(y: Any, what: str, form: Form, names: Sequence[str] | None = No
 
 
 def _image_files(folder: pathlib.Path) -> list[pathlib.Path]:
-  found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file() and not any(
-      part.startswith(".") for part in path.relative_to(folder).parts))
+  found, others = folders.divided(folders.visible(folder), image_file.suffixes())
+  if others:
+    warnings.warn(folders.left_out(folder, others), stacklevel=2)
   if not found:
-    raise BadInput(f"{str(folder)!r} holds no image; image files end in {', '.join(SUFFIXES)}.")
+    raise BadInput(f"{str(folder)!r} holds no image; give images in a format that Pillow reads, as PNG.")
   return found
 
 
 def _labelled_images(folder: pathlib.Path, form: Form) -> list[tuple[pathlib.Path, int]]:
-  """(file, label) of the images in folders by class, or in their folder `test`."""
-  root = folder / "test" if (folder / "test").is_dir() else folder
-  files = _image_files(root)
-  loose = [file for file in files if file.parent == root]
-  if loose:
-    raise BadInput(f"{str(loose[0])!r} is in no folder of a class; give images as DIR/CLASS/*.png.")
-  classes = [file.relative_to(root).parts[0] for file in files]
-  numbered = not form.names and all(name.isdecimal() for name in classes)
-  labels = check_labels(np.array([int(name) for name in classes] if numbered else classes), f"{str(root)!r}", form)
-  return list(zip(files, labels.tolist()))
+  """(file, label) of the images in folders by class, or in the folders of its test split."""
+  parts = folders.splits(folder)
+  if parts and folders.TEST not in parts:
+    raise BadInput(f"{str(folder)!r} has the split {folders.listed(part.name for part in parts.values())}, but no test "
+                   "split; name the folder above the folders of the classes.")
+  root = parts.get(folders.TEST, folder)
+  found = folders.by_class(root)
+  for remark in found.remarks(root):
+    warnings.warn(remark, stacklevel=2)
+  if not found.classes:
+    raise BadInput(f"{str(root)!r} holds no image in a folder of a class; give images as DIR/CLASS/*.png.")
+  names = list(found.classes)
+  numbered = not form.names and all(name.isdecimal() for name in names)
+  labels = check_labels(np.array([int(name) for name in names] if numbered else names), f"{str(root)!r}", form)
+  return [(file, int(label)) for label, files in zip(labels, found.classes.values()) for file in files]
 
 
 def _arrays(path: pathlib.Path, form: Form, size: int, labelled: bool) -> Iterator[Batch]:

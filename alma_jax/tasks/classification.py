@@ -210,6 +210,8 @@ class Images:
     else:
       self.dataset = datasets.from_arrays("data", dict(zip(datasets.ARRAYS, data)))
     d = self.dataset
+    if d is not data:
+      datasets.warn_of_overlap(d)
     self.stream = streams.make(len(d.x_train), stream, config.seed)
     self.mean, self.std = d.normalization or streams.first_normalization(d.x_train, self.stream)
     self.fingerprint = d.fingerprint
