@@ -4,6 +4,7 @@ import dataclasses
 import io
 import json
 import os
+import re
 import shutil
 import types
 import zlib
@@ -11,6 +12,7 @@ import zlib
 import numpy as np
 import pyarrow
 import pytest
+from matplotlib import figure
 from PIL import Image
 from pyarrow import parquet
 from runs import alma, blobs, interrupted, launch, lines, one_step_a_dispatch, slow, small_config
@@ -22,7 +24,8 @@ from alma_jax import keys
 from alma_jax.data import datasets, documents, feed, inbox, text_source
 from alma_jax.errors import BadInput
 from alma_jax.learners import prediction
-from alma_jax.runs import arrivals, drift, metrics, settings
+from alma_jax.monitor import board, view
+from alma_jax.runs import arrivals, drift, loggers, metrics, settings
 
 LEARNERS = [("sm", {}), ("ens", {"stream__replay": 0.5}), ("gens", {}),
             ("anytime", {"train__steps": 10, "model__width": 8, "stream__memory_size": 40})]
@@ -162,6 +165,45 @@ def test_without_a_test_set_the_prequential_error_is_the_metric(tmp_path, arrays
   assert all(line["loss"] is None for line in found)
   assert run.summary["cer"] == pytest.approx(sum(line["error"] for line in found))
   assert run.predict(arrays[2][..., None]).shape == (30, 3)
+
+
+def test_without_a_test_set_nothing_is_called_a_test_error(tmp_path, arrays, monkeypatch):
+  """Every place that shows a metric: the terminal, the picture, TensorBoard, the card, status, compare, board, report."""
+  folder, parts = make_folder(tmp_path / "live"), Parts(small_config(), arrays)
+  for t in range(1, 5):
+    parts.drop(folder, t)
+  (folder / "end").touch()
+  drawn, tags = [], set()
+  monkeypatch.setattr(figure.Figure, "savefig", lambda made, *_, **__: drawn.append(made))
+  monkeypatch.setattr(loggers._Events, "write", lambda self, entry, step: tags.update(entry))
+  fields = ["--config=configs/live.py:sm", f"--config.dataset.name=live:{folder}", "--config.train.epochs=2",
+            "--config.log.predictor=true"]
+  runs = [tmp_path / "runs" / f"s{seed}" for seed in (0, 1)]
+  for seed, run in enumerate(runs):
+    done = alma("main", *fields, f"--config.seed={seed}", f"--workdir={run}")
+    assert done.code == 0
+  assert "stage 1: " in done.err and "stage 2: prequential error 0." in done.err
+  assert "prequential error 0." in done.out and "over 3 mega-batches" in printed.out  # not before the first training
+  assert {"val_error", "prequential_error"} <= tags and not {"error", "untrained_error"} & tags
+  assert len(drawn) == 2
+  for axes in drawn[0].axes:
+    assert axes.get_ylabel() == "prequential error" and "prequential error" in axes.get_title()
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["before an update", "guessing"]
+    assert list(axes.lines[0].get_xdata()) == [2, 3, 4]
+  summary = json.loads((runs[0] / "summary.json").read_text())
+  assert summary["measured"] == "prequential error" and "cer_from_zero" not in summary
+  (card,) = (runs[0] / "predictor").rglob("*.md")
+  assert "test set" not in card.read_text() and "| prequential error" in card.read_text()
+  shown = board.shown(view.view(runs[0]))
+  assert (shown["error"], shown["curve"], shown["prequential_only"]) == (None, [[], []], True)
+  looks = [alma("status", tmp_path / "runs"), alma("compare", *runs, f"--out={tmp_path / 'both.png'}"),
+           alma("report", tmp_path / "runs", f"--out={tmp_path / 'report'}"), alma("report", tmp_path / "runs")]
+  assert [each.code for each in looks] == [0] * 4
+  assert drawn[2].axes[0].get_ylabel() == "prequential error"
+  assert any(axes.get_ylabel() == "prequential error" for made in drawn[3:] for axes in made.axes)
+  said = "".join(each.out for each in looks) + (tmp_path / "report/report.md").read_text()
+  without = re.sub(r"[Pp]requential ([a-z]+ )*error|[Pp]requential CER|live:\S+", "", said)
+  assert not re.search(r"error|CER", without), without
 
 
 # ---------------------------------------------------------------- the end of a stream

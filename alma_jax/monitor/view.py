@@ -11,7 +11,7 @@ from alma_jax import config as configs
 from alma_jax.errors import BadInput
 from alma_jax.messages import duration
 from alma_jax.runs import local_copy, remote, run_files
-from alma_jax.runs.metrics import ACCURACIES, DRIFT_AFTER, Entry
+from alma_jax.runs.metrics import ACCURACIES, DRIFT_AFTER, Entry, Measure, measure
 
 ALIVE, DEAD, FINISHED, DIVERGED = "alive", "dead", "finished", "diverged"
 PUBLISHED = "published"  # the gate of `alma apart`, whose run ends after the first stage without a summary
@@ -45,6 +45,16 @@ class View(NamedTuple):
   def metric(self) -> str:
     """Name of the run's metric, error or perplexity."""
     return "perplexity" if "dataset.sequence_length" in self.fields else "error"
+
+  @property
+  def measure(self) -> Measure:
+    """What the metric is measured on."""
+    return measure(self.metric, self.lines)
+
+  @property
+  def tested(self) -> list[tuple[int, float]]:
+    """[(t, value)] of the metric on a test set; empty without one."""
+    return [] if self.measure.is_prequential else self.values(self.metric)
 
   @property
   def unit(self) -> str:
@@ -181,11 +191,11 @@ def line(run: View, now: float | None = None) -> str:
   else:
     parts = [f"{who}, {run.name}",
              f"stage {len(stages)}{of(num_stages(run))}, mega-batch {len(run.lines)}{of(total)}"]
-  last, tested = run.values(metric), [value for _, value in run.values(f"prequential_{metric}")]
+  last, before_use = run.tested, [value for _, value in run.values(f"prequential_{metric}")]
   if stages and last:
     parts.append(f"{metric}{' on the last task' if run.unit == 'tasks' else ''} {last[-1][1]:.4g}")
-  if tested:
-    parts.append(f"prequential {metric} {sum(tested) / len(tested):.4g}")
+  if before_use:
+    parts.append(f"prequential {metric} {sum(before_use) / len(before_use):.4g}")
   drifts = [each["t"] for each in run.lines if each.get(DRIFT_AFTER) is not None]
   if drifts:
     parts.append(f"{len(drifts)} drift alarm{'s' * (len(drifts) > 1)}, the last at mega-batch {drifts[-1]}")
