@@ -15,7 +15,9 @@ from alma_jax.config.trees import Tree, flatten, to_dict
 from alma_jax.errors import BadInput
 
 # Fields that do not change the results: two configs that differ only in these describe the same run.
-INCIDENTAL = ("dataset.data_dir", "dataset.settle_seconds", "dataset.idle_seconds", "checkpoint.", "log.", "devices")
+# Which entries of a live stream are used, and when, is written down in its run folder once they are.
+INCIDENTAL = ("dataset.data_dir", "dataset.settle_seconds", "dataset.idle_seconds", "dataset.max_examples",
+              "dataset.max_bytes", "checkpoint.", "log.", "devices")
 # What config.json holds besides the fields: hashes of the data and of a pretrained network, the version that wrote the
 # file, and hashes of the files that define a learner or a network of the user's own.
 STORED = ("data_fingerprint", "root_sha256", "alma_jax_version", "code")

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from alma_jax.data import cache, image_folder, tfds_images, unpacking
+from alma_jax.data import labels as class_labels
 from alma_jax.errors import BadInput
 
 
@@ -84,6 +85,9 @@ def load(name: str, data_dir: str = "", image_size: int = 0) -> Dataset:
     arrays = _load_npz(rest)
   elif kind == "folder" and rest:
     arrays, fingerprint, class_names = image_folder.load(rest, image_size)
+    for one, other in class_labels.alike(class_names):
+      warnings.warn(f"the classes {one!r} and {other!r} of {rest!r} resemble each other; if they are one class, merge "
+                    "their folders", stacklevel=2)
   else:
     raise BadInput(f"there is no data set {name!r}; there are digits, mnist, cifar10, "
                    "tfds:NAME, npz:PATH and folder:DIR.")

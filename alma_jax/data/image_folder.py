@@ -72,6 +72,7 @@ def read_part(folder: pathlib.Path, image_size: int = 0) -> tuple[cache.Arrays, 
   classes = _classes(folder)
   if not classes:
     raise BadInput("it holds no images in folders by class, CLASS/*.png.")
+  unpacking.check_contents(sum(map(len, classes.values())), 0)
   return _decode(folder, {"train": classes}, image_size).arrays, list(classes)
 
 
@@ -144,7 +145,7 @@ def _decode(root: pathlib.Path, files: dict[str, Classes], image_size: int) -> c
       if shape != first[0]:
         other = other or (shape, path)
         continue
-      num_bytes += _COPIES * decoded.pixels.nbytes
+      num_bytes += decoded.pixels.nbytes
       _check_size(root, num_bytes)
       num_transparent += decoded.had_transparency
       images[split].append(decoded.pixels)
@@ -163,7 +164,9 @@ def _decode(root: pathlib.Path, files: dict[str, Classes], image_size: int) -> c
 
 def _check_size(root: pathlib.Path, num_bytes: int) -> None:
   try:
-    unpacking.check(num_bytes, f"{str(root)!r}")
+    unpacking.check_contents(0, num_bytes, _COPIES, f"{str(root)!r}")
+  except unpacking.TooMuch:
+    raise
   except BadInput as error:
     raise BadInput(f"{error}; give fewer or smaller images, or set dataset.image_size=N.") from error
 

@@ -46,7 +46,7 @@ function table(runs) {
     about.className = "about";
     about.textContent = ` (${run.name})`;
     first.append(about);
-    cell(row, run.state, run.state);
+    cell(row, run.doing ? `${run.state}, ${run.doing}` : run.state, run.state);
     cell(row, short(run.error), "number");
     cell(row, short(run.prequential), "number");
     cell(row, of(run.stage, run.stages), "number");

@@ -32,6 +32,7 @@ class View(NamedTuple):
       FINISHED, DIVERGED or PUBLISHED.
     saved: time of the last checkpoint, seconds since the epoch, or None.
     host: the other machine on which it is ALIVE; "": this one.
+    doing: what takes long in a run that is ALIVE, e.g. "reading night-7.npz"; "": nothing but training.
   """
   path: pathlib.Path
   fields: dict[str, Any]
@@ -40,6 +41,7 @@ class View(NamedTuple):
   state: str
   saved: float | None
   host: str = ""
+  doing: str = ""
 
   @property
   def metric(self) -> str:
@@ -143,7 +145,8 @@ def current(run: View) -> View:
     state = PUBLISHED
   else:
     state = DIVERGED if (run.path / run_files.DIVERGED).exists() else DEAD
-  return run._replace(state=state, saved=_saved(run.path), host=host)
+  doing = _doing(run.path) if state == ALIVE and not host else ""
+  return run._replace(state=state, saved=_saved(run.path), host=host, doing=doing)
 
 
 def find(paths: Iterable[str | os.PathLike[str]]) -> list[pathlib.Path]:
@@ -184,6 +187,7 @@ def line(run: View, now: float | None = None) -> str:
   stages, total, metric = run.stages, run.num_megabatches, run.metric
   of = lambda number: f" of {number}" if number else ""
   who = f"{remote.shown(run.path)}: {run.state}{f' on {run.host}' if run.host else ''}"
+  who += f" ({run.doing})" if run.doing else ""
   if run.unit == "tasks":
     accuracies = run.lines[-1][ACCURACIES] if run.lines else []
     parts = [f"{who}, {run.name}", f"task {len(run.lines)}{of(total)}",
@@ -237,6 +241,15 @@ def _every(run: View) -> str:
   if not isinstance(seconds, int | float) or not 0 < seconds < _LARGEST:
     return ""
   return f" (it saves every {duration(seconds)})"
+
+
+def _doing(folder: pathlib.Path) -> str:
+  """What the process of a run has written down that takes long, and since when."""
+  try:
+    found = run_files.read_json(folder / run_files.DOING)
+    return f"{found['activity']} for {duration(max(time.time() - found['since'], 0))}"
+  except (BadInput, LookupError, TypeError):  # there is none, or another version writes it otherwise
+    return ""
 
 
 def _saved(folder: pathlib.Path) -> float | None:

@@ -48,6 +48,9 @@ class Measure(NamedTuple):
     return {key: value for key, value in entry.items() if key != self.metric} if self.is_prequential else entry
 
 
+ERROR = Measure("error")
+
+
 def measure(metric: str, lines: Sequence[Entry]) -> Measure:
   """The Measure of a run with these lines of metrics.jsonl: without a test set trainings have no test loss."""
   return Measure(metric, any(line.get("updated") and line.get("loss", 0.0) is None for line in lines))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from alma_jax.messages import UNSEEN, duration, say, sign
-from alma_jax.runs.metrics import Measure
+from alma_jax.runs.metrics import ERROR, Measure
 
 COMPILING = "compiling"
 _ENOUGH = 0.1  # part of a stage that a session has to train before it says how long the rest takes
@@ -18,7 +18,7 @@ _FIRST = 5  # dispatches that are too short to measure the speed, after a start 
 class Progress:
   """The progress of a run."""
 
-  def __init__(self, shown: bool, samples: Iterable[int], stage: int, measure: Measure = Measure("error"),
+  def __init__(self, shown: bool, samples: Iterable[int], stage: int, measure: Measure = ERROR,
                rounds: str = "epoch", known: bool = True) -> None:
     """Starts to show it.
 

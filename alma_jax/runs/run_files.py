@@ -11,6 +11,7 @@ from alma_jax.files import ADDRESS, parse_json, write_bytes
 from alma_jax.runs.metrics import Entry
 
 METRICS, TRAIN, DIVERGED = "metrics.jsonl", "train.jsonl", "diverged.json"
+DOING = ".doing.json"  # {"activity", "since"} while something takes long
 GATE = "gate.msgpack"  # what apart.publish writes
 _JUDGED = ("cer", "average_perplexity")
 _COUNTED = ("cumulative_params", "cumulative_fwd_macs", "cumulative_train_flops", "num_stages", "wall_seconds",

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from alma_jax import messages
 from alma_jax.errors import Diverged, Stopped
 from alma_jax.learners import contract, tuned
 from alma_jax.learners.task_learner import TaskLearner
@@ -69,6 +70,9 @@ def run(setting: settings.Setting, folder: RunFolder, should_stop: Callable[[], 
   if opened is not None:
     folder.upload()  # not before: only a sound moment of the run may replace what the store holds
   with contextlib.ExitStack() as cleanup:
+    folder.note("")  # what a killed session may have left
+    cleanup.callback(folder.note, "")
+    cleanup.enter_context(messages.heard(folder.note))
     boards = loggers.start(folder, setting.config, len(now.lines), now.num_train_lines) if sharding.is_main() else []
     for board in boards:
       cleanup.callback(board.close)
@@ -218,7 +222,8 @@ class _Session:
     train = True
     if now.arrived is None:
       if opened is None and now.complete:
-        train, now.arrived = self._arrivals.next(now)
+        with self._progress.phase("testing the mega-batch"):
+          train, now.arrived = self._arrivals.next(now)
         now.arrived |= self._watch(len(now.lines) + 1, now.arrived)
       else:  # the checkpoint of an earlier version, in a stage
         now.arrived = {}
@@ -264,7 +269,8 @@ class _Session:
         predict_macs=cost.predict_macs).entry(metric) | (now.arrived or {}) | further)
     if isinstance(self._examiner, task_results.TaskExaminer) and sharding.is_main():
       self._examiner.write(self._folder.path, now.learner, now.lines)
-    self._publisher.publish(now)  # before the checkpoint: no saved stage is without its predictor
+    with self._progress.phase("writing the predictor"):
+      self._publisher.publish(now)  # before the checkpoint: no saved stage is without its predictor
     self._progress.end_stage(stage, now.lines[-1].get(self._measure.key), time.monotonic() - began)
     if isinstance(self._setting.source, LiveSource):
       self._setting.source.release(now.ends)
@@ -331,7 +337,8 @@ class _Session:
     if self._setting.source.untrained is not None or not self._task.selects:
       return self._setting.source.untrained
     assert isinstance(self._examiner, settings.Examiner)
-    return self._examiner.examine(self.now.learner, trained=False)[0]
+    with self._progress.phase("evaluating the untrained network"):
+      return self._examiner.examine(self.now.learner, trained=False)[0]
 
   # ------------------------------------------------------------------ saving
 
