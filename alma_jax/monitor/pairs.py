@@ -1,12 +1,12 @@
 """Compares two runs on the mega-batches that both have seen."""
 import os
-import pathlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from alma_jax import config as configs
 from alma_jax.data import feed
 from alma_jax.errors import BadInput
+from alma_jax.files import usable
 from alma_jax.monitor.view import View
 from alma_jax.runs import run_files
 from alma_jax.runs.metrics import Measure
@@ -87,7 +87,7 @@ def draw(first: View, second: View, path: str | os.PathLike[str]) -> None:
   axes.set_ylim(bottom=0)
   axes.legend(frameon=False)
   try:
-    figure.savefig(pathlib.Path(path).expanduser(), dpi=150)
+    figure.savefig(usable(path), dpi=150)
   except (OSError, ValueError) as error:
     raise BadInput(f"--out={str(path)!r} cannot be written: {error}.") from error
 
