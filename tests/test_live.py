@@ -27,12 +27,13 @@ from alma_jax.data import datasets, documents, entry_file, feed, inbox, text_sou
 from alma_jax.errors import BadInput
 from alma_jax.learners import prediction
 from alma_jax.monitor import board, view
-from alma_jax.runs import arrivals, drift, loggers, metrics, run_files, settings
+from alma_jax.runs import arrivals, drift, loggers, metrics, plots, run_files, settings
 
 LEARNERS = [("sm", {}), ("ens", {"stream__replay": 0.5}), ("gens", {}),
             ("anytime", {"train__steps": 10, "model__width": 8, "stream__memory_size": 40})]
 MORE = [("hmoe", {"stream__replay": 0.5}), ("boosting", {}), ("bagging", {"stream__replay_share": 0.3}), ("ff", {}),
         ("gmoe", {"model__num_experts": 2}), ("umix", {"stream__replay": 1.0})]
+CURVE = plots.curve  # other tests draw none
 
 
 @pytest.fixture(autouse=True)
@@ -176,6 +177,7 @@ def test_without_a_test_set_nothing_is_called_a_test_error(tmp_path, arrays, mon
     parts.drop(folder, t)
   (folder / "end").touch()
   drawn, tags = [], set()
+  monkeypatch.setattr(plots, "curve", CURVE)
   monkeypatch.setattr(figure.Figure, "savefig", lambda made, *_, **__: drawn.append(made))
   monkeypatch.setattr(loggers._Events, "write", lambda self, entry, step: tags.update(entry))
   fields = ["--config=configs/live.py:sm", f"--config.dataset.name=live:{folder}", "--config.train.epochs=2",
@@ -199,9 +201,11 @@ def test_without_a_test_set_nothing_is_called_a_test_error(tmp_path, arrays, mon
   summary = json.loads((runs[0] / "summary.json").read_text())
   assert summary["measured"] == "prequential error"
   assert "cer_from_zero" not in summary
-  (card,) = (runs[0] / "predictor").rglob("*.md")
-  assert "test set" not in card.read_text()
-  assert "| prequential error" in card.read_text()
+  newest = sorted((runs[0] / "predictor").glob("*/"))[-1]
+  card = (newest / "model_card.md").read_text()
+  assert "test set" not in card
+  assert "| prequential error" in card
+  assert json.loads((newest / "predictor.json").read_text())["metrics"]["error"] is None
   shown = board.shown(view.view(runs[0]))
   assert (shown["error"], shown["curve"], shown["prequential_only"]) == (None, [[], []], True)
   looks = [alma("status", tmp_path / "runs"), alma("compare", *runs, f"--out={tmp_path / 'both.png'}"),
@@ -511,6 +515,52 @@ DAMAGED_PARQUET = zlib.decompress(base64.b85decode(
     b"c-oavv2MaJ5Ph~%D+3F|S+V3H3s#T<Do8M8=^sQ)U0q}qBq(WU;a~Vfexf}`RH;yxp6<@4d-tBtuAf#j0%_7ENiGyAyF?*;Cj4*+K*kV)"
     b"vuD_n?dP&IwxjixM)61YPAM8Crdl9V$Mq)cJtd%lli9;|?_UFhBd&M;CG4Q3v8HseG%zCtbDJRsbggTbR=@T&mUjb5R7_LGb(cnNa^rTI"
     b"9rq&G-E;M?SM>VhA9Z~dTDp`E6nW#@_s{S#SvSqZx9#DapF(@w9^Uf#a{4%(nbHF6_~NMf@4o@wc`U5"))
+
+
+def test_columns_of_parquet_files(tmp_path, arrays):
+  """CIFAR-100 has two columns of labels; tables have lists of numbers. `alma evaluate` and `predict` read the same."""
+  folder, (x, y, x_test, y_test) = make_folder(tmp_path / "live"), arrays
+  values = lambda part: part.reshape(len(part), -1) / 255
+  table = lambda x, y, name: pyarrow.table({"row": values(x).tolist(), name: y, "coarse_label": y // 2})
+  for t in range(3):
+    part = slice(30 * t, 30 * t + 30)
+    parquet.write_table(table(x[part], y[part], "fine_label"), folder / "stream" / f"{t}.parquet")
+  parquet.write_table(table(x_test, y_test, "fine_label"), folder / "test.parquet")
+  (folder / "end").touch()
+  fields = dict(dataset__settle_seconds=0.0, dataset__image_column="row", train__epochs=15, train__batch_size=8)
+  with pytest.raises(BadInput, match="it has the columns fine_label and coarse_label, and either may be the label; name"
+                                     " it by dataset.label_column"):
+    alma_jax.run(live_config(folder, **fields), tmp_path / "none")
+  config = live_config(folder, dataset__label_column="fine_label", **fields)
+  run = alma_jax.run(config, tmp_path / "run")
+  assert (run.metrics["t"].tolist(), run.summary["final_error"] < 0.3) == ([1, 2, 3], True)
+  data, given = tmp_path / "new.parquet", [f"--workdir={tmp_path / 'run'}", "--image_column=row"]
+  parquet.write_table(table(x_test, y_test, "name_label").drop_columns("coarse_label"), data)
+  done = alma("evaluate", *given, f"--data={data}")  # the only label
+  assert (done.returncode, done.stdout[:12]) == (0, f"error {run.summary['final_error']:.4f}"), done.stderr
+  done = alma("evaluate", *given, f"--data={folder / 'test.parquet'}", "--label_column=coarse_label")
+  assert done.returncode == 0
+  done = alma("evaluate", *given, f"--data={folder / 'test.parquet'}")
+  assert (done.returncode, "either may be the label" in done.stderr) == (2, True)
+  assert alma("predict", *given, data).stdout.count("\n") == 1 + len(x_test)
+  done = alma("predict", given[0], data)
+  assert (done.returncode, "it has no column image or img; its columns are row" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(("kind", "expected"), [
+    (pyarrow.list_(pyarrow.float64()), ("float32", (4,))), (pyarrow.list_(pyarrow.int64()), ("float32", (4,))),
+    (pyarrow.list_(pyarrow.uint8()), ("uint8", (4,))),
+    (pyarrow.list_(pyarrow.list_(pyarrow.int64(), 2)), ("uint8", (2, 2, 1))),
+    (pyarrow.list_(pyarrow.list_(pyarrow.float32())), ("float32", (2, 2, 1)))])
+def test_lists_of_numbers_in_parquet_files(tmp_path, kind, expected):
+  """Their type decides, not their values: the entries of a stream must be alike."""
+  cells = [[1, 2], [3, 4]] if pyarrow.types.is_list(kind.value_type) or pyarrow.types.is_fixed_size_list(
+      kind.value_type) else [1, 2, 3, 4]
+  path = tmp_path / "x.parquet"
+  parquet.write_table(pyarrow.table({"x": pyarrow.array([cells, cells], kind), "y": [0, 1]}), path)
+  found = entry_file.read(path)
+  assert (str(found.x.dtype), found.x.shape[1:]) == expected
+  assert found.x[1].ravel().tolist() == [1, 2, 3, 4]
 
 
 def test_bad_folders_and_parquet_files_are_set_aside(tmp_path, arrays):
