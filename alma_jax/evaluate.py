@@ -28,7 +28,7 @@ import numpy as np
 
 from alma_jax import commands, predict
 from alma_jax.config import schema
-from alma_jax.data import cache
+from alma_jax.data import cache, parquet_file
 from alma_jax.errors import BadInput
 from alma_jax.files import write_bytes
 from alma_jax.predictors import inputs, outputs, scale, scores, texts
@@ -52,6 +52,10 @@ def _main(argv: Sequence[str] | None) -> None:
   parser.add_argument("--data", required=True, help="labelled data: a folder DIR/CLASS/*.png, FILE.npz, FILE.parquet, "
                       "FILE.txt, FILE.jsonl, or the name of a data set")
   parser.add_argument("--data_dir", default="", help="folder of prepared TFDS data sets")
+  parser.add_argument("--image_column", default="", help="column of a Parquet file with the images or lists of numbers"
+                      "; default: image, img, images or x")
+  parser.add_argument("--label_column", default="", help="column of a Parquet file with the labels; default: label, "
+                      "labels, y or class, or the only one whose name ends in _label")
   parser.add_argument("--allow_overlap", action="store_true", help="also score examples that are in the run's stream")
   parser.add_argument("--out", help="file to write the scores to, as JSON")
   args = parser.parse_args(argv)
@@ -96,7 +100,8 @@ def _batches(args: argparse.Namespace, form: inputs.Form, size: int, facts: Mapp
     if not pathlib.Path(path).expanduser().exists():
       raise BadInput(f"--data={args.data!r}: there is no such file or folder, and no data set of this name; give "
                      f"labelled files, or one of {', '.join(_NAMES)} and tfds:NAME.")
-    yield from inputs.read([path], form, size, labelled=True)
+    yield from inputs.read([path], form, size, labelled=True,
+                           columns=parquet_file.Columns(args.image_column, args.label_column))
     return
   from alma_jax.data import datasets
   try:
@@ -178,7 +183,8 @@ def _seen_images(config: Any, args: argparse.Namespace, dtype: np.dtype) -> set[
     data = map(tasks.task, range(len(tasks.infos)))
     return {cache.hash_row(x) for task in data for part in (task.x_train, task.x_val) for x in part}
   if config.is_live:
-    read = lambda path: entry_file.read(path, section.image_size).x.astype(dtype, copy=False)
+    columns = parquet_file.Columns(section.image_column, section.label_column)
+    read = lambda path: entry_file.read(path, section.image_size, columns).x.astype(dtype, copy=False)
     return {cache.hash_row(x) for entry in _entries(config, args, read) for x in entry}
   stream = datasets.load(section.name, args.data_dir or section.data_dir, section.image_size)
   return set(map(cache.hash_row, stream.x_train.astype(dtype, copy=False)))

@@ -73,6 +73,7 @@ def read_part(folder: pathlib.Path, image_size: int = 0) -> tuple[cache.Arrays, 
   found = folders.by_class(folder)
   if not found.classes:
     raise BadInput("it holds no images in folders by class, CLASS/*.png.")
+  unpacking.check_contents(sum(map(len, found.classes.values())), 0)
   arrays, facts = _decode(folder, {"train": found.classes}, image_size)
   return arrays, list(found.classes), found.remarks(folder) + _remarks(folder, facts)
 
@@ -140,7 +141,7 @@ def _decode(root: pathlib.Path, files: dict[str, Classes], image_size: int) -> c
       if shape != first[0]:
         other = other or (shape, path)
         continue
-      num_bytes += _COPIES * decoded.pixels.nbytes
+      num_bytes += decoded.pixels.nbytes
       _check_size(root, num_bytes)
       num_transparent += decoded.had_transparency
       num_frames += decoded.has_frames
@@ -160,7 +161,9 @@ def _decode(root: pathlib.Path, files: dict[str, Classes], image_size: int) -> c
 
 def _check_size(root: pathlib.Path, num_bytes: int) -> None:
   try:
-    unpacking.check(num_bytes, f"{str(root)!r}")
+    unpacking.check_contents(0, num_bytes, _COPIES, f"{str(root)!r}")
+  except unpacking.TooMuch:
+    raise
   except BadInput as error:
     raise BadInput(f"{error}; give fewer or smaller images, or set dataset.image_size=N.") from error
 

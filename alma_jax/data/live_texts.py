@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from alma_jax.config import schema
-from alma_jax.data import cache, documents, feed, folders, text, text_line, tokens
+from alma_jax.data import cache, documents, feed, folders, text, text_line, tokens, unpacking
 from alma_jax.errors import BadInput
 
 if TYPE_CHECKING:
@@ -96,8 +96,11 @@ def read_documents(path: pathlib.Path) -> list[bytes]:
   if path.suffix.lower() not in text_line.SUFFIXES or path.is_dir():
     raise BadInput("it is no .txt file and no .jsonl file.")
   try:
+    unpacking.check_contents(0, path.stat().st_size)
     content = path.read_bytes().removeprefix(_BYTE_ORDER_MARK)
     content.decode()
+  except unpacking.TooMuch as error:
+    raise BadInput(f"{error}.") from error
   except OSError as error:
     raise BadInput(f"it cannot be read: {error.strerror}.") from error
   except UnicodeDecodeError as error:

@@ -46,8 +46,10 @@ def read(paths: Sequence[str]) -> Iterator[Document]:
   """
   for name in paths:
     path = pathlib.Path(name).expanduser()
+    if not path.exists():
+      raise BadInput(f"there is no file or folder {str(path)!r}; give a .txt or .jsonl file, or a folder of them.")
     files = _files(path) if path.is_dir() else [path]
-    if not path.exists() or not files:
+    if not files:
       raise BadInput(f"there is no text in {str(path)!r}; give a .txt or .jsonl file, or a folder of them.")
     for file in files:
       if file.suffix.lower() not in text_line.SUFFIXES:
