@@ -176,8 +176,9 @@ def test_images_are_turned_as_their_metadata_say(tmp_path, suffix, mode, options
   np.testing.assert_array_equal(found.squeeze(), wanted)
 
 
-def test_a_turned_photo_is_the_same_example_everywhere(tmp_path, monkeypatch):
-  draw(tmp_path, "a/*.png", "b/*.png")
+def test_a_turned_photo_is_the_same_example_everywhere(tmp_path):
+  upright = turned(tmp_path / "upright.png", 1)
+  tmp_path = draw(tmp_path / "data", "a/*.png", "b/*.png")
   for place in ("a/x.jpg", "b/x.jpg"):
     turned(tmp_path / place, 6, quality=95, subsampling=0)
   shape = (32, 48, 3)
@@ -186,15 +187,15 @@ def test_a_turned_photo_is_the_same_example_everywhere(tmp_path, monkeypatch):
       Image.open(old).resize(shape[1::-1]).save(old)
   photo = image_file.read(tmp_path / "a/x.jpg").pixels
   assert photo.shape == shape  # and not 48x32 pixels, as it is stored
-  upright = turned(tmp_path / "upright.png", 1)
   assert np.abs(photo.astype(int) - upright).max() < 32  # JPEG is not exact; another turn differs by up to 255
   is_photo = lambda x: (x == photo).all((1, 2, 3)).sum()
   data = datasets.load(f"folder:{tmp_path}")
   assert is_photo(data.x_train) + is_photo(data.x_test) == 2
   assert is_photo(entry_file.read(tmp_path).x) == 2
   content = (tmp_path / "a/x.jpg").read_bytes()
-  parquet.write_table(pyarrow.table({"image": [dict(bytes=content, path=None)], "label": [0]}), tmp_path / "x.PARQUET")
-  assert is_photo(entry_file.read(tmp_path / "x.PARQUET").x) == 1
+  table = pyarrow.table({"image": [dict(bytes=content, path=None)], "label": [0]})
+  parquet.write_table(table, tmp_path.parent / "x.PARQUET")
+  assert is_photo(entry_file.read(tmp_path.parent / "x.PARQUET").x) == 1
   form = FORM._replace(shape=shape)
   (batch,) = inputs.read([str(tmp_path / "a/x.jpg")], form, 9)
   assert is_photo(batch.x) == 1
