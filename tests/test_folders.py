@@ -12,7 +12,7 @@ from runs import alma, blobs, small_config
 from test_text import config, write
 
 import alma_jax
-from alma_jax.data import datasets, entry_file, folders, image_file, live_texts, text, text_source
+from alma_jax.data import datasets, entry_file, folders, image_file, live_images, live_texts, text, text_source
 from alma_jax.errors import BadInput
 from alma_jax.predictors import inputs, texts
 
@@ -61,7 +61,7 @@ def test_folders_that_are_called_splits_are_splits(tmp_path, train, test):
   draw(tmp_path, *(f"{test}/{c}/*.png" for c in "abc"), num=2)
   assert as_run(tmp_path) == (("a", "b", "c"), 9, 6)
   assert as_labelled(tmp_path) == (["a", "b", "c"], 6)  # the test split
-  with pytest.raises(BadInput, match=f"folders .*{train}.* of .* look like splits where folders of classes should be"):
+  with pytest.raises(BadInput, match=f"{train}.* of .* look like splits where the folders of classes should be"):
     as_entry(tmp_path)
 
 
@@ -117,6 +117,15 @@ def test_files_that_are_not_read_are_counted_by_suffix(tmp_path):
   with pytest.warns(UserWarning, match=sentence) as record:
     (batch,) = inputs.read([str(tmp_path)], FORM, 100)
   assert (len(record), len(batch.x)) == (1, 8)
+
+
+def test_a_live_stream_says_what_it_does_not_read(tmp_path):
+  draw(tmp_path, "test/a/*.png", "test/b/*.png", "test/b/*.heic", num=1)
+  draw(tmp_path, "stream/n/a/*.png", "stream/n/b/*.png", "stream/n/b/*.svg", num=3)
+  with pytest.warns(UserWarning, match=r"^1 file of '.*test' is not read \(1 .heic\)$"):
+    reader = live_images.ImageReader(tmp_path, 0, 0)
+  assert reader.read(tmp_path / "stream/n", []).remarks == (
+      f"3 files of '{tmp_path / 'stream/n'}' are not read (3 .svg)",)
 
 
 def test_links_to_folders_are_followed_but_not_in_circles(tmp_path):
