@@ -21,6 +21,7 @@ import argparse
 import json
 import pathlib
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,7 @@ def _main(argv: Sequence[str] | None) -> None:
   parser.add_argument("--allow_overlap", action="store_true", help="also score examples that are in the run's stream")
   parser.add_argument("--out", help="file to write the scores to, as JSON")
   args = parser.parse_args(argv)
+  commands.quiet()
   if args.out:
     outputs.check_place(args.out)
   predictor = predict.load(predict.stored_of(args))
@@ -159,7 +161,8 @@ def _overlap(args: argparse.Namespace, hashes: Sequence[int], read: Callable[[An
     return None  # an exported predictor does not know its stream
   config = configs.parse(configs.completed({k: v for k, v in tree.items() if k not in configs.STORED}))
   try:
-    seen = read(config)
+    with warnings.catch_warnings(action="ignore"):  # the run has said what is to be said of its data
+      seen = read(config)
   except BadInput as error:
     commands.warn([f"it is not known whether the data overlap the stream of the run, which cannot be read: "
                    f"{_advised(error)}"])

@@ -41,6 +41,7 @@ def _main(argv: Sequence[str] | None) -> None:
                       "default: image, img, images or x")
   parser.add_argument("--batch_size", type=int, help="examples that are predicted together; default: by their size")
   args = parser.parse_args(argv)
+  commands.quiet()
   if args.batch_size is not None and args.batch_size < 1:
     raise BadInput(f"--batch_size={args.batch_size} should be at least 1.")
   with outputs.Table(args.out) as table:

@@ -61,7 +61,7 @@ def test_coloured_images_are_refused():
 def test_the_expert_that_answers(tmp_path, learner, changes, mixtures):
   x, y = blobs(120)
   config = small_config(learner, stream__num_megabatches=1, stream__waiting_time=1, **changes)
-  run = alma_jax.run(config, tmp_path / "run", data=(x, y, x[:30], y[:30]))
+  run = alma_jax.run(config, tmp_path / "run", data=(x, y, *blobs(30, seed=1)))
   found = routes.weights(run, x)
   assert list(found) == mixtures
   for weights in found.values():
@@ -76,6 +76,6 @@ def test_the_expert_that_answers(tmp_path, learner, changes, mixtures):
 
 def test_a_learner_without_experts_is_refused(tmp_path):
   x, y = blobs(120)
-  run = alma_jax.run(small_config(), tmp_path / "run", data=(x, y, x[:30], y[:30]))
+  run = alma_jax.run(small_config(), tmp_path / "run", data=(x, y, *blobs(30, seed=1)))
   with pytest.raises(BadInput, match="has no experts to choose from; give a run of moe, gmoe or hmoe"):
     routes.weights(run, x)

@@ -1,6 +1,7 @@
 """Data: from files to arrays, and from arrays to the stream of mega-batches.
 
   datasets.py       classification data sets by name; reads image_folder.py (image_file.py) or tfds_images.py
+  folders.py        which files of a folder are examples, for images and for text
   text.py           texts as token ids and windows; reads text_source.py, documents.py and tokens.py
   stream.py         mega-batches and stages, as indices into the training set
   augment.py        random flips and crops

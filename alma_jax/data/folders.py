@@ -98,8 +98,9 @@ def by_class(folder: pathlib.Path) -> Found:
   """
   parts = splits(folder)
   if parts:
-    raise BadInput(f"the folders {listed(sorted(part.name for part in parts.values()))} of {str(folder)!r} look like "
-                   "splits where folders of classes should be; move the folders of classes up, or rename them.")
+    raise BadInput(f"{listed(sorted(part.name for part in parts.values()))} of {str(folder)!r} "
+                   f"{'looks like a split' if len(parts) == 1 else 'look like splits'} where the folders of classes "
+                   "should be; move the folders of classes up, or rename classes that are called so.")
   classes: Classes = {}
   skipped: Counter[str] = Counter()
   empty = []

@@ -1,0 +1,324 @@
+"""Which files of a folder are examples: splits, classes, depths, suffixes, and how images are turned."""
+import io
+import json
+import warnings
+
+import numpy as np
+import pyarrow
+import pytest
+from PIL import ExifTags, Image, features
+from pyarrow import parquet
+from runs import alma, blobs, small_config
+from test_text import config, write
+
+import alma_jax
+from alma_jax.data import datasets, entry_file, folders, image_file, live_images, live_texts, text, text_source
+from alma_jax.errors import BadInput
+from alma_jax.predictors import inputs, texts
+
+FORM = inputs.Form((4, 6, 3), np.dtype(np.uint8), 0, ("a", "b", "c"), 3)
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path_factory, monkeypatch):
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+
+
+def draw(root, *paths, num=2, mode="RGB"):
+  """`num` images of noise in every folder of `paths`, named PATH/*.SUFFIX; others are files without contents."""
+  rng = np.random.default_rng(sum(map(ord, "".join(paths))))
+  for path in paths:
+    folder, _, suffix = path.rpartition("/*.")
+    (root / folder).mkdir(parents=True, exist_ok=True)
+    for i in range(num):
+      place = root / folder / f"{i}.{suffix}"
+      if f".{suffix.lower()}" in image_file.suffixes():
+        Image.fromarray(rng.integers(0, 256, (4, 6, 3)).astype(np.uint8)).save(place)
+      else:
+        place.write_bytes(b"unread")
+  return root
+
+
+def as_run(root):
+  data = datasets.load(f"folder:{root}")
+  return data.class_names, len(data.x_train), len(data.x_test)
+
+
+def as_entry(root):
+  found = entry_file.read(root)
+  return found.names, len(found.x)
+
+
+def as_labelled(root):
+  (batch,) = inputs.read([str(root)], FORM, 100, labelled=True)
+  return sorted({FORM.names[label] for label in batch.y}), len(batch.x)
+
+
+@pytest.mark.parametrize(("train", "test"), [
+    ("Training", "Testing"), ("Train", "Test"), ("TRAIN", "test"), ("trn", "tst"), ("train_set", "test-images")])
+def test_folders_that_are_called_splits_are_splits(tmp_path, train, test):
+  draw(tmp_path, *(f"{train}/{c}/*.png" for c in "abc"), num=3)
+  draw(tmp_path, *(f"{test}/{c}/*.png" for c in "abc"), num=2)
+  assert as_run(tmp_path) == (("a", "b", "c"), 9, 6)
+  assert as_labelled(tmp_path) == (["a", "b", "c"], 6)  # the test split
+  with pytest.raises(BadInput, match=f"{train}.* of .* look like splits where the folders of classes should be"):
+    as_entry(tmp_path)
+
+
+@pytest.mark.parametrize("images", [
+    ("train/*.png", "bus/*.png"), ("valid/*.png", "invalid/*.png"), ("val/*.png", "dev_board/*.png"),
+    ("tested/*.png", "contest/*.png"), ("a/images/*.png", "b/images/*.png"), ("a/1/*.png", "b/2/*.png")])
+def test_classes_that_are_no_splits(tmp_path, images):
+  names = tuple(sorted(path.split("/")[0] for path in images))
+  assert as_run(draw(tmp_path, *images)) == (names, 2, 2)
+  assert as_entry(tmp_path) == (names, 4)
+
+
+@pytest.mark.parametrize(("images", "sentence"), [
+    (("A/x/*.png", "A/y/*.png", "B/x/*.png", "B/y/*.png"), "A and B of .* hold the folders x and y, so it is unclear"),
+    (("a/train/*.png", "a/test/*.png", "b/train/*.png"), "a and b of .* hold the folders test and train, so it is"),
+    (("a/*.png", "a/more/*.png", "b/*.png"), "holds images at several depths, as 'a/0.png' and 'a/more/0.png'; put"),
+    (("a/*.png", "b/c/*.png"), "holds images at several depths, as 'a/0.png' and 'b/c/0.png'"),
+    (("a/*.png", "b/*.png", "/*.png"), "holds images at several depths, as '0.png' and 'a/0.png'"),
+    (("a/*.png", "b/*.png", "c/*.heic"), r"2 files of '.*c' are not read \(2 .heic\), so nothing is left of this"),
+    (("train/a/*.png", "training/a/*.png", "test/a/*.png"), "has the folders train and training for one split; keep"),
+])
+def test_what_is_unclear_is_refused_everywhere(tmp_path, images, sentence):
+  draw(tmp_path / "data", *images)
+  for read in (as_run, as_entry, as_labelled):
+    with pytest.raises(BadInput, match=sentence):
+      read(tmp_path / "data")
+
+
+def test_a_half_of_the_splits_is_refused(tmp_path):
+  draw(tmp_path, "Training/a/*.png", "Training/b/*.png")
+  with pytest.raises(BadInput, match="has a folder Training, but no folder test; give both"):
+    as_run(tmp_path)
+  with pytest.raises(BadInput, match="has the split Training, but no test split; name the folder above the folders"):
+    as_labelled(tmp_path)
+  draw(tmp_path, "holdout/a/*.png", "holdout/b/*.png")
+  with pytest.raises(BadInput, match="has the folders .*, but no folder test; rename holdout to test"):
+    as_run(tmp_path)
+
+
+def test_files_that_are_not_read_are_counted_by_suffix(tmp_path):
+  draw(tmp_path, "a/*.png", "b/*.PNG", "a/*.heic", num=4)
+  draw(tmp_path, "b/*.TXT", "b/.hidden/*.png", num=1)
+  (tmp_path / "b/Thumbs.db").write_bytes(b"")
+  (tmp_path / "c").mkdir()
+  sentence = rf"^5 files of '{tmp_path}' are not read \(4 .heic, 1 .txt\)$"
+  with pytest.warns(UserWarning, match="not read|empty") as record:
+    assert as_run(tmp_path) == (("a", "b"), 6, 2)
+  assert [str(each.message) for each in record] == [
+      f"5 files of '{tmp_path}' are not read (4 .heic, 1 .txt)", f"c of '{tmp_path}' is empty, and no class"]
+  assert entry_file.read(tmp_path).remarks == tuple(str(each.message) for each in record)
+  with pytest.warns(UserWarning, match=sentence) as record:
+    assert as_labelled(tmp_path) == (["a", "b"], 8)
+  with pytest.warns(UserWarning, match=sentence) as record:
+    (batch,) = inputs.read([str(tmp_path)], FORM, 100)
+  assert (len(record), len(batch.x)) == (1, 8)
+
+
+def test_a_live_stream_says_what_it_does_not_read(tmp_path):
+  draw(tmp_path, "test/a/*.png", "test/b/*.png", "test/b/*.heic", num=1)
+  draw(tmp_path, "stream/n/a/*.png", "stream/n/b/*.png", "stream/n/b/*.svg", num=3)
+  with pytest.warns(UserWarning, match=r"^1 file of '.*test' is not read \(1 .heic\)$"):
+    reader = live_images.ImageReader(tmp_path, 0, 0)
+  assert reader.read(tmp_path / "stream/n", []).remarks == (
+      f"3 files of '{tmp_path / 'stream/n'}' are not read (3 .svg)",)
+
+
+def test_links_to_folders_are_followed_but_not_in_circles(tmp_path):
+  draw(tmp_path / "elsewhere", "*.png".join(("a/", "")))
+  (tmp_path / "data/b/inner").mkdir(parents=True)
+  (tmp_path / "data/a").symlink_to(tmp_path / "elsewhere")
+  draw(tmp_path, "data/b/inner/*.png")
+  (tmp_path / "data/b/inner/circle").symlink_to(tmp_path / "data/b")
+  assert as_entry(tmp_path / "data") == (("a", "b"), 4)
+
+
+def test_what_the_installed_pillow_reads_is_read(tmp_path):
+  wanted = {".png", ".jpg", ".jpe", ".jfif", ".bmp", ".gif", ".webp", ".tif", ".ppm", ".pnm", ".tga", ".ico"}
+  assert wanted <= image_file.suffixes()
+  assert not image_file.suffixes() & {".eps", ".ps", ".wmf", ".pdf", ".mpg", ".h5", ".grib", ".bufr"}
+  for suffix in ("tga", "pcx", "sgi", "jp2") + ("avif",) * features.check("avif"):
+    pixels = image_file.read(draw(tmp_path, f"a/*.{suffix}") / f"a/0.{suffix}").pixels
+    assert pixels.shape == (4, 6, 3), suffix
+  (tmp_path / "a.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 6 4\n%%EndComments\nshowpage\n")
+  with pytest.raises(BadInput, match="^no image$"):  # Ghostscript is not started
+    image_file.read(tmp_path / "a.png")
+
+
+def turned(path, orientation, mode="RGB", **options):
+  """Stores an image of 4x6 noise so that a viewer that knows EXIF shows it upright; returns what it shows."""
+  pixels = np.random.default_rng(0).integers(0, 256, (4, 6, 3)).astype(np.uint8).repeat(8, 0).repeat(8, 1)
+  image = Image.fromarray(pixels).convert(mode)
+  turn = Image.Transpose
+  back = {1: None, 2: turn.FLIP_LEFT_RIGHT, 3: turn.ROTATE_180, 4: turn.FLIP_TOP_BOTTOM, 5: turn.TRANSPOSE,
+          6: turn.ROTATE_90, 7: turn.TRANSVERSE, 8: turn.ROTATE_270}[orientation]
+  exif = Image.Exif()
+  exif[ExifTags.Base.Orientation] = orientation
+  (image if back is None else image.transpose(back)).save(path, exif=exif, **options)
+  return np.asarray(image)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize(("suffix", "mode", "options"), [
+    ("png", "RGB", {}), ("png", "L", {}), ("png", "P", {}), ("png", "I;16", {}), ("webp", "RGB", dict(lossless=True)),
+    ("tif", "RGB", {}), ("tif", "L", dict(compression="tiff_lzw"))])
+def test_images_are_turned_as_their_metadata_say(tmp_path, suffix, mode, options, orientation):
+  if mode == "I;16":
+    rng = np.random.default_rng(0)
+    wanted = rng.integers(0, 2**16, (4, 6)).astype(np.uint16)
+    stored = {1: wanted, 2: wanted[:, ::-1], 3: wanted[::-1, ::-1], 4: wanted[::-1], 5: wanted.T,
+              6: np.rot90(wanted), 7: wanted[::-1, ::-1].T, 8: np.rot90(wanted, -1)}[orientation]
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = orientation
+    Image.fromarray(np.ascontiguousarray(stored)).save(tmp_path / "a.png", exif=exif)
+    np.testing.assert_array_equal(image_file.read(tmp_path / "a.png").pixels[..., 0], np.float32(wanted) / 257)
+    return
+  wanted = turned(tmp_path / f"a.{suffix}", orientation, mode, **options)
+  found = image_file.read(tmp_path / f"a.{suffix}").pixels
+  if mode == "P":
+    turned(tmp_path / "upright.png", 1, mode)
+    wanted = np.asarray(Image.open(tmp_path / "upright.png").convert("RGB"))
+  np.testing.assert_array_equal(found.squeeze(), wanted)
+
+
+def test_a_turned_photo_is_the_same_example_everywhere(tmp_path):
+  upright = turned(tmp_path / "upright.png", 1)
+  tmp_path = draw(tmp_path / "data", "a/*.png", "b/*.png")
+  for place in ("a/x.jpg", "b/x.jpg"):
+    turned(tmp_path / place, 6, quality=95, subsampling=0)
+  shape = (32, 48, 3)
+  for name in "ab":
+    for old in (tmp_path / name).glob("*.png"):
+      Image.open(old).resize(shape[1::-1]).save(old)
+  photo = image_file.read(tmp_path / "a/x.jpg").pixels
+  assert photo.shape == shape  # and not 48x32 pixels, as it is stored
+  assert np.abs(photo.astype(int) - upright).max() < 32  # JPEG is not exact; another turn differs by up to 255
+  is_photo = lambda x: (x == photo).all((1, 2, 3)).sum()
+  data = datasets.load(f"folder:{tmp_path}")
+  assert is_photo(data.x_train) + is_photo(data.x_test) == 2
+  assert is_photo(entry_file.read(tmp_path).x) == 2
+  content = (tmp_path / "a/x.jpg").read_bytes()
+  table = pyarrow.table({"image": [dict(bytes=content, path=None)], "label": [0]})
+  parquet.write_table(table, tmp_path.parent / "x.PARQUET")
+  assert is_photo(entry_file.read(tmp_path.parent / "x.PARQUET").x) == 1
+  form = FORM._replace(shape=shape)
+  (batch,) = inputs.read([str(tmp_path / "a/x.jpg")], form, 9)
+  assert is_photo(batch.x) == 1
+  assert is_photo(inputs.decoded(io.BytesIO(content), "the image", form)[None]) == 1  # as `alma serve` does
+
+
+def test_pixels_that_an_earlier_version_decoded_are_decoded_again(tmp_path, monkeypatch):
+  draw(tmp_path, "a/*.png", "b/*.png")
+  old = datasets.load(f"folder:{tmp_path}")
+  monkeypatch.setattr("alma_jax.data.image_folder._DECODER", 0)
+  monkeypatch.setattr(image_file, "read", lambda path, size: image_file.Decoded(np.zeros((4, 6, 3), np.uint8), False,
+                                                                                 False))
+  assert datasets.load(f"folder:{tmp_path}").fingerprint != old.fingerprint
+
+
+@pytest.mark.parametrize("damage", [b"Exif\0\0MM", b"Exif\0\0nothing of this kind", b""])
+def test_damaged_metadata_turn_nothing(tmp_path, damage):
+  pixels = np.random.default_rng(0).integers(0, 256, (4, 6, 3)).astype(np.uint8)
+  Image.fromarray(pixels).save(tmp_path / "a.png", exif=damage)
+  np.testing.assert_array_equal(image_file.read(tmp_path / "a.png").pixels, pixels)
+
+
+def test_the_first_frame_is_read_and_others_are_counted(tmp_path):
+  draw(tmp_path, "a/*.png", "b/*.png")
+  frames = [Image.new("RGB", (6, 4), colour) for colour in ("red", "green", "blue")]
+  frames[0].save(tmp_path / "a/x.gif", save_all=True, append_images=frames[1:])
+  frames[0].save(tmp_path / "a/x.tif", save_all=True, append_images=frames[1:])
+  sentence = f"2 of the images of '{tmp_path}' have several frames or pages, and only the first is read"
+  for _ in range(2):  # the second time from the cache
+    with pytest.warns(UserWarning, match=f"^{sentence}$"):
+      data = datasets.load(f"folder:{tmp_path}")
+  x = np.concatenate([data.x_train, data.x_test])
+  assert (x == (255, 0, 0)).all((1, 2, 3)).sum() == 2
+  assert entry_file.read(tmp_path).remarks == (sentence,)
+
+
+def save(path, x_train, x_test, **more):
+  y = lambda x: np.arange(len(x)) % 3
+  np.savez(path, x_train=x_train, y_train=y(x_train), x_test=x_test, y_test=y(x_test), **more)
+  return f"npz:{path}"
+
+
+def test_test_examples_that_are_training_examples_are_counted(tmp_path, capsys):
+  (x, _), (other, _) = blobs(120), blobs(30, seed=1)
+  leaky = np.concatenate([other[:23], x[50:57]])
+  sentence = "7 of 30 test examples of {} are in the training set as well, so the test error is too low"
+  name = save(tmp_path / "a.npz", x, leaky)
+  done = alma("run", "--config=npz:sm", f"--config.dataset.name={name}", "--config.train.epochs=1",
+              "--config.stream.num_megabatches=4", f"--workdir={tmp_path}/run")
+  assert done.returncode == 0, done.stderr
+  assert done.stderr.count("warning: " + sentence.format(name)) == 1
+  y = np.arange(120) % 3
+  with pytest.warns(UserWarning, match=f"^{sentence.format('data')}$"):
+    alma_jax.run(small_config(stream__num_megabatches=1), tmp_path / "own", data=(x, y, leaky, y[:30]))
+  with warnings.catch_warnings(action="error"):
+    datasets.warn_of_overlap(datasets.load(save(tmp_path / "b.npz", x, other)))
+
+
+def test_arrays_of_an_npz_file_that_are_not_used_are_named(tmp_path):
+  (x, y), (other, _) = blobs(120), blobs(30, seed=1)
+  name = save(tmp_path / "a.npz", x, other, x_val=x, y_val=y)
+  with pytest.warns(UserWarning, match="^x_val, y_val of '.*a.npz' are not used: only x_train, y_train, x_test,"):
+    datasets.load(name)
+
+
+def test_files_of_text(tmp_path):
+  """.TXT is read, and others are counted; splits are found by their names."""
+  write(tmp_path / "a", Training=["aaaa", "bbbb", "cccc"], Val=["vv"], testing=["tt"])
+  (tmp_path / "a/Training/a.txt").rename(tmp_path / "a/Training/a.TXT")
+  (tmp_path / "a/Training/._a.txt").write_bytes(b"\xff")
+  for name in ("b.md", "c.md", "README"):
+    (tmp_path / "a/Training" / name).write_text("unread")
+  sentence = r"^3 files of '.*Training' are not read \(2 .md, 1 without a suffix\)"
+  with pytest.warns(UserWarning, match=sentence + "; texts are .txt files$"):
+    found = text_source.find(f"text:{tmp_path}/a").read()
+  assert found == dict(train=[b"aaaa", b"bbbb", b"cccc"], valid=[b"vv"], test=[b"tt"])
+  with pytest.warns(UserWarning, match=sentence + "$"):
+    assert [each.text for each in texts.read([f"{tmp_path}/a/Training"])] == ["aaaa", "bbbb", "cccc"]
+  assert live_texts.read_documents(tmp_path / "a/Training/a.TXT") == [b"aaaa"]
+  (tmp_path / "a/testing/a.txt").rename(tmp_path / "a/testing/a.md")
+  with pytest.warns(UserWarning, match=sentence), pytest.raises(
+      BadInput, match=r"testing' holds no .txt file \(1 file of .* is not read \(1 .md\)\)"):
+    text_source.find(f"text:{tmp_path}/a")
+  write(tmp_path / "b", training=["a"], setup=["b"])  # chapters of a manual
+  assert text_source.find(f"text:{tmp_path}/b").read() == dict(train=[b"b", b"a"])
+
+
+def test_test_documents_that_are_training_documents_are_counted(tmp_path):
+  name = write(tmp_path, train=["aaaa", "bbbb", "cccc"], valid=["vv"], test=["tt", "bbbb\n"])
+  for _ in range(2):  # the second time from the cache
+    with pytest.warns(UserWarning, match="^1 of 2 test documents of text:.* is in the training text as well, so the "
+                      "test perplexity is too low$"):
+      text.load(config(name), 2, 0)
+
+
+def test_a_live_text_whose_documents_are_tested_is_told(tmp_path):
+  write(tmp_path, stream=["aaaa bbbb", "tt"], test=["tt"])
+  (tmp_path / "stream/c.jsonl").write_text("\n".join(map(json.dumps, ("aaaa bbbb", "tt", "cc"))))
+  reader = live_texts.TextReader(tmp_path, small_text())
+  with pytest.raises(BadInput, match="^all its documents are in the test text.$"):
+    reader.read(tmp_path / "stream/b.txt", [])
+  found = reader.read(tmp_path / "stream/c.jsonl", [])
+  assert found.remarks == ("1 of 3 documents are in the test text as well, whose perplexity is thus too low",)
+
+
+def small_text():
+  c = config("live:")
+  c.sequence_length, c.cross_documents = 2, True
+  return c
+
+
+@pytest.mark.parametrize(("name", "split"), [
+    ("Training", "train"), ("TEST", "test"), ("val", "valid"), ("train_set", "train"), ("Test Data", "test"),
+    ("dev", "valid"), ("hold-out", "valid"), ("trainer", None), ("tests", None), ("invalid", None), ("device", None),
+    ("set", None)])
+def test_names_of_splits(name, split):
+  assert folders.split_of(name) == split
