@@ -157,7 +157,7 @@ def test_values_that_float32_cannot_normalise_are_refused(factor, dtype, sentenc
 def test_classes_of_folders_that_resemble_each_other_give_a_warning(tmp_path, monkeypatch):
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
   pictures(tmp_path / "a", {"cat": 10, "dog": 20, "Cat": 30, "7": 40, "07": 50})
-  with pytest.warns(UserWarning) as warned:
+  with pytest.warns(UserWarning, match="resemble each other") as warned:
     datasets.load(f"folder:{tmp_path / 'a'}")
   said = [str(each.message) for each in warned]
   assert len(said) == 2

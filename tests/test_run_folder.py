@@ -443,6 +443,8 @@ def test_what_takes_long_is_named(capfd, monkeypatch):
   monkeypatch.setattr(messages, "_AGAIN", 0.01)
   heard = []
   with messages.heard(lambda name, seconds: heard.append(name)), messages.sign("waiting", shown=False):
+    while not heard:
+      time.sleep(0.01)
     with messages.sign("reading"):
       while heard[-1:] != ["reading"]:
         time.sleep(0.01)
