@@ -198,7 +198,8 @@ def _report(run: "Run") -> str:
               f"{s['num_modules']} modules with {s['memory']:,} parameters")
   elif measure.is_prequential:
     values = measure.values(run.lines)
-    judged = (f"{measure.name} {sum(values) / len(values):.4f}, the mean over {len(values)} mega-batches, and "
+    judged = (f"{measure.name} {sum(values) / len(values):.4f}, the mean over {len(values)} mega-batch"
+              f"{'es' * (len(values) != 1)}, and "
               f"{values[-1]:.4f} on the last" if values else f"no {measure.name}, as nothing came after the first "
               "training")
   elif "cer" in s:

@@ -520,8 +520,8 @@ def test_runs_of_version_0_1_keep_their_identity():
   assert configs.differences(configs.to_dict(config), config) == []
   assert configs.parse(configs.completed(old)) == config
   assert "dataset.image_size" not in configs.identity(config)  # from which the default folder's name is made
-  tree = configs.to_dict(config) | {"dataset": dict(
-      name="folder:x", data_dir="", image_size=32, settle_seconds=1.0, idle_seconds=0.0)}
+  tree = configs.to_dict(config)
+  tree["dataset"] |= dict(name="folder:x", data_dir="", image_size=32)
   resized = configs.parse(tree)
   assert configs.identity(resized)["dataset.image_size"] == 32
   tree["dataset"] = dict(name="folder:x", data_dir="")

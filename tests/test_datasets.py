@@ -154,6 +154,17 @@ def test_values_that_float32_cannot_normalise_are_refused(factor, dtype, sentenc
       datasets.check_examples("x", x)
 
 
+def test_classes_of_folders_that_resemble_each_other_give_a_warning(tmp_path, monkeypatch):
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+  pictures(tmp_path / "a", {"cat": 10, "dog": 20, "Cat": 30, "7": 40, "07": 50})
+  with pytest.warns(UserWarning, match="resemble each other") as warned:
+    datasets.load(f"folder:{tmp_path / 'a'}")
+  said = [str(each.message) for each in warned]
+  assert len(said) == 2
+  assert "the classes '07' and '7' of" in said[0]
+  assert "the classes 'Cat' and 'cat' of" in said[1]
+
+
 def test_tfds_names_of_classes(tfds_dir, tmp_path):
   (folder,) = (tfds_dir / "mnist").glob("*")
   copied = tmp_path / "mnist" / folder.name

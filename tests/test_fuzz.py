@@ -16,7 +16,7 @@ from alma_jax.monitor import view
 from alma_jax.predictors import folder, texts
 from alma_jax.runs import exporting
 
-QUICK = {"npz": 60, "images": 40, "parquet": 20, "text": 60, "live": 30, "tasks": 60, "config": 100, "sweep": 60}
+QUICK = {"npz": 60, "images": 40, "parquet": 20, "text": 60, "live": 30, "tasks": 60, "config": 100, "sweep": 200}
 OF_RUNS = {"runs": 8, "pages": 8, "resume": 8, "predictor": 16, "requests": 30}
 
 

@@ -682,6 +682,8 @@ def test_labels_that_are_the_same_are_one_class(tmp_path, arrays):
   assert [line["new_classes"] for line in lines(run, "stream.jsonl")] == [["0", "1", "café"], [], ["Café"]]
   assert "2.npz: the new class 'Café' resembles 'café'" in done.stderr
   assert done.stderr.count("resembles") == 1
+  assert "1.npz: the label '00' stands for the class '0', and so do others with zeros in front" in done.stderr
+  assert done.stderr.count("stands for") == 1
   assert lines(run, "metrics.jsonl")[1]["error"] < 0.3
   data = tmp_path / "more.npz"
   np.savez(data, x=x_test, y=np.array(["00", "1 ", "cafe\u0301"])[y_test])

@@ -440,6 +440,21 @@ def test_what_takes_long_is_named(capfd, monkeypatch):
   said = capfd.readouterr().err.splitlines()
   assert said[0] == "compiling"
   assert said[1].startswith("compiling took 0.")
+  monkeypatch.setattr(messages, "_AGAIN", 0.01)
+  heard = []
+  with messages.heard(lambda name, seconds: heard.append(name)), messages.sign("waiting", shown=False):
+    while not heard:
+      time.sleep(0.01)
+    with messages.sign("reading"):
+      while heard[-1:] != ["reading"]:
+        time.sleep(0.01)
+      time.sleep(0.5)
+    time.sleep(0.1)
+  assert heard == ["waiting", "reading", "waiting", ""]
+  first, *again, last = capfd.readouterr().err.splitlines()
+  assert (first, last[:13]) == ("reading", "reading took ")
+  assert all(line.startswith("reading, for ") and line.endswith(" so far") for line in again)
+  assert again
   monkeypatch.setattr(messages, "_LONG", 60.0)
   with messages.sign("saving"):
     pass

@@ -62,6 +62,7 @@ class ImageReader:
     self._tested = None if self.test is None else frozenset(map(cache.hash_row, self.test.x))
     self._found: list[tuple[int, str]] = []  # (mega-batch, name) of the classes of the first `_num_read` of them
     self._num_read = 0
+    self._padded = False  # whether a label had other zeros in front than its class
 
   def read(self, path: pathlib.Path, lines: list[feed.Line]) -> feed.Read:
     """The arrays x and y of an entry, permuted; its notes are num, example_shape, dtype and new_classes."""
@@ -77,7 +78,7 @@ class ImageReader:
     remarks = found.remarks + self._overlap(found.x)
     known = self.classes(lines)
     y, new = self._numbered(found, known)
-    remarks += self._resemblances(new, known)
+    remarks += self._resemblances(found, new, known)
     order = keys.rng(self._seed, keys.STREAM, len(lines) + 1).permutation(num)
     notes = dict(num=num, example_shape=shape, dtype=dtype, new_classes=new)
     return feed.Read(dict(x=found.x[order], y=y[order]), notes, found.digest(), remarks)
@@ -120,11 +121,18 @@ class ImageReader:
       return numbers[np.searchsorted(np.unique(found.y), found.y)], new
     return numbers[found.y], new
 
-  def _resemblances(self, new: list[str], known: list[str]) -> tuple[str, ...]:
-    """Sentences about new classes whose names resemble others."""
+  def _resemblances(self, found: entry_file.Labelled, new: list[str], known: list[str]) -> tuple[str, ...]:
+    """Sentences about labels with other zeros in front than their class, and about new classes that resemble others."""
+    index = class_labels.Index([*known, *new])
+    padded = [(label, index.find(label)) for label in map(class_labels.normal, _names_of(found))]
+    padded = [(label, name) for label, name in padded if name not in (None, label)]
+    said = () if self._padded or not padded else (
+        f"the label {padded[0][0]!r} stands for the class {padded[0][1]!r}, and so do others with zeros in front",)
+    self._padded = self._padded or bool(padded)
     pairs = [(a, b) for a, b in class_labels.alike([*known, *new]) if b in new]
-    return tuple(f"the new class {b!r} resembles {a!r}; if they are one class, begin a new run over entries with one "
-                 f"name for it, or declare the classes in {CLASSES}" for a, b in pairs)
+    return said + tuple(
+        f"the new class {b!r} resembles {a!r}; if they are one class, begin a new run over entries with one name for "
+        f"it, or declare the classes in {CLASSES}" for a, b in pairs)
 
   def _overlap(self, x: np.ndarray) -> tuple[str, ...]:
     if self._tested is None:

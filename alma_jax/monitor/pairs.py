@@ -71,7 +71,7 @@ def draw(first: View, second: View, path: str | os.PathLike[str]) -> None:
   """
   from matplotlib.backends.backend_agg import FigureCanvasAgg
   from matplotlib.figure import Figure
-  figure = Figure(figsize=(7, 4.2), layout="constrained")
+  place, figure = usable(path), Figure(figsize=(7, 4.2), layout="constrained")
   FigureCanvasAgg(figure)
   axes = figure.subplots()
   measure = _measure(first, second)
@@ -87,7 +87,7 @@ def draw(first: View, second: View, path: str | os.PathLike[str]) -> None:
   axes.set_ylim(bottom=0)
   axes.legend(frameon=False)
   try:
-    figure.savefig(usable(path), dpi=150)
+    figure.savefig(place, dpi=150)
   except (OSError, ValueError) as error:
     raise BadInput(f"--out={str(path)!r} cannot be written: {error}.") from error
 
