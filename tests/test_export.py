@@ -11,6 +11,7 @@ from test_language import books, text_config  # noqa: F401
 import alma_jax
 from alma_jax import export
 from alma_jax.errors import BadInput
+from alma_jax.predictors import folder, program
 from alma_jax.runs import sampling, settings, snapshot
 
 
@@ -21,15 +22,31 @@ from alma_jax.runs import sampling, settings, snapshot
     slow("hmoe", {"learner__expert_widths": (4, 6), "learner__em_rounds": 2})])
 def test_predictors_answer_as_the_run(tmp_path, make_config, arrays, learner, changes):
   run = alma_jax.run(make_config(learner, **changes), tmp_path / "run", data=arrays)
-  folder = export.export(run)
-  assert folder == tmp_path / "run/export"
+  place = export.export(run)
+  assert place == tmp_path / "run/export"
   images, found = arrays[2], []
   for part in (images, images[:3], images[:1]):  # any number of them
-    found.append(_ask(folder, part, tmp_path))
+    found.append(_ask(place, part, tmp_path))
     np.testing.assert_allclose(found[-1], run.predict(part), atol=2e-6)
-  facts = json.loads((folder / "predictor.json").read_text())
+  facts = json.loads((place / "predictor.json").read_text())
   assert (facts["classes"], facts["example_shape"], facts["dtype"], facts["stage"]) == (3, [6, 6, 1], "uint8", 1)
   assert len(facts["normalization"]["mean"]) == 1
+
+
+def test_an_exported_mixture_has_no_room_for_more_experts(tmp_path, make_config, arrays):
+  """Of 9 stages, the fifth has 5 experts in a network with room for 9, all of which a run computes."""
+  config = make_config("gmoe", stream__num_megabatches=9, stream__waiting_time=1, train__epochs=1,
+                       checkpoint__keep_every=1)
+  run = alma_jax.run(config, tmp_path / "run", data=arrays)
+  for stage, num in ((0, 1), (4, 5)):
+    stored = folder.read(export.export(run, stage=stage, out=tmp_path / f"stage{stage}"))
+    found = program.Predictor(stored)
+    np.testing.assert_allclose(found(arrays[2][..., None])[1], run.predict(arrays[2], stage=stage), atol=2e-6)
+    # h(D+1) and h(h+1) of an expert, 2(D+1) and 2(h+1) of a gate, with h=4, D=36; the last layer has 3(h+1)
+    params = num * (4 * 37 + 4 * 5) + (num - 1) * 2 * (37 + 5) + 3 * 5
+    trees = 2 * (num * (num - 1) * 2 + num) if num > 1 else 0
+    assert sum(leaf.size for leaf in found._weights) == params + trees
+  assert run.spec(4)["size"] == 9
 
 
 @pytest.mark.slow
@@ -43,11 +60,11 @@ def test_vgg_is_exported(tmp_path, make_config):
 
 def test_language_models_are_exported(tmp_path, books):  # noqa: F811
   run = alma_jax.run(text_config(books, "gens", stream__num_megabatches=2), tmp_path / "run")
-  folder = export.export(run, out=tmp_path / "out")
-  facts = json.loads((folder / "predictor.json").read_text())
-  assert (folder / "tokenizer.json").read_text() == (run.path / "tokenizer.json").read_text()
+  place = export.export(run, out=tmp_path / "out")
+  facts = json.loads((place / "predictor.json").read_text())
+  assert (place / "tokenizer.json").read_text() == (run.path / "tokenizer.json").read_text()
   tokens = np.random.default_rng(0).integers(0, facts["vocabulary"], (2, 16)).astype(np.int32)
-  found = _ask(folder, tokens, tmp_path)
+  found = _ask(place, tokens, tmp_path)
   assert found.shape == (2, 16, facts["vocabulary"])
   np.testing.assert_allclose(np.exp(found).sum(-1), 1, rtol=1e-5)
   opened, learner = run.open()
@@ -58,8 +75,8 @@ def test_language_models_are_exported(tmp_path, books):  # noqa: F811
 
 def test_stages_and_folders(tmp_path, make_config, arrays):
   run = alma_jax.run(make_config(checkpoint__keep_every=1), tmp_path / "run", data=arrays)
-  folder = export.export(run.path, stage=0, out=tmp_path / "first")
-  np.testing.assert_allclose(_ask(folder, arrays[2], tmp_path), run.predict(arrays[2], stage=0), atol=2e-6)
+  place = export.export(run.path, stage=0, out=tmp_path / "first")
+  np.testing.assert_allclose(_ask(place, arrays[2], tmp_path), run.predict(arrays[2], stage=0), atol=2e-6)
   with pytest.raises(BadInput, match=r"has saved the stages \[0, 1\], not 7"):
     export.export(run, stage=7)
   (tmp_path / "file").touch()
@@ -69,11 +86,11 @@ def test_stages_and_folders(tmp_path, make_config, arrays):
   assert (done.returncode, done.stderr.count("\n")) == (2, 1)
 
 
-def _ask(folder, x, scratch):
+def _ask(place, x, scratch):
   """The prediction of the exported predictor, in a process that cannot import this package."""
   np.save(scratch / "x.npy", x[..., None] if x.ndim == 3 and x.dtype == np.uint8 else x)
   code = (f"import sys, numpy; sys.modules['alma_jax'] = sys.modules['flax'] = None\n"
-          f"sys.path.insert(0, {str(folder)!r})\n"
+          f"sys.path.insert(0, {str(place)!r})\n"
           f"import load; numpy.save({str(scratch / 'y.npy')!r}, load.predict(numpy.load({str(scratch / 'x.npy')!r})))")
   subprocess.run([sys.executable, "-c", code], check=True)
   return np.load(scratch / "y.npy")

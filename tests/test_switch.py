@@ -10,6 +10,7 @@ import pytest
 from alma_jax import models
 from alma_jax.errors import BadInput
 from alma_jax.models import attention, output_layer, routing, switch, transformer
+from alma_jax.parallel import members
 
 V, L = 29, 12
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiles in half the time
@@ -190,6 +191,22 @@ def test_training_with_room_for_all_has_the_loss_of_evaluation():
   np.testing.assert_array_equal(train.load, evaluation.load)
   assert train.log_probs is None
   assert train.expert is None
+
+
+def test_in_evaluation_a_token_passes_through_one_expert(monkeypatch):
+  """10 windows of 12 tokens, one of them padding and one shorter: 103 tokens count."""
+  whole, computed = transformer._two_linear, []
+
+  def counting(kernels, x):
+    jax.debug.callback(lambda x: computed.append(math.prod(x.shape[:-1])), x)
+    return whole(kernels, x)
+
+  monkeypatch.setattr(transformer, "_two_linear", counting)
+  network, windows = build(num_experts=4), make_windows(10)
+  windows = windows._replace(length=np.array([L, 7, 0, *[L] * 7]))
+  jax.block_until_ready(jax.jit(network.apply, static_argnums=3)(init(network), windows, None, False))
+  jax.effects_barrier()
+  assert 103 <= sum(computed) <= 103 + 4 * members.block_size(10 * L, 4) <= 163
 
 
 def test_masked_windows_and_padding_count_for_nothing():

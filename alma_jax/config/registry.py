@@ -3,6 +3,7 @@ import dataclasses
 import hashlib
 import inspect
 import pathlib
+import sys
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -87,12 +88,17 @@ def options_of(name: object, config: type[schema.RunConfig] = schema.ImageConfig
 def code_of(config: schema.RunConfig) -> dict[str, str]:
   """{name: SHA-256 of the file that defines it} of the learner and the network of a config that users have registered.
 
-  What was defined in a notebook has no file, and is left out.
+  Files of the same folder that these import have their paths for names. What was defined in a notebook has no file, and
+  is left out.
   """
   learners = TEXT_LEARNERS if config.is_language else LEARNERS
-  found = {name: _file_of(known[name]) for name, known in ((config.learner.name, learners), (config.model.name, MODELS))
-           if name in known}
-  return {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in found.items() if file is not None}
+  made = {name: known[name] for name, known in ((config.learner.name, learners), (config.model.name, MODELS))
+          if name in known}
+  found = {name: file for name, each in made.items() if (file := _file_of(each)) is not None}
+  for name, file in list(found.items()):
+    for function in functions_of(made[name]):
+      _add_imported(function.__globals__, file.resolve().parent, found)
+  return {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in found.items()}
 
 
 def classes_of(tree: Mapping[str, Any]) -> tuple[type[schema.RunConfig], type[Options]]:
@@ -117,11 +123,28 @@ def classes_of(tree: Mapping[str, Any]) -> tuple[type[schema.RunConfig], type[Op
 
 def _file_of(made: Callable[..., Any]) -> pathlib.Path | None:
   """The file that defines a function or a class; None if there is none."""
-  # Flax wraps the methods of its modules. A class that runpy has loaded has no module in which it could be looked up.
-  functions = [inspect.unwrap(each) for each in (made, *vars(made).values()) if callable(each)]
-  files = (pathlib.Path(each.__code__.co_filename) for each in functions
-           if hasattr(each, "__code__") and each.__module__ == made.__module__)
+  files = (pathlib.Path(each.__code__.co_filename) for each in functions_of(made))
   return next((file for file in files if file.is_file()), None)
+
+
+def _add_imported(names: Mapping[str, Any], folder: pathlib.Path, found: dict[str, pathlib.Path]) -> None:
+  """Adds the files below `folder` from which a module with these `names` has imported, and those that they import."""
+  for value in list(names.values()):
+    module = value if inspect.ismodule(value) else sys.modules.get(str(getattr(value, "__module__", "")))
+    if module is None or not getattr(module, "__file__", None) or module.__name__.partition(".")[0] == "alma_jax":
+      continue
+    file = pathlib.Path(str(module.__file__)).resolve()
+    if folder in file.parents and "site-packages" not in file.parts and all(
+        file != known.resolve() for known in found.values()):
+      found[file.relative_to(folder).as_posix()] = file
+      _add_imported(vars(module), folder, found)
+
+
+def functions_of(made: Callable[..., Any]) -> list[Any]:
+  """A function, or the methods of a class, that were defined where it was defined."""
+  # Flax wraps the methods of its modules. A class that runpy has loaded has no module in which it could be looked up.
+  functions = [inspect.unwrap(each) for each in (made, *getattr(made, "__dict__", {}).values()) if callable(each)]
+  return [each for each in functions if hasattr(each, "__code__") and each.__module__ == made.__module__]
 
 
 def _check_options(cls: type[Options], config: type[schema.RunConfig]) -> None:

@@ -85,6 +85,21 @@ def with_room(old: Variables, shapes: Variables, splits: Splits) -> Variables:
   return Variables(params, stats)
 
 
+def without_room(old: Variables, shapes: Variables) -> Variables:
+  """The inverse of `with_room`, trees included.
+
+  Args:
+    old: Variables [1, ...] on the host, with room for experts.
+    shapes: Variables of shapes [1, ...] with room for as many as there are.
+  """
+  def cut(shapes: Tree, old: Tree) -> Tree:
+    if isinstance(shapes, Mapping):  # a network with room for one expert has no gates
+      return {name: cut(shape, old[name]) for name, shape in shapes.items()}
+    return old[tuple(slice(size) for size in shapes.shape)]
+
+  return Variables(*map(cut, shapes, old))
+
+
 def grow_optimizer(old: Tree, shapes: Tree, params: Tree, splits: Splits) -> Tree:
   """The optimiser state after `grow`: both children have the moments of the parent, those of the gate are zero.
 

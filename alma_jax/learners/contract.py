@@ -144,6 +144,10 @@ class Learner(Protocol):
     del mask_B
     return self.contribution(state, block, inputs)
 
+  def packed(self, state: LearnerState) -> LearnerState:
+    """The state as it is exported, which predicts the same: without what only training needs."""
+    return state._replace(live=state.predicting, opt=None, average=None)
+
   def resolve(self, state: LearnerState, joined: Contribution) -> Any:
     """The prediction from the joined contributions of all blocks.
 

@@ -38,6 +38,12 @@ class MoE(Stacked):
     scores = split.scores(self.fit_spec(state.spec), result.state.predicting, data.pool, data.val)
     return result._replace(state=result.state._replace(host={"scores": scores, "scored": len(data.val)}))
 
+  def packed(self, state: LearnerState) -> LearnerState:
+    """As in Stacked, without the room for more experts."""
+    state = super().packed(state)
+    spec = {**state.spec, "size": num_experts(state.spec)}
+    return state._replace(spec=spec, live=split.without_room(sharding.fetch(state.live), self.template(spec).live))
+
   def cost(self, state: LearnerState) -> Cost:
     """Cost of the experts in use. All experts of a layer cost the same."""
     one, two = (_cost(self._mixture(size), self._shape) for size in (1, 2))

@@ -104,6 +104,9 @@ class Stacked:
     del mask_B
     return self.contribution(state, block, inputs)
 
+  def packed(self, state: LearnerState) -> LearnerState:
+    return state._replace(live=state.predicting, opt=None, average=None)
+
   def resolve(self, state: LearnerState, joined: Contribution) -> Any:
     return self._task.resolve(joined, self.num_members(state.spec) * len(blocks(state)), self.combine)
 

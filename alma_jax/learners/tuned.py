@@ -113,6 +113,9 @@ class Tuned:
   def padded_contribution(self, state: LearnerState, block: int, inputs: Tree, mask_B: np.ndarray) -> Contribution:
     return self._inner.padded_contribution(state, block, inputs, mask_B)
 
+  def packed(self, state: LearnerState) -> LearnerState:
+    return self._inner.packed(state)
+
   def resolve(self, state: LearnerState, joined: Contribution) -> Any:
     return self._inner.resolve(state, joined)
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from alma_jax.errors import BadInput
 from alma_jax.models import attention, routing
+from alma_jax.parallel import members
 from alma_jax.types import Array, Key
 
 _kernel_init = nn.initializers.variance_scaling(0.1, "fan_in", "truncated_normal")
@@ -127,10 +128,13 @@ class _Layer(nn.Module):
     logits_GTE = jnp.matmul(group(router_BLD), kernel_DE, precision="highest")
     capacity = routing.capacity(net.capacity_factor if train else None, net.group_size, net.num_experts)
     routes = routing.route(logits_GTE, offset_E, group(counts_BL), capacity)
-    x_SD = routing.dispatch(x_BLD.reshape(-1, width), routes)
-    y_ESD = _FeedForward(net.num_experts, net.dtype, name="experts")(x_SD.reshape(net.num_experts, -1, width))
-    y_ND = routing.collect(y_ESD.reshape(-1, width), routes) * routes.scale[:, None]
-    return y_ND.astype(net.dtype).reshape(x_BLD.shape), routes
+    experts, x_ND = _FeedForward(net.num_experts, net.dtype, name="experts"), x_BLD.reshape(-1, width)
+    if train or self.is_initializing():
+      y_ESD = experts(routing.dispatch(x_ND, routes).reshape(net.num_experts, -1, width))
+      y_ND = routing.collect(y_ESD.reshape(-1, width), routes)
+    else:  # slots for all tokens in every expert would cost as much as all experts
+      y_ND = experts(x_ND, jnp.where(counts_BL.reshape(-1), routes.expert, net.num_experts))
+    return (y_ND * routes.scale[:, None]).astype(net.dtype).reshape(x_BLD.shape), routes
 
 
 class _FeedForward(nn.Module):
@@ -144,16 +148,28 @@ class _FeedForward(nn.Module):
   dtype: jnp.dtype
 
   @nn.compact
-  def __call__(self, x: Array) -> Array:
+  def __call__(self, x: Array, expert_N: Array | None = None) -> Array:
+    """With `expert_N`, int32, x is [N, D] -> [N, D], by the expert of each row; 0 where it is `num_experts`."""
     width = x.shape[-1]
-    return self._linear("down", nn.relu(self._linear("up", x, 4 * width)), width)
-
-  def _linear(self, name: str, x: Array, features: int) -> Array:
     if self.num_experts is None:
-      return nn.Dense(features, dtype=self.dtype, kernel_init=_kernel_init, name=name)(x)
-    kernel_EDF = self.param(f"{name}_kernel", _expert_init, (self.num_experts, x.shape[-1], features))
+      dense = lambda features, name: nn.Dense(features, dtype=self.dtype, kernel_init=_kernel_init, name=name)
+      return dense(width, "down")(nn.relu(dense(4 * width, "up")(x)))
+    layers = self._layer("up", width, 4 * width), self._layer("down", 4 * width, width)
+    if expert_N is None:
+      return _two_linear(layers, x)
+    return members.routed(_two_linear, layers, expert_N, x, members.block_size(expert_N.shape[0], self.num_experts))
+
+  def _layer(self, name: str, fan_in: int, features: int) -> tuple[Array, Array]:
+    """Kernels [E, fan_in, features] and biases [E, 1, features]."""
+    kernel_EDF = self.param(f"{name}_kernel", _expert_init, (self.num_experts, fan_in, features))
     bias_EF = self.param(f"{name}_bias", nn.initializers.zeros, (self.num_experts, features))
-    return jnp.matmul(x, kernel_EDF.astype(self.dtype)) + bias_EF.astype(self.dtype)[:, None]
+    return kernel_EDF.astype(self.dtype), bias_EF.astype(self.dtype)[:, None]
+
+
+def _two_linear(layers: tuple[tuple[Array, Array], tuple[Array, Array]], x: Array) -> Array:
+  """Two linear layers, (kernel, bias) each, with a ReLU between them."""
+  (up, up_bias), (down, down_bias) = layers
+  return jnp.matmul(nn.relu(jnp.matmul(x, up) + up_bias), down) + down_bias
 
 
 def _norm(name: str) -> nn.LayerNorm:

@@ -137,7 +137,7 @@ class Exporter:
       state: of the learner.
       position: where the run is.
     """
-    state = state._replace(live=state.predicting, opt=None, average=None)
+    state = self._learner.packed(state)
     leaves, structure = jax.tree.flatten(sharding.fetch((state.live, state.frozen)))
     weights = [np.asarray(leaf) for leaf in leaves]
     make = _language if position.config.is_language else _images

@@ -39,7 +39,7 @@ def resumed(setting: settings.Setting, folder: RunFolder, opened: checkpoint.Ope
     raise BadInput(f"{folder.path / feed.LEDGER} has {num} mega-batches, but the checkpoint covers {covered}; "
                    "restore the file, or --overwrite the run.")
   source.set_outputs(settings.task_of(setting.config, opened.meta["data"]).num_outputs)
-  return settings.built(setting.config, source, source.stream.most_val)
+  return settings.built(setting.config, source, source.stream.most_val)._replace(arrays=setting.arrays)
 
 
 def fitted(setting: settings.Setting, state: LearnerState, ends: tuple[int, ...], most_val: int) -> Fitted | None:
@@ -61,7 +61,7 @@ def fitted(setting: settings.Setting, state: LearnerState, ends: tuple[int, ...]
   if num_val > most_val:
     most_val = max(num_val, 2 * most_val)
   source.set_outputs(num_outputs)
-  grown = settings.built(setting.config, source, most_val)
+  grown = settings.built(setting.config, source, most_val)._replace(arrays=setting.arrays)
   if num_new:
     old, new = setting.learner, grown.learner
     fresh: Any = new  # every learner is a Stacked

@@ -1,6 +1,7 @@
 """Reading a run folder: metrics, summary, predictions."""
 import os
 import pathlib
+import warnings
 from typing import Any
 
 import numpy as np
@@ -209,6 +210,12 @@ class Run:
                      "the last one is always kept, others as checkpoint.keep_every says.")
     opened = self._checkpoints().open(saved[max(saved) if stage is None else stage])
     snapshot.check_config(self.path, self.config, opened.meta)
+    known = run_files.read_json(self.path / "config.json").get("arrays", {})
+    now = settings.arrays_of(self.config, opened.meta["data"]) if known else {}
+    for name in known.keys() & now.keys():
+      if known[name] != now[name]:
+        warnings.warn(f"the arrays that {name!r} loads are not those with which the run in {self._shown} began, so "
+                      "that its predictions may differ; restore them", stacklevel=3)
     return opened, settings.reader(self.config, opened.meta["data"])
 
   def _checkpoints(self) -> checkpoint.Checkpoints:

@@ -64,7 +64,7 @@ class RunFolder:
         raise BadInput(f"the run folder {self.path} cannot be made or written: {error.strerror}.") from error
       self._lock, self._writes, self._read_only = None, False, True
 
-  def claim(self, config: schema.RunConfig, digests: dict[str, str], overwrite: bool) -> None:
+  def claim(self, config: schema.RunConfig, digests: dict[str, Any], overwrite: bool) -> None:
     """Makes sure that the folder is this run's, or empty.
 
     Args:
@@ -96,7 +96,7 @@ class RunFolder:
       return  # session.run writes it once the run is restored
     self.write_config(config, digests)
 
-  def write_config(self, config: schema.RunConfig, digests: dict[str, str]) -> None:
+  def write_config(self, config: schema.RunConfig, digests: dict[str, Any]) -> None:
     """Writes config.json: every field, the digests of the setting, the version, and hashes of the user's own code.
 
     The hashes remain those of the code with which the run began.
@@ -130,7 +130,7 @@ class RunFolder:
       else:
         path.unlink(missing_ok=True)
 
-  def _compare(self, stored: dict[str, Any], config: schema.RunConfig, digests: dict[str, str]) -> None:
+  def _compare(self, stored: dict[str, Any], config: schema.RunConfig, digests: dict[str, Any]) -> None:
     differ = configs.differences(stored, config)
     if not differ and stored["data_fingerprint"] != digests["data_fingerprint"] and config.is_live:
       raise BadInput(f"{self.path} holds a run with another test set or classes.txt than {config.dataset.name[5:]} has "
@@ -142,6 +142,10 @@ class RunFolder:
                   "DIR/CLASS folders and of texts without a split, now every seed has that of seed 0)"]
     if not differ and stored.get("root_sha256") != digests.get("root_sha256"):
       differ = ["the network of learner.root (same folder, other weights)"]
+    if not differ:
+      known, arrays = stored.get("arrays", {}), digests.get("arrays", {})  # earlier versions did not know them
+      differ = [f"the arrays that {name!r} loads (same name, other contents)" for name in arrays
+                if known.get(name, arrays[name]) != arrays[name]]
     if differ:
       raise BadInput(f"{self.shown} holds another run, which differs in {', '.join(differ)}; "
                      "choose another --workdir, or --overwrite it.")
@@ -150,7 +154,8 @@ class RunFolder:
     now = registry.code_of(config)
     for name in now.keys() & stored.keys():
       if now[name] != stored[name]:
-        warnings.warn(f"the file that defines {name!r} has changed since the run in {self.shown} began, so that its "
+        file = f"the file {name}" if name.endswith(".py") else f"the file that defines {name!r}"
+        warnings.warn(f"{file} has changed since the run in {self.shown} began, so that its "
                       "results belong to the old code; --overwrite starts it again", stacklevel=2)
 
   def cut(self, name: str, num: int, entries: list[Entry] | None = None, total: str | None = None) -> None:

@@ -1,6 +1,6 @@
 """What a run is made of: data, stream, learner, and the test set that the learner never sees."""
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -12,7 +12,7 @@ from alma_jax.config import schema
 from alma_jax.data import datasets
 from alma_jax.errors import BadInput
 from alma_jax.learners import contract, prediction
-from alma_jax.runs import metrics
+from alma_jax.runs import loaded, metrics
 from alma_jax.tasks import classification, language_modeling, live_classification, live_language, sequence
 from alma_jax.tasks.live_source import LiveSource
 from alma_jax.training import loop
@@ -21,18 +21,20 @@ from alma_jax.training import loop
 class Setting(NamedTuple):
   """Everything that a run is made of; all of it is checked before any computation.
 
-  `root` is the pretrained network that `learner.root` names.
+  `root` is the pretrained network that `learner.root` names, `arrays` what loaded.digests returned.
   """
   config: schema.RunConfig
   source: classification.Images | language_modeling.Texts | sequence.Tasks
   learner: contract.Learner
   root: contract.Root | None = None
+  arrays: Mapping[str, str] = {}
 
   @property
-  def digests(self) -> dict[str, str]:
+  def digests(self) -> dict[str, Any]:
     """Hashes of what decides the results besides the config, as config.json has them."""
     of_root = {} if self.root is None else {"root_sha256": self.root.sha256}
-    return {"data_fingerprint": self.source.fingerprint} | of_root
+    of_arrays = {"arrays": dict(self.arrays)} if self.arrays else {}
+    return {"data_fingerprint": self.source.fingerprint} | of_root | of_arrays
 
   @property
   def stream(self) -> Any:
@@ -70,7 +72,8 @@ def prepare(config: schema.RunConfig, data: Sequence[Any] | datasets.Dataset | N
     source = (live_language.LiveTexts if config.is_language else live_classification.LiveImages)(config, run)
   else:
     source = language_modeling.Texts(config) if config.is_language else classification.Images(config, data)
-  return built(config, source, source.stream.most_val, root)
+  setting = built(config, source, source.stream.most_val, root)
+  return setting._replace(arrays=loaded.digests(contract.Context(config, source.task, source.example_shape, 1)))
 
 
 def built(config: schema.RunConfig, source: Any, most_val: int, root: contract.Root | None = None) -> Setting:
@@ -89,6 +92,12 @@ def reader(config: schema.RunConfig, meta: dict[str, Any]) -> contract.Learner:
   """The config's learner for the data that `meta` of a checkpoint describes, to predict and not to be trained."""
   task, shape = _of_meta(config, meta)
   return learners.make(contract.Context(config, task, shape, 1))
+
+
+def arrays_of(config: schema.RunConfig, meta: dict[str, Any]) -> dict[str, str]:
+  """What loaded.digests returns for the data that `meta` of a checkpoint describes."""
+  task, shape = _of_meta(config, meta)
+  return loaded.digests(contract.Context(config, task, shape, 1))
 
 
 def _of_meta(config: schema.RunConfig, meta: dict[str, Any]) -> tuple[Any, tuple[int, ...]]:

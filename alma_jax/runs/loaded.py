@@ -1,0 +1,80 @@
+"""Arrays that a user's own network or learner is made from: a frozen body, or weights to start from."""
+import dataclasses
+import hashlib
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from alma_jax import learners
+from alma_jax.config import registry
+from alma_jax.learners import contract
+from alma_jax.models import Network
+from alma_jax.parallel import sharding
+
+
+def digests(context: contract.Context) -> dict[str, str]:
+  """{name: SHA-256 of its arrays} of the network and the learner that a user has registered, as config.json has them.
+
+  The arrays of a network are those in the programs of `init` and `apply`, wherever they come from. The arrays of a
+  learner are its attributes, those that its methods name, and what `init` returns for any seed. Single numbers do not
+  count, nor do arrays that are constant throughout.
+  """
+  config, found = context.config, {}
+  if config.model.name in registry.MODELS:
+    found[config.model.name] = _digest(_of_network(context.network(), (1, *context.example_shape)))
+  own = registry.TEXT_LEARNERS if config.is_language else registry.LEARNERS
+  if config.learner.name in own:
+    found[config.learner.name] = _digest(_of_learner(own[config.learner.name], context))
+  return found
+
+
+def _digest(values: Iterator[Any]) -> str:
+  """SHA-256 of the different arrays among some values; their order does not count."""
+  hashes = set()
+  for value in values:
+    if isinstance(value, np.ndarray | jax.Array) and not jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):
+      array = np.asarray(value)
+      if array.size > 1 and array.dtype != object and (array != array.flat[0]).any():
+        hashes.add(hashlib.sha256(f"{array.dtype} {array.shape}".encode() + array.tobytes()).hexdigest())
+  return hashlib.sha256("".join(sorted(hashes)).encode()).hexdigest()
+
+
+def _of_network(network: Network, shape: tuple[int, ...]) -> Iterator[Any]:
+  x = network.inputs(shape)
+  key = jax.random.key(0)
+  variables = jax.eval_shape(network.init, key, x)
+  yield from _constants(jax.make_jaxpr(network.init)(key, x))
+  yield from _constants(jax.make_jaxpr(lambda variables, x: network.apply(variables, x, None, False))(variables, x))
+
+
+def _constants(program: Any) -> Iterator[Any]:
+  """The arrays in a jaxpr, closed or not, and in those within it."""
+  jaxpr = getattr(program, "jaxpr", program)
+  yield from getattr(program, "consts", ())
+  yield from (atom.val for atom in jaxpr.outvars if hasattr(atom, "val"))
+  for equation in jaxpr.eqns:
+    yield from (atom.val for atom in equation.invars if hasattr(atom, "val"))
+    for inner in jax.tree.leaves(list(equation.params.values()), is_leaf=_is_program):
+      if _is_program(inner):
+        yield from _constants(inner)
+
+
+def _is_program(value: Any) -> bool:
+  return hasattr(getattr(value, "jaxpr", value), "eqns")
+
+
+def _of_learner(make: Callable[..., Any], context: contract.Context) -> Iterator[Any]:
+  seeds = (context.config.seed, context.config.seed + 1)
+  made = [learners.make(dataclasses.replace(context, config=dataclasses.replace(context.config, seed=seed)))
+          for seed in seeds]
+  yield from jax.tree.leaves(vars(made[0]))
+  for function in registry.functions_of(make):
+    named = inspect.getclosurevars(function)
+    yield from jax.tree.leaves([named.globals, named.nonlocals, function.__defaults__, function.__kwdefaults__])
+  states = [sharding.fetch((state.live, state.frozen, state.host)) for state in (learner.init() for learner in made)]
+  for one, other in zip(*map(jax.tree.leaves, states)):
+    if np.array_equal(one, other):
+      yield one

@@ -1,0 +1,154 @@
+"""Arrays that a user's own network or learner loads belong to the run: with others it is another run."""
+import json
+import sys
+
+import numpy as np
+import pytest
+from runs import alma, blobs
+from stages import setting_of
+
+import alma_jax
+from alma_jax import config as configs
+from alma_jax.config import registry, sections
+from alma_jax.config.learner_options import LEARNERS
+
+NETWORK = '''
+import functools, pathlib
+import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
+import alma_jax
+from alma_jax.models import layers
+
+FILE = pathlib.Path(__file__).parent / "body.npy"
+{before}
+
+class OnBody(nn.Module):
+  width: int
+  num_classes: int
+  dtype: object
+  axis: str | None
+
+  @nn.compact
+  def __call__(self, x, mask, train):
+    x = x.reshape(x.shape[0], -1)
+    {body}
+    return layers.Head(self.num_classes, self.dtype, name="output")(x)
+
+
+alma_jax.register_model("on_body", OnBody)
+
+
+def get_config(learner="sm"):
+  config = alma_jax.base_config(learner)
+  config.model.name, config.model.width = "on_body", 4
+  return config
+'''
+LEARNER = '''
+import dataclasses, pathlib
+import numpy as np
+import alma_jax
+
+FILE = pathlib.Path(__file__).parent / "body.npy"
+{before}
+
+@dataclasses.dataclass(frozen=True)
+class Options(alma_jax.Options):
+  name: str = "taught"
+
+
+class Taught(alma_jax.Stacked):
+  {body}
+
+
+alma_jax.register_learner(Options, Taught)
+
+
+def get_config(learner="taught"):
+  return alma_jax.base_config(learner)
+'''
+WAYS = {
+    "frozen": (NETWORK, "BODY = np.load(FILE)", "x = nn.relu(x @ jnp.asarray(BODY))"),
+    "loaded_late": (NETWORK, "", "x = nn.relu(x @ jnp.asarray(np.load(FILE)))"),
+    "imported": (NETWORK, "import bodies", "x = nn.relu(x @ bodies.BODY)"),
+    "initial": (NETWORK, "", "x = x @ self.param('body', lambda key: jnp.asarray(np.load(FILE)))"),
+    "attribute": (LEARNER, "", """def __init__(self, context):
+    super().__init__(context)
+    self.teacher = {"body": np.load(FILE)}"""),
+    "named": (LEARNER, "BODY = np.load(FILE)", """def grow(self, state, data):
+    assert BODY.size
+    return super().grow(state, data)"""),
+    "start": (LEARNER, "", """def init(self):
+    return super().init()._replace(host={"body": np.load(FILE)})"""),
+    "none": (NETWORK, "", "x = x * 2.0"),
+}
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+  """A folder for config files that register the network on_body or the learner taught."""
+  (tmp_path / "bodies.py").write_text("import pathlib, numpy as np\n"
+                                      "BODY = np.load(pathlib.Path(__file__).parent / 'body.npy')\n")
+  monkeypatch.setattr(sys, "path", [*sys.path])
+  yield tmp_path
+  if registry.MODELS.pop("on_body", None):
+    sections.NETWORKS.remove("on_body")
+  if registry.LEARNERS.pop("taught", None):
+    del LEARNERS["taught"]
+
+
+def body(folder, seed, size=36):
+  np.save(folder / "body.npy", np.random.default_rng(seed).normal(size=(size, 5)).astype(np.float32))
+  sys.modules.pop("bodies", None)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_other_arrays_have_another_digest(own, way):
+  text, before, inside = WAYS[way]
+  (own / "mine.py").write_text(text.replace("{before}", before).replace("{body}", inside))
+  name, changes = ("on_body", {"model__name": "on_body"}) if text is NETWORK else ("taught", {})
+  found = []
+  for seed in (0, 0, 1):
+    body(own, seed)
+    configs.load_file(str(own / "mine.py"))
+    found.append(setting_of("taught" if text is LEARNER else "sm", **changes).arrays[name])
+    assert setting_of("taught" if text is LEARNER else "sm", seed=3, **changes).arrays[name] == found[-1]
+  assert found[0] == found[1]
+  assert (found[0] == found[2]) == (way == "none")
+
+
+def test_a_run_with_other_weights_is_refused(own):
+  (own / "mine.py").write_text(NETWORK.replace("{before}", "import bodies").replace(
+      "{body}", "x = nn.relu(x @ bodies.BODY)"))
+  command = ["main", "--config=mine.py:sm", "--config.stream.num_megabatches=2", "--config.train.epochs=1",
+             "--config.devices=1", "--workdir=run"]
+  body(own, 0, 64)
+  done = alma(*command, cwd=own)
+  assert done.returncode == 0, done.stderr
+  images = blobs(5, (8, 8))[0]
+  before = alma_jax.load_run(own / "run").predict(images)
+  body(own, 1, 64)
+  done = alma(*command, cwd=own)
+  assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+  assert "differs in the arrays that 'on_body' loads (same name, other contents); choose another" in done.stderr
+  with pytest.warns(UserWarning, match="the arrays that 'on_body' loads are not those with which the run in .* began"):
+    assert not np.array_equal(alma_jax.load_run(own / "run").predict(images), before)
+  body(own, 0, 64)
+  (own / "bodies.py").write_text((own / "bodies.py").read_text() + "# another version\n")
+  done = alma(*command, cwd=own)
+  assert (done.returncode, "run is complete" in done.stderr) == (0, True)
+  assert "the file bodies.py has changed since the run in run began" in done.stderr
+
+
+def test_a_run_of_an_earlier_version_goes_on(own):
+  """Its config.json has no digest of arrays."""
+  (own / "mine.py").write_text(NETWORK.replace("{before}", "").replace("{body}", "x = x @ jnp.asarray(np.load(FILE))"))
+  command = ["main", "--config=mine.py:sm", "--config.stream.num_megabatches=2", "--config.train.epochs=1",
+             "--config.devices=1", "--workdir=run"]
+  body(own, 0, 64)
+  assert alma(*command, cwd=own).returncode == 0
+  tree = json.loads((own / "run/config.json").read_text())
+  assert list(tree.pop("arrays")) == ["on_body"]
+  (own / "run/config.json").write_text(json.dumps(tree))
+  done = alma(*command, cwd=own)
+  assert (done.returncode, "run is complete" in done.stderr) == (0, True)
