@@ -17,8 +17,9 @@ from alma_jax.errors import BadInput
 # Fields that do not change the results: two configs that differ only in these describe the same run.
 INCIDENTAL = ("dataset.data_dir", "dataset.settle_seconds", "dataset.idle_seconds", "checkpoint.", "log.", "devices")
 # What config.json holds besides the fields: hashes of the data and of a pretrained network, the version that wrote the
-# file, and hashes of the files that define a learner or a network of the user's own.
-STORED = ("data_fingerprint", "root_sha256", "alma_jax_version", "code")
+# file, and, as they were when the run began, hashes of the files that define a learner or a network of the user's own,
+# and the versions, devices and compiler flags.
+STORED = ("data_fingerprint", "root_sha256", "alma_jax_version", "code", "made_with")
 
 
 def identity(config: RunConfig | Tree) -> Tree:

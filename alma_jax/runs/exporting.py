@@ -19,7 +19,7 @@ from alma_jax.errors import BadInput
 from alma_jax.files import write_bytes
 from alma_jax.learners import contract, prediction
 from alma_jax.learners.task_learner import TaskLearner
-from alma_jax.parallel import sharding
+from alma_jax.parallel import environment, sharding
 from alma_jax.predictors import card, folder
 from alma_jax.runs import metrics, results, run_files, settings
 from alma_jax.tasks import classification, sequence
@@ -171,6 +171,7 @@ class Exporter:
     self._program, self._key = bytes(exported.serialize()), key
 
 
+@environment.fixed()
 def export(run: results.Run | str | os.PathLike[str], stage: int | None = None,
            out: str | os.PathLike[str] | None = None, task: int | str | None = None) -> pathlib.Path:
   """Writes a predictor.
@@ -203,6 +204,7 @@ def export(run: results.Run | str | os.PathLike[str], stage: int | None = None,
   return place
 
 
+@environment.fixed()
 def files_of(run: results.Run, stage: int | None = None, of_task: int | str | None = None) -> dict[str, bytes]:
   """{name: contents} of the predictor of a saved stage and task, see `export`; raises BadInput if it is not saved."""
   opened, learner = run.open(stage)
