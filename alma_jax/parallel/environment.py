@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import jax
 import jax.experimental
+import numpy as np
 
 from alma_jax import files
 from alma_jax.version import __version__
@@ -28,6 +29,7 @@ _VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE")
 _SETTINGS = {"jax_disable_most_optimizations": False, "jax_optimization_level": "UNKNOWN",
              "jax_exec_time_optimization_effort": 0.0, "jax_use_direct_linearize": True}
 _FLAX = ("fix_rng_separator", "return_frozendict", "preserve_adopted_names")  # flags of Flax that change networks
+_NO_MESH = jax.sharding.Mesh(np.empty((), object), ())
 NUM_DEVICES = "--xla_force_host_platform_device_count"  # a flag of XLA
 
 
@@ -39,8 +41,8 @@ def fixed() -> Iterator[None]:
   enters the context itself. What only checks, such as jax_debug_nans and jax_numpy_rank_promotion, stays the user's.
   """
   with (_enable_x64(False), jax.numpy_dtype_promotion("standard"), jax.default_prng_impl("threefry2x32"),
-        jax.threefry_partitionable(True), jax.default_matmul_precision(None), jax.softmax_custom_jvp(True),
-        jax.disable_jit(False), jax.default_device(None), contextlib.ExitStack() as stack):
+        jax.threefry_partitionable(True), jax.default_matmul_precision(None), jax.disable_jit(False),
+        jax.default_device(None), jax.transfer_guard("allow"), jax.set_mesh(_NO_MESH), contextlib.ExitStack() as stack):
     flax = sys.modules.get("flax.configurations")  # predictors do without Flax, which is slow to import
     for flag in _FLAX if flax else ():
       stack.enter_context(flax.config.temp_flip_flag(flag, False))  # type: ignore[union-attr]

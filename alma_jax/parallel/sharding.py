@@ -60,7 +60,8 @@ def initialize(coordinator: str | None = None, num_processes: int | None = None,
   if not any(given) and not _in_cluster(launched):
     return
   # Its handler of SIGTERM would replace the handler of main.py, which saves the run.
-  jax.config.update("jax_enable_preemption_service", False)
+  if hasattr(jax.config, "jax_enable_preemption_service"):  # from jax 0.8 on
+    jax.config.update("jax_enable_preemption_service", False)
   if not any(given):
     found = _of_cluster(seconds)
     if found is None:
