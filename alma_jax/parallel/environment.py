@@ -9,6 +9,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 import jax.experimental
@@ -28,7 +29,7 @@ _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 _VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE")
 _SETTINGS = {"jax_disable_most_optimizations": False, "jax_optimization_level": "UNKNOWN",
              "jax_exec_time_optimization_effort": 0.0, "jax_use_direct_linearize": True}
-_FLAX = ("fix_rng_separator", "return_frozendict", "preserve_adopted_names")  # flags of Flax that change networks
+_FLAX = ("flax_fix_rng_separator", "flax_return_frozendict", "flax_preserve_adopted_names")  # they change networks
 _NO_MESH = jax.sharding.Mesh(np.empty((), object), ())
 NUM_DEVICES = "--xla_force_host_platform_device_count"  # a flag of XLA
 
@@ -42,11 +43,16 @@ def fixed() -> Iterator[None]:
   """
   with (_enable_x64(False), jax.numpy_dtype_promotion("standard"), jax.default_prng_impl("threefry2x32"),
         jax.threefry_partitionable(True), jax.default_matmul_precision(None), jax.disable_jit(False),
-        jax.default_device(None), jax.transfer_guard("allow"), jax.set_mesh(_NO_MESH), contextlib.ExitStack() as stack):
-    flax = sys.modules.get("flax.configurations")  # predictors do without Flax, which is slow to import
-    for flag in _FLAX if flax else ():
-      stack.enter_context(flax.config.temp_flip_flag(flag, False))  # type: ignore[union-attr]
-    yield
+        jax.default_device(None), jax.transfer_guard("allow"), jax.set_mesh(_NO_MESH)):
+    flax: Any = sys.modules.get("flax.configurations")  # predictors do without Flax, which is slow to import
+    before = {name: getattr(flax.config, name) for name in _FLAX} if flax else {}
+    try:
+      for name in before:
+        flax.config.update(name, False)
+      yield
+    finally:
+      for name, value in before.items():
+        flax.config.update(name, value)
 
 
 def keep_programs() -> None:
