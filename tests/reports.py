@@ -20,7 +20,7 @@ def write_run(path, values, learner="sm", num_params=10, macs=100, grown=0, vers
   fields = {"stream.num_megabatches": len(values), "stream.waiting_time": 1} | changes
   config.update_from_flattened_dict({key.replace("__", "."): value for key, value in fields.items()})
   path.mkdir(parents=True)
-  tree = dict(configs.to_dict(configs.parse(config)), data_fingerprint="0" * 64)
+  tree = dict(configs.to_dict(configs.parse(config)), data_fingerprint="0" * 64, made_with={"jax": path.name})
   tree |= {"alma_jax_version": version} if version else {}
   (path / "config.json").write_text(json.dumps(tree))
   wait = tree["stream"]["waiting_time"]

@@ -140,6 +140,7 @@ def test_members_share_the_cores_by_default(tmp_path):
 
 
 @pytest.mark.skipif(sharding.num_cores() < 2 or sys.platform != "linux", reason="needs two cores and /proc")
+@pytest.mark.skipif(jax.__version_info__ < (0, 8), reason="XLA does not name its threads yet")
 @pytest.mark.parametrize(("width", "alone", "single"), [(32, True, True), (32, False, False), (512, True, False)])
 def test_small_networks_alone_in_a_process_take_one_thread(width, alone, single):
   code = f"""

@@ -181,8 +181,8 @@ def test_the_fixed_fields_of_the_page(tmp_path):
 def test_the_readme_is_short_and_has_the_two_commands():
   text = (ROOT / "README.md").read_text()
   assert len(text.splitlines()) <= 150
-  install = "    python3 -m venv .venv && .venv/bin/pip install -r requirements.txt && .venv/bin/python -m "
-  for command in ("alma_jax.main --config=configs/digits.py:ens", "pytest -n 2"):
+  for what, command in ((".", "alma_jax.main --config=configs/digits.py:ens"), ("-r requirements.txt", "pytest -n 2")):
+    install = f"    python3 -m venv .venv && .venv/bin/pip install {what} && .venv/bin/python -m "
     assert f"\n{install}{command}\n" in text
 
 

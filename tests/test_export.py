@@ -1,8 +1,10 @@
 """Exported predictors predict as the run does, in a process that has only jax."""
+import dataclasses
 import json
 import subprocess
 import sys
 
+import flax.linen as nn
 import numpy as np
 import pytest
 from runs import alma, slow
@@ -10,7 +12,10 @@ from test_language import books, text_config  # noqa: F401
 
 import alma_jax
 from alma_jax import export
+from alma_jax.config import learner_options, registry, sections
 from alma_jax.errors import BadInput
+from alma_jax.learners import sm
+from alma_jax.models import layers
 from alma_jax.predictors import folder, program
 from alma_jax.runs import sampling, settings, snapshot
 
@@ -84,6 +89,49 @@ def test_stages_and_folders(tmp_path, make_config, arrays):
     export.export(run, out=tmp_path / "file")
   done = alma("export", f"--workdir={tmp_path}/none")
   assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+
+
+class Counting(nn.Module):
+  """A network that computes with the size of the batch, as Python and numpy know it."""
+  width: int
+  num_classes: int
+  dtype: object
+  axis: str | None
+
+  @nn.compact
+  def __call__(self, x, mask, train):
+    x = x.reshape(len(x), -1) + np.zeros((len(x), 1), np.float32)
+    x = nn.relu(nn.Dense(self.width)(x))
+    return layers.Head(self.num_classes, self.dtype, name="output")(x if len(x) > 0 else 2 * x)
+
+
+class Reshaping(sm.SM):
+  """A learner that does so."""
+
+  def contribution(self, state, block, inputs):
+    found = super().contribution(state, block, inputs.reshape(len(inputs), *inputs.shape[1:]))
+    return {name: part.reshape(len(inputs), -1) for name, part in found.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Reshape(learner_options.SM):
+  """SM of a user."""
+  name: str = "reshaping"
+
+
+@pytest.mark.parametrize(("learner", "model"), [
+    ("sm", "counting"), ("hmoe", "counting"), ("umix", "counting"), ("boosting", "counting"), ("reshaping", "mlp")])
+def test_own_code_may_count_the_examples_of_a_batch(tmp_path, make_config, arrays, monkeypatch, request, learner,
+                                                    model):
+  monkeypatch.setitem(learner_options.LEARNERS, Reshape.name, Reshape)  # undone after the test, like the next one
+  monkeypatch.setitem(registry.LEARNERS, Reshape.name, None)
+  alma_jax.register_model("counting", Counting)
+  request.addfinalizer(lambda: (sections.NETWORKS.remove("counting"), registry.MODELS.pop("counting")))
+  alma_jax.register_learner(Reshape, Reshaping)
+  run = alma_jax.run(make_config(learner, model__name=model, log__predictor=True), tmp_path / "run", data=arrays)
+  images = arrays[2]
+  for part in (images, images[:1]):
+    np.testing.assert_allclose(_ask(run.path / "predictor", part, tmp_path), run.predict(part), atol=2e-6)
 
 
 def _ask(place, x, scratch):

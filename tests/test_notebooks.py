@@ -1,10 +1,14 @@
 """The notebooks of colabs/ run from end to end at toy size, and are kept with their outputs; their pictures."""
+import importlib.machinery
+import importlib.util
 import itertools
+import types
 
 import matplotlib
 import nbformat
 import numpy as np
 import pytest
+from IPython.core.inputtransformer2 import TransformerManager
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from nbclient import NotebookClient
@@ -51,6 +55,41 @@ def test_notebooks_are_kept_with_their_outputs(name):
   assert not [output for output in outputs if output.output_type == "error"]
   assert sum("image/png" in output.get("data", {}) for output in outputs) >= 3
   assert "is complete" not in str(outputs)
+
+
+def first_cell(name):
+  """The source of a notebook's first cell with code."""
+  notebook = nbformat.read(ROOT / "colabs" / f"{name}.ipynb", 4)
+  return next(cell.source for cell in notebook.cells if cell.cell_type == "code")
+
+
+def test_the_first_cells_are_equal():
+  assert {first_cell(name) for name in TOY} == {first_cell("quickstart")}
+  assert "print(jax.devices())" in first_cell("quickstart")
+
+
+@pytest.mark.parametrize(("beside", "source"), [
+    (["alma_jax-0.2.0-py3-none-any.whl", "repo/alma_jax/version.py"], "{here}/alma_jax-0.2.0-py3-none-any.whl"),
+    (["repo/alma_jax/version.py", "note.txt"], "{here}/repo"), (["alma_jax/alma_jax/version.py"], "{here}/alma_jax"),
+    (["../alma_jax/version.py"], "{above}"), ([], "alma_jax @ git+https://github.com/alma-jax/alma_jax"),
+    (None, None)])
+def test_the_first_cell_installs_what_lies_beside_the_notebook(tmp_path, monkeypatch, capsys, beside, source):
+  here = tmp_path / "colabs"
+  here.mkdir()
+  for name in beside or []:
+    (here / name).parent.mkdir(parents=True, exist_ok=True)
+    (here / name).touch()
+  monkeypatch.chdir(here)
+  monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "8")
+  if beside is not None:  # not installed; Python finds a folder alma_jax as a namespace
+    folder = importlib.machinery.ModuleSpec("alma_jax", None) if (here / "alma_jax").is_dir() else None
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: folder)
+  commands = []
+  code = TransformerManager().transform_cell(first_cell("quickstart"))
+  exec(code, {"get_ipython": lambda: types.SimpleNamespace(system=commands.append)})
+  wanted = source and '{sys.executable} -m pip install -q "{source}"'
+  assert commands == ([wanted] if wanted else [])
+  assert "Device(id=0)" in capsys.readouterr().out
 
 
 def test_the_quick_start_shows_true_labels():

@@ -21,8 +21,9 @@ _SHORTENED = 100  # characters of the parts of a run folder's name that would be
 INCIDENTAL = ("dataset.data_dir", "dataset.settle_seconds", "dataset.idle_seconds", "dataset.max_examples",
               "dataset.max_bytes", "checkpoint.", "log.", "devices")
 # What config.json holds besides the fields: hashes of the data and of a pretrained network, the version that wrote the
-# file, and hashes of the files that define a learner or a network of the user's own, and of the arrays in it.
-STORED = ("data_fingerprint", "root_sha256", "alma_jax_version", "code", "arrays")
+# file, and, as they were when the run began, hashes of the files that define a learner or a network of the user's own
+# and of the arrays in it, and the versions, devices and compiler flags.
+STORED = ("data_fingerprint", "root_sha256", "alma_jax_version", "code", "arrays", "made_with")
 
 
 def identity(config: RunConfig | Tree) -> Tree:

@@ -85,15 +85,19 @@ def options_of(name: object, config: type[schema.RunConfig] = schema.ImageConfig
   return known[name]
 
 
+def own_learners(config: schema.RunConfig) -> dict[str, Callable[..., Any]]:
+  """{name: what makes it} of the learners that users have registered for configs of this kind."""
+  return TEXT_LEARNERS if config.is_language else LEARNERS
+
+
 def code_of(config: schema.RunConfig) -> dict[str, str]:
   """{name: SHA-256 of the file that defines it} of the learner and the network of a config that users have registered.
 
   Files of the same folder that these import have their paths for names. What was defined in a notebook has no file, and
   is left out.
   """
-  learners = TEXT_LEARNERS if config.is_language else LEARNERS
-  made = {name: known[name] for name, known in ((config.learner.name, learners), (config.model.name, MODELS))
-          if name in known}
+  used = (config.learner.name, own_learners(config)), (config.model.name, MODELS)
+  made = {name: known[name] for name, known in used if name in known}
   found = {name: file for name, each in made.items() if (file := _file_of(each)) is not None}
   for name, file in list(found.items()):
     for function in functions_of(made[name]):

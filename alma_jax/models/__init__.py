@@ -53,7 +53,7 @@ def build(config: schema.Model | schema.Switch, num_outputs: int, example_shape:
     if config.name == "resnet":
       _check_images(example_shape, config.name)
       return ImageNetwork(resnet.ResNet(config.width, num_outputs, dtype, axis))
-    return ImageNetwork(registry.MODELS[config.name](config.width, num_outputs, dtype, axis))
+    return ImageNetwork(registry.MODELS[config.name](config.width, num_outputs, dtype, axis), counts=True)
   if config.name == "mlp":
     if size is None:
       return ImageNetwork(mlp.MLP(tuple(widths or first_widths(config)), num_outputs, dtype, tuple(residuals)))

@@ -19,6 +19,7 @@ from alma_jax.models import convolution
 from alma_jax.models.network import Mixture, Network
 from alma_jax.types import Array, Shape, Tree, Variables
 
+_JAXPRS = jax.extend.core.Jaxpr, jax.extend.core.ClosedJaxpr
 _predicting = False
 
 
@@ -117,9 +118,17 @@ def _walk(jaxpr: Any) -> int:
     elif name == "cond":
       total += max(_walk(branch.jaxpr) for branch in eqn.params["branches"])
     else:
-      all_of_it = sum(_walk(sub) for sub in jax.extend.core.jaxprs_in_params(eqn.params))
+      all_of_it = sum(map(_walk, jaxprs_of(eqn)))
       total += int(all_of_it * convolution.PRODUCTS.get(eqn.params.get("name"), 1))
   return total
+
+
+def jaxprs_of(eqn: Any) -> Iterator[Any]:
+  """The jaxprs among the parameters of an equation, such as the body of a loop."""
+  for value in eqn.params.values():
+    for each in value if isinstance(value, (list, tuple)) else (value,):
+      if isinstance(each, _JAXPRS):
+        yield getattr(each, "jaxpr", each)
 
 
 def _dot_general(eqn: Any) -> int:

@@ -1,5 +1,6 @@
 """Networks as learners use them: hashable static data with pure functions `init` and `apply`."""
 import dataclasses
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import flax.linen as nn
@@ -51,8 +52,15 @@ class Network(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class ImageNetwork:
-  """A Flax module of signature (x, mask_B, train) -> logits_BK, as a Network."""
+  """A Flax module of signature (x, mask_B, train) -> logits_BK, as a Network.
+
+  Attributes:
+    module: the module.
+    counts: whether it may compute with the size of the batch, as a module of the user's own with `len(x)` does. Where
+      that size is not known, in an exported program, it is given batches of one example.
+  """
   module: nn.Module
+  counts: bool = False
 
   @property
   def convolutional(self) -> bool:
@@ -73,8 +81,7 @@ class ImageNetwork:
     """Logits, float32 [B, K], and the statistics of batch norm after this batch; see Network."""
     tree = _collections(variables)
     if not train:
-      output: Any = self.module.apply(tree, x, mask_B, train=False)
-      return output, variables.stats
+      return self.evaluated(lambda *batch: self.module.apply(tree, *batch, train=False), x, mask_B), variables.stats
     rngs = None if key is None else {"gating": key}
     logits_BK, new = self.module.apply(tree, x, mask_B, train=True, mutable=["batch_stats"], rngs=rngs)
     return logits_BK, new.get("batch_stats", {})
@@ -82,6 +89,12 @@ class ImageNetwork:
   def scalar_output(self, variables: Variables, x: Array, mask_B: Array | None) -> Array:
     """See Network."""
     return self.apply(variables, x, mask_B, train=False)[0].sum()
+
+  def evaluated(self, fn: Callable[..., Any], x: Array, mask_B: Array | None) -> Any:
+    """fn(x, mask_B), an array with a row for each example."""
+    if not self.counts or isinstance(x.shape[0], int):
+      return fn(x, mask_B)
+    return jax.vmap(lambda *example: fn(*jax.tree.map(lambda leaf: leaf[None], example))[0])(x, mask_B)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,8 +140,11 @@ class Mixture:
 
 def features(network: ImageNetwork, variables: Variables, x: Array) -> Array:
   """The inputs of the network's last layer in evaluation, float32 [B, D]; `x` is float32 [B, ...]."""
-  _, sown = network.module.apply(_collections(variables), x, None, train=False, mutable=["features"])
-  return sown["features"]["output"]["penultimate"][0]
+  def penultimate(x: Array, mask_B: None) -> Any:
+    _, sown = network.module.apply(_collections(variables), x, mask_B, train=False, mutable=["features"])
+    return sown["features"]["output"]["penultimate"][0]
+
+  return network.evaluated(penultimate, x, None)
 
 
 def loops_are_slow(network: Network) -> bool:

@@ -42,7 +42,8 @@ class PathNetwork:
             ) -> tuple[Array, Tree]:
     """Logits, float32 [B, K], and the statistics after this batch; see Network."""
     module = self.whole.module.clone(frozen=self.frozen) if self.frozen and train else self.whole.module
-    logits_BK, stats = ImageNetwork(module).apply(self.joined(variables), x, mask_B, train, key)
+    whole = dataclasses.replace(self.whole, module=module)
+    logits_BK, stats = whole.apply(self.joined(variables), x, mask_B, train, key)
     return logits_BK, {"stats": stats, "frozen": variables.stats["frozen"]}
 
   def scalar_output(self, variables: Variables, x: Array, mask_B: Array | None) -> Array:

@@ -8,16 +8,16 @@ import sys
 
 import jax
 
-from alma_jax import files
 from alma_jax.config import schema
 from alma_jax.errors import BadInput
-from alma_jax.parallel import sharding
+from alma_jax.parallel import environment, sharding
 
 _ONE_THREAD = 128 * 128  # width times batch size up to which an MLP is faster in one thread
 _HEAP = 3 * 2**29  # bytes of the heap that lie in large pages
 
 _compile_seconds = 0.0
 _listening = False
+_num_devices = -1  # of the CPU, as this module has set it
 _alone = False  # whether this process does nothing but run
 
 
@@ -38,12 +38,7 @@ def setup(config: schema.RunConfig | None = None, alone: bool = False) -> None:
     _keep_freed_memory()
   if config and config.deterministic and "xla_gpu_deterministic_ops" not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_gpu_deterministic_ops=true"
-  if not jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
-    jax.config.update("jax_compilation_cache_dir", str(files.cache_home() / "xla"))
-  # By default the cache skips programs that compile quickly, which are nearly all programs here.
-  for name, value in (("min_compile_time_secs", 0.0), ("min_entry_size_bytes", -1)):
-    if f"JAX_PERSISTENT_CACHE_{name.upper()}" not in os.environ:
-      jax.config.update(f"jax_persistent_cache_{name}", value)
+  environment.keep_programs()
   if not _listening:
     jax.monitoring.register_event_duration_secs_listener(_count_compilation)
     _listening = True
@@ -99,7 +94,10 @@ def _set_up_cpu(config: schema.RunConfig, alone: bool) -> None:
   a microsecond to another thread, which takes many microseconds to wake up. A training step of an MLP
   of width 32 (MNIST, batch 128) took 0.12 ms in one thread and 0.19 in two, one of
   width 256 1.05 ms and 0.75.
+
+  A number of virtual devices that the user has set stays, and sharding.make_mesh chooses among them.
   """
+  global _num_devices
   platform = (jax.config.jax_platforms or "").split(",")[0]  # type: ignore[attr-defined]
   if platform not in ("", "cpu") or jax.distributed.is_initialized():
     return
@@ -108,9 +106,12 @@ def _set_up_cpu(config: schema.RunConfig, alone: bool) -> None:
     sharding.check_virtual(config.devices)
   cores = sharding.num_cores()
   count = config.devices or (min(cores, config.learner.num_trained) if alone else cores)
-  if count > max(1, jax.config.jax_num_cpu_devices):  # type: ignore[attr-defined]
+  set_before = jax.config.jax_num_cpu_devices  # type: ignore[attr-defined]
+  is_users = set_before not in (-1, _num_devices) or environment.NUM_DEVICES in os.environ.get("XLA_FLAGS", "")
+  if not is_users and count > max(1, set_before):
     try:
       jax.config.update("jax_num_cpu_devices", count)
+      _num_devices = count
     except RuntimeError:
       pass  # jax is in use already; sharding.make_mesh says how many devices there are
   small = (config.model.name == "mlp" and config.learner.name != "gmoe"

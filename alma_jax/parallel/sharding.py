@@ -7,6 +7,7 @@ inside `shard_map` sees its own members and its own part of the batch.
 import math
 import os
 import pathlib
+import signal
 import socket
 from typing import Any
 
@@ -60,12 +61,10 @@ def initialize(coordinator: str | None = None, num_processes: int | None = None,
     raise BadInput("--coordinator, --num_processes and --process_id should be given together.")
   if not any(given) and not _in_cluster(launched):
     return
-  # Its handler of SIGTERM would replace the handler of main.py, which saves the run.
-  jax.config.update("jax_enable_preemption_service", False)
   if not any(given):
     found = _of_cluster(seconds)
     if found is None:
-      jax.distributed.initialize()
+      _join()
       return
     coordinator, num_processes, process_id = found
     if None in found:
@@ -87,8 +86,17 @@ def initialize(coordinator: str | None = None, num_processes: int | None = None,
     neighbours = peers.among_neighbours(seen)
     own = None if any(name in os.environ for name in _DIVIDED) else own_devices(*neighbours, len(seen))
   # Without "deactivate" jax would look for a launcher again, and take one GPU alone where there is one.
-  jax.distributed.initialize(coordinator, num_processes, process_id, local_device_ids=own,
-                             cluster_detection_method="deactivate", heartbeat_timeout_seconds=_HEARTBEAT)
+  _join(coordinator, num_processes, process_id, local_device_ids=own, cluster_detection_method="deactivate",
+        heartbeat_timeout_seconds=_HEARTBEAT)
+
+
+def _join(*args: Any, **named: Any) -> None:
+  """jax.distributed.initialize, which leaves SIGTERM to main.py, which saves the run."""
+  if hasattr(jax.config, "jax_enable_preemption_service"):
+    jax.config.update("jax_enable_preemption_service", False)
+  jax.distributed.initialize(*args, **named)
+  # Earlier versions of jax, which have no such setting, have replaced the handler behind Python's back.
+  signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
 
 
 def connect() -> None:

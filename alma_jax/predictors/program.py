@@ -1,6 +1,5 @@
 """Runs an exported predictor: loads its program and weights, and compiles it for a few sizes of batches."""
 import io
-import os
 import threading
 from typing import Any
 
@@ -8,9 +7,9 @@ import jax
 import numpy as np
 from jax import export
 
-from alma_jax import files
 from alma_jax.data import unpacking
 from alma_jax.errors import BadInput
+from alma_jax.parallel import environment
 from alma_jax.predictors import facts, folder
 
 _BATCH_BYTES = 2**22  # of the inputs of a batch as float32, and of the outputs of a language model
@@ -26,6 +25,7 @@ class Predictor:
     is_language: whether its inputs are windows of tokens.
   """
 
+  @environment.fixed()
   def __init__(self, stored: folder.Stored, before: "Predictor | None" = None):
     """Loads a predictor.
 
@@ -60,6 +60,7 @@ class Predictor:
     one = int(np.prod(self.shape)) * 4 * (self.facts["vocabulary"] if self.is_language else 1)
     return int(np.clip(1 << (max(_BATCH_BYTES // one, 1).bit_length() - 1), 1, _MOST))
 
+  @environment.fixed()
   def compile(self, size: int) -> None:
     """Compiles the program for batches of `size` examples, if that has not been done."""
     try:
@@ -68,6 +69,7 @@ class Predictor:
       raise BadInput(f"the predictor cannot be compiled for batches of {size} ({type(error).__name__}: "
                      f"{unpacking.first_line(error)}); export it again, or give a smaller --batch_size.") from error
 
+  @environment.fixed()
   def __call__(self, x: np.ndarray, size: int | None = None) -> tuple[np.ndarray, ...]:
     """Predicts one batch.
 
@@ -100,7 +102,7 @@ class _Program:
   """
 
   def __init__(self, stored: bytes):
-    _set_up()
+    environment.keep_programs()
     exported = export.deserialize(bytearray(stored))
     self.avals, self._call, self._lock = exported.in_avals, jax.jit(exported.call), threading.Lock()
     self.compiled: dict[int, Any] = {}
@@ -110,15 +112,6 @@ class _Program:
     with self._lock:
       if size not in self.compiled:
         self.compiled[size] = self._call.lower(*arguments).compile()
-
-
-def _set_up() -> None:
-  """Keeps compiled programs for the next start, as runs do."""
-  if not jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
-    jax.config.update("jax_compilation_cache_dir", str(files.cache_home() / "xla"))
-  for name, value in (("min_compile_time_secs", 0.0), ("min_entry_size_bytes", -1)):
-    if f"JAX_PERSISTENT_CACHE_{name.upper()}" not in os.environ:
-      jax.config.update(f"jax_persistent_cache_{name}", value)
 
 
 def _weights(stored: folder.Stored, avals: Any) -> list[np.ndarray]:

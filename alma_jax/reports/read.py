@@ -126,6 +126,7 @@ def _flat(tree: Any) -> Values:
     raise BadInput(f"it has no {_CONFIG}.")
   if not isinstance(tree, dict):
     raise BadInput(f"its {_CONFIG} holds {_brief(tree)} instead of the fields of a config.")
+  tree = {name: value for name, value in tree.items() if name != "made_with"}  # versions are no factors of a study
   flat, protocol = configs.flatten(configs.completed(tree)), protocols.of(tree)
   for field in _NEEDED:
     if field not in flat:

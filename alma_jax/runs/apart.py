@@ -19,7 +19,7 @@ from alma_jax.config import learner_options, schema
 from alma_jax.errors import BadInput, Stopped
 from alma_jax.growth import cluster
 from alma_jax.learners import expert_stacks, gate
-from alma_jax.parallel import sharding
+from alma_jax.parallel import environment, sharding
 from alma_jax.runs import experiment, metrics, results, run_files, settings, snapshot
 from alma_jax.tasks import classification
 
@@ -61,6 +61,7 @@ def expert_config(config: schema.RunConfig, file: pathlib.Path, number: int) -> 
   return dataclasses.replace(whole, learner=learner, model=model)
 
 
+@environment.fixed()
 def publish(config: schema.RunConfig, workdir: str | os.PathLike[str], num_clusters: int,
             should_stop: Callable[[], bool] | None = None) -> None:
   """Trains a base network on the first stage of its stream, or goes on with that, and publishes the gate.
@@ -154,6 +155,7 @@ class Mixture:
                      "again.")
     self.loaded = functools.cache(self._load)
 
+  @environment.fixed()
   def predict(self, x: Any) -> np.ndarray:
     """Class probabilities float32 [N, K] of raw inputs [N, ...], of the shape and dtype of the training images.
 

@@ -1,12 +1,11 @@
 """The end of a run: its summary and its curve; and what a finished run checks when it is started again."""
-import importlib.metadata
-import platform
 import warnings
 
 from alma_jax import config as configs
 from alma_jax.config import schema
 from alma_jax.errors import BadInput
 from alma_jax.learners.task_learner import TaskLearner
+from alma_jax.parallel import environment
 from alma_jax.runs import checkpoint, metrics, run_files, settings, task_results
 from alma_jax.runs.run_folder import RunFolder
 from alma_jax.runs.snapshot import RunState
@@ -29,7 +28,7 @@ def write(setting: settings.Setting, folder: RunFolder, now: RunState, seconds: 
     assert isinstance(setting.learner, TaskLearner)
     task_results.write(folder.path, setting.source, setting.learner, now.learner.spec, lines)
   summary = _results(setting, lines, now.initial_params)
-  summary |= dict(**seconds, device=settings.describe_devices(setting.learner.mesh), versions=versions(),
+  summary |= dict(**seconds, device=settings.describe_devices(setting.learner.mesh), versions=environment.versions(),
                   config_sha256=configs.digest(c))
   num, values = len(lines), measure.values(lines)
   judged = (f"average accuracy {summary['average_accuracy']:.3f}" if "average_accuracy" in summary else
@@ -98,8 +97,3 @@ def _results(setting: settings.Setting, lines: list[metrics.Entry], initial_para
   return found | task_results.summarize(lines) if isinstance(setting.config, schema.TaskConfig) else found
 
 
-def versions() -> dict[str, str]:
-  """Versions of Python, of this package and of those whose numbers may change a result."""
-  packages = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
-  return dict(alma_jax=__version__, python=platform.python_version(),
-              **{name: importlib.metadata.version(name) for name in packages})

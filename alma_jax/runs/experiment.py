@@ -14,7 +14,7 @@ from alma_jax import config as configs
 from alma_jax import messages
 from alma_jax.config import registry, schema
 from alma_jax.errors import BadInput, Diverged, Stopped, Unsaved, disk_problem, is_out_of_memory
-from alma_jax.parallel import peers, runtime, sharding
+from alma_jax.parallel import environment, peers, runtime, sharding
 from alma_jax.runs import (
   early_imports,
   ending,
@@ -30,6 +30,7 @@ from alma_jax.runs import (
 )
 
 
+@environment.fixed()
 def run(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: Sequence[Any] | None = None,
         overwrite: bool = False, should_stop: Callable[[], bool] | None = None) -> results.Run:
   """Runs a stream to its end. Resumes a run that was interrupted; computes nothing if it is complete.
@@ -104,9 +105,9 @@ def _settings(config: schema.RunConfig, workdir: str | os.PathLike[str], overwri
   """Settings that have to be equal in all processes of a run."""
   flat = configs.flatten(configs.to_dict(config))
   same = {field: value for field, value in flat.items() if not field.startswith(("dataset.data_dir", "log."))}
-  return same | {f"the version of {name}": version for name, version in ending.versions().items()} | {
-      f"the file that defines {name}": code for name, code in registry.code_of(config).items()} | {
-      "--workdir": str(workdir), "--overwrite": bool(overwrite)}
+  same |= {f"the version of {name}": version for name, version in environment.versions().items()}
+  same |= {f"the file that defines {name}": code for name, code in registry.code_of(config).items()}
+  return same | environment.flags() | {"--workdir": str(workdir), "--overwrite": bool(overwrite)}
 
 
 def _check_memory(path: pathlib.Path, setting: settings.Setting, overwrite: bool) -> None:
@@ -151,7 +152,7 @@ def _claimed(path: pathlib.Path, setting: settings.Setting, overwrite: bool,
   with contextlib.ExitStack() as cleanup:
     def claim() -> run_folder.RunFolder:
       folder = cleanup.enter_context(run_folder.RunFolder(path, sharding.is_main(), mirrored))
-      folder.claim(setting.config, setting.digests, overwrite)
+      folder.claim(setting.config, setting.digests, setting.made_with, overwrite)
       return folder
 
     folder = peers.together("run folder", claim)

@@ -14,12 +14,12 @@ import numpy as np
 from jax import export as jax_export
 
 from alma_jax import config as configs
-from alma_jax.config import schema
+from alma_jax.config import registry, schema
 from alma_jax.errors import BadInput
 from alma_jax.files import write_bytes
 from alma_jax.learners import contract, prediction
 from alma_jax.learners.task_learner import TaskLearner
-from alma_jax.parallel import sharding
+from alma_jax.parallel import environment, sharding
 from alma_jax.predictors import card, folder
 from alma_jax.runs import metrics, results, run_files, settings
 from alma_jax.tasks import classification, sequence
@@ -142,7 +142,8 @@ class Exporter:
     weights = [np.asarray(leaf) for leaf in leaves]
     make = _language if position.config.is_language else _images
     facts, inputs, output, example = make(position)
-    self._compile(state, structure, weights, inputs, output, example)
+    own = position.config.learner.name in registry.own_learners(position.config)
+    self._compile(state, structure, weights, inputs, output, example, own)
     facts |= dict(learner=position.config.learner.name, description=self._learner.describe(state),
                   platforms=list(_PLATFORMS), jax=jax.__version__, **_provenance(position))
     found = {folder.PROGRAM: self._program, folder.WEIGHTS: _npz(weights)}
@@ -153,8 +154,8 @@ class Exporter:
                     folder.CARD: card.text(facts).encode(), folder.LOADER: _LOADER.encode()}
 
   def _compile(self, state: contract.LearnerState, structure: Any, weights: list[np.ndarray], inputs: Any, output: Any,
-               example: Any) -> None:
-    """Makes the program, unless that of the last export is for the same spec and shapes."""
+               example: Any, own: bool) -> None:
+    """Makes the program, unless that of the last export is for the same spec and shapes; `own`: the user's learner."""
     host = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in state.host.items()}
     key = (json.dumps([state.spec, host], sort_keys=True), structure, [(leaf.shape, leaf.dtype) for leaf in weights])
     if key == self._key:
@@ -165,7 +166,9 @@ class Exporter:
       *given, x = arguments
       live, frozen = jax.tree.unflatten(structure, given)
       now = state._replace(live=live, frozen=frozen)
-      return output(prediction.predict(self._learner, self._task, now, inputs(x)))
+      answer = lambda x: output(prediction.predict(self._learner, self._task, now, inputs(x)))
+      # A learner of the user's own may compute with the number of examples, of which it therefore sees one at a time.
+      return jax.vmap(lambda one: jax.tree.map(lambda leaf: leaf[0], answer(one[None])))(x) if own else answer(x)
 
     exported = jax_export.export(jax.jit(predict), platforms=_PLATFORMS)(
         *(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in weights),
@@ -173,6 +176,7 @@ class Exporter:
     self._program, self._key = bytes(exported.serialize()), key
 
 
+@environment.fixed()
 def export(run: results.Run | str | os.PathLike[str], stage: int | None = None,
            out: str | os.PathLike[str] | None = None, task: int | str | None = None) -> pathlib.Path:
   """Writes a predictor.
@@ -205,6 +209,7 @@ def export(run: results.Run | str | os.PathLike[str], stage: int | None = None,
   return place
 
 
+@environment.fixed()
 def files_of(run: results.Run, stage: int | None = None, of_task: int | str | None = None) -> dict[str, bytes]:
   """{name: contents} of the predictor of a saved stage and task, see `export`; raises BadInput if it is not saved."""
   opened, learner = run.open(stage)

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.extend.core
 import numpy as np
 from jax.sharding import Mesh
 
@@ -214,7 +213,7 @@ def _largest_output(jaxpr: Any) -> int:
     if name == "conv_general_dilated" or is_conv or (
         name == "dot_general" and not eqn.params["dimension_numbers"][1][0]):
       found.append(_bytes([eqn.outvars[0].aval]))
-    found += [_largest_output(sub) for sub in jax.extend.core.jaxprs_in_params(eqn.params)]
+    found += [_largest_output(sub) for sub in cost.jaxprs_of(eqn)]
   return max(found)
 
 

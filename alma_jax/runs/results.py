@@ -12,7 +12,7 @@ from alma_jax.config.fields import listed
 from alma_jax.data import task_types, tokens
 from alma_jax.errors import BadInput
 from alma_jax.learners import contract, prediction, task_learner
-from alma_jax.parallel import runtime
+from alma_jax.parallel import environment, runtime
 from alma_jax.runs import checkpoint, legacy, local_copy, remote, run_files, sampling, settings, snapshot, task_results
 from alma_jax.runs.metrics import Entry
 from alma_jax.tasks import classification, sequence
@@ -73,6 +73,7 @@ class Run:
     """The stages whose learner is saved, ascending."""
     return sorted(self._saved_stages())
 
+  @environment.fixed()
   def predict(self, x: Any, stage: int | None = None, task: int | str | None = None) -> np.ndarray:
     """Class probabilities of the learner as it was after a stage.
 
@@ -136,6 +137,7 @@ class Run:
                      f"modules are lost, while the other {len(names) - len(silent)} can: {lost}")
     return task_results.shown(learner, state, data, number)
 
+  @environment.fixed()
   def sample(self, prompt: str = "", *, num_tokens: int = 200, temperature: float = 0.8, top_k: int = 0, seed: int = 0,
              stage: int | None = None) -> str:
     """Continues a text with a language model.
@@ -171,6 +173,7 @@ class Run:
     written = sampling.continuation(learner, task, state, start, end, dataset.sequence_length, options)
     return prompt + tokenizer.decode(written)
 
+  @environment.fixed()
   def describe(self, stage: int | None = None) -> str:
     """Text that describes what the learner had grown to after a stage (None: the last saved).
 
@@ -181,6 +184,7 @@ class Run:
     spec, host = snapshot.spec_and_host(opened)
     return learner.describe(contract.LearnerState(spec, None, host=host))
 
+  @environment.fixed()
   def spec(self, stage: int | None = None) -> dict[str, Any]:
     """The static facts and the small state of the learner after a stage (None: the last saved), a dict.
 
@@ -193,6 +197,7 @@ class Run:
     spec, host = snapshot.spec_and_host(self.open(stage)[0])
     return spec | host
 
+  @environment.fixed()
   def open(self, stage: int | None = None) -> tuple[checkpoint.Opened, contract.Learner]:
     """The checkpoint of a stage (None: the last saved), and the learner that can read it.
 

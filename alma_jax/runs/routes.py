@@ -9,11 +9,13 @@ from alma_jax.growth import cluster
 from alma_jax.learners import gmoe, hmoe, prediction, stacked
 from alma_jax.learners.contract import Contribution
 from alma_jax.models import moe
+from alma_jax.parallel import environment
 from alma_jax.runs import snapshot
 from alma_jax.runs.results import Run
 from alma_jax.tasks import classification
 
 
+@environment.fixed()
 def weights(run: Run, x: np.ndarray, stage: int | None = None) -> dict[str, np.ndarray]:
   """The weights of the experts for each image, {mixture: float32 [N, E]}; each row sums to 1.
 

@@ -64,12 +64,13 @@ class RunFolder:
         raise BadInput(f"the run folder {self.path} cannot be made or written: {error.strerror}.") from error
       self._lock, self._writes, self._read_only = None, False, True
 
-  def claim(self, config: schema.RunConfig, digests: dict[str, Any], overwrite: bool) -> None:
+  def claim(self, config: schema.RunConfig, digests: dict[str, Any], made_with: dict[str, str], overwrite: bool
+            ) -> None:
     """Makes sure that the folder is this run's, or empty.
 
     Args:
       config: RunConfig.
-      digests: settings.Setting.digests.
+      digests, made_with: of settings.Setting.
       overwrite: delete the run that is in it.
 
     Raises:
@@ -91,22 +92,23 @@ class RunFolder:
       self._delete()
     else:
       self._compare(stored, config, digests)
-      code = stored.get("code")
-      self._compare_code(code if isinstance(code, dict) else {}, config)
+      self._compare_code(_entries(stored, "code"), config)
+      self._compare_made_with(_entries(stored, "made_with"), made_with)
       return  # session.run writes it once the run is restored
-    self.write_config(config, digests)
+    self.write_config(config, digests, made_with)
 
-  def write_config(self, config: schema.RunConfig, digests: dict[str, Any]) -> None:
-    """Writes config.json: every field, the digests of the setting, the version, and hashes of the user's own code.
+  def write_config(self, config: schema.RunConfig, digests: dict[str, Any], made_with: dict[str, str]) -> None:
+    """Writes config.json: every field, digests and `made_with` of the setting, and hashes of the user's own code.
 
-    The hashes remain those of the code with which the run began.
+    The hashes and `made_with` remain those with which the run began.
     """
     if self._writes:
       stored = run_files.read_json(self.path / "config.json")
-      code = stored.get("code") if isinstance(stored, dict) else None
+      first = stored if isinstance(stored, dict) else {}
       tree = configs.to_dict(config) | digests | dict(alma_jax_version=__version__)
-      code = registry.code_of(config) if code is None else code
-      run_files.write_json(self.path / "config.json", tree | ({"code": code} if code else {}))
+      code = _entries(first, "code") or registry.code_of(config)
+      tree |= {"code": code} if code else {}
+      run_files.write_json(self.path / "config.json", tree | dict(made_with=_entries(first, "made_with") or made_with))
 
   def write_files(self, files: dict[str, str]) -> None:
     """Writes the files {name: text} that do not exist yet."""
@@ -157,6 +159,17 @@ class RunFolder:
         file = f"the file {name}" if name.endswith(".py") else f"the file that defines {name!r}"
         warnings.warn(f"{file} has changed since the run in {self.shown} began, so that its "
                       "results belong to the old code; --overwrite starts it again", stacklevel=2)
+
+  def _compare_made_with(self, stored: dict[str, str], now: dict[str, str]) -> None:
+    """Warns if an unfinished run goes on with what rounds otherwise."""
+    if not stored or (self.path / "summary.json").exists():
+      return
+    differ = [f"{name} ({stored.get(name, 'not set')} there, {now.get(name, 'not set')} here)"
+              for name in dict.fromkeys([*stored, *now]) if stored.get(name) != now.get(name)]
+    if differ:
+      warnings.warn(f"the run in {self.shown} began with other versions, devices or compiler flags, which may round "
+                    f"otherwise, so that it may end with other results than an uninterrupted run: {', '.join(differ)}",
+                    stacklevel=2)
 
   def cut(self, name: str, num: int, entries: list[Entry] | None = None, total: str | None = None) -> None:
     """Opens a .jsonl file for appending, keeping its first `num` lines.
@@ -298,6 +311,12 @@ class RunFolder:
 
   def __exit__(self, *unused: object) -> None:
     self.close()
+
+
+def _entries(stored: dict[str, Any], name: str) -> dict[str, str]:
+  """The entries of a config.json below a name; none if the version that wrote it had none."""
+  found = stored.get(name)
+  return found if isinstance(found, dict) else {}
 
 
 def _warn_changed(path: pathlib.Path) -> None:

@@ -63,7 +63,7 @@ def run(setting: settings.Setting, folder: RunFolder, should_stop: Callable[[], 
          starting.restored(setting, folder, opened, examiner))
   if opened is None and not (folder.path / METRICS).exists():
     folder.upload()  # later there is METRICS, which a folder without a checkpoint must not have in a store
-  folder.write_config(setting.config, setting.digests)
+  folder.write_config(setting.config, setting.digests, setting.made_with)
   folder.cut(METRICS, len(now.lines), now.lines)
   folder.cut(TRAIN, now.num_train_lines, total=now.train_total)
   folder.write_diverged(None)

@@ -12,6 +12,7 @@ from alma_jax.config import schema
 from alma_jax.data import datasets
 from alma_jax.errors import BadInput
 from alma_jax.learners import contract, prediction
+from alma_jax.parallel import environment
 from alma_jax.runs import loaded, metrics
 from alma_jax.tasks import classification, language_modeling, live_classification, live_language, sequence
 from alma_jax.tasks.live_source import LiveSource
@@ -35,6 +36,11 @@ class Setting(NamedTuple):
     of_root = {} if self.root is None else {"root_sha256": self.root.sha256}
     of_arrays = {"arrays": dict(self.arrays)} if self.arrays else {}
     return {"data_fingerprint": self.source.fingerprint} | of_root | of_arrays
+
+  @property
+  def made_with(self) -> dict[str, str]:
+    """What the rounding of the results depends on, by name."""
+    return environment.made_with(describe_devices(self.learner.mesh))
 
   @property
   def stream(self) -> Any:

@@ -10,10 +10,12 @@ from alma_jax.data import stream as streams
 from alma_jax.errors import BadInput
 from alma_jax.learners import tuned
 from alma_jax.models import cost
+from alma_jax.parallel import environment
 from alma_jax.runs import memory, settings
 from alma_jax.sweeps.timing import Prediction
 
 
+@environment.fixed()
 def predict(configs: Sequence[schema.RunConfig], here: bool = False) -> list[Prediction | BadInput]:
   """A Prediction for each config, or the BadInput that says why it cannot run.
 

@@ -31,7 +31,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from alma_jax import keys
-from alma_jax.parallel import sharding
+from alma_jax.parallel import environment, sharding
 from alma_jax.parallel.sharding import MEMBER
 from alma_jax.training import batching, program
 from alma_jax.training import state as states
@@ -246,7 +246,7 @@ def _side_by_side(spec: FitSpec, programs: Any, train: Callable[..., Any], parts
   first = [] if programs in _compiled else [calls.pop(0)()]  # otherwise each thread would compile them
   _compiled.add(programs)
   with ThreadPool(threads) as pool:
-    return first + pool.map(lambda call: call(), calls, chunksize=1)
+    return first + pool.map(environment.fixed()(lambda call: call()), calls, chunksize=1)
 
 
 def _is_done(spec: FitSpec, state: LoopState) -> bool:
