@@ -56,14 +56,12 @@ def followed(known: Normalization, x: np.ndarray) -> tuple[Normalization, list[i
   values = _flat(x)
   low, high = (edge.astype(np.float64) for edge in (values.min(0), values.max(0)))
   mean, std = (each.astype(np.float64) for each in known)
-  far = np.maximum(high - mean, mean - low) > RATIO * std
+  is_wide = np.maximum(high - mean, mean - low) > RATIO * std
   close = (high - low < 2 * std / RATIO) & (len(x) >= _LEAST)
   changed, constants = [], known
-  for column in np.flatnonzero((high > low) & (far | close)).tolist():
+  for column in np.flatnonzero((high > low) & (is_wide | close)).tolist():
     mine = values[:, column].astype(np.float64)
-    distance = np.abs(mine - mean[column])
-    num_far = np.count_nonzero(distance > RATIO * std[column])
-    is_far = _SHARE * num_far > np.count_nonzero(distance)  # not of all: a column may be constant most of the time
+    is_far = is_unfit(*far(mine, Normalization(mean[column], std[column])))
     is_close = close[column] and np.abs(mine - mine.mean()).max() * RATIO < std[column]
     fresh = made(mine[:, None])
     if (is_far or is_close) and fresh.std > np.finfo(np.float32).tiny:
@@ -72,6 +70,20 @@ def followed(known: Normalization, x: np.ndarray) -> tuple[Normalization, list[i
       constants.mean[column], constants.std[column] = fresh.mean[0], fresh.std[0]
       changed.append(column)
   return constants, changed
+
+
+def far(values: np.ndarray, known: Normalization) -> tuple[Any, Any]:
+  """How many of the values [N] or [N, C] are far from the mean, and how many differ from it."""
+  distance = np.abs(values - known.mean)
+  return (distance > RATIO * known.std).sum(0), (distance > 0).sum(0)
+
+
+def is_unfit(num_far: Any, num_other: Any) -> Any:
+  """Whether constants do not fit values, by what `far` has counted of them.
+
+  The share is not one of all values, because a column may be constant most of the time.
+  """
+  return num_far * _SHARE > num_other
 
 
 def described(before: Normalization, after: Normalization, changed: list[int], is_image: bool) -> str:
