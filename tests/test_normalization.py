@@ -14,6 +14,7 @@ from alma_jax.data import normalization
 from alma_jax.data import stream as streams
 from alma_jax.errors import BadInput
 from alma_jax.predictors import folder as predictors
+from alma_jax.predictors import scale
 from alma_jax.runs import exporting, settings
 from alma_jax.tasks import classification
 
@@ -86,6 +87,19 @@ def test_far_values_of_a_column_that_was_constant_count_as_its_constant():
   x, mean, std = np.float32([[5, 5], [6, 6], [13, 13], [14, 14], [-1e4, 1e4]]), np.float32([5, 5]), np.float32([1, 2])
   found = np.asarray(classification.normalize(jnp.asarray(x), jnp.asarray(mean), jnp.asarray(std)))
   np.testing.assert_array_equal(found, np.float32([[0, 0], [1, 0.5], [8, 4], [0, 4.5], [0, 9995 / 2]]))
+
+
+def test_evaluate_names_columns_of_another_scale():
+  x = np.random.default_rng(0).normal(0, [1e4, 1, 1], (500, 3)).astype(np.float32)
+  facts = dict(example_shape=[3], normalization=normalization.made(x).entries())
+  for column, factor, expected in ((1, 1000, "column 1 has a mean of "), (1, 4, None), (0, 1, None)):
+    values, other = scale.Scale(facts), x.copy()
+    other[:, column] *= factor
+    for part in np.split(other, 5):
+      values.add(part)
+    said = values.warning("new.npz")
+    assert (said is None) == (expected is None)
+    assert said is None or expected in said
 
 
 # ---------------------------------------------------------------- a run
