@@ -106,6 +106,10 @@ def _code(work: Callable[[], int | None]) -> int:
                  f"{(error.strerror or 'no permission').lower()}; change its permissions, or name another one.")
     return 2
   except Exception as error:
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+      messages.say(f"error: the path {messages.brief(str(error.filename))} is longer than the file system allows; name "
+                   "a shorter one.")
+      return 2
     if not is_out_of_memory(error):
       raise
     messages.say(f"error: this process gets no more memory ({str(error) or type(error).__name__}).")

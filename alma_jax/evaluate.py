@@ -18,7 +18,6 @@ images, a warning says so. Images of a NAME are changed as streams of tasks chan
 channels, or all to dataset.image_size.
 """
 import argparse
-import hashlib
 import json
 import pathlib
 import sys
@@ -29,7 +28,7 @@ import numpy as np
 
 from alma_jax import commands, predict
 from alma_jax.config import schema
-from alma_jax.data import cache
+from alma_jax.data import cache, parquet_file
 from alma_jax.errors import BadInput
 from alma_jax.files import write_bytes
 from alma_jax.predictors import inputs, outputs, scale, scores, texts
@@ -53,6 +52,10 @@ def _main(argv: Sequence[str] | None) -> None:
   parser.add_argument("--data", required=True, help="labelled data: a folder DIR/CLASS/*.png, FILE.npz, FILE.parquet, "
                       "FILE.txt, FILE.jsonl, or the name of a data set")
   parser.add_argument("--data_dir", default="", help="folder of prepared TFDS data sets")
+  parser.add_argument("--image_column", default="", help="column of a Parquet file with the images or lists of numbers"
+                      "; default: image, img, images or x")
+  parser.add_argument("--label_column", default="", help="column of a Parquet file with the labels; default: label, "
+                      "labels, y or class, or the only one whose name ends in _label")
   parser.add_argument("--allow_overlap", action="store_true", help="also score examples that are in the run's stream")
   parser.add_argument("--out", help="file to write the scores to, as JSON")
   args = parser.parse_args(argv)
@@ -75,7 +78,7 @@ def _main(argv: Sequence[str] | None) -> None:
 def _score_images(predictor: "Predictor", args: argparse.Namespace) -> dict[str, Any]:
   form, size = inputs.form_of(predictor.facts), predictor.batch_size
   result, values = scores.Scores(form.classes), scale.Scale(predictor.facts)
-  hashes: list[bytes] = []
+  hashes: list[int] = []
 
   def add(batch: inputs.Batch, classes: Any, probabilities: Any) -> None:
     result.add(classes, probabilities, batch.y)  # type: ignore[arg-type]
@@ -97,7 +100,8 @@ def _batches(args: argparse.Namespace, form: inputs.Form, size: int, facts: Mapp
     if not pathlib.Path(path).expanduser().exists():
       raise BadInput(f"--data={args.data!r}: there is no such file or folder, and no data set of this name; give "
                      f"labelled files, or one of {', '.join(_NAMES)} and tfds:NAME.")
-    yield from inputs.read([path], form, size, labelled=True)
+    yield from inputs.read([path], form, size, labelled=True,
+                           columns=parquet_file.Columns(args.image_column, args.label_column))
     return
   from alma_jax.data import datasets
   try:
@@ -127,7 +131,8 @@ def _of_a_task(x: np.ndarray, name: str, form: inputs.Form, facts: Mapping[str, 
 
 def _score_texts(predictor: "Predictor", args: argparse.Namespace) -> dict[str, Any]:
   documents = [document.text for document in texts.read([args.data.removeprefix("text:")])]
-  overlap = _overlap(args, [_hash_text(text.encode()) for text in documents], lambda config: _seen_texts(config, args))
+  hashes = [cache.hash_row(text.encode().strip()) for text in documents]
+  overlap = _overlap(args, hashes, lambda config: _seen_texts(config, args))
   tokens, counts = texts.windows(predictor.tokenizer, documents, predictor.facts["sequence_length"])
   total, _ = texts.sums(predictor, tokens, counts, predictor.batch_size)
   loss = -total / int(counts.sum())
@@ -135,7 +140,7 @@ def _score_texts(predictor: "Predictor", args: argparse.Namespace) -> dict[str, 
               overlap=overlap)
 
 
-def _overlap(args: argparse.Namespace, hashes: Sequence[bytes], read: Callable[[Any], set[bytes]]) -> int | None:
+def _overlap(args: argparse.Namespace, hashes: Sequence[int], read: Callable[[Any], set[int]]) -> int | None:
   """The number of examples that are in the run's stream, or None if that cannot be found out.
 
   Args:
@@ -168,7 +173,7 @@ def _overlap(args: argparse.Namespace, hashes: Sequence[bytes], read: Callable[[
   return num
 
 
-def _seen_images(config: Any, args: argparse.Namespace, dtype: np.dtype) -> set[bytes]:
+def _seen_images(config: Any, args: argparse.Namespace, dtype: np.dtype) -> set[int]:
   """Hashes of the images of a run's stream, of a stream of tasks those of all tasks."""
   from alma_jax.data import datasets, entry_file
   from alma_jax.tasks import sequence
@@ -178,7 +183,8 @@ def _seen_images(config: Any, args: argparse.Namespace, dtype: np.dtype) -> set[
     data = map(tasks.task, range(len(tasks.infos)))
     return {cache.hash_row(x) for task in data for part in (task.x_train, task.x_val) for x in part}
   if config.is_live:
-    read = lambda path: entry_file.read(path, section.image_size).x.astype(dtype, copy=False)
+    columns = parquet_file.Columns(section.image_column, section.label_column)
+    read = lambda path: entry_file.read(path, section.image_size, columns).x.astype(dtype, copy=False)
     return {cache.hash_row(x) for entry in _entries(config, args, read) for x in entry}
   stream = datasets.load(section.name, args.data_dir or section.data_dir, section.image_size)
   return set(map(cache.hash_row, stream.x_train.astype(dtype, copy=False)))
@@ -198,24 +204,21 @@ def _entries(config: Any, args: argparse.Namespace, read: Callable[[pathlib.Path
   return [read(path) for path in paths]
 
 
-def _seen_texts(config: Any, args: argparse.Namespace) -> set[bytes]:
+def _seen_texts(config: Any, args: argparse.Namespace) -> set[int]:
   """Hashes of the documents of a run's stream; without a folder for the test text, of its pieces."""
   from alma_jax.data import documents, live_texts, text_source
   if config.is_live:
-    return {_hash_text(text) for entry in _entries(config, args, live_texts.read_documents) for text in entry}
+    entries = _entries(config, args, live_texts.read_documents)
+    return {cache.hash_row(text.strip()) for entry in entries for text in entry}
   splits = text_source.find(config.dataset.name, args.data_dir or config.dataset.data_dir).read()
   if "test" not in splits:
     splits = documents.prepare(splits, config.stream.num_megabatches, config.seed)
-  return set(map(_hash_text, splits["train"]))
+  return {cache.hash_row(text.strip()) for text in splits["train"]}
 
 
 def _advised(error: BadInput) -> str:
   """The message of data that cannot be loaded, with the option of this command in place of the field of a run."""
   return str(error).replace("dataset.data_dir=", "--data_dir=")
-
-
-def _hash_text(document: bytes) -> bytes:
-  return hashlib.blake2b(document.strip(), digest_size=12).digest()
 
 
 def _text(found: dict[str, Any], names: Sequence[str] | None) -> str:

@@ -5,9 +5,14 @@ import pathlib
 import re
 from typing import Any
 
+from alma_jax.errors import BadInput
+
 # The start of an address such as gs://bucket/run. pathlib reduces its two slashes to one. The colon of C:/run on
 # Windows follows a single letter.
 ADDRESS = re.compile(r"[A-Za-z][\w+.-]+:/")
+MOST_OF_NAME, _MOST_OF_PATH = 255, 4096  # bytes that Linux allows
+_INSIDE = 200  # bytes of the longest path inside of a run folder
+_SHOWN = 60  # characters of a path that is too long
 _MOST_LEVELS = 100  # of lists and objects in JSON; Python's own functions fail from several hundred levels on
 _DEEP = f"its lists and objects are nested more than {_MOST_LEVELS} levels deep"
 
@@ -15,6 +20,22 @@ _DEEP = f"its lists and objects are nested more than {_MOST_LEVELS} levels deep"
 def cache_home() -> pathlib.Path:
   """The folder that holds all caches: $XDG_CACHE_HOME/alma_jax, or ~/.cache/alma_jax. It need not exist."""
   return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "alma_jax"
+
+
+def usable(path: str | os.PathLike[str]) -> pathlib.Path:
+  """The path of a file or a folder that a user names; a ~ is the home folder.
+
+  Raises:
+    BadInput: a name, or the path of what is written into the folder, would be longer than file systems allow.
+  """
+  found = pathlib.Path(path).expanduser()
+  longest = max((len(os.fsencode(name)) for name in found.parts), default=0)
+  length = len(os.fsencode(os.path.abspath(found))) + _INSIDE
+  if longest > MOST_OF_NAME or length > _MOST_OF_PATH:
+    what, num, most = (("a name", longest, MOST_OF_NAME) if longest > MOST_OF_NAME else
+                       ("a path", length - _INSIDE, _MOST_OF_PATH - _INSIDE))
+    raise BadInput(f"{str(path)[:_SHOWN]}... has {what} of {num} bytes; at most {most} are possible.")
+  return found
 
 
 def write_bytes(path: pathlib.Path, data: bytes) -> None:

@@ -188,13 +188,19 @@ def _watch_signals() -> tuple[Callable[[], bool], Callable[[], int]]:
 
 
 def _report(run: "Run") -> str:
-  from alma_jax.runs import remote
+  from alma_jax.runs import metrics, remote
 
   s = run.summary or {}
+  measure = metrics.measure("error" if "cer" in s else "perplexity", run.lines)
   num = len(run.metrics["t"])
   if "average_accuracy" in s:
     judged = (f"average accuracy {s['average_accuracy']:.4f} over {num} tasks, forgetting {s['forgetting']:.4f}, "
               f"{s['num_modules']} modules with {s['memory']:,} parameters")
+  elif measure.is_prequential:
+    values = measure.values(run.lines)
+    judged = (f"{measure.name} {sum(values) / len(values):.4f}, the mean over {len(values)} mega-batches, and "
+              f"{values[-1]:.4f} on the last" if values else f"no {measure.name}, as nothing came after the first "
+              "training")
   elif "cer" in s:
     judged = (f"CER {s['cer']:.4f} over {num} mega-batches, mean error {s['mean_error']:.4f}, "
               f"final error {s['final_error']:.4f}")

@@ -4,33 +4,66 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 _UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
 _BRIEF = 60  # characters of a value in a message
-_LONG = 5.0  # seconds after which `sign` announces a block that still runs
+_LONG, _AGAIN = 5.0, 60.0  # seconds after which `sign` announces a block that still runs, and from then on
+_hearing: list[Callable[[str, float], None]] = []
+_long: list[tuple[str, float]] = []  # (name, when it began) of what takes long now, outer blocks first
 UNSEEN = contextlib.suppress(OSError)  # a closed terminal or pipe must not end a run
 
 
 @contextlib.contextmanager
 def sign(name: str, shown: bool = True) -> Iterator[None]:
-  """Prints `name` if the block takes long, and then also how long it took."""
-  began, printed = time.monotonic(), threading.Event()
+  """Says what goes on in a block that takes long, once a minute, and then how long it took.
+
+  Args:
+    name: of the activity, e.g. "compiling".
+    shown: whether it is printed; those who listen by `heard` hear of it in any case.
+  """
+  began, ended, is_long = time.monotonic(), threading.Event(), threading.Event()
+  mine = (name, began)
 
   def mention() -> None:
-    printed.set()
-    say(name)
+    wait = _LONG
+    while not ended.wait(wait):
+      if shown:
+        say(f"{name}, for {duration(time.monotonic() - began)} so far" if is_long.is_set() else name)
+      if not is_long.is_set():
+        is_long.set()
+        _long.append(mine)
+        _tell()
+      wait = _AGAIN
 
-  timer = threading.Timer(_LONG, mention)
-  timer.daemon = True
-  if shown:
-    timer.start()
+  thread = threading.Thread(target=mention, daemon=True)
+  thread.start()
   try:
     yield
   finally:
-    timer.cancel()
-  if printed.is_set():
+    ended.set()
+    if is_long.is_set():
+      thread.join()
+      _long.remove(mine)
+      _tell()
+  if is_long.is_set() and shown:
     say(f"{name} took {duration(time.monotonic() - began)}")
+
+
+def _tell() -> None:
+  name, began = _long[-1] if _long else ("", time.monotonic())
+  for hear in _hearing:
+    hear(name, time.monotonic() - began)
+
+
+@contextlib.contextmanager
+def heard(hear: Callable[[str, float], None]) -> Iterator[None]:
+  """A context in which `hear` is told what takes long, and for how many seconds; "" when nothing does any more."""
+  _hearing.append(hear)
+  try:
+    yield
+  finally:
+    _hearing.remove(hear)
 
 
 def say(text: str) -> None:

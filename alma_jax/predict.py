@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from alma_jax import commands
-from alma_jax.data import task_types
+from alma_jax.data import parquet_file, task_types
 from alma_jax.errors import BadInput
 from alma_jax.predictors import facts, folder, inputs, outputs, texts
 
@@ -37,6 +37,8 @@ def _main(argv: Sequence[str] | None) -> None:
   add_arguments(parser)
   parser.add_argument("inputs", nargs="+", metavar="INPUT", help="images, folders, .npz, .parquet, .txt, .jsonl")
   parser.add_argument("--out", help="file to write, .csv or .parquet; default: CSV on standard output")
+  parser.add_argument("--image_column", default="", help="column of Parquet files with the images or lists of numbers; "
+                      "default: image, img, images or x")
   parser.add_argument("--batch_size", type=int, help="examples that are predicted together; default: by their size")
   args = parser.parse_args(argv)
   if args.batch_size is not None and args.batch_size < 1:
@@ -44,7 +46,10 @@ def _main(argv: Sequence[str] | None) -> None:
   with outputs.Table(args.out) as table:
     predictor = load(stored_of(args))
     size = args.batch_size or predictor.batch_size
-    (_predict_texts if predictor.is_language else _predict_images)(predictor, args.inputs, size, table)
+    if predictor.is_language:
+      _predict_texts(predictor, args.inputs, size, table)
+    else:
+      _predict_images(predictor, args.inputs, size, table, parquet_file.Columns(args.image_column))
   if args.out:
     commands.show(args.out)
 
@@ -161,13 +166,14 @@ def progress(total: int | None, unit: str) -> Any:
   return tqdm(total=total, unit=f" {unit}", unit_scale=True, disable=not sys.stderr.isatty(), leave=False)
 
 
-def _predict_images(predictor: "Predictor", paths: Sequence[str], size: int, table: outputs.Table) -> None:
+def _predict_images(predictor: "Predictor", paths: Sequence[str], size: int, table: outputs.Table,
+                    columns: parquet_file.Columns) -> None:
   form = inputs.form_of(predictor.facts)
 
   def write(batch: inputs.Batch, classes: Any, probabilities: Any) -> None:
     table.write(outputs.rows(batch.source, batch.row, classes, probabilities, form.names))
 
-  in_batches(predictor, inputs.read(paths, form, size), size, write, inputs.count(paths))
+  in_batches(predictor, inputs.read(paths, form, size, columns=columns), size, write, inputs.count(paths))
 
 
 def _predict_texts(predictor: "Predictor", paths: Sequence[str], size: int, table: outputs.Table) -> None:

@@ -110,6 +110,20 @@ def test_the_data_of_the_page(folder):
   assert (runs["c-diverged"]["state"], runs["d-text"]["metric"]) == ("diverged", "perplexity")
 
 
+def test_every_run_has_a_row_and_a_look_of_its_own(tmp_path):
+  """Runs of three sweeps whose names end alike, as those of every seed do."""
+  for sweep in "abc":
+    for seed in range(4):
+      write_run(tmp_path / f"sweep-{sweep}" / f"mnist-ens-width32-seed{seed}", [0.5, 0.4], seed=seed)
+  runs = board.Board([str(tmp_path)]).runs()
+  assert len({run["path"] for run in runs}) == len({run["label"] for run in runs}) == 12
+  assert len({run["brief"] for run in runs}) == 12  # what the axis of the decisions to train shows
+  assert len({(run["colour"], run["dash"]) for run in runs}) == 12
+  many = board.looks([f"runs/{i}" for i in range(48)])
+  assert len({(look["colour"], look["dash"]) for look in many}) == 48
+  assert [look["brief"] for look in board.looks(["runs/a", "runs/" + "b" * 40])] == ["a", "bbbbbbbbb…bbbbbbbb"]
+
+
 def test_long_curves_are_thinned_and_keep_their_ends():
   points = [(t, 1.0) for t in range(1, 2502)]
   t, _ = board._curve(points)

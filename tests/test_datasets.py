@@ -121,6 +121,39 @@ def test_prepared_tfds_folders(tfds_dir, name, shape, known):
     np.testing.assert_allclose(data.normalization[0] / 255, [0.4914, 0.4822, 0.4465], rtol=1e-6)
 
 
+@pytest.mark.parametrize("version", ["3.0.1", "3.*.*", "*.*.*"])
+def test_tfds_names_may_pin_a_version(tfds_dir, tmp_path, version):
+  """As TFDS has it: of several prepared versions the newest that fits."""
+  (newest,) = (tfds_dir / "mnist").glob("*")
+  shutil.copytree(newest, tmp_path / "mnist/3.0.1")
+  (tmp_path / "mnist/2.9.9").mkdir()
+  (tmp_path / "mnist/2.9.9/dataset_info.json").touch()
+  assert tfds_folder.prepared(f"mnist:{version}", str(tmp_path)).name == "3.0.1"
+  assert tfds_folder.prepared("mnist:2.*.*", str(tmp_path)).name == "2.9.9"
+  data = datasets.load(f"tfds:mnist:{version}", str(tmp_path))
+  assert data.normalization is not None  # that of mnist is known
+  assert data.fingerprint == datasets.load("mnist", str(tmp_path)).fingerprint
+  with pytest.raises(BadInput, match=r"holds the versions 2.9.9, 3.0.1 of the TFDS data set 'mnist', but none that is"):
+    datasets.load("tfds:mnist:4.0.0", str(tmp_path))
+  with pytest.raises(BadInput, match=r"'mnist:three' ends in no version; give it as in mnist:3.0.1 or mnist:3.\*.\*"):
+    datasets.load("tfds:mnist:three", str(tmp_path))
+
+
+@pytest.mark.parametrize(("factor", "dtype", "sentence"), [
+    (1e-40, np.float32, "has values up to 3e-40 in its column 1, .* multiply them by a constant"),
+    (1e-300, np.float64, "has values up to 3e-300 in its column 1, .* multiply them by a constant"),
+    (1e38, np.float32, r"has values up to 3e\+38 in its column 1, .* divide them by a constant"),
+    (1e300, np.float64, r"has values up to 3e\+300 in its column 1, .* divide them by a constant"),
+    (1e-29, np.float32, None), (1e29, np.float64, None), (0.0, np.float32, None)])
+def test_values_that_float32_cannot_normalise_are_refused(factor, dtype, sentence):
+  x = np.array([[1, -3], [2, 1]], dtype) * np.array([1, factor], dtype)
+  if sentence is None:
+    assert datasets.check_examples("x", x).dtype == np.float32
+  else:
+    with pytest.raises(BadInput, match=sentence):
+      datasets.check_examples("x", x)
+
+
 def test_tfds_names_of_classes(tfds_dir, tmp_path):
   (folder,) = (tfds_dir / "mnist").glob("*")
   copied = tmp_path / "mnist" / folder.name

@@ -1,7 +1,9 @@
 """The flat hard mixture: properties of docs/algorithms.md §6.1."""
 import dataclasses
 
+import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from runs import assert_resumes, blobs, one_step_a_dispatch, slow, small_config
@@ -18,10 +20,15 @@ from stages import (
   train_stage,
 )
 
+import alma_jax
+from alma_jax import export
+from alma_jax.config import registry, sections
 from alma_jax.errors import BadInput
 from alma_jax.growth import cluster
 from alma_jax.learners import prediction, stacked
+from alma_jax.models import layers
 from alma_jax.parallel import members
+from alma_jax.predictors import folder, program
 from alma_jax.training import loop
 
 
@@ -127,6 +134,74 @@ def test_shards_partition_and_experts_predict_for_their_own():
     assert set(index[train]) == {i}
   part = contribution(setting, state, 0, data.pool, data.val)["sum"]
   np.testing.assert_allclose(part, joint[data.val], atol=1e-6)
+
+
+@pytest.mark.parametrize("num", [1, 5, 100])
+@pytest.mark.parametrize("block", [1, 4])
+def test_rows_are_computed_by_their_member_alone(num, block):
+  """B rows in M groups, each filled up to a whole number of blocks."""
+  num_members, computed = 4, []
+  rng = np.random.default_rng(0)
+  kernels, x = rng.normal(size=(num_members, 3, 2)).astype(np.float32), rng.normal(size=(num, 3)).astype(np.float32)
+  member_B = rng.integers(0, num_members + 1, num).astype(np.int32)  # that of the last number is none
+
+  def one(kernel, rows):
+    jax.debug.callback(lambda rows: computed.append(len(rows)), rows)
+    return {"sum": rows @ kernel}
+
+  found = jax.jit(lambda *args: members.routed(one, *args, min(block, num)))(kernels, member_B, x)["sum"]
+  jax.effects_barrier()
+  counts, block = np.bincount(member_B, minlength=num_members)[:num_members], min(block, num)
+  assert sum(computed) == sum(-(-counts // block)) * block <= num + num_members * (block - 1)
+  padded = np.concatenate([kernels, np.zeros((1, 3, 2), np.float32)])
+  np.testing.assert_allclose(found, np.einsum("bi,bik->bk", x, padded[member_B]), rtol=1e-6)
+
+
+class Telling(nn.Module):
+  """A network whose probabilities p tell about the rows that it computes together: p0/p2 is their number.
+
+  p1/p2 depends on all of them, and so tells one computation from another.
+  """
+  width: int
+  num_classes: int
+  dtype: object
+  axis: str | None
+
+  @nn.compact
+  def __call__(self, x, mask, train):
+    logits_BK = layers.Head(self.num_classes, self.dtype, name="output")(x)
+    if train:
+      return logits_BK
+    told = jnp.stack([jnp.ones(x.shape[0]).sum(), 1 + jnp.square(x.mean((1, 2, 3))).sum(), jnp.float32(1)])
+    return jnp.broadcast_to(jnp.log(told)[None], logits_BK.shape)
+
+
+@pytest.fixture
+def telling():
+  alma_jax.register_model("telling", Telling)
+  yield "telling"
+  sections.NETWORKS.remove("telling")
+  del registry.MODELS["telling"]
+
+
+def rows_computed(probabilities):
+  """The number of rows that were computed for these answers of `Telling`: each computation counts once."""
+  return sum(round(float(first / last)) for first, _, last in np.unique(probabilities, axis=0))
+
+
+@pytest.mark.parametrize("changes", [{}, slow({"learner__expert_widths": (4, 6)})])
+def test_an_example_passes_through_one_expert_in_a_run_and_in_its_export(tmp_path, telling, changes):
+  config = small_config("hmoe", model__name=telling, model__num_experts=3, learner__min_shard=1, train__epochs=1,
+                        **changes)
+  data = (*blobs(240), *blobs(700, seed=1))
+  run = alma_jax.run(config, tmp_path / "run", data=data)
+  exported = program.Predictor(folder.read(export.export(run)))
+  for num in (1, 3, 40, 700):
+    x = data[2][:num, ..., None]
+    batches = -(-num // 512)  # in which a run computes
+    assert num <= rows_computed(run.predict(x)) <= num + batches * 3 * members.block_size(512, 3)
+    told = rows_computed(exported(x, size=num)[1])
+    assert num <= told <= num + 3 * members.block_size(num, 3) <= max(1.5 * num, num + 3)
 
 
 @pytest.mark.parametrize(("how", "optimizer"), [

@@ -4,13 +4,17 @@ import dataclasses
 import io
 import json
 import os
+import re
 import shutil
+import time
+import tracemalloc
 import types
 import zlib
 
 import numpy as np
 import pyarrow
 import pytest
+from matplotlib import figure
 from PIL import Image
 from pyarrow import parquet
 from runs import alma, blobs, interrupted, launch, lines, one_step_a_dispatch, slow, small_config
@@ -18,16 +22,18 @@ from test_language import books, text_config  # noqa: F401
 
 import alma_jax
 from alma_jax import config as configs
-from alma_jax import keys
-from alma_jax.data import datasets, documents, feed, inbox, text_source
+from alma_jax import keys, messages
+from alma_jax.data import datasets, documents, entry_file, feed, inbox, text_source, unpacking
 from alma_jax.errors import BadInput
 from alma_jax.learners import prediction
-from alma_jax.runs import arrivals, drift, metrics, settings
+from alma_jax.monitor import board, view
+from alma_jax.runs import arrivals, drift, loggers, metrics, plots, run_files, settings
 
 LEARNERS = [("sm", {}), ("ens", {"stream__replay": 0.5}), ("gens", {}),
             ("anytime", {"train__steps": 10, "model__width": 8, "stream__memory_size": 40})]
 MORE = [("hmoe", {"stream__replay": 0.5}), ("boosting", {}), ("bagging", {"stream__replay_share": 0.3}), ("ff", {}),
         ("gmoe", {"model__num_experts": 2}), ("umix", {"stream__replay": 1.0})]
+CURVE = plots.curve  # other tests draw none
 
 
 @pytest.fixture(autouse=True)
@@ -164,6 +170,54 @@ def test_without_a_test_set_the_prequential_error_is_the_metric(tmp_path, arrays
   assert run.predict(arrays[2][..., None]).shape == (30, 3)
 
 
+def test_without_a_test_set_nothing_is_called_a_test_error(tmp_path, arrays, monkeypatch):
+  """Wherever a metric is shown: the terminal, the picture, TensorBoard, the card, status, compare, board, report."""
+  folder, parts = make_folder(tmp_path / "live"), Parts(small_config(), arrays)
+  for t in range(1, 5):
+    parts.drop(folder, t)
+  (folder / "end").touch()
+  drawn, tags = [], set()
+  monkeypatch.setattr(plots, "curve", CURVE)
+  monkeypatch.setattr(figure.Figure, "savefig", lambda made, *_, **__: drawn.append(made))
+  monkeypatch.setattr(loggers._Events, "write", lambda self, entry, step: tags.update(entry))
+  fields = ["--config=configs/live.py:sm", f"--config.dataset.name=live:{folder}", "--config.train.epochs=2",
+            "--config.log.predictor=true"]
+  runs = [tmp_path / "runs" / f"s{seed}" for seed in (0, 1)]
+  for seed, run in enumerate(runs):
+    done = alma("main", *fields, f"--config.seed={seed}", f"--workdir={run}")
+    assert done.returncode == 0
+  assert "stage 1: " in done.stderr
+  assert "stage 2: prequential error 0." in done.stderr
+  assert "prequential error 0." in done.stdout
+  assert "over 3 mega-batches" in done.stdout
+  assert {"val_error", "prequential_error"} <= tags
+  assert not {"error", "untrained_error"} & tags
+  assert len(drawn) == 2
+  for axes in drawn[0].axes:
+    assert axes.get_ylabel() == "prequential error"
+    assert "prequential error" in axes.get_title()
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["before an update", "guessing"]
+    assert list(axes.lines[0].get_xdata()) == [2, 3, 4]
+  summary = json.loads((runs[0] / "summary.json").read_text())
+  assert summary["measured"] == "prequential error"
+  assert "cer_from_zero" not in summary
+  newest = sorted((runs[0] / "predictor").glob("*/"))[-1]
+  card = (newest / "model_card.md").read_text()
+  assert "test set" not in card
+  assert "| prequential error" in card
+  assert json.loads((newest / "predictor.json").read_text())["metrics"]["error"] is None
+  shown = board.shown(view.view(runs[0]))
+  assert (shown["error"], shown["curve"], shown["prequential_only"]) == (None, [[], []], True)
+  looks = [alma("status", tmp_path / "runs"), alma("compare", *runs, f"--out={tmp_path / 'both.png'}"),
+           alma("report", tmp_path / "runs", f"--out={tmp_path / 'report'}"), alma("report", tmp_path / "runs")]
+  assert [each.returncode for each in looks] == [0] * 4
+  assert drawn[2].axes[0].get_ylabel() == "prequential error"
+  assert any(axes.get_ylabel() == "prequential error" for made in drawn[3:] for axes in made.axes)
+  said = "".join(each.stdout for each in looks) + (tmp_path / "report/report.md").read_text()
+  without = re.sub(r"[Pp]requential ([a-z]+ )*error|[Pp]requential CER|live:\S+", "", said)
+  assert not re.search(r"error|CER", without), without
+
+
 # ---------------------------------------------------------------- the end of a stream
 
 
@@ -252,6 +306,77 @@ def test_entries_that_cannot_be_used_are_set_aside(tmp_path, arrays, capsys):
   printed = capsys.readouterr().err
   assert "030.npz: 3 of 33 examples are in the test set as well" in printed
   assert "set aside" in printed
+
+
+def bomb(folder, num):
+  """A small .npz file of many examples, all zero."""
+  path = folder / "stream" / "002.npz"
+  np.savez_compressed(path, x=np.zeros((num, 6, 6), np.uint8), y=np.zeros(num, np.int8))
+  return path
+
+
+def many_rows(folder, num):
+  path = folder / "stream" / "002.parquet"
+  parquet.write_table(pyarrow.table({"x": [[0] * 36] * num, "y": [0] * num}), path)
+  return path
+
+
+def many_files(folder, num):
+  path = folder / "stream" / "002"
+  write_folder(path, np.zeros((num, 6, 6), np.uint8), [0] * num, ["0"])
+  return path
+
+
+@pytest.mark.parametrize("make", [bomb, many_rows, many_files])
+@pytest.mark.parametrize(("field", "least", "sentence"), [
+    ("max_examples", 40, "it holds 200 examples, more than dataset.max_examples=40; split the entry"),
+    ("max_bytes", 36 * 100, "more than dataset.max_bytes=3600; split the entry")])
+def test_an_entry_that_is_too_large_is_set_aside(tmp_path, arrays, make, field, least, sentence):
+  folder, (x, y, *_) = make_folder(tmp_path / "live"), arrays
+  drop(folder, 1, x[:30], y[:30])
+  path = make(folder, 200)
+  drop(folder, 3, x[30:60], y[30:60])
+  (folder / "end").touch()
+  config = live_config(folder, dataset__settle_seconds=0.0, **{f"dataset__{field}": least})
+  alma_jax.run(config, tmp_path / "run")
+  (found,) = rejected(tmp_path / "run").items()
+  assert found[0] == path.name
+  assert sentence in found[1]
+  assert found[1].count(". ") == 0
+  assert [line["name"] for line in lines(tmp_path / "run", "stream.jsonl")] == ["001.npz", "003.npz"]
+
+
+def test_a_large_entry_is_refused_before_it_is_unpacked(tmp_path):
+  """As one that holds 30 million images: neither memory nor time for them is needed."""
+  (tmp_path / "stream").mkdir()
+  path, tracked = bomb(tmp_path, 3_000_000), unpacking.Limits(1_000_000, 0)
+  tracemalloc.start()
+  with unpacking.limited(tracked), pytest.raises(BadInput, match="it holds 3,000,000 examples"):
+    entry_file.read(path)
+  assert tracemalloc.get_traced_memory()[1] < 2**22
+  tracemalloc.stop()
+
+
+def test_what_takes_long_in_a_run_is_shown(tmp_path, arrays, monkeypatch):
+  """While an entry is read, `alma status` names it."""
+  folder, parts = make_folder(tmp_path / "live", arrays), Parts(small_config(), arrays)
+  for t in (1, 2):
+    parts.drop(folder, t)
+  (folder / "end").touch()
+  monkeypatch.setattr(messages, "_LONG", 0.01)
+  read, seen = entry_file.read, []
+
+  def slowly(path, *args):
+    if path.name == "002.npz":
+      while not (tmp_path / "run" / run_files.DOING).exists():
+        time.sleep(0.01)
+      seen.append(view.line(view.view(tmp_path / "run")))
+    return read(path, *args)
+
+  monkeypatch.setattr(entry_file, "read", slowly)
+  alma_jax.run(live_config(folder, stream__waiting_time=1), tmp_path / "run")
+  assert "/run: alive (reading 002.npz for 0" in seen[0]
+  assert not (tmp_path / "run" / run_files.DOING).exists()
 
 
 def test_a_repaired_entry_is_used(tmp_path, arrays):
@@ -392,6 +517,52 @@ DAMAGED_PARQUET = zlib.decompress(base64.b85decode(
     b"9rq&G-E;M?SM>VhA9Z~dTDp`E6nW#@_s{S#SvSqZx9#DapF(@w9^Uf#a{4%(nbHF6_~NMf@4o@wc`U5"))
 
 
+def test_columns_of_parquet_files(tmp_path, arrays):
+  """CIFAR-100 has two columns of labels; tables have lists of numbers. `alma evaluate` and `predict` read the same."""
+  folder, (x, y, x_test, y_test) = make_folder(tmp_path / "live"), arrays
+  values = lambda part: part.reshape(len(part), -1) / 255
+  table = lambda x, y, name: pyarrow.table({"row": values(x).tolist(), name: y, "coarse_label": y // 2})
+  for t in range(3):
+    part = slice(30 * t, 30 * t + 30)
+    parquet.write_table(table(x[part], y[part], "fine_label"), folder / "stream" / f"{t}.parquet")
+  parquet.write_table(table(x_test, y_test, "fine_label"), folder / "test.parquet")
+  (folder / "end").touch()
+  fields = dict(dataset__settle_seconds=0.0, dataset__image_column="row", train__epochs=15, train__batch_size=8)
+  with pytest.raises(BadInput, match="it has the columns fine_label and coarse_label, and either may be the label; name"
+                                     " it by dataset.label_column"):
+    alma_jax.run(live_config(folder, **fields), tmp_path / "none")
+  config = live_config(folder, dataset__label_column="fine_label", **fields)
+  run = alma_jax.run(config, tmp_path / "run")
+  assert (run.metrics["t"].tolist(), run.summary["final_error"] < 0.3) == ([1, 2, 3], True)
+  data, given = tmp_path / "new.parquet", [f"--workdir={tmp_path / 'run'}", "--image_column=row"]
+  parquet.write_table(table(x_test, y_test, "name_label").drop_columns("coarse_label"), data)
+  done = alma("evaluate", *given, f"--data={data}")  # the only label
+  assert (done.returncode, done.stdout[:12]) == (0, f"error {run.summary['final_error']:.4f}"), done.stderr
+  done = alma("evaluate", *given, f"--data={folder / 'test.parquet'}", "--label_column=coarse_label")
+  assert done.returncode == 0
+  done = alma("evaluate", *given, f"--data={folder / 'test.parquet'}")
+  assert (done.returncode, "either may be the label" in done.stderr) == (2, True)
+  assert alma("predict", *given, data).stdout.count("\n") == 1 + len(x_test)
+  done = alma("predict", given[0], data)
+  assert (done.returncode, "it has no column image or img; its columns are row" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(("kind", "expected"), [
+    (pyarrow.list_(pyarrow.float64()), ("float32", (4,))), (pyarrow.list_(pyarrow.int64()), ("float32", (4,))),
+    (pyarrow.list_(pyarrow.uint8()), ("uint8", (4,))),
+    (pyarrow.list_(pyarrow.list_(pyarrow.int64(), 2)), ("uint8", (2, 2, 1))),
+    (pyarrow.list_(pyarrow.list_(pyarrow.float32())), ("float32", (2, 2, 1)))])
+def test_lists_of_numbers_in_parquet_files(tmp_path, kind, expected):
+  """Their type decides, not their values: the entries of a stream must be alike."""
+  cells = [[1, 2], [3, 4]] if pyarrow.types.is_list(kind.value_type) or pyarrow.types.is_fixed_size_list(
+      kind.value_type) else [1, 2, 3, 4]
+  path = tmp_path / "x.parquet"
+  parquet.write_table(pyarrow.table({"x": pyarrow.array([cells, cells], kind), "y": [0, 1]}), path)
+  found = entry_file.read(path)
+  assert (str(found.x.dtype), found.x.shape[1:]) == expected
+  assert found.x[1].ravel().tolist() == [1, 2, 3, 4]
+
+
 def test_bad_folders_and_parquet_files_are_set_aside(tmp_path, arrays):
   folder, (x, y) = make_folder(tmp_path / "live", arrays), arrays[:2]
   stream, names = folder / "stream", ["0", "1", "2"]
@@ -411,10 +582,10 @@ def test_bad_folders_and_parquet_files_are_set_aside(tmp_path, arrays):
   run = alma_jax.run(live_config(folder, dataset__settle_seconds=0.0), tmp_path / "run")
   assert len(run.metrics["t"]) == 1
   reasons = rejected(tmp_path / "run")
-  for name, part in {"2.parquet": "not a Parquet file", "3.parquet": "2 of its images cannot be read",
+  for name, part in {"2.parquet": "no Parquet file", "3.parquet": "2 of its examples cannot be read",
                      "4.parquet": "no column image", "5.parquet": "rows without a label",
                      "6.parquet": "the label 5, but names of 3 classes", "7.parquet": "is empty",
-                     "71.parquet": "not a Parquet file (Definition level histogram size mismatch",
+                     "71.parquet": "no Parquet file that can be read (Definition level histogram size mismatch",
                      "8": "0/bad.png (no image)", "9": "have shape (5, 6, 1)"}.items():
     assert part in reasons.pop(name)
   assert not reasons
@@ -491,6 +662,48 @@ def test_declared_classes(tmp_path, arrays):
 
 
 # ---------------------------------------------------------------- drift
+
+
+def test_labels_that_are_the_same_are_one_class(tmp_path, arrays):
+  """Spaces, the two ways of Unicode to write é, and leading zeros make no new class, also in the test set and data.
+
+  A name that is only alike is pointed out.
+  """
+  folder, (x, y, x_test, y_test) = make_folder(tmp_path / "live"), arrays
+  nights = [["0", "1", "café"], ["00", " 1", "cafe\u0301 "], ["0", "01", "Café"]]
+  for t, names in enumerate(nights):
+    drop(folder, t, x[30 * t:30 * t + 30], np.array(names)[y[30 * t:30 * t + 30]])
+  np.savez(folder / "test.npz", x=x_test, y=np.array(["000", "1\t", "café"])[y_test])
+  (folder / "end").touch()
+  run = tmp_path / "run"
+  done = launch("configs/live.py:sm", f"--config.dataset.name=live:{folder}", "--config.train.epochs=15",
+                "--config.train.batch_size=8", "--config.log.drift=0", f"--workdir={run}")
+  assert done.returncode == 0, done.stderr
+  assert [line["new_classes"] for line in lines(run, "stream.jsonl")] == [["0", "1", "café"], [], ["Café"]]
+  assert "2.npz: the new class 'Café' resembles 'café'" in done.stderr
+  assert done.stderr.count("resembles") == 1
+  assert lines(run, "metrics.jsonl")[1]["error"] < 0.3
+  data = tmp_path / "more.npz"
+  np.savez(data, x=x_test, y=np.array(["00", "1 ", "cafe\u0301"])[y_test])
+  scored = alma("evaluate", f"--workdir={run}", f"--data={data}", "--allow_overlap")
+  assert (scored.returncode, scored.stdout[:8]) == (0, "error 0."), scored.stderr
+  np.savez(data, x=x_test, y=np.array(["0", "1", "CAFÉ"])[y_test])
+  assert "did you mean 'café'?" in alma("evaluate", f"--workdir={run}", f"--data={data}", "--allow_overlap").stderr
+
+
+def test_declared_classes_may_begin_with_a_byte_order_mark(tmp_path, arrays):
+  folder, (x, y, *_) = make_folder(tmp_path / "live"), arrays
+  (folder / "classes.txt").write_text("cat\r\ndog \r\n07\r\n", encoding="utf-8-sig")
+  drop(folder, 1, x[:30], np.array(["cat", "dog", "7"])[y[:30]])
+  drop(folder, 2, x[30:60], np.array(["Cat", "dog", "7"])[y[30:60]])
+  (folder / "end").touch()
+  alma_jax.run(live_config(folder), tmp_path / "run")
+  assert list(rejected(tmp_path / "run").items()) == [
+      ("002.npz", "it has the class 'Cat', which classes.txt does not declare; did you mean 'cat'?")]
+  assert [line["num"] for line in lines(tmp_path / "run", "stream.jsonl")] == [30]
+  (folder / "classes.txt").write_text("1\n01\n")
+  with pytest.raises(BadInput, match="names a class twice, '1' and '01'"):
+    alma_jax.run(live_config(folder), tmp_path / "other")
 
 
 def test_drift_is_reported(tmp_path, monkeypatch, capsys):

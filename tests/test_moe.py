@@ -308,7 +308,7 @@ def test_growing_compiles_once_for_each_capacity(tmp_path, monkeypatch):
   config = small_config("gmoe", stream__num_megabatches=9, stream__waiting_time=1, train__epochs=1)
   jax.clear_caches()
   monkeypatch.setattr(jax, "clear_caches", lambda: None)  # so that all compilations are counted
-  run = alma_jax.run(config, tmp_path, data=(*blobs(300), *blobs(30)))
+  run = alma_jax.run(config, tmp_path, data=(*blobs(300), *blobs(30, seed=1)))
   assert run.metrics["num_params"][-1] > run.metrics["num_params"][0]
   assert program.advance._cache_size() == 3  # 1, 3 and 9 experts
 

@@ -181,7 +181,7 @@ def bad(folder, tmp_path, case):
   if case == "truncated":
     (tmp_path / "cut.parquet").write_bytes((folder / "new.parquet").read_bytes()[:-50])
   if case == "unfinished":
-    alma_jax.run(small_config(), tmp_path / "run", data=(*blobs(120), *blobs(30)))
+    alma_jax.run(small_config(), tmp_path / "run", data=(*blobs(120), *blobs(30, seed=1)))
     (tmp_path / "run/summary.json").unlink()
     for name in ("checkpoints", "metrics.jsonl"):
       (tmp_path / "run" / name).rename(tmp_path / name)

@@ -143,7 +143,7 @@ def test_a_folder_of_another_run_is_refused_by_its_fields(tmp_path, arrays):
   with pytest.raises(alma_jax.BadInput, match=r"differs in model.width \(4 there, 5 here\), seed \(0 there, 1 here\)"):
     alma_jax.run(small_config(model__width=5, seed=1), tmp_path, data=arrays)
   with pytest.raises(alma_jax.BadInput, match="differs in the data"):
-    alma_jax.run(small_config(), tmp_path, data=(*blobs(120, seed=9), *blobs(30)))
+    alma_jax.run(small_config(), tmp_path, data=(*blobs(120, seed=9), *blobs(30, seed=1)))
   (tmp_path / "notes.txt").write_text("mine")
   assert alma_jax.run(small_config(seed=1), tmp_path, data=arrays, overwrite=True).config.seed == 1
   assert (tmp_path / "notes.txt").read_text() == "mine"

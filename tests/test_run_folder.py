@@ -19,6 +19,7 @@ from tensorboardX.record_writer import RecordWriter
 
 import alma_jax
 from alma_jax import commands, errors, export, messages, shortages, sweep
+from alma_jax import config as configs
 from alma_jax.reports import write
 from alma_jax.runs import checkpoint, progress, run_files, run_folder
 
@@ -397,6 +398,39 @@ def test_a_session_that_has_trained_next_to_nothing_does_not_guess_the_time_left
     assert bar.format_dict["rate"] == pytest.approx(10**5)
   shown.end_stage(2, 0.1, 10.0)
   assert "; about 31 s left" in capfd.readouterr().err  # of 31 s since the session began, without compiling
+
+
+@pytest.mark.parametrize(("path", "sentence"), [
+    ("x" * 300, "has a name of 300 bytes; at most 255 are possible"),
+    ("é" * 200, "has a name of 400 bytes; at most 255 are possible"),
+    ("/".join(["d" * 200] * 25), "bytes; at most 3896 are possible")])
+def test_paths_that_are_too_long_get_one_sentence(tmp_path, path, sentence):
+  """Before anything is computed, wherever a command writes; where it only reads, the system says so."""
+  long, data = tmp_path / path, tmp_path / "x.npz"
+  for name, *args in [("main", "--config=configs/digits.py:sm", f"--workdir={long}"),
+                      ("export", f"--workdir={long}"), ("report", long), ("status", long), ("compare", long, long),
+                      ("report", tmp_path, f"--out={long}"),
+                      ("sweep", "--config=configs/sweeps/digits.py", "--dry_run", f"--workdir={long}"),
+                      ("predict", f"--workdir={tmp_path}", data, f"--out={long}.csv"),
+                      ("evaluate", f"--workdir={tmp_path}", f"--data={data}", f"--out={long}.json")]:
+    done = alma(name, *args)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), (name, done.stderr)
+    if name not in ("predict", "evaluate") and args[0] != tmp_path:
+      assert sentence in done.stderr
+  for kind in ("npz", "folder", "live", "text", "tasks"):
+    config = {"text": "lm.py:sm,tiny", "tasks": "tasks.py:independent"}.get(kind, f"{kind}.py:sm")
+    done = alma("main", f"--config=configs/{config}", f"--config.dataset.name={kind}:{long}")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), (kind, done.stderr)
+
+
+def test_the_default_name_of_a_run_folder_is_never_too_long():
+  config = configs.parse(small_config(dataset__name="npz:" + "x" * 230 + ".npz"))
+  folder = configs.default_workdir(config).removeprefix("runs/")
+  assert len(folder) == len("npz_" + "x" * 230 + "-sm-12345678")
+  config = configs.parse(small_config(dataset__name="npz:" + "x" * 300 + ".npz"))
+  folder = configs.default_workdir(config).removeprefix("runs/")
+  assert len(folder) == 100 + len("-sm-12345678")
+  assert folder.endswith(configs.digest(config)[:8])
 
 
 def test_what_takes_long_is_named(capfd, monkeypatch):

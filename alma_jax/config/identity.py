@@ -13,9 +13,13 @@ from alma_jax.config.learner_options import Options
 from alma_jax.config.schema import RunConfig
 from alma_jax.config.trees import Tree, flatten, to_dict
 from alma_jax.errors import BadInput
+from alma_jax.files import MOST_OF_NAME
 
+_SHORTENED = 100  # characters of the parts of a run folder's name that would be too long
 # Fields that do not change the results: two configs that differ only in these describe the same run.
-INCIDENTAL = ("dataset.data_dir", "dataset.settle_seconds", "dataset.idle_seconds", "checkpoint.", "log.", "devices")
+# Which entries of a live stream are used, and when, is written down in its run folder once they are.
+INCIDENTAL = ("dataset.data_dir", "dataset.settle_seconds", "dataset.idle_seconds", "dataset.max_examples",
+              "dataset.max_bytes", "checkpoint.", "log.", "devices")
 # What config.json holds besides the fields: hashes of the data and of a pretrained network, the version that wrote the
 # file, and hashes of the files that define a learner or a network of the user's own.
 STORED = ("data_fingerprint", "root_sha256", "alma_jax_version", "code")
@@ -70,10 +74,13 @@ def digest(config: RunConfig | Tree) -> str:
 
 
 def default_workdir(config: RunConfig) -> str:
-  """runs/NAME-LEARNER-HASH."""
+  """runs/NAME-LEARNER-HASH; of names that are too long the beginning."""
   name, label = (re.sub(r"[^A-Za-z0-9.]+", "_", text).strip("_")
                  for text in (config.dataset.name.removesuffix(".npz"), config.label))
-  return f"runs/{name}-{label}-{digest(config)[:8]}"
+  folder = f"{name}-{label}-{digest(config)[:8]}"
+  if len(folder) > MOST_OF_NAME:
+    folder = f"{name[:_SHORTENED]}-{label[:_SHORTENED]}-{digest(config)[:8]}"
+  return f"runs/{folder}"
 
 
 def completed(tree: Tree) -> Tree:

@@ -59,9 +59,9 @@ def _only_live_streams_have_no_end(c: RunConfig) -> None:
   if not num:
     raise BadInput("stream.num_megabatches=0 should be at least 1; only the streams of dataset.name=live:DIR "
                    "have no limit.")
-  for name in ("settle_seconds", "idle_seconds"):
-    value = getattr(d, name)
-    if value != getattr(_LIVE_DEFAULTS, name):
+  for name in ("settle_seconds", "idle_seconds", "max_examples", "max_bytes", "image_column", "label_column"):
+    default = getattr(_LIVE_DEFAULTS, name)
+    if (value := vars(d).get(name, default)) != default:
       raise BadInput(f"dataset.{name}={value} is for dataset.name=live:DIR, not {d.name!r}.")
 
 

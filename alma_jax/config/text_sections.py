@@ -3,7 +3,7 @@ import dataclasses
 from typing import ClassVar
 
 from alma_jax.config.fields import field
-from alma_jax.config.sections import DATA_DIR, IDLE, MOST_EXPERTS, SETTLE, AnyStream, Plan
+from alma_jax.config.sections import DATA_DIR, IDLE, MAX_BYTES, MOST_EXPERTS, SETTLE, AnyStream, Plan
 
 _LEAST_VOCABULARY = 257  # 256 bytes, and the end of a document
 
@@ -27,6 +27,9 @@ class Text:
       at_least=0)
   settle_seconds: float = field(1.0, SETTLE, at_least=0, before=1.0)
   idle_seconds: float = field(0.0, IDLE, at_least=0, before=0.0)
+  max_bytes: int = field(2**31, MAX_BYTES, at_least=0, before=2**31)
+
+  max_examples: ClassVar[int] = 0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from alma_jax.data import cache, image_folder, tfds_images, unpacking
+from alma_jax.data import labels as class_labels
 from alma_jax.errors import BadInput
 
 
@@ -35,6 +36,7 @@ _KNOWN = {
 _NUM_CLASSES = 10
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 _SPLIT_SEED = 0  # the same for every run, so that runs of several seeds are tested on the same digits
+_LARGEST = 1e30  # value of float data; the largest of a feature is 0, or between 1 / _LARGEST and this
 _MOST_CHANNELS = 4  # grey, grey with alpha, RGB, RGBA
 
 
@@ -66,7 +68,7 @@ def load(name: str, data_dir: str = "", image_size: int = 0) -> Dataset:
   """Loads a data set.
 
   Args:
-    name: "digits", "mnist", "cifar10", "tfds:NAME", "npz:PATH" or "folder:DIR".
+    name: "digits", "mnist", "cifar10", "tfds:NAME", "tfds:NAME:VERSION", "npz:PATH" or "folder:DIR".
     data_dir: folder of prepared TFDS data sets. Empty: $TFDS_DATA_DIR or ~/tensorflow_datasets, where a missing data
       set is downloaded and prepared.
     image_size: for "folder:DIR", width and height in pixels to which images are resized; 0: they have one size already.
@@ -84,10 +86,13 @@ def load(name: str, data_dir: str = "", image_size: int = 0) -> Dataset:
     arrays = _load_npz(rest)
   elif kind == "folder" and rest:
     arrays, fingerprint, class_names = image_folder.load(rest, image_size)
+    for one, other in class_labels.alike(class_names):
+      warnings.warn(f"the classes {one!r} and {other!r} of {rest!r} resemble each other; if they are one class, merge "
+                    "their folders", stacklevel=2)
   else:
     raise BadInput(f"there is no data set {name!r}; there are digits, mnist, cifar10, "
                    "tfds:NAME, npz:PATH and folder:DIR.")
-  known = _KNOWN.get(rest if kind == "tfds" else name)
+  known = _known(name)
   dataset = from_arrays(name, arrays, known and (known.mean, known.std), fingerprint)
   return dataclasses.replace(dataset, class_names=tuple(class_names) if class_names else None)
 
@@ -97,7 +102,7 @@ def blank(name: str) -> Dataset | None:
 
   With it a run's costs are computed before its data are there.
   """
-  known = _KNOWN.get(name.removeprefix("tfds:"))
+  known = _known(name)
   if known is None:
     return None
   arrays: dict[str, np.ndarray] = {}
@@ -105,6 +110,12 @@ def blank(name: str) -> Dataset | None:
     arrays[f"x_{split}"] = np.broadcast_to(np.uint8(0), (num, *known.shape))
     arrays[f"y_{split}"] = np.arange(num) % _NUM_CLASSES
   return from_arrays(name, arrays, (known.mean, known.std), fingerprint="blank")
+
+
+def _known(name: str) -> _Known | None:
+  """What is known of a data set; all versions that TFDS has of it hold the same images."""
+  kind, _, rest = name.partition(":")
+  return _KNOWN.get(rest.partition(":")[0] if kind == "tfds" else name)
 
 
 def from_arrays(name: str, arrays: Mapping[str, np.ndarray],
@@ -153,6 +164,16 @@ def from_arrays(name: str, arrays: Mapping[str, np.ndarray],
                  fingerprint or cache.hash_arrays(clean))
 
 
+def warn_of_overlap(dataset: Dataset) -> None:
+  """Warns if test examples are training examples as well."""
+  tested = [cache.hash_row(x) for x in dataset.x_test]
+  seen = set(tested).intersection(map(cache.hash_row, dataset.x_train))
+  num = sum(each in seen for each in tested)
+  if num:
+    warnings.warn(f"{num} of {len(tested)} test examples of {dataset.name} {'is' if num == 1 else 'are'} in the "
+                  "training set as well, so the test error is too low", stacklevel=3)
+
+
 def _load_digits() -> cache.Arrays:
   """The digits of scikit-learn, of which one fifth of every class is the test set.
 
@@ -185,6 +206,11 @@ def _load_npz(name: str) -> cache.Arrays:
   missing = [key for key in ARRAYS if key not in arrays]
   if missing:
     raise BadInput(f"{str(path)!r} lacks the arrays {', '.join(missing)}; it holds {', '.join(names) or 'nothing'}.")
+  others = [name for name in names if name not in ARRAYS]
+  if others:
+    warnings.warn(f"{', '.join(others)} of {str(path)!r} {'is' if len(others) == 1 else 'are'} not used: only "
+                  f"{', '.join(ARRAYS)} are read, and validation examples are held out of every mega-batch "
+                  "(stream.val_fraction)", stacklevel=3)
   return arrays
 
 
@@ -192,7 +218,8 @@ def check_examples(what: str, x: np.ndarray) -> np.ndarray:
   """The examples as uint8 or float32, [N, H, W, C] or [N, D].
 
   Raises:
-    BadInput: they have another dtype or shape, there are none, or values are not finite. `what` names them.
+    BadInput: they have another dtype or shape, there are none, or values are not finite, or too large or too small
+      for float32. `what` names them.
   """
   if x.dtype != np.uint8 and not np.issubdtype(x.dtype, np.floating):
     raise BadInput(f"{what} has dtype {x.dtype}; uint8 and floats are possible.")
@@ -205,10 +232,25 @@ def check_examples(what: str, x: np.ndarray) -> np.ndarray:
   if not len(x):
     raise BadInput(f"{what} is empty; give at least one example.")
   if x.dtype != np.uint8:
-    x = x.astype(np.float32)
     if not np.isfinite(x).all():
       raise BadInput(f"{what} holds NaN or infinite values; replace or remove them.")
+    _check_scale(what, x)
+    x = x.astype(np.float32)
   return x[..., None] if x.ndim == 3 else x
+
+
+def _check_scale(what: str, x: np.ndarray) -> None:
+  """Refuses channels or features so large or so small that float32 cannot hold what they are normalised by."""
+  by_feature = x.ndim in (2, 4)
+  axes = tuple(range(x.ndim - by_feature))
+  largest = np.atleast_1d(np.maximum(x.max(axes), -x.min(axes)))
+  bad = (largest > _LARGEST) | ((largest > 0) & (largest < 1 / _LARGEST))
+  if bad.any():
+    i = int(np.flatnonzero(bad)[0])
+    where = f" in its {'channel' if x.ndim == 4 else 'column'} {i}" if by_feature and x.shape[-1] > 1 else ""
+    raise BadInput(f"{what} has values up to {largest[i]:.2g}{where}, but float32 can normalise values from "
+                   f"{1 / _LARGEST:g} to {_LARGEST:g}; {'divide' if largest[i] > 1 else 'multiply'} them by a "
+                   "constant.")
 
 
 def check_labels(what: str, y: np.ndarray) -> np.ndarray:

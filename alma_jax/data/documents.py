@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from alma_jax import keys
+from alma_jax.data import cache
 from alma_jax.data.text_source import SPLITS, Documents
 from alma_jax.errors import BadInput
 
@@ -32,8 +33,7 @@ def prepare(splits: Documents, num_megabatches: int, seed: int) -> Documents:
   Raises:
     BadInput: there are fewer training documents than mega-batches, or too few to hold out a split.
   """
-  missing = [split for split in SPLITS if split not in splits]
-  splits = splits | hold_out(splits["train"], missing) if missing else splits
+  splits = complete(splits)
   total = sum(map(len, splits["train"]))
   documents = cut_long(splits["train"], total / num_megabatches, total // (8 * num_megabatches))
   if len(documents) < num_megabatches:
@@ -41,6 +41,18 @@ def prepare(splits: Documents, num_megabatches: int, seed: int) -> Documents:
                    "of documents that the training text can be divided into; lower it.")
   order = keys.rng(seed, keys.STREAM, _ORDER).permutation(len(documents))
   return {split: splits[split] for split in SPLITS} | {"train": [documents[i] for i in order]}
+
+
+def complete(splits: Documents) -> Documents:
+  """Holds out the splits that are missing; see `hold_out`."""
+  missing = [split for split in SPLITS if split not in splits]
+  return splits | hold_out(splits["train"], missing) if missing else splits
+
+
+def num_seen(splits: Documents) -> int:
+  """The number of test documents that are training documents as well."""
+  seen = {cache.hash_row(document.strip()) for document in splits["train"]}
+  return sum(cache.hash_row(document.strip()) in seen for document in splits["test"])
 
 
 def hold_out(documents: list[bytes], missing: list[str]) -> Documents:

@@ -72,7 +72,7 @@ class Feed:
   """
 
   def __init__(self, folder: pathlib.Path, reader: Reader, *, settle: float, idle: float, limit: int,
-               run: pathlib.Path | None):
+               run: pathlib.Path | None, largest: unpacking.Limits = unpacking.NO_LIMITS):
     """Opens a stream. Nothing is written before `attach`.
 
     Args:
@@ -80,11 +80,12 @@ class Feed:
       reader: of its entries.
       settle, idle, limit: dataset.settle_seconds, dataset.idle_seconds and stream.num_megabatches.
       run: folder of a run that goes on; None: a run that begins.
+      largest: dataset.max_examples and dataset.max_bytes.
 
     Raises:
       BadInput: there is no such folder, or the run's files are damaged.
     """
-    self.folder, self._reader, self._idle, self._limit = folder, reader, idle, limit
+    self.folder, self._reader, self._idle, self._limit, self._largest = folder, reader, idle, limit, largest
     self._stream = folder / "stream"
     self._inbox = inbox.Inbox(self._stream, settle)
     self._path: pathlib.Path | None = None  # of the run, once it may be written to
@@ -113,18 +114,21 @@ class Feed:
     Returns:
       False if the stream has ended before it.
     """
+    if self.poll(t):
+      return True
     said, poll = False, min(_POLL_SECONDS, self._idle or 1)
-    while not self.poll(t):
-      if self._has_ended(t):
-        return False
-      tick()
-      if not said:
-        messages.say(f"waiting for mega-batch {t} in {self._stream}{after}")
-        said = True
-      if time.monotonic() - self._checked_at > _RECHECK_SECONDS:
-        self.recheck()
-      time.sleep(poll)
-    return True
+    with messages.sign(f"waiting for mega-batch {t}", shown=False):
+      while not self.poll(t):
+        if self._has_ended(t):
+          return False
+        tick()
+        if not said:
+          messages.say(f"waiting for mega-batch {t} in {self._stream}{after}")
+          said = True
+        if time.monotonic() - self._checked_at > _RECHECK_SECONDS:
+          self.recheck()
+        time.sleep(poll)
+      return True
 
   def poll(self, t: int) -> bool:
     """Whether mega-batch t is there; takes it from the folder if it has arrived."""
@@ -195,7 +199,9 @@ class Feed:
     """Reports entries that have changed or disappeared since they were used."""
     self._checked_at = time.monotonic()
     used = [(line["name"], tuple(line["signature"]), line["sha256"]) for line in self.lines]
-    for name, what in inbox.changed(self._stream, used):
+    with messages.sign(f"looking for changes in {self._stream}"):
+      found = [*inbox.changed(self._stream, used)]
+    for name, what in found:
       self._notice(what, name, t=next(line["t"] for line in self.lines if line["name"] == name))
 
   @property
@@ -223,8 +229,10 @@ class Feed:
     try:
       if inbox.special(path) is not None:
         raise BadInput(f"{inbox.special(path)} is no file and no folder.")
-      sha256 = inbox.digest(path)
-      read = self._reader.read(path, self.lines)
+      with messages.sign(f"hashing {path.name}"):
+        sha256 = inbox.digest(path)
+      with messages.sign(f"reading {path.name}"), unpacking.limited(self._largest):
+        read = self._reader.read(path, self.lines)
     except BadInput as error:
       if inbox.signature_of(path) != signature:
         return  # it was still being written
@@ -241,7 +249,8 @@ class Feed:
     if self._path is None:
       self._held[t] = read.arrays
     else:
-      _save(_copy(self._path, t), read.arrays)
+      with messages.sign(f"copying {path.name}"):
+        _save(_copy(self._path, t), read.arrays)
     self._inbox.use(path.name)
     self.lines.append(line)
     self._record(LEDGER, line)

@@ -1,8 +1,10 @@
 """Reads an image file as an array of grey or RGB pixels.
 
-Images have 8 bits a channel, or are grey with 16 bits. Transparent parts become white. An image that takes too much
-memory when it is decoded is refused before.
+Images have 8 bits a channel, or are grey with 16 bits. Transparent parts become white. An image is turned as its
+metadata say, and of several frames the first is read. An image that takes too much memory when it is decoded is refused
+before.
 """
+import functools
 import io
 import os
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,8 +21,10 @@ if TYPE_CHECKING:
 _GREY, _COLOUR = ("1", "L"), ("P", "RGB", "RGBA", "LA", "CMYK", "YCbCr")
 _GREY_16_BITS = ("I;16", "I;16B", "I;16L", "I;16N", "I")
 _LARGEST = 2**16 - 1
-# The contents of a file decide its format. Pillow knows others, of which one starts another program (EPS).
-_FORMATS = ("PNG", "JPEG", "BMP", "DIB", "GIF", "WEBP", "TIFF", "PPM")
+# Formats of Pillow that start another program (EPS), are drawn by the operating system (WMF), or hold no pixels that
+# Pillow itself can read.
+_NOT_READ = ("EPS", "WMF", "BUFR", "GRIB", "HDF5", "IPTC", "MPEG")
+_LAYERED = ("PSD",)  # their frames are layers, which Pillow has already put together
 _BYTES = 16  # of a pixel, while an image with transparent parts is laid on white
 
 
@@ -31,9 +35,31 @@ class Decoded(NamedTuple):
     pixels: [H, W, 1] if the file is stored as grey, else [H, W, 3]; 0 to 255. The dtype is uint8, or float32 for grey
       with 16 bits, whose values are divided by 257.
     had_transparency: whether parts were transparent and are now white or mixed with white.
+    has_frames: whether there are frames or pages after the one that was read.
   """
   pixels: np.ndarray
   had_transparency: bool
+  has_frames: bool
+
+
+@functools.cache
+def formats() -> tuple[str, ...]:
+  """The formats that are read, by their names in Pillow; the contents of a file decide which of them it has.
+
+  They are those that the installed Pillow reads and that have a suffix, apart from _NOT_READ.
+  """
+  from PIL import Image
+  Image.init()
+  found = {name for name in Image.registered_extensions().values() if name in Image.OPEN and name not in _NOT_READ}
+  has_no_signature = lambda name: Image.OPEN[name][1] is None  # such a format is tried after all others
+  return tuple(sorted(sorted(found, key=Image.ID.index), key=has_no_signature))
+
+
+@functools.cache
+def suffixes() -> frozenset[str]:
+  """The suffixes of files that are read, in lower case."""
+  from PIL import Image
+  return frozenset(suffix for suffix, name in Image.registered_extensions().items() if name in formats())
 
 
 def read(path: str | os.PathLike[str] | io.BytesIO, size: int = 0) -> Decoded:
@@ -50,22 +76,41 @@ def read(path: str | os.PathLike[str] | io.BytesIO, size: int = 0) -> Decoded:
   from PIL import Image, UnidentifiedImageError
 
   try:
-    with Image.open(path, formats=_FORMATS) as image:
+    with Image.open(path, formats=formats()) as image:
       unpacking.check(_BYTES * max(image.width * image.height, size * size))
+      has_frames = image.format not in _LAYERED and getattr(image, "is_animated", False)
+      upright = _upright(image)
       if image.mode in _GREY_16_BITS:
-        return _read_16_bits(image, size)
-      if image.mode not in _GREY + _COLOUR:
+        pixels, had_transparency = _read_16_bits(upright, size)
+      elif image.mode in _GREY + _COLOUR:
+        opaque, had_transparency = _on_white(upright)
+        pixels = np.asarray(_resized(opaque.convert("L" if image.mode in _GREY else "RGB"), size))
+      else:
         raise BadInput(f"pixels of the kind {image.mode!r}")
-      mode = "L" if image.mode in _GREY else "RGB"
-      opaque, had_transparency = _on_white(image)
-      pixels = np.asarray(_resized(opaque.convert(mode), size))
   except BadInput:
     raise
   except UnidentifiedImageError as error:
     raise BadInput("no image") from error
   except Exception as error:  # decoders raise many kinds
     raise BadInput(unpacking.first_line(error)) from error
-  return Decoded(pixels[..., None] if mode == "L" else pixels, had_transparency)
+  return Decoded(pixels if pixels.ndim == 3 else pixels[..., None], had_transparency, has_frames)
+
+
+def _upright(image: "Image.Image") -> "Image.Image":
+  """The image, turned as the orientation in its EXIF or XMP says. Damaged metadata turn nothing.
+
+  PIL.ImageOps.exif_transpose also writes new metadata, and fails where it cannot.
+  """
+  from PIL import ExifTags, Image
+  turn = Image.Transpose
+  image.load()  # some metadata come after the pixels, and Pillow turns TIFF files itself
+  try:
+    orientation = image.getexif().get(ExifTags.Base.Orientation)
+  except Exception:  # parsers of metadata raise many kinds
+    return image
+  turns = {2: turn.FLIP_LEFT_RIGHT, 3: turn.ROTATE_180, 4: turn.FLIP_TOP_BOTTOM, 5: turn.TRANSPOSE, 6: turn.ROTATE_270,
+            7: turn.TRANSVERSE, 8: turn.ROTATE_90}
+  return image.transpose(turns[orientation]) if orientation in turns else image
 
 
 def _on_white(image: "Image.Image") -> tuple["Image.Image", bool]:
@@ -80,8 +125,11 @@ def _on_white(image: "Image.Image") -> tuple["Image.Image", bool]:
   return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image), True
 
 
-def _read_16_bits(image: "Image.Image", size: int) -> Decoded:
-  """Reads a grey image with 16 bits. One of its values may stand for transparent pixels."""
+def _read_16_bits(image: "Image.Image", size: int) -> tuple[np.ndarray, bool]:
+  """(float32 [H, W], whether parts were transparent) of a grey image with 16 bits.
+
+  One of its values may stand for transparent pixels.
+  """
   from PIL import Image
 
   values_HW = np.asarray(image)
@@ -91,7 +139,7 @@ def _read_16_bits(image: "Image.Image", size: int) -> Decoded:
   grey_HW = np.where(is_clear_HW, np.float32(255), values_HW.astype(np.float32) / np.float32(257))
   if size:  # bicubic interpolation exceeds the range of the values at edges
     grey_HW = np.clip(np.asarray(_resized(Image.fromarray(grey_HW), size)), 0, 255)
-  return Decoded(grey_HW[..., None], bool(is_clear_HW.any()))
+  return grey_HW, bool(is_clear_HW.any())
 
 
 def _resized(image: "Image.Image", size: int) -> "Image.Image":

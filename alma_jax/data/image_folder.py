@@ -5,22 +5,21 @@ three. The images have one size, or are resized to one. They are decoded once an
 """
 import pathlib
 import warnings
-from collections.abc import Iterator
+from collections import Counter
 
 import numpy as np
 
 from alma_jax import keys
-from alma_jax.data import cache, image_file, unpacking
+from alma_jax.data import cache, folders, image_file, unpacking
+from alma_jax.data.folders import Classes
 from alma_jax.errors import BadInput
 
-_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
-_SPLITS, _VALIDATION = ("train", "test"), ("val", "valid", "validation", "dev")
+_SPLITS = (folders.TRAIN, folders.TEST)
 _TEST_SHARE = 5  # without a test folder one image in 5 is held out
 _SPLIT_SEED = 0  # the same for every run, so that runs of several seeds are tested on the same images
 _MOST_NAMES = 10  # names that a message lists
 _COPIES = 2  # of the pixels, when they become one array
-
-Classes = dict[str, list[pathlib.Path]]  # paths of the images by class, both sorted
+_DECODER = 2  # another number if files are decoded to other pixels than by earlier versions
 
 
 def load(path: str, image_size: int = 0) -> tuple[cache.Arrays, str | None, list[str]]:
@@ -44,7 +43,8 @@ def load(path: str, image_size: int = 0) -> tuple[cache.Arrays, str | None, list
   if not root.is_dir():
     raise BadInput(f"there is no folder {str(root)!r} to read images from; name yours by dataset.name=folder:DIR.")
   parts = _split_folders(root)
-  files = {split: _find_classes(folder) for split, folder in (parts or {"train": root}).items()}
+  found = {split: _find_classes(folder) for split, folder in (parts or {"train": root}).items()}
+  files = {split: of_split.classes for split, of_split in found.items()}
   if parts and files["train"].keys() != files["test"].keys():
     odd = sorted(files["train"].keys() ^ files["test"].keys())
     raise BadInput(f"the classes {', '.join(odd[:5])} of {str(root)!r} are not in both train and test; give both "
@@ -52,27 +52,30 @@ def load(path: str, image_size: int = 0) -> tuple[cache.Arrays, str | None, list
   every = [file for classes in files.values() for paths in classes.values() for file in paths]
   place = cache.home_folder("arrays", root.name, [str(root.resolve()), image_size])
   arrays, facts = cache.load_or_make(
-      [place], [cache.hash_files(root, every), image_size], lambda: _decode(root, files, image_size))
-  if facts["num_transparent"]:
-    warnings.warn(f"{facts['num_transparent']} of the images of {str(root)!r} have transparent parts, which become "
-                  "white", stacklevel=3)
+      [place], [cache.hash_files(root, every), image_size, _DECODER], lambda: _decode(root, files, image_size))
+  every_found = folders.Found({}, sum((each.left_out for each in found.values()), Counter()), sorted(
+      str((parts.get(split, root) / name).relative_to(root)) for split, each in found.items() for name in each.empty))
+  for remark in (*every_found.remarks(root), *_remarks(root, facts)):
+    warnings.warn(remark, stacklevel=3)
   names = list(files["train"])
   return (arrays, facts["fingerprint"], names) if parts else (_hold_out(arrays), None, names)
 
 
-def read_part(folder: pathlib.Path, image_size: int = 0) -> tuple[cache.Arrays, list[str]]:
+def read_part(folder: pathlib.Path, image_size: int = 0) -> tuple[cache.Arrays, list[str], list[str]]:
   """Decodes the images of a folder DIR/CLASS/*.png, which may hold a single class; nothing is cached.
 
   Returns:
-    (dict of x_train, y_train, as `load` returns them; names of the classes).
+    (dict of x_train, y_train, as `load` returns them; names of the classes; what a user should know).
 
   Raises:
     BadInput: there are no images, or some cannot be read or differ in size.
   """
-  classes = _classes(folder)
-  if not classes:
+  found = folders.by_class(folder)
+  if not found.classes:
     raise BadInput("it holds no images in folders by class, CLASS/*.png.")
-  return _decode(folder, {"train": classes}, image_size).arrays, list(classes)
+  unpacking.check_contents(sum(map(len, found.classes.values())), 0)
+  arrays, facts = _decode(folder, {"train": found.classes}, image_size)
+  return arrays, list(found.classes), found.remarks(folder) + _remarks(folder, facts)
 
 
 def stacked(images: list[np.ndarray]) -> np.ndarray:
@@ -82,55 +85,49 @@ def stacked(images: list[np.ndarray]) -> np.ndarray:
 
 def _split_folders(root: pathlib.Path) -> dict[str, pathlib.Path]:
   """The folders train and test by name; empty if the folders in `root` are the classes."""
-  parts = {split: root / split for split in _SPLITS if (root / split).is_dir()}
+  parts = folders.splits(root)
   if not parts:
     return {}
-  others = [entry.name for entry in sorted(root.iterdir())
-            if entry.name not in _SPLITS and entry.is_dir() and next(_images(entry), None)]
-  if len(parts) == len(_SPLITS):
-    if others:
-      warnings.warn(f"{', '.join(others[:_MOST_NAMES])} of {str(root)!r} {'is' if len(others) == 1 else 'are'} not "
-                    "used: only train and test are read, and validation examples are held out of every mega-batch "
-                    "(stream.val_fraction)", stacklevel=4)
-    return parts
-  validation = next((name for name in others if name in _VALIDATION), None)
-  if validation and "train" in parts:
-    raise BadInput(f"{str(root)!r} has the folders train and {validation}, but no folder test; rename {validation} to "
+  named = folders.listed(part.name for part in parts.values())
+  missing = [split for split in _SPLITS if split not in parts]
+  if missing == [folders.TEST] and folders.VALID in parts:
+    raise BadInput(f"{str(root)!r} has the folders {named}, but no folder test; rename {parts[folders.VALID].name} to "
                    "test, as validation examples are held out of every mega-batch (stream.val_fraction).")
-  (there,) = parts
-  (missing,) = set(_SPLITS) - set(parts)
-  raise BadInput(f"{str(root)!r} has a folder {there}, but no folder {missing}; give both, or one folder for each "
-                 "class and neither of them.")
+  if missing:
+    raise BadInput(f"{str(root)!r} has {'a folder' if len(parts) == 1 else 'the folders'} {named}, but no folder "
+                   f"{missing[0]}; give both, or one folder for each class and neither of them.")
+  parts = {split: parts[split] for split in _SPLITS}
+  others = [path.name for path in sorted(root.iterdir()) if path not in parts.values() and folders.holds_images(path)]
+  if others:
+    warnings.warn(f"{folders.listed(others)} of {str(root)!r} {'is' if len(others) == 1 else 'are'} not used: only "
+                  f"{parts['train'].name} and {parts['test'].name} are read, and validation examples are held out of "
+                  "every mega-batch (stream.val_fraction)", stacklevel=4)
+  return parts
 
 
-def _find_classes(folder: pathlib.Path) -> Classes:
-  classes = _classes(folder)
-  if len(classes) < 2:
-    raise BadInput(f"{str(folder)!r} holds images of {len(classes)} class{'es' * (len(classes) != 1)}; give at least "
-                   "two classes, and each a folder of its own, DIR/CLASS/*.png or DIR/train/CLASS/*.png and "
-                   "DIR/test/CLASS/*.png.")
-  return classes
+def _find_classes(folder: pathlib.Path) -> folders.Found:
+  found = folders.by_class(folder)
+  if len(found.classes) < 2:
+    num = len(found.classes)
+    raise BadInput(f"{str(folder)!r} holds images of {num} class{'es' * (num != 1)}; give at least two classes, and "
+                   "each a folder of its own, DIR/CLASS/*.png or DIR/train/CLASS/*.png and DIR/test/CLASS/*.png.")
+  return found
 
 
-def _classes(folder: pathlib.Path) -> Classes:
-  classes = {entry.name: sorted(_images(entry)) for entry in sorted(folder.iterdir()) if entry.is_dir()}
-  return {name: paths for name, paths in classes.items() if paths}
-
-
-def _images(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-  """The image files in a folder, at any depth. Names that begin with a dot belong to other programs."""
-  for path in folder.rglob("*"):
-    if path.suffix.lower() in _SUFFIXES and not any(
-        part.startswith(".") for part in (folder.name, *path.relative_to(folder).parts)):
-      yield path
+def _remarks(root: pathlib.Path, facts: dict[str, int]) -> list[str]:
+  """What a user should know of decoded images."""
+  what = f"of the images of {str(root)!r} have"
+  found = [f"{facts['num_transparent']} {what} transparent parts, which become white"]
+  found += [f"{facts['num_frames']} {what} several frames or pages, and only the first is read"]
+  return [remark for remark in found if not remark.startswith("0 ")]
 
 
 def _decode(root: pathlib.Path, files: dict[str, Classes], image_size: int) -> cache.Entry:
-  """x and y of every split in `files`, and the number of images with transparent parts."""
+  """x and y of every split in `files`, and the numbers of images with transparent parts and with several frames."""
   images: dict[str, list[np.ndarray]] = {}
   labels: dict[str, list[int]] = {}
   bad: list[str] = []
-  num_transparent, first, other, num_bytes = 0, None, None, 0
+  num_transparent, num_frames, first, other, num_bytes = 0, 0, None, None, 0
   for split, classes in files.items():
     images[split], labels[split] = [], []
     for label, path in ((label, path) for label, paths in enumerate(classes.values()) for path in paths):
@@ -144,9 +141,10 @@ def _decode(root: pathlib.Path, files: dict[str, Classes], image_size: int) -> c
       if shape != first[0]:
         other = other or (shape, path)
         continue
-      num_bytes += _COPIES * decoded.pixels.nbytes
+      num_bytes += decoded.pixels.nbytes
       _check_size(root, num_bytes)
       num_transparent += decoded.had_transparency
+      num_frames += decoded.has_frames
       images[split].append(decoded.pixels)
       labels[split].append(label)
   if bad:
@@ -158,12 +156,14 @@ def _decode(root: pathlib.Path, files: dict[str, Classes], image_size: int) -> c
     raise BadInput(f"images differ in size: {str(path)!r} has {width}x{height} pixels, {str(another)!r} "
                    f"{shape[1]}x{shape[0]}; set dataset.image_size=N to resize all to NxN.")
   arrays = _stacked(images) | {f"y_{split}": np.array(of_split, np.int32) for split, of_split in labels.items()}
-  return cache.Entry(arrays, dict(num_transparent=num_transparent))
+  return cache.Entry(arrays, dict(num_transparent=num_transparent, num_frames=num_frames))
 
 
 def _check_size(root: pathlib.Path, num_bytes: int) -> None:
   try:
-    unpacking.check(num_bytes, f"{str(root)!r}")
+    unpacking.check_contents(0, num_bytes, _COPIES, f"{str(root)!r}")
+  except unpacking.TooMuch:
+    raise
   except BadInput as error:
     raise BadInput(f"{error}; give fewer or smaller images, or set dataset.image_size=N.") from error
 

@@ -1,5 +1,14 @@
-"""What labels that are numbers mean where classes have names. Imports nothing slow."""
-from collections.abc import Sequence
+"""Which class a label means: by its number or by its name, and which names are the same. Imports nothing slow.
+
+Names are the same if they differ in spaces at their ends or in how Unicode encodes their characters, and so are numbers
+that differ in leading zeros, "00" and "0": files write one of them in one night and the other in the next. So a class
+is called as it was first. Names that differ in case alone, or in the spaces, hyphens and underscores inside of them,
+are different classes, which resemble each other.
+"""
+import itertools
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from alma_jax.files import parse_json
@@ -12,6 +21,55 @@ def are_names(names: Sequence[str]) -> bool:
   they come: if its first labels are 5 and 3, these are the names of the classes 0 and 1.
   """
   return any(name.isdecimal() and name != str(place) for place, name in enumerate(names))
+
+
+def normal(name: str) -> str:
+  """A name without spaces at its ends, as composed characters (NFC)."""
+  return unicodedata.normalize("NFC", name).strip("\ufeff").strip()
+
+
+class Index:
+  """Finds classes by their names."""
+
+  def __init__(self, names: Iterable[str]):
+    """`names` of the classes; of names that are the same the first counts."""
+    self._names: dict[str | int, str] = {}
+    self._looks: dict[str, str] = {}
+    for name in names:
+      self._names.setdefault(_same(name), name)
+      self._looks.setdefault(_look(name), name)
+
+  def find(self, label: str) -> str | None:
+    """The class that a label names; None: there is none."""
+    return self._names.get(_same(label))
+
+  def like(self, label: str) -> str | None:
+    """A class whose name resembles a label that names none."""
+    return self._looks.get(_look(label))
+
+  def advice(self, label: str) -> str:
+    """The end of a sentence about a label that names no class: a question if one resembles it, else nothing."""
+    found = self.like(label)
+    return "" if found is None else f"; did you mean {found!r}?"
+
+
+def alike(names: Sequence[str]) -> Iterator[tuple[str, str]]:
+  """Yields the pairs of classes that are the same or resemble each other."""
+  for look, group in itertools.groupby(sorted(names, key=_look), _look):
+    del look
+    first, *others = group
+    yield from ((first, other) for other in others)
+
+
+def _same(name: str) -> str | int:
+  """What names have in common that are the same."""
+  name = normal(name)
+  return int(name) if name.isdecimal() and name.isascii() else name
+
+
+def _look(name: str) -> str:
+  """What names have in common that resemble each other."""
+  return re.sub(r"[\s_-]+", " ", unicodedata.normalize("NFKC", str(_same(name))).casefold()).strip()
 
 
 def class_names(schema: Any, label: str) -> tuple[str, ...] | None:

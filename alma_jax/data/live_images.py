@@ -6,13 +6,14 @@ labels are names of classes, and a class that occurs for the first time is the n
 """
 import pathlib
 import types
+import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from alma_jax import keys
-from alma_jax.data import cache, entry_file, feed
+from alma_jax.data import cache, entry_file, feed, parquet_file
 from alma_jax.data import labels as class_labels
 from alma_jax.errors import BadInput
 
@@ -42,13 +43,19 @@ class ImageReader:
   notes: Mapping[str, type[Any]] = types.MappingProxyType(
       dict(num=int, example_shape=list, dtype=str, new_classes=list))
 
-  def __init__(self, folder: pathlib.Path, image_size: int, seed: int):
+  def __init__(self, folder: pathlib.Path, image_size: int, seed: int,
+               columns: parquet_file.Columns = parquet_file.KNOWN):
     """Reads DIR/classes.txt and DIR/test.
+
+    Args:
+      folder: DIR.
+      image_size, seed: of the config.
+      columns: of Parquet files.
 
     Raises:
       BadInput: one of them is there and cannot be used.
     """
-    self._size, self._seed = image_size, seed
+    self._size, self._seed, self._columns = image_size, seed, columns
     self.declared = _read_classes(folder / CLASSES)
     self._counts = self.declared is not None and not class_labels.are_names(self.declared)  # numbers count lines
     self.test = self._read_test(folder)
@@ -58,7 +65,7 @@ class ImageReader:
 
   def read(self, path: pathlib.Path, lines: list[feed.Line]) -> feed.Read:
     """The arrays x and y of an entry, permuted; its notes are num, example_shape, dtype and new_classes."""
-    found = entry_file.read(path, self._size)
+    found = entry_file.read(path, self._size, self._columns)
     shape, dtype, num = list(found.x.shape[1:]), str(found.x.dtype), len(found.x)
     expected = lines[0] if lines else self._of_test()
     if expected is not None and (shape, dtype) != (expected["example_shape"], expected["dtype"]):
@@ -67,9 +74,10 @@ class ImageReader:
                      f"{expected['dtype']}.")
     if num < _LEAST:
       raise BadInput(f"it has {num} example; a mega-batch needs {_LEAST}, one of them for validation.")
-    remarks = self._overlap(found.x)
+    remarks = found.remarks + self._overlap(found.x)
     known = self.classes(lines)
     y, new = self._numbered(found, known)
+    remarks += self._resemblances(new, known)
     order = keys.rng(self._seed, keys.STREAM, len(lines) + 1).permutation(num)
     notes = dict(num=num, example_shape=shape, dtype=dtype, new_classes=new)
     return feed.Read(dict(x=found.x[order], y=y[order]), notes, found.digest(), remarks)
@@ -87,8 +95,9 @@ class ImageReader:
   def test_labels(self, classes: list[str]) -> np.ndarray:
     """int32 [N], the class numbers of the test examples; UNKNOWN if a class is not known yet."""
     assert self.test is not None
-    place = {name: i for i, name in enumerate(classes)}
-    return np.array([place.get(name, UNKNOWN) for name in self.test.names.tolist()], np.int32)
+    index, place = class_labels.Index(classes), {name: i for i, name in enumerate(classes)}
+    number = {name: place.get(index.find(name) or "", UNKNOWN) for name in {*self.test.names.tolist()}}
+    return np.array([number[name] for name in self.test.names.tolist()], np.int32)
 
   def _numbered(self, found: entry_file.Labelled, known: list[str]) -> tuple[np.ndarray, list[str]]:
     """(int32 [N] class numbers, names of new classes)."""
@@ -96,20 +105,26 @@ class ImageReader:
       if found.y.max() >= len(known):
         raise BadInput(f"it has the label {found.y.max()}, but {CLASSES} declares {len(known)} classes.")
       return found.y, []
-    names = _names_of(found)
-    if self.declared is not None:
-      odd = [name for name in names if name not in known]
-      if odd:
-        raise BadInput(f"it has the class {odd[0]!r}, which {CLASSES} does not declare.")
+    names = [class_labels.normal(name) for name in _names_of(found)]
+    index = class_labels.Index([*known, *([] if self.declared else names)])
+    odd = [name for name in names if index.find(name) is None]
+    if odd:
+      raise BadInput(f"it has the class {odd[0]!r}, which {CLASSES} does not declare{index.advice(odd[0]) or '.'}")
     if known and self.declared is None:
       _refuse_other_kind(names, known)
-    place = {name: i for i, name in enumerate(known)}
-    new = [name for name in names if name not in place]
-    place |= {name: len(known) + i for i, name in enumerate(new)}
-    numbers = np.array([place[name] for name in names], np.int32)
+    meant = [str(index.find(name)) for name in names]
+    new = [name for name in dict.fromkeys(meant) if name not in set(known)]
+    place = {name: i for i, name in enumerate([*known, *new])}
+    numbers = np.array([place[name] for name in meant], np.int32)
     if found.names is None:
       return numbers[np.searchsorted(np.unique(found.y), found.y)], new
     return numbers[found.y], new
+
+  def _resemblances(self, new: list[str], known: list[str]) -> tuple[str, ...]:
+    """Sentences about new classes whose names resemble others."""
+    pairs = [(a, b) for a, b in class_labels.alike([*known, *new]) if b in new]
+    return tuple(f"the new class {b!r} resembles {a!r}; if they are one class, begin a new run over entries with one "
+                 f"name for it, or declare the classes in {CLASSES}" for a, b in pairs)
 
   def _overlap(self, x: np.ndarray) -> tuple[str, ...]:
     if self._tested is None:
@@ -130,14 +145,16 @@ class ImageReader:
     if len(paths) > 1:
       raise BadInput(f"there are both {str(paths[0])!r} and {str(paths[1])!r}; keep one test set.")
     if paths and paths[0].is_dir():
-      inside = sorted(path for path in paths[0].iterdir() if path.suffix in (".npz", ".parquet"))
+      inside = sorted(path for path in paths[0].iterdir() if path.suffix.lower() in (".npz", ".parquet"))
       paths = inside or paths
     parts = []
     for path in paths:
       try:
-        parts.append(entry_file.read(path, self._size))
+        parts.append(entry_file.read(path, self._size, self._columns))
       except BadInput as error:
         raise BadInput(f"the test set {str(path)!r} cannot be used: {error}") from error
+      for remark in parts[-1].remarks:
+        warnings.warn(remark, stacklevel=3)
     if not parts:
       return None
     if len({(part.x.shape[1:], part.x.dtype) for part in parts}) > 1:
@@ -148,10 +165,12 @@ class ImageReader:
 
   def _test_names(self, part: entry_file.Labelled) -> np.ndarray:
     if part.names is not None or self.declared is None or not self._counts:
-      names = part.y.astype(str) if part.names is None else np.array(part.names)[part.y]
-      odd = set(names.tolist()).difference(self.declared or names.tolist())
+      names = part.y.astype(str) if part.names is None else np.array([*map(class_labels.normal, part.names)])[part.y]
+      index = class_labels.Index(names.tolist() if self.declared is None else self.declared)
+      odd = sorted(name for name in {*names.tolist()} if index.find(name) is None)
       if odd:
-        raise BadInput(f"the test set has the class {min(odd)!r}, which {CLASSES} does not declare.")
+        raise BadInput(f"the test set has the class {odd[0]!r}, which {CLASSES} does not declare"
+                       f"{index.advice(odd[0]) or '.'}")
       return names
     if part.y.max() >= len(self.declared):
       raise BadInput(f"the test set has the label {part.y.max()}, but {CLASSES} declares {len(self.declared)} classes.")
@@ -176,10 +195,14 @@ def _read_classes(path: pathlib.Path) -> list[str] | None:
   if not path.exists():
     return None
   try:
-    names = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    lines = path.read_text(encoding="utf-8-sig").splitlines()  # Windows begins a text file with a byte order mark
+    names = [name for line in lines if (name := class_labels.normal(line))]
   except (OSError, UnicodeDecodeError) as error:
     raise BadInput(f"{str(path)!r} cannot be read ({error}); each of its lines should name a class.") from error
-  if len(names) < 2 or len(set(names)) < len(names):
-    what = "names a class twice" if len(set(names)) < len(names) else f"names {len(names)} class"
+  index = class_labels.Index(names)
+  twins = [(index.find(name), name) for name in names if index.find(name) != name]
+  twins += [(name, name) for name in names if names.count(name) > 1]
+  if len(names) < 2 or twins:
+    what = f"names a class twice, {twins[0][0]!r} and {twins[0][1]!r}" if twins else f"names {len(names)} class"
     raise BadInput(f"{str(path)!r} {what}; it should hold the names of at least two classes, one in every line.")
   return names

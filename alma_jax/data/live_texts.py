@@ -5,19 +5,19 @@ twentieth of the first mega-batch. DIR/test is the fixed test set.
 """
 import pathlib
 import types
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from alma_jax.config import schema
-from alma_jax.data import cache, documents, feed, text, text_line, tokens
+from alma_jax.data import cache, documents, feed, folders, text, text_line, tokens, unpacking
 from alma_jax.errors import BadInput
 
 if TYPE_CHECKING:
   from tokenizers import Tokenizer
 
-_SUFFIXES = (".txt", ".jsonl")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -45,11 +45,16 @@ class TextReader:
     self._given = tokens.read(config.tokenizer, config.vocab_size) if config.tokenizer else None
     self._parsed: Tokenizer | None = None
     self.held_out = {split: found for split in ("valid", "test") if (found := _read_split(folder, split))}
+    self._tested = {cache.hash_row(document.strip()) for document in self.held_out.get("test", ())}
 
   def read(self, path: pathlib.Path, lines: list[feed.Line]) -> feed.Read:
     """The token ids of an entry; its notes are num (of windows), and tokenizer of the first mega-batch."""
     found = read_documents(path)
     digest = cache.hash_arrays({f"{i:09d}": np.frombuffer(document, np.uint8) for i, document in enumerate(found)})
+    num_seen = sum(cache.hash_row(document.strip()) in self._tested for document in found)
+    if num_seen == len(found):
+      raise BadInput("all its documents are in the test text.")
+    remarks = [f"{num_seen} of {len(found)} documents are in the test text as well, whose perplexity is thus too low"]
     arrays, notes = {}, {}
     if lines:
       tokenizer = self.tokenizer(lines)
@@ -64,7 +69,7 @@ class TextReader:
         arrays["valid"], arrays["valid_starts"] = self.encode(tokenizer, splits["valid"])
     arrays["ids"], arrays["starts"] = self.encode(tokenizer, found)
     num = len(self.windows(Encoded(arrays["ids"], arrays["starts"])).start)
-    return feed.Read(arrays, dict(num=num, **notes), digest)
+    return feed.Read(arrays, dict(num=num, **notes), digest, tuple(remarks) if num_seen else ())
 
   def tokenizer(self, lines: list[feed.Line]) -> "Tokenizer":
     """The tokenizer of the stream."""
@@ -88,17 +93,21 @@ def read_documents(path: pathlib.Path) -> list[bytes]:
   Raises:
     BadInput: it cannot be read or holds no text. The message is the reason, without the path.
   """
-  if path.suffix not in _SUFFIXES or path.is_dir():
+  if path.suffix.lower() not in text_line.SUFFIXES or path.is_dir():
     raise BadInput("it is no .txt file and no .jsonl file.")
   try:
+    unpacking.check_contents(0, path.stat().st_size)
     content = path.read_bytes().removeprefix(_BYTE_ORDER_MARK)
     content.decode()
+  except unpacking.TooMuch as error:
+    raise BadInput(f"{error}.") from error
   except OSError as error:
     raise BadInput(f"it cannot be read: {error.strerror}.") from error
   except UnicodeDecodeError as error:
     raise BadInput(f"it is not UTF-8: byte {error.start} is 0x{content[error.start]:02x}.") from error
-  found = [content] if path.suffix == ".txt" else [_document(line, i) for i, line in enumerate(content.split(b"\n"), 1)
-                                                   if line.strip()]
+  found = [content]
+  if path.suffix.lower() != text_line.DOCUMENT:
+    found = [_document(line, i) for i, line in enumerate(content.split(b"\n"), 1) if line.strip()]
   found = [document for document in found if document.strip()]
   if not found:
     raise BadInput("it holds no text.")
@@ -114,13 +123,16 @@ def _document(line: bytes, number: int) -> bytes:
 
 def _read_split(folder: pathlib.Path, split: str) -> list[bytes]:
   """The documents of DIR/SPLIT, a folder of entries or an entry; none if it does not exist."""
-  paths = [path for path in (folder / split, *(folder / f"{split}{suffix}" for suffix in _SUFFIXES)) if path.exists()]
+  names = [split, *(f"{split}{suffix}" for suffix in text_line.SUFFIXES)]
+  paths = [folder / name for name in names if (folder / name).exists()]
   if len(paths) > 1:
     raise BadInput(f"there are both {str(paths[0])!r} and {str(paths[1])!r}; keep one of them.")
   if paths and paths[0].is_dir():
-    inside = sorted(path for path in paths[0].rglob("*") if path.suffix in _SUFFIXES)
+    inside, others = folders.divided(folders.visible(paths[0]), text_line.SUFFIXES)
     if not inside:
       raise BadInput(f"{str(paths[0])!r} holds no .txt and no .jsonl file; add some, or remove it.")
+    if others:
+      warnings.warn(folders.left_out(paths[0], others), stacklevel=3)
     paths = inside
   found = []
   for path in paths:

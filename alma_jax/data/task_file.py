@@ -190,6 +190,7 @@ def _checked(what: str, arrays: Any) -> tuple[TaskData, int]:
       text = str(error).replace("x_test", "x_val").replace("y_test", "y_val").replace(" test ", " validation ")
       raise BadInput(text) from error
   check_images(what, tested.x_train.shape, np.asarray(given.x_train).dtype)
+  datasets.warn_of_overlap(tested)
   num_classes = max(tested.num_classes, chosen.num_classes)
   empty = sorted(set(range(num_classes)) - set(tested.y_train.tolist()))
   if empty:

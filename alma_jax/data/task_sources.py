@@ -140,6 +140,8 @@ def _of_dataset(name: str, data: datasets.Dataset) -> Source:
   """A data set as a source. Those that the streams use become 32x32 pixels of three channels."""
   arrays = {"train": data.x_train, "test": data.x_test}
   check_images(f"the data set {name!r}", data.x_train.shape, data.x_train.dtype)
+  if name not in _FAMILIES:
+    datasets.warn_of_overlap(data)
   as_stored = name == "digits" or name not in _FAMILIES
 
   def images(split: str, index: np.ndarray) -> np.ndarray:

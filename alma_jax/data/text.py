@@ -5,6 +5,7 @@ documents. A window consists of L input tokens and the L target tokens that foll
 """
 import dataclasses
 import hashlib
+import warnings
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -35,6 +36,7 @@ class Corpus:
     starts: by split, int64 [num_documents], the position of the END before each document.
     parts: int64 [B + 1]; mega-batch t = 1..B consists of the training documents parts[t - 1] to parts[t] - 1.
     fingerprint: SHA-256 over tokens, starts, parts and tokenizer.
+    num_seen: number of test documents that are training documents as well.
   """
   name: str
   tokenizer: str
@@ -44,6 +46,7 @@ class Corpus:
   starts: dict[str, np.ndarray]
   parts: np.ndarray
   fingerprint: str
+  num_seen: int = 0
 
 
 class Windows(NamedTuple):
@@ -77,14 +80,21 @@ def load(dataset: schema.Text, num_megabatches: int, seed: int) -> Corpus:
   entry = cache.read(folder, made_from, mapped=True)
   if entry is None:
     messages.say(f"encoding {dataset.name}, which is done once")
-    splits = documents.prepare(source.read(), num_megabatches, seed)
+    whole = documents.complete(source.read())
+    splits = documents.prepare(whole, num_megabatches, seed)
     entry = _encode(splits, num_megabatches, given, dataset.vocab_size)
+    entry.facts["num_seen"] = documents.num_seen(whole)
     cache.write(folder, made_from, entry)
     entry = cache.read(folder, made_from, mapped=True) or entry
   arrays = entry.arrays
-  return Corpus(dataset.name, tokens={split: arrays[split] for split in SPLITS},
+  corpus = Corpus(dataset.name, tokens={split: arrays[split] for split in SPLITS},
                 starts={split: np.array(arrays[f"{split}_starts"]) for split in SPLITS},
                 parts=np.array(arrays["parts"]), **entry.facts)
+  if corpus.num_seen:
+    warnings.warn(f"{corpus.num_seen} of {len(corpus.starts['test'])} test documents of {dataset.name} "
+                  f"{'is' if corpus.num_seen == 1 else 'are'} in the training text as well, so the test perplexity is "
+                  "too low", stacklevel=2)
+  return corpus
 
 
 def megabatch_windows(corpus: Corpus, t: int, length: int, cross_documents: bool) -> Windows:

@@ -1,7 +1,9 @@
-"""The document in a line of a .jsonl file. Imports no jax."""
+"""Files of text, and the document in a line of a .jsonl file. Imports no jax."""
 from alma_jax.errors import BadInput
 from alma_jax.files import parse_json
 
+DOCUMENT = ".txt"  # suffix, in lower case, of a file that is one document
+SUFFIXES = (DOCUMENT, ".jsonl")
 _FIELD = "text"  # of the objects
 
 

@@ -4,14 +4,14 @@ A document is non-empty UTF-8 bytes. `find` reads the files only to compute a fi
 files are cached, no document is decoded.
 """
 import pathlib
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from alma_jax.data import cache, tfds_folder
+from alma_jax.data import cache, folders, text_line, tfds_folder
 from alma_jax.errors import BadInput
 
 SPLITS = ("train", "valid", "test")
-_NAMES = {"train": ("train",), "valid": ("valid", "validation", "val"), "test": ("test",)}
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 Documents = dict[str, list[bytes]]  # by split
@@ -53,29 +53,24 @@ def _find_files(folder: pathlib.Path) -> TextSource:
     raise BadInput(f"{str(folder)!r} is a file; name the folder of the .txt files by dataset.name=text:DIR.")
   if not folder.is_dir():
     raise BadInput(f"there is no folder {str(folder)!r} to read text from; name yours by dataset.name=text:DIR.")
-  files = {}
-  for split in SPLITS:
-    there = [name for name in _NAMES[split] if (folder / name).is_dir()]
-    if len(there) > 1:
-      raise BadInput(f"{str(folder)!r} has the folders {' and '.join(there)} for one split; keep one of them.")
-    if there:
-      files[split] = _text_files(folder / there[0])
-  if not files:
-    files["train"] = _text_files(folder)
-  elif len(files) < len(SPLITS):
-    raise BadInput(f"{str(folder)!r} has no folder {' and no folder '.join(s for s in SPLITS if s not in files)}; "
+  parts = folders.text_splits(folder)
+  if parts and len(parts) < len(SPLITS):
+    raise BadInput(f"{str(folder)!r} has no folder {' and no folder '.join(s for s in SPLITS if s not in parts)}; "
                    "give train, valid and test, or .txt files without any of them.")
+  files = {split: _text_files(parts[split]) for split in SPLITS} if parts else {"train": _text_files(folder)}
   hashes = {split: cache.hash_files(folder, paths) for split, paths in files.items()}
   return TextSource([str(folder.resolve()), hashes], lambda: _read_files(folder, files))
 
 
 def _text_files(folder: pathlib.Path) -> list[pathlib.Path]:
   """The .txt files in a folder at any depth, sorted by name."""
-  paths = sorted((path for path in folder.rglob("*.txt") if path.is_file()),
-                 key=lambda path: path.relative_to(folder).as_posix())
+  paths, others = folders.divided(folders.visible(folder), (text_line.DOCUMENT,))
   if not paths:
-    raise BadInput(f"{str(folder)!r} holds no .txt file; name a folder of UTF-8 text by dataset.name=text:DIR.")
-  return paths
+    what = f" ({folders.left_out(folder, others)})" if others else ""
+    raise BadInput(f"{str(folder)!r} holds no .txt file{what}; name a folder of UTF-8 text by dataset.name=text:DIR.")
+  if others:
+    warnings.warn(f"{folders.left_out(folder, others)}; texts are .txt files", stacklevel=4)
+  return sorted(paths, key=lambda path: path.relative_to(folder).as_posix())
 
 
 def _read_files(folder: pathlib.Path, files: dict[str, list[pathlib.Path]]) -> Documents:
@@ -95,7 +90,7 @@ def _read_tfds(folder: pathlib.Path, name: str) -> Documents:
     raise BadInput(f"the TFDS data set {name!r} is not plain text: it has "
                    f"{'no' if not texts else 'several'} text features among {', '.join(sorted(features))}.")
   key = "text" if "text" in texts else texts[0]
-  stored = {split: next((n for n in _NAMES[split] if n in builder.info.splits), None) for split in SPLITS}
+  stored = {split: next((n for n in builder.info.splits if folders.split_of(n) == split), None) for split in SPLITS}
   if stored["train"] is None:
     raise BadInput(f"the TFDS data set {name!r} has no split train; it has {', '.join(builder.info.splits)}.")
   return {split: _checked(f"the split {of_tfds} of the TFDS data set {name!r}", (

@@ -4,9 +4,11 @@ Folders in array_record format are read without TensorFlow. TensorFlow is import
 read one in another format.
 """
 import contextlib
+import fnmatch
 import importlib.util
 import os
 import pathlib
+import re
 import sys
 import urllib.parse
 from collections.abc import Iterator
@@ -27,21 +29,38 @@ def prepared(name: str, data_dir: str = "") -> pathlib.Path:
   """The folder of a data set: its newest prepared version. If there is none, the data set is downloaded.
 
   Args:
-    name: TFDS name, e.g. "mnist" or "emnist/letters".
+    name: TFDS name, e.g. "mnist" or "emnist/letters", with or without a version, as in "mnist:3.0.1" and "mnist:3.*.*".
     data_dir: folder of prepared data sets; nothing is downloaded into it. Empty: $TFDS_DATA_DIR or
       ~/tensorflow_datasets, where a missing data set is downloaded and prepared.
 
   Raises:
-    BadInput: data_dir does not hold the data set, the name stands for several configurations, or the data set cannot
-      be downloaded.
+    BadInput: data_dir does not hold the data set or the version, the name stands for several configurations, or the
+      data set cannot be downloaded.
   """
   root = root_of(data_dir)
   folder = _newest(root, name)
   if folder is None and data_dir:
+    base, version = split(name)
+    others = sorted(info.parent.name for info in (root / base).glob("*/dataset_info.json"))
+    if others:
+      raise BadInput(f"dataset.data_dir={data_dir!r} holds the versions {', '.join(others)} of the TFDS data set "
+                     f"{base!r}, but none that is {version}; name one of them, or no folder, to download it.")
     raise BadInput(f"dataset.data_dir={data_dir!r} holds no prepared TFDS data set {name!r} "
-                   f"(no {root / name}/VERSION/dataset_info.json); name another folder, or none, to download "
+                   f"(no {root / base}/VERSION/dataset_info.json); name another folder, or none, to download "
                    "it.")
   return folder or download(root, name)
+
+
+def split(name: str) -> tuple[str, str]:
+  """(name with its configuration, version) of a TFDS name; the version is "" if it has none.
+
+  Raises:
+    BadInput: the version is none.
+  """
+  base, colon, version = name.partition(":")
+  if colon and not re.fullmatch(r"(\d+|\*)(\.(\d+|\*)){2}", version, re.ASCII):
+    raise BadInput(f"the TFDS name {name!r} ends in no version; give it as in {base}:3.0.1 or {base}:3.*.*.")
+  return base, version
 
 
 def is_prepared(name: str, data_dir: str = "") -> bool:
@@ -94,7 +113,7 @@ def _downloaded(root: pathlib.Path, name: str) -> pathlib.Path:
     tfds.disable_progress_bar()  # in a file it would write a line for every change
   try:
     root.mkdir(parents=True, exist_ok=True)
-    lock = filelock.FileLock(root / f".alma_jax-{name.replace('/', '-')}.lock")
+    lock = filelock.FileLock(root / f".alma_jax-{re.sub('[^A-Za-z0-9_.]', '-', name)}.lock")
     with lock, _failing_fast():  # the processes of a sweep start together
       if not pathlib.Path(builder.data_dir, "dataset_info.json").exists():  # else another process has just prepared it
         messages.say(_announcement(name, builder, root))
@@ -164,7 +183,8 @@ def fingerprint(folder: pathlib.Path) -> str:
 
 
 def _newest(root: pathlib.Path, name: str) -> pathlib.Path | None:
-  """The newest prepared version below root/name."""
+  """The newest prepared version below root, of those that the name allows."""
+  name, wanted = split(name)
   versions = [info.parent for info in (root / name).glob("*/dataset_info.json")]
   if not versions and "/" not in name:  # the data set may have configurations, of which one may be prepared
     configs = {info.parent.parent for info in (root / name).glob("*/*/dataset_info.json")}
@@ -173,7 +193,7 @@ def _newest(root: pathlib.Path, name: str) -> pathlib.Path | None:
                      f"{', '.join(sorted(c.name for c in configs))}; name one as tfds:{name}/CONFIG.")
     versions = [info.parent for info in (root / name).glob("*/*/dataset_info.json")]
   key = lambda folder: [int(part) if part.isdigit() else -1 for part in folder.name.split(".")]
-  return max(versions, key=key, default=None)
+  return max((folder for folder in versions if fnmatch.fnmatchcase(folder.name, wanted or "*")), key=key, default=None)
 
 
 @contextlib.contextmanager

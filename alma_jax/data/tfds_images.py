@@ -19,7 +19,7 @@ def load(name: str, data_dir: str) -> tuple[cache.Arrays, str, list[str] | None]
   """Decodes the train and the test split of a TFDS data set, or reads them from the cache.
 
   Args:
-    name: TFDS name, e.g. "mnist" or "emnist/letters".
+    name: TFDS name, see `tfds_folder.prepared`.
     data_dir: see `tfds_folder.prepared`.
 
   Returns:

@@ -71,7 +71,7 @@ def read(path: str, vocab_size: int) -> "Tokenizer":
     BadInput: there is no such file, it cannot be used, or it has more than `vocab_size` units.
   """
   try:
-    tokenizer = parse(pathlib.Path(path).expanduser().read_text(encoding="utf-8"))
+    tokenizer = parse(pathlib.Path(path).expanduser().read_text(encoding="utf-8-sig"))
   except OSError as error:
     raise BadInput(f"dataset.tokenizer={path!r} cannot be read: {error.strerror}; "
                    "give a tokenizer JSON file, or leave it empty to train one.") from error

@@ -1,16 +1,19 @@
-"""Refuses files that unpack to more than fits into memory, before they are unpacked.
+"""Refuses files that unpack to more than fits into memory, or than a user allows, before they are unpacked.
 
 A few kilobytes of a compressed format can hold gigabytes of zeros. The headers of .npz files, images and Parquet files
 say how large their contents are. What one file or one folder unpacks to may take three quarters of the memory that this
-process may use; some of it is needed for the run. Headers that lie are noticed while they are unpacked.
+process may use; some of it is needed for the run. Headers that lie are noticed while they are unpacked. The entries of
+a live stream have smaller limits besides, so that none of them holds up the stream for long.
 """
+import contextlib
+import contextvars
 import functools
 import io
 import math
 import pathlib
 import zipfile
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -28,6 +31,35 @@ _COPIES = 4  # of rows of a Parquet file: compressed, as a table, as Python obje
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
+class TooMuch(BadInput):
+  """An entry of a live stream holds more than it may; the message is a clause without a full stop."""
+
+
+class Limits(NamedTuple):
+  """What an entry of a live stream may hold; 0: any number.
+
+  Attributes:
+    examples: dataset.max_examples.
+    size: dataset.max_bytes, of the arrays of its examples and labels.
+  """
+  examples: int = 0
+  size: int = 0
+
+
+NO_LIMITS = Limits()
+_limits: contextvars.ContextVar[Limits] = contextvars.ContextVar("limits", default=NO_LIMITS)
+
+
+@contextlib.contextmanager
+def limited(limits: Limits) -> Iterator[None]:
+  """A context in which `check_contents` also refuses what an entry of the stream may not hold."""
+  token = _limits.set(limits)
+  try:
+    yield
+  finally:
+    _limits.reset(token)
+
+
 @functools.cache
 def limit() -> int:
   """Bytes that the contents of one file or folder may take in memory."""
@@ -43,6 +75,29 @@ def check(size: int, what: str = "it") -> None:
   if size > limit():
     raise BadInput(f"{what} unpacks to at least {num_bytes(size)}, more than the {num_bytes(limit())} of memory that "
                    "data may take")
+
+
+def check_contents(examples: int, size: int, copies: int = 1, what: str = "it") -> None:
+  """Refuses the contents of a file or a folder that are too much for the memory, or for an entry of the stream.
+
+  Args:
+    examples: how many it holds, as far as that is known.
+    size: bytes of their arrays, as far as they are known.
+    copies: of the arrays that are in memory at the same time.
+    what: see `check`.
+
+  Raises:
+    TooMuch: for an entry of the stream.
+    BadInput: for the memory; see `check`.
+  """
+  found = _limits.get()
+  advice = "; split the entry, or raise the field and touch the entry"
+  if found.examples and examples > found.examples:
+    raise TooMuch(f"it holds {examples:,} examples, more than "
+                   f"dataset.max_examples={found.examples}{advice}")
+  if found.size and size > found.size:
+    raise TooMuch(f"it holds at least {num_bytes(size)}, more than dataset.max_bytes={found.size}{advice}")
+  check(copies * size, what)
 
 
 def read_npz(file: pathlib.Path | io.BytesIO, wanted: Sequence[str] | None = None
@@ -64,8 +119,11 @@ def read_npz(file: pathlib.Path | io.BytesIO, wanted: Sequence[str] | None = Non
     with zipfile.ZipFile(file) as archive:
       members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
       names = [name for name in (members if wanted is None else wanted) if name in members]
-      check(sum(members[name].file_size for name in names))
+      check_contents(0, sum(members[name].file_size for name in names))
       arrays = {}
+      for name in names:  # all headers first: examples may be small and many
+        with archive.open(members[name]) as member:
+          check_contents(_read_header(member, members[name].file_size, name).num, 0)
       for name in names:
         with archive.open(members[name]) as member:
           arrays[name] = _read_array(member, members[name].file_size, name)
@@ -76,7 +134,7 @@ def read_npz(file: pathlib.Path | io.BytesIO, wanted: Sequence[str] | None = Non
     raise BadInput(first_line(error)) from error
 
 
-def parquet_rows(file: "pq.ParquetFile", columns: Sequence[str], most: int = _MOST_ROWS) -> Iterator["pa.RecordBatch"]:
+def parquet_rows(file: "pq.ParquetFile", columns: Sequence[str], most: int | None = None) -> Iterator["pa.RecordBatch"]:
   """Yields the rows of some columns in batches, which are so small that they fit into memory.
 
   Equal values may be stored once for many rows. Therefore a row is assumed to be as large as all that a row group
@@ -85,7 +143,7 @@ def parquet_rows(file: "pq.ParquetFile", columns: Sequence[str], most: int = _MO
   Args:
     file: opened.
     columns: names of columns.
-    most: rows of a batch, at most.
+    most: rows of a batch, at most; None: a fixed number.
 
   Raises:
     BadInput: one row may take more than `limit()`. The message is the reason alone, as above.
@@ -94,7 +152,7 @@ def parquet_rows(file: "pq.ParquetFile", columns: Sequence[str], most: int = _MO
   # Not by column: pyarrow ends the process if the description of a column is damaged.
   largest = max([1, *(found.row_group(i).total_byte_size for i in range(found.num_row_groups))])
   check(largest, "one of its row groups")
-  rows = max(1, min(most, _MOST_ROWS, limit() // (_COPIES * largest)))
+  rows = max(1, min(most or _MOST_ROWS, _MOST_ROWS, limit() // (_COPIES * largest)))
   for batch in file.iter_batches(batch_size=rows, columns=list(columns), use_threads=False):
     if batch.num_rows:
       check(batch.nbytes)
@@ -107,8 +165,21 @@ def first_line(error: Exception) -> str:
   return "".join(character if character.isprintable() else "?" for character in text[:200]).rstrip(".")
 
 
-def _read_array(member: Any, size: int, name: str) -> np.ndarray:
-  """The array of an .npy file of `size` bytes, whose header is checked before memory is taken."""
+class _Header(NamedTuple):
+  """What the header of an .npy file says; `stored` are the bytes after it."""
+  shape: tuple[int, ...]
+  is_fortran: bool
+  dtype: np.dtype
+  stored: int
+
+  @property
+  def num(self) -> int:
+    """Number of rows."""
+    return self.shape[0] if self.shape else 0
+
+
+def _read_header(member: Any, size: int, name: str) -> _Header:
+  """Reads and checks the header of an .npy file of `size` bytes."""
   read_header = _HEADERS.get(np.lib.format.read_magic(member))
   if read_header is None:
     raise BadInput(f"the array {name} is of a kind that is not read here")
@@ -119,12 +190,18 @@ def _read_array(member: Any, size: int, name: str) -> np.ndarray:
   if not dtype.itemsize or min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != stored:
     raise BadInput(f"the array {name} of shape {shape} and dtype {dtype} does not have the {stored} bytes that are "
                    "stored")
-  data = bytearray(stored)
+  return _Header(shape, fortran, dtype, stored)
+
+
+def _read_array(member: Any, size: int, name: str) -> np.ndarray:
+  """The array of an .npy file of `size` bytes, whose header is checked before memory is taken."""
+  header = _read_header(member, size, name)
+  data = bytearray(header.stored)
   view, start = memoryview(data), 0
   while start < len(data):
     num = member.readinto(view[start:start + 2**20])
     if not num:
       raise BadInput(f"the array {name} is cut off")
     start += num
-  array = np.frombuffer(data, dtype)
-  return array.reshape(shape[::-1]).T if fortran else array.reshape(shape)
+  array = np.frombuffer(data, header.dtype)
+  return array.reshape(header.shape[::-1]).T if header.is_fortran else array.reshape(header.shape)

@@ -136,6 +136,14 @@ class Learner(Protocol):
     """
     ...
 
+  def padded_contribution(self, state: LearnerState, block: int, inputs: Any, mask_B: np.ndarray) -> Contribution:
+    """`contribution` for a batch on the devices, which has padding where `mask_B`, bool, is False.
+
+    What it returns for padding is not used, so that a learner need not compute it.
+    """
+    del mask_B
+    return self.contribution(state, block, inputs)
+
   def resolve(self, state: LearnerState, joined: Contribution) -> Any:
     """The prediction from the joined contributions of all blocks.
 

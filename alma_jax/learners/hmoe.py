@@ -1,10 +1,12 @@
 """hmoe: a flat hard mixture, an independent expert for every cluster of features (docs/algorithms.md §6.1)."""
 import dataclasses
+import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from alma_jax import models
 from alma_jax.errors import BadInput
@@ -13,10 +15,10 @@ from alma_jax.learners import expert_stacks, prediction, stacked
 from alma_jax.learners.contract import Context, Contribution, GrowthReport, LearnerState, StageResult
 from alma_jax.learners.expert_stacks import Experts, shards, stacks
 from alma_jax.models import cost
-from alma_jax.parallel import sharding
+from alma_jax.parallel import members, sharding
 from alma_jax.tasks import classification
 from alma_jax.training import loop
-from alma_jax.types import Cost, Tree, Variables
+from alma_jax.types import Array, Cost, Tree, Variables
 
 
 class HMoE(Experts):
@@ -202,19 +204,22 @@ class HMoE(Experts):
     return 1
 
   def contribution(self, state: LearnerState, block: int, inputs: Tree) -> Contribution:
-    """The probabilities that the expert of each example's nearest prototype gives."""
+    """The probabilities that the expert of each example's nearest prototype gives; no other expert computes it."""
+    return self._routed(state, inputs, None)
+
+  def padded_contribution(self, state: LearnerState, block: int, inputs: Tree, mask_B: np.ndarray) -> Contribution:
+    return self._routed(state, inputs, sharding.put(mask_B, self.mesh, sharding.EXAMPLES))
+
+  def _routed(self, state: LearnerState, inputs: Tree, mask_B: Array | None) -> Contribution:
     if not state.spec["num_experts"]:
       return stacked.contribute(self._base, self._task, self.mesh, self.combine, state.predicting, inputs)
-    prototypes = jnp.asarray(state.host["prototypes"], jnp.float32)
-    features = stacked.contribute(self._base, self._task, self.mesh, "features", state.frozen[0], inputs)["features"]
-    nearest = jnp.square(features[:, None] - prototypes[None]).sum(-1).argmin(-1)
-    total: Any = None
-    for expert in range(state.spec["num_experts"]):
-      network, one = self._expert(state, expert)
-      answers = stacked.contribute(network, self._task, self.mesh, self.combine, one, inputs)["sum"]
-      chosen = jnp.where((nearest == expert)[:, None], answers, 0)
-      total = chosen if total is None else total + chosen
-    return {"sum": total}
+    parts = self.parts(state.spec)
+    room = sum(len(part.places) for part in parts)  # one program for any number of experts that there are places for
+    prototypes_EH = np.full((room, state.host["prototypes"].shape[1]), np.inf, np.float32)
+    prototypes_EH[:state.spec["num_experts"]] = state.host["prototypes"]
+    return _route(self._base, tuple(self.network(one) for one in self._specs(state.spec)), self._task,
+                  sharding.dividing(self.mesh, inputs), self.combine, state.frozen[0], stacks(state.predicting),
+                  prototypes_EH, tuple(_place_of(part, room) for part in parts), inputs, mask_B)
 
   def resolve(self, state: LearnerState, joined: Contribution) -> Any:
     return self._task.resolve(joined, 1, self.combine)
@@ -261,6 +266,50 @@ class HMoE(Experts):
     """The experts of `new` where `chosen` bool [E], and those of `old` elsewhere; on the mesh."""
     pick = lambda new, old: np.where(chosen.reshape(-1, *[1] * (old.ndim - 1)), new, old)
     return sharding.put(jax.tree.map(pick, *sharding.fetch((new, old))), self.mesh)
+
+
+@functools.partial(jax.jit, static_argnames=("base", "networks", "task", "mesh", "combine"))
+def _route(base: Any, networks: tuple[Any, ...], task: Any, mesh: Mesh | None, combine: str, features_of: Variables,
+           experts: tuple[Variables, ...], prototypes_EH: Array, place_of: tuple[Array, ...], inputs: Array,
+           mask_B: Array | None) -> Contribution:
+  """Joined contribution of each example's expert.
+
+  Args:
+    base: network of the features.
+    networks: of the experts of each part, see expert_stacks.Part.
+    task, mesh, combine, inputs: as for stacked.contribute.
+    features_of: Variables [1, ...] of the base.
+    experts: Variables [M, ...] of each part.
+    prototypes_EH: float32, infinite in places without an expert.
+    place_of: for each part the places of all experts in its stack, int32 [E], M for those of other parts.
+    mask_B: bool, which examples are not padding; None: all.
+  """
+  def local(features_of: Variables, experts: tuple[Variables, ...], prototypes_EH: Array, place_of: tuple[Array, ...],
+            inputs: Array, mask_B: Array | None) -> Contribution:
+    features_BH = models.features(base, members.index(features_of, 0), inputs)
+    nearest_B = jnp.square(features_BH[:, None] - prototypes_EH[None]).sum(-1).argmin(-1)
+    block, found = members.block_size(inputs.shape[0], len(prototypes_EH)), []
+    for network, stack, place_E in zip(networks, experts, place_of):
+      member_B = place_E[nearest_B]
+      if mask_B is not None:
+        member_B = jnp.where(mask_B, member_B, jax.tree.leaves(stack)[0].shape[0])
+      one = lambda member, rows, network=network: task.contribution(network, member, rows, combine)
+      found.append(members.routed(one, stack, member_B, inputs, block))
+    return jax.tree.map(lambda *parts: sum(parts[1:], parts[0]), *found)
+
+  arguments = features_of, experts, prototypes_EH, place_of, inputs, mask_B
+  if mesh is None:
+    return local(*arguments)
+  whole, divided = sharding.REPLICATED, sharding.EXAMPLES
+  return jax.shard_map(local, mesh=mesh, check_vma=False, in_specs=(*[whole] * 4, divided, divided), out_specs=divided)(
+      *arguments)
+
+
+def _place_of(part: expert_stacks.Part, room: int) -> np.ndarray:
+  """int32 [room], the place of each expert in the stack of its part; for other experts the number of places."""
+  found = np.full(room, len(part.places), np.int32)
+  found[part.experts] = np.arange(len(part.experts))
+  return found
 
 
 def _facts(clusters: cluster.Clusters) -> dict[str, np.ndarray]:

@@ -9,14 +9,11 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import PartitionSpec as P
 
 from alma_jax.learners.contract import Contribution, Learner, LearnerState
 from alma_jax.parallel import sharding
 from alma_jax.training import batching, stage
 from alma_jax.types import Tree
-
-_EXAMPLES = P((sharding.MEMBER, sharding.DATA))  # a batch is divided among all devices
 
 
 def contributions(learner: Learner, task: Any, state: LearnerState, block: int, pool: Tree,
@@ -34,15 +31,21 @@ def contributions(learner: Learner, task: Any, state: LearnerState, block: int, 
   Returns:
     Dict of numpy arrays [N, ...].
   """
-  return in_batches(functools.partial(learner.contribution, state, block), task, learner.mesh, pool, which)
+  return _in_batches(functools.partial(learner.padded_contribution, state, block), task, learner.mesh, pool, which)
 
 
 def in_batches(fn: Callable[[Tree], Contribution], task: Any, mesh: jax.sharding.Mesh, pool: Tree,
                which: np.ndarray | None = None) -> Contribution:
   """fn(inputs) -> dict of arrays [B, ...], for many examples of a pool; the arguments are those of `contributions`."""
+  return _in_batches(lambda inputs, _: fn(inputs), task, mesh, pool, which)
+
+
+def _in_batches(fn: Callable[[Tree, np.ndarray], Contribution], task: Any, mesh: jax.sharding.Mesh, pool: Tree,
+                which: np.ndarray | None) -> Contribution:
+  """As `in_batches`, with fn(inputs, mask_B), which says where there is no padding."""
   which = np.arange(task.size(pool), dtype=np.int32) if which is None else which
-  parts = [fn(_inputs(task, pool, sharding.put(index, mesh, _EXAMPLES)))
-           for index, _ in batching.padded(which, stage.round_up(task.eval_batch, mesh.size))]
+  parts = [fn(_inputs(task, pool, sharding.put(index, mesh, sharding.EXAMPLES)), mask_B)
+           for index, mask_B in batching.padded(which, stage.round_up(task.eval_batch, mesh.size))]
   parts = sharding.fetch(parts)
   return {key: np.concatenate([part[key] for part in parts])[:len(which)] for key in parts[0]}
 

@@ -18,8 +18,6 @@ from alma_jax.parallel import sharding
 from alma_jax.training import loop
 from alma_jax.types import Cost, Tree, Variables
 
-_EXAMPLES = P((sharding.MEMBER, sharding.DATA))
-
 
 class Stacked:
   """A learner whose live block is a stack of networks; its predictions join the frozen blocks and the live one.
@@ -101,6 +99,10 @@ class Stacked:
 
   def contribution(self, state: LearnerState, block: int, inputs: Tree) -> Contribution:
     return contribute(self.network(state.spec), self._task, self.mesh, self.combine, blocks(state)[block], inputs)
+
+  def padded_contribution(self, state: LearnerState, block: int, inputs: Tree, mask_B: np.ndarray) -> Contribution:
+    del mask_B
+    return self.contribution(state, block, inputs)
 
   def resolve(self, state: LearnerState, joined: Contribution) -> Any:
     return self._task.resolve(joined, self.num_members(state.spec) * len(blocks(state)), self.combine)
@@ -213,5 +215,6 @@ def _contribute(network: Any, task: Any, mesh: Mesh | None, combine: str, variab
 
   if mesh is None:
     return local(variables, inputs)
-  return jax.shard_map(local, mesh=mesh, check_vma=False, in_specs=(P(), _EXAMPLES), out_specs=_EXAMPLES)(
+  divided = sharding.EXAMPLES
+  return jax.shard_map(local, mesh=mesh, check_vma=False, in_specs=(P(), divided), out_specs=divided)(
       variables, inputs)

@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from alma_jax.config import schema
 from alma_jax.config.task_options import TaskOptions
 from alma_jax.errors import Diverged
@@ -107,6 +109,9 @@ class Tuned:
 
   def contribution(self, state: LearnerState, block: int, inputs: Tree) -> Contribution:
     return self._inner.contribution(state, block, inputs)
+
+  def padded_contribution(self, state: LearnerState, block: int, inputs: Tree, mask_B: np.ndarray) -> Contribution:
+    return self._inner.padded_contribution(state, block, inputs, mask_B)
 
   def resolve(self, state: LearnerState, joined: Contribution) -> Any:
     return self._inner.resolve(state, joined)

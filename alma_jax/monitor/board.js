@@ -1,12 +1,9 @@
 // Draws runs.json, and draws it again when it has changed.
 "use strict";
 
-const COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7A5195", "#444444"];
 const OPTIONS = {responsive: true, displaylogo: false, displayModeBar: false};
 const ALIVE_MS = 2000, QUIET_MS = 10000;
 let last = "";
-
-function colour(i) { return COLOURS[i % COLOURS.length]; }
 
 function short(value) { return value === null ? "" : value < 10 ? value.toFixed(4) : value.toPrecision(4); }
 
@@ -17,14 +14,6 @@ function ago(seconds) {
   return s < 100 ? `${Math.round(s)} s ago` : s < 6000 ? `${Math.round(s / 60)} min ago` : `${(s / 3600).toFixed(1)} h ago`;
 }
 
-function labels(runs) {  // the shortest ends of the paths that differ
-  const parts = runs.map(run => run.path.split("/").filter(part => part));
-  for (let n = 1; ; n++) {
-    const found = parts.map(each => each.slice(-n).join("/"));
-    if (new Set(found).size === found.length || parts.every(each => each.length <= n)) return found;
-  }
-}
-
 function cell(row, text, kind) {
   const made = row.insertCell();
   made.textContent = text;
@@ -32,24 +21,32 @@ function cell(row, text, kind) {
   return made;
 }
 
-function table(runs, names) {
+function key(run) {  // a piece of the run's line
+  const made = document.createElementNS("http://www.w3.org/2000/svg", "svg"), line = document.createElementNS(
+    "http://www.w3.org/2000/svg", "line"), dashes = run.dash === "solid" ? "none" : run.dash.replaceAll("px", "");
+  const drawn = {x1: 0, x2: 36, y1: 5, y2: 5, stroke: run.colour, "stroke-width": 3, "stroke-dasharray": dashes};
+  for (const [name, value] of Object.entries(drawn)) line.setAttribute(name, value);
+  made.setAttribute("class", "key");
+  made.append(line);
+  return made;
+}
+
+function table(runs) {
   const body = document.getElementById("runs");
   body.replaceChildren();
-  runs.forEach((run, i) => {
-    const row = body.insertRow(), first = cell(row, ""), key = document.createElement("span");
-    key.className = "key";
-    key.style.background = colour(i);
-    first.append(key, names[i]);
+  for (const run of runs) {
+    const row = body.insertRow(), first = cell(row, "");
+    first.append(key(run), run.label);
     first.title = run.path;
     if (run.problem) {
       cell(row, run.problem, "problem").colSpan = 9;
-      return;
+      continue;
     }
     const about = document.createElement("span");
     about.className = "about";
     about.textContent = ` (${run.name})`;
     first.append(about);
-    cell(row, run.state, run.state);
+    cell(row, run.doing ? `${run.state}, ${run.doing}` : run.state, run.state);
     cell(row, short(run.error), "number");
     cell(row, short(run.prequential), "number");
     cell(row, of(run.stage, run.stages), "number");
@@ -58,19 +55,18 @@ function table(runs, names) {
     cell(row, run.drifts.length, "number");
     cell(row, run.left || "");
     cell(row, run.saved ? ago(run.saved) : "");
-  });
+  }
 }
 
-function line(run, name, i, points, options) {
-  return {x: points[0], y: points[1], name: name, legendgroup: name, mode: "lines",
-          line: {color: colour(i), width: 2, shape: "hv"}, ...options};
+function line(run, points, options) {
+  return {x: points[0], y: points[1], name: run.label, legendgroup: run.path, mode: "lines",
+          line: {color: run.colour, dash: run.dash, width: 2, shape: "hv"}, ...options};
 }
 
-function chart(parent, id, title, traces, layout, isShort) {
+function chart(parent, id, title, traces, layout, least = 0) {  // least: height in pixels
   let box = document.getElementById(id);
   if (!box) {
     const section = document.createElement("section"), heading = document.createElement("h2");
-    if (isShort) section.className = "short";
     heading.textContent = title;
     box = document.createElement("div");
     box.id = id;
@@ -78,6 +74,7 @@ function chart(parent, id, title, traces, layout, isShort) {
     section.append(heading, box);
     parent.append(section);
   }
+  box.style.minHeight = `${least}px`;
   Plotly.react(box, traces, {
     margin: {l: 56, r: 12, t: 8, b: 40}, showlegend: false, hovermode: "closest", uirevision: "kept",
     font: {family: "system-ui, sans-serif", size: 12}, ...layout,
@@ -97,38 +94,43 @@ function group(kind) {
   return made;
 }
 
-function charts(runs, names, metric, unit) {
+function charts(runs, metric, unit) {
   const kind = `${metric}-${unit}`, ofTasks = unit === "tasks", parent = group(kind);
-  const mine = runs.map((run, i) => [run, i]).filter(([run]) => run.metric === metric && run.unit === unit);
+  const mine = runs.filter(run => run.metric === metric && run.unit === unit);
   const xaxis = {title: {text: `${unit} seen`}}, error = {xaxis: xaxis, yaxis: {rangemode: "tozero"}};
-  chart(parent, `test-${kind}`, `Test ${metric}${ofTasks ? " on each task when it was learned" : ""}`,
-        mine.map(([run, i]) => line(run, names[i], i, run.curve, {})), error);
+  const tested = mine.filter(run => !run.prequential_only);
+  if (tested.length) {
+    chart(parent, `test-${kind}`, `Test ${metric}${ofTasks ? " on each task when it was learned" : ""}`,
+          tested.map(run => line(run, run.curve, {})), error);
+  } else {  // live streams without a test set, which is known after their first training
+    document.getElementById(`test-${kind}`)?.parentElement.remove();
+  }
   const held = () => chart(parent, `params-${kind}`, "Growth: parameters held",
-                           mine.map(([run, i]) => line(run, names[i], i, run.params, {})), error);
+                           mine.map(run => line(run, run.params, {})), error);
   if (ofTasks) return held();
-  const alarms = mine.filter(([run]) => run.drifts.length).map(([run, i]) => ({
+  const alarms = mine.filter(run => run.drifts.length).map(run => ({
     x: run.drifts.map(each => each[0]), y: run.drifts.map(each => each[1]), text: run.drifts.map(each => each[2]),
-    name: `${names[i]}: drift alarm`, mode: "markers",
-    marker: {color: colour(i), symbol: "triangle-down", size: 13, line: {color: "#000", width: 1.5}}}));
-  const some = mine.some(([run]) => run.drifts.length);
+    name: `${run.label}: drift alarm`, mode: "markers",
+    marker: {color: run.colour, symbol: "triangle-down", size: 13, line: {color: "#000", width: 1.5}}}));
+  const some = mine.some(run => run.drifts.length);
   chart(parent, `prequential-${kind}`, `Prequential ${metric}${some ? ", ▼ drift alarm" : ""}`,
-        [...mine.map(([run, i]) => line(run, names[i], i, run.prequential_curve, {
-          line: {color: colour(i), width: 1.5}, connectgaps: false})), ...alarms], error);
+        [...mine.map(run => line(run, run.prequential_curve, {
+          line: {color: run.colour, dash: run.dash, width: 1.5}, connectgaps: false})), ...alarms], error);
   held();
-  const brief = name => name.length > 18 ? `…${name.slice(-17)}` : name;
   chart(parent, `trainings-${kind}`, "Decisions to train",
-        mine.map(([run, i]) => ({
-          x: run.trainings.map(each => each[0]), y: run.trainings.map(() => brief(names[i])), name: names[i],
+        mine.map(run => ({
+          x: run.trainings.map(each => each[0]), y: run.trainings.map(() => run.path), name: run.label,
           text: run.trainings.map(each => each[1]), mode: "markers",
-          marker: {color: colour(i), symbol: "line-ns-open", size: 12, line: {width: 1.5}}})),
-        {xaxis: xaxis, yaxis: {type: "category", autorange: "reversed", fixedrange: true}});
+          marker: {color: run.colour, symbol: "line-ns-open", size: 12, line: {width: 1.5}}})),
+        {xaxis: xaxis, yaxis: {
+          type: "category", autorange: "reversed", fixedrange: true, tickmode: "array",
+          tickvals: mine.map(run => run.path), ticktext: mine.map(run => run.brief)}}, 60 + 18 * mine.length);
 }
 
 function draw(runs) {
-  const names = labels(runs);
-  table(runs, names);
+  table(runs);
   const kinds = new Set(runs.filter(run => !run.problem).map(run => `${run.metric} ${run.unit}`));
-  for (const kind of kinds) charts(runs, names, ...kind.split(" "));
+  for (const kind of kinds) charts(runs, ...kind.split(" "));
 }
 
 async function refresh() {

@@ -6,7 +6,7 @@ import os
 import pathlib
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from alma_jax.errors import BadInput
@@ -19,6 +19,11 @@ from alma_jax.runs.metrics import DRIFT_AFTER, DRIFT_BEFORE, Entry
 _POINTS = 1000  # of a curve; of longer ones every n-th point and the last one are sent
 _LOOK = 10.0  # seconds between two searches for new runs
 _WATCHED = (run_files.METRICS, "config.json", "summary.json", run_files.DIVERGED)
+# The Okabe-Ito palette and similar colours. Further runs have these colours again, with other dashes (as Plotly has
+# them, in pixels).
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7A5195", "#444444")
+_DASHES = ("solid", "8px,4px", "2px,3px", "8px,3px,2px,3px", "14px,4px", "14px,3px,2px,3px,2px,3px")
+_BRIEF = 18  # characters of a name at an axis, or more if names would be equal
 _HERE = pathlib.Path(__file__).parent
 _POLICY = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:"
 
@@ -40,7 +45,7 @@ class Board:
     self._views: dict[pathlib.Path, tuple[Any, View]] = {}
 
   def runs(self) -> list[dict[str, Any]]:
-    """What the page shows of each run; {"path", "problem"} of a run that cannot be read."""
+    """What the page shows of each run, as `shown` and `looks` have it; of one that cannot be read its `problem`."""
     with self._lock:
       if time.monotonic() - self._searched > _LOOK:
         self._searched = time.monotonic()
@@ -54,7 +59,7 @@ class Board:
           found.append(shown(self._view(folder)))
         except BadInput as error:
           found.append(dict(path=str(folder), problem=str(error)))
-      return found
+      return [run | look for run, look in zip(found, looks([run["path"] for run in found]))]
 
   def _view(self, folder: pathlib.Path) -> View:
     signature = tuple(_signature(folder / name) for name in _WATCHED)
@@ -64,13 +69,31 @@ class Board:
     return found
 
 
+def looks(paths: Sequence[str]) -> list[dict[str, str]]:
+  """How the page names and draws each of the runs in different folders: no two of 48 are drawn alike.
+
+  Returns:
+    {"label": the shortest end of the path that no other run has; "brief": the same, shortened, but not so far that two
+    are equal; "colour", "dash"}.
+  """
+  parts = [pathlib.PurePath(path).parts for path in paths]
+  labels = _distinct(lambda n: ["/".join(each[-n:]) for each in parts], range(1, max(map(len, parts), default=0) + 1))
+  longest = max(map(len, labels), default=0)
+  brief = _distinct(lambda n: [name if len(name) <= n else f"{name[:n // 2]}…{name[len(name) - n // 2 + 1:]}"
+                               for name in labels], range(_BRIEF, max(_BRIEF, longest) + 1))
+  num = len(_COLOURS)
+  return [dict(label=label, brief=short, colour=_COLOURS[i % num], dash=_DASHES[i // num % len(_DASHES)])
+          for i, (label, short) in enumerate(zip(labels, brief))]
+
+
 def shown(run: View) -> dict[str, Any]:
   """What the page shows of a run; JSON can hold it."""
-  metric, stages, last = run.metric, run.stages, run.values(run.metric)
+  metric, stages, last = run.metric, run.stages, run.tested
   prequential = run.values(f"prequential_{metric}")
   left, num = view.seconds_left(run), view.num_stages(run)
   return dict(
-      path=str(run.path), name=run.name, state=run.state, metric=metric, unit=run.unit, t=len(run.lines),
+      path=str(run.path), name=run.name, state=run.state, doing=run.doing, metric=metric, unit=run.unit,
+      prequential_only=run.measure.is_prequential, t=len(run.lines),
       total=run.num_megabatches, stage=len(stages), stages=num, error=last[-1][1] if last and stages else None,
       prequential=sum(v for _, v in prequential) / len(prequential) if prequential else None,
       left=duration(left) if left else None, saved=run.saved if run.state != view.FINISHED else None,
@@ -108,6 +131,16 @@ def app(board: Board) -> Any:
     return answer(request, json.dumps(board.runs(), allow_nan=False).encode(), "application/json")
 
   return made
+
+
+def _distinct(names: Callable[[int], list[str]], sizes: Iterable[int]) -> list[str]:
+  """The names of the first size by which they all differ, or of the last size."""
+  found: list[str] = []
+  for size in sizes:
+    found = names(size)
+    if len({*found}) == len(found):
+      break
+  return found
 
 
 def _curve(points: Sequence[tuple[int, float]]) -> list[list[float]]:

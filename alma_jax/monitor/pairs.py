@@ -1,14 +1,15 @@
 """Compares two runs on the mega-batches that both have seen."""
 import os
-import pathlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from alma_jax import config as configs
 from alma_jax.data import feed
 from alma_jax.errors import BadInput
+from alma_jax.files import usable
 from alma_jax.monitor.view import View
 from alma_jax.runs import run_files
+from alma_jax.runs.metrics import Measure
 
 _ROWS = 12  # of the table of curves
 _BLOCKS = 20  # consecutive mega-batches are averaged, at most so many means are compared
@@ -54,11 +55,12 @@ def text(first: View, second: View) -> str:
   if metric != second.metric:
     raise BadInput(f"the metric of {first.path} is {metric}, but that of {second.path} is {second.metric}; "
                    "compare runs of one kind.")
-  errors = shared(first, second, metric)
+  measure = _measure(first, second)
+  errors = shared(first, second, measure.key)
   if not errors.t:
-    raise BadInput(f"{first.path} and {second.path} have none of the {first.unit} with a test {metric} in common.")
+    raise BadInput(f"{first.path} and {second.path} have none of the {first.unit} with a {measure.name} in common.")
   return "\n".join(["A " + str(first.path), "B " + str(second.path), "", *_differences(first, second), "",
-                    *_curves(metric, errors, first.unit), "", *_paired(metric, errors, first, second)])
+                    *_curves(measure, errors, first.unit), "", *_paired(measure, errors, first, second)])
 
 
 def draw(first: View, second: View, path: str | os.PathLike[str]) -> None:
@@ -72,20 +74,27 @@ def draw(first: View, second: View, path: str | os.PathLike[str]) -> None:
   figure = Figure(figsize=(7, 4.2), layout="constrained")
   FigureCanvasAgg(figure)
   axes = figure.subplots()
+  measure = _measure(first, second)
+  further = [] if measure.is_prequential else [(f"prequential_{measure.metric}", ":")]
   for run, letter, colour in zip((first, second), "AB", _COLOURS):
     label = f"{letter}, {run.path.name}"
-    for key, style in ((run.metric, "-"), (f"prequential_{run.metric}", ":")):
+    for key, style in ((measure.key, "-"), *further):
       points = run.values(key)
       if points:
         axes.plot(*zip(*points), style, color=colour, drawstyle="steps-mid", label=label if style == "-" else None)
-  dotted = any(run.values(f"prequential_{run.metric}") for run in (first, second))
-  axes.set(xlabel=f"{first.unit} seen", ylabel=first.metric + " (dotted: prequential)" * dotted)
+  dotted = any(run.values(key) for key, _ in further for run in (first, second))
+  axes.set(xlabel=f"{first.unit} seen", ylabel=measure.name + " (dotted: prequential)" * dotted)
   axes.set_ylim(bottom=0)
   axes.legend(frameon=False)
   try:
-    figure.savefig(pathlib.Path(path).expanduser(), dpi=150)
+    figure.savefig(usable(path), dpi=150)
   except (OSError, ValueError) as error:
     raise BadInput(f"--out={str(path)!r} cannot be written: {error}.") from error
+
+
+def _measure(first: View, second: View) -> Measure:
+  """What both runs have measured: the prequential metric, unless both have a test set."""
+  return Measure(first.metric, first.measure.is_prequential or second.measure.is_prequential)
 
 
 def _differences(first: View, second: View) -> list[str]:
@@ -111,24 +120,25 @@ def _entries(run: View) -> list[Any]:
   return [line.get("content") if isinstance(line, dict) else None for line in lines]
 
 
-def _curves(metric: str, errors: Shared, unit: str) -> list[str]:
+def _curves(measure: Measure, errors: Shared, unit: str) -> list[str]:
   when = " on each task when it was learned" if unit == "tasks" else ""
   num = len(errors.t)
   rows = sorted({round(i * (num - 1) / max(min(_ROWS, num) - 1, 1)) for i in range(min(_ROWS, num))})
   largest = max(*errors.first, *errors.second) or 1.0
   spark = lambda values: "".join(
       _BARS[min(int(values[i] / largest * len(_BARS)), len(_BARS) - 1)] for i in _spread(num))
-  lines = [f"Test {metric}{when}:", f"  A {spark(errors.first)}", f"  B {spark(errors.second)}",
+  lines = [f"{measure.name.capitalize()}{when}:", f"  A {spark(errors.first)}", f"  B {spark(errors.second)}",
            f"  {'t':>6} {'A':>9} {'B':>9} {'A - B':>10}"]
   return lines + [f"  {errors.t[i]:>6} {errors.first[i]:>9.4f} {errors.second[i]:>9.4f} "
                   f"{errors.first[i] - errors.second[i]:>+10.4f}" for i in rows]
 
 
-def _paired(metric: str, errors: Shared, first: View, second: View) -> list[str]:
-  of_tasks = first.unit == "tasks"
-  lines = [f"Paired difference A - B over the {len(errors.t)} {first.unit} that both have:",
-           f"  test {metric}: mean {errors.mean:+.4f}"]
-  if metric == "error" and not of_tasks:
+def _paired(measure: Measure, errors: Shared, first: View, second: View) -> list[str]:
+  of_tasks, metric = first.unit == "tasks", measure.metric
+  lines = [f"Paired difference A - B over the {len(errors.t)} {first.unit} that both have:"]
+  if not measure.is_prequential:
+    lines.append(f"  {measure.name}: mean {errors.mean:+.4f}")
+  if measure == Measure("error") and not of_tasks:
     lines[-1] += f", CER {errors.mean * len(errors.t):+.4f}"
   tested = shared(first, second, f"prequential_{metric}")
   if tested.t:

@@ -11,7 +11,7 @@ from alma_jax import config as configs
 from alma_jax.errors import BadInput
 from alma_jax.messages import duration
 from alma_jax.runs import local_copy, remote, run_files
-from alma_jax.runs.metrics import ACCURACIES, DRIFT_AFTER, Entry
+from alma_jax.runs.metrics import ACCURACIES, DRIFT_AFTER, Entry, Measure, measure
 
 ALIVE, DEAD, FINISHED, DIVERGED = "alive", "dead", "finished", "diverged"
 PUBLISHED = "published"  # the gate of `alma apart`, whose run ends after the first stage without a summary
@@ -32,6 +32,7 @@ class View(NamedTuple):
       FINISHED, DIVERGED or PUBLISHED.
     saved: time of the last checkpoint, seconds since the epoch, or None.
     host: the other machine on which it is ALIVE; "": this one.
+    doing: what takes long in a run that is ALIVE, e.g. "reading night-7.npz"; "": nothing but training.
   """
   path: pathlib.Path
   fields: dict[str, Any]
@@ -40,11 +41,22 @@ class View(NamedTuple):
   state: str
   saved: float | None
   host: str = ""
+  doing: str = ""
 
   @property
   def metric(self) -> str:
     """Name of the run's metric, error or perplexity."""
     return "perplexity" if "dataset.sequence_length" in self.fields else "error"
+
+  @property
+  def measure(self) -> Measure:
+    """What the metric is measured on."""
+    return measure(self.metric, self.lines)
+
+  @property
+  def tested(self) -> list[tuple[int, float]]:
+    """[(t, value)] of the metric on a test set; empty without one."""
+    return [] if self.measure.is_prequential else self.values(self.metric)
 
   @property
   def unit(self) -> str:
@@ -133,7 +145,8 @@ def current(run: View) -> View:
     state = PUBLISHED
   else:
     state = DIVERGED if (run.path / run_files.DIVERGED).exists() else DEAD
-  return run._replace(state=state, saved=_saved(run.path), host=host)
+  doing = _doing(run.path) if state == ALIVE and not host else ""
+  return run._replace(state=state, saved=_saved(run.path), host=host, doing=doing)
 
 
 def find(paths: Iterable[str | os.PathLike[str]]) -> list[pathlib.Path]:
@@ -174,6 +187,7 @@ def line(run: View, now: float | None = None) -> str:
   stages, total, metric = run.stages, run.num_megabatches, run.metric
   of = lambda number: f" of {number}" if number else ""
   who = f"{remote.shown(run.path)}: {run.state}{f' on {run.host}' if run.host else ''}"
+  who += f" ({run.doing})" if run.doing else ""
   if run.unit == "tasks":
     accuracies = run.lines[-1][ACCURACIES] if run.lines else []
     parts = [f"{who}, {run.name}", f"task {len(run.lines)}{of(total)}",
@@ -181,11 +195,11 @@ def line(run: View, now: float | None = None) -> str:
   else:
     parts = [f"{who}, {run.name}",
              f"stage {len(stages)}{of(num_stages(run))}, mega-batch {len(run.lines)}{of(total)}"]
-  last, tested = run.values(metric), [value for _, value in run.values(f"prequential_{metric}")]
+  last, before_use = run.tested, [value for _, value in run.values(f"prequential_{metric}")]
   if stages and last:
     parts.append(f"{metric}{' on the last task' if run.unit == 'tasks' else ''} {last[-1][1]:.4g}")
-  if tested:
-    parts.append(f"prequential {metric} {sum(tested) / len(tested):.4g}")
+  if before_use:
+    parts.append(f"prequential {metric} {sum(before_use) / len(before_use):.4g}")
   drifts = [each["t"] for each in run.lines if each.get(DRIFT_AFTER) is not None]
   if drifts:
     parts.append(f"{len(drifts)} drift alarm{'s' * (len(drifts) > 1)}, the last at mega-batch {drifts[-1]}")
@@ -227,6 +241,15 @@ def _every(run: View) -> str:
   if not isinstance(seconds, int | float) or not 0 < seconds < _LARGEST:
     return ""
   return f" (it saves every {duration(seconds)})"
+
+
+def _doing(folder: pathlib.Path) -> str:
+  """What the process of a run has written down that takes long, and since when."""
+  try:
+    found = run_files.read_json(folder / run_files.DOING)
+    return f"{found['activity']} for {duration(max(time.time() - found['since'], 0))}"
+  except (BadInput, LookupError, TypeError):  # there is none, or another version writes it otherwise
+    return ""
 
 
 def _saved(folder: pathlib.Path) -> float | None:

@@ -24,6 +24,7 @@ from alma_jax.types import Tree
 
 MEMBER, DATA = "member", "data"
 REPLICATED = P()
+EXAMPLES = P((MEMBER, DATA))  # a batch that is divided among all devices
 _MOST_VIRTUAL = 32  # XLA's collectives among many virtual devices do not end
 # Environment variables in which launchers give the number of processes, and the number of this one.
 _LAUNCHERS = {"OMPI_COMM_WORLD_SIZE": "OMPI_COMM_WORLD_RANK", "PMI_SIZE": "PMI_RANK",

@@ -1,20 +1,17 @@
 """Reads what a predictor is given: images, folders of images, arrays in .npz, Parquet files. Imports no jax."""
 import io
 import pathlib
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from alma_jax.data import image_file, unpacking
+from alma_jax.data import folders, image_file, parquet_file, unpacking
 from alma_jax.data import labels as class_labels
 from alma_jax.errors import BadInput
 
-if TYPE_CHECKING:
-  import pyarrow as pa
-
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
-_X, _Y = ("x", "x_test", "image", "img", "images"), ("y", "y_test", "label", "labels", "class", "fine_label")
+_X, _Y = ("x", "x_test"), ("y", "y_test")  # arrays of .npz files
 _KINDS = "an image, a folder of images, an .npz file or a .parquet file"
 _LABELLED = "a folder of images by class, an .npz file or a .parquet file"
 _LARGEST = 2**53  # below it every whole float64 is exact
@@ -58,7 +55,8 @@ def form_of(facts: Mapping[str, Any]) -> Form:
               tuple(facts.get("class_names") or ()), facts["classes"])
 
 
-def read(paths: Sequence[str], form: Form, size: int, labelled: bool = False) -> Iterator[Batch]:
+def read(paths: Sequence[str], form: Form, size: int, labelled: bool = False,
+         columns: parquet_file.Columns = parquet_file.KNOWN) -> Iterator[Batch]:
   """Yields the examples of files in batches.
 
   Args:
@@ -66,7 +64,8 @@ def read(paths: Sequence[str], form: Form, size: int, labelled: bool = False) ->
     form: of the predictor.
     size: examples of a batch, at most.
     labelled: whether labels are read too: the folder of an image is its class, .npz files have `y`, .parquet files a
-      column `label`.
+      column of labels.
+    columns: of .parquet files.
 
   Raises:
     BadInput: a file does not exist, cannot be read, is empty, or does not fit the predictor.
@@ -79,12 +78,12 @@ def read(paths: Sequence[str], form: Form, size: int, labelled: bool = False) ->
       images += _labelled_images(path, form) if labelled else [(file, -1) for file in _image_files(path)]
     elif not path.is_file():
       raise BadInput(f"there is no file or folder {str(path)!r}; give {_LABELLED if labelled else _KINDS}.")
-    elif suffix in SUFFIXES and not labelled:
+    elif suffix in image_file.suffixes() and not labelled:
       images.append((path, -1))
     elif suffix == ".npz":
       yield from _arrays(path, form, size, labelled)
     elif suffix == ".parquet":
-      yield from _parquet(path, form, size, labelled)
+      yield from _parquet(path, form, size, labelled, columns)
     else:
       raise BadInput(f"{str(path)!r} is of no kind that can be read here; give "
                      f"{_LABELLED if labelled else _KINDS}.")
@@ -99,7 +98,7 @@ def count(paths: Sequence[str]) -> int | None:
   """The number of examples in files, for the progress; None if it is not known before they are read."""
   total = 0
   for path in map(pathlib.Path, paths):
-    if path.suffix.lower() not in SUFFIXES:
+    if path.suffix.lower() not in image_file.suffixes():
       return None
     total += 1
   return total
@@ -177,13 +176,14 @@ def check_labels(y: Any, what: str, form: Form, names: Sequence[str] | None = No
   elif y.dtype.kind in "iu" and class_labels.are_names(form.names):
     y = y.astype(str)
   if y.dtype.kind in "UO" and y.ndim == 1 and len(y) and all(isinstance(name, str) for name in y.tolist()):
-    numbers = {name: i for i, name in enumerate(form.names)}
-    odd = sorted(set(y.tolist()) - set(numbers))
+    index, place = class_labels.Index(form.names), {name: i for i, name in enumerate(form.names)}
+    meant = {name: index.find(name) for name in {*y.tolist()}}
+    odd = sorted(name for name, found in meant.items() if found is None)
     if odd:
       raise BadInput(f"{what} holds the class {odd[0]!r}, which the predictor does not know; its classes are "
                      f"{', '.join(form.names) or f'the numbers 0 to {form.classes - 1}'}"
-                     f"{_BY_NAME * class_labels.are_names(form.names)}.")
-    return np.array([numbers[name] for name in y.tolist()], np.int32)
+                     f"{_BY_NAME * class_labels.are_names(form.names)}{index.advice(odd[0]) or '.'}")
+    return np.array([place[str(meant[name])] for name in y.tolist()], np.int32)
   if y.ndim != 1 or y.dtype.kind not in "iuf" or (y.dtype.kind == "f" and not np.array_equal(y, np.trunc(y))):
     raise BadInput(f"{what} should hold one whole number or one name for each example.")
   if len(y) and not (y.min() >= 0 and y.max() < form.classes):
@@ -194,29 +194,35 @@ def check_labels(y: Any, what: str, form: Form, names: Sequence[str] | None = No
 
 
 def _image_files(folder: pathlib.Path) -> list[pathlib.Path]:
-  found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file() and not any(
-      part.startswith(".") for part in path.relative_to(folder).parts))
+  found, others = folders.divided(folders.visible(folder), image_file.suffixes())
+  if others:
+    warnings.warn(folders.left_out(folder, others), stacklevel=2)
   if not found:
-    raise BadInput(f"{str(folder)!r} holds no image; image files end in {', '.join(SUFFIXES)}.")
+    raise BadInput(f"{str(folder)!r} holds no image; give images in a format that Pillow reads, as PNG.")
   return found
 
 
 def _labelled_images(folder: pathlib.Path, form: Form) -> list[tuple[pathlib.Path, int]]:
-  """(file, label) of the images in folders by class, or in their folder `test`."""
-  root = folder / "test" if (folder / "test").is_dir() else folder
-  files = _image_files(root)
-  loose = [file for file in files if file.parent == root]
-  if loose:
-    raise BadInput(f"{str(loose[0])!r} is in no folder of a class; give images as DIR/CLASS/*.png.")
-  classes = [file.relative_to(root).parts[0] for file in files]
-  numbered = not form.names and all(name.isdecimal() for name in classes)
-  labels = check_labels(np.array([int(name) for name in classes] if numbered else classes), f"{str(root)!r}", form)
-  return list(zip(files, labels.tolist()))
+  """(file, label) of the images in folders by class, or in the folders of its test split."""
+  parts = folders.splits(folder)
+  if parts and folders.TEST not in parts:
+    raise BadInput(f"{str(folder)!r} has the split {folders.listed(part.name for part in parts.values())}, but no test "
+                   "split; name the folder above the folders of the classes.")
+  root = parts.get(folders.TEST, folder)
+  found = folders.by_class(root)
+  for remark in found.remarks(root):
+    warnings.warn(remark, stacklevel=2)
+  if not found.classes:
+    raise BadInput(f"{str(root)!r} holds no image in a folder of a class; give images as DIR/CLASS/*.png.")
+  names = list(found.classes)
+  numbered = not form.names and all(name.isdecimal() for name in names)
+  labels = check_labels(np.array([int(name) for name in names] if numbered else names), f"{str(root)!r}", form)
+  return [(file, int(label)) for label, files in zip(labels, found.classes.values()) for file in files]
 
 
 def _arrays(path: pathlib.Path, form: Form, size: int, labelled: bool) -> Iterator[Batch]:
   try:
-    arrays, names = unpacking.read_npz(path, (*_X[:2], *(_Y[:2] if labelled else ())))
+    arrays, names = unpacking.read_npz(path, (*_X, *(_Y if labelled else ())))
   except BadInput as error:
     raise BadInput(f"{str(path)!r} is not an .npz file of plain arrays: {error}; write it by np.savez with arrays of "
                    "numbers.") from error
@@ -235,59 +241,36 @@ def _arrays(path: pathlib.Path, form: Form, size: int, labelled: bool) -> Iterat
                 None if y is None else y[here])
 
 
-def _parquet(path: pathlib.Path, form: Form, size: int, labelled: bool) -> Iterator[Batch]:
-  """The rows of a Parquet file as Hugging Face data sets store images: struct<bytes, path>, or lists of numbers."""
-  import pyarrow as pa
-  import pyarrow.parquet as pq
+def _parquet(path: pathlib.Path, form: Form, size: int, labelled: bool, columns: parquet_file.Columns
+             ) -> Iterator[Batch]:
+  rows = parquet_file.read(path, columns, labelled, size)
+  while (part := _next(rows, path)) is not None:
+    numbers = range(part.first, part.first + len(part.cells))
+    x = np.stack([_example(cell, f"row {i} of {str(path)!r}", form) for i, cell in zip(numbers, part.cells)])
+    y = None if part.labels is None else check_labels(
+        np.array(part.labels), f"the column {part.label} of {str(path)!r}", form, part.names)
+    yield Batch([str(path)] * len(x), list(numbers), x, y)
 
-  row = 0
+
+def _next(rows: Iterator[parquet_file.Rows], path: pathlib.Path) -> parquet_file.Rows | None:
   try:
-    with pq.ParquetFile(path) as file:
-      x_name, y_name = _columns(path, file.schema_arrow, labelled)
-      names = y_name and class_labels.class_names(file.schema_arrow, y_name)
-      for part in unpacking.parquet_rows(file, [x_name, *([y_name] if y_name else [])], size):
-        x = _pixels(part.column(x_name), path, row, form)
-        y = None if y_name is None else check_labels(
-            np.array(part.column(y_name).to_pylist()), f"the column {y_name} of {str(path)!r}", form, names)
-        yield Batch([str(path)] * len(x), list(range(row, row + len(x))), x, y)
-        row += len(x)
-  except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-    raise BadInput(f"{str(path)!r} is no Parquet file that can be read ({unpacking.first_line(error)}); write it "
-                   "again.") from error
-  if not row:
-    raise BadInput(f"{str(path)!r} is empty; give at least one example.")
+    return next(rows, None)
+  except BadInput as error:
+    raise BadInput(f"{str(path)!r} cannot be used: {error}") from error
 
 
-def _columns(path: pathlib.Path, schema: "pa.Schema", labelled: bool) -> tuple[str, str | None]:
-  """Names of the columns of examples and of labels."""
-  names = schema.names
-  x = next((name for name in _X if name in names), None)
-  y = next((name for name in _Y if name in names), None) if labelled else None
-  if x is None or (labelled and y is None):
-    raise BadInput(f"{str(path)!r} has the columns {', '.join(names) or '(none)'}; give one called "
-                   f"{' or '.join(_X)}{f', and labels called {chr(32).join(_Y[2:4])}' if labelled else ''}.")
-  return x, y
-
-
-def _pixels(column: "pa.Array", path: pathlib.Path, row: int, form: Form) -> np.ndarray:
-  """The examples of a column of a Parquet file, whose first one has the number `row`."""
-  values = column.to_pylist()
-  found = []
-  for i, value in enumerate(values, row):
-    what = f"row {i} of {str(path)!r}"
-    value = value.get("bytes") if isinstance(value, dict) else value
-    if isinstance(value, bytes):
-      found.append(decoded(io.BytesIO(value), what, form))
-    elif isinstance(value, list):
-      try:
-        one = np.array(value, np.float32 if form.dtype == np.float32 else np.int64)
-      except (ValueError, TypeError) as error:
-        raise BadInput(f"{what} is no array of numbers; give one of shape {list(form.shape)}.") from error
-      if form.dtype == np.uint8 and one.size and (one.min() < 0 or one.max() > 255):
-        raise BadInput(f"{what} holds values outside of 0 to 255, but the predictor takes {form.dtype}.")
-      if one.size == np.prod(form.shape) and one.ndim == 1:
-        one = one.reshape(form.shape)
-      found.append(like_examples(one.astype(form.dtype)[None], what, form)[0])
-    else:
-      raise BadInput(f"{what} holds no image; give the bytes of an image file, or a list of numbers.")
-  return np.stack(found)
+def _example(cell: Any, what: str, form: Form) -> np.ndarray:
+  """The example in a cell of a Parquet file; see parquet_file.Rows."""
+  if isinstance(cell, bytes):
+    return decoded(io.BytesIO(cell), what, form)
+  if not isinstance(cell, list):
+    raise BadInput(f"{what} holds no image; give the bytes of an image file, or a list of numbers.")
+  try:
+    found = np.array(cell, np.float32 if form.dtype == np.float32 else np.int64)
+  except (ValueError, TypeError) as error:
+    raise BadInput(f"{what} is no array of numbers; give one of shape {list(form.shape)}.") from error
+  if form.dtype == np.uint8 and found.size and (found.min() < 0 or found.max() > 255):
+    raise BadInput(f"{what} holds values outside of 0 to 255, but the predictor takes {form.dtype}.")
+  if found.size == np.prod(form.shape) and found.ndim == 1:
+    found = found.reshape(form.shape)
+  return like_examples(found.astype(form.dtype)[None], what, form)[0]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from alma_jax.errors import BadInput
+from alma_jax.files import usable
 
 _SUFFIXES = (".csv", ".parquet")
 
@@ -82,8 +83,9 @@ class Table:
 
 
 def check_place(out: str | os.PathLike[str]) -> None:
-  """Raises BadInput if --out is a folder, or a file in a folder that does not exist."""
-  path = pathlib.Path(out).expanduser()
+  """Raises BadInput if --out is a folder, or a file in a folder that does not exist, or too long."""
+  path = usable(out)
+  usable(path.with_name(f".{path.name}.tmp"))  # which is written first
   if path.is_dir():
     raise BadInput(f"--out={str(path)!r} is a folder; name a file in it.")
   if not path.parent.is_dir():

@@ -1,11 +1,12 @@
 """Texts for a predictor of language: documents, windows of tokens, scores. Imports no jax."""
 import pathlib
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from alma_jax.data import text_line, tokens
+from alma_jax.data import folders, text_line, tokens
 from alma_jax.errors import BadInput
 
 LogProbs = Callable[[np.ndarray], tuple[np.ndarray, ...]]  # tokens int32 [B, L] -> (log-probabilities [B, L, V],)
@@ -45,11 +46,13 @@ def read(paths: Sequence[str]) -> Iterator[Document]:
   """
   for name in paths:
     path = pathlib.Path(name).expanduser()
-    files = sorted(file for file in path.rglob("*") if file.suffix in (".txt", ".jsonl")) if path.is_dir() else [path]
-    if not path.exists() or not files:
+    if not path.exists():
+      raise BadInput(f"there is no file or folder {str(path)!r}; give a .txt or .jsonl file, or a folder of them.")
+    files = _files(path) if path.is_dir() else [path]
+    if not files:
       raise BadInput(f"there is no text in {str(path)!r}; give a .txt or .jsonl file, or a folder of them.")
     for file in files:
-      if file.suffix not in (".txt", ".jsonl"):
+      if file.suffix.lower() not in text_line.SUFFIXES:
         raise BadInput(f"{str(file)!r} is no text, but the predictor is a language model; give .txt or .jsonl files.")
       try:
         content = file.read_text(encoding="utf-8-sig")
@@ -57,7 +60,7 @@ def read(paths: Sequence[str]) -> Iterator[Document]:
         raise BadInput(f"{str(file)!r} cannot be read as UTF-8 ({error}); convert it.") from error
       if not content.strip():
         raise BadInput(f"{str(file)!r} holds no text.")
-      if file.suffix == ".txt":
+      if file.suffix.lower() == text_line.DOCUMENT:
         yield Document(str(file), -1, content)
       else:
         yield from _lines(file, content)
@@ -105,6 +108,13 @@ def sums(predict: LogProbs, tokens_NL: np.ndarray, counts: np.ndarray, size: int
     total += float(chosen[np.arange(chosen.shape[1])[None] < num[:, None]].sum(dtype=np.float64))
     after = log_probs[-1, num[-1] - 1]
   return total, after
+
+
+def _files(folder: pathlib.Path) -> list[pathlib.Path]:
+  found, others = folders.divided(folders.visible(folder), text_line.SUFFIXES)
+  if others:
+    warnings.warn(folders.left_out(folder, others), stacklevel=3)
+  return found
 
 
 def _lines(file: pathlib.Path, content: str) -> Iterator[Document]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from alma_jax.errors import BadInput
-from alma_jax.reports import comparisons, factors, studies, tables
+from alma_jax.reports import comparisons, factors, protocols, studies, tables
 from alma_jax.reports.parts import Table
 from alma_jax.reports.read import LEARNER, SCHEDULE, SEED, WAITING
 from alma_jax.reports.studies import Study
@@ -124,6 +124,7 @@ def table(study: Study, ablation: Ablation) -> Table:
     row = {"setting": setting.name} | {factors.short(f): factors.plain(v) for f, v in setting.values.items()}
     row["seeds"] = tables.seeds(len(setting.runs), setting.diverged)
     for column, (head, form) in study.protocol.ablated.items():
+      head = head if column in (protocols.COMP, protocols.FLOPS, "memory") else study.measure.named(head)
       row[head] = tables.mean(setting.runs[column].mean(), setting.runs[column].sem(), form)
       row[f"{head} difference"] = _text(cells[column])
     rows.append(row)

@@ -41,11 +41,11 @@ def plan(study: Study, waits: Collection[float] = ()) -> dict[str, tuple[str, Ca
   band = "mean over seeds, with a band from the lowest to the highest value."
   if len(study.stream):
     found["stream"] = (
-        f"Test {study.metric} over the stream: {band} A dot is the last value. As in the paper's Figures 1, 3 and 9."
-        f"{_left_out(study, waits)}", functools.partial(over_the_stream, study, waits))
+        f"{study.measure.name.capitalize()} over the stream: {band} A dot is the last value. As in the paper's "
+        f"Figures 1, 3 and 9.{_left_out(study, waits)}", functools.partial(over_the_stream, study, waits))
   if (study.stream[COMP] > 0).any():
     found["stream-compute"] = (
-        f"Test {study.metric} at every moment, against the multiply-adds spent until then: {band}"
+        f"{study.measure.name.capitalize()} at every moment, against the multiply-adds spent until then: {band}"
         f"{_left_out(study, waits)}", functools.partial(over_compute, study, waits))
   if waiting.sizes_shown(study):
     found["waiting"] = (f"{waiting.caption(study)}{_without_diverged(study)}",
@@ -160,7 +160,7 @@ def _curves(study: Study, x: str, waits: Collection[float]) -> Figure:
     axes.set_title(title)
   drawing.x_label(figure, "mega-batches seen" if x == "t" else "multiply-adds spent")
   for axes in grid[::across]:
-    axes.set_ylabel(f"test {study.metric}")
+    axes.set_ylabel(study.measure.name)
   scales.score_axes(grid)
   for axes in grid if x == COMP else []:
     scales.cost_axis(axes, stream.loc[stream[COMP] > 0, COMP])

@@ -212,4 +212,4 @@ def _value(study: Study, candidate: Candidate) -> str:
   """E.g. "CER 0.624", with the number of seeds that diverged if there are any."""
   total = candidate.diverged + len(candidate.values)
   diverged = f" with {studies.diverged_seeds(candidate.diverged, total)}" if candidate.diverged else ""
-  return f"{'perplexity' if study.is_language else 'CER'} {candidate.mean:.4g}{diverged}"
+  return f"{study.measure.named('perplexity' if study.is_language else 'CER')} {candidate.mean:.4g}{diverged}"

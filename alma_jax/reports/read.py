@@ -17,7 +17,8 @@ from alma_jax.errors import BadInput
 from alma_jax.reports import protocols, task_read
 from alma_jax.reports.protocols import COMP, MEM, Protocol
 from alma_jax.reports.task_read import TaskRun
-from alma_jax.runs import run_files
+from alma_jax.runs import metrics, run_files
+from alma_jax.runs.metrics import Measure
 
 SEED, LEARNER, WAITING = "seed", "learner.name", "stream.waiting_time"
 SCHEDULE, LABEL = "stream.schedule", "log.label"
@@ -48,6 +49,7 @@ class Record(NamedTuple):
     protocol: the kind of its stream.
     divergence: a sentence, or None for a finished run.
     tasks: the results on a stream of tasks; None for other streams, and for a run that diverged.
+    measure: what the metric is measured on.
   """
   row: Values
   result: Values
@@ -55,6 +57,7 @@ class Record(NamedTuple):
   protocol: Protocol
   divergence: str | None = None
   tasks: TaskRun | None = None
+  measure: Measure = Measure("error")
 
 
 def read(folder: pathlib.Path) -> Record:
@@ -104,6 +107,9 @@ def _read(folder: pathlib.Path) -> Record:
   if len(lines) != total:
     raise BadInput(f"its {run_files.METRICS} has {len(lines)} of {total} {unit}, although {_SUMMARY} exists.")
   columns = _columns(lines, metric)
+  measure = metrics.measure(metric, lines)
+  if measure.is_prequential:  # in its place may stand the error of guessing
+    columns[metric] = [line.get(measure.key) for line in lines]
   held, predict = columns["num_params"], columns[PREDICT]
   stream = pd.DataFrame({  # stage, perplexity and PREDICT can be null
       "run": str(folder), "t": columns["t"], "stage": pd.array(columns["stage"], "Int64"),
@@ -111,7 +117,7 @@ def _read(folder: pathlib.Path) -> Record:
       COMP: np.cumsum(columns["fwd_macs"], dtype=float), PREDICT: np.array(predict, float)})
   result |= dict(first_params=held[0], last_params=held[-1], last_predict_macs=predict[-1])
   if protocol is not protocols.TASKS:
-    return Record(row, result, stream, protocol)
+    return Record(row, result, stream, protocol, measure=measure)
   tasks = task_read.read(folder, lines)
   return Record(row, result, task_read.with_columns(stream, tasks), protocol, tasks=tasks)
 

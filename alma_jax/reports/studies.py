@@ -14,6 +14,7 @@ from alma_jax.reports.factors import earlier, is_switch, plain, short
 from alma_jax.reports.protocols import LANGUAGE, Protocol
 from alma_jax.reports.read import LEARNER, SEED
 from alma_jax.reports.task_read import TaskRun
+from alma_jax.runs.metrics import Measure
 
 REPLAY = "stream.replay"
 
@@ -38,6 +39,7 @@ class Study(NamedTuple):
     diverged: a row per run that diverged: `run` and the fields of its config.
       The other tables do not have these runs.
     tasks: {run: TaskRun} of the runs of a stream of tasks; empty for others.
+    measure: what the metric of its runs is measured on.
   """
   name: str
   protocol: Protocol
@@ -46,6 +48,7 @@ class Study(NamedTuple):
   factors: tuple[str, ...]
   diverged: pd.DataFrame
   tasks: Mapping[str, TaskRun] = types.MappingProxyType({})
+  measure: Measure = Measure("error")
 
   @property
   def is_language(self) -> bool:
@@ -65,7 +68,7 @@ class Study(NamedTuple):
   @property
   def score_name(self) -> str:
     """The name of the score in figures."""
-    return self.protocol.score_name
+    return self.measure.named(self.protocol.score_name)
 
   @property
   def score_title(self) -> str:
@@ -80,7 +83,7 @@ class Study(NamedTuple):
   @property
   def overall_name(self) -> str:
     """The name of `overall`."""
-    return self.protocol.overall_name
+    return self.measure.named(self.protocol.overall_name)
 
 
 def means(study: Study, *columns: str) -> pd.DataFrame:

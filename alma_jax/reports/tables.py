@@ -42,7 +42,7 @@ def overview(study: Study) -> str:
     key = studies.kind(row, study.factors)
     cells = names(row, study.factors) | size_of[key] | {"seeds": seeds(row["seeds"], diverged.get(key, (0,))[0])}
     for column, (head, form) in shown.items():
-      cells[head] = mean(row[column], row[f"{column}_sd"], form)
+      cells[head if column in _COSTS else study.measure.named(head)] = mean(row[column], row[f"{column}_sd"], form)
     rows.append(cells)
   for row, num in studies.lost(study):
     cells = names(row, study.factors) | {"seeds": seeds(0, num)}

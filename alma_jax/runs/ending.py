@@ -24,22 +24,26 @@ def write(setting: settings.Setting, folder: RunFolder, now: RunState, seconds: 
     seconds: "wall_seconds" and "compile_seconds" of all sessions.
   """
   from alma_jax.runs import plots  # matplotlib is slow to import
-  c, lines = setting.config, now.lines
+  c, lines, measure = setting.config, now.lines, settings.measure(setting)
   if isinstance(setting.source, sequence.Tasks):  # they may have been changed since the last task
     assert isinstance(setting.learner, TaskLearner)
     task_results.write(folder.path, setting.source, setting.learner, now.learner.spec, lines)
   summary = _results(setting, lines, now.initial_params)
   summary |= dict(**seconds, device=settings.describe_devices(setting.learner.mesh), versions=versions(),
                   config_sha256=configs.digest(c))
+  num, values = len(lines), measure.values(lines)
   judged = (f"average accuracy {summary['average_accuracy']:.3f}" if "average_accuracy" in summary else
             f"CER {summary['cer']:.3f}" if "cer" in summary else
             f"average perplexity {summary['average_perplexity']:.1f}")
+  if measure.is_prequential:
+    num = len(values)
+    judged = f"{measure.name} {sum(values) / max(num, 1):.{1 if c.is_language else 3}f}"
   name = c.dataset.name.rstrip("/").rsplit("/", 1)[-1].split(":", 1)[-1]
   how = (f"waiting time {c.stream.waiting_time}" if c.stream.schedule == "every" else
          f"{summary['num_stages']} training{'s' * (summary['num_stages'] != 1)} ({c.stream.schedule})")
   units = "tasks" if isinstance(c, schema.TaskConfig) else "mega-batches"
-  title = f"{name}, {c.label}: {judged} over {len(lines)} {units}" + ("" if units == "tasks" else f", {how}")
-  plots.curve(lines, setting.source.task.metric, title, folder.path / "curve.png", setting.source.chance, units)
+  title = f"{name}, {c.label}: {judged} over {num} {units}" + ("" if units == "tasks" else f", {how}")
+  plots.curve(lines, measure, title, folder.path / "curve.png", setting.source.chance, units)
   folder.write_summary(summary)
 
 

@@ -69,11 +69,13 @@ class Standing:
     num: lines of metrics.jsonl that were added.
     last: the last line after which the learner was trained; empty before the first.
     total, tested: sum of the prequential metric, and the number of mega-batches that have one.
+    is_prequential: whether the metric of `last` is the prequential one, too; see metrics.Measure.
   """
   num: int = 0
   last: metrics.Entry = dataclasses.field(default_factory=dict)
   total: float = 0.0
   tested: int = 0
+  is_prequential: bool = False
 
   def add(self, lines: list[metrics.Entry], metric: str) -> "Standing":
     """Adds those of all `lines` so far that are new; returns itself."""
@@ -82,7 +84,7 @@ class Standing:
       if value is not None:
         self.total, self.tested = self.total + value, self.tested + 1
       if line["updated"]:
-        self.last = line
+        self.last, self.is_prequential = line, metrics.measure(metric, [line]).is_prequential
     self.num = len(lines)
     return self
 
@@ -268,7 +270,9 @@ def _provenance(position: Position) -> dict[str, Any]:
   """Where a predictor comes from, and how good it was there."""
   config, standing = position.config, position.standing
   last, metric = standing.last, "perplexity" if config.is_language else "error"
-  found = {name: last.get(name) for name in (metric, f"val_{metric}", "loss", "num_params", "predict_macs")}
+  # What predictor.json calls by the name of the metric was measured on a test set.
+  known = metrics.Measure(metric, standing.is_prequential).logged(last)
+  found = {name: known.get(name) for name in (metric, f"val_{metric}", "loss", "num_params", "predict_macs")}
   task = position.data.get("task")
   size = dict(num_tasks=task["of"]) if task else dict(num_megabatches=config.stream.num_megabatches)
   found |= {"prequential": standing.total / standing.tested if standing.tested else None,

@@ -1,6 +1,7 @@
 """From the lines of metrics.jsonl to the paper's metrics (docs/algorithms.md §1)."""
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:  # it imports jax, which `alma status`, `compare`, `board` and `report` do without
   from alma_jax.types import Cost
@@ -14,6 +15,48 @@ RENORMALIZED = "renormalized"  # columns or channels that got new normalisation 
 ACCURACIES = "accuracies"  # R[t, 1..t], in the line of task t of a stream of tasks
 
 
+class Measure(NamedTuple):
+  """What the metric of a run is measured on. Everything that shows a metric asks here for its name and its values.
+
+  Attributes:
+    metric: error or perplexity.
+    is_prequential: whether it is measured on every mega-batch before the learner uses it, because a live stream has no
+      test set. Otherwise it is measured on a test set.
+  """
+  metric: str
+  is_prequential: bool = False
+
+  @property
+  def key(self) -> str:
+    """The entry of metrics.jsonl that holds what was measured; None there: nothing was."""
+    return f"prequential_{self.metric}" if self.is_prequential else self.metric
+
+  @property
+  def name(self) -> str:
+    """E.g. "test error" or "prequential error"."""
+    return f"{'prequential' if self.is_prequential else 'test'} {self.metric}"
+
+  def values(self, lines: Sequence[Entry]) -> list[float]:
+    """What was measured, in the order of the lines."""
+    return [line[self.key] for line in lines if line.get(self.key) is not None]
+
+  def named(self, result: str) -> str:
+    """The name of a result of the whole stream, e.g. "CER" or "prequential CER"."""
+    return f"prequential {result}" if self.is_prequential else result
+
+  def logged(self, entry: Entry) -> Entry:
+    """A line of metrics.jsonl without the metric if it only repeats the prequential one, or what stands for it."""
+    return {key: value for key, value in entry.items() if key != self.metric} if self.is_prequential else entry
+
+
+ERROR = Measure("error")
+
+
+def measure(metric: str, lines: Sequence[Entry]) -> Measure:
+  """The Measure of a run with these lines of metrics.jsonl: without a test set trainings have no test loss."""
+  return Measure(metric, any(line.get("updated") and line.get("loss", 0.0) is None for line in lines))
+
+
 @dataclasses.dataclass(frozen=True)
 class Line:
   """One mega-batch, as metrics.jsonl holds it.
@@ -22,7 +65,7 @@ class Line:
     t: number of the mega-batch, from 1.
     stage: the last stage that was trained, from 0; None before the first.
     updated: whether the learner was trained at this t.
-    value: the task's metric on the test set; None if there is none yet.
+    value: the task's metric, see Measure; None if there is none yet.
     val_value: of the selected members on the stage's validation data.
     loss: mean test loss in nats.
     num_params: trainable parameters held.
@@ -82,9 +125,9 @@ def summarize(lines: list[Entry], initial_params: int) -> Entry:
     Dict of cer = Σ_{t=1}^{B} e_t, mean_error = cer / B, final_error = e_B and
     cer_from_zero = Σ_{t=0}^{B} e_t (the paper's first version; runs that an
     earlier version began lack it), or of average_perplexity, the mean over the
-    stages' test perplexities, and final_perplexity; cumulative_params =
+    stages' perplexities, and final_perplexity; cumulative_params =
     Σ_{t=0}^{B} |θ_t|, num_megabatches = B, cumulative_fwd_macs, cumulative_train_flops and
-    cumulative_growth_macs = Σ_t, num_stages.
+    cumulative_growth_macs = Σ_t, num_stages. Without a test set there is also `measured`, the name of the metric.
   """
   if "error" in lines[0]:
     cer = sum(entry["error"] for entry in lines)
@@ -96,6 +139,9 @@ def summarize(lines: list[Entry], initial_params: int) -> Entry:
     if not perplexities:  # without a test set the first stage has none
       perplexities = [entry["val_perplexity"] for entry in lines if entry["updated"]]
     judged = dict(average_perplexity=sum(perplexities) / len(perplexities), final_perplexity=perplexities[-1])
+  found = measure("error" if "error" in lines[0] else "perplexity", lines)
+  if found.is_prequential:
+    judged["measured"] = found.name
   return dict(
       **judged,
       num_megabatches=len(lines),

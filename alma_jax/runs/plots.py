@@ -8,6 +8,7 @@ import matplotlib
 from matplotlib.axes import Axes
 
 from alma_jax.files import write_bytes
+from alma_jax.runs.metrics import Measure
 
 COLOUR = "#0072B2"  # blue of the Okabe-Ito palette, distinct for colour-blind readers
 _LARGEST, _SMALLEST = 0.45, 0.28  # radii of the circles of a gate tree; neighbouring leaves have the distance 1
@@ -15,15 +16,16 @@ _LEAST_WIDTH, _STEEPEST = 4.0, 3.0  # in leaves: width of a small tree, and larg
 _LETTER = 0.62  # width of a digit, as a share of the font size
 
 
-def curve(lines: Sequence[dict[str, Any]], metric: str, title: str, path: str | pathlib.Path,
+def curve(lines: Sequence[dict[str, Any]], measure: Measure, title: str, path: str | pathlib.Path,
           chance: float | None = None, unit: str = "mega-batches") -> None:
   """Draws error or perplexity over the stream, as the paper's Figure 1; the area below the error is the CER.
 
-  Of a stream of tasks it draws the error on each task when it was learned.
+  Of a stream of tasks it draws the error on each task when it was learned. Of a live stream without a test set it draws
+  the prequential metric, from the first mega-batch on for which there is one.
 
   Args:
     lines: entries of metrics.jsonl.
-    metric: error or perplexity.
+    measure: what the metric of the lines is measured on.
     title: text above the picture.
     path: of the PNG.
     chance: error of guessing, drawn as a dotted line; None: no line.
@@ -38,23 +40,25 @@ def curve(lines: Sequence[dict[str, Any]], metric: str, title: str, path: str | 
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     # Around every t a bar of width 1: their area is the CER. Perplexity is None before the first update.
-    total, lines = len(lines), [entry for entry in lines if entry[metric] is not None]
-    edges = [entry["t"] - 0.5 for entry in lines] + [lines[-1]["t"] + 0.5]
-    errors = [entry[metric] for entry in lines]
-    axes.stairs(errors, edges, color=COLOUR, linewidth=2, baseline=None)
-    axes.stairs(errors, edges, color=COLOUR, alpha=0.12, fill=True)
+    total, key = len(lines), measure.key
+    lines = [entry for entry in lines if entry.get(key) is not None]
+    errors = [entry[key] for entry in lines]
+    if lines:
+      edges = [entry["t"] - 0.5 for entry in lines] + [lines[-1]["t"] + 0.5]
+      axes.stairs(errors, edges, color=COLOUR, linewidth=2, baseline=None)
+      axes.stairs(errors, edges, color=COLOUR, alpha=0.12, fill=True)
+      axes.annotate(f"{errors[-1]:.4f}" if measure.metric == "error" else f"{errors[-1]:.1f}", (edges[-1], errors[-1]),
+                    xytext=(5, 0), textcoords="offset points", va="center", color=COLOUR, annotation_clip=False)
     of_tasks = unit == "tasks"
-    updates = [(entry["t"], entry[metric]) for entry in lines if entry["updated"]]
-    if len(updates) <= 60 and not of_tasks:
-      axes.plot(*zip(*updates), "o", color=COLOUR, markersize=4, label="after an update")
+    updates = [(entry["t"], entry[key]) for entry in lines if entry["updated"]]
+    if 0 < len(updates) <= 60 and not of_tasks:
+      axes.plot(*zip(*updates), "o", color=COLOUR, markersize=4,
+                label="before an update" if measure.is_prequential else "after an update")
     if chance is not None:
       axes.axhline(chance, color="0.5", linestyle=":", linewidth=1, label="guessing")
-    last = f"{errors[-1]:.4f}" if metric == "error" else f"{errors[-1]:.1f}"
-    axes.annotate(last, (edges[-1], errors[-1]), xytext=(5, 0), textcoords="offset points",
-                  va="center", color=COLOUR, annotation_clip=False)
     axes.set(xlabel="task" if of_tasks else f"{unit} seen",
-             ylabel=f"test {metric}{' on it, when it was learned' if of_tasks else ''}", xlim=(0.5, total + 0.5),
-             ylim=(0, max(chance or 0, *errors) * 1.08 or 1))
+             ylabel=f"{measure.name}{' on it, when it was learned' if of_tasks else ''}", xlim=(0.5, total + 0.5),
+             ylim=(0, max([chance or 0, *errors]) * 1.08 or 1))
     axes.set_title(title, fontsize=11)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if axes.get_legend_handles_labels()[0]:  # a long stream of tasks has nothing to explain

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from alma_jax.messages import UNSEEN, duration, say, sign
+from alma_jax.runs.metrics import ERROR, Measure
 
 COMPILING = "compiling"
 _ENOUGH = 0.1  # part of a stage that a session has to train before it says how long the rest takes
@@ -17,24 +18,23 @@ _FIRST = 5  # dispatches that are too short to measure the speed, after a start 
 class Progress:
   """The progress of a run."""
 
-  def __init__(self, shown: bool, samples: Iterable[int], stage: int, metric: str = "error",
-               rounds: str = "epoch", known: bool = True, kind: str = "test") -> None:
+  def __init__(self, shown: bool, samples: Iterable[int], stage: int, measure: Measure = ERROR,
+               rounds: str = "epoch", known: bool = True) -> None:
     """Starts to show it.
 
     Args:
       shown: whether anything is shown.
       samples: training samples of each stage, at most, ints [S].
       stage: the first stage of this session, from 0.
-      metric: error or perplexity.
+      measure: what the metric of a stage is measured on.
       rounds: name of the parts of a stage that end with a validation.
       known: whether the number of stages is known; otherwise `samples` is a guess.
-      kind: what the metric of a stage is, test or prequential.
     """
-    self._known, self._kind = known, kind
+    self._known = known
     with warnings.catch_warnings():
       warnings.simplefilter("ignore")  # in a notebook without ipywidgets the bar is text
       from tqdm.auto import tqdm
-    self._samples, self._metric, self._rounds = [int(num) for num in samples], metric, rounds
+    self._samples, self._measure, self._rounds = [int(num) for num in samples], measure, rounds
     total, before = sum(self._samples), sum(self._samples[:stage])
     bar = shown and (sys.stderr.isatty() or "ipykernel" in sys.modules)
     self._lines = shown and not bar
@@ -63,7 +63,7 @@ class Progress:
       val: the metric on validation data, if a round has ended.
     """
     self._val = self._val if val is None else val
-    shown = "" if self._val is None else f" val {self._metric} {_short(self._val)}"
+    shown = "" if self._val is None else f" val {self._measure.metric} {_short(self._val)}"
     of = f"/{len(self._samples)}" if self._known else ""
     self._where = f"stage {stage + 1}{of} {self._rounds} {round_}/{num_rounds}{shown}"
     with UNSEEN:
@@ -81,7 +81,7 @@ class Progress:
 
     Args:
       stage: from 0.
-      value: the metric; None: there is none, as after the first stage of text without a test set.
+      value: what was measured; None: nothing, as before the first training of a stream without a test set.
       seconds: seconds that the stage took.
     """
     done = sum(self._samples[:stage + 1])  # patience may have ended the stage early
@@ -101,7 +101,7 @@ class Progress:
       seconds_left = (time.monotonic() - self._began) * left / max(past, 1)
       of = f" of {len(self._samples)}" if self._known else ""
       left = left if self._known else 0
-      judged = "" if value is None else f"{self._kind} {self._metric} {_short(value)}, "
+      judged = "" if value is None else f"{self._measure.name} {_short(value)}, "
       say(f"stage {stage + 1}{of}: {judged}{duration(seconds)}"
           + (f"; about {duration(seconds_left)} left" if left else ""))
 

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from alma_jax import messages, stack_traces
 from alma_jax.errors import BadInput
-from alma_jax.files import cache_home, parse_json
+from alma_jax.files import cache_home, parse_json, usable
 from alma_jax.runs import run_folder
 from alma_jax.runs.outage import Outage
 
@@ -105,7 +105,7 @@ class Remote:
     scheme, parts = _split(address)
     rest = "/".join(parts)
     self.address = f"{scheme}:///{rest}" if scheme in _LOCAL else f"{scheme}://{rest}"
-    self.folder = cache_home() / "remote" / scheme / rest
+    self.folder = usable(cache_home() / "remote" / scheme / rest)
     self.guard: Callable[[], None] = lambda: None
     self._patience = PATIENCE if patience is None else patience
     self._waits = patience is None

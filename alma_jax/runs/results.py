@@ -51,7 +51,8 @@ class Run:
     state = f"{len(self.metrics.get('t', ()))} mega-batches"
     if self.summary:
       name = "cer" if "cer" in self.summary else "average_perplexity"
-      state = f"{name}={self.summary[name]:.4f}"
+      measured = f", of the {self.summary['measured']}" if "measured" in self.summary else ""
+      state = f"{name}={self.summary[name]:.4f}{measured}"
     return f"Run({self._shown!r}, {state})"
 
   @property

@@ -7,10 +7,11 @@ import sys
 from typing import Any
 
 from alma_jax.errors import BadInput
-from alma_jax.files import ADDRESS, parse_json, write_bytes
+from alma_jax.files import ADDRESS, parse_json, usable, write_bytes
 from alma_jax.runs.metrics import Entry
 
 METRICS, TRAIN, DIVERGED = "metrics.jsonl", "train.jsonl", "diverged.json"
+DOING = ".doing.json"  # {"activity", "since"} while something takes long
 GATE = "gate.msgpack"  # what apart.publish writes
 _JUDGED = ("cer", "average_perplexity")
 _COUNTED = ("cumulative_params", "cumulative_fwd_macs", "cumulative_train_flops", "num_stages", "wall_seconds",
@@ -21,11 +22,11 @@ def local(path: str | os.PathLike[str]) -> pathlib.Path:
   """Path of a folder.
 
   Raises:
-    BadInput: it is an address such as gs://bucket/run.
+    BadInput: it is an address such as gs://bucket/run, or too long.
   """
   if is_address(path):
     raise BadInput(f"{str(path)!r} is an address, not a folder; give a folder of a mounted file system.")
-  return pathlib.Path(path).expanduser()
+  return usable(path)
 
 
 def is_address(path: str | os.PathLike[str]) -> bool:

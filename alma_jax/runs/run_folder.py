@@ -1,9 +1,11 @@
 """The run folder: its lock, the run that it belongs to, and the lines that the run appends."""
+import contextlib
 import errno
 import functools
 import os
 import pathlib
 import shutil
+import time
 import warnings
 from typing import IO, TYPE_CHECKING, Any
 
@@ -16,7 +18,7 @@ from alma_jax.errors import BadInput, InUse, Unsaved
 from alma_jax.files import write_bytes
 from alma_jax.runs import run_files
 from alma_jax.runs.metrics import Entry
-from alma_jax.runs.run_files import DIVERGED, GATE, METRICS, TRAIN
+from alma_jax.runs.run_files import DIVERGED, DOING, GATE, METRICS, TRAIN
 from alma_jax.version import __version__
 
 if TYPE_CHECKING:  # it imports this module
@@ -235,6 +237,15 @@ class RunFolder:
       is_moved = True
     return (f"{self.shown} was moved or deleted, or its files replaced, while the run wrote to it. Where it is now it "
             "goes on from its last checkpoint.") if is_moved else None
+
+  def note(self, activity: str, seconds: float = 0.0) -> None:
+    """Writes down what has taken so many seconds, for `alma status` and `alma board`; "": nothing takes long now."""
+    if self._writes:
+      with contextlib.suppress(OSError):  # a full disk is noticed by what must be written
+        if activity:
+          run_files.write_json(self.path / DOING, dict(activity=activity, since=time.time() - seconds))
+        else:
+          (self.path / DOING).unlink(missing_ok=True)
 
   def sync(self) -> None:
     """Makes sure that all lines are on disk, in this folder."""

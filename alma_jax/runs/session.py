@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from alma_jax import messages
 from alma_jax.data import normalization
 from alma_jax.errors import Diverged, Stopped
 from alma_jax.learners import contract, tuned
@@ -70,13 +71,15 @@ def run(setting: settings.Setting, folder: RunFolder, should_stop: Callable[[], 
   if opened is not None:
     folder.upload()  # not before: only a sound moment of the run may replace what the store holds
   with contextlib.ExitStack() as cleanup:
+    folder.note("")  # what a killed session may have left
+    cleanup.callback(folder.note, "")
+    cleanup.enter_context(messages.heard(folder.note))
     boards = loggers.start(folder, setting.config, len(now.lines), now.num_train_lines) if sharding.is_main() else []
     for board in boards:
       cleanup.callback(board.close)
     cleanup.callback(checkpoints.finish)
     shown = progress.Progress(setting.config.log.progress and sharding.is_main(), _samples(setting), now.stage,
-                              setting.source.task.metric, settings.round_name(setting), setting.stream.ends is not None,
-                              "test" if setting.source.has_test else "prequential")
+                              settings.measure(setting), settings.round_name(setting), setting.stream.ends is not None)
     cleanup.callback(shown.close)
     tried = tuned.num_tried(now.learner)  # candidates that were trained before the run was stopped
     if tried:
@@ -113,7 +116,7 @@ class _Session:
     self._examiner, self._boards, self._progress, self._should_stop = examiner, boards, shown, should_stop
     self._config, self._learner, self._task = setting.config, setting.learner, setting.source.task
     self._stages, self._stream = settings.Stages(setting), setting.stream
-    self._arrivals = arrivals.Arrivals(setting, self._stages)
+    self._arrivals, self._measure = arrivals.Arrivals(setting, self._stages), settings.measure(setting)
     self._drift = drift.watching(setting, now, self._arrivals.metric)
     self._started = self._saved_at = time.monotonic()
     self._compiled_before = runtime.compile_seconds()
@@ -220,7 +223,8 @@ class _Session:
     train = True
     if now.arrived is None:
       if opened is None and now.complete:
-        train, now.arrived = self._arrivals.next(now)
+        with self._progress.phase("testing the mega-batch"):
+          train, now.arrived = self._arrivals.next(now)
         now.arrived |= self._watch(len(now.lines) + 1, now.arrived)
       else:  # the checkpoint of an earlier version, in a stage
         now.arrived = {}
@@ -231,7 +235,7 @@ class _Session:
       return
     waited = metrics.waiting(metric, len(now.lines) + 1, now.lines[-1] if now.lines else None,
                              now.arrived.get(metrics.UNTRAINED), self._learner.cost(now.learner))
-    if not self._setting.source.has_test:
+    if self._measure.is_prequential:
       waited[metric] = self._arrived_value()
     self._write(waited | now.arrived)
 
@@ -270,8 +274,9 @@ class _Session:
         predict_macs=cost.predict_macs).entry(metric) | (now.arrived or {}) | further | changed)
     if isinstance(self._examiner, task_results.TaskExaminer) and sharding.is_main():
       self._examiner.write(self._folder.path, now.learner, now.lines)
-    self._publisher.publish(now)  # before the checkpoint: no saved stage is without its predictor
-    self._progress.end_stage(stage, value, time.monotonic() - began)
+    with self._progress.phase("writing the predictor"):
+      self._publisher.publish(now)  # before the checkpoint: no saved stage is without its predictor
+    self._progress.end_stage(stage, now.lines[-1].get(self._measure.key), time.monotonic() - began)
     if isinstance(self._setting.source, LiveSource):
       self._setting.source.release(now.ends)
     every, last = self._config.checkpoint.keep_every, self._stream.is_last(last_t)
@@ -299,7 +304,7 @@ class _Session:
     """(metric, loss in nats, further entries of the line of metrics.jsonl)."""
     if isinstance(self._examiner, task_results.TaskExaminer):
       return self._examiner.examine(self.now.learner, self.now.lines)
-    if not self._setting.source.has_test:
+    if self._measure.is_prequential:
       return self._arrived_value(), None, {}
     return *self._examiner.examine(self.now.learner), {}
 
@@ -337,21 +342,24 @@ class _Session:
     self.now.arrived, self._is_saved = None, False
     self._folder.append(METRICS, entry)
     for board in self._boards:
-      board.stream(entry)
+      board.stream(self._measure.logged(entry))
     self.now.epoch = 0
 
   def _arrived_value(self) -> float | None:
-    """Without a test set: the prequential metric of the mega-batch that has arrived."""
+    """Without a test set: the prequential metric of the mega-batch that has arrived, or what stands for it."""
     arrived = self.now.arrived or {}
     value = arrived.get(self._arrivals.metric)
     return self._setting.source.untrained if value is None else value
 
   def _untrained_value(self) -> float | None:
-    """The metric before the first update."""
+    """The metric before the first update; None without a test set, where nothing is measured."""
+    if self._measure.is_prequential:
+      return None
     if self._setting.source.untrained is not None or not self._task.selects:
       return self._setting.source.untrained
     assert isinstance(self._examiner, settings.Examiner)
-    return self._examiner.examine(self.now.learner, trained=False)[0]
+    with self._progress.phase("evaluating the untrained network"):
+      return self._examiner.examine(self.now.learner, trained=False)[0]
 
   # ------------------------------------------------------------------ saving
 

@@ -12,6 +12,7 @@ from alma_jax.config import schema
 from alma_jax.data import datasets, normalization
 from alma_jax.errors import BadInput
 from alma_jax.learners import contract, prediction
+from alma_jax.runs import metrics
 from alma_jax.tasks import classification, language_modeling, live_classification, live_language, sequence
 from alma_jax.tasks.live_source import LiveSource
 from alma_jax.training import loop
@@ -165,6 +166,11 @@ class Examiner:
               block: int) -> contract.Contribution:
     task = self._source.task
     return task.join(total, prediction.contributions(self._learner, task, state, block, self._pool))
+
+
+def measure(setting: Setting) -> metrics.Measure:
+  """What the metric of the run is measured on."""
+  return metrics.Measure(setting.source.task.metric, not setting.source.has_test)
 
 
 def describe_devices(mesh: Mesh) -> str:

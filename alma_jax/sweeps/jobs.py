@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from alma_jax import config as configs
-from alma_jax import sweeps
+from alma_jax import files, sweeps
 from alma_jax.config import fields, schema
 from alma_jax.errors import BadInput
 
@@ -128,7 +128,7 @@ def make(sweep: sweeps.Sweep, root: str | pathlib.Path, overrides: Mapping[str, 
       if key in seen:
         raise BadInput(f"the points {seen[key]} and {point} of the sweep {what}; remove one of them.")
       seen[key] = point
-    made.append(Job(name, config, pathlib.Path(root).expanduser() / name, sweep.config, point.get("learner")))
+    made.append(Job(name, config, files.usable(pathlib.Path(root, name)), sweep.config, point.get("learner")))
   return made
 
 

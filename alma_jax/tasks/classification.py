@@ -209,6 +209,8 @@ class Images:
     else:
       self.dataset = datasets.from_arrays("data", dict(zip(datasets.ARRAYS, data)))
     d = self.dataset
+    if d is not data:
+      datasets.warn_of_overlap(d)
     self.stream = streams.make(len(d.x_train), stream, config.seed)
     self.constants = (normalization.made(d.x_train[self.stream.megabatch(1)[0]]) if d.normalization is None else
                       normalization.Normalization(*d.normalization))

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from alma_jax.config import schema
-from alma_jax.data import feed, rows
+from alma_jax.data import feed, rows, unpacking
 from alma_jax.errors import BadInput
 
 
@@ -36,7 +36,8 @@ def opened(config: schema.RunConfig, reader: feed.Reader, run: pathlib.Path | No
   folder, section = folder_of(config), config.dataset
   assert not isinstance(section, schema.TaskImages)
   found = feed.Feed(folder, reader, settle=section.settle_seconds, idle=section.idle_seconds,
-                    limit=config.stream.num_megabatches, run=run)
+                    limit=config.stream.num_megabatches, run=run,
+                    largest=unpacking.Limits(section.max_examples, section.max_bytes))
   if not found.wait(1):
     cause = (f"the file {feed.END} is there; remove it" if (folder / feed.END).exists() else
              f"none came within dataset.idle_seconds={section.idle_seconds:g}; raise it")

@@ -1,0 +1,218 @@
+"""Says which files of a folder are examples: its splits, its classes, and what is left out. Nothing is decoded here."""
+import os
+import pathlib
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from typing import NamedTuple
+
+from alma_jax.data import image_file
+from alma_jax.errors import BadInput
+
+TRAIN, VALID, TEST = "train", "valid", "test"
+_SPLIT = {"train": TRAIN, "training": TRAIN, "trn": TRAIN, "test": TEST, "testing": TEST, "tst": TEST, "val": VALID,
+          "valid": VALID, "validation": VALID, "validate": VALID, "dev": VALID, "eval": VALID, "evaluation": VALID,
+          "holdout": VALID}
+_ALONE = {"train", "valid", "validation", "val", "test"}  # folders of text that are splits without others beside them
+_ENDINGS = r"(set|sets|split|data|images|imgs)$"  # of the name of a split, as in train_set
+_OF_SYSTEMS = ("thumbs.db", "desktop.ini", "__macosx")
+_MOST_NAMES = 5  # that a message lists
+
+Classes = dict[str, list[pathlib.Path]]  # paths of the images by class, both sorted
+
+
+class Found(NamedTuple):
+  """The images of a folder by class.
+
+  Attributes:
+    classes: the classes that have images.
+    left_out: numbers of the other files by suffix.
+    empty: folders without files.
+  """
+  classes: Classes
+  left_out: Counter[str]
+  empty: list[str]
+
+  def remarks(self, folder: pathlib.Path) -> list[str]:
+    """What a user of `folder` should know."""
+    found = [left_out(folder, self.left_out)] if self.left_out else []
+    if self.empty:
+      found.append(f"{listed(self.empty)} of {str(folder)!r} {'is' if len(self.empty) == 1 else 'are'} empty, and no "
+                   f"class{'' if len(self.empty) == 1 else 'es'}")
+    return found
+
+
+def split_of(name: str) -> str | None:
+  """TRAIN, VALID or TEST if a folder's name is one for this split, as in Training or val_set; else None."""
+  letters = re.sub(r"[\W_]", "", name.lower())
+  return _SPLIT.get(letters) or _SPLIT.get(re.sub(_ENDINGS, "", letters))
+
+
+def splits(root: pathlib.Path) -> dict[str, pathlib.Path]:
+  """The folders of splits of images in `root`; empty if its folders are the classes.
+
+  Folders are splits if their names are names of two splits. If there is only one such name, a folder with images and
+  others beside it is a class: train (a vehicle), or valid beside invalid. But a folder test may hold images without
+  labels.
+
+  Raises:
+    BadInput: two folders are one split.
+  """
+  named = named_splits(root)
+  if len(named) == 1 and TEST not in named:
+    ((first, *more),) = named.values()
+    if not more and len(_folders(root)) > 1 and (_loose(first) or next(visible(first), None) is None):
+      return {}
+  _check_one_each(root, {split: found for split, found in named.items() if split != VALID})  # VALID is not used
+  return {split: found[0] for split, found in named.items()}
+
+
+def text_splits(root: pathlib.Path) -> dict[str, pathlib.Path]:
+  """The folders of splits of text in `root`; empty if it holds documents of any other folders.
+
+  Raises:
+    BadInput: two folders are one split.
+  """
+  named = named_splits(root)
+  if len(named) == 1 and not {path.name.lower() for (path, *_) in named.values()} & _ALONE:
+    return {}  # such as the folder `training` of a manual
+  _check_one_each(root, named)
+  return {split: found[0] for split, found in named.items()}
+
+
+def named_splits(root: pathlib.Path) -> dict[str, list[pathlib.Path]]:
+  """The folders in `root` by the split whose name they have."""
+  named: dict[str, list[pathlib.Path]] = {}
+  for folder in _folders(root):
+    split = split_of(folder.name)
+    if split:
+      named.setdefault(split, []).append(folder)
+  return named
+
+
+def by_class(folder: pathlib.Path) -> Found:
+  """The images in folders by class, `folder`/CLASS/*.png, or deeper, but all at one depth.
+
+  Raises:
+    BadInput: it is unclear which folders are the classes, or no file of a class can be read.
+  """
+  parts = splits(folder)
+  if parts:
+    raise BadInput(f"the folders {listed(sorted(part.name for part in parts.values()))} of {str(folder)!r} look like "
+                   "splits where folders of classes should be; move the folders of classes up, or rename them.")
+  classes: Classes = {}
+  skipped: Counter[str] = Counter()
+  empty = []
+  for of_class in _folders(folder):
+    images, others = divided(visible(of_class), image_file.suffixes())
+    skipped += others
+    if images:
+      classes[of_class.name] = images
+    elif others:
+      raise BadInput(f"{left_out(of_class, others)}, so nothing is left of this class; convert them, as to PNG, or "
+                     "move the folder elsewhere if it is no class.")
+    else:
+      empty.append(of_class.name)
+  _check_depths(folder, classes)
+  _check_sub_folders(folder, classes)
+  return Found(classes, skipped, empty)
+
+
+def holds_images(path: pathlib.Path) -> bool:
+  """Whether a file is an image, or a folder holds one at any depth."""
+  if _is_hidden(path.name):
+    return False
+  return any(file.suffix.lower() in image_file.suffixes() for file in (visible(path) if path.is_dir() else [path]))
+
+
+def visible(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+  """The files below a folder, at any depth. Names that begin with a dot belong to other programs.
+
+  Links to folders are followed, unless they lead to a folder above.
+  """
+  return _below(folder, frozenset())
+
+
+def divided(files: Iterable[pathlib.Path], suffixes: Collection[str]) -> tuple[list[pathlib.Path], Counter[str]]:
+  """(the sorted files whose suffix, in lower case, is one of `suffixes`; numbers of the others by suffix)."""
+  found, others = [], Counter[str]()
+  for file in files:
+    suffix = file.suffix.lower()
+    if suffix in suffixes:
+      found.append(file)
+    else:
+      others[suffix or "without a suffix"] += 1
+  return sorted(found), others
+
+
+def left_out(folder: pathlib.Path, others: Counter[str]) -> str:
+  """A clause that says how many files are not read, as in "12 files of 'DIR' are not read (10 .txt, 2 .heic)"."""
+  num = others.total()
+  kinds = listed((f"{n} {suffix}" for suffix, n in others.most_common()), and_=", ")
+  return f"{num} file{'s' * (num != 1)} of {str(folder)!r} {'is' if num == 1 else 'are'} not read ({kinds})"
+
+
+def listed(names: Iterable[str], and_: str = " and ") -> str:
+  """E.g. "a, b and c", or "a, b, c, d, e and 7 more"."""
+  shown = list(names)
+  more = f"{len(shown) - _MOST_NAMES} more" if len(shown) > _MOST_NAMES else None
+  shown = [*shown[:_MOST_NAMES], more] if more else shown
+  return and_.join(filter(None, (", ".join(shown[:-1]), shown[-1])))
+
+
+def _check_one_each(root: pathlib.Path, named: dict[str, list[pathlib.Path]]) -> None:
+  for found in named.values():
+    if len(found) > 1:
+      raise BadInput(f"{str(root)!r} has the folders {listed(folder.name for folder in found)} for one split; keep one "
+                     "of them.")
+
+
+def _check_depths(folder: pathlib.Path, classes: Classes) -> None:
+  """Refuses images at several depths, those that lie beside the folders of classes included."""
+  of_depth: dict[int, pathlib.Path] = {}
+  for path in (path for paths in (_loose(folder) if classes else [], *classes.values()) for path in paths):
+    of_depth.setdefault(len(path.parts), path)
+  if len(of_depth) > 1:
+    first, second = (str(of_depth[depth].relative_to(folder)) for depth in sorted(of_depth)[:2])
+    raise BadInput(f"{str(folder)!r} holds images at several depths, as {first!r} and {second!r}; put all images at "
+                   "one depth, DIR/CLASS/*.png.")
+
+
+def _check_sub_folders(folder: pathlib.Path, classes: Classes) -> None:
+  """Refuses folders that hold the same folders, or splits: either of the two levels may be the classes."""
+  depth = len(folder.parts) + 1
+  inside = {name: {path.parts[depth] for path in paths if len(path.parts) > depth + 1}
+            for name, paths in classes.items()}
+  same = [names for names in inside.values() if names == next(iter(inside.values()))]
+  halves = next((names for names in inside.values() if len({*map(split_of, names)} - {None}) > 1), None)
+  if halves or (1 < len(same) == len(inside) and len(same[0]) > 1):
+    raise BadInput(f"{listed(classes)} of {str(folder)!r} hold the folders {listed(sorted(halves or same[0]))}, so it "
+                   "is unclear which of them are the classes; give DIR/train/CLASS/*.png and DIR/test/CLASS/*.png, or "
+                   "DIR/CLASS/*.png without folders inside.")
+
+
+def _folders(root: pathlib.Path) -> list[pathlib.Path]:
+  return sorted(path for path in root.iterdir() if path.is_dir() and not _is_hidden(path.name))
+
+
+def _below(folder: pathlib.Path, above: frozenset[str]) -> Iterator[pathlib.Path]:
+  here = os.path.realpath(folder)
+  if here in above:
+    return
+  for path in sorted(folder.iterdir()):
+    if _is_hidden(path.name):
+      continue
+    if path.is_dir():
+      yield from _below(path, above | {here})
+    else:
+      yield path
+
+
+def _loose(folder: pathlib.Path) -> list[pathlib.Path]:
+  """The images that lie directly in a folder."""
+  return sorted(path for path in folder.iterdir() if path.suffix.lower() in image_file.suffixes() and not path.is_dir()
+                and not _is_hidden(path.name))
+
+
+def _is_hidden(name: str) -> bool:
+  return name.startswith(".") or name.lower() in _OF_SYSTEMS
