@@ -79,7 +79,7 @@ def _main(argv: Sequence[str] | None) -> None:
 
 def _score_images(predictor: "Predictor", args: argparse.Namespace) -> dict[str, Any]:
   form, size = inputs.form_of(predictor.facts), predictor.batch_size
-  result, values = scores.Scores(form.classes), scale.Scale()
+  result, values = scores.Scores(form.classes), scale.Scale(predictor.facts)
   hashes: list[int] = []
 
   def add(batch: inputs.Batch, classes: Any, probabilities: Any) -> None:
@@ -88,7 +88,7 @@ def _score_images(predictor: "Predictor", args: argparse.Namespace) -> dict[str,
     hashes.extend(map(cache.hash_row, batch.x))
 
   predict.in_batches(predictor, _batches(args, form, size, predictor.facts), size, add)
-  commands.warn(filter(None, [values.warning(predictor.facts, args.data)]))
+  commands.warn(filter(None, [values.warning(args.data)]))
   overlap = _overlap(args, hashes, lambda config: _seen_images(config, args, predictor.dtype))
   return result.summary() | dict(overlap=overlap)
 

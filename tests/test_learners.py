@@ -96,7 +96,7 @@ def test_selection_follows_the_validation_errors(delta, patience):
   assert report.val == pytest.approx(errors[chosen], abs=1e-6)
   # The stored variables are the selected ones: they have that error on the validation data.
   stage = setting.stream.stage((2,))
-  pool = classification.make_pool(x[stage.val][..., None], noisy[stage.val], setting.source.mean, setting.source.std,
+  pool = classification.make_pool(x[stage.val][..., None], noisy[stage.val], *setting.source.constants,
                                setting.learner.mesh)
   classes, _ = setting.learner.resolve(state, contribution(setting, state, 0, pool))
   assert np.mean(classes != noisy[stage.val]) == pytest.approx(errors[chosen], abs=1e-6)
@@ -144,7 +144,7 @@ def test_umix_sum_and_mean_predict_the_same_class():
   mean, total = setting_of("umix"), setting_of("umix", learner__combine="sum")
   state = mean.learner.init()
   x, y = blobs(50)
-  pool = classification.make_pool(x[..., None], y, mean.source.mean, mean.source.std, mean.learner.mesh)
+  pool = classification.make_pool(x[..., None], y, *mean.source.constants, mean.learner.mesh)
   a, b = (contribution(s, state, 0, pool)["sum"] for s in (mean, total))
   np.testing.assert_allclose(5 * a, b, rtol=1e-5)
   np.testing.assert_array_equal(a.argmax(-1), b.argmax(-1))
@@ -192,7 +192,7 @@ def test_an_ensemble_predicts_as_its_members_together(combine):
   setting = setting_of("ens", learner__combine=combine, learner__num_members=3)
   state = setting.learner.init()
   x, y = blobs(40)
-  pool = classification.make_pool(x[..., None], y, setting.source.mean, setting.source.std, setting.learner.mesh)
+  pool = classification.make_pool(x[..., None], y, *setting.source.constants, setting.learner.mesh)
   together = contribution(setting, state, 0, pool)
   single = setting_of("sm")
   alone = [state._replace(live=jax.tree.map(lambda leaf, m=m: leaf[m:m + 1], state.live)) for m in range(3)]

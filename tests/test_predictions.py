@@ -105,7 +105,7 @@ def test_images(tmp_path, arrays):
   run = alma_jax.run(config, tmp_path / "run", data=data)
   learner, state = restored(run)
   setting = settings.prepare(configs.parse(config), data)
-  x = classification.normalize(jnp.asarray(noise[..., None]), setting.source.mean, setting.source.std)
+  x = classification.normalize(jnp.asarray(noise[..., None]), *setting.source.constants)
   network = learner.network(state.spec)
   logits = [network.apply(member, x, None, False)[0] for member in members_of(state)]
   single = np.float64([jax.nn.softmax(one) for one in logits])

@@ -95,13 +95,3 @@ def test_long_streams_with_replay_do_not_recurse():
 def test_streams_that_cannot_be(n, b, val, sentence):
   with pytest.raises(BadInput, match=sentence):
     make(n, b, val=val)
-
-
-def test_normalization_sees_only_the_first_training_part():
-  stream = make(100, 4)
-  x = np.zeros((100, 2), np.float32)
-  x[stream.megabatch(1)[0]] = [[5.0, 1.0]]
-  x[stream.megabatch(1)[0][0]] = [5.0, 24.0]  # 23 examples: mean 2, std sqrt(22 + 22²)/sqrt(23)
-  mean, std = streams.first_normalization(x, stream)
-  np.testing.assert_allclose(mean, [5.0, 2.0], rtol=1e-6)
-  np.testing.assert_allclose(std, [1.0, np.sqrt((22 + 22**2) / 23)], rtol=1e-6)

@@ -9,11 +9,13 @@ The order of the mega-batches is decided once, by stream.jsonl. So a run that is
 stream again.
 """
 import contextlib
+import functools
+import hashlib
 import json
 import os
 import pathlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -291,6 +293,17 @@ class Feed:
       self._pending.append((file, line))
     else:
       _append(self._path / file, line)
+
+
+def fingerprint(before: str, lines: Iterable[Line]) -> str:
+  """SHA-256 of all data that a run has used, whatever the format of its entries.
+
+  Args:
+    before: that of the data before `lines`; before the first line that of the run.
+    lines: of stream.jsonl, in their order.
+  """
+  return functools.reduce(lambda sha256, line: hashlib.sha256((sha256 + line["content"]).encode()).hexdigest(),
+                          lines, before)
 
 
 def _check_folder(folder: pathlib.Path) -> None:

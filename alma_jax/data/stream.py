@@ -127,19 +127,19 @@ class Stream:
     that of a batch.
     """
     ends = tuple(ends)
-    stage, span = len(ends) - 1, _span(ends)
-    sides = [np.concatenate(side) for side in zip(*map(self.megabatch, span))]
+    stage, new = len(ends) - 1, span(ends)
+    sides = [np.concatenate(side) for side in zip(*map(self.megabatch, new))]
     num_new = len(sides[0])
     memory, old_val, share = np.zeros(0, np.int32), np.zeros(0, np.int32), 0.0
     if self.config.replay:
       sides = list(self._united(ends))
     elif self.config.replay_share:
-      memory, old_val = self._memory.after(span[0] - 1)
+      memory, old_val = self._memory.after(new[0] - 1)
       share = _share(self.config.replay_share, len(memory), num_new)
       num = _old_val(self.config.replay_share, len(old_val), len(sides[1]))
       if num < len(old_val):
         old_val = keys.rng(self.seed, keys.RECALL, stage).choice(old_val, num, replace=False)
-    return Stage(stage, span[0], span[-1], sides[0], np.concatenate([sides[1], old_val]), num_new, memory, share)
+    return Stage(stage, new[0], new[-1], sides[0], np.concatenate([sides[1], old_val]), num_new, memory, share)
 
   def sizes(self, ends: Sequence[int]) -> Sizes:
     """Sizes of the stages that end at `ends`."""
@@ -207,7 +207,7 @@ class Stream:
 
   def _unite(self, ends: Sequence[int], previous: tuple[np.ndarray, ...] | None) -> tuple[np.ndarray, ...]:
     """(train, val) of a stage, from its own data and from those of the stage before it."""
-    sides = [list(side) for side in zip(*map(self.megabatch, _span(ends)))]
+    sides = [list(side) for side in zip(*map(self.megabatch, span(ends)))]
     for i, memory in enumerate(previous or ()):
       if self.config.replay < 1:
         kept = int(self.config.replay * len(memory) + 1e-9)
@@ -236,8 +236,8 @@ class Stream:
     return keys.rng(self.seed, keys.STREAM).permutation(self.num_examples).astype(np.int32)
 
 
-def _span(ends: Sequence[int]) -> range:
-  """The mega-batches of the last stage, counted from 1."""
+def span(ends: Sequence[int]) -> range:
+  """The mega-batches of the last of the stages that end at `ends`, counted from 1."""
   return range((ends[-2] if len(ends) > 1 else 0) + 1, ends[-1] + 1)
 
 
@@ -320,18 +320,3 @@ def of_windows(bounds: Sequence[int] | np.ndarray, num_val: int, config: schema.
   """The stream of the windows of a text; `bounds` and `num_val` are those of WindowStream."""
   return WindowStream(int(bounds[-1]), config, seed, tuple(map(int, bounds)), num_val)
 
-
-def first_normalization(x_train: np.ndarray, stream: Stream) -> tuple[np.ndarray, np.ndarray]:
-  """(mean, std) of each channel or feature, from the training examples of the first mega-batch.
-
-  Args:
-    x_train: [N, H, W, C] or [N, D].
-    stream: the stream of these examples.
-
-  Returns:
-    Two float32 arrays, [C] or [D]. The std is 1 where all values are equal.
-  """
-  x = x_train[stream.megabatch(1)[0]].astype(np.float64)
-  x = x.reshape(-1, x.shape[-1]) if x.ndim == 4 else x
-  std = x.std(0)
-  return x.mean(0).astype(np.float32), np.where(std > 0, std, 1).astype(np.float32)

@@ -1,39 +1,50 @@
-"""Whether examples have the scale of those that a predictor was trained on. Imports no jax."""
+"""Whether examples have the scale of the examples that a predictor was trained on. Imports no jax."""
 import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-_MOST_RATIO = 8.0  # of two standard deviations; 0 to 16 against 0 to 255 is 16, and 0 to 1 against 0 to 255 is 255
+from alma_jax.data import normalization
+from alma_jax.data.normalization import RATIO
 
 
 class Scale:
-  """The standard deviation of all values of some examples."""
+  """Means and standard deviations of some examples, of all their values and of every channel or column."""
 
-  def __init__(self) -> None:
-    self._num, self._sum, self._squares = 0, 0.0, 0.0
+  def __init__(self, facts: Mapping[str, Any]):
+    """`facts`: entries of predictor.json."""
+    known = facts.get("normalization")
+    self._known = None if known is None else normalization.of_entries(known)
+    self._is_image = len(facts.get("example_shape", ())) == 3
+    self._num = 0  # values of a column
+    self._sums: Any = 0.0  # float64 [4, C]: values, squares, values that are far from the mean, and that differ from it
 
   def add(self, x: np.ndarray) -> None:
-    """Adds examples [B, ...] of any dtype."""
-    values = x.astype(np.float64)
-    self._num, self._sum = self._num + values.size, self._sum + float(values.sum())
-    self._squares += float(np.square(values).sum())
+    """Adds examples [B, ..., C] of any dtype."""
+    if self._known is not None:
+      values = x.reshape(-1, x.shape[-1]).astype(np.float64)
+      self._num += len(values)
+      self._sums += np.stack([values.sum(0), np.square(values).sum(0), *normalization.far(values, self._known)])
 
-  def warning(self, facts: Mapping[str, Any], what: str) -> str | None:
+  def warning(self, what: str) -> str | None:
     """A sentence if the examples have another scale than the training images; None if they may have the same.
 
     Args:
-      facts: entries of predictor.json.
       what: how the sentence calls the examples.
     """
-    known = facts.get("normalization")
-    if not known or not self._num:
+    if self._known is None or not self._num:
       return None
-    mean, std = (np.asarray(known[key], np.float64) for key in ("mean", "std"))
+    advice = "if they are of another scale, the scores say nothing: give raw, unnormalised examples"
+    mean, std = (each.astype(np.float64) for each in self._known)
+    values, squares, num_far, num_other = self._sums / self._num
     trained = math.sqrt(max(float((std**2 + mean**2).mean() - mean.mean()**2), 0))
-    found = math.sqrt(max(self._squares / self._num - (self._sum / self._num)**2, 0))
-    if trained / _MOST_RATIO <= found <= trained * _MOST_RATIO:
+    found = math.sqrt(max(float(squares.mean() - values.mean()**2), 0))
+    if not trained / RATIO <= found <= trained * RATIO:
+      return (f"the values of {what} have a standard deviation of {found:.3g}, those of the training images one of "
+              f"{trained:.3g}; {advice}")
+    columns = np.flatnonzero(normalization.is_unfit(num_far, num_other)).tolist()
+    if not columns:
       return None
-    return (f"the values of {what} have a standard deviation of {found:.3g}, those of the training images one of "
-            f"{trained:.3g}; if they are of another scale, the scores say nothing: give raw, unnormalised examples")
+    mine = normalization.Normalization(values, np.sqrt(np.maximum(squares - values**2, 0)))
+    return f"in {what}, {normalization.described(self._known, mine, columns, self._is_image)} in training; {advice}"

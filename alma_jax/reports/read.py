@@ -12,6 +12,7 @@ import pandas as pd
 
 from alma_jax import config as configs
 from alma_jax.config import schema
+from alma_jax.data import feed
 from alma_jax.errors import BadInput
 from alma_jax.reports import protocols, task_read
 from alma_jax.reports.protocols import COMP, MEM, Protocol
@@ -93,6 +94,7 @@ def _read(folder: pathlib.Path) -> Record:
     lines = []
   if _is_live(flat):  # its length is known when it has ended
     total = row[TOTAL] = (summary or {}).get("num_megabatches", len(lines))
+    row[DATA] = feed.fingerprint(row[DATA], _entries(folder))
   if summary is None:
     so_far = f"{len(lines)} of {total} {unit}" if total else f"{len(lines)} {unit}"
     if (folder / _DIVERGED).exists():
@@ -118,6 +120,14 @@ def _read(folder: pathlib.Path) -> Record:
     return Record(row, result, stream, protocol, measure=measure)
   tasks = task_read.read(folder, lines)
   return Record(row, result, task_read.with_columns(stream, tasks), protocol, tasks=tasks)
+
+
+def _entries(folder: pathlib.Path) -> list[Values]:
+  """The lines of stream.jsonl of a live run."""
+  lines = run_files.read_lines(folder / feed.LEDGER) if (folder / feed.LEDGER).exists() else []
+  if not all(isinstance(line, dict) and isinstance(line.get("content"), str) for line in lines):
+    raise BadInput(f"its {feed.LEDGER} has a line without the hash of an entry.")
+  return lines
 
 
 def _flat(tree: Any) -> Values:

@@ -10,7 +10,7 @@ from alma_jax.learners import contract, prediction, tuned
 from alma_jax.parallel import sharding
 from alma_jax.runs import metrics, settings
 from alma_jax.runs.snapshot import RunState
-from alma_jax.tasks import language_modeling, sequence
+from alma_jax.tasks import classification, language_modeling, sequence
 
 _MOST_AT_ONCE = 64  # mega-batches whose predictions are computed together
 
@@ -45,7 +45,7 @@ class Arrivals:
       now: the state of the run, between two stages.
     """
     t, ends = len(now.lines) + 1, now.ends
-    entry: metrics.Entry = {self.metric: None} | (self._tested(now.learner, t) if ends and self._tests else {})
+    entry: metrics.Entry = {self.metric: None} | (self._tested(now, t) if ends and self._tests else {})
     if not self._adaptive:
       return self._stream.trains_after(t), entry
     values = [line.get(self.metric) for line in now.lines] + [entry[self.metric]]
@@ -57,28 +57,29 @@ class Arrivals:
                                macs=self._macs(now, t))
     return decision.train, entry | _logged(decision)
 
-  def _tested(self, state: contract.LearnerState, t: int) -> metrics.Entry:
+  def _tested(self, now: RunState, t: int) -> metrics.Entry:
     """The metric of the deployed learner on mega-batch t, and for drift in text the deviation of its losses.
 
     Its predictions for the next mega-batches are computed at the same time, because they do not change until the next
     training. Nothing looks at them before their time.
     """
-    if state is not self._deployed:
-      self._known, self._deployed = {}, state
+    if now.learner is not self._deployed:
+      self._known, self._deployed = {}, now.learner
     if t not in self._known:
       num = self._stream.num_megabatches
       last = t + len(self._known) if self._adaptive else self._stream.next_training(t) or num
-      self._known |= self._tested_together(state, range(t, min(last, t + _MOST_AT_ONCE - 1, num) + 1))
+      self._known |= self._tested_together(now, range(t, min(last, t + _MOST_AT_ONCE - 1, num) + 1))
     return self._known[t]
 
-  def _tested_together(self, state: contract.LearnerState, span: range) -> dict[int, metrics.Entry]:
-    learner, source = self._setting.learner, self._setting.source
+  def _tested_together(self, now: RunState, span: range) -> dict[int, metrics.Entry]:
+    learner, source, state = self._setting.learner, self._setting.source, now.learner
     assert not isinstance(source, sequence.Tasks)
     task: Any = source.task
     parts = [source.tested(t) for t in span]
     held, index = self._stages.select(np.concatenate(parts))
     pool, index = task.load(held, index)
     pool, total = pool if pool is held else sharding.put(pool, learner.mesh), None
+    pool = classification.renormalized(pool, now.constants, learner.mesh)
     for block in range(learner.num_blocks(state)):
       total = task.join(total, prediction.contributions(learner, task, state, block, pool, index))
     found, start = learner.resolve(state, total or {}), 0

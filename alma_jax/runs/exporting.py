@@ -15,6 +15,7 @@ from jax import export as jax_export
 
 from alma_jax import config as configs
 from alma_jax.config import registry, schema
+from alma_jax.data import feed
 from alma_jax.errors import BadInput
 from alma_jax.files import write_bytes
 from alma_jax.learners import contract, prediction
@@ -111,7 +112,7 @@ class Position(NamedTuple):
     path: run folder.
     config: RunConfig.
     data: what `meta` of the run's source returned, for a task what `task_results.shown` did.
-    fingerprint: of the data.
+    fingerprint: of the data, of a live stream that until the stage's last mega-batch.
     standing: until the stage's last mega-batch.
   """
   path: pathlib.Path
@@ -143,7 +144,7 @@ class Exporter:
     make = _language if position.config.is_language else _images
     facts, inputs, output, example = make(position)
     own = position.config.learner.name in registry.own_learners(position.config)
-    self._compile(state, structure, weights, inputs, output, example, own)
+    self._compile(state, structure, weights, inputs, output, example, facts.get("normalization"), own)
     facts |= dict(learner=position.config.learner.name, description=self._learner.describe(state),
                   platforms=list(_PLATFORMS), jax=jax.__version__, **_provenance(position))
     found = {folder.PROGRAM: self._program, folder.WEIGHTS: _npz(weights)}
@@ -154,10 +155,14 @@ class Exporter:
                     folder.CARD: card.text(facts).encode(), folder.LOADER: _LOADER.encode()}
 
   def _compile(self, state: contract.LearnerState, structure: Any, weights: list[np.ndarray], inputs: Any, output: Any,
-               example: Any, own: bool) -> None:
-    """Makes the program, unless that of the last export is for the same spec and shapes; `own`: the user's learner."""
+               example: Any, constants: Any, own: bool) -> None:
+    """Makes the program, unless that of the last export is for the same spec, shapes and normalisation constants.
+
+    `own`: whether the learner is the user's own.
+    """
     host = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in state.host.items()}
-    key = (json.dumps([state.spec, host], sort_keys=True), structure, [(leaf.shape, leaf.dtype) for leaf in weights])
+    key = (json.dumps([state.spec, host, constants], sort_keys=True), structure,
+           [(leaf.shape, leaf.dtype) for leaf in weights])
     if key == self._key:
       return
     (batch,) = jax_export.symbolic_shape("batch")
@@ -218,8 +223,20 @@ def files_of(run: results.Run, stage: int | None = None, of_task: int | str | No
   standing = (standing_of_task(opened.meta["lines"], learner.cost(state).num_params, data,
                                learner.options.forgets) if isinstance(learner, TaskLearner) else
               Standing().add(opened.meta["lines"], task.metric))
-  position = Position(run.path, run.config, data, stored.get("data_fingerprint"), standing)
+  fingerprint = stored.get("data_fingerprint")
+  if run.config.is_live:
+    fingerprint = feed.fingerprint(fingerprint, _used(run.path / feed.LEDGER, standing.last["t"]))
+  position = Position(run.path, run.config, data, fingerprint, standing)
   return Exporter(learner, task).files(state, position)
+
+
+def _used(ledger: pathlib.Path, num: int) -> list[feed.Line]:
+  """The lines of the first `num` mega-batches of a live stream."""
+  lines = run_files.read_lines(ledger)[:num] if ledger.exists() else []
+  if len(lines) < num:
+    raise BadInput(f"{ledger} lists {len(lines)} of the {num} mega-batches that the predictor was trained on; restore "
+                   "the file.")
+  return lines
 
 
 def _images(position: Position) -> tuple[Any, ...]:
@@ -272,8 +289,16 @@ def _provenance(position: Position) -> dict[str, Any]:
       stage=last.get("stage"), megabatch=last.get("t"), metric=metric, metrics=found,
       provenance=dict(
           run=position.path.name, dataset=config.dataset.name, data_fingerprint=position.fingerprint,
-          config_sha256=configs.digest(config), seed=config.seed, **size,
+          data_covered=_covered(position), config_sha256=configs.digest(config), seed=config.seed, **size,
           alma_jax=__version__, written=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")))
+
+
+def _covered(position: Position) -> str:
+  """What the fingerprint of the data is a hash of."""
+  if position.config.is_live:
+    fixed = "tokenizer, held-out texts" if position.config.is_language else "test set, classes.txt"
+    return f"{fixed} and mega-batches 1 to {position.standing.last['t']}, which {feed.LEDGER} in the run folder lists"
+  return "the whole data set; the config, see config_sha256, decides which part of it came until this mega-batch"
 
 
 def _npz(arrays: list[np.ndarray]) -> bytes:

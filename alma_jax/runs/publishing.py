@@ -6,6 +6,7 @@ from alma_jax.runs import exporting, settings, task_results
 from alma_jax.runs.run_folder import RunFolder
 from alma_jax.runs.snapshot import RunState
 from alma_jax.tasks import sequence
+from alma_jax.tasks.live_source import LiveSource
 
 FOLDER = "predictor"  # its name in a run folder
 
@@ -77,7 +78,7 @@ class Publisher:
   def _publish(self, now: RunState, t: int | None = None) -> None:
     """Publishes the predictor, of task t if it is given."""
     source, learner, state, root = self._setting.source, self._setting.learner, now.learner, self._root
-    data = source.meta()
+    data = now.data(source)
     if t is None:
       standing = self._standing.add(now.lines, source.task.metric)
     else:
@@ -86,7 +87,9 @@ class Publisher:
       standing = exporting.standing_of_task(now.lines, learner.cost(state).num_params, data,
                                             learner.options.forgets)
       root = predictors.of_task(root, t)
-    position = exporting.Position(self._folder.path, self._setting.config, data, source.fingerprint, standing)
+    fingerprint = (source.fingerprint_after(standing.last["t"]) if isinstance(source, LiveSource) else
+                   source.fingerprint)
+    position = exporting.Position(self._folder.path, self._setting.config, data, fingerprint, standing)
     assert self._exporter is not None
     files = self._exporter.files(state, position)
     if sharding.is_main():

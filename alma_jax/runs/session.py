@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from alma_jax import messages
+from alma_jax.data import normalization
 from alma_jax.errors import Diverged, Stopped
 from alma_jax.learners import contract, tuned
 from alma_jax.learners.task_learner import TaskLearner
@@ -33,7 +34,7 @@ from alma_jax.runs import (
 from alma_jax.runs.run_files import METRICS, TRAIN
 from alma_jax.runs.run_folder import RunFolder
 from alma_jax.runs.snapshot import Growth, RunState
-from alma_jax.tasks import sequence
+from alma_jax.tasks import classification, sequence
 from alma_jax.tasks.live_source import LiveSource
 from alma_jax.training import loop
 
@@ -58,7 +59,7 @@ def run(setting: settings.Setting, folder: RunFolder, should_stop: Callable[[], 
     setting = live.resumed(setting, folder, opened)
   if isinstance(setting.source, sequence.Tasks) and opened is not None:
     setting.source.resume(opened.meta["data"])
-  examiner = _examiner(setting)
+  examiner = _examiner(setting, opened)
   now = (starting.untrained(setting, folder) if opened is None else
          starting.restored(setting, folder, opened, examiner))
   if opened is None and not (folder.path / METRICS).exists():
@@ -88,11 +89,11 @@ def run(setting: settings.Setting, folder: RunFolder, should_stop: Callable[[], 
     session.run(None if opened is None or opened.meta["cursor"] is None else opened)
 
 
-def _examiner(setting: settings.Setting) -> Examiner:
+def _examiner(setting: settings.Setting, opened: checkpoint.Opened | None) -> Examiner:
   if isinstance(setting.source, sequence.Tasks):
     assert isinstance(setting.learner, TaskLearner)
     return task_results.TaskExaminer(setting.learner, setting.source)
-  return settings.Examiner(setting)
+  return settings.Examiner(setting, snapshot.constants(setting.source, opened))
 
 
 def _samples(setting: settings.Setting) -> list[int]:
@@ -182,7 +183,7 @@ class _Session:
       say(f"stage {len(ends)} adds {num_new} output{'s' * (num_new > 1)} for new classes, which makes "
           f"{self._task.num_outputs}")
       self._checkpoints.renew_frozen()
-      self._examiner = settings.Examiner(self._setting)
+      self._examiner = settings.Examiner(self._setting, self.now.constants)
       self._trainer.forget_programs()
     self._trainer.follow(self._setting)
     self._stages = settings.Stages(self._setting)
@@ -244,7 +245,8 @@ class _Session:
     if self._setting.is_live:
       self._fit((*now.ends, last_t))
       learner = self._learner
-    data, complete = self._stages[*now.ends, last_t], False
+    data, constants, changed = self._normalized(self._stages[*now.ends, last_t], (*now.ends, last_t))
+    complete = False
     while not complete:
       grown = self._grow(data) if opened is None else self._restore_growth(opened, data)
       opened = None
@@ -252,6 +254,9 @@ class _Session:
       now.learner, report, complete = learner.finish(grown.state, data, trained)
       contract.check_state(grown.state, now.learner, self._config.learner.name)
       now.complete, self._saved_in = complete, None
+    if changed:
+      now.constants = constants
+      self._examiner = settings.Examiner(self._setting, constants)  # and no predictions with the constants before
     loss: float | None
     value: Any
     with self._progress.phase("evaluating"):
@@ -266,7 +271,7 @@ class _Session:
         fwd_macs=(cost.fwd_macs * report.samples if report.macs is None else report.macs) + growth.macs,
         train_flops=(cost.train_flops * report.samples if report.flops is None else report.flops) + growth_flops,
         growth_macs=growth.macs, seconds=time.monotonic() - began,
-        predict_macs=cost.predict_macs).entry(metric) | (now.arrived or {}) | further)
+        predict_macs=cost.predict_macs).entry(metric) | (now.arrived or {}) | further | changed)
     if isinstance(self._examiner, task_results.TaskExaminer) and sharding.is_main():
       self._examiner.write(self._folder.path, now.learner, now.lines)
     with self._progress.phase("writing the predictor"):
@@ -278,6 +283,22 @@ class _Session:
     permanent = last or (bool(every) and now.stage % every == 0)
     if permanent or self._is_due():
       self._save(permanent=permanent)
+
+  def _normalized(self, data: loop.StageData, ends: tuple[int, ...]
+                  ) -> tuple[loop.StageData, normalization.Normalization | None, metrics.Entry]:
+    """(the data with the stage's normalisation constants, these, what metrics.jsonl says about their change)."""
+    source: Any = self._setting.source
+    known, mesh = self.now.constants, self._learner.mesh
+    if known is None:
+      return data, None, {}
+    constants, changed = source.followed(known, ends)
+    if changed:
+      say(f"stage {len(ends)} normalises anew what is of another scale than before: "
+          f"{normalization.described(known, constants, changed, len(source.example_shape) == 3)}")
+    pool = classification.renormalized(data.pool, constants, mesh)
+    val_pool = pool if data.val_pool is data.pool else classification.renormalized(data.val_pool, constants, mesh)
+    return data._replace(pool=pool, val_pool=val_pool), constants, {
+        metrics.RENORMALIZED: changed} if changed else {}
 
   def _examine(self) -> tuple[Any, float | None, metrics.Entry]:
     """(metric, loss in nats, further entries of the line of metrics.jsonl)."""

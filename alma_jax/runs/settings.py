@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 
 from alma_jax import learners
 from alma_jax.config import schema
-from alma_jax.data import datasets
+from alma_jax.data import datasets, normalization
 from alma_jax.errors import BadInput
 from alma_jax.learners import contract, prediction
 from alma_jax.parallel import environment
@@ -152,10 +152,13 @@ class Stages:
 class Examiner:
   """Holds the test set, and the joined contributions of final blocks to its predictions."""
 
-  def __init__(self, setting: Setting):
+  def __init__(self, setting: Setting, constants: normalization.Normalization | None = None):
+    """`constants`: by which the test set is normalised; None: those of the first stage."""
     assert not isinstance(setting.source, sequence.Tasks)
     self._learner, self._source = setting.learner, setting.source
     self._pool = setting.source.test_pool(setting.learner.mesh)
+    if self._pool is not None:
+      self._pool = classification.renormalized(self._pool, constants, setting.learner.mesh)
     self.num_cached = 0  # blocks whose joined contribution is kept
     self.cached: contract.Contribution | None = None
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from alma_jax import config as configs
 from alma_jax.config import schema
+from alma_jax.data import normalization
 from alma_jax.errors import BadInput
 from alma_jax.learners import contract
 from alma_jax.learners.contract import GrowthReport, LearnerState
@@ -27,6 +28,7 @@ class RunState:
     lines: entries of metrics.jsonl so far.
     num_train_lines: lines of train.jsonl so far.
     train_total: their checksum, see run_files.chained; None: they were written by an earlier version.
+    constants: normalisation constants that the learner was trained with; None: its task has none that can change.
     arrived: what is known of the mega-batch after which the stage in training began: further entries of its line.
     initial_params: parameters of the untrained learner.
     complete: whether `learner` is that of a complete stage.
@@ -43,8 +45,14 @@ class RunState:
   wall_seconds: float = 0.0
   compile_seconds: float = 0.0
   arrived: metrics.Entry | None = None
+  constants: normalization.Normalization | None = None
   _ends: list[int] = dataclasses.field(default_factory=list)
   _num_read: int = 0  # lines that `_ends` covers
+
+  def data(self, source: Any) -> dict[str, Any]:
+    """What predictions of the learner need to know of the data of its source; JSON can hold it."""
+    constants = {} if self.constants is None else self.constants.entries()
+    return {**source.meta(), **constants}
 
   @property
   def ends(self) -> tuple[int, ...]:
@@ -108,7 +116,7 @@ def take(setting: settings.Setting, examiner: Any, now: RunState, seconds: dict[
       config=configs.identity(setting.config), stage=now.stage, epoch=now.epoch, complete=now.complete,
       cursor=None if growth is None else growth.fit.cursor, spec=state.spec, host=host, growth=grown, lines=now.lines,
       arrived=now.arrived, num_train_lines=now.num_train_lines, train_total=now.train_total,
-      num_cached=examiner.num_cached, initial_params=now.initial_params, data=setting.source.meta(), **seconds)
+      num_cached=examiner.num_cached, initial_params=now.initial_params, data=now.data(setting.source), **seconds)
   return Snapshot(meta, trees, frozen)
 
 
@@ -120,7 +128,15 @@ def restore(setting: settings.Setting, opened: checkpoint.Opened, examiner: Any)
   return RunState(
       restore_learner(setting.learner, opened), meta["initial_params"], meta["stage"], meta["epoch"], meta["lines"],
       meta["num_train_lines"], meta.get("train_total"), legacy.is_complete(meta), meta["wall_seconds"],
-      meta["compile_seconds"], meta.get("arrived"))
+      meta["compile_seconds"], meta.get("arrived"),
+      constants(setting.source, opened))
+
+
+def constants(source: Any, opened: checkpoint.Opened | None) -> normalization.Normalization | None:
+  """The normalisation constants of the learner in a checkpoint, without one those of the first stage."""
+  if opened is None or source.constants is None:
+    return source.constants
+  return normalization.of_entries(opened.meta["data"])
 
 
 def restore_growth(setting: settings.Setting, opened: checkpoint.Opened, state: LearnerState,

@@ -29,7 +29,7 @@ def untrained(setting: settings.Setting, folder: RunFolder) -> RunState:
   if (folder.path / METRICS).exists():
     say(f"no checkpoint has been saved in {remote.shown(folder.path)} yet; the run starts again")
   say(f"running in {remote.shown(folder.path)}, from {num_params:,} parameters")
-  return RunState(learner, num_params)
+  return RunState(learner, num_params, constants=setting.source.constants)
 
 
 def restored(setting: settings.Setting, folder: RunFolder, opened: checkpoint.Opened,

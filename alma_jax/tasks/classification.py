@@ -9,7 +9,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from alma_jax.config import schema
-from alma_jax.data import augment, datasets
+from alma_jax.data import augment, datasets, normalization
 from alma_jax.data import stream as streams
 from alma_jax.errors import BadInput
 from alma_jax.parallel import sharding
@@ -176,8 +176,7 @@ class Images:
     example_shape: shape of one image.
     fingerprint: SHA-256 of the data.
     dataset: datasets.Dataset.
-    mean: float32 [C] or [D], in units of the images.
-    std: float32 [C] or [D], likewise.
+    constants: Normalization of the first stage.
     chance: error rate of guessing, 1 - 1/K.
     untrained: error rate before the first update (docs/algorithms.md §1): `chance`, or None if that of the untrained
       network has to be measured.
@@ -213,7 +212,8 @@ class Images:
     if d is not data:
       datasets.warn_of_overlap(d)
     self.stream = streams.make(len(d.x_train), stream, config.seed)
-    self.mean, self.std = d.normalization or streams.first_normalization(d.x_train, self.stream)
+    self.constants = (normalization.made(d.x_train[self.stream.megabatch(1)[0]]) if d.normalization is None else
+                      normalization.Normalization(*d.normalization))
     self.fingerprint = d.fingerprint
     self.task, self.example_shape = of_meta(config, self.meta())
     self.chance: float | None = 1 - 1 / d.num_classes
@@ -223,16 +223,27 @@ class Images:
     """What `of_meta` and predictions for other images need; JSON can hold it."""
     d = self.dataset
     return dict(num_classes=d.num_classes, example_shape=list(d.x_train.shape[1:]), dtype=str(d.x_train.dtype),
-                mean=self.mean.tolist(), std=self.std.tolist(), class_names=d.class_names and list(d.class_names))
+                class_names=d.class_names and list(d.class_names), **self.constants.entries())
+
+  def followed(self, known: normalization.Normalization, ends: Sequence[int]
+               ) -> tuple[normalization.Normalization, list[int]]:
+    """(the constants of the last of the stages that end at `ends`, the columns or channels that get new ones).
+
+    `known`: those of the stage before. Constants that the data set comes with never change.
+    """
+    if self.dataset.normalization is not None:
+      return known, []
+    new = np.concatenate([self.stream.megabatch(t)[0] for t in streams.span(ends)])
+    return normalization.followed(known, self._examples(new))
 
   def pools(self, mesh: Mesh) -> tuple[Pool, Pool]:
     """The pools of training and of validation examples: both are the whole training set."""
-    pool = make_pool(self.dataset.x_train, self.dataset.y_train, self.mean, self.std, mesh)
+    pool = make_pool(self.dataset.x_train, self.dataset.y_train, *self.constants, mesh)
     return pool, pool
 
   def test_pool(self, mesh: Mesh) -> Pool:
     """The pool of test examples."""
-    return make_pool(self.dataset.x_test, self.dataset.y_test, self.mean, self.std, mesh)
+    return make_pool(self.dataset.x_test, self.dataset.y_test, *self.constants, mesh)
 
   def score(self, prediction: tuple[np.ndarray, np.ndarray]) -> tuple[float, float]:
     """(error rate, mean cross-entropy in nats) of a prediction (classes, probabilities) for the test examples."""
@@ -245,6 +256,10 @@ class Images:
   def score_training(self, prediction: tuple[np.ndarray, np.ndarray], which: np.ndarray) -> float:
     """Error rate of a prediction (classes, probabilities) for the training examples `which`."""
     return error_and_loss(*prediction, self.dataset.y_train[which])[0]
+
+  def _examples(self, which: np.ndarray) -> np.ndarray:
+    """The training examples `which`, raw."""
+    return self.dataset.x_train[which]
 
 
 def of_meta(config: schema.RunConfig, meta: Mapping[str, Any]) -> tuple[Classification, tuple[int, ...]]:
@@ -268,10 +283,20 @@ def make_pool(x: np.ndarray, y: np.ndarray, mean: np.ndarray, std: np.ndarray, m
   return sharding.put(Pool(*arrays), mesh)
 
 
+def renormalized(pool: Any, constants: normalization.Normalization | None, mesh: Mesh) -> Any:
+  """A Pool with other constants; None: the pool itself, of a task whose pools have none or never change theirs."""
+  return pool if constants is None else pool._replace(**sharding.put(constants, mesh)._asdict())
+
+
 def normalize(x: Array, mean: Array, std: Array) -> Array:
-  """(x - mean) / std in float32 along the last axis of x [B, ..., C]; mean and std are [C]."""
-  lift = lambda v: v.reshape((1,) * (x.ndim - 1) + v.shape)
-  return x.astype(jnp.float32) * lift(1 / std) - lift(mean / std)
+  """(x - mean) / std in float32 along the last axis of x [B, ..., C]; mean and std are [C], or broadcast against x.
+
+  A std of 1 is that of a column that was constant. The networks have not learned anything from it, so values that are
+  too far from the constant for this std count as the constant, until the column gets a std of its own.
+  """
+  mean, std = (v.reshape((1,) * (x.ndim - v.ndim) + v.shape) for v in (mean, std))
+  z = x.astype(jnp.float32) * (1 / std) - mean / std
+  return jnp.where((std == 1) & (jnp.abs(z) > normalization.RATIO), 0, z)
 
 
 # A contribution is a dict of arrays [B, K]. The contributions of members and stages are added, except `top`, of which

@@ -4,7 +4,7 @@ A task says what batches, losses, predictions and selection are. A source holds 
 `pool`, `batch`, `inputs`, `output`, `sums` and `contribution` are pytrees of arrays. Only the task knows their
 structure.
 """
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -172,8 +172,11 @@ class Source(Protocol):
       and there is none otherwise.
     files: {name: text} of files that are written into the run folder.
     has_test: whether there is a test set. Otherwise the prequential metric of a mega-batch is its test metric.
+    constants: normalisation constants of the first stage, which `pools`, `test_pool` and `meta` have; None: there are
+      none, or those of a task never change.
   """
   has_test: bool
+  constants: Any
   stream: Any
   example_shape: tuple[int, ...]
   fingerprint: str
@@ -187,6 +190,12 @@ class Source(Protocol):
 
   def meta(self) -> dict[str, Any]:
     """What a saved learner needs to know of the data to predict; JSON can hold it."""
+
+  def followed(self, known: Any, ends: Sequence[int]) -> tuple[Any, list[int]]:
+    """(constants of the last of the stages that end at `ends`, columns that get new ones); only if there are any.
+
+    `known`: those of the stage before.
+    """
 
   def pools(self, mesh: Mesh) -> tuple[Tree, Tree]:
     """The pools of training and of validation examples."""

@@ -94,9 +94,9 @@ class JointClassification(classification.Classification):
 
   def inputs(self, pool: Any, batch: Any) -> Array:
     """Images, float32 [B, H, W, C], each normalised as those of its task."""
-    x = batch.x.reshape(-1, *pool.x.shape[1:]).astype(jnp.float32)
+    x = batch.x.reshape(-1, *pool.x.shape[1:])
     mean, std = pool.mean[batch.task][:, None, None], pool.std[batch.task][:, None, None]
-    return x * (1 / std) - mean / std
+    return classification.normalize(x, mean, std)
 
   def losses(self, logits_BO: Array, batch: Any) -> Array:
     """Cross-entropy of every example in nats without weights, float32 [B]; of the outputs [B, T·K]."""

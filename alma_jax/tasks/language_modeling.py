@@ -234,8 +234,9 @@ class Texts:
     untrained: None, since no perplexity is given before the first update.
     files: the tokenizer's JSON.
     has_test: whether there is a test set, which only a live stream can lack.
+    constants: None; tokens are not normalised.
   """
-  has_test = True
+  has_test, constants = True, None
 
   def __init__(self, config: schema.RunConfig):
     """Loads the data set that `config.dataset` names, and cuts it into windows and the stream.

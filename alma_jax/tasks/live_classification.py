@@ -8,7 +8,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from alma_jax.config import schema
-from alma_jax.data import cache, datasets, live_images, live_stream, parquet_file, rows
+from alma_jax.data import cache, datasets, live_images, live_stream, normalization, parquet_file, rows
 from alma_jax.data import stream as streams
 from alma_jax.errors import BadInput
 from alma_jax.tasks import classification
@@ -42,9 +42,8 @@ class LiveImages(LiveSource, classification.Images):
     self.stream = live_stream.LiveStream(0, config.stream, config.seed, feed=self.feed)
     first = self.feed.lines[0]
     if "mean" not in first:
-      first["mean"], first["std"] = (value.tolist() for value in streams.first_normalization(
-          self.feed.arrays(1)["x"], self.stream))
-    self.mean, self.std = (np.array(first[name], np.float32) for name in ("mean", "std"))
+      first |= normalization.made(self.feed.arrays(1)["x"][self.stream.megabatch(1)[0]]).entries()
+    self.constants = normalization.of_entries(first)
     self.fingerprint = self._fingerprint()
     self._rows = rows.Rows(lambda t: (self.feed.arrays(t)["x"], self.feed.arrays(t)["y"]), self.stream.where,
                            self.stream.first)
@@ -62,7 +61,7 @@ class LiveImages(LiveSource, classification.Images):
     x_test = x if test is None else test.x
     y_test = np.zeros(0, np.int32) if test is None else self._reader.test_labels(names)
     self.dataset = datasets.Dataset(self._config.dataset.name, x, np.zeros(0, np.int32), x_test, y_test, num,
-                                    (self.mean, self.std), self.fingerprint, tuple(names))
+                                    None, self.fingerprint, tuple(names))
     self.task, self.example_shape = classification.of_meta(self._config, self.meta())
     stream: Any = self._config.stream
     self.chance = 1 - 1 / num
@@ -76,7 +75,7 @@ class LiveImages(LiveSource, classification.Images):
   def pool(self, examples: np.ndarray, mesh: Mesh) -> classification.Pool:
     """A pool on the devices with these examples at its beginning."""
     x, y = self._rows.take(examples)
-    return classification.make_pool(padded(x), padded(y), self.mean, self.std, mesh)
+    return classification.make_pool(padded(x), padded(y), *self.constants, mesh)
 
   def of_stage(self, part: streams.Stage, mesh: Mesh) -> tuple[Any, Any, streams.Stage]:
     """(pool of training examples, that of validation examples, the stage in their numbers); both are one pool."""
@@ -91,6 +90,9 @@ class LiveImages(LiveSource, classification.Images):
 
   def score_training(self, prediction: tuple[np.ndarray, np.ndarray], which: np.ndarray) -> float:
     return classification.error_and_loss(*prediction, self._rows.take(which)[1])[0]
+
+  def _examples(self, which: np.ndarray) -> np.ndarray:
+    return self._rows.take(which)[0]
 
   def _fingerprint(self) -> str:
     test, first = self._reader.test, self.feed.lines[0]

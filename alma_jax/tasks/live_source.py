@@ -1,4 +1,5 @@
 """What the live sources of images and of text share: the folder, the feed, and the rows that are in memory."""
+import functools
 import pathlib
 from typing import Any
 
@@ -51,10 +52,12 @@ class LiveSource:
   Attributes:
     feed: data.feed.Feed.
     stream: data.live_stream.LiveStream.
+    fingerprint: of what a run cannot change: the test set, declared classes or the tokenizer, the first mega-batch.
   """
   feed: feed.Feed
   stream: Any
   task: Any
+  fingerprint: str
   _rows: rows.Rows
 
   def num_outputs_after(self, t: int) -> int:
@@ -70,6 +73,18 @@ class LiveSource:
     """What metrics.jsonl says about the entry of mega-batch t, besides its metrics."""
     del t
     return {}
+
+  def fingerprint_after(self, t: int) -> str:
+    """That of all data until mega-batch t, see feed.fingerprint."""
+    known = self._fingerprints
+    while len(known) <= t:
+      known.append(feed.fingerprint(known[-1], self.feed.lines[len(known) - 1:len(known)]))
+    return known[t]
+
+  @functools.cached_property
+  def _fingerprints(self) -> list[str]:
+    """After 0, 1, ... mega-batches, as far as they were asked for."""
+    return [self.fingerprint]
 
   def release(self, ends: tuple[int, ...]) -> None:
     """Forgets the examples that no stage after those that end at `ends` can use."""

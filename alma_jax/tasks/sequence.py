@@ -8,8 +8,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from alma_jax.config import schema
+from alma_jax.data import normalization, task_streams
 from alma_jax.data import stream as streams
-from alma_jax.data import task_streams
 from alma_jax.errors import BadInput
 from alma_jax.tasks import classification, heads
 
@@ -30,9 +30,10 @@ class Tasks:
     chance: None; the tasks differ in it.
     untrained: error rate of guessing on the first task.
     has_test: True.
+    constants: None; every task has its own.
     files: {}.
   """
-  has_test = True
+  has_test, constants = True, None
 
   def __init__(self, config: schema.RunConfig):
     """Makes the stream; the images of a task are made when it arrives.
@@ -44,7 +45,7 @@ class Tasks:
     self.data = stream_of(config)
     self._replays, self._returns = _replays(config), True
     self._seen: dict[int, task_streams.TaskData] = {}  # tasks that are replayed
-    self._normalizations: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+    self._normalizations: dict[int, normalization.Normalization] = {}
     self._visits = visits(self.meta()["tasks"])
     self.stream = Order(self.data.infos, self._replays)
     self.fingerprint = self.data.fingerprint
@@ -72,14 +73,15 @@ class Tasks:
     """Those of the tasks 0..t that are predicted as task t, which is the newest; the last is t itself."""
     return [visit for visit in self._visits[t] if visit <= t]
 
-  def normalization(self, t: int) -> tuple[np.ndarray, np.ndarray]:
+  def normalization(self, t: int) -> normalization.Normalization:
     """What is subtracted from task t and what it is divided by, float32 [C] each.
 
     Mean and standard deviation of each channel of its training images; 0 and 255 if it is not normalised.
     """
     if t not in self._normalizations:
-      self._normalizations[t] = self._moments(t) if self.data.is_normalized(t) else (
-          np.zeros(self.data.image_shape[-1], np.float32), np.full(self.data.image_shape[-1], 255, np.float32))
+      plain = (np.full(self.data.image_shape[-1], value, np.float32) for value in (0, 255))
+      self._normalizations[t] = (normalization.made(self._task(t).x_train) if self.data.is_normalized(t) else
+                                 normalization.Normalization(*plain))
     return self._normalizations[t]
 
   def examples(self, t: int, mesh: Mesh) -> tuple[Any, np.ndarray, np.ndarray]:
@@ -102,12 +104,6 @@ class Tasks:
     """(the pool of the test images of task t, as those of its later visit `visit` if given, their labels int32 [N])."""
     data = self.data.task(t)
     return self._pool([(t if visit is None else visit, data.x_test, data.y_test)], mesh), data.y_test
-
-  def _moments(self, t: int) -> tuple[np.ndarray, np.ndarray]:
-    x = self._task(t).x_train
-    flat = x.reshape(-1, x.shape[-1]).astype(np.float64)
-    std = flat.std(0)
-    return flat.mean(0).astype(np.float32), np.where(std > 0, std, 1).astype(np.float32)
 
   def _task(self, t: int) -> task_streams.TaskData:
     """The examples of task t; those that will be replayed are kept."""

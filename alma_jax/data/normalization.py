@@ -1,0 +1,107 @@
+"""Normalisation constants of each channel or column, and when they change (docs/algorithms.md §1). Imports no jax.
+
+The constants come from the training data of the first mega-batch. At the beginning of every stage they are compared
+with the new training data. A column that they no longer fit gets new ones, from these data alone; all others keep
+theirs to the bit. So the constants of a stage depend on those of the stage before and on its own data, and a run that
+resumes needs nothing but its checkpoint.
+"""
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+RATIO = 8.0  # between scales that are as good as equal; 0 to 16 against 0 to 255 is 16
+_SHARE = 16  # of 16 values, at most one may be farther than RATIO; of any data, at most one of 64 is (Chebyshev)
+_LEAST = 32  # examples that can show that values have come closer together
+_NAMED = 5  # columns that a warning describes
+
+
+class Normalization(NamedTuple):
+  """Values become (x - mean) / std.
+
+  Attributes:
+    mean: float32 [C] or [D].
+    std: float32 [C] or [D]; 1 where the values were all equal, so that their scale is unknown.
+  """
+  mean: np.ndarray
+  std: np.ndarray
+
+  def entries(self) -> dict[str, list[float]]:
+    """For JSON."""
+    return dict(mean=self.mean.tolist(), std=self.std.tolist())
+
+
+def of_entries(entries: Mapping[str, Any]) -> Normalization:
+  """The Normalization of which `entries` of JSON are, among others."""
+  return Normalization(*(np.asarray(entries[name], np.float32) for name in Normalization._fields))
+
+
+def made(x: np.ndarray) -> Normalization:
+  """The constants for raw examples [N, H, W, C] or [N, D]."""
+  values = _flat(x).astype(np.float64)
+  std = values.std(0)
+  return Normalization(values.mean(0).astype(np.float32), np.where(std > 0, std, 1).astype(np.float32))
+
+
+def followed(known: Normalization, x: np.ndarray) -> tuple[Normalization, list[int]]:
+  """The constants of the next stage.
+
+  Args:
+    known: those of the stage before.
+    x: the new training data of the stage, raw [N, H, W, C] or [N, D].
+
+  Returns:
+    (the constants, the columns or channels that have got new ones).
+  """
+  values = _flat(x)
+  low, high = (edge.astype(np.float64) for edge in (values.min(0), values.max(0)))
+  mean, std = (each.astype(np.float64) for each in known)
+  is_wide = np.maximum(high - mean, mean - low) > RATIO * std
+  close = (high - low < 2 * std / RATIO) & (len(x) >= _LEAST)
+  changed, constants = [], known
+  for column in np.flatnonzero((high > low) & (is_wide | close)).tolist():
+    mine = values[:, column].astype(np.float64)
+    is_far = is_unfit(*far(mine, Normalization(mean[column], std[column])))
+    is_close = close[column] and np.abs(mine - mine.mean()).max() * RATIO < std[column]
+    fresh = made(mine[:, None])
+    if (is_far or is_close) and fresh.std > np.finfo(np.float32).tiny:
+      if constants is known:
+        constants = Normalization(known.mean.copy(), known.std.copy())
+      constants.mean[column], constants.std[column] = fresh.mean[0], fresh.std[0]
+      changed.append(column)
+  return constants, changed
+
+
+def far(values: np.ndarray, known: Normalization) -> tuple[Any, Any]:
+  """How many of the values [N] or [N, C] are far from the mean, and how many differ from it."""
+  distance = np.abs(values - known.mean)
+  return (distance > RATIO * known.std).sum(0), (distance > 0).sum(0)
+
+
+def is_unfit(num_far: Any, num_other: Any) -> Any:
+  """Whether constants do not fit values, by what `far` has counted of them.
+
+  The share is not one of all values, because a column may be constant most of the time.
+  """
+  return num_far * _SHARE > num_other
+
+
+def described(before: Normalization, after: Normalization, changed: list[int], is_image: bool) -> str:
+  """A clause about columns or channels that have got new constants."""
+  what = "channel" if is_image else "column"
+  one = lambda column: (
+      f"{what} {column} has a mean of {after.mean[column]:.3g} and a standard deviation of {after.std[column]:.3g}, "
+      f"against {_scale(before, column)}")
+  more = f"; and so {len(changed) - _NAMED} more" if len(changed) > _NAMED else ""
+  return "; ".join(map(one, changed[:_NAMED])) + more
+
+
+def _scale(known: Normalization, column: int) -> str:
+  if known.std[column] == 1:
+    return f"a constant {known.mean[column]:.3g}"
+  return f"{known.mean[column]:.3g} and {known.std[column]:.3g}"
+
+
+def _flat(x: np.ndarray) -> np.ndarray:
+  """[N, ..., C] -> [M, C]."""
+  return x.reshape(-1, x.shape[-1])
