@@ -126,6 +126,9 @@ def test_a_live_stream_says_what_it_does_not_read(tmp_path):
     reader = live_images.ImageReader(tmp_path, 0, 0)
   assert reader.read(tmp_path / "stream/n", []).remarks == (
       f"3 files of '{tmp_path / 'stream/n'}' are not read (3 .svg)",)
+  np.savez(tmp_path / "test/more.npz", x=np.zeros((2, 4, 6, 3), np.uint8), y=[0, 1])
+  with pytest.raises(BadInput, match="test' holds both images and files such as 'more.npz'; keep one of them"):
+    live_images.ImageReader(tmp_path, 0, 0)
 
 
 def test_links_to_folders_are_followed_but_not_in_circles(tmp_path):

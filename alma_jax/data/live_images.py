@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from alma_jax import keys
-from alma_jax.data import cache, entry_file, feed, parquet_file
+from alma_jax.data import cache, entry_file, feed, folders, parquet_file
 from alma_jax.data import labels as class_labels
 from alma_jax.errors import BadInput
 
@@ -154,6 +154,8 @@ class ImageReader:
       raise BadInput(f"there are both {str(paths[0])!r} and {str(paths[1])!r}; keep one test set.")
     if paths and paths[0].is_dir():
       inside = sorted(path for path in paths[0].iterdir() if path.suffix.lower() in (".npz", ".parquet"))
+      if inside and any(map(folders.holds_images, paths[0].iterdir())):
+        raise BadInput(f"{str(paths[0])!r} holds both images and files such as {inside[0].name!r}; keep one of them.")
       paths = inside or paths
     parts = []
     for path in paths:
