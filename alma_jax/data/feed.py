@@ -28,8 +28,8 @@ from alma_jax.files import parse_json
 LEDGER, COPIES, REJECTED, NOTICES = "stream.jsonl", "megabatches", "rejected.jsonl", "notices.jsonl"
 FILES = (LEDGER, COPIES, REJECTED, NOTICES)
 END = "end"  # the file in DIR that ends the stream
-_OF_ENTRY: Mapping[str, type[Any]] = dict(name=str, sha256=str, signature=list)  # types of the entries of a line
-_OF_LINE: Mapping[str, type[Any]] = {**_OF_ENTRY, "t": int, "content": str, "arrays": str}
+_OF_ENTRY: Mapping[str, type[Any]] = dict(name=str, signature=list)  # types of the entries of a line
+_OF_LINE: Mapping[str, type[Any]] = {**_OF_ENTRY, "sha256": str, "t": int, "content": str, "arrays": str}
 _POLL_SECONDS = 0.25
 _RECHECK_SECONDS = 60.0  # between two looks at entries that were used
 
@@ -225,19 +225,18 @@ class Feed:
   def _take(self, found: inbox.Found) -> None:
     path, signature = found
     self._arrived_at = time.monotonic()
-    sha256 = ""
     try:
       if inbox.special(path) is not None:
         raise BadInput(f"{inbox.special(path)} is no file and no folder.")
-      with messages.sign(f"hashing {path.name}"):
-        sha256 = inbox.digest(path)
       with messages.sign(f"reading {path.name}"), unpacking.limited(self._largest):
         read = self._reader.read(path, self.lines)
+      with messages.sign(f"hashing {path.name}"):  # not before: an entry that is too large would take long
+        sha256 = inbox.digest(path)
     except BadInput as error:
       if inbox.signature_of(path) != signature:
         return  # it was still being written
       self._inbox.reject(path.name, signature)
-      self._record(REJECTED, dict(name=path.name, reason=str(error), sha256=sha256, signature=list(signature)))
+      self._record(REJECTED, dict(name=path.name, reason=str(error), signature=list(signature)))
       messages.say(f"set aside {path}: {error}")
       return
     if inbox.signature_of(path) != signature:

@@ -44,8 +44,8 @@ def prepared(name: str, data_dir: str = "") -> pathlib.Path:
     others = sorted(info.parent.name for info in (root / base).glob("*/dataset_info.json"))
     if others:
       raise BadInput(f"dataset.data_dir={data_dir!r} holds the version{'s' * (len(others) > 1)} "
-                     f"{', '.join(others)} of the TFDS data set {base!r}, but none that is {version}; name one "
-                     "of them, or no folder, to download it.")
+                     f"{', '.join(others)} of the TFDS data set {base!r}, but none that is {version}; name one of "
+                     "them, or no folder, to download it.")
     raise BadInput(f"dataset.data_dir={data_dir!r} holds no prepared TFDS data set {name!r} "
                    f"(no {root / base}/VERSION/dataset_info.json); name another folder, or none, to download "
                    "it.")
