@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from runs import alma, blobs
 from stages import setting_of
+from test_live import drop, interrupted, live_config, make_folder
 
 import alma_jax
 from alma_jax import config as configs
@@ -138,6 +139,24 @@ def test_a_run_with_other_weights_is_refused(own):
   done = alma(*command, cwd=own)
   assert (done.returncode, "run is complete" in done.stderr) == (0, True)
   assert "the file bodies.py has changed since the run in run began" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_live_run_keeps_its_digest_when_a_class_comes(own, arrays):
+  (own / "mine.py").write_text(NETWORK.replace("{before}", "").replace("{body}", "x = x @ jnp.asarray(np.load(FILE))"))
+  folder, (x, y) = make_folder(own / "live", arrays), arrays[:2]
+  for t, classes in enumerate(([0, 2], [0, 1, 2]), 1):
+    which = np.flatnonzero(np.isin(y, classes))[20 * t:][:24]
+    drop(folder, t, x[which], y[which])
+  body(own, 0)
+  configs.load_file(str(own / "mine.py"))
+  config = live_config(folder, "sm", model__name="on_body", stream__waiting_time=1, train__epochs=1)
+  (folder / "end").touch()
+  while interrupted(config, own / "run", 2):
+    pass
+  body(own, 1)
+  with pytest.raises(alma_jax.BadInput, match="differs in the arrays that 'on_body' loads"):
+    alma_jax.run(config, own / "run")
 
 
 def test_a_run_of_an_earlier_version_goes_on(own):

@@ -22,7 +22,7 @@ class Network(Protocol):
 
   @property
   def convolutional(self) -> bool:
-    """Whether most of the computation is convolutions, which XLA runs slowly inside a loop on a CPU."""
+    """Whether most of the computation is convolutions, whose training XLA runs slowly inside a loop on a CPU."""
 
   def inputs(self, shape: Shape) -> Any:
     """Shapes and dtypes of a batch of inputs.
