@@ -27,7 +27,7 @@ from alma_jax.data import datasets, documents, entry_file, feed, inbox, text_sou
 from alma_jax.errors import BadInput
 from alma_jax.learners import prediction
 from alma_jax.monitor import board, view
-from alma_jax.runs import arrivals, drift, loggers, metrics, plots, run_files, settings
+from alma_jax.runs import arrivals, drift, exporting, loggers, metrics, plots, run_files, settings
 
 LEARNERS = [("sm", {}), ("ens", {"stream__replay": 0.5}), ("gens", {}),
             ("anytime", {"train__steps": 10, "model__width": 8, "stream__memory_size": 40})]
@@ -901,6 +901,10 @@ def test_a_live_text_equals_the_offline_text(tmp_path, books, text_parts, monkey
   while interrupted(config, tmp_path / "run", 5):
     pass
   assert_same_results(tmp_path / "offline", tmp_path / "run")
+  source = json.loads(exporting.files_of(alma_jax.load_run(tmp_path / "run"))["predictor.json"])["provenance"]
+  begun = json.loads((tmp_path / "run/config.json").read_text())["data_fingerprint"]
+  assert source["data_fingerprint"] == feed.fingerprint(begun, lines(tmp_path / "run", "stream.jsonl"))
+  assert f"mega-batches 1 to {len(text_parts[1])}, which stream.jsonl" in source["data_covered"]
 
 
 @pytest.mark.filterwarnings("ignore:the vocabulary has")

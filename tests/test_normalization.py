@@ -147,7 +147,7 @@ def test_a_scale_that_appears_later(tmp_path, monkeypatch, capsys, learner, chan
   for t in range(1, NIGHTS + 1):
     parts.drop(folder, t)
   (folder / "end").touch()
-  of_live = live_config(folder, learner, **{**changes, "stream__num_megabatches": 0})
+  of_live = live_config(folder, learner, **changes)  # with the length of the stream, which gmoe has to know
   alma_jax.run(of_live, tmp_path / "whole")
   while interrupted(of_live, tmp_path / "cut_live", 5):
     pass

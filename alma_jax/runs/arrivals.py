@@ -79,7 +79,7 @@ class Arrivals:
     held, index = self._stages.select(np.concatenate(parts))
     pool, index = task.load(held, index)
     pool, total = pool if pool is held else sharding.put(pool, learner.mesh), None
-    pool = classification.renormalized(pool, now.constants, learner.mesh)
+    pool = classification.renormalized(pool, source, now.constants, learner.mesh)
     for block in range(learner.num_blocks(state)):
       total = task.join(total, prediction.contributions(learner, task, state, block, pool, index))
     found, start = learner.resolve(state, total or {}), 0

@@ -296,8 +296,8 @@ def _provenance(position: Position) -> dict[str, Any]:
 def _covered(position: Position) -> str:
   """What the fingerprint of the data is a hash of."""
   if position.config.is_live:
-    fixed = "tokenizer, held-out texts" if position.config.is_language else "test set, classes.txt"
-    return f"{fixed} and mega-batches 1 to {position.standing.last['t']}, which {feed.LEDGER} in the run folder lists"
+    return (f"mega-batches 1 to {position.standing.last['t']}, which {feed.LEDGER} in the run folder lists, and the "
+            "files beside the folder stream")
   return "the whole data set; the config, see config_sha256, decides which part of it came until this mega-batch"
 
 

@@ -295,8 +295,9 @@ class _Session:
     if changed:
       say(f"stage {len(ends)} normalises anew what is of another scale than before: "
           f"{normalization.described(known, constants, changed, len(source.example_shape) == 3)}")
-    pool = classification.renormalized(data.pool, constants, mesh)
-    val_pool = pool if data.val_pool is data.pool else classification.renormalized(data.val_pool, constants, mesh)
+    pool = classification.renormalized(data.pool, source, constants, mesh)
+    val_pool = pool if data.val_pool is data.pool else classification.renormalized(
+        data.val_pool, source, constants, mesh)
     return data._replace(pool=pool, val_pool=val_pool), constants, {
         metrics.RENORMALIZED: changed} if changed else {}
 

@@ -153,12 +153,12 @@ class Examiner:
   """Holds the test set, and the joined contributions of final blocks to its predictions."""
 
   def __init__(self, setting: Setting, constants: normalization.Normalization | None = None):
-    """`constants`: by which the test set is normalised; None: those of the first stage."""
+    """`constants`: normalise the test set; None: those of the first stage do."""
     assert not isinstance(setting.source, sequence.Tasks)
     self._learner, self._source = setting.learner, setting.source
     self._pool = setting.source.test_pool(setting.learner.mesh)
-    if self._pool is not None:
-      self._pool = classification.renormalized(self._pool, constants, setting.learner.mesh)
+    if constants is not None and self._pool is not None:
+      self._pool = classification.renormalized(self._pool, setting.source, constants, setting.learner.mesh)
     self.num_cached = 0  # blocks whose joined contribution is kept
     self.cached: contract.Contribution | None = None
 

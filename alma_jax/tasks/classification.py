@@ -283,9 +283,9 @@ def make_pool(x: np.ndarray, y: np.ndarray, mean: np.ndarray, std: np.ndarray, m
   return sharding.put(Pool(*arrays), mesh)
 
 
-def renormalized(pool: Any, constants: normalization.Normalization | None, mesh: Mesh) -> Any:
-  """A Pool with other constants; None: the pool itself, of a task whose pools have none or never change theirs."""
-  return pool if constants is None else pool._replace(**sharding.put(constants, mesh)._asdict())
+def renormalized(pool: Any, source: Any, constants: normalization.Normalization | None, mesh: Mesh) -> Any:
+  """A pool of a source with the constants of a stage, which are None if the source has none."""
+  return pool if constants is source.constants else pool._replace(**sharding.put(constants, mesh)._asdict())
 
 
 def normalize(x: Array, mean: Array, std: Array) -> Array:
