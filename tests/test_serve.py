@@ -264,7 +264,8 @@ def test_a_torn_pointer_is_counted_and_reported_once(run, tmp_path, monkeypatch)
   monkeypatch.setattr(service, "say", said.append)
   version = folder.publish(root, 0, folder.read(run.path / "predictor").files)
   content = (root / "latest.json").read_bytes()
-  failed = lambda port: float(re.search(r"^alma_failed_replacements_total (.*)", ask(port, path="/metrics")[1], re.M)[1])
+  failed = lambda port: float(re.search(r"^alma_failed_replacements_total (.*)", ask(port, path="/metrics")[1],
+                                        re.MULTILINE)[1])
   with serving(root) as port:
     for times, torn in enumerate((content[:40], b"[]", None), 1):
       (root / "latest.json").write_bytes(torn) if torn else (root / "latest.json").unlink()

@@ -1,0 +1,37 @@
+"""The pictures of the pages show what their commands make today."""
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from PIL import Image
+from runs import ROOT
+
+LEARNERS = sorted((ROOT / "docs/images/learners").glob("*.png"))
+
+
+def shown_by(path):
+  """{learner: {column: values}} of a picture that benchmarks/pictures.py has drawn."""
+  with Image.open(path) as image:
+    return json.loads(image.text["Description"])
+
+
+@pytest.mark.parametrize("path", LEARNERS, ids=lambda path: path.stem)
+def test_pictures_of_the_same_runs_agree(path):
+  shown, first = shown_by(path), shown_by(ROOT / "docs/images/digits-stream.png")
+  assert set(shown) == {"sm", path.stem}
+  for name in set(shown) & set(first):
+    assert shown[name]["error"] == first[name]["error"]
+
+
+@pytest.mark.slow
+def test_the_first_picture_shows_the_runs_of_today(tmp_path):
+  """Its command, of two learners; a processor that rounds differently may move single images of the test set of 360."""
+  path = ROOT / "docs/images/digits-stream.png"
+  environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}  # optimised, as runs are
+  subprocess.run([sys.executable, ROOT / "benchmarks/learners.py", "--learners", "sm", "gens", f"--workdir={tmp_path}",
+                  f"--config={ROOT}/configs/digits.py"], check=True, cwd=ROOT, env=environment)
+  for name in ("sm", "gens"):
+    lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["error"] for line in lines] == pytest.approx(shown_by(path)[name]["error"], abs=2.5 / 360)
