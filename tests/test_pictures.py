@@ -1,6 +1,7 @@
 """The pictures of the pages show what their commands make today."""
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -8,6 +9,10 @@ import pytest
 from PIL import Image
 from runs import ROOT
 
+# What draws pictures: commands, and the page with the command of the README's picture.
+DRAW = r"python benchmarks/(pictures|study_figures|nights|task_claims)\.py .*(docs|--picture)|alma board |" \
+       r"\(docs/results/anytime/README\.md\) list the commands"
+PAGES = [path for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))] if ".png)" in path.read_text()]
 LEARNERS = sorted((ROOT / "docs/images/learners").glob("*.png"))
 
 
@@ -15,6 +20,11 @@ def shown_by(path):
   """{learner: {column: values}} of a picture that benchmarks/pictures.py has drawn."""
   with Image.open(path) as image:
     return json.loads(image.text["Description"])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_with_a_picture_has_its_command(page):
+  assert re.search(DRAW, page.read_text())
 
 
 @pytest.mark.parametrize("path", LEARNERS, ids=lambda path: path.stem)
