@@ -2,8 +2,8 @@
 
     python benchmarks/study_figures.py docs/results/mnist
 
-The argument is the folder of a study of benchmarks/claims.py, or docs/results/anytime. The figures are those of `alma report`, as PNG. Their
-captions are printed. A figure that the runs do not suffice for is removed.
+The argument is the folder of a study of benchmarks/claims.py, or docs/results/anytime. The figures are those of
+`alma report`, as PNG. Their captions are printed. A figure that the runs do not suffice for is removed.
 """
 import pathlib
 import sys
