@@ -236,6 +236,14 @@ def test_links_and_named_files_are_there(page):
     assert pathlib.Path(ROOT / name).exists() or "NAME" in name, name
 
 
+def test_no_page_promises_how_fast_a_machine_is():
+  """Times are measurements, with their machine."""
+  for path in [*(ROOT / page for page in (*PAGES, *NOTEBOOKS)), *ROOT.glob("configs/**/*.py")]:
+    found = re.search(r"under a minute|\(a minute\)|sweep of seconds|: minutes\b|takes (some )?(seconds|minutes)",
+                      path.read_text())
+    assert found is None or path.name == "CHANGELOG.md", (path, found[0])
+
+
 def build_site(root, tmp_path):
   """What .ci/docs says of the pages of a checkout: the step of .ci/run and of the GitHub workflow."""
   pytest.importorskip("mkdocs")
