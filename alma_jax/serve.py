@@ -33,9 +33,13 @@ def _main(argv: Sequence[str] | None) -> None:
   parser.add_argument("--port", type=int, default=8000, help="port; 0: a free one; default: 8000")
   parser.add_argument("--max_batch", type=int, default=256, help="examples of a request, at most; default: 256")
   parser.add_argument("--max_bytes", type=int, default=_MAX_BYTES, help="bytes of a request, at most; default: 16 MiB")
+  parser.add_argument("--timeout", type=int, default=web.TIMEOUT, help="seconds that a client may take to send a "
+                      f"request, or to read an answer; default: {web.TIMEOUT}")
+  parser.add_argument("--max_connections", type=int, default=web.CONNECTIONS, help="connections that are kept; of "
+                      f"more, those that have waited longest for their clients are closed; default: {web.CONNECTIONS}")
   parser.add_argument("--poll", type=float, default=1.0, help="seconds between two looks for a new predictor")
   args = parser.parse_args(argv)
-  for name in ("max_batch", "max_bytes", "poll"):
+  for name in ("max_batch", "max_bytes", "timeout", "max_connections", "poll"):
     if not getattr(args, name) > 0:
       raise BadInput(f"--{name}={getattr(args, name)} should be above 0.")
   web.check_packages("alma serve")
@@ -43,9 +47,9 @@ def _main(argv: Sequence[str] | None) -> None:
     stored = predict.stored_of(args)
     predictor = predict.load(stored)
     from alma_jax.predictors import service
-    made = service.Service(predictor, predict.place_of(args), args.max_batch, args.max_bytes, args.poll)
+    made = service.Service(predictor, predict.place_of(args), args.max_batch, args.max_bytes, args.timeout, args.poll)
     messages.say(f"serving {args.workdir} on {web.address(sock)}")
-    web.run(service.app(made), sock)
+    web.run(service.app(made), sock, args.timeout, args.max_connections)
 
 
 if __name__ == "__main__":

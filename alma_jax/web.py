@@ -2,10 +2,16 @@
 import errno
 import importlib.util
 import socket
-from typing import Any
+import time
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
 
 from alma_jax.errors import BadInput
 
+if TYPE_CHECKING:
+  import uvicorn
+
+TIMEOUT, CONNECTIONS = 30, 128  # seconds that a client may keep a service waiting, and connections that are kept
 _PACKAGES = ("fastapi", "uvicorn", "prometheus_client", "plotly")
 _BACKLOG = 2048
 
@@ -48,8 +54,57 @@ def address(sock: socket.socket) -> str:
   return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def run(app: Any, sock: socket.socket) -> None:
-  """Serves an ASGI application until SIGINT or SIGTERM; open requests are answered first."""
+def run(app: Any, sock: socket.socket, timeout: int = TIMEOUT, connections: int = CONNECTIONS) -> None:
+  """Serves an ASGI application until SIGINT or SIGTERM; open requests are answered first. Arguments: see `server`."""
+  server(app, timeout, connections).run(sockets=[sock])
+
+
+def server(app: Any, timeout: int = TIMEOUT, connections: int = CONNECTIONS) -> "uvicorn.Server":
+  """A server that does not wait for its clients for ever.
+
+  uvicorn by itself waits without a limit for a request, for its body, and until a client reads an answer.
+
+  Args:
+    app: the ASGI application. It limits the time of the bodies that it reads itself, so that it can say so.
+    timeout: seconds after which a connection is closed whose client has sent no whole request, or reads no answer.
+    connections: how many are kept; of more, those are closed that have waited longest for their clients. A request
+      that finds twice as many gets status 503.
+  """
   import uvicorn
-  config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=10, lifespan="on")
-  uvicorn.Server(config).run(sockets=[sock])
+  config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="on", ws="none",
+                          timeout_graceful_shutdown=10, timeout_keep_alive=timeout, limit_concurrency=2 * connections)
+  made = uvicorn.Server(config)
+  config.timeout_notify = 0  # as often as uvicorn looks, which is every second
+  config.callback_notify = _Patience(made.server_state.connections, timeout, connections).look
+  return made
+
+
+class _Patience:
+  """Closes connections that wait for their clients."""
+
+  def __init__(self, connections: Collection[Any], timeout: float, most: int):
+    self._connections, self._timeout, self._most = connections, timeout, most
+    self._waiting: dict[Any, tuple[Any, float]] = {}  # by connection: what it waits for, and since when
+
+  async def look(self) -> None:
+    now, before = time.monotonic(), self._waiting
+    self._waiting = {}
+    for connection in self._connections:
+      awaited = _awaited(connection)
+      if awaited:
+        what, since = before.get(connection, (None, now))
+        self._waiting[connection] = (awaited, since if what == awaited else now)
+    too_many = len(self._connections) - self._most
+    for i, (connection, (_, since)) in enumerate(sorted(self._waiting.items(), key=lambda item: item[1][1])):
+      if i < too_many or now - since > self._timeout:
+        connection.transport.abort()  # close() would wait until the client has read all
+
+
+def _awaited(connection: Any) -> tuple[Any, ...]:
+  """What a connection of uvicorn waits for until its client acts; empty while a request is being answered."""
+  cycle, unread = connection.cycle, connection.transport.get_write_buffer_size()
+  if cycle is None or cycle.response_complete or connection.transport.is_closing():
+    return "a request", cycle, unread  # `unread` bytes of the answer before: while they become fewer, all is well
+  if cycle.more_body:
+    return "a body", cycle
+  return ("room for an answer", cycle, unread) if connection.flow.write_paused else ()

@@ -1,38 +1,50 @@
-"""Draws a picture of every learner: its test error and its parameters over the stream, beside those of `sm`.
+"""Draws the pictures of learners on the digits: the one of the first page, and one of every learner beside `sm`.
 
     python benchmarks/learners.py --workdir runs/learners
-    python benchmarks/pictures.py runs/learners docs/images/learners
+    python benchmarks/pictures.py runs/learners docs/images
+
+Writes digits-stream.png, the figure `stream` of `alma report` of four learners, and learners/NAME.png: its test error
+and its parameters over the stream. A picture holds what it shows, so that tests/test_pictures.py can compare it with
+the runs of today: the text "Description" of the PNG file is JSON, {learner: {column of metrics.jsonl: values}}.
 """
 import argparse
+import json
 import pathlib
+from collections.abc import Sequence
 
 import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
 
 import alma_jax
-from alma_jax.reports import drawing
+from alma_jax.reports import collect, drawing, figures
 
 SIZE, DPI = (7.2, 2.6), 110
+FIRST, FIRST_PAGE = "digits-stream.png", ("sm", "gens", "gmoe", "ens")
+COLUMNS = {"error": "test error", "num_params": "parameters held"}
 
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("runs", type=pathlib.Path, help="folder with a run folder for each learner, named like it")
-  parser.add_argument("out", type=pathlib.Path, help="folder for NAME.png")
+  parser.add_argument("out", type=pathlib.Path, help="folder for the pictures")
   args = parser.parse_args()
-  args.out.mkdir(parents=True, exist_ok=True)
-  reference = alma_jax.load_run(args.runs / "sm")
+  (args.out / "learners").mkdir(parents=True, exist_ok=True)
+  (study,), _ = collect.collect([str(args.runs / name) for name in FIRST_PAGE])
+  _, draw = figures.plan(study)["stream"]
+  save(draw(), args.out / FIRST, args.runs, FIRST_PAGE, ["error"], dpi=200)
   for name in sorted(place.parent.name for place in args.runs.glob("*/config.json")):
-    draw(name, alma_jax.load_run(args.runs / name), reference, args.out / f"{name}.png")
+    save(figure(name, args.runs), args.out / "learners" / f"{name}.png", args.runs, sorted({"sm", name}), [*COLUMNS])
 
 
-def draw(name: str, run: alma_jax.Run, reference: alma_jax.Run, path: pathlib.Path) -> None:
-  """Writes the picture of one learner."""
+def figure(name: str, runs: pathlib.Path) -> Figure:
+  """The picture of one learner."""
+  run, reference = (alma_jax.load_run(runs / each) for each in (name, "sm"))
   edges = range(len(run.metrics["t"]) + 1)  # a bar for every mega-batch
   figure, axes = plt.subplots(1, 2, figsize=SIZE, layout="constrained")
-  for axis, column, label in zip(axes, ("error", "num_params"), ("test error", "parameters held")):
+  for axis, (column, label) in zip(axes, COLUMNS.items()):
     if name != "sm":
       axis.stairs(reference.metrics[column], edges, baseline=None, color="#767676", label="sm")
     color, _ = drawing.STYLES[name]
@@ -42,7 +54,15 @@ def draw(name: str, run: alma_jax.Run, reference: alma_jax.Run, path: pathlib.Pa
     axis.xaxis.get_major_locator().set_params(integer=True)
   axes[0].legend(frameon=False)
   axes[1].yaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: f"{value:,.0f}"))
-  figure.savefig(path, dpi=DPI)
+  return figure
+
+
+def save(figure: Figure, path: pathlib.Path, runs: pathlib.Path, names: Sequence[str], columns: Sequence[str],
+         dpi: int = DPI) -> None:
+  """Writes a picture, with the data of these learners."""
+  metrics = {name: alma_jax.load_run(runs / name).metrics for name in names}
+  shown = {name: {column: list(its[column]) for column in columns} for name, its in metrics.items()}
+  figure.savefig(path, dpi=dpi, metadata={"Software": None, "Description": json.dumps(shown, default=float)})
   plt.close(figure)
 
 

@@ -2,8 +2,8 @@
 
     python benchmarks/study_figures.py docs/results/mnist
 
-The argument is the folder of a study of benchmarks/claims.py. The figures are those of `alma report`, as PNG. Their
-captions are printed. A figure that the runs do not suffice for is removed.
+The argument is the folder of a study of benchmarks/claims.py, or docs/results/anytime. The figures are those of
+`alma report`, as PNG. Their captions are printed. A figure that the runs do not suffice for is removed.
 """
 import pathlib
 import sys
@@ -22,7 +22,10 @@ PAGES: dict[str, dict[str, tuple[int, ...]]] = {
     "mnist": {"stream": (1, 50), "waiting": (), "compute": (1, 5, 50, 250), "parameters": (1, 5, 50, 250)},
     "mnist_replay": {"replay": (), "growth": ()},
     "mnist_authors": {"waiting": (), "compute": (), "parameters": ()},
-    "text": {"compute": (), "experts": (), "stream-compute": ()}}
+    "text": {"compute": (), "experts": (), "stream-compute": ()},
+    "anytime": {"pareto": ()}}
+# {study: which of its runs are shown, by their names}; of others all.
+SHOWN = {"anytime": r".*/seed\d-(sm|ens|umix|gens|(warm|retrain|shrink_perturb)-epochs20|anytime(-steps\d+)?)"}
 PAGES["cifar"] = PAGES["cifar-full"] = {
     "stream": (10, 50), "waiting": (), "compute": (), "parameters": (), "replay": ()}
 
@@ -56,8 +59,10 @@ def draw(folder: pathlib.Path) -> dict[str, str]:
 def study_of(folder: pathlib.Path) -> Study:
   """The Study of the runs that a folder keeps."""
   if not (folder / RUNS).is_file():
-    raise BadInput(f"there is no {folder / RUNS}; `alma sweep --config={STUDIES[folder.name].sweep}` makes the runs.")
+    sweep = STUDIES[folder.name].sweep if folder.name in STUDIES else f"sweeps/{folder.name}"
+    raise BadInput(f"there is no {folder / RUNS}; `alma sweep --config={sweep}` makes the runs.")
   runs = pd.read_csv(folder / RUNS)
+  runs = runs[runs["run"].astype(str).str.fullmatch(SHOWN.get(folder.name, ".*"))]
   protocol = protocols.LANGUAGE if "average_perplexity" in runs else protocols.IMAGES
   kept = pd.read_csv(folder / STREAM) if (folder / STREAM).is_file() else pd.DataFrame(
       {name: [] for name in ("run", "t", "stage", "updated", protocol.metric, "cumulative_fwd_macs")})

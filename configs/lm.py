@@ -2,8 +2,8 @@
 
     python -m alma_jax.main --config=configs/lm.py:LEARNER,SIZE --config.dataset.name=text:DIR
 
-LEARNER is one of sm, ens, gens, gmoe, btm, anytime. SIZE is tiny (the default: minutes
-on two CPU cores), base (6 layers, width 512) or large (12 layers, width 768); base and
+LEARNER is one of sm, ens, gens, gmoe, btm, anytime. SIZE is tiny (the default, for
+CPUs), base (6 layers, width 512) or large (12 layers, width 768); base and
 large need GPUs. DIR holds train/, valid/ and test/ with .txt files, one document each, or only
 .txt files. If no data set is named, TFDS downloads tiny_shakespeare.
 

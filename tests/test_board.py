@@ -69,7 +69,6 @@ def folder(tmp_path):
 @contextlib.contextmanager
 def serving(folder, pixels=1200):
   """The address of a board, in a thread of this process. /frame has the page in a frame; /append adds to a run."""
-  import uvicorn
   from fastapi.responses import HTMLResponse
   app = board.app(board.Board([str(folder)]))
   app.add_route("/frame", lambda request: HTMLResponse(FRAME.format(pixels=pixels)))
@@ -81,14 +80,16 @@ def serving(folder, pixels=1200):
       file.write(json.dumps(entries[-1] | dict(t=6, updated=True, error=0.28, num_params=20)) + "\n")
 
   with web.listen("127.0.0.1", 0) as sock:
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
+    server = web.server(app)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]})
     thread.start()
     while not server.started:
       time.sleep(0.01)
-    yield web.address(sock)
-    server.should_exit = True
-    thread.join()
+    try:
+      yield web.address(sock)
+    finally:
+      server.should_exit = True
+      thread.join()
 
 
 def browse(address, tmp_path, *flags):
@@ -149,6 +150,8 @@ def test_only_what_changed_is_read_and_sent_again(folder, monkeypatch):
     again = urllib.request.Request(f"{address}/runs.json", headers={"If-None-Match": answer.headers["ETag"]})
     with pytest.raises(urllib.error.HTTPError, match="304"):
       urllib.request.urlopen(again)
+    for page in ("/", "/board.js", "/plotly.js", "/runs.json"):
+      assert urllib.request.urlopen(urllib.request.Request(address + page, method="HEAD")).read() == b""
 
 
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chromium")

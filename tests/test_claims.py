@@ -26,6 +26,19 @@ TRADE_OFF_ANY = "At equal compute replay is not better, each at its best waiting
 REPLAY = "MNIST, replay and growth"
 
 
+def test_where_the_paper_says_it():
+  """Figure 9 belongs to appendix E, C.1 is the lower half of Figure 7, and both factors of replay are of CIFAR-10."""
+  import claims
+  sources = {claim.text: claim.source for claim in claims.CLAIMS}
+  for text, source in sources.items():
+    assert "Figure 9" not in source, text
+    assert "C.1" not in source or source == "appendix C.1; Figure 7, bottom", text
+  assert sources["Large networks after a tenth of the stream beat small ones at its end"] == "§6.1; Figure 3"
+  replay = sources["Replay takes 5 to 10 times the compute"]
+  assert "CIFAR-10 (Figure 1), 4.5 times" in replay
+  assert "MNIST" not in replay
+
+
 def test_every_claim_on_runs_in_which_it_is_true(tmp_path):
   import claims
   keep(tmp_path, "mnist", *image_runs(TRUE, 1))

@@ -1,8 +1,11 @@
 """The code and the commands of the pages in docs/ and of the README run as they stand."""
 import contextlib
 import io
+import json
 import pathlib
 import re
+import shutil
+import subprocess
 import sys
 
 import pytest
@@ -44,7 +47,9 @@ def run_code(code, cwd):
   return output.getvalue()
 
 
-PAGES = [str(path.relative_to(ROOT)) for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]]
+PAGES = [str(path.relative_to(ROOT)) for path in [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/**/*.md"))]]
+NOTEBOOKS = [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("colabs/*.ipynb"))]
+OURS = "/alma-jax/alma_jax/blob/main/"  # in addresses of GitHub and of Colab
 MADE = ("api.md", "command-line.md", "contributing.md", "changelog.md")  # by docs/site_hooks.py
 SMALL = ["--config.stream.num_megabatches=4", "--config.train.epochs=2", "--config.model.width=4", "--config.devices=1"]
 
@@ -201,13 +206,81 @@ def test_names_that_are_taken():
     alma_jax.register_learner(str, None)
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_links_and_named_files_are_there(page):
+def text_of(page):
+  """A page as Markdown; of a notebook, the cells of text."""
   text = (ROOT / page).read_text()
-  for link in re.findall(r"\]\(([^)#]+)\)", text):
-    assert link.startswith("http") or link in MADE or (ROOT / page).parent.joinpath(link).exists(), link
+  if not page.endswith(".ipynb"):
+    return text
+  return "\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown")
+
+
+def anchors_of(path):
+  """The anchors of a page's headings."""
+  headings = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL), re.MULTILINE)
+  return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", [*PAGES, *NOTEBOOKS])
+def test_links_and_named_files_are_there(page):
+  text = text_of(page)
+  for link in re.findall(r"\]\(([^) ]+)\)", text):
+    target, _, anchor = link.partition("#")
+    if OURS in target:
+      target = str(ROOT / target.partition(OURS)[2])
+    elif target.startswith(("http", "mailto:")) or target in MADE:
+      continue
+    path = (ROOT / page).parent / target if target else ROOT / page
+    assert path.exists(), link
+    assert not anchor or anchor in anchors_of(path), link
   for name in re.findall(r"(?:configs|benchmarks|docs|colabs)/[\w/]+\.(?:py|sh|md|ipynb)", text):
     assert pathlib.Path(ROOT / name).exists() or "NAME" in name, name
+
+
+def test_no_page_promises_how_fast_a_machine_is():
+  """Times are measurements, with their machine."""
+  for path in [*(ROOT / page for page in (*PAGES, *NOTEBOOKS)), *ROOT.glob("configs/**/*.py")]:
+    found = re.search(r"under a minute|\(a minute\)|sweep of seconds|: minutes\b|takes (some )?(seconds|minutes)",
+                      path.read_text())
+    assert found is None or path.name == "CHANGELOG.md", (path, found[0])
+
+
+def build_site(root, tmp_path):
+  """What .ci/docs says of the pages of a checkout: the step of .ci/run and of the GitHub workflow."""
+  pytest.importorskip("mkdocs")
+  return subprocess.run([root / ".ci/docs", pathlib.Path(sys.executable).parent, tmp_path / "site"],
+                        capture_output=True, text=True)
+
+
+def test_the_site_builds_without_a_warning(tmp_path):
+  for file in (".ci/run", ".github/workflows/checks.yml"):
+    assert re.search(r"^ *(- run: )?\.ci/docs ", (ROOT / file).read_text(), re.MULTILINE), file
+  done = build_site(ROOT, tmp_path)
+  assert done.returncode == 0, done.stderr
+
+
+FAULTS = {"a link": ("live.md", "[x](nowhere.md)", "'nowhere.md'"),
+          "an anchor": ("live.md", "[x](running.md#nowhere)", "does not contain an anchor '#nowhere'"),
+          "a picture": ("live.md", "![x](images/nowhere.png)", "'images/nowhere.png'"),
+          "a page outside of the nav": ("results/lonely.md", "# Alone", "results/lonely.md"),
+          "a field": ("fields.md", "one more", "< one more")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_a_page_stops_the_build(tmp_path, fault):
+  root = tmp_path / "checkout"
+  root.mkdir()
+  for path in ROOT.iterdir():
+    if path.name in (".ci", "docs"):
+      shutil.copytree(path, root / path.name)
+    elif not path.name.startswith("."):
+      (root / path.name).symlink_to(path)
+  page, planted, said = FAULTS[fault]
+  with (root / "docs" / page).open("a") as file:
+    file.write(f"\n{planted}\n")
+  done = build_site(root, tmp_path)
+  assert done.returncode != 0
+  assert said in done.stdout + done.stderr
 
 
 def test_the_tables_of_the_anytime_study_are_those_of_its_runs(monkeypatch):

@@ -193,10 +193,52 @@ def test_growth_of_a_learner(model, depth, shape, growths):
   sharding.fetch(state.live)
 
 
+def made(shape=(6, 6), **changes):
+  return settings.prepare(configs.parse(small_config("ff", **changes)), (*blobs(60, shape), *blobs(30, shape))).learner
+
+
+def added_by(learner, order):
+  """Parameters after 0, 1, ... neurons whose layers are given in the order of their scores, and the growth's widths."""
+  spec = learner.facts()
+  scores = [widen.Strengths(np.zeros(width, np.float32), np.zeros(NUM, np.float32)) for width in spec["widths"]]
+  for i, layer in enumerate(order):
+    scores[layer].new[order[:i].count(layer)] = i - len(order)  # a candidate of the layer
+  widths = [list(spec["widths"])]
+  for layer in order:
+    widths.append([width + (j == layer) for j, width in enumerate(widths[-1])])
+  picks = learner._select(spec, scores)
+  return widths, [width + len(s) + len(n) for width, (s, n, _) in zip(spec["widths"], picks)]
+
+
+def test_growth_by_a_share_of_the_parameters_counted_by_hand():
+  # 6x6 inputs, two layers of a and b neurons, 3 classes: 36a + a + ab + b + 3b + 3 = 37a + ab + 4b + 3.
+  # a = b = 8 has 395; a = 9: 440, a = 10: 485, then b = 9: 499. A quarter of 395 is 98.75: 104 is nearer than 90.
+  grow = lambda rate: added_by(made(model__width=8, learner__growth_rate=rate, learner__num_candidates=NUM,
+                                    learner__growth_of="parameters"), [0, 0, 1, 1])[1]
+  assert grow(0.25) == [10, 9]
+  assert grow(0.24) == [10, 8]  # 94.8: 90 is nearer than 104
+  assert grow(0.001) == [9, 8]  # one at least
+  assert grow(0.4) == [10, 10]  # all that lower the loss
+  neurons = made(model__width=8, learner__growth_rate=0.25, learner__num_candidates=NUM)
+  assert sum(added_by(neurons, [0, 0, 0, 1, 1, 1])[1]) == 16 + 4
+
+
+def test_growth_of_a_vgg_by_a_share_of_its_parameters():
+  learner = made((32, 32, 3), model__name="vgg", model__width=4, learner__growth_of="parameters",
+                 learner__num_candidates=NUM)
+  order = [int(layer) for layer in np.random.default_rng(0).permutation(np.repeat(np.arange(wide.NUM_CONVS), NUM))]
+  widths, found = added_by(learner, order)
+  count = lambda widths: sum(9 * a * b + 2 * b for a, b in zip((3, *widths), widths)) + 3 * widths[-1] + 3
+  counts = np.array([count(each) for each in widths]) - count(widths[0])
+  assert found == widths[np.abs(counts - 0.25 * count(widths[0])).argmin()]
+  assert 1 < sum(found) - 64 < len(order)
+
+
 def test_what_cannot_be_widened_is_refused():
-  make = lambda shape, **changes: settings.prepare(
-      configs.parse(small_config("ff", **changes)), (*blobs(60, shape), *blobs(30, shape)))
   with pytest.raises(BadInput, match=r"growth_rate=0.01 of 8 neurons is rounded to 0"):
-    make((6, 6), learner__growth_rate=0.01)
+    made((6, 6), learner__growth_rate=0.01)
+  # 37a + ab + 4b + 3 = 183 at a = b = 4; with 4 splits and 1 candidate a layer, a = b = 9: 453.
+  with pytest.raises(BadInput, match=r"growth_rate=2.0 of 183 parameters is more than the 270 that all splits"):
+    made((6, 6), learner__growth_rate=2, learner__growth_of="parameters", learner__num_candidates=1)
   with pytest.raises(BadInput, match="images of 32 to 63 pixels"):
-    make((64, 64, 3), model__name="vgg")
+    made((64, 64, 3), model__name="vgg")

@@ -3,9 +3,11 @@ import contextlib
 import http.client
 import io
 import json
+import re
 import socket
 import threading
 import time
+import zlib
 
 import numpy as np
 import pytest
@@ -26,21 +28,28 @@ def run(tmp_path_factory):
 
 
 @contextlib.contextmanager
-def serving(root, max_batch=8, max_bytes=10_000):
-  """The port of a service of the predictor in a folder, in a thread of this process."""
-  import uvicorn
-
-  from alma_jax.predictors import program, service
-  made = service.Service(program.Predictor(folder.read(root)), root, max_batch, max_bytes, 0.05)
+def running(app, timeout, connections=128):
+  """The port of an application that a thread of this process serves."""
   with web.listen("127.0.0.1", 0) as sock:
-    server = uvicorn.Server(uvicorn.Config(service.app(made), log_level="error"))
+    server = web.server(app, timeout, connections)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]})
     thread.start()
     while not server.started:
       time.sleep(0.01)
-    yield sock.getsockname()[1]
-    server.should_exit = True
-    thread.join()
+    try:
+      yield sock.getsockname()[1]
+    finally:
+      server.should_exit = True
+      thread.join()
+
+
+@contextlib.contextmanager
+def serving(root, max_batch=8, max_bytes=10_000, timeout=30, connections=128):
+  """The port of a service of the predictor in a folder, in a thread of this process."""
+  from alma_jax.predictors import program, service
+  made = service.Service(program.Predictor(folder.read(root)), root, max_batch, max_bytes, timeout, 0.05)
+  with running(service.app(made), timeout, connections) as port:
+    yield port
 
 
 @pytest.fixture(scope="module")
@@ -99,10 +108,13 @@ def test_health_and_metrics(run, port):
   assert after["alma_stage"] == 1
 
 
-def big():
+def big(side):
+  """A PNG file of side x side black pixels, whose data are left out beyond what a header needs."""
   file = io.BytesIO()
-  Image.new("1", (5000, 5000)).save(file, "png")
-  return file.getvalue()
+  Image.new("1", (1, 1)).save(file, "png")
+  data = file.getvalue()
+  header = b"IHDR" + side.to_bytes(4, "big") * 2 + data[24:29]
+  return data[:12] + header + zlib.crc32(header).to_bytes(4, "big") + data[33:]
 
 
 X = blobs(9)[0]
@@ -127,7 +139,8 @@ REQUESTS = {
     "pickle": (b"\x80\x04N.", "application/x-pickle", 415, "the content type is application/x-pickle"),
     "a form": (b"inputs=1", "application/x-www-form-urlencoded", 415, "the content type is"),
     "no image": (b"no", "image/png", 400, "no image"),
-    "a bomb": (big(), "image/png", 413, "has 5000x5000 pixels"),
+    "a bomb": (big(5000), "image/png", 413, "has 5000x5000 pixels"),
+    "a bomb that Pillow refuses": (big(20_000), "image/png", 413, "has more than 16777216 pixels"),
 }
 
 
@@ -157,6 +170,113 @@ def test_a_client_that_asks_first_sends_no_body(port):
   with socket.create_connection(("127.0.0.1", port), timeout=5) as sock:
     sock.sendall(b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Length: 20000000\r\nExpect: 100-continue\r\n\r\n")
     assert sock.recv(1000).startswith(b"HTTP/1.1 413")
+
+
+POST = b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"
+GET = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"
+STALLS = {"nothing": b"", "half a head": POST[:40], "half a body": POST, "the body of another answer": GET[:-2]
+          + b"Content-Length: 1000\r\n\r\n{", "half of the next request": GET + GET[:20], "an answer": GET}
+
+
+def stalled(port, sent):
+  """A connection whose client has sent this, and is silent."""
+  sock = socket.create_connection(("127.0.0.1", port), timeout=10)
+  sock.sendall(sent)
+  return sock
+
+
+def rest(sock):
+  """What is received until the connection is closed."""
+  received = b""
+  with contextlib.suppress(ConnectionResetError):
+    while part := sock.recv(10_000):
+      received += part
+  return received
+
+
+def is_closed(sock):
+  sock.setblocking(False)
+  try:
+    return sock.recv(1) == b""
+  except BlockingIOError:
+    return False
+  except ConnectionResetError:
+    return True
+
+
+def test_clients_that_stop_are_not_waited_for(run):
+  with serving(run.path / "predictor", timeout=1) as port:
+    socks = {(name, i): stalled(port, sent) for name, sent in STALLS.items() for i in range(5)}
+    assert ask(port, {"inputs": X[:1].tolist()})[0] == 200
+    began = time.monotonic()
+    answers = {key: rest(sock) for key, sock in socks.items()}
+    assert time.monotonic() - began < 9  # sock.recv raises TimeoutError after 10 seconds
+    for (name, _), answer in answers.items():
+      status = {"nothing": b"", "half a head": b"", "half a body": b"HTTP/1.1 408"}.get(name, b"HTTP/1.1 200")
+      assert (answer[:12], answer.count(b"HTTP/1.1")) == (status, int(bool(status))), name
+    assert b"did not arrive within 1 seconds" in answers["half a body", 0]
+    assert 'alma_requests_total{status="408"} 5.0' in ask(port, path="/metrics")[1]
+
+
+def test_a_client_that_does_not_read_is_not_waited_for():
+  size = 20_000_000  # more than the buffers of a connection hold
+
+  async def app(scope, receive, send):
+    if scope["type"] == "lifespan":
+      for event in ("startup", "shutdown"):
+        await receive()
+        await send({"type": f"lifespan.{event}.complete"})
+      return
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % size)]})
+    await send({"type": "http.response.body", "body": bytes(size)})
+
+  with running(app, timeout=1) as port:
+    slow, silent, double = stalled(port, GET), stalled(port, GET), stalled(port, GET + GET)
+    received = 0
+    for _ in range(20):  # longer than the timeout, but it goes on
+      received += len(slow.recv(1_000_000, socket.MSG_WAITALL))
+      time.sleep(0.2)
+    assert received + len(rest(slow)) > size
+    assert len(rest(silent)) < size
+    assert len(rest(double)) < size
+
+
+def test_connections_beyond_the_limit_take_the_place_of_those_that_wait(run):
+  with serving(run.path / "predictor", connections=10) as port:
+    first = [stalled(port, [b"", POST[:40], POST][i % 3]) for i in range(10)]
+    time.sleep(2.5)  # the server looks every second
+    more = [stalled(port, POST) for _ in range(5)]
+    time.sleep(2.5)
+    assert (sum(is_closed(sock) for sock in first), sum(is_closed(sock) for sock in more)) == (5, 0)
+    assert ask(port, {"inputs": X[:1].tolist()})[0] == 200
+    for sock in first + more:
+      sock.close()
+
+
+def test_every_page_answers_head(port):
+  for path in ("/healthz", "/metrics"):
+    assert ask(port, path=path, method="HEAD") == (200, "")
+
+
+def test_a_torn_pointer_is_counted_and_reported_once(run, tmp_path, monkeypatch):
+  from alma_jax.predictors import service
+  root, said = tmp_path / "predictor", []
+  monkeypatch.setattr(service, "say", said.append)
+  version = folder.publish(root, 0, folder.read(run.path / "predictor").files)
+  content = (root / "latest.json").read_bytes()
+  failed = lambda port: float(re.search(r"^alma_failed_replacements_total (.*)", ask(port, path="/metrics")[1],
+                                        re.MULTILINE)[1])
+  with serving(root) as port:
+    for times, torn in enumerate((content[:40], b"[]", None), 1):
+      (root / "latest.json").write_bytes(torn) if torn else (root / "latest.json").unlink()
+      end = time.monotonic() + 20
+      while failed(port) < times and time.monotonic() < end:
+        time.sleep(0.02)
+    time.sleep(0.3)  # six more looks
+    assert failed(port) == 3
+    assert ask(port, path="/healthz")[1]["predictor"] == version
+  assert len(said) == 3
+  assert all(re.match(r"warning: the next predictor is not used: .*latest\.json cannot be read \(", s) for s in said)
 
 
 def test_no_request_fails_while_the_predictor_is_replaced(run, tmp_path):

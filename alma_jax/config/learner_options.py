@@ -180,9 +180,14 @@ class FF(Options):
   """Firefly: growth widens the layers, by splitting neurons and adding new ones where that lowers the loss most."""
   name: str = "ff"
   grow_every: int = field(1, _GROW_EVERY, at_least=1)
-  growth_rate: float = field(0.25, "number of neurons that a growth adds, as a multiple of the initial number", above=0)
+  growth_rate: float = field(
+      0.25, "by how much a growth raises the number of `growth_of`, as a multiple of their initial number", above=0)
+  growth_of: str = field(
+      "neurons", "what `growth_rate` counts: `neurons`, as in the authors' code, or `parameters`, as the paper says",
+      choices=("neurons", "parameters"), before="neurons")
   num_candidates: int = field(
-      0, "number of candidates for new neurons in each layer; 0: as many as `model.width`", at_least=0)
+      0, "number of candidates for new neurons in each layer; 0: as many as `model.width`; the authors' code has 70",
+      at_least=0)
   grow_depth: bool = field(False, "whether growth may also add residual layers")
   score_points: int = field(2, "number of strengths at which candidates are scored", at_least=1)
   score_batches: int = field(8, "number of batches on which candidates are scored", at_least=1)

@@ -1,4 +1,5 @@
 """Firefly (FF): one network whose layers widen where that helps most (docs/algorithms.md §4)."""
+import bisect
 import dataclasses
 import functools
 from typing import Any
@@ -22,7 +23,9 @@ from alma_jax.types import Variables
 
 
 class Firefly(Stacked):
-  """Every `grow_every` stages, before training, round(growth_rate N_0) neurons are added; N_0 are those at the start.
+  """Every `grow_every` stages, before training, the layers are widened by `growth_rate` of what they had at the start.
+
+  That is a number of neurons, rounded, or of parameters: as many neurons are added as come nearest to it.
 
   Directions are trained for an epoch on the stage's training data and scored on up to `score_batches` batches of it at
   `score_points` strengths. Those with the most negative scores over all layers are added. Each layer has
@@ -37,16 +40,19 @@ class Firefly(Stacked):
     options: Any = context.config.learner
     start = _first_widths(context)
     self._num_candidates = options.num_candidates or context.config.model.width
-    self._number = round(options.growth_rate * sum(start))
-    most = sum(start) + len(start) * self._num_candidates * (1 + options.grow_depth)
-    if self._number < 1:
-      raise BadInput(f"learner.growth_rate={options.growth_rate} of {sum(start)} neurons is rounded to 0, so "
-                     "that growth would add no neuron; raise it.")
-    if self._number > most:
-      raise BadInput(f"learner.growth_rate={options.growth_rate} of {sum(start)} neurons adds {self._number} at a "
-                     f"time, but the first growth has only {most} splits and candidates; raise "
-                     f"learner.num_candidates={self._num_candidates}.")
     super().__init__(context)
+    size, all_of_them = self._size(self.facts()), [2 * width + self._num_candidates for width in start]
+    most = self._size({"widths": all_of_them, "residuals": [options.grow_depth * self._num_candidates] * len(start)})
+    self._target = options.growth_rate * size
+    if options.growth_of == "neurons":
+      self._target = round(self._target)
+    if not self._target:
+      raise BadInput(f"learner.growth_rate={options.growth_rate} of {size} neurons is rounded to 0, so "
+                     "that growth would add no neuron; raise it.")
+    if self._target > most - size:
+      raise BadInput(f"learner.growth_rate={options.growth_rate} of {size} {options.growth_of} is more than the "
+                     f"{most - size} that all splits and candidates of the first growth have; raise "
+                     f"learner.num_candidates={self._num_candidates}.")
 
   def facts(self) -> dict[str, Any]:
     start = _first_widths(self.context)
@@ -62,17 +68,32 @@ class Firefly(Stacked):
     if not data.stage or data.stage % self.options.grow_every:
       return state, GrowthReport()
     batch = self.context.config.train.batch_size
-    chain, directions, picks = search(self.network(state.spec), self._task, state.live, data, batch, self.options,
-                                      self._num_candidates, self._number, self.mesh)
-    variables, widths, residuals = surgery.put_together(surgery.operate(chain, directions, picks))
-    added = [sum(map(len, kind)) for kind in zip(*picks)]
-    spec = {**state.spec, "widths": list(widths), "residuals": list(residuals)}
+    chain, directions, scores = search(self.network(state.spec), self._task, state.live, data, batch, self.options,
+                                       self._num_candidates, self.mesh)
+    picks = self._select(state.spec, scores)
+    variables, _, _ = surgery.put_together(surgery.operate(chain, directions, picks))
+    added, spec = [sum(map(len, kind)) for kind in zip(*picks)], _widened(state.spec, picks)
     if variables.stats:
       variables = refreshed(self.network(spec), self._task, sharding.put(variables, self.mesh), data, batch)
     live = sharding.put(jax.tree.map(lambda leaf: leaf[None], variables), self.mesh)
     host = {**state.host, "grown": [*state.host["grown"], [data.stage, *added]]}
     report = GrowthReport(*self._price(state.spec, spec, len(data.train)))
     return state._replace(spec=spec, live=live, host=host), report
+
+  def _select(self, spec: dict[str, Any], scores: Any) -> list[surgery.Picks]:
+    """The picks that bring the growth nearest to its target, but one at least; of two equally near, the fewer."""
+    before, most = self._size(spec), sum(int((leaf < 0).sum()) for leaf in jax.tree.leaves(scores))
+    added = lambda number: self._size(_widened(spec, widen.select(scores, number))) - before
+    number = min(bisect.bisect_left(range(most + 1), self._target, key=added), most)
+    if number > 1 and self._target - added(number - 1) <= added(number) - self._target:
+      number -= 1
+    return widen.select(scores, number)
+
+  def _size(self, spec: dict[str, Any]) -> int:
+    """The neurons or the parameters of a network."""
+    if self.options.growth_of == "neurons":
+      return sum(spec["widths"]) + sum(spec["residuals"])
+    return models.count_params(cost.abstract_variables(self.network(spec), self._shape).params)
 
   def _price(self, before: dict[str, Any], after: dict[str, Any], num: int) -> tuple[int, int]:
     """Multiply-adds of forward passes and flops of a growth with `num` training examples."""
@@ -94,6 +115,12 @@ class Firefly(Stacked):
     return "\n".join(lines)
 
 
+def _widened(spec: dict[str, Any], picks: list[surgery.Picks]) -> dict[str, Any]:
+  """The spec of a network with the picked neurons."""
+  widths = [width + len(splits) + len(news) for width, (splits, news, _) in zip(spec["widths"], picks)]
+  return {**spec, "widths": widths, "residuals": [n + len(pick[2]) for n, pick in zip(spec["residuals"], picks)]}
+
+
 def _first_widths(context: Context) -> tuple[int, ...]:
   """Widths of the hidden layers at the start."""
   model = context.config.model
@@ -102,11 +129,11 @@ def _first_widths(context: Context) -> tuple[int, ...]:
 
 
 def search(network: Any, task: Any, live: Variables, data: loop.StageData, batch: int, options: FF, num: int,
-           number: int, mesh: Mesh) -> tuple[Any, Any, Any]:
-  """Trains directions, scores and picks neurons.
+           mesh: Mesh) -> tuple[Any, Any, Any]:
+  """Trains directions and scores them.
 
   Returns:
-    (chain, directions, picks) on the host, see growth.widen.
+    (chain, directions, scores) on the host, see growth.widen.
   """
   module = network.module
   rng = keys.rng(data.seed, keys.SEARCH, data.stage)
@@ -123,8 +150,7 @@ def search(network: Any, task: Any, live: Variables, data: loop.StageData, batch
     for z in range(options.score_points):
       strength = np.float32((2 * z + 1) / (2 * options.score_points))
       total = widen.add_slopes(module, task, chain, directions, total, data.pool, *part, strength)
-  chain, directions, total = sharding.agree_on(sharding.fetch((chain, directions, total)))
-  return chain, directions, widen.select(total, number)
+  return sharding.agree_on(sharding.fetch((chain, directions, total)))
 
 
 def refreshed(network: Any, task: Any, variables: Variables, data: loop.StageData, batch: int) -> Variables:

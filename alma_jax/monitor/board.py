@@ -126,10 +126,10 @@ def app(board: Board) -> Any:
   for place, (name, kind) in files.items():
     route(place, (_HERE / name).read_bytes() if name else library, kind)
 
-  @made.get("/runs.json")
   def runs(request: Request) -> Response:
     return answer(request, json.dumps(board.runs(), allow_nan=False).encode(), "application/json")
 
+  made.add_route("/runs.json", runs, methods=["GET"])  # which answers HEAD as well; @made.get would not
   return made
 
 

@@ -93,6 +93,20 @@ def latest_version(root: pathlib.Path) -> str | None:
     return None
 
 
+def current_version(root: pathlib.Path) -> str:
+  """Name of the version that is current; "" if `alma export` has written the folder.
+
+  Raises:
+    BadInput: latest.json is gone, or cannot be read.
+  """
+  try:
+    return _pointer(root)[0]
+  except (OSError, ValueError) as error:
+    if not (root / LATEST).exists() and (root / FACTS).is_file():
+      return ""
+    raise BadInput(f"{root / LATEST} cannot be read ({_reason(error)}).") from error
+
+
 def holds_predictor(root: pathlib.Path) -> bool:
   """Whether a folder holds a predictor: one that is replaced, or one that `alma export` has written."""
   return (root / LATEST).is_file() or (root / FACTS).is_file()

@@ -43,7 +43,8 @@ class _Refused(Exception):
 class Service:
   """A predictor that answers requests, and is replaced when its folder changes."""
 
-  def __init__(self, predictor: Predictor, root: pathlib.Path | None, max_batch: int, max_bytes: int, poll: float):
+  def __init__(self, predictor: Predictor, root: pathlib.Path | None, max_batch: int, max_bytes: int, timeout: float,
+               poll: float):
     """Compiles the predictor.
 
     Args:
@@ -51,12 +52,14 @@ class Service:
       root: folder in which it is replaced; None: it stays.
       max_batch: examples of a request.
       max_bytes: bytes of the body of a request.
+      timeout: seconds that the body of a request may take.
       poll: seconds between two looks at the folder.
     """
-    self._root, self._max_batch, self._max_bytes, self._poll = root, max_batch, max_bytes, poll
+    self._root, self._max_batch, self._max_bytes = root, max_batch, max_bytes
+    self._timeout, self._poll = timeout, poll
     self._ready = self._prepared(predictor)
     self._limiter: CapacityLimiter | None = None
-    self._refused = ""  # the version that could not be loaded
+    self._refused = ""  # the version that could not be loaded, or why none can be found
     self.registry = prometheus.CollectorRegistry()
     make = lambda kind, name, text, **options: kind(f"alma_{name}", text, registry=self.registry, **options)
     self._requests = make(prometheus.Counter, "requests", "Requests by HTTP status", labelnames=["status"])
@@ -73,19 +76,22 @@ class Service:
     """Replaces the predictor when its folder changes; runs until it is cancelled."""
     while self._root is not None:
       await asyncio.sleep(self._poll)
-      version = await to_thread.run_sync(folder.latest_version, self._root)
-      if version in (None, self._ready[0].version, self._refused):
-        continue
+      version = ""
       try:
-        self._ready = await to_thread.run_sync(self._next)
-      except Exception as error:  # whatever is wrong with the new one, the old one goes on answering
-        self._refused = version or ""
-        self._failed.inc()
-        say(f"warning: the predictor {version} is not used: {' '.join(str(error).split())}")
-      else:
+        version = await to_thread.run_sync(folder.current_version, self._root)
+        if version == self._refused:
+          continue
+        if version != self._ready[0].version:
+          self._ready = await to_thread.run_sync(self._next)
+          self._replaced.inc()
+          self._stage.set(self._ready[0].facts.get("stage") or 0)
         self._refused = ""
-        self._replaced.inc()
-        self._stage.set(self._ready[0].facts.get("stage") or 0)
+      except Exception as error:  # whatever is wrong with the new one, the old one goes on answering
+        reason = " ".join(str(error).split())
+        if (version or reason) != self._refused:
+          self._refused = version or reason
+          self._failed.inc()
+          say(f"warning: the {f'predictor {version}' if version else 'next predictor'} is not used: {reason}")
 
   async def predict(self, request: Request) -> Response:
     """Answers POST /predict."""
@@ -108,7 +114,8 @@ class Service:
       answer = Response(json.dumps(found).encode(), media_type=_JSON)
     except _Refused as error:
       self._requests.labels(str(error.status)).inc()
-      return Response(json.dumps({"detail": str(error)}).encode(), error.status, media_type=_JSON)
+      headers = {"Connection": "close"} if error.status == 408 else None
+      return Response(json.dumps({"detail": str(error)}).encode(), error.status, headers, media_type=_JSON)
     except Exception:
       self._requests.labels("500").inc()
       raise
@@ -174,14 +181,20 @@ class Service:
       raise refused
     parts, size = [], 0
     try:
-      async for part in stream:
-        size += len(part)
-        if size > self._max_bytes:
-          await _drop(stream)
-          raise refused
-        parts.append(part)
+      async with asyncio.timeout(self._timeout):
+        async for part in stream:
+          size += len(part)
+          if size > self._max_bytes:
+            break
+          parts.append(part)
+    except TimeoutError as error:
+      raise _Refused(408, f"the body did not arrive within {self._timeout:g} seconds; send it faster, or in smaller "
+                          "requests.") from error
     except ClientDisconnect as error:
       raise _Refused(400, "the connection was closed before the end of the body.") from error
+    if size > self._max_bytes:
+      await _drop(stream)
+      raise refused
     return b"".join(parts)
 
 
@@ -195,16 +208,15 @@ def app(service: Service) -> FastAPI:
     watching.cancel()
 
   made = FastAPI(title="alma_jax", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-  made.add_route("/predict", service.predict, methods=["POST"])
+  async def health(_: Request) -> Response:
+    return Response(json.dumps(service.health()).encode(), media_type=_JSON)
 
-  @made.get("/healthz")
-  async def health() -> dict[str, Any]:
-    return service.health()
-
-  @made.get("/metrics")
-  async def metrics() -> Response:
+  async def metrics(_: Request) -> Response:
     return Response(prometheus.generate_latest(service.registry), media_type=prometheus.CONTENT_TYPE_LATEST)
 
+  made.add_route("/predict", service.predict, methods=["POST"])
+  made.add_route("/healthz", health, methods=["GET"])  # which answers HEAD as well; @made.get would not
+  made.add_route("/metrics", metrics, methods=["GET"])
   return made
 
 
@@ -282,6 +294,8 @@ def _of_image(body: bytes, form: inputs.Form) -> np.ndarray:
   try:
     with Image.open(io.BytesIO(body)) as image:
       size = image.size
+  except Image.DecompressionBombError as error:  # Pillow itself refuses to look at it
+    raise _Refused(413, f"the image has more than {_MOST_PIXELS} pixels; send a smaller one.") from error
   except Exception as error:  # decoders raise many kinds
     raise _Refused(400, "the body is no image that can be read.") from error
   if size[0] * size[1] > _MOST_PIXELS:

@@ -1,4 +1,4 @@
-"""Two learners, two waiting times and two seeds on digits: a sweep of seconds, to try the commands.
+"""Two learners, two waiting times and two seeds on digits: a small sweep, to try the commands.
 
     python -m alma_jax.sweep --config=configs/sweeps/digits.py
 """

@@ -1,8 +1,8 @@
-"""The paper's MNIST study as the authors' code trains: sm, gens and gmoe stop early, ens and umix do not.
+"""The paper's MNIST study, without Firefly, as the authors' code trains: sm, gens and gmoe stop early.
 
     python -m alma_jax.sweep --config=configs/sweeps/mnist_authors.py
 
-500 mega-batches, 100 epochs a stage, Adadelta. configs/sweeps/mnist.py trains all
+500 mega-batches, 100 epochs a stage, Adadelta; ens and umix do not stop early. configs/sweeps/mnist.py trains all
 learners for as many epochs, as the paper says. gMoE splits an expert every 50
 mega-batches at every waiting time, and ends with 10 experts a layer (with waiting
 time 500 it never grows). The runs of one seed and width follow each other, so that

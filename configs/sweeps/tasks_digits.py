@@ -1,4 +1,4 @@
-"""The learners of streams of tasks on the bundled digits: minutes, and no download.
+"""The learners of streams of tasks on the bundled digits, without a download.
 
     python -m alma_jax.sweep --config=configs/sweeps/tasks_digits.py
     python -m alma_jax.report runs/tasks_digits --out report

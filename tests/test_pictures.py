@@ -1,0 +1,47 @@
+"""The pictures of the pages show what their commands make today."""
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from PIL import Image
+from runs import ROOT
+
+# What draws pictures: commands, and the page with the command of the README's picture.
+DRAW = r"python benchmarks/(pictures|study_figures|nights|task_claims)\.py .*(docs|--picture)|alma board |" \
+       r"\(docs/results/anytime/README\.md\) list the commands"
+PAGES = [path for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))] if ".png)" in path.read_text()]
+LEARNERS = sorted((ROOT / "docs/images/learners").glob("*.png"))
+
+
+def shown_by(path):
+  """{learner: {column: values}} of a picture that benchmarks/pictures.py has drawn."""
+  with Image.open(path) as image:
+    return json.loads(image.text["Description"])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_with_a_picture_has_its_command(page):
+  assert re.search(DRAW, page.read_text())
+
+
+@pytest.mark.parametrize("path", LEARNERS, ids=lambda path: path.stem)
+def test_pictures_of_the_same_runs_agree(path):
+  shown, first = shown_by(path), shown_by(ROOT / "docs/images/digits-stream.png")
+  assert set(shown) == {"sm", path.stem}
+  for name in set(shown) & set(first):
+    assert shown[name]["error"] == first[name]["error"]
+
+
+@pytest.mark.slow
+def test_the_first_picture_shows_the_runs_of_today(tmp_path):
+  """Its command, of two learners; a processor that rounds differently may move single images of the test set of 360."""
+  path = ROOT / "docs/images/digits-stream.png"
+  environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}  # optimised, as runs are
+  subprocess.run([sys.executable, ROOT / "benchmarks/learners.py", "--learners", "sm", "gens", f"--workdir={tmp_path}",
+                  f"--config={ROOT}/configs/digits.py"], check=True, cwd=ROOT, env=environment)
+  for name in ("sm", "gens"):
+    lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["error"] for line in lines] == pytest.approx(shown_by(path)[name]["error"], abs=2.5 / 360)
