@@ -18,7 +18,7 @@ from alma_jax import config as configs
 from alma_jax.data import normalization
 
 NIGHTS, CHANGE, SHOWN = 10, 6, (5, 6, 7, 10)
-CHANGES = {"column 0 is 0, then normal with deviation 1e4": lambda x, late: x * np.array([1e4 if late else 0, 1, 1, 1, 1]),
+CHANGES = {"column 0 is 0, then has deviation 1e4": lambda x, late: x * np.array([1e4 if late else 0, 1, 1, 1, 1]),
            "all columns times 1000": lambda x, late: x * (1000 if late else 1),
            "all columns divided by 1000": lambda x, late: x / (1000 if late else 1)}
 

@@ -229,7 +229,7 @@ class Images:
                ) -> tuple[normalization.Normalization, list[int]]:
     """(the constants of the last of the stages that end at `ends`, the columns or channels that get new ones).
 
-    `known`: those of the stage before. Constants that the data set comes with never change.
+    `known`: the constants of the previous stage. Constants that belong to the data set never change.
     """
     if self.dataset.normalization is not None:
       return known, []
@@ -291,8 +291,8 @@ def renormalized(pool: Any, source: Any, constants: normalization.Normalization 
 def normalize(x: Array, mean: Array, std: Array) -> Array:
   """(x - mean) / std in float32 along the last axis of x [B, ..., C]; mean and std are [C], or broadcast against x.
 
-  A std of 1 is that of a column that was constant. The networks have not learned anything from it, so values that are
-  too far from the constant for this std count as the constant, until the column gets a std of its own.
+  A std of 1 marks a column that was constant. The networks have not learned anything from it, so values too far from
+  the constant are replaced by it until the column gets new constants.
   """
   mean, std = (v.reshape((1,) * (x.ndim - v.ndim) + v.shape) for v in (mean, std))
   z = x.astype(jnp.float32) * (1 / std) - mean / std
