@@ -8,13 +8,14 @@ import pyarrow
 import pytest
 from PIL import ExifTags, Image, features
 from pyarrow import parquet
-from runs import alma, blobs, small_config
+from runs import blobs, launch, small_config
 from test_text import config, write
 
-import alma_jax
+from alma_jax import config as configs
 from alma_jax.data import datasets, entry_file, folders, image_file, live_images, live_texts, text, text_source
 from alma_jax.errors import BadInput
 from alma_jax.predictors import inputs, texts
+from alma_jax.runs import settings
 
 FORM = inputs.Form((4, 6, 3), np.dtype(np.uint8), 0, ("a", "b", "c"), 3)
 
@@ -250,18 +251,18 @@ def save(path, x_train, x_test, **more):
   return f"npz:{path}"
 
 
-def test_test_examples_that_are_training_examples_are_counted(tmp_path, capsys):
+def test_test_examples_that_are_training_examples_are_counted(tmp_path):
   (x, _), (other, _) = blobs(120), blobs(30, seed=1)
   leaky = np.concatenate([other[:23], x[50:57]])
   sentence = "7 of 30 test examples of {} are also in the training set, so the test error is too low"
   name = save(tmp_path / "a.npz", x, leaky)
-  done = alma("run", "--config=npz:sm", f"--config.dataset.name={name}", "--config.train.epochs=1",
-              "--config.stream.num_megabatches=4", f"--workdir={tmp_path}/run")
+  done = launch("configs/npz.py:sm", f"--config.dataset.name={name}", "--config.train.epochs=1",
+                "--config.stream.num_megabatches=1", "--config.stream.waiting_time=1", f"--workdir={tmp_path}/run")
   assert done.returncode == 0, done.stderr
   assert done.stderr.count("warning: " + sentence.format(name)) == 1
   y = np.arange(120) % 3
   with pytest.warns(UserWarning, match=f"^{sentence.format('data')}$"):
-    alma_jax.run(small_config(stream__num_megabatches=1), tmp_path / "own", data=(x, y, leaky, y[:30]))
+    settings.prepare(configs.parse(small_config()), (x, y, leaky, y[:30]))
   with warnings.catch_warnings(action="error"):
     datasets.warn_of_overlap(datasets.load(save(tmp_path / "b.npz", x, other)))
 

@@ -29,7 +29,7 @@ def test_the_first_constants_see_only_the_first_training_part():
   x[first[0]] = [5.0, 24.0]  # 23 examples: mean 2, std sqrt(22 + 22²)/sqrt(23)
   mean, std = normalization.made(x[first])
   np.testing.assert_allclose(mean, [5.0, 2.0], rtol=1e-6)
-  np.testing.assert_allclose(std, [1.0, np.sqrt((22 + 22**2) / 23)], rtol=1e-6)
+  np.testing.assert_allclose(std, [0.0, np.sqrt((22 + 22**2) / 23)], rtol=1e-6)
 
 
 def column(kind, rng, num=400):
@@ -47,10 +47,10 @@ def column(kind, rng, num=400):
     (0, 1.1, "same", False), (0, 1.1, "wider", False), (0, 1.1, "glitch", False), (0, 1.1, "missing", False),
     (0, 1.1, "still", False), (0, 1.1, "stuck", False), (0, 0.3, "rare", False),
     (0, 1.1, "units", True), (0, 1.1, "shifted", True), (0, 1.1, "smaller", True), (0, 1e6, "same", True),
-    (0, 1, "still", False), (0, 1, "rare", False), (0, 1, "counts", False), (0, 1, "stuck", False),
-    (0, 1, "large", True), (0, 1, "rare_and_large", True), (0, 1, "tiny", True), (7e5, 1, "large", True)])
+    (0, 0, "still", False), (0, 0, "rare", False), (0, 0, "counts", False), (0, 0, "stuck", False),
+    (0, 0, "large", True), (0, 0, "rare_and_large", True), (0, 0, "tiny", True), (7e5, 0, "large", True)])
 def test_a_column_gets_new_constants_only_if_its_own_do_not_fit(mean, std, kind, changes):
-  """std = 1: the values were constant."""
+  """std = 0: the values were constant."""
   x = column(kind, np.random.default_rng(0))[:, None] + mean
   known = normalization.Normalization(np.float32([5, mean, 5]), np.float32([2, std, 2]))
   x = np.concatenate([np.full_like(x, 5), x, np.full_like(x, 5)], 1).astype(np.float32)
@@ -77,16 +77,18 @@ def test_a_channel_that_was_black_gets_constants():
   night[..., 0] = 0
   known = normalization.made(night)
   found, changed = normalization.followed(known, day)
-  assert (known.std[0], changed) == (1, [0])
+  assert (known.std[0], changed) == (0, [0])
   assert found.std[0] == np.float32(day[..., 0].astype(float).std())
   assert f"channel 0 has a mean of {found.mean[0]:.3g}" in normalization.described(known, found, changed, is_image=True)
   assert normalization.followed(normalization.made(day), day // 2)[1] == []  # darker images are no other scale
 
 
 def test_far_values_of_a_column_that_was_constant_count_as_its_constant():
-  x, mean, std = np.float32([[5, 5], [6, 6], [13, 13], [14, 14], [-1e4, 1e4]]), np.float32([5, 5]), np.float32([1, 2])
+  x = np.repeat(np.float32([[5], [6], [13], [14], [-1e4]]), 3, 1)
+  mean, std = np.float32([5, 5, 5]), np.float32([0, 2, 1])  # a std of 1 is as good as another
   found = np.asarray(classification.normalize(jnp.asarray(x), jnp.asarray(mean), jnp.asarray(std)))
-  np.testing.assert_array_equal(found, np.float32([[0, 0], [1, 0.5], [8, 4], [0, 4.5], [0, 9995 / 2]]))
+  expected = np.float32([[0, 0, 0], [1, 0.5, 1], [8, 4, 8], [0, 4.5, 9], [0, -5002.5, -10005]])
+  np.testing.assert_array_equal(found, expected)
 
 
 def test_evaluate_names_columns_of_another_scale():

@@ -17,14 +17,19 @@ _NAMED = 5  # columns that a warning describes
 
 
 class Normalization(NamedTuple):
-  """Values become (x - mean) / std.
+  """Values become (x - mean) / std; see tasks.classification.normalize for a std of 0.
 
   Attributes:
     mean: float32 [C] or [D].
-    std: float32 [C] or [D]; 1 where the values were all equal, so that their scale is unknown.
+    std: float32 [C] or [D]; 0 where the values were all equal, so that their scale is unknown.
   """
   mean: np.ndarray
   std: np.ndarray
+
+  @property
+  def scale(self) -> np.ndarray:
+    """What differences from the mean are divided by: `std`, or 1 where it is 0."""
+    return np.where(self.std == 0, np.float32(1), self.std)
 
   def entries(self) -> dict[str, list[float]]:
     """For JSON."""
@@ -39,8 +44,7 @@ def of_entries(entries: Mapping[str, Any]) -> Normalization:
 def made(x: np.ndarray) -> Normalization:
   """The constants for raw examples [N, H, W, C] or [N, D]."""
   values = _flat(x).astype(np.float64)
-  std = values.std(0)
-  return Normalization(values.mean(0).astype(np.float32), np.where(std > 0, std, 1).astype(np.float32))
+  return Normalization(values.mean(0).astype(np.float32), values.std(0).astype(np.float32))
 
 
 def followed(known: Normalization, x: np.ndarray) -> tuple[Normalization, list[int]]:
@@ -55,14 +59,14 @@ def followed(known: Normalization, x: np.ndarray) -> tuple[Normalization, list[i
   """
   values = _flat(x)
   low, high = (edge.astype(np.float64) for edge in (values.min(0), values.max(0)))
-  mean, std = (each.astype(np.float64) for each in known)
-  is_wide = np.maximum(high - mean, mean - low) > RATIO * std
-  close = (high - low < 2 * std / RATIO) & (len(x) >= _LEAST)
+  mean, scale = (each.astype(np.float64) for each in (known.mean, known.scale))
+  is_wide = np.maximum(high - mean, mean - low) > RATIO * scale
+  close = (high - low < 2 * scale / RATIO) & (len(x) >= _LEAST)
   changed, constants = [], known
   for column in np.flatnonzero((high > low) & (is_wide | close)).tolist():
     mine = values[:, column].astype(np.float64)
-    is_far = is_unfit(*far(mine, Normalization(mean[column], std[column])))
-    is_close = close[column] and np.abs(mine - mine.mean()).max() * RATIO < std[column]
+    is_far = is_unfit(*far(mine, Normalization(mean[column], scale[column])))
+    is_close = close[column] and np.abs(mine - mine.mean()).max() * RATIO < scale[column]
     fresh = made(mine[:, None])
     if (is_far or is_close) and fresh.std > np.finfo(np.float32).tiny:
       if constants is known:
@@ -75,7 +79,7 @@ def followed(known: Normalization, x: np.ndarray) -> tuple[Normalization, list[i
 def far(values: np.ndarray, known: Normalization) -> tuple[Any, Any]:
   """How many of the values [N] or [N, C] are far from the mean, and how many differ from it."""
   distance = np.abs(values - known.mean)
-  return (distance > RATIO * known.std).sum(0), (distance > 0).sum(0)
+  return (distance > RATIO * known.scale).sum(0), (distance > 0).sum(0)
 
 
 def is_unfit(num_far: Any, num_other: Any) -> Any:
@@ -97,7 +101,7 @@ def described(before: Normalization, after: Normalization, changed: list[int], i
 
 
 def _scale(known: Normalization, column: int) -> str:
-  if known.std[column] == 1:
+  if known.std[column] == 0:
     return f"a constant {known.mean[column]:.3g}"
   return f"{known.mean[column]:.3g} and {known.std[column]:.3g}"
 

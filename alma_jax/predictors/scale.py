@@ -36,7 +36,7 @@ class Scale:
     if self._known is None or not self._num:
       return None
     advice = "if their scale differs, the scores mean nothing; give raw, unnormalised examples"
-    mean, std = (each.astype(np.float64) for each in self._known)
+    mean, std = (each.astype(np.float64) for each in (self._known.mean, self._known.scale))
     values, squares, num_far, num_other = self._sums / self._num
     trained = math.sqrt(max(float((std**2 + mean**2).mean() - mean.mean()**2), 0))
     found = math.sqrt(max(float(squares.mean() - values.mean()**2), 0))

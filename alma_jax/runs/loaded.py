@@ -43,20 +43,20 @@ def _digest(values: Iterator[Any]) -> str:
 
 
 def _of_network(network: Network, shape: tuple[int, ...]) -> Iterator[Any]:
-  x = network.inputs(shape)
-  key = jax.random.key(0)
-  variables = jax.eval_shape(network.init, key, x)
+  key, x, mask = jax.random.key(0), network.inputs(shape), jax.ShapeDtypeStruct(shape[:1], bool)
   yield from _constants(jax.make_jaxpr(network.init)(key, x))
-  yield from _constants(jax.make_jaxpr(lambda variables, x: network.apply(variables, x, None, False))(variables, x))
+  variables = jax.eval_shape(network.init, key, x)
+  apply = lambda variables, x, mask: network.apply(variables, x, mask, False)
+  yield from _constants(jax.make_jaxpr(apply)(variables, x, mask))
 
 
 def _constants(program: Any) -> Iterator[Any]:
   """The arrays in a jaxpr, closed or not, and in the jaxprs inside it."""
   jaxpr = getattr(program, "jaxpr", program)
-  yield from getattr(program, "consts", ())
-  yield from (atom.val for atom in jaxpr.outvars if hasattr(atom, "val"))
+  literals = [*jaxpr.outvars, *(atom for equation in jaxpr.eqns for atom in equation.invars)]
+  for value in (*getattr(program, "consts", ()), *(atom.val for atom in literals if hasattr(atom, "val"))):
+    yield value if isinstance(value, jax.Array) else np.asarray(value)  # jax has a type of its own for literals
   for equation in jaxpr.eqns:
-    yield from (atom.val for atom in equation.invars if hasattr(atom, "val"))
     for inner in jax.tree.leaves(list(equation.params.values()), is_leaf=_is_program):
       if _is_program(inner):
         yield from _constants(inner)

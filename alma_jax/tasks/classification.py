@@ -25,7 +25,7 @@ class Pool(NamedTuple):
     x: uint8 or float32 [N, ...].
     y: int32 [N], labels.
     mean: float32 [C] or [D], of training examples, in units of x.
-    std: float32 [C] or [D], likewise.
+    std: float32 [C] or [D], likewise; 0 where they are all equal.
   """
   x: Array
   y: Array
@@ -291,12 +291,13 @@ def renormalized(pool: Any, source: Any, constants: normalization.Normalization 
 def normalize(x: Array, mean: Array, std: Array) -> Array:
   """(x - mean) / std in float32 along the last axis of x [B, ..., C]; mean and std are [C], or broadcast against x.
 
-  A std of 1 marks a column that was constant. The networks have not learned anything from it, so values too far from
-  the constant are replaced by it until the column gets new constants.
+  A std of 0 means that the column was constant; it is divided by 1. The networks have learned nothing from it, so
+  values far from the constant are replaced by it until the column gets new constants.
   """
   mean, std = (v.reshape((1,) * (x.ndim - v.ndim) + v.shape) for v in (mean, std))
-  z = x.astype(jnp.float32) * (1 / std) - mean / std
-  return jnp.where((std == 1) & (jnp.abs(z) > normalization.RATIO), 0, z)
+  scale = jnp.where(std == 0, 1, std)
+  z = x.astype(jnp.float32) * (1 / scale) - mean / scale
+  return jnp.where((std == 0) & (jnp.abs(z) > normalization.RATIO), 0, z)
 
 
 # A contribution is a dict of arrays [B, K]. The contributions of members and stages are added, except `top`, of which
