@@ -28,7 +28,7 @@ class Normalization(NamedTuple):
 
   @property
   def scale(self) -> np.ndarray:
-    """What differences from the mean are divided by: `std`, or 1 where it is 0."""
+    """The divisor of differences from the mean: `std`, or 1 where it is 0."""
     return np.where(self.std == 0, np.float32(1), self.std)
 
   def entries(self) -> dict[str, list[float]]:
