@@ -171,7 +171,7 @@ BAD_COMMANDS = [
     ("configs/digits.py:gmoe", ["--config.learner.grow_every=0"], "at least 1"),
     ("configs/digits.py:gmoe", ["--config.learner.gating=warm"], "soft, hard"),
     ("configs/digits.py:ff", ["--config.learner.growth_rate=0.001"], "of 64 neurons rounds to 0"),
-    ("configs/digits.py:ff", ["--config.learner.growth_rate=9.0"], "576 at a time, but the first growth has only 128"),
+    ("configs/digits.py:ff", ["--config.learner.growth_rate=9.0"], "exceeds the 128 that all splits and candidates"),
     ("configs/digits.py:ff", ["--config.learner.growth_rate=0"], "growth_rate=0.0 should be above 0"),
     ("configs/digits.py:gmoe", ["--config.learner.keep_optimizer=maybe"], "'maybe' should be True or False"),
     ("configs/digits.py:hmoe", ["--config.learner.split_every=1.5"], "'1.5' should be a whole number"),

@@ -68,7 +68,7 @@ def splits(root: pathlib.Path) -> dict[str, pathlib.Path]:
 
 
 def text_splits(root: pathlib.Path) -> dict[str, pathlib.Path]:
-  """The folders of splits of text in `root`; empty if its folders are no splits.
+  """The folders of splits of text in `root`; empty if its folders are not splits.
 
   Raises:
     BadInput: two folders are one split.

@@ -40,7 +40,7 @@ class Index:
       self._looks.setdefault(_look(name), name)
 
   def find(self, label: str) -> str | None:
-    """The class that a label names; None: there is none."""
+    """The class that a label names; None if there is no such class."""
     return self._names.get(_same(label))
 
   def like(self, label: str) -> str | None:

@@ -32,7 +32,7 @@ class View(NamedTuple):
       FINISHED, DIVERGED or PUBLISHED.
     saved: time of the last checkpoint, seconds since the epoch, or None.
     host: the other machine on which it is ALIVE; "": this one.
-    doing: what takes long in a run that is ALIVE, e.g. "reading night-7.npz"; "": nothing but training.
+    doing: what takes long in a run that is ALIVE, e.g. "reading night-7.npz"; "" if nothing does.
   """
   path: pathlib.Path
   fields: dict[str, Any]
