@@ -45,7 +45,7 @@ def prepared(name: str, data_dir: str = "") -> pathlib.Path:
     if others:
       raise BadInput(f"dataset.data_dir={data_dir!r} holds the version{'s' * (len(others) > 1)} "
                      f"{', '.join(others)} of the TFDS data set {base!r}, but none that matches {version}; choose "
-                     "one of them, or set no folder to download it.")
+                     "one of them, or leave dataset.data_dir empty to download it.")
     raise BadInput(f"dataset.data_dir={data_dir!r} holds no prepared TFDS data set {name!r} "
                    f"(no {root / base}/VERSION/dataset_info.json); name another folder, or none, to download "
                    "it.")

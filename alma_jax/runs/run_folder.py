@@ -257,7 +257,7 @@ class RunFolder:
             "goes on from its last checkpoint.") if is_moved else None
 
   def note(self, activity: str, seconds: float = 0.0) -> None:
-    """Notes an activity that takes long, for `alma status` and `alma board`; "": nothing takes long now."""
+    """Notes an activity and its seconds so far, for `alma status` and `alma board`; "": nothing takes long now."""
     if self._writes:
       with contextlib.suppress(OSError):  # a full disk shows when something important is written
         if activity:
