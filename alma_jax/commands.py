@@ -107,7 +107,7 @@ def _code(work: Callable[[], int | None]) -> int:
     return 2
   except Exception as error:
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-      messages.say(f"error: the path {messages.brief(str(error.filename))} is longer than the file system allows; name "
+      messages.say(f"error: the path {messages.brief(str(error.filename))} is longer than the file system allows; use "
                    "a shorter one.")
       return 2
     if not is_out_of_memory(error):

@@ -161,7 +161,7 @@ def _overlap(args: argparse.Namespace, hashes: Sequence[int], read: Callable[[An
     return None  # an exported predictor does not know its stream
   config = configs.parse(configs.completed({k: v for k, v in tree.items() if k not in configs.STORED}))
   try:
-    with warnings.catch_warnings(action="ignore"):  # the run has said what is to be said of its data
+    with warnings.catch_warnings(action="ignore"):  # the run has already warned about its data
       seen = read(config)
   except BadInput as error:
     commands.warn([f"it is not known whether the data overlap the stream of the run, which cannot be read: "

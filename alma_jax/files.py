@@ -11,7 +11,7 @@ from alma_jax.errors import BadInput
 # Windows follows a single letter.
 ADDRESS = re.compile(r"[A-Za-z][\w+.-]+:/")
 MOST_OF_NAME, _MOST_OF_PATH = 255, 4096  # bytes that Linux allows
-_INSIDE = 200  # bytes of the longest path inside of a run folder
+_INSIDE = 200  # bytes of the longest path inside a run folder
 _SHOWN = 60  # characters of a path that is too long
 _MOST_LEVELS = 100  # of lists and objects in JSON; Python's own functions fail from several hundred levels on
 _DEEP = f"its lists and objects are nested more than {_MOST_LEVELS} levels deep"
@@ -23,7 +23,7 @@ def cache_home() -> pathlib.Path:
 
 
 def usable(path: str | os.PathLike[str]) -> pathlib.Path:
-  """The path of a file or a folder that a user names; a ~ is the home folder.
+  """The path of a file or a folder that a user names, with ~ expanded.
 
   Raises:
     BadInput: a name, or the path of what is written into the folder, would be longer than file systems allow.
@@ -34,7 +34,7 @@ def usable(path: str | os.PathLike[str]) -> pathlib.Path:
   if longest > MOST_OF_NAME or length > _MOST_OF_PATH:
     what, num, most = (("a name", longest, MOST_OF_NAME) if longest > MOST_OF_NAME else
                        ("a path", length - _INSIDE, _MOST_OF_PATH - _INSIDE))
-    raise BadInput(f"{str(path)[:_SHOWN]}... has {what} of {num} bytes; at most {most} are possible.")
+    raise BadInput(f"{str(path)[:_SHOWN]}... has {what} of {num} bytes; use at most {most}.")
   return found
 
 

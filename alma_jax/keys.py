@@ -48,7 +48,7 @@ def member_keys(seed: int, stage: int, purpose: int, num_members: int) -> Array:
   The key of member i does not depend on the number of members. Each member of an ensemble is therefore trained as it
   would be in a run of its own.
   """
-  # What jax.random.key(seed) returns while jax_random_seed_offset is 0, a setting for which jax has no context.
+  # Equals jax.random.key(seed) if jax_random_seed_offset is 0; jax has no context that resets this setting.
   first = jax.random.wrap_key_data(jnp.array([0, seed], jnp.uint32), impl="threefry2x32")
   key = jax.random.fold_in(jax.random.fold_in(first, stage), purpose)
   keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(num_members))

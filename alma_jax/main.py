@@ -200,8 +200,8 @@ def _report(run: "Run") -> str:
     values = measure.values(run.lines)
     judged = (f"{measure.name} {sum(values) / len(values):.4f}, the mean over {len(values)} mega-batch"
               f"{'es' * (len(values) != 1)}, and "
-              f"{values[-1]:.4f} on the last" if values else f"no {measure.name}, as nothing came after the first "
-              "training")
+              f"{values[-1]:.4f} on the last" if values else f"no {measure.name}, because nothing arrived after "
+              "the first training")
   elif "cer" in s:
     judged = (f"CER {s['cer']:.4f} over {num} mega-batches, mean error {s['mean_error']:.4f}, "
               f"final error {s['final_error']:.4f}")

@@ -8,19 +8,19 @@ from collections.abc import Callable, Iterator
 
 _UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
 _BRIEF = 60  # characters of a value in a message
-_LONG, _AGAIN = 5.0, 60.0  # seconds after which `sign` announces a block that still runs, and from then on
+_LONG, _AGAIN = 5.0, 60.0  # seconds until `sign` announces a block that still runs, and until it does so again
 _hearing: list[Callable[[str, float], None]] = []
-_long: list[tuple[str, float]] = []  # (name, when it began) of what takes long now, outer blocks first
+_long: list[tuple[str, float]] = []  # (name, when it began) of blocks that take long now, outer blocks first
 UNSEEN = contextlib.suppress(OSError)  # a closed terminal or pipe must not end a run
 
 
 @contextlib.contextmanager
 def sign(name: str, shown: bool = True) -> Iterator[None]:
-  """Says what goes on in a block that takes long, once a minute, and then how long it took.
+  """Prints `name` if the block takes long, again once a minute, and at the end how long it took.
 
   Args:
     name: of the activity, e.g. "compiling".
-    shown: whether it is printed; those who listen by `heard` hear of it in any case.
+    shown: whether to print it; functions passed to `heard` are called in any case.
   """
   began, ended, is_long = time.monotonic(), threading.Event(), threading.Event()
   mine = (name, began)
@@ -58,7 +58,7 @@ def _tell() -> None:
 
 @contextlib.contextmanager
 def heard(hear: Callable[[str, float], None]) -> Iterator[None]:
-  """A context in which `hear` is told what takes long, and for how many seconds; "" when nothing does any more."""
+  """A context in which `hear(name, seconds)` is called when a block takes long, and with "" when none does any more."""
   _hearing.append(hear)
   try:
     yield

@@ -35,8 +35,8 @@ def _main(argv: Sequence[str] | None) -> None:
   parser.add_argument("--max_bytes", type=int, default=_MAX_BYTES, help="bytes of a request, at most; default: 16 MiB")
   parser.add_argument("--timeout", type=int, default=web.TIMEOUT, help="seconds that a client may take to send a "
                       f"request, or to read an answer; default: {web.TIMEOUT}")
-  parser.add_argument("--max_connections", type=int, default=web.CONNECTIONS, help="connections that are kept; of "
-                      f"more, those that have waited longest for their clients are closed; default: {web.CONNECTIONS}")
+  parser.add_argument("--max_connections", type=int, default=web.CONNECTIONS, help="connections that stay open; "
+                      f"beyond this, those that wait longest for their clients are closed; default: {web.CONNECTIONS}")
   parser.add_argument("--poll", type=float, default=1.0, help="seconds between two looks for a new predictor")
   args = parser.parse_args(argv)
   for name in ("max_batch", "max_bytes", "timeout", "max_connections", "poll"):

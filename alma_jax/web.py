@@ -11,7 +11,7 @@ from alma_jax.errors import BadInput
 if TYPE_CHECKING:
   import uvicorn
 
-TIMEOUT, CONNECTIONS = 30, 128  # seconds that a client may keep a service waiting, and connections that are kept
+TIMEOUT, CONNECTIONS = 30, 128  # seconds that a client may keep a service waiting, and connections that stay open
 _PACKAGES = ("fastapi", "uvicorn", "prometheus_client", "plotly")
 _BACKLOG = 2048
 
@@ -60,15 +60,15 @@ def run(app: Any, sock: socket.socket, timeout: int = TIMEOUT, connections: int 
 
 
 def server(app: Any, timeout: int = TIMEOUT, connections: int = CONNECTIONS) -> "uvicorn.Server":
-  """A server that does not wait for its clients for ever.
+  """A server that limits how long it waits for its clients.
 
-  uvicorn by itself waits without a limit for a request, for its body, and until a client reads an answer.
+  uvicorn alone waits forever for a request, for its body, and for a client to read an answer.
 
   Args:
-    app: the ASGI application. It limits the time of the bodies that it reads itself, so that it can say so.
-    timeout: seconds after which a connection is closed whose client has sent no whole request, or reads no answer.
-    connections: how many are kept; of more, those are closed that have waited longest for their clients. A request
-      that finds twice as many gets status 503.
+    app: the ASGI application. It limits the time of request bodies itself, so that it can answer with an error.
+    timeout: seconds after which a connection is closed if its client has not sent a request or read the answer.
+    connections: how many stay open; beyond this, those that have waited longest for their clients are closed. If there
+      are twice as many, a request gets status 503.
   """
   import uvicorn
   config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="on", ws="none",
@@ -104,7 +104,7 @@ def _awaited(connection: Any) -> tuple[Any, ...]:
   """What a connection of uvicorn waits for until its client acts; empty while a request is being answered."""
   cycle, unread = connection.cycle, connection.transport.get_write_buffer_size()
   if cycle is None or cycle.response_complete or connection.transport.is_closing():
-    return "a request", cycle, unread  # `unread` bytes of the answer before: while they become fewer, all is well
+    return "a request", cycle, unread  # `unread` bytes of the last answer: fine while they become fewer
   if cycle.more_body:
     return "a body", cycle
   return ("room for an answer", cycle, unread) if connection.flow.write_paused else ()

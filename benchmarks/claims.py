@@ -50,10 +50,9 @@ This page lists the paper's claims that our runs can test, with a verdict on eac
 - *not measured*: the runs that the claim compares are missing. The column "number" says why. If there is a command, it
   makes them.
 
-Figures, tables, sections and appendices have the numbers of the present version of
-[arXiv 2106.09563](https://arxiv.org/abs/2106.09563) (2022), whose abstract asks questions and answers none. The
-abstracts of earlier versions did: A is the one that finds bigger models better, B the one that tests about thirty
-baselines.
+Figures, tables, sections and appendices are numbered as in the current version of
+[arXiv 2106.09563](https://arxiv.org/abs/2106.09563) (2022), whose abstract only asks questions. The abstracts of
+earlier versions answer them: A is the one that finds bigger models better, B the one that tests about thirty baselines.
 
 The number says by how much the first quantity of a comparison is larger than the second: the geometric mean over all
 comparisons, and its 95 % interval over seeds. A positive percentage supports the claim, and so does a multiple above 1,
@@ -96,9 +95,9 @@ _METHOD = """
   verdict other than "cannot tell" on one claim or more (`python benchmarks/null_studies.py docs/results --study mnist
   --repeats 100`). With the runs of `mnist_replay` there were 2, and with those of `cifar` none. The claim that needs
   the errors over the stream is not among them.
-- **Replay.** Runs with replay count only for the claims about it, and for training from scratch. With S stages it takes
-  (1 + ... + S) / S = (S + 1) / 2 times the compute. The paper's 4.5 is what it takes beyond one pass,
-  (1 + ... + 9) / 10, at S = 10. Its 122.5 is (1 + ... + 49) / 10, which looks like a slip for
+- **Replay.** Runs with replay count only for the claims about it, and for training from scratch. With S stages, replay
+  takes (1 + ... + S) / S = (S + 1) / 2 times the compute. The paper's 4.5 is the extra compute beyond one pass,
+  (1 + ... + 9) / 10, at S = 10. Its 122.5 is (1 + ... + 49) / 10, which is probably a slip for
   (1 + ... + 49) / 50 = 24.5, at S = 50.
 - **Waiting times.** Both sides of a comparison have the same waiting time, also where the rival is the best of several,
   unless the quantity says "at any waiting time", or the claim is about waiting times.

@@ -1,11 +1,12 @@
-"""Draws the pictures of learners on the digits: the one of the first page, and one of every learner beside `sm`.
+"""Draws the pictures of the learners on the digits: the one on the first page, and one of each learner beside `sm`.
 
     python benchmarks/learners.py --workdir runs/learners
     python benchmarks/pictures.py runs/learners docs/images
 
-Writes digits-stream.png, the figure `stream` of `alma report` of four learners, and learners/NAME.png: its test error
-and its parameters over the stream. A picture holds what it shows, so that tests/test_pictures.py can compare it with
-the runs of today: the text "Description" of the PNG file is JSON, {learner: {column of metrics.jsonl: values}}.
+Writes digits-stream.png, the figure `stream` of `alma report` for four learners, and learners/NAME.png, the test error
+and the parameters of a learner over the stream. Each picture also stores the numbers it shows, so that
+tests/test_pictures.py can compare it with today's runs: the text "Description" of the PNG file is JSON,
+{learner: {column of metrics.jsonl: values}}.
 """
 import argparse
 import json
@@ -59,7 +60,7 @@ def figure(name: str, runs: pathlib.Path) -> Figure:
 
 def save(figure: Figure, path: pathlib.Path, runs: pathlib.Path, names: Sequence[str], columns: Sequence[str],
          dpi: int = DPI) -> None:
-  """Writes a picture, with the data of these learners."""
+  """Writes a picture and stores the data of these learners in it."""
   metrics = {name: alma_jax.load_run(runs / name).metrics for name in names}
   shown = {name: {column: list(its[column]) for column in columns} for name, its in metrics.items()}
   figure.savefig(path, dpi=dpi, metadata={"Software": None, "Description": json.dumps(shown, default=float)})

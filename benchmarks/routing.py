@@ -1,10 +1,10 @@
-"""What hmoe's routing saves: milliseconds and multiply-adds of a prediction, against computing all experts.
+"""Measures what hmoe's routing saves per prediction, in time and multiply-adds, against computing all experts.
 
     python benchmarks/routing.py [--experts E] [--turns T] [--cases mlp vgg]
 
-Untrained experts answer for random images, whose nearest prototypes are spread over all experts. "evaluation" is what
-a run does with a test set, "program" the exported program, for batches of several sizes. Each number is the median of
-alternating turns; the ratio is the median of the turns' ratios.
+The experts are untrained, and the random images are spread over all of them. "evaluation" is what a run does with a
+test set, and "program" is the exported program, for several batch sizes. Each time is the median of alternating turns,
+and each ratio is the median of the turns' ratios.
 """
 import argparse
 import time
@@ -46,7 +46,7 @@ def mixture(model: str, num_experts: int) -> tuple[Any, Any, np.ndarray]:
 
 
 class Dense(hmoe.HMoE):
-  """Computes all experts, and masks the rest."""
+  """Computes all experts and masks all answers but one."""
 
   def padded_contribution(self, state: Any, block: int, inputs: Any, mask_B: Any) -> Any:
     return self.contribution(state, block, inputs)
@@ -85,12 +85,12 @@ def compare(model: str, num_experts: int, turns: int) -> None:
   base = expert_stacks.feature_macs(learner._base, shape)
   features = expert_stacks.features(learner._base, task, learner.mesh, state.frozen[0], pool, np.arange(1000))
   nearest = np.square(features[:, None] - state.host["prototypes"][None]).sum(-1).argmin(-1)
-  print(f"\n{model} of width {WIDTHS[model]}, {num_experts} experts: multiply-adds of an image "
-        f"{learner.cost(state).predict_macs:,} as reported, {base + num_experts * one:,} of all experts")
+  print(f"\n{model} of width {WIDTHS[model]}, {num_experts} experts: multiply-adds per image "
+        f"{learner.cost(state).predict_macs:,} as reported, {base + num_experts * one:,} with all experts")
   for num in (1, 8, 64, 512):
     block = members.block_size(num, num_experts)
     rows = sum(-(-count // block) * block for count in np.bincount(nearest[:num]))
-    print(f"  a batch of {num}: {rows} rows through experts, {base + one * rows / num:,.0f} multiply-adds an image")
+    print(f"  a batch of {num}: {rows} rows through experts, {base + one * rows / num:,.0f} multiply-adds per image")
   print(f"{'':18} {'images':>6} {'dense ms':>9} {'routed ms':>9} {'ratio':>6}   difference")
   answer = lambda each, num: prediction.contributions(each, task, state, 0, pool, np.arange(num))["sum"]
   for num in (64, 1000):

@@ -1,9 +1,9 @@
-"""Prequential errors of a live stream in which the scale of columns changes at night 6 (docs/live.md).
+"""Prints the prequential errors of live streams in which the scale of columns changes at night 6 (docs/live.md).
 
     python benchmarks/scales.py [--learner=anytime]
 
 A night has 400 examples of 5 columns N(0, 1); the class is the sign of the sum of columns 1 and 2. Every stream runs
-twice: as it is, and with the normalisation constants of the first night throughout.
+twice: as usual, and with the normalisation constants of the first night throughout.
 """
 import math
 import pathlib
@@ -18,7 +18,7 @@ from alma_jax import config as configs
 from alma_jax.data import normalization
 
 NIGHTS, CHANGE, SHOWN = 10, 6, (5, 6, 7, 10)
-CHANGES = {"column 0 is 0, then N(0, 1e4)": lambda x, late: x * np.array([1e4 if late else 0, 1, 1, 1, 1]),
+CHANGES = {"column 0 is 0, then has deviation 1e4": lambda x, late: x * np.array([1e4 if late else 0, 1, 1, 1, 1]),
            "all columns times 1000": lambda x, late: x * (1000 if late else 1),
            "all columns divided by 1000": lambda x, late: x / (1000 if late else 1)}
 
@@ -43,12 +43,12 @@ def main() -> None:
   parser.add_argument("--learner", default="anytime")
   learner = parser.parse_args().learner
   for ratio in (normalization.RATIO, math.inf):
-    normalization.RATIO = ratio  # with none, constants always fit
-    jax.clear_caches()  # programs contain it
+    normalization.RATIO = ratio  # with an infinite ratio, constants always fit
+    jax.clear_caches()  # compiled programs contain the ratio
     for number, (name, change) in enumerate(CHANGES.items()):
       with tempfile.TemporaryDirectory() as folder:
         found = errors(change, learner, pathlib.Path(folder) / f"{number}-{ratio}")
-      print(f"{name}, {'first constants' if math.isinf(ratio) else 'as it is'}: "
+      print(f"{name}, {'first constants' if math.isinf(ratio) else 'as usual'}: "
             + ", ".join(f"night {t} {found[t - 1]:.3f}" for t in SHOWN), flush=True)
 
 

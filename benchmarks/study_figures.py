@@ -24,7 +24,7 @@ PAGES: dict[str, dict[str, tuple[int, ...]]] = {
     "mnist_authors": {"waiting": (), "compute": (), "parameters": ()},
     "text": {"compute": (), "experts": (), "stream-compute": ()},
     "anytime": {"pareto": ()}}
-# {study: which of its runs are shown, by their names}; of others all.
+# {study: pattern for the names of the runs that are shown}; other studies show all.
 SHOWN = {"anytime": r".*/seed\d-(sm|ens|umix|gens|(warm|retrain|shrink_perturb)-epochs20|anytime(-steps\d+)?)"}
 PAGES["cifar"] = PAGES["cifar-full"] = {
     "stream": (10, 50), "waiting": (), "compute": (), "parameters": (), "replay": ()}

@@ -164,8 +164,8 @@ def text(folder: pathlib.Path) -> str:
   for (name, network), mine in runs.groupby([STUDY, NETWORK], sort=False):
     parts.append(f"### {name}, {network}\n\n{task_tables.overview(task_runs.study_of(mine, name))}\n")
   shown = [_shown(picture, folder) for picture in PICTURES]
-  parts.append("## Figures\n\nThe command at the top of the page draws them from the run folders, which are not kept."
-               "\n\n" + "\n".join(filter(None, shown)))
+  parts.append("## Figures\n\nThe command at the top of the page draws them from the run folders, which we did not "
+               "keep.\n\n" + "\n".join(filter(None, shown)))
   if (folder / SEARCHING).is_file():
     parts.append(retrieval.section(pd.read_csv(folder / SEARCHING)))
   return "\n".join(parts)

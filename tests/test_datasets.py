@@ -133,9 +133,9 @@ def test_tfds_names_may_pin_a_version(tfds_dir, tmp_path, version):
   data = datasets.load(f"tfds:mnist:{version}", str(tmp_path))
   assert data.normalization is not None  # that of mnist is known
   assert data.fingerprint == datasets.load("mnist", str(tmp_path)).fingerprint
-  with pytest.raises(BadInput, match=r"holds the versions 2.9.9, 3.0.1 of the TFDS data set 'mnist', but none that is"):
+  with pytest.raises(BadInput, match=r"holds the versions 2.9.9, 3.0.1 of the TFDS data set 'mnist', but none"):
     datasets.load("tfds:mnist:4.0.0", str(tmp_path))
-  with pytest.raises(BadInput, match=r"'mnist:three' ends in no version; give it as in mnist:3.0.1 or mnist:3.\*.\*"):
+  with pytest.raises(BadInput, match=r"'mnist:three' does not end in a version; write it as in mnist:3.0.1 or mnist"):
     datasets.load("tfds:mnist:three", str(tmp_path))
 
 
@@ -157,7 +157,7 @@ def test_values_that_float32_cannot_normalise_are_refused(factor, dtype, sentenc
 def test_classes_of_folders_that_resemble_each_other_give_a_warning(tmp_path, monkeypatch):
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
   pictures(tmp_path / "a", {"cat": 10, "dog": 20, "Cat": 30, "7": 40, "07": 50})
-  with pytest.warns(UserWarning, match="resemble each other") as warned:
+  with pytest.warns(UserWarning, match="have similar names") as warned:
     datasets.load(f"folder:{tmp_path / 'a'}")
   said = [str(each.message) for each in warned]
   assert len(said) == 2

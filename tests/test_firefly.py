@@ -235,10 +235,10 @@ def test_growth_of_a_vgg_by_a_share_of_its_parameters():
 
 
 def test_what_cannot_be_widened_is_refused():
-  with pytest.raises(BadInput, match=r"growth_rate=0.01 of 8 neurons is rounded to 0"):
+  with pytest.raises(BadInput, match=r"growth_rate=0.01 of 8 neurons rounds to 0"):
     made((6, 6), learner__growth_rate=0.01)
   # 37a + ab + 4b + 3 = 183 at a = b = 4; with 4 splits and 1 candidate a layer, a = b = 9: 453.
-  with pytest.raises(BadInput, match=r"growth_rate=2.0 of 183 parameters is more than the 270 that all splits"):
+  with pytest.raises(BadInput, match=r"growth_rate=2.0 of 183 parameters exceeds the 270 that all splits"):
     made((6, 6), learner__growth_rate=2, learner__growth_of="parameters", learner__num_candidates=1)
   with pytest.raises(BadInput, match="images of 32 to 63 pixels"):
     made((64, 64, 3), model__name="vgg")

@@ -78,11 +78,11 @@ def test_classes_that_are_no_splits(tmp_path, images):
 @pytest.mark.parametrize(("images", "sentence"), [
     (("A/x/*.png", "A/y/*.png", "B/x/*.png", "B/y/*.png"), "A and B of .* hold the folders x and y, so it is unclear"),
     (("a/train/*.png", "a/test/*.png", "b/train/*.png"), "a and b of .* hold the folders test and train, so it is"),
-    (("a/*.png", "a/more/*.png", "b/*.png"), "holds images at several depths, as 'a/0.png' and 'a/more/0.png'; put"),
-    (("a/*.png", "b/c/*.png"), "holds images at several depths, as 'a/0.png' and 'b/c/0.png'"),
-    (("a/*.png", "b/*.png", "/*.png"), "holds images at several depths, as '0.png' and 'a/0.png'"),
-    (("a/*.png", "b/*.png", "c/*.heic"), r"2 files of '.*c' are not read \(2 .heic\), so nothing is left of this"),
-    (("train/a/*.png", "training/a/*.png", "test/a/*.png"), "has the folders train and training for one split; keep"),
+    (("a/*.png", "a/more/*.png", "b/*.png"), "holds images at different depths, such as 'a/0.png' and 'a/more/0.png'"),
+    (("a/*.png", "b/c/*.png"), "holds images at different depths, such as 'a/0.png' and 'b/c/0.png'"),
+    (("a/*.png", "b/*.png", "/*.png"), "holds images at different depths, such as '0.png' and 'a/0.png'"),
+    (("a/*.png", "b/*.png", "c/*.heic"), r"2 files of '.*c' are not read \(2 .heic\), so this class has no"),
+    (("train/a/*.png", "training/a/*.png", "test/a/*.png"), "has the folders train and training for the same split"),
 ])
 def test_what_is_unclear_is_refused_everywhere(tmp_path, images, sentence):
   draw(tmp_path / "data", *images)
@@ -95,7 +95,7 @@ def test_a_half_of_the_splits_is_refused(tmp_path):
   draw(tmp_path, "Training/a/*.png", "Training/b/*.png")
   with pytest.raises(BadInput, match="has a folder Training, but no folder test; give both"):
     as_run(tmp_path)
-  with pytest.raises(BadInput, match="has the split Training, but no test split; name the folder above the folders"):
+  with pytest.raises(BadInput, match="has the split Training, but no test split; name the folder that holds"):
     as_labelled(tmp_path)
   draw(tmp_path, "holdout/a/*.png", "holdout/b/*.png")
   with pytest.raises(BadInput, match="has the folders .*, but no folder test; rename holdout to test"):
@@ -111,7 +111,7 @@ def test_files_that_are_not_read_are_counted_by_suffix(tmp_path):
   with pytest.warns(UserWarning, match="not read|empty") as record:
     assert as_run(tmp_path) == (("a", "b"), 6, 2)
   assert [str(each.message) for each in record] == [
-      f"5 files of '{tmp_path}' are not read (4 .heic, 1 .txt)", f"c of '{tmp_path}' is empty, and no class"]
+      f"5 files of '{tmp_path}' are not read (4 .heic, 1 .txt)", f"c of '{tmp_path}' is empty and not used as a class"]
   assert entry_file.read(tmp_path).remarks == tuple(str(each.message) for each in record)
   with pytest.warns(UserWarning, match=sentence) as record:
     assert as_labelled(tmp_path) == (["a", "b"], 8)
@@ -128,7 +128,7 @@ def test_a_live_stream_says_what_it_does_not_read(tmp_path):
   assert reader.read(tmp_path / "stream/n", []).remarks == (
       f"3 files of '{tmp_path / 'stream/n'}' are not read (3 .svg)",)
   np.savez(tmp_path / "test/more.npz", x=np.zeros((2, 4, 6, 3), np.uint8), y=[0, 1])
-  with pytest.raises(BadInput, match="test' holds both images and files such as 'more.npz'; keep one of them"):
+  with pytest.raises(BadInput, match="test' holds both images and files such as 'more.npz'; keep one kind"):
     live_images.ImageReader(tmp_path, 0, 0)
 
 
@@ -254,7 +254,7 @@ def save(path, x_train, x_test, **more):
 def test_test_examples_that_are_training_examples_are_counted(tmp_path):
   (x, _), (other, _) = blobs(120), blobs(30, seed=1)
   leaky = np.concatenate([other[:23], x[50:57]])
-  sentence = "7 of 30 test examples of {} are in the training set as well, so the test error is too low"
+  sentence = "7 of 30 test examples of {} are also in the training set, so the test error is too low"
   name = save(tmp_path / "a.npz", x, leaky)
   done = launch("configs/npz.py:sm", f"--config.dataset.name={name}", "--config.train.epochs=1",
                 "--config.stream.num_megabatches=1", "--config.stream.waiting_time=1", f"--workdir={tmp_path}/run")
@@ -282,7 +282,7 @@ def test_files_of_text(tmp_path):
   for name in ("b.md", "c.md", "README"):
     (tmp_path / "a/Training" / name).write_text("unread")
   sentence = r"^3 files of '.*Training' are not read \(2 .md, 1 without a suffix\)"
-  with pytest.warns(UserWarning, match=sentence + "; texts are .txt files$"):
+  with pytest.warns(UserWarning, match=sentence + "; only .txt files count as text$"):
     found = text_source.find(f"text:{tmp_path}/a").read()
   assert found == dict(train=[b"aaaa", b"bbbb", b"cccc"], valid=[b"vv"], test=[b"tt"])
   with pytest.warns(UserWarning, match=sentence + "$"):
@@ -299,7 +299,7 @@ def test_files_of_text(tmp_path):
 def test_test_documents_that_are_training_documents_are_counted(tmp_path):
   name = write(tmp_path, train=["aaaa", "bbbb", "cccc"], valid=["vv"], test=["tt", "bbbb\n"])
   for _ in range(2):  # the second time from the cache
-    with pytest.warns(UserWarning, match="^1 of 2 test documents of text:.* is in the training text as well, so the "
+    with pytest.warns(UserWarning, match="^1 of 2 test documents of text:.* is also in the training text, so the "
                       "test perplexity is too low$"):
       text.load(config(name), 2, 0)
 
@@ -308,10 +308,10 @@ def test_a_live_text_whose_documents_are_tested_is_told(tmp_path):
   write(tmp_path, stream=["aaaa bbbb", "tt"], test=["tt"])
   (tmp_path / "stream/c.jsonl").write_text("\n".join(map(json.dumps, ("aaaa bbbb", "tt", "cc"))))
   reader = live_texts.TextReader(tmp_path, small_text())
-  with pytest.raises(BadInput, match="^all its documents are in the test text.$"):
+  with pytest.raises(BadInput, match="^all its documents are also in the test text.$"):
     reader.read(tmp_path / "stream/b.txt", [])
   found = reader.read(tmp_path / "stream/c.jsonl", [])
-  assert found.remarks == ("1 of 3 documents are in the test text as well, whose perplexity is thus too low",)
+  assert found.remarks == ("1 of 3 documents are also in the test text, so its perplexity is too low",)
 
 
 def small_text():

@@ -76,7 +76,7 @@ def parquet(cells):
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 6 6\n%%EndComments\nshowpage\n"
 ENTRIES = {
     "bytes.npz": (npz_member(b"no array"), "not an .npz file of plain arrays"),
-    "ragged.parquet": (parquet([[[1, 2], [3]]]), "lists of several lengths"),
+    "ragged.parquet": (parquet([[[1, 2], [3]]]), "lists of different lengths"),
     "empty.parquet": (parquet([[[]], [[]]]), "cannot be read"),
     "class/eps.png": (EPS, "no image"),
     "deep.jsonl": (b"[" * 10**5 + b"\n", "nested more than 100 levels deep"),

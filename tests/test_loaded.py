@@ -132,7 +132,7 @@ def test_a_run_with_other_weights_is_refused(own):
   done = alma(*command, cwd=own)
   assert (done.returncode, done.stderr.count("\n")) == (2, 1)
   assert "differs in the arrays that 'on_body' loads (same name, other contents); choose another" in done.stderr
-  with pytest.warns(UserWarning, match="the arrays that 'on_body' loads are not those with which the run in .* began"):
+  with pytest.warns(UserWarning, match="the arrays that 'on_body' loads have changed since the run in .* began"):
     assert not np.array_equal(alma_jax.load_run(own / "run").predict(images), before)
   body(own, 0, 64)
   (own / "bodies.py").write_text((own / "bodies.py").read_text() + "# another version\n")

@@ -220,14 +220,14 @@ def test_the_fingerprint_of_a_live_predictor_covers_every_entry(tmp_path):
   assert len({*prints[0], prints[2][2]}) == 4  # every stage and every stream has its own
   published = json.loads(predictors.read(runs[0].path / "predictor").files[predictors.FACTS])
   assert published["provenance"]["data_fingerprint"] == prints[0][-1]
-  assert "mega-batches 1 to 3, which stream.jsonl" in published["provenance"]["data_covered"]
+  assert "mega-batches 1 to 3, listed in stream.jsonl" in published["provenance"]["data_covered"]
   card = predictors.read(runs[0].path / "predictor").files[predictors.CARD].decode()
   assert f"| data_fingerprint | {prints[0][-1]} |" in card
   stored = [json.loads((run.path / "config.json").read_text())["data_fingerprint"] for run in runs]
   assert stored[0] == stored[1] == stored[2]  # what a run that goes on is recognised by
   ledger = runs[0].path / "stream.jsonl"
   ledger.write_text("".join(ledger.read_text().splitlines(keepends=True)[:1]))
-  with pytest.raises(BadInput, match="lists 1 of the 3 mega-batches"):
+  with pytest.raises(BadInput, match="lists only 1 of the 3 mega-batches"):
     exporting.export(runs[0], out=tmp_path / "torn")
 
 

@@ -182,7 +182,7 @@ def test_evaluate_notices_another_scale(finished, tmp_path):
     np.savez(tmp_path / f"{name}.npz", x=x, y=data.y_test + 5)
     done = alma("evaluate", f"--workdir={finished}", "--task=2", f"--data={tmp_path}/{name}.npz")
     assert done.returncode == 0, done.stderr
-    assert ("if they are of another scale" in done.stderr) == (name == "dark")
+    assert ("if their scale differs" in done.stderr) == (name == "dark")
 
 
 def test_evaluate_takes_named_data_as_tasks_have_them():

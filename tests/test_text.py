@@ -422,7 +422,7 @@ def test_a_limited_split_is_spread_evenly(tmp_path, cross_documents, max_tokens)
     (lambda folder: [shutil.rmtree(folder / split) for split in text.SPLITS], 2, "holds no .txt file"),
     (lambda folder: [path.unlink() for path in (folder / "test").iterdir()], 2, "test' holds no .txt file"),
     (lambda folder: (folder / "test" / "a.txt").write_text(" \n"), 2, "the split test of .* holds no text"),
-    (lambda folder: (folder / "val").mkdir(), 2, "has the folders val and valid for one split; keep one"),
+    (lambda folder: (folder / "val").mkdir(), 2, "has the folders val and valid for the same split; keep one"),
     (lambda folder: (folder / "train" / "b.txt").write_bytes(b"\xef\xbb\xbfab\xff"), 2,
      "the file '.*b.txt' is not UTF-8: byte 5 is 0xff; convert it to UTF-8"),
     (lambda folder: None, 9, "stream.num_megabatches=9 is more than the .* documents and pieces of documents"),

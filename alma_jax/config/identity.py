@@ -15,14 +15,14 @@ from alma_jax.config.trees import Tree, flatten, to_dict
 from alma_jax.errors import BadInput
 from alma_jax.files import MOST_OF_NAME
 
-_SHORTENED = 100  # characters of the parts of a run folder's name that would be too long
+_SHORTENED = 100  # characters that each part keeps if the name of a run folder would be too long
 # Fields that do not change the results: two configs that differ only in these describe the same run.
-# Which entries of a live stream are used, and when, is written down in its run folder once they are.
+# The run folder of a live stream records which entries were used, and when.
 INCIDENTAL = ("dataset.data_dir", "dataset.settle_seconds", "dataset.idle_seconds", "dataset.max_examples",
               "dataset.max_bytes", "checkpoint.", "log.", "devices")
-# What config.json holds besides the fields: hashes of the data and of a pretrained network, the version that wrote the
-# file, and, as they were when the run began, hashes of the files that define a learner or a network of the user's own
-# and of the arrays in it, and the versions, devices and compiler flags.
+# What config.json holds besides the fields: hashes of the data and of a pretrained network, and the version that wrote
+# the file. Then, from the start of the run, hashes of the files that define a user's learner or network and of the
+# arrays in it, and the versions, devices and compiler flags.
 STORED = ("data_fingerprint", "root_sha256", "alma_jax_version", "code", "arrays", "made_with")
 
 
@@ -75,7 +75,7 @@ def digest(config: RunConfig | Tree) -> str:
 
 
 def default_workdir(config: RunConfig) -> str:
-  """runs/NAME-LEARNER-HASH; of names that are too long the beginning."""
+  """runs/NAME-LEARNER-HASH; names that are too long are cut."""
   name, label = (re.sub(r"[^A-Za-z0-9.]+", "_", text).strip("_")
                  for text in (config.dataset.name.removesuffix(".npz"), config.label))
   folder = f"{name}-{label}-{digest(config)[:8]}"

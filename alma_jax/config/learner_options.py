@@ -181,12 +181,13 @@ class FF(Options):
   name: str = "ff"
   grow_every: int = field(1, _GROW_EVERY, at_least=1)
   growth_rate: float = field(
-      0.25, "by how much a growth raises the number of `growth_of`, as a multiple of their initial number", above=0)
+      0.25, "how much a growth adds, in neurons or parameters (`growth_of`), as a multiple of the initial number",
+      above=0)
   growth_of: str = field(
       "neurons", "what `growth_rate` counts: `neurons`, as in the authors' code, or `parameters`, as the paper says",
       choices=("neurons", "parameters"), before="neurons")
   num_candidates: int = field(
-      0, "number of candidates for new neurons in each layer; 0: as many as `model.width`; the authors' code has 70",
+      0, "number of candidates for new neurons in each layer; 0: as many as `model.width`; the authors' code uses 70",
       at_least=0)
   grow_depth: bool = field(False, "whether growth may also add residual layers")
   score_points: int = field(2, "number of strengths at which candidates are scored", at_least=1)

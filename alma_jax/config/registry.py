@@ -86,15 +86,15 @@ def options_of(name: object, config: type[schema.RunConfig] = schema.ImageConfig
 
 
 def own_learners(config: schema.RunConfig) -> dict[str, Callable[..., Any]]:
-  """{name: what makes it} of the learners that users have registered for configs of this kind."""
+  """The learners that users have registered for configs of this kind, {name: factory}."""
   return TEXT_LEARNERS if config.is_language else LEARNERS
 
 
 def code_of(config: schema.RunConfig) -> dict[str, str]:
   """{name: SHA-256 of the file that defines it} of the learner and the network of a config that users have registered.
 
-  Files of the same folder that these import have their paths for names. What was defined in a notebook has no file, and
-  is left out.
+  Files that these import from the same folder are listed under their paths. Definitions in a notebook have no file and
+  are left out.
   """
   used = (config.learner.name, own_learners(config)), (config.model.name, MODELS)
   made = {name: known[name] for name, known in used if name in known}
@@ -132,7 +132,7 @@ def _file_of(made: Callable[..., Any]) -> pathlib.Path | None:
 
 
 def _add_imported(names: Mapping[str, Any], folder: pathlib.Path, found: dict[str, pathlib.Path]) -> None:
-  """Adds the files below `folder` from which a module with these `names` has imported, and those that they import."""
+  """Adds the files below `folder` that a module with these `names` imports, and the files that those import."""
   for value in list(names.values()):
     module = value if inspect.ismodule(value) else sys.modules.get(str(getattr(value, "__module__", "")))
     if module is None or not getattr(module, "__file__", None) or module.__name__.partition(".")[0] == "alma_jax":
@@ -145,7 +145,7 @@ def _add_imported(names: Mapping[str, Any], folder: pathlib.Path, found: dict[st
 
 
 def functions_of(made: Callable[..., Any]) -> list[Any]:
-  """A function, or the methods of a class, that were defined where it was defined."""
+  """The function, or the methods of the class, without those that another module defines."""
   # Flax wraps the methods of its modules. A class that runpy has loaded has no module in which it could be looked up.
   functions = [inspect.unwrap(each) for each in (made, *getattr(made, "__dict__", {}).values()) if callable(each)]
   return [each for each in functions if hasattr(each, "__code__") and each.__module__ == made.__module__]

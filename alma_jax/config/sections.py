@@ -16,8 +16,8 @@ SETTLE = ("for `live:DIR`: an entry of the stream counts as complete once it has
           "that is renamed within DIR/stream counts at once")
 IDLE = "for `live:DIR`: seconds without a new entry after which the stream ends; 0: it never ends by itself"
 
-MAX_BYTES = ("for `live:DIR`: bytes of the largest entry that is used, as arrays (of text, as a file); larger ones are "
-             "set aside; 0: any size")
+MAX_BYTES = ("for `live:DIR`: bytes that an entry may take as arrays (for text, as a file); larger entries are set "
+             "aside; 0: no limit")
 
 LIVE = "live:"  # before the folder of a stream that arrives while the run goes on
 
@@ -35,15 +35,15 @@ class Dataset:
   settle_seconds: float = field(1.0, SETTLE, at_least=0, before=1.0)
   idle_seconds: float = field(0.0, IDLE, at_least=0, before=0.0)
   max_examples: int = field(
-      1_000_000, "for `live:DIR`: examples of the largest entry that is used; larger ones are set aside; 0: any number",
+      1_000_000, "for `live:DIR`: examples that an entry may hold; larger entries are set aside; 0: no limit",
       at_least=0, before=1_000_000)
   max_bytes: int = field(2**31, MAX_BYTES, at_least=0, before=2**31)
   image_column: str = field(
-      "", "for `live:DIR`: column of Parquet files with the images or lists of numbers; empty: the first of `image`, "
-      "`img`, `images` and `x`", before="")
+      "", "for `live:DIR`: column of Parquet files that holds the images or lists of numbers; empty: the first of "
+      "`image`, `img`, `images` and `x`", before="")
   label_column: str = field(
-      "", "for `live:DIR`: column of Parquet files with the labels; empty: the first of `label`, `labels`, `y` and "
-      "`class`, or the only one whose name ends in `_label`", before="")
+      "", "for `live:DIR`: column of Parquet files that holds the labels; empty: the first of `label`, `labels`, `y` "
+      "and `class`, or the only one whose name ends in `_label`", before="")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -162,7 +162,7 @@ def hash_arrays(arrays: Mapping[str, np.ndarray]) -> str:
 
 
 def hash_row(row: np.ndarray | bytes) -> int:
-  """A hash of the contents of one example or document, by which equal ones are found. Another process has another."""
+  """A hash of one example or document, to find equal ones. It differs from process to process."""
   return hash(row if isinstance(row, bytes) else row.tobytes())
 
 

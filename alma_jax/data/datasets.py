@@ -36,7 +36,7 @@ _KNOWN = {
 _NUM_CLASSES = 10
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 _SPLIT_SEED = 0  # the same for every run, so that runs of several seeds are tested on the same digits
-_LARGEST = 1e30  # value of float data; the largest of a feature is 0, or between 1 / _LARGEST and this
+_LARGEST = 1e30  # absolute value of a float feature; the largest is 0 or between 1 / _LARGEST and _LARGEST
 _MOST_CHANNELS = 4  # grey, grey with alpha, RGB, RGBA
 
 
@@ -87,7 +87,7 @@ def load(name: str, data_dir: str = "", image_size: int = 0) -> Dataset:
   elif kind == "folder" and rest:
     arrays, fingerprint, class_names = image_folder.load(rest, image_size)
     for one, other in class_labels.alike(class_names):
-      warnings.warn(f"the classes {one!r} and {other!r} of {rest!r} resemble each other; if they are one class, merge "
+      warnings.warn(f"the classes {one!r} and {other!r} of {rest!r} have similar names; if they are one class, merge "
                     "their folders", stacklevel=2)
   else:
     raise BadInput(f"there is no data set {name!r}; there are digits, mnist, cifar10, "
@@ -113,7 +113,7 @@ def blank(name: str) -> Dataset | None:
 
 
 def _known(name: str) -> _Known | None:
-  """What is known of a data set; all versions that TFDS has of it hold the same images."""
+  """What is known about a data set; all its TFDS versions hold the same images."""
   kind, _, rest = name.partition(":")
   return _KNOWN.get(rest.partition(":")[0] if kind == "tfds" else name)
 
@@ -165,13 +165,13 @@ def from_arrays(name: str, arrays: Mapping[str, np.ndarray],
 
 
 def warn_of_overlap(dataset: Dataset) -> None:
-  """Warns if test examples are training examples as well."""
+  """Warns if test examples are also in the training set."""
   tested = [cache.hash_row(x) for x in dataset.x_test]
   seen = set(tested).intersection(map(cache.hash_row, dataset.x_train))
   num = sum(each in seen for each in tested)
   if num:
-    warnings.warn(f"{num} of {len(tested)} test examples of {dataset.name} {'is' if num == 1 else 'are'} in the "
-                  "training set as well, so the test error is too low", stacklevel=3)
+    warnings.warn(f"{num} of {len(tested)} test examples of {dataset.name} {'is' if num == 1 else 'are'} also in "
+                  "the training set, so the test error is too low", stacklevel=3)
 
 
 def _load_digits() -> cache.Arrays:
@@ -240,7 +240,7 @@ def check_examples(what: str, x: np.ndarray) -> np.ndarray:
 
 
 def _check_scale(what: str, x: np.ndarray) -> None:
-  """Refuses channels or features so large or so small that float32 cannot hold what they are normalised by."""
+  """Refuses channels or features whose values are too large or too small to be normalised in float32."""
   by_feature = x.ndim in (2, 4)
   axes = tuple(range(x.ndim - by_feature))
   largest = np.atleast_1d(np.maximum(x.max(axes), -x.min(axes)))

@@ -50,7 +50,7 @@ def complete(splits: Documents) -> Documents:
 
 
 def num_seen(splits: Documents) -> int:
-  """The number of test documents that are training documents as well."""
+  """The number of test documents that are also training documents."""
   seen = {cache.hash_row(document.strip()) for document in splits["train"]}
   return sum(cache.hash_row(document.strip()) in seen for document in splits["test"])
 

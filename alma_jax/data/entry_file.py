@@ -23,7 +23,7 @@ class Labelled(NamedTuple):
     x: uint8 or float32, [N, H, W, C] or [N, D].
     y: int32 [N], places in `names`, or class numbers if `names` is None.
     names: names of classes; None: the labels are numbers.
-    remarks: what a user of the entry should know.
+    remarks: what a user should know about the entry.
   """
   x: np.ndarray
   y: np.ndarray
@@ -44,7 +44,7 @@ def read(path: pathlib.Path, image_size: int = 0, columns: parquet_file.Columns 
   Args:
     path: a file or a folder.
     image_size: width and height in pixels to which images of folders and Parquet files are resized; 0: none are.
-    columns: of Parquet files.
+    columns: names of the columns of Parquet files.
 
   Raises:
     BadInput: it cannot be read or used. The message is the reason, without the path.
@@ -100,10 +100,10 @@ def _read_parquet(path: pathlib.Path, image_size: int, columns: parquet_file.Col
     unpacking.check_contents(0, num_bytes, _COPIES)
     labels += rows.labels or []
   if bad:
-    raise BadInput(f"{len(bad)} of its examples cannot be read, first row {bad[0]}.")
+    raise BadInput(f"{len(bad)} of its examples cannot be read, the first is row {bad[0]}.")
   shapes, is_flat = {array.shape[:2] for array in images}, images[0].ndim == 1
   if len(shapes) > 1:
-    raise BadInput(f"its lists have {len(shapes)} lengths; give all the same number of values." if is_flat else
+    raise BadInput(f"its lists have {len(shapes)} different lengths; make them equally long." if is_flat else
                    f"its images have {len(shapes)} sizes; set dataset.image_size=N to resize all to NxN.")
   if None in labels:
     raise BadInput(f"its column {label} has rows without a label.")
@@ -117,13 +117,13 @@ def _decode(cell: Any, numbers: str, image_size: int) -> np.ndarray:
   try:
     found = np.array(cell if isinstance(cell, list) else [])
   except ValueError as error:
-    raise BadInput("lists of several lengths") from error
+    raise BadInput("lists of different lengths") from error
   if not found.size or found.ndim > 3 or found.dtype.kind not in "iuf":
-    raise BadInput("a cell without the bytes of an image or numbers")
+    raise BadInput("a cell with neither an image nor numbers")
   if numbers == "f" or (numbers == "i" and found.ndim == 1):  # a list of whole numbers is not a row of pixels
     found = found.astype(np.float32)
   elif found.min() < 0 or found.max() > 255:
-    raise BadInput("numbers outside of 0 to 255, which are no pixels")
+    raise BadInput("numbers outside 0 to 255, which cannot be pixels")
   else:
     found = found.astype(np.uint8)
   return found if found.ndim == 1 else found.reshape(*found.shape[:2], -1)

@@ -230,7 +230,7 @@ class Feed:
         raise BadInput(f"{inbox.special(path)} is no file and no folder.")
       with messages.sign(f"reading {path.name}"), unpacking.limited(self._largest):
         read = self._reader.read(path, self.lines)
-      with messages.sign(f"hashing {path.name}"):  # not before: an entry that is too large would take long
+      with messages.sign(f"hashing {path.name}"):  # only now: hashing an entry that is too large would take long
         sha256 = inbox.digest(path)
     except BadInput as error:
       if inbox.signature_of(path) != signature:
@@ -298,8 +298,8 @@ def fingerprint(before: str, lines: Iterable[Line]) -> str:
   """SHA-256 of all data that a run has used, whatever the format of its entries.
 
   Args:
-    before: that of the data before `lines`; before the first line that of the run.
-    lines: of stream.jsonl, in their order.
+    before: fingerprint of the data before `lines`; for the first line, the fingerprint of the run.
+    lines: lines of stream.jsonl, in order.
   """
   return functools.reduce(lambda sha256, line: hashlib.sha256((sha256 + line["content"]).encode()).hexdigest(),
                           lines, before)

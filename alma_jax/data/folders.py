@@ -13,10 +13,10 @@ TRAIN, VALID, TEST = "train", "valid", "test"
 _SPLIT = {"train": TRAIN, "training": TRAIN, "trn": TRAIN, "test": TEST, "testing": TEST, "tst": TEST, "val": VALID,
           "valid": VALID, "validation": VALID, "validate": VALID, "dev": VALID, "eval": VALID, "evaluation": VALID,
           "holdout": VALID}
-_ALONE = {"train", "valid", "validation", "val", "test"}  # folders of text that are splits without others beside them
+_ALONE = {"train", "valid", "validation", "val", "test"}  # splits of text, even if alone
 _ENDINGS = r"(set|sets|split|data|images|imgs)$"  # of the name of a split, as in train_set
 _OF_SYSTEMS = ("thumbs.db", "desktop.ini", "__macosx")
-_MOST_NAMES = 5  # that a message lists
+_MOST_NAMES = 5  # names that a message lists
 
 Classes = dict[str, list[pathlib.Path]]  # paths of the images by class, both sorted
 
@@ -26,7 +26,7 @@ class Found(NamedTuple):
 
   Attributes:
     classes: the classes that have images.
-    left_out: numbers of the other files by suffix.
+    left_out: how many other files there are, by suffix.
     empty: folders without files.
   """
   classes: Classes
@@ -34,16 +34,16 @@ class Found(NamedTuple):
   empty: list[str]
 
   def remarks(self, folder: pathlib.Path) -> list[str]:
-    """What a user of `folder` should know."""
+    """What a user should know about `folder`."""
     found = [left_out(folder, self.left_out)] if self.left_out else []
     if self.empty:
-      found.append(f"{listed(self.empty)} of {str(folder)!r} {'is' if len(self.empty) == 1 else 'are'} empty, and no "
-                   f"class{'' if len(self.empty) == 1 else 'es'}")
+      found.append(f"{listed(self.empty)} of {str(folder)!r} "
+                   f"{'is' if len(self.empty) == 1 else 'are'} empty and not used as a class")
     return found
 
 
 def split_of(name: str) -> str | None:
-  """TRAIN, VALID or TEST if a folder's name is one for this split, as in Training or val_set; else None."""
+  """TRAIN, VALID or TEST if a folder's name stands for this split, such as Training or val_set; else None."""
   letters = re.sub(r"[\W_]", "", name.lower())
   return _SPLIT.get(letters) or _SPLIT.get(re.sub(_ENDINGS, "", letters))
 
@@ -51,9 +51,9 @@ def split_of(name: str) -> str | None:
 def splits(root: pathlib.Path) -> dict[str, pathlib.Path]:
   """The folders of splits of images in `root`; empty if its folders are the classes.
 
-  Folders are splits if their names are names of two splits. If there is only one such name, a folder with images and
-  others beside it is a class: train (a vehicle), or valid beside invalid. But a folder test may hold images without
-  labels.
+  Folders are splits if their names stand for two different splits. If there is only one such name, a folder that holds
+  images and has other folders beside it is a class: train (a vehicle), or valid beside invalid. But a folder test may
+  hold images without labels.
 
   Raises:
     BadInput: two folders are one split.
@@ -68,7 +68,7 @@ def splits(root: pathlib.Path) -> dict[str, pathlib.Path]:
 
 
 def text_splits(root: pathlib.Path) -> dict[str, pathlib.Path]:
-  """The folders of splits of text in `root`; empty if it holds documents of any other folders.
+  """The folders of splits of text in `root`; empty if its folders are not splits.
 
   Raises:
     BadInput: two folders are one split.
@@ -81,7 +81,7 @@ def text_splits(root: pathlib.Path) -> dict[str, pathlib.Path]:
 
 
 def named_splits(root: pathlib.Path) -> dict[str, list[pathlib.Path]]:
-  """The folders in `root` by the split whose name they have."""
+  """The folders in `root` whose names stand for a split, by split."""
   named: dict[str, list[pathlib.Path]] = {}
   for folder in _folders(root):
     split = split_of(folder.name)
@@ -100,7 +100,7 @@ def by_class(folder: pathlib.Path) -> Found:
   if parts:
     raise BadInput(f"{listed(sorted(part.name for part in parts.values()))} of {str(folder)!r} "
                    f"{'looks like a split' if len(parts) == 1 else 'look like splits'} where the folders of classes "
-                   "should be; move the folders of classes up, or rename classes that are called so.")
+                   "should be; move the folders of classes up, or rename them if they are classes.")
   classes: Classes = {}
   skipped: Counter[str] = Counter()
   empty = []
@@ -110,8 +110,8 @@ def by_class(folder: pathlib.Path) -> Found:
     if images:
       classes[of_class.name] = images
     elif others:
-      raise BadInput(f"{left_out(of_class, others)}, so nothing is left of this class; convert them, as to PNG, or "
-                     "move the folder elsewhere if it is no class.")
+      raise BadInput(f"{left_out(of_class, others)}, so this class has no images; convert the files, for example to "
+                     "PNG, or move the folder elsewhere if it is not a class.")
     else:
       empty.append(of_class.name)
   _check_depths(folder, classes)
@@ -127,7 +127,7 @@ def holds_images(path: pathlib.Path) -> bool:
 
 
 def visible(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-  """The files below a folder, at any depth. Names that begin with a dot belong to other programs.
+  """The files below a folder, at any depth, without hidden files and those of operating systems.
 
   Links to folders are followed, unless they lead to a folder above.
   """
@@ -164,23 +164,23 @@ def listed(names: Iterable[str], and_: str = " and ") -> str:
 def _check_one_each(root: pathlib.Path, named: dict[str, list[pathlib.Path]]) -> None:
   for found in named.values():
     if len(found) > 1:
-      raise BadInput(f"{str(root)!r} has the folders {listed(folder.name for folder in found)} for one split; keep one "
-                     "of them.")
+      raise BadInput(f"{str(root)!r} has the folders {listed(folder.name for folder in found)} for the same split; "
+                     "keep one of them.")
 
 
 def _check_depths(folder: pathlib.Path, classes: Classes) -> None:
-  """Refuses images at several depths, those that lie beside the folders of classes included."""
+  """Refuses images at different depths, including images beside the folders of classes."""
   of_depth: dict[int, pathlib.Path] = {}
   for path in (path for paths in (_loose(folder) if classes else [], *classes.values()) for path in paths):
     of_depth.setdefault(len(path.parts), path)
   if len(of_depth) > 1:
     first, second = (str(of_depth[depth].relative_to(folder)) for depth in sorted(of_depth)[:2])
-    raise BadInput(f"{str(folder)!r} holds images at several depths, as {first!r} and {second!r}; put all images at "
-                   "one depth, DIR/CLASS/*.png.")
+    raise BadInput(f"{str(folder)!r} holds images at different depths, such as {first!r} and {second!r}; put all "
+                   "images at the same depth, DIR/CLASS/*.png.")
 
 
 def _check_sub_folders(folder: pathlib.Path, classes: Classes) -> None:
-  """Refuses folders that hold the same folders, or splits: either of the two levels may be the classes."""
+  """Refuses folders that all have the same subfolders, or that hold splits: either level may be the classes."""
   depth = len(folder.parts) + 1
   inside = {name: {path.parts[depth] for path in paths if len(path.parts) > depth + 1}
             for name, paths in classes.items()}
@@ -188,8 +188,8 @@ def _check_sub_folders(folder: pathlib.Path, classes: Classes) -> None:
   halves = next((names for names in inside.values() if len({*map(split_of, names)} - {None}) > 1), None)
   if halves or (1 < len(same) == len(inside) and len(same[0]) > 1):
     raise BadInput(f"{listed(classes)} of {str(folder)!r} hold the folders {listed(sorted(halves or same[0]))}, so it "
-                   "is unclear which of them are the classes; give DIR/train/CLASS/*.png and DIR/test/CLASS/*.png, or "
-                   "DIR/CLASS/*.png without folders inside.")
+                   "is unclear which are the classes; use DIR/train/CLASS/*.png and DIR/test/CLASS/*.png, or "
+                   "DIR/CLASS/*.png without subfolders.")
 
 
 def _folders(root: pathlib.Path) -> list[pathlib.Path]:

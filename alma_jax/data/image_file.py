@@ -1,8 +1,8 @@
 """Reads an image file as an array of grey or RGB pixels.
 
-Images have 8 bits a channel, or are grey with 16 bits. Transparent parts become white. An image is turned as its
-metadata say, and of several frames the first is read. An image that takes too much memory when it is decoded is refused
-before.
+Images have 8 bits a channel, or are grey with 16 bits. Transparent parts become white. Images are rotated as their
+metadata say, and only the first frame is read. An image that would take too much memory is refused before it is
+decoded.
 """
 import functools
 import io
@@ -24,7 +24,7 @@ _LARGEST = 2**16 - 1
 # Formats of Pillow that start another program (EPS), are drawn by the operating system (WMF), or hold no pixels that
 # Pillow itself can read.
 _NOT_READ = ("EPS", "WMF", "BUFR", "GRIB", "HDF5", "IPTC", "MPEG")
-_LAYERED = ("PSD",)  # their frames are layers, which Pillow has already put together
+_LAYERED = ("PSD",)  # their frames are layers, which Pillow has already merged
 _BYTES = 16  # of a pixel, while an image with transparent parts is laid on white
 
 
@@ -44,9 +44,9 @@ class Decoded(NamedTuple):
 
 @functools.cache
 def formats() -> tuple[str, ...]:
-  """The formats that are read, by their names in Pillow; the contents of a file decide which of them it has.
+  """Pillow's names of the formats that are read; the contents of a file decide its format.
 
-  They are those that the installed Pillow reads and that have a suffix, apart from _NOT_READ.
+  These are all formats with a suffix that the installed Pillow reads, except _NOT_READ.
   """
   from PIL import Image
   Image.init()
@@ -97,7 +97,7 @@ def read(path: str | os.PathLike[str] | io.BytesIO, size: int = 0) -> Decoded:
 
 
 def _upright(image: "Image.Image") -> "Image.Image":
-  """The image, turned as the orientation in its EXIF or XMP says. Damaged metadata turn nothing.
+  """The image, rotated or flipped as its EXIF or XMP says. Damaged metadata are ignored.
 
   PIL.ImageOps.exif_transpose also writes new metadata, and fails where it cannot.
   """

@@ -19,7 +19,7 @@ _TEST_SHARE = 5  # without a test folder one image in 5 is held out
 _SPLIT_SEED = 0  # the same for every run, so that runs of several seeds are tested on the same images
 _MOST_NAMES = 10  # names that a message lists
 _COPIES = 2  # of the pixels, when they become one array
-_DECODER = 2  # another number if files are decoded to other pixels than by earlier versions
+_DECODER = 2  # change it when files decode to other pixels than before
 
 
 def load(path: str, image_size: int = 0) -> tuple[cache.Arrays, str | None, list[str]]:
@@ -95,7 +95,7 @@ def _split_folders(root: pathlib.Path) -> dict[str, pathlib.Path]:
                    "test, as validation examples are held out of every mega-batch (stream.val_fraction).")
   if missing:
     raise BadInput(f"{str(root)!r} has {'a folder' if len(parts) == 1 else 'the folders'} {named}, but no folder "
-                   f"{missing[0]}; give both, or one folder for each class and neither of them.")
+                   f"{missing[0]}; give both, or only one folder for each class.")
   parts = {split: parts[split] for split in _SPLITS}
   others = [path.name for path in sorted(root.iterdir()) if path not in parts.values() and folders.holds_images(path)]
   if others:
@@ -109,13 +109,13 @@ def _find_classes(folder: pathlib.Path) -> folders.Found:
   found = folders.by_class(folder)
   if len(found.classes) < 2:
     num = len(found.classes)
-    raise BadInput(f"{str(folder)!r} holds images of {num} class{'es' * (num != 1)}; give at least two classes, and "
-                   "each a folder of its own, DIR/CLASS/*.png or DIR/train/CLASS/*.png and DIR/test/CLASS/*.png.")
+    raise BadInput(f"{str(folder)!r} holds images of {num} class{'es' * (num != 1)}; give at least two classes, each "
+                   "in its own folder: DIR/CLASS/*.png, or DIR/train/CLASS/*.png and DIR/test/CLASS/*.png.")
   return found
 
 
 def _remarks(root: pathlib.Path, facts: dict[str, int]) -> list[str]:
-  """What a user should know of decoded images."""
+  """What a user should know about decoded images."""
   what = f"of the images of {str(root)!r} have"
   found = [f"{facts['num_transparent']} {what} transparent parts, which become white"]
   found += [f"{facts['num_frames']} {what} several frames or pages, and only the first is read"]

@@ -1,9 +1,9 @@
-"""Which class a label means: by its number or by its name, and which names are the same. Imports nothing slow.
+"""Finds the class that a label means, by its number or by its name. Imports nothing slow.
 
-Names are the same if they differ in spaces at their ends or in how Unicode encodes their characters, and so are numbers
-that differ in leading zeros, "00" and "0": files write one of them in one night and the other in the next. So a class
-is called as it was first. Names that differ in case alone, or in the spaces, hyphens and underscores inside of them,
-are different classes, which resemble each other.
+Names are the same if they differ only in spaces at their ends or in their Unicode encoding. Numbers are the same if
+they differ only in leading zeros, such as "00" and "0": files may have one in one night and the other in the next. A
+class keeps the name that came first. Names that differ only in case, or in spaces, hyphens and underscores inside, are
+different classes that resemble each other.
 """
 import itertools
 import re
@@ -32,7 +32,7 @@ class Index:
   """Finds classes by their names."""
 
   def __init__(self, names: Iterable[str]):
-    """`names` of the classes; of names that are the same the first counts."""
+    """`names` of the classes; if several are the same, the first counts."""
     self._names: dict[str | int, str] = {}
     self._looks: dict[str, str] = {}
     for name in names:
@@ -40,15 +40,15 @@ class Index:
       self._looks.setdefault(_look(name), name)
 
   def find(self, label: str) -> str | None:
-    """The class that a label names; None: there is none."""
+    """The class that a label names; None if there is no such class."""
     return self._names.get(_same(label))
 
   def like(self, label: str) -> str | None:
-    """A class whose name resembles a label that names none."""
+    """A class whose name resembles a label that names no class; None if there is no such class."""
     return self._looks.get(_look(label))
 
   def advice(self, label: str) -> str:
-    """The end of a sentence about a label that names no class: a question if one resembles it, else nothing."""
+    """The end of a sentence about a label that names no class: "did you mean" if one resembles it, else nothing."""
     found = self.like(label)
     return "" if found is None else f"; did you mean {found!r}?"
 
@@ -62,13 +62,13 @@ def alike(names: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _same(name: str) -> str | int:
-  """What names have in common that are the same."""
+  """A key that is equal for names that are the same."""
   name = normal(name)
   return int(name) if name.isdecimal() and name.isascii() else name
 
 
 def _look(name: str) -> str:
-  """What names have in common that resemble each other."""
+  """A key that is equal for names that resemble each other."""
   return re.sub(r"[\s_-]+", " ", unicodedata.normalize("NFKC", str(_same(name))).casefold()).strip()
 
 

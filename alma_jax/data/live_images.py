@@ -62,7 +62,7 @@ class ImageReader:
     self._tested = None if self.test is None else frozenset(map(cache.hash_row, self.test.x))
     self._found: list[tuple[int, str]] = []  # (mega-batch, name) of the classes of the first `_num_read` of them
     self._num_read = 0
-    self._padded = False  # whether a label had other zeros in front than its class
+    self._padded = False  # whether a label differed from its class in leading zeros
 
   def read(self, path: pathlib.Path, lines: list[feed.Line]) -> feed.Read:
     """The arrays x and y of an entry, permuted; its notes are num, example_shape, dtype and new_classes."""
@@ -122,17 +122,17 @@ class ImageReader:
     return numbers[found.y], new
 
   def _resemblances(self, found: entry_file.Labelled, new: list[str], known: list[str]) -> tuple[str, ...]:
-    """Sentences about labels with other zeros in front than their class, and about new classes that resemble others."""
+    """Sentences about labels with other leading zeros than their class, and about new classes that resemble others."""
     index = class_labels.Index([*known, *new])
     padded = [(label, index.find(label)) for label in map(class_labels.normal, _names_of(found))]
     padded = [(label, name) for label, name in padded if name not in (None, label)]
     said = () if self._padded or not padded else (
-        f"the label {padded[0][0]!r} stands for the class {padded[0][1]!r}, and so do others with zeros in front",)
+        f"the label {padded[0][0]!r} means the class {padded[0][1]!r}; leading zeros do not count",)
     self._padded = self._padded or bool(padded)
     pairs = [(a, b) for a, b in class_labels.alike([*known, *new]) if b in new]
     return said + tuple(
-        f"the new class {b!r} resembles {a!r}; if they are one class, begin a new run over entries with one name for "
-        f"it, or declare the classes in {CLASSES}" for a, b in pairs)
+        f"the new class {b!r} resembles {a!r}; if they are one class, start a new run over entries that use one name "
+        f"for it, or declare the classes in {CLASSES}" for a, b in pairs)
 
   def _overlap(self, x: np.ndarray) -> tuple[str, ...]:
     if self._tested is None:
@@ -155,7 +155,7 @@ class ImageReader:
     if paths and paths[0].is_dir():
       inside = sorted(path for path in paths[0].iterdir() if path.suffix.lower() in (".npz", ".parquet"))
       if inside and any(map(folders.holds_images, paths[0].iterdir())):
-        raise BadInput(f"{str(paths[0])!r} holds both images and files such as {inside[0].name!r}; keep one of them.")
+        raise BadInput(f"{str(paths[0])!r} holds both images and files such as {inside[0].name!r}; keep one kind.")
       paths = inside or paths
     parts = []
     for path in paths:

@@ -53,8 +53,8 @@ class TextReader:
     digest = cache.hash_arrays({f"{i:09d}": np.frombuffer(document, np.uint8) for i, document in enumerate(found)})
     num_seen = sum(cache.hash_row(document.strip()) in self._tested for document in found)
     if num_seen == len(found):
-      raise BadInput("all its documents are in the test text.")
-    remarks = [f"{num_seen} of {len(found)} documents are in the test text as well, whose perplexity is thus too low"]
+      raise BadInput("all its documents are also in the test text.")
+    remarks = [f"{num_seen} of {len(found)} documents are also in the test text, so its perplexity is too low"]
     arrays, notes = {}, {}
     if lines:
       tokenizer = self.tokenizer(lines)

@@ -1,18 +1,18 @@
-"""Normalisation constants of each channel or column, and when they change (docs/algorithms.md §1). Imports no jax.
+"""Normalisation constants of each channel or column, and when they change (docs/algorithms.md §0). Imports no jax.
 
-The constants come from the training data of the first mega-batch. At the beginning of every stage they are compared
-with the new training data. A column that they no longer fit gets new ones, from these data alone; all others keep
-theirs to the bit. So the constants of a stage depend on those of the stage before and on its own data, and a run that
-resumes needs nothing but its checkpoint.
+The constants come from the training data of the first mega-batch. Every stage compares them with its new training
+data. A column that they no longer fit gets new constants, from these data alone; all other columns keep exactly the
+same constants. A stage's constants thus depend only on the previous constants and on the stage's data, and a resumed
+run needs nothing but its checkpoint.
 """
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-RATIO = 8.0  # between scales that are as good as equal; 0 to 16 against 0 to 255 is 16
-_SHARE = 16  # of 16 values, at most one may be farther than RATIO; of any data, at most one of 64 is (Chebyshev)
-_LEAST = 32  # examples that can show that values have come closer together
+RATIO = 8.0  # scales with a smaller ratio count as equal; for 0 to 16 and 0 to 255 it is 16
+_SHARE = 16  # at most one in 16 values may be farther than RATIO; in any data, at most one in 64 is (Chebyshev)
+_LEAST = 32  # examples needed to show that values have come closer together
 _NAMED = 5  # columns that a warning describes
 
 
@@ -28,7 +28,7 @@ class Normalization(NamedTuple):
 
   @property
   def scale(self) -> np.ndarray:
-    """What differences from the mean are divided by: `std`, or 1 where it is 0."""
+    """The divisor of differences from the mean: `std`, or 1 where it is 0."""
     return np.where(self.std == 0, np.float32(1), self.std)
 
   def entries(self) -> dict[str, list[float]]:
@@ -37,7 +37,7 @@ class Normalization(NamedTuple):
 
 
 def of_entries(entries: Mapping[str, Any]) -> Normalization:
-  """The Normalization of which `entries` of JSON are, among others."""
+  """The Normalization in `entries` from JSON, which may hold others too."""
   return Normalization(*(np.asarray(entries[name], np.float32) for name in Normalization._fields))
 
 
@@ -51,11 +51,11 @@ def followed(known: Normalization, x: np.ndarray) -> tuple[Normalization, list[i
   """The constants of the next stage.
 
   Args:
-    known: those of the stage before.
+    known: the constants of the previous stage.
     x: the new training data of the stage, raw [N, H, W, C] or [N, D].
 
   Returns:
-    (the constants, the columns or channels that have got new ones).
+    (the constants, the columns or channels that get new ones).
   """
   values = _flat(x)
   low, high = (edge.astype(np.float64) for edge in (values.min(0), values.max(0)))
@@ -83,20 +83,20 @@ def far(values: np.ndarray, known: Normalization) -> tuple[Any, Any]:
 
 
 def is_unfit(num_far: Any, num_other: Any) -> Any:
-  """Whether constants do not fit values, by what `far` has counted of them.
+  """Whether constants do not fit the values that `far` has counted.
 
-  The share is not one of all values, because a column may be constant most of the time.
+  Only values that differ from the mean count, because a column may be constant most of the time.
   """
   return num_far * _SHARE > num_other
 
 
 def described(before: Normalization, after: Normalization, changed: list[int], is_image: bool) -> str:
-  """A clause about columns or channels that have got new constants."""
+  """A clause about columns or channels with new constants."""
   what = "channel" if is_image else "column"
   one = lambda column: (
       f"{what} {column} has a mean of {after.mean[column]:.3g} and a standard deviation of {after.std[column]:.3g}, "
       f"against {_scale(before, column)}")
-  more = f"; and so {len(changed) - _NAMED} more" if len(changed) > _NAMED else ""
+  more = f"; and {len(changed) - _NAMED} more {what}s" if len(changed) > _NAMED else ""
   return "; ".join(map(one, changed[:_NAMED])) + more
 
 

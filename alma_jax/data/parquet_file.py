@@ -1,7 +1,7 @@
-"""Reads Parquet files of examples, with or without labels: which columns they are in, and the rows in small batches.
+"""Reads Parquet files of examples, with or without labels: finds the columns, and yields the rows in small batches.
 
 Examples are images as Hugging Face data sets store them (a struct with `bytes`), the bytes of image files, or lists of
-numbers. Messages are the reason alone, which begins with "it" and means the file.
+numbers. Error messages begin with "it", which means the file.
 """
 import pathlib
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
   import pyarrow as pa
 
 _EXAMPLES = ("image", "img", "images", "x", "x_test")  # names of columns, in order of preference
-_LABELS, _KIND_OF_LABEL = ("label", "labels", "y", "y_test", "class"), "_label"  # else the only one that ends so
+_LABELS, _KIND_OF_LABEL = ("label", "labels", "y", "y_test", "class"), "_label"  # else the only one that ends like this
 
 
 class Columns(NamedTuple):
@@ -31,11 +31,11 @@ class Rows(NamedTuple):
   """Some rows of a file.
 
   Attributes:
-    first: number of the first of them, from 0.
-    cells: of each row the bytes of an image file, a list of numbers, or something else that is no example.
-    numbers: whether the numbers in lists are whole ("u" from 0 to 255, else "i") or not ("f"); "": they are no lists.
-    labels: of each row, or None.
-    label: name of their column.
+    first: number of the first row, from 0.
+    cells: for each row the bytes of an image file, a list of numbers, or something that is not an example.
+    numbers: the type of the numbers in lists, "u" (0 to 255), "i" (other whole numbers) or "f" (floats); "": no lists.
+    labels: the label of each row, or None.
+    label: name of the column of labels.
     names: names of the classes that labels count; None: the file declares none.
   """
   first: int
@@ -53,7 +53,7 @@ def read(path: pathlib.Path, columns: Columns, labelled: bool, most: int | None 
     path: the file.
     columns: names of the columns.
     labelled: whether labels are read.
-    most: rows that are read at once, at most.
+    most: the most rows to read at once.
 
   Raises:
     BadInput: it cannot be read, lacks a column, or has more rows than an entry of the stream may have.
@@ -76,18 +76,19 @@ def read(path: pathlib.Path, columns: Columns, labelled: bool, most: int | None 
         yield Rows(first, cells, numbers, rows.column(label).to_pylist() if label else None, label, names)
         first += len(cells)
   except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-    raise BadInput(f"it is no Parquet file that can be read ({unpacking.first_line(error)}).") from error
+    raise BadInput(f"it is not a readable Parquet file ({unpacking.first_line(error)}).") from error
   if not first:
     raise BadInput("it is empty; give at least one example.")
 
 
 def _found(there: Sequence[str], chosen: str, known: Sequence[str], what: str) -> str:
   """The name of a column; `chosen` is the user's, and `what` is "image" or "label"."""
-  ways = f"name it by dataset.{what}_column, or by --{what}_column of `alma predict` and `alma evaluate`"
+  programs = "`alma predict` and `alma evaluate`" if what == "image" else "`alma evaluate`"
+  ways = f"choose it with dataset.{what}_column, or with --{what}_column in {programs}"
   if chosen or (found := next((name for name in known if name in there), None)) is None:
     candidates = [chosen] if chosen else [name for name in there if what == "label" and name.endswith(_KIND_OF_LABEL)]
     if len(candidates) > 1:
-      raise BadInput(f"it has the columns {' and '.join(candidates)}, and either may be the label; {ways}.")
+      raise BadInput(f"it has the columns {' and '.join(candidates)}, and any of them may be the label; {ways}.")
     if not candidates or candidates[0] not in there:
       wanted = repr(chosen) if chosen else " or ".join(known[:2])
       raise BadInput(f"it has no column {wanted}; its columns are {', '.join(there) or '(none)'}; {ways}.")

@@ -237,7 +237,7 @@ class Stream:
 
 
 def span(ends: Sequence[int]) -> range:
-  """The mega-batches of the last of the stages that end at `ends`, counted from 1."""
+  """The mega-batches of the last stage, counted from 1; the stages end at `ends`."""
   return range((ends[-2] if len(ends) > 1 else 0) + 1, ends[-1] + 1)
 
 

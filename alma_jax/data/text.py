@@ -36,7 +36,7 @@ class Corpus:
     starts: by split, int64 [num_documents], the position of the END before each document.
     parts: int64 [B + 1]; mega-batch t = 1..B consists of the training documents parts[t - 1] to parts[t] - 1.
     fingerprint: SHA-256 over tokens, starts, parts and tokenizer.
-    num_seen: number of test documents that are training documents as well.
+    num_seen: number of test documents that are also training documents.
   """
   name: str
   tokenizer: str
@@ -92,7 +92,7 @@ def load(dataset: schema.Text, num_megabatches: int, seed: int) -> Corpus:
                 parts=np.array(arrays["parts"]), **entry.facts)
   if corpus.num_seen:
     warnings.warn(f"{corpus.num_seen} of {len(corpus.starts['test'])} test documents of {dataset.name} "
-                  f"{'is' if corpus.num_seen == 1 else 'are'} in the training text as well, so the test perplexity is "
+                  f"{'is' if corpus.num_seen == 1 else 'are'} also in the training text, so the test perplexity is "
                   "too low", stacklevel=2)
   return corpus
 

@@ -69,7 +69,7 @@ def _text_files(folder: pathlib.Path) -> list[pathlib.Path]:
     what = f" ({folders.left_out(folder, others)})" if others else ""
     raise BadInput(f"{str(folder)!r} holds no .txt file{what}; name a folder of UTF-8 text by dataset.name=text:DIR.")
   if others:
-    warnings.warn(f"{folders.left_out(folder, others)}; texts are .txt files", stacklevel=4)
+    warnings.warn(f"{folders.left_out(folder, others)}; only .txt files count as text", stacklevel=4)
   return sorted(paths, key=lambda path: path.relative_to(folder).as_posix())
 
 

@@ -44,8 +44,8 @@ def prepared(name: str, data_dir: str = "") -> pathlib.Path:
     others = sorted(info.parent.name for info in (root / base).glob("*/dataset_info.json"))
     if others:
       raise BadInput(f"dataset.data_dir={data_dir!r} holds the version{'s' * (len(others) > 1)} "
-                     f"{', '.join(others)} of the TFDS data set {base!r}, but none that is {version}; name one of "
-                     "them, or no folder, to download it.")
+                     f"{', '.join(others)} of the TFDS data set {base!r}, but none that matches {version}; choose "
+                     "one of them, or leave dataset.data_dir empty to download it.")
     raise BadInput(f"dataset.data_dir={data_dir!r} holds no prepared TFDS data set {name!r} "
                    f"(no {root / base}/VERSION/dataset_info.json); name another folder, or none, to download "
                    "it.")
@@ -56,11 +56,11 @@ def split(name: str) -> tuple[str, str]:
   """(name with its configuration, version) of a TFDS name; the version is "" if it has none.
 
   Raises:
-    BadInput: the version is none.
+    BadInput: the version is malformed.
   """
   base, colon, version = name.partition(":")
   if colon and not re.fullmatch(r"(\d+|\*)(\.(\d+|\*)){2}", version, re.ASCII):
-    raise BadInput(f"the TFDS name {name!r} ends in no version; give it as in {base}:3.0.1 or {base}:3.*.*.")
+    raise BadInput(f"the TFDS name {name!r} does not end in a version; write it as in {base}:3.0.1 or {base}:3.*.*.")
   return base, version
 
 
@@ -184,7 +184,7 @@ def fingerprint(folder: pathlib.Path) -> str:
 
 
 def _newest(root: pathlib.Path, name: str) -> pathlib.Path | None:
-  """The newest prepared version below root, of those that the name allows."""
+  """The newest prepared version below root that the name allows."""
   name, wanted = split(name)
   versions = [info.parent for info in (root / name).glob("*/dataset_info.json")]
   if not versions and "/" not in name:  # the data set may have configurations, of which one may be prepared

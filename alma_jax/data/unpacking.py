@@ -1,9 +1,9 @@
-"""Refuses files that unpack to more than fits into memory, or than a user allows, before they are unpacked.
+"""Refuses files before they are unpacked if their contents are too much for the memory, or more than a user allows.
 
 A few kilobytes of a compressed format can hold gigabytes of zeros. The headers of .npz files, images and Parquet files
 say how large their contents are. What one file or one folder unpacks to may take three quarters of the memory that this
 process may use; some of it is needed for the run. Headers that lie are noticed while they are unpacked. The entries of
-a live stream have smaller limits besides, so that none of them holds up the stream for long.
+a live stream also have smaller limits, so that none of them holds up the stream for long.
 """
 import contextlib
 import contextvars
@@ -36,7 +36,7 @@ class TooMuch(BadInput):
 
 
 class Limits(NamedTuple):
-  """What an entry of a live stream may hold; 0: any number.
+  """How much an entry of a live stream may hold; 0: no limit.
 
   Attributes:
     examples: dataset.max_examples.
@@ -52,7 +52,7 @@ _limits: contextvars.ContextVar[Limits] = contextvars.ContextVar("limits", defau
 
 @contextlib.contextmanager
 def limited(limits: Limits) -> Iterator[None]:
-  """A context in which `check_contents` also refuses what an entry of the stream may not hold."""
+  """A context in which `check_contents` also enforces the limits of an entry."""
   token = _limits.set(limits)
   try:
     yield
@@ -78,17 +78,17 @@ def check(size: int, what: str = "it") -> None:
 
 
 def check_contents(examples: int, size: int, copies: int = 1, what: str = "it") -> None:
-  """Refuses the contents of a file or a folder that are too much for the memory, or for an entry of the stream.
+  """Refuses a file or folder with too much for the memory, or for an entry of the stream.
 
   Args:
-    examples: how many it holds, as far as that is known.
-    size: bytes of their arrays, as far as they are known.
-    copies: of the arrays that are in memory at the same time.
+    examples: number of examples known so far.
+    size: bytes of their arrays known so far.
+    copies: how many copies of the arrays are in memory at once.
     what: see `check`.
 
   Raises:
-    TooMuch: for an entry of the stream.
-    BadInput: for the memory; see `check`.
+    TooMuch: it is too much for an entry of the stream.
+    BadInput: it is too much for the memory; see `check`.
   """
   found = _limits.get()
   advice = "; split the entry, or raise the field and touch the entry"
@@ -166,7 +166,7 @@ def first_line(error: Exception) -> str:
 
 
 class _Header(NamedTuple):
-  """What the header of an .npy file says; `stored` are the bytes after it."""
+  """The header of an .npy file; `stored` is the number of bytes after it."""
   shape: tuple[int, ...]
   is_fortran: bool
   dtype: np.dtype

@@ -86,11 +86,11 @@ def with_room(old: Variables, shapes: Variables, splits: Splits) -> Variables:
 
 
 def without_room(old: Variables, shapes: Variables) -> Variables:
-  """The inverse of `with_room`, trees included.
+  """The inverse of `with_room`, including the trees.
 
   Args:
     old: Variables [1, ...] on the host, with room for experts.
-    shapes: Variables of shapes [1, ...] with room for as many as there are.
+    shapes: Variables of shapes [1, ...], with room for exactly the experts that exist.
   """
   def cut(shapes: Tree, old: Tree) -> Tree:
     if isinstance(shapes, Mapping):  # a network with room for one expert has no gates

@@ -137,15 +137,15 @@ class Learner(Protocol):
     ...
 
   def padded_contribution(self, state: LearnerState, block: int, inputs: Any, mask_B: np.ndarray) -> Contribution:
-    """`contribution` for a batch on the devices, which has padding where `mask_B`, bool, is False.
+    """`contribution` for a batch on the devices that is padded where `mask_B`, bool, is False.
 
-    What it returns for padding is not used, so that a learner need not compute it.
+    The results for padding are not used, so a learner need not compute them.
     """
     del mask_B
     return self.contribution(state, block, inputs)
 
   def packed(self, state: LearnerState) -> LearnerState:
-    """The state as it is exported, which predicts the same: without what only training needs."""
+    """The state to export: it predicts the same, without what only training needs."""
     return state._replace(live=state.predicting, opt=None, average=None)
 
   def resolve(self, state: LearnerState, joined: Contribution) -> Any:

@@ -23,9 +23,9 @@ from alma_jax.types import Variables
 
 
 class Firefly(Stacked):
-  """Every `grow_every` stages, before training, the layers are widened by `growth_rate` of what they had at the start.
+  """Every `grow_every` stages, before training, the layers are widened by `growth_rate` times their size at the start.
 
-  That is a number of neurons, rounded, or of parameters: as many neurons are added as come nearest to it.
+  The size is the number of neurons, or of parameters; the number of added neurons is the one that comes closest.
 
   Directions are trained for an epoch on the stage's training data and scored on up to `score_batches` batches of it at
   `score_points` strengths. Those with the most negative scores over all layers are added. Each layer has
@@ -47,11 +47,11 @@ class Firefly(Stacked):
     if options.growth_of == "neurons":
       self._target = round(self._target)
     if not self._target:
-      raise BadInput(f"learner.growth_rate={options.growth_rate} of {size} neurons is rounded to 0, so "
-                     "that growth would add no neuron; raise it.")
+      raise BadInput(f"learner.growth_rate={options.growth_rate} of {size} neurons rounds to 0, so "
+                     "growth would add no neurons; raise it.")
     if self._target > most - size:
-      raise BadInput(f"learner.growth_rate={options.growth_rate} of {size} {options.growth_of} is more than the "
-                     f"{most - size} that all splits and candidates of the first growth have; raise "
+      raise BadInput(f"learner.growth_rate={options.growth_rate} of {size} {options.growth_of} exceeds the "
+                     f"{most - size} that all splits and candidates can add in the first growth; raise "
                      f"learner.num_candidates={self._num_candidates}.")
 
   def facts(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class Firefly(Stacked):
     return state._replace(spec=spec, live=live, host=host), report
 
   def _select(self, spec: dict[str, Any], scores: Any) -> list[surgery.Picks]:
-    """The picks that bring the growth nearest to its target, but one at least; of two equally near, the fewer."""
+    """The picks whose growth is closest to the target, at least one; in a tie, the fewer."""
     before, most = self._size(spec), sum(int((leaf < 0).sum()) for leaf in jax.tree.leaves(scores))
     added = lambda number: self._size(_widened(spec, widen.select(scores, number))) - before
     number = min(bisect.bisect_left(range(most + 1), self._target, key=added), most)

@@ -204,7 +204,7 @@ class HMoE(Experts):
     return 1
 
   def contribution(self, state: LearnerState, block: int, inputs: Tree) -> Contribution:
-    """The probabilities that the expert of each example's nearest prototype gives; no other expert computes it."""
+    """The probabilities from the expert of each example's nearest prototype; other experts do not compute it."""
     return self._routed(state, inputs, None)
 
   def padded_contribution(self, state: LearnerState, block: int, inputs: Tree, mask_B: np.ndarray) -> Contribution:
@@ -214,7 +214,7 @@ class HMoE(Experts):
     if not state.spec["num_experts"]:
       return stacked.contribute(self._base, self._task, self.mesh, self.combine, state.predicting, inputs)
     parts = self.parts(state.spec)
-    room = sum(len(part.places) for part in parts)  # one program for any number of experts that there are places for
+    room = sum(len(part.places) for part in parts)  # one program, however many places are taken
     prototypes_EH = np.full((room, state.host["prototypes"].shape[1]), np.inf, np.float32)
     prototypes_EH[:state.spec["num_experts"]] = state.host["prototypes"]
     return _route(self._base, tuple(self.network(one) for one in self._specs(state.spec)), self._task,
@@ -281,7 +281,7 @@ def _route(base: Any, networks: tuple[Any, ...], task: Any, mesh: Mesh | None, c
     features_of: Variables [1, ...] of the base.
     experts: Variables [M, ...] of each part.
     prototypes_EH: float32, infinite in places without an expert.
-    place_of: for each part the places of all experts in its stack, int32 [E], M for those of other parts.
+    place_of: for each part the places of all experts in its stack, int32 [E], M for experts of other parts.
     mask_B: bool, which examples are not padding; None: all.
   """
   def local(features_of: Variables, experts: tuple[Variables, ...], prototypes_EH: Array, place_of: tuple[Array, ...],
@@ -306,7 +306,7 @@ def _route(base: Any, networks: tuple[Any, ...], task: Any, mesh: Mesh | None, c
 
 
 def _place_of(part: expert_stacks.Part, room: int) -> np.ndarray:
-  """int32 [room], the place of each expert in the stack of its part; for other experts the number of places."""
+  """int32 [room], the place of each expert in the stack of its part; the number of places for other experts."""
   found = np.full(room, len(part.places), np.int32)
   found[part.experts] = np.arange(len(part.experts))
   return found

@@ -42,7 +42,7 @@ def in_batches(fn: Callable[[Tree], Contribution], task: Any, mesh: jax.sharding
 
 def _in_batches(fn: Callable[[Tree, np.ndarray], Contribution], task: Any, mesh: jax.sharding.Mesh, pool: Tree,
                 which: np.ndarray | None) -> Contribution:
-  """As `in_batches`, with fn(inputs, mask_B), which says where there is no padding."""
+  """Like `in_batches`, for fn(inputs, mask_B), where `mask_B` is False for padding."""
   which = np.arange(task.size(pool), dtype=np.int32) if which is None else which
   parts = [fn(_inputs(task, pool, sharding.put(index, mesh, sharding.EXAMPLES)), mask_B)
            for index, mask_B in batching.padded(which, stage.round_up(task.eval_batch, mesh.size))]

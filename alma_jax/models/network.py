@@ -56,8 +56,8 @@ class ImageNetwork:
 
   Attributes:
     module: the module.
-    counts: whether it may compute with the size of the batch, as a module of the user's own with `len(x)` does. Where
-      that size is not known, in an exported program, it is given batches of one example.
+    counts: whether it may use the batch size, as a user's module does with `len(x)`. In an exported program, where
+      that size is unknown, it gets one example at a time.
   """
   module: nn.Module
   counts: bool = False

@@ -149,7 +149,7 @@ class _FeedForward(nn.Module):
 
   @nn.compact
   def __call__(self, x: Array, expert_N: Array | None = None) -> Array:
-    """With `expert_N`, int32, x is [N, D] -> [N, D], by the expert of each row; 0 where it is `num_experts`."""
+    """With `expert_N`, int32, maps x [N, D] -> [N, D] by the expert of each row; 0 where it is `num_experts`."""
     width = x.shape[-1]
     if self.num_experts is None:
       dense = lambda features, name: nn.Dense(features, dtype=self.dtype, kernel_init=_kernel_init, name=name)

@@ -63,7 +63,7 @@ function line(run, points, options) {
           line: {color: run.colour, dash: run.dash, width: 2, shape: "hv"}, ...options};
 }
 
-function chart(parent, id, title, traces, layout, least = 0) {  // least: height in pixels
+function chart(parent, id, title, traces, layout, least = 0) {  // `least` height in pixels
   let box = document.getElementById(id);
   if (!box) {
     const section = document.createElement("section"), heading = document.createElement("h2");
@@ -102,7 +102,7 @@ function charts(runs, metric, unit) {
   if (tested.length) {
     chart(parent, `test-${kind}`, `Test ${metric}${ofTasks ? " on each task when it was learned" : ""}`,
           tested.map(run => line(run, run.curve, {})), error);
-  } else {  // live streams without a test set, which is known after their first training
+  } else {  // a live stream without a test set, which shows only after its first training
     document.getElementById(`test-${kind}`)?.parentElement.remove();
   }
   const held = () => chart(parent, `params-${kind}`, "Growth: parameters held",

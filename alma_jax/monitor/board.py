@@ -19,8 +19,8 @@ from alma_jax.runs.metrics import DRIFT_AFTER, DRIFT_BEFORE, Entry
 _POINTS = 1000  # of a curve; of longer ones every n-th point and the last one are sent
 _LOOK = 10.0  # seconds between two searches for new runs
 _WATCHED = (run_files.METRICS, "config.json", "summary.json", run_files.DIVERGED)
-# The Okabe-Ito palette and similar colours. Further runs have these colours again, with other dashes (as Plotly has
-# them, in pixels).
+# The Okabe-Ito palette and similar colours. Further runs repeat the colours with other dashes (in pixels, as Plotly
+# writes them).
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7A5195", "#444444")
 _DASHES = ("solid", "8px,4px", "2px,3px", "8px,3px,2px,3px", "14px,4px", "14px,3px,2px,3px,2px,3px")
 _BRIEF = 18  # characters of a name at an axis, or more if names would be equal
@@ -45,7 +45,7 @@ class Board:
     self._views: dict[pathlib.Path, tuple[Any, View]] = {}
 
   def runs(self) -> list[dict[str, Any]]:
-    """What the page shows of each run, as `shown` and `looks` have it; of one that cannot be read its `problem`."""
+    """What the page shows of each run, see `shown` and `looks`; for a run that cannot be read, its `problem`."""
     with self._lock:
       if time.monotonic() - self._searched > _LOOK:
         self._searched = time.monotonic()
@@ -70,7 +70,7 @@ class Board:
 
 
 def looks(paths: Sequence[str]) -> list[dict[str, str]]:
-  """How the page names and draws each of the runs in different folders: no two of 48 are drawn alike.
+  """How the page names and draws runs in different folders; up to 48 runs all look different.
 
   Returns:
     {"label": the shortest end of the path that no other run has; "brief": the same, shortened, but not so far that two
@@ -129,7 +129,7 @@ def app(board: Board) -> Any:
   def runs(request: Request) -> Response:
     return answer(request, json.dumps(board.runs(), allow_nan=False).encode(), "application/json")
 
-  made.add_route("/runs.json", runs, methods=["GET"])  # which answers HEAD as well; @made.get would not
+  made.add_route("/runs.json", runs, methods=["GET"])  # also answers HEAD, unlike @made.get
   return made
 
 

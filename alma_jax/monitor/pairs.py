@@ -58,7 +58,7 @@ def text(first: View, second: View) -> str:
   measure = _measure(first, second)
   errors = shared(first, second, measure.key)
   if not errors.t:
-    raise BadInput(f"{first.path} and {second.path} have none of the {first.unit} with a {measure.name} in common.")
+    raise BadInput(f"{first.path} and {second.path} have no {first.unit} with a {measure.name} in common.")
   return "\n".join(["A " + str(first.path), "B " + str(second.path), "", *_differences(first, second), "",
                     *_curves(measure, errors, first.unit), "", *_paired(measure, errors, first, second)])
 

@@ -32,7 +32,7 @@ class View(NamedTuple):
       FINISHED, DIVERGED or PUBLISHED.
     saved: time of the last checkpoint, seconds since the epoch, or None.
     host: the other machine on which it is ALIVE; "": this one.
-    doing: what takes long in a run that is ALIVE, e.g. "reading night-7.npz"; "": nothing but training.
+    doing: what takes long in a run that is ALIVE, e.g. "reading night-7.npz"; "" if nothing does.
   """
   path: pathlib.Path
   fields: dict[str, Any]
@@ -244,11 +244,11 @@ def _every(run: View) -> str:
 
 
 def _doing(folder: pathlib.Path) -> str:
-  """What the process of a run has written down that takes long, and since when."""
+  """What takes long in a run, and for how long, as its process has noted; "" if nothing does."""
   try:
     found = run_files.read_json(folder / run_files.DOING)
     return f"{found['activity']} for {duration(max(time.time() - found['since'], 0))}"
-  except (BadInput, LookupError, TypeError):  # there is none, or another version writes it otherwise
+  except (BadInput, LookupError, TypeError):  # there is no note, or another version wrote it
     return ""
 
 

@@ -36,10 +36,10 @@ NUM_DEVICES = "--xla_force_host_platform_device_count"  # a flag of XLA
 
 @contextlib.contextmanager
 def fixed() -> Iterator[None]:
-  """A context, or a decorator, in which the user's settings of jax change no number; they are back afterwards.
+  """A context or decorator in which the user's jax settings change no number; afterwards they are restored.
 
-  Every function that a user calls and that computes with jax runs inside. The settings belong to a thread: a new thread
-  enters the context itself. What only checks, such as jax_debug_nans and jax_numpy_rank_promotion, stays the user's.
+  Every public function that computes with jax runs inside it. The settings belong to a thread, so a new thread must
+  enter the context itself. Settings that only check, such as jax_debug_nans and jax_numpy_rank_promotion, stay as set.
   """
   with (_enable_x64(False), jax.numpy_dtype_promotion("standard"), jax.default_prng_impl("threefry2x32"),
         jax.threefry_partitionable(True), jax.default_matmul_precision(None), jax.disable_jit(False),
@@ -72,7 +72,7 @@ def versions() -> dict[str, str]:
 
 
 def flags() -> dict[str, str]:
-  """{variable or setting: value} of what is set in this process and changes how programs are compiled."""
+  """The variables and settings in this process that change how programs are compiled, {name: value}."""
   found = {name: _without_number(os.environ.get(name, "")) for name in _VARIABLES}
   for name, usual in _SETTINGS.items():
     value = getattr(jax.config, name, usual)
@@ -86,5 +86,5 @@ def made_with(devices: str) -> dict[str, str]:
 
 
 def _without_number(text: str) -> str:
-  """Flags without the number of virtual devices, because `devices` tells it."""
+  """Flags without the number of virtual devices, which `devices` already contains."""
   return " ".join(flag for flag in text.split() if not flag.startswith(NUM_DEVICES))

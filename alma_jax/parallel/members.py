@@ -33,15 +33,15 @@ def apply(fn: Callable[..., Any], num_members: int, *trees: Tree) -> Any:
 
 
 def block_size(num_rows: int, num_members: int) -> int:
-  """A good `block` for `routed`: blocks add at most half as many rows again. Both may be symbolic dimensions."""
+  """A good `block` for `routed`: it adds at most half as many rows again. Arguments may be symbolic dimensions."""
   return jax.core.max_dim(1, jax.core.min_dim(MOST_ROWS, num_rows // (2 * num_members)))
 
 
 def routed(fn: Callable[[Tree, Tree], Any], stacked: Tree, member_B: Array, rows: Tree, block: int) -> Any:
-  """What one member computes for each row, without computing the others; traceable, for any number of rows.
+  """What each row's member computes for it, without computing the other members; traceable, for any number of rows.
 
-  Rows are sorted by their members. Each member computes its rows in blocks, of which the last is filled up with any
-  rows: for B rows, M members compute at most B + M * (block - 1).
+  Rows are sorted by member. Each member computes its rows in blocks and fills up its last block with other rows. For
+  B rows, M members compute at most B + M * (block - 1).
 
   Args:
     fn: (variables of a member, rows [block, ...]) -> pytree of arrays [block, ...]; it computes each row by itself.
@@ -55,7 +55,7 @@ def routed(fn: Callable[[Tree, Tree], Any], stacked: Tree, member_B: Array, rows
   """
   num_rows, num_members = member_B.shape[0], jax.tree.leaves(stacked)[0].shape[0]
   order_B = jnp.argsort(member_B, stable=True).astype(jnp.int32)
-  padded = jnp.concatenate([order_B, jnp.zeros(block, jnp.int32)])  # a slice must not begin before its place
+  padded = jnp.concatenate([order_B, jnp.zeros(block, jnp.int32)])  # keeps the last slice from being moved back
   num_M = (member_B[:, None] == jnp.arange(num_members)[None]).sum(0, dtype=jnp.int32)
   size = jnp.asarray(block, jnp.int32)
   blocks_M = -(-num_M // size)

@@ -95,7 +95,7 @@ def _set_up_cpu(config: schema.RunConfig, alone: bool) -> None:
   of width 32 (MNIST, batch 128) took 0.12 ms in one thread and 0.19 in two, one of
   width 256 1.05 ms and 0.75.
 
-  A number of virtual devices that the user has set stays, and sharding.make_mesh chooses among them.
+  If the user has set the number of virtual devices, it stays, and sharding.make_mesh chooses among them.
   """
   global _num_devices
   platform = (jax.config.jax_platforms or "").split(",")[0]  # type: ignore[attr-defined]

@@ -91,11 +91,11 @@ def initialize(coordinator: str | None = None, num_processes: int | None = None,
 
 
 def _join(*args: Any, **named: Any) -> None:
-  """jax.distributed.initialize, which leaves SIGTERM to main.py, which saves the run."""
+  """Calls jax.distributed.initialize, but leaves SIGTERM to main.py, which saves the run."""
   if hasattr(jax.config, "jax_enable_preemption_service"):
     jax.config.update("jax_enable_preemption_service", False)
   jax.distributed.initialize(*args, **named)
-  # Earlier versions of jax, which have no such setting, have replaced the handler behind Python's back.
+  # Earlier versions of jax lack this setting and replace the handler behind Python's back.
   signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
 
 

@@ -94,10 +94,10 @@ def latest_version(root: pathlib.Path) -> str | None:
 
 
 def current_version(root: pathlib.Path) -> str:
-  """Name of the version that is current; "" if `alma export` has written the folder.
+  """Name of the current version; "" if `alma export` wrote the folder.
 
   Raises:
-    BadInput: latest.json is gone, or cannot be read.
+    BadInput: latest.json is missing or cannot be read.
   """
   try:
     return _pointer(root)[0]

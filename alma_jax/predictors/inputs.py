@@ -198,7 +198,7 @@ def _image_files(folder: pathlib.Path) -> list[pathlib.Path]:
   if others:
     warnings.warn(folders.left_out(folder, others), stacklevel=2)
   if not found:
-    raise BadInput(f"{str(folder)!r} holds no image; give images in a format that Pillow reads, as PNG.")
+    raise BadInput(f"{str(folder)!r} holds no image; give images in a format that Pillow reads, such as PNG.")
   return found
 
 
@@ -207,13 +207,13 @@ def _labelled_images(folder: pathlib.Path, form: Form) -> list[tuple[pathlib.Pat
   parts = folders.splits(folder)
   if parts and folders.TEST not in parts:
     raise BadInput(f"{str(folder)!r} has the split {folders.listed(part.name for part in parts.values())}, but no test "
-                   "split; name the folder above the folders of the classes.")
+                   "split; name the folder that holds the folders of the classes.")
   root = parts.get(folders.TEST, folder)
   found = folders.by_class(root)
   for remark in found.remarks(root):
     warnings.warn(remark, stacklevel=2)
   if not found.classes:
-    raise BadInput(f"{str(root)!r} holds no image in a folder of a class; give images as DIR/CLASS/*.png.")
+    raise BadInput(f"{str(root)!r} holds no images in folders by class; give them as DIR/CLASS/*.png.")
   names = list(found.classes)
   numbered = not form.names and all(name.isdecimal() for name in names)
   labels = check_labels(np.array([int(name) for name in names] if numbered else names), f"{str(root)!r}", form)

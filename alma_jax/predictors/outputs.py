@@ -83,9 +83,9 @@ class Table:
 
 
 def check_place(out: str | os.PathLike[str]) -> None:
-  """Raises BadInput if --out is a folder, or a file in a folder that does not exist, or too long."""
+  """Raises BadInput if --out is a folder, is in a folder that does not exist, or is too long."""
   path = usable(out)
-  usable(path.with_name(f".{path.name}.tmp"))  # which is written first
+  usable(path.with_name(f".{path.name}.tmp"))  # this file is written first
   if path.is_dir():
     raise BadInput(f"--out={str(path)!r} is a folder; name a file in it.")
   if not path.parent.is_dir():

@@ -10,7 +10,7 @@ from alma_jax.data.normalization import RATIO
 
 
 class Scale:
-  """Means and standard deviations of some examples, of all their values and of every channel or column."""
+  """Means and standard deviations of some examples, over all values and for each channel or column."""
 
   def __init__(self, facts: Mapping[str, Any]):
     """`facts`: entries of predictor.json."""
@@ -35,14 +35,14 @@ class Scale:
     """
     if self._known is None or not self._num:
       return None
-    advice = "if they are of another scale, the scores say nothing: give raw, unnormalised examples"
+    advice = "if their scale differs, the scores mean nothing; give raw, unnormalised examples"
     mean, std = (each.astype(np.float64) for each in (self._known.mean, self._known.scale))
     values, squares, num_far, num_other = self._sums / self._num
     trained = math.sqrt(max(float((std**2 + mean**2).mean() - mean.mean()**2), 0))
     found = math.sqrt(max(float(squares.mean() - values.mean()**2), 0))
     if not trained / RATIO <= found <= trained * RATIO:
-      return (f"the values of {what} have a standard deviation of {found:.3g}, those of the training images one of "
-              f"{trained:.3g}; {advice}")
+      return (f"the values of {what} have a standard deviation of {found:.3g}, against {trained:.3g} in training; "
+              f"{advice}")
     columns = np.flatnonzero(normalization.is_unfit(num_far, num_other)).tolist()
     if not columns:
       return None

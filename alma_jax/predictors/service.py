@@ -59,7 +59,7 @@ class Service:
     self._timeout, self._poll = timeout, poll
     self._ready = self._prepared(predictor)
     self._limiter: CapacityLimiter | None = None
-    self._refused = ""  # the version that could not be loaded, or why none can be found
+    self._refused = ""  # the version that could not be loaded, or the reason why none was found
     self.registry = prometheus.CollectorRegistry()
     make = lambda kind, name, text, **options: kind(f"alma_{name}", text, registry=self.registry, **options)
     self._requests = make(prometheus.Counter, "requests", "Requests by HTTP status", labelnames=["status"])
@@ -215,7 +215,7 @@ def app(service: Service) -> FastAPI:
     return Response(prometheus.generate_latest(service.registry), media_type=prometheus.CONTENT_TYPE_LATEST)
 
   made.add_route("/predict", service.predict, methods=["POST"])
-  made.add_route("/healthz", health, methods=["GET"])  # which answers HEAD as well; @made.get would not
+  made.add_route("/healthz", health, methods=["GET"])  # also answers HEAD, unlike @made.get
   made.add_route("/metrics", metrics, methods=["GET"])
   return made
 
@@ -294,7 +294,7 @@ def _of_image(body: bytes, form: inputs.Form) -> np.ndarray:
   try:
     with Image.open(io.BytesIO(body)) as image:
       size = image.size
-  except Image.DecompressionBombError as error:  # Pillow itself refuses to look at it
+  except Image.DecompressionBombError as error:  # Pillow itself refuses to open it
     raise _Refused(413, f"the image has more than {_MOST_PIXELS} pixels; send a smaller one.") from error
   except Exception as error:  # decoders raise many kinds
     raise _Refused(400, "the body is no image that can be read.") from error

@@ -108,7 +108,7 @@ def _read(folder: pathlib.Path) -> Record:
     raise BadInput(f"its {run_files.METRICS} has {len(lines)} of {total} {unit}, although {_SUMMARY} exists.")
   columns = _columns(lines, metric)
   measure = metrics.measure(metric, lines)
-  if measure.is_prequential:  # in its place may stand the error of guessing
+  if measure.is_prequential:  # the metric itself may be the error of guessing
     columns[metric] = [line.get(measure.key) for line in lines]
   held, predict = columns["num_params"], columns[PREDICT]
   stream = pd.DataFrame({  # stage, perplexity and PREDICT can be null
@@ -136,7 +136,7 @@ def _flat(tree: Any) -> Values:
     raise BadInput(f"it has no {_CONFIG}.")
   if not isinstance(tree, dict):
     raise BadInput(f"its {_CONFIG} holds {_brief(tree)} instead of the fields of a config.")
-  tree = {name: value for name, value in tree.items() if name != "made_with"}  # versions are no factors of a study
+  tree = {name: value for name, value in tree.items() if name != "made_with"}  # versions are not factors of a study
   flat, protocol = configs.flatten(configs.completed(tree)), protocols.of(tree)
   for field in _NEEDED:
     if field not in flat:

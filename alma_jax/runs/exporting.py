@@ -112,7 +112,7 @@ class Position(NamedTuple):
     path: run folder.
     config: RunConfig.
     data: what `meta` of the run's source returned, for a task what `task_results.shown` did.
-    fingerprint: of the data, of a live stream that until the stage's last mega-batch.
+    fingerprint: of the data; for a live stream, of the data up to the stage's last mega-batch.
     standing: until the stage's last mega-batch.
   """
   path: pathlib.Path
@@ -156,7 +156,7 @@ class Exporter:
 
   def _compile(self, state: contract.LearnerState, structure: Any, weights: list[np.ndarray], inputs: Any, output: Any,
                example: Any, constants: Any, own: bool) -> None:
-    """Makes the program, unless that of the last export is for the same spec, shapes and normalisation constants.
+    """Makes the program, unless the last export has the same spec, shapes and normalisation constants.
 
     `own`: whether the learner is the user's own.
     """
@@ -172,7 +172,7 @@ class Exporter:
       live, frozen = jax.tree.unflatten(structure, given)
       now = state._replace(live=live, frozen=frozen)
       answer = lambda x: output(prediction.predict(self._learner, self._task, now, inputs(x)))
-      # A learner of the user's own may compute with the number of examples, of which it therefore sees one at a time.
+      # A user's own learner may use the number of examples, so it sees one at a time.
       return jax.vmap(lambda one: jax.tree.map(lambda leaf: leaf[0], answer(one[None])))(x) if own else answer(x)
 
     exported = jax_export.export(jax.jit(predict), platforms=_PLATFORMS)(
@@ -234,8 +234,8 @@ def _used(ledger: pathlib.Path, num: int) -> list[feed.Line]:
   """The lines of the first `num` mega-batches of a live stream."""
   lines = run_files.read_lines(ledger)[:num] if ledger.exists() else []
   if len(lines) < num:
-    raise BadInput(f"{ledger} lists {len(lines)} of the {num} mega-batches that the predictor was trained on; restore "
-                   "the file.")
+    raise BadInput(f"{ledger} lists only {len(lines)} of the {num} mega-batches that the predictor was trained on; "
+                   "restore the file.")
   return lines
 
 
@@ -278,7 +278,7 @@ def _provenance(position: Position) -> dict[str, Any]:
   """Where a predictor comes from, and how good it was there."""
   config, standing = position.config, position.standing
   last, metric = standing.last, "perplexity" if config.is_language else "error"
-  # What predictor.json calls by the name of the metric was measured on a test set.
+  # In predictor.json, the plain name of the metric means that it was measured on a test set.
   known = metrics.Measure(metric, standing.is_prequential).logged(last)
   found = {name: known.get(name) for name in (metric, f"val_{metric}", "loss", "num_params", "predict_macs")}
   task = position.data.get("task")
@@ -296,9 +296,9 @@ def _provenance(position: Position) -> dict[str, Any]:
 def _covered(position: Position) -> str:
   """What the fingerprint of the data is a hash of."""
   if position.config.is_live:
-    return (f"mega-batches 1 to {position.standing.last['t']}, which {feed.LEDGER} in the run folder lists, and the "
+    return (f"mega-batches 1 to {position.standing.last['t']}, listed in {feed.LEDGER} in the run folder, and the "
             "files beside the folder stream")
-  return "the whole data set; the config, see config_sha256, decides which part of it came until this mega-batch"
+  return "the whole data set; the config (see config_sha256) decides which part had arrived by this mega-batch"
 
 
 def _npz(arrays: list[np.ndarray]) -> bytes:

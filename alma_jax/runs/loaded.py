@@ -1,4 +1,4 @@
-"""Arrays that a user's own network or learner is made from: a frozen body, or weights to start from."""
+"""Hashes the arrays that a user's network or learner loads, such as a frozen body or initial weights."""
 import dataclasses
 import hashlib
 import inspect
@@ -16,11 +16,11 @@ from alma_jax.parallel import sharding
 
 
 def digests(context: contract.Context) -> dict[str, str]:
-  """{name: SHA-256 of its arrays} of the network and the learner that a user has registered, as config.json has them.
+  """SHA-256 of the arrays of a user's network and learner, {name: hash}, as in config.json.
 
-  The arrays of a network are those in the programs of `init` and `apply`, wherever they come from. The arrays of a
-  learner are its attributes, those that its methods name, and what `init` returns for any seed. Single numbers do not
-  count, nor do arrays that are constant throughout.
+  For a network, these are the arrays in the programs of `init` and `apply`, wherever they come from. For a learner,
+  they are its attributes, the arrays that its methods refer to, and the arrays that `init` returns whatever the seed.
+  Single numbers do not count, nor do arrays filled with one value.
   """
   config, found = context.config, {}
   if config.model.name in registry.MODELS:
@@ -32,7 +32,7 @@ def digests(context: contract.Context) -> dict[str, str]:
 
 
 def _digest(values: Iterator[Any]) -> str:
-  """SHA-256 of the different arrays among some values; their order does not count."""
+  """SHA-256 of the distinct arrays among some values, in any order."""
   hashes = set()
   for value in values:
     if isinstance(value, np.ndarray | jax.Array) and not jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):
@@ -51,7 +51,7 @@ def _of_network(network: Network, shape: tuple[int, ...]) -> Iterator[Any]:
 
 
 def _constants(program: Any) -> Iterator[Any]:
-  """The arrays in a jaxpr, closed or not, and in those within it."""
+  """The arrays in a jaxpr, closed or not, and in the jaxprs inside it."""
   jaxpr = getattr(program, "jaxpr", program)
   literals = [*jaxpr.outvars, *(atom for equation in jaxpr.eqns for atom in equation.invars)]
   for value in (*getattr(program, "consts", ()), *(atom.val for atom in literals if hasattr(atom, "val"))):

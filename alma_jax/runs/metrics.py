@@ -28,7 +28,7 @@ class Measure(NamedTuple):
 
   @property
   def key(self) -> str:
-    """The entry of metrics.jsonl that holds what was measured; None there: nothing was."""
+    """The entry of metrics.jsonl with the measured value; it is None if nothing was measured."""
     return f"prequential_{self.metric}" if self.is_prequential else self.metric
 
   @property
@@ -45,7 +45,7 @@ class Measure(NamedTuple):
     return f"prequential {result}" if self.is_prequential else result
 
   def logged(self, entry: Entry) -> Entry:
-    """A line of metrics.jsonl without the metric if it only repeats the prequential one, or what stands for it."""
+    """A line of metrics.jsonl, without the metric if it only repeats the prequential one or stands in for it."""
     return {key: value for key, value in entry.items() if key != self.metric} if self.is_prequential else entry
 
 

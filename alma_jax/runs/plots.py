@@ -20,8 +20,8 @@ def curve(lines: Sequence[dict[str, Any]], measure: Measure, title: str, path: s
           chance: float | None = None, unit: str = "mega-batches") -> None:
   """Draws error or perplexity over the stream, as the paper's Figure 1; the area below the error is the CER.
 
-  Of a stream of tasks it draws the error on each task when it was learned. Of a live stream without a test set it draws
-  the prequential metric, from the first mega-batch on for which there is one.
+  For a stream of tasks it draws the error on each task when it was learned. For a live stream without a test set it
+  draws the prequential metric, from the first mega-batch that has one.
 
   Args:
     lines: entries of metrics.jsonl.

@@ -81,7 +81,7 @@ class Progress:
 
     Args:
       stage: from 0.
-      value: what was measured; None: nothing, as before the first training of a stream without a test set.
+      value: the measured value; None: nothing was measured, as before the first training without a test set.
       seconds: seconds that the stage took.
     """
     done = sum(self._samples[:stage + 1])  # patience may have ended the stage early

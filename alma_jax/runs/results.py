@@ -52,7 +52,7 @@ class Run:
     state = f"{len(self.metrics.get('t', ()))} mega-batches"
     if self.summary:
       name = "cer" if "cer" in self.summary else "average_perplexity"
-      measured = f", of the {self.summary['measured']}" if "measured" in self.summary else ""
+      measured = f" ({self.summary['measured']})" if "measured" in self.summary else ""
       state = f"{name}={self.summary[name]:.4f}{measured}"
     return f"Run({self._shown!r}, {state})"
 
@@ -219,8 +219,8 @@ class Run:
     now = settings.arrays_of(self.config, opened.meta["data"]) if known else {}
     for name in known.keys() & now.keys():
       if known[name] != now[name]:
-        warnings.warn(f"the arrays that {name!r} loads are not those with which the run in {self._shown} began, so "
-                      "that its predictions may differ; restore them", stacklevel=3)
+        warnings.warn(f"the arrays that {name!r} loads have changed since the run in {self._shown} began, so its "
+                      "predictions may differ; restore them", stacklevel=3)
     return opened, settings.reader(self.config, opened.meta["data"])
 
   def _checkpoints(self) -> checkpoint.Checkpoints:

@@ -100,7 +100,7 @@ class RunFolder:
   def write_config(self, config: schema.RunConfig, digests: dict[str, Any], made_with: dict[str, str]) -> None:
     """Writes config.json: every field, digests and `made_with` of the setting, and hashes of the user's own code.
 
-    The hashes and `made_with` remain those with which the run began.
+    The hashes and `made_with` stay as they were when the run began.
     """
     if self._writes:
       stored = run_files.read_json(self.path / "config.json")
@@ -157,18 +157,18 @@ class RunFolder:
     for name in now.keys() & stored.keys():
       if now[name] != stored[name]:
         file = f"the file {name}" if name.endswith(".py") else f"the file that defines {name!r}"
-        warnings.warn(f"{file} has changed since the run in {self.shown} began, so that its "
+        warnings.warn(f"{file} has changed since the run in {self.shown} began, so its "
                       "results belong to the old code; --overwrite starts it again", stacklevel=2)
 
   def _compare_made_with(self, stored: dict[str, str], now: dict[str, str]) -> None:
-    """Warns if an unfinished run goes on with what rounds otherwise."""
+    """Warns if an unfinished run goes on with versions, devices or flags that may round differently."""
     if not stored or (self.path / "summary.json").exists():
       return
     differ = [f"{name} ({stored.get(name, 'not set')} there, {now.get(name, 'not set')} here)"
               for name in dict.fromkeys([*stored, *now]) if stored.get(name) != now.get(name)]
     if differ:
-      warnings.warn(f"the run in {self.shown} began with other versions, devices or compiler flags, which may round "
-                    f"otherwise, so that it may end with other results than an uninterrupted run: {', '.join(differ)}",
+      warnings.warn(f"the run in {self.shown} began with other versions, devices or compiler flags, so rounding may "
+                    f"make its results differ from an uninterrupted run: {', '.join(differ)}",
                     stacklevel=2)
 
   def cut(self, name: str, num: int, entries: list[Entry] | None = None, total: str | None = None) -> None:
@@ -257,9 +257,9 @@ class RunFolder:
             "goes on from its last checkpoint.") if is_moved else None
 
   def note(self, activity: str, seconds: float = 0.0) -> None:
-    """Writes down what has taken so many seconds, for `alma status` and `alma board`; "": nothing takes long now."""
+    """Notes an activity and its seconds so far, for `alma status` and `alma board`; "": nothing takes long now."""
     if self._writes:
-      with contextlib.suppress(OSError):  # a full disk is noticed by what must be written
+      with contextlib.suppress(OSError):  # a full disk shows when something important is written
         if activity:
           run_files.write_json(self.path / DOING, dict(activity=activity, since=time.time() - seconds))
         else:
@@ -314,7 +314,7 @@ class RunFolder:
 
 
 def _entries(stored: dict[str, Any], name: str) -> dict[str, str]:
-  """The entries of a config.json below a name; none if the version that wrote it had none."""
+  """The entries of a config.json below a name; empty if the version that wrote it had none."""
   found = stored.get(name)
   return found if isinstance(found, dict) else {}
 

@@ -256,7 +256,7 @@ class _Session:
       now.complete, self._saved_in = complete, None
     if changed:
       now.constants = constants
-      self._examiner = settings.Examiner(self._setting, constants)  # and no predictions with the constants before
+      self._examiner = settings.Examiner(self._setting, constants)  # drops cached predictions with the old constants
     loss: float | None
     value: Any
     with self._progress.phase("evaluating"):
@@ -286,14 +286,14 @@ class _Session:
 
   def _normalized(self, data: loop.StageData, ends: tuple[int, ...]
                   ) -> tuple[loop.StageData, normalization.Normalization | None, metrics.Entry]:
-    """(the data with the stage's normalisation constants, these, what metrics.jsonl says about their change)."""
+    """(the data with the stage's normalisation constants, the constants, their change for metrics.jsonl)."""
     source: Any = self._setting.source
     known, mesh = self.now.constants, self._learner.mesh
     if known is None:
       return data, None, {}
     constants, changed = source.followed(known, ends)
     if changed:
-      say(f"stage {len(ends)} normalises anew what is of another scale than before: "
+      say(f"stage {len(ends)} uses new normalisation constants, because the scale of the data has changed: "
           f"{normalization.described(known, constants, changed, len(source.example_shape) == 3)}")
     pool = classification.renormalized(data.pool, source, constants, mesh)
     val_pool = pool if data.val_pool is data.pool else classification.renormalized(

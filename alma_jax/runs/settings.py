@@ -153,7 +153,7 @@ class Examiner:
   """Holds the test set, and the joined contributions of final blocks to its predictions."""
 
   def __init__(self, setting: Setting, constants: normalization.Normalization | None = None):
-    """`constants`: normalise the test set; None: those of the first stage do."""
+    """`constants` normalise the test set; None: the constants of the first stage do."""
     assert not isinstance(setting.source, sequence.Tasks)
     self._learner, self._source = setting.learner, setting.source
     self._pool = setting.source.test_pool(setting.learner.mesh)

@@ -50,7 +50,7 @@ class RunState:
   _num_read: int = 0  # lines that `_ends` covers
 
   def data(self, source: Any) -> dict[str, Any]:
-    """What predictions of the learner need to know of the data of its source; JSON can hold it."""
+    """What the learner's predictions need to know about the source's data; JSON can hold it."""
     constants = {} if self.constants is None else self.constants.entries()
     return {**source.meta(), **constants}
 
@@ -133,7 +133,7 @@ def restore(setting: settings.Setting, opened: checkpoint.Opened, examiner: Any)
 
 
 def constants(source: Any, opened: checkpoint.Opened | None) -> normalization.Normalization | None:
-  """The normalisation constants of the learner in a checkpoint, without one those of the first stage."""
+  """The normalisation constants of the learner in a checkpoint; without a checkpoint, of the first stage."""
   if opened is None or source.constants is None:
     return source.constants
   return normalization.of_entries(opened.meta["data"])

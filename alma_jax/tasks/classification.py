@@ -229,7 +229,7 @@ class Images:
                ) -> tuple[normalization.Normalization, list[int]]:
     """(the constants of the last of the stages that end at `ends`, the columns or channels that get new ones).
 
-    `known`: those of the stage before. Constants that the data set comes with never change.
+    `known`: the constants of the previous stage. Constants that belong to the data set never change.
     """
     if self.dataset.normalization is not None:
       return known, []
@@ -292,7 +292,7 @@ def normalize(x: Array, mean: Array, std: Array) -> Array:
   """(x - mean) / std in float32 along the last axis of x [B, ..., C]; mean and std are [C], or broadcast against x.
 
   A std of 0 means that the column was constant; it is divided by 1. The networks have learned nothing from it, so
-  values far from the constant count as the constant, until the column gets a std of its own.
+  values far from the constant are replaced by it until the column gets new constants.
   """
   mean, std = (v.reshape((1,) * (x.ndim - v.ndim) + v.shape) for v in (mean, std))
   scale = jnp.where(std == 0, 1, std)

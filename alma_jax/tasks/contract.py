@@ -172,8 +172,8 @@ class Source(Protocol):
       and there is none otherwise.
     files: {name: text} of files that are written into the run folder.
     has_test: whether there is a test set. Otherwise the prequential metric of a mega-batch is its test metric.
-    constants: normalisation constants of the first stage, which `pools`, `test_pool` and `meta` have; None: there are
-      none, or those of a task never change.
+    constants: normalisation constants of the first stage, which `pools`, `test_pool` and `meta` use; None: there are
+      none, or they never change.
   """
   has_test: bool
   constants: Any
@@ -194,7 +194,7 @@ class Source(Protocol):
   def followed(self, known: Any, ends: Sequence[int]) -> tuple[Any, list[int]]:
     """(constants of the last of the stages that end at `ends`, columns that get new ones); only if there are any.
 
-    `known`: those of the stage before.
+    `known`: the constants of the previous stage.
     """
 
   def pools(self, mesh: Mesh) -> tuple[Tree, Tree]:

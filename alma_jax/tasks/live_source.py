@@ -75,7 +75,7 @@ class LiveSource:
     return {}
 
   def fingerprint_after(self, t: int) -> str:
-    """That of all data until mega-batch t, see feed.fingerprint."""
+    """The fingerprint of all data up to mega-batch t, see feed.fingerprint."""
     known = self._fingerprints
     while len(known) <= t:
       known.append(feed.fingerprint(known[-1], self.feed.lines[len(known) - 1:len(known)]))
@@ -83,7 +83,7 @@ class LiveSource:
 
   @functools.cached_property
   def _fingerprints(self) -> list[str]:
-    """After 0, 1, ... mega-batches, as far as they were asked for."""
+    """The fingerprints after 0, 1, ... mega-batches, as far as they were needed."""
     return [self.fingerprint]
 
   def release(self, ends: tuple[int, ...]) -> None:

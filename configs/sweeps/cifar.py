@@ -9,9 +9,9 @@ paper's size, for GPUs:
     python -m alma_jax.sweep --config=configs/sweeps/cifar.py:full
 
 All learners train for the same number of epochs. gMoE and Firefly grow every 20 mega-batches (at w = 50 once, at w =
-100 never). Some fixed learners cost about as much, see `rivals`. Replay is run for `sm` and `ens` alone, a part of
-Figure 4, and not at w = 1, where it takes 50 times the compute. The runs of one width and seed follow each other, so
-that an interrupted sweep has complete comparisons.
+100 never). Some fixed learners cost about as much, see `rivals`. Only `sm` and `ens` run with replay (a part of Figure
+4), and not at w = 1, where it takes 50 times the compute. The runs of one width and seed follow each other, so that an
+interrupted sweep has complete comparisons.
 
 `cifar.py` has 7.8e13 multiply-adds, with those of growing, and took 15.8 hours of one core (docs/results/cifar).
 `cifar.py:full` has 1.4e17, without those of growing.

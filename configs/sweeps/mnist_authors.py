@@ -1,4 +1,4 @@
-"""The paper's MNIST study, without Firefly, as the authors' code trains: sm, gens and gmoe stop early.
+"""The paper's MNIST study trained as in the authors' code, without Firefly: sm, gens and gmoe stop early.
 
     python -m alma_jax.sweep --config=configs/sweeps/mnist_authors.py
 
