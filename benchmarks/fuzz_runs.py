@@ -231,7 +231,7 @@ def predictor(folder: pathlib.Path) -> Target:
 def requests(folder: pathlib.Path) -> Target:
   """Bodies of requests to the HTTP service, through its ASGI application."""
   run = _made(folder)["images"]
-  made = service.Service(program.Predictor(predictors.read(run / "predictor")), None, 8, 100_000, 1.0)
+  made = service.Service(program.Predictor(predictors.read(run / "predictor")), None, 8, 100_000, 30.0, 1.0)
   app = service.app(made)
   x = np.arange(64, dtype=np.uint8).reshape(1, 8, 8)
   file = io.BytesIO()

@@ -236,7 +236,7 @@ def test_a_padded_step_is_the_step_without_padding():
 
 def test_members_lie_on_their_devices():
   setting = settings.prepare(configs.parse(small_config("ens", learner__num_members=4, devices=4)),
-                                (*blobs(240), *blobs(60)))
+                                (*blobs(240), *blobs(60, seed=1)))
   learner, data = setting.learner, Stages(setting)[0]
   kernel = begin(learner, learner.init(), data).state.members.now.params["hidden0"]["kernel"]
   assert {shard.data.shape[0] for shard in kernel.addressable_shards} == {1}
@@ -303,7 +303,7 @@ def test_many_convolutional_steps_on_two_devices():
   """Without waiting, more than about 32 steps with collectives dead-lock on virtual CPU devices."""
   config = small_config("sm", devices=2, model__name="vgg", model__width=2, train__batch_size=4, train__epochs=4,
                         train__optimizer="sgd", train__learning_rate=0.01)
-  setting = settings.prepare(configs.parse(config), (*blobs(240, (32, 32, 3)), *blobs(60, (32, 32, 3))))
+  setting = settings.prepare(configs.parse(config), (*blobs(240, (32, 32, 3)), *blobs(60, (32, 32, 3), seed=1)))
   data = Stages(setting)[0]
   fitting, records = loop.advance(begin(setting.learner, setting.learner.init(), data), 100)
   assert len(loop.read(fitting, records)[0]) == 100 // 27
@@ -311,7 +311,7 @@ def test_many_convolutional_steps_on_two_devices():
 
 def test_rows_of_a_dispatch_are_padded_to_the_data_axis():
   config = small_config("sm", devices=8, train__batch_size=30)
-  setting = settings.prepare(configs.parse(config), (*blobs(240), *blobs(60)))
+  setting = settings.prepare(configs.parse(config), (*blobs(240), *blobs(60, seed=1)))
   assert setting.learner.mesh.shape["data"] == 8
   spec = loop.FitSpec(None, setting.source.task, setting.config.train, 1, 1, setting.learner.mesh, False)
   assert (spec.padded_batch, spec.val_batch) == (32, 512)

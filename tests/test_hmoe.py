@@ -21,12 +21,12 @@ from stages import (
 )
 
 import alma_jax
-from alma_jax import export
+from alma_jax import export, models
 from alma_jax.config import registry, sections
 from alma_jax.errors import BadInput
 from alma_jax.growth import cluster
 from alma_jax.learners import prediction, stacked
-from alma_jax.models import layers
+from alma_jax.models import layers, network
 from alma_jax.parallel import members
 from alma_jax.predictors import folder, program
 from alma_jax.training import loop
@@ -177,8 +177,10 @@ class Telling(nn.Module):
 
 
 @pytest.fixture
-def telling():
+def telling(monkeypatch):
+  """The name of `Telling`, which sees all rows of a block at once, as a network of the package does."""
   alma_jax.register_model("telling", Telling)
+  monkeypatch.setattr(models, "ImageNetwork", lambda module, counts=False: network.ImageNetwork(module))
   yield "telling"
   sections.NETWORKS.remove("telling")
   del registry.MODELS["telling"]
