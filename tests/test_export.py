@@ -169,6 +169,40 @@ def test_one_example_at_a_time_only_if_own_code_predicts(tmp_path, make_config, 
     np.testing.assert_allclose(_ask(place, part, tmp_path), run.predict(part), atol=2e-6)
 
 
+class Spoken(sm.SM):
+  """A language model of a user, with a loaded array."""
+  loaded: tuple[int, ...] = (1, 2)
+  seen: list[int] = []  # noqa: RUF012
+
+  def __init__(self, context):
+    super().__init__(context)
+    self.weights = np.array(self.loaded)
+
+  def contribution(self, state, block, inputs):
+    self.seen.append(inputs.tokens.shape[0])
+    return super().contribution(state, block, inputs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Speak(learner_options.TEXT_LEARNERS["sm"]):
+  """SM of a user."""
+  name: str = "spoken"
+
+
+@pytest.mark.filterwarnings("ignore:the vocabulary has")
+def test_a_learner_with_several_learning_rates_is_the_users_too(tmp_path, books, monkeypatch):  # noqa: F811
+  monkeypatch.setitem(learner_options.TEXT_LEARNERS, Speak.name, Speak)
+  monkeypatch.setitem(registry.TEXT_LEARNERS, Speak.name, Spoken)
+  config = text_config(books, stream__num_megabatches=1)
+  config.learner.name, config.train.learning_rate = "spoken", (0.01, 0.02)
+  run = alma_jax.run(config, tmp_path / "run")
+  monkeypatch.setattr(Spoken, "loaded", (1, 3))
+  Spoken.seen.clear()
+  with pytest.warns(UserWarning, match="the arrays that 'spoken' loads have changed"):
+    export.export(run)
+  assert Spoken.seen == [1]
+
+
 def _ask(place, x, scratch):
   """The prediction of the exported predictor, in a process that cannot import this package."""
   np.save(scratch / "x.npy", x[..., None] if x.ndim == 3 and x.dtype == np.uint8 else x)
