@@ -14,7 +14,7 @@ import alma_jax
 from alma_jax import export
 from alma_jax.config import learner_options, registry, sections
 from alma_jax.errors import BadInput
-from alma_jax.learners import sm
+from alma_jax.learners import hmoe, sm
 from alma_jax.models import layers
 from alma_jax.predictors import folder, program
 from alma_jax.runs import sampling, settings, snapshot
@@ -132,6 +132,75 @@ def test_own_code_may_count_the_examples_of_a_batch(tmp_path, make_config, array
   images = arrays[2]
   for part in (images, images[:1]):
     np.testing.assert_allclose(_ask(run.path / "predictor", part, tmp_path), run.predict(part), atol=2e-6)
+
+
+class Small(hmoe.HMoE):
+  """A mixture that changes nothing in its predictions."""
+
+  def grow(self, state, data):
+    return super().grow(state, data)
+
+
+class Sharp(hmoe.HMoE):
+  """A mixture that computes with the size of the batch."""
+
+  def resolve(self, state, joined):
+    return super().resolve(state, {name: part.reshape(len(part), -1) for name, part in joined.items()})
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnHMoE(learner_options.HMoE):
+  """HMoE of a user."""
+  name: str = "own_hmoe"
+
+
+@pytest.mark.parametrize("cls", [hmoe.HMoE, Small, slow(Sharp)])
+def test_one_example_at_a_time_only_if_own_code_predicts(tmp_path, make_config, arrays, monkeypatch, cls):
+  monkeypatch.setitem(learner_options.LEARNERS, OwnHMoE.name, OwnHMoE)
+  monkeypatch.setitem(registry.LEARNERS, OwnHMoE.name, cls)
+  seen, contribution = [], hmoe.HMoE.contribution
+  monkeypatch.setattr(hmoe.HMoE, "contribution", lambda self, state, block, inputs: (
+      seen.append(inputs.shape[0]), contribution(self, state, block, inputs))[1])
+  monkeypatch.setattr(hmoe.HMoE.contribution, "__module__", hmoe.__name__)
+  run = alma_jax.run(make_config("own_hmoe", train__epochs=1), tmp_path / "run", data=arrays)
+  place = export.export(run)
+  assert (seen == [1]) == (cls is Sharp)
+  for part in (arrays[2], arrays[2][:1]):
+    np.testing.assert_allclose(_ask(place, part, tmp_path), run.predict(part), atol=2e-6)
+
+
+class Spoken(sm.SM):
+  """A language model of a user, with a loaded array."""
+  loaded: tuple[int, ...] = (1, 2)
+  seen: list[int] = []  # noqa: RUF012
+
+  def __init__(self, context):
+    super().__init__(context)
+    self.weights = np.array(self.loaded)
+
+  def contribution(self, state, block, inputs):
+    self.seen.append(inputs.tokens.shape[0])
+    return super().contribution(state, block, inputs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Speak(learner_options.TEXT_LEARNERS["sm"]):
+  """SM of a user."""
+  name: str = "spoken"
+
+
+@pytest.mark.filterwarnings("ignore:the vocabulary has")
+def test_a_learner_with_several_learning_rates_is_the_users_too(tmp_path, books, monkeypatch):  # noqa: F811
+  monkeypatch.setitem(learner_options.TEXT_LEARNERS, Speak.name, Speak)
+  monkeypatch.setitem(registry.TEXT_LEARNERS, Speak.name, Spoken)
+  config = text_config(books, stream__num_megabatches=1)
+  config.learner.name, config.train.learning_rate = "spoken", (0.01, 0.02)
+  run = alma_jax.run(config, tmp_path / "run")
+  monkeypatch.setattr(Spoken, "loaded", (1, 3))
+  Spoken.seen.clear()
+  with pytest.warns(UserWarning, match="the arrays that 'spoken' loads have changed"):
+    export.export(run)
+  assert Spoken.seen == [1]
 
 
 def _ask(place, x, scratch):

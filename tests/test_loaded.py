@@ -1,10 +1,11 @@
 """Arrays that a user's own network or learner loads belong to the run: with others it is another run."""
 import json
 import sys
+import types
 
 import numpy as np
 import pytest
-from runs import alma, blobs
+from runs import alma, blobs, small_config
 from stages import setting_of
 from test_live import drop, interrupted, live_config, make_folder
 
@@ -12,6 +13,7 @@ import alma_jax
 from alma_jax import config as configs
 from alma_jax.config import registry, sections
 from alma_jax.config.learner_options import LEARNERS
+from alma_jax.runs import settings
 
 NETWORK = '''
 import functools, pathlib
@@ -81,6 +83,13 @@ WAYS = {
     return super().grow(state, data)"""),
     "start": (LEARNER, "", """def init(self):
     return super().init()._replace(host={"body": np.load(FILE)})"""),
+    "inherited": (LEARNER.replace("Taught(alma_jax.Stacked)", "Taught(Base)"), """BODY = np.load(FILE)
+
+class Base(alma_jax.Stacked):
+  def grow(self, state, data):
+    assert BODY.size
+    return super().grow(state, data)
+""", "pass"),
     "none": (NETWORK, "", "x = x * 2.0"),
 }
 
@@ -107,15 +116,69 @@ def body(folder, seed, size=36):
 def test_other_arrays_have_another_digest(own, way):
   text, before, inside = WAYS[way]
   (own / "mine.py").write_text(text.replace("{before}", before).replace("{body}", inside))
-  name, changes = ("on_body", {"model__name": "on_body"}) if text is NETWORK else ("taught", {})
+  learner, changes = ("sm", {"model__name": "on_body"}) if text is NETWORK else ("taught", {})
+  name = changes.get("model__name", learner)
   found = []
   for seed in (0, 0, 1):
     body(own, seed)
     configs.load_file(str(own / "mine.py"))
-    found.append(setting_of("taught" if text is LEARNER else "sm", **changes).arrays[name])
-    assert setting_of("taught" if text is LEARNER else "sm", seed=3, **changes).arrays[name] == found[-1]
+    found.append(setting_of(learner, **changes).arrays[name])
+    assert setting_of(learner, seed=3, **changes).arrays[name] == found[-1]
   assert found[0] == found[1]
   assert (found[0] == found[2]) == (way == "none")
+
+
+@pytest.mark.parametrize(("before", "inside"), [
+    ("TABLE = {1: np.arange(3), 'one': None}", """def __init__(self, context):
+    super().__init__(context)
+    self.table = TABLE"""),
+    ("from alma_jax import keys", """def __init__(self, context):
+    super().__init__(context)
+    self.order = keys.rng(context.config.seed, 100).permutation(10)"""),
+    ("SEEN = np.arange(3)", """def init(self):
+    SEEN[:] += 1
+    return super().init()"""),
+    ("""class Slotted:
+  __slots__ = "made"
+  def __init__(self, context):
+    self.made = alma_jax.Stacked(context)
+  def __getattr__(self, name):
+    if name == "__dict__":
+      raise AttributeError
+    return getattr(self.made, name)""", "pass\n\nTaught = Slotted")])
+def test_what_is_no_loaded_array_does_no_harm(own, before, inside):
+  (own / "mine.py").write_text(LEARNER.replace("{before}", before).replace("{body}", inside))
+  configs.load_file(str(own / "mine.py"))
+  assert len({setting_of("taught", seed=seed).arrays["taught"] for seed in (0, 0, 3)}) == 1
+
+
+def test_a_run_compares_its_arrays_once(own, monkeypatch):
+  (own / "mine.py").write_text(NETWORK.replace("{before}", "").replace("{body}", "x = x @ jnp.asarray(np.load(FILE))"))
+  body(own, 0)
+  configs.load_file(str(own / "mine.py"))
+  data, asked = (*blobs(60), *blobs(30, seed=1)), []
+  run = alma_jax.run(small_config("sm", model__name="on_body"), own / "run", data=data)
+  monkeypatch.setattr(settings, "arrays_of", lambda *args: asked.append(args) or {})
+  for _ in range(2):
+    run.predict(data[2])
+  assert len(asked) == 1
+
+
+def test_files_of_python_and_of_packages_are_no_files_of_the_user(own, monkeypatch):
+  """Python, or a virtual environment, may lie below the folder of the user's file."""
+  found = {"json": "lib/json.py", "package": ".venv/lib/site-packages/package.py", "debian": "dist-packages/debian.py",
+           "helper": "helper.py", "deep": "parts/deep.py"}
+  for name, path in found.items():
+    (own / path).parent.mkdir(parents=True, exist_ok=True)
+    (own / path).write_text("import deep\n" if name == "helper" else "")
+    module = types.ModuleType(name)
+    module.__file__ = str(own / path)
+    monkeypatch.setitem(sys.modules, name, module)
+  sys.modules["helper"].deep = sys.modules["deep"]
+  (own / "mine.py").write_text(LEARNER.replace("{before}", "import json, package, debian, helper").replace(
+      "{body}", "def facts(self):\n    return {}"))
+  configs.load_file(str(own / "mine.py"))
+  assert list(registry.code_of(configs.parse(small_config("taught")))) == ["taught", "helper.py", "parts/deep.py"]
 
 
 def test_a_run_with_other_weights_is_refused(own):

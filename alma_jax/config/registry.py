@@ -19,6 +19,8 @@ from alma_jax.errors import BadInput
 LEARNERS: dict[str, Callable[..., Any]] = {}
 TEXT_LEARNERS: dict[str, Callable[..., Any]] = {}
 MODELS: dict[str, Callable[..., Any]] = {}
+# Top-level modules that are no code of the user's, wherever Python is installed.
+_NOT_OWN = {*sys.stdlib_module_names, "alma_jax"}
 
 
 def register_learner(cls: type[Options], make: Callable[..., Any], language: bool = False) -> None:
@@ -98,10 +100,10 @@ def code_of(config: schema.RunConfig) -> dict[str, str]:
   """
   used = (config.learner.name, own_learners(config)), (config.model.name, MODELS)
   made = {name: known[name] for name, known in used if name in known}
-  found = {name: file for name, each in made.items() if (file := _file_of(each)) is not None}
+  found = {name: file.resolve() for name, each in made.items() if (file := _file_of(each)) is not None}
   for name, file in list(found.items()):
-    for function in functions_of(made[name]):
-      _add_imported(function.__globals__, file.resolve().parent, found)
+    imported = _imported([each.__globals__ for each in functions_of(made[name])], file.parent)
+    found |= {path: each for path, each in imported.items() if each not in found.values()}
   return {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in found.items()}
 
 
@@ -131,17 +133,24 @@ def _file_of(made: Callable[..., Any]) -> pathlib.Path | None:
   return next((file for file in files if file.is_file()), None)
 
 
-def _add_imported(names: Mapping[str, Any], folder: pathlib.Path, found: dict[str, pathlib.Path]) -> None:
-  """Adds the files below `folder` that a module with these `names` imports, and the files that those import."""
-  for value in list(names.values()):
-    module = value if inspect.ismodule(value) else sys.modules.get(str(getattr(value, "__module__", "")))
-    if module is None or not getattr(module, "__file__", None) or module.__name__.partition(".")[0] == "alma_jax":
-      continue
-    file = pathlib.Path(str(module.__file__)).resolve()
-    if folder in file.parents and "site-packages" not in file.parts and all(
-        file != known.resolve() for known in found.values()):
-      found[file.relative_to(folder).as_posix()] = file
-      _add_imported(vars(module), folder, found)
+def _imported(todo: list[dict[str, Any]], folder: pathlib.Path) -> dict[str, pathlib.Path]:
+  """{path relative to `folder`: file} of the user's modules below it that the modules with these globals import."""
+  found, seen = {}, set()
+  while todo:
+    for value in list(todo.pop().values()):
+      name = value.__name__ if inspect.ismodule(value) else str(getattr(value, "__module__", ""))
+      if name in seen or name.partition(".")[0] in _NOT_OWN:
+        continue
+      seen.add(name)
+      module = value if inspect.ismodule(value) else sys.modules.get(name)
+      file = getattr(module, "__file__", None)
+      if not file or not {"site-packages", "dist-packages"}.isdisjoint(pathlib.Path(file).parts):
+        continue
+      path = pathlib.Path(file).resolve()
+      if folder in path.parents:
+        found[path.relative_to(folder).as_posix()] = path
+        todo.append(vars(module))
+  return found
 
 
 def functions_of(made: Callable[..., Any]) -> list[Any]:

@@ -10,15 +10,13 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from alma_jax.config import schema
 from alma_jax.config.task_options import TaskOptions
 from alma_jax.errors import Diverged
-from alma_jax.learners.contract import Context, Contribution, GrowthReport, Learner, LearnerState, StageResult
+from alma_jax.learners.contract import Context, GrowthReport, Learner, LearnerState, StageResult
 from alma_jax.parallel import sharding
 from alma_jax.training import loop
-from alma_jax.types import Cost, Tree
+from alma_jax.types import Cost
 
 _FRESH = dict(next=0, val=None, best=0, samples=0, growth=[0, None], diverged=[])
 _BEST, _OWN = "best.", ("tuning", "chosen")
@@ -60,8 +58,10 @@ class Tuned:
     configs = candidates(context.config)
     self._learners = [factory(dataclasses.replace(context, config=config)) for config in configs]
     self._notes = [_notes(config) for config in configs]
-    self._inner = self._learners[0]
+    inner = self._inner = self._learners[0]
     self.mesh, self.freezes = self._inner.mesh, self._inner.freezes
+    self.num_blocks, self.contribution, self.resolve = inner.num_blocks, inner.contribution, inner.resolve
+    self.padded_contribution, self.packed = inner.padded_contribution, inner.packed
 
   def init(self) -> LearnerState:
     state = self._inner.init()
@@ -103,21 +103,6 @@ class Tuned:
     host = {**best.host, "tuning": _FRESH, "chosen": [*state.host["chosen"], [t["best"], t["diverged"]]]}
     after = begun._replace(spec={**begun.spec, "tuning": False}, live=best.live, host=host, average=best.average)
     return StageResult(after, report)
-
-  def num_blocks(self, state: LearnerState) -> int:
-    return self._inner.num_blocks(state)
-
-  def contribution(self, state: LearnerState, block: int, inputs: Tree) -> Contribution:
-    return self._inner.contribution(state, block, inputs)
-
-  def padded_contribution(self, state: LearnerState, block: int, inputs: Tree, mask_B: np.ndarray) -> Contribution:
-    return self._inner.padded_contribution(state, block, inputs, mask_B)
-
-  def packed(self, state: LearnerState) -> LearnerState:
-    return self._inner.packed(state)
-
-  def resolve(self, state: LearnerState, joined: Contribution) -> Any:
-    return self._inner.resolve(state, joined)
 
   def cost(self, state: LearnerState) -> Cost:
     return self._inner.cost(self._start(state))

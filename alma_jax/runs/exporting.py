@@ -14,7 +14,7 @@ import numpy as np
 from jax import export as jax_export
 
 from alma_jax import config as configs
-from alma_jax.config import registry, schema
+from alma_jax.config import schema
 from alma_jax.data import feed
 from alma_jax.errors import BadInput
 from alma_jax.files import write_bytes
@@ -143,8 +143,7 @@ class Exporter:
     weights = [np.asarray(leaf) for leaf in leaves]
     make = _language if position.config.is_language else _images
     facts, inputs, output, example = make(position)
-    own = position.config.learner.name in registry.own_learners(position.config)
-    self._compile(state, structure, weights, inputs, output, example, facts.get("normalization"), own)
+    self._compile(state, structure, weights, inputs, output, example, facts.get("normalization"))
     facts |= dict(learner=position.config.learner.name, description=self._learner.describe(state),
                   platforms=list(_PLATFORMS), jax=jax.__version__, **_provenance(position))
     found = {folder.PROGRAM: self._program, folder.WEIGHTS: _npz(weights)}
@@ -155,16 +154,15 @@ class Exporter:
                     folder.CARD: card.text(facts).encode(), folder.LOADER: _LOADER.encode()}
 
   def _compile(self, state: contract.LearnerState, structure: Any, weights: list[np.ndarray], inputs: Any, output: Any,
-               example: Any, constants: Any, own: bool) -> None:
-    """Makes the program, unless the last export has the same spec, shapes and normalisation constants.
-
-    `own`: whether the learner is the user's own.
-    """
+               example: Any, constants: Any) -> None:
+    """Makes the program, unless the last export has the same spec, shapes and normalisation constants."""
     host = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in state.host.items()}
     key = (json.dumps([state.spec, host, constants], sort_keys=True), structure,
            [(leaf.shape, leaf.dtype) for leaf in weights])
     if key == self._key:
       return
+    used = self._learner.num_blocks, self._learner.contribution, self._learner.resolve
+    own = any(method.__module__.partition(".")[0] != "alma_jax" for method in used)
     (batch,) = jax_export.symbolic_shape("batch")
 
     def predict(*arguments: Tree) -> Tree:
@@ -172,7 +170,7 @@ class Exporter:
       live, frozen = jax.tree.unflatten(structure, given)
       now = state._replace(live=live, frozen=frozen)
       answer = lambda x: output(prediction.predict(self._learner, self._task, now, inputs(x)))
-      # A user's own learner may use the number of examples, so it sees one at a time.
+      # A user's own code may use the number of examples, so it sees one at a time.
       return jax.vmap(lambda one: jax.tree.map(lambda leaf: leaf[0], answer(one[None])))(x) if own else answer(x)
 
     exported = jax_export.export(jax.jit(predict), platforms=_PLATFORMS)(

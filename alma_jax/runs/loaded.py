@@ -1,16 +1,16 @@
 """Hashes the arrays that a user's network or learner loads, such as a frozen body or initial weights."""
 import dataclasses
+import functools
 import hashlib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
-from alma_jax import learners
 from alma_jax.config import registry
-from alma_jax.learners import contract
+from alma_jax.learners import contract, tuned
 from alma_jax.models import Network
 from alma_jax.parallel import sharding
 
@@ -19,27 +19,38 @@ def digests(context: contract.Context) -> dict[str, str]:
   """SHA-256 of the arrays of a user's network and learner, {name: hash}, as in config.json.
 
   For a network, these are the arrays in the programs of `init` and `apply`, wherever they come from. For a learner,
-  they are its attributes, the arrays that its methods refer to, and the arrays that `init` returns whatever the seed.
-  Single numbers do not count, nor do arrays filled with one value.
+  they are its attributes and what `init` returns, if they are the same for another seed, and the arrays that its
+  methods refer to. Single numbers do not count, nor do arrays filled with one value.
   """
   config, found = context.config, {}
   if config.model.name in registry.MODELS:
-    found[config.model.name] = _digest(_of_network(context.network(), (1, *context.example_shape)))
-  own = registry.TEXT_LEARNERS if config.is_language else registry.LEARNERS
+    found[config.model.name] = _hashes(list(_of_network(context.network(), (1, *context.example_shape))))
+  own = registry.own_learners(config)
   if config.learner.name in own:
-    found[config.learner.name] = _digest(_of_learner(own[config.learner.name], context))
-  return found
+    found[config.learner.name] = _of_learner(own[config.learner.name], context)
+  return {name: hashlib.sha256("".join(sorted(hashes)).encode()).hexdigest() for name, hashes in found.items()}
 
 
-def _digest(values: Iterator[Any]) -> str:
-  """SHA-256 of the distinct arrays among some values, in any order."""
+def _hashes(values: Any) -> frozenset[str]:
+  """SHA-256 of each array among values, in dicts, lists and tuples too."""
   hashes = set()
-  for value in values:
+  for value in _leaves(values):
     if isinstance(value, np.ndarray | jax.Array) and not jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):
-      array = np.asarray(value)
+      array = np.asarray(sharding.fetch(value))
       if array.size > 1 and array.dtype != object and (array != array.flat[0]).any():
         hashes.add(hashlib.sha256(f"{array.dtype} {array.shape}".encode() + array.tobytes()).hexdigest())
-  return hashlib.sha256("".join(sorted(hashes)).encode()).hexdigest()
+  return frozenset(hashes)
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+  # jax sorts the keys of a dict, which those of the user's dicts may not allow.
+  if isinstance(value, Mapping):
+    value = list(value.values())
+  if isinstance(value, list | tuple):
+    for each in value:
+      yield from _leaves(each)
+  else:
+    yield value
 
 
 def _of_network(network: Network, shape: tuple[int, ...]) -> Iterator[Any]:
@@ -66,15 +77,18 @@ def _is_program(value: Any) -> bool:
   return hasattr(getattr(value, "jaxpr", value), "eqns")
 
 
-def _of_learner(make: Callable[..., Any], context: contract.Context) -> Iterator[Any]:
-  seeds = (context.config.seed, context.config.seed + 1)
-  made = [learners.make(dataclasses.replace(context, config=dataclasses.replace(context.config, seed=seed)))
-          for seed in seeds]
-  yield from jax.tree.leaves(vars(made[0]))
-  for function in registry.functions_of(make):
-    named = inspect.getclosurevars(function)
-    yield from jax.tree.leaves([named.globals, named.nonlocals, function.__defaults__, function.__kwdefaults__])
-  states = [sharding.fetch((state.live, state.frozen, state.host)) for state in (learner.init() for learner in made)]
-  for one, other in zip(*map(jax.tree.leaves, states)):
-    if np.array_equal(one, other):
-      yield one
+def _of_learner(make: Callable[..., Any], context: contract.Context) -> frozenset[str]:
+  config = tuned.candidates(context.config)[0] if context.config.is_language else context.config
+  made = [make(dataclasses.replace(context, config=dataclasses.replace(config, seed=seed)))
+          for seed in (config.seed, config.seed + 1)]
+  one, other = (_hashes([getattr(learner, "__dict__", {}), learner.init()]) for learner in made)
+  kinds: tuple[Any, ...] = (make, *type(made[0]).__mro__)
+  functions = [function for kind in kinds for function in registry.functions_of(kind)]
+  return (one & other).union(*(_named(function) for function in functions))
+
+
+@functools.cache
+def _named(function: Any) -> frozenset[str]:
+  """Hashes of the arrays that a function refers to, as they are before a run of this process may change them."""
+  named = inspect.getclosurevars(function)
+  return _hashes([named.globals, named.nonlocals, function.__defaults__, function.__kwdefaults__])

@@ -36,6 +36,7 @@ class Run:
     if not isinstance(tree, dict):
       raise BadInput(f"there is no run in {remote.shown(self.path)}: it has no config.json of a run.")
     self.config = configs.parse(configs.completed({k: v for k, v in tree.items() if k not in configs.STORED}))
+    self._arrays: dict[str, str] = tree.get("arrays", {})  # until they are compared, which is done once
     self.lines = _lines(self.path / run_files.METRICS)
     self.metrics = _columns(self.lines)
     self.train = _lines(self.path / run_files.TRAIN)
@@ -215,7 +216,7 @@ class Run:
                      "the last one is always kept, others as checkpoint.keep_every says.")
     opened = self._checkpoints().open(saved[max(saved) if stage is None else stage])
     snapshot.check_config(self.path, self.config, opened.meta)
-    known = run_files.read_json(self.path / "config.json").get("arrays", {})
+    known, self._arrays = self._arrays, {}
     now = settings.arrays_of(self.config, opened.meta["data"]) if known else {}
     for name in known.keys() & now.keys():
       if known[name] != now[name]:
