@@ -7,7 +7,6 @@ decoded.
 import functools
 import io
 import os
-from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -45,7 +44,7 @@ class Decoded(NamedTuple):
 
 
 @functools.cache
-def readable(among: Collection[str] | None = None) -> tuple[str, ...]:
+def readable(among: tuple[str, ...] | None = None) -> tuple[str, ...]:
   """Pillow's names of the formats that are read; the contents of a file decide its format.
 
   These are all formats with a suffix that the installed Pillow reads, except _NOT_READ, or those that are also `among`
@@ -66,7 +65,7 @@ def suffixes() -> frozenset[str]:
   return frozenset(suffix for suffix, name in Image.registered_extensions().items() if name in readable())
 
 
-def read(path: str | os.PathLike[str] | io.BytesIO, size: int = 0, formats: Collection[str] | None = None) -> Decoded:
+def read(path: str | os.PathLike[str] | io.BytesIO, size: int = 0, formats: tuple[str, ...] | None = None) -> Decoded:
   """Reads an image file.
 
   Args:

@@ -2,7 +2,7 @@
 import io
 import pathlib
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -104,7 +104,7 @@ def count(paths: Sequence[str]) -> int | None:
   return total
 
 
-def decoded(file: pathlib.Path | io.BytesIO, name: str, form: Form, formats: Collection[str] | None = None
+def decoded(file: pathlib.Path | io.BytesIO, name: str, form: Form, formats: tuple[str, ...] | None = None
             ) -> np.ndarray:
   """The pixels of one image file, of the predictor's shape and dtype.
 
