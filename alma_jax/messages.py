@@ -42,8 +42,8 @@ def sign(name: str, shown: bool = True) -> Iterator[None]:
     yield
   finally:
     ended.set()
+    thread.join()  # from here on it does not change
     if is_long.is_set():
-      thread.join()
       _long.remove(mine)
       _tell()
   if is_long.is_set() and shown:

@@ -10,7 +10,7 @@ import pytest
 import alma_jax
 from alma_jax import config as configs
 from alma_jax import files, keys
-from alma_jax.data import cache, datasets, image_file, image_folder, tfds_folder, tfds_images
+from alma_jax.data import cache, datasets, image_file, image_folder, labels, tfds_folder, tfds_images
 from alma_jax.errors import BadInput
 from alma_jax.tasks import classification
 
@@ -159,6 +159,11 @@ def test_values_that_float32_cannot_normalise_are_refused(factor, dtype, sentenc
   elif sentence:
     with pytest.raises(BadInput, match=sentence):
       load(usual, x)
+
+
+def test_a_label_may_have_any_number_of_digits():
+  assert labels.Index(["0", "7", "x"]).find("0" * 5000 + "7") == "7"  # Python refuses to parse so many digits
+  assert labels.Index(["0", "7", "x"]).find("000") == "0"
 
 
 def test_classes_of_folders_that_resemble_each_other_give_a_warning(tmp_path, monkeypatch):

@@ -194,7 +194,8 @@ def test_growth_of_a_learner(model, depth, shape, growths):
 
 
 def made(shape=(6, 6), **changes):
-  return settings.prepare(configs.parse(small_config("ff", **changes)), (*blobs(60, shape), *blobs(30, shape, seed=1))).learner
+  data = *blobs(60, shape), *blobs(30, shape, seed=1)
+  return settings.prepare(configs.parse(small_config("ff", **changes)), data).learner
 
 
 def added_by(learner, order):

@@ -37,7 +37,7 @@ class Dataset:
   max_examples: int = field(
       1_000_000, "for `live:DIR`: examples that an entry may hold; larger entries are set aside; 0: no limit",
       at_least=0, before=1_000_000)
-  max_bytes: int = field(2**31, MAX_BYTES, at_least=0, before=2**31)
+  max_bytes: int = field(2**33, MAX_BYTES, at_least=0, before=2**33)
   image_column: str = field(
       "", "for `live:DIR`: column of Parquet files that holds the images or lists of numbers; empty: the first of "
       "`image`, `img`, `images` and `x`", before="")

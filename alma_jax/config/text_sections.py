@@ -27,7 +27,7 @@ class Text:
       at_least=0)
   settle_seconds: float = field(1.0, SETTLE, at_least=0, before=1.0)
   idle_seconds: float = field(0.0, IDLE, at_least=0, before=0.0)
-  max_bytes: int = field(2**31, MAX_BYTES, at_least=0, before=2**31)
+  max_bytes: int = field(2**33, MAX_BYTES, at_least=0, before=2**33)
 
   max_examples: ClassVar[int] = 0
 

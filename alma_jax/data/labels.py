@@ -33,7 +33,7 @@ class Index:
 
   def __init__(self, names: Iterable[str]):
     """`names` of the classes; if several are the same, the first counts."""
-    self._names: dict[str | int, str] = {}
+    self._names: dict[str, str] = {}
     self._looks: dict[str, str] = {}
     for name in names:
       self._names.setdefault(_same(name), name)
@@ -61,15 +61,15 @@ def alike(names: Sequence[str]) -> Iterator[tuple[str, str]]:
     yield from ((first, other) for other in others)
 
 
-def _same(name: str) -> str | int:
+def _same(name: str) -> str:
   """A key that is equal for names that are the same."""
   name = normal(name)
-  return int(name) if name.isdecimal() and name.isascii() else name
+  return name.lstrip("0") or "0" if name.isdecimal() and name.isascii() else name
 
 
 def _look(name: str) -> str:
   """A key that is equal for names that resemble each other."""
-  return re.sub(r"[\s_-]+", " ", unicodedata.normalize("NFKC", str(_same(name))).casefold()).strip()
+  return re.sub(r"[\s_-]+", " ", unicodedata.normalize("NFKC", _same(name)).casefold()).strip()
 
 
 def class_names(schema: Any, label: str) -> tuple[str, ...] | None:

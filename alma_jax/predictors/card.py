@@ -22,7 +22,8 @@ def text(facts: Mapping[str, Any]) -> str:
       f"# {facts['learner']} on {source['dataset']}, {title}", "", f"{description}, {trained}.", "",
       "## Input and output", "", f"- input: {facts['input']}", f"- output: {facts['output']}"]
   if "normalization" in facts:
-    lines.append("- normalisation: (x - mean) / std, inside the program; the constants stand in predictor.json")
+    lines.append("- normalisation: (x - mean) / std, inside the program, where a std of 0 counts as 1; the constants "
+                 "stand in predictor.json")
   if "classes" in facts:
     names = facts.get("class_names") or []
     shown = f": {', '.join(names)}" if 0 < len(names) <= _MOST_CLASSES else ""

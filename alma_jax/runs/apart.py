@@ -97,6 +97,7 @@ def publish(config: schema.RunConfig, workdir: str | os.PathLike[str], num_clust
   messages.say(f"published {path / run_files.GATE} with {len(clusters.counts)} clusters")
 
 
+@environment.fixed()
 def write_manifest(root: pathlib.Path, file: pathlib.Path, experts: Mapping[int, pathlib.Path],
                    config: schema.RunConfig) -> "Mixture":
   """Writes manifest.json, and returns the mixture.

@@ -253,7 +253,8 @@ def _images(position: Position) -> tuple[Any, ...]:
              + ", by the votes" * bool(votes),
       classes=meta["num_classes"], class_names=meta.get("class_names"), example_shape=list(shape), dtype=dtype.name,
       image_size=getattr(dataset, "image_size", 0),
-      normalization=dict(mean=mean.tolist(), std=std.tolist(), meaning="(x - mean) / std, done inside"))
+      normalization=dict(mean=mean.tolist(), std=std.tolist(),
+                         meaning="(x - mean) / std, done inside; a std of 0 counts as 1"))
   if "task" in meta:
     facts["task"] = meta["task"]
   inputs = lambda x: classification.normalize(x, mean, std)  # type: ignore[arg-type]

@@ -256,7 +256,8 @@ class _Session:
       now.complete, self._saved_in = complete, None
     if changed:
       now.constants = constants
-      self._examiner = settings.Examiner(self._setting, constants)  # drops cached predictions with the old constants
+      assert isinstance(self._examiner, settings.Examiner)  # the constants of a task never change
+      self._examiner.renormalize(constants)
     loss: float | None
     value: Any
     with self._progress.phase("evaluating"):

@@ -157,10 +157,15 @@ class Examiner:
     assert not isinstance(setting.source, sequence.Tasks)
     self._learner, self._source = setting.learner, setting.source
     self._pool = setting.source.test_pool(setting.learner.mesh)
-    if constants is not None and self._pool is not None:
-      self._pool = classification.renormalized(self._pool, setting.source, constants, setting.learner.mesh)
     self.num_cached = 0  # blocks whose joined contribution is kept
     self.cached: contract.Contribution | None = None
+    self.renormalize(constants)
+
+  def renormalize(self, constants: normalization.Normalization | None) -> None:
+    """Normalises the test set with other constants, and forgets contributions with those before; None: no change."""
+    if constants is not None and self._pool is not None:
+      self._pool = classification.renormalized(self._pool, self._source, constants, self._learner.mesh)
+      self.num_cached, self.cached = 0, None
 
   def examine(self, state: contract.LearnerState, trained: bool = True) -> tuple[float, float]:
     """(the task's metric, loss) on the test set; loss in nats, the mean over images or tokens.
