@@ -1,6 +1,7 @@
 """Which files of a folder are examples: splits, classes, depths, suffixes, and how images are turned."""
 import io
 import json
+import shutil
 import warnings
 
 import numpy as np
@@ -21,8 +22,10 @@ FORM = inputs.Form((4, 6, 3), np.dtype(np.uint8), 0, ("a", "b", "c"), 3)
 
 
 @pytest.fixture(autouse=True)
-def _cache(tmp_path_factory, monkeypatch):
-  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+def cache(tmp_path_factory, monkeypatch):
+  folder = tmp_path_factory.mktemp("cache")
+  monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+  return folder
 
 
 def draw(root, *paths, num=2, mode="RGB"):
@@ -132,13 +135,31 @@ def test_a_live_stream_says_what_it_does_not_read(tmp_path):
     live_images.ImageReader(tmp_path, 0, 0)
 
 
-def test_links_to_folders_are_followed_but_not_in_circles(tmp_path):
-  draw(tmp_path / "elsewhere", "*.png".join(("a/", "")))
-  (tmp_path / "data/b/inner").mkdir(parents=True)
+def test_a_class_may_be_a_link_but_links_inside_are_not_followed(tmp_path):
+  """As pathlib.Path.rglob has it in Python 3.11 to 3.13, so that existing data sets keep their fingerprints."""
+  draw(tmp_path, "elsewhere/*.png", "data/b/*.png")
   (tmp_path / "data/a").symlink_to(tmp_path / "elsewhere")
-  draw(tmp_path, "data/b/inner/*.png")
-  (tmp_path / "data/b/inner/circle").symlink_to(tmp_path / "data/b")
-  assert as_entry(tmp_path / "data") == (("a", "b"), 4)
+  for name, to in ("circle", "data/b"), ("more", "elsewhere"):
+    (tmp_path / "data/b" / name).symlink_to(tmp_path / to)
+  found = entry_file.read(tmp_path / "data")
+  assert (found.names, len(found.x)) == (("a", "b"), 4)
+  assert found.remarks == (f"2 files of '{tmp_path / 'data'}' are not read (2 linked folder(s))",)
+  visible = lambda name: {path for path in folders.visible(tmp_path / "data" / name) if path.suffix}
+  assert all(visible(name) == {*(tmp_path / "data" / name).rglob("*.png")} for name in "ab")
+
+
+@pytest.mark.parametrize("folder", ["test", "val", "training"])
+def test_inside_a_split_or_an_entry_one_name_of_a_split_is_a_class(tmp_path, folder):
+  draw(tmp_path, *(f"{split}/{c}/*.png" for split in ("train", "test") for c in (folder, "control")))
+  names = tuple(sorted((folder, "control")))
+  assert as_run(tmp_path) == (names, 4, 4)
+  assert as_entry(tmp_path / "train") == (names, 4)
+  draw(tmp_path, f"alone/{folder}/*.png", f"halves/{folder}/*.png", f"splits/{folder}/a/*.png",
+       f"halves/{'train' if folder == 'test' else 'test'}/*.png")
+  assert as_entry(tmp_path / "alone") == ((folder,), 2)
+  for refused in "halves", "splits":
+    with pytest.raises(BadInput, match="look.* like .*split.* where the folders of classes should be"):
+      as_entry(tmp_path / refused)
 
 
 def test_what_the_installed_pillow_reads_is_read(tmp_path):
@@ -292,8 +313,27 @@ def test_files_of_text(tmp_path):
   with pytest.warns(UserWarning, match=sentence), pytest.raises(
       BadInput, match=r"testing' holds no .txt file \(1 file of .* is not read \(1 .md\)\)"):
     text_source.find(f"text:{tmp_path}/a")
+
+
+def test_names_of_splits_of_text_may_be_topics(tmp_path):
   write(tmp_path / "b", training=["a"], setup=["b"])  # chapters of a manual
   assert text_source.find(f"text:{tmp_path}/b").read() == dict(train=[b"b", b"a"])
+  write(tmp_path / "c", training=["a"], testing=["b"], deployment=["c"])
+  with pytest.warns(UserWarning, match="^testing and training of .* are read as topics of one text, .*; if they are "
+                    "splits, rename them to train, valid and test$"):
+    assert text_source.find(f"text:{tmp_path}/c").read() == dict(train=[b"c", b"b", b"a"])
+  write(tmp_path / "d", training=["a"], testing=["b"])  # nothing but splits
+  with pytest.raises(BadInput, match="has no folder valid; give train, valid and test, or rename testing and training"):
+    text_source.find(f"text:{tmp_path}/d")
+
+
+def test_text_beside_the_splits_is_named(tmp_path):
+  write(tmp_path, train=["a"], valid=["b"], test=["c"], extra=["d"], notes=[])
+  (tmp_path / "loose.txt").write_text("e")
+  (tmp_path / "notes/README.md").write_text("f")
+  with pytest.warns(UserWarning, match="^extra and loose.txt of .* are not used: only train, valid and test are read$"):
+    found = text_source.find(f"text:{tmp_path}").read()
+  assert found == dict(train=[b"a"], valid=[b"b"], test=[b"c"])
 
 
 def test_test_documents_that_are_training_documents_are_counted(tmp_path):
@@ -304,6 +344,20 @@ def test_test_documents_that_are_training_documents_are_counted(tmp_path):
       text.load(config(name), 2, 0)
 
 
+def test_test_documents_are_also_counted_for_tokens_of_an_earlier_version(tmp_path, cache):
+  name = write(tmp_path, train=["aaaa", "bbbb", "cccc"], valid=["vv"], test=["tt", "bbbb"])
+  with pytest.warns(UserWarning, match="^1 of 2 test documents"):
+    text.load(config(name), 2, 0)
+  (tokens,) = cache.glob("*/tokens-*")
+  meta = json.loads((tokens / "meta.json").read_text())
+  meta["facts"].pop("num_seen", None)  # a version without this number has written them
+  (tokens / "meta.json").write_text(json.dumps(meta))
+  for other in {*tokens.parent.iterdir()} - {tokens}:
+    shutil.rmtree(other)
+  with pytest.warns(UserWarning, match="^1 of 2 test documents of text:.* is also in the training text"):
+    text.load(config(name), 2, 0)
+
+
 def test_a_live_text_whose_documents_are_tested_is_told(tmp_path):
   write(tmp_path, stream=["aaaa bbbb", "tt"], test=["tt"])
   (tmp_path / "stream/c.jsonl").write_text("\n".join(map(json.dumps, ("aaaa bbbb", "tt", "cc"))))
@@ -311,7 +365,7 @@ def test_a_live_text_whose_documents_are_tested_is_told(tmp_path):
   with pytest.raises(BadInput, match="^all its documents are also in the test text.$"):
     reader.read(tmp_path / "stream/b.txt", [])
   found = reader.read(tmp_path / "stream/c.jsonl", [])
-  assert found.remarks == ("1 of 3 documents are also in the test text, so its perplexity is too low",)
+  assert found.remarks == ("1 of 3 documents is also in the test text, so its perplexity is too low",)
 
 
 def small_text():

@@ -32,6 +32,13 @@ def test_the_first_constants_see_only_the_first_training_part():
   np.testing.assert_allclose(std, [0.0, np.sqrt((22 + 22**2) / 23)], rtol=1e-6)
 
 
+@pytest.mark.parametrize(("scale", "std"), [(1e-34, 1.0), (1e-40, 0.0)])
+def test_tiny_columns_are_normalised_or_constant(scale, std):
+  x = np.float32([[-scale, 1], [scale, 3]])
+  constants = normalization.made(x)
+  np.testing.assert_allclose(classification.normalize(x, *constants), [[-std, -1], [std, 1]], atol=1e-6)
+
+
 def column(kind, rng, num=400):
   """A column of which the constants came from values N(0, 1), or from `kind`[0] that were all equal, as it goes on."""
   x = rng.normal(size=num)

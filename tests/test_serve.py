@@ -108,6 +108,13 @@ def test_health_and_metrics(run, port):
   assert after["alma_stage"] == 1
 
 
+def stored(kind):
+  """An image file of the right size."""
+  file = io.BytesIO()
+  Image.fromarray(blobs(1)[0][0]).save(file, kind)
+  return file.getvalue()
+
+
 def big(side):
   """A PNG file of side x side black pixels, whose data are left out beyond what a header needs."""
   file = io.BytesIO()
@@ -139,6 +146,9 @@ REQUESTS = {
     "pickle": (b"\x80\x04N.", "application/x-pickle", 415, "the content type is application/x-pickle"),
     "a form": (b"inputs=1", "application/x-www-form-urlencoded", 415, "the content type is"),
     "no image": (b"no", "image/png", 400, "no image"),
+    "a rare format": (stored("TGA"), "image/x-tga", 400,
+                      "send a file of the formats PNG, JPEG, GIF, WEBP, BMP, TIFF, AVIF, PPM."),
+    "another rare format": (stored("PCX"), "image/png", 400, "send a file of the formats PNG, JPEG, GIF"),
     "a bomb": (big(5000), "image/png", 413, "has 5000x5000 pixels"),
     "a bomb that Pillow refuses": (big(20_000), "image/png", 413, "has more than 16777216 pixels"),
 }

@@ -36,7 +36,7 @@ _KNOWN = {
 _NUM_CLASSES = 10
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 _SPLIT_SEED = 0  # the same for every run, so that runs of several seeds are tested on the same digits
-_LARGEST = 1e30  # absolute value of a float feature; the largest is 0 or between 1 / _LARGEST and _LARGEST
+_LARGEST, _SMALLEST = 1e30, 1e-35  # of the largest absolute values of float features from which constants are made
 _MOST_CHANNELS = 4  # grey, grey with alpha, RGB, RGBA
 
 
@@ -143,6 +143,8 @@ def from_arrays(name: str, arrays: Mapping[str, np.ndarray],
     x, y = (_array(name, f"{part}_{split}", arrays) for part in "xy")
     clean[f"x_{split}"] = check_examples(f"x_{split} of {name}", x)
     clean[f"y_{split}"] = check_labels(f"y_{split} of {name}", y)
+    if split == "train" and unit_normalization is None and (reason := too_small(f"x_train of {name}", x)):
+      raise BadInput(reason)
     if len(x) != len(y):
       raise BadInput(f"{name} has {len(x)} examples but {len(y)} labels in its {split} split; give one label for each.")
   if clean["x_train"].shape[1:] != clean["x_test"].shape[1:] or (
@@ -218,8 +220,8 @@ def check_examples(what: str, x: np.ndarray) -> np.ndarray:
   """The examples as uint8 or float32, [N, H, W, C] or [N, D].
 
   Raises:
-    BadInput: they have another dtype or shape, there are none, or values are not finite, or too large or too small
-      for float32. `what` names them.
+    BadInput: they have another dtype or shape, there are none, or values are not finite, or too large for float32.
+      `what` names them.
   """
   if x.dtype != np.uint8 and not np.issubdtype(x.dtype, np.floating):
     raise BadInput(f"{what} has dtype {x.dtype}; uint8 and floats are possible.")
@@ -234,23 +236,36 @@ def check_examples(what: str, x: np.ndarray) -> np.ndarray:
   if x.dtype != np.uint8:
     if not np.isfinite(x).all():
       raise BadInput(f"{what} holds NaN or infinite values; replace or remove them.")
-    _check_scale(what, x)
+    largest = _largest(x)
+    if (largest > _LARGEST).any():
+      raise BadInput(_off_scale(what, x, largest, largest > _LARGEST))
     x = x.astype(np.float32)
   return x[..., None] if x.ndim == 3 else x
 
 
-def _check_scale(what: str, x: np.ndarray) -> None:
-  """Refuses channels or features whose values are too large or too small to be normalised in float32."""
-  by_feature = x.ndim in (2, 4)
-  axes = tuple(range(x.ndim - by_feature))
-  largest = np.atleast_1d(np.maximum(x.max(axes), -x.min(axes)))
-  bad = (largest > _LARGEST) | ((largest > 0) & (largest < 1 / _LARGEST))
-  if bad.any():
-    i = int(np.flatnonzero(bad)[0])
-    where = f" in its {'channel' if x.ndim == 4 else 'column'} {i}" if by_feature and x.shape[-1] > 1 else ""
-    raise BadInput(f"{what} has values up to {largest[i]:.2g}{where}, but float32 can normalise values from "
-                   f"{1 / _LARGEST:g} to {_LARGEST:g}; {'divide' if largest[i] > 1 else 'multiply'} them by a "
-                   "constant.")
+def too_small(what: str, x: np.ndarray) -> str | None:
+  """A sentence if values of a channel or column are too small to make normalisation constants of them; else None.
+
+  It concerns only the data that the first constants come from. `x` has the dtype in which it was given.
+  """
+  if x.dtype == np.uint8:
+    return None
+  largest = _largest(x)
+  bad = (largest > 0) & (largest < _SMALLEST)
+  return _off_scale(what, x, largest, bad) if bad.any() else None
+
+
+def _largest(x: np.ndarray) -> np.ndarray:
+  """The largest absolute value of each channel or column [C]; of images without channels [1]."""
+  axes = tuple(range(x.ndim - (x.ndim in (2, 4))))
+  return np.atleast_1d(np.maximum(x.max(axes).astype(np.float64), -x.min(axes).astype(np.float64)))
+
+
+def _off_scale(what: str, x: np.ndarray, largest: np.ndarray, bad: np.ndarray) -> str:
+  i = int(np.flatnonzero(bad)[0])
+  where = f" in its {'channel' if x.ndim == 4 else 'column'} {i}" if len(largest) > 1 else ""
+  return (f"{what} has values up to {largest[i]:.2g}{where}, but float32 can normalise values from {_SMALLEST:g} to "
+          f"{_LARGEST:g}; {'divide' if largest[i] > 1 else 'multiply'} them by a constant.")
 
 
 def check_labels(what: str, y: np.ndarray) -> np.ndarray:

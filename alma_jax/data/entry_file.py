@@ -24,11 +24,13 @@ class Labelled(NamedTuple):
     y: int32 [N], places in `names`, or class numbers if `names` is None.
     names: names of classes; None: the labels are numbers.
     remarks: what a user should know about the entry.
+    too_small: why no normalisation constants can be made of x; None: they can.
   """
   x: np.ndarray
   y: np.ndarray
   names: tuple[str, ...] | None
   remarks: tuple[str, ...] = ()
+  too_small: str | None = None
 
   def digest(self) -> str:
     """SHA-256 of the contents, the same whatever the format of the file and the order of the examples."""
@@ -138,9 +140,9 @@ def _label_array(labels: list[Any], column: str) -> np.ndarray:
   return np.array(labels)
 
 
-def _labelled(x: np.ndarray, y: np.ndarray, names: tuple[str, ...] | None = None) -> Labelled:
+def _labelled(raw: np.ndarray, y: np.ndarray, names: tuple[str, ...] | None = None) -> Labelled:
   """Checks the arrays; `names` are those of the numbers in y, if they are known."""
-  x = datasets.check_examples("x", x)
+  x = datasets.check_examples("x", raw)
   if y.dtype.kind in "US" and y.ndim == 1:
     found, y = np.unique(y.astype(str), return_inverse=True)
     names = tuple(found.tolist())
@@ -149,4 +151,4 @@ def _labelled(x: np.ndarray, y: np.ndarray, names: tuple[str, ...] | None = None
     raise BadInput(f"it has {len(x)} examples but {len(y)} labels.")
   if names is not None and y.max() >= len(names):
     raise BadInput(f"it has the label {y.max()}, but names of {len(names)} classes.")
-  return Labelled(x, y, names)
+  return Labelled(x, y, names, too_small=datasets.too_small("x", raw))

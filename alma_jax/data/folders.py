@@ -1,7 +1,7 @@
 """Says which files of a folder are examples: its splits, its classes, and what is left out. Nothing is decoded here."""
-import os
 import pathlib
 import re
+import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
@@ -68,16 +68,34 @@ def splits(root: pathlib.Path) -> dict[str, pathlib.Path]:
 
 
 def text_splits(root: pathlib.Path) -> dict[str, pathlib.Path]:
-  """The folders of splits of text in `root`; empty if its folders are not splits.
+  """The folders of splits of text in `root`; empty if its folders are topics.
+
+  Folders are splits if their names stand for all three, or if one has a common name, such as train or val. If some are
+  missing and the names are others, such as training and testing, folders beside them show that all are topics.
 
   Raises:
     BadInput: two folders are one split.
   """
   named = named_splits(root)
-  if len(named) == 1 and not {path.name.lower() for (path, *_) in named.values()} & _ALONE:
-    return {}  # such as the folder `training` of a manual
+  likely = [path for found in named.values() for path in found]
+  if len(named) < len({*_SPLIT.values()}) and not {path.name.lower() for path in likely} & _ALONE and (
+      len(named) < 2 or len(_folders(root)) > len(likely)):
+    if len(named) > 1:
+      warnings.warn(f"{listed(sorted(path.name for path in likely))} of {str(root)!r} are read as topics of one text, "
+                    "like the folders beside them; if they are splits, rename them to train, valid and test",
+                    stacklevel=4)
+    return {}
   _check_one_each(root, named)
   return {split: found[0] for split, found in named.items()}
+
+
+def warn_of_others(root: pathlib.Path, used: Collection[pathlib.Path], suffixes: Collection[str],
+                   hint: str = "") -> None:
+  """Warns if `root` holds files with one of `suffixes` that are in none of the folders `used`."""
+  others = [path.name for path in sorted(root.iterdir()) if path not in used and holds(path, suffixes)]
+  if others:
+    warnings.warn(f"{listed(others)} of {str(root)!r} {'is' if len(others) == 1 else 'are'} not used: only "
+                  f"{listed(path.name for path in used)} are read{hint}", stacklevel=5)
 
 
 def named_splits(root: pathlib.Path) -> dict[str, list[pathlib.Path]]:
@@ -93,11 +111,14 @@ def named_splits(root: pathlib.Path) -> dict[str, list[pathlib.Path]]:
 def by_class(folder: pathlib.Path) -> Found:
   """The images in folders by class, `folder`/CLASS/*.png, or deeper, but all at one depth.
 
+  `folder` is a split already, or has none, so a folder in it that is called like one is a class if there are others
+  beside it, or if it holds images itself.
+
   Raises:
     BadInput: it is unclear which folders are the classes, or no file of a class can be read.
   """
   parts = splits(folder)
-  if parts:
+  if len(parts) > 1 or (parts and len(_folders(folder)) == 1 and not _loose(*parts.values())):
     raise BadInput(f"{listed(sorted(part.name for part in parts.values()))} of {str(folder)!r} "
                    f"{'looks like a split' if len(parts) == 1 else 'look like splits'} where the folders of classes "
                    "should be; move the folders of classes up, or rename them if they are classes.")
@@ -119,19 +140,25 @@ def by_class(folder: pathlib.Path) -> Found:
   return Found(classes, skipped, empty)
 
 
-def holds_images(path: pathlib.Path) -> bool:
-  """Whether a file is an image, or a folder holds one at any depth."""
+def holds(path: pathlib.Path, suffixes: Collection[str]) -> bool:
+  """Whether a file has one of the suffixes, or a folder holds such a file at any depth."""
   if _is_hidden(path.name):
     return False
-  return any(file.suffix.lower() in image_file.suffixes() for file in (visible(path) if path.is_dir() else [path]))
+  return any(file.suffix.lower() in suffixes for file in (visible(path) if path.is_dir() else [path]))
 
 
 def visible(folder: pathlib.Path) -> Iterator[pathlib.Path]:
   """The files below a folder, at any depth, without hidden files and those of operating systems.
 
-  Links to folders are followed, unless they lead to a folder above.
+  A link to a folder is not followed but counts as a file, as with pathlib.Path.rglob. `folder` itself may be a link.
   """
-  return _below(folder, frozenset())
+  for path in sorted(folder.iterdir()):
+    if _is_hidden(path.name):
+      continue
+    if path.is_dir() and not path.is_symlink():
+      yield from visible(path)
+    else:
+      yield path
 
 
 def divided(files: Iterable[pathlib.Path], suffixes: Collection[str]) -> tuple[list[pathlib.Path], Counter[str]]:
@@ -142,7 +169,7 @@ def divided(files: Iterable[pathlib.Path], suffixes: Collection[str]) -> tuple[l
     if suffix in suffixes:
       found.append(file)
     else:
-      others[suffix or "without a suffix"] += 1
+      others["linked folder(s)" if file.is_dir() else suffix or "without a suffix"] += 1
   return sorted(found), others
 
 
@@ -194,19 +221,6 @@ def _check_sub_folders(folder: pathlib.Path, classes: Classes) -> None:
 
 def _folders(root: pathlib.Path) -> list[pathlib.Path]:
   return sorted(path for path in root.iterdir() if path.is_dir() and not _is_hidden(path.name))
-
-
-def _below(folder: pathlib.Path, above: frozenset[str]) -> Iterator[pathlib.Path]:
-  here = os.path.realpath(folder)
-  if here in above:
-    return
-  for path in sorted(folder.iterdir()):
-    if _is_hidden(path.name):
-      continue
-    if path.is_dir():
-      yield from _below(path, above | {here})
-    else:
-      yield path
 
 
 def _loose(folder: pathlib.Path) -> list[pathlib.Path]:

@@ -24,6 +24,7 @@ _LARGEST = 2**16 - 1
 # Formats of Pillow that start another program (EPS), are drawn by the operating system (WMF), or hold no pixels that
 # Pillow itself can read.
 _NOT_READ = ("EPS", "WMF", "BUFR", "GRIB", "HDF5", "IPTC", "MPEG")
+SERVED = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF", "AVIF", "PPM")  # formats that strangers may send
 _LAYERED = ("PSD",)  # their frames are layers, which Pillow has already merged
 _BYTES = 16  # of a pixel, while an image with transparent parts is laid on white
 
@@ -43,14 +44,16 @@ class Decoded(NamedTuple):
 
 
 @functools.cache
-def formats() -> tuple[str, ...]:
+def readable(among: tuple[str, ...] | None = None) -> tuple[str, ...]:
   """Pillow's names of the formats that are read; the contents of a file decide its format.
 
-  These are all formats with a suffix that the installed Pillow reads, except _NOT_READ.
+  These are all formats with a suffix that the installed Pillow reads, except _NOT_READ, or those that are also `among`
+  given names.
   """
   from PIL import Image
   Image.init()
-  found = {name for name in Image.registered_extensions().values() if name in Image.OPEN and name not in _NOT_READ}
+  found = {name for name in Image.registered_extensions().values() if name in Image.OPEN and name not in _NOT_READ
+           and (among is None or name in among)}
   has_no_signature = lambda name: Image.OPEN[name][1] is None  # such a format is tried after all others
   return tuple(sorted(sorted(found, key=Image.ID.index), key=has_no_signature))
 
@@ -59,16 +62,17 @@ def formats() -> tuple[str, ...]:
 def suffixes() -> frozenset[str]:
   """The suffixes of files that are read, in lower case."""
   from PIL import Image
-  return frozenset(suffix for suffix, name in Image.registered_extensions().items() if name in formats())
+  return frozenset(suffix for suffix, name in Image.registered_extensions().items() if name in readable())
 
 
-def read(path: str | os.PathLike[str] | io.BytesIO, size: int = 0) -> Decoded:
+def read(path: str | os.PathLike[str] | io.BytesIO, size: int = 0, formats: tuple[str, ...] | None = None) -> Decoded:
   """Reads an image file.
 
   Args:
     path: the file, or its bytes.
     size: width and height in pixels to which the image is resized, by bicubic interpolation with antialiasing. The
       aspect ratio is not kept. 0: the image keeps its size.
+    formats: Pillow's names of the formats that are read; None: all that can be.
 
   Raises:
     BadInput: the file cannot be read. The message is the reason alone, without the path.
@@ -76,7 +80,7 @@ def read(path: str | os.PathLike[str] | io.BytesIO, size: int = 0) -> Decoded:
   from PIL import Image, UnidentifiedImageError
 
   try:
-    with Image.open(path, formats=formats()) as image:
+    with Image.open(path, formats=readable(formats)) as image:
       unpacking.check(_BYTES * max(image.width * image.height, size * size))
       has_frames = image.format not in _LAYERED and getattr(image, "is_animated", False)
       upright = _upright(image)
@@ -90,7 +94,7 @@ def read(path: str | os.PathLike[str] | io.BytesIO, size: int = 0) -> Decoded:
   except BadInput:
     raise
   except UnidentifiedImageError as error:
-    raise BadInput("no image") from error
+    raise BadInput(f"no image of the formats {', '.join(formats)}" if formats else "no image") from error
   except Exception as error:  # decoders raise many kinds
     raise BadInput(unpacking.first_line(error)) from error
   return Decoded(pixels if pixels.ndim == 3 else pixels[..., None], had_transparency, has_frames)

@@ -97,11 +97,8 @@ def _split_folders(root: pathlib.Path) -> dict[str, pathlib.Path]:
     raise BadInput(f"{str(root)!r} has {'a folder' if len(parts) == 1 else 'the folders'} {named}, but no folder "
                    f"{missing[0]}; give both, or only one folder for each class.")
   parts = {split: parts[split] for split in _SPLITS}
-  others = [path.name for path in sorted(root.iterdir()) if path not in parts.values() and folders.holds_images(path)]
-  if others:
-    warnings.warn(f"{folders.listed(others)} of {str(root)!r} {'is' if len(others) == 1 else 'are'} not used: only "
-                  f"{parts['train'].name} and {parts['test'].name} are read, and validation examples are held out of "
-                  "every mega-batch (stream.val_fraction)", stacklevel=4)
+  folders.warn_of_others(root, parts.values(), image_file.suffixes(),
+                         ", and validation examples are held out of every mega-batch (stream.val_fraction)")
   return parts
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from alma_jax import keys
-from alma_jax.data import cache, entry_file, feed, folders, parquet_file
+from alma_jax.data import cache, entry_file, feed, folders, image_file, parquet_file
 from alma_jax.data import labels as class_labels
 from alma_jax.errors import BadInput
 
@@ -73,6 +73,8 @@ class ImageReader:
       raise BadInput(f"its examples have shape {tuple(shape)} and dtype {dtype}, but those of the "
                      f"{'stream' if lines else 'test set'} have shape {tuple(expected['example_shape'])} and dtype "
                      f"{expected['dtype']}.")
+    if not lines and found.too_small:  # the normalisation constants come from the first entry
+      raise BadInput(found.too_small)
     if num < _LEAST:
       raise BadInput(f"it has {num} example; a mega-batch needs {_LEAST}, one of them for validation.")
     remarks = found.remarks + self._overlap(found.x)
@@ -139,8 +141,9 @@ class ImageReader:
       return ()
     num = sum(cache.hash_row(row) in self._tested for row in x)
     if num == len(x):
-      raise BadInput("all its examples are in the test set.")
-    return (f"{num} of {len(x)} examples are in the test set as well, whose error is thus too low",) if num else ()
+      raise BadInput("all its examples are also in the test set.")
+    return (f"{num} of {len(x)} examples {'is' if num == 1 else 'are'} also in the test set, so its error is too low",
+            ) if num else ()
 
   def _of_test(self) -> dict[str, Any] | None:
     if self.test is None:
@@ -154,7 +157,7 @@ class ImageReader:
       raise BadInput(f"there are both {str(paths[0])!r} and {str(paths[1])!r}; keep one test set.")
     if paths and paths[0].is_dir():
       inside = sorted(path for path in paths[0].iterdir() if path.suffix.lower() in (".npz", ".parquet"))
-      if inside and any(map(folders.holds_images, paths[0].iterdir())):
+      if inside and any(folders.holds(path, image_file.suffixes()) for path in paths[0].iterdir()):
         raise BadInput(f"{str(paths[0])!r} holds both images and files such as {inside[0].name!r}; keep one kind.")
       paths = inside or paths
     parts = []

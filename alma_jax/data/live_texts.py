@@ -54,7 +54,8 @@ class TextReader:
     num_seen = sum(cache.hash_row(document.strip()) in self._tested for document in found)
     if num_seen == len(found):
       raise BadInput("all its documents are also in the test text.")
-    remarks = [f"{num_seen} of {len(found)} documents are also in the test text, so its perplexity is too low"]
+    remarks = [f"{num_seen} of {len(found)} documents {'is' if num_seen == 1 else 'are'} also in the test text, so its "
+               "perplexity is too low"]
     arrays, notes = {}, {}
     if lines:
       tokenizer = self.tokenizer(lines)

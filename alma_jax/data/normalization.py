@@ -13,6 +13,7 @@ import numpy as np
 RATIO = 8.0  # scales with a smaller ratio count as equal; for 0 to 16 and 0 to 255 it is 16
 _SHARE = 16  # at most one in 16 values may be farther than RATIO; in any data, at most one in 64 is (Chebyshev)
 _LEAST = 32  # examples needed to show that values have come closer together
+_TINY = float(np.finfo(np.float32).tiny)  # XLA flushes smaller values to 0
 _NAMED = 5  # columns that a warning describes
 
 
@@ -42,9 +43,10 @@ def of_entries(entries: Mapping[str, Any]) -> Normalization:
 
 
 def made(x: np.ndarray) -> Normalization:
-  """The constants for raw examples [N, H, W, C] or [N, D]."""
+  """The constants for raw examples [N, H, W, C] or [N, D]. A std that XLA takes for 0 is 0."""
   values = _flat(x).astype(np.float64)
-  return Normalization(values.mean(0).astype(np.float32), values.std(0).astype(np.float32))
+  std = values.std(0)
+  return Normalization(values.mean(0).astype(np.float32), np.where(std < _TINY, 0, std).astype(np.float32))
 
 
 def followed(known: Normalization, x: np.ndarray) -> tuple[Normalization, list[int]]:
@@ -68,7 +70,7 @@ def followed(known: Normalization, x: np.ndarray) -> tuple[Normalization, list[i
     is_far = is_unfit(*far(mine, Normalization(mean[column], scale[column])))
     is_close = close[column] and np.abs(mine - mine.mean()).max() * RATIO < scale[column]
     fresh = made(mine[:, None])
-    if (is_far or is_close) and fresh.std > np.finfo(np.float32).tiny:
+    if (is_far or is_close) and fresh.std > 0:
       if constants is known:
         constants = Normalization(known.mean.copy(), known.std.copy())
       constants.mean[column], constants.std[column] = fresh.mean[0], fresh.std[0]

@@ -4,6 +4,7 @@
 documents. A window consists of L input tokens and the L target tokens that follow each of them.
 """
 import dataclasses
+import functools
 import hashlib
 import warnings
 from typing import TYPE_CHECKING, NamedTuple
@@ -77,19 +78,21 @@ def load(dataset: schema.Text, num_megabatches: int, seed: int) -> Corpus:
   made_from = [source.fingerprint, num_megabatches, seed, dataset.vocab_size,
                given and hashlib.sha256(given.to_str().encode()).hexdigest()]
   folder = cache.home_folder("tokens", dataset.name, made_from)
+  whole = functools.cache(lambda: documents.complete(source.read()))
   entry = cache.read(folder, made_from, mapped=True)
   if entry is None:
     messages.say(f"encoding {dataset.name}, which is done once")
-    whole = documents.complete(source.read())
-    splits = documents.prepare(whole, num_megabatches, seed)
+    splits = documents.prepare(whole(), num_megabatches, seed)
     entry = _encode(splits, num_megabatches, given, dataset.vocab_size)
-    entry.facts["num_seen"] = documents.num_seen(whole)
     cache.write(folder, made_from, entry)
     entry = cache.read(folder, made_from, mapped=True) or entry
+  # It has an entry of its own, because tokens from earlier versions lack the number.
+  seen = cache.load_or_make([cache.home_folder("overlap", dataset.name, source.fingerprint)], source.fingerprint,
+                            lambda: cache.Entry({}, dict(num_seen=documents.num_seen(whole()))))
   arrays = entry.arrays
   corpus = Corpus(dataset.name, tokens={split: arrays[split] for split in SPLITS},
                 starts={split: np.array(arrays[f"{split}_starts"]) for split in SPLITS},
-                parts=np.array(arrays["parts"]), **entry.facts)
+                parts=np.array(arrays["parts"]), **(entry.facts | dict(num_seen=seen.facts["num_seen"])))
   if corpus.num_seen:
     warnings.warn(f"{corpus.num_seen} of {len(corpus.starts['test'])} test documents of {dataset.name} "
                   f"{'is' if corpus.num_seen == 1 else 'are'} also in the training text, so the test perplexity is "

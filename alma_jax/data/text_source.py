@@ -56,7 +56,10 @@ def _find_files(folder: pathlib.Path) -> TextSource:
   parts = folders.text_splits(folder)
   if parts and len(parts) < len(SPLITS):
     raise BadInput(f"{str(folder)!r} has no folder {' and no folder '.join(s for s in SPLITS if s not in parts)}; "
-                   "give train, valid and test, or .txt files without any of them.")
+                   "give train, valid and test, or rename "
+                   f"{folders.listed(sorted(path.name for path in parts.values()))} if these are no splits.")
+  if parts:
+    folders.warn_of_others(folder, [parts[split] for split in SPLITS], (text_line.DOCUMENT,))
   files = {split: _text_files(parts[split]) for split in SPLITS} if parts else {"train": _text_files(folder)}
   hashes = {split: cache.hash_files(folder, paths) for split, paths in files.items()}
   return TextSource([str(folder.resolve()), hashes], lambda: _read_files(folder, files))

@@ -104,8 +104,15 @@ def count(paths: Sequence[str]) -> int | None:
   return total
 
 
-def decoded(file: pathlib.Path | io.BytesIO, name: str, form: Form) -> np.ndarray:
-  """The pixels of one image file, of the predictor's shape and dtype; `name` is used in messages.
+def decoded(file: pathlib.Path | io.BytesIO, name: str, form: Form, formats: tuple[str, ...] | None = None
+            ) -> np.ndarray:
+  """The pixels of one image file, of the predictor's shape and dtype.
+
+  Args:
+    file: the file, or its bytes.
+    name: how messages refer to it.
+    form: of the predictor.
+    formats: see image_file.read.
 
   Raises:
     BadInput: it is no image, or of another size, or has colours that the predictor does not take.
@@ -114,7 +121,7 @@ def decoded(file: pathlib.Path | io.BytesIO, name: str, form: Form) -> np.ndarra
     raise BadInput(f"{name} is an image, but the predictor takes arrays of shape {list(form.shape)}; give an .npz or "
                    ".parquet file.")
   try:
-    pixels = image_file.read(file, form.image_size).pixels
+    pixels = image_file.read(file, form.image_size, formats).pixels
   except BadInput as error:
     raise BadInput(f"{name} cannot be read ({error}); give an image of 8 bits a channel, or 16 bits grey.") from error
   if pixels.shape[-1] == 1 and form.shape[-1] == 3:

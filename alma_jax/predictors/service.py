@@ -18,6 +18,7 @@ from anyio import CapacityLimiter, move_on_after, to_thread
 from fastapi import FastAPI, Request, Response
 from starlette.requests import ClientDisconnect
 
+from alma_jax.data import image_file
 from alma_jax.data.task_types import is_meant
 from alma_jax.errors import BadInput
 from alma_jax.files import parse_json
@@ -292,15 +293,16 @@ def _of_image(body: bytes, form: inputs.Form) -> np.ndarray:
   """The example of an image file; its size is checked before it is decoded."""
   from PIL import Image
   try:
-    with Image.open(io.BytesIO(body)) as image:
+    with Image.open(io.BytesIO(body), formats=image_file.readable(image_file.SERVED)) as image:
       size = image.size
   except Image.DecompressionBombError as error:  # Pillow itself refuses to open it
     raise _Refused(413, f"the image has more than {_MOST_PIXELS} pixels; send a smaller one.") from error
   except Exception as error:  # decoders raise many kinds
-    raise _Refused(400, "the body is no image that can be read.") from error
+    raise _Refused(400, "the body is no image that can be read; send a file of the formats "
+                   f"{', '.join(image_file.SERVED)}.") from error
   if size[0] * size[1] > _MOST_PIXELS:
     raise _Refused(413, f"the image has {size[0]}x{size[1]} pixels, more than {_MOST_PIXELS}; send a smaller one.")
-  return inputs.decoded(io.BytesIO(body), "the image", form)
+  return inputs.decoded(io.BytesIO(body), "the image", form, image_file.SERVED)
 
 
 def _classified(predictor: Predictor, sizes: Sequence[int], x: np.ndarray) -> dict[str, Any]:
