@@ -15,12 +15,13 @@ UNSEEN = contextlib.suppress(OSError)  # a closed terminal or pipe must not end 
 
 
 @contextlib.contextmanager
-def sign(name: str, shown: bool = True) -> Iterator[None]:
+def sign(name: str, shown: bool = True, ends: bool = True) -> Iterator[None]:
   """Prints `name` if the block takes long, again once a minute, and at the end how long it took.
 
   Args:
     name: of the activity, e.g. "compiling".
     shown: whether to print it; functions passed to `heard` are called in any case.
+    ends: whether to print that it takes long and how long it took; False if other lines say so.
   """
   began, ended, is_long = time.monotonic(), threading.Event(), threading.Event()
   mine = (name, began)
@@ -28,8 +29,10 @@ def sign(name: str, shown: bool = True) -> Iterator[None]:
   def mention() -> None:
     wait = _LONG
     while not ended.wait(wait):
-      if shown:
-        say(f"{name}, for {duration(time.monotonic() - began)} so far" if is_long.is_set() else name)
+      if shown and is_long.is_set():
+        say(f"{name}, for {duration(time.monotonic() - began)} so far")
+      elif shown and ends:
+        say(name)
       if not is_long.is_set():
         is_long.set()
         _long.append(mine)
@@ -46,7 +49,7 @@ def sign(name: str, shown: bool = True) -> Iterator[None]:
     if is_long.is_set():
       _long.remove(mine)
       _tell()
-  if is_long.is_set() and shown:
+  if is_long.is_set() and shown and ends:
     say(f"{name} took {duration(time.monotonic() - began)}")
 
 

@@ -69,6 +69,33 @@ def test_folders_that_are_called_splits_are_splits(tmp_path, train, test):
     as_entry(tmp_path)
 
 
+@pytest.mark.parametrize(("train", "test"), [
+    ("seg_train", "seg_test"), ("images-training2", "images-testing2"), ("seg_train/seg_train", "seg_test/seg_test"),
+    ("train/images", "test/images")])
+def test_names_that_contain_a_split_and_folders_around_all_classes(tmp_path, train, test):
+  draw(tmp_path, *(f"{train}/{c}/*.png" for c in "abc"), num=3)
+  draw(tmp_path, *(f"{test}/{c}/*.png" for c in "abc"), num=2)
+  assert as_run(tmp_path) == (("a", "b", "c"), 9, 6)
+  with pytest.raises(BadInput, match="look like splits where the folders of classes should be"):
+    as_entry(tmp_path)
+
+
+@pytest.mark.parametrize("images", [
+    ("train station/*.png", "test tube/*.png"), ("train station/x/*.png", "test tube/x/*.png", "cat/x/*.png")])
+def test_names_that_contain_a_split_are_classes_if_they_hold_images_or_others_are_beside_them(tmp_path, images):
+  draw(tmp_path, *images)
+  assert as_run(tmp_path)[0] == tuple(sorted(path.partition("/")[0] for path in images))
+
+
+def test_folders_that_share_most_of_their_folders_may_be_splits(tmp_path):
+  draw(tmp_path, *(f"x1/{c}/*.png" for c in "abc"), *(f"x2/{c}/*.png" for c in "abcd"))
+  for read in (as_run, as_entry):
+    with pytest.raises(BadInput, match="x1 and x2 of .* hold the folders a, b and c, so it is unclear"):
+      read(tmp_path)
+  draw(tmp_path, *(f"x{i}/{c}/*.png" for i in "34" for c in "abe"))  # more folders than splits
+  assert as_run(tmp_path)[0] == ("x1", "x2", "x3", "x4")
+
+
 @pytest.mark.parametrize("images", [
     ("train/*.png", "bus/*.png"), ("valid/*.png", "invalid/*.png"), ("val/*.png", "dev_board/*.png"),
     ("tested/*.png", "contest/*.png"), ("a/images/*.png", "b/images/*.png"), ("a/1/*.png", "b/2/*.png")])

@@ -455,10 +455,24 @@ def test_what_takes_long_is_named(capfd, monkeypatch):
   assert (first, last[:13]) == ("reading", "reading took ")
   assert all(line.startswith("reading, for ") and line.endswith(" so far") for line in again)
   assert again
+  with messages.sign("training", ends=False):
+    time.sleep(0.5)
+  said = capfd.readouterr().err.splitlines()
+  assert said
+  assert all(line.startswith("training, for ") for line in said)
   monkeypatch.setattr(messages, "_LONG", 60.0)
   with messages.sign("saving"):
     pass
   assert not capfd.readouterr().err
+
+
+def test_the_training_of_a_stage_that_takes_long_is_named(tmp_path, arrays, monkeypatch):
+  one_step_a_dispatch(monkeypatch)
+  monkeypatch.setattr(messages, "_LONG", 0.001)
+  heard = []
+  with messages.heard(lambda name, seconds: heard.append(name)):
+    alma_jax.run(small_config(train__epochs=20, train__batch_size=4), tmp_path, data=arrays)
+  assert {"training stage 1 of 2", "training stage 2 of 2"} <= {*heard}
 
 
 def test_resuming_counts_stages_and_epochs_from_one(tmp_path, arrays, capfd, monkeypatch):

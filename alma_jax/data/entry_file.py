@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from alma_jax.data import datasets, image_file, image_folder, parquet_file, unpacking
+from alma_jax.data import labels as class_labels
 from alma_jax.errors import BadInput
 
 _COPIES, _CHARACTER = 2, 4  # of the pixels, when they become one array; bytes of a character in an array
@@ -146,6 +147,8 @@ def _labelled(raw: np.ndarray, y: np.ndarray, names: tuple[str, ...] | None = No
   if y.dtype.kind in "US" and y.ndim == 1:
     found, y = np.unique(y.astype(str), return_inverse=True)
     names = tuple(found.tolist())
+    if not all(map(class_labels.normal, names)):
+      raise BadInput("it has examples with an empty label; name their class, or leave them out.")
   y = datasets.check_labels("y", y)
   if len(x) != len(y):
     raise BadInput(f"it has {len(x)} examples but {len(y)} labels.")

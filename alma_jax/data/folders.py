@@ -17,6 +17,7 @@ _ALONE = {"train", "valid", "validation", "val", "test"}  # splits of text, even
 _ENDINGS = r"(set|sets|split|data|images|imgs)$"  # of the name of a split, as in train_set
 _OF_SYSTEMS = ("thumbs.db", "desktop.ini", "__macosx")
 _MOST_NAMES = 5  # names that a message lists
+_MOST_SPLITS = 3  # train, valid and test
 
 Classes = dict[str, list[pathlib.Path]]  # paths of the images by class, both sorted
 
@@ -53,18 +54,21 @@ def splits(root: pathlib.Path) -> dict[str, pathlib.Path]:
 
   Folders are splits if their names stand for two different splits. If there is only one such name, a folder that holds
   images and has other folders beside it is a class: train (a vehicle), or valid beside invalid. But a folder test may
-  hold images without labels.
+  hold images without labels. Names that contain the name of a split, such as seg_train, count if there are no others
+  and no folder holds images itself. A folder around all folders of a split is skipped, as in seg_train/seg_train/CLASS.
 
   Raises:
     BadInput: two folders are one split.
   """
   named = named_splits(root)
+  if len(named) < 2:
+    named = _loosely_named(root) or named
   if len(named) == 1 and TEST not in named:
     ((first, *more),) = named.values()
     if not more and len(_folders(root)) > 1 and (_loose(first) or next(visible(first), None) is None):
       return {}
   _check_one_each(root, {split: found for split, found in named.items() if split != VALID})  # VALID is not used
-  return {split: found[0] for split, found in named.items()}
+  return {split: _innermost(found[0]) for split, found in named.items()}
 
 
 def text_splits(root: pathlib.Path) -> dict[str, pathlib.Path]:
@@ -92,7 +96,8 @@ def text_splits(root: pathlib.Path) -> dict[str, pathlib.Path]:
 def warn_of_others(root: pathlib.Path, used: Collection[pathlib.Path], suffixes: Collection[str],
                    hint: str = "") -> None:
   """Warns if `root` holds files with one of `suffixes` that are in none of the folders `used`."""
-  others = [path.name for path in sorted(root.iterdir()) if path not in used and holds(path, suffixes)]
+  others = [path.name for path in sorted(root.iterdir())
+            if not any(each.is_relative_to(path) for each in used) and holds(path, suffixes)]
   if others:
     warnings.warn(f"{listed(others)} of {str(root)!r} {'is' if len(others) == 1 else 'are'} not used: only "
                   f"{listed(path.name for path in used)} are read{hint}", stacklevel=5)
@@ -106,6 +111,24 @@ def named_splits(root: pathlib.Path) -> dict[str, list[pathlib.Path]]:
     if split:
       named.setdefault(split, []).append(folder)
   return named
+
+
+def _loosely_named(root: pathlib.Path) -> dict[str, list[pathlib.Path]]:
+  """As `named_splits`, if every folder's name contains the name of a split and none holds images itself; else empty."""
+  named: dict[str, list[pathlib.Path]] = {}
+  for folder in _folders(root):
+    split = next(filter(None, map(_SPLIT.get, re.split(r"[\W_\d]+", folder.name.lower()))), None)
+    if split is None or _loose(folder):
+      return {}
+    named.setdefault(split, []).append(folder)
+  return named if len(named) > 1 else {}
+
+
+def _innermost(folder: pathlib.Path) -> pathlib.Path:
+  """The folder that holds several folders, or a folder of images."""
+  while not _loose(folder) and len(inside := _folders(folder)) == 1 and not _loose(inside[0]):
+    folder = inside[0]
+  return folder
 
 
 def by_class(folder: pathlib.Path) -> Found:
@@ -211,12 +234,14 @@ def _check_sub_folders(folder: pathlib.Path, classes: Classes) -> None:
   depth = len(folder.parts) + 1
   inside = {name: {path.parts[depth] for path in paths if len(path.parts) > depth + 1}
             for name, paths in classes.items()}
-  same = [names for names in inside.values() if names == next(iter(inside.values()))]
+  shared = set.intersection(*inside.values()) if len(inside) > 1 else set()
+  # As many folders as there are splits may be splits, of which one lacks a class.
+  is_same = len(inside) <= _MOST_SPLITS or all(names == shared for names in inside.values())
   halves = next((names for names in inside.values() if len({*map(split_of, names)} - {None}) > 1), None)
-  if halves or (1 < len(same) == len(inside) and len(same[0]) > 1):
-    raise BadInput(f"{listed(classes)} of {str(folder)!r} hold the folders {listed(sorted(halves or same[0]))}, so it "
-                   "is unclear which are the classes; use DIR/train/CLASS/*.png and DIR/test/CLASS/*.png, or "
-                   "DIR/CLASS/*.png without subfolders.")
+  if halves or (len(shared) > 1 and is_same):
+    raise BadInput(f"{listed(classes)} of {str(folder)!r} hold{'s' * (len(classes) == 1)} the folders "
+                   f"{listed(sorted(halves or shared))}, so it is unclear which are the classes; use "
+                   "DIR/train/CLASS/*.png and DIR/test/CLASS/*.png, or DIR/CLASS/*.png without subfolders.")
 
 
 def _folders(root: pathlib.Path) -> list[pathlib.Path]:

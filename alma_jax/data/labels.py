@@ -3,7 +3,7 @@
 Names are the same if they differ only in spaces at their ends or in their Unicode encoding. Numbers are the same if
 they differ only in leading zeros, such as "00" and "0": files may have one in one night and the other in the next. A
 class keeps the name that came first. Names that differ only in case, or in spaces, hyphens and underscores inside, are
-different classes that resemble each other.
+different classes that resemble each other; so are names that differ in characters without width.
 """
 import itertools
 import re
@@ -69,7 +69,7 @@ def _same(name: str) -> str:
 
 def _look(name: str) -> str:
   """A key that is equal for names that resemble each other."""
-  return re.sub(r"[\s_-]+", " ", unicodedata.normalize("NFKC", _same(name)).casefold()).strip()
+  return re.sub(r"[\s_\u200b-\u200f-]+", " ", unicodedata.normalize("NFKC", _same(name)).casefold()).strip()
 
 
 def class_names(schema: Any, label: str) -> tuple[str, ...] | None:

@@ -120,6 +120,11 @@ class Progress:
     with UNSEEN:
       self._bar.set_description_str(self._where, refresh=False)
 
+  def training(self, stage: int) -> contextlib.AbstractContextManager[None]:
+    """A context in which a stage, counted from 0, is trained; `end_stage` says how long it took."""
+    of = f" of {len(self._samples)}" if self._known else ""
+    return sign(f"training stage {stage + 1}{of}", self._lines, ends=False)
+
   def _jump(self, samples: int) -> None:
     """Moves the bar by samples that say nothing about the speed, nor does the time since its last change."""
     self._bar.n = self._bar.initial = self._bar.last_print_n = self._bar.n + samples

@@ -331,7 +331,8 @@ class _Session:
     now = self.now
     before = now.num_train_lines, now.train_total, now.epoch
     try:
-      return loop.finish(self._trainer.train(grown, data, began))
+      with self._progress.training(now.stage):
+        return loop.finish(self._trainer.train(grown, data, began))
     except Diverged as diverged:
       self._folder.write_diverged(dict(stage=now.stage, epoch=now.epoch, line=str(diverged)))
       if self._saved_in != now.stage:
