@@ -90,6 +90,35 @@ def test_a_channel_that_was_black_gets_constants():
   assert normalization.followed(normalization.made(day), day // 2)[1] == []  # darker images are no other scale
 
 
+def test_pixels_of_another_scale_get_constants_of_their_own():
+  """A minority of the pixels that vary; the others keep the channel's constants, and so does the other channel."""
+  rng = np.random.default_rng(0)
+  night, day = rng.normal(3, 2, (2, 50, 6, 6, 2)).astype(np.float32)
+  night[:, :, 0, 0], day[:, :, 5] = 0, 1
+  day[:, :, 0, 0] = rng.normal(0, 1e4, (50, 6))
+  known = normalization.made(night)
+  found, changed = normalization.followed(known, day)
+  assert changed == [(row, 0, 0) for row in range(6)]
+  np.testing.assert_array_equal(found.std[:, 0, 0], day[:, :, 0, 0].astype(float).std(0).astype(np.float32))
+  np.testing.assert_array_equal(found.mean[:, 0, 0], day[:, :, 0, 0].astype(float).mean(0).astype(np.float32))
+  others = np.ones((6, 6, 2), bool)
+  others[:, 0, 0] = False
+  for new, old in zip(found, known):
+    np.testing.assert_array_equal(new[others], np.broadcast_to(old, (6, 6, 2))[others])
+  assert normalization.followed(found, day) == (found, [])
+  said = normalization.described(known, found, changed, is_image=True)
+  assert said.startswith(f"pixel (0, 0) of channel 0 has a mean of {found.mean[0, 0, 0]:.3g}")
+  assert said.endswith("; and 1 more pixels")
+  inputs = np.asarray(classification.normalize(jnp.asarray(day), *map(jnp.asarray, found)))
+  np.testing.assert_allclose(inputs, (day - found.mean) / found.std, rtol=1e-4, atol=1e-4)
+  # If the whole channel changes its scale later, all its pixels share constants again.
+  last, changed = normalization.followed(found, 1000 * night + rng.normal(size=night.shape).astype(np.float32))
+  assert changed == [0, 1]
+  assert (last.std == last.std[:1, :1]).all()
+  again = normalization.of_entries(json.loads(json.dumps(last.entries())))
+  np.testing.assert_array_equal(again, last)
+
+
 def test_far_values_of_a_column_that_was_constant_count_as_its_constant():
   x = np.repeat(np.float32([[5], [6], [13], [14], [-1e4]]), 3, 1)
   mean, std = np.float32([5, 5, 5]), np.float32([0, 2, 1])  # a std of 1 is as good as another
@@ -131,6 +160,32 @@ def config_and_data(learner, **changes):
              "checkpoint__keep_every": 1, "log__predictor": True, **changes}
   stream = streams.make(480, configs.parse(small_config(learner, **changes)).stream, 0)
   return changes, table(stream)
+
+
+@pytest.mark.parametrize("learner", ["gens", slow("sm"), slow("hmoe"), slow("gmoe")])
+def test_a_pixel_whose_scale_appears_later(tmp_path, monkeypatch, capsys, learner):
+  """The run recovers, resumes to the bit, and exports the constants of each stage."""
+  one_step_a_dispatch(monkeypatch)
+  changes, (x, y, x_test, y_test) = config_and_data(learner, train__epochs=30)
+  data = x.reshape(-1, 2, 2, 1), y, x_test.reshape(-1, 2, 2, 1), y_test
+  config = small_config(learner, **changes)
+  run = alma_jax.run(config, tmp_path / "run", data=data)
+  assert "stage 3 uses new normalisation constants, because the scale of the data has changed: pixel (0, 0)" in (
+      capsys.readouterr().err)
+  assert [line.get("renormalized") for line in run.lines] == [None, None, [[0, 0, 0]], None]
+  assert run.summary["final_error"] < 0.25  # of chance 0.5
+  while interrupted(config, tmp_path / "cut", 29, data=data):
+    pass
+  assert_same_run(tmp_path / "run", tmp_path / "cut")
+  for stage in (1, 2):
+    place = exporting.export(run, stage, tmp_path / f"export{stage}")
+    np.testing.assert_allclose(load(place).predict(data[2]), run.predict(data[2], stage), atol=1e-6)
+  facts = json.loads((tmp_path / "export2/predictor.json").read_text())
+  values = scale.Scale(facts)
+  values.add(data[2])
+  assert values.warning("x") is None
+  values.add(np.repeat(data[2] * np.float32([[[1], [1]], [[100], [1]]]), 3, 0))
+  assert "pixel (1, 0) of channel 0" in values.warning("x")
 
 
 @pytest.mark.parametrize(("learner", "changes"), [

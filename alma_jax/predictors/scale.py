@@ -23,7 +23,7 @@ class Scale:
   def add(self, x: np.ndarray) -> None:
     """Adds examples [B, ..., C] of any dtype."""
     if self._known is not None:
-      values = x.reshape(-1, x.shape[-1]).astype(np.float64)
+      values = x.reshape(-1, *self._known.mean.shape).astype(np.float64)
       self._num += len(values)
       self._sums += np.stack([values.sum(0), np.square(values).sum(0), *normalization.far(values, self._known)])
 
@@ -43,8 +43,9 @@ class Scale:
     if not trained / RATIO <= found <= trained * RATIO:
       return (f"the values of {what} have a standard deviation of {found:.3g}, against {trained:.3g} in training; "
               f"{advice}")
-    columns = np.flatnonzero(normalization.is_unfit(num_far, num_other)).tolist()
-    if not columns:
+    unfit = np.argwhere(normalization.is_unfit(num_far, num_other)).tolist()
+    if not unfit:
       return None
+    places = [place[0] if len(place) == 1 else tuple(place) for place in unfit]
     mine = normalization.Normalization(values, np.sqrt(np.maximum(squares - values**2, 0)))
-    return f"in {what}, {normalization.described(self._known, mine, columns, self._is_image)} in training; {advice}"
+    return f"in {what}, {normalization.described(self._known, mine, places, self._is_image)} in training; {advice}"

@@ -226,7 +226,7 @@ class Images:
                 class_names=d.class_names and list(d.class_names), **self.constants.entries())
 
   def followed(self, known: normalization.Normalization, ends: Sequence[int]
-               ) -> tuple[normalization.Normalization, list[int]]:
+               ) -> tuple[normalization.Normalization, list[normalization.Place]]:
     """(the constants of the last of the stages that end at `ends`, the columns or channels that get new ones).
 
     `known`: the constants of the previous stage. Constants that belong to the data set never change.

@@ -191,7 +191,7 @@ class Source(Protocol):
   def meta(self) -> dict[str, Any]:
     """What a saved learner needs to know of the data to predict; JSON can hold it."""
 
-  def followed(self, known: Any, ends: Sequence[int]) -> tuple[Any, list[int]]:
+  def followed(self, known: Any, ends: Sequence[int]) -> tuple[Any, list[Any]]:
     """(constants of the last of the stages that end at `ends`, columns that get new ones); only if there are any.
 
     `known`: the constants of the previous stage.
