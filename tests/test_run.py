@@ -128,9 +128,9 @@ def test_data_that_do_not_fit_are_refused(tmp_path, arrays):
 
 def test_a_diverging_loss_stops_the_run_and_keeps_earlier_results(tmp_path, arrays):
   x = arrays[0].astype(np.float32)
-  # One example is so large that products overflow once it comes up. Constants that fit the others stay.
+  # Some training and validation examples so large that products overflow; constants that fit the others stay.
   stream_order = np.random.default_rng([0, 0]).permutation(len(x))
-  x[stream_order[-8]] = 9e29
+  x[stream_order[[-10, -9, -8, -3, -2, -1]]] = 9e29
   config = small_config(train__optimizer="sgd", train__learning_rate=1e3)
   with pytest.raises(alma_jax.Diverged, match="no longer finite in stage 2 of 2, epoch 1"):
     alma_jax.run(config, tmp_path, data=(x, arrays[1], arrays[2].astype(np.float32), arrays[3]))
