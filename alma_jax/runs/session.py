@@ -294,7 +294,7 @@ class _Session:
       return data, None, {}
     constants, changed = source.followed(known, ends)
     if changed:
-      say(f"stage {len(ends)} uses new normalisation constants, because the scale of the data has changed: "
+      say(f"warning: stage {len(ends)} uses new normalisation constants, because the scale of the data has changed: "
           f"{normalization.described(known, constants, changed, len(source.example_shape) == 3)}")
     pool = classification.renormalized(data.pool, source, constants, mesh)
     val_pool = pool if data.val_pool is data.pool else classification.renormalized(
