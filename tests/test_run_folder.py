@@ -328,7 +328,7 @@ def test_a_run_folder_that_is_moved_while_the_run_writes(tmp_path, arrays, monke
 def test_without_a_terminal_a_stage_is_a_line(tmp_path, arrays, capfd, monkeypatch):
   monkeypatch.delitem(sys.modules, "ipykernel", raising=False)  # in a notebook there is a bar
   phases = []
-  note = lambda name, shown=True: phases.append(name) or contextlib.nullcontext()
+  note = lambda name, shown=True, ends=True: phases.append(name) or contextlib.nullcontext()
   monkeypatch.setattr(progress, "sign", note)
   monkeypatch.setattr(messages, "sign", note)
   alma_jax.run(small_config(log__progress=True), tmp_path, data=arrays)
