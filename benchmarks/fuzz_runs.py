@@ -124,7 +124,7 @@ def resume(folder: pathlib.Path) -> Target:
     name, data = example
     (path / name).write_bytes(data)
     with run_folder.RunFolder(path) as opened:
-      opened.claim(parsed, digests, overwrite=False)
+      opened.claim(parsed, digests, stored["made_with"], overwrite=False)
       run_files.read_summary(path / "summary.json")
       found = checkpoint.Checkpoints(path, 2)
       try:

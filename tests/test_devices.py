@@ -257,7 +257,8 @@ def test_a_run_goes_on_with_another_number_of_devices(tmp_path, arrays):
   stops = iter([False] * 3 + [True] * 9)
   with pytest.raises(alma_jax.Stopped):
     alma_jax.run(small_config("ens", devices=4), tmp_path, data=arrays, should_stop=lambda: next(stops))
-  run = alma_jax.run(small_config("ens", devices=2), tmp_path, data=arrays)
+  with pytest.warns(UserWarning, match=r"devices \(4 x cpu there, 2 x cpu here\)"):
+    run = alma_jax.run(small_config("ens", devices=2), tmp_path, data=arrays)
   assert run.metrics["t"].tolist() == [1, 2, 3, 4]
 
 
