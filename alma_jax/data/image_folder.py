@@ -113,10 +113,10 @@ def _find_classes(folder: pathlib.Path) -> folders.Found:
 
 def _remarks(root: pathlib.Path, facts: dict[str, int]) -> list[str]:
   """What a user should know about decoded images."""
-  what = f"of the images of {str(root)!r} have"
-  found = [f"{facts['num_transparent']} {what} transparent parts, which become white"]
-  found += [f"{facts['num_frames']} {what} several frames or pages, and only the first is read"]
-  return [remark for remark in found if not remark.startswith("0 ")]
+  known = {"num_transparent": "transparent parts, which become white",
+           "num_frames": "several frames or pages, and only the first is read"}
+  return [f"{num} of the images of {str(root)!r} {'has' if num == 1 else 'have'} {what}"
+          for name, what in known.items() if (num := facts[name])]
 
 
 def _decode(root: pathlib.Path, files: dict[str, Classes], image_size: int) -> cache.Entry:
