@@ -179,7 +179,7 @@ def _overlap(args: argparse.Namespace, hashes: Sequence[int], read: Callable[[An
 def _seen_images(config: Any, args: argparse.Namespace, dtype: np.dtype) -> set[int]:
   """Hashes of the images of a run's stream, of a stream of tasks those of all tasks."""
   from alma_jax.data import datasets, entry_file
-  from alma_jax.tasks import sequence
+  from alma_jax.problems import sequence
   section = config.dataset
   if isinstance(config, schema.TaskConfig):
     tasks = sequence.stream_of(config, args.data_dir)

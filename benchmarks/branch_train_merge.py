@@ -26,9 +26,9 @@ import numpy as np
 
 import alma_jax
 from alma_jax.learners import prediction, stacked
+from alma_jax.problems import domain_mixture
+from alma_jax.problems.language_modeling import score_windows
 from alma_jax.runs import settings, snapshot
-from alma_jax.tasks import domain_mixture
-from alma_jax.tasks.language_modeling import score_windows
 
 WAYS = {"uniform": "posterior, uniform prior", "moving": "posterior, moving prior", "mean": "mean of probabilities",
         "best": "best expert of each window, in hindsight", "weights": "mean of weights"}
@@ -90,7 +90,7 @@ def perplexities(run: alma_jax.Run, split: str, decay: float) -> dict[str, tuple
   state, source = snapshot.restore_learner(learner, opened), setting.source
   pool = source.test_pool(learner.mesh) if split == "test" else source.pools(learner.mesh)[1]
   length, cost = np.asarray(pool.length), setting.learner.cost(state)
-  network, task = learner.network(state.spec), source.task
+  network, task = learner.network(state.spec), source.problem
 
   def scored(variables: Any) -> np.ndarray:
     """Log-probabilities [N, L] of the targets by one network, of variables [1, ...]."""

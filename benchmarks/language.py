@@ -31,7 +31,7 @@ from alma_jax.data.text import Windows
 from alma_jax.learners import contract
 from alma_jax.models import cost
 from alma_jax.parallel import runtime
-from alma_jax.tasks import language_modeling
+from alma_jax.problems import language_modeling
 from alma_jax.training import loop
 
 

@@ -95,7 +95,7 @@ def nested(spec, carry, keys, batches, val, pool, val_pool):
 
 
 def nested_local(spec, carry, keys, batches, val, pool, val_pool):
-  stack, size = program._Stack(keys), spec.task.max_steps
+  stack, size = program._Stack(keys), spec.problem.max_steps
   empty = jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape), leaf.dtype), program._zeros(spec, stack.size))
   # The step after each round's last one of this dispatch.
   stops = jnp.where(batches.ends_round, jnp.arange(size) + 1, size + 1)
@@ -110,7 +110,7 @@ def nested_local(spec, carry, keys, batches, val, pool, val_pool):
                                   jax.tree.map(write, ended.val, sums), ended.first)
 
   def take(r):
-    return stack.map(lambda where: spec.task.take(pool, *where), program._taken(batches, jnp.minimum(r, size - 1)))
+    return stack.map(lambda where: spec.problem.take(pool, *where), program._taken(batches, jnp.minimum(r, size - 1)))
 
   def step(r, loop):
     carry, examples = loop

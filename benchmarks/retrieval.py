@@ -104,7 +104,7 @@ def measured(learner: str, model: str, width: int, shared: bool, counts: Any, tu
 def stored(learner: Paths, num: int, sharing: int) -> LearnerState:
   """The state after `num` tasks, of which `sharing` after one another have the same body, and each its own head."""
   state, modules, frozen, tasks = learner.init(), [], [], []
-  whole = learner.whole(learner.context.task.num_outputs)
+  whole = learner.whole(learner.context.problem.num_outputs)
   made = jax.device_get(whole.init(jax.random.key(0), learner.context.example))
   for t in range(num):
     trained = [t % sharing == 0 or part == len(learner.parts) - 1 for part in range(len(learner.parts))]
@@ -112,7 +112,7 @@ def stored(learner: Paths, num: int, sharing: int) -> LearnerState:
     for part, is_new in enumerate(trained):
       if is_new:
         used[part] = len(modules)
-        modules.append([part, learner.context.task.num_outputs if part == len(trained) - 1 else 0, t])
+        modules.append([part, learner.context.problem.num_outputs if part == len(trained) - 1 else 0, t])
         frozen.append(path.part(made, learner.parts[part]))
     tasks.append(dict(path=used, origin=-1, pair=0, classes=10, labels=0, mean=[0.0] * 3, std=[1.0] * 3))
   spec = {**state.spec, "num_frozen": len(frozen), "modules": modules, "tasks": tasks}

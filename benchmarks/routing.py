@@ -39,7 +39,8 @@ def mixture(model: str, num_experts: int) -> tuple[Any, Any, np.ndarray]:
   learner: Any = setting.learner
   base = learner.init()
   pool = setting.source.test_pool(learner.mesh)
-  features = expert_stacks.features(learner._base, setting.source.task, learner.mesh, base.live, pool, np.arange(1000))
+  features = expert_stacks.features(learner._base, setting.source.problem, learner.mesh, base.live, pool,
+                                    np.arange(1000))
   spec = {**base.spec, "num_experts": num_experts, "num_frozen": 1}
   host = dict(prototypes=features[:num_experts].astype(np.float64), counts=np.ones(num_experts, np.int64))
   return setting, base._replace(spec=spec, live=learner.fresh(0, spec), frozen=(base.live,), host=host), x[1000:]
@@ -53,12 +54,12 @@ class Dense(hmoe.HMoE):
 
   def contribution(self, state: Any, block: int, inputs: Any) -> Any:
     prototypes = jnp.asarray(state.host["prototypes"], jnp.float32)
-    features = stacked.contribute(self._base, self._task, self.mesh, "features", state.frozen[0], inputs)["features"]
+    features = stacked.contribute(self._base, self._problem, self.mesh, "features", state.frozen[0], inputs)["features"]
     nearest = jnp.square(features[:, None] - prototypes[None]).sum(-1).argmin(-1)
     total = 0.0
     for expert in range(state.spec["num_experts"]):
       network, one = self._expert(state, expert)
-      answers = stacked.contribute(network, self._task, self.mesh, self.combine, one, inputs)["sum"]
+      answers = stacked.contribute(network, self._problem, self.mesh, self.combine, one, inputs)["sum"]
       total += jnp.where((nearest == expert)[:, None], answers, 0)
     return {"sum": total}
 
@@ -79,7 +80,7 @@ def program(learner: Any, state: Any, task: Any, shape: tuple[int, ...]) -> Call
 def compare(model: str, num_experts: int, turns: int) -> None:
   """Prints the tables of a network."""
   setting, state, images = mixture(model, num_experts)
-  task, learner, shape = setting.source.task, setting.learner, (1, *CASES[model])
+  task, learner, shape = setting.source.problem, setting.learner, (1, *CASES[model])
   dense, pool = Dense(learner.context), setting.source.test_pool(learner.mesh)
   one = cost.forward_macs(learner.network(state.spec), shape)
   base = expert_stacks.feature_macs(learner._base, shape)

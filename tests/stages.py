@@ -60,7 +60,7 @@ def finish(learner, state, fit):
 
 def batches_of(training, start, stop):
   """The examples of steps start..stop without padding: for each member a list of arrays, one a step."""
-  size, found = training.spec.task.max_steps, [[] for _ in range(training.spec.num_members)]
+  size, found = training.spec.problem.max_steps, [[] for _ in range(training.spec.num_members)]
   for first in range(start, stop, size):
     rows = batching.train_batches(training, first, min(first + size, stop))
     for r in range(int(rows.num_steps)):
@@ -72,7 +72,7 @@ def batches_of(training, start, stop):
 
 def contribution(setting, state, block, pool, which=None):
   """Of a block to the predictions for a pool, arrays [N, ...]."""
-  return prediction.contributions(setting.learner, setting.source.task, state, block, pool, which)
+  return prediction.contributions(setting.learner, setting.source.problem, state, block, pool, which)
 
 
 def train(setting, stages=2, rows=256):

@@ -266,7 +266,7 @@ def test_windows_that_arrive_test_a_language_model(tmp_path, books):  # noqa: F8
   assert set(which) <= set(windows)
   assert len(which) == 13  # 200 tokens in windows of 16
   pool, _ = setting.source.pools(setting.learner.mesh)
-  task = setting.source.task
+  task = setting.source.problem
   loaded, index = task.load(pool, which)
   log_NL = prediction.contributions(setting.learner, task, state, 0, jax.device_get(loaded), index)["log_sum"]
   length = setting.source._train.length[which]

@@ -10,7 +10,7 @@ from stages import batches_of
 
 from alma_jax.config import schema, sections
 from alma_jax.parallel import sharding
-from alma_jax.tasks import classification
+from alma_jax.problems import classification
 from alma_jax.training import batching, loop
 
 OLD = 10_000  # the memory's examples have numbers from here on

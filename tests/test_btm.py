@@ -13,9 +13,9 @@ from alma_jax.errors import BadInput
 from alma_jax.growth import domains
 from alma_jax.learners import prediction
 from alma_jax.learners.contract import LearnerState
+from alma_jax.problems import domain_mixture
+from alma_jax.problems.language_modeling import Contexts, Ends, Windows
 from alma_jax.runs import settings
-from alma_jax.tasks import domain_mixture
-from alma_jax.tasks.language_modeling import Contexts, Ends, Windows
 
 pytestmark = pytest.mark.filterwarnings("ignore:the vocabulary has")  # the text yields fewer than 300 units
 
@@ -118,7 +118,7 @@ def test_experts_train_on_their_domains_from_one_seed(books):
 def test_all_kinds_of_predictions_agree(books):
   """Those of the targets of windows, of every next token, and of the token after one."""
   setting = setting_of(books)
-  learner, task = setting.learner, setting.source.task
+  learner, task = setting.learner, setting.source.problem
   spec = {"num_frozen": 0, "num_domains": 2}
   state = LearnerState(spec, learner.fresh(0, spec))
   pool = setting.source.test_pool(learner.mesh)

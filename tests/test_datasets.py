@@ -12,7 +12,7 @@ from alma_jax import config as configs
 from alma_jax import files, keys
 from alma_jax.data import cache, datasets, image_file, image_folder, labels, tfds_folder, tfds_images
 from alma_jax.errors import BadInput
-from alma_jax.tasks import classification
+from alma_jax.problems import classification
 
 
 def save(path, **changes):

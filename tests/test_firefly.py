@@ -12,8 +12,8 @@ from alma_jax.errors import BadInput
 from alma_jax.growth import surgery, widen
 from alma_jax.models import cost, mlp, wide
 from alma_jax.parallel import sharding
+from alma_jax.problems import classification
 from alma_jax.runs import settings
-from alma_jax.tasks import classification
 from alma_jax.training import loop
 
 NUM = 3  # candidates of a layer

@@ -101,7 +101,7 @@ def test_refitting_moves_the_examples_of_this_stage():
 
 def alike(setting, combine, variables, pool):
   """The contribution of stacked networks of one kind for a pool, joined by `combine`."""
-  learner, task = setting.learner, setting.source.task
+  learner, task = setting.learner, setting.source.problem
   network = learner.network(learner.first_spec())
   one = lambda inputs: stacked.contribute(network, task, learner.mesh, combine, variables, inputs)
   return prediction.in_batches(one, task, learner.mesh, pool)

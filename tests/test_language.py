@@ -20,8 +20,8 @@ from alma_jax.growth import duplicate
 from alma_jax.learners import stacked
 from alma_jax.models import cost
 from alma_jax.parallel import sharding
+from alma_jax.problems import language_modeling
 from alma_jax.runs import sampling, settings
-from alma_jax.tasks import language_modeling
 from alma_jax.training import batching, loop, optimizers
 
 TOY = {"dataset.vocab_size": 300, "dataset.sequence_length": 16, "model.width": 16, "model.num_layers": 2,
@@ -175,7 +175,7 @@ def test_groups_smaller_and_larger_than_windows(books, group_size):
 
 def test_the_balance_loss_is_a_mean_over_groups_that_hold_tokens(books):
   setting = setting_of(books, model__group_size=4)
-  task, network = setting.source.task, setting.learner.network(setting.learner.first_spec())
+  task, network = setting.source.problem, setting.learner.network(setting.learner.first_spec())
   variables = jax.tree.map(lambda leaf: leaf[0], setting.learner.init().live)
   variables = variables._replace(params=jax.tree_util.tree_map_with_path(
       lambda path, leaf: leaf * 0 if "router" in str(path) else leaf, variables.params))
@@ -216,7 +216,7 @@ def test_accumulation_and_devices_change_no_step(books, learner, changes):
 
 def test_targets_that_do_not_count_change_nothing(books):
   setting = setting_of(books)
-  task, network = setting.source.task, setting.learner.network(setting.learner.first_spec())
+  task, network = setting.source.problem, setting.learner.network(setting.learner.first_spec())
   variables = jax.tree.map(lambda leaf: leaf[0], setting.learner.init().live)
   tokens = np.random.default_rng(0).integers(0, 200, (3, 17)).astype(np.int32)
   long, short = (pool_of(tokens, length) for length in ([16, 5, 16], [16, 5, 0]))
@@ -250,7 +250,7 @@ def test_an_ensembles_loss_is_that_of_averaged_probabilities(books):
   setting = setting_of(books, "ens", learner__num_members=3)
   state = setting.learner.init()
   pool = setting.source.test_pool(setting.learner.mesh)
-  task, length = setting.source.task, np.asarray(pool.length)
+  task, length = setting.source.problem, np.asarray(pool.length)
   joint = setting.learner.resolve(state, contribution(setting, state, 0, pool))
   counts = np.arange(joint.shape[1])[None] < length[:, None]
   ones = [state._replace(live=setting.learner.take(state.live, [i])) for i in range(3)]
@@ -343,7 +343,7 @@ def test_growth_preserves_every_probability_with_offsets(books, copies):
 def test_scores_are_the_loss_of_the_tokens_routed(books):
   setting = setting_of(books, "gmoe")
   data, state = Stages(setting)[0], setting.learner.init()
-  network, task = setting.learner.network(state.spec), setting.source.task
+  network, task = setting.learner.network(state.spec), setting.source.problem
   found = duplicate.scores(network, task, state.live, data.val_pool, data.val, setting.learner.mesh)["layer1"]
   variables = jax.tree.map(lambda leaf: leaf[0], state.live)
   pool = jax.device_get(data.val_pool)
@@ -595,13 +595,13 @@ def test_bfloat16_is_close(books):
 
 def test_padded_batches_of_devices(books):
   setting = setting_of(books, devices=2, train__batch_size=6, train__micro_batch=2)
-  spec = loop.FitSpec(None, setting.source.task, setting.config.train, 1, 1, setting.learner.mesh, True)
+  spec = loop.FitSpec(None, setting.source.problem, setting.config.train, 1, 1, setting.learner.mesh, True)
   assert (spec.padded_batch, spec.at_once) == (8, 2)  # three each, in two parts of at most two
   for batch, devices, micro, group, padded, at_once in (
       (192, 8, 16, 16, 192, 12), (192, 4, 16, 16, 192, 16), (192, 8, 8, 16, 192, 8), (6, 1, 0, 16, 6, 6),
       (6, 4, 0, 32, 8, 2), (4, 4, 0, 32, 8, 2)):
     setting = setting_of(books, devices=devices, train__batch_size=batch, train__micro_batch=micro,
                          model__group_size=group)
-    spec = loop.FitSpec(None, setting.source.task, setting.config.train, 1, 1, setting.learner.mesh, True)
+    spec = loop.FitSpec(None, setting.source.problem, setting.config.train, 1, 1, setting.learner.mesh, True)
     assert (spec.padded_batch, spec.at_once) == (padded, at_once)
   assert sharding.make_mesh(1, 2).size == 2

@@ -1,45 +1,49 @@
-"""The layers of the package: no module imports from a layer above its own."""
+"""The layers of the package: no module imports from a layer above its own, and no modules import each other."""
 import ast
+import graphlib
 
-import pytest
 from runs import ROOT
 
 # From the lowest to the highest. A module at the top of the package is a layer as well.
 LAYERS = ("version", "errors", "stack_traces", "shortages", "messages", "files", "web", "types", "keys", "config",
-          "commands", "parallel", "data", "models", "tasks", "training", "growth", "learners", "predictors", "runs",
+          "commands", "parallel", "data", "models", "problems", "training", "growth", "learners", "predictors", "runs",
           "sweeps", "reports", "monitor")
 COMMANDS = ("__init__", "cli", "main", "sweep", "apart", "report", "sample", "export", "predict", "evaluate", "serve",
             "status", "compare", "board")  # they may import anything
-MODULES = sorted((ROOT / "alma_jax").rglob("*.py"))
-
-
-def layer(name):
-  """E.g. "data" of "alma_jax.data.text"."""
-  return name.split(".")[1]
+FILES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+         for path in sorted((ROOT / "alma_jax").rglob("*.py"))}
 
 
 def imported(path):
-  """Layers that a module imports from, wherever the import stands."""
+  """The modules of the package that a module imports, wherever the import stands."""
   for node in ast.walk(ast.parse(path.read_text())):
-    if isinstance(node, ast.ImportFrom) and node.module == "alma_jax":
-      yield from (alias.name for alias in node.names)
-    elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("alma_jax."):
-      yield layer(node.module)
+    names = []
+    if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "alma_jax":
+      names = [f"{node.module}.{alias.name}" for alias in node.names]
     elif isinstance(node, ast.Import):
-      yield from (layer(alias.name) for alias in node.names if alias.name.startswith("alma_jax."))
+      names = [alias.name for alias in node.names if alias.name.startswith("alma_jax.")]
+    yield from (name if name in FILES else name.rpartition(".")[0] for name in names)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_nothing_imports_from_a_layer_above(path):
-  mine = path.relative_to(ROOT / "alma_jax").parts[0].removesuffix(".py")
-  if mine in COMMANDS:
-    return
-  above = {name for name in imported(path) if LAYERS.index(name) > LAYERS.index(mine)}
+def layer(module):
+  """E.g. "data" of "alma_jax.data.text", and "__init__" of "alma_jax"."""
+  return [*module.split("."), "__init__"][1]
+
+
+def test_nothing_imports_from_a_layer_above():
+  rank = {name: i for i, name in enumerate((*LAYERS, *COMMANDS))}
+  lower = [module for module in FILES if layer(module) not in COMMANDS]
+  above = [(module, name) for module in lower for name in imported(FILES[module])
+           if rank[layer(name)] > rank[layer(module)]]
   assert not above
 
 
+def test_no_modules_import_each_other():
+  graphlib.TopologicalSorter({module: {*imported(path)} - {module} for module, path in FILES.items()}).prepare()
+
+
 def test_every_package_says_what_it_is():
-  for package in {path.parent for path in MODULES}:
+  for package in {path.parent for path in FILES.values()}:
     assert ast.get_docstring(ast.parse((package / "__init__.py").read_text())), package
 
 

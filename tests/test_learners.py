@@ -10,8 +10,8 @@ from stages import Stages, arrays_equal, assert_close, contribution, setting_of,
 
 from alma_jax.learners import stacked
 from alma_jax.parallel import sharding
+from alma_jax.problems import classification
 from alma_jax.runs import settings
-from alma_jax.tasks import classification
 from alma_jax.training import batching, loop
 from alma_jax.types import Variables
 
@@ -118,7 +118,7 @@ def test_every_example_is_seen_once_an_epoch():
   data = Stages(setting)[0]
   steps = -(-len(data.train) // 64)
   mesh = sharding.make_mesh(2, 1)
-  spec = loop.FitSpec(None, setting.source.task, setting.config.train, 2, 1, mesh, False)
+  spec = loop.FitSpec(None, setting.source.problem, setting.config.train, 2, 1, mesh, False)
   rows = batching.train_batches(loop.Training(spec, None, data), 0, 2 * steps)
   assert rows.num_examples[:2 * steps].tolist() == [64, 108 - 64] * 2  # the partial batch is kept
   assert rows.num_steps == 2 * steps

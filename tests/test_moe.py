@@ -15,8 +15,8 @@ from alma_jax.growth import split
 from alma_jax.learners import contract, gmoe
 from alma_jax.models import cost, moe
 from alma_jax.parallel import sharding
+from alma_jax.problems import classification
 from alma_jax.runs import settings
-from alma_jax.tasks import classification
 from alma_jax.training import loop, program
 from alma_jax.types import Variables
 
@@ -262,7 +262,7 @@ def test_scores_add_up():
   scores = split.scores(fitting.spec, state.live, data.pool, data.train)
   logits = contribution(setting, state, 0, data.pool, data.train)["sum"]
   network, variables = fitting.spec.network, single(jax.device_get(state.live))
-  inputs = fitting.spec.task.inputs(data.pool, fitting.spec.task.take(data.pool, data.train))
+  inputs = fitting.spec.problem.inputs(data.pool, fitting.spec.problem.take(data.pool, data.train))
   losses = -jax.nn.log_softmax(logits)[np.arange(len(logits)), arrays[1][data.train]]
   for name, weights in moe.route(network, variables, inputs)[1].items():
     for expert in range(3):

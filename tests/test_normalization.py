@@ -15,8 +15,8 @@ from alma_jax.data import stream as streams
 from alma_jax.errors import BadInput
 from alma_jax.predictors import folder as predictors
 from alma_jax.predictors import scale
+from alma_jax.problems import classification
 from alma_jax.runs import exporting, settings
-from alma_jax.tasks import classification
 
 NIGHTS, CHANGE = 4, 3  # mega-batches, and the first whose column 0 is not constant
 

@@ -9,8 +9,8 @@ from alma_jax import config as configs
 from alma_jax.config import schema
 from alma_jax.data import augment
 from alma_jax.models import cost
+from alma_jax.problems import classification
 from alma_jax.runs import metrics
-from alma_jax.tasks import classification
 from alma_jax.training import optimizers
 from alma_jax.types import Cost
 

@@ -15,8 +15,8 @@ from alma_jax.errors import BadInput, Diverged
 from alma_jax.learners import mntdp, path_search
 from alma_jax.learners.paths import Paths
 from alma_jax.monitor import board, pairs, view
+from alma_jax.problems import heads, sequence
 from alma_jax.runs import exporting, settings
-from alma_jax.tasks import heads, sequence
 
 FROZEN = ("independent", "finetune", "new_head", "oracle", "select", "mntdp")
 LEARNERS = (*FROZEN, "replay")

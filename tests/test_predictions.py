@@ -18,8 +18,8 @@ from alma_jax import config as configs
 from alma_jax import export
 from alma_jax.config import learner_options, registry
 from alma_jax.learners import ens, stacked
+from alma_jax.problems import classification
 from alma_jax.runs import sampling, settings, snapshot
-from alma_jax.tasks import classification
 
 WEIGHTS, PRIOR = (0.01, 0.19, 0.8), (0.5, 0.3, 0.2)
 
@@ -48,7 +48,7 @@ class UnequalEns(ens.Ens):
     parts = []
     for member in range(3):
       one = jax.tree.map(lambda leaf, i=member: leaf[i:i + 1], state.live)
-      parts.append(stacked.contribute(self.network(state.spec), self._task, self.mesh, self.combine, one, inputs))
+      parts.append(stacked.contribute(self.network(state.spec), self._problem, self.mesh, self.combine, one, inputs))
     return {"sum": sum(weight * part["sum"] for weight, part in zip(state.host["weights"], parts))}
 
   def resolve(self, state, joined):
@@ -64,7 +64,7 @@ class UnequalTextEns(UnequalEns):
     parts = []
     for member in range(3):
       one = jax.tree.map(lambda leaf, i=member: leaf[i:i + 1], state.live)
-      parts.append(stacked.contribute(self.network(state.spec), self._task, self.mesh, self.combine, one, inputs))
+      parts.append(stacked.contribute(self.network(state.spec), self._problem, self.mesh, self.combine, one, inputs))
     return {"log_sum": jax.nn.logsumexp(jnp.stack(
         [part["log_sum"] + jnp.log(weight) for weight, part in zip(state.host["weights"], parts)]), 0)}
 
@@ -148,5 +148,5 @@ def test_texts(tmp_path, books, monkeypatch):  # noqa: F811
   np.testing.assert_allclose(judged[0][counts], expected, rtol=1e-5, atol=1e-5)
   np.testing.assert_allclose(chosen(exported(run)(tokens)), expected, rtol=1e-5, atol=1e-5)
   for length in (1, 7, 16):  # of the context
-    asked = sampling._next_log_probs(learner, setting.source.task, state, tokens[0, :length].tolist())
+    asked = sampling._next_log_probs(learner, setting.source.problem, state, tokens[0, :length].tolist())
     np.testing.assert_allclose(asked[targets[0, length - 1]], judged[0][0, length - 1], rtol=1e-5, atol=1e-5)

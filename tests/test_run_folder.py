@@ -77,7 +77,7 @@ def test_lost_checkpoints_are_an_error(tmp_path, arrays, capfd):
 def test_an_overwrite_that_was_killed_leaves_a_run_that_goes_on(tmp_path, arrays):
   config = small_config()
   alma_jax.run(config, tmp_path / "whole", data=arrays)
-  ours = [name for name in run_folder.OURS if (tmp_path / "whole" / name).exists()]
+  ours = [name for name in run_files.WRITTEN if (tmp_path / "whole" / name).exists()]
   assert ours[-1] == "config.json"
   for num in range(1, len(ours)):
     shutil.copytree(tmp_path / "whole", tmp_path / "cut")

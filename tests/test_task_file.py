@@ -12,8 +12,8 @@ from task_data import PARTS, counts, given, make, own, parts, same
 from alma_jax import config as configs
 from alma_jax.data import textures
 from alma_jax.errors import BadInput
+from alma_jax.problems import sequence
 from alma_jax.sweeps import prediction
-from alma_jax.tasks import sequence
 
 
 def test_shuffled_labels_are_balanced_and_not_those_of_the_images(tmp_path):

@@ -22,7 +22,7 @@ Place = int | tuple[int, ...]  # a column or channel, or a pixel: its row, colum
 
 
 class Normalization(NamedTuple):
-  """Values become (x - mean) / std; see tasks.classification.normalize for a std of 0.
+  """Values become (x - mean) / std; see problems.classification.normalize for a std of 0.
 
   Attributes:
     mean: float32 [C] or [D], or [H, W, C] if pixels have constants of their own.

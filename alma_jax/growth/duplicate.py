@@ -9,7 +9,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from alma_jax.parallel import sharding
-from alma_jax.tasks.language_modeling import LanguageModeling, Pool
+from alma_jax.problems.language_modeling import LanguageModeling, Pool
 from alma_jax.training import batching
 from alma_jax.types import Array, Variables
 
@@ -51,13 +51,13 @@ def grow(old: Variables, chosen: Mapping[str, Sequence[int] | np.ndarray], offse
   return Variables(params, stats)
 
 
-def scores(network: Any, task: LanguageModeling, variables: Variables, pool: Pool, which: np.ndarray,
+def scores(network: Any, problem: LanguageModeling, variables: Variables, pool: Pool, which: np.ndarray,
            mesh: Mesh) -> dict[str, list[float]]:
   """The loss of the tokens that are routed to each expert.
 
   Args:
     network: models.SwitchNetwork.
-    task: LanguageModeling.
+    problem: LanguageModeling.
     variables: Variables [1, ...] on every device.
     pool: windows on the devices.
     which: int32 [N], windows of the pool.
@@ -67,8 +67,8 @@ def scores(network: Any, task: LanguageModeling, variables: Variables, pool: Poo
     {layer: float list [E], sums of negative log-likelihoods in nats}.
   """
   total: Any = 0.0
-  for batch in batching.padded(which, task.eval_batch):
-    total = total + np.float64(sharding.fetch(_scores(network, task, variables, pool, *sharding.put(batch, mesh))))
+  for batch in batching.padded(which, problem.eval_batch):
+    total = total + np.float64(sharding.fetch(_scores(network, problem, variables, pool, *sharding.put(batch, mesh))))
   total = sharding.agree_on(np.float32(total))
   return dict(zip(layers(variables), total.tolist()))
 
@@ -78,13 +78,13 @@ def layers(variables: Variables) -> list[str]:
   return sorted(variables.stats, key=lambda name: int(name.removeprefix("layer")))
 
 
-@functools.partial(jax.jit, static_argnames=("network", "task"))
-def _scores(network: Any, task: LanguageModeling, variables: Variables, pool: Pool, index_B: Array,
+@functools.partial(jax.jit, static_argnames=("network", "problem"))
+def _scores(network: Any, problem: LanguageModeling, variables: Variables, pool: Pool, index_B: Array,
             mask_B: Array) -> Array:
   """Summed losses of the tokens of a batch, [I, E] for I mixture layers."""
-  batch = task.take(pool, index_B)
+  batch = problem.take(pool, index_B)
   one = jax.tree.map(lambda leaf: leaf[0], variables)
-  output, _ = network.apply(one, task.inputs(pool, batch), mask_B, train=False)
+  output, _ = network.apply(one, problem.inputs(pool, batch), mask_B, train=False)
   num = network.module.num_experts
   per_expert = lambda expert_BL: jnp.zeros(num).at[expert_BL.reshape(-1)].add(-output.log_probs.reshape(-1))
   return jax.vmap(per_expert)(output.expert)

@@ -158,7 +158,7 @@ def scores(spec: loop.FitSpec, variables: Variables, pool: Tree, which: np.ndarr
   Args:
     spec: static facts of the training.
     variables: Variables [1, ...] on every device.
-    pool: the task's pool.
+    pool: the problem's pool.
     which: int32 [N], validation examples of the pool.
 
   Returns:
@@ -166,7 +166,7 @@ def scores(spec: loop.FitSpec, variables: Variables, pool: Tree, which: np.ndarr
     which an expert has the largest weight}}, lists of E floats; {} if the network has no gates.
   """
   total: Any = {}
-  for batch in batching.padded(which, spec.task.eval_batch):
+  for batch in batching.padded(which, spec.problem.eval_batch):
     part = sharding.fetch(_scores(spec, variables, pool, *sharding.put(batch, spec.mesh)))
     total = jax.tree.map(np.add, total, part) if total else jax.tree.map(np.float64, part)
   return jax.tree.map(lambda leaf: leaf.tolist(), sharding.agree_on(jax.tree.map(np.float32, total)))
@@ -175,11 +175,11 @@ def scores(spec: loop.FitSpec, variables: Variables, pool: Tree, which: np.ndarr
 @functools.partial(jax.jit, static_argnames="spec")
 def _scores(spec: loop.FitSpec, variables: Variables, pool: Tree, index_B: Array, mask_B: Array
             ) -> dict[str, dict[str, Array]]:
-  task: Any = spec.task  # classification.Classification
-  batch = task.take(pool, index_B)
+  problem: Any = spec.problem  # classification.Classification
+  batch = problem.take(pool, index_B)
   logits, weights = moe.route(spec.network, jax.tree.map(lambda leaf: leaf[0], variables),
-                              task.inputs(pool, batch))
-  loss_B = jnp.where(mask_B, task.losses(logits, batch), 0)
+                              problem.inputs(pool, batch))
+  loss_B = jnp.where(mask_B, problem.losses(logits, batch), 0)
   most = lambda w_BE: jax.nn.one_hot(jnp.argmax(w_BE, -1), w_BE.shape[1])
   return {layer: {"usage": jnp.where(mask_B[:, None], w_BE, 0).sum(0), "loss": (most(w_BE) * loss_B[:, None]).sum(0)}
           for layer, w_BE in weights.items()}

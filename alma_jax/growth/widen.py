@@ -24,7 +24,7 @@ import optax
 from alma_jax.growth import surgery
 from alma_jax.growth.surgery import Directions, Layer, Picks
 from alma_jax.models import convolution, layers
-from alma_jax.tasks.contract import Task
+from alma_jax.problems.contract import Problem
 from alma_jax.types import Array, Tree, Variables
 
 _EPSILON = 1e-5  # of batch norm
@@ -159,8 +159,8 @@ def _optimizer() -> optax.GradientTransformation:
   return optax.rmsprop(1e-3, decay=0.9, eps=1e-8, eps_in_sqrt=False, momentum=0.1)
 
 
-@functools.partial(jax.jit, static_argnames=("module", "task"), donate_argnames=("directions", "state"))
-def train_directions(module: Any, task: Task, chain: Sequence[Layer], directions: list[Directions], state: Tree,
+@functools.partial(jax.jit, static_argnames=("module", "problem"), donate_argnames=("directions", "state"))
+def train_directions(module: Any, problem: Problem, chain: Sequence[Layer], directions: list[Directions], state: Tree,
                      pool: Tree, index_B: Array, mask_B: Array) -> tuple[list[Directions], Tree]:
   """One optimiser step of the directions on a batch, with all strengths 1 (docs/algorithms.md §4, step 1).
 
@@ -169,8 +169,8 @@ def train_directions(module: Any, task: Task, chain: Sequence[Layer], directions
   Returns:
     (directions, optimiser state).
   """
-  batch = task.take(pool, index_B)
-  x, count = task.inputs(pool, batch), mask_B.sum()
+  batch = problem.take(pool, index_B)
+  x, count = problem.inputs(pool, batch), mask_B.sum()
   steps = strengths(directions, 1.0)
 
   def loss(directions: list[Directions]) -> Array:
@@ -178,21 +178,21 @@ def train_directions(module: Any, task: Task, chain: Sequence[Layer], directions
     squares = lambda name: sum((jnp.sum(leaf**2) for way in directions[:-1] for leaf in jax.tree.leaves(
         getattr(way, name))), start=0.0)
     penalty = 1e-2 * squares("split") + 1e-4 * (squares("fresh") + squares("into"))
-    return task.sums(logits, batch, mask_B).loss / count + penalty
+    return problem.sums(logits, batch, mask_B).loss / count + penalty
 
   updates, state = _optimizer().update(jax.grad(loss)(directions), state, directions)
   return optax.apply_updates(directions, updates), state
 
 
-@functools.partial(jax.jit, static_argnames=("module", "task"), donate_argnames="total")
-def add_slopes(module: Any, task: Task, chain: Sequence[Layer], directions: Sequence[Directions],
+@functools.partial(jax.jit, static_argnames=("module", "problem"), donate_argnames="total")
+def add_slopes(module: Any, problem: Problem, chain: Sequence[Layer], directions: Sequence[Directions],
                total: list[Strengths], pool: Tree, index_B: Array, mask_B: Array, strength: Array) -> list[Strengths]:
   """Adds to `total` the gradient of a batch's summed loss with respect to the strengths; all of them are `strength`."""
-  batch = task.take(pool, index_B)
-  x = task.inputs(pool, batch)
+  batch = problem.take(pool, index_B)
+  x = problem.inputs(pool, batch)
 
   def loss(steps: list[Strengths]) -> Array:
-    return task.sums(forward(module, chain, directions, steps, x), batch, mask_B).loss
+    return problem.sums(forward(module, chain, directions, steps, x), batch, mask_B).loss
 
   return jax.tree.map(jnp.add, total, jax.grad(loss)(strengths(directions, strength)))
 
@@ -223,8 +223,9 @@ def select(scores: Sequence[Strengths], number: int) -> list[Picks]:
   return picks
 
 
-@functools.partial(jax.jit, static_argnames=("network", "task"))
-def refresh_stats(network: Any, task: Task, variables: Variables, pool: Tree, index_B: Array, mask_B: Array) -> Tree:
+@functools.partial(jax.jit, static_argnames=("network", "problem"))
+def refresh_stats(network: Any, problem: Problem, variables: Variables, pool: Tree, index_B: Array,
+                  mask_B: Array) -> Tree:
   """The statistics of batch norm after one more batch; the parameters do not change."""
-  x = task.inputs(pool, task.take(pool, index_B))
+  x = problem.inputs(pool, problem.take(pool, index_B))
   return network.apply(variables, x, mask_B, train=True)[1]

@@ -8,7 +8,7 @@ from alma_jax.learners import prediction, stacked
 from alma_jax.learners.contract import Contribution, GrowthReport, LearnerState, StageResult
 from alma_jax.models import cost
 from alma_jax.parallel import sharding
-from alma_jax.tasks import classification
+from alma_jax.problems import classification
 from alma_jax.training import loop
 from alma_jax.types import Tree
 
@@ -36,7 +36,7 @@ class Boosting(stacked.Stacked):
   def examples(self, state: LearnerState, data: loop.StageData) -> loop.Examples:
     weights = np.full(len(data.train), 1 / len(data.train))
     if state.frozen:
-      weights, _ = weigh(*self._answers(state, data, data.train, len(state.frozen)), self._task.num_classes)
+      weights, _ = weigh(*self._answers(state, data, data.train, len(state.frozen)), self._problem.num_classes)
     if self.options.weighting == "loss":
       return loop.Examples(weight=(len(data.train) * weights).astype(np.float32))
     return loop.Examples(probability=weights)
@@ -44,7 +44,7 @@ class Boosting(stacked.Stacked):
   def finish(self, state: LearnerState, data: loop.StageData, trained: loop.Trained) -> StageResult:
     result = super().finish(state, data, trained)
     which = data.val if self.options.coefficients == "validation" else data.train
-    _, alphas = weigh(*self._answers(result.state, data, which, self.num_blocks(state)), self._task.num_classes)
+    _, alphas = weigh(*self._answers(result.state, data, which, self.num_blocks(state)), self._problem.num_classes)
     return result._replace(state=result.state._replace(host={"alphas": alphas}))
 
   def contribution(self, state: LearnerState, block: int, inputs: Tree) -> Contribution:
@@ -60,8 +60,8 @@ class Boosting(stacked.Stacked):
   def _answers(self, state: LearnerState, data: loop.StageData, which: np.ndarray,
                num: int) -> tuple[list[np.ndarray], np.ndarray]:
     """Logits [N, K] of the first `num` members for the examples `which`, and their labels [N]."""
-    logits = [np.asarray(prediction.contributions(self, self._task, state, block, data.pool, which)[f"logits{block}"])
-              for block in range(num)]
+    blocks = (prediction.contributions(self, self._problem, state, block, data.pool, which) for block in range(num))
+    logits = [np.asarray(each[f"logits{block}"]) for block, each in enumerate(blocks)]
     return logits, sharding.fetch(data.pool.y)[which]
 
 

@@ -15,8 +15,8 @@ from alma_jax.learners.contract import Contribution, GrowthReport, LearnerState,
 from alma_jax.learners.expert_stacks import shards
 from alma_jax.models import cost
 from alma_jax.parallel import sharding
-from alma_jax.tasks import domain_mixture
-from alma_jax.tasks.language_modeling import Contexts, Ends, HostPool, Windows
+from alma_jax.problems import domain_mixture
+from alma_jax.problems.language_modeling import Contexts, Ends, HostPool, Windows
 from alma_jax.training import loop
 from alma_jax.types import Cost, Tree
 
@@ -113,11 +113,11 @@ class BTM(stacked.Stacked):
     network, each = self.network(state.spec), []
     for i in range(self.num_members(state.spec)):
       one = jax.tree.map(lambda leaf, i=i: leaf[i:i + 1], state.predicting)
-      each.append(stacked.contribute(network, self._task, self.mesh, self.combine, one, inputs)["log_sum"])
+      each.append(stacked.contribute(network, self._problem, self.mesh, self.combine, one, inputs)["log_sum"])
     return jnp.stack([jnp.asarray(log_probs) for log_probs in each])
 
   def resolve(self, state: LearnerState, joined: Contribution) -> Any:
-    return self._task.resolve(joined, 1, self.combine)
+    return self._problem.resolve(joined, 1, self.combine)
 
   def cost(self, state: LearnerState) -> Cost:
     network, num = self.network(state.spec), self.num_members(state.spec)
@@ -155,7 +155,7 @@ class BTM(stacked.Stacked):
     if self.options.domains == "random":
       found = domains.dealt(data.seed, number, num)
     else:
-      counts = domains.token_counts(pool.ids, number, self._task.vocab_size)
+      counts = domains.token_counts(pool.ids, number, self._problem.vocab_size)
       if "centres" not in host:
         made = domains.cluster(counts, num, keys.rng(data.seed, keys.CLUSTER, data.stage, 0))
         host = {**host, **sharding.agree_on(made._asdict())}

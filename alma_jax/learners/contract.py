@@ -131,7 +131,7 @@ class Learner(Protocol):
         tasks/language_modeling.py.
 
     Returns:
-      Dict of arrays [B, ...], which the task's `join` adds to those of the other blocks. A name that only one block
+      Dict of arrays [B, ...], which the problem's `join` adds to those of the other blocks. A name that only one block
       uses is kept as it is.
     """
     ...
@@ -191,14 +191,14 @@ class Context:
 
   Attributes:
     config: schema.RunConfig.
-    task: see tasks/contract.py.
+    task: see problems/contract.py.
     example_shape: shape of one input; for text (L + 1,).
     max_val: validation examples of the largest stage.
     num_train: training examples of the first stage. None if the learner is only read and never trained.
     root: the network of `learner.root`; None if the config names none, or if the learner is only read.
   """
   config: schema.RunConfig
-  task: Any
+  problem: Any
   example_shape: tuple[int, ...]
   max_val: int
   num_train: int | None = None
@@ -207,7 +207,7 @@ class Context:
   def network(self, width: int | None = None, **options: Any) -> Any:
     """The network that the config names; options are those of models.build, `width` replaces `model.width`."""
     model = self.config.model if width is None else dataclasses.replace(self.config.model, width=width)
-    return models.build(model, self.task.num_outputs, self.example_shape, self.config.precision,
+    return models.build(model, self.problem.num_outputs, self.example_shape, self.config.precision,
                         sharding.DATA, **options)
 
   @property

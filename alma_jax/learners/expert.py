@@ -8,7 +8,7 @@ from alma_jax.growth import cluster
 from alma_jax.learners import expert_stacks, gate, prediction, stacked
 from alma_jax.learners.contract import Context, GrowthReport, LearnerState, StageResult
 from alma_jax.parallel import sharding
-from alma_jax.tasks import classification
+from alma_jax.problems import classification
 from alma_jax.training import loop
 from alma_jax.types import Tree, Variables
 
@@ -56,7 +56,7 @@ class Expert(stacked.Stacked):
     own = {}
     for name, which in (("train_own", data.train), ("val_own", data.val), ("memory_own", data.memory)):
       if len(which):
-        features = expert_stacks.features(base, self._task, self.mesh, variables, data.pool, which)
+        features = expert_stacks.features(base, self._problem, self.mesh, variables, data.pool, which)
         own[name] = cluster.nearest(features, found.prototypes)[0] == options.cluster
     own = sharding.agree_on(own)
     live, taught = state.live, own["train_own"].any()
@@ -94,5 +94,5 @@ class Expert(stacked.Stacked):
 
   def _error(self, state: LearnerState, pool: Tree, which: np.ndarray) -> float:
     """Error rate for the examples `which` of a pool."""
-    answers = np.asarray(prediction.contributions(self, self._task, state, 0, pool, which)["sum"])
+    answers = np.asarray(prediction.contributions(self, self._problem, state, 0, pool, which)["sum"])
     return classification.error_and_loss(answers.argmax(-1), answers, sharding.fetch(pool.y)[which])[0]

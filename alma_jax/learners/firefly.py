@@ -68,13 +68,13 @@ class Firefly(Stacked):
     if not data.stage or data.stage % self.options.grow_every:
       return state, GrowthReport()
     batch = self.context.config.train.batch_size
-    chain, directions, scores = search(self.network(state.spec), self._task, state.live, data, batch, self.options,
+    chain, directions, scores = search(self.network(state.spec), self._problem, state.live, data, batch, self.options,
                                        self._num_candidates, self.mesh)
     picks = self._select(state.spec, scores)
     variables, _, _ = surgery.put_together(surgery.operate(chain, directions, picks))
     added, spec = [sum(map(len, kind)) for kind in zip(*picks)], _widened(state.spec, picks)
     if variables.stats:
-      variables = refreshed(self.network(spec), self._task, sharding.put(variables, self.mesh), data, batch)
+      variables = refreshed(self.network(spec), self._problem, sharding.put(variables, self.mesh), data, batch)
     live = sharding.put(jax.tree.map(lambda leaf: leaf[None], variables), self.mesh)
     host = {**state.host, "grown": [*state.host["grown"], [data.stage, *added]]}
     report = GrowthReport(*self._price(state.spec, spec, len(data.train)))
@@ -128,7 +128,7 @@ def _first_widths(context: Context) -> tuple[int, ...]:
   return models.first_widths(model)
 
 
-def search(network: Any, task: Any, live: Variables, data: loop.StageData, batch: int, options: FF, num: int,
+def search(network: Any, problem: Any, live: Variables, data: loop.StageData, batch: int, options: FF, num: int,
            mesh: Mesh) -> tuple[Any, Any, Any]:
   """Trains directions and scores them.
 
@@ -144,21 +144,21 @@ def search(network: Any, task: Any, live: Variables, data: loop.StageData, batch
   total = jax.tree.map(np.asarray, widen.strengths(directions, 0.0))
   chain, directions, state, total = place((chain, directions, state, total))
   for part in batching.padded(rng.permutation(data.train), batch):
-    directions, state = widen.train_directions(module, task, chain, directions, state, data.pool, *place(part))
+    directions, state = widen.train_directions(module, problem, chain, directions, state, data.pool, *place(part))
   for part in batching.padded(data.train[:options.score_batches * batch], batch):
     part = place(part)
     for z in range(options.score_points):
       strength = np.float32((2 * z + 1) / (2 * options.score_points))
-      total = widen.add_slopes(module, task, chain, directions, total, data.pool, *part, strength)
+      total = widen.add_slopes(module, problem, chain, directions, total, data.pool, *part, strength)
   return sharding.agree_on(sharding.fetch((chain, directions, total)))
 
 
-def refreshed(network: Any, task: Any, variables: Variables, data: loop.StageData, batch: int) -> Variables:
+def refreshed(network: Any, problem: Any, variables: Variables, data: loop.StageData, batch: int) -> Variables:
   """The variables with batch-norm statistics estimated anew, in one pass over the training data."""
   network = dataclasses.replace(network, module=network.module.clone(axis=None))
   rng = keys.rng(data.seed, keys.REFRESH, data.stage)
   for part in batching.padded(rng.permutation(data.train), batch):
-    variables = variables._replace(stats=widen.refresh_stats(network, task, variables, data.pool, *part))
+    variables = variables._replace(stats=widen.refresh_stats(network, problem, variables, data.pool, *part))
   return sharding.agree_on(sharding.fetch(variables))
 
 

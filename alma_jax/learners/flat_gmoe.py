@@ -33,7 +33,7 @@ class FlatGMoE(Stacked):
     num = options.add_experts[data.stage - 1] if 0 < data.stage <= len(options.add_experts) else 0
     if not num:
       return state, GrowthReport()
-    losses = duplicate.scores(self.network(state.spec), self._task, state.predicting, data.val_pool, data.val,
+    losses = duplicate.scores(self.network(state.spec), self._problem, state.predicting, data.val_pool, data.val,
                               self.mesh)
     chosen = {layer: np.argsort(-np.array(scores), kind="stable")[:num] for layer, scores in losses.items()}
     rng = keys.rng(data.seed, keys.GATES, data.stage)

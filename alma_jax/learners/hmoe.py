@@ -16,7 +16,7 @@ from alma_jax.learners.contract import Context, Contribution, GrowthReport, Lear
 from alma_jax.learners.expert_stacks import Experts, shards, stacks
 from alma_jax.models import cost
 from alma_jax.parallel import members, sharding
-from alma_jax.tasks import classification
+from alma_jax.problems import classification
 from alma_jax.training import loop
 from alma_jax.types import Array, Cost, Tree, Variables
 
@@ -212,17 +212,17 @@ class HMoE(Experts):
 
   def _routed(self, state: LearnerState, inputs: Tree, mask_B: Array | None) -> Contribution:
     if not state.spec["num_experts"]:
-      return stacked.contribute(self._base, self._task, self.mesh, self.combine, state.predicting, inputs)
+      return stacked.contribute(self._base, self._problem, self.mesh, self.combine, state.predicting, inputs)
     parts = self.parts(state.spec)
     room = sum(len(part.places) for part in parts)  # one program, however many places are taken
     prototypes_EH = np.full((room, state.host["prototypes"].shape[1]), np.inf, np.float32)
     prototypes_EH[:state.spec["num_experts"]] = state.host["prototypes"]
-    return _route(self._base, tuple(self.network(one) for one in self._specs(state.spec)), self._task,
+    return _route(self._base, tuple(self.network(one) for one in self._specs(state.spec)), self._problem,
                   sharding.dividing(self.mesh, inputs), self.combine, state.frozen[0], stacks(state.predicting),
                   prototypes_EH, tuple(_place_of(part, room) for part in parts), inputs, mask_B)
 
   def resolve(self, state: LearnerState, joined: Contribution) -> Any:
-    return self._task.resolve(joined, 1, self.combine)
+    return self._problem.resolve(joined, 1, self.combine)
 
   def cost(self, state: LearnerState) -> Cost:
     """Costs of an example are those of one expert, on average over the examples so far if the experts differ."""
@@ -254,13 +254,13 @@ class HMoE(Experts):
 
   def _features(self, state: LearnerState, pool: Tree, which: np.ndarray) -> np.ndarray:
     """Features [N, H] of the examples `which` of a pool."""
-    return expert_stacks.features(self._base, self._task, self.mesh, state.frozen[0], pool, which)
+    return expert_stacks.features(self._base, self._problem, self.mesh, state.frozen[0], pool, which)
 
   def _answers(self, state: LearnerState, expert: int, pool: Tree, which: np.ndarray) -> np.ndarray:
     """Class probabilities [N, K] of one of the experts."""
     network, one = self._expert(state, expert)
-    answer = lambda inputs: stacked.contribute(network, self._task, self.mesh, self.combine, one, inputs)
-    return np.asarray(prediction.in_batches(answer, self._task, self.mesh, pool, which)["sum"])
+    answer = lambda inputs: stacked.contribute(network, self._problem, self.mesh, self.combine, one, inputs)
+    return np.asarray(prediction.in_batches(answer, self._problem, self.mesh, pool, which)["sum"])
 
   def _where(self, chosen: np.ndarray, new: Variables, old: Variables) -> Variables:
     """The experts of `new` where `chosen` bool [E], and those of `old` elsewhere; on the mesh."""
@@ -268,8 +268,8 @@ class HMoE(Experts):
     return sharding.put(jax.tree.map(pick, *sharding.fetch((new, old))), self.mesh)
 
 
-@functools.partial(jax.jit, static_argnames=("base", "networks", "task", "mesh", "combine"))
-def _route(base: Any, networks: tuple[Any, ...], task: Any, mesh: Mesh | None, combine: str, features_of: Variables,
+@functools.partial(jax.jit, static_argnames=("base", "networks", "problem", "mesh", "combine"))
+def _route(base: Any, networks: tuple[Any, ...], problem: Any, mesh: Mesh | None, combine: str, features_of: Variables,
            experts: tuple[Variables, ...], prototypes_EH: Array, place_of: tuple[Array, ...], inputs: Array,
            mask_B: Array | None) -> Contribution:
   """Joined contribution of each example's expert.
@@ -277,7 +277,7 @@ def _route(base: Any, networks: tuple[Any, ...], task: Any, mesh: Mesh | None, c
   Args:
     base: network of the features.
     networks: of the experts of each part, see expert_stacks.Part.
-    task, mesh, combine, inputs: as for stacked.contribute.
+    problem, mesh, combine, inputs: as for stacked.contribute.
     features_of: Variables [1, ...] of the base.
     experts: Variables [M, ...] of each part.
     prototypes_EH: float32, infinite in places without an expert.
@@ -293,7 +293,7 @@ def _route(base: Any, networks: tuple[Any, ...], task: Any, mesh: Mesh | None, c
       member_B = place_E[nearest_B]
       if mask_B is not None:
         member_B = jnp.where(mask_B, member_B, jax.tree.leaves(stack)[0].shape[0])
-      one = lambda member, rows, network=network: task.contribution(network, member, rows, combine)
+      one = lambda member, rows, network=network: problem.contribution(network, member, rows, combine)
       found.append(members.routed(one, stack, member_B, inputs, block))
     return jax.tree.map(lambda *parts: sum(parts[1:], parts[0]), *found)
 

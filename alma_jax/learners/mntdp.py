@@ -52,7 +52,7 @@ class MNTDP(Paths):
         {name: state.frozen[number] for name, (kind, number) in zip(self.parts, candidate) if kind == KEEP})
              for candidate in candidates]
     return path_search.search(
-        given, {name: path.part(variables, name) for name in self.parts}, self.task(num_classes), self._train, data,
+        given, {name: path.part(variables, name) for name in self.parts}, self.problem(num_classes), self._train, data,
         path_search.Options(options.search_steps, options.price, options.entropy))
 
   def _divisions(self, reused: list[int], same_labels: bool) -> list[Candidate]:

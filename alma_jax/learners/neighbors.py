@@ -24,13 +24,13 @@ def examples(data: loop.StageData, max_train: int, max_val: int) -> tuple[np.nda
   return drawn[0], drawn[1]
 
 
-def accuracy(network: Any, task: Any, mesh: jax.sharding.Mesh, variables: Variables, data: loop.StageData,
+def accuracy(network: Any, problem: Any, mesh: jax.sharding.Mesh, variables: Variables, data: loop.StageData,
              train: np.ndarray, val: np.ndarray, num_neighbors: int) -> float:
   """Validation accuracy of the majority of the nearest neighbours, by Euclidean distance between features.
 
   Args:
     network: models.ImageNetwork.
-    task: tasks.classification.Classification.
+    problem: problems.classification.Classification.
     mesh: devices.
     variables: Variables of the network. It embeds in evaluation mode.
     data: StageData of a task.
@@ -39,7 +39,7 @@ def accuracy(network: Any, task: Any, mesh: jax.sharding.Mesh, variables: Variab
     num_neighbors: k; n if there are fewer training examples.
   """
   one = jax.tree.map(lambda leaf: leaf[None], variables)
-  both = expert_stacks.features(network, task, mesh, one, data.pool, np.concatenate([train, val]))  # in few batches
+  both = expert_stacks.features(network, problem, mesh, one, data.pool, np.concatenate([train, val]))  # in few batches
   near, far = both[:len(train)], both[len(train):]
   labels, num_classes = sharding.fetch((data.pool.y, data.pool.num_classes))
   predicted = vote(near, far, labels[train], min(num_neighbors, len(train)), int(num_classes))

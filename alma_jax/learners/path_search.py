@@ -67,14 +67,14 @@ class Candidate(NamedTuple):
   stored: dict[str, Variables]
 
 
-def search(candidates: Sequence[Candidate], fresh: dict[str, Variables], task: Any, train: schema.Train,
+def search(candidates: Sequence[Candidate], fresh: dict[str, Variables], problem: Any, train: schema.Train,
            data: loop.StageData, options: Options) -> Found:
   """Trains the sampler; a pure function of its arguments.
 
   Args:
     candidates: at least two.
     fresh: Variables of every part of the network, if it is new.
-    task: tasks.classification.Classification.
+    problem: problems.classification.Classification.
     train: optimiser and batches of the weights.
     data: of the stage. Its pool is on the device, as the variables are.
     options: Options.
@@ -92,8 +92,8 @@ def search(candidates: Sequence[Candidate], fresh: dict[str, Variables], task: A
     p = sampler.probabilities()
     i, where = int(rng.choice(num, p=p)), drawn(halves[0])
     one = candidates[i]
-    moved, moments = _train(one.network, task, train, new_of(one, now), new_of(one, opt), one.stored, data.pool, where,
-                            jax.random.fold_in(jax.random.wrap_key_data(key), step))
+    moved, moments = _train(one.network, problem, train, new_of(one, now), new_of(one, opt), one.stored, data.pool,
+                            where, jax.random.fold_in(jax.random.wrap_key_data(key), step))
     now, opt = now | moved, opt | moments
     trained[i] += 1
     sampled, where = rng.choice(num, _SAMPLED, p=p), drawn(halves[1])
@@ -101,7 +101,7 @@ def search(candidates: Sequence[Candidate], fresh: dict[str, Variables], task: A
     for j in sorted(set(sampled.tolist())):
       one = candidates[j]
       loss = np.float64(sharding.agree_on(np.asarray(
-          _loss(one.network, task, new_of(one, now), one.stored, data.pool, where))))
+          _loss(one.network, problem, new_of(one, now), one.stored, data.pool, where))))
       rewards[j] = -min(np.nan_to_num(loss, nan=_WORST), _WORST) - options.price * len(new_of(one, fresh))
       judged[j] += 1
     sampler.improve(sampled, np.array([rewards[j] for j in sampled.tolist()]))
@@ -156,19 +156,19 @@ class _Sampler:
     return self._edges_PE @ self._log_E()
 
 
-@functools.partial(jax.jit, static_argnames=("network", "task", "train"))
-def _train(network: PathNetwork, task: Any, train: schema.Train, new: dict[str, Variables], opt: dict[str, Tree],
+@functools.partial(jax.jit, static_argnames=("network", "problem", "train"))
+def _train(network: PathNetwork, problem: Any, train: schema.Train, new: dict[str, Variables], opt: dict[str, Tree],
            stored: dict[str, Variables], pool: Tree, index_B: Array, key: Array
            ) -> tuple[dict[str, Variables], dict[str, Tree]]:
   """(the new modules, their optimisers' states) after a step of one candidate."""
-  batch, all_B = task.take(pool, index_B), jnp.ones(len(index_B), bool)
-  x = task.train_inputs(pool, batch, key, jnp.int32(0), len(index_B))
+  batch, all_B = problem.take(pool, index_B), jnp.ones(len(index_B), bool)
+  x = problem.train_inputs(pool, batch, key, jnp.int32(0), len(index_B))
   variables = network.divided(assembled([*new.values(), *stored.values()]))
 
   def loss(params: Tree) -> tuple[Array, Tree]:
     output, stats = network.apply(Variables(params, variables.stats), x, None, train=True)
-    sums = task.sums(output, batch, all_B)
-    return task.objective(output, batch, all_B, sums, len(index_B)), stats
+    sums = problem.sums(output, batch, all_B)
+    return problem.objective(output, batch, all_B, sums, len(index_B)), stats
 
   grads, stats = jax.grad(loss, has_aux=True)(variables.params)
   whole, optimizer, moments = network.joined(Variables(variables.params, stats)), optimizers.make(train), {}
@@ -179,10 +179,10 @@ def _train(network: PathNetwork, task: Any, train: schema.Train, new: dict[str, 
   return new, moments
 
 
-@functools.partial(jax.jit, static_argnames=("network", "task"))
-def _loss(network: PathNetwork, task: Any, new: dict[str, Variables], stored: dict[str, Variables], pool: Tree,
+@functools.partial(jax.jit, static_argnames=("network", "problem"))
+def _loss(network: PathNetwork, problem: Any, new: dict[str, Variables], stored: dict[str, Variables], pool: Tree,
           index_B: Array) -> Array:
   """Mean loss of a candidate in nats. New modules use the statistics of the batch, their own being young."""
-  batch, variables = task.take(pool, index_B), network.divided(assembled([*new.values(), *stored.values()]))
-  output, _ = network.apply(variables, task.inputs(pool, batch), None, train=True)
-  return task.losses(output, batch).mean()
+  batch, variables = problem.take(pool, index_B), network.divided(assembled([*new.values(), *stored.values()]))
+  output, _ = network.apply(variables, problem.inputs(pool, batch), None, train=True)
+  return problem.losses(output, batch).mean()

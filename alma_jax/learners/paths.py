@@ -89,8 +89,8 @@ class Paths(TaskLearner):
     old = lambda name, kind, module: path.part(root, name) if kind == ROOT else state.frozen[module]
     found = [path.part(fresh, name) if kind == NEW else jax.tree.map(everywhere, old(name, kind, module))
              for name, (kind, module) in zip(self.parts, candidate)]
-    return self.training_with(self.fit_spec(network, self.task(classes)), network.divided(path.assembled(found)), data,
-                              notes={"candidate": search["next"]})
+    return self.training_with(self.fit_spec(network, self.problem(classes)), network.divided(path.assembled(found)),
+                              data, notes={"candidate": search["next"]})
 
   def finish(self, state: LearnerState, data: loop.StageData, trained: loop.Trained) -> StageResult:
     search, progress = dict(state.spec["search"]), dict(state.host["search"])
@@ -154,9 +154,9 @@ class Paths(TaskLearner):
     """Error rate on the validation data of a candidate that has nothing to be trained."""
     variables = jax.tree.map(lambda leaf: leaf[None], self._assembled(state, [module for _, module in candidate]))
     labels, num = sharding.fetch((data.val_pool.y, data.val_pool.num_classes))
-    network, task = self.whole(int(num)), self.task(int(num))
+    network, problem = self.whole(int(num)), self.problem(int(num))
     found = prediction.in_batches(
-        functools.partial(stacked.contribute, network, task, self.mesh, "logits", variables), task, self.mesh,
+        functools.partial(stacked.contribute, network, problem, self.mesh, "logits", variables), problem, self.mesh,
         data.val_pool, data.val)
     error = (found["sum"].argmax(-1) != labels[data.val]).mean()
     return float(np.float32(error))  # as the errors of trained candidates, to which it may be equal
@@ -174,7 +174,7 @@ class Paths(TaskLearner):
     head = path.part(variables, self.parts[-1])
     num_classes, width = head.params[self.parts[-1]]["kernel"].shape
     same = path.assembled([variables, jax.tree.map(lambda leaf: leaf[:1], head)])
-    accuracy = neighbors.accuracy(self.whole(1), self.task(1), self.mesh, same, data, train, val,
+    accuracy = neighbors.accuracy(self.whole(1), self.problem(1), self.mesh, same, data, train, val,
                                   self.options.neighbors)
     return accuracy, neighbors.macs(self.whole(num_classes), self._shape, len(train), len(val), width)
 

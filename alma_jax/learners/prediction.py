@@ -16,48 +16,48 @@ from alma_jax.training import batching, stage
 from alma_jax.types import Tree
 
 
-def contributions(learner: Learner, task: Any, state: LearnerState, block: int, pool: Tree,
+def contributions(learner: Learner, problem: Any, state: LearnerState, block: int, pool: Tree,
                   which: np.ndarray | None = None) -> Contribution:
   """The contribution of one block to the predictions for many examples.
 
   Args:
     learner: Learner.
-    task: see tasks/contract.py.
+    task: see problems/contract.py.
     state: of the learner.
     block: number of the block.
-    pool: the task's examples.
+    pool: the problem's examples.
     which: int [N], examples of the pool, N at least 1; None: all.
 
   Returns:
     Dict of numpy arrays [N, ...].
   """
-  return _in_batches(functools.partial(learner.padded_contribution, state, block), task, learner.mesh, pool, which)
+  return _in_batches(functools.partial(learner.padded_contribution, state, block), problem, learner.mesh, pool, which)
 
 
-def in_batches(fn: Callable[[Tree], Contribution], task: Any, mesh: jax.sharding.Mesh, pool: Tree,
+def in_batches(fn: Callable[[Tree], Contribution], problem: Any, mesh: jax.sharding.Mesh, pool: Tree,
                which: np.ndarray | None = None) -> Contribution:
   """fn(inputs) -> dict of arrays [B, ...], for many examples of a pool; the arguments are those of `contributions`."""
-  return _in_batches(lambda inputs, _: fn(inputs), task, mesh, pool, which)
+  return _in_batches(lambda inputs, _: fn(inputs), problem, mesh, pool, which)
 
 
-def _in_batches(fn: Callable[[Tree, np.ndarray], Contribution], task: Any, mesh: jax.sharding.Mesh, pool: Tree,
+def _in_batches(fn: Callable[[Tree, np.ndarray], Contribution], problem: Any, mesh: jax.sharding.Mesh, pool: Tree,
                 which: np.ndarray | None) -> Contribution:
   """Like `in_batches`, for fn(inputs, mask_B), where `mask_B` is False for padding."""
-  which = np.arange(task.size(pool), dtype=np.int32) if which is None else which
-  parts = [fn(_inputs(task, pool, sharding.put(index, mesh, sharding.EXAMPLES)), mask_B)
-           for index, mask_B in batching.padded(which, stage.round_up(task.eval_batch, mesh.size))]
+  which = np.arange(problem.size(pool), dtype=np.int32) if which is None else which
+  parts = [fn(_inputs(problem, pool, sharding.put(index, mesh, sharding.EXAMPLES)), mask_B)
+           for index, mask_B in batching.padded(which, stage.round_up(problem.eval_batch, mesh.size))]
   parts = sharding.fetch(parts)
   return {key: np.concatenate([part[key] for part in parts])[:len(which)] for key in parts[0]}
 
 
-def predict(learner: Learner, task: Any, state: LearnerState, inputs: Tree) -> Any:
+def predict(learner: Learner, problem: Any, state: LearnerState, inputs: Tree) -> Any:
   """The prediction for one batch of inputs; traceable."""
   joined = None
   for block in range(learner.num_blocks(state)):
-    joined = task.join(joined, learner.contribution(state, block, inputs))
+    joined = problem.join(joined, learner.contribution(state, block, inputs))
   return learner.resolve(state, joined or {})
 
 
-@functools.partial(jax.jit, static_argnames="task")
-def _inputs(task: Any, pool: Tree, index_B: jax.Array) -> Tree:
-  return task.inputs(pool, task.take(pool, index_B))
+@functools.partial(jax.jit, static_argnames="problem")
+def _inputs(problem: Any, pool: Tree, index_B: jax.Array) -> Tree:
+  return problem.inputs(pool, problem.take(pool, index_B))

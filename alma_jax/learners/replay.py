@@ -10,7 +10,7 @@ from alma_jax.learners.contract import Context, GrowthReport, LearnerState, Stag
 from alma_jax.learners.task_learner import NOTHING, TaskLearner, best_member, pair_notes
 from alma_jax.models import cost, path
 from alma_jax.parallel import sharding
-from alma_jax.tasks import heads
+from alma_jax.problems import heads
 from alma_jax.training import loop
 from alma_jax.types import Variables
 
@@ -26,8 +26,8 @@ class Replay(TaskLearner):
 
   def __init__(self, context: Context):
     super().__init__(context)
-    assert isinstance(context.task, heads.JointClassification)
-    self._most, self._num_tasks = context.task.num_classes, context.task.num_tasks
+    assert isinstance(context.problem, heads.JointClassification)
+    self._most, self._num_tasks = context.problem.num_classes, context.problem.num_tasks
     self._joint = self.whole(self._most * self._num_tasks)
 
   def grow(self, state: LearnerState, data: loop.StageData) -> tuple[LearnerState, GrowthReport]:
@@ -38,7 +38,7 @@ class Replay(TaskLearner):
     variables = self._begun(state, self.fresh(self.whole(int(num_classes[data.stage])), data), data.stage)
     task = task[data.train]
     probability = 1 / np.bincount(task)[task]  # every task is as likely as any other
-    return self.training_with(self.fit_spec(self._joint, self.context.task), variables, data,
+    return self.training_with(self.fit_spec(self._joint, self.context.problem), variables, data,
                               examples=loop.Examples(probability=probability / probability.sum()))
 
   def finish(self, state: LearnerState, data: loop.StageData, trained: loop.Trained) -> StageResult:

@@ -36,12 +36,12 @@ class Stacked:
   options: Any  # an instance of the learner's own subclass of Options
 
   def __init__(self, context: Context):
-    self.context, self.options, self._task = context, context.config.learner, context.task
+    self.context, self.options, self._problem = context, context.config.learner, context.problem
     self.combine = getattr(self.options, "combine", None) or self.combine
     self.scratch: bool = self.options.init_from_scratch
-    self._stepwise = not self._task.in_epochs or models.loops_are_slow(self.network(self.first_spec()))
+    self._stepwise = not self._problem.in_epochs or models.loops_are_slow(self.network(self.first_spec()))
     self.mesh: Mesh = sharding.make_mesh(self.options.num_trained, context.config.devices, spread=not self._stepwise)
-    self._val_rows = -(-context.max_val // self._task.eval_batch)
+    self._val_rows = -(-context.max_val // self._problem.eval_batch)
     self._shape = (1, *context.example_shape)
 
   # --------------------------------------------------------------------- what most subclasses change
@@ -98,7 +98,7 @@ class Stacked:
     return len(blocks(state))
 
   def contribution(self, state: LearnerState, block: int, inputs: Tree) -> Contribution:
-    return contribute(self.network(state.spec), self._task, self.mesh, self.combine, blocks(state)[block], inputs)
+    return contribute(self.network(state.spec), self._problem, self.mesh, self.combine, blocks(state)[block], inputs)
 
   def padded_contribution(self, state: LearnerState, block: int, inputs: Tree, mask_B: np.ndarray) -> Contribution:
     del mask_B
@@ -108,7 +108,7 @@ class Stacked:
     return state._replace(live=state.predicting, opt=None, average=None)
 
   def resolve(self, state: LearnerState, joined: Contribution) -> Any:
-    return self._task.resolve(joined, self.num_members(state.spec) * len(blocks(state)), self.combine)
+    return self._problem.resolve(joined, self.num_members(state.spec) * len(blocks(state)), self.combine)
 
   def cost(self, state: LearnerState) -> Cost:
     one, num, network = models.count_params(state.live.params), len(blocks(state)), self.network(state.spec)
@@ -136,7 +136,7 @@ class Stacked:
     train = self.context.config.train
     assert not isinstance(train, schema.TaskTrain)  # which is for learners of task streams
     return loop.FitSpec(
-        self.network(spec), self._task, train, self.num_members(spec), self._val_rows, self.mesh,
+        self.network(spec), self._problem, train, self.num_members(spec), self._val_rows, self.mesh,
         self._stepwise, self.has_shards(spec), self.options.keep_optimizer, self.options.average,
         bool(self.options.average) and self.options.start == "last" and not self.scratch)
 
@@ -168,21 +168,22 @@ def blocks(state: LearnerState) -> tuple[Variables, ...]:
   return (*state.frozen, state.predicting)
 
 
-def contribute(network: Any, task: Any, mesh: Mesh, combine: str, variables: Variables, inputs: Tree) -> Contribution:
+def contribute(network: Any, problem: Any, mesh: Mesh, combine: str, variables: Variables,
+               inputs: Tree) -> Contribution:
   """Joined contribution of stacked members to the predictions for a batch; traceable.
 
   Args:
     network: models.Network or Mixture of each member.
-    task: see tasks/contract.py.
+    task: see problems/contract.py.
     mesh: devices, each of which holds all variables. A batch that is sharded over devices stays sharded.
-    combine: see the task's `contribution`; or "features" of images: the inputs of the last layer instead.
+    combine: see the problem's `contribution`; or "features" of images: the inputs of the last layer instead.
     variables: stacked Variables [M, ...].
     inputs: as Learner.contribution.
 
   Returns:
     Dict of float32 arrays [B, ...]; of "features" {"features": [B, H]} of the only member.
   """
-  return _contribute(network, task, sharding.dividing(mesh, inputs), combine, variables, inputs)
+  return _contribute(network, problem, sharding.dividing(mesh, inputs), combine, variables, inputs)
 
 
 def initialized(network: Any, raw_keys: jax.Array, example: Tree) -> Variables:
@@ -204,17 +205,17 @@ _init_on_cpu = jax.jit(_init_members, static_argnames="network", compiler_option
 _init_elsewhere = jax.jit(_init_members, static_argnames="network")
 
 
-@functools.partial(jax.jit, static_argnames=("network", "task", "mesh", "combine"))
-def _contribute(network: Any, task: Any, mesh: Mesh | None, combine: str, variables: Variables,
+@functools.partial(jax.jit, static_argnames=("network", "problem", "mesh", "combine"))
+def _contribute(network: Any, problem: Any, mesh: Mesh | None, combine: str, variables: Variables,
                 inputs: Tree) -> Contribution:
   def local(variables: Variables, inputs: Tree) -> Contribution:
     def one(member: Variables) -> Contribution:
       if combine == "features":
         return {"features": models.features(network, member, inputs)}
-      return task.contribution(network, member, inputs, combine)
+      return problem.contribution(network, member, inputs, combine)
 
     stacked = stacks.apply(one, jax.tree.leaves(variables)[0].shape[0], variables)
-    return {"features": stacked["features"][0]} if combine == "features" else task.merge(stacked)
+    return {"features": stacked["features"][0]} if combine == "features" else problem.merge(stacked)
 
   if mesh is None:
     return local(variables, inputs)

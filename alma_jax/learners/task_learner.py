@@ -51,7 +51,7 @@ class TaskLearner(Learner):
     self.parts = path.parts(any_head)
     self._stepwise = models.loops_are_slow(any_head)
     self.mesh = sharding.make_mesh(self._num_pairs, context.config.devices, spread=not self._stepwise)
-    self._val_rows = -(-context.max_val // context.task.eval_batch)
+    self._val_rows = -(-context.max_val // context.problem.eval_batch)
     self._shape = (1, *context.example_shape)
 
   def init(self) -> LearnerState:
@@ -91,15 +91,15 @@ class TaskLearner(Learner):
   def logits(self, variables: Variables, num_classes: int, inputs: Tree) -> Contribution:
     """Logits [B, num_classes] of a network."""
     one = jax.tree.map(lambda leaf: leaf[None], variables)
-    return stacked.contribute(self.whole(num_classes), self.task(num_classes), self.mesh, "logits", one, inputs)
+    return stacked.contribute(self.whole(num_classes), self.problem(num_classes), self.mesh, "logits", one, inputs)
 
   def resolve(self, state: LearnerState, joined: Contribution) -> Any:
-    return self.context.task.resolve(joined, 1, "logits")
+    return self.context.problem.resolve(joined, 1, "logits")
 
   def cost(self, state: LearnerState) -> Cost:
     """Of everything stored; multiply-adds are those of the path of the shown task, or of the newest."""
     tasks = state.spec["tasks"]
-    network = self.whole(tasks[state.spec["shown"]]["classes"] if tasks else self.context.task.num_outputs)
+    network = self.whole(tasks[state.spec["shown"]]["classes"] if tasks else self.context.problem.num_outputs)
     macs, flops = cost.forward_macs(network, self._shape), cost.training_flops(network, self._shape)
     stored = (self.module_shapes(part, classes) for part, classes, _ in state.spec["modules"])
     return Cost(sum(map(cost.count_params, stored)), macs, flops, macs)
@@ -136,9 +136,9 @@ class TaskLearner(Learner):
     """The state that predicts task t, from 0."""
     return state._replace(spec={**state.spec, "shown": t})
 
-  def task(self, num_classes: int) -> Any:
+  def problem(self, num_classes: int) -> Any:
     """The task of classifying the images of one task, with this number of classes."""
-    return dataclasses.replace(self.context.task, num_classes=num_classes)
+    return dataclasses.replace(self.context.problem, num_classes=num_classes)
 
   def whole(self, num_classes: int, axis: str | None = sharding.DATA) -> models.ImageNetwork:
     """The network with a head of this size; `axis` is the mesh axis that batches are sharded over."""
@@ -175,9 +175,9 @@ class TaskLearner(Learner):
     rates = np.exp(rng.uniform(low, high, train.num_random))
     return np.stack([rates, rng.choice(train.weight_decay, train.num_random)], 1).astype(np.float32)
 
-  def fit_spec(self, network: Any, task: Any) -> loop.FitSpec:
-    """Of a training with every pair; `task` is contract.Task."""
-    return loop.FitSpec(network, task, self._train, self._num_pairs, self._val_rows, self.mesh, self._stepwise)
+  def fit_spec(self, network: Any, problem: Any) -> loop.FitSpec:
+    """Of a training with every pair; `problem` is contract.Problem."""
+    return loop.FitSpec(network, problem, self._train, self._num_pairs, self._val_rows, self.mesh, self._stepwise)
 
 
 def best_member(trained: loop.Trained) -> tuple[int, float]:

@@ -20,8 +20,8 @@ from alma_jax.errors import BadInput, Stopped
 from alma_jax.growth import cluster
 from alma_jax.learners import expert_stacks, gate
 from alma_jax.parallel import environment, sharding
+from alma_jax.problems import classification
 from alma_jax.runs import experiment, metrics, results, run_files, settings, snapshot
-from alma_jax.tasks import classification
 
 MANIFEST = "manifest.json"
 
@@ -88,7 +88,7 @@ def publish(config: schema.RunConfig, workdir: str | os.PathLike[str], num_clust
   opened, _ = results.load_run(path).open(0)
   ends = _ends(path)[:1]
   base, data = snapshot.restore_learner(learner, opened).predicting, settings.Stages(setting)[ends]
-  features = expert_stacks.features(network, setting.source.task, learner.mesh, base, data.pool, data.train)
+  features = expert_stacks.features(network, setting.source.problem, learner.mesh, base, data.pool, data.train)
   clusters = cluster.kmeans(features, num_clusters, cluster.rng_of(data, 0))
   line = run_files.read_lines(path / run_files.METRICS)[ends[0] - 1]
   looked = expert_stacks.feature_macs(network, shape) * len(data.train)
@@ -171,9 +171,9 @@ class Mixture:
     x = results.like_examples(x, tuple(data["example_shape"]), np.dtype(data["dtype"]))
     mean, std = (np.asarray(data[key], np.float32) for key in ("mean", "std"))
     pool = classification.make_pool(x, np.zeros(len(x)), mean, std, learner.mesh)
-    task = classification.Classification(data["num_classes"], augment=False)
+    problem = classification.Classification(data["num_classes"], augment=False)
     base = sharding.put(self._gate.base, learner.mesh)
-    features = expert_stacks.features(stacked.network({}), task, learner.mesh, base, pool,
+    features = expert_stacks.features(stacked.network({}), problem, learner.mesh, base, pool,
                                       np.arange(len(x), dtype=np.int32))
     nearest, _ = cluster.nearest(features, self._gate.prototypes)
     answers = np.zeros((len(x), data["num_classes"]), np.float32)

@@ -8,9 +8,9 @@ import numpy as np
 from alma_jax.data import schedule
 from alma_jax.learners import contract, prediction, tuned
 from alma_jax.parallel import sharding
+from alma_jax.problems import classification, language_modeling, sequence
 from alma_jax.runs import metrics, settings
 from alma_jax.runs.snapshot import RunState
-from alma_jax.tasks import classification, language_modeling, sequence
 
 _MOST_AT_ONCE = 64  # mega-batches whose predictions are computed together
 
@@ -33,7 +33,7 @@ class Arrivals:
     self._adaptive = self._stream.is_adaptive
     self._tests = not isinstance(setting.source, sequence.Tasks) and (
         self._adaptive or not setting.learner.freezes or not setting.source.has_test or setting.config.log.drift > 0)
-    self.metric = f"prequential_{setting.source.task.metric}"
+    self.metric = f"prequential_{setting.source.problem.metric}"
     self._sizes: list[int] = []  # numbers of examples that the prequential metric of each mega-batch is a mean over
     self._known: dict[int, metrics.Entry] = {}  # prequential values of the deployed learner
     self._deployed: contract.LearnerState | None = None
@@ -74,14 +74,14 @@ class Arrivals:
   def _tested_together(self, now: RunState, span: range) -> dict[int, metrics.Entry]:
     learner, source, state = self._setting.learner, self._setting.source, now.learner
     assert not isinstance(source, sequence.Tasks)
-    task: Any = source.task
+    problem: Any = source.problem
     parts = [source.tested(t) for t in span]
     held, index = self._stages.select(np.concatenate(parts))
-    pool, index = task.load(held, index)
+    pool, index = problem.load(held, index)
     pool, total = pool if pool is held else sharding.put(pool, learner.mesh), None
     pool = classification.renormalized(pool, source, now.constants, learner.mesh)
     for block in range(learner.num_blocks(state)):
-      total = task.join(total, prediction.contributions(learner, task, state, block, pool, index))
+      total = problem.join(total, prediction.contributions(learner, problem, state, block, pool, index))
     found, start = learner.resolve(state, total or {}), 0
     values: dict[int, metrics.Entry] = {}
     for t, part in zip(span, parts):

@@ -27,7 +27,7 @@ def watching(setting: settings.Setting, now: RunState, metric: str) -> "Detector
   config = setting.config
   if not config.log.drift:
     return None
-  detector = Detector(config.log.drift, metric, setting.source.task.num_outputs if config.is_language else None)
+  detector = Detector(config.log.drift, metric, setting.source.problem.num_outputs if config.is_language else None)
   source: Any = setting.source
   for t, line in enumerate([*now.lines, *([now.arrived] if now.arrived else [])], 1):
     detector.update(line, len(source.tested(t)))

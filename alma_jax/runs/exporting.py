@@ -22,9 +22,9 @@ from alma_jax.learners import contract, prediction
 from alma_jax.learners.task_learner import TaskLearner
 from alma_jax.parallel import environment, sharding
 from alma_jax.predictors import card, folder
+from alma_jax.problems import classification, sequence
+from alma_jax.problems.language_modeling import Contexts
 from alma_jax.runs import metrics, results, run_files, settings
-from alma_jax.tasks import classification, sequence
-from alma_jax.tasks.language_modeling import Contexts
 from alma_jax.types import Tree
 from alma_jax.version import __version__
 
@@ -125,9 +125,9 @@ class Position(NamedTuple):
 class Exporter:
   """Exports the states of a learner. If only the weights have changed, the program of the last export is used again."""
 
-  def __init__(self, learner: contract.Learner, task: Any):
-    """`learner` and `task` are those of the run."""
-    self._learner, self._task = learner, task
+  def __init__(self, learner: contract.Learner, problem: Any):
+    """`learner` and `problem` are those of the run."""
+    self._learner, self._problem = learner, problem
     self._key: Any = None
     self._program = b""
 
@@ -169,7 +169,7 @@ class Exporter:
       *given, x = arguments
       live, frozen = jax.tree.unflatten(structure, given)
       now = state._replace(live=live, frozen=frozen)
-      answer = lambda x: output(prediction.predict(self._learner, self._task, now, inputs(x)))
+      answer = lambda x: output(prediction.predict(self._learner, self._problem, now, inputs(x)))
       # A user's own code may use the number of examples, so it sees one at a time.
       return jax.vmap(lambda one: jax.tree.map(lambda leaf: leaf[0], answer(one[None])))(x) if own else answer(x)
 
@@ -216,16 +216,16 @@ def export(run: results.Run | str | os.PathLike[str], stage: int | None = None,
 def files_of(run: results.Run, stage: int | None = None, of_task: int | str | None = None) -> dict[str, bytes]:
   """{name: contents} of the predictor of a saved stage and task, see `export`; raises BadInput if it is not saved."""
   opened, learner = run.open(stage)
-  stored, task = run_files.read_json(run.path / "config.json"), settings.task_of(run.config, opened.meta["data"])
+  stored, problem = run_files.read_json(run.path / "config.json"), settings.problem_of(run.config, opened.meta["data"])
   state, data = run.shown(opened, learner, of_task)
   standing = (standing_of_task(opened.meta["lines"], learner.cost(state).num_params, data,
                                learner.options.forgets) if isinstance(learner, TaskLearner) else
-              Standing().add(opened.meta["lines"], task.metric))
+              Standing().add(opened.meta["lines"], problem.metric))
   fingerprint = stored.get("data_fingerprint")
   if run.config.is_live:
     fingerprint = feed.fingerprint(fingerprint, _used(run.path / feed.LEDGER, standing.last["t"]))
   position = Position(run.path, run.config, data, fingerprint, standing)
-  return Exporter(learner, task).files(state, position)
+  return Exporter(learner, problem).files(state, position)
 
 
 def _used(ledger: pathlib.Path, num: int) -> list[feed.Line]:

@@ -38,7 +38,7 @@ def resumed(setting: settings.Setting, folder: RunFolder, opened: checkpoint.Ope
   if num < covered:
     raise BadInput(f"{folder.path / feed.LEDGER} has {num} mega-batches, but the checkpoint covers {covered}; "
                    "restore the file, or --overwrite the run.")
-  source.set_outputs(settings.task_of(setting.config, opened.meta["data"]).num_outputs)
+  source.set_outputs(settings.problem_of(setting.config, opened.meta["data"]).num_outputs)
   return settings.built(setting.config, source, source.stream.most_val)._replace(arrays=setting.arrays)
 
 
@@ -55,7 +55,7 @@ def fitted(setting: settings.Setting, state: LearnerState, ends: tuple[int, ...]
   """
   source: Any = setting.source
   num_outputs, num_val = source.num_outputs_after(ends[-1]), len(setting.stream.stage(ends).val)
-  num_new = num_outputs - source.task.num_outputs
+  num_new = num_outputs - source.problem.num_outputs
   if not num_new and num_val <= most_val:
     return None
   if num_val > most_val:

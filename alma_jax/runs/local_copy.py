@@ -12,7 +12,7 @@ import filelock
 
 from alma_jax.errors import BadInput
 from alma_jax.files import parse_json, write_bytes
-from alma_jax.runs import lease, run_files, run_folder
+from alma_jax.runs import lease, run_files
 from alma_jax.runs.remote import MANIFEST, MIRROR, File, Manifest, Problem, Remote, digest
 
 _TIME, _HOLDER = "time", "holder"  # in MIRROR of the local folder
@@ -156,7 +156,7 @@ def locked(folder: pathlib.Path, name: str, wait: bool = False) -> Iterator[None
 def mirrored(folder: pathlib.Path) -> list[str]:
   """The names of the files of a local folder that belong to its run; none that is being written."""
   found = []
-  for top in run_folder.OURS:
+  for top in run_files.WRITTEN:
     paths = [folder / top, *(folder / top).rglob("*")] if (folder / top).is_dir() else [folder / top]
     found += [name for path in paths if not path.is_symlink() and path.is_file()
               for name in [path.relative_to(folder).as_posix()] if not _is_temporary(name)]
@@ -214,7 +214,7 @@ def _tidy(folder: pathlib.Path, manifest: Manifest, is_reader: bool) -> None:
   A reader keeps large files for a while, unless they are newer checkpoints than those of the store.
   """
   newest, late = max(map(_step, manifest.files), default=-1), time.time() - _LOADING
-  for top in run_folder.OURS:
+  for top in run_files.WRITTEN:
     paths = [folder / top, *(folder / top).rglob("*")] if (folder / top).is_dir() else [folder / top]
     for path in reversed(paths):  # what is in a folder comes after it
       name = path.relative_to(folder).as_posix()

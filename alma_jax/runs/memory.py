@@ -19,8 +19,8 @@ from alma_jax.messages import num_bytes
 from alma_jax.models import convolution, cost
 from alma_jax.parallel import sharding
 from alma_jax.parallel.host_memory import host_memory
+from alma_jax.problems import classification
 from alma_jax.runs.settings import Setting
-from alma_jax.tasks import classification
 from alma_jax.training import loop
 from alma_jax.types import Tree
 
@@ -142,7 +142,7 @@ def _is_mapped(array: Any) -> bool:
 
 def _batches(setting: Setting, apart: bool) -> Part:
   """What the host prepares for a dispatch, see `loop.advance`: indices, and for text the windows."""
-  c, spec, rows = setting.config, _fit_spec(setting), setting.source.task.max_steps
+  c, spec, rows = setting.config, _fit_spec(setting), setting.source.problem.max_steps
   examples = rows * spec.padded_members * spec.padded_batch
   if c.is_language:
     tokens = examples * setting.source.example_shape[0]
@@ -239,9 +239,9 @@ def _lower(*factors: tuple[float, str, Any]) -> str:
 def _fit_spec(setting: Setting) -> loop.FitSpec:
   """A FitSpec for its arithmetic of batches and members."""
   c, learner = setting.config, setting.learner
-  task: Any = setting.source.task
+  problem: Any = setting.source.problem
   assert not isinstance(c.train, schema.TaskTrain)
-  return loop.FitSpec(None, task, c.train, c.learner.num_trained, 0, learner.mesh, False)
+  return loop.FitSpec(None, problem, c.train, c.learner.num_trained, 0, learner.mesh, False)
 
 
 def _bytes(tree: Tree) -> int:

@@ -16,7 +16,7 @@ import filelock
 from alma_jax import messages
 from alma_jax.errors import BadInput, InUse, Unsaved
 from alma_jax.files import write_bytes
-from alma_jax.runs import lease, local_copy, remote, run_folder
+from alma_jax.runs import lease, local_copy, remote, run_files
 from alma_jax.runs.remote import CHANGED, MANIFEST, MIRROR, File, Manifest, Remote
 
 _GROWING = ("tensorboard", "wandb")  # folders whose files grow; .jsonl files do so too
@@ -188,7 +188,7 @@ class Mirror:
 
   def _refuse_lost(self, overwrite: bool) -> None:
     """Raises BadInput if a store without a manifest holds files, or has held the run of the local folder."""
-    found = sorted({name.split("/")[0] for name in self._place.names()} & set(run_folder.OURS))
+    found = sorted({name.split("/")[0] for name in self._place.names()} & set(run_files.WRITTEN))
     if found:
       raise BadInput(f"{self.address} holds {', '.join(found)}, but not from a run of this program; choose another "
                      "--workdir.")
@@ -280,7 +280,7 @@ def _unused(names: Iterable[str], manifest: Manifest) -> list[str]:
   names, needed = list(names), {file.object for file in manifest.files.values()}
   others = tuple(name.removesuffix(MANIFEST) for name in names if name.endswith(f"/{MANIFEST}"))
   return [name for name in names if name not in needed and name not in manifest.files and not name.startswith(others)
-          and (name.startswith(f"{CHANGED}/") or name.split("/")[0] in run_folder.OURS)]
+          and (name.startswith(f"{CHANGED}/") or name.split("/")[0] in run_files.WRITTEN)]
 
 
 def _keep(path: pathlib.Path, staged: pathlib.Path) -> None:

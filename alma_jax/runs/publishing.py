@@ -2,11 +2,11 @@
 from alma_jax.learners.task_learner import TaskLearner
 from alma_jax.parallel import sharding
 from alma_jax.predictors import folder as predictors
+from alma_jax.problems import sequence
+from alma_jax.problems.live_source import LiveSource
 from alma_jax.runs import exporting, settings, task_results
 from alma_jax.runs.run_folder import RunFolder
 from alma_jax.runs.snapshot import RunState
-from alma_jax.tasks import sequence
-from alma_jax.tasks.live_source import LiveSource
 
 FOLDER = "predictor"  # its name in a run folder
 
@@ -27,7 +27,7 @@ class Publisher:
   def follow(self, setting: settings.Setting) -> None:
     """Goes on with another setting of the same run, as after a live stream has brought a new class."""
     wanted, self._setting = setting.config.log.predictor, setting
-    self._exporter = exporting.Exporter(setting.learner, setting.source.task) if wanted else None
+    self._exporter = exporting.Exporter(setting.learner, setting.source.problem) if wanted else None
 
   def publish(self, now: RunState) -> None:
     """Replaces the predictor by that of the last complete stage.
@@ -80,7 +80,7 @@ class Publisher:
     source, learner, state, root = self._setting.source, self._setting.learner, now.learner, self._root
     data = now.data(source)
     if t is None:
-      standing = self._standing.add(now.lines, source.task.metric)
+      standing = self._standing.add(now.lines, source.problem.metric)
     else:
       assert isinstance(learner, TaskLearner)
       state, data = task_results.shown(learner, state, data, t)

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, TypeVar
 from alma_jax import messages, stack_traces
 from alma_jax.errors import BadInput
 from alma_jax.files import cache_home, parse_json, usable
-from alma_jax.runs import run_folder
+from alma_jax.runs import run_files
 from alma_jax.runs.outage import Outage
 
 MIRROR = ".mirror"  # a folder of the store, and of the local folder
@@ -340,7 +340,7 @@ def _parse(data: bytes) -> Manifest:
     raise ValueError("its checksum is another one")
   files = {name: File(*file) for name, file in tree["files"].items()}
   for name in files:
-    if name.split("/")[0] not in run_folder.OURS or ".." in name.split("/"):
+    if name.split("/")[0] not in run_files.WRITTEN or ".." in name.split("/"):
       raise ValueError(f"it names {name!r}")
   return Manifest(tree["id"], files, float(tree["time"]))
 

@@ -13,9 +13,9 @@ from alma_jax.data import task_types, tokens
 from alma_jax.errors import BadInput
 from alma_jax.learners import contract, prediction, task_learner
 from alma_jax.parallel import environment, runtime
+from alma_jax.problems import classification, sequence
 from alma_jax.runs import checkpoint, legacy, local_copy, remote, run_files, sampling, settings, snapshot, task_results
 from alma_jax.runs.metrics import Entry
-from alma_jax.tasks import classification, sequence
 
 
 class Run:
@@ -163,7 +163,7 @@ class Run:
     if not isinstance(dataset, schema.Text):
       raise BadInput(f"{self._shown} is a run of image classification, which writes no text.")
     opened, learner = self.open(stage)
-    state, task = snapshot.restore_learner(learner, opened), settings.task_of(self.config, opened.meta["data"])
+    state, problem = snapshot.restore_learner(learner, opened), settings.problem_of(self.config, opened.meta["data"])
     try:
       tokenizer = tokens.parse((self.path / "tokenizer.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -171,7 +171,7 @@ class Run:
                      "writes it again.") from error
     end = opened.meta["data"]["end"]
     start = [end, *tokens.encode_one(tokenizer, prompt)]
-    written = sampling.continuation(learner, task, state, start, end, dataset.sequence_length, options)
+    written = sampling.continuation(learner, problem, state, start, end, dataset.sequence_length, options)
     return prompt + tokenizer.decode(written)
 
   @environment.fixed()

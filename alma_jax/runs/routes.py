@@ -10,9 +10,9 @@ from alma_jax.learners import gmoe, hmoe, prediction, stacked
 from alma_jax.learners.contract import Contribution
 from alma_jax.models import moe
 from alma_jax.parallel import environment
+from alma_jax.problems import classification
 from alma_jax.runs import snapshot
 from alma_jax.runs.results import Run
-from alma_jax.tasks import classification
 
 
 @environment.fixed()
@@ -39,15 +39,15 @@ def weights(run: Run, x: np.ndarray, stage: int | None = None) -> dict[str, np.n
     raise BadInput(f"{run.path} has no experts to choose from; give a run of moe, gmoe or hmoe that has several.")
   mean, std = (np.asarray(data[key], np.float32) for key in ("mean", "std"))
   pool = classification.make_pool(np.asarray(x), np.zeros(len(x)), mean, std, learner.mesh)
-  task = classification.Classification(data["num_classes"], augment=False)
+  problem = classification.Classification(data["num_classes"], augment=False)
   network = learner.network(learner.first_spec() if combine else state.spec)
 
   def look(inputs: Any) -> Contribution:
     if combine:
-      return stacked.contribute(network, task, learner.mesh, combine, base, inputs)
+      return stacked.contribute(network, problem, learner.mesh, combine, base, inputs)
     return {**moe.route(network, jax.tree.map(lambda leaf: leaf[0], base), inputs)[1]}
 
-  found: dict[str, Any] = prediction.in_batches(look, task, learner.mesh, pool)
+  found: dict[str, Any] = prediction.in_batches(look, problem, learner.mesh, pool)
   if combine:
     prototypes = state.host["prototypes"]
     return {"experts": np.eye(len(prototypes), dtype=np.float32)[cluster.nearest(found["features"], prototypes)[0]]}

@@ -6,6 +6,7 @@ import pathlib
 import sys
 from typing import Any
 
+from alma_jax.data import feed
 from alma_jax.errors import BadInput
 from alma_jax.files import ADDRESS, parse_json, usable, write_bytes
 from alma_jax.runs.metrics import Entry
@@ -13,6 +14,10 @@ from alma_jax.runs.metrics import Entry
 METRICS, TRAIN, DIVERGED = "metrics.jsonl", "train.jsonl", "diverged.json"
 DOING = ".doing.json"  # {"activity", "since"} while something takes long
 GATE = "gate.msgpack"  # what apart.publish writes
+# --overwrite deletes these in this order. If it is interrupted, the rest is an unfinished run of the stored config, and
+# the command without --overwrite resumes it. Checkpoints can replace a missing METRICS, but not a missing TRAIN.
+WRITTEN = ("summary.json", METRICS, "checkpoints", "pool", TRAIN, DIVERGED, "curve.png", "accuracy.csv", "graph.json",
+           "tensorboard", "wandb", "tokenizer.json", "export", "predictor", GATE, *feed.FILES, "config.json")
 _JUDGED = ("cer", "average_perplexity")
 _COUNTED = ("cumulative_params", "cumulative_fwd_macs", "cumulative_train_flops", "num_stages", "wall_seconds",
             "compile_seconds")

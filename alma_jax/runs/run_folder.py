@@ -7,34 +7,27 @@ import pathlib
 import shutil
 import time
 import warnings
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import filelock
 
 from alma_jax import config as configs
 from alma_jax.config import registry, schema
-from alma_jax.data import feed
 from alma_jax.errors import BadInput, InUse, Unsaved
 from alma_jax.files import write_bytes
 from alma_jax.runs import run_files
 from alma_jax.runs.metrics import Entry
-from alma_jax.runs.run_files import DIVERGED, DOING, GATE, METRICS, TRAIN
+from alma_jax.runs.mirror import Mirror
+from alma_jax.runs.run_files import DIVERGED, DOING, WRITTEN
 from alma_jax.version import __version__
 
-if TYPE_CHECKING:  # it imports this module
-  from alma_jax.runs.mirror import Mirror
-
-# --overwrite deletes these in this order. If it is interrupted, the rest is an unfinished run of the stored config, and
-# the command without --overwrite resumes it. Checkpoints can replace a missing METRICS, but not a missing TRAIN.
-OURS = ("summary.json", METRICS, "checkpoints", "pool", TRAIN, DIVERGED, "curve.png", "accuracy.csv", "graph.json",
-         "tensorboard", "wandb", "tokenizer.json", "export", "predictor", GATE, *feed.FILES, "config.json")
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 class RunFolder:
   """A run folder, locked while it is open. Only one process of a run writes to it; the others only know its path."""
 
-  def __init__(self, path: str | os.PathLike[str], writes: bool = True, mirror: "Mirror | None" = None):
+  def __init__(self, path: str | os.PathLike[str], writes: bool = True, mirror: Mirror | None = None):
     """Locks the folder; makes it if it does not exist.
 
     Args:
@@ -84,7 +77,7 @@ class RunFolder:
       return  # another process claims it
     stored = run_files.read_json(self.path / "config.json")
     if not isinstance(stored, dict) or "data_fingerprint" not in stored:
-      found = [name for name in OURS if (self.path / name).exists()]
+      found = [name for name in WRITTEN if (self.path / name).exists()]
       if found:
         raise BadInput(f"{self.shown} holds {', '.join(found)}, but not from a run of this program; "
                        "choose another --workdir.")
@@ -122,7 +115,7 @@ class RunFolder:
     return str(self.path) if self._mirror is None else self._mirror.address
 
   def _delete(self) -> None:
-    for name in OURS:
+    for name in WRITTEN:
       path, doomed = self.path / name, self.path / f".deleted-{name}"
       if doomed.is_dir():
         shutil.rmtree(doomed)

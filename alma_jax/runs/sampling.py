@@ -8,7 +8,7 @@ import numpy as np
 from alma_jax.errors import BadInput
 from alma_jax.learners import prediction
 from alma_jax.learners.contract import Learner, LearnerState
-from alma_jax.tasks.language_modeling import Ends
+from alma_jax.problems.language_modeling import Ends
 
 _LEAST_CONTEXT = 32  # contexts are padded to powers of two, at least this, so that few programs are compiled
 
@@ -33,12 +33,12 @@ def check(prompt: str, options: Options) -> None:
     raise BadInput(f"prompt={prompt!r} should be one string.")
 
 
-def continuation(learner: Learner, task: Any, state: LearnerState, start: list[int], end: int, length: int,
+def continuation(learner: Learner, problem: Any, state: LearnerState, start: list[int], end: int, length: int,
                  options: Options) -> list[int]:
   """Tokens that continue a text.
 
   Args:
-    learner, task, state: of the run.
+    learner, problem, state: of the run.
     start: tokens of the text so far.
     end: the token at which a document ends; it is not returned.
     length: tokens of a context, at most.
@@ -46,7 +46,7 @@ def continuation(learner: Learner, task: Any, state: LearnerState, start: list[i
   """
   rng, written = np.random.default_rng(options.seed), list(start)
   while len(written) < len(start) + options.num_tokens:
-    log_probs = _next_log_probs(learner, task, state, written[-length:])
+    log_probs = _next_log_probs(learner, problem, state, written[-length:])
     token = _draw(log_probs, options.temperature, options.top_k, rng)
     if token == end:
       break
@@ -54,13 +54,13 @@ def continuation(learner: Learner, task: Any, state: LearnerState, start: list[i
   return written[len(start):]
 
 
-def _next_log_probs(learner: Learner, task: Any, state: LearnerState, context: list[int]) -> np.ndarray:
+def _next_log_probs(learner: Learner, problem: Any, state: LearnerState, context: list[int]) -> np.ndarray:
   """Log-probabilities of the token after a context, float64 [V], by the learner's joint prediction."""
   size = max(_LEAST_CONTEXT, 1 << (len(context) - 1).bit_length())
   padded = np.zeros((1, size), np.int32)
   padded[0, :len(context)] = context  # attention is causal: later padding changes nothing
   ends = Ends(jnp.asarray(padded), jnp.int32(len(context) - 1))
-  return np.asarray(prediction.predict(learner, task, state, ends)[0], np.float64)
+  return np.asarray(prediction.predict(learner, problem, state, ends)[0], np.float64)
 
 
 def _draw(log_probs: np.ndarray, temperature: float, top_k: int, rng: np.random.Generator) -> int:

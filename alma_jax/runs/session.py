@@ -15,6 +15,8 @@ from alma_jax.learners import contract, tuned
 from alma_jax.learners.task_learner import TaskLearner
 from alma_jax.parallel import runtime, sharding
 from alma_jax.parallel.sharding import say
+from alma_jax.problems import classification, sequence
+from alma_jax.problems.live_source import LiveSource
 from alma_jax.runs import (
   arrivals,
   checkpoint,
@@ -34,8 +36,6 @@ from alma_jax.runs import (
 from alma_jax.runs.run_files import METRICS, TRAIN
 from alma_jax.runs.run_folder import RunFolder
 from alma_jax.runs.snapshot import Growth, RunState
-from alma_jax.tasks import classification, sequence
-from alma_jax.tasks.live_source import LiveSource
 from alma_jax.training import loop
 
 Examiner = settings.Examiner | task_results.TaskExaminer
@@ -114,7 +114,7 @@ class _Session:
                should_stop: Callable[[], bool], now: RunState):
     self.now, self._setting, self._folder, self._checkpoints = now, setting, folder, checkpoints
     self._examiner, self._boards, self._progress, self._should_stop = examiner, boards, shown, should_stop
-    self._config, self._learner, self._task = setting.config, setting.learner, setting.source.task
+    self._config, self._learner, self._problem = setting.config, setting.learner, setting.source.problem
     self._stages, self._stream = settings.Stages(setting), setting.stream
     self._arrivals, self._measure = arrivals.Arrivals(setting, self._stages), settings.measure(setting)
     self._drift = drift.watching(setting, now, self._arrivals.metric)
@@ -156,7 +156,7 @@ class _Session:
       noted |= self._drift.update(arrived, len(source.tested(t)))
     if drift.AFTER in noted:
       digits = ".1f" if self._config.is_language else ".3f"
-      say(f"drift at mega-batch {t}: the prequential {self._task.metric} has risen from "
+      say(f"drift at mega-batch {t}: the prequential {self._problem.metric} has risen from "
           f"{noted[drift.BEFORE]:{digits}} to {noted[drift.AFTER]:{digits}}")
     return noted
 
@@ -177,11 +177,11 @@ class _Session:
     if fitted is None:
       return
     self._setting, self.now.learner, self._most_val, num_new = fitted
-    self._learner, self._task = self._setting.learner, self._setting.source.task
+    self._learner, self._problem = self._setting.learner, self._setting.source.problem
     self._publisher.follow(self._setting)
     if num_new:
       say(f"stage {len(ends)} adds {num_new} output{'s' * (num_new > 1)} for new classes, which makes "
-          f"{self._task.num_outputs}")
+          f"{self._problem.num_outputs}")
       self._checkpoints.renew_frozen()
       self._examiner = settings.Examiner(self._setting, self.now.constants)
       self._trainer.forget_programs()
@@ -219,7 +219,7 @@ class _Session:
 
   def _receive(self, opened: checkpoint.Opened | None) -> None:
     """Receives the next mega-batch, and trains if the schedule says so; `opened`: the stage in training, if any."""
-    now, metric = self.now, self._task.metric
+    now, metric = self.now, self._problem.metric
     train = True
     if now.arrived is None:
       if opened is None and now.complete:
@@ -241,7 +241,7 @@ class _Session:
 
   def _run_stage(self, opened: checkpoint.Opened | None) -> None:
     now, stage, began, learner = self.now, self.now.stage, time.monotonic(), self._learner
-    last_t, metric = len(now.lines) + 1, self._task.metric
+    last_t, metric = len(now.lines) + 1, self._problem.metric
     if self._setting.is_live:
       self._fit((*now.ends, last_t))
       learner = self._learner
@@ -358,7 +358,7 @@ class _Session:
     """The metric before the first update; None without a test set, where nothing is measured."""
     if self._measure.is_prequential:
       return None
-    if self._setting.source.untrained is not None or not self._task.selects:
+    if self._setting.source.untrained is not None or not self._problem.selects:
       return self._setting.source.untrained
     assert isinstance(self._examiner, settings.Examiner)
     with self._progress.phase("evaluating the untrained network"):

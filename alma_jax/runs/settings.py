@@ -13,9 +13,9 @@ from alma_jax.data import datasets, normalization
 from alma_jax.errors import BadInput
 from alma_jax.learners import contract, prediction
 from alma_jax.parallel import environment
+from alma_jax.problems import classification, language_modeling, live_classification, live_language, sequence
+from alma_jax.problems.live_source import LiveSource
 from alma_jax.runs import loaded, metrics
-from alma_jax.tasks import classification, language_modeling, live_classification, live_language, sequence
-from alma_jax.tasks.live_source import LiveSource
 from alma_jax.training import loop
 
 
@@ -44,7 +44,7 @@ class Setting(NamedTuple):
 
   @property
   def stream(self) -> Any:
-    """data.stream.Stream of the source, or tasks.sequence.Order."""
+    """data.stream.Stream of the source, or problems.sequence.Order."""
     return self.source.stream
 
   @property
@@ -79,35 +79,35 @@ def prepare(config: schema.RunConfig, data: Sequence[Any] | datasets.Dataset | N
   else:
     source = language_modeling.Texts(config) if config.is_language else classification.Images(config, data)
   setting = built(config, source, source.stream.most_val, root)
-  return setting._replace(arrays=loaded.digests(contract.Context(config, source.task, source.example_shape, 1)))
+  return setting._replace(arrays=loaded.digests(contract.Context(config, source.problem, source.example_shape, 1)))
 
 
 def built(config: schema.RunConfig, source: Any, most_val: int, root: contract.Root | None = None) -> Setting:
   """The setting of a source whose stages have at most `most_val` validation examples, with its learner."""
   num_train = int(source.stream.sizes(source.stream.expected_ends[:1]).train[0])
-  context = contract.Context(config, source.task, source.example_shape, most_val, num_train, root)
+  context = contract.Context(config, source.problem, source.example_shape, most_val, num_train, root)
   return Setting(config, source, learners.make(context), root)
 
 
-def task_of(config: schema.RunConfig, meta: dict[str, Any]) -> Any:
-  """The task for the data that `meta` of a checkpoint describes."""
+def problem_of(config: schema.RunConfig, meta: dict[str, Any]) -> Any:
+  """The problem for the data that `meta` of a checkpoint describes."""
   return _of_meta(config, meta)[0]
 
 
 def reader(config: schema.RunConfig, meta: dict[str, Any]) -> contract.Learner:
   """The config's learner for the data that `meta` of a checkpoint describes, to predict and not to be trained."""
-  task, shape = _of_meta(config, meta)
-  return learners.make(contract.Context(config, task, shape, 1))
+  problem, shape = _of_meta(config, meta)
+  return learners.make(contract.Context(config, problem, shape, 1))
 
 
 def arrays_of(config: schema.RunConfig, meta: dict[str, Any]) -> dict[str, str]:
   """What loaded.digests returns for the data that `meta` of a checkpoint describes."""
-  task, shape = _of_meta(config, meta)
-  return loaded.digests(contract.Context(config, task, shape, 1))
+  problem, shape = _of_meta(config, meta)
+  return loaded.digests(contract.Context(config, problem, shape, 1))
 
 
 def _of_meta(config: schema.RunConfig, meta: dict[str, Any]) -> tuple[Any, tuple[int, ...]]:
-  """(the task, shape of an example) for the data that `meta` of a checkpoint describes."""
+  """(the problem, shape of an example) for the data that `meta` of a checkpoint describes."""
   if isinstance(config, schema.TaskConfig):
     return sequence.of_meta(config, meta)
   return (language_modeling.of_meta if config.is_language else classification.of_meta)(config, meta)
@@ -117,7 +117,7 @@ class Stages:
   """The stages of the stream, with the pools that their examples come from.
 
   Attributes:
-    pool: the task's pool of training examples; None of a live stream, of which every stage has a pool of its own.
+    pool: the problem's pool of training examples; None of a live stream, of which every stage has a pool of its own.
   """
 
   def __init__(self, setting: Setting):
@@ -168,7 +168,7 @@ class Examiner:
       self.num_cached, self.cached = 0, None
 
   def examine(self, state: contract.LearnerState, trained: bool = True) -> tuple[float, float]:
-    """(the task's metric, loss) on the test set; loss in nats, the mean over images or tokens.
+    """(the problem's metric, loss) on the test set; loss in nats, the mean over images or tokens.
 
     Contributions of blocks that never change again are kept. Thus a growing ensemble costs as much to evaluate at its
     50th stage as at its 5th.
@@ -184,13 +184,13 @@ class Examiner:
 
   def _joined(self, total: contract.Contribution | None, state: contract.LearnerState,
               block: int) -> contract.Contribution:
-    task = self._source.task
-    return task.join(total, prediction.contributions(self._learner, task, state, block, self._pool))
+    problem = self._source.problem
+    return problem.join(total, prediction.contributions(self._learner, problem, state, block, self._pool))
 
 
 def measure(setting: Setting) -> metrics.Measure:
   """What the metric of the run is measured on."""
-  return metrics.Measure(setting.source.task.metric, not setting.source.has_test)
+  return metrics.Measure(setting.source.problem.metric, not setting.source.has_test)
 
 
 def describe_devices(mesh: Mesh) -> str:
@@ -207,4 +207,4 @@ def of_stages(setting: Setting) -> str:
 
 def round_name(setting: Setting) -> str:
   """The name of the parts of a stage that end with a validation."""
-  return "epoch" if setting.source.task.in_epochs else "round"
+  return "epoch" if setting.source.problem.in_epochs else "round"

@@ -28,7 +28,7 @@ class RunState:
     lines: entries of metrics.jsonl so far.
     num_train_lines: lines of train.jsonl so far.
     train_total: their checksum, see run_files.chained; None: they were written by an earlier version.
-    constants: normalisation constants that the learner was trained with; None: its task has none that can change.
+    constants: normalisation constants that the learner was trained with; None: its problem has none that can change.
     arrived: what is known of the mega-batch after which the stage in training began: further entries of its line.
     initial_params: parameters of the untrained learner.
     complete: whether `learner` is that of a complete stage.

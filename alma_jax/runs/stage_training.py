@@ -44,7 +44,7 @@ class Trainer:
 
   def follow(self, setting: settings.Setting) -> None:
     """Goes on with another setting of the same run, as after a live stream has brought more data."""
-    self._setting, self._config, self._task = setting, setting.config, setting.source.task
+    self._setting, self._config, self._problem = setting, setting.config, setting.source.problem
 
   def forget_programs(self) -> None:
     """Frees the programs of shapes that never occur again, which hold memory."""
@@ -91,18 +91,18 @@ class Trainer:
       self._refuse_divergence(joint)
       step = min((number + 1) * plan.per_round, plan.steps)
       entry: metrics.Entry = dict(stage=fit.data.stage, epoch=now.epoch)
-      if not self._task.in_epochs:
+      if not self._problem.in_epochs:
         entry["step"] = step
       rate = optimizers.rate(fit.spec.train, fit.data.stage, step - 1, plan.steps)
       entry |= dict(joint, lr=rate, seconds=time.monotonic() - began)
-      if len(members[f"val_{self._task.metric}"]) > 1:
+      if len(members[f"val_{self._problem.metric}"]) > 1:
         finite = lambda values: [float(value) if np.isfinite(value) else None for value in values]
         entry["members"] = {key: finite(value) for key, value in members.items()}
       self._folder.append(TRAIN, entry)
       now.num_train_lines += 1
       if now.train_total is not None:
         now.train_total = run_files.chained(now.train_total, entry)
-      self._val_value = entry[f"val_{self._task.metric}"]
+      self._val_value = entry[f"val_{self._problem.metric}"]
       for board in self._boards:
         board.train(entry)
     return done
@@ -118,4 +118,4 @@ class Trainer:
   def _pace(self, rows: int, seconds: float) -> None:
     """Adapts the number of steps of a dispatch, so that it takes about _TARGET_SECONDS."""
     aim = rows * _TARGET_SECONDS / max(seconds, 1e-4)
-    self._rows = sharding.agree(int(np.clip(aim, 1, min(2 * self._rows, self._task.max_steps))))
+    self._rows = sharding.agree(int(np.clip(aim, 1, min(2 * self._rows, self._problem.max_steps))))

@@ -10,10 +10,10 @@ import numpy as np
 from alma_jax.files import write_bytes
 from alma_jax.learners import contract, prediction
 from alma_jax.learners.task_learner import FROM_ROOT, TaskLearner
+from alma_jax.problems import classification, sequence
+from alma_jax.problems.sequence import Tasks
 from alma_jax.runs import run_files
 from alma_jax.runs.metrics import ACCURACIES, Entry
-from alma_jax.tasks import classification, sequence
-from alma_jax.tasks.sequence import Tasks
 from alma_jax.training import loop
 
 ACCURACY, GRAPH = "accuracy.csv", "graph.json"
@@ -68,7 +68,7 @@ class TaskExaminer:
     pool, labels = self._source.tests(t, learner.mesh)
     for variables in learner.beginnings(before, after, data, steps):
       logits = functools.partial(learner.logits, variables, after.spec["tasks"][t]["classes"])
-      joined = prediction.in_batches(logits, self._source.task, learner.mesh, pool, _first(len(labels)))
+      joined = prediction.in_batches(logits, self._source.problem, learner.mesh, pool, _first(len(labels)))
       found.append(float((learner.resolve(after, joined)[0] == labels).mean()))
     return float(np.mean(found))
 
@@ -79,15 +79,15 @@ class TaskExaminer:
   def _measured(self, state: contract.LearnerState, t: int) -> tuple[float, float]:
     visit = self._source.newest(t, len(state.spec["tasks"]))
     pool, labels = self._source.tests(t, self._learner.mesh, visit)
-    predicted = predict(self._learner, self._source.task, self._learner.showing(state, visit), pool, len(labels))
+    predicted = predict(self._learner, self._source.problem, self._learner.showing(state, visit), pool, len(labels))
     return classification.error_and_loss(*predicted, labels)
 
 
-def predict(learner: TaskLearner, task: Any, state: contract.LearnerState, pool: Any, num: int
+def predict(learner: TaskLearner, problem: Any, state: contract.LearnerState, pool: Any, num: int
             ) -> tuple[np.ndarray, np.ndarray]:
   """(classes int [num], probabilities float32 [num, K]) of the first `num` examples of a pool."""
   found: tuple[np.ndarray, np.ndarray] = learner.resolve(
-      state, prediction.contributions(learner, task, state, 0, pool, _first(num)))
+      state, prediction.contributions(learner, problem, state, 0, pool, _first(num)))
   return found
 
 

@@ -23,16 +23,16 @@ _BLOCK = 256  # steps whose memory examples are drawn at once
 
 
 def train_batches(training: Training, start: int, stop: int) -> TrainBatches:
-  """The batches of steps start..stop of a stage, numpy arrays padded to the task's `max_steps`."""
+  """The batches of steps start..stop of a stage, numpy arrays padded to the problem's `max_steps`."""
   spec, plan = training.spec, training.plan
-  examples = np.zeros((spec.task.max_steps, spec.num_members, spec.padded_batch), np.int32)
+  examples = np.zeros((spec.problem.max_steps, spec.num_members, spec.padded_batch), np.int32)
   weight = None if training.examples.weight is None else np.ones(examples.shape, np.float32)
-  fill = _fill_passes if spec.task.in_epochs else _fill_endless
+  fill = _fill_passes if spec.problem.in_epochs else _fill_endless
   for member in range(spec.num_members):
     fill(training, member, start, stop, examples[:, member], None if weight is None else weight[:, member])
   examples, weight = pad_members(spec, (examples.swapaxes(0, 1), weight if weight is None else weight.swapaxes(0, 1)))
-  steps = np.arange(start, start + spec.task.max_steps, dtype=np.int32)
-  epoch, step = (steps // plan.per_pass, steps % plan.per_pass) if spec.task.in_epochs else (0 * steps, steps)
+  steps = np.arange(start, start + spec.problem.max_steps, dtype=np.int32)
+  epoch, step = (steps // plan.per_pass, steps % plan.per_pass) if spec.problem.in_epochs else (0 * steps, steps)
   ends_round = ((steps + 1) % plan.per_round == 0) | (steps + 1 == plan.steps)
   counts = pad_members(spec, _counts(training, steps)).astype(np.int32)
   counts = counts.swapaxes(0, 1) if spec.own_examples else counts[0]
@@ -102,7 +102,7 @@ def _per_pass(training: Training) -> np.ndarray:
 def _counts(training: Training, steps: np.ndarray) -> np.ndarray:
   """int64 [M, R], number of examples of each step that are not padding."""
   spec, (new, old) = training.spec, _parts(training)
-  if not spec.task.in_epochs:
+  if not spec.problem.in_epochs:
     full = (new + old) * (training.train_sizes > 0)  # every batch is full
     return np.repeat(full[:, None], len(steps), 1)
   place = steps[None] % _per_pass(training)[:, None]

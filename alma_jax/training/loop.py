@@ -110,15 +110,15 @@ def advance(fit: FitState, steps: int) -> tuple[FitState, RoundSums]:
 
   Args:
     fit: the stage; its `state` is consumed.
-    steps: how many steps at most. There are never more than the task's `max_steps`.
+    steps: how many steps at most. There are never more than the problem's `max_steps`.
 
   Returns:
     (FitState, RoundSums for `read`).
   """
   spec = fit.spec
-  stop = min(fit.cursor + min(steps, spec.task.max_steps), num_steps(fit))
+  stop = min(fit.cursor + min(steps, spec.problem.max_steps), num_steps(fit))
   batches, val = batching.train_batches(fit.training, fit.cursor, stop), batching.val_batches(fit.training)
-  pool, examples = spec.task.load(fit.data.pool, np.asarray(batches.examples))
+  pool, examples = spec.problem.load(fit.data.pool, np.asarray(batches.examples))
   pool = pool if pool is fit.data.pool else sharding.put(pool, spec.mesh)
   where = states.train_batches_spec(spec), states.val_batches_spec(spec)
   placed: tuple[TrainBatches, ValBatches] = sharding.put((batches._replace(examples=examples), val), spec.mesh, where)
@@ -146,7 +146,7 @@ def read(fit: FitState, ended: RoundSums) -> tuple[list[RoundReport], bool]:
     sides = (("train", ended.train, train, train), ("val", ended.val, val, _num_validated(training)))
     for side, sums, own, nums in sides:
       mine = jax.tree.map(lambda leaf, i=i: leaf[i, :fit.spec.num_members], sums)
-      joint, members = fit.spec.task.report(mine, own, nums)
+      joint, members = fit.spec.problem.report(mine, own, nums)
       report.joint.update({f"{side}_{name}": value for name, value in joint.items()})
       report.members.update({f"{side}_{name}": value for name, value in members.items()})
     report.joint.update(training.notes)
@@ -162,8 +162,8 @@ def finish(fit: FitState) -> Trained:
   rounds, best_val = sharding.fetch((fit.state.epoch, fit.state.members.best_val))
   sums = jax.tree.map(lambda leaf: leaf[:spec.num_members], best_val)
   own, plan = training.val_sizes, training.plan
-  val = spec.task.report(sums, own, own)[0][spec.task.metric]
-  members = spec.task.report(sums, own, _num_validated(training))[1]
+  val = spec.problem.report(sums, own, own)[0][spec.problem.metric]
+  members = spec.problem.report(sums, own, _num_validated(training))[1]
   variables, opt, last = _awaited(spec, program.selected(spec, fit.state))
   samples = batching.num_samples(training, min(int(rounds) * plan.per_round, plan.steps))
   return Trained(variables, opt, FitReport(int(rounds), samples, val), members, last)
@@ -260,7 +260,7 @@ def _awaited(spec: FitSpec, results: Any) -> Any:
 
 
 def _zero_sums(spec: FitSpec, num_parts: int) -> Tree:
-  """The task's sums over no examples for a part of the members, [padded_members / num_parts, ...] on the devices."""
-  one = jax.device_get(spec.task.zeros(spec.network))
+  """The problem's sums over no examples for a part of the members, [padded_members / num_parts, ...] on the devices."""
+  one = jax.device_get(spec.problem.zeros(spec.network))
   zeros = jax.tree.map(lambda leaf: np.zeros((spec.padded_members // num_parts, *leaf.shape), leaf.dtype), one)
   return sharding.put(zeros, spec.mesh, P(MEMBER))

@@ -48,7 +48,7 @@ def initial_state(spec: FitSpec, variables: Variables, opt: Tree = None) -> Loop
   def local(variables: Variables, opt: Tree) -> LoopState:
     sums = _zeros(spec, jax.tree.leaves(variables)[0].shape[0])
     opt = jax.vmap(optimizer.init)(variables.params) if opt is None else opt
-    best, best_opt = variables if spec.task.selects else None, opt if spec.keep_opt else None
+    best, best_opt = variables if spec.problem.selects else None, opt if spec.keep_opt else None
     average, last = variables if spec.average else None, best if spec.keep_last else None
     member = Member(variables, opt, best, sums, sums, best_opt, average, last)
     zero = jnp.zeros((), jnp.int32)
@@ -64,7 +64,7 @@ def selected(spec: FitSpec, state: LoopState) -> tuple[Variables, Tree, Variable
   Their leaves are [M, ...] on every device.
   """
   m = state.members
-  best, last = (m.best, m.best_last) if spec.task.selects else (predicting(m), m.now if spec.keep_last else None)
+  best, last = (m.best, m.best_last) if spec.problem.selects else (predicting(m), m.now if spec.keep_last else None)
   best = jax.tree.map(lambda leaf: leaf[:spec.num_members], (best, m.best_opt, last))
   return jax.lax.with_sharding_constraint(best, NamedSharding(spec.mesh, P()))
 
@@ -105,7 +105,7 @@ def step(spec: FitSpec, part: Trained, i: Array, own: Own, batches: TrainBatches
   """Step r of `batches` for part i, outside of any loop."""
   def local(part: Trained, i: Array, own: Own, batches: TrainBatches, r: Array, pool: Tree) -> Trained:
     train = lambda trained, mine, where, *count: _train_step(
-        spec, trained, mine, spec.task.take(pool, *where), batches, r, pool, *count)
+        spec, trained, mine, spec.problem.take(pool, *where), batches, r, pool, *count)
     return _of_part(train, part, i, own, _taken(batches, r), *_own_counts(spec, batches, r))
 
   return _on_mesh(spec, local, (P(MEMBER), P(), P(MEMBER), train_batches_spec(spec), P(), P()), P(MEMBER))(
@@ -200,8 +200,8 @@ def _advance_local(spec: FitSpec, state: LoopState, own: Own, batches: TrainBatc
                    val_pool: Tree) -> tuple[LoopState, RoundSums]:
   # One loop whose body may end a round takes 0.99 to 1.01 of the time of nested loops over rounds and over their steps
   # (python benchmarks/loop.py sm, and ens).
-  stack, last = _Stack(own.key), spec.task.max_steps - 1
-  empty = jax.tree.map(lambda leaf: jnp.zeros((spec.task.max_steps, *leaf.shape), leaf.dtype), _zeros(spec, stack.size))
+  stack, last = _Stack(own.key), spec.problem.max_steps - 1
+  empty = jax.tree.map(lambda leaf: jnp.zeros((last + 1, *leaf.shape), leaf.dtype), _zeros(spec, stack.size))
 
   def end_round(loop: tuple[LoopState, RoundSums]) -> tuple[LoopState, RoundSums]:
     state, ended = loop
@@ -212,7 +212,7 @@ def _advance_local(spec: FitSpec, state: LoopState, own: Own, batches: TrainBatc
                             jax.tree.map(write, ended.val, sums), ended.first)
 
   def take(r: Array) -> Any:
-    return stack.map(lambda where: spec.task.take(pool, *where), _taken(batches, jnp.minimum(r, last)))
+    return stack.map(lambda where: spec.problem.take(pool, *where), _taken(batches, jnp.minimum(r, last)))
 
   def body(loop: Any) -> Any:
     r, examples, state, ended = loop
@@ -230,7 +230,7 @@ def _advance_local(spec: FitSpec, state: LoopState, own: Own, batches: TrainBatc
 
 
 def _taken(batches: TrainBatches, r: Array) -> tuple[Array, Array | None]:
-  """What the task's `take` needs for step r: indices [M, B], and factors of the losses [M, B] or None."""
+  """What the problem's `take` needs for step r: indices [M, B], and factors of the losses [M, B] or None."""
   return batches.examples[r], None if batches.weight is None else batches.weight[r]
 
 
@@ -247,15 +247,15 @@ def _train_step(spec: FitSpec, member: Trained, mine: Own, batch: Tree, batches:
   mask = jnp.arange(size) + offset < count
   key = jax.random.wrap_key_data(mine.key)
   key = jax.random.fold_in(jax.random.fold_in(key, batches.epoch[r]), batches.step[r])
-  x = spec.task.train_inputs(pool, batch, key, offset, spec.padded_batch)
+  x = spec.problem.train_inputs(pool, batch, key, offset, spec.padded_batch)
 
-  norm = spec.task.norm(batch, mask, count)
+  norm = spec.problem.norm(batch, mask, count)
 
   def loss(params: Tree, x: Tree, batch: Tree, mask: Array) -> tuple[Array, tuple[Tree, Tree]]:
     output, stats = spec.network.apply(
         Variables(params, member.now.stats), x, mask, train=True, key=jax.random.fold_in(key, 2))
-    sums = spec.task.sums(output, batch, mask)
-    return spec.task.objective(output, batch, mask, sums, norm), (sums, stats)
+    sums = spec.problem.sums(output, batch, mask)
+    return spec.problem.objective(output, batch, mask, sums, norm), (sums, stats)
 
   def grads_of(part: Tree) -> tuple[tuple[Tree, Tree], Tree]:
     grads, (sums, stats) = jax.grad(loss, has_aux=True)(member.now.params, *part)
@@ -308,7 +308,7 @@ def _validate_all(spec: FitSpec, stack: _Stack, state: LoopState, val: ValBatche
   def validate(member: Member, own: ValBatches = val) -> Tree:
     num = (own.num_examples + spec.val_batch - 1) // spec.val_batch
     add = lambda v, sums: jax.tree.map(jnp.add, sums, _val_sums(spec, predicting(member), own, v, pool))
-    return jax.lax.fori_loop(0, num, add, spec.task.zeros(spec.network))
+    return jax.lax.fori_loop(0, num, add, spec.problem.zeros(spec.network))
 
   return stack.read(validate, state, *((val,) if spec.own_examples else ()))
 
@@ -318,23 +318,23 @@ def _val_sums(spec: FitSpec, variables: Variables, val: ValBatches, v: Array, po
   index_B = val.examples[v]
   offset = v * spec.val_batch + jax.lax.axis_index(DATA) * index_B.shape[0]
   mask = jnp.arange(index_B.shape[0]) + offset < val.num_examples
-  batch = spec.task.take(pool, index_B)
-  output, _ = spec.network.apply(variables, spec.task.inputs(pool, batch), mask, train=False)
-  return sharding.psum(spec.task.sums(output, batch, mask), DATA)
+  batch = spec.problem.take(pool, index_B)
+  output, _ = spec.network.apply(variables, spec.problem.inputs(pool, batch), mask, train=False)
+  return sharding.psum(spec.problem.sums(output, batch, mask), DATA)
 
 
 def _end_round(spec: FitSpec, stack: _Stack, state: LoopState, sums: Tree, val: ValBatches) -> tuple[LoopState, Tree]:
   """Selection and patience (docs/algorithms.md §1), from validation sums [M].
 
-  A member's first round is selected, and every later one that is better than the best so far by δ. If the task does not
-  select, it is always the last round.
+  A member's first round is selected, and every later one that is better than the best so far by δ. If the problem does
+  not select, it is always the last round.
 
   Returns:
     (the state, the sums [M] over the round's training batches).
   """
-  selects = spec.task.selects
+  selects = spec.problem.selects
   best = stack.read(lambda member: member.best_val, state)
-  better = jnp.full(stack.size, state.epoch == 0) | (spec.task.better(sums, best, val) if selects else True)
+  better = jnp.full(stack.size, state.epoch == 0) | (spec.problem.better(sums, best, val) if selects else True)
 
   def select(member: Member, sums: Tree, better: Array) -> Member:
     new = dict(best=predicting(member) if selects else None, best_val=sums,
@@ -353,5 +353,5 @@ def _end_round(spec: FitSpec, stack: _Stack, state: LoopState, sums: Tree, val: 
 
 
 def _zeros(spec: FitSpec, size: int) -> Tree:
-  """The task's sums over no examples for each of `size` members, [size, ...]."""
-  return jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape), leaf.dtype), spec.task.zeros(spec.network))
+  """The problem's sums over no examples for each of `size` members, [size, ...]."""
+  return jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape), leaf.dtype), spec.problem.zeros(spec.network))

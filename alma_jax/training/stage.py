@@ -8,7 +8,7 @@ from jax.sharding import Mesh
 
 from alma_jax.config import schema, sections
 from alma_jax.parallel.sharding import DATA, MEMBER
-from alma_jax.tasks.contract import Task
+from alma_jax.problems.contract import Problem
 from alma_jax.types import Tree, Variables
 
 
@@ -18,9 +18,9 @@ class StageData(NamedTuple):
   Attributes:
     stage: number of the stage, from 0.
     seed: of the run. Seed and stage decide every order of examples and every augmentation.
-    pool: the task's pool of training examples. For images it is the whole training set on the device; for text it
+    pool: the problem's pool of training examples. For images it is the whole training set on the device; for text it
       stays on the host.
-    val_pool: the task's pool of validation examples on the device.
+    val_pool: the problem's pool of validation examples on the device.
     train: int32 [n], indices into `pool`.
     val: int32 [n_val], indices into `val_pool`.
     num_new: the first `num_new` of `train` are new; the others are replayed.
@@ -64,7 +64,7 @@ class FitSpec:
 
   Attributes:
     network: models.Network of each member.
-    task: where inputs and losses come from.
+    problem: where inputs and losses come from.
     train: the section `train` of the config.
     num_members: M, the number of stacked members that are trained side by side.
     num_val_batches: validation batches of the largest stage.
@@ -77,7 +77,7 @@ class FitSpec:
     keep_last: whether, if there is an average, the weights of the selected round are kept besides it.
   """
   network: Any
-  task: Task
+  problem: Problem
   train: schema.Train | schema.TextTrain
   num_members: int
   num_val_batches: int
@@ -99,12 +99,12 @@ class FitSpec:
 
     A device divides its share of the batch into equal parts, as few as `train.micro_batch` allows.
     """
-    return round_up(-(-self._share // self._parts), self.task.group)
+    return round_up(-(-self._share // self._parts), self.problem.group)
 
   @property
   def val_batch(self) -> int:
     """Size of a validation batch, rounded up to a size that the devices can divide into equal parts."""
-    return round_up(self.task.eval_batch, self.mesh.shape[DATA])
+    return round_up(self.problem.eval_batch, self.mesh.shape[DATA])
 
   @property
   def padded_members(self) -> int:
@@ -174,7 +174,7 @@ class FitReport(NamedTuple):
   Attributes:
     rounds: number of rounds that were run.
     samples: training examples processed by each member. With `own_examples`: by all members together.
-    val: the task's metric of the selected members on their own validation examples.
+    val: the problem's metric of the selected members on their own validation examples.
     macs: multiply-adds of forward passes; None: `samples` times those of the learner's cost.
     flops: floating-point operations of all passes; None: likewise.
   """
@@ -192,8 +192,8 @@ class Trained(NamedTuple):
     variables: the selected Variables [M, ...], on every device; of averaged weights, if there is an average.
     opt: the optimiser state [M, ...] that belongs to them; None without FitSpec.keep_opt.
     report: FitReport.
-    val: {"loss": float [M], in nats, and the task's metric: float [M]} of each selected member on the validation data
-      that it was selected by.
+    val: {"loss": float [M], in nats, and the problem's metric: float [M]} of each selected member on the validation
+      data that it was selected by.
     last: Variables [M, ...] of the same round without averaging; None without FitSpec.keep_last.
   """
   variables: Variables
@@ -204,7 +204,7 @@ class Trained(NamedTuple):
 
 
 class RoundReport(NamedTuple):
-  """Loss in nats and the task's metric of a round, under the names train_loss, val_loss, train_METRIC, val_METRIC.
+  """Loss in nats and the problem's metric of a round, under the names train_loss, val_loss, train_METRIC, val_METRIC.
 
   Attributes:
     joint: {name: number} over the own examples of all members. Some tasks add lists.

@@ -1,6 +1,6 @@
 """What the devices hold in a stage: its state, the batches of a dispatch, and sums; and how it is sharded.
 
-"With own examples" means that FitSpec.own_examples is set. R is the task's `max_steps`.
+"With own examples" means that FitSpec.own_examples is set. R is the problem's `max_steps`.
 """
 from typing import Any, NamedTuple
 
@@ -36,13 +36,13 @@ class Member(NamedTuple):
   Attributes:
     now: Variables.
     opt: optimiser state.
-    best: Variables after the best round so far; None if the task keeps the last round.
-    best_val: the task's validation sums of the best round.
-    sums: the task's sums over this round's training batches so far.
+    best: Variables after the best round so far; None if the problem keeps the last round.
+    best_val: the problem's validation sums of the best round.
+    sums: the problem's sums over this round's training batches so far.
     best_opt: optimiser state after the best round; None without FitSpec.keep_opt.
     average: averaged Variables, by which rounds are validated; None without FitSpec.average. Then `best` is the average
       after the best round.
-    best_last: Variables after the best round; None without FitSpec.keep_last, or if the task keeps the last round.
+    best_last: Variables after the best round; None without FitSpec.keep_last, or if the problem keeps the last round.
   """
   now: Variables
   opt: Tree
@@ -122,8 +122,8 @@ class RoundSums(NamedTuple):
   Attributes:
     num: int32 [], number of rounds that ended.
     done: bool [], whether patience has ended the stage.
-    train: the task's sums over the training batches of each round; None if no round can end.
-    val: the task's sums over the validation batches after each round; likewise.
+    train: the problem's sums over the training batches of each round; None if no round can end.
+    val: the problem's sums over the validation batches after each round; likewise.
     first: int32 [], number of rounds that had ended before the dispatch.
   """
   num: AnyArray

@@ -59,7 +59,7 @@ class Sums(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Classification:
-  """The task of classifying images; its methods are those of contract.Task.
+  """The problem of classifying images; its methods are those of contract.Problem.
 
   Attributes:
     num_classes: K.
@@ -129,7 +129,7 @@ class Classification:
     return sums.wrong < best.wrong - val.min_gain
 
   def report(self, sums: Sums, own_M: np.ndarray, num_M: np.ndarray) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Loss in nats and error rate, see contract.Task."""
+    """Loss in nats and error rate, see contract.Problem."""
     joint: dict[str, Any] = {}
     members: dict[str, np.ndarray] = {}
     for name, sum_M in (("loss", sums.loss), ("error", sums.wrong)):
@@ -171,7 +171,7 @@ class Images:
   """The images of a run; see contract.Source.
 
   Attributes:
-    task: Classification.
+    problem: Classification.
     stream: data.stream.Stream.
     example_shape: shape of one image.
     fingerprint: SHA-256 of the data.
@@ -215,7 +215,7 @@ class Images:
     self.constants = (normalization.made(d.x_train[self.stream.megabatch(1)[0]]) if d.normalization is None else
                       normalization.Normalization(*d.normalization))
     self.fingerprint = d.fingerprint
-    self.task, self.example_shape = of_meta(config, self.meta())
+    self.problem, self.example_shape = of_meta(config, self.meta())
     self.chance: float | None = 1 - 1 / d.num_classes
     self.untrained: float | None = self.chance if stream.untrained_error == "chance" else None
 

@@ -11,7 +11,7 @@ from alma_jax.config import schema
 from alma_jax.data import normalization, task_streams
 from alma_jax.data import stream as streams
 from alma_jax.errors import BadInput
-from alma_jax.tasks import classification, heads
+from alma_jax.problems import classification, heads
 
 _FIELDS = {"num_tasks": "stream.num_megabatches", "image_size": "dataset.image_size", "sources": "dataset.sources"}
 _ARGUMENT = re.compile(rf"(?<![\w.])({'|'.join(_FIELDS)})=")  # of task_streams.make, in its messages
@@ -25,7 +25,7 @@ class Tasks:
     stream: Order.
     example_shape: shape of an image.
     fingerprint: SHA-256 of what decides the data.
-    task: Classification with as many classes as the largest task has; of a learner that replays earlier tasks
+    problem: Classification with as many classes as the largest task has; of a learner that replays earlier tasks
       JointClassification.
     chance: None; the tasks differ in it.
     untrained: error rate of guessing on the first task.
@@ -49,7 +49,7 @@ class Tasks:
     self._visits = visits(self.meta()["tasks"])
     self.stream = Order(self.data.infos, self._replays)
     self.fingerprint = self.data.fingerprint
-    self.task, self.example_shape = of_meta(config, self.meta())
+    self.problem, self.example_shape = of_meta(config, self.meta())
     self.chance: float | None = None
     self.untrained: float | None = 1 - 1 / len(self.data.infos[0].class_names)
 

@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from alma_jax.parallel import sharding
-from alma_jax.tasks import classification
+from alma_jax.problems import classification
 from alma_jax.types import Array
 
 _LEAST = 256  # examples that a pool has room for
@@ -131,7 +131,7 @@ class JointClassification(classification.Classification):
     return _mean(sums.wrong, sums.num) < _mean(best.wrong, best.num)
 
   def report(self, sums: Any, own_M: np.ndarray, num_M: np.ndarray) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Loss in nats and error rate, means over tasks; see contract.Task."""
+    """Loss in nats and error rate, means over tasks; see contract.Problem."""
     members = {name: np.where(num_M > 0, np.asarray(_mean(part.astype(np.float64), sums.num)), np.nan)
                for name, part in (("loss", sums.loss), ("error", sums.wrong))}
     return {name: float(found[own_M > 0].mean()) for name, found in members.items()}, members

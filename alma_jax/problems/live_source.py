@@ -56,17 +56,17 @@ class LiveSource:
   """
   feed: feed.Feed
   stream: Any
-  task: Any
+  problem: Any
   fingerprint: str
   _rows: rows.Rows
 
   def num_outputs_after(self, t: int) -> int:
     """How many outputs a network needs for the labels up to mega-batch t."""
     del t
-    return self.task.num_outputs
+    return self.problem.num_outputs
 
   def set_outputs(self, num: int) -> None:
-    """Changes the task to networks with so many outputs."""
+    """Changes the problem to networks with so many outputs."""
     del num
 
   def notes(self, t: int) -> dict[str, Any]:

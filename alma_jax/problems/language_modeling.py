@@ -80,7 +80,7 @@ class Sums(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class LanguageModeling:
-  """The task of predicting the next token; its methods are those of contract.Task.
+  """The problem of predicting the next token; its methods are those of contract.Problem.
 
   Attributes:
     vocab_size: V.
@@ -120,7 +120,7 @@ class LanguageModeling:
     return pool.tokens.shape[0]
 
   def load(self, pool: HostPool, index: np.ndarray) -> tuple[Pool, np.ndarray]:
-    """(Pool of the windows `index` as numpy arrays, indices into it), see contract.Task."""
+    """(Pool of the windows `index` as numpy arrays, indices into it), see contract.Problem."""
     flat = index.reshape(-1)
     loaded: Any = text.gather(pool.ids, pool.windows.start[flat], self.sequence_length), pool.windows.length[flat]
     return Pool(*loaded), np.arange(index.size, dtype=np.int32).reshape(index.shape)
@@ -168,7 +168,7 @@ class LanguageModeling:
     return sums.loss / tokens + self.balance * output.balance / groups
 
   def report(self, sums: Sums, own_M: np.ndarray, num_M: np.ndarray) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Loss in nats per token and perplexity, see contract.Task.
+    """Loss in nats per token and perplexity, see contract.Problem.
 
     The joint perplexity is exp of the members' mean loss. The joint numbers include two lists: `load`, the share [I][E]
     of the tokens that choose each expert, and `dropped`, the share [I] of tokens whose expert had no capacity left.
@@ -225,7 +225,7 @@ class Texts:
   """The texts of a run; see contract.Source.
 
   Attributes:
-    task: LanguageModeling.
+    problem: LanguageModeling.
     stream: data.stream.WindowStream.
     example_shape: (L + 1,).
     fingerprint: SHA-256 of the tokens and their tokenizer.
@@ -259,7 +259,7 @@ class Texts:
     assert isinstance(config.stream, schema.TextStream)
     self.stream = streams.of_windows(bounds, len(self._held_out["valid"].start), config.stream, config.seed)
     self.fingerprint = self.corpus.fingerprint
-    self.task, self.example_shape = of_meta(config, self.meta())
+    self.problem, self.example_shape = of_meta(config, self.meta())
     self.files = {"tokenizer.json": self.corpus.tokenizer}
 
   def meta(self) -> dict[str, Any]:
@@ -293,7 +293,7 @@ class Texts:
 
   def _pool(self, split: str, mesh: Mesh) -> Pool:
     windows = self._held_out[split]
-    loaded: Any = text.gather(self.corpus.tokens[split], windows.start, self.task.sequence_length), windows.length
+    loaded: Any = text.gather(self.corpus.tokens[split], windows.start, self.problem.sequence_length), windows.length
     return sharding.put(Pool(*loaded), mesh)
 
 
@@ -303,8 +303,8 @@ def of_meta(config: schema.RunConfig, meta: Mapping[str, Any]) -> tuple[Language
   assert isinstance(config.model, schema.Switch)
   length, model = config.dataset.sequence_length, config.model
   draws = bool(max(model.dropout) or model.jitter)
-  task = LanguageModeling(meta["vocab_size"], length, model.group_size or length, model.balance, draws)
-  return task, (length + 1,)
+  problem = LanguageModeling(meta["vocab_size"], length, model.group_size or length, model.balance, draws)
+  return problem, (length + 1,)
 
 
 def score_windows(prediction: np.ndarray, length: np.ndarray) -> tuple[float, float]:

@@ -1,7 +1,7 @@
-"""What a task and its data have to define, as Protocols.
+"""What a problem and its data have to define, as Protocols.
 
-A task says what batches, losses, predictions and selection are. A source holds the data of one run of a task.
-`pool`, `batch`, `inputs`, `output`, `sums` and `contribution` are pytrees of arrays. Only the task knows their
+A problem says what batches, losses, predictions and selection are. A source holds the data of one run of a problem.
+`pool`, `batch`, `inputs`, `output`, `sums` and `contribution` are pytrees of arrays. Only the problem knows their
 structure.
 """
 from collections.abc import Mapping, Sequence
@@ -13,14 +13,14 @@ from jax.sharding import Mesh
 from alma_jax.types import Array, Key, Tree, Variables
 
 
-class Task(Protocol):
+class Problem(Protocol):
   """A frozen dataclass of static facts: classification.Classification or language_modeling.LanguageModeling.
 
   All methods are traceable by jax, except `size`, `load` and `report`, which work on the host.
   """
 
   def __hash__(self) -> int:
-    """Equal tasks have equal hashes. Jitted functions take a task as a static argument."""
+    """Equal tasks have equal hashes. Jitted functions take a problem as a static argument."""
 
   @property
   def metric(self) -> str:
@@ -163,12 +163,12 @@ class Source(Protocol):
   """The data of a run: classification.Images or language_modeling.Texts.
 
   Attributes:
-    task: Task.
+    problem: Problem.
     stream: data.stream.Stream or WindowStream.
     example_shape: shape of one example: of an image, or (L + 1,) of a window of text.
     fingerprint: SHA-256 of the data.
-    chance: the metric of guessing; None if the task has none.
-    untrained: the metric before the first update (docs/algorithms.md §1). None: it is measured if the task selects,
+    chance: the metric of guessing; None if the problem has none.
+    untrained: the metric before the first update (docs/algorithms.md §1). None: it is measured if the problem selects,
       and there is none otherwise.
     files: {name: text} of files that are written into the run folder.
     has_test: whether there is a test set. Otherwise the prequential metric of a mega-batch is its test metric.
@@ -185,8 +185,8 @@ class Source(Protocol):
   files: dict[str, str]
 
   @property
-  def task(self) -> Any:
-    """Task."""
+  def problem(self) -> Any:
+    """Problem."""
 
   def meta(self) -> dict[str, Any]:
     """What a saved learner needs to know of the data to predict; JSON can hold it."""

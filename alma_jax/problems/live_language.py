@@ -10,8 +10,8 @@ from jax.sharding import Mesh
 from alma_jax.config import schema
 from alma_jax.data import cache, live_stream, live_texts, rows, text, tokens
 from alma_jax.data import stream as streams
-from alma_jax.tasks import language_modeling
-from alma_jax.tasks.live_source import LiveSource, folder_of, opened
+from alma_jax.problems import language_modeling
+from alma_jax.problems.live_source import LiveSource, folder_of, opened
 
 
 class LiveTexts(LiveSource, language_modeling.Texts):
@@ -37,7 +37,7 @@ class LiveTexts(LiveSource, language_modeling.Texts):
                                                num_val=len(self._held_out["valid"].start))
     self._rows = rows.Rows(self._load, self.stream.where, self.stream.first)
     self.fingerprint = self.corpus.fingerprint
-    self.task, self.example_shape = language_modeling.of_meta(config, self.meta())
+    self.problem, self.example_shape = language_modeling.of_meta(config, self.meta())
     self.files = {"tokenizer.json": self.corpus.tokenizer}
 
   def pool(self, examples: np.ndarray, mesh: Mesh) -> language_modeling.HostPool:
@@ -72,7 +72,7 @@ class LiveTexts(LiveSource, language_modeling.Texts):
     """(tokens int32 [N, L + 1], number of targets that count int32 [N]) of the windows of mega-batch t."""
     arrays = self.feed.arrays(t)
     found = self._reader.windows(live_texts.Encoded(arrays["ids"], arrays["starts"]))
-    return text.gather(arrays["ids"], found.start, self.task.sequence_length), found.length
+    return text.gather(arrays["ids"], found.start, self.problem.sequence_length), found.length
 
   def _corpus(self, c: schema.Text) -> text.Corpus:
     """The tokenizer, and the text that is held out."""

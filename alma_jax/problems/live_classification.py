@@ -11,8 +11,8 @@ from alma_jax.config import schema
 from alma_jax.data import cache, datasets, live_images, live_stream, normalization, parquet_file, rows
 from alma_jax.data import stream as streams
 from alma_jax.errors import BadInput
-from alma_jax.tasks import classification
-from alma_jax.tasks.live_source import LiveSource, folder_of, opened, padded
+from alma_jax.problems import classification
+from alma_jax.problems.live_source import LiveSource, folder_of, opened, padded
 
 
 class LiveImages(LiveSource, classification.Images):
@@ -54,7 +54,7 @@ class LiveImages(LiveSource, classification.Images):
     return max(2, len(self._reader.classes(self.feed.lines, t)))
 
   def set_outputs(self, num: int) -> None:
-    """Changes the task to the first K classes."""
+    """Changes the problem to the first K classes."""
     first, names = self.feed.lines[0], self._reader.classes(self.feed.lines)[:num]
     x = np.zeros((0, *first["example_shape"]), first["dtype"])
     test = self._reader.test
@@ -62,7 +62,7 @@ class LiveImages(LiveSource, classification.Images):
     y_test = np.zeros(0, np.int32) if test is None else self._reader.test_labels(names)
     self.dataset = datasets.Dataset(self._config.dataset.name, x, np.zeros(0, np.int32), x_test, y_test, num,
                                     None, self.fingerprint, tuple(names))
-    self.task, self.example_shape = classification.of_meta(self._config, self.meta())
+    self.problem, self.example_shape = classification.of_meta(self._config, self.meta())
     stream: Any = self._config.stream
     self.chance = 1 - 1 / num
     self.untrained = self.chance if stream.untrained_error == "chance" else None

@@ -1,0 +1,1 @@
+"""Kinds of learning: what batches, losses, predictions and selection are. contract.py says what a problem defines."""

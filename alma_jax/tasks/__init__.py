@@ -1,1 +1,0 @@
-"""Tasks: what batches, losses, predictions and selection are. contract.py says what a task has to define."""
