@@ -16,10 +16,13 @@ from alma_jax.version import __version__
 if TYPE_CHECKING:  # type checkers cannot see what __getattr__ imports
   from alma_jax.config import base as base_config  # noqa: F401
   from alma_jax.config import language as language_config  # noqa: F401
+  from alma_jax.config import tasks as task_config  # noqa: F401
   from alma_jax.config.fields import field as field
-  from alma_jax.config.learner_options import Options as Options
-  from alma_jax.config.registry import register_learner as register_learner
-  from alma_jax.config.registry import register_model as register_model
+  from alma_jax.config.registry import register as register
+  from alma_jax.config.sections import DataSet as DataSet
+  from alma_jax.config.sections import Optimizer as Optimizer
+  from alma_jax.config.sections import Options as Options
+  from alma_jax.config.task_sections import TaskOptions as TaskOptions
   from alma_jax.errors import BadInput as BadInput
   from alma_jax.errors import Diverged as Diverged
   from alma_jax.errors import Stopped as Stopped
@@ -27,14 +30,16 @@ if TYPE_CHECKING:  # type checkers cannot see what __getattr__ imports
   from alma_jax.learners.contract import Context as Context
   from alma_jax.learners.contract import GrowthReport as GrowthReport
   from alma_jax.learners.stacked import Stacked as Stacked
+  from alma_jax.models.network import ImageModel as Model  # noqa: F401
   from alma_jax.runs.apart import Mixture as load_mixture  # noqa: F401
 
 # Where each name comes from: "MODULE", or "MODULE:NAME THERE".
 _EXPORTS = {
     "run": "runs.experiment", "load_run": "runs.results", "Run": "runs.results", "base_config": "config:base",
     "load_mixture": "runs.apart:Mixture",
-    "language_config": "config:language", "Options": "config.learner_options", "field": "config.fields",
-    "register_learner": "config.registry", "register_model": "config.registry",
+    "language_config": "config:language", "task_config": "config:tasks", "field": "config.fields",
+    "register": "config.registry", "Options": "config.sections", "TaskOptions": "config.task_sections",
+    "Model": "models.network:ImageModel", "DataSet": "config.sections", "Optimizer": "config.sections",
     "Stacked": "learners.stacked", "GrowthReport": "learners.contract", "Context": "learners.contract",
     "BadInput": "errors", "Diverged": "errors", "Stopped": "errors", "Unsaved": "errors",
 }

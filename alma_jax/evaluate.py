@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from alma_jax import commands, predict
-from alma_jax.config import schema
+from alma_jax.config import schema, sections
 from alma_jax.data import cache, parquet_file
 from alma_jax.errors import BadInput
 from alma_jax.files import write_bytes
@@ -159,7 +159,7 @@ def _overlap(args: argparse.Namespace, hashes: Sequence[int], read: Callable[[An
   tree = run_files.read_json(local_copy.readable(args.workdir) / "config.json")
   if not isinstance(tree, dict):
     return None  # an exported predictor does not know its stream
-  config = configs.parse(configs.completed({k: v for k, v in tree.items() if k not in configs.STORED}))
+  config = configs.parse({k: v for k, v in tree.items() if k not in configs.STORED})
   try:
     with warnings.catch_warnings(action="ignore"):  # the run has already warned about its data
       seen = read(config)
@@ -197,7 +197,7 @@ def _entries(config: Any, args: argparse.Namespace, read: Callable[[pathlib.Path
   """What `read` returns for each entry that a run on a live stream has used, if it is still what it was."""
   from alma_jax.data import feed, inbox
   from alma_jax.runs import local_copy, run_files
-  folder = pathlib.Path(config.dataset.name.removeprefix(schema.LIVE)).expanduser() / "stream"
+  folder = pathlib.Path(config.dataset.name.removeprefix(sections.LIVE)).expanduser() / "stream"
   used = run_files.read_lines(local_copy.readable(args.workdir) / feed.LEDGER)
   paths = [folder / line["name"] for line in used
            if inbox.signature_of(folder / line["name"]) and inbox.digest(folder / line["name"]) == line["sha256"]]

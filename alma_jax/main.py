@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from alma_jax import commands, messages
 from alma_jax import config as configs
-from alma_jax.config import document, schema
+from alma_jax.config import schema
 from alma_jax.errors import BadInput, Diverged, Stopped, Unsaved
 
 if TYPE_CHECKING:  # it imports jax
@@ -26,6 +26,21 @@ if TYPE_CHECKING:  # it imports jax
 _SIGNALS: dict[int, int] = {signal.SIGTERM: 143, signal.SIGINT: 130}
 if hasattr(signal, "SIGHUP"):
   _SIGNALS[signal.SIGHUP] = 129
+
+_FIELDS = """\
+The fields that people change most; `alma fields` lists all of them, and `alma fields PATTERN` some:
+  --config.seed=0                     all random numbers
+  --config.dataset.name=digits        mnist, cifar10, tfds:NAME, npz:PATH, folder:DIR, live:DIR, text:DIR
+  --config.dataset.data_dir=DIR       folder of prepared TFDS data sets, for mnist, cifar10 and tfds:NAME
+  --config.stream.num_megabatches=20  parts that the data arrive in
+  --config.stream.waiting_time=2      parts that the learner waits for before it trains
+  --config.stream.replay=1.0          share of the old data that are trained on again
+  --config.model.name=mlp             the network
+  --config.model.width=32             neurons or channels of a layer
+  --config.train.epochs=100           epochs of a training
+  --config.train.learning_rate=1.0    learning rate
+  --config.log.predictor=true         publish a predictor after every training
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,7 +60,7 @@ def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, schema.RunConfig]:
     SystemExit: help was asked for, and printed.
   """
   parser = commands.Parser("-m alma_jax.main", __doc__)
-  parser.epilog = document.text() if {"-h", "--help"} & set(argv) else None
+  parser.epilog = _FIELDS
   parser.add_argument("--config", action="append", metavar="FILE:LEARNER",
                       help="configs/NAME.py:LEARNER; --config.a.b=VALUE changes a field")
   parser.add_argument("--workdir", metavar="DIR",

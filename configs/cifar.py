@@ -17,7 +17,8 @@ def get_config(learner: str = "ens") -> ConfigDict:
   c = config.base(learner)
   c.dataset.name = "cifar10"
   c.stream.num_megabatches = 100
-  c.stream.waiting_time = 10
+  if c.stream.schedule == "every":  # anytime has a schedule of its own
+    c.stream.waiting_time = 10
   c.model.name = "vgg"
   c.model.width = 16
   c.train.optimizer = "sgd"
@@ -30,6 +31,5 @@ def get_config(learner: str = "ens") -> ConfigDict:
     c.train.steps = 900
     c.train.optimizer = "adam"
     c.train.learning_rate = 0.002
-    c.train.momentum = 0.0
     c.train.label_smoothing = 0.0
   return c

@@ -18,7 +18,8 @@ def get_config(learner: str = "ens") -> ConfigDict:
   c = config.base(learner)
   c.dataset.name = "mnist"
   c.stream.num_megabatches = 500
-  c.stream.waiting_time = 10
+  if c.stream.schedule == "every":  # anytime has a schedule of its own
+    c.stream.waiting_time = 10
   if learner == "anytime":
     c.model.width = 141  # no more parameters than `ens` of five networks of width 32
   return c

@@ -17,5 +17,6 @@ def get_config(learner: str = "ens") -> ConfigDict:
   c = config.base(learner)
   c.dataset.name = "npz:data.npz"
   c.stream.num_megabatches = 10
-  c.stream.waiting_time = 1
+  if c.stream.schedule == "every":  # anytime has a schedule of its own
+    c.stream.waiting_time = 1
   return c

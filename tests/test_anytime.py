@@ -5,13 +5,13 @@ import json
 import jax
 import numpy as np
 import pytest
+from alma_jax.config.learner_options import LEARNERS
 from runs import assert_resumes, assert_same_run, blobs, lines, one_step_a_dispatch, slow, small_config
 from test_language import books, text_config  # noqa: F401
 
 import alma_jax
 from alma_jax import config as configs
 from alma_jax import export
-from alma_jax.config.learner_options import LEARNERS
 from alma_jax.learners import prediction
 from alma_jax.runs import metrics, settings, snapshot
 

@@ -3,12 +3,12 @@ import pathlib
 import tomllib
 
 import pytest
+from alma_jax.config.task_options import TASK_LEARNERS
 from runs import ROOT, alma
 
 import alma_jax
 from alma_jax import config as configs
 from alma_jax.config import learner_options, schema, sections
-from alma_jax.config.task_options import TASK_LEARNERS
 from alma_jax.data.task_streams import STREAMS
 from alma_jax.errors import BadInput
 

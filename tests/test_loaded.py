@@ -5,6 +5,7 @@ import types
 
 import numpy as np
 import pytest
+from alma_jax.config.learner_options import LEARNERS
 from runs import alma, blobs, small_config
 from stages import setting_of
 from test_live import drop, interrupted, live_config, make_folder
@@ -12,7 +13,6 @@ from test_live import drop, interrupted, live_config, make_folder
 import alma_jax
 from alma_jax import config as configs
 from alma_jax.config import registry, sections
-from alma_jax.config.learner_options import LEARNERS
 from alma_jax.runs import settings
 
 NETWORK = '''

@@ -5,12 +5,12 @@ import resource
 import jax
 import numpy as np
 import pytest
+from alma_jax.config.learner_options import LEARNERS, TEXT_LEARNERS
 from runs import blobs, launch, small_config
 from stages import Stages, begin, setting_of
 
 import alma_jax
 from alma_jax import config as configs
-from alma_jax.config.learner_options import LEARNERS, TEXT_LEARNERS
 from alma_jax.errors import BadInput
 from alma_jax.runs import memory, settings
 

@@ -5,36 +5,31 @@ A config is a ConfigDict until `parse` turns it into a frozen `RunConfig`; no ot
     base, tasks, language    configs to start from
     load_file          runs a config file, such as those under configs/; find, packaged: the package's own
     run_file           runs any Python file of the user's
-    overridden         applies fields from the command line; read_value and check_field treat one field
+    overridden         applies fields from the command line; `changed` those of a sweep
     parse              checks everything that needs no data
     identity           the fields that decide the results; digest, default_workdir, differences, compared
-    completed          a stored config with the fields of later versions
-    to_dict, flatten, set_field   nested and flat dicts of a config
+    to_dict, flatten, nested   nested and flat dicts of a config
+    register           a learner, a network, a data set or an optimiser by its name
 
-Every field is declared once, in sections.py, text_sections.py, task_sections.py, schema.py, learner_options.py or
-task_options.py (see fields.py); document.py lists them for `--help` and docs/fields.md. This package imports neither
-jax nor numpy, so that `--help` is instant.
+Every field is declared once (see fields.py): those of all runs and of each problem in sections.py, images.py, text.py
+and tasks.py, and those of a learner, a network, a data set or an optimiser beside its code. This package imports
+neither jax nor numpy until a config names something.
 """
-from alma_jax.config.checks import parse
 from alma_jax.config.files import find, load_file, packaged, run_file
 from alma_jax.config.identity import (
     INCIDENTAL,
     STORED,
     compared,
-    completed,
     default_workdir,
     differences,
     digest,
     identity,
 )
-from alma_jax.config.learner_options import LEARNERS, TEXT_LEARNERS
-from alma_jax.config.overrides import check_field, overridden, read_value
-from alma_jax.config.presets import RECIPES, TEXT_RECIPES, Recipe, base, language, tasks
-from alma_jax.config.task_options import TASK_LEARNERS
-from alma_jax.config.trees import flatten, set_field, to_dict
+from alma_jax.config.layout import FIXED, changed, fields_of, flatten, nested, overridden, parse, to_dict
+from alma_jax.config.presets import RECIPES, Recipe, base, language, tasks
+from alma_jax.config.registry import register
 
 __all__ = [
-    "INCIDENTAL", "LEARNERS", "RECIPES", "STORED", "TASK_LEARNERS", "TEXT_LEARNERS", "TEXT_RECIPES", "Recipe", "base",
-    "check_field", "compared", "completed", "default_workdir", "differences", "digest", "find", "flatten", "identity",
-    "language", "load_file", "overridden", "packaged", "parse", "read_value", "run_file",
-    "set_field", "tasks", "to_dict"]
+    "FIXED", "INCIDENTAL", "RECIPES", "STORED", "Recipe", "base", "changed", "compared", "default_workdir",
+    "differences", "digest", "fields_of", "find", "flatten", "identity", "language", "load_file", "nested",
+    "overridden", "packaged", "parse", "register", "run_file", "tasks", "to_dict"]

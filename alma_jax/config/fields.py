@@ -1,13 +1,16 @@
 """Declarations of config fields: type, default, allowed values and meaning of a field, in one place.
 
-A section of a config and the options of a learner are frozen dataclasses. Their fields are declared by `field`:
+A section of a config is a frozen dataclass, and so are the options of a learner, a network, a data set or an optimiser.
+Their fields are declared by `field`:
 
+    @alma_jax.register
     @dataclasses.dataclass(frozen=True)
     class Fittest(alma_jax.Options):
       name: str = "fittest"
       every: int = alma_jax.field(1, "stages between two selections", at_least=1)
 
-The checks of a config, `--help` and docs/fields.md are made from these declarations.
+The checks of a config, `--help`, `alma fields` and docs/fields.md are made from these declarations. A field that is a
+dataclass itself is a section, or a choice among several dataclasses: see `section` and `choice`.
 """
 import dataclasses
 import functools
@@ -29,33 +32,6 @@ KINDS: Mapping[Any, str] = {
     int: "a whole number", float: "a finite number", bool: "True or False", str: "a string",
     tuple[int, ...]: "a whole number, or several as in (1,2)", tuple[float, ...]: "a number, or several as in (1,2)",
     float | str: "a number or a word"}
-
-
-def field(default: T, meaning: str, *, at_least: float | None = None, above: float | None = None,
-          at_most: float | None = None, below: float | None = None, choices: Collection[str] | None = None,
-          before: Any = None) -> T:
-  """Declares a field of a config; to be used as a default in a dataclass.
-
-  A subclass that only changes the default writes it plainly, as in `num_members: int = 3`. The rest of the
-  declaration is inherited.
-
-  Args:
-    default: value in a template (see presets.py).
-    meaning: what the field decides, for `--help` and docs/fields.md.
-    at_least: the smallest number that is allowed; the bounds of a tuple hold for each of its numbers.
-    above: the numbers have to be larger than this one.
-    at_most: the largest number that is allowed.
-    below: the numbers have to be smaller than this one.
-    choices: the values that a string can have. The collection is read at every check, and may grow. A field that is
-      a number or a word has bounds for the number and choices for the word.
-    before: for a field that an earlier version did not have, the value that stands for the behaviour of that
-      version. Stored configs without the field get this value, and it changes no digest.
-
-  Returns:
-    A dataclasses.Field, typed as the default.
-  """
-  bounds = Bounds(at_least, above, at_most, below)
-  return dataclasses.field(default=default, metadata={_KEY: _Declaration(meaning, bounds, choices, before)})
 
 
 class Bounds(NamedTuple):
@@ -85,7 +61,76 @@ class _Declaration(NamedTuple):
   meaning: str = ""
   bounds: Bounds = Bounds()
   choices: Collection[str] | None = None
-  before: Any = None
+
+
+class Choice(NamedTuple):
+  """A field of a section whose value is an instance of one of several dataclasses, see `section` and `choice`.
+
+  Attributes:
+    classes: {name: dataclass}; None: the field's own type, a section that is always the same class.
+    default: name of the class in a template.
+    meaning: what the name decides; only of `choice`.
+  """
+  classes: Mapping[str, Any] | None
+  default: str
+  meaning: str
+
+  @property
+  def is_inline(self) -> bool:
+    """Whether the fields of the class stand beside the choosing one, and not in a section of their own."""
+    return bool(self.meaning)
+
+  def named(self) -> "Declared":
+    """The field that holds the name."""
+    return Declared(str, self.default, self.meaning, Bounds(), self.classes, names=True)
+
+
+def field(default: T, meaning: str, *, at_least: float | None = None, above: float | None = None,
+          at_most: float | None = None, below: float | None = None, choices: Collection[str] | None = None) -> T:
+  """Declares a field of a config; to be used as a default in a dataclass.
+
+  A subclass that only changes the default writes it plainly, as in `num_members: int = 3`. The rest of the
+  declaration is inherited.
+
+  Args:
+    default: value in a template (see presets.py).
+    meaning: what the field decides, for `alma fields` and docs/fields.md.
+    at_least: the smallest number that is allowed; the bounds of a tuple hold for each of its numbers.
+    above: the numbers have to be larger than this one.
+    at_most: the largest number that is allowed.
+    below: the numbers have to be smaller than this one.
+    choices: the values that a string can have. A field that is a number or a word has bounds for the number and
+      choices for the word.
+
+  Returns:
+    A dataclasses.Field, typed as the default.
+  """
+  return dataclasses.field(default=default, metadata={
+      _KEY: _Declaration(meaning, Bounds(at_least, above, at_most, below), choices)})
+
+
+def section(classes: Mapping[str, Any] | None = None, default: str = "") -> Any:
+  """Declares a section, whose fields are called `SECTION.FIELD`.
+
+  Args:
+    classes: {name: dataclass}: the field `SECTION.name` chooses the class. None: the section is of the field's type.
+    default: the name in a template.
+  """
+  return dataclasses.field(metadata={_KEY: Choice(classes, default, "")})
+
+
+def choice(classes: Mapping[str, Any], default: str, meaning: str) -> Any:
+  """Declares a field that chooses a dataclass, whose fields stand beside it in the same section.
+
+  Args:
+    classes: {name: dataclass with a field `name`}. The value of the field is the name.
+    default: the name in a template.
+    meaning: what the name decides, for `alma fields` and docs/fields.md.
+  """
+  metadata = {_KEY: Choice(classes, default, meaning)}
+  if isinstance(classes, dict):
+    return dataclasses.field(default=classes[default](), metadata=metadata)
+  return dataclasses.field(default_factory=lambda: classes[default](), metadata=metadata)  # a registry imports it then
 
 
 class Declared(NamedTuple):
@@ -94,14 +139,15 @@ class Declared(NamedTuple):
   Attributes:
     kind: its type, one of KINDS.
     default: dataclasses.MISSING if there is none.
-    meaning, bounds, choices, before: see `field`.
+    meaning, bounds, choices: see `field`.
+    names: whether the value is the name of a class, and so decides which other fields there are.
   """
   kind: Any
   default: Any
   meaning: str
   bounds: Bounds
   choices: Collection[str] | None
-  before: Any
+  names: bool = False
 
   def accept(self, value: Any, path: str) -> Any:
     """The value, converted to exactly the field's type.
@@ -146,16 +192,13 @@ class Declared(NamedTuple):
     return f"one of {listed(self.choices)}" if self.choices is not None else str(self.bounds)
 
 
-def declared(cls: type) -> Mapping[str, Declared]:
-  """{name: Declared} of the fields of a dataclass, except those that are dataclasses themselves."""
-  return _declared(cls)
-
-
 @functools.cache
-def _declared(cls: type) -> Mapping[str, Declared]:
+def declared(cls: Any) -> Mapping[str, Declared | Choice]:
+  """{name: declaration} of the fields of a dataclass."""
   hints = typing.get_type_hints(cls)
-  return {each.name: Declared(hints[each.name], each.default, *_declaration(cls, each.name))
-          for each in dataclasses.fields(cls) if not dataclasses.is_dataclass(hints[each.name])}
+  inner = {each.name: each.metadata.get(_KEY) for each in dataclasses.fields(cls)}
+  return {each.name: made if isinstance(made := inner[each.name], Choice) else
+          Declared(hints[each.name], each.default, *_declaration(cls, each.name)) for each in dataclasses.fields(cls)}
 
 
 def check_declarations(cls: type) -> None:
@@ -167,6 +210,8 @@ def check_declarations(cls: type) -> None:
   """
   for name, each in declared(cls).items():
     path = f"{cls.__name__}.{name}"
+    if isinstance(each, Choice):
+      continue
     if each.kind not in KINDS:
       raise BadInput(f"{path} is of type {each.kind}; the types of options are {listed(map(kind_name, KINDS))}.")
     if each.default is dataclasses.MISSING:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from alma_jax.config.fields import listed
-from alma_jax.config.trees import Tree
+from alma_jax.config.layout import Tree
 from alma_jax.errors import BadInput
 
 T = TypeVar("T")

@@ -1,6 +1,4 @@
 """Which run a config describes: the fields that decide its results, and comparisons of stored configs with others."""
-import copy
-import dataclasses
 import hashlib
 import json
 import os
@@ -8,11 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from alma_jax.config import registry, schema
-from alma_jax.config.learner_options import Options
+from alma_jax.config.layout import Tree, flatten, to_dict
 from alma_jax.config.schema import RunConfig
-from alma_jax.config.trees import Tree, flatten, to_dict
-from alma_jax.errors import BadInput
+from alma_jax.config.sections import LIVE
 from alma_jax.files import MOST_OF_NAME
 
 _SHORTENED = 100  # characters that each part keeps if the name of a run folder would be too long
@@ -29,19 +25,15 @@ STORED = ("data_fingerprint", "root_sha256", "alma_jax_version", "code", "arrays
 def identity(config: RunConfig | Tree) -> Tree:
   """The flat fields {"a.b": value} that decide the results.
 
-  A field that an earlier version did not have is left out where it has the value that stands for that version, so that
-  digests stay the same.
-
   Args:
     config: RunConfig, or the nested dict of a config.json.
   """
   flat = flatten(config if isinstance(config, dict) else json.loads(json.dumps(to_dict(config))))
-  before, name = _before(flat), flat.get("dataset.name")
-  if isinstance(name, str) and name.startswith(schema.LIVE):  # live:DIR and live:DIR/ are the same
-    flat["dataset.name"] = schema.LIVE + os.path.normpath(name.removeprefix(schema.LIVE))
+  name = flat.get("dataset.name")
+  if isinstance(name, str) and name.startswith(LIVE):  # live:DIR and live:DIR/ are the same
+    flat["dataset.name"] = LIVE + os.path.normpath(name.removeprefix(LIVE))
   return {field: value for field, value in flat.items()
-          if not field.startswith(INCIDENTAL) and field.partition(".")[0] not in STORED
-          and not (field in before and value == before[field])}
+          if not field.startswith(INCIDENTAL) and field.partition(".")[0] not in STORED}
 
 
 def differences(stored: Tree, config: RunConfig) -> list[str]:
@@ -59,8 +51,6 @@ def differences(stored: Tree, config: RunConfig) -> list[str]:
 
 def compared(old: Mapping[str, Any], new: Mapping[str, Any], where_old: str, where_new: str) -> list[str]:
   """["FIELD (VALUE where_old, VALUE where_new)"] of the fields in which two identities differ."""
-  before = _before(old) | _before(new)
-  old, new = {**before, **old}, {**before, **new}
   names = [name for name in old.keys() | new.keys() if old.get(name) != new.get(name)]
   names.sort(key=lambda name: (".name" not in name, name))
   if "learner.name" in names:  # two learners have different options anyway
@@ -82,33 +72,3 @@ def default_workdir(config: RunConfig) -> str:
   if len(folder) > MOST_OF_NAME:
     folder = f"{name[:_SHORTENED]}-{label[:_SHORTENED]}-{digest(config)[:8]}"
   return f"runs/{folder}"
-
-
-def completed(tree: Tree) -> Tree:
-  """A copy of a stored config, with the fields that the version which stored it did not have.
-
-  Raises:
-    BadInput: it is no stored config.
-  """
-  complete = copy.deepcopy(tree)
-  for section, cls in (("checkpoint", schema.Checkpoint), ("log", schema.Log)):
-    inside = complete.get(section, {})
-    if not isinstance(inside, dict):
-      raise BadInput(f"{section}={inside!r} should hold fields.")
-    complete[section] = dataclasses.asdict(cls()) | inside
-  for field, value in _before(flatten(tree)).items():
-    section, _, name = field.rpartition(".")
-    inside = complete.get(section) if section else complete
-    if isinstance(inside, dict):
-      inside.setdefault(name, value)
-  return complete
-
-
-def _before(flat: Mapping[str, Any]) -> Tree:
-  """{"a.b": value, as JSON has it} of the fields that an earlier version did not have, see fields.field."""
-  names = {field.removeprefix("dataset."): value for field, value in flat.items() if field.startswith("dataset.")}
-  config = schema.config_of({"dataset": names})
-  options = registry.learners_of(config).get(str(flat.get("learner.name")), Options)
-  known = schema.declared_fields(config, options)
-  found = {field: each.before for field, each in known.items() if each.before is not None}
-  return {field: list(value) if isinstance(value, tuple) else value for field, value in found.items()}

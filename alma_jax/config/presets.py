@@ -4,13 +4,12 @@ The files under configs/ change them further.
 """
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from alma_jax.config import registry, schema
+from alma_jax.config import layout
 from alma_jax.config.fields import listed
-from alma_jax.config.learner_options import LEARNERS, TEXT_LEARNERS, Options
-from alma_jax.config.trees import set_field
+from alma_jax.config.registry import IMAGES, LEARNERS, TASKS, TEXT, meant
 from alma_jax.errors import BadInput
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ class Recipe(NamedTuple):
 
 # What configs know by a name besides the learners. docs/anytime.md says how the numbers of `anytime` were chosen.
 _ON_ALL_DATA = {"stream.replay": 1.0}
-RECIPES: Mapping[str, Recipe] = {
+_OF_IMAGES: Mapping[str, Recipe] = {
     "anytime": Recipe("sm", "One network that trains for a fixed number of steps on new and remembered data.", {
         "stream.schedule": "geometric", "stream.replay_share": "uniform", "train.steps": 80, "train.eval_every": 10**6,
         "train.decay": 0.5, "train.label_smoothing": 0.1, "train.weight_decay": 1e-3,
@@ -59,10 +58,11 @@ RECIPES: Mapping[str, Recipe] = {
         "sm", "As warm; every stage shrinks and perturbs the weights first (Ash and Adams, 2020).",
         {**_ON_ALL_DATA, "learner.shrink": 0.6, "learner.perturb": 0.1}),
 }
-TEXT_RECIPES: Mapping[str, Recipe] = {
+_OF_TEXT: Mapping[str, Recipe] = {
     "anytime": Recipe("sm", "One model that replays earlier mega-batches in the steps of a stage.",
                       {"stream.replay_share": "uniform", "train.decay": 0.3}),
 }
+RECIPES: Mapping[str, Mapping[str, Recipe]] = {IMAGES: _OF_IMAGES, TEXT: _OF_TEXT, TASKS: {}}
 # `LEARNER,authors`: when stages end in the authors' code, which stops some learners early. In the paper all learners
 # train for the same number of epochs (appendix B.1), which is the default.
 AUTHORS = "authors"
@@ -79,34 +79,36 @@ def base(learner: str = "ens") -> ConfigDict:
       (docs/algorithms.md §2).
 
   Returns:
-    ConfigDict with every field.
+    ConfigDict with every field. A new name, as in `config.model.name = "vgg"` or `config.stream.schedule = "power"`,
+    brings the fields that belong to it.
 
   Raises:
     BadInput: there is no such learner.
   """
   learner, comma, rule = learner.partition(",")
-  name, changes = _resolved(learner, RECIPES, LEARNERS)
+  early_stop: Mapping[str, Any] = {}
   if comma:
-    changes = {**changes, **_authors(name, learner, rule)}
-  options = registry.options_of(name, recipes=RECIPES)
-  return _template(schema.ImageConfig, options, {**options.defaults, **changes})
+    if rule != AUTHORS or learner not in LEARNERS[IMAGES]:
+      raise BadInput(f"{learner!r} has no variant {rule!r}; there is NAME,{AUTHORS} with NAME one of "
+                     f"{listed(LEARNERS[IMAGES])}.")
+    early_stop = _EARLY_STOP if LEARNERS[IMAGES][learner].stops_early else {}
+  return _template(IMAGES, learner, {}, early_stop)
 
 
 def tasks(learner: str = "select", stream: str = "digits") -> ConfigDict:
   """The config of a run on a stream of tasks, to be changed (docs/task-streams.md).
 
   Args:
-    learner: independent, finetune, new_head, replay, oracle, select or mntdp.
+    learner: independent, finetune, new_head, replay, oracle, select or mntdp, or a registered one.
     stream: see the field dataset.name.
 
   Returns:
-    ConfigDict with every field.
+    ConfigDict with every field, see `base`.
 
   Raises:
-    BadInput: there is no such learner.
+    BadInput: there is no such learner or stream.
   """
-  options = registry.options_of(learner, schema.TaskConfig)
-  return _template(schema.TaskConfig, options, {"dataset.name": stream, **options.defaults})
+  return _template(TASKS, learner, {"dataset.name": stream})
 
 
 def language(learner: str = "ens", size: str = "tiny") -> ConfigDict:
@@ -117,37 +119,63 @@ def language(learner: str = "ens", size: str = "tiny") -> ConfigDict:
     size: tiny, base or large, see SIZES.
 
   Returns:
-    ConfigDict with every field.
+    ConfigDict with every field, see `base`.
 
   Raises:
     BadInput: there is no such learner or size.
   """
   if size not in SIZES:
     raise BadInput(f"there is no size {size!r}; the sizes are {listed(SIZES)}.")
-  name, changes = _resolved(learner, TEXT_RECIPES, TEXT_LEARNERS)
-  options = registry.options_of(name, schema.LanguageConfig, TEXT_RECIPES)
-  return _template(schema.LanguageConfig, options, {**_LANGUAGE, **SIZES[size], **options.defaults, **changes})
+  return _template(TEXT, learner, {**_LANGUAGE, **SIZES[size]})
 
 
-def _authors(name: str, given: str, rule: str) -> Mapping[str, Any]:
-  """The changes of `given,rule`, where `given` is the learner `name` or a recipe of it."""
-  if rule != AUTHORS or name != given or name not in LEARNERS:
-    raise BadInput(f"{given!r} has no variant {rule!r}; there is NAME,{AUTHORS} with NAME one of "
-                   f"{listed(LEARNERS)}.")
-  return _EARLY_STOP if LEARNERS[name].stops_early else {}
+def _template(problem: str, given: str, first: Mapping[str, Any], last: Mapping[str, Any] = {}) -> ConfigDict:
+  """The template of a learner or a recipe, after the changes `first`, the learner's own, the recipe's, and `last`.
+
+  Raises:
+    BadInput: there is no such learner.
+  """
+  learners, recipes = LEARNERS[problem], RECIPES[problem]
+  name, changes = given, {}
+  if given in recipes and given not in learners:  # a learner that users registered hides a recipe
+    name, changes = recipes[given].learner, {"log.label": given, **recipes[given].changes}
+  if name not in learners:
+    here = [problem for problem, others in LEARNERS.items() if name in others or name in RECIPES[problem]]
+    elsewhere = f", but there is one for {listed(here)}" if here else meant(name, [*learners, *recipes])
+    raise BadInput(f"there is no learner {name!r} for {problem}{elsewhere}; the learners are "
+                   f"{listed([*learners, *recipes])}. If it is one of your own, run the file that registers it first: "
+                   "import it, or name it by --config.")
+  flat = layout.defaults({"problem": problem, "learner.name": name})
+  for part in (first, learners[name].defaults, changes, last):
+    flat = layout.changed(flat, part)
+  return _config_dict(flat)
 
 
-def _resolved(name: str, recipes: Mapping[str, Recipe], learners: Collection[str]) -> tuple[str, Mapping[str, Any]]:
-  """(learner, changes) of the name of a learner or of a recipe; a learner that users registered hides a recipe."""
-  if name in learners or name not in recipes:
-    return name, {}
-  return recipes[name].learner, {"log.label": name, **recipes[name].changes}  # reports use its own name
-
-
-def _template(config: type[schema.RunConfig], options: type[Options], changes: Mapping[str, Any]) -> ConfigDict:
+def _config_dict(flat: layout.Tree) -> ConfigDict:
+  """A ConfigDict in which a new name brings the fields that belong to it."""
   from ml_collections import ConfigDict  # only here: --help stays instant
 
-  tree = schema.defaults(config, options)
-  for field, value in changes.items():
-    set_field(tree, field, value)
-  return ConfigDict(tree, type_safe=False)  # `parse` checks types, and takes those of numpy as well
+  class Section(ConfigDict):
+    """A section of `config`."""
+
+    def __setitem__(self, key: str, value: Any) -> None:
+      path = f"{getattr(self, 'section', '')}.{key}"
+      if key in self and path in names and value != self[key]:
+        flat = layout.changed(layout.flatten(config.to_dict()), {path: value})
+        fields = layout.nested(flat)[self.section]
+        for old in set(self) - fields.keys():
+          del self[old]
+        for name, new in fields.items():
+          ConfigDict.__setitem__(self, name, new)
+      super().__setitem__(key, value)
+
+  config: Any = ConfigDict(type_safe=False)  # `parse` checks types, and takes those of numpy as well
+  names = {path for path, each in layout.fields_of(flat).items() if each.names}
+  for section, fields in layout.nested(flat).items():
+    if isinstance(fields, dict):
+      inside = Section(fields, type_safe=False)
+      object.__setattr__(inside, "section", section)
+      config[section] = inside
+    else:
+      config[section] = fields
+  return config

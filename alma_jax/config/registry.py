@@ -1,177 +1,146 @@
-"""Learners and networks by name, those of users included. Imports neither jax nor numpy."""
-import dataclasses
-import hashlib
-import inspect
-import pathlib
-import sys
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+"""Learners, networks, data sets and optimisers by name, those of users included. Imports neither jax nor numpy.
 
-from alma_jax.config import schema, sections
+A name stands for the frozen dataclass of its fields, which also says how to make what they describe. `register` makes
+a class known. Classes of this package register when their module is imported, which happens when a config first names
+them.
+"""
+import dataclasses
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, TypeVar
+
 from alma_jax.config.fields import check_declarations, listed
-from alma_jax.config.learner_options import LEARNERS as _IMAGE_OPTIONS
-from alma_jax.config.learner_options import TEXT_LEARNERS as _TEXT_OPTIONS
-from alma_jax.config.learner_options import Options
-from alma_jax.config.task_options import TASK_LEARNERS as _TASK_OPTIONS
 from alma_jax.errors import BadInput
 
-# What users have registered, by name.
-LEARNERS: dict[str, Callable[..., Any]] = {}
-TEXT_LEARNERS: dict[str, Callable[..., Any]] = {}
-MODELS: dict[str, Callable[..., Any]] = {}
-# Top-level modules that are no code of the user's, wherever Python is installed.
-_NOT_OWN = {*sys.stdlib_module_names, "alma_jax"}
+C = TypeVar("C", bound=type)
+IMAGES, TEXT, TASKS = "images", "text", "tasks"  # the problems that a config can be about
 
 
-def register_learner(cls: type[Options], make: Callable[..., Any], language: bool = False) -> None:
-  """Makes a learner known as `cls.name`, to configs and on the command line.
+class Registry(Mapping[str, Any]):
+  """{name: dataclass}; the name of a data set may be looked up with what follows its colon, as in `npz:PATH`.
 
-  Registering the same name again replaces the learner, so that a notebook cell can run twice.
+  Attributes:
+    what: what a name stands for, e.g. "learner".
+  """
+
+  def __init__(self, what: str, module: str) -> None:
+    """`module`: full name of the module, or of the package of modules, that registers the classes of alma_jax."""
+    self.what, self._module = what, module
+    self._classes: dict[str, Any] = {}
+    self._is_complete = False
+
+  def __getitem__(self, name: str) -> Any:
+    name = name.partition(":")[0]
+    if name not in self._classes and not self._is_complete:
+      for module in self._modules():
+        if module.rpartition(".")[2] == name:
+          importlib.import_module(module)
+    if name not in self._classes:
+      self._complete()
+    return self._classes[name]
+
+  def __iter__(self) -> Iterator[str]:
+    self._complete()
+    return iter(self._classes)
+
+  def __len__(self) -> int:
+    return len([*self])
+
+  def of(self, name: object, field: str) -> Any:
+    """The class that a field's value names.
+
+    Raises:
+      BadInput: there is none, or the value lacks what should follow its colon.
+    """
+    cls = self[name] if isinstance(name, str) and name in self else None
+    if cls is None:
+      raise BadInput(f"{field}={name!r} is not one of {listed(self.forms())}{meant(name, self)}.")
+    form, (_, colon, rest) = _form(cls), str(name).partition(":")
+    if (":" in form) != bool(colon) or (colon and not rest):
+      raise BadInput(f"{field}={name!r} should be {form}.")
+    return cls
+
+  def forms(self) -> list[str]:
+    """The names as users write them, e.g. "npz:PATH"."""
+    return [_form(self[name]) for name in self]
+
+  def add(self, cls: Any) -> None:
+    """Makes a class known by its `name`. A user's class may replace another one of the user's.
+
+    Raises:
+      BadInput: the name belongs to this package.
+    """
+    if not is_own(cls) or cls.name not in self or is_own(self[cls.name]):
+      self._classes[cls.name] = cls
+    else:
+      raise BadInput(f"there is a {self.what} {cls.name!r} already; give yours another name.")
+
+  def _complete(self) -> None:
+    """Imports all modules that register classes."""
+    if not self._is_complete:
+      self._is_complete = True
+      for module in self._modules():
+        importlib.import_module(module)
+
+  def _modules(self) -> list[str]:
+    package = importlib.import_module(self._module)
+    inside = pkgutil.iter_modules(getattr(package, "__path__", ()))
+    return [self._module, *(f"{self._module}.{each.name}" for each in inside)]
+
+
+LEARNERS: Mapping[str, Registry] = {
+    problem: Registry("learner", "alma_jax.learners") for problem in (IMAGES, TEXT, TASKS)}
+NETWORKS: Mapping[str, Registry] = {
+    problem: Registry("network", "alma_jax.models") for problem in (IMAGES, TEXT, TASKS)}
+DATA_SETS: Mapping[str, Registry] = {
+    problem: Registry("data set", "alma_jax.data.sets") for problem in (IMAGES, TEXT, TASKS)}
+OPTIMIZERS: Mapping[str, Registry] = {
+    problem: Registry("optimiser", "alma_jax.training.optimizers") for problem in (IMAGES, TASKS)}
+
+
+def register(cls: C) -> C:
+  """Class decorator: makes a learner, a network, a data set or an optimiser known by its `name`.
+
+      @alma_jax.register
+      @dataclasses.dataclass(frozen=True)
+      class Options(alma_jax.Options):
+        name: str = "fittest"
+
+  Registering the same name again replaces the class, so that a notebook cell can run twice.
 
   Args:
-    cls: its options, a frozen dataclass that inherits from alma_jax.Options. Each option is declared by
-      alma_jax.field, and `name` has a default.
-    make: (learners.contract.Context) -> learners.contract.Learner.
-    language: whether the learner is for language models instead of images.
+    cls: a frozen dataclass that inherits from alma_jax.Options, Model, DataSet or Optimizer. Its fields are declared
+      by alma_jax.field, `name` has a default, and `problems` says what it is for.
 
   Raises:
-    BadInput: `cls` is not such a class, one of its declarations is wrong, or the name belongs to a learner of alma_jax.
+    BadInput: `cls` is no such class, or the name belongs to this package.
   """
-  known, own = (_TEXT_OPTIONS, TEXT_LEARNERS) if language else (_IMAGE_OPTIONS, LEARNERS)
-  _check_options(cls, schema.LanguageConfig if language else schema.ImageConfig)
-  if cls.name in known and cls.name not in own:
-    raise BadInput(f"there is a learner {cls.name!r} already; give yours another name.")
-  known[cls.name], own[cls.name] = cls, make
-
-
-def register_model(name: str, make: Callable[..., Any]) -> None:
-  """Makes an image network known as `model.name`.
-
-  Args:
-    name: name of the network.
-    make: (width, num_classes, dtype, axis) -> Flax module. The module is called with
-      (x [B, ...] float32, mask_B bool or None, train bool) and returns logits
-      [B, K] float32; `axis` is the mesh axis over which batches are sharded, for
-      layers.BatchNorm. The module's attribute `convolutional` says whether XLA would run
-      it slowly inside a loop on a CPU.
-
-  Raises:
-    BadInput: the name belongs to a network of alma_jax.
-  """
-  if name in (*sections.NETWORKS, schema.Switch.name) and name not in MODELS:
-    raise BadInput(f"there is a network {name!r} already; give yours another name.")
-  if name not in MODELS:
-    sections.NETWORKS.append(name)
-  MODELS[name] = make
-
-
-def learners_of(config: type[schema.RunConfig]) -> Mapping[str, type[Options]]:
-  """{name: class of its options} of the learners for configs of this class."""
-  return {schema.LanguageConfig: _TEXT_OPTIONS, schema.TaskConfig: _TASK_OPTIONS}.get(config, _IMAGE_OPTIONS)
-
-
-def options_of(name: object, config: type[schema.RunConfig] = schema.ImageConfig, recipes: Collection[str] = ()
-               ) -> type[Options]:
-  """The class of a learner's options; messages list the `recipes` too.
-
-  Raises:
-    BadInput: there is no learner of that name for configs of this class.
-  """
-  known = learners_of(config)
-  if not isinstance(name, str) or name not in known:
-    others = {schema.LanguageConfig: " for language modelling", schema.TaskConfig: " for streams of tasks"}
-    task = others.get(config, "") if name in (*_IMAGE_OPTIONS, *_TASK_OPTIONS, *recipes) else ""
-    names = [*known, *(recipe for recipe in recipes if not task)]
-    raise BadInput(f"there is no learner {name!r}{task}; the learners are {listed(names)}. If it is one of your own, "
-                   "run the file that registers it first: import it, or name it by --config.")
-  return known[name]
-
-
-def own_learners(config: schema.RunConfig) -> dict[str, Callable[..., Any]]:
-  """The learners that users have registered for configs of this kind, {name: factory}."""
-  return TEXT_LEARNERS if config.is_language else LEARNERS
-
-
-def code_of(config: schema.RunConfig) -> dict[str, str]:
-  """{name: SHA-256 of the file that defines it} of the learner and the network of a config that users have registered.
-
-  Files that these import from the same folder are listed under their paths. Definitions in a notebook have no file and
-  are left out.
-  """
-  used = (config.learner.name, own_learners(config)), (config.model.name, MODELS)
-  made = {name: known[name] for name, known in used if name in known}
-  found = {name: file.resolve() for name, each in made.items() if (file := _file_of(each)) is not None}
-  for name, file in list(found.items()):
-    imported = _imported([each.__globals__ for each in functions_of(made[name])], file.parent)
-    found |= {path: each for path, each in imported.items() if each not in found.values()}
-  return {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in found.items()}
-
-
-def classes_of(tree: Mapping[str, Any]) -> tuple[type[schema.RunConfig], type[Options]]:
-  """The classes that a config with these fields is checked against.
-
-  Args:
-    tree: nested dict of a config, whose sections may be incomplete.
-
-  Returns:
-    schema.ImageConfig, TaskConfig or LanguageConfig, and the class of the learner's options.
-
-  Raises:
-    BadInput: there is no such learner, or the model and the data are for different tasks.
-  """
-  model, learner = (tree[name] if isinstance(tree.get(name), dict) else {} for name in ("model", "learner"))
-  config = schema.config_of(tree)
-  if (model.get("name") == schema.Switch.name) != (config is schema.LanguageConfig):
-    raise BadInput(f"model.name={model.get('name')!r} does not go with this config: 'switch' is for configs/lm.py, "
-                   f"{listed(map(repr, sections.NETWORKS))} are for the others.")
-  return config, options_of(learner.get("name"), config)
-
-
-def _file_of(made: Callable[..., Any]) -> pathlib.Path | None:
-  """The file that defines a function or a class; None if there is none."""
-  files = (pathlib.Path(each.__code__.co_filename) for each in functions_of(made))
-  return next((file for file in files if file.is_file()), None)
-
-
-def _imported(todo: list[dict[str, Any]], folder: pathlib.Path) -> dict[str, pathlib.Path]:
-  """{path relative to `folder`: file} of the user's modules below it that the modules with these globals import."""
-  found, seen = {}, set()
-  while todo:
-    for value in list(todo.pop().values()):
-      name = value.__name__ if inspect.ismodule(value) else str(getattr(value, "__module__", ""))
-      if name in seen or name.partition(".")[0] in _NOT_OWN:
-        continue
-      seen.add(name)
-      module = value if inspect.ismodule(value) else sys.modules.get(name)
-      file = getattr(module, "__file__", None)
-      if not file or not {"site-packages", "dist-packages"}.isdisjoint(pathlib.Path(file).parts):
-        continue
-      path = pathlib.Path(file).resolve()
-      if folder in path.parents:
-        found[path.relative_to(folder).as_posix()] = path
-        todo.append(vars(module))
-  return found
-
-
-def functions_of(made: Callable[..., Any]) -> list[Any]:
-  """The function, or the methods of the class, without those that another module defines."""
-  # Flax wraps the methods of its modules. A class that runpy has loaded has no module in which it could be looked up.
-  functions = [inspect.unwrap(each) for each in (made, *getattr(made, "__dict__", {}).values()) if callable(each)]
-  return [each for each in functions if hasattr(each, "__code__") and each.__module__ == made.__module__]
-
-
-def _check_options(cls: type[Options], config: type[schema.RunConfig]) -> None:
-  if not (isinstance(cls, type) and issubclass(cls, Options) and cls is not Options):
-    raise BadInput(f"{getattr(cls, '__name__', cls)} should be a frozen dataclass that inherits from alma_jax.Options "
-                   "and has a field `name`.")
+  registries: Mapping[str, Registry] | None = getattr(cls, "registries", None)
+  if registries is None:
+    raise BadInput(f"{cls.__name__} should inherit from alma_jax.Options, Model, DataSet or Optimizer.")
   if "__dataclass_fields__" not in vars(cls) or not dataclasses.is_dataclass(cls):
-    raise BadInput(f"{cls.__name__} is not a dataclass; write @dataclasses.dataclass(frozen=True) above the class.")
+    raise BadInput(f"{cls.__name__} is not a dataclass; write @dataclasses.dataclass(frozen=True) above the class, "
+                   "below @alma_jax.register.")
   check_declarations(cls)
-  if not cls.name:
+  if not cls.name:  # type: ignore[attr-defined]
     raise BadInput(f"{cls.__name__}.name has no default; write name: str = NAME in the class.")
-  known = schema.declared_fields(config, cls)
-  for path, value in cls.defaults.items():
-    if path not in known:
-      raise BadInput(f"{cls.__name__}.defaults has the field {path!r}, which configs do not have; they have "
-                     f"{listed(known)}.")
-    known[path].accept(value, f"{cls.__name__}.defaults: {path}")
+  for problem in cls.problems:  # type: ignore[attr-defined]
+    registries[problem].add(cls)
+  return cls
+
+
+def _form(cls: Any) -> str:
+  return getattr(cls, "form", "") or str(cls.name)
+
+
+def is_own(cls: type) -> bool:
+  """Whether a class is the user's, and not one of this package."""
+  return cls.__module__.partition(".")[0] != "alma_jax"
+
+
+def meant(name: object, names: Collection[str]) -> str:
+  """As in " (did you mean 'train.epochs'?)", for a name that is close to one of `names`; else empty."""
+  close = difflib.get_close_matches(str(name), names, 1)
+  return f" (did you mean {close[0]!r}?)" if close else ""

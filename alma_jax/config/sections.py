@@ -1,107 +1,428 @@
-"""The sections of the configs of image classification, and what sections of other kinds of data share with them.
+"""The sections of a config that several kinds of data share, and the base classes of what users register.
 
-Every field is declared once, by `fields.field`. Imports neither jax nor numpy.
+Every field is declared once. Imports neither jax nor numpy.
 """
 import dataclasses
-from typing import ClassVar, NamedTuple
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
 
-from alma_jax.config.fields import field
-
-MOST_EXPERTS = 1024  # the size of the array that holds a tree of gates is quadratic in it
-
-DATA_DIR = ("folder of prepared TFDS data sets, into which nothing is downloaded; empty: TFDS's own folder, into "
-            "which missing data sets are downloaded")
-
-SETTLE = ("for `live:DIR`: an entry of the stream counts as complete once it has not changed for so many seconds; one "
-          "that is renamed within DIR/stream counts at once")
-IDLE = "for `live:DIR`: seconds without a new entry after which the stream ends; 0: it never ends by itself"
-
-MAX_BYTES = ("for `live:DIR`: bytes that an entry may take as arrays (for text, as a file); larger entries are set "
-             "aside; 0: no limit")
+from alma_jax.config.fields import choice, field
+from alma_jax.config.registry import DATA_SETS, IMAGES, LEARNERS, NETWORKS, OPTIMIZERS, TASKS, Registry
+from alma_jax.errors import BadInput
 
 LIVE = "live:"  # before the folder of a stream that arrives while the run goes on
+DATA_DIR = ("folder of prepared TFDS data sets, into which nothing is downloaded; empty: TFDS's own folder, into "
+            "which missing data sets are downloaded")
+# Meanings of options that several learners have.
+INIT_FROM_SCRATCH = "whether every stage starts from fresh weights, instead of those selected in the stage before"
+COMBINATIONS = ("probabilities", "logits", "vote")
+COMBINE = ("how predictions are combined: the mean of the members' `probabilities`, the mean of their `logits`, or "
+           "one `vote` per member")
+GROW_EVERY = "number of stages from one growth to the next"
+MOST_EXPERTS = 1024  # the size of the array that holds a tree of gates is quadratic in it
 
-NETWORKS = ["mlp", "vgg", "resnet"]  # names of image networks; register_model appends to it
+
+# ---------------------------------------------------------------------------- what users register
 
 
 @dataclasses.dataclass(frozen=True)
-class Dataset:
-  """Images with labels."""
-  name: str = field("digits", "`digits`, `mnist`, `cifar10`, `tfds:NAME`, `npz:PATH`, `folder:DIR` or `live:DIR`")
-  data_dir: str = field("", DATA_DIR)
-  image_size: int = field(
-      0, "for `folder:DIR` and `live:DIR`: width and height in pixels to which images of files are resized, without "
-      "keeping their aspect ratio; 0: images are not resized, and must have one size", at_least=0, before=0)
-  settle_seconds: float = field(1.0, SETTLE, at_least=0, before=1.0)
-  idle_seconds: float = field(0.0, IDLE, at_least=0, before=0.0)
-  max_examples: int = field(
-      1_000_000, "for `live:DIR`: examples that an entry may hold; larger entries are set aside; 0: no limit",
-      at_least=0, before=1_000_000)
-  max_bytes: int = field(2**33, MAX_BYTES, at_least=0, before=2**33)
-  image_column: str = field(
-      "", "for `live:DIR`: column of Parquet files that holds the images or lists of numbers; empty: the first of "
-      "`image`, `img`, `images` and `x`", before="")
-  label_column: str = field(
-      "", "for `live:DIR`: column of Parquet files that holds the labels; empty: the first of `label`, `labels`, `y` "
-      "and `class`, or the only one whose name ends in `_label`", before="")
+class DataSet:
+  """Base class of the fields of a data set, under `dataset.`.
+
+  Attributes:
+    problems: what its data are for: images, text, tasks.
+    form: how users write its name, e.g. "npz:PATH"; the part before the colon is the class's default of `name`.
+    is_live: whether the mega-batches arrive while the run goes on.
+  """
+  name: str = field("", "the data set; `alma list` has the names")
+
+  registries: ClassVar[Mapping[str, Registry]] = DATA_SETS
+  problems: ClassVar[tuple[str, ...]] = (IMAGES,)
+  form: ClassVar[str] = ""
+  is_live: ClassVar[bool] = False
+
+  @property
+  def path(self) -> str:
+    """What follows the colon of the name."""
+    return self.name.partition(":")[2]
+
+  @property
+  def data_dir(self) -> str:
+    """Folder of prepared TFDS data sets; empty: TFDS's own."""
+    return ""
+
+  @property
+  def image_size(self) -> int:
+    """Width and height in pixels to which images are resized; 0: they are not."""
+    return 0
+
+  def load(self) -> Any:
+    """The data, data.datasets.Dataset of images.
+
+    Raises:
+      BadInput: they do not exist or cannot be used.
+    """
+    raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+  """Base class of the fields of a network, under `model.`."""
+  name: str = field("", "the network; `alma list` has the names")
+  width: int = field(32, "neurons of each hidden layer, or channels of each convolution", at_least=1)
+  num_experts: int = field(
+      1, "`moe`, `gmoe`: initial number of experts of every mixture; `hmoe`: initial number of clusters; 1 for other "
+      "learners", at_least=1, at_most=MOST_EXPERTS)
+
+  registries: ClassVar[Mapping[str, Registry]] = NETWORKS
+  problems: ClassVar[tuple[str, ...]] = (IMAGES,)
+
+  def build(self, num_outputs: int, example_shape: tuple[int, ...], dtype: Any, axis: str | None,
+            **changes: Any) -> Any:
+    """The models.Network, see models.build; `changes` are what a learner asks for."""
+    raise NotImplementedError
+
+  @property
+  def first_widths(self) -> tuple[int, ...]:
+    """The width of each hidden layer before Firefly widens any; empty: it widens none."""
+    return ()
+
+  def check(self, config: Any) -> None:
+    """Raises BadInput if there are experts, but the learner has none."""
+    if self.num_experts == 1 or config.learner.has_experts:
+      return
+    having = ", ".join(name for name, options in LEARNERS[IMAGES].items() if options.has_experts)
+    raise BadInput(f"model.num_experts={self.num_experts} is for the learners {having}, not {config.learner.name}; "
+                   "leave it 1.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimizer:
+  """Base class of the fields of an optimiser, under `train.`."""
+  name: str = ""
+
+  registries: ClassVar[Mapping[str, Registry]] = OPTIMIZERS
+  problems: ClassVar[tuple[str, ...]] = (IMAGES, TASKS)
+
+  def transform(self, rate: Any) -> Any:
+    """The optax.GradientTransformation with a learning rate, a number or a schedule; without a penalty on weights."""
+    raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class AnyOptions:
+  """Base class of the options of all learners, under `learner.`.
+
+  Code that works for every learner reads the attributes and properties below; a subclass may replace each property by
+  an option or by a property of its own.
+
+  Attributes:
+    problems: what it learns: images, text, tasks.
+    defaults: defaults of fields in other sections, where the learner needs others than the declared ones, e.g.
+      {"train.optimizer": "sgd"}.
+    stops_early: whether its stages stop early in the authors' code; `:LEARNER,authors` does so, too.
+    splits_data: whether every expert trains on examples of its own; then each takes `train.steps`.
+    has_experts: whether the learner uses `model.num_experts`; for other learners of images it has to be 1.
+    num_tried: number of trainings of a stage, if one is kept; a guess, for bars of progress.
+  """
+  name: str = field("", "the learner; it is chosen behind the colon of --config=configs/NAME.py:LEARNER")
+
+  registries: ClassVar[Mapping[str, Registry]] = LEARNERS
+  problems: ClassVar[tuple[str, ...]] = (IMAGES,)
+  defaults: ClassVar[Mapping[str, Any]] = {}
+  stops_early: ClassVar[bool] = False
+  splits_data: ClassVar[bool] = False
+  has_experts: ClassVar[bool] = False
+  num_tried: ClassVar[int] = 1
+
+  @property
+  def num_trained(self) -> int:
+    """Number of networks that are trained side by side."""
+    return 1
+
+  @property
+  def init_from_scratch(self) -> bool:
+    """Whether every stage starts from fresh weights."""
+    return False
+
+  @property
+  def keep_optimizer(self) -> bool:
+    """Whether a stage continues with the optimiser's state of the stage before."""
+    return False
+
+  @property
+  def average(self) -> float:
+    """Horizon of an exponential average of the weights, as a share of a stage's steps; 0: none."""
+    return 0.0
+
+  @property
+  def start(self) -> str:
+    """What a stage starts from if there is an average: the `last` weights, or the `average`."""
+    return "last"
+
+  @property
+  def shrink(self) -> float:
+    """Factor of the weights at the beginning of every stage but the first."""
+    return 1.0
+
+  @property
+  def perturb(self) -> float:
+    """Factor of freshly initialised weights that are added there."""
+    return 0.0
+
+  def make(self, context: Any) -> Any:
+    """The learner, contract.Learner, of a contract.Context."""
+    raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class Options(AnyOptions):
+  """Base class of the options of a learner of mega-batches."""
+  average: float = field(
+      0.0, "horizon of an exponential average of the weights, as a share of a stage's steps; the average predicts, and "
+      "is selected and exported; 0: none", at_least=0, at_most=1)
+  start: str = field(
+      "last", "what a stage starts from if there is an average: the `last` weights, which are then held besides it, or "
+      "the `average`", choices=("last", "average"))
+  shrink: float = field(
+      1.0, "factor of the weights at the beginning of every stage but the first (Ash and Adams, 2020)", at_least=0,
+      at_most=1)
+  perturb: float = field(0.0, "factor of freshly initialised weights that are added there", at_least=0)
+
+  stops_early: ClassVar[bool] = True
+
+  def check(self, config: Any) -> None:
+    """Raises BadInput if the options do not go together, or not with the rest of the config."""
+    del config
+    if self.start == "average" and not self.average:
+      raise BadInput("learner.start='average' needs learner.average above 0.")
+    if not self.shrink and not self.perturb:
+      raise BadInput("learner.shrink=0.0 without learner.perturb makes all weights 0; raise one of them, or set "
+                     "learner.init_from_scratch.")
+    if self.init_from_scratch and (self.shrink != 1 or self.perturb):
+      raise BadInput(f"learner.shrink={self.shrink} and learner.perturb={self.perturb} change the weights of the stage "
+                     "before, but every stage starts from scratch; leave them 1 and 0.")
+
+
+# ---------------------------------------------------------------------------- the stream
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+  """Base class of schedules: after which mega-batches the learner is trained.
+
+  Attributes:
+    is_fixed: whether that is known before the stream starts.
+    trains_at_end: whether mega-batches that are left over at the end of the stream are trained on.
+  """
+  name: str = ""
+
+  is_fixed: ClassVar[bool] = True
+  trains_at_end: ClassVar[bool] = False
+
+  def ends(self, num_megabatches: int) -> tuple[int, ...]:
+    """The last mega-batches t_1 < t_2 < ... of all stages, counted from 1; a guess if the schedule is not fixed.
+
+    Numbers are rounded as Python's round does, ties to the even number.
+    """
+    raise NotImplementedError
+
+  def next(self, t: int, num_megabatches: int) -> int | None:
+    """The first training at mega-batch t or later; None: there is none, or it is not known.
+
+    `num_megabatches` is 0 if the stream has no limit.
+    """
+    raise NotImplementedError
+
+  def check(self, config: Any) -> None:
+    """Raises BadInput if the schedule does not fit the stream."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Every(Schedule):
+  """Every w mega-batches, and at the end."""
+  name: str = "every"
+  waiting_time: int = field(
+      2, "number of mega-batches of a stage, w; the learner waits for all of them before it trains", at_least=1)
+
+  trains_at_end: ClassVar[bool] = True
+
+  def ends(self, num_megabatches: int) -> tuple[int, ...]:
+    return (*range(self.waiting_time, num_megabatches, self.waiting_time), num_megabatches)
+
+  def next(self, t: int, num_megabatches: int) -> int | None:
+    return -(-t // self.waiting_time) * self.waiting_time
+
+  def check(self, config: Any) -> None:
+    num = config.stream.num_megabatches
+    if num and self.waiting_time > num:
+      raise BadInput(f"stream.waiting_time={self.waiting_time} exceeds stream.num_megabatches={num}; use at most "
+                     f"{num}.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Power(Schedule):
+  """At t_s = max(t_(s-1) + 1, round(B (s/S)^p)), made smaller where fewer than S - s mega-batches would remain."""
+  name: str = "power"
+  num_trainings: int = field(0, "number of trainings, S", at_least=0)
+  exponent: float = field(2.0, "exponent p", at_least=1)
+
+  def ends(self, num_megabatches: int) -> tuple[int, ...]:
+    ends, num = [0], self.num_trainings
+    for s in range(1, num + 1):
+      wanted = max(ends[-1] + 1, round(num_megabatches * (s / num) ** self.exponent))
+      ends.append(min(wanted, num_megabatches - (num - s)))
+    return tuple(ends[1:])
+
+  def next(self, t: int, num_megabatches: int) -> int | None:
+    return next((end for end in self.ends(num_megabatches) if end >= t), None)
+
+  def check(self, config: Any) -> None:
+    num = config.stream.num_megabatches
+    if not num:
+      raise BadInput("stream.schedule='power' needs stream.num_megabatches above 0, because it spreads its trainings "
+                     "over the whole stream.")
+    if not 0 < self.num_trainings <= num:
+      raise BadInput(f"stream.num_trainings={self.num_trainings} should be the number of trainings, from 1 to "
+                     f"stream.num_megabatches={num}.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Geometric(Schedule):
+  """At t_1 = 1, t_(s+1) = max(t_s + 1, round(factor t_s)) up to B, which need not be among them."""
+  name: str = "geometric"
+  factor: float = field(1.15, "factor from one training to the next", above=1)
+
+  def ends(self, num_megabatches: int) -> tuple[int, ...]:
+    ends = [1]
+    while (t := max(ends[-1] + 1, round(self.factor * ends[-1]))) <= num_megabatches:
+      ends.append(t)
+    return tuple(ends)
+
+  def next(self, t: int, num_megabatches: int) -> int | None:
+    end = 1
+    while end < t:
+      end = max(end + 1, round(self.factor * end))
+    return end
+
+
+@dataclasses.dataclass(frozen=True)
+class Adaptive(Schedule):
+  """Where the expected gain pays for a training; see data/schedule.py."""
+  name: str = "adaptive"
+  price: float = field(
+      0.0, "price of a multiply-add, in error (text: perplexity) times mega-batches; the schedule aims at the least "
+      "CER + price Comp", at_least=0)
+
+  is_fixed: ClassVar[bool] = False
+
+  def ends(self, num_megabatches: int) -> tuple[int, ...]:
+    return Geometric().ends(num_megabatches)
+
+  def next(self, t: int, num_megabatches: int) -> int | None:
+    return None
+
+  def check(self, config: Any) -> None:
+    if not self.price:
+      raise BadInput("stream.price=0.0 should be above 0; give the price of a multiply-add, such as 1e-11.")
+
+
+SCHEDULES: Mapping[str, type[Schedule]] = {cls.name: cls for cls in (Every, Power, Geometric, Adaptive)}
+WHEN = ("after which mega-batches the learner is trained: `every` waiting_time; at t_s = B (s/S)^p (`power`); at "
+        "t_(s+1) = factor t_s (`geometric`); or where the expected gain pays for a training (`adaptive`)")
 
 
 @dataclasses.dataclass(frozen=True)
 class AnyStream:
-  """What all streams of mega-batches have."""
+  """What every stream has."""
   num_megabatches: int = field(
       20, "number of mega-batches of the stream, B; of `live:DIR` the largest number, and 0: no limit", at_least=0)
-  waiting_time: int = field(
-      2, "number of mega-batches of a stage of the schedule `every`, w; the learner waits for all of them before it "
-      "trains", at_least=1)
+
+  @property
+  def schedule(self) -> Schedule:
+    """When the learner is trained."""
+    return Every(waiting_time=1)
+
+  @property
+  def expected_ends(self) -> tuple[int, ...]:
+    """The last mega-batches of all stages, a guess if the schedule is not fixed."""
+    return self.schedule.ends(self.num_megabatches)
+
+  @property
+  def replay(self) -> float:
+    """Share of the memory that is kept from stage to stage."""
+    return 0.0
+
+  @property
+  def replay_share(self) -> float | str:
+    """Part of every batch that is drawn from the examples of earlier stages."""
+    return 0.0
+
+  @property
+  def val_fraction(self) -> float:
+    """Share of every mega-batch that is held out for validation."""
+    return 0.0
+
+  @property
+  def untrained_error(self) -> str:
+    """What counts as the error before the first update."""
+    return "chance"
+
+
+@dataclasses.dataclass(frozen=True)
+class Stream(AnyStream):
+  """A stream of mega-batches."""
   replay: float = field(
       0.0, "share of the memory that is kept from stage to stage, and united with the stage's new data", at_least=0,
       at_most=1)
   replay_share: float | str = field(
       0.0, "part of every batch that is drawn from the examples of earlier stages, so that replay takes no further "
       "steps; `uniform`: the memory's share of the memory and the stage's new examples", at_least=0, below=1,
-      choices=("uniform",), before=0.0)
+      choices=("uniform",))
   memory_size: int = field(
       0, "largest number of examples of earlier stages that are kept for `stream.replay_share`, a uniform sample; "
-      "0: all", at_least=0, before=0)
-  schedule: str = field(
-      "every", "after which mega-batches the learner is trained: `every` waiting_time; at t_s = B (s/S)^p (`power`); "
-      "at t_(s+1) = factor t_s (`geometric`); or where the expected gain pays for a training (`adaptive`)",
-      choices=("every", "power", "geometric", "adaptive"), before="every")
-  num_trainings: int = field(0, "number of trainings of the schedule `power`, S", at_least=0, before=0)
-  exponent: float = field(2.0, "exponent of the schedule `power`, p", at_least=1, before=2.0)
-  factor: float = field(1.15, "factor of the schedule `geometric`", above=1, before=1.15)
-  price: float = field(
-      0.0, "price of a multiply-add for the schedule `adaptive`, in error (text: perplexity) times mega-batches; it "
-      "aims at the least CER + price Comp", at_least=0, before=0.0)
+      "0: all", at_least=0)
+  schedule: Schedule = choice(SCHEDULES, "every", WHEN)
+
+  @property
+  def num_kept_for_validation(self) -> int:
+    """How many of the `memory_size` examples are validation examples; they are never trained on."""
+    return int(self.val_fraction * self.memory_size + 1e-9)
+
+  @property
+  def most_trainings(self) -> int:
+    """An upper bound of the number of trainings."""
+    if not self.num_megabatches:
+      return 2**31
+    return len(self.expected_ends) if self.schedule.is_fixed else self.num_megabatches
+
+  def check(self, config: Any) -> None:
+    """Raises BadInput if the fields do not go together, or not with the rest of the config."""
+    if not self.num_megabatches and not config.dataset.is_live:
+      raise BadInput("stream.num_megabatches=0 should be at least 1; only the streams of dataset.name=live:DIR "
+                     "have no limit.")
+    if self.replay and self.replay_share:
+      raise BadInput(f"stream.replay={self.replay} and stream.replay_share={self.replay_share} exclude each other: the "
+                     "first unites old data with new ones, the second draws a part of every batch from old data; set "
+                     "one of them to 0.")
+    if not self.replay_share:
+      if self.memory_size:
+        raise BadInput(f"stream.memory_size={self.memory_size} needs stream.replay_share above 0.")
+      return
+    batch = config.train.batch_size
+    part = memory_part(batch, 0.5 if isinstance(self.replay_share, str) else self.replay_share)
+    asked = f"stream.replay_share={self.replay_share} of train.batch_size={batch}"
+    if not part:
+      raise BadInput(f"{asked} is not one example; raise one of them, or set stream.replay_share=0.")
+    num_kept = self.memory_size - self.num_kept_for_validation
+    if self.memory_size and not isinstance(self.replay_share, str) and num_kept < part:
+      raise BadInput(f"stream.memory_size={self.memory_size} keeps {num_kept} training examples, fewer than the {part} "
+                     f"that {asked} asks for; raise the memory or lower the share.")
 
 
-@dataclasses.dataclass(frozen=True)
-class Stream(AnyStream):
-  """A stream of mega-batches of images."""
-  val_fraction: float = field(
-      0.1, "share of every mega-batch that is held out for validation, by which the best epoch is selected",
-      above=0, below=1)
-  untrained_error: str = field(
-      "chance", "error before the first update: that of guessing, 1 - 1/K of K classes (`chance`), or that of the "
-      "untrained `model`", choices=("chance", "model"))
-
-
-def memory_for_validation(stream: AnyStream) -> int:
-  """How many of the `memory_size` examples are validation examples; they are never trained on."""
-  return int(getattr(stream, "val_fraction", 0.0) * stream.memory_size + 1e-9)
-
-
-@dataclasses.dataclass(frozen=True)
-class Model:
-  """A network that classifies images."""
-  name: str = field(
-      "mlp", "`mlp` (two hidden layers), `vgg` (VGG19 of constant width with batch norm), `resnet` (ResNet18 of "
-      "constant width), or the name of a registered network", choices=NETWORKS)
-  width: int = field(32, "neurons of each hidden layer, or channels of each convolution", at_least=1)
-  num_experts: int = field(
-      1, "`moe`, `gmoe`: initial number of experts of every mixture; `hmoe`: initial number of clusters; 1 for other "
-      "learners", at_least=1, at_most=MOST_EXPERTS)
+def memory_part(batch_size: int, share: float) -> int:
+  """Number of examples of a batch that come from the memory; at least one example is new."""
+  return min(round(batch_size * share), batch_size - 1)
 
 
 class Plan(NamedTuple):
@@ -121,54 +442,84 @@ class Plan(NamedTuple):
   per_pass: int
 
 
-def memory_part(batch_size: int, share: float) -> int:
-  """Number of examples of a batch that come from the memory; at least one example is new."""
-  return min(round(batch_size * share), batch_size - 1)
+# ---------------------------------------------------------------------------- saving and reporting
 
 
 @dataclasses.dataclass(frozen=True)
-class Train:
-  """Training of image networks."""
-  epochs: int = field(
-      100, "largest number of epochs of a stage; in its first stage `hmoe` trains twice, first its base network and "
-      "then its experts", at_least=1)
-  steps: int = field(
-      0, "number of training steps of a stage, however many examples it has (`hmoe`: of its base network and of each "
-      "expert); 0: `train.epochs` decide", at_least=0, before=0)
-  eval_every: int = field(
-      0, "with `train.steps`: number of steps from one validation to the next; 0: a pass over the new examples. One "
-      "always follows the last step", at_least=0, before=0)
-  batch_size: int = field(128, "number of examples of a batch; the partial last batch of an epoch is used", at_least=1)
-  optimizer: str = field(
-      "adadelta", "the optimiser; its state starts afresh in every stage (except with `learner.keep_optimizer`)",
-      choices=("adadelta", "sgd", "adam"))
-  learning_rate: float = field(1.0, "learning rate", above=0)
-  decay: float = field(
-      0.0, "share of a stage's steps, the last ones, in which the learning rate falls linearly to 0", at_least=0,
-      at_most=1, before=0.0)
-  momentum: float = field(0.0, "momentum of `sgd`", at_least=0, below=1)
-  nesterov: bool = field(False, "whether the momentum of `sgd` is Nesterov's")
-  weight_decay: float = field(0.0, "coefficient of the L2 penalty, which is added to the gradient", at_least=0)
-  patience: int = field(
-      0, "number of validations without an improvement, one an epoch or every `train.eval_every` steps, after which a "
-      "stage stops; 0: a stage never stops early", at_least=0)
-  patience_delta: float = field(
-      0.0, "a validation is an improvement if it raises the validation accuracy by more than this", at_least=0)
-  label_smoothing: float = field(
-      0.0, "share of the uniform distribution in the labels that are trained on (Szegedy et al., 2016); losses are "
-      "reported without it", at_least=0, below=1, before=0.0)
-  augment: bool = field(False, "whether training images are flipped and cropped at random, after padding by 4 pixels")
+class Checkpoint:
+  """Saving."""
+  seconds: float = field(30.0, "longest time between two checkpoints", at_least=0)
+  keep: int = field(2, "number of newest checkpoints that are kept", at_least=1)
+  keep_every: int = field(
+      0, "number of stages from one checkpoint that is kept permanently to the next; 0: none", at_least=0)
 
-  micro_batch: ClassVar[int] = 0
 
-  def plan(self, num: int, share: float = 0.0) -> Plan:
-    """Plan of a stage of `num` new training examples, if a `share` of every batch comes from the memory."""
-    if not num:
-      return Plan(0, 0, 0, 0, 0)
-    old = memory_part(self.batch_size, share)
-    new = self.batch_size - old
-    per_pass = -(-num // new)
-    steps = self.steps or self.epochs * per_pass
-    per_round = min(self.eval_every or per_pass, steps)
-    samples = steps * old + steps // per_pass * num + min(steps % per_pass * new, num)
-    return Plan(-(-steps // per_round), per_round, steps, samples, per_pass)
+@dataclasses.dataclass(frozen=True)
+class Log:
+  """What a run reports besides its files of metrics."""
+  progress: bool = field(True, "whether a bar shows the progress, on a terminal")
+  tensorboard: bool = field(True, "whether TensorBoard files are written")
+  wandb: str = field(
+      "", "project at Weights & Biases that gets the same values (needs `pip install wandb`); empty: none")
+  predictor: bool = field(
+      False, "whether the folder `predictor` of the run folder is replaced after every stage, for `alma predict` and "
+      "`alma serve`; without it these commands read the last checkpoint when they start")
+  label: str = field("", "name of the learner in reports; empty: `learner.name`")
+
+  @property
+  def drift(self) -> float:
+    """Confidence of the drift detector; 0: nothing is watched."""
+    return 0.0
+
+  @property
+  def lca(self) -> int:
+    """Number of steps of LCA; 0: not measured."""
+    return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamLog(Log):
+  """What a run on mega-batches reports."""
+  drift: float = field(
+      0.0, "confidence δ of ADWIN, about the probability of a false alarm, which watches the prequential error "
+      "or perplexity for rises; 0: nothing watches it", at_least=0, below=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskLog(Log):
+  """What a run on a stream of tasks reports."""
+  lca: int = field(
+      0, "number of steps b of LCA@b, the mean test accuracy on a task after 0, 1, ..., b steps of the training that "
+      "is kept; 0: not measured", at_least=0)
+
+
+# ---------------------------------------------------------------------------- live streams
+
+
+@dataclasses.dataclass(frozen=True)
+class Live(DataSet):
+  """Mega-batches that appear in DIR/stream while the run goes on."""
+  name: str = "live"
+  settle_seconds: float = field(
+      1.0, "an entry of the stream counts as complete once it has not changed for so many seconds; one that is renamed "
+      "within DIR/stream counts at once", at_least=0)
+  idle_seconds: float = field(
+      0.0, "seconds without a new entry after which the stream ends; 0: it never ends by itself", at_least=0)
+  max_bytes: int = field(
+      2**33, "bytes that an entry may take as arrays (for text, as a file); larger entries are set aside; 0: no limit",
+      at_least=0)
+
+  form: ClassVar[str] = "live:DIR"
+  is_live: ClassVar[bool] = True
+
+  @property
+  def max_examples(self) -> int:
+    """Examples that an entry may hold; 0: no limit."""
+    return 0
+
+  def check(self, config: Any) -> None:
+    """Raises BadInput if DIR is an address."""
+    del config
+    if "://" in self.path:
+      raise BadInput(f"dataset.name={self.name!r} names an address, but a live stream is a folder; name one, or mount "
+                     "the bucket and name the folder where it is mounted.")

@@ -1,48 +1,65 @@
-"""The sections of the configs of streams of tasks, whose model is that of images; see sections.py."""
 import dataclasses
 import itertools
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from alma_jax.config.fields import field
-from alma_jax.config.sections import DATA_DIR, AnyStream, Plan, Train
+from alma_jax.config import image_sections
+from alma_jax.config.fields import choice, field
+from alma_jax.config.registry import OPTIMIZERS, TASKS
+from alma_jax.config.sections import DATA_DIR, AnyOptions, AnyStream, DataSet, Optimizer, Plan
+from alma_jax.config.text_sections import check_different
+from alma_jax.errors import BadInput
+
+# Meaning of an option that several learners have.
+ROOT = ("folder of a finished run with the same `model`, of one network or on a stream of tasks, whose (last) network "
+        "is a further candidate of every task; empty: none")
 
 
 @dataclasses.dataclass(frozen=True)
-class TaskImages:
-  """A stream of tasks, each of which is a small data set of images."""
-  name: str = field(
-      "digits", "`digits`, `s_minus`, `s_plus`, `s_in`, `s_out`, `s_pl`, `s_long`, `nevis_mini`, or `tasks:PATH.py`, a "
-      "file of your own")
+class TaskOptions(AnyOptions):
+  """Base class of the options of learners of streams of tasks.
+
+  Attributes:
+    forgets: whether a new task changes the predictions for earlier ones.
+    replays: whether a task comes with the training and validation examples of all tasks before.
+  """
+  problems: ClassVar[tuple[str, ...]] = (TASKS,)
+  forgets: ClassVar[bool] = False
+  replays: ClassVar[bool] = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Tasks(DataSet):
+  """Base class of the fields of a stream of tasks, each of which is a small data set of images."""
   data_dir: str = field("", DATA_DIR)
-  sources: str = field(
-      "auto", "where SVHN, Fashion-MNIST, DTD and CIFAR-100 come from: `real` data sets, `stand_ins` that are made "
-      "from MNIST and CIFAR-10, or real ones where they are prepared (`auto`)", choices=("auto", "real", "stand_ins"))
   test_per_class: int = field(
       0, "largest number of test images of a class; 0: that of the stream's definition", at_least=0)
-  image_size: int = field(
-      0, "for `tasks:PATH.py`: width and height in pixels to which images are resized, in three channels, without "
-      "keeping their aspect ratio; 0: images are not resized, and must have one shape", at_least=0, before=0)
+
+  problems: ClassVar[tuple[str, ...]] = (TASKS,)
+
+  @property
+  def sources(self) -> str:
+    """Where the data sets come from that streams of this package are made of."""
+    return "auto"
 
 
 @dataclasses.dataclass(frozen=True)
-class TaskStream(AnyStream):
+class Stream(AnyStream):
   """A stream of tasks. The learner trains on each when it arrives."""
   num_megabatches: int = field(0, "number of tasks, the first ones of the stream; 0: all", at_least=0)
-  waiting_time: int = field(1, "a task is trained when it arrives", at_least=1, at_most=1)
 
 
 @dataclasses.dataclass(frozen=True)
-class TaskTrain:
+class Train:
   """Training of a task. Of several learning rates and weight decays, it selects the pair that validates best."""
   epochs: int = field(300, "largest number of epochs of a training", at_least=1)
   steps: int = field(
-      0, "number of steps of a training, however many examples it has; 0: `train.epochs` decide", at_least=0, before=0)
+      0, "number of steps of a training, however many examples it has; 0: `train.epochs` decide", at_least=0)
   eval_every: int = field(
       0, "with `train.steps`: number of steps from one validation to the next; 0: a pass over the examples. One always "
-      "follows the last step", at_least=0, before=0)
+      "follows the last step", at_least=0)
   batch_size: int = field(256, "number of examples of a batch; the partial last batch of an epoch is used", at_least=1)
-  optimizer: str = field("adam", "the optimiser; its state starts afresh in every training",
-                         choices=("adadelta", "sgd", "adam"))
+  optimizer: Optimizer = choice(
+      OPTIMIZERS[TASKS], "adam", "the optimiser; its state starts afresh in every training")
   learning_rate: tuple[float, ...] = field((1e-2, 1e-3), "learning rate, or several to choose from", above=0)
   weight_decay: tuple[float, ...] = field(
       (0.0, 1e-4, 1e-5), "coefficient of the L2 penalty, which is added to the gradient, or several to choose from",
@@ -53,7 +70,7 @@ class TaskTrain:
   num_random: int = field(
       0, "number of pairs of a learning rate and a weight decay that every task draws at random: the rate "
       "log-uniformly between the smallest and the largest `train.learning_rate`, the decay from `train.weight_decay`; "
-      "0: all pairs of those listed", at_least=0, before=0)
+      "0: all pairs of those listed", at_least=0)
   label_smoothing: float = field(
       0.0, "share of the uniform distribution in the labels that are trained on; losses are reported without it",
       at_least=0, below=1)
@@ -63,11 +80,12 @@ class TaskTrain:
   patience_delta: ClassVar[float] = 0.0
 
   @property
-  def each(self) -> Train:
+  def each(self) -> image_sections.Train:
     """The training of one network, by the first learning rate and without a penalty."""
-    return Train(self.epochs, self.steps, self.eval_every, batch_size=self.batch_size, optimizer=self.optimizer,
-                 learning_rate=self.learning_rate[0], patience=self.patience, label_smoothing=self.label_smoothing,
-                 augment=self.augment)
+    return image_sections.Train(
+        self.epochs, self.steps, self.eval_every, batch_size=self.batch_size, optimizer=self.optimizer,
+        learning_rate=self.learning_rate[0], patience=self.patience, label_smoothing=self.label_smoothing,
+        augment=self.augment)
 
   @property
   def num_pairs(self) -> int:
@@ -82,3 +100,13 @@ class TaskTrain:
   def plan(self, num: int, share: float = 0.0) -> Plan:
     """Plan of a training on `num` examples."""
     return self.each.plan(num, share)
+
+  def check(self, config: Any) -> None:
+    """Raises BadInput if the fields do not go together."""
+    del config
+    check_different("train.learning_rate", self.learning_rate)
+    check_different("train.weight_decay", self.weight_decay)
+    image_sections.check_validations(self)
+    if self.num_random and len(self.learning_rate) == 1:
+      raise BadInput(f"train.num_random={self.num_random} draws learning rates between the smallest and the largest "
+                     f"of train.learning_rate, which lists only {self.learning_rate[0]}; list two.")

@@ -1,18 +1,19 @@
-"""The sections of the configs of language models; see sections.py."""
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from alma_jax.config.fields import field
-from alma_jax.config.sections import DATA_DIR, IDLE, MAX_BYTES, MOST_EXPERTS, SETTLE, AnyStream, Plan
+from alma_jax.config import sections
+from alma_jax.config.fields import choice, field
+from alma_jax.config.registry import TEXT
+from alma_jax.config.sections import SCHEDULES, WHEN, DataSet, Every, Plan, Schedule
+from alma_jax.errors import BadInput
 
 _LEAST_VOCABULARY = 257  # 256 bytes, and the end of a document
+_MOST_TOKENS = 2**31  # between two validations: they are counted in int32
 
 
 @dataclasses.dataclass(frozen=True)
-class Text:
-  """Documents."""
-  name: str = field("tfds:tiny_shakespeare", "`text:DIR`, `tfds:NAME` or `live:DIR`")
-  data_dir: str = field("", DATA_DIR)
+class Text(DataSet):
+  """Base class of the fields of a text."""
   vocab_size: int = field(
       8192, "number of units of the byte-level BPE; there are fewer if the first mega-batch yields no more",
       at_least=_LEAST_VOCABULARY)
@@ -25,44 +26,25 @@ class Text:
   eval_tokens: int = field(
       100_000, "number of tokens of the validation text and of the test text that are used, evenly spread; 0: all",
       at_least=0)
-  settle_seconds: float = field(1.0, SETTLE, at_least=0, before=1.0)
-  idle_seconds: float = field(0.0, IDLE, at_least=0, before=0.0)
-  max_bytes: int = field(2**33, MAX_BYTES, at_least=0, before=2**33)
 
-  max_examples: ClassVar[int] = 0
+  problems: ClassVar[tuple[str, ...]] = (TEXT,)
 
 
 @dataclasses.dataclass(frozen=True)
-class TextStream(AnyStream):
-  """A stream of mega-batches of documents."""
-  num_megabatches: int = 4
+class EveryMegabatch(Every):
+  """After every `waiting_time` mega-batches."""
   waiting_time: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
-class Switch:
-  """A Switch Transformer: every second layer has a mixture of experts."""
-  name: str = field("switch", "Switch Transformer", choices=("switch",))
-  width: int = field(128, "size of the vector that represents a token, d", at_least=1)
-  num_layers: int = field(4, "number of layers; every second one has a mixture of experts", at_least=2)
-  num_heads: int = field(4, "number of attention heads", at_least=1)
-  num_experts: int = field(4, "initial number of experts of every mixture", at_least=1, at_most=MOST_EXPERTS)
-  capacity_factor: float = field(
-      1.0, "number of tokens of a group that an expert takes in training, as a multiple of its equal share; further "
-      "tokens skip the expert. Evaluation has no limit", above=0)
-  group_size: int = field(
-      0, "number of tokens that are routed together, a divisor or a multiple of a window; 0: a window", at_least=0)
-  balance: float = field(0.01, "weight of the load-balancing loss", at_least=0)
-  dropout: tuple[float, ...] = field(
-      (0.0,), "dropout rate; of several rates every stage selects the one with the best validation perplexity",
-      at_least=0, at_most=0.99)
-  jitter: float = field(
-      0.0, "the routers' inputs are multiplied by U(1 - jitter, 1 + jitter) in training", at_least=0, below=1)
-  remat: bool = field(False, "whether the backward pass computes activations again, which saves memory")
+class Stream(sections.Stream):
+  """A stream of mega-batches of documents."""
+  num_megabatches: int = 4
+  schedule: Schedule = choice({**SCHEDULES, EveryMegabatch.name: EveryMegabatch}, EveryMegabatch.name, WHEN)
 
 
 @dataclasses.dataclass(frozen=True)
-class TextTrain:
+class Train:
   """Training of language models, by Adam."""
   steps: int = field(300, "number of training steps of a stage, also of a shorter last stage", at_least=1)
   steps_multiplier: int = field(
@@ -73,7 +55,7 @@ class TextTrain:
       at_least=0)
   decay: float = field(
       1.0, "share of a stage's steps, the last ones, in which the learning rate falls linearly to 0; before, and after "
-      "the warm-up, it is constant. 1: it falls from the end of the warm-up on", above=0, at_most=1, before=1.0)
+      "the warm-up, it is constant. 1: it falls from the end of the warm-up on", above=0, at_most=1)
   batch_size: int = field(8, "number of windows of a step", at_least=1)
   micro_batch: int = field(
       0, "number of windows that a device computes at once; 0: its whole share of the step", at_least=0)
@@ -83,7 +65,7 @@ class TextTrain:
       "validation perplexity", above=0)
   restart: float = field(
       1.0, "factor of the learning rate in all stages but the first, which therefore do not restart at its peak",
-      above=0, at_most=1, before=1.0)
+      above=0, at_most=1)
 
   patience: ClassVar[int] = 0
   patience_delta: ClassVar[float] = 0.0
@@ -94,3 +76,25 @@ class TextTrain:
     steps = self.steps * self.steps_multiplier
     per_round = min(self.eval_every or steps, steps)
     return Plan(-(-steps // per_round), per_round, steps, steps * self.batch_size, 0)
+
+  def check(self, config: Any) -> None:
+    """Raises BadInput if the fields do not go together, or not with the rest of the config."""
+    check_different("train.learning_rate", self.learning_rate)
+    length = config.dataset.sequence_length
+    if self.steps * self.steps_multiplier <= self.warmup_steps:
+      raise BadInput(f"train.steps={self.steps} times train.steps_multiplier={self.steps_multiplier} should be above "
+                     f"train.warmup_steps={self.warmup_steps}.")
+    if self.plan(0).per_round * self.batch_size * length >= _MOST_TOKENS:
+      num = self.plan(0).per_round * self.batch_size * length
+      raise BadInput(f"train.eval_every={self.eval_every} would have {num:,} tokens between two validations; they "
+                     "should be below 2**31.")
+    if self.micro_batch > self.batch_size:
+      raise BadInput(f"train.micro_batch={self.micro_batch} exceeds train.batch_size={self.batch_size}.")
+
+
+def check_different(path: str, values: tuple[float, ...]) -> None:
+  """Raises BadInput unless the values of a field that are tried are one or more different ones."""
+  if not values:
+    raise BadInput(f"{path} is an empty list; give one value, or several to choose from.")
+  if len(set(values)) < len(values):
+    raise BadInput(f"{path}={values} lists a value twice.")

@@ -17,8 +17,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from alma_jax.config import schema
-from alma_jax.data import schedule
+from alma_jax.config import sections
 from alma_jax.data import stream as streams
 from alma_jax.data.feed import Feed
 
@@ -56,25 +55,13 @@ class LiveStream(streams.Stream):
 
   @property
   def trains_late(self) -> bool:
-    return self.config.schedule == "every"
+    return self.config.schedule.trains_at_end
 
   def trains_after(self, t: int) -> bool:
     return t == self.next_training(t) or (self.trains_late and self.is_last(t))
 
   def next_training(self, t: int) -> int | None:
-    c = self.config
-    if c.schedule == "every":
-      return -(-t // c.waiting_time) * c.waiting_time
-    if c.schedule == "geometric":
-      end = 1
-      while end < t:
-        end = max(end + 1, round(c.factor * end))
-      return end
-    if c.schedule == "power":
-      ends = schedule.fixed("power", c.num_megabatches, waiting_time=1, trainings=c.num_trainings, exponent=c.exponent,
-                            factor=c.factor)
-      return next((end for end in ends if end >= t), None)
-    return None
+    return self.config.schedule.next(t, self.config.num_megabatches)
 
   def megabatch(self, t: int) -> tuple[np.ndarray, np.ndarray]:
     part = np.arange(*self._starts[t - 1:t + 1], dtype=np.int32)
@@ -146,8 +133,6 @@ class LiveWindowStream(LiveStream):
     return self.num_val
 
 
-def num_validation(config: schema.AnyStream, num: int) -> int:
+def num_validation(config: sections.Stream, num: int) -> int:
   """How many of the `num` examples of a mega-batch are held out for validation."""
-  if not isinstance(config, schema.Stream):
-    return 0
-  return max(1, int(config.val_fraction * num + 1e-9))
+  return max(1, int(config.val_fraction * num + 1e-9)) if config.val_fraction else 0

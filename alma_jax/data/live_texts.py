@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from alma_jax.config import schema
+from alma_jax.config import text_sections
 from alma_jax.data import cache, documents, feed, folders, text, text_line, tokens, unpacking
 from alma_jax.errors import BadInput
 
@@ -35,7 +35,7 @@ class TextReader:
   """
   notes: Mapping[str, type[Any]] = types.MappingProxyType(dict(num=int))
 
-  def __init__(self, folder: pathlib.Path, config: schema.Text):
+  def __init__(self, folder: pathlib.Path, config: text_sections.Text):
     """Reads DIR/valid and DIR/test.
 
     Raises:

@@ -1,15 +1,12 @@
-"""When a learner is trained: after which mega-batches of the stream.
+"""The adaptive schedule, which decides after every mega-batch whether to train, from what was observed up to then.
 
-A fixed schedule is known before the stream starts. The adaptive one decides after every mega-batch, from what was
-observed up to then: it fits a power law to the errors of the deployed models, and trains when waiting has cost as much
+It fits a power law to the errors of the deployed models, and trains when waiting has cost as much
 as a training costs. It knows neither the length of the stream nor the test set.
 """
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-
-from alma_jax.errors import BadInput
 
 _EXPONENTS = np.arange(1, 31) * 0.05  # the exponents that fit() compares
 _EXPONENT, _EXPONENT_STD = 0.5, 0.25  # prior of the exponent
@@ -42,39 +39,6 @@ class Decision(NamedTuple):
   law: Law | None
   regret: float | None
   price: float
-
-
-def fixed(kind: str, num_megabatches: int, *, waiting_time: int, trainings: int, exponent: float,
-          factor: float) -> tuple[int, ...]:
-  """The last mega-batches t_1 < t_2 < ... of all stages, counted from 1.
-
-  Numbers are rounded as Python's round does, ties to the even number.
-
-  Args:
-    kind: `every`: every w mega-batches and at the end;
-      `power`: t_s = max(t_{s-1} + 1, round(B (s / S)^p)), s = 1..S, made smaller where fewer than S - s mega-batches
-      would remain;
-      `geometric`: t_1 = 1, t_{s+1} = max(t_s + 1, round(γ t_s)) up to B, which need not be among them.
-    num_megabatches: B.
-    waiting_time: w, for `every`.
-    trainings: S, for `power`.
-    exponent: p > 0, for `power`.
-    factor: γ, for `geometric`.
-
-  Raises:
-    BadInput: `power` has more trainings than there are mega-batches.
-    ValueError: there is no such fixed schedule.
-  """
-  if kind == "every":
-    return (*range(waiting_time, num_megabatches, waiting_time), num_megabatches)
-  if kind == "power":
-    return _power(num_megabatches, trainings, exponent)
-  if kind == "geometric":
-    ends = [1]
-    while (t := max(ends[-1] + 1, round(factor * ends[-1]))) <= num_megabatches:
-      ends.append(t)
-    return tuple(ends)
-  raise ValueError(f"{kind!r} is no fixed schedule; use every, power or geometric.")
 
 
 def decide(ends: Sequence[int], errors: Sequence[float | None], sizes: Sequence[int], *, price_per_mac: float,
@@ -153,16 +117,6 @@ def fit(n: np.ndarray, error: np.ndarray, weight: np.ndarray) -> Law:
             + scale_G ** 2 * sxx_G + ((_EXPONENTS - _EXPONENT) / _EXPONENT_STD) ** 2)
   best = int(loss_G.argmin())
   return Law(float(floor_G[best]), float(scale_G[best]), float(_EXPONENTS[best]))
-
-
-def _power(num_megabatches: int, trainings: int, exponent: float) -> tuple[int, ...]:
-  if trainings > num_megabatches:
-    raise BadInput(f"stream.num_trainings={trainings} exceeds stream.num_megabatches={num_megabatches}; lower it.")
-  ends = [0]
-  for s in range(1, trainings + 1):
-    wanted = max(ends[-1] + 1, round(num_megabatches * (s / trainings) ** exponent))
-    ends.append(min(wanted, num_megabatches - (trainings - s)))
-  return tuple(ends[1:])
 
 
 def _measurements(ends: Sequence[int], errors: Sequence[float | None],

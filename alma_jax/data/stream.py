@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from alma_jax import keys
-from alma_jax.config import schema, sections
-from alma_jax.data import reservoir, schedule
+from alma_jax.config import image_sections, sections, text_sections
+from alma_jax.data import reservoir
 from alma_jax.errors import BadInput
 
 
@@ -65,7 +65,7 @@ class Stream:
     seed: decides the permutation, and which examples are kept and drawn.
   """
   num_examples: int
-  config: schema.AnyStream
+  config: sections.Stream
   seed: int
 
   @property
@@ -76,17 +76,17 @@ class Stream:
   @functools.cached_property
   def ends(self) -> tuple[int, ...] | None:
     """The last mega-batches of all stages; None if they are decided while the run goes on."""
-    return None if self.is_adaptive else expected_ends(self.config)
+    return None if self.is_adaptive else self.config.expected_ends
 
   @functools.cached_property
   def expected_ends(self) -> tuple[int, ...]:
     """`ends`; if they are not known yet, a guess."""
-    return expected_ends(self.config)
+    return self.config.expected_ends
 
   @property
   def is_adaptive(self) -> bool:
     """Whether the run decides after every mega-batch whether to train."""
-    return self.config.schedule == "adaptive"
+    return not self.config.schedule.is_fixed
 
   def wait(self, t: int, tick: Callable[[], None] = lambda: None) -> bool:
     """Whether there is a mega-batch t; a live stream waits for it, and calls `tick` several times a second."""
@@ -177,7 +177,7 @@ class Stream:
 
   @property
   def _val_fraction(self) -> float:
-    return self.config.val_fraction if isinstance(self.config, schema.Stream) else 0.0
+    return self.config.val_fraction
 
   def _part(self, t: int) -> np.ndarray:
     """Indices of mega-batch t, training examples first."""
@@ -189,7 +189,7 @@ class Stream:
     """The largest numbers of training and of validation examples in the memory, float64 [2]."""
     if not self.config.memory_size:
       return np.full(2, np.inf)
-    num_val = sections.memory_for_validation(self.config)
+    num_val = self.config.num_kept_for_validation
     return np.array([self.config.memory_size - num_val, num_val], float)
 
   def _united(self, ends: tuple[int, ...]) -> tuple[np.ndarray, ...]:
@@ -241,13 +241,6 @@ def span(ends: Sequence[int]) -> range:
   return range((ends[-2] if len(ends) > 1 else 0) + 1, ends[-1] + 1)
 
 
-def expected_ends(c: schema.AnyStream) -> tuple[int, ...]:
-  """The last mega-batches of all stages; for the schedule `adaptive` those of a geometric one, as a guess."""
-  kind = "geometric" if c.schedule == "adaptive" else c.schedule
-  return schedule.fixed(kind, c.num_megabatches, waiting_time=c.waiting_time, trainings=c.num_trainings,
-                        exponent=c.exponent, factor=c.factor)
-
-
 def _share(wanted: float | str, num_memory: int, num_new: int) -> float:
   """The part of a batch that comes from the memory."""
   if not num_memory:
@@ -292,7 +285,7 @@ class WindowStream(Stream):
     return self.megabatch(t)[0]
 
 
-def make(num_examples: int, config: schema.Stream, seed: int) -> Stream:
+def make(num_examples: int, config: image_sections.Stream, seed: int) -> Stream:
   """The stream of a training set.
 
   Args:
@@ -316,7 +309,8 @@ def make(num_examples: int, config: schema.Stream, seed: int) -> Stream:
   return stream
 
 
-def of_windows(bounds: Sequence[int] | np.ndarray, num_val: int, config: schema.TextStream, seed: int) -> WindowStream:
+def of_windows(bounds: Sequence[int] | np.ndarray, num_val: int, config: text_sections.Stream,
+               seed: int) -> WindowStream:
   """The stream of the windows of a text; `bounds` and `num_val` are those of WindowStream."""
   return WindowStream(int(bounds[-1]), config, seed, tuple(map(int, bounds)), num_val)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from alma_jax import messages
-from alma_jax.config import schema
+from alma_jax.config import text_sections
 from alma_jax.data import cache, documents, text_source, tokens
 from alma_jax.errors import BadInput
 
@@ -61,7 +61,7 @@ class Windows(NamedTuple):
   length: np.ndarray
 
 
-def load(dataset: schema.Text, num_megabatches: int, seed: int) -> Corpus:
+def load(dataset: text_sections.Text, num_megabatches: int, seed: int) -> Corpus:
   """Loads a text. If it was encoded before, its token ids are mapped from the cache.
 
   Args:

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from alma_jax import keys
-from alma_jax.config.learner_options import HMoE
 from alma_jax.training import loop
 
 
@@ -150,7 +149,7 @@ def refit(clusters: Clusters, features: np.ndarray, before: np.ndarray, after: n
   return _rounded(moved, old + np.bincount(nearest(features, moved)[0], minlength=num))
 
 
-def follow(host: dict[str, Any], features: np.ndarray, data: loop.StageData, options: HMoE
+def follow(host: dict[str, Any], features: np.ndarray, data: loop.StageData, options: Any
            ) -> tuple[Clusters, list[int]]:
   """The clusters of a later stage: updated, added, split and removed, in this order.
 

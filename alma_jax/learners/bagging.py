@@ -1,10 +1,29 @@
 """Bagging: a growing ensemble in which each new member trains on a bootstrap sample of its stage (§2)."""
+import dataclasses
+from typing import Any, ClassVar
+
 import numpy as np
 
 from alma_jax import keys
+from alma_jax.config.registry import register
+from alma_jax.learners import gens
 from alma_jax.learners.contract import LearnerState
 from alma_jax.learners.gens import GEns
 from alma_jax.training import loop
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class Options(gens.Options):
+  """A growing ensemble whose new members each train on a bootstrap sample of the stage's examples."""
+  name: str = "bagging"
+  members_per_stage: int = 3
+  combine: str = "logits"
+
+  stops_early: ClassVar[bool] = False
+
+  def make(self, context: Any) -> Any:
+    return Bagging(context)
 
 
 class Bagging(GEns):

@@ -1,9 +1,13 @@
 """Boosting over stages: each new member concentrates on what the old ones get wrong (SAMME; §2)."""
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from alma_jax.config import sections
+from alma_jax.config.fields import field
+from alma_jax.config.registry import register
 from alma_jax.learners import prediction, stacked
 from alma_jax.learners.contract import Contribution, GrowthReport, LearnerState, StageResult
 from alma_jax.models import cost
@@ -11,6 +15,28 @@ from alma_jax.parallel import sharding
 from alma_jax.problems import classification
 from alma_jax.training import loop
 from alma_jax.types import Tree
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class Options(sections.Options):
+  """A growing ensemble whose new member concentrates on the examples that the old members get wrong (SAMME)."""
+  name: str = "boosting"
+  init: str = field(
+      "last", "initial weights of a new member: those of the `last` or the `first` member, or from `scratch`",
+      choices=("last", "first", "scratch"))
+  weighting: str = field(
+      "resample", "how a new member uses the weights of the examples: its epochs are drawn by them (`resample`), or "
+      "they multiply the losses (`loss`)", choices=("resample", "loss"))
+  coefficients: str = field(
+      "validation", "the data from which the weights of the members are computed", choices=("validation", "train"))
+
+  @property
+  def init_from_scratch(self) -> bool:
+    return self.init == "scratch"
+
+  def make(self, context: Any) -> Any:
+    return Boosting(context)
 
 
 class Boosting(stacked.Stacked):

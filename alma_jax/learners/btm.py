@@ -1,13 +1,15 @@
 """btm: Branch-Train-Merge of language models (Li et al. 2022; docs/algorithms.md §6.3)."""
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from alma_jax import keys
-from alma_jax.config import schema
+from alma_jax.config import sections, text_sections
+from alma_jax.config.fields import field
+from alma_jax.config.registry import TEXT, register
 from alma_jax.errors import BadInput
 from alma_jax.growth import domains
 from alma_jax.learners import stacked
@@ -19,6 +21,33 @@ from alma_jax.problems import domain_mixture
 from alma_jax.problems.language_modeling import Contexts, Ends, HostPool, Windows
 from alma_jax.training import loop
 from alma_jax.types import Cost, Tree
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class Options(sections.Options):
+  """Branch-Train-Merge: copies of one language model train on a domain each; the context weights their predictions."""
+  name: str = "btm"
+  num_domains: int = field(4, "number of domains, each of which has a network of its own", at_least=1)
+  domains: str = field(
+      "tfidf", "how the documents are divided: k-means of their `tfidf`, or at `random`", choices=("tfidf", "random"))
+  seed_share: float = field(
+      0.5, "share of the steps of the first stage that train one network on all documents, of which the experts are "
+      "copies", above=0, below=1)
+
+  problems: ClassVar[tuple[str, ...]] = (TEXT,)
+
+  def check(self, config: Any) -> None:
+    super().check(config)
+    if config.is_live:
+      raise BadInput(f"learner.name='btm' divides whole documents, which dataset.name={config.dataset.name!r} does not "
+                     "keep; use text:DIR or tfds:NAME.")
+    for path, values in (("train.learning_rate", config.train.learning_rate), ("model.dropout", config.model.dropout)):
+      if len(values) > 1:
+        raise BadInput(f"{path}={values} lists several values, but learner.name='btm' chooses none of them; give one.")
+
+  def make(self, context: Any) -> Any:
+    return BTM(context)
 
 
 class BTM(stacked.Stacked):
@@ -128,10 +157,10 @@ class BTM(stacked.Stacked):
     num = state.spec["num_domains"]
     return f"{num} networks, one for each domain" if num else "the seed network; there are no domains yet"
 
-  def _train(self, experts: bool, stage: int) -> schema.TextTrain:
+  def _train(self, experts: bool, stage: int) -> text_sections.Train:
     """The section `train` of a training of the seed, or of the experts, in a stage."""
     train = self.context.config.train
-    assert isinstance(train, schema.TextTrain)
+    assert isinstance(train, text_sections.Train)
     total, num = train.plan(0).steps, self.options.num_domains
     seed = 0 if stage else round(self.options.seed_share * total)
     steps = (total - seed) // num if experts else seed

@@ -1,8 +1,13 @@
 """expert: one expert of a flat hard mixture, trained without the others (docs/algorithms.md §6.1)."""
+import dataclasses
 import functools
+from typing import Any
 
 import numpy as np
 
+from alma_jax.config import sections
+from alma_jax.config.fields import field
+from alma_jax.config.registry import register
 from alma_jax.errors import BadInput
 from alma_jax.growth import cluster
 from alma_jax.learners import expert_stacks, gate, prediction, stacked
@@ -11,6 +16,24 @@ from alma_jax.parallel import sharding
 from alma_jax.problems import classification
 from alma_jax.training import loop
 from alma_jax.types import Tree, Variables
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class Options(sections.Options):
+  """One expert of a flat hard mixture, trained without the others; `alma apart` makes such runs."""
+  name: str = "expert"
+  gate: str = field("", "file with the base network and the prototypes, which `alma apart` has published")
+  cluster: int = field(0, "number of the cluster on whose examples the expert trains, from 0", at_least=0)
+  init: str = field(
+      "copy", "initial weights: a `copy` of the base network, if it has the same width, or from `scratch`",
+      choices=("copy", "scratch"))
+  init_from_scratch: bool = field(False, sections.INIT_FROM_SCRATCH)
+
+  splits_data = True
+
+  def make(self, context: Any) -> Any:
+    return Expert(context)
 
 
 class Expert(stacked.Stacked):

@@ -7,7 +7,6 @@ import numpy as np
 from jax.sharding import Mesh
 
 from alma_jax import models
-from alma_jax.config import registry
 from alma_jax.errors import BadInput
 from alma_jax.learners import prediction, stacked
 from alma_jax.learners.contract import LearnerState
@@ -135,7 +134,7 @@ def feature_macs(network: Any, shape: Shape) -> int:
 
 def check_features(network: Any, shape: Shape, name: str) -> None:
   """Raises BadInput if a network of the user's own, model.name=`name`, does not sow its features."""
-  if name in registry.MODELS:
+  if network.counts:  # it is a user's
     try:
       jax.eval_shape(lambda v, x: models.features(network, v, x), cost.abstract_variables(network, shape),
                      network.inputs(shape))

@@ -10,8 +10,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from alma_jax import keys, models
-from alma_jax.config import schema
-from alma_jax.config.learner_options import FF
+from alma_jax.config import sections
+from alma_jax.config.fields import field
+from alma_jax.config.registry import register
 from alma_jax.errors import BadInput
 from alma_jax.growth import surgery, widen
 from alma_jax.learners.contract import Context, GrowthReport, LearnerState
@@ -20,6 +21,30 @@ from alma_jax.models import cost
 from alma_jax.parallel import sharding
 from alma_jax.training import batching, loop
 from alma_jax.types import Variables
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class Options(sections.Options):
+  """Firefly: growth widens the layers, by splitting neurons and adding new ones where that lowers the loss most."""
+  name: str = "ff"
+  grow_every: int = field(1, sections.GROW_EVERY, at_least=1)
+  growth_rate: float = field(
+      0.25, "how much a growth adds, in neurons or parameters (`growth_of`), as a multiple of the initial number",
+      above=0)
+  growth_of: str = field(
+      "neurons", "what `growth_rate` counts: `neurons`, as in the authors' code, or `parameters`, as the paper says",
+      choices=("neurons", "parameters"))
+  num_candidates: int = field(
+      0, "number of candidates for new neurons in each layer; 0: as many as `model.width`; the authors' code uses 70",
+      at_least=0)
+  grow_depth: bool = field(False, "whether growth may also add residual layers")
+  score_points: int = field(2, "number of strengths at which candidates are scored", at_least=1)
+  score_batches: int = field(8, "number of batches on which candidates are scored", at_least=1)
+  init_from_scratch: bool = field(False, sections.INIT_FROM_SCRATCH)
+
+  def make(self, context: Any) -> Any:
+    return Firefly(context)
 
 
 class Firefly(Stacked):
@@ -38,7 +63,7 @@ class Firefly(Stacked):
       BadInput: the images do not end at one pixel, no neuron would ever be added, or more than there are candidates.
     """
     options: Any = context.config.learner
-    start = _first_widths(context)
+    start = context.config.model.first_widths
     self._num_candidates = options.num_candidates or context.config.model.width
     super().__init__(context)
     size, all_of_them = self._size(self.facts()), [2 * width + self._num_candidates for width in start]
@@ -55,7 +80,7 @@ class Firefly(Stacked):
                      f"learner.num_candidates={self._num_candidates}.")
 
   def facts(self) -> dict[str, Any]:
-    start = _first_widths(self.context)
+    start = self.context.config.model.first_widths
     return {"widths": list(start), "residuals": [0] * len(start)}
 
   def init(self) -> LearnerState:
@@ -121,14 +146,7 @@ def _widened(spec: dict[str, Any], picks: list[surgery.Picks]) -> dict[str, Any]
   return {**spec, "widths": widths, "residuals": [n + len(pick[2]) for n, pick in zip(spec["residuals"], picks)]}
 
 
-def _first_widths(context: Context) -> tuple[int, ...]:
-  """Widths of the hidden layers at the start."""
-  model = context.config.model
-  assert isinstance(model, schema.Model)
-  return models.first_widths(model)
-
-
-def search(network: Any, problem: Any, live: Variables, data: loop.StageData, batch: int, options: FF, num: int,
+def search(network: Any, problem: Any, live: Variables, data: loop.StageData, batch: int, options: Options, num: int,
            mesh: Mesh) -> tuple[Any, Any, Any]:
   """Trains directions and scores them.
 

@@ -1,14 +1,49 @@
 """gMoE of language models: Switch Transformers whose flat mixtures duplicate experts (§5)."""
-from typing import Any
+import dataclasses
+from typing import Any, ClassVar
 
 import numpy as np
 
 from alma_jax import keys
+from alma_jax.config import sections
+from alma_jax.config.fields import field
+from alma_jax.config.registry import TEXT, register
+from alma_jax.errors import BadInput
 from alma_jax.growth import duplicate
 from alma_jax.learners.contract import GrowthReport, LearnerState
 from alma_jax.learners.stacked import Stacked
 from alma_jax.parallel import sharding
 from alma_jax.training import loop
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class Options(sections.Options):
+  """A Switch Transformer whose mixtures grow: the experts with the largest validation loss are duplicated."""
+  name: str = "gmoe"
+  add_experts: tuple[int, ...] = field(
+      (2, 2, 4), "number of experts that every mixture gains before stages 1, 2, ...; later stages add no experts",
+      at_least=0)
+  copies: str = field(
+      "offset", "how experts are duplicated: `offset` preserves the function; `plain` does not, and is the paper's way",
+      choices=("offset", "plain"))
+  noise: float = field(
+      1e-3, "standard deviation of the noise that makes the routers of the two copies differ", at_least=0)
+  init_from_scratch: bool = field(False, sections.INIT_FROM_SCRATCH)
+
+  problems: ClassVar[tuple[str, ...]] = (TEXT,)
+
+  def check(self, config: Any) -> None:
+    super().check(config)
+    num = config.model.num_experts
+    for more in self.add_experts[:config.stream.most_trainings - 1]:
+      if more > num:
+        raise BadInput(f"learner.add_experts={self.add_experts} would add {more} experts to {num}; each can be "
+                       "duplicated once a stage.")
+      num += more
+
+  def make(self, context: Any) -> Any:
+    return FlatGMoE(context)
 
 
 class FlatGMoE(Stacked):

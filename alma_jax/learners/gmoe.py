@@ -1,13 +1,16 @@
 """gMoE: a mixture of experts that splits the experts with the largest loss (§3); `moe` does not grow."""
+import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
 
 from alma_jax import keys, models
-from alma_jax.data import stream
+from alma_jax.config import sections
+from alma_jax.config.fields import field
+from alma_jax.config.registry import register
 from alma_jax.growth import split
 from alma_jax.learners.contract import GrowthReport, LearnerState, StageResult
 from alma_jax.learners.stacked import Stacked, initialized
@@ -15,6 +18,42 @@ from alma_jax.models import cost, moe
 from alma_jax.parallel import sharding
 from alma_jax.training import loop
 from alma_jax.types import Cost, Variables
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class MoEOptions(sections.Options):
+  """A mixture of experts in each hidden layer of the MLP, or in blocks 2 to 5 of the VGG, behind a tree of gates."""
+  name: str = "moe"
+  gating: str = field(
+      "soft", "whether all experts contribute by their weights (`soft`), or gates choose one (`hard`)",
+      choices=("soft", "hard"))
+  init_from_scratch: bool = field(False, sections.INIT_FROM_SCRATCH)
+
+  defaults: ClassVar = {"model.num_experts": 4}
+  has_experts = True
+
+  def make(self, context: Any) -> Any:
+    return MoE(context)
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class GMoEOptions(MoEOptions):
+  """A growing mixture of experts: growth splits one expert of each mixture in two."""
+  name: str = "gmoe"
+  grow_every: int = field(1, sections.GROW_EVERY, at_least=1)
+  split_by: str = field(
+      "loss", "the expert that is split: the one with the largest summed validation `loss`, the one with the largest "
+      "`usage`, or a `random` one", choices=("loss", "usage", "random"))
+  keep_optimizer: bool = field(
+      False, "whether a stage continues with the optimiser's moments of the stage before; both halves of a split "
+      "expert get those of their parent")
+
+  defaults: ClassVar = {"model.num_experts": 1}
+
+  def make(self, context: Any) -> Any:
+    return GMoE(context)
 
 
 class MoE(Stacked):
@@ -106,7 +145,7 @@ class GMoE(MoE):
 
   def _size(self, num: int) -> int:
     config = self.context.config
-    num_growths = (len(stream.expected_ends(config.stream)) - 1) // self.options.grow_every
+    num_growths = (len(config.stream.expected_ends) - 1) // self.options.grow_every
     return moe.capacity(num, config.model.num_experts + num_growths)
 
   def _choose(self, state: LearnerState, layer: str, data: loop.StageData) -> int:

@@ -1,7 +1,7 @@
 """hmoe: a flat hard mixture, an independent expert for every cluster of features (docs/algorithms.md §6.1)."""
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +9,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from alma_jax import models
+from alma_jax.config import sections
+from alma_jax.config.fields import field
+from alma_jax.config.registry import register
 from alma_jax.errors import BadInput
 from alma_jax.growth import cluster
 from alma_jax.learners import expert_stacks, prediction, stacked
@@ -19,6 +22,44 @@ from alma_jax.parallel import members, sharding
 from alma_jax.problems import classification
 from alma_jax.training import loop
 from alma_jax.types import Array, Cost, Tree, Variables
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class Options(sections.Options):
+  """A flat hard mixture: the examples are clustered by their features, and each cluster has a network of its own."""
+  name: str = "hmoe"
+  init: str = field(
+      "copy", "initial weights of the experts: a `copy` of the base network, or from `scratch`",
+      choices=("copy", "scratch"))
+  min_shard: int = field(10, "a cluster is removed if fewer examples than this have ever belonged to it", at_least=1)
+  add_beyond: float = field(
+      0.0, "if `min_shard` examples are farther from all prototypes than this multiple of the root mean square "
+      "distance in the first clustering, they form a new cluster; 0: no clusters are added", at_least=0)
+  split_every: int = field(
+      0, "number of stages from one split of the cluster with the largest validation loss to the next; 0: no cluster "
+      "is split", at_least=0)
+  em_rounds: int = field(
+      1, "number of times that the experts of a stage are trained. Before each but the first time, every prototype "
+      "moves to the mean of the training examples on which its expert has the least loss of all (hard EM)", at_least=1)
+  expert_widths: tuple[int, ...] = field(
+      (), "widths of the networks of the experts, which take turns, as in (8,32): expert 0, 2, ... has the first one. "
+      "An expert of another width than `model.width` starts from scratch; empty: all have `model.width`", at_least=1)
+  init_from_scratch: bool = field(False, sections.INIT_FROM_SCRATCH)
+
+  defaults: ClassVar = {"model.num_experts": 4}
+  splits_data = True
+  has_experts = True
+
+  def check(self, config: Any) -> None:
+    super().check(config)
+    if len(self.expert_widths) > config.model.num_experts:
+      raise BadInput(f"learner.expert_widths={self.expert_widths} has more widths than model.num_experts="
+                     f"{config.model.num_experts} experts, which take turns; leave some out, or raise "
+                     "model.num_experts.")
+
+  def make(self, context: Any) -> Any:
+    return HMoE(context)
 
 
 class HMoE(Experts):

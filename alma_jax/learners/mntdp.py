@@ -1,13 +1,54 @@
 """Modular networks with task-driven priors: a new task reuses modules of a similar one (Veniat et al., 2021)."""
+import dataclasses
+from typing import Any, ClassVar
+
 import jax
 
 from alma_jax import keys
+from alma_jax.config.fields import choice, field
+from alma_jax.config.registry import register
+from alma_jax.config.task_sections import TaskOptions
 from alma_jax.learners import neighbors, path_search
 from alma_jax.learners.contract import LearnerState
 from alma_jax.learners.paths import KEEP, NEW, Candidate, Choice, Paths, Proposal, num_new
 from alma_jax.models import cost, path
 from alma_jax.parallel import sharding
 from alma_jax.training import loop
+
+
+@dataclasses.dataclass(frozen=True)
+class All:
+  """All candidates are trained, and the best is kept."""
+  name: str = "all"
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class Options(TaskOptions):
+  """Modular networks with task-driven priors (Veniat et al., 2021).
+
+  A network is a path through modules. A new task reuses modules of the most similar earlier task, which are frozen,
+  and trains new ones; of all ways to divide the path the one with the best validation accuracy is kept.
+  """
+  name: str = "mntdp"
+  neighbors: int = field(15, "number of nearest neighbours by which earlier tasks are judged", at_least=1)
+  max_train: int = field(1000, "largest number of training images that are embedded", at_least=1)
+  max_val: int = field(1000, "largest number of validation images that are embedded", at_least=1)
+  direction: str = field(
+      "fw", "which modules are new: those above the reused ones (`fw`), those below them (`bw`), or either (`both`)",
+      choices=("fw", "bw", "both"))
+  prior: str = field(
+      "knn", "which earlier path is reused: the most similar one (`knn`), a random one (`random`), or each in turn "
+      "(`all`)", choices=("knn", "random", "all"))
+  search: All | path_search.Reinforce = choice(
+      {cls.name: cls for cls in (All, path_search.Reinforce)}, "all",
+      "how a path is found: `all` candidates are trained, and the best is kept; or `reinforce` trains a sampler of "
+      "candidates, and the likeliest one is trained")
+
+  num_tried: ClassVar[int] = 6
+
+  def make(self, context: Any) -> Any:
+    return MNTDP(context)
 
 
 class MNTDP(Paths):
@@ -35,7 +76,7 @@ class MNTDP(Paths):
           ready.append((whole, self.error(state, whole, data)))
           spent += len(data.val) * cost.forward_macs(self.whole(classes), self._shape)
           ready_origins.append(t)
-    if self.options.search == "all" or len(candidates) == 1:
+    if isinstance(self.options.search, All) or len(candidates) == 1:
       return Proposal(candidates, ready, [*origins, *ready_origins], spent, notes)
     found = self._searched(state, data, candidates, classes)
     best = max(range(len(candidates)), key=lambda i: (found.probabilities[i], -num_new(candidates[i])))
@@ -53,7 +94,7 @@ class MNTDP(Paths):
              for candidate in candidates]
     return path_search.search(
         given, {name: path.part(variables, name) for name in self.parts}, self.problem(num_classes), self._train, data,
-        path_search.Options(options.search_steps, options.price, options.entropy))
+        options.search)
 
   def _divisions(self, reused: list[int], same_labels: bool) -> list[Candidate]:
     """Of a path with at least one new module; in each direction those with the fewest new ones first.

@@ -6,6 +6,7 @@ modules. In every step one sampled candidate trains its new modules on one half 
 sampler is trained on the other half by REINFORCE: the reward of a candidate is -loss - c·(number of its new modules),
 the baseline of a sample is the mean reward of the others of its step, and the entropy of the sampler is added.
 """
+import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -16,7 +17,8 @@ import numpy as np
 import optax
 
 from alma_jax import keys
-from alma_jax.config import schema
+from alma_jax.config import image_sections
+from alma_jax.config.fields import field
 from alma_jax.models import cost
 from alma_jax.models.path import PathNetwork, assembled, part
 from alma_jax.parallel import sharding
@@ -28,17 +30,13 @@ _WORST = 100.0  # nats; a larger loss, or one that has diverged, counts as this 
 _RATE = 0.05  # learning rate of the sampler, by Adam
 
 
-class Options(NamedTuple):
-  """How it searches.
-
-  Attributes:
-    steps: number of steps.
-    price: c, of a new module in nats.
-    entropy: factor of the sampler's entropy.
-  """
-  steps: int
-  price: float
-  entropy: float
+@dataclasses.dataclass(frozen=True)
+class Reinforce:
+  """The fields of a search, see above."""
+  name: str = "reinforce"
+  search_steps: int = field(300, "number of training steps of the sampler", at_least=1)
+  price: float = field(0.01, "price of a new module, c, in nats of the loss", at_least=0)
+  entropy: float = field(0.01, "factor of the sampler's entropy, which is added to its reward", at_least=0)
 
 
 class Found(NamedTuple):
@@ -67,8 +65,8 @@ class Candidate(NamedTuple):
   stored: dict[str, Variables]
 
 
-def search(candidates: Sequence[Candidate], fresh: dict[str, Variables], problem: Any, train: schema.Train,
-           data: loop.StageData, options: Options) -> Found:
+def search(candidates: Sequence[Candidate], fresh: dict[str, Variables], problem: Any, train: image_sections.Train,
+           data: loop.StageData, options: Reinforce) -> Found:
   """Trains the sampler; a pure function of its arguments.
 
   Args:
@@ -77,7 +75,7 @@ def search(candidates: Sequence[Candidate], fresh: dict[str, Variables], problem
     problem: problems.classification.Classification.
     train: optimiser and batches of the weights.
     data: of the stage. Its pool is on the device, as the variables are.
-    options: Options.
+    options: how it searches.
   """
   rng, num, batch = keys.rng(data.seed, keys.PATHS, data.stage), len(candidates), train.batch_size
   order, key = rng.permutation(data.train), keys.member_keys(data.seed, data.stage, keys.AUGMENT, 1)[0]
@@ -88,7 +86,7 @@ def search(candidates: Sequence[Candidate], fresh: dict[str, Variables], problem
   now, opt = fresh, {name: optimizer.init(each.params) for name, each in fresh.items()}
   sampler = _Sampler([one.choices for one in candidates], options.entropy)
   trained, judged = np.zeros(num, int), np.zeros(num, int)
-  for step in range(options.steps):
+  for step in range(options.search_steps):
     p = sampler.probabilities()
     i, where = int(rng.choice(num, p=p)), drawn(halves[0])
     one = candidates[i]
@@ -157,8 +155,8 @@ class _Sampler:
 
 
 @functools.partial(jax.jit, static_argnames=("network", "problem", "train"))
-def _train(network: PathNetwork, problem: Any, train: schema.Train, new: dict[str, Variables], opt: dict[str, Tree],
-           stored: dict[str, Variables], pool: Tree, index_B: Array, key: Array
+def _train(network: PathNetwork, problem: Any, train: image_sections.Train, new: dict[str, Variables],
+           opt: dict[str, Tree], stored: dict[str, Variables], pool: Tree, index_B: Array, key: Array
            ) -> tuple[dict[str, Variables], dict[str, Tree]]:
   """(the new modules, their optimisers' states) after a step of one candidate."""
   batch, all_B = problem.take(pool, index_B), jnp.ones(len(index_B), bool)

@@ -1,10 +1,14 @@
 """Replay: one network with a head per task, trained on the examples of all tasks so far."""
+import dataclasses
 import math
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
 
+from alma_jax.config.registry import register
+from alma_jax.config.task_sections import TaskOptions
 from alma_jax.errors import Diverged
 from alma_jax.learners.contract import Context, GrowthReport, LearnerState, StageResult
 from alma_jax.learners.task_learner import NOTHING, TaskLearner, best_member, pair_notes
@@ -13,6 +17,24 @@ from alma_jax.parallel import sharding
 from alma_jax.problems import heads
 from alma_jax.training import loop
 from alma_jax.types import Variables
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class Options(TaskOptions):
+  """One network with a head per task, which each task trains further on the examples of all tasks so far.
+
+  The number of training steps of a task is fixed, however many tasks there were. The examples of a batch are drawn
+  evenly over the tasks.
+  """
+  name: str = "replay"
+
+  defaults: ClassVar[Mapping[str, Any]] = {"train.steps": 500, "train.patience": 0}
+  forgets: ClassVar[bool] = True
+  replays: ClassVar[bool] = True
+
+  def make(self, context: Any) -> Any:
+    return Replay(context)
 
 
 class Replay(TaskLearner):

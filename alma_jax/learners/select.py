@@ -1,7 +1,14 @@
 """Selective fine-tuning: starts from the stored network whose features suit the new task best."""
+import dataclasses
+from typing import Any
+
 import jax
 
 from alma_jax import keys
+from alma_jax.config import task_sections
+from alma_jax.config.fields import field
+from alma_jax.config.registry import register
+from alma_jax.config.task_sections import TaskOptions
 from alma_jax.learners import neighbors, stacked
 from alma_jax.learners.contract import LearnerState
 from alma_jax.learners.paths import Paths, Proposal
@@ -10,6 +17,24 @@ from alma_jax.models import path
 from alma_jax.parallel import sharding
 from alma_jax.training import loop
 from alma_jax.types import Variables
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class Options(TaskOptions):
+  """Selective fine-tuning: starts from the stored network whose features classify the new task best.
+
+  The features are judged by the validation accuracy of the nearest neighbours. A fresh network competes with its
+  features of random weights.
+  """
+  name: str = "select"
+  neighbors: int = field(5, "number of nearest neighbours by which features are judged", at_least=1)
+  max_train: int = field(10_000, "largest number of training images that are embedded", at_least=1)
+  max_val: int = field(5_000, "largest number of validation images that are embedded", at_least=1)
+  root: str = field("", task_sections.ROOT)
+
+  def make(self, context: Any) -> Any:
+    return Select(context)
 
 
 class Select(Paths):

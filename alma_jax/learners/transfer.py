@@ -1,8 +1,58 @@
 """Simple learners of task streams: from scratch, from the task before, from the first body, from the best of all."""
+import dataclasses
+from typing import Any, ClassVar
+
+from alma_jax.config import task_sections
+from alma_jax.config.fields import field
+from alma_jax.config.registry import register
+from alma_jax.config.task_sections import TaskOptions
 from alma_jax.learners.contract import LearnerState
 from alma_jax.learners.paths import KEEP, NEW, Paths, Proposal
 from alma_jax.learners.task_learner import FROM_ROOT
 from alma_jax.training import loop
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class IndependentOptions(TaskOptions):
+  """One network per task, each from scratch."""
+  name: str = "independent"
+
+  def make(self, context: Any) -> Any:
+    return Independent(context)
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class FinetuneOptions(TaskOptions):
+  """One network per task; it starts from the network of the task before, with a new head."""
+  name: str = "finetune"
+
+  def make(self, context: Any) -> Any:
+    return Finetune(context)
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class NewHeadOptions(TaskOptions):
+  """The body of the first task's network, frozen, with a head per task."""
+  name: str = "new_head"
+
+  def make(self, context: Any) -> Any:
+    return NewHead(context)
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class OracleOptions(TaskOptions):
+  """Trains from scratch and from every stored network, and keeps the best on validation data; the whole cost counts."""
+  name: str = "oracle"
+  root: str = field("", task_sections.ROOT)
+
+  num_tried: ClassVar[int] = 4
+
+  def make(self, context: Any) -> Any:
+    return Oracle(context)
 
 
 class Independent(Paths):

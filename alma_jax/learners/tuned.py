@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 from alma_jax.config import schema
-from alma_jax.config.task_options import TaskOptions
 from alma_jax.errors import Diverged
 from alma_jax.learners.contract import Context, GrowthReport, Learner, LearnerState, StageResult
 from alma_jax.parallel import sharding
@@ -22,11 +21,9 @@ _FRESH = dict(next=0, val=None, best=0, samples=0, growth=[0, None], diverged=[]
 _BEST, _OWN = "best.", ("tuning", "chosen")
 
 
-def candidates(config: schema.RunConfig) -> list[schema.RunConfig]:
+def candidates(config: Any) -> list[schema.RunConfig]:
   """A RunConfig for each pair of a learning rate and a dropout that `config` lists."""
   model, train = config.model, config.train
-  assert isinstance(model, schema.Switch)
-  assert isinstance(train, schema.TextTrain)
   return [dataclasses.replace(config, train=dataclasses.replace(train, learning_rate=(rate,)),
                               model=dataclasses.replace(model, dropout=(dropout,)))
           for rate, dropout in itertools.product(train.learning_rate, model.dropout)]
@@ -34,9 +31,7 @@ def candidates(config: schema.RunConfig) -> list[schema.RunConfig]:
 
 def num_candidates(config: schema.RunConfig) -> int:
   """Number of trainings of a stage, for learners of task streams a guess: 1 if there is nothing to choose."""
-  if isinstance(config.learner, TaskOptions):
-    return config.learner.num_tried
-  return len(candidates(config)) if config.is_language else 1
+  return len(candidates(config)) if config.is_language else config.learner.num_tried
 
 
 def num_tried(state: LearnerState) -> int:
@@ -134,7 +129,7 @@ def _without_best(host: dict[str, Any]) -> dict[str, Any]:
   return {name: value for name, value in host.items() if not name.startswith(_BEST)}
 
 
-def _notes(config: schema.RunConfig) -> dict[str, float]:
+def _notes(config: Any) -> dict[str, float]:
   """The entries by which a candidate's lines of train.jsonl are recognised."""
-  (rate,), (dropout,) = config.train.learning_rate, config.model.dropout  # type: ignore[union-attr, misc]
+  (rate,), (dropout,) = config.train.learning_rate, config.model.dropout
   return dict(peak_lr=rate, dropout=dropout)

@@ -1,8 +1,29 @@
 """UMix: N networks whose averaged logits are trained jointly as one (§2)."""
-from typing import Any
+import dataclasses
+from typing import Any, ClassVar
 
 from alma_jax import models
+from alma_jax.config import sections
+from alma_jax.config.fields import field
+from alma_jax.config.registry import register
 from alma_jax.learners.stacked import Stacked
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class Options(sections.Options):
+  """Several models that are trained jointly as one: their logits are combined before the loss."""
+  name: str = "umix"
+  num_members: int = field(5, "number of models", at_least=1)
+  combine: str = field(
+      "mean", "how the models' logits are combined; `sum` is the behaviour of the authors' code",
+      choices=("mean", "sum"))
+  init_from_scratch: bool = field(False, sections.INIT_FROM_SCRATCH)
+
+  stops_early: ClassVar[bool] = False
+
+  def make(self, context: Any) -> Any:
+    return UMix(context)
 
 
 class UMix(Stacked):

@@ -14,6 +14,9 @@ from alma_jax.types import Array
 kernel_init = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
 
 
+VGG_BLOCKS = (2, 2, 4, 4, 4)  # convolutions before each of the five poolings of VGG19
+
+
 def bias_init(fan_in: int) -> Callable[..., Array]:
   """U(±1/sqrt(fan_in)): the default of torch for biases."""
   bound = 1 / np.sqrt(fan_in)
@@ -163,3 +166,15 @@ def max_pool2(x_BHWC: Array) -> Array:
   x = x_BHWC[:, :height, :width]
   x = jnp.maximum(x[:, 0::2], x[:, 1::2])
   return jnp.maximum(x[:, :, 0::2], x[:, :, 1::2])
+
+
+def vgg_block(x_BHWC: Array, mask_B: Array | None, train: bool, width: int, num_convs: int, dtype: jnp.dtype,
+              axis: str | None, name: str) -> Array:
+  """`num_convs` times Conv3x3, batch norm and ReLU, then a pooling: [B, H, W, C] -> [B, H//2, W//2, width].
+
+  Called in a module, it creates the submodules NAME_0_conv, NAME_0_bn, NAME_1_conv, ... of that module.
+  """
+  for i in range(num_convs):
+    x_BHWC, bias_C = Conv3x3(width, dtype, name=f"{name}_{i}_conv")(x_BHWC)
+    x_BHWC = nn.relu(BatchNorm(axis, name=f"{name}_{i}_bn")(x_BHWC, bias_C, mask_B, train))
+  return max_pool2(x_BHWC)

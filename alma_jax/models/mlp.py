@@ -1,9 +1,37 @@
 """The paper's network for MNIST: an MLP with two hidden layers (docs/algorithms.md §7)."""
+import dataclasses
+from typing import Any, ClassVar
+
 import flax.linen as nn
 import jax.numpy as jnp
 
-from alma_jax.models import layers
+from alma_jax.config.registry import IMAGES, TASKS, register
+from alma_jax.models import layers, moe
+from alma_jax.models.network import ImageModel
 from alma_jax.types import Array
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class Model(ImageModel):
+  """A perceptron with two hidden layers."""
+  name: str = "mlp"
+
+  problems: ClassVar[tuple[str, ...]] = (IMAGES, TASKS)
+
+  @property
+  def first_widths(self) -> tuple[int, ...]:
+    return (self.width,) * 2
+
+  def module(self, num_classes: int, dtype: Any, axis: str | None) -> nn.Module:
+    return MLP(self.first_widths, num_classes, dtype)
+
+  def mixture(self, num_classes: int, dtype: Any, axis: str | None, size: int, gating: str) -> nn.Module:
+    return moe.MoEMLP(self.width, num_classes, size, gating, dtype, axis)
+
+  def widened(self, num_classes: int, dtype: Any, axis: str | None, widths: tuple[int, ...],
+              residuals: tuple[int, ...]) -> nn.Module:
+    return MLP(widths, num_classes, dtype, residuals)
 
 
 class MLP(nn.Module):

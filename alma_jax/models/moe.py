@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from alma_jax.models import layers, vgg
+from alma_jax.models import layers
 from alma_jax.models.network import ImageNetwork
 from alma_jax.parallel import members
 from alma_jax.types import Array, Key, Shape, Tree, Variables
@@ -237,7 +237,7 @@ class MoEMLP(_MixtureNetwork):
 
 
 class _BlockExpert(nn.Module):
-  """A block of VGG19, see vgg.block."""
+  """A block of VGG19, see layers.vgg_block."""
   width: int
   num_convs: int
   dtype: jnp.dtype
@@ -245,7 +245,7 @@ class _BlockExpert(nn.Module):
 
   @nn.compact
   def __call__(self, x_BHWC: Array, mask_B: Array | None, train: bool) -> Array:
-    return vgg.block(x_BHWC, mask_B, train, self.width, self.num_convs, self.dtype, self.axis, "layer")
+    return layers.vgg_block(x_BHWC, mask_B, train, self.width, self.num_convs, self.dtype, self.axis, "layer")
 
 
 class MoEVGG(_MixtureNetwork):
@@ -262,8 +262,8 @@ class MoEVGG(_MixtureNetwork):
   def __call__(self, x_BHWC: Array, mask_B: Array | None, train: bool) -> Array:
     """Logits, float32 [B, K], of images [B, H, W, C] float, H and W at least 32."""
     x_BHWC = x_BHWC.astype(self.dtype)
-    x_BHWC = vgg.block(x_BHWC, mask_B, train, self.width, vgg.BLOCKS[0], self.dtype, self.axis, "block0")
-    for name, num_convs in zip(self.mixtures, vgg.BLOCKS[1:]):
+    x_BHWC = layers.vgg_block(x_BHWC, mask_B, train, self.width, layers.VGG_BLOCKS[0], self.dtype, self.axis, "block0")
+    for name, num_convs in zip(self.mixtures, layers.VGG_BLOCKS[1:]):
       expert = _BlockExpert(self.width, num_convs, self.dtype, self.axis, parent=None)
       x_BHWC = MixtureLayer(expert, self.size, True, self.gating, self.axis, name=name)(x_BHWC, mask_B, train)
     return layers.Head(self.num_classes, self.dtype, name="output")(x_BHWC)

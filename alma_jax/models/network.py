@@ -1,12 +1,18 @@
-"""Networks as learners use them: hashable static data with pure functions `init` and `apply`."""
+"""Networks as learners use them: hashable static data with pure functions `init` and `apply`.
+
+`ImageModel` is the base class of the fields of a network for images, by which it is registered.
+"""
 import dataclasses
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Protocol
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from alma_jax.config import sections
+from alma_jax.config.registry import is_own
+from alma_jax.errors import BadInput
 from alma_jax.parallel import members
 from alma_jax.types import Array, Key, Shape, Tree, Variables
 
@@ -95,6 +101,64 @@ class ImageNetwork:
     if not self.counts or isinstance(x.shape[0], int):
       return fn(x, mask_B)
     return jax.vmap(lambda *example: fn(*jax.tree.map(lambda leaf: leaf[None], example))[0])(x, mask_B)
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageModel(sections.Model):
+  """Base class of the fields of a network that classifies images, under `model.`; `module` makes it.
+
+  Attributes:
+    least_pixels: the smallest images that it takes, in pixels a side; 0: it takes any arrays.
+  """
+  least_pixels: ClassVar[int] = 0
+
+  def module(self, num_classes: int, dtype: Any, axis: str | None) -> nn.Module:
+    """The network.
+
+    Args:
+      num_classes: K.
+      dtype: of the computation; parameters are float32.
+      axis: the mesh axis over which batches are sharded, for layers.BatchNorm; None: none.
+
+    Returns:
+      A Flax module that is called with (x [B, ...] float32, mask_B bool or None, train bool) and returns logits [B, K]
+      float32. Its attribute `convolutional` says whether XLA would run it slowly inside a loop on a CPU.
+    """
+    raise NotImplementedError
+
+  def mixture(self, num_classes: int, dtype: Any, axis: str | None, size: int, gating: str) -> nn.Module:
+    """The same network with mixtures of experts in place of layers, see models.build.
+
+    Raises:
+      BadInput: it has none.
+    """
+    del num_classes, dtype, axis, size, gating
+    raise BadInput(f"model.name={self.name!r} has no mixtures; the learners moe and gmoe need 'mlp' or 'vgg'.")
+
+  def widened(self, num_classes: int, dtype: Any, axis: str | None, widths: tuple[int, ...],
+              residuals: tuple[int, ...]) -> nn.Module:
+    """The same network with layers of these widths, see models.build."""
+    raise NotImplementedError
+
+  def build(self, num_outputs: int, example_shape: Shape, dtype: Any, axis: str | None, *, size: int | None = None,
+            gating: str = "soft", widths: Sequence[int] | None = None, residuals: Sequence[int] = (), **changes: Any
+            ) -> ImageNetwork:
+    """See models.build."""
+    self.check_shape(tuple(map(int, example_shape)), widths is not None)
+    if size:
+      return ImageNetwork(self.mixture(num_outputs, dtype, axis, size, gating))
+    if widths is None:
+      return ImageNetwork(self.module(num_outputs, dtype, axis), counts=is_own(type(self)))
+    if not widths:
+      raise BadInput(f"model.name={self.name!r} is not widened; the learner ff needs 'mlp' or 'vgg'.")
+    return ImageNetwork(self.widened(num_outputs, dtype, axis, tuple(widths), tuple(residuals)))
+
+  def check_shape(self, shape: Shape, widened: bool) -> None:
+    """Raises BadInput if the network cannot take examples of this shape."""
+    del widened
+    if self.least_pixels and (len(shape) != 3 or min(shape[:2]) < self.least_pixels):
+      raise BadInput(f"model.name={self.name!r} needs images of at least {self.least_pixels}x{self.least_pixels} "
+                     f"pixels, but this data set's examples have shape {shape}; use 'mlp'.")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,16 +1,32 @@
 """ResNet18 of constant width, the reference network of task streams (He et al., 2016; Veniat et al., 2021)."""
-from typing import ClassVar
+import dataclasses
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from alma_jax.config.registry import IMAGES, TASKS, register
 from alma_jax.models import convolution, layers
+from alma_jax.models.network import ImageModel
 from alma_jax.types import Array
 
 STRIDES = (1, 2, 2, 2)  # of the first block of each stage; that of the stem is 1
 BLOCKS = 2  # in each stage
 _POOL = 4  # pixels a side
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class Model(ImageModel):
+  """ResNet18 of constant width."""
+  name: str = "resnet"
+
+  problems: ClassVar[tuple[str, ...]] = (IMAGES, TASKS)
+  least_pixels: ClassVar[int] = 32
+
+  def module(self, num_classes: int, dtype: Any, axis: str | None) -> nn.Module:
+    return ResNet(self.width, num_classes, dtype, axis)
 
 
 class ResNet(nn.Module):

@@ -4,11 +4,15 @@ transformer.py holds its layers; the axes are explained there.
 """
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from alma_jax.config import sections
+from alma_jax.config.fields import field
+from alma_jax.config.registry import TEXT, register
+from alma_jax.config.text_sections import check_different
 from alma_jax.errors import BadInput
 from alma_jax.models import output_layer, transformer
 from alma_jax.types import Array, Key, Shape, Tree, Variables
@@ -133,6 +137,53 @@ class SwitchNetwork:
   def _by_window(self, tokens_BL: Array) -> transformer.Switch:
     """The module with windows as its routing groups, which fit any batch. In evaluation groups change no output."""
     return self.module.clone(group_size=tokens_BL.shape[1])
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class Model(sections.Model):
+  """A Switch Transformer: every second layer has a mixture of experts."""
+  name: str = "switch"
+  width: int = field(128, "size of the vector that represents a token, d", at_least=1)
+  num_layers: int = field(4, "number of layers; every second one has a mixture of experts", at_least=2)
+  num_heads: int = field(4, "number of attention heads", at_least=1)
+  num_experts: int = field(4, "initial number of experts of every mixture", at_least=1, at_most=sections.MOST_EXPERTS)
+  capacity_factor: float = field(
+      1.0, "number of tokens of a group that an expert takes in training, as a multiple of its equal share; further "
+      "tokens skip the expert. Evaluation has no limit", above=0)
+  group_size: int = field(
+      0, "number of tokens that are routed together, a divisor or a multiple of a window; 0: a window", at_least=0)
+  balance: float = field(0.01, "weight of the load-balancing loss", at_least=0)
+  dropout: tuple[float, ...] = field(
+      (0.0,), "dropout rate; of several rates every stage selects the one with the best validation perplexity",
+      at_least=0, at_most=0.99)
+  jitter: float = field(
+      0.0, "the routers' inputs are multiplied by U(1 - jitter, 1 + jitter) in training", at_least=0, below=1)
+  remat: bool = field(False, "whether the backward pass computes activations again, which saves memory")
+
+  problems: ClassVar[tuple[str, ...]] = (TEXT,)
+
+  def build(self, num_outputs: int, example_shape: Shape, dtype: Any, axis: str | None, *, size: int | None = None,
+            **changes: Any) -> SwitchNetwork:
+    """See models.build."""
+    del axis, changes
+    dropout, = self.dropout
+    return SwitchNetwork(transformer.Switch(
+        num_outputs, self.width, self.num_layers, self.num_heads, size or self.num_experts, self.capacity_factor,
+        self.group_size or example_shape[0] - 1, dropout, self.jitter, self.remat, dtype))
+
+  def check(self, config: Any) -> None:
+    if self.width % self.num_heads or self.width % 2:
+      raise BadInput(f"model.width={self.width} should be an even multiple of model.num_heads={self.num_heads}.")
+    check_different("model.dropout", self.dropout)
+    length, windows = config.dataset.sequence_length, config.train.batch_size
+    group = self.group_size or length
+    if length % group and group % length:
+      raise BadInput(f"model.group_size={group} should divide dataset.sequence_length={length}, or be a multiple of "
+                     "it.")
+    if group > windows * length:
+      raise BadInput(f"model.group_size={group} exceeds the {windows * length} tokens of a step, train.batch_size="
+                     f"{windows} windows.")
 
 
 def _collections(variables: Variables) -> dict[str, Tree]:

@@ -1,12 +1,46 @@
 """The paper's network for CIFAR-10: VGG19 of constant width with batch norm (docs/algorithms.md §7)."""
+import dataclasses
+from typing import Any, ClassVar
+
 import flax.linen as nn
 import jax.numpy as jnp
 
-from alma_jax.models import layers
-from alma_jax.types import Array
+from alma_jax.config.registry import IMAGES, TASKS, register
+from alma_jax.errors import BadInput
+from alma_jax.models import layers, moe, wide
+from alma_jax.models.network import ImageModel
+from alma_jax.types import Array, Shape
 
-BLOCKS = (2, 2, 4, 4, 4)  # convolutions before each of the five poolings
-MIN_SIZE = 2 ** len(BLOCKS)  # pixels a side
+
+@register
+@dataclasses.dataclass(frozen=True)
+class Model(ImageModel):
+  """VGG19 of constant width, with batch normalisation."""
+  name: str = "vgg"
+
+  problems: ClassVar[tuple[str, ...]] = (IMAGES, TASKS)
+  least_pixels: ClassVar[int] = 2 ** len(layers.VGG_BLOCKS)
+
+  @property
+  def first_widths(self) -> tuple[int, ...]:
+    return (self.width,) * wide.NUM_CONVS
+
+  def module(self, num_classes: int, dtype: Any, axis: str | None) -> nn.Module:
+    return VGG(self.width, num_classes, dtype, axis)
+
+  def mixture(self, num_classes: int, dtype: Any, axis: str | None, size: int, gating: str) -> nn.Module:
+    return moe.MoEVGG(self.width, num_classes, size, gating, dtype, axis)
+
+  def widened(self, num_classes: int, dtype: Any, axis: str | None, widths: tuple[int, ...],
+              residuals: tuple[int, ...]) -> nn.Module:
+    return wide.WideVGG(widths, num_classes, dtype, axis, residuals)
+
+  def check_shape(self, shape: Shape, widened: bool) -> None:
+    super().check_shape(shape, widened)
+    if widened and max(shape[:2]) >= 2 * self.least_pixels:
+      raise BadInput(f"learner.name='ff' widens model.name='vgg' on images of {self.least_pixels} to "
+                     f"{2 * self.least_pixels - 1} pixels a side, but this data set's examples have shape {shape}; use "
+                     "model.name='mlp' or another learner.")
 
 
 class VGG(nn.Module):
@@ -28,25 +62,13 @@ class VGG(nn.Module):
   frozen: tuple[str, ...] = ()
 
   convolutional = True
-  parts = (*(f"block{i}" for i in range(len(BLOCKS))), "output")  # see path.py
+  parts = (*(f"block{i}" for i in range(len(layers.VGG_BLOCKS))), "output")  # see path.py
 
   @nn.compact
   def __call__(self, x_BHWC: Array, mask_B: Array | None, train: bool) -> Array:
     """Logits, float32 [B, K], of images [B, H, W, C] float, H and W at least 32."""
     x_BHWC = x_BHWC.astype(self.dtype)
-    for i, num_convs in enumerate(BLOCKS):
+    for i, num_convs in enumerate(layers.VGG_BLOCKS):
       live = train and f"block{i}" not in self.frozen
-      x_BHWC = block(x_BHWC, mask_B, live, self.width, num_convs, self.dtype, self.axis, f"block{i}")
+      x_BHWC = layers.vgg_block(x_BHWC, mask_B, live, self.width, num_convs, self.dtype, self.axis, f"block{i}")
     return layers.Head(self.num_classes, self.dtype, name="output")(x_BHWC)
-
-
-def block(x_BHWC: Array, mask_B: Array | None, train: bool, width: int, num_convs: int, dtype: jnp.dtype,
-          axis: str | None, name: str) -> Array:
-  """`num_convs` times Conv3x3, batch norm and ReLU, then a pooling: [B, H, W, C] -> [B, H//2, W//2, width].
-
-  Called in a module, it creates the submodules NAME_0_conv, NAME_0_bn, NAME_1_conv, ... of that module.
-  """
-  for i in range(num_convs):
-    x_BHWC, bias_C = layers.Conv3x3(width, dtype, name=f"{name}_{i}_conv")(x_BHWC)
-    x_BHWC = nn.relu(layers.BatchNorm(axis, name=f"{name}_{i}_bn")(x_BHWC, bias_C, mask_B, train))
-  return layers.max_pool2(x_BHWC)

@@ -2,10 +2,10 @@
 import flax.linen as nn
 import jax.numpy as jnp
 
-from alma_jax.models import layers, vgg
+from alma_jax.models import layers
 from alma_jax.types import Array
 
-NUM_CONVS = sum(vgg.BLOCKS)
+NUM_CONVS = sum(layers.VGG_BLOCKS)
 
 
 class WideVGG(nn.Module):
@@ -28,7 +28,8 @@ class WideVGG(nn.Module):
   residuals: tuple[int, ...] = ()
 
   convolutional = True
-  pools = tuple(i + 1 == num for num in vgg.BLOCKS for i in range(num))  # whether a pooling follows each convolution
+  # Whether a pooling follows each convolution.
+  pools = tuple(i + 1 == num for num in layers.VGG_BLOCKS for i in range(num))
 
   @nn.compact
   def __call__(self, x_BHWC: Array, mask_B: Array | None, train: bool) -> Array:

@@ -98,7 +98,7 @@ def view(path: str | os.PathLike[str]) -> View:
   if not isinstance(tree, dict) or "data_fingerprint" not in tree:
     raise BadInput(f"there is no run in {named!r}: it has no config.json of a run.")
   try:
-    fields = configs.flatten(configs.completed(tree))
+    fields = configs.flatten(tree)
     lines = run_files.read_lines(folder / run_files.METRICS) if (folder / run_files.METRICS).exists() else []
     summary = run_files.read_summary(folder / "summary.json")
   except OSError as error:

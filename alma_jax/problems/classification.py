@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from alma_jax.config import schema
+from alma_jax.config import image_sections, schema
 from alma_jax.data import augment, datasets, normalization
 from alma_jax.data import stream as streams
 from alma_jax.errors import BadInput
@@ -196,13 +196,12 @@ class Images:
       BadInput: the data do not exist, or do not fit the config.
     """
     section, stream = config.dataset, config.stream
-    assert isinstance(section, schema.Dataset)
-    assert isinstance(stream, schema.Stream)
+    assert isinstance(stream, image_sections.Stream)
     self.files: dict[str, str] = {}
     if isinstance(data, datasets.Dataset):
       self.dataset = data
     elif data is None:
-      self.dataset = datasets.load(section.name, section.data_dir, section.image_size)
+      self.dataset = section.load()
     elif len(data) != len(datasets.ARRAYS):
       raise BadInput(f"data holds {len(data)} arrays, but should hold {len(datasets.ARRAYS)}; "
                      f"pass ({', '.join(datasets.ARRAYS)}).")
@@ -269,7 +268,7 @@ def of_meta(config: schema.RunConfig, meta: Mapping[str, Any]) -> tuple[Classifi
     BadInput: `train.augment` is set and the examples are not images.
   """
   train = config.train
-  assert isinstance(train, schema.Train)
+  assert isinstance(train, image_sections.Train)
   shape = tuple(map(int, meta["example_shape"]))
   if train.augment and len(shape) != 3:
     raise BadInput(f"train.augment=True flips and crops images, but this data set's examples have shape {shape}; "

@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from alma_jax.config import schema
+from alma_jax.config import schema, text_sections
 from alma_jax.data import stream as streams
 from alma_jax.data import text
+from alma_jax.models import switch
 from alma_jax.models.switch import Windows
 from alma_jax.parallel import sharding
 from alma_jax.parallel.sharding import DATA
@@ -245,7 +246,7 @@ class Texts:
       BadInput: the text does not exist, or is too short.
     """
     c = config.dataset
-    assert isinstance(c, schema.Text)
+    assert isinstance(c, text_sections.Text)
     self.chance: float | None = None
     self.untrained: float | None = None
     self.corpus = text.load(c, config.stream.num_megabatches, config.seed)
@@ -256,7 +257,7 @@ class Texts:
                                                 c.eval_tokens) for split in ("valid", "test")}
     self._most_tested = -(-c.eval_tokens // c.sequence_length)
     bounds = np.cumsum([0, *(len(part.start) for part in parts)])
-    assert isinstance(config.stream, schema.TextStream)
+    assert isinstance(config.stream, text_sections.Stream)
     self.stream = streams.of_windows(bounds, len(self._held_out["valid"].start), config.stream, config.seed)
     self.fingerprint = self.corpus.fingerprint
     self.problem, self.example_shape = of_meta(config, self.meta())
@@ -299,8 +300,8 @@ class Texts:
 
 def of_meta(config: schema.RunConfig, meta: Mapping[str, Any]) -> tuple[LanguageModeling, tuple[int, ...]]:
   """(LanguageModeling, shape of a window) from what `Texts.meta` returned."""
-  assert isinstance(config.dataset, schema.Text)
-  assert isinstance(config.model, schema.Switch)
+  assert isinstance(config.dataset, text_sections.Text)
+  assert isinstance(config.model, switch.Model)
   length, model = config.dataset.sequence_length, config.model
   draws = bool(max(model.dropout) or model.jitter)
   problem = LanguageModeling(meta["vocab_size"], length, model.group_size or length, model.balance, draws)

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from jax.sharding import Mesh
 
-from alma_jax.config import schema
+from alma_jax.config import image_sections, schema
 from alma_jax.data import cache, datasets, live_images, live_stream, normalization, parquet_file, rows
 from alma_jax.data import stream as streams
+from alma_jax.data.sets import images
 from alma_jax.errors import BadInput
 from alma_jax.problems import classification
 from alma_jax.problems.live_source import LiveSource, folder_of, opened, padded
@@ -28,8 +29,8 @@ class LiveImages(LiveSource, classification.Images):
       BadInput: the folder cannot be used.
     """
     section = config.dataset
-    assert isinstance(section, schema.Dataset)
-    assert isinstance(config.stream, schema.Stream)
+    assert isinstance(section, images.Live)
+    assert isinstance(config.stream, image_sections.Stream)
     self.files: dict[str, str] = {}
     folder = folder_of(config)
     columns = parquet_file.Columns(section.image_column, section.label_column)

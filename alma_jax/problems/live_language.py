@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from jax.sharding import Mesh
 
-from alma_jax.config import schema
+from alma_jax.config import schema, text_sections
 from alma_jax.data import cache, live_stream, live_texts, rows, text, tokens
 from alma_jax.data import stream as streams
 from alma_jax.problems import language_modeling
@@ -23,7 +23,8 @@ class LiveTexts(LiveSource, language_modeling.Texts):
       BadInput: the folder cannot be used.
     """
     c = config.dataset
-    assert isinstance(c, schema.Text)
+    assert isinstance(c, text_sections.Text)
+    assert isinstance(config.stream, text_sections.Stream)
     self.chance, self.untrained = None, None
     self._reader = live_texts.TextReader(folder_of(config), c)
     self.feed = opened(config, self._reader, run)
@@ -74,7 +75,7 @@ class LiveTexts(LiveSource, language_modeling.Texts):
     found = self._reader.windows(live_texts.Encoded(arrays["ids"], arrays["starts"]))
     return text.gather(arrays["ids"], found.start, self.problem.sequence_length), found.length
 
-  def _corpus(self, c: schema.Text) -> text.Corpus:
+  def _corpus(self, c: text_sections.Text) -> text.Corpus:
     """The tokenizer, and the text that is held out."""
     tokenizer = self._reader.tokenizer(self.feed.lines)
     encoded = {split: self._reader.encode(tokenizer, found) for split, found in self._reader.held_out.items()}

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from alma_jax.config import schema
+from alma_jax.config import schema, sections
 from alma_jax.data import feed, rows, unpacking
 from alma_jax.errors import BadInput
 
@@ -16,7 +16,7 @@ def folder_of(config: schema.RunConfig) -> pathlib.Path:
   Raises:
     BadInput: there is no such folder.
   """
-  folder = pathlib.Path(config.dataset.name.removeprefix(schema.LIVE)).expanduser()
+  folder = pathlib.Path(config.dataset.path).expanduser()
   if not folder.is_dir():
     raise BadInput(f"there is no folder {str(folder)!r} of a live stream; name yours by dataset.name=live:DIR.")
   return folder
@@ -34,7 +34,7 @@ def opened(config: schema.RunConfig, reader: feed.Reader, run: pathlib.Path | No
     BadInput: the folder cannot be used, or the stream has ended without a mega-batch.
   """
   folder, section = folder_of(config), config.dataset
-  assert not isinstance(section, schema.TaskImages)
+  assert isinstance(section, sections.Live)
   found = feed.Feed(folder, reader, settle=section.settle_seconds, idle=section.idle_seconds,
                     limit=config.stream.num_megabatches, run=run,
                     largest=unpacking.Limits(section.max_examples, section.max_bytes))

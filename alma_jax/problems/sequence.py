@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from jax.sharding import Mesh
 
-from alma_jax.config import schema
+from alma_jax.config import schema, task_sections
 from alma_jax.data import normalization, task_streams
 from alma_jax.data import stream as streams
 from alma_jax.errors import BadInput
@@ -202,7 +202,7 @@ def stream_of(config: schema.RunConfig, data_dir: str = "") -> task_streams.Task
     BadInput: see task_streams.make. Its arguments are called by the fields of the config.
   """
   section = config.dataset
-  assert isinstance(section, schema.TaskImages)
+  assert isinstance(section, task_sections.Tasks)
   try:
     return task_streams.make(
         section.name, seed=config.seed, data_dir=data_dir or section.data_dir, sources=section.sources,
@@ -219,7 +219,7 @@ def of_meta(config: schema.RunConfig, meta: Mapping[str, Any]
     BadInput: `train.augment` is set and the images are smaller than the crops.
   """
   train = config.train
-  assert isinstance(train, schema.TaskTrain)
+  assert isinstance(train, task_sections.Train)
   most = max(len(task["class_names"]) for task in meta["tasks"])
   shape = tuple(map(int, meta["example_shape"]))
   if len(shape) != 3:

@@ -256,14 +256,13 @@ def _off(study: Study, learner: str, field: str, part: Part) -> str:
   """The text of the value that switches a part off.
 
   Raises:
-    BadInput: it was not given, and no version without this field is known.
+    BadInput: it was not given, and is not known.
   """
   if part.off is not None:
     return part.off
-  before = factors.earlier(learner, study.protocol)
-  if field not in before:
+  if field not in study.protocol.off:
     raise BadInput(f"--ablation={part.field} needs the value that switches it off, as in {part.field}=0.")
-  return factors.plain(before[field])
+  return factors.plain(study.protocol.off[field])
 
 
 def _is(value: Any, text: str) -> bool:

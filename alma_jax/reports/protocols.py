@@ -2,10 +2,8 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from alma_jax import config as configs
-from alma_jax.config import schema
-from alma_jax.config.learner_options import Options
-from alma_jax.config.schema import RunConfig
+from alma_jax.config import registry
+from alma_jax.errors import BadInput
 
 COMP, MEM = "cumulative_fwd_macs", "cumulative_params"  # results of summary.json; COMP is also a column of the stream
 FLOPS = "cumulative_train_flops"
@@ -15,9 +13,6 @@ class Protocol(NamedTuple):
   """A kind of stream.
 
   Attributes:
-    config: class of its configs.
-    dataset: fields of the section `dataset` by which such a config is recognised.
-    learners: {name: class of its options} of the learners that are part of this package.
     unit: what a stream consists of.
     least: the least value of stream.num_megabatches; 0 there stands for the whole stream.
     metric: the column of the stream that measures each unit.
@@ -28,10 +23,8 @@ class Protocol(NamedTuple):
       of a learner that waits longer is over fewer and later updates.
     overall_name: in figures.
     ablated: {column of `runs`: (head, format)} of the tables of ablations.
+    off: {field: the value that switches it off}; labels do not name such values.
   """
-  config: type[RunConfig]
-  dataset: Mapping[str, Any]
-  learners: Mapping[str, type[Options]]
   unit: str
   least: int
   metric: str
@@ -41,26 +34,40 @@ class Protocol(NamedTuple):
   overall: str
   overall_name: str
   ablated: dict[str, tuple[str, str]]
+  off: Mapping[str, Any]
 
 
+_OFF = {"learner.average": 0.0, "learner.start": "last", "learner.shrink": 1.0, "learner.perturb": 0.0,
+        "learner.growth_of": "neurons", "learner.em_rounds": 1, "learner.search": "all", "stream.schedule": "every",
+        "stream.replay_share": 0.0, "stream.memory_size": 0, "train.steps": 0, "train.eval_every": 0,
+        "train.label_smoothing": 0.0}
 IMAGES = Protocol(
-    schema.ImageConfig, {}, configs.LEARNERS, "mega-batches", 1, "error", ("cer", "mean_error", "final_error"),
+    "mega-batches", 1, "error", ("cer", "mean_error", "final_error"),
     score="cer", score_name="CER", overall="cer", overall_name="CER",
-    ablated={"cer": ("CER", ".3f"), COMP: ("Comp", ".3g"), "final_error": ("final error", ".4f")})
+    ablated={"cer": ("CER", ".3f"), COMP: ("Comp", ".3g"), "final_error": ("final error", ".4f")},
+    off={**_OFF, "train.decay": 0.0})
 LANGUAGE = Protocol(
-    schema.LanguageConfig, {"sequence_length": 2}, configs.TEXT_LEARNERS, "mega-batches", 1, "perplexity",
+    "mega-batches", 1, "perplexity",
     ("average_perplexity", "final_perplexity"), score="average_perplexity", score_name="average perplexity",
     overall="final_perplexity", overall_name="final perplexity",
-    ablated={"average_perplexity": ("average", ".2f"), COMP: ("Comp", ".3g"), "final_perplexity": ("final", ".2f")})
+    ablated={"average_perplexity": ("average", ".2f"), COMP: ("Comp", ".3g"), "final_perplexity": ("final", ".2f")},
+    off={**_OFF, "train.decay": 1.0, "train.restart": 1.0})
 TASKS = Protocol(
-    schema.TaskConfig, {"test_per_class": 0}, configs.TASK_LEARNERS, "tasks", 0, "error",
+    "tasks", 0, "error",
     ("average_accuracy", "forgetting", "cumulative_error", "last_accuracy", "num_modules", "memory", FLOPS),
     score="cumulative_error", score_name="cumulative error", overall="cumulative_error",
     overall_name="cumulative error",
-    ablated={"cumulative_error": ("E", ".3f"), FLOPS: ("C", ".3g"), "memory": ("M", ".3g")})
-_ALL = {protocol.config: protocol for protocol in (IMAGES, LANGUAGE, TASKS)}
+    ablated={"cumulative_error": ("E", ".3f"), FLOPS: ("C", ".3g"), "memory": ("M", ".3g")}, off=_OFF)
+_ALL = {registry.IMAGES: IMAGES, registry.TEXT: LANGUAGE, registry.TASKS: TASKS}
 
 
-def of(tree: dict[str, Any]) -> Protocol:
-  """The Protocol of a stored config."""
-  return _ALL[schema.config_of(tree)]
+def of(tree: Mapping[str, Any]) -> Protocol:
+  """The Protocol of a stored config.
+
+  Raises:
+    BadInput: the config is about no problem that is known.
+  """
+  problem = tree.get("problem")
+  if problem not in _ALL:
+    raise BadInput(f"its config.json has problem={problem!r}, which is not one of {', '.join(_ALL)}.")
+  return _ALL[problem]

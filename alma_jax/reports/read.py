@@ -1,17 +1,13 @@
 """Reads one run folder, and checks every value that a report uses. Imports no jax."""
-import dataclasses
-import functools
 import math
 import pathlib
-import types
-import typing
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from alma_jax import config as configs
-from alma_jax.config import schema
+from alma_jax.config import sections
 from alma_jax.data import feed
 from alma_jax.errors import BadInput
 from alma_jax.reports import protocols, task_read
@@ -26,7 +22,7 @@ TOTAL, VERSION, DATA = "stream.num_megabatches", "alma_jax_version", "data_finge
 TEXT = "dataset.sequence_length"  # a field that only language models have
 PER_CLASS = "dataset.test_per_class"  # a field that only streams of tasks have
 _CONFIG, _SUMMARY, _DIVERGED = "config.json", "summary.json", "diverged.json"
-_NEEDED = (SEED, LEARNER, "dataset.name", TOTAL, WAITING, DATA)
+_NEEDED = ("problem", SEED, LEARNER, "dataset.name", TOTAL, DATA)
 _COSTS = (MEM, COMP, "num_stages", "wall_seconds")
 _OPTIONAL = ("cer_from_zero", "cumulative_train_flops", "cumulative_growth_macs", "compile_seconds", "lca")
 PREDICT = "predict_macs"  # a column of the stream, which runs of earlier versions lack
@@ -84,8 +80,7 @@ def _read(folder: pathlib.Path) -> Record:
   metric, unit, total = protocol.metric, protocol.unit, flat[TOTAL]
   row = dict(run=str(folder), **{field: str(v) if isinstance(v, list) else v for field, v in flat.items()})
   row[LEARNER] = row.get(LABEL) or row[LEARNER]
-  if row.get(SCHEDULE, "every") != "every":
-    row[WAITING] = None  # only the schedule `every` uses it
+  row.setdefault(WAITING, None)  # only the schedule `every` has it
   try:
     lines = run_files.read_lines(folder / run_files.METRICS)
   except OSError as error:
@@ -131,57 +126,23 @@ def _entries(folder: pathlib.Path) -> list[Values]:
 
 
 def _flat(tree: Any) -> Values:
-  """The flat fields of a config.json. Known fields are checked for their type."""
+  """The flat fields of a config.json."""
   if tree is None:
     raise BadInput(f"it has no {_CONFIG}.")
   if not isinstance(tree, dict):
     raise BadInput(f"its {_CONFIG} holds {_brief(tree)} instead of the fields of a config.")
-  tree = {name: value for name, value in tree.items() if name != "made_with"}  # versions are not factors of a study
-  flat, protocol = configs.flatten(configs.completed(tree)), protocols.of(tree)
+  flat = configs.flatten({name: value for name, value in tree.items() if name != "made_with"})  # no factor of a study
   for field in _NEEDED:
     if field not in flat:
       raise BadInput(f"its {_CONFIG} lacks {field!r}.")
-  name = flat[LEARNER]
-  classes: Any = protocol.config, protocol.learners.get(name if isinstance(name, str) else "", schema.Options)
-  kinds = _kinds(*classes)
-  for field, value in flat.items():
-    if field in kinds and not _fits(value, kinds[field]):
-      raise BadInput(f"its {_CONFIG} has {field}={_brief(value)}, which that field cannot have.")
-  if flat[TOTAL] < protocol.least and not _is_live(flat):
-    raise BadInput(f"its {_CONFIG} has {TOTAL}={flat[TOTAL]}, which should be at least {protocol.least}.")
+  least = protocols.of(tree).least
+  if flat[TOTAL] < least and not _is_live(flat):
+    raise BadInput(f"its {_CONFIG} has {TOTAL}={flat[TOTAL]}, which should be at least {least}.")
   return flat
 
 
 def _is_live(flat: Values) -> bool:
-  return str(flat["dataset.name"]).startswith(schema.LIVE)
-
-
-@functools.cache
-def _kinds(config: Any, options: Any) -> dict[str, Any]:
-  """{field: type} of all fields of a class of configs with a class of learner options."""
-  sections = schema.sections(config, options)
-  kinds: dict[str, Any] = {LEARNER: str, DATA: str, LABEL: str}
-  classes = [(f"{name}.", cls) for name, cls in sections.items() if f"{name}." not in configs.INCIDENTAL]
-  for prefix, cls in [("", schema.RunConfig), *classes]:
-    hints = _hints(cls)
-    kinds |= {prefix + field.name: hints[field.name] for field in dataclasses.fields(cls)}
-  return kinds
-
-
-@functools.cache
-def _hints(cls: type) -> dict[str, Any]:
-  return typing.get_type_hints(cls)
-
-
-def _fits(value: Any, kind: Any) -> bool:
-  """Whether a value from a JSON file has a field's type. A field of several numbers may have one number."""
-  if typing.get_origin(kind) in (typing.Union, types.UnionType):
-    return any(_fits(value, each) for each in typing.get_args(kind))
-  if typing.get_origin(kind) is tuple:
-    return all(_fits(part, typing.get_args(kind)[0]) for part in (value if isinstance(value, list) else [value]))
-  if kind == float | str:
-    return _is_number(value) or isinstance(value, str)
-  return _is_number(value) if kind is float else type(value) is kind
+  return str(flat["dataset.name"]).startswith(sections.LIVE)
 
 
 def _is_number(value: Any) -> bool:

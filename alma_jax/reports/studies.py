@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from alma_jax.reports.factors import earlier, is_switch, plain, short
+from alma_jax.reports.factors import is_switch, plain, short
 from alma_jax.reports.protocols import LANGUAGE, Protocol
 from alma_jax.reports.read import LEARNER, SEED
 from alma_jax.reports.task_read import TaskRun
@@ -158,14 +158,13 @@ def switches(table: pd.DataFrame, fields: Iterable[str]) -> list[str]:
 def brief_labels(study: Study, table: pd.DataFrame, fields: Iterable[str]) -> list[str]:
   """A label for each row, with those of the fields that vary among the rows of its learner.
 
-  A value that a field has in runs of versions without the field is not named.
+  A value that switches a field off is not named.
   """
-  fields, found = list(fields), {}
-  for learner, mine in table.groupby(LEARNER):
-    old = earlier(str(learner), study.protocol)
+  fields, found, off = list(fields), {}, study.protocol.off
+  for _, mine in table.groupby(LEARNER):
     varying = [field for field in fields if mine[field].nunique(dropna=False) > 1]
-    on_or_off = [field for field in switches(mine, varying) if not old.get(field)]
+    on_or_off = [field for field in switches(mine, varying) if not off.get(field)]
     for index, row in mine.iterrows():
-      its = [field for field in varying if field not in old or row[field] != old[field]]
+      its = [field for field in varying if field not in off or row[field] != off[field]]
       found[index] = label(row, its, on_or_off)
   return [found[index] for index in table.index]

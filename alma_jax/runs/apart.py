@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from alma_jax import messages
-from alma_jax.config import learner_options, schema
+from alma_jax.config import schema, sections
 from alma_jax.errors import BadInput, Stopped
 from alma_jax.growth import cluster
-from alma_jax.learners import expert_stacks, gate
+from alma_jax.learners import expert, expert_stacks, gate, hmoe, sm
 from alma_jax.parallel import environment, sharding
 from alma_jax.problems import classification
 from alma_jax.runs import experiment, metrics, results, run_files, settings, snapshot
@@ -26,14 +26,14 @@ from alma_jax.runs import experiment, metrics, results, run_files, settings, sna
 MANIFEST = "manifest.json"
 
 
-def check(config: schema.RunConfig) -> tuple[schema.ImageConfig, learner_options.HMoE]:
+def check(config: schema.RunConfig) -> tuple[schema.ImageConfig, hmoe.Options]:
   """(the config, the options of its learner).
 
   Raises:
     BadInput: it is no config of `hmoe`, or its experts need each other or clusters that change.
   """
   options = config.learner
-  if not isinstance(options, learner_options.HMoE) or not isinstance(config, schema.ImageConfig) or config.is_live:
+  if not isinstance(options, hmoe.Options) or not isinstance(config, schema.ImageConfig) or config.is_live:
     raise BadInput(f"learner.name={options.name!r} on dataset.name={config.dataset.name!r} has no experts that can be "
                    "trained apart; use hmoe, as in --config=configs/mnist.py:hmoe, on data that are complete.")
   for name, least in (("em_rounds", 1), ("split_every", 0), ("add_beyond", 0)):
@@ -46,7 +46,7 @@ def check(config: schema.RunConfig) -> tuple[schema.ImageConfig, learner_options
 def base_config(config: schema.RunConfig) -> schema.RunConfig:
   """The config of the base network's run, from that of an `hmoe`."""
   whole, options = check(config)
-  return dataclasses.replace(whole, learner=learner_options.SM(**_common(options)),
+  return dataclasses.replace(whole, learner=sm.Options(**_common(options)),
                              model=dataclasses.replace(whole.model, num_experts=1))
 
 
@@ -54,7 +54,7 @@ def expert_config(config: schema.RunConfig, file: pathlib.Path, number: int) -> 
   """The config of one expert's run, from that of an `hmoe`; `file` is that of the gate."""
   whole, options = check(config)
   widths = options.expert_widths or (whole.model.width,)
-  learner = learner_options.Expert(
+  learner = expert.Options(
       **_common(options), gate=str(file), cluster=number, init=options.init,
       init_from_scratch=options.init_from_scratch)
   model = dataclasses.replace(whole.model, num_experts=1, width=widths[number % len(widths)])
@@ -194,9 +194,9 @@ class Mixture:
     return run
 
 
-def _common(options: learner_options.Options) -> dict[str, Any]:
+def _common(options: sections.Options) -> dict[str, Any]:
   """The options that all learners have."""
-  return {f.name: getattr(options, f.name) for f in dataclasses.fields(learner_options.Options) if f.name != "name"}
+  return {f.name: getattr(options, f.name) for f in dataclasses.fields(sections.Options) if f.name != "name"}
 
 
 def _is_saved(path: pathlib.Path) -> bool:

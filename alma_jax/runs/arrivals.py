@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from alma_jax.config import sections
 from alma_jax.data import schedule
 from alma_jax.learners import contract, prediction, tuned
 from alma_jax.parallel import sharding
@@ -53,7 +54,9 @@ class Arrivals:
     assert not isinstance(source, sequence.Tasks)  # whose tasks are all trained
     while len(self._sizes) < t:
       self._sizes.append(len(source.tested(len(self._sizes) + 1)))
-    decision = schedule.decide(ends, values, self._sizes[:t], price_per_mac=self._setting.config.stream.price,
+    adaptive = self._setting.config.stream.schedule
+    assert isinstance(adaptive, sections.Adaptive)
+    decision = schedule.decide(ends, values, self._sizes[:t], price_per_mac=adaptive.price,
                                macs=self._macs(now, t))
     return decision.train, entry | _logged(decision)
 

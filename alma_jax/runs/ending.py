@@ -2,7 +2,7 @@
 import warnings
 
 from alma_jax import config as configs
-from alma_jax.config import schema
+from alma_jax.config import schema, sections
 from alma_jax.errors import BadInput
 from alma_jax.learners.task_learner import TaskLearner
 from alma_jax.parallel import environment
@@ -38,9 +38,9 @@ def write(setting: settings.Setting, folder: RunFolder, now: RunState, seconds: 
     num = len(values)
     judged = f"{measure.name} {sum(values) / max(num, 1):.{1 if c.is_language else 3}f}"
   name = c.dataset.name.rstrip("/").rsplit("/", 1)[-1].split(":", 1)[-1]
-  how = (f"waiting time {c.stream.waiting_time}" if c.stream.schedule == "every" else
-         f"{summary['num_stages']} training{'s' * (summary['num_stages'] != 1)} ({c.stream.schedule})")
-  units = "tasks" if isinstance(c, schema.TaskConfig) else "mega-batches"
+  schedule, units = c.stream.schedule, c.unit
+  how = (f"waiting time {schedule.waiting_time}" if isinstance(schedule, sections.Every) else
+         f"{summary['num_stages']} training{'s' * (summary['num_stages'] != 1)} ({schedule.name})")
   title = f"{name}, {c.label}: {judged} over {num} {units}" + ("" if units == "tasks" else f", {how}")
   plots.curve(lines, measure, title, folder.path / "curve.png", setting.source.chance, units)
   folder.write_summary(summary)

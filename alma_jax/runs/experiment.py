@@ -12,7 +12,8 @@ import jax
 
 from alma_jax import config as configs
 from alma_jax import messages
-from alma_jax.config import registry, schema
+from alma_jax.config import code, schema
+from alma_jax.data.sets import images
 from alma_jax.errors import BadInput, Diverged, Stopped, Unsaved, disk_problem, is_out_of_memory
 from alma_jax.parallel import environment, peers, runtime, sharding
 from alma_jax.runs import (
@@ -53,7 +54,7 @@ def run(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: Seq
   """
   config = configs.parse(config)
   if data is not None:
-    config = dataclasses.replace(config, dataset=schema.Dataset("data", ""))
+    config = dataclasses.replace(config, dataset=images.Given())
   if config.log.wandb and importlib.util.find_spec("wandb") is None:
     raise BadInput(f"log.wandb={config.log.wandb!r} needs a package that is missing; run `pip install wandb`.")
   runtime.setup(config)
@@ -106,7 +107,7 @@ def _settings(config: schema.RunConfig, workdir: str | os.PathLike[str], overwri
   flat = configs.flatten(configs.to_dict(config))
   same = {field: value for field, value in flat.items() if not field.startswith(("dataset.data_dir", "log."))}
   same |= {f"the version of {name}": version for name, version in environment.versions().items()}
-  same |= {f"the file that defines {name}": code for name, code in registry.code_of(config).items()}
+  same |= {f"the file that defines {name}": code for name, code in code.code_of(config).items()}
   return same | environment.flags() | {"--workdir": str(workdir), "--overwrite": bool(overwrite)}
 
 

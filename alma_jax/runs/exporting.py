@@ -14,7 +14,7 @@ import numpy as np
 from jax import export as jax_export
 
 from alma_jax import config as configs
-from alma_jax.config import schema
+from alma_jax.config import schema, text_sections
 from alma_jax.data import feed
 from alma_jax.errors import BadInput
 from alma_jax.files import write_bytes
@@ -240,7 +240,7 @@ def _used(ledger: pathlib.Path, num: int) -> list[feed.Line]:
 def _images(position: Position) -> tuple[Any, ...]:
   """(entries of predictor.json, raw images -> inputs of the learner, prediction -> outputs, shape and dtype of one)."""
   meta, dataset = position.data, position.config.dataset
-  assert not isinstance(dataset, schema.Text)
+  assert not isinstance(dataset, text_sections.Text)
   mean, std = (np.asarray(meta[key], np.float32) for key in ("mean", "std"))
   shape, dtype = tuple(meta["example_shape"]), np.dtype(meta["dtype"])
   votes = ", the mean over the members" if getattr(position.config.learner, "combine", "") == "vote" else ""
@@ -263,7 +263,7 @@ def _images(position: Position) -> tuple[Any, ...]:
 def _language(position: Position) -> tuple[Any, ...]:
   """The same for windows of tokens."""
   meta, dataset = position.data, position.config.dataset
-  assert isinstance(dataset, schema.Text)
+  assert isinstance(dataset, text_sections.Text)
   length = dataset.sequence_length
   facts = dict(
       input=f"tokens int32 [batch, {length}], as tokenizer.json encodes text, beginning with {meta['end']} (the end of "

@@ -3,13 +3,14 @@ import dataclasses
 import functools
 import hashlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
-from alma_jax.config import registry
+from alma_jax.config import code
+from alma_jax.config.registry import is_own
 from alma_jax.learners import contract, tuned
 from alma_jax.models import Network
 from alma_jax.parallel import sharding
@@ -23,11 +24,10 @@ def digests(context: contract.Context) -> dict[str, str]:
   methods refer to. Single numbers do not count, nor do arrays filled with one value.
   """
   config, found = context.config, {}
-  if config.model.name in registry.MODELS:
+  if is_own(type(config.model)):
     found[config.model.name] = _hashes(list(_of_network(context.network(), (1, *context.example_shape))))
-  own = registry.own_learners(config)
-  if config.learner.name in own:
-    found[config.learner.name] = _of_learner(own[config.learner.name], context)
+  if is_own(type(config.learner)):
+    found[config.learner.name] = _of_learner(context)
   return {name: hashlib.sha256("".join(sorted(hashes)).encode()).hexdigest() for name, hashes in found.items()}
 
 
@@ -77,13 +77,14 @@ def _is_program(value: Any) -> bool:
   return hasattr(getattr(value, "jaxpr", value), "eqns")
 
 
-def _of_learner(make: Callable[..., Any], context: contract.Context) -> frozenset[str]:
+def _of_learner(context: contract.Context) -> frozenset[str]:
   config = tuned.candidates(context.config)[0] if context.config.is_language else context.config
-  made = [make(dataclasses.replace(context, config=dataclasses.replace(config, seed=seed)))
+  make = type(config.learner)
+  made = [config.learner.make(dataclasses.replace(context, config=dataclasses.replace(config, seed=seed)))
           for seed in (config.seed, config.seed + 1)]
   one, other = (_hashes([getattr(learner, "__dict__", {}), learner.init()]) for learner in made)
   kinds: tuple[Any, ...] = (make, *type(made[0]).__mro__)
-  functions = [function for kind in kinds for function in registry.functions_of(kind)]
+  functions = [function for kind in kinds for function in code.functions_of(kind)]
   return (one & other).union(*(_named(function) for function in functions))
 
 

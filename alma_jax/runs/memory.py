@@ -12,9 +12,9 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from alma_jax.config import learner_options, schema
+from alma_jax.config import schema, sections, task_sections
 from alma_jax.errors import BadInput
-from alma_jax.learners import contract
+from alma_jax.learners import contract, umix
 from alma_jax.messages import num_bytes
 from alma_jax.models import convolution, cost
 from alma_jax.parallel import sharding
@@ -158,7 +158,7 @@ def _least_variables(setting: Setting, apart: bool) -> Part:
   """A lower bound of the variables in training, from the config alone."""
   c, options = setting.config, setting.config.learner
   one = _WEIGHTS.get(c.model.name, 0) * c.model.width**2 * getattr(c.model, "num_layers", 1)
-  members = options.num_trained * (options.num_members if isinstance(options, learner_options.UMix) else 1)
+  members = options.num_trained * (options.num_members if isinstance(options, umix.Options) else 1)
   return _variables(setting, _FLOAT * one * members, _FLOAT * one * members * (_COPIES - 1), apart)
 
 
@@ -188,7 +188,9 @@ def _frozen(setting: Setting, live: int, apart: bool) -> Part:
   """Members of earlier stages, in the last stage. The newest is not counted, as the live member may start from it."""
   c = setting.config
   num = max(0, len(setting.stream.expected_ends) - 2) if setting.learner.freezes else 0
-  longer = f"raise stream.waiting_time={c.stream.waiting_time}" if c.stream.schedule == "every" else "train less often"
+  schedule = c.stream.schedule
+  longer = (f"raise stream.waiting_time={schedule.waiting_time}" if isinstance(schedule, sections.Every) else
+            "train less often")
   advice = f"{longer} or lower model.width={c.model.width}"
   return _of_devices("the members kept of earlier stages", advice, num * live, apart)
 
@@ -240,7 +242,7 @@ def _fit_spec(setting: Setting) -> loop.FitSpec:
   """A FitSpec for its arithmetic of batches and members."""
   c, learner = setting.config, setting.learner
   problem: Any = setting.source.problem
-  assert not isinstance(c.train, schema.TaskTrain)
+  assert not isinstance(c.train, task_sections.Train)
   return loop.FitSpec(None, problem, c.train, c.learner.num_trained, 0, learner.mesh, False)
 
 

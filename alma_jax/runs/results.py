@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from alma_jax import config as configs
-from alma_jax.config import schema
+from alma_jax.config import schema, text_sections
 from alma_jax.config.fields import listed
 from alma_jax.data import task_types, tokens
 from alma_jax.errors import BadInput
@@ -35,7 +35,7 @@ class Run:
     tree = run_files.read_json(self.path / "config.json")
     if not isinstance(tree, dict):
       raise BadInput(f"there is no run in {remote.shown(self.path)}: it has no config.json of a run.")
-    self.config = configs.parse(configs.completed({k: v for k, v in tree.items() if k not in configs.STORED}))
+    self.config = configs.parse({k: v for k, v in tree.items() if k not in configs.STORED})
     self._arrays: dict[str, str] = tree.get("arrays", {})  # until they are compared, which is done once
     self.lines = _lines(self.path / run_files.METRICS)
     self.metrics = _columns(self.lines)
@@ -160,7 +160,7 @@ class Run:
     options = sampling.Options(num_tokens, temperature, top_k, seed)
     sampling.check(prompt, options)
     dataset = self.config.dataset
-    if not isinstance(dataset, schema.Text):
+    if not isinstance(dataset, text_sections.Text):
       raise BadInput(f"{self._shown} is a run of image classification, which writes no text.")
     opened, learner = self.open(stage)
     state, problem = snapshot.restore_learner(learner, opened), settings.problem_of(self.config, opened.meta["data"])

@@ -12,7 +12,7 @@ from typing import IO, Any
 import filelock
 
 from alma_jax import config as configs
-from alma_jax.config import registry, schema
+from alma_jax.config import code, schema
 from alma_jax.errors import BadInput, InUse, Unsaved
 from alma_jax.files import write_bytes
 from alma_jax.runs import run_files
@@ -99,8 +99,8 @@ class RunFolder:
       stored = run_files.read_json(self.path / "config.json")
       first = stored if isinstance(stored, dict) else {}
       tree = configs.to_dict(config) | digests | dict(alma_jax_version=__version__)
-      code = _entries(first, "code") or registry.code_of(config)
-      tree |= {"code": code} if code else {}
+      own = _entries(first, "code") or code.code_of(config)
+      tree |= {"code": own} if own else {}
       run_files.write_json(self.path / "config.json", tree | dict(made_with=_entries(first, "made_with") or made_with))
 
   def write_files(self, files: dict[str, str]) -> None:
@@ -146,7 +146,7 @@ class RunFolder:
                      "choose another --workdir, or --overwrite it.")
 
   def _compare_code(self, stored: dict[str, str], config: schema.RunConfig) -> None:
-    now = registry.code_of(config)
+    now = code.code_of(config)
     for name in now.keys() & stored.keys():
       if now[name] != stored[name]:
         file = f"the file {name}" if name.endswith(".py") else f"the file that defines {name!r}"

@@ -201,8 +201,9 @@ class _Session:
     """Says which mega-batches of a live stream came after its last training."""
     num = len(self.now.lines) - max(self.now.ends, default=0)
     if self._setting.is_live and num:
-      say(f"the stream has ended before the next training of stream.schedule={self._config.stream.schedule}: its last "
-          f"{f'{num} mega-batches were' if num > 1 else 'mega-batch was'} not trained on")
+      last = f"{num} mega-batches were" if num > 1 else "mega-batch was"
+      say("the stream has ended before the next training of "
+          f"stream.schedule={self._config.stream.schedule.name}: its last {last} not trained on")
 
   def _is_left_over(self) -> bool:
     """Whether a live stream has ended after mega-batches on which the schedule still trains."""

@@ -6,7 +6,7 @@ import inspect
 import json
 import pathlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from alma_jax import config as configs
@@ -149,33 +149,41 @@ def _checked(given: Any) -> sweeps.Point:
 
 def _config(sweep: sweeps.Sweep, tree: dict[str, Any], point: sweeps.Point,
             overrides: Mapping[str, str]) -> schema.RunConfig:
-  """The config of a point; `tree` is that of the sweep's config file with the point's learner, and is changed."""
+  """The config of a point; `tree` is the config of the sweep's config file with the point's learner."""
+  learner, flat = tree["learner"]["name"], configs.flatten(tree)
   axes: dict[str, str] = {}  # the axis of each field
-  for axis in point.keys() - {"learner"}:
-    other = axes.setdefault(_field(axis, tree, sweep.config), axis)
-    if other != axis:
-      raise BadInput(f"the axes {min(axis, other)!r} and {max(axis, other)!r} of the sweep are the same field.")
-  for axis, value in [*sweep.fixed.items(), *((axis, v) for axis, v in point.items() if axis != "learner")]:
-    configs.set_field(tree, _field(axis, tree, sweep.config), value)
-  for field, text in overrides.items():
-    if field in axes:
-      advice = "give --seeds" if field == "seed" else "change its values in the sweep file"
-      raise BadInput(f"--config.{field} would change an axis of the sweep; {advice}.")
-    configs.check_field(field, text, tree)
-    configs.set_field(tree, field, configs.read_value(field, text, tree))
-  return configs.parse(tree)
+  values = sweep.fixed | {axis: value for axis, value in point.items() if axis != "learner"}
+  while values:  # first the names, which decide what other fields there are
+    fields = {path: each for path, each in configs.fields_of(flat).items() if path not in configs.FIXED}
+    named = {axis: full[0] for axis in values if len(full := _meant(axis, fields)) == 1}
+    part = {axis: path for axis, path in named.items() if fields[path].names} or {
+        axis: _field(axis, fields, sweep.config, learner) for axis in values}
+    for axis, path in part.items():
+      other = axes.get(path, axis)
+      if other != axis and other in point and axis in point:
+        raise BadInput(f"the axes {min(axis, other)!r} and {max(axis, other)!r} of the sweep are the same field.")
+      axes[path] = axis
+    flat = configs.changed(flat, {path: values.pop(axis) for axis, path in part.items()})
+  for path in overrides:
+    if axes.get(path) in point:
+      advice = "give --seeds" if path == "seed" else "change its values in the sweep file"
+      raise BadInput(f"--config.{path} would change an axis of the sweep; {advice}.")
+  return configs.parse(configs.overridden(configs.nested(flat), overrides))
 
 
-def _field(axis: str, tree: dict[str, Any], file: str) -> str:
+def _meant(axis: str, fields: Collection[str]) -> list[str]:
+  """The full names of the fields that an axis may mean."""
+  return [path for path in fields if path == axis] or [path for path in fields if path.endswith(f".{axis}")]
+
+
+def _field(axis: str, fields: Collection[str], file: str, learner: str) -> str:
   """The full name of the field that an axis means."""
-  flat = configs.flatten(tree)
-  found = [field for field in flat if field == axis] or [field for field in flat if field.endswith(f".{axis}")]
-  if len(found) != 1 or axis in ("name", "learner.name"):
-    problem = f"could be {' or '.join(found)}" if len(found) > 1 else "is not a field"
-    there = ", ".join(field for field in flat if field != "learner.name")
-    raise BadInput(f"the axis {axis!r} {problem} of {file} with learner {tree['learner']['name']!r}; the axes can be "
-                   f"learner, {there}.")
-  return found[0]
+  paths = _meant(axis, fields)
+  if len(paths) != 1:
+    problem = f"could be {' or '.join(paths)}" if paths else "is not a field"
+    raise BadInput(f"the axis {axis!r} {problem} of {file} with learner {learner!r}; the axes can be learner, "
+                   f"{', '.join(fields)}.")
+  return paths[0]
 
 
 def _label(axis: str, value: Any) -> str:

@@ -4,9 +4,9 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from alma_jax.config import schema
+from alma_jax.config import schema, sections, task_sections
+from alma_jax.config.registry import IMAGES
 from alma_jax.data import datasets, tfds_folder
-from alma_jax.data import stream as streams
 from alma_jax.errors import BadInput
 from alma_jax.learners import tuned
 from alma_jax.models import cost
@@ -33,7 +33,7 @@ def predict(configs: Sequence[schema.RunConfig], here: bool = False) -> list[Pre
 
 def downloads(configs: Sequence[schema.RunConfig]) -> list[str]:
   """The names of data sets whose costs are predicted without them, and which the first run will download here."""
-  named = {c.dataset.name for c in configs if isinstance(c.dataset, schema.Dataset) and not c.dataset.data_dir}
+  named = {c.dataset.name for c in configs if c.problem == IMAGES and not c.dataset.data_dir}
   return sorted(name for name in named
                 if datasets.blank(name) and not tfds_folder.is_prepared(name.removeprefix("tfds:")))
 
@@ -66,7 +66,7 @@ def _predicted(configs: Sequence[schema.RunConfig], refused: Mapping[schema.RunC
       continue
     plans = [c.train.plan(int(num), float(share)) for num, share in zip(sizes[run].train, sizes[run].share)]
     times = tuned.num_candidates(c) * (c.model.num_experts if c.learner.splits_data and c.train.steps else 1)
-    times *= c.train.num_pairs if isinstance(c.train, schema.TaskTrain) else 1
+    times *= c.train.num_pairs if isinstance(c.train, task_sections.Train) else 1
     found.append(Prediction(times * c.learner.num_trained * sum(plan.steps for plan in plans),
                             times * macs[network] * sum(plan.samples for plan in plans)))
   return found
@@ -86,7 +86,7 @@ def _too_large(configs: Sequence[schema.RunConfig]) -> dict[schema.RunConfig, Ba
   refused: dict[schema.RunConfig, BadInput] = {}
   for group in groups.values():
     widest = max(group, key=lambda c: c.model.width)
-    longest = max(group, key=lambda c: len(streams.expected_ends(c.stream)))
+    longest = max(group, key=lambda c: len(c.stream.expected_ends))
     if len(group) > 1 and _problem(dataclasses.replace(widest, stream=longest.stream)) is None:
       continue
     problems = {c: _problem(c) for c in group}
@@ -109,11 +109,11 @@ def _setting(config: schema.RunConfig) -> settings.Setting:
 
 
 @functools.cache
-def _data(section: schema.Dataset | schema.Text | schema.TaskImages) -> datasets.Dataset | None:
+def _data(section: sections.DataSet) -> datasets.Dataset | None:
   """The images of a config, or blank ones of the same shapes; None for texts and for streams of tasks."""
-  if not isinstance(section, schema.Dataset):
+  if IMAGES not in section.problems:
     return None
   # Nothing is downloaded into a folder that the config names: the data have to be there.
   known = not section.data_dir or tfds_folder.is_prepared(section.name.removeprefix("tfds:"), section.data_dir)
   blank = datasets.blank(section.name) if known else None
-  return blank or datasets.load(section.name, section.data_dir, section.image_size)
+  return blank or section.load()

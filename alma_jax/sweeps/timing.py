@@ -1,11 +1,10 @@
 """How many seconds runs will take, estimated from finished runs. Does not import jax."""
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from alma_jax.config import schema
-from alma_jax.data import stream as streams
+from alma_jax.config import image_sections, schema, text_sections
 
 
 class Prediction(NamedTuple):
@@ -109,15 +108,15 @@ def _by_steps(done: Sequence[schema.RunConfig], seconds: Sequence[float],
 def _steps(config: schema.RunConfig) -> float:
   """Training steps of a run of all members, up to a factor that depends on the data alone."""
   s, members = config.stream, config.learner.num_trained
+  model: Any = config.model
   shares, share = [], 0.0  # of the data, in each stage
-  ends = streams.expected_ends(s)
+  ends = s.expected_ends
   for first, last in zip((0, *ends), ends):
     share = (last - first) / s.num_megabatches + s.replay * share
     shares.append(share)
-  if isinstance(config.train, schema.TextTrain) and isinstance(config.model, schema.Switch):
-    candidates = len(config.train.learning_rate) * len(config.model.dropout)
-    return len(shares) * config.train.plan(0).steps * members * candidates
-  assert isinstance(config.train, schema.Train)
+  if isinstance(config.train, text_sections.Train):
+    return len(shares) * config.train.plan(0).steps * members * len(config.train.learning_rate) * len(model.dropout)
+  assert isinstance(config.train, image_sections.Train)
   if config.train.steps:
     return len(shares) * config.train.steps * members
   return sum(shares) * config.train.epochs * members / config.train.batch_size

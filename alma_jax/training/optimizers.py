@@ -4,42 +4,79 @@ Their state is fresh at every stage, unless a learner keeps it. The learning rat
 has a warm-up and a linear decay to 0 (§5). The L2 penalty is coupled: it is added to the gradient of every parameter,
 of batch norm and biases, too, before momentum.
 """
-from typing import NamedTuple
+import dataclasses
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from alma_jax.config import schema
+from alma_jax.config import image_sections, text_sections
+from alma_jax.config.fields import field
+from alma_jax.config.registry import register
+from alma_jax.config.sections import Optimizer
+from alma_jax.errors import BadInput
 
 RHO, EPSILON = 0.9, 1e-6  # of Adadelta
 ADAM = 0.9, 0.98, 1e-8  # β1, β2 and ε for language models (§5)
 
 
-def make(train: schema.Train | schema.TextTrain) -> optax.GradientTransformation:
+@register
+@dataclasses.dataclass(frozen=True)
+class Adadelta(Optimizer):
+  """Adadelta, as the paper uses it for MNIST."""
+  name: str = "adadelta"
+
+  def transform(self, rate: Any) -> optax.GradientTransformation:
+    return optax.chain(scale_by_adadelta(RHO, EPSILON), optax.scale_by_learning_rate(rate))
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class SGD(Optimizer):
+  """Stochastic gradient descent."""
+  name: str = "sgd"
+  momentum: float = field(0.0, "momentum", at_least=0, below=1)
+  nesterov: bool = field(False, "whether the momentum is Nesterov's")
+
+  def transform(self, rate: Any) -> optax.GradientTransformation:
+    return optax.sgd(rate, self.momentum or None, self.nesterov)
+
+  def check(self, config: Any) -> None:
+    """Raises BadInput if the fields do not go together."""
+    del config
+    if self.nesterov and not self.momentum:
+      raise BadInput("train.nesterov=True needs train.momentum above 0.")
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class Adam(Optimizer):
+  """Adam."""
+  name: str = "adam"
+
+  def transform(self, rate: Any) -> optax.GradientTransformation:
+    return optax.adam(rate)
+
+
+def make(train: image_sections.Train | text_sections.Train) -> optax.GradientTransformation:
   """The optax transformation that the section `train` of a config describes."""
-  if isinstance(train, schema.TextTrain):
+  if isinstance(train, text_sections.Train):
     schedule = _schedule(train)
     return optax.chain(optax.scale_by_adam(*ADAM), optax.scale_by_learning_rate(schedule))
-  rate = train.learning_rate
-  if train.optimizer == "adadelta":
-    core = optax.chain(scale_by_adadelta(RHO, EPSILON), optax.scale_by_learning_rate(rate))
-  elif train.optimizer == "sgd":
-    core = optax.sgd(rate, train.momentum or None, train.nesterov)
-  else:
-    core = optax.adam(rate)
+  core = train.optimizer.transform(train.learning_rate)
   return optax.chain(optax.add_decayed_weights(train.weight_decay), core) if train.weight_decay else core
 
 
-def rate(train: schema.Train | schema.TextTrain, stage: int, step: int, steps: int) -> float:
+def rate(train: image_sections.Train | text_sections.Train, stage: int, step: int, steps: int) -> float:
   """The learning rate of training step `step` of a stage of `steps`, both counted from 0."""
-  found = float(jnp.asarray(_schedule(train)(step))) if isinstance(train, schema.TextTrain) else train.learning_rate
+  found = float(jnp.asarray(_schedule(train)(step))) if isinstance(train, text_sections.Train) else train.learning_rate
   factor = scale(train, stage, np.array([step]), steps)
   return found if factor is None else found * float(factor[0])
 
 
-def scale(train: schema.Train | schema.TextTrain, stage: int, step: np.ndarray, steps: int) -> np.ndarray | None:
+def scale(train: image_sections.Train | text_sections.Train, stage: int, step: np.ndarray, steps: int) -> np.ndarray | None:
   """Factors of the learning rate, apart from what it is in every stage of a run.
 
   Args:
@@ -51,14 +88,14 @@ def scale(train: schema.Train | schema.TextTrain, stage: int, step: np.ndarray, 
   Returns:
     float32 [R]; None if all runs with this `train` have the factor 1.
   """
-  if isinstance(train, schema.TextTrain):
+  if isinstance(train, text_sections.Train):
     return None if train.restart == 1 else np.full(len(step), train.restart if stage else 1, np.float32)
   if not train.decay:
     return None
   return np.clip((steps - step) / (train.decay * steps), 0, 1).astype(np.float32)
 
 
-def _schedule(train: schema.TextTrain) -> optax.Schedule:
+def _schedule(train: text_sections.Train) -> optax.Schedule:
   """Step -> rate: linear up to the peak at step `warmup_steps`, constant, then linear down to 0 after the last step."""
   peak, = train.learning_rate
   steps, warm = train.plan(0).steps, train.warmup_steps

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax.sharding import Mesh
 
-from alma_jax.config import schema, sections
+from alma_jax.config import image_sections, sections, text_sections
 from alma_jax.parallel.sharding import DATA, MEMBER
 from alma_jax.problems.contract import Problem
 from alma_jax.types import Tree, Variables
@@ -78,7 +78,7 @@ class FitSpec:
   """
   network: Any
   problem: Problem
-  train: schema.Train | schema.TextTrain
+  train: image_sections.Train | text_sections.Train
   num_members: int
   num_val_batches: int
   mesh: Mesh

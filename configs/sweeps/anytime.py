@@ -13,7 +13,7 @@ REGULARISED = {"label_smoothing": 0.1, "weight_decay": 1e-3}
 # Every part of `anytime`, and what it is without it.
 PARTS = {
     "replay": {"replay_share": 0.0},
-    "schedule": {"schedule": "every"},
+    "schedule": {"schedule": "every", "waiting_time": 10},
     "decay": {"decay": 0.0},
     "regularisation": {"label_smoothing": 0.0, "weight_decay": 0.0},
 }

@@ -11,15 +11,14 @@ with the adaptive schedule. The results are in docs/results/anytime.
 """
 from alma_jax.sweeps import Sweep, axis, product
 
-STREAM = {"num_megabatches": 20, "waiting_time": 1, "model.width": 8}
-ONE = [{**STREAM, **point} for point in (
-    {"learner": "anytime", "train.steps": 1000},
+STREAM = {"num_megabatches": 20, "model.width": 8}
+ONE = [{**STREAM, "learner": "anytime", "train.steps": 1000}, *({**STREAM, "waiting_time": 1, **point} for point in (
     {"learner": "sm", "epochs": 10},
     {"learner": "ens", "epochs": 2},
     {"learner": "umix", "epochs": 2},
     {"learner": "gens", "epochs": 10},
     {"learner": "sm", "epochs": 1, "replay": 1.0},
-)]
+))]
 WAITING = [{**STREAM, "learner": "anytime", "train.steps": 1000, "schedule": "every", "waiting_time": wait}
            for wait in (1, 2, 4, 5, 10, 20)]
 PRICES = [{**STREAM, "learner": "anytime", "train.steps": 1000, "schedule": "adaptive", "price": price}

@@ -1,0 +1,66 @@
+"""Hashes of the files that define a user's learner, network, data set or optimiser. Imports neither jax nor numpy."""
+import hashlib
+import inspect
+import pathlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from alma_jax.config import layout, schema
+from alma_jax.config.registry import is_own
+
+# Top-level modules that are no code of the user's, wherever Python is installed.
+_NOT_OWN = {*sys.stdlib_module_names, "alma_jax"}
+
+
+def own_classes(config: schema.RunConfig) -> dict[str, type]:
+  """{name: class of its fields} of what users have registered and the config names."""
+  return {each.name: type(each) for each in layout.sections_of(config) if hasattr(each, "registries")
+          and is_own(type(each))}
+
+
+def code_of(config: schema.RunConfig) -> dict[str, str]:
+  """{name: SHA-256 of the file that defines it} of what users have registered and the config names.
+
+  Files that these import from the same folder are listed under their paths. Definitions in a notebook have no file and
+  are left out.
+  """
+  made = own_classes(config)
+  found = {name: file.resolve() for name, each in made.items() if (file := _file_of(each)) is not None}
+  for name, file in list(found.items()):
+    imported = _imported([each.__globals__ for each in functions_of(made[name])], file.parent)
+    found |= {path: each for path, each in imported.items() if each not in found.values()}
+  return {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in found.items()}
+
+
+def functions_of(made: Callable[..., Any]) -> list[Any]:
+  """The function, or the methods of the class, without those that another module defines."""
+  # Flax wraps the methods of its modules. A class that runpy has loaded has no module in which it could be looked up.
+  functions = [inspect.unwrap(each) for each in (made, *getattr(made, "__dict__", {}).values()) if callable(each)]
+  return [each for each in functions if hasattr(each, "__code__") and each.__module__ == made.__module__]
+
+
+def _file_of(made: Callable[..., Any]) -> pathlib.Path | None:
+  """The file that defines a function or a class; None if there is none."""
+  files = (pathlib.Path(each.__code__.co_filename) for each in functions_of(made))
+  return next((file for file in files if file.is_file()), None)
+
+
+def _imported(todo: list[dict[str, Any]], folder: pathlib.Path) -> dict[str, pathlib.Path]:
+  """{path relative to `folder`: file} of the user's modules below it that the modules with these globals import."""
+  found, seen = {}, set()
+  while todo:
+    for value in list(todo.pop().values()):
+      name = value.__name__ if inspect.ismodule(value) else str(getattr(value, "__module__", ""))
+      if name in seen or name.partition(".")[0] in _NOT_OWN:
+        continue
+      seen.add(name)
+      module = value if inspect.ismodule(value) else sys.modules.get(name)
+      file = getattr(module, "__file__", None)
+      if not file or not {"site-packages", "dist-packages"}.isdisjoint(pathlib.Path(file).parts):
+        continue
+      path = pathlib.Path(file).resolve()
+      if folder in path.parents:
+        found[path.relative_to(folder).as_posix()] = path
+        todo.append(vars(module))
+  return found

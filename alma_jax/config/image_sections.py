@@ -1,0 +1,83 @@
+"""The sections of the configs of image classification. Imports neither jax nor numpy."""
+import dataclasses
+from typing import Any, ClassVar
+
+from alma_jax.config import sections
+from alma_jax.config.fields import choice, field
+from alma_jax.config.registry import IMAGES, OPTIMIZERS
+from alma_jax.config.sections import Optimizer, Plan, memory_part
+from alma_jax.errors import BadInput
+
+
+@dataclasses.dataclass(frozen=True)
+class Stream(sections.Stream):
+  """A stream of mega-batches of images."""
+  val_fraction: float = field(
+      0.1, "share of every mega-batch that is held out for validation, by which the best epoch is selected",
+      above=0, below=1)
+  untrained_error: str = field(
+      "chance", "error before the first update: that of guessing, 1 - 1/K of K classes (`chance`), or that of the "
+      "untrained `model`", choices=("chance", "model"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Train:
+  """Training of image networks."""
+  epochs: int = field(
+      100, "largest number of epochs of a stage; in its first stage `hmoe` trains twice, first its base network and "
+      "then its experts", at_least=1)
+  steps: int = field(
+      0, "number of training steps of a stage, however many examples it has (`hmoe`: of its base network and of each "
+      "expert); 0: `train.epochs` decide", at_least=0)
+  eval_every: int = field(
+      0, "with `train.steps`: number of steps from one validation to the next; 0: a pass over the new examples. One "
+      "always follows the last step", at_least=0)
+  batch_size: int = field(128, "number of examples of a batch; the partial last batch of an epoch is used", at_least=1)
+  optimizer: Optimizer = choice(
+      OPTIMIZERS[IMAGES], "adadelta",
+      "the optimiser; its state starts afresh in every stage (except with `learner.keep_optimizer`)")
+  learning_rate: float = field(1.0, "learning rate", above=0)
+  decay: float = field(
+      0.0, "share of a stage's steps, the last ones, in which the learning rate falls linearly to 0", at_least=0,
+      at_most=1)
+  weight_decay: float = field(0.0, "coefficient of the L2 penalty, which is added to the gradient", at_least=0)
+  patience: int = field(
+      0, "number of validations without an improvement, one an epoch or every `train.eval_every` steps, after which a "
+      "stage stops; 0: a stage never stops early", at_least=0)
+  patience_delta: float = field(
+      0.0, "a validation is an improvement if it raises the validation accuracy by more than this", at_least=0)
+  label_smoothing: float = field(
+      0.0, "share of the uniform distribution in the labels that are trained on (Szegedy et al., 2016); losses are "
+      "reported without it", at_least=0, below=1)
+  augment: bool = field(False, "whether training images are flipped and cropped at random, after padding by 4 pixels")
+
+  micro_batch: ClassVar[int] = 0
+
+  def plan(self, num: int, share: float = 0.0) -> Plan:
+    """Plan of a stage of `num` new training examples, if a `share` of every batch comes from the memory."""
+    if not num:
+      return Plan(0, 0, 0, 0, 0)
+    old = memory_part(self.batch_size, share)
+    new = self.batch_size - old
+    per_pass = -(-num // new)
+    steps = self.steps or self.epochs * per_pass
+    per_round = min(self.eval_every or per_pass, steps)
+    samples = steps * old + steps // per_pass * num + min(steps % per_pass * new, num)
+    return Plan(-(-steps // per_round), per_round, steps, samples, per_pass)
+
+  def check(self, config: Any) -> None:
+    """Raises BadInput if the fields do not go together."""
+    del config
+    check_validations(self)
+
+
+def check_validations(train: Any) -> None:
+  """Raises BadInput if validations do not fit into the steps of a stage; `train` is Train or tasks.Train."""
+  if train.eval_every and not train.steps:
+    raise BadInput(f"train.eval_every={train.eval_every} is for train.steps above 0; leave it 0, and every epoch is "
+                   "validated.")
+  if train.steps and train.eval_every and train.patience and (train.patience + 1) * train.eval_every >= train.steps:
+    raise BadInput(f"train.patience={train.patience} can never end a stage of train.steps={train.steps} with "
+                   f"train.eval_every={train.eval_every}; set train.patience=0, or lower train.eval_every.")
+
+

@@ -1,0 +1,291 @@
+"""From a nested dict of fields to a frozen, checked RunConfig, and back. Imports neither jax nor numpy.
+
+Between the two, a config is flat: {"train.epochs": 100}. Which fields there are depends on the names that it holds:
+`model.name` or `stream.schedule` chooses the dataclass that declares the fields beside it. So a field that does not
+apply does not exist.
+"""
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from alma_jax.config import schema
+from alma_jax.config.fields import Choice, Declared, declared, listed
+from alma_jax.config.registry import Registry, meant
+from alma_jax.errors import BadInput
+
+if TYPE_CHECKING:
+  from ml_collections import ConfigDict
+
+Tree = dict[str, Any]
+Fields = dict[str, Declared]
+FIXED = ("problem", "learner.name")  # names that the command line cannot change
+
+
+def parse(config: ConfigDict | Mapping[str, Any] | schema.RunConfig) -> schema.RunConfig:
+  """Checks a config and freezes it.
+
+  Args:
+    config: ConfigDict or nested dict; missing fields have their defaults. A RunConfig is returned as it is.
+
+  Returns:
+    schema.ImageConfig, TaskConfig or TextConfig.
+
+  Raises:
+    BadInput: a field is unknown, of the wrong type or not allowed. The sentence names the field, the value and what is
+      allowed.
+  """
+  if isinstance(config, schema.RunConfig):
+    return config
+  tree = dict(config) if isinstance(config, dict) else getattr(config, "to_dict", lambda: None)()
+  if not isinstance(tree, dict):
+    raise BadInput(f"the config {config!r} is of type {type(config).__name__}; it should be a ConfigDict, as "
+                   "alma_jax.base_config('ens') returns.")
+  flat = flatten(tree)
+  fields = fields_of(flat)
+  for path in flat:
+    if path not in fields:
+      raise no_field(path, flat)
+  parsed: schema.RunConfig = _built(_root(flat), defaults(flat) | flat)
+  for section in sections_of(parsed):
+    if hasattr(section, "check"):
+      section.check(parsed)
+  return parsed
+
+
+def fields_of(flat: Mapping[str, Any]) -> Fields:
+  """{path: Declared} of all fields that a config with these names has, in their order.
+
+  Raises:
+    BadInput: a name stands for nothing.
+  """
+  return _fields(_root(flat), flat, "")
+
+
+def defaults(flat: Mapping[str, Any]) -> Tree:
+  """{path: default} of all fields that a config with these names has; the names keep their values."""
+  return {path: flat.get(path, each.default) if each.names or path in FIXED else each.default
+          for path, each in fields_of(flat).items()}
+
+
+def changed(flat: Mapping[str, Any], changes: Mapping[str, Any],
+            read: Callable[[Declared, Any, str], Any] = lambda field, value, path: value) -> Tree:
+  """A flat config with some fields changed, in whatever order they are given.
+
+  A changed name brings the fields of its class with their defaults. Fields that the class before declared in the same
+  way keep their values.
+
+  Args:
+    flat: all fields.
+    changes: {path: value}.
+    read: (declaration, value, path) -> value to be set, of fields that are not names.
+
+  Raises:
+    BadInput: there is no such field, or a name stands for nothing.
+  """
+  result, left, fields = dict(flat), dict(changes), fields_of(flat)
+  while (path := next((path for path in left if path in fields and fields[path].names), None)) is not None:
+    result[path], before = left.pop(path), fields
+    fields = fields_of(result)
+    result = {path: result[path] if (each.names and path in result) or each == before.get(path) else each.default
+              for path, each in fields.items()}
+  for path, value in left.items():
+    if path not in fields:
+      raise no_field(path, result)
+    result[path] = read(fields[path], value, path)
+  return result
+
+
+def overridden(tree: Mapping[str, Any], texts: Mapping[str, str | None]) -> Tree:
+  """A config with some fields changed, as on the command line.
+
+  Args:
+    tree: nested dict of all fields.
+    texts: {path: text}. None stands for a field that was named without a value, which means True.
+
+  Returns:
+    The nested dict of the changed config.
+
+  Raises:
+    BadInput: there is no such field, or the text cannot be its value.
+  """
+  for path in texts:
+    if path in FIXED:
+      raise BadInput(f"--config.{path} cannot be set; the learner stands behind the colon of "
+                     "--config=configs/NAME.py:LEARNER.")
+  return nested(changed(flatten(tree), texts, _read))
+
+
+def no_field(path: str, flat: Mapping[str, Any]) -> BadInput:
+  """The error about a field that configs like `flat` do not have."""
+  fields, section = fields_of(flat), path.rpartition(".")[0]
+  if any(name.startswith(f"{path}.") for name in fields):
+    return BadInput(f"{path!r} is a group of fields, not a field; its fields are {_inside(path, fields)}.")
+  owners = [owner for owner, _, fields_there in alternatives(flat) if owner and path in fields_there]
+  if owners:
+    name = owners[0].partition("=")[0]
+    return BadInput(f"{path} is a field of {listed(owners)}, but this config has {name}={flat[name]!r}; leave the "
+                    f"field out, or change {name}.")
+  if not any(name.startswith(f"{section}.") for name in fields):
+    section = ""
+  where = f" under {section!r}" if section else ""
+  return BadInput(f"there is no field {path!r}{meant(path, fields)}; the fields{where} are {_inside(section, fields)}.")
+
+
+def alternatives(flat: Mapping[str, Any]) -> Iterator[tuple[str, Any, Fields]]:
+  """Yields ("", None, the fields of all configs about the same problem), and then for every name that can be chosen
+  ("FIELD=NAME", its class, the fields that a config has only with it).
+  """
+  yield from _alternatives(_root(flat), "", "", None)
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> Tree:
+  """{"a": {"b": 1}} -> {"a.b": 1}."""
+  flat: Tree = {}
+  for key, value in tree.items():
+    if isinstance(value, dict):
+      flat |= flatten(value, f"{prefix}{key}.")
+    else:
+      flat[prefix + key] = value
+  return flat
+
+
+def nested(flat: Mapping[str, Any]) -> Tree:
+  """{"a.b": 1} -> {"a": {"b": 1}}."""
+  tree: Tree = {}
+  for path, value in flat.items():
+    *sections, name = path.split(".")
+    inside = tree
+    for each in sections:
+      inside = inside.setdefault(each, {})
+    inside[name] = value
+  return tree
+
+
+def to_dict(config: schema.RunConfig) -> Tree:
+  """The nested dict of a RunConfig, which can be stored as JSON; `parse` takes it back."""
+  return nested(_flat(config, ""))
+
+
+def sections_of(section: Any) -> Iterator[Any]:
+  """The sections and chosen parts of a config, itself included."""
+  yield section
+  for name, each in _declared(section).items():
+    if isinstance(each, Choice):
+      yield from sections_of(getattr(section, name))
+
+
+def _declared(section: Any) -> Mapping[str, Declared | Choice]:
+  cls: Any = type(section)
+  return declared(cls)
+
+
+def _root(flat: Mapping[str, Any]) -> type[schema.RunConfig]:
+  problem = flat.get("problem", schema.IMAGES)
+  if problem not in schema.CONFIGS:
+    raise BadInput(f"problem={problem!r} is not one of {listed(schema.CONFIGS)}.")
+  return schema.CONFIGS[problem]
+
+
+def _chosen(each: Choice, cls: type, name: str, flat: Mapping[str, Any], path: str) -> Any:
+  """The dataclass that stands behind the field `name` of the dataclass `cls`; `path` is that of the choosing name."""
+  if each.classes is None:
+    return typing.get_type_hints(cls)[name]
+  value = flat.get(path, each.default)
+  if isinstance(each.classes, Registry):
+    return each.classes.of(value, path)
+  if value not in each.classes:
+    raise BadInput(f"{path}={value!r} is not one of {listed(each.classes)}{meant(value, each.classes)}.")
+  return each.classes[value]
+
+
+def _named(cls: Any, section: str, each: Choice) -> Declared:
+  """The field `SECTION.name` of a section whose class it chooses."""
+  name = declared(typing.get_type_hints(cls)[section])["name"]
+  assert isinstance(name, Declared)
+  return name._replace(default=each.default, names=True)
+
+
+def _fields(cls: Any, flat: Mapping[str, Any], prefix: str) -> Fields:
+  fields: Fields = {}
+  for name, each in declared(cls).items():
+    path = prefix + name
+    if isinstance(each, Declared):
+      fields[path] = each
+    elif each.is_inline:
+      inside = _fields(_chosen(each, cls, name, flat, path), flat, prefix)
+      del inside[f"{prefix}name"]
+      fields |= {path: each.named(), **inside}
+    else:
+      inside = _fields(_chosen(each, cls, name, flat, f"{path}.name"), flat, f"{path}.")
+      fields |= inside
+      if each.classes is not None:
+        fields[f"{path}.name"] = _named(cls, name, each)
+  return fields
+
+
+def _built(cls: Any, flat: Mapping[str, Any], prefix: str = "") -> Any:
+  """An instance of a dataclass from the fields below `prefix`."""
+  values: Tree = {}
+  for name, each in declared(cls).items():
+    path = prefix + name
+    if isinstance(each, Declared):
+      values[name] = each.accept(flat[path], path)
+    elif each.is_inline:
+      values[name] = _built(_chosen(each, cls, name, flat, path), {**flat, f"{prefix}name": flat[path]}, prefix)
+    else:
+      values[name] = _built(_chosen(each, cls, name, flat, f"{path}.name"), flat, f"{path}.")
+  return cls(**values)
+
+
+def _flat(section: Any, prefix: str) -> Tree:
+  """The fields of a section, an inverse of `_built`."""
+  flat: Tree = {}
+  for name, each in _declared(section).items():
+    value = getattr(section, name)
+    if isinstance(each, Declared):
+      flat[prefix + name] = value
+    elif each.is_inline:
+      inside = _flat(value, prefix)
+      flat |= {prefix + name: inside.pop(f"{prefix}name"), **inside}
+    else:
+      flat |= _flat(value, f"{prefix}{name}.")
+  return flat
+
+
+def _alternatives(cls: Any, prefix: str, owner: str, chosen: Any) -> Iterator[tuple[str, Any, Fields]]:
+  own: Fields = {}
+  inner: list[tuple[str, Any, Fields]] = []
+  for name, each in declared(cls).items():
+    path = prefix + name
+    if isinstance(each, Declared):
+      own[path] = each
+      continue
+    below = prefix if each.is_inline else f"{path}."
+    if each.classes is None:
+      (_, _, fields), *others = _alternatives(typing.get_type_hints(cls)[name], below, owner, chosen)
+      own |= fields
+      inner += others
+      continue
+    key = path if each.is_inline else f"{path}.name"
+    own[key] = each.named() if each.is_inline else _named(cls, name, each)
+    for value, option in each.classes.items():
+      for label, made, fields in _alternatives(option, below, f"{key}={value}", option):
+        fields.pop(f"{below}name", None)
+        inner.append((label, made, fields))
+  yield owner, chosen, own
+  yield from inner
+
+
+def _inside(section: str, fields: Fields) -> str:
+  """The names of the fields and groups below a section; "": of the whole config."""
+  prefix = f"{section}." if section else ""
+  return listed(dict.fromkeys(path.removeprefix(prefix).partition(".")[0] for path in fields
+                              if path.startswith(prefix) and path not in FIXED))
+
+
+def _read(field: Declared, text: str | None, path: str) -> Any:
+  if text is None and field.kind is not bool:
+    raise BadInput(f"--config.{path} has no value; give --config.{path}=VALUE.")
+  return field.read("true" if text is None else text, path)
