@@ -26,6 +26,10 @@ jax.devices()  # from now on there are eight, whatever a test sets
 runtime.setup()
 
 
+def pytest_addoption(parser):
+  parser.addoption("--write-golden", action="store_true", help="write tests/golden anew, see test_golden.py")
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at -m
 def pytest_collection_modifyitems(items):
   """Marks the tests that slow.txt lists, and begins with the longest, so that no process waits for it at the end."""

@@ -1,6 +1,7 @@
 """Starting, stopping and comparing runs."""
 import contextlib
 import errno
+import hashlib
 import importlib
 import io
 import json
@@ -12,6 +13,7 @@ import threading
 import warnings
 from typing import NamedTuple
 
+import jax
 import numpy as np
 import pytest
 from absl import logging
@@ -20,7 +22,7 @@ import alma_jax
 from alma_jax import config as configs
 from alma_jax import main
 from alma_jax.parallel import runtime
-from alma_jax.runs import stage_training
+from alma_jax.runs import snapshot, stage_training
 
 ROOT = pathlib.Path(__file__).parents[1]
 FOUNDATION = ["sm", "ens", "umix", "gens"]
@@ -107,6 +109,19 @@ def assert_same_run(first, second):
   summaries = [json.loads((pathlib.Path(p) / "summary.json").read_text()) for p in (first, second)]
   clean = [{k: v for k, v in s.items() if not k.endswith("seconds")} for s in summaries]
   assert clean[0] == clean[1]
+
+
+def arrays_of_stages(path):
+  """{stage: SHA-256 of the learner's arrays} of the stages that a run has kept; their names and order do not count."""
+  run, sums = alma_jax.load_run(path), {}
+  for stage in run.stages():
+    opened, learner = run.open(stage)
+    state = snapshot.restore_learner(learner, opened)
+    trees = state.live, state.frozen, state.opt, state.average, state.host
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(trees) if isinstance(leaf, (np.ndarray, jax.Array))]
+    each = sorted(f"{leaf.dtype} {leaf.shape} {hashlib.sha256(leaf.tobytes()).hexdigest()}" for leaf in leaves)
+    sums[str(stage)] = hashlib.sha256("\n".join(each).encode()).hexdigest()
+  return sums
 
 
 class Closed:
