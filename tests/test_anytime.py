@@ -5,13 +5,13 @@ import json
 import jax
 import numpy as np
 import pytest
-from alma_jax.config.learner_options import LEARNERS
 from runs import assert_resumes, assert_same_run, blobs, lines, one_step_a_dispatch, slow, small_config
 from test_language import books, text_config  # noqa: F401
 
 import alma_jax
 from alma_jax import config as configs
 from alma_jax import export
+from alma_jax.config.registry import LEARNERS
 from alma_jax.learners import prediction
 from alma_jax.runs import metrics, settings, snapshot
 
@@ -82,7 +82,7 @@ def test_smoothed_labels_change_a_run_and_its_config(tmp_path, arrays):
 # ----------------------------------------------------------------------- every learner, and going on
 
 
-@pytest.mark.parametrize("learner", [name for name in LEARNERS if name != "expert"])  # which needs a gate
+@pytest.mark.parametrize("learner", [name for name in LEARNERS["images"] if name != "expert"])  # which needs a gate
 def test_every_learner_remembers_and_averages(tmp_path, arrays, learner):
   changes = ANYTIME | OPTIONS.get(learner, {}) | {"stream__schedule": "geometric", "stream__factor": 2.0}
   run = alma_jax.run(small_config(learner, **changes, checkpoint__keep_every=1), tmp_path, data=arrays)

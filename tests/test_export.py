@@ -3,6 +3,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+from typing import ClassVar
 
 import flax.linen as nn
 import numpy as np
@@ -12,7 +13,6 @@ from test_language import books, text_config  # noqa: F401
 
 import alma_jax
 from alma_jax import export
-from alma_jax.config import learner_options, registry, sections
 from alma_jax.errors import BadInput
 from alma_jax.learners import hmoe, sm
 from alma_jax.models import layers
@@ -114,20 +114,28 @@ class Reshaping(sm.SM):
 
 
 @dataclasses.dataclass(frozen=True)
-class Reshape(learner_options.SM):
+class Reshape(sm.Options):
   """SM of a user."""
   name: str = "reshaping"
+
+  def make(self, context):
+    return Reshaping(context)
+
+
+@dataclasses.dataclass(frozen=True)
+class CountingModel(alma_jax.Model):
+  """A network of a user."""
+  name: str = "counting"
+
+  def module(self, num_classes, dtype, axis):
+    return Counting(self.width, num_classes, dtype, axis)
 
 
 @pytest.mark.parametrize(("learner", "model"), [
     ("sm", "counting"), ("hmoe", "counting"), ("umix", "counting"), ("boosting", "counting"), ("reshaping", "mlp")])
-def test_own_code_may_count_the_examples_of_a_batch(tmp_path, make_config, arrays, monkeypatch, request, learner,
-                                                    model):
-  monkeypatch.setitem(learner_options.LEARNERS, Reshape.name, Reshape)  # undone after the test, like the next one
-  monkeypatch.setitem(registry.LEARNERS, Reshape.name, None)
-  alma_jax.register_model("counting", Counting)
-  request.addfinalizer(lambda: (sections.NETWORKS.remove("counting"), registry.MODELS.pop("counting")))
-  alma_jax.register_learner(Reshape, Reshaping)
+def test_own_code_may_count_the_examples_of_a_batch(tmp_path, make_config, arrays, learner, model):
+  alma_jax.register(Reshape)
+  alma_jax.register(CountingModel)
   run = alma_jax.run(make_config(learner, model__name=model, log__predictor=True), tmp_path / "run", data=arrays)
   images = arrays[2]
   for part in (images, images[:1]):
@@ -149,15 +157,20 @@ class Sharp(hmoe.HMoE):
 
 
 @dataclasses.dataclass(frozen=True)
-class OwnHMoE(learner_options.HMoE):
+class OwnHMoE(hmoe.Options):
   """HMoE of a user."""
   name: str = "own_hmoe"
+
+  made: ClassVar[type] = hmoe.HMoE
+
+  def make(self, context):
+    return self.made(context)
 
 
 @pytest.mark.parametrize("cls", [hmoe.HMoE, Small, slow(Sharp)])
 def test_one_example_at_a_time_only_if_own_code_predicts(tmp_path, make_config, arrays, monkeypatch, cls):
-  monkeypatch.setitem(learner_options.LEARNERS, OwnHMoE.name, OwnHMoE)
-  monkeypatch.setitem(registry.LEARNERS, OwnHMoE.name, cls)
+  alma_jax.register(OwnHMoE)
+  monkeypatch.setattr(OwnHMoE, "made", cls)
   seen, contribution = [], hmoe.HMoE.contribution
   monkeypatch.setattr(hmoe.HMoE, "contribution", lambda self, state, block, inputs: (
       seen.append(inputs.shape[0]), contribution(self, state, block, inputs))[1])
@@ -184,15 +197,17 @@ class Spoken(sm.SM):
 
 
 @dataclasses.dataclass(frozen=True)
-class Speak(learner_options.TEXT_LEARNERS["sm"]):
+class Speak(sm.Options):
   """SM of a user."""
   name: str = "spoken"
+
+  def make(self, context):
+    return Spoken(context)
 
 
 @pytest.mark.filterwarnings("ignore:the vocabulary has")
 def test_a_learner_with_several_learning_rates_is_the_users_too(tmp_path, books, monkeypatch):  # noqa: F811
-  monkeypatch.setitem(learner_options.TEXT_LEARNERS, Speak.name, Speak)
-  monkeypatch.setitem(registry.TEXT_LEARNERS, Speak.name, Spoken)
+  alma_jax.register(Speak)
   config = text_config(books, stream__num_megabatches=1)
   config.learner.name, config.train.learning_rate = "spoken", (0.01, 0.02)
   run = alma_jax.run(config, tmp_path / "run")

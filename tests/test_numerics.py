@@ -6,7 +6,6 @@ import optax
 import pytest
 
 from alma_jax import config as configs
-from alma_jax.config import schema
 from alma_jax.data import augment
 from alma_jax.models import cost
 from alma_jax.problems import classification
@@ -135,7 +134,8 @@ def test_counter_knows_groups_of_a_convolution():
 
 def test_training_flops_of_an_mlp():
   from alma_jax import models
-  network = models.build(schema.Model("mlp", 8), 3, (5,), "float32", None)
+  from alma_jax.models import mlp
+  network = models.build(mlp.Model("mlp", 8), 3, (5,), "float32", None)
   # Forward, weight gradient and, but for the first layer, input gradient.
   assert cost.training_flops(network, (1, 5)) == 2 * (3 * (5 * 8 + 8 * 8 + 8 * 3) - 5 * 8)
 

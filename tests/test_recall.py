@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_stream import assert_sizes, make, stages_of
 
-from alma_jax.config import schema
+from alma_jax.config import text_sections
 from alma_jax.data import stream as streams
 
 SCHEDULES = [dict(schedule="every"), dict(schedule="geometric", factor=1.5), dict(schedule="power", num_trainings=3)]
@@ -127,7 +127,7 @@ def test_the_memory_is_a_uniform_sample_of_all_examples_seen(wanted):
 
 
 def test_windows_of_text_are_remembered():
-  config = schema.TextStream(num_megabatches=4, waiting_time=1, replay_share="uniform", memory_size=7)
+  config = text_sections.Stream(num_megabatches=4, replay_share="uniform", memory_size=7)
   stream = streams.of_windows([0, 5, 9, 20, 30], 6, config, 0)
   stages = stages_of(stream)
   assert_sizes(stream, stages)
