@@ -111,8 +111,8 @@ def test_a_run_computes_what_it_did(tmp_path, request, name):
 
 def test_experts_trained_apart_are_what_they_were(tmp_path, request, in_process):  # noqa: F811
   def computed():
-    done = alma("apart", "--config=configs/digits.py:hmoe", *SHORT, "--config.stream.waiting_time=1", "--config.model.num_experts=2",
-                "--config.devices=1", "--workdir", tmp_path)
+    done = alma("apart", "--config=configs/digits.py:hmoe", *SHORT, "--config.stream.waiting_time=1",
+                "--config.model.num_experts=2", "--config.devices=1", "--workdir", tmp_path)
     assert done.returncode == 0, done.stderr
     return {path.parent.name: result(path.parent) for path in sorted(tmp_path.glob("*/summary.json"))}
 
