@@ -88,7 +88,7 @@ def changed(flat: Mapping[str, Any], changes: Mapping[str, Any],
   while (path := next((path for path in left if path in fields and fields[path].names), None)) is not None:
     result[path], before = left.pop(path), fields
     fields = fields_of(result)
-    result = {path: result[path] if (each.names and path in result) or each == before.get(path) else each.default
+    result = {path: result[path] if path in result and (each.names or each == before.get(path)) else each.default
               for path, each in fields.items()}
   for path, value in left.items():
     if path not in fields:

@@ -148,34 +148,6 @@ def _template(problem: str, given: str, first: Mapping[str, Any], last: Mapping[
   flat = layout.defaults({"problem": problem, "learner.name": name})
   for part in (first, learners[name].defaults, changes, last):
     flat = layout.changed(flat, part)
-  return _config_dict(flat)
+  from alma_jax.config.template import config_dict  # only here: it imports ml_collections
 
-
-def _config_dict(flat: layout.Tree) -> ConfigDict:
-  """A ConfigDict in which a new name brings the fields that belong to it."""
-  from ml_collections import ConfigDict  # only here: --help stays instant
-
-  class Section(ConfigDict):
-    """A section of `config`."""
-
-    def __setitem__(self, key: str, value: Any) -> None:
-      path = f"{getattr(self, 'section', '')}.{key}"
-      if key in self and path in names and value != self[key]:
-        flat = layout.changed(layout.flatten(config.to_dict()), {path: value})
-        fields = layout.nested(flat)[self.section]
-        for old in set(self) - fields.keys():
-          del self[old]
-        for name, new in fields.items():
-          ConfigDict.__setitem__(self, name, new)
-      super().__setitem__(key, value)
-
-  config: Any = ConfigDict(type_safe=False)  # `parse` checks types, and takes those of numpy as well
-  names = {path for path, each in layout.fields_of(flat).items() if each.names}
-  for section, fields in layout.nested(flat).items():
-    if isinstance(fields, dict):
-      inside = Section(fields, type_safe=False)
-      object.__setattr__(inside, "section", section)
-      config[section] = inside
-    else:
-      config[section] = fields
-  return config
+  return config_dict(flat)

@@ -40,21 +40,14 @@ class DataSet:
   problems: ClassVar[tuple[str, ...]] = (IMAGES,)
   form: ClassVar[str] = ""
   is_live: ClassVar[bool] = False
+  # Of data sets without these fields: TFDS's own folder, and images that are not resized.
+  data_dir = ""
+  image_size = 0
 
   @property
   def path(self) -> str:
     """What follows the colon of the name."""
     return self.name.partition(":")[2]
-
-  @property
-  def data_dir(self) -> str:
-    """Folder of prepared TFDS data sets; empty: TFDS's own."""
-    return ""
-
-  @property
-  def image_size(self) -> int:
-    """Width and height in pixels to which images are resized; 0: they are not."""
-    return 0
 
   def load(self) -> Any:
     """The data, data.datasets.Dataset of images.
@@ -140,36 +133,6 @@ class AnyOptions:
     """Number of networks that are trained side by side."""
     return 1
 
-  @property
-  def init_from_scratch(self) -> bool:
-    """Whether every stage starts from fresh weights."""
-    return False
-
-  @property
-  def keep_optimizer(self) -> bool:
-    """Whether a stage continues with the optimiser's state of the stage before."""
-    return False
-
-  @property
-  def average(self) -> float:
-    """Horizon of an exponential average of the weights, as a share of a stage's steps; 0: none."""
-    return 0.0
-
-  @property
-  def start(self) -> str:
-    """What a stage starts from if there is an average: the `last` weights, or the `average`."""
-    return "last"
-
-  @property
-  def shrink(self) -> float:
-    """Factor of the weights at the beginning of every stage but the first."""
-    return 1.0
-
-  @property
-  def perturb(self) -> float:
-    """Factor of freshly initialised weights that are added there."""
-    return 0.0
-
   def make(self, context: Any) -> Any:
     """The learner, contract.Learner, of a contract.Context."""
     raise NotImplementedError
@@ -190,6 +153,16 @@ class Options(AnyOptions):
   perturb: float = field(0.0, "factor of freshly initialised weights that are added there", at_least=0)
 
   stops_early: ClassVar[bool] = True
+
+  @property
+  def init_from_scratch(self) -> bool:
+    """Whether every stage starts from fresh weights."""
+    return False
+
+  @property
+  def keep_optimizer(self) -> bool:
+    """Whether a stage continues with the optimiser's state of the stage before."""
+    return False
 
   def check(self, config: Any) -> None:
     """Raises BadInput if the options do not go together, or not with the rest of the config."""
@@ -348,26 +321,6 @@ class AnyStream:
     """The last mega-batches of all stages, a guess if the schedule is not fixed."""
     return self.schedule.ends(self.num_megabatches)
 
-  @property
-  def replay(self) -> float:
-    """Share of the memory that is kept from stage to stage."""
-    return 0.0
-
-  @property
-  def replay_share(self) -> float | str:
-    """Part of every batch that is drawn from the examples of earlier stages."""
-    return 0.0
-
-  @property
-  def val_fraction(self) -> float:
-    """Share of every mega-batch that is held out for validation."""
-    return 0.0
-
-  @property
-  def untrained_error(self) -> str:
-    """What counts as the error before the first update."""
-    return "chance"
-
 
 @dataclasses.dataclass(frozen=True)
 class Stream(AnyStream):
@@ -383,6 +336,8 @@ class Stream(AnyStream):
       0, "largest number of examples of earlier stages that are kept for `stream.replay_share`, a uniform sample; "
       "0: all", at_least=0)
   schedule: Schedule = choice(SCHEDULES, "every", WHEN)
+
+  val_fraction = 0.0  # share of every mega-batch that is held out for validation
 
   @property
   def num_kept_for_validation(self) -> int:
@@ -466,15 +421,7 @@ class Log:
       "`alma serve`; without it these commands read the last checkpoint when they start")
   label: str = field("", "name of the learner in reports; empty: `learner.name`")
 
-  @property
-  def drift(self) -> float:
-    """Confidence of the drift detector; 0: nothing is watched."""
-    return 0.0
-
-  @property
-  def lca(self) -> int:
-    """Number of steps of LCA; 0: not measured."""
-    return 0
+  drift, lca = 0.0, 0  # nothing watches for drift, and LCA is not measured
 
 
 @dataclasses.dataclass(frozen=True)
@@ -511,11 +458,7 @@ class Live(DataSet):
 
   form: ClassVar[str] = "live:DIR"
   is_live: ClassVar[bool] = True
-
-  @property
-  def max_examples(self) -> int:
-    """Examples that an entry may hold; 0: no limit."""
-    return 0
+  max_examples = 0  # examples that an entry may hold; 0: no limit
 
   def check(self, config: Any) -> None:
     """Raises BadInput if DIR is an address."""

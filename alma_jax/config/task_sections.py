@@ -35,11 +35,7 @@ class Tasks(DataSet):
       0, "largest number of test images of a class; 0: that of the stream's definition", at_least=0)
 
   problems: ClassVar[tuple[str, ...]] = (TASKS,)
-
-  @property
-  def sources(self) -> str:
-    """Where the data sets come from that streams of this package are made of."""
-    return "auto"
+  sources = "auto"  # where the data sets come from that streams of this package are made of
 
 
 @dataclasses.dataclass(frozen=True)

@@ -193,7 +193,7 @@ class _Session:
     """Deletes the copies of mega-batches that no kept checkpoint needs; with replay, any may be needed again."""
     source: Any = self._setting.source
     self._covered.append(max(self.now.ends, default=0))
-    stream = self._config.stream
+    stream: Any = self._config.stream
     if len(self._covered) == self._covered.maxlen and not stream.replay and not stream.replay_share:
       source.feed.forget(self._covered[0])
 

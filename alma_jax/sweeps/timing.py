@@ -107,8 +107,9 @@ def _by_steps(done: Sequence[schema.RunConfig], seconds: Sequence[float],
 
 def _steps(config: schema.RunConfig) -> float:
   """Training steps of a run of all members, up to a factor that depends on the data alone."""
-  s, members = config.stream, config.learner.num_trained
+  s: Any = config.stream
   model: Any = config.model
+  members = config.learner.num_trained
   shares, share = [], 0.0  # of the data, in each stage
   ends = s.expected_ends
   for first, last in zip((0, *ends), ends):

@@ -76,7 +76,8 @@ def rate(train: image_sections.Train | text_sections.Train, stage: int, step: in
   return found if factor is None else found * float(factor[0])
 
 
-def scale(train: image_sections.Train | text_sections.Train, stage: int, step: np.ndarray, steps: int) -> np.ndarray | None:
+def scale(train: image_sections.Train | text_sections.Train, stage: int, step: np.ndarray,
+          steps: int) -> np.ndarray | None:
   """Factors of the learning rate, apart from what it is in every stage of a run.
 
   Args:
