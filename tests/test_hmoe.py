@@ -21,8 +21,7 @@ from stages import (
 )
 
 import alma_jax
-from alma_jax import export, models
-from alma_jax.config import registry, sections
+from alma_jax import export
 from alma_jax.errors import BadInput
 from alma_jax.growth import cluster
 from alma_jax.learners import prediction, stacked
@@ -176,14 +175,13 @@ class Telling(nn.Module):
     return jnp.broadcast_to(jnp.log(told)[None], logits_BK.shape)
 
 
-@pytest.fixture
-def telling(monkeypatch):
-  """The name of `Telling`, which sees all rows of a block at once, as a network of the package does."""
-  alma_jax.register_model("telling", Telling)
-  monkeypatch.setattr(models, "ImageNetwork", lambda module, counts=False: network.ImageNetwork(module))
-  yield "telling"
-  sections.NETWORKS.remove("telling")
-  del registry.MODELS["telling"]
+@dataclasses.dataclass(frozen=True)
+class TellingModel(alma_jax.Model):
+  """`Telling`, which sees all rows of a block at once, as a network of the package does."""
+  name: str = "telling"
+
+  def build(self, num_outputs, example_shape, dtype, axis, **changes):
+    return network.ImageNetwork(Telling(self.width, num_outputs, dtype, axis))
 
 
 def rows_computed(probabilities):
@@ -192,8 +190,9 @@ def rows_computed(probabilities):
 
 
 @pytest.mark.parametrize("changes", [{}, slow({"learner__expert_widths": (4, 6)})])
-def test_an_example_passes_through_one_expert_in_a_run_and_in_its_export(tmp_path, telling, changes):
-  config = small_config("hmoe", model__name=telling, model__num_experts=3, learner__min_shard=1, train__epochs=1,
+def test_an_example_passes_through_one_expert_in_a_run_and_in_its_export(tmp_path, changes):
+  alma_jax.register(TellingModel)
+  config = small_config("hmoe", model__name="telling", model__num_experts=3, learner__min_shard=1, train__epochs=1,
                         **changes)
   data = (*blobs(240), *blobs(700, seed=1))
   run = alma_jax.run(config, tmp_path / "run", data=data)

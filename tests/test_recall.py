@@ -5,10 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_stream import assert_sizes, make, stages_of
 
-from alma_jax.config import text_sections
+from alma_jax.config import sections, text_sections
 from alma_jax.data import stream as streams
 
-SCHEDULES = [dict(schedule="every"), dict(schedule="geometric", factor=1.5), dict(schedule="power", num_trainings=3)]
+SCHEDULES = [{}, dict(schedule=sections.Geometric(factor=1.5)), dict(schedule=sections.Power(num_trainings=3))]
 
 
 @st.composite
@@ -141,7 +141,7 @@ def test_windows_of_text_are_remembered():
 
 def test_the_largest_validation_set_of_an_undecided_schedule():
   """How many stages there will be is not known: at most all validation examples are used."""
-  stream = make(300, 10, schedule="adaptive", price=1.0, replay_share="uniform")
+  stream = make(300, 10, schedule=sections.Adaptive(price=1.0), replay_share="uniform")
   assert stream.ends is None
   assert stream.most_val == 30
   every = make(300, 10, 1, replay_share="uniform")

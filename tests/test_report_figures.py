@@ -11,6 +11,7 @@ from reports import change, diverge, legend, study_of, write_run
 
 from alma_jax import config as configs
 from alma_jax import report
+from alma_jax.config.registry import LEARNERS
 from alma_jax.reports import (
   collect,
   drawing,
@@ -541,8 +542,8 @@ def _with_legend(names):
 
 
 def test_learners_look_apart():
-  assert set(drawing.STYLES) == {*configs.LEARNERS, *configs.RECIPES}
-  assert set(drawing.TASK_STYLES) >= {*configs.TASK_LEARNERS}
+  assert set(drawing.STYLES) == {*LEARNERS["images"], *configs.RECIPES["images"]}
+  assert set(drawing.TASK_STYLES) >= {*LEARNERS["tasks"]}
   for styles in (drawing.STYLES, drawing.TASK_STYLES):
     assert len({colour for colour, _ in styles.values()}) == len(styles)
     assert len({marker for _, marker in styles.values()}) == len(styles)

@@ -46,7 +46,8 @@ class Registry(Mapping[str, Any]):
     return iter(self._classes)
 
   def __len__(self) -> int:
-    return len([*self])
+    self._complete()
+    return len(self._classes)
 
   def of(self, name: object, field: str) -> Any:
     """The class that a field's value names.

@@ -7,6 +7,7 @@ from alma_jax.config.fields import field
 from alma_jax.config.registry import register
 from alma_jax.config.sections import DATA_DIR, DataSet
 from alma_jax.data import datasets
+from alma_jax.errors import BadInput
 
 
 @register
@@ -98,9 +99,12 @@ class Live(sections.Live):
       "the only one whose name ends in `_label`")
 
 
+@register
 @dataclasses.dataclass(frozen=True)
 class Given(DataSet):
-  """Arrays that a call passes as `data`, instead of a data set with a name."""
+  """The arrays that you pass to alma_jax.run."""
   name: str = "data"
 
-
+  def load(self) -> datasets.Dataset:
+    raise BadInput("dataset.name='data' stands for arrays that a program passes, as in alma_jax.run(config, "
+                   "data=(x_train, y_train, x_test, y_test)); pass them, or name another data set.")
