@@ -15,7 +15,7 @@ Every field is declared once (see fields.py): those of all runs and of each prob
 and tasks.py, and those of a learner, a network, a data set or an optimiser beside its code. This package imports
 neither jax nor numpy until a config names something.
 """
-from alma_jax.config.files import find, load_file, packaged, run_file
+from alma_jax.config.python_file import find, load_file, packaged, run_file
 from alma_jax.config.identity import (
     INCIDENTAL,
     STORED,

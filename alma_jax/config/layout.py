@@ -6,6 +6,7 @@ apply does not exist.
 """
 from __future__ import annotations
 
+import functools
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -191,7 +192,7 @@ def _root(flat: Mapping[str, Any]) -> type[schema.RunConfig]:
 def _chosen(each: Choice, cls: type, name: str, flat: Mapping[str, Any], path: str) -> Any:
   """The dataclass that stands behind the field `name` of the dataclass `cls`; `path` is that of the choosing name."""
   if each.classes is None:
-    return typing.get_type_hints(cls)[name]
+    return _type(cls, name)
   value = flat.get(path, each.default)
   if isinstance(each.classes, Registry):
     return each.classes.of(value, path)
@@ -200,9 +201,15 @@ def _chosen(each: Choice, cls: type, name: str, flat: Mapping[str, Any], path: s
   return each.classes[value]
 
 
+@functools.cache
+def _type(cls: Any, name: str) -> Any:
+  """The type of a field of a dataclass."""
+  return typing.get_type_hints(cls)[name]
+
+
 def _named(cls: Any, section: str, each: Choice) -> Declared:
   """The field `SECTION.name` of a section whose class it chooses."""
-  name = declared(typing.get_type_hints(cls)[section])["name"]
+  name = declared(_type(cls, section))["name"]
   assert isinstance(name, Declared)
   return name._replace(default=each.default, names=True)
 
@@ -264,7 +271,7 @@ def _alternatives(cls: Any, prefix: str, owner: str, chosen: Any) -> Iterator[tu
       continue
     below = prefix if each.is_inline else f"{path}."
     if each.classes is None:
-      (_, _, fields), *others = _alternatives(typing.get_type_hints(cls)[name], below, owner, chosen)
+      (_, _, fields), *others = _alternatives(_type(cls, name), below, owner, chosen)
       own |= fields
       inner += others
       continue

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from alma_jax import config as configs
+from alma_jax.config import registry
 from alma_jax.errors import BadInput
 from alma_jax.messages import duration
 from alma_jax.runs import local_copy, remote, run_files
@@ -46,7 +47,7 @@ class View(NamedTuple):
   @property
   def metric(self) -> str:
     """Name of the run's metric, error or perplexity."""
-    return "perplexity" if "dataset.sequence_length" in self.fields else "error"
+    return "perplexity" if self.fields.get("problem") == registry.TEXT else "error"
 
   @property
   def measure(self) -> Measure:
@@ -61,7 +62,7 @@ class View(NamedTuple):
   @property
   def unit(self) -> str:
     """What the stream consists of, in the plural: mega-batches or tasks."""
-    return "tasks" if "dataset.test_per_class" in self.fields else "mega-batches"
+    return "tasks" if self.fields.get("problem") == registry.TASKS else "mega-batches"
 
   @property
   def name(self) -> str:
@@ -219,7 +220,7 @@ def num_stages(run: View) -> int:
   if run.summary is not None:
     return int(run.summary["num_stages"])
   if fields.get("stream.schedule", "every") == "every" and run.num_megabatches:
-    return math.ceil(run.num_megabatches / fields["stream.waiting_time"])
+    return math.ceil(run.num_megabatches / fields.get("stream.waiting_time", 1))  # of tasks 1
   return int(fields.get("stream.num_trainings") or 0) if fields.get("stream.schedule") == "power" else 0
 
 
