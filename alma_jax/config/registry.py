@@ -43,7 +43,7 @@ class Registry(Mapping[str, Any]):
 
   def __iter__(self) -> Iterator[str]:
     self._complete()
-    return iter(self._classes)
+    return iter(sorted(self._classes))  # the order of imports depends on what was named first
 
   def __len__(self) -> int:
     self._complete()
