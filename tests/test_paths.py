@@ -497,14 +497,10 @@ def test_predictions_for_a_task(finished, tmp_path, learner):
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"stream__replay": 0.5}, "stream.replay=0.5 is for streams of mega-batches"),
-    ({"learner__average": 0.1}, "learner.average=0.1 is for streams of mega-batches"),
     ({"train__learning_rate": (0.1, 0.1)}, "lists a value twice"),
     ({"train__weight_decay": ()}, "train.weight_decay is an empty list"),
     ({"train__num_random": 3}, "train.num_random=3 draws learning rates between"),
     ({"train__eval_every": 3}, "train.eval_every=3 is for train.steps above 0"),
-    ({"log__drift": 0.1}, "log.drift=0.1 is for streams of mega-batches"),
-    ({"model__num_experts": 2}, "model.num_experts=2 is for streams of mega-batches"),
     ({"model__name": "vgg"}, "model.name='vgg' needs images of at least 32x32 pixels")])
 def test_bad_input(tmp_path, changes, message):
   with pytest.raises(BadInput, match=message):

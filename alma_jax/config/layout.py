@@ -126,12 +126,13 @@ def no_field(path: str, flat: Mapping[str, Any]) -> BadInput:
   owners = [owner for owner, _, fields_there in alternatives(flat) if owner and path in fields_there]
   if owners:
     name = owners[0].partition("=")[0]
-    return BadInput(f"{path} is a field of {listed(owners)}, but this config has {name}={flat[name]!r}; leave the "
-                    f"field out, or change {name}.")
+    return BadInput(f"{path} is a field of {listed(owners)}, but this config has {name}={defaults(flat)[name]!r}; "
+                    f"leave the field out, or change {name}.")
   if not any(name.startswith(f"{section}.") for name in fields):
     section = ""
   where = f" under {section!r}" if section else ""
-  return BadInput(f"there is no field {path!r}{meant(path, fields)}; the fields{where} are {_inside(section, fields)}.")
+  close = meant(path, [name for name in fields if name not in FIXED])
+  return BadInput(f"there is no field {path!r}{close}; the fields{where} are {_inside(section, fields)}.")
 
 
 def alternatives(flat: Mapping[str, Any]) -> Iterator[tuple[str, Any, Fields]]:
