@@ -1,5 +1,4 @@
 """Arrays that a user's own network or learner loads belong to the run: with others it is another run."""
-import json
 import sys
 import types
 
@@ -222,15 +221,3 @@ def test_a_live_run_keeps_its_digest_when_a_class_comes(own, arrays):
     alma_jax.run(config, own / "run")
 
 
-def test_a_run_of_an_earlier_version_goes_on(own):
-  """Its config.json has no digest of arrays."""
-  (own / "mine.py").write_text(NETWORK.replace("{before}", "").replace("{body}", "x = x @ jnp.asarray(np.load(FILE))"))
-  command = ["main", "--config=mine.py:sm", "--config.stream.num_megabatches=2", "--config.train.epochs=1",
-             "--config.devices=1", "--workdir=run"]
-  body(own, 0, 64)
-  assert alma(*command, cwd=own).returncode == 0
-  tree = json.loads((own / "run/config.json").read_text())
-  assert list(tree.pop("arrays")) == ["on_body"]
-  (own / "run/config.json").write_text(json.dumps(tree))
-  done = alma(*command, cwd=own)
-  assert (done.returncode, "run is complete" in done.stderr) == (0, True)
