@@ -33,7 +33,7 @@ def _main(argv: Sequence[str] | None) -> int:
   args, rest = parser.parse_known_args(argv)
   launcher = sweep.launcher_of(args)
   file, _, arg = args.config.partition(":")
-  if (run_files.local(args.workdir) / "config.json").exists():
+  if (run_files.local(args.workdir) / run_files.CONFIG).exists():
     raise BadInput(f"{args.workdir} is the folder of a run; choose another one for the gate and its experts.")
   root = run_files.local(args.workdir).absolute()  # the identity of an expert's run names the file of the gate
   whole = sweep_jobs.make(Sweep(file, [{"learner": arg or "hmoe"}]), root, dict(map(sweep.override, rest)))[0]

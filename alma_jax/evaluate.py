@@ -153,13 +153,12 @@ def _overlap(args: argparse.Namespace, hashes: Sequence[int], read: Callable[[An
   Raises:
     BadInput: there are many, and --allow_overlap is not given.
   """
-  from alma_jax import config as configs
   from alma_jax.runs import local_copy, run_files
 
-  tree = run_files.read_json(local_copy.readable(args.workdir) / "config.json")
-  if not isinstance(tree, dict):
+  tree = run_files.find_config(local_copy.readable(args.workdir))
+  if tree is None:
     return None  # an exported predictor does not know its stream
-  config = configs.parse({k: v for k, v in tree.items() if k not in configs.STORED})
+  config = run_files.parse_config(tree)
   try:
     with warnings.catch_warnings(action="ignore"):  # the run has already warned about its data
       seen = read(config)

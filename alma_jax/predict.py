@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from alma_jax import commands
+from alma_jax import config as configs
 from alma_jax.data import parquet_file, task_types
 from alma_jax.errors import BadInput
 from alma_jax.predictors import facts, folder, inputs, outputs, texts
@@ -68,18 +69,17 @@ def place_of(args: argparse.Namespace) -> pathlib.Path | None:
   Raises:
     BadInput: there is neither a run nor a predictor, or a predictor of another task.
   """
-  from alma_jax.runs import local_copy, remote, run_files
+  from alma_jax.runs import local_copy, run_files
 
   path = local_copy.readable(args.workdir)
   if folder.holds_predictor(path):
     _check_task(path, args.task)
     return path
-  tree = run_files.read_json(path / "config.json") if path.is_dir() else None
-  if not isinstance(tree, dict):
-    raise BadInput(f"there is neither a run nor a predictor in {remote.shown(path)}; give a run folder, or a folder "
+  tree = run_files.find_config(path) if path.is_dir() else None
+  if tree is None:
+    raise BadInput(f"there is neither a run nor a predictor in {run_files.shown(path)}; give a run folder, or a folder "
                    "that alma export has written.")
-  log = tree.get("log")
-  if not isinstance(log, dict) or not log.get("predictor"):
+  if not configs.flatten(tree).get("log.predictor"):
     return None
   place = path / "predictor"
   if args.task is not None:
@@ -96,11 +96,11 @@ def place_of(args: argparse.Namespace) -> pathlib.Path | None:
 
 def _check_task(path: pathlib.Path, task: str | None) -> None:
   """Raises BadInput if a predictor is not that of a task."""
-  from alma_jax.runs import remote
+  from alma_jax.runs import run_files
 
   if task is None:
     return
-  place = remote.shown(path)
+  place = run_files.shown(path)
   try:
     known = facts.parse(folder.read(path).files[folder.FACTS]).get("task")
   except BadInput as error:

@@ -189,7 +189,8 @@ def get_sweep(arg="1"):
     states.read_texts(root / "failures.json", "delete it")
 
   edited = st.tuples(st.one_of(damage.edited(points), damage.values), st.one_of(damage.edited(fixed), st.just({})))
-  of_run = configs.to_dict(configs.parse(configs.base("sm"))) | {"data_fingerprint": "0" * 64}
+  of_run = configs.to_dict(configs.parse(configs.base("sm"))) | {
+      "data_fingerprint": "0" * 64, "format": run_files.FORMAT}
   return Target(st.one_of(
       st.tuples(st.just("file"), damage.damaged(source)), st.tuples(st.just("points"), edited),
       st.tuples(st.just("states"), st.tuples(damage.edited_json(json.loads(json.dumps(of_run))), damage.edited_json(

@@ -5,18 +5,18 @@ import hashlib
 import importlib
 import io
 import json
+import logging
 import os
 import pathlib
 import signal
 import sys
-import threading
 import warnings
 from typing import NamedTuple
 
 import jax
 import numpy as np
 import pytest
-from absl import logging
+from absl import logging as absl_logging
 
 import alma_jax
 from alma_jax import config as configs
@@ -60,9 +60,6 @@ class Done(NamedTuple):
   stderr: str
 
 
-HOOKS = ((threading, "excepthook"), (sys, "unraisablehook"), (threading.Thread, "start"))  # that a command replaces
-
-
 def alma(name, *args, cwd=ROOT):
   """Runs `python -m alma_jax.NAME ARGS` in this process, which saves the start of another one.
 
@@ -72,22 +69,23 @@ def alma(name, *args, cwd=ROOT):
   output, errors, setup, signals = io.StringIO(), io.StringIO(), runtime.setup, (signal.SIGINT, signal.SIGTERM,
                                                                                signal.SIGHUP)
   handlers = {number: signal.getsignal(number) for number in signals}
-  verbosity, path = logging.get_verbosity(), list(sys.path)
+  verbosity, path, of_asyncio = absl_logging.get_verbosity(), list(sys.path), logging.getLogger("asyncio")
+  level = of_asyncio.level
   with (pytest.MonkeyPatch.context() as patched, contextlib.chdir(cwd), warnings.catch_warnings(),
         contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors)):
     warnings.simplefilter("always")
     for category in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
       warnings.simplefilter("ignore", category)  # as Python does
     patched.setattr(main, "_watch_signals", lambda: (lambda: False, lambda: 143))
+    patched.setattr(sys, "unraisablehook", sys.unraisablehook)
     patched.setattr(runtime, "setup", lambda config=None, alone=False: setup(config))
-    for place, hook in HOOKS:
-      patched.setattr(place, hook, getattr(place, hook))
     try:
       code = importlib.import_module(f"alma_jax.{name}").main([str(arg) for arg in args])
     finally:
       for number, handler in handlers.items():
         signal.signal(number, handler)
-      logging.set_verbosity(verbosity)
+      absl_logging.set_verbosity(verbosity)
+      of_asyncio.setLevel(level)
       sys.path[:] = path
   return Done(code, output.getvalue(), errors.getvalue())
 

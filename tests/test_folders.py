@@ -1,7 +1,6 @@
 """Which files of a folder are examples: splits, classes, depths, suffixes, and how images are turned."""
 import io
 import json
-import shutil
 import warnings
 
 import numpy as np
@@ -369,20 +368,6 @@ def test_test_documents_that_are_training_documents_are_counted(tmp_path):
     with pytest.warns(UserWarning, match="^1 of 2 test documents of text:.* is also in the training text, so the "
                       "test perplexity is too low$"):
       text.load(config(name), 2, 0)
-
-
-def test_test_documents_are_also_counted_for_tokens_of_an_earlier_version(tmp_path, cache):
-  name = write(tmp_path, train=["aaaa", "bbbb", "cccc"], valid=["vv"], test=["tt", "bbbb"])
-  with pytest.warns(UserWarning, match="^1 of 2 test documents"):
-    text.load(config(name), 2, 0)
-  (tokens,) = cache.glob("*/tokens-*")
-  meta = json.loads((tokens / "meta.json").read_text())
-  meta["facts"].pop("num_seen", None)  # a version without this number has written them
-  (tokens / "meta.json").write_text(json.dumps(meta))
-  for other in {*tokens.parent.iterdir()} - {tokens}:
-    shutil.rmtree(other)
-  with pytest.warns(UserWarning, match="^1 of 2 test documents of text:.* is also in the training text"):
-    text.load(config(name), 2, 0)
 
 
 def test_a_live_text_whose_documents_are_tested_is_told(tmp_path):

@@ -785,7 +785,7 @@ def test_topics_are_no_drift_of_text():
 
   for t in range(1, 101):
     assert not alarm(t, 4.5 + 2 * t ** -0.5)
-  assert detector.update({"perplexity": 100.0}, 300) == {}  # written by an earlier version
+  assert detector.update({"perplexity": 100.0}, 300) == {}  # its stage had no log.drift
   for value, deviation in ((np.inf, np.nan), (np.inf, 0.6), (100.0, np.nan), (None, None)):
     assert detector.update({"perplexity": value, metrics.DEVIATION: deviation}, 300) == {}
   raised = next(filter(None, (alarm(t, 5.7) for t in range(3))))

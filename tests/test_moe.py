@@ -25,8 +25,8 @@ LAYERS = {"mlp": moe.MoEMLP.mixtures, "vgg": moe.MoEVGG.mixtures}
 
 def network(model, size, width=4, gating="soft", shape=(8, 8, 1)):
   shape = (32, 32, 3) if model == "vgg" else shape
-  config = NETWORKS["images"][model](model, width)
-  return models.build(config, 10, shape, "float32", None, size=size, gating=gating), shape
+  section = NETWORKS["images"][model](model, width)
+  return models.build(section, 10, shape, "float32", None, size=size, gating=gating), shape
 
 
 def _room(splits):

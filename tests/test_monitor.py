@@ -104,7 +104,7 @@ def test_runs_on_other_mega_batches_are_no_pairs(tmp_path):
 
 @pytest.mark.parametrize(("args", "sentence"), [
     (["status", "none"], "there is no folder 'none'"), (["status", "empty"], "'empty' holds no run"),
-    (["status", "odd"], "has no config.json of a run"), (["status", "damaged"], "has a line that is not JSON"),
+    (["status", "odd"], "is not from a run of this program"), (["status", "damaged"], "has a line that is not JSON"),
     (["compare", "run", "none"], "there is no folder 'none'"), (["compare", "run", "text"], "compare runs of one kind"),
     (["compare", "run", "new"], "no mega-batches with a test error in common"),
     (["compare", "run", "run", "--out=none/a.png"], "cannot be written")])

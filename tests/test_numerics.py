@@ -155,7 +155,7 @@ def test_metrics_of_a_constant_learner():
   assert summary["cumulative_params"] == 9 * 10  # θ_0 too
   assert summary["cumulative_fwd_macs"] == 8 * 7
   assert summary["num_stages"] == 8
-  assert "cer_from_zero" not in summary  # lines of an earlier version
+  assert "cer_from_zero" not in summary  # nothing was measured before the first update
 
 
 def test_cer_from_zero_counts_the_untrained_learner():

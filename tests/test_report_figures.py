@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
-from reports import change, diverge, legend, study_of, write_run
+from reports import diverge, legend, set_learner, study_of, write_run
 
 from alma_jax import config as configs
 from alma_jax import report
@@ -124,9 +124,7 @@ def test_learners_of_other_packages_look_apart(tmp_path):
   mine = names[0]
   yours = next(name for name in names[1:] if drawing.style(name) == drawing.style(mine))
   for i, learner in enumerate((mine, yours)):
-    write_run(tmp_path / learner, [0.5, 0.4 - i / 100])
-    path = tmp_path / learner / "config.json"
-    path.write_text(path.read_text().replace('"sm"', f'"{learner}"'))
+    set_learner(write_run(tmp_path / learner, [0.5, 0.4 - i / 100]), name=learner)
   keys = figures.over_the_stream(study_of(tmp_path)).legends[0].get_lines()
   assert [key.get_label() for key in keys] == sorted([mine, yours])
   assert keys[0].get_linestyle() != keys[1].get_linestyle()
@@ -203,7 +201,7 @@ def test_waiting_times_without_figures(tmp_path, capsys):
 def test_learners_of_others_are_drawn(tmp_path):
   for share in (0.0, 1.0):
     path = write_run(tmp_path / str(share), [0.5, 0.4 - share / 10], stream__replay=share, macs=100 * (1 + share))
-    change(path / "config.json", learner={"name": "fittest"})
+    set_learner(path, name="fittest")
   study = study_of(tmp_path)
   assert set(figures.all_of(study)) == {"stream", "stream-compute", "compute", "pareto", "replay"}
   assert legend(figures.over_the_stream(study)) == ["fittest, replay 0", "fittest, replay 1"]

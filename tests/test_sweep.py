@@ -57,7 +57,7 @@ def sweep_process(*flags):
 def finished(job, **summary):
   """Makes the job's folder that of a finished run of 10 s, 4 of them for compiling."""
   job.workdir.mkdir(parents=True)
-  (job.workdir / "config.json").write_text(json.dumps(job.packed()["config"] | {"data_fingerprint": "0"}))
+  (job.workdir / "config.json").write_text(json.dumps(job.packed()["config"] | {"data_fingerprint": "0", "format": 1}))
   (job.workdir / "summary.json").write_text(json.dumps(
       dict(cer=1.0, wall_seconds=10.0, compile_seconds=4.0, device="cpu") | summary))
 
@@ -138,7 +138,7 @@ def test_a_folder_of_another_run_is_refused(tmp_path):
   job.workdir.mkdir()
   for changes, kind in (({}, states.BEGUN), ({"train.epochs": "3"}, states.REFUSED)):
     (other,) = jobs.make(small_sweep({"learner": "sm"}), tmp_path, changes)
-    stored = other.packed()["config"] | {"data_fingerprint": "0"}
+    stored = other.packed()["config"] | {"data_fingerprint": "0", "format": 1}
     (job.workdir / "config.json").write_text(json.dumps(stored))
     assert states.state(job, {}).kind == kind
   state = states.state(job, {})
@@ -441,7 +441,7 @@ def test_runs_that_cannot_be_are_named_among_the_others(tmp_path):
   assert ("\n6 runs: 1 failed (--retry runs them again), 1 refused, because their folders hold something else, 3 that "
           "cannot be run, 1 left\nthose left take at most ") in done.stdout
   assert "\nchanged in all runs: train.batch_size=64\n" in done.stdout
-  assert re.search("num_megabatches4 .* refused: .* holds a config.json that no run has written", done.stdout)
+  assert re.search("num_megabatches4 .* refused: .*config.json is not from a run of this program", done.stdout)
   assert "3 that cannot be run, 2 left\n" in sweep(*flags, "--retry").stdout
   assert "num_megabatches5000-seed0 and 2 others cannot be run: stream.num_megabatches=5000 exceeds" in done.stdout
   assert re.search("num_megabatches2 .* new", done.stdout)

@@ -279,7 +279,8 @@ def _alternatives(cls: Any, prefix: str, owner: str, chosen: Any) -> Iterator[tu
     key = path if each.is_inline else f"{path}.name"
     own[key] = each.named() if each.is_inline else _named(cls, name, each)
     for value, option in each.classes.items():
-      for label, made, fields in _alternatives(option, below, f"{key}={value}", option):
+      written = getattr(option, "form", "") or value
+      for label, made, fields in _alternatives(option, below, f"{key}={written}", option):
         fields.pop(f"{below}name", None)
         inner.append((label, made, fields))
   yield owner, chosen, own

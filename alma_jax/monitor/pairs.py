@@ -98,9 +98,9 @@ def _measure(first: View, second: View) -> Measure:
 
 
 def _differences(first: View, second: View) -> list[str]:
-  trees = [run_files.read_json(run.path / "config.json") for run in (first, second)]
+  trees = [run_files.read_config(run.path) for run in (first, second)]
   found = configs.compared(configs.identity(trees[0]), configs.identity(trees[1]), "in A", "in B")
-  if trees[0].get("data_fingerprint") != trees[1].get("data_fingerprint"):
+  if trees[0]["data_fingerprint"] != trees[1]["data_fingerprint"]:
     found.append("the contents of the data")
   lines = ["Differences of the configurations:", *(f"  {each}" for each in found)] if found else [
       "The configurations are equal."]

@@ -51,8 +51,8 @@ class Batch(NamedTuple):
 
 def form_of(facts: Mapping[str, Any]) -> Form:
   """The Form of a predictor, from the entries of its predictor.json."""
-  return Form(tuple(facts["example_shape"]), np.dtype(facts["dtype"]), facts.get("image_size", 0),
-              tuple(facts.get("class_names") or ()), facts["classes"])
+  return Form(tuple(facts["example_shape"]), np.dtype(facts["dtype"]), facts["image_size"],
+              tuple(facts["class_names"] or ()), facts["classes"])
 
 
 def read(paths: Sequence[str], form: Form, size: int, labelled: bool = False,

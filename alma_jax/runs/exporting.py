@@ -22,6 +22,7 @@ from alma_jax.learners import contract, prediction
 from alma_jax.learners.task_learner import TaskLearner
 from alma_jax.parallel import environment, sharding
 from alma_jax.predictors import card, folder
+from alma_jax.predictors import facts as predictor_facts
 from alma_jax.problems import classification, sequence
 from alma_jax.problems.language_modeling import Contexts
 from alma_jax.runs import metrics, results, run_files, settings
@@ -144,8 +145,9 @@ class Exporter:
     make = _language if position.config.is_language else _images
     facts, inputs, output, example = make(position)
     self._compile(state, structure, weights, inputs, output, example, facts.get("normalization"))
-    facts |= dict(learner=position.config.learner.name, description=self._learner.describe(state),
-                  platforms=list(_PLATFORMS), jax=jax.__version__, **_provenance(position))
+    facts |= dict(format=predictor_facts.FORMAT, learner=position.config.learner.name,
+                  description=self._learner.describe(state), platforms=list(_PLATFORMS), jax=jax.__version__,
+                  **_provenance(position))
     found = {folder.PROGRAM: self._program, folder.WEIGHTS: _npz(weights)}
     if position.config.is_language:
       found[folder.TOKENIZER] = (position.path / folder.TOKENIZER).read_bytes()
@@ -216,12 +218,12 @@ def export(run: results.Run | str | os.PathLike[str], stage: int | None = None,
 def files_of(run: results.Run, stage: int | None = None, of_task: int | str | None = None) -> dict[str, bytes]:
   """{name: contents} of the predictor of a saved stage and task, see `export`; raises BadInput if it is not saved."""
   opened, learner = run.open(stage)
-  stored, problem = run_files.read_json(run.path / "config.json"), settings.problem_of(run.config, opened.meta["data"])
+  problem = settings.problem_of(run.config, opened.meta["data"])
   state, data = run.shown(opened, learner, of_task)
   standing = (standing_of_task(opened.meta["lines"], learner.cost(state).num_params, data,
                                learner.options.forgets) if isinstance(learner, TaskLearner) else
               Standing().add(opened.meta["lines"], problem.metric))
-  fingerprint = stored.get("data_fingerprint")
+  fingerprint = run_files.read_config(run.path)["data_fingerprint"]
   if run.config.is_live:
     fingerprint = feed.fingerprint(fingerprint, _used(run.path / feed.LEDGER, standing.last["t"]))
   position = Position(run.path, run.config, data, fingerprint, standing)

@@ -57,8 +57,6 @@ def run(setting: settings.Setting, folder: RunFolder, should_stop: Callable[[], 
   opened = checkpoints.newest()  # first: damage must be noticed before anything is changed
   if setting.is_live:
     setting = live.resumed(setting, folder, opened)
-  if isinstance(setting.source, sequence.Tasks) and opened is not None:
-    setting.source.resume(opened.meta["data"])
   examiner = _examiner(setting, opened)
   now = (starting.untrained(setting, folder) if opened is None else
          starting.restored(setting, folder, opened, examiner))
@@ -223,12 +221,9 @@ class _Session:
     now, metric = self.now, self._problem.metric
     train = True
     if now.arrived is None:
-      if opened is None and now.complete:
-        with self._progress.phase("testing the mega-batch"):
-          train, now.arrived = self._arrivals.next(now)
-        now.arrived |= self._watch(len(now.lines) + 1, now.arrived)
-      else:  # the checkpoint of an earlier version, in a stage
-        now.arrived = {}
+      with self._progress.phase("testing the mega-batch"):
+        train, now.arrived = self._arrivals.next(now)
+      now.arrived |= self._watch(len(now.lines) + 1, now.arrived)
       if not now.lines and (untrained := self._untrained_value()) is not None:
         now.arrived[metrics.UNTRAINED] = untrained
     if train:

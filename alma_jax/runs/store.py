@@ -65,10 +65,6 @@ class Store:
         _repair(path, sound)
     return sound
 
-  def holds(self, name: str, digest: str) -> bool:
-    """Whether a file of the entry exists, sound or not."""
-    return any(path.exists() for path in self._paths(name, digest))
-
   def _paths(self, name: str, digest: str) -> tuple[pathlib.Path, pathlib.Path]:
     file = f"{name}-{digest[:_SHOWN]}{self._suffix}"
     return self._folder / file, self._folder / COPIES / file

@@ -45,12 +45,10 @@ def state(job: Job, failures: Mapping[str, str]) -> State:
   """The State of a job, from its run folder and from `failures`, {name: last line} of failed jobs."""
   total = job.config.stream.num_megabatches
   try:
-    stored = run_files.read_json(job.workdir / "config.json")
+    stored = run_files.find_config(job.workdir)
   except BadInput as error:
     return State(REFUSED, 0, total, str(error))
   if stored is not None:
-    if not isinstance(stored, dict) or "data_fingerprint" not in stored:
-      return State(REFUSED, 0, total, f"{job.workdir} holds a config.json that no run has written; move it away.")
     differ = configs.differences(stored, job.config)
     if differ:
       return State(REFUSED, 0, total, f"{job.workdir} holds another run, which differs in {', '.join(differ)}; move it "
