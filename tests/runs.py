@@ -35,8 +35,10 @@ def small_config(learner="sm", **changes):
   """
   config = configs.base(learner)
   config.update_from_flattened_dict({
-      "stream.num_megabatches": 4, "stream.waiting_time": 2, "model.width": 4, "train.epochs": 2,
-      "train.batch_size": 64, "devices": 1, "log.progress": False, "log.tensorboard": False})
+      "stream.num_megabatches": 4, "model.width": 4, "train.epochs": 2, "train.batch_size": 64, "devices": 1,
+      "log.progress": False, "log.tensorboard": False})
+  if config.stream.schedule == "every":
+    config.stream.waiting_time = 2
   config.update_from_flattened_dict({key.replace("__", "."): value for key, value in changes.items()})
   return config
 
