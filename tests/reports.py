@@ -16,13 +16,15 @@ def write_run(path, values, learner="sm", num_params=10, macs=100, grown=0, **ch
   """
   language = changes.pop("language", False)
   config = (configs.language if language else configs.base)(learner)
-  fields = {"stream.num_megabatches": len(values), "stream.waiting_time": 1} | changes
+  fields = {"stream.num_megabatches": len(values)} | changes
+  if config.stream.schedule == "every":
+    config.stream.waiting_time = 1
   config.update_from_flattened_dict({key.replace("__", "."): value for key, value in fields.items()})
   path.mkdir(parents=True)
   tree = dict(configs.to_dict(configs.parse(config)), data_fingerprint="0" * 64, format=run_files.FORMAT,
               made_with={"jax": path.name}, alma_jax_version="0.2.0")
   (path / "config.json").write_text(json.dumps(tree))
-  wait = tree["stream"]["waiting_time"]
+  wait = tree["stream"].get("waiting_time", 1)
   metric = "perplexity" if language else "error"
   lines = [metrics.Line(t, (t - 1) // wait, t % wait == 0, value, value, 0.5, num_params - grown * (t < len(values)),
                         macs if t % wait == 0 else 0).entry(metric) for t, value in enumerate(values, 1)]

@@ -146,7 +146,7 @@ def test_what_a_schedule_leaves_at_the_end_is_said(tmp_path, arrays, capsys):
   for t in range(1, 5):
     parts.drop(folder, t)
   (folder / "end").touch()
-  fields = {"stream__schedule": "geometric", "stream__factor": 2.9, "stream__waiting_time": 1}
+  fields = {"stream__schedule": "geometric", "stream__factor": 2.9}
   run = alma_jax.run(live_config(folder, **fields), tmp_path / "run")
   assert run.metrics["updated"].tolist() == [True, False, True, False]
   assert "stream.schedule=geometric: its last mega-batch was not trained on" in capsys.readouterr().err
@@ -476,9 +476,7 @@ def test_bad_folders_are_refused(tmp_path, prepare, sentence):
 @pytest.mark.parametrize(("changes", "sentence"), [
     ({"stream__schedule": "power", "stream__num_trainings": 2}, "needs stream.num_megabatches above 0"),
     ({"dataset__name": "digits"}, "stream.num_megabatches=0 should be at least 1"),
-    ({"dataset__name": "digits", "stream__num_megabatches": 4, "dataset__idle_seconds": 3.0},
-     "dataset.idle_seconds=3.0 is for dataset.name=live:DIR"),
-    ({"dataset__name": "live:"}, "should name a folder"), ({"dataset__name": "live:s3://b/x"}, "mount the bucket"),
+    ({"dataset__name": "live:"}, "should be live:DIR"), ({"dataset__name": "live:s3://b/x"}, "mount the bucket"),
     ({"stream__untrained_error": "model"}, "needs a test set")])
 def test_configs_that_do_not_fit_are_refused(tmp_path, changes, sentence):
   folder = make_folder(tmp_path / "live")
