@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from runs import small_config
 
 from alma_jax import config as configs
 from alma_jax.data import augment
@@ -15,7 +16,7 @@ from alma_jax.types import Cost
 
 
 def train_config(**changes):
-  return configs.parse(configs.base("sm")).train.__class__(**(configs.base("sm").train.to_dict() | changes))
+  return configs.parse(small_config(**{f"train__{field}": value for field, value in changes.items()})).train
 
 
 def steps(optimizer, params, grads):
