@@ -153,9 +153,6 @@ def test_a_run_resizes_a_list_and_speaks_of_its_fields(tmp_path):
   c.stream.num_megabatches = 3
   with pytest.raises(BadInput, match="^stream.num_megabatches=3 exceeds the 2 tasks"):
     sequence.Tasks(configs.parse(c))
-  c.dataset.name = "digits"
-  with pytest.raises(BadInput, match="image_size=16 is for dataset.name=tasks:PATH.py; leave it 0 for 'digits'"):
-    configs.parse(c)
 
 
 def test_a_folder_of_images_of_several_sizes_is_resized(tmp_path):
