@@ -36,7 +36,7 @@ def _main(argv: Sequence[str] | None) -> None:
   parser.add_argument("--waiting_times", metavar="W,W,...", help="those that figures show; by default all, if they fit")
   args = parser.parse_args(argv)
   # pandas and scipy only now, where Ctrl-C ends the command quietly
-  from alma_jax.reports import ablation, collect, texts
+  from alma_jax.reports import ablation, blocks, collect
   waits = [] if args.waiting_times is None else _waits(args.waiting_times, args.out)
   parts = [] if args.ablation is None else ablation.parse(args.ablation)
   studies, notes = collect.collect(args.runs)
@@ -46,7 +46,7 @@ def _main(argv: Sequence[str] | None) -> None:
     print(write.report(studies, notes, args.out, parts, waits))
   else:
     found = ablation.of_all(studies, parts)
-    print(texts.text(studies, [[ablation.table(study, each) for each in mine] for study, mine in found]))
+    print(blocks.text(studies, [[ablation.table(study, each) for each in mine] for study, mine in found]))
 
 
 def _waits(text: str, out: str | None) -> list[int]:

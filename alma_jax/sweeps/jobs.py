@@ -29,7 +29,7 @@ class Job(NamedTuple):
     file: path of the config file.
     arg: the argument of its get_config; None: its default.
     clusters: if above 0, the run ends after its first stage, and publishes its features with so many clusters
-      (runs/apart.py).
+      (runs/mixture.py).
   """
   name: str
   config: schema.RunConfig

@@ -1,8 +1,8 @@
-"""Predicts what runs cost, in training steps and multiply-adds, before they run."""
+"""What runs cost, in training steps and multiply-adds, from their configs."""
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from alma_jax.config import schema
 from alma_jax.data import datasets, tfds_folder
@@ -12,7 +12,17 @@ from alma_jax.learners import tuned
 from alma_jax.models import cost
 from alma_jax.parallel import environment
 from alma_jax.runs import memory, settings
-from alma_jax.sweeps.timing import Prediction
+
+
+class Prediction(NamedTuple):
+  """Predicted costs of a run. They are upper bounds, because patience may end stages early; growth is not counted.
+
+  Attributes:
+    steps: training steps, of all members.
+    macs: multiply-adds of forward passes in training (the paper's Comp).
+  """
+  steps: int
+  macs: int
 
 
 @environment.fixed()
