@@ -40,14 +40,11 @@ def _main(argv: Sequence[str] | None) -> None:
   parser.add_argument("--out", help="file to write, .csv or .parquet; default: CSV on standard output")
   parser.add_argument("--image_column", default="", help="column of Parquet files with the images or lists of numbers; "
                       "default: image, img, images or x")
-  parser.add_argument("--batch_size", type=int, help="examples that are predicted together; default: by their size")
   args = parser.parse_args(argv)
   commands.quiet()
-  if args.batch_size is not None and args.batch_size < 1:
-    raise BadInput(f"--batch_size={args.batch_size} should be at least 1.")
   with answers.Table(args.out) as table:
     predictor = load(stored_of(args))
-    size = args.batch_size or predictor.batch_size
+    size = predictor.batch_size
     if predictor.is_language:
       _predict_texts(predictor, args.inputs, size, table)
     else:

@@ -116,7 +116,7 @@ def read_json(path: str | os.PathLike[str]) -> Any:
   except FileNotFoundError:
     return None
   except (OSError, ValueError) as error:
-    raise BadInput(f"{path} cannot be read as JSON ({error}); move the folder away or choose another.") from error
+    raise BadInput(f"{path} cannot be read as JSON ({error}); restore the file, or give another folder.") from error
 
 
 def read_lines(path: str | os.PathLike[str]) -> list[Entry]:
