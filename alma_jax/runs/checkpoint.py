@@ -142,13 +142,13 @@ class Checkpoints:
 
   def metas(self) -> dict[int, Meta]:
     """{step: meta} of the checkpoints whose meta can be read, oldest first; without the sealed part of `lines`."""
-    found = {}
+    metas = {}
     for step in sorted(self._manager.all_steps()):
       try:
-        found[step] = self._read_meta(step)
+        metas[step] = self._read_meta(step)
       except Exception as error:  # as above
         warnings.warn(f"checkpoint {step} of {self._folder} cannot be read ({error})", stacklevel=2)
-    return found
+    return metas
 
   def open(self, step: int) -> "Opened":
     """One checkpoint, verified; frozen trees may be missing, see `Opened.lost`.

@@ -42,7 +42,7 @@ class Frozen:
     self._saved: list[str] = []  # digests of the trees that are known to be sound in the pool
 
   def save(self, i: int, tree: Tree) -> str:
-    """Writes tree i unless this session has found it on disk; returns its digest."""
+    """Writes tree i unless this session has read or written it; returns its digest."""
     if i == len(self._saved):
       leaves = {name: np.asarray(leaf, order="C") for name, leaf in arrays.flatten(sharding.fetch(tree))}
       self._saved.append(self._store.put(_name(i), serialization.msgpack_serialize(leaves)))
