@@ -150,7 +150,7 @@ def test_only_what_changed_is_read_and_sent_again(folder, monkeypatch):
     again = urllib.request.Request(f"{address}/runs.json", headers={"If-None-Match": answer.headers["ETag"]})
     with pytest.raises(urllib.error.HTTPError, match="304"):
       urllib.request.urlopen(again)
-    for page in ("/", "/dashboard.js", "/plotly.js", "/runs.json"):
+    for page in ("/", "/board.js", "/plotly.js", "/runs.json"):
       assert urllib.request.urlopen(urllib.request.Request(address + page, method="HEAD")).read() == b""
 
 

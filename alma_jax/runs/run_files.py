@@ -43,10 +43,15 @@ def is_address(path: str | os.PathLike[str]) -> bool:
   return ADDRESS.match(str(path)) is not None
 
 
+def copies() -> pathlib.Path:
+  """The folder with the local copies of runs at addresses, SCHEME/BUCKET/PATH."""
+  return cache_home() / "remote"
+
+
 def shown(path: pathlib.Path) -> str:
   """A path as messages name it: its address, if it is that of the local copy of a run at an address, or lies in one."""
   try:
-    scheme, *parts = path.relative_to(cache_home() / "remote").parts
+    scheme, *parts = path.relative_to(copies()).parts
   except ValueError:
     return str(path)
   return f"{scheme}:{'///' if scheme in LOCAL else '//'}{'/'.join(parts)}"
