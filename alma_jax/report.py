@@ -10,8 +10,7 @@ for each.
 
 --ablation=FIELD=OFF,... adds a table of what each of these fields is worth, and
 ablation.csv. OFF is the value that switches a field off, as in
---ablation=train.augment=false,stream.replay=0. A field that came with a later version
-needs no OFF: it is off where it has the value of the versions without it.
+--ablation=train.augment=false,stream.replay=0.
 
 --waiting_times=1,10,50 chooses the panels of figures.
 """
@@ -32,7 +31,7 @@ def _main(argv: Sequence[str] | None) -> None:
   parser = commands.Parser("-m alma_jax.report", __doc__)
   parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folders, or folders that hold run folders")
   parser.add_argument("--out", help="folder of the report; without it the tables are printed")
-  parser.add_argument("--ablation", metavar="FIELD[=OFF],...", help="fields to compare switched on and off")
+  parser.add_argument("--ablation", metavar="FIELD=OFF,...", help="fields to compare switched on and off")
   parser.add_argument("--waiting_times", metavar="W,W,...", help="those that figures show; by default all, if they fit")
   args = parser.parse_args(argv)
   # pandas and scipy only now, where Ctrl-C ends the command quietly

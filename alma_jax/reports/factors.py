@@ -5,7 +5,6 @@ from typing import Any
 import pandas as pd
 
 from alma_jax import config as configs
-from alma_jax.reports.protocols import Protocol
 from alma_jax.reports.read import DATA, LEARNER, SEED
 
 # Short names of the fields that studies vary, in the order in which tables show them.
@@ -39,12 +38,6 @@ def identifies(column: str) -> bool:
 def short(field: str) -> str:
   """The name of a field in tables and figures, e.g. "w" for "stream.waiting_time"."""
   return SHORT.get(field, field.rsplit(".", 1)[-1])
-
-
-def earlier(learner: str, protocol: Protocol) -> dict[str, Any]:
-  """{field: value} that stands for the behaviour of the versions which did not have the field."""
-  sections = dict(dataset=protocol.dataset, stream={}, model={}, train={})
-  return configs.flatten(configs.completed(sections | dict(learner={"name": learner})))  # of a config without fields
 
 
 def is_switch(values: pd.Series) -> bool:

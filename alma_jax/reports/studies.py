@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from alma_jax.reports.factors import earlier, is_switch, plain, short
+from alma_jax.reports.factors import is_switch, plain, short
 from alma_jax.reports.protocols import LANGUAGE, Protocol
 from alma_jax.reports.read import LEARNER, SEED
 from alma_jax.reports.task_read import TaskRun
@@ -155,17 +155,12 @@ def switches(table: pd.DataFrame, fields: Iterable[str]) -> list[str]:
           if all(is_switch(mine) for _, mine in table.groupby(LEARNER)[field] if mine.notna().any())]
 
 
-def brief_labels(study: Study, table: pd.DataFrame, fields: Iterable[str]) -> list[str]:
-  """A label for each row, with those of the fields that vary among the rows of its learner.
-
-  A value that a field has in runs of versions without the field is not named.
-  """
-  fields, found = list(fields), {}
-  for learner, mine in table.groupby(LEARNER):
-    old = earlier(str(learner), study.protocol)
-    varying = [field for field in fields if mine[field].nunique(dropna=False) > 1]
-    on_or_off = [field for field in switches(mine, varying) if not old.get(field)]
-    for index, row in mine.iterrows():
-      its = [field for field in varying if field not in old or row[field] != old[field]]
-      found[index] = label(row, its, on_or_off)
-  return [found[index] for index in table.index]
+def brief_labels(table: pd.DataFrame, fields: Iterable[str]) -> list[str]:
+  """A label for each row, with those of the fields that vary among the rows of its learner."""
+  fields = list(fields)
+  labels: dict[Any, str] = {}
+  for _, rows in table.groupby(LEARNER):
+    varying = [field for field in fields if rows[field].nunique(dropna=False) > 1]
+    on_or_off = switches(rows, varying)
+    labels |= {index: label(row, varying, on_or_off) for index, row in rows.iterrows()}
+  return [labels[index] for index in table.index]

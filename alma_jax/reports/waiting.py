@@ -5,7 +5,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from alma_jax.reports import drawing, panels, scales, sizes, studies
-from alma_jax.reports.factors import earlier, is_switch, order, plain, short
+from alma_jax.reports.factors import is_switch, order, plain, short
 from alma_jax.reports.read import LEARNER, WAITING
 from alma_jax.reports.studies import REPLAY, Study
 
@@ -72,10 +72,9 @@ def _plain(study: Study) -> Study:
   """The study without schedules, replay, and runs of a learner in which a switch is on that others have off."""
   runs = _waiting(study)
   for field in study.factors:
-    for learner, mine in runs.groupby(LEARNER):
+    for _, mine in runs.groupby(LEARNER):
       if mine[field].nunique() > 1 and is_switch(mine[field]):
-        usual = earlier(str(learner), study.protocol).get(field, False)
-        runs = runs.drop(mine.index[mine[field] != usual])
+        runs = runs.drop(mine.index[mine[field].astype(bool)])
   return study._replace(runs=runs)
 
 
