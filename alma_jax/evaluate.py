@@ -32,10 +32,10 @@ from alma_jax.config import schema, sections
 from alma_jax.data import cache, parquet_file
 from alma_jax.errors import BadInput
 from alma_jax.files import write_bytes
-from alma_jax.predictors import inputs, outputs, scale, scores, texts
+from alma_jax.predictors import answers, inputs, scale, scores, texts
 
 if TYPE_CHECKING:  # it imports jax
-  from alma_jax.predictors.program import Predictor
+  from alma_jax.predictors.predictor import Predictor
 
 _NAMES = ("digits", "mnist", "cifar10")
 _MOST_OVERLAP = 0.01  # of the examples; few of them may be equal by chance
@@ -62,7 +62,7 @@ def _main(argv: Sequence[str] | None) -> None:
   args = parser.parse_args(argv)
   commands.quiet()
   if args.out:
-    outputs.check_place(args.out)
+    answers.check_place(args.out)
   predictor = predict.load(predict.stored_of(args))
   found = (_score_texts if predictor.is_language else _score_images)(predictor, args)
   if predictor.facts.get("task"):

@@ -26,7 +26,7 @@ from alma_jax import keys, messages
 from alma_jax.data import datasets, documents, entry_file, feed, inbox, live_images, text_source, unpacking
 from alma_jax.errors import BadInput
 from alma_jax.learners import prediction
-from alma_jax.monitor import board, view
+from alma_jax.monitor import dashboard, view
 from alma_jax.runs import arrivals, drift, exporting, loggers, metrics, plots, run_files, settings
 
 LEARNERS = [("sm", {}), ("ens", {"stream__replay": 0.5}), ("gens", {}),
@@ -206,7 +206,7 @@ def test_without_a_test_set_nothing_is_called_a_test_error(tmp_path, arrays, mon
   assert "test set" not in card
   assert "| prequential error" in card
   assert json.loads((newest / "predictor.json").read_text())["metrics"]["error"] is None
-  shown = board.shown(view.view(runs[0]))
+  shown = dashboard.shown(view.view(runs[0]))
   assert (shown["error"], shown["curve"], shown["prequential_only"]) == (None, [[], []], True)
   looks = [alma("status", tmp_path / "runs"), alma("compare", *runs, f"--out={tmp_path / 'both.png'}"),
            alma("report", tmp_path / "runs", f"--out={tmp_path / 'report'}"), alma("report", tmp_path / "runs")]

@@ -14,7 +14,7 @@ from alma_jax import config as configs
 from alma_jax.errors import BadInput, Diverged
 from alma_jax.learners import mntdp, path_search
 from alma_jax.learners.paths import Paths
-from alma_jax.monitor import board, pairs, view
+from alma_jax.monitor import dashboard, pairs, view
 from alma_jax.problems import heads, sequence
 from alma_jax.runs import exporting, settings
 
@@ -235,7 +235,7 @@ def test_the_best_of_what_was_tried_is_kept(finished, learner):
 
 def test_compared_runs_are_of_tasks(finished, tmp_path):
   first, second = (view.view(finished(learner)) for learner in ("independent", "mntdp"))
-  assert board.shown(first)["unit"] == "tasks"
+  assert dashboard.shown(first)["unit"] == "tasks"
   text = pairs.text(first, second)
   assert "Test error on each task when it was learned:" in text
   assert "over the 5 tasks that both have" in text

@@ -54,7 +54,7 @@ def test_arrays_are_predicted_as_the_run_does(folder, name):
 
 
 def test_images_are_predicted_into_parquet(folder, tmp_path):
-  done = alma("predict", f"--workdir={folder}/run", folder / "images", "--batch_size=8", f"--out={tmp_path}/o.parquet")
+  done = alma("predict", f"--workdir={folder}/run", folder / "images", f"--out={tmp_path}/o.parquet")
   assert (done.returncode, done.stdout) == (0, f"{tmp_path}/o.parquet\n")
   table = pq.read_table(tmp_path / "o.parquet").to_pylist()
   assert [row["input"] for row in table] == sorted(map(str, (folder / "images").rglob("*.png")))
@@ -209,7 +209,6 @@ def bad(folder, tmp_path, case):
       "no folder of scores": lambda: ("evaluate", [run, "--data=nothing", f"--out={tmp_path}/n/o.json"],
                                       "there is no folder"),
       "other ending": lambda: ("predict", [run, new, "--out=o.txt"], "should end in .csv or .parquet"),
-      "batch": lambda: ("predict", [run, new, "--batch_size=0"], "should be at least 1"),
       "labels": lambda: ("evaluate", [run, f"--data={save(x=x, y=y + 2)}"], "holds the label 3, but the"),
       "no labels": lambda: ("evaluate", [run, f"--data={save(x=x)}"], "and labels y [N]"),
       "fewer labels": lambda: ("evaluate", [run, f"--data={save(x=x, y=y[:3])}"], "has 4 examples but 3 labels"),
@@ -221,7 +220,7 @@ def bad(folder, tmp_path, case):
 @pytest.mark.parametrize("case", [
     "no run", "unfinished", "no input", "other shape", "other dtype", "empty", "empty parquet", "empty folder",
     "truncated", "no parquet", "no text", "pickle", "colour", "no folder", "no folder of scores", "other ending",
-    "batch", "labels", "no labels", "fewer labels", "no data", "no data set"])
+    "labels", "no labels", "fewer labels", "no data", "no data set"])
 def test_bad_input_gets_one_sentence(folder, tmp_path, case):
   command, args, sentence = bad(folder, tmp_path, case)
   done = alma(command, *args)

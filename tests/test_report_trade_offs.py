@@ -314,7 +314,7 @@ def test_words_and_numbers_in_one_field(tmp_path):
 
 
 @pytest.mark.parametrize(("text", "sentence"), [
-    ("x=1", "no run has the field 'x'"), ("augment", "--ablation=augment needs the value that switches it off"),
+    ("x=1", "no run has the field 'x'"), ("augment", "should name different fields and the values"),
     ("width=32", "no learner has finished runs with width all on, and others"),
     ("width=4", "no run has width=4; the runs have 32."),
     ("a=1,a=2", "should name different fields"), ("augment=", "should name different fields"), ("", "should name"),

@@ -24,7 +24,7 @@ from alma_jax.errors import BadInput
 from alma_jax.files import parse_json
 from alma_jax.messages import brief, say
 from alma_jax.predictors import folder, inputs, texts
-from alma_jax.predictors.program import Predictor
+from alma_jax.predictors.predictor import Predictor
 
 _STEP = 4  # batches are padded to powers of it, each of which is compiled
 _QUICK = 2e-3  # seconds of a batch that is computed without leaving the event loop

@@ -67,7 +67,7 @@ class Predictor:
       self._program.compile(size, (*self._weights, jax.ShapeDtypeStruct((size, *self.shape), self.dtype)))
     except Exception as error:  # as above
       raise BadInput(f"the predictor cannot be compiled for batches of {size} ({type(error).__name__}: "
-                     f"{unpacking.first_line(error)}); export it again, or give a smaller --batch_size.") from error
+                     f"{unpacking.first_line(error)}); export it again.") from error
 
   @environment.fixed()
   def __call__(self, x: np.ndarray, size: int | None = None) -> tuple[np.ndarray, ...]:
