@@ -9,7 +9,7 @@ import subprocess
 import jax
 import numpy as np
 import pytest
-from runs import ROOT, alma, assert_resumes, command, interrupted, launch, lines, one_step_a_dispatch, slow
+from runs import ROOT, alma, command, interrupted, launch, lines, one_step_a_dispatch, slow
 from stages import Stages, arrays_equal, assert_close, batches_of, begin, contribution, train_stage
 
 import alma_jax
@@ -87,18 +87,6 @@ def test_every_learner_through_the_entry_point(tmp_path, books, learner):
     assert entry["val_dropped"] == [0.0]  # of one mixture layer, without limit in evaluation
   if learner == "gens":
     assert "is complete" in launch(f"configs/lm.py:{learner},tiny", *flags).stderr
-
-
-@pytest.mark.parametrize(("learner", "changes"), [
-    *[slow(learner, {}) for learner in ("sm", "gens")], slow("ens", {}),
-    slow("gmoe", {"stream__num_megabatches": 2, "train__steps": 9}),
-    slow("sm", {"model__dropout": (0.0, 0.2), "train__learning_rate": (0.01, 0.001)}),
-    ("gens", {"model__dropout": (0.1, 0.0), "stream__replay": 0.5, "stream__num_megabatches": 2}),
-])
-def test_stopped_anywhere_and_resumed_is_the_same_run(tmp_path, books, monkeypatch, learner, changes):
-  one_step_a_dispatch(monkeypatch)
-  config = text_config(books, learner, **changes)
-  assert_resumes(config, tmp_path, 3, more_than=4)
 
 
 def test_cutting_a_stage_into_dispatches_changes_no_bit(books):

@@ -96,8 +96,7 @@ def notices(run):
 
 
 @pytest.mark.parametrize(("learner", "changes"), [*LEARNERS, *[slow(*each) for each in MORE]])
-def test_a_live_run_equals_the_offline_run_over_the_same_parts(tmp_path, arrays, monkeypatch, learner, changes):
-  one_step_a_dispatch(monkeypatch)
+def test_a_live_run_equals_the_offline_run_over_the_same_parts(tmp_path, arrays, learner, changes):
   offline = small_config(learner, **changes)
   alma_jax.run(offline, tmp_path / "offline", data=arrays)
   folder, parts = make_folder(tmp_path / "live", arrays), Parts(offline, arrays)
@@ -107,11 +106,6 @@ def test_a_live_run_equals_the_offline_run_over_the_same_parts(tmp_path, arrays,
   config = live_config(folder, learner, **changes)
   alma_jax.run(config, tmp_path / "whole")
   assert_same_results(tmp_path / "offline", tmp_path / "whole")
-  stops = 0
-  while interrupted(config, tmp_path / "cut", 2):
-    stops += 1
-  assert stops > 1
-  assert_same_results(tmp_path / "offline", tmp_path / "cut")
 
 
 @pytest.mark.parametrize(("waiting_time", "schedule"), [(3, "every"), (1, "geometric")])
@@ -613,8 +607,7 @@ def test_bad_folders_and_parquet_files_are_set_aside(tmp_path, arrays):
 
 
 @pytest.mark.parametrize("learner", ["sm", "gens", *map(slow, ("boosting", "umix", "gmoe", "hmoe", "ff", "bagging"))])
-def test_a_new_class_adds_an_output(tmp_path, arrays, monkeypatch, learner):
-  one_step_a_dispatch(monkeypatch)
+def test_a_new_class_adds_an_output(tmp_path, arrays, learner):
   folder, (x, y) = make_folder(tmp_path / "live", arrays), arrays[:2]
   for t, classes in enumerate(([0, 2], [0, 2], [0, 1, 2], [0, 1, 2]), 1):
     which = np.flatnonzero(np.isin(y, classes))[20 * t:][:24]
@@ -629,9 +622,6 @@ def test_a_new_class_adds_an_output(tmp_path, arrays, monkeypatch, learner):
   assert run.predict(arrays[2][..., None]).shape == (30, 3)
   if learner == "sm":
     assert found[1]["error"] >= 1 / 3 > found[3]["error"]
-  while interrupted(config, tmp_path / "cut", 7):
-    pass
-  assert_same_results(tmp_path / "whole", tmp_path / "cut")
 
 
 def test_labels_are_names_of_classes_in_the_order_of_their_arrival(tmp_path, arrays, monkeypatch):
