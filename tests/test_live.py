@@ -450,38 +450,6 @@ def test_without_its_copy_a_run_reads_the_entry_again(tmp_path, arrays):
     alma_jax.run(config, tmp_path / "other")
 
 
-@pytest.mark.parametrize(("prepare", "sentence"), [
-    (lambda folder: shutil.rmtree(folder), "there is no folder"),
-    (lambda folder: (folder / "stream").rmdir(), "there is no folder"),
-    (lambda folder: (folder / "classes.txt").write_text("cat\n"), "names 1 class; it should hold the names"),
-    (lambda folder: (folder / "classes.txt").write_text("cat\ncat\n"), "names a class twice"),
-    (lambda folder: (folder / "test.npz").write_bytes(b"x"), "the test set"),
-    (lambda folder: (folder / "test").mkdir(), "the test set")])
-def test_bad_folders_are_refused(tmp_path, prepare, sentence):
-  folder = make_folder(tmp_path / "live")
-  prepare(folder)
-  done = launch("configs/live.py:sm", f"--config.dataset.name=live:{folder}", f"--workdir={tmp_path / 'run'}")
-  assert done.returncode == 2
-  assert sentence in done.stderr
-  assert done.stderr.count("\n") == 1
-  assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(("changes", "sentence"), [
-    ({"stream__schedule": "power", "stream__num_trainings": 2}, "needs stream.num_megabatches above 0"),
-    ({"dataset__name": "digits"}, "stream.num_megabatches=0 should be at least 1"),
-    ({"dataset__name": "digits", "stream__num_megabatches": 4, "dataset__idle_seconds": 3.0},
-     "dataset.idle_seconds=3.0 is for dataset.name=live:DIR"),
-    ({"dataset__name": "live:"}, "should name a folder"), ({"dataset__name": "live:s3://b/x"}, "mount the bucket"),
-    ({"stream__untrained_error": "model"}, "needs a test set")])
-def test_configs_that_do_not_fit_are_refused(tmp_path, changes, sentence):
-  folder = make_folder(tmp_path / "live")
-  (folder / "end").touch()
-  with pytest.raises(BadInput) as error:
-    alma_jax.run(live_config(folder, **changes), tmp_path / "run")
-  assert sentence in str(error.value)
-
-
 # ---------------------------------------------------------------- folders and Parquet files
 
 

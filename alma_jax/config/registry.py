@@ -82,7 +82,7 @@ def options_of(name: object, config: type[schema.RunConfig] = schema.ImageConfig
     others = {schema.LanguageConfig: " for language modelling", schema.TaskConfig: " for streams of tasks"}
     task = others.get(config, "") if name in (*_IMAGE_OPTIONS, *_TASK_OPTIONS, *recipes) else ""
     names = [*known, *(recipe for recipe in recipes if not task)]
-    raise BadInput(f"there is no learner {name!r}{task}; the learners are {listed(names)}. If it is one of your own, "
+    raise BadInput(f"there is no learner {name!r}{task}; the learners are {listed(names)}; if it is one of your own, "
                    "run the file that registers it first: import it, or name it by --config.")
   return known[name]
 
