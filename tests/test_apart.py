@@ -138,16 +138,6 @@ def test_an_expert_learns_from_its_cluster_alone(tmp_path):
   assert 0 <= result.report.val < 1
 
 
-@pytest.mark.parametrize(("flags", "sentence"), [
-    (("--config=configs/digits.py:sm",), "has no experts that can be trained apart"),
-    ((*SMALL, "--config.learner.em_rounds=2"), "learner.em_rounds=2 changes the clusters later"),
-    ((*SMALL, "--workers=-1"), "should be at least 0"),
-])
-def test_bad_input(tmp_path, flags, sentence):
-  done = alma("apart", *flags, "--workdir", tmp_path)
-  assert (done.returncode, sentence in done.stderr) == (2, True), done.stderr
-
-
 def test_a_gate_that_is_none(tmp_path):
   (tmp_path / "gate").write_bytes(b"none")
   for path in ("", tmp_path / "nowhere", tmp_path / "gate"):

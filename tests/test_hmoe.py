@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from runs import assert_resumes, blobs, one_step_a_dispatch, slow, small_config
+from runs import blobs, slow, small_config
 from stages import (
   Stages,
   advance,
@@ -406,13 +406,6 @@ def test_experts_of_several_widths():
   assert sorted(after.spec["widths"][:3]) == [4, 4, 6]
   assert after.spec["widths"][3] == state.spec["widths"][int(np.argmax(state.host["losses"]))]
   assert "width 6" in learner.describe(after)
-
-
-def test_a_run_of_rounds_and_widths_resumes_to_the_bit(tmp_path, monkeypatch):
-  one_step_a_dispatch(monkeypatch)
-  config = small_config("hmoe", model__num_experts=3, learner__em_rounds=2, learner__expert_widths=(4, 6),
-                        learner__min_shard=1, learner__average=0.5, train__epochs=1, train__batch_size=32)
-  assert_resumes(config, tmp_path, 4, 2, data=(*blobs(240), *blobs(60, seed=1)))
 
 
 def test_more_widths_than_experts_are_refused():

@@ -96,8 +96,7 @@ def notices(run):
 
 
 @pytest.mark.parametrize(("learner", "changes"), [*LEARNERS, *[slow(*each) for each in MORE]])
-def test_a_live_run_equals_the_offline_run_over_the_same_parts(tmp_path, arrays, monkeypatch, learner, changes):
-  one_step_a_dispatch(monkeypatch)
+def test_a_live_run_equals_the_offline_run_over_the_same_parts(tmp_path, arrays, learner, changes):
   offline = small_config(learner, **changes)
   alma_jax.run(offline, tmp_path / "offline", data=arrays)
   folder, parts = make_folder(tmp_path / "live", arrays), Parts(offline, arrays)
@@ -107,11 +106,6 @@ def test_a_live_run_equals_the_offline_run_over_the_same_parts(tmp_path, arrays,
   config = live_config(folder, learner, **changes)
   alma_jax.run(config, tmp_path / "whole")
   assert_same_results(tmp_path / "offline", tmp_path / "whole")
-  stops = 0
-  while interrupted(config, tmp_path / "cut", 2):
-    stops += 1
-  assert stops > 1
-  assert_same_results(tmp_path / "offline", tmp_path / "cut")
 
 
 @pytest.mark.parametrize(("waiting_time", "schedule"), [(3, "every"), (1, "geometric")])
@@ -456,36 +450,6 @@ def test_without_its_copy_a_run_reads_the_entry_again(tmp_path, arrays):
     alma_jax.run(config, tmp_path / "other")
 
 
-@pytest.mark.parametrize(("prepare", "sentence"), [
-    (lambda folder: shutil.rmtree(folder), "there is no folder"),
-    (lambda folder: (folder / "stream").rmdir(), "there is no folder"),
-    (lambda folder: (folder / "classes.txt").write_text("cat\n"), "names 1 class; it should hold the names"),
-    (lambda folder: (folder / "classes.txt").write_text("cat\ncat\n"), "names a class twice"),
-    (lambda folder: (folder / "test.npz").write_bytes(b"x"), "the test set"),
-    (lambda folder: (folder / "test").mkdir(), "the test set")])
-def test_bad_folders_are_refused(tmp_path, prepare, sentence):
-  folder = make_folder(tmp_path / "live")
-  prepare(folder)
-  done = launch("configs/live.py:sm", f"--config.dataset.name=live:{folder}", f"--workdir={tmp_path / 'run'}")
-  assert done.returncode == 2
-  assert sentence in done.stderr
-  assert done.stderr.count("\n") == 1
-  assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(("changes", "sentence"), [
-    ({"stream__schedule": "power", "stream__num_trainings": 2}, "needs stream.num_megabatches above 0"),
-    ({"dataset__name": "digits"}, "stream.num_megabatches=0 should be at least 1"),
-    ({"dataset__name": "live:"}, "should be live:DIR"), ({"dataset__name": "live:s3://b/x"}, "mount the bucket"),
-    ({"stream__untrained_error": "model"}, "needs a test set")])
-def test_configs_that_do_not_fit_are_refused(tmp_path, changes, sentence):
-  folder = make_folder(tmp_path / "live")
-  (folder / "end").touch()
-  with pytest.raises(BadInput) as error:
-    alma_jax.run(live_config(folder, **changes), tmp_path / "run")
-  assert sentence in str(error.value)
-
-
 # ---------------------------------------------------------------- folders and Parquet files
 
 
@@ -611,8 +575,7 @@ def test_bad_folders_and_parquet_files_are_set_aside(tmp_path, arrays):
 
 
 @pytest.mark.parametrize("learner", ["sm", "gens", *map(slow, ("boosting", "umix", "gmoe", "hmoe", "ff", "bagging"))])
-def test_a_new_class_adds_an_output(tmp_path, arrays, monkeypatch, learner):
-  one_step_a_dispatch(monkeypatch)
+def test_a_new_class_adds_an_output(tmp_path, arrays, learner):
   folder, (x, y) = make_folder(tmp_path / "live", arrays), arrays[:2]
   for t, classes in enumerate(([0, 2], [0, 2], [0, 1, 2], [0, 1, 2]), 1):
     which = np.flatnonzero(np.isin(y, classes))[20 * t:][:24]
@@ -627,9 +590,6 @@ def test_a_new_class_adds_an_output(tmp_path, arrays, monkeypatch, learner):
   assert run.predict(arrays[2][..., None]).shape == (30, 3)
   if learner == "sm":
     assert found[1]["error"] >= 1 / 3 > found[3]["error"]
-  while interrupted(config, tmp_path / "cut", 7):
-    pass
-  assert_same_results(tmp_path / "whole", tmp_path / "cut")
 
 
 def test_labels_are_names_of_classes_in_the_order_of_their_arrival(tmp_path, arrays, monkeypatch):

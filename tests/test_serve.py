@@ -332,16 +332,13 @@ def test_no_request_fails_while_the_predictor_is_replaced(run, tmp_path):
   assert all(answer["probabilities"] == answers[answer["predictor"]] for _, answer in found)  # never a mixture
 
 
-def test_bad_input_of_the_command(run, tmp_path):
+def test_a_port_in_use_and_an_unknown_host(run):
   workdir = f"--workdir={run.path}"
   with socket.create_server(("127.0.0.1", 0)) as busy:
     port = busy.getsockname()[1]
     for args, sentence in (
         ([workdir, f"--port={port}"], f"port {port} of 127.0.0.1 is in use; choose another --port."),
-        ([workdir, "--port=70000"], "--port=70000 should be 0 to 65535"),
-        ([workdir, "--host=no.such.host.invalid"], "cannot be bound"),
-        ([workdir, "--max_batch=0"], "--max_batch=0 should be above 0"),
-        ([f"--workdir={tmp_path}/none", "--port=0"], "neither a run nor a predictor")):
+        ([workdir, "--host=no.such.host.invalid"], "cannot be bound")):
       done = alma("serve", *args)
       assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
       assert sentence in done.stderr

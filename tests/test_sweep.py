@@ -244,55 +244,6 @@ def test_a_folder_that_may_not_be_read(tmp_path, capsys, monkeypatch):
       f"error: the folder {tmp_path}/runs cannot be made, read or written: Permission denied.\n")
 
 
-@pytest.mark.parametrize(("points", "sentence"), [
-    ([{"widht": 4}], "the axis 'widht' is not a field of .*digits.py with learner 'ens'; the axes can be learner, "),
-    ([{"learner": "sm", "num_members": 2}], "the axis 'num_members' is not a field of .* with learner 'sm'"),
-    ([{"name": "mlp"}], "the axis 'name' could be dataset.name or learner.name or model.name"),
-    ([{"seed": 0}, {"learner": "ens", "seed": 0}], "are the same run; remove one of them"),
-    ([{"seed": 0, "devices": 1}, {"seed": 0, "devices": 2}], "are the same run"),
-    ([{"dataset.name": "tfds:a"}, {"dataset.name": "tfds_a"}], "would have the same run folder"),
-    ([{"model.name": "a b"}], "model.name='a b' is not one of"),
-    ([{"width": 0}], "model.width=0 should be at least 1"),
-    ([{"learner": "best"}], "there is no learner 'best'"),
-    ([3], "the sweep's point 3 should be a dict"),
-    ([{"dataset.name": "npz:" + 300 * "x"}], "namenpz_x.* has a name of .* characters; at most 200"),
-    ([{4: 4}], "should be a dict of axes .strings. and values"),
-    ([{"learner": ["sm"]}], "the axis 'learner' needs names of learners, not .'sm'."),
-    ([{"learner": None}], "the axis 'learner' needs names of learners, not None"),
-    ([{"learner": ""}], "the axis 'learner' needs names of learners, not ''"),
-    ([{"width": pathlib.Path("x")}], "the axis 'width' has the value PosixPath.*, which no field can have"),
-    ([{"width": 4, "model.width": 8}], "the axes 'model.width' and 'width' of the sweep are the same field"),
-])
-def test_points_that_cannot_be(tmp_path, points, sentence):
-  with pytest.raises(BadInput, match=sentence):
-    jobs.make(small_sweep(*points), tmp_path)
-
-
-def test_bad_sweep_files_and_flags(tmp_path):
-  (tmp_path / "empty.py").write_text("")
-  (tmp_path / "broken.py").write_text("def get_sweep(:")
-  (tmp_path / "pointless").mkdir()
-  good, pointless = sweep_file(tmp_path, [{}]), sweep_file(tmp_path / "pointless", [])
-  for flags, sentence in (
-      ([f"--config={tmp_path}/none.py"], "none.py' is not a sweep file in "),
-      ([f"--config={tmp_path}/empty.py"], "has no function get_sweep that returns"),
-      ([f"--config={tmp_path}/broken.py"], "broken.py is not a Python file (line 1: invalid syntax"),
-      ([], "required: --config"),
-      ([f"--config={pointless}"], "has no points"),
-      ([f"--config={good}:full"], "takes no argument, but --config="),
-      (["--config=configs/sweeps/cifar.py:half"], "there is no size 'half' of this sweep; the sizes are night"),
-      ([f"--config={good}", "--workers=-1"], "--workers=-1 should be at least 0"),
-      ([f"--config={good}", "--seeds=1,x"], "--seeds=1,x should be numbers with commas between them"),
-      ([f"--config={good}", "--seeds=3"], "--seeds needs a sweep whose points have the axis 'seed'"),
-      ([f"--config={good}", "--epochs=1"], "unexpected argument '--epochs=1'"),
-      ([f"--config={good}", "--config.train.epoch=1"], "no field 'train.epoch'"),
-      ([f"--config={good}", "--config.train.epochs=x"], "should be a whole number")):
-    done = sweep(*flags, f"--workdir={tmp_path}/runs")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-    assert sentence in done.stderr
-  assert not (tmp_path / "runs").exists()
-
-
 @pytest.mark.parametrize("name", [name for name in package_configs.packaged() if name.startswith("sweeps/")])
 def test_the_sweep_files_of_the_package(name, tmp_path):
   """Every point is a config that can be checked, and all runs of a study have several seeds."""
