@@ -143,8 +143,8 @@ def _template(problem: str, given: str, first: Mapping[str, Any], last: Mapping[
     here = [problem for problem, others in LEARNERS.items() if name in others or name in RECIPES[problem]]
     elsewhere = f", but there is one for {listed(here)}" if here else meant(name, [*learners, *recipes])
     raise BadInput(f"there is no learner {name!r} for {problem}{elsewhere}; the learners are "
-                   f"{listed([*learners, *recipes])}. If it is one of your own, run the file that registers it first: "
-                   "import it, or name it by --config.")
+                   f"{listed([*learners, *recipes])}; if it is one of your own, run the file that registers it first, "
+                   "by importing it or naming it by --config.")
   flat = layout.defaults({"problem": problem, "learner.name": name})
   for part in (first, learners[name].defaults, changes, last):
     flat = layout.changed(flat, part)
