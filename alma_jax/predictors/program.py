@@ -119,7 +119,7 @@ def _weights(stored: folder.Stored, avals: Any) -> list[np.ndarray]:
   if folder.WEIGHTS not in stored.files:
     found = []
   else:
-    arrays, _ = unpacking.read_npz(io.BytesIO(stored.files[folder.WEIGHTS]))
+    arrays = unpacking.read_npz(io.BytesIO(stored.files[folder.WEIGHTS]))
     found = [arrays[str(i)].view(aval.dtype) for i, aval in enumerate(avals)]
   if [leaf.shape for leaf in found] != [aval.shape for aval in avals]:
     raise ValueError("the weights are not those of the program")

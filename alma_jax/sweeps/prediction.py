@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from alma_jax.config import schema
-from alma_jax.data import datasets, tfds_folder
+from alma_jax.data import datasets, tfds_folder, tfds_images
 from alma_jax.data import stream as streams
 from alma_jax.errors import BadInput
 from alma_jax.learners import tuned
@@ -35,7 +35,7 @@ def downloads(configs: Sequence[schema.RunConfig]) -> list[str]:
   """The names of data sets whose costs are predicted without them, and which the first run will download here."""
   named = {c.dataset.name for c in configs if isinstance(c.dataset, schema.Dataset) and not c.dataset.data_dir}
   return sorted(name for name in named
-                if datasets.blank(name) and not tfds_folder.is_prepared(name.removeprefix("tfds:")))
+                if tfds_images.blank(name) and not tfds_folder.is_prepared(name.removeprefix("tfds:")))
 
 
 def _predicted(configs: Sequence[schema.RunConfig], refused: Mapping[schema.RunConfig, BadInput]
@@ -115,5 +115,5 @@ def _data(section: schema.Dataset | schema.Text | schema.TaskImages) -> datasets
     return None
   # Nothing is downloaded into a folder that the config names: the data have to be there.
   known = not section.data_dir or tfds_folder.is_prepared(section.name.removeprefix("tfds:"), section.data_dir)
-  blank = datasets.blank(section.name) if known else None
+  blank = tfds_images.blank(section.name) if known else None
   return blank or datasets.load(section.name, section.data_dir, section.image_size)
