@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from alma_jax import commands
 from alma_jax import config as configs
-from alma_jax.data import parquet_file, task_types
+from alma_jax.data import examples, task_types
 from alma_jax.errors import BadInput
 from alma_jax.predictors import answers, facts, folder, inputs, texts
 
@@ -48,7 +48,7 @@ def _main(argv: Sequence[str] | None) -> None:
     if predictor.is_language:
       _predict_texts(predictor, args.inputs, size, table)
     else:
-      _predict_images(predictor, args.inputs, size, table, parquet_file.Columns(args.image_column))
+      _predict_images(predictor, args.inputs, size, table, examples.Columns(args.image_column))
   if args.out:
     commands.show(args.out)
 
@@ -133,8 +133,8 @@ def load(stored: folder.Stored, before: "Predictor | None" = None) -> "Predictor
   return predictor.Predictor(stored, before)
 
 
-def in_batches(predictor: "Predictor", batches: Iterable[inputs.Batch], size: int,
-               use: Callable[[inputs.Batch, Any, Any], None], total: int | None = None) -> int:
+def in_batches(predictor: "Predictor", batches: Iterable[examples.Examples], size: int,
+               use: Callable[[examples.Examples, Any, Any], None], total: int | None = None) -> int:
   """Predicts batches one after the other, and shows the progress.
 
   Args:
@@ -165,13 +165,14 @@ def progress(total: int | None, unit: str) -> Any:
 
 
 def _predict_images(predictor: "Predictor", paths: Sequence[str], size: int, table: answers.Table,
-                    columns: parquet_file.Columns) -> None:
-  form = inputs.form_of(predictor.facts)
+                    columns: examples.Columns) -> None:
+  form, names = inputs.form_of(predictor.facts), inputs.classes_of(predictor.facts).names
+  reader = examples.Reader(form, labelled=False, part=examples.TEST, columns=columns)
 
-  def write(batch: inputs.Batch, classes: Any, probabilities: Any) -> None:
-    table.write(answers.rows(batch.source, batch.row, classes, probabilities, form.names))
+  def write(batch: examples.Examples, classes: Any, probabilities: Any) -> None:
+    table.write(answers.rows(batch.source, batch.row, classes, probabilities, names))
 
-  in_batches(predictor, inputs.read(paths, form, size, columns=columns), size, write, inputs.count(paths))
+  in_batches(predictor, inputs.read(paths, reader, size), size, write, inputs.count(paths))
 
 
 def _predict_texts(predictor: "Predictor", paths: Sequence[str], size: int, table: answers.Table) -> None:

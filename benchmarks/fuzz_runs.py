@@ -18,6 +18,7 @@ from PIL import Image
 import alma_jax
 from alma_jax import compare, export, report, status, sweeps
 from alma_jax import config as configs
+from alma_jax.data import examples
 from alma_jax.errors import BadInput
 from alma_jax.monitor import dashboard
 from alma_jax.predictors import answers, inputs, service
@@ -217,9 +218,9 @@ def predictor(folder: pathlib.Path) -> Target:
       (place / each_name).parent.mkdir(parents=True, exist_ok=True)
       (place / each_name).write_bytes(data if each_name == name else content)
     found = Predictor(predictors.read(place), before)
-    form = inputs.form_of(found.facts)
-    for batch in inputs.read([str(arrays)], form, 2):
-      answers.rows(batch.source, batch.row, *found(batch.x, 2), form.names)
+    reader = examples.Reader(inputs.form_of(found.facts), labelled=False)
+    for batch in inputs.read([str(arrays)], reader, 2):
+      answers.rows(batch.source, batch.row, *found(batch.x, 2), inputs.classes_of(found.facts).names)
 
   def of_file(kind: str, name: str) -> st.SearchStrategy[Any]:
     data = whole[kind][name]

@@ -4,37 +4,73 @@ The cache is a folder alma_jax_arrays in the prepared folder, or a folder in ~/.
 written. A start that finds it does not import TFDS.
 """
 import pathlib
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from alma_jax.data import cache, tfds_folder
+from alma_jax.data.datasets import Dataset, from_arrays
+from alma_jax.data.labels import Labels
 from alma_jax.errors import BadInput
 
+
+class _Facts(NamedTuple):
+  """What is known of a data set without reading it: images uint8 [N, *shape] of 10 classes.
+
+  `mean` and `std` are those of each channel, for pixels scaled to [0, 1] (docs/algorithms.md §0).
+  """
+  num_train: int
+  num_test: int
+  shape: tuple[int, ...]
+  mean: tuple[float, ...]
+  std: tuple[float, ...]
+
+
+_FACTS = {
+    "mnist": _Facts(60_000, 10_000, (28, 28, 1), (0.1307,), (0.3081,)),
+    "cifar10": _Facts(50_000, 10_000, (32, 32, 3), (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+}
+_NUM_CLASSES = 10
 _CACHE = "alma_jax_arrays"
 _SPLITS = ("train", "test")
 
 
-def load(name: str, data_dir: str) -> tuple[cache.Arrays, str, list[str] | None]:
-  """Decodes the train and the test split of a TFDS data set, or reads them from the cache.
-
-  Args:
-    name: TFDS name, see `tfds_folder.prepared`.
-    data_dir: see `tfds_folder.prepared`.
-
-  Returns:
-    (dict of x_train, y_train, x_test, y_test, `cache.hash_arrays` of them, names of the classes or None). x are uint8
-    [N, H, W, C], y int32 [N].
+def load(name: str, data_dir: str = "", image_size: int = 0) -> Dataset:
+  """Decodes the train and the test split of a TFDS data set, or reads them from the cache; see datasets.load.
 
   Raises:
     BadInput: the data set cannot be found or prepared, or is not image classification.
   """
-  folder = tfds_folder.prepared(name, data_dir)
+  del image_size
+  of_tfds = name.removeprefix("tfds:")
+  folder = tfds_folder.prepared(of_tfds, data_dir)
   places = [folder / _CACHE, cache.home_folder("arrays", folder.parent.name, str(folder.resolve()))]
-  entry = cache.load_or_make(places, tfds_folder.fingerprint(folder), lambda: cache.Entry(_decode(folder, name), {}))
-  names = list(folder.glob("*.labels.txt"))  # TFDS writes one for every feature that is a class
-  class_names = names[0].read_text().split("\n")[:-1] if len(names) == 1 else None
-  return entry.arrays, entry.facts["fingerprint"], class_names
+  entry = cache.load_or_make(places, tfds_folder.fingerprint(folder), lambda: cache.Entry(_decode(folder, of_tfds), {}))
+  files = list(folder.glob("*.labels.txt"))  # TFDS writes one for every feature that is a class
+  names = tuple(files[0].read_text().split("\n")[:-1]) if len(files) == 1 else None
+  labels = {f"y_{split}": Labels(entry.arrays[f"y_{split}"], names, names is not None) for split in _SPLITS}
+  facts = _facts(name)
+  return from_arrays(name, entry.arrays | labels, facts and (facts.mean, facts.std), entry.facts["fingerprint"])
+
+
+def blank(name: str) -> Dataset | None:
+  """A data set of the same shapes and dtypes, whose pixels are 0 and take no memory; None if `name` is not known.
+
+  With it a run's costs are computed before its data are there.
+  """
+  facts = _facts(name)
+  if facts is None:
+    return None
+  arrays: dict[str, np.ndarray] = {}
+  for split, num in ("train", facts.num_train), ("test", facts.num_test):
+    arrays[f"x_{split}"] = np.broadcast_to(np.uint8(0), (num, *facts.shape))
+    arrays[f"y_{split}"] = np.arange(num) % _NUM_CLASSES
+  return from_arrays(name, arrays, (facts.mean, facts.std), fingerprint="blank")
+
+
+def _facts(name: str) -> _Facts | None:
+  """What is known about a data set; all its TFDS versions hold the same images."""
+  return _FACTS.get(name.removeprefix("tfds:").partition(":")[0])
 
 
 def _decode(folder: pathlib.Path, name: str) -> cache.Arrays:

@@ -113,7 +113,7 @@ class _Program:
 
 def _weights(stored: folder.Stored, avals: Any) -> list[np.ndarray]:
   """The arrays of weights.npz, of the shapes and dtypes that the program takes."""
-  arrays, _ = unpacking.read_npz(io.BytesIO(stored.files[folder.WEIGHTS]))
+  arrays = unpacking.read_npz(io.BytesIO(stored.files[folder.WEIGHTS]))
   weights = [arrays[str(i)].view(aval.dtype) for i, aval in enumerate(avals)]
   if [leaf.shape for leaf in weights] != [aval.shape for aval in avals]:
     raise ValueError("the weights are not those of the program")

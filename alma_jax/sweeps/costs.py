@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from alma_jax.config import schema, sections, task_sections
 from alma_jax.config.registry import IMAGES
-from alma_jax.data import datasets, tfds_folder
+from alma_jax.data import datasets, tfds_folder, tfds_images
 from alma_jax.errors import BadInput
 from alma_jax.learners import tuned
 from alma_jax.models import cost
@@ -45,7 +45,7 @@ def downloads(configs: Sequence[schema.RunConfig]) -> list[str]:
   """The names of data sets whose costs are predicted without them, and which the first run will download here."""
   named = {c.dataset.name for c in configs if c.problem == IMAGES and not c.dataset.data_dir}
   return sorted(name for name in named
-                if datasets.blank(name) and not tfds_folder.is_prepared(name.removeprefix("tfds:")))
+                if tfds_images.blank(name) and not tfds_folder.is_prepared(name.removeprefix("tfds:")))
 
 
 def _predicted(configs: Sequence[schema.RunConfig], refused: Mapping[schema.RunConfig, BadInput]
@@ -125,5 +125,5 @@ def _data(section: sections.DataSet) -> datasets.Dataset | None:
     return None
   # Nothing is downloaded into a folder that the config names: the data have to be there.
   may_be_blank = not section.data_dir or tfds_folder.is_prepared(section.name.removeprefix("tfds:"), section.data_dir)
-  blank = datasets.blank(section.name) if may_be_blank else None
+  blank = tfds_images.blank(section.name) if may_be_blank else None
   return blank or section.load()
