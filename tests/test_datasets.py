@@ -10,7 +10,8 @@ import pytest
 import alma_jax
 from alma_jax import config as configs
 from alma_jax import files, keys
-from alma_jax.data import cache, datasets, image_file, labels, tfds_folder, tfds_images
+from alma_jax.data import cache, datasets, image_file, labels, tfds_folder
+from alma_jax.data.sets import tfds_images
 from alma_jax.errors import BadInput
 from alma_jax.problems import classification
 

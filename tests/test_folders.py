@@ -267,7 +267,7 @@ def test_a_turned_photo_is_the_same_example_everywhere(tmp_path):
 def test_pixels_that_an_earlier_version_decoded_are_decoded_again(tmp_path, monkeypatch):
   draw(tmp_path, "a/*.png", "b/*.png")
   old = datasets.load(f"folder:{tmp_path}")
-  monkeypatch.setattr("alma_jax.data.example_files._DECODER", 0)
+  monkeypatch.setattr("alma_jax.data.sets.example_files._DECODER", 0)
   monkeypatch.setattr(image_file, "read", lambda *_: image_file.Decoded(np.zeros((4, 6, 3), np.uint8), False, False))
   assert datasets.load(f"folder:{tmp_path}").fingerprint != old.fingerprint
 

@@ -247,7 +247,7 @@ def by_predict(path, form, names):
 
 
 def facts(form, names):
-  return dict(example_shape=list(form.shape), dtype=str(form.dtype), classes=len(names),
+  return dict(image_size=form.image_size, example_shape=list(form.shape), dtype=str(form.dtype), classes=len(names),
               class_names=None if names == NUMBERS else list(names))
 
 

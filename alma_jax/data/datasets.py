@@ -1,15 +1,17 @@
 """Loads classification data sets by name, as arrays in memory.
 
-Each kind of data set is a module with a function `load`; `from_arrays` checks the arrays. Texts are loaded by text.py.
+Each kind of data set is a class in sets/; `from_arrays` checks its arrays. Texts are loaded by text.py.
 """
 import dataclasses
-import importlib
 import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from alma_jax.config.fields import declared
+from alma_jax.config.registry import DATA_SETS, IMAGES
+from alma_jax.config.sections import DataSet
 from alma_jax.data import cache, unpacking
 from alma_jax.data import labels as class_labels
 from alma_jax.data.examples import named
@@ -17,8 +19,6 @@ from alma_jax.data.form import Form, too_small
 from alma_jax.errors import BadInput
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
-_MODULES = {"digits": "digits", "mnist": "tfds_images", "cifar10": "tfds_images", "tfds:": "tfds_images",
-            "npz:": "example_files", "folder:": "example_files"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,12 +57,11 @@ def load(name: str, data_dir: str = "", image_size: int = 0) -> Dataset:
   Raises:
     BadInput: there is no such data set, or its arrays cannot be used.
   """
-  kind, colon, rest = name.partition(":")
-  module = _MODULES.get(kind + colon)
-  if module is None or bool(rest) != bool(colon):
-    raise BadInput(f"there is no data set {name!r}; there are digits, mnist, cifar10, "
-                   "tfds:NAME, npz:PATH and folder:DIR.")
-  return importlib.import_module(f"alma_jax.data.{module}").load(name, data_dir, image_size)
+  cls = DATA_SETS[IMAGES].of(name, "dataset.name")
+  given = dict(data_dir=data_dir, image_size=image_size)
+  section: DataSet = cls(name=name, **{field: value for field, value in given.items() if field in declared(cls)})
+  dataset: Dataset = section.load()
+  return dataset
 
 
 def from_arrays(name: str, arrays: Mapping[str, Any],

@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 from alma_jax.config import image_sections, schema
 from alma_jax.data import cache, datasets, examples, live_images, live_stream, normalization, rows
 from alma_jax.data import stream as streams
-from alma_jax.data.sets import images
+from alma_jax.data.sets import live
 from alma_jax.errors import BadInput
 from alma_jax.problems import classification
 from alma_jax.problems.live_source import LiveSource, folder_of, opened, padded
@@ -29,7 +29,7 @@ class LiveImages(LiveSource, classification.Images):
       BadInput: the folder cannot be used.
     """
     section = config.dataset
-    assert isinstance(section, images.Live)
+    assert isinstance(section, live.Images)
     assert isinstance(config.stream, image_sections.Stream)
     self.files: dict[str, str] = {}
     folder = folder_of(config)

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 from alma_jax.config import schema, sections, task_sections
 from alma_jax.config.registry import IMAGES
-from alma_jax.data import datasets, tfds_folder, tfds_images
+from alma_jax.data import datasets, tfds_folder
+from alma_jax.data.sets import tfds_images
 from alma_jax.errors import BadInput
 from alma_jax.learners import tuned
 from alma_jax.models import cost

@@ -3,11 +3,15 @@
 The cache is a folder alma_jax_arrays in the prepared folder, or a folder in ~/.cache/alma_jax if the former cannot be
 written. A start that finds it does not import TFDS.
 """
+import dataclasses
 import pathlib
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from alma_jax.config.fields import field
+from alma_jax.config.registry import register
+from alma_jax.config.sections import DATA_DIR, DataSet
 from alma_jax.data import cache, tfds_folder
 from alma_jax.data.datasets import Dataset, from_arrays
 from alma_jax.data.labels import Labels
@@ -35,13 +39,43 @@ _CACHE = "alma_jax_arrays"
 _SPLITS = ("train", "test")
 
 
-def load(name: str, data_dir: str = "", image_size: int = 0) -> Dataset:
-  """Decodes the train and the test split of a TFDS data set, or reads them from the cache; see datasets.load.
+@register
+@dataclasses.dataclass(frozen=True)
+class TFDS(DataSet):
+  """Any TFDS data set for image classification."""
+  name: str = "tfds"
+  data_dir: str = field("", DATA_DIR)
+
+  form: ClassVar[str] = "tfds:NAME"
+
+  def load(self) -> Dataset:
+    return load(self.name, self.data_dir)
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class MNIST(TFDS):
+  """MNIST, from TFDS."""
+  name: str = "mnist"
+
+  form: ClassVar[str] = "mnist"
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class CIFAR10(TFDS):
+  """CIFAR-10, from TFDS."""
+  name: str = "cifar10"
+
+  form: ClassVar[str] = "cifar10"
+
+
+def load(name: str, data_dir: str) -> Dataset:
+  """Decodes the train and the test split of a TFDS data set, or reads them from the cache.
 
   Raises:
     BadInput: the data set cannot be found or prepared, or is not image classification.
   """
-  del image_size
   of_tfds = name.removeprefix("tfds:")
   folder = tfds_folder.prepared(of_tfds, data_dir)
   places = [folder / _CACHE, cache.home_folder("arrays", folder.parent.name, str(folder.resolve()))]

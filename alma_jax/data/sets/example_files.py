@@ -7,11 +7,14 @@ import dataclasses
 import pathlib
 import warnings
 from collections import Counter
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from alma_jax import keys
+from alma_jax.config.fields import field
+from alma_jax.config.registry import register
+from alma_jax.config.sections import DataSet
 from alma_jax.data import cache, examples, folders, image_file
 from alma_jax.data import labels as class_labels
 from alma_jax.data.datasets import ARRAYS, Dataset, from_arrays
@@ -26,13 +29,39 @@ _SPLIT_SEED = 0  # the same for every run, so that runs of several seeds are tes
 _DECODER = 2  # change it when files decode to other pixels than before
 
 
-def load(name: str, data_dir: str = "", image_size: int = 0) -> Dataset:
-  """Reads the examples of a file or folder; see datasets.load.
+@register
+@dataclasses.dataclass(frozen=True)
+class NPZ(DataSet):
+  """Your own arrays x_train y_train x_test y_test."""
+  name: str = "npz"
+
+  form: ClassVar[str] = "npz:PATH"
+
+  def load(self) -> Dataset:
+    return load(self.name, 0)
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class Folder(DataSet):
+  """Your own images in folders by class."""
+  name: str = "folder"
+  image_size: int = field(
+      0, "width and height in pixels to which images are resized, without keeping their aspect ratio; 0: images are "
+      "not resized, and must have one size", at_least=0)
+
+  form: ClassVar[str] = "folder:DIR"
+
+  def load(self) -> Dataset:
+    return load(self.name, self.image_size)
+
+
+def load(name: str, image_size: int) -> Dataset:
+  """Reads the examples of a file or folder.
 
   Raises:
     BadInput: there is no such file or folder, or it cannot be used.
   """
-  del data_dir
   kind, _, rest = name.partition(":")
   root = pathlib.Path(rest).expanduser()
   if not root.exists() or root.is_dir() != (kind == "folder"):
