@@ -5,6 +5,7 @@ and {tmp} for a folder of the test, in which a fourth entry of the row has writt
 """
 import re
 import shlex
+import shutil
 
 import numpy as np
 import pyarrow as pa
@@ -71,6 +72,12 @@ def finished(tmp):
   alma_jax.run(small_config(), tmp / "done", data=(*blobs(120), *blobs(30, seed=1)))
   x, y = blobs(4, seed=2)
   np.savez(tmp / "new.npz", x=x, y=y)
+
+
+def edited(tmp):
+  """Another number of epochs in the config of {tmp}/done."""
+  path = tmp / "done/config.json"
+  path.write_text(path.read_text().replace('"epochs": 2', '"epochs": 5'))
 
 
 def begun(tmp):
@@ -195,6 +202,24 @@ FIELDS = [
     ("digits:sm dataset.idle_seconds=3", "dataset.idle_seconds", "a field of dataset.name=live:DIR"),
     ("live:sm dataset.name=live:", "dataset.name='live:'", "should be live:DIR"),
     ("live:sm dataset.name=live:s3://b/x", "live:s3://b/x", "mount the bucket"),
+    ("lm:btm train.learning_rate=0.01,0.001", "train.learning_rate=(0.01, 0.001)", "give one"),
+    ("lm:btm dataset.name=live:x train.learning_rate=0.01", "dataset.name='live:x'", "use text:DIR or tfds:NAME"),
+    ("lm:sm,huge", "'huge'", "the sizes are tiny, base, large"),
+    ("digits:sm,paper", "'paper'", "there is NAME,authors"),
+    ("tasks:select,s_minus dataset.sources=fake", "dataset.sources='fake'", "one of auto, real, stand_ins"),
+    ("tasks:select stream.replay=0.5", "stream.replay=0.5", "leave it 0.0"),
+    ("tasks:select learner.average=0.5", "learner.average=0.5", "leave it 0.0"),
+    ("tasks:select log.drift=0.01", "log.drift=0.01", "leave it 0.0"),
+    ("tasks:select train.num_random=3 train.learning_rate=0.1", "train.num_random=3", "list two"),
+    ("tasks:mntdp model.num_experts=2", "model.num_experts=2", "leave it 1"),
+    ("digits:sm log.lca=2", "log.lca=2", "leave it 0"),
+    ("digits:sm learner.shrink=0", "learner.shrink=0.0", "raise one of them"),
+    ("digits:hmoe learner.expert_widths=(4,5,6,7,8)", "learner.expert_widths=(4, 5, 6, 7, 8)", "leave some out"),
+    ("digits:sm train.optimizer=sgd train.nesterov=true", "train.nesterov=True", "train.momentum above 0"),
+    ("{tmp}/c.py", "train='x'", "should hold the fields epochs", config_file("c.train = 'x'")),
+    ("{tmp}/c.py train.epochs=3", "train='x'", "should hold fields", config_file("c.train = 'x'")),
+    ("{tmp}/c.py", "c.py", "a config file defines get_config(learner)", file("c.py", "x = 1")),
+    ("configs", "'configs'", "is not a file"),
     ("digits:sm learner.shrink=0.5 learner.init_from_scratch=true", "learner.shrink=0.5", "leave them 1 and 0"),
     ("digits:sm train.steps=100 train.eval_every=10 train.patience=9", "train.patience=9", "set train.patience=0"),
     # Fields that do not exist, or have no value.
@@ -231,6 +256,9 @@ COMMAND = [
     ("digits:sm --coordinator=a:1 --num_processes=1 --process_id=3", "--process_id", "below --num_processes=1"),
     ("digits:sm --workdir=s3://", "'s3://'", "write it as s3://BUCKET/PATH"),
     ("digits:sm --workdir=/proc/nowhere", "/proc/nowhere", "cannot be made"),
+    ("digits:sm --workdir={tmp}/x", "{tmp}/x", "should be a new or existing folder", file("x")),
+    ("digits:sm --workdir={tmp}/x", "train.jsonl", "choose another --workdir", file("x/train.jsonl", "[1, 2]")),
+    ("digits:sm --workdir={tmp}/done", "dataset.name", "choose another --workdir, or --overwrite it", finished),
     ("digits:sm devices=1000", "devices=1000", "should be at most"),
     ("{tmp}/c.py", "c.py", "is not a Python file (line 3", file("c.py", "# A title\n\nno Python\n")),
     ("{tmp}/c.py", "c.py (line 2)", "failed with NameError",
@@ -253,6 +281,13 @@ def text(field, words, write, more=""):
   return f"lm:sm dataset.name=text:{{tmp}} {more}", field, words, write
 
 
+def tasks(field, words, made):
+  """Of a list of tasks, in whose code x and y are six images and labels, and D a task that is drawn from the digits."""
+  code = ("import numpy as np", "x, y = np.zeros((6, 6, 6), np.uint8), np.arange(6) % 3",
+          "D = dict(name='a', data='digits', train=5, val=3)", "def get_tasks(seed):", f"  return {made}", "")
+  return "tasks:select,tasks:{tmp}/a.py", field, words, file("a.py", "\n".join(code))
+
+
 X, Y = np.zeros((6, 4, 4), np.float32), np.arange(6) % 3
 DATA = [
     ("digits:sm dataset.name=imagenet", "'imagenet'", "is not one of cifar10, data, digits, folder:DIR"),
@@ -263,6 +298,7 @@ DATA = [
     ("digits:ff learner.growth_rate=0.001", "growth_rate=0.001", "of 64 neurons rounds to 0"),
     ("digits:ff learner.growth_rate=9", "growth_rate=9.0", "exceeds the 128 that all splits and candidates"),
     ("digits:hmoe model.num_experts=1000", "model.num_experts", "exceed the 130 training examples"),
+    ("mnist:sm dataset.name=tfds:mnist:three", "'mnist:three'", "write it as in mnist:3.0.1"),
     ("mnist:sm dataset.data_dir=/nowhere", "/nowhere", "no prepared TFDS data set 'mnist'"),
     ("npz:sm", "'data.npz'", "there is no file"),
     ("npz:sm dataset.name=npz:{tmp}/a.npz", "a.npz", "is not an .npz file", file("a.npz", "hello")),
@@ -281,6 +317,9 @@ DATA = [
     npz("y_train", "labels are [N]", y_train=Y[:, None]),
     npz("a.npz", "a single class", y_train=0 * Y, y_test=0 * Y),
     npz("y_train", "holds the label 1000000000, but labels", y_train=np.array([0, 1, 2, 0, 1, 10**9])),
+    npz("x_train", "numpy.moveaxis(x, 1, -1)", x_train=np.zeros((6, 3, 8, 8), np.uint8)),
+    npz("y_train", "give one label for each example", y_train=Y[:0]),
+    npz("x_train", "divide them by a constant", x_train=X + np.float32(3e38) * Y[:, None, None]),
     npz("a.npz", "plain arrays", x_train=np.array(6 * [{}])),
     ("folder:sm dataset.name=folder:{tmp}/none", "none", "there is no folder"),
     folder("train", "no folder test", "train/a", "train/b"),
@@ -292,6 +331,9 @@ DATA = [
     folder("train and training", "for the same split", "train/a", "training/a", "test/a"),
     ("folder:sm dataset.name=folder:{tmp}", "0.png", "set dataset.image_size=N to resize all to NxN",
      both(images("a"), images("b", size=(5, 5)))),
+    ("folder:sm dataset.name=folder:{tmp}", "class", "give every class at least two",
+     both(images("a", "b"), lambda tmp: [(tmp / name / "1.png").unlink() for name in "ab"])),
+    ("folder:sm dataset.name=folder:{tmp}", "/c'", "convert the files", both(images("a", "b"), file("c/x.heic"))),
     ("folder:sm dataset.name=folder:{tmp}", "0.png", "repair, convert", both(images("a", "b"), file("a/0.png"))),
     text("{tmp}", "there is no folder", lambda tmp: tmp.rmdir()),
     text("{tmp}", "give train, valid and test", texts("train/a.txt", "test/a.txt")),
@@ -314,6 +356,42 @@ DATA = [
     ("tasks:select,tasks:{tmp}/a.py", "a.py", "is not a Python file", file("a.py", "def (")),
     ("tasks:select,tasks:{tmp}/a.py", "a.py", "it should return a list of dicts",
      file("a.py", "def get_tasks(seed):\n  return 5")),
+    tasks("x_train of the task 'a'", "is empty", "[dict(name='a', arrays=[x[:0], y[:0], x, y, x, y])]"),
+    tasks("x_val of the task 'a'", "is empty", "[dict(name='a', arrays=[x, y, x[:0], y[:0], x, y])]"),
+    tasks("task 'a'", "a single class", "[dict(name='a', arrays=3 * [x, 0 * y])]"),
+    tasks("task 'a'", "no training example of class 3", "[dict(name='a', arrays=[x, y, x, y, x, np.arange(6)])]"),
+    tasks("task 'a'", "no training example of class 0", "[dict(name='a', arrays=[x, y + 5, x, y, x, y])]"),
+    tasks("y_test of the task 'a'", "negative label -1", "[dict(name='a', arrays=[x, y, x, y, x, y - 1])]"),
+    tasks("validation split", "6 examples but 5 labels", "[dict(name='a', arrays=[x, y, x, y[:5], x, y])]"),
+    tasks("'a' has images of dtype float64", ".astype", "[dict(name='a', arrays=3 * [x / 255, y])]"),
+    tasks("task 'a'", "examples of shape (6,)", "[dict(name='a', arrays=3 * [x[0], y])]"),
+    tasks("task 'a'", "give six, x_train, y_train", "[dict(name='a', arrays=[1, 2])]"),
+    tasks("task 1", "give one of them", "[dict(D, arrays=3 * [x, y])]"),
+    tasks("class_names", "labels from 0 to 2", "[dict(name='a', arrays=3 * [x, y], class_names=['x'])]"),
+    tasks("task 'b'", "to resize all", "[dict(name='a', arrays=3 * [x, y]), dict(D, name='b')]"),
+    tasks("'mnits'", "there are mnist, digits,", "[dict(D, data='mnits')]"),
+    tasks("'a'", "a task has at least two", "[dict(D, classes=[1])]"),
+    tasks("class 10 of digits", "are 0 to 9", "[dict(D, classes=[1, 10])]"),
+    tasks("class of digits", "twice", "[dict(D, classes=[1, 1])]"),
+    tasks("classes=", "they should be numbers", "[dict(D, classes=['1', '2'])]"),
+    tasks("'a'", "ask for fewer", "[dict(D, train=599)]"),
+    tasks("0 validation", "each should be at least 1", "[dict(D, val=0)]"),
+    tasks("train=True", "it should be of type int", "[dict(D, train=True)]"),
+    tasks("'colour'", "possible are name, family, returns, data", "[dict(D, colour='red')]"),
+    tasks("lacks data, val", "give it arrays, or data", "[dict(name='a', train=5)]"),
+    tasks("task 1", "give every task one of its own", "[dict(data='digits', train=5, val=3)]"),
+    tasks("'a'", "two tasks with the name", "[D, D]"),
+    tasks("('blur', 1)", "possible are ('permute', NUMBER)", "[dict(D, changes=[('blur', 1)])]"),
+    tasks("'rotate'", "it should be ('rotate', QUARTER_TURNS)", "[dict(D, changes=[('rotate', 'left')])]"),
+    tasks("changes", "as in [('rotate', 1)]", "[dict(D, changes=('rotate', 1))]"),
+    tasks("name=1", "it should be a text", "[dict(D, name=1)]"),
+    tasks("draw=", "below 2**31", "[dict(D, draw=2**40)]"),
+    tasks("draw=-1", "at least 0", "[dict(D, draw=-1)]"),
+    tasks("returns='a'", "names no earlier task of the list", "[dict(D, returns='a')]"),
+    tasks("'b' returns to 'a'", "the same classes in the same order",
+          "[D, dict(D, name='b', classes=[1, 0], returns='a')]"),
+    tasks("a.py", "a list of dicts", "[]"),
+    tasks("a.py", "failed with ZeroDivisionError", "1 / 0"),
     ("lm:sm dataset.name=text:README.md", "README.md", "name the folder of the .txt files by dataset.name=text:DIR"),
     ("live:sm dataset.name=live:{tmp}/none", "none", "there is no folder"),
     ("live:sm dataset.name=live:{tmp}", "{tmp}", "there is no folder", file("x")),
@@ -337,7 +415,12 @@ def bad(field, words, command="predict", **arrays):
 
 
 def sweep(points):
-  return file("s.py", f"def get_sweep():\n  from alma_jax.sweeps import Sweep\n  return Sweep('digits', {points})\n")
+  code = f"import itertools\nfrom alma_jax.sweeps import *\ndef get_sweep():\n  return Sweep('digits', {points})"
+  return file("s.py", code)
+
+
+def axes(field, words, points):
+  return "sweep --workdir={tmp}/run --config={tmp}/s.py", field, words, sweep(points)
 
 
 X4, Y4 = blobs(4, seed=2)
@@ -348,6 +431,17 @@ OTHERS = [
     ("sample", "--workdir", "--help lists the arguments"),
     ("sample --workdir={tmp}/done", "done", "writes no text", finished),
     ("export --workdir={tmp}", "{tmp}", "there is no run"),
+    ("sample --workdir={tmp}/done --num_tokens=0", "num_tokens=0", "at least 1", finished),
+    ("sample --workdir={tmp}/done --temperature=nan", "temperature=nan", "at least 0", finished),
+    ("export --workdir={tmp}/done", "done", "its folder checkpoints, which holds the saved learners; restore it",
+     both(finished, lambda tmp: shutil.rmtree(tmp / "done/checkpoints"))),
+    ("export --workdir={tmp}/done", "config.json", "restore it", both(finished, edited)),
+    ("export --workdir={tmp}/done", "metrics.jsonl", "let the run's own command write it again",
+     both(finished, file("done/metrics.jsonl"))),
+    ("export --workdir={tmp}/done", "metrics.jsonl", "restore the file",
+     both(finished, file("done/metrics.jsonl", "1\n"))),
+    ("export --workdir={tmp}/done --out={tmp}/x", "{tmp}/x", "cannot be written", both(finished, file("x"))),
+    ("predict --workdir={tmp}/done --task=2 {tmp}/new.npz", "done", "leave task='2' out", finished),
     ("export --workdir={tmp}/done --stage=7", "done", "has saved the stages [1], not 7", finished),
     ("predict --workdir={tmp}/none x", "none", "neither a run nor a predictor"),
     ("predict --workdir={tmp}/done {tmp}/none.npz", "none.npz", "there is no file or folder", finished),
@@ -367,6 +461,16 @@ OTHERS = [
      both(finished, parquet(image=pa.array([], pa.binary())))),
     ("evaluate --workdir={tmp}/done --data={tmp}/a.parquet", "a.parquet", "is not a readable Parquet file",
      both(finished, parquet(image=[[0] * 36], label=pa.array([b"\xff"]).view(pa.string())))),
+    bad("bad.npz", "one whole number or one name", "evaluate", x=X4, y=Y4 + 0.5),
+    bad("y of", "the predictor has 3 classes, 0 to 2", "evaluate", x=X4, y=Y4 - 1),
+    ("predict --workdir={tmp}/done README.md", "'README.md'", "of no kind that can be read here; give", finished),
+    ("predict --workdir={tmp}/done {tmp}/a.parquet", "a.parquet", "0 to 255",
+     both(finished, parquet(image=[[999] * 36]))),
+    ("predict --workdir={tmp}/done {tmp}/a.parquet", "a.parquet", "no array of numbers",
+     both(finished, parquet(image=[["x"] * 36]))),
+    ("predict --workdir={tmp}/done {tmp}/a.parquet", "a.parquet", "no image", both(finished, parquet(image=[None]))),
+    ("evaluate --workdir={tmp}/done --data={tmp}/a", "train", "name the folder that holds the folders of the classes",
+     both(finished, images("a/train/0", "a/train/1"))),
     ("predict --workdir={tmp}/begun x", "begun", "has saved no finished stage yet", begun),
     ("predict --workdir={tmp}/done {tmp}/empty", "empty", "holds no image", both(finished, file("empty/x.md"))),
     ("evaluate --workdir={tmp}/done --data=x --out={tmp}/n/o.json", "{tmp}/n", "there is no folder", finished),
@@ -386,17 +490,37 @@ OTHERS = [
     ("board", "RUNS", "--help lists the arguments"),
     ("board {tmp}/none", "none", "there is no folder"),
     ("board {tmp}/empty", "empty", "holds no run", file("empty/x")),
+    ("compare {tmp}/done {tmp}/done --out={tmp}/n/a.png", "--out=", "cannot be written", finished),
+    ("report {tmp}/done --waiting_times=1", "--waiting_times", "need --out=DIR", finished),
+    ("report {tmp}/done --out={tmp}/o --waiting_times=x", "--waiting_times=x", "as in 1,10,50", finished),
     ("report", "RUNS", "--help lists the arguments"),
     ("report {tmp}/none --out={tmp}/out", "none", "there is no folder"),
     ("report {tmp}/done --out={tmp}/done/config.json", "config.json", "cannot be made or written", finished),
     ("apart --config=digits:sm --workdir={tmp}/run", "'sm'", "has no experts that can be trained apart"),
     ("apart --config=digits:hmoe learner.em_rounds=2 --workdir={tmp}/run", "learner.em_rounds=2", "the clusters later"),
+    ("apart --config=digits:hmoe --workdir={tmp}/done", "{tmp}/done", "choose another one for the gate", finished),
     ("apart --config=digits:hmoe --workers=-1 --workdir={tmp}/run", "--workers", "at least 0"),
     ("sweep --workdir={tmp}/run", "--config", "--help lists the arguments"),
     ("sweep --workdir={tmp}/run --config={tmp}/none.py", "none.py", "is not a sweep file"),
     ("sweep --workdir={tmp}/run --config={tmp}/s.py", "s.py", "has no function get_sweep", file("s.py", "x = 1")),
     ("sweep --workdir={tmp}/run --config={tmp}/s.py", "s.py", "is not a Python file", file("s.py", "def (")),
     ("sweep --workdir={tmp}/run --config={tmp}/s.py", "s.py", "has no points", sweep("[]")),
+    ("sweep --workdir={tmp}/run --config={tmp}/s.py", "'digits:sm'", "only the path of a config file",
+     file("s.py", "def get_sweep():\n  from alma_jax.sweeps import Sweep\n  return Sweep('digits:sm', [{}])\n")),
+    ("sweep --workdir={tmp}/run --config={tmp}/s.py", "type int", "give a list of dicts, and a dict", sweep("3")),
+    ("sweep --workdir={tmp}/run --config={tmp}/s.py model.width=3", "--config.model.width", "would change an axis",
+     sweep("[{'width': 4}]")),
+    axes("'seed'", "needs a list of values, not 5", "axis('seed', 5)"),
+    axes("'seed'", "a sweep has at most 10,000 points", "axis('seed', itertools.count())"),
+    axes("a product", "at most 1,000,000 are allowed", "product(axis('a', range(2000)), axis('b', range(1000)))"),
+    axes("zipped lists", "should be equally long", "zipped(axis('a', [1]), axis('b', [1, 2]))"),
+    axes("'a'", "given twice", "product(axis('a', [1]), axis('a', [2]))"),
+    axes("product", "as axis() makes them", "product(axis('a', [1]), [1, 2])"),
+    ("sweep --workdir={tmp}/run --config=sweeps/digits --slurm=a=1", "--slurm", "is for --launcher=slurm"),
+    ("sweep --workdir={tmp}/run --config=sweeps/digits --launcher=slurm --slurm=a", "--slurm='a'", "be NAME=VALUE"),
+    ("sweep --workdir={tmp}/run --config={tmp}/s.py --config.seed=3", "--config.seed", "give --seeds",
+     sweep("[{'seed': 4}]")),
+    ("sweep --workdir={tmp}/run --config={tmp}/s.py --seeds=3,3", "--seeds=3,3", "twice", sweep("[{'seed': 4}]")),
     ("sweep --workdir={tmp}/run --config={tmp}/s.py:full", "s.py", "takes no argument", sweep("[{}]")),
     ("sweep --workdir={tmp}/run --config={tmp}/s.py --seeds=3", "--seeds", "the axis 'seed'", sweep("[{}]")),
     ("sweep --workdir={tmp}/run --config={tmp}/s.py train.epochs=x", "train.epochs", "a whole number", sweep("[{}]")),
@@ -429,11 +553,15 @@ OTHERS = [
 MODULES = {"alma": "cli"}  # of commands that are called otherwise
 
 
+def contents(tmp):
+  return {path: path.is_file() and path.stat().st_mtime_ns for path in tmp.rglob("*") if path.name != ".lock"}
+
+
 def check(tmp, command, args, field, words, write=None):
   """The property of every row."""
   if write is not None:
     write(tmp)
-  field, before = field.replace("{tmp}", str(tmp)), {path: path.stat().st_mtime_ns for path in tmp.rglob("*")}
+  field, before = field.replace("{tmp}", str(tmp)), contents(tmp)
   done = alma(MODULES.get(command, command), *(arg.replace("{tmp}", str(tmp)) for arg in args))
   *notices, said = done.stderr.splitlines() or [""]  # what takes long is announced
   assert (done.returncode, done.stdout) == (2, ""), done.stderr
@@ -443,7 +571,7 @@ def check(tmp, command, args, field, words, write=None):
   assert not re.search("[.?!] [A-Z]", said), said  # one sentence
   assert field in said, said
   assert words in said, said
-  assert {path: path.stat().st_mtime_ns for path in tmp.rglob("*")} == before  # nor a run folder
+  assert contents(tmp) == before  # nor a run folder
 
 
 @pytest.mark.parametrize("row", [*FIELDS, *COMMAND, *DATA], ids=lambda row: row[0].replace("{tmp}/", ""))
