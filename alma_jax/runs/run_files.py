@@ -17,7 +17,7 @@ FORMAT = 1  # of run folders, in CONFIG; a change after which the readers below 
 CONFIG, METRICS, TRAIN, DIVERGED = "config.json", "metrics.jsonl", "train.jsonl", "diverged.json"
 LOCAL = ("file", "local")  # schemes of addresses that are folders of this machine
 DOING = ".doing.json"  # {"activity", "since"} while something takes long
-GATE = "gate.msgpack"  # what apart.publish writes
+GATE = "gate.msgpack"  # what mixture.publish writes
 # --overwrite deletes these in this order. If it is interrupted, the rest is an unfinished run of the stored config, and
 # the command without --overwrite resumes it. Checkpoints can replace a missing METRICS, but not a missing TRAIN.
 WRITTEN = ("summary.json", METRICS, "checkpoints", "pool", TRAIN, DIVERGED, "curve.png", "accuracy.csv", "graph.json",
