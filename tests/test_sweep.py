@@ -248,10 +248,10 @@ def test_a_folder_that_may_not_be_read(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(("points", "sentence"), [
     ([{"widht": 4}], "the axis 'widht' is not a field of .*digits.py with learner 'ens'; the axes can be learner, "),
     ([{"learner": "sm", "num_members": 2}], "the axis 'num_members' is not a field of .* with learner 'sm'"),
-    ([{"name": "mlp"}], "the axis 'name' could be dataset.name or learner.name or model.name"),
+    ([{"name": "mlp"}], "the axis 'name' could be dataset.name or model.name of"),
     ([{"seed": 0}, {"learner": "ens", "seed": 0}], "are the same run; remove one of them"),
     ([{"seed": 0, "devices": 1}, {"seed": 0, "devices": 2}], "are the same run"),
-    ([{"dataset.name": "tfds:a"}, {"dataset.name": "tfds_a"}], "would have the same run folder"),
+    ([{"dataset.name": "tfds:a/b"}, {"dataset.name": "tfds:a_b"}], "would have the same run folder"),
     ([{"model.name": "a b"}], "model.name='a b' is not one of"),
     ([{"width": 0}], "model.width=0 should be at least 1"),
     ([{"learner": "best"}], "there is no learner 'best'"),
