@@ -513,6 +513,7 @@ def test_pairs_of_sequential_and_iid_runs_count_what_diverged(tmp_path):
 BAD_LINES = [({"error": "0.4"}, "a line with error='0.4'"), ({"error": math.nan}, "a line with error=nan"),
              ({"num_params": None}, "a line with num_params=None"), ({"t": 7}, "should be mega-batches 1 to 2"),
              ({"updated": "yes"}, "a line with updated='yes'"), ({"stage": [1]}, r"a line with stage=\[1\]")]
+_EDITED = "config.json was changed after the run"
 BAD_RUNS = [
     *[("summary.json", value, sentence) for value, sentence in [
         ({}, "summary.json lacks 'cer'"), ([], r"summary.json holds \[\] instead"), ("x", "summary.json holds 'x'")]],
@@ -522,11 +523,11 @@ BAD_RUNS = [
         "final_error", "wall_seconds", "cumulative_fwd_macs", "compile_seconds"]],
     ("summary.json", {"cumulative_params": 10**400}, "OverflowError"),
     *[("config.json", value, sentence) for value, sentence in [
-        ([], "config.json is not from a run"), ({}, "config.json is not from a run"), ({"seed": "0"}, "has seed='0'"),
+        ([], "config.json is not from a run"), ({}, "config.json is not from a run"), ({"seed": "0"}, _EDITED),
         ({"stream": {}}, "lacks 'stream.num_megabatches'"), ({"dataset": "digits"}, "lacks 'dataset.name'"),
-        ({"data_fingerprint": 3}, "has data_fingerprint=3"), ({"learner": {"name": ["sm"]}}, "has learner.name="),
+        ({"data_fingerprint": 3}, "has data_fingerprint=3"), ({"learner": {"name": ["sm"]}}, _EDITED),
         ({"log": {"label": 4}}, "has log.label=4")]],
-    ("config.json", {"model": {"name": "mlp", "width": "x", "num_experts": 1}}, "has model.width='x', which"),
+    ("config.json", {"model": {"name": "mlp", "width": "x", "num_experts": 1}}, _EDITED),
     *[("metrics.jsonl", value, sentence) for value, sentence in BAD_LINES],
     ("metrics.jsonl", None, "metrics.jsonl cannot be read"), ("metrics.jsonl", [], "a line without named values"),
 ]

@@ -130,6 +130,9 @@ def _flat(tree: Values) -> Values:
   for field in _NEEDED:
     if field not in flat:
       raise BadInput(f"its {run_files.CONFIG} lacks {field!r}.")
+  for field in (DATA, LABEL):  # config_sha256 does not cover them
+    if not isinstance(flat.get(field, ""), str):
+      raise BadInput(f"its {run_files.CONFIG} has {field}={_brief(flat[field])}, which is not text.")
   least = protocols.of(tree).least
   if flat[TOTAL] < least and not _is_live(flat):
     raise BadInput(f"its {run_files.CONFIG} has {TOTAL}={flat[TOTAL]}, which should be at least {least}.")
