@@ -15,7 +15,6 @@ Every field is declared once (see fields.py): those of all runs and of each prob
 and tasks.py, and those of a learner, a network, a data set or an optimiser beside its code. This package imports
 neither jax nor numpy until a config names something.
 """
-from alma_jax.config.python_file import find, load_file, packaged, run_file
 from alma_jax.config.identity import (
     INCIDENTAL,
     STORED,
@@ -27,6 +26,7 @@ from alma_jax.config.identity import (
 )
 from alma_jax.config.layout import FIXED, changed, fields_of, flatten, nested, overridden, parse, to_dict
 from alma_jax.config.presets import RECIPES, Recipe, base, language, tasks
+from alma_jax.config.python_file import find, load_file, packaged, run_file
 from alma_jax.config.registry import register
 
 __all__ = [

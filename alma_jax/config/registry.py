@@ -16,10 +16,13 @@ from alma_jax.errors import BadInput
 
 C = TypeVar("C", bound=type)
 IMAGES, TEXT, TASKS = "images", "text", "tasks"  # the problems that a config can be about
+YOURS = "if it is your own, import the file that registers it, or name that file by --config"
 
 
 class Registry(Mapping[str, Any]):
-  """{name: dataclass}; the name of a data set may be looked up with what follows its colon, as in `npz:PATH`.
+  """{name: dataclass}, sorted by name, those of users last.
+
+  The name of a data set may be looked up with what follows its colon, as in `npz:PATH`.
 
   Attributes:
     what: what a name stands for, e.g. "learner".
@@ -43,10 +46,11 @@ class Registry(Mapping[str, Any]):
 
   def __iter__(self) -> Iterator[str]:
     self._complete()
-    return iter(self._classes)
+    return iter(sorted(self._classes, key=lambda name: (is_own(self._classes[name]), name)))
 
   def __len__(self) -> int:
-    return len([*self])
+    self._complete()
+    return len(self._classes)
 
   def of(self, name: object, field: str) -> Any:
     """The class that a field's value names.
@@ -56,7 +60,7 @@ class Registry(Mapping[str, Any]):
     """
     cls = self[name] if isinstance(name, str) and name in self else None
     if cls is None:
-      raise BadInput(f"{field}={name!r} is not one of {listed(self.forms())}{meant(name, self)}.")
+      raise BadInput(f"{field}={name!r} is not one of {listed(self.forms())}{meant(name, self)}; {YOURS}.")
     form, (_, colon, rest) = _form(cls), str(name).partition(":")
     if (":" in form) != bool(colon) or (colon and not rest):
       raise BadInput(f"{field}={name!r} should be {form}.")
@@ -127,6 +131,9 @@ def register(cls: C) -> C:
   if not cls.name:  # type: ignore[attr-defined]
     raise BadInput(f"{cls.__name__}.name has no default; write name: str = NAME in the class.")
   for problem in cls.problems:  # type: ignore[attr-defined]
+    if problem not in registries:
+      raise BadInput(f"{cls.__name__}.problems={cls.problems!r} should be a tuple of some of "  # type: ignore[attr-defined]
+                     f"{listed(map(repr, registries))}.")
     registries[problem].add(cls)
   return cls
 
