@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 Tree = dict[str, Any]
 Fields = dict[str, Declared]
-FIXED = ("problem", "learner.name")  # names that the command line cannot change
+# Names that the command line cannot change, and where they stand instead.
+FIXED: Mapping[str, str] = {
+    "problem": "the config file decides it",
+    "learner.name": "the learner stands behind the colon of --config=configs/NAME.py:LEARNER"}
 
 
 def parse(config: ConfigDict | Mapping[str, Any] | schema.RunConfig) -> schema.RunConfig:
@@ -113,8 +116,7 @@ def overridden(tree: Mapping[str, Any], texts: Mapping[str, str | None]) -> Tree
   """
   for path in texts:
     if path in FIXED:
-      raise BadInput(f"--config.{path} cannot be set; the learner stands behind the colon of "
-                     "--config=configs/NAME.py:LEARNER.")
+      raise BadInput(f"--config.{path} cannot be set; {FIXED[path]}.")
   return nested(changed(flatten(tree), texts, _read))
 
 
