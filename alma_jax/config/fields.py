@@ -119,22 +119,30 @@ class Choice(NamedTuple):
   """A field of a section whose value is an instance of one of several dataclasses, see `section` and `choice`.
 
   Attributes:
-    classes: {name: dataclass}; None: the field's own type, a section that is always the same class.
+    classes: {name: dataclass}; None: it is always of the type `kind`.
     default: name of the class in a template.
-    meaning: what the name decides; only of `choice`.
+    meaning: what the name decides; empty for a section.
+    kind: the type of the field, which all the dataclasses inherit from.
   """
   classes: Mapping[str, Any] | None
   default: str
   meaning: str
+  kind: Any = None
 
-  @property
-  def is_inline(self) -> bool:
-    """Whether the fields of the class stand beside the choosing one, and not in a section of their own."""
-    return bool(self.meaning)
+  def places(self, prefix: str, name: str) -> tuple[str, str]:
+    """(full name of the field that holds the class's name, what the full names of its fields begin with).
+
+    `prefix` is that of the dataclass in which the field is called `name`.
+    """
+    return (prefix + name, prefix) if self.meaning else (f"{prefix}{name}.name", f"{prefix}{name}.")
 
   def named(self) -> Declared:
     """The field that holds the name."""
-    return Declared(default=self.default, meaning=self.meaning, choices=self.classes, names=True)
+    if self.meaning:
+      return Declared(default=self.default, meaning=self.meaning, choices=self.classes, names=True)
+    name = declared(self.kind)["name"]
+    assert isinstance(name, Declared)
+    return name._replace(default=self.default, names=True)
 
 
 def field(default: T, meaning: str, *, at_least: float | None = None, above: float | None = None,
@@ -192,7 +200,8 @@ def declared(cls: Any) -> Mapping[str, Declared | Choice]:
   hints, fields = typing.get_type_hints(cls), {}
   for each in dataclasses.fields(cls):
     made = _declaration(cls, each.name)
-    fields[each.name] = made if isinstance(made, Choice) else made._replace(kind=hints[each.name], default=each.default)
+    own = {"kind": hints[each.name]} | ({} if isinstance(made, Choice) else {"default": each.default})
+    fields[each.name] = made._replace(**own)
   return fields
 
 
