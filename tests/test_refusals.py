@@ -100,7 +100,8 @@ def finished_text(tmp):
   ALL_TEXTS(tmp / "books")
   with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of the vocabulary, for which there are too few words
-    alma_jax.run(text_config(tmp / "books", stream__num_megabatches=1, train__steps=3, log__predictor=True), tmp / "done")
+    config = text_config(tmp / "books", stream__num_megabatches=1, train__steps=3, log__predictor=True)
+    alma_jax.run(config, tmp / "done")
 
 
 def edited(tmp):
