@@ -1,6 +1,5 @@
 """Stopped at every cut and resumed, a run of every learner and every protocol equals the one that was not stopped."""
 import collections
-import dataclasses
 
 import numpy as np
 import pytest
@@ -20,7 +19,6 @@ from test_live import drop, live_config, make_folder
 from test_paths import task_config
 
 import alma_jax
-from alma_jax import config as configs
 from alma_jax.data import feed
 
 pytestmark = pytest.mark.filterwarnings("ignore:the vocabulary has")
@@ -66,12 +64,6 @@ CASES |= {f"{how} text {learner}": changes for how in ("offline", "live") for le
 del CASES["live text btm"]  # which needs all documents at once
 CASES |= {f"tasks {learner}": changes for learner, changes in TASKS.items()}
 QUICK = ("offline sm", "offline hmoe plain", "live gens", "tasks select")
-
-
-def saves_at_once(config):
-  """The config with a checkpoint after every dispatch."""
-  config = configs.parse(config)
-  return dataclasses.replace(config, checkpoint=dataclasses.replace(config.checkpoint, seconds=0.0))
 
 
 def live_images(folder, arrays):
@@ -150,7 +142,7 @@ def assert_same(first, second):
 @pytest.mark.parametrize("case", [case if case in QUICK else pytest.param(case, marks=pytest.mark.slow)
                                   for case in CASES])
 def test_resumed_at_every_cut_a_run_ends_the_same(tmp_path, monkeypatch, request, case):
-  """Stopped after every training step and every stage; and killed after every fourth step, of which three are saved."""
+  """Stopped after every training step and every stage; and killed a few steps after every third stop."""
   one_step_a_dispatch(monkeypatch)
   monkeypatch.setattr(feed, "_POLL_SECONDS", 0.01)
   config, options = prepared(case, tmp_path / "data", request)
@@ -161,8 +153,8 @@ def test_resumed_at_every_cut_a_run_ends_the_same(tmp_path, monkeypatch, request
   assert_same(tmp_path / "whole", tmp_path / "stopped")
   begun = [line["t"] - 1 for line in whole.lines if line["updated"]]
   assert set(begun) | {len(whole.lines)} <= stops.keys()  # inside every stage, and after the last one
-  saving, kills = saves_at_once(config), 0
-  while killed(saving, tmp_path / "killed", 7, **options):
-    kills += 1
+  kills = 0
+  while interrupted(config, tmp_path / "killed", 2, **options):
+    kills += killed(config, tmp_path / "killed", 5, **options)
   assert kills
   assert_same(tmp_path / "whole", tmp_path / "killed")
