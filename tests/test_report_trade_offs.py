@@ -280,7 +280,7 @@ def test_the_schedule_as_a_part(tmp_path):
   assert [len(setting.runs) for setting in found.settings] == [1, 1, 1]
   # In figures such a run is compared with those of every waiting time, but it is no answer to the best waiting time.
   figure = figures.over_the_stream(study)
-  assert legend(figure) == ["sm", "sm, schedule geometric", "ens"]
+  assert legend(figure) == ["sm, schedule every", "sm, schedule geometric", "ens"]
   assert all(len(axes.lines) == 3 for axes in figure.axes)
   assert [axes.get_title() for axes in figure.axes] == ["w = 1, other schedules", "w = 2, other schedules"]
   caption, _ = figures.all_of(study)["stream-compute"]

@@ -156,11 +156,13 @@ def switches(table: pd.DataFrame, fields: Iterable[str]) -> list[str]:
 
 
 def brief_labels(table: pd.DataFrame, fields: Iterable[str]) -> list[str]:
-  """A label for each row, with those of the fields that vary among the rows of its learner."""
+  """A label for each row, with those of the fields that vary among the rows of its learner; 0 is not named."""
   fields = list(fields)
   labels: dict[Any, str] = {}
   for _, rows in table.groupby(LEARNER):
     varying = [field for field in fields if rows[field].nunique(dropna=False) > 1]
     on_or_off = switches(rows, varying)
-    labels |= {index: label(row, varying, on_or_off) for index, row in rows.iterrows()}
+    for index, row in rows.iterrows():
+      named = [field for field in varying if row[field] is False or row[field] != 0]
+      labels[index] = label(row, named, on_or_off)
   return [labels[index] for index in table.index]
