@@ -5,6 +5,7 @@ import sys
 
 import filelock
 import pytest
+from reports import change as change_file
 from reports import diverge, write_run
 from runs import ROOT, alma
 
@@ -45,9 +46,7 @@ def test_one_line_for_each_run(tmp_path):
 
 def test_a_stream_of_tasks_shows_its_average_accuracy(tmp_path):
   run = write_run(tmp_path / "run", [0.4, 0.1])
-  tree = json.loads((run / "config.json").read_text())
-  tree["dataset"]["test_per_class"] = 0
-  (run / "config.json").write_text(json.dumps(tree))
+  change_file(run / "config.json", problem="tasks")
   rewrite(run, lambda entry: entry | dict(accuracies=[0.6, 0.9][:entry["t"]]))
   assert "sm on digits, task 2 of 2, average accuracy 0.75, error on the last task 0.1" in view.line(view.view(run))
   (run / "metrics.jsonl").unlink()
@@ -109,10 +108,7 @@ def test_runs_on_other_mega_batches_are_no_pairs(tmp_path):
 def test_bad_input_gets_one_sentence(tmp_path, args, sentence):
   write_run(tmp_path / "run", [0.4, 0.3])
   rewrite(write_run(tmp_path / "new", [0.4, 0.3]), lambda entry: None)
-  text = write_run(tmp_path / "text", [0.4])
-  tree = json.loads((text / "config.json").read_text())
-  tree["dataset"]["sequence_length"] = 16
-  (text / "config.json").write_text(json.dumps(tree))
+  write_run(tmp_path / "text", [40.0], language=True)
   done = alma(*args, cwd=tmp_path)
   assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
   assert sentence in done.stderr

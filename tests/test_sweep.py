@@ -93,7 +93,7 @@ def test_jobs_have_configs_and_folders_of_their_own(tmp_path):
                                         "ens-width4-waiting_time2", "ens-width8-waiting_time2"]
   assert [(job.config.learner.name, job.config.model.width) for job in made] == [
       ("sm", 4), ("sm", 8), ("ens", 4), ("ens", 8)]
-  assert {(job.config.train.epochs, job.config.train.learning_rate, job.config.stream.waiting_time)
+  assert {(job.config.train.epochs, job.config.train.learning_rate, job.config.stream.schedule.waiting_time)
           for job in made} == {(7, 0.5, 2)}
   assert made[0].workdir == tmp_path / made[0].name
 
@@ -234,7 +234,7 @@ def test_a_sweep_file_with_an_argument(tmp_path):
   assert widths[0] == {4, 8} | {6, 12}  # and those near the costs of Firefly
   assert widths[1] == {4, 8, 16, 32, 64} | {6, 12, 24, 48, 96}
   rivals = [job.config for job in small if job.config.learner.name == "moe"]
-  assert {(c.model.width, c.model.num_experts, c.stream.waiting_time) for c in rivals} == {
+  assert {(c.model.width, c.model.num_experts, c.stream.schedule.waiting_time) for c in rivals} == {
       (4, 3, 10), (4, 3, 1), (8, 3, 10), (8, 3, 1)}
   assert {job.config.train.epochs for job in full} == {100}
 

@@ -149,7 +149,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> Tree:
     if isinstance(value, dict):
       flat |= flatten(value, f"{prefix}{key}.")
     else:
-      flat[prefix + key] = value
+      flat[f"{prefix}{key}"] = value
   return flat
 
 
@@ -180,7 +180,7 @@ def sections_of(section: Any) -> Iterator[Any]:
 
 def _root(flat: Mapping[str, Any]) -> type[schema.RunConfig]:
   problem = flat.get("problem", schema.IMAGES)
-  if problem not in schema.CONFIGS:
+  if not isinstance(problem, str) or problem not in schema.CONFIGS:
     raise BadInput(f"problem={problem!r} is not one of {listed(schema.CONFIGS)}.")
   return schema.CONFIGS[problem]
 
@@ -192,7 +192,7 @@ def _chosen(each: Choice, flat: Mapping[str, Any], path: str) -> Any:
   value = flat.get(path, each.default)
   if isinstance(each.classes, Registry):
     return each.classes.of(value, path)
-  if value not in each.classes:
+  if not isinstance(value, str) or value not in each.classes:
     raise BadInput(f"{path}={value!r} is not one of {listed(each.classes)}{meant(value, each.classes)}.")
   return each.classes[value]
 
