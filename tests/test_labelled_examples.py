@@ -142,7 +142,7 @@ BAD = {
     "no archive": (content("a.npz", b"no"), "is not an .npz file of plain arrays", True),
     "a torn archive": (lambda root: content("b.npz", whole(npz(x=GREY, y=Y))(root)[:-200])(root),
                        "is not an .npz file of plain arrays", True),
-    "objects": (npz(x=np.array([{}] * N), y=Y), "holds Python objects, which are not loaded", True),
+    "objects": (npz(x=np.array([{}] * N), y=Y), "(Object arrays cannot be loaded", True),
     "no examples": (npz(z=GREY, y=Y), "it has no array image, img, images or x; its arrays are y, z", True),
     "one dimension": (npz(x=GREY[:, 0, 0], y=Y), "it has examples", True),
     "complex numbers": (npz(x=ROWS + 1j, y=Y), "dtype complex128; give numbers, uint8", True),
