@@ -136,9 +136,10 @@ def _of_a_task(x: np.ndarray, name: str, form: Form, facts: Mapping[str, Any]) -
 
 def _score_texts(predictor: "Predictor", args: argparse.Namespace) -> dict[str, Any]:
   documents = [document.text for document in texts.read([args.data.removeprefix("text:")])]
-  hashes = [cache.hash_row(text.encode().strip()) for text in documents]
+  hashes = [cache.hash_row(document.strip()) for document in documents]
   overlap = _overlap(args, hashes, lambda config: _seen_texts(config, args))
-  tokens, counts = texts.windows(predictor.tokenizer, documents, predictor.facts["sequence_length"])
+  tokens, counts = texts.windows(predictor.tokenizer, [document.decode() for document in documents],
+                                  predictor.facts["sequence_length"])
   total, _ = texts.sums(predictor, tokens, counts, predictor.batch_size)
   loss = -total / int(counts.sum())
   return dict(num_documents=len(documents), num_tokens=int(counts.sum()), loss=loss, perplexity=float(np.exp(loss)),
@@ -210,10 +211,10 @@ def _entries(config: Any, args: argparse.Namespace, read: Callable[[pathlib.Path
 
 def _seen_texts(config: Any, args: argparse.Namespace) -> set[int]:
   """Hashes of the documents of a run's stream; without a folder for the test text, of its pieces."""
-  from alma_jax.data import documents, live_texts, text_source
+  from alma_jax.data import documents, text_files, text_source
   if config.is_live:
-    entries = _entries(config, args, live_texts.read_documents)
-    return {cache.hash_row(text.strip()) for entry in entries for text in entry}
+    entries = _entries(config, args, lambda path: list(text_files.read(path)))
+    return {cache.hash_row(document.text.strip()) for entry in entries for document in entry}
   splits = text_source.find(config.dataset.name, args.data_dir or config.dataset.data_dir).read()
   if "test" not in splits:
     splits = documents.prepare(splits, config.stream.num_megabatches, config.seed)

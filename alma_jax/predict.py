@@ -179,7 +179,7 @@ def _predict_texts(predictor: "Predictor", paths: Sequence[str], size: int, tabl
   length = predictor.facts["sequence_length"]
   with progress(None, "texts") as shown:
     for document in texts.read(paths):
-      found = texts.score(predictor, predictor.tokenizer, document.text, length, size)
+      found = texts.score(predictor, predictor.tokenizer, document.text.decode(), length, size)
       table.write({"input": [document.source], "row": [None if document.row < 0 else document.row],
                    "num_tokens": [found.num_tokens], "log_probability": [found.log_probability],
                    "perplexity": [found.perplexity], "next": [found.next_token[0]],

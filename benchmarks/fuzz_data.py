@@ -22,9 +22,9 @@ from alma_jax.data import (
   feed,
   inbox,
   live_images,
-  live_texts,
   task_file,
   task_sources,
+  text_files,
   text_source,
   tokens,
 )
@@ -167,8 +167,8 @@ def text(folder: pathlib.Path) -> Target:
         found = tokens.read(str(path), 1000)
         tokens.encode(found, [plain, "\u0301é".encode()], in_sections=False)
         return
-      each(lambda: tokens.encode(tokenizer, live_texts.read_documents(path), in_sections=True),
-           lambda: [texts.windows(tokenizer, [document.text], 8) for document in texts.read([str(root)])],
+      each(lambda: tokens.encode(tokenizer, [document.text for document in text_files.read(path)], in_sections=True),
+           lambda: [texts.windows(tokenizer, [document.text.decode()], 8) for document in texts.read([str(root)])],
            lambda: text_source.find(f"text:{root}").read())
     finally:
       path.unlink()

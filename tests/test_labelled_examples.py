@@ -1,7 +1,9 @@
 """One reader of examples: every command accepts the same files, with the same arrays, or refuses them alike."""
 import argparse
 import io
+import itertools
 import json
+import types
 
 import numpy as np
 import pyarrow as pa
@@ -10,10 +12,10 @@ import pytest
 from PIL import Image
 
 from alma_jax import evaluate
-from alma_jax.data import datasets, examples, live_images
+from alma_jax.data import datasets, examples, live_images, live_texts, text_source, tokens
 from alma_jax.data.form import Form
 from alma_jax.errors import BadInput
-from alma_jax.predictors import inputs
+from alma_jax.predictors import inputs, texts
 
 N = 12
 RNG = np.random.default_rng(0)
@@ -142,7 +144,7 @@ BAD = {
     "no archive": (content("a.npz", b"no"), "is not an .npz file of plain arrays", True),
     "a torn archive": (lambda root: content("b.npz", whole(npz(x=GREY, y=Y))(root)[:-200])(root),
                        "is not an .npz file of plain arrays", True),
-    "objects": (npz(x=np.array([{}] * N), y=Y), "holds Python objects, which are not loaded", True),
+    "objects": (npz(x=np.array([{}] * N), y=Y), "(Object arrays cannot be loaded", True),
     "no examples": (npz(z=GREY, y=Y), "it has no array image, img, images or x; its arrays are y, z", True),
     "one dimension": (npz(x=GREY[:, 0, 0], y=Y), "it has examples", True),
     "complex numbers": (npz(x=ROWS + 1j, y=Y), "dtype complex128; give numbers, uint8", True),
@@ -223,10 +225,7 @@ def by_entry_after_a_test_set(path, form, names):
 def by_test_set(path, form, names):
   live = path.parent / "tested"
   live.mkdir(exist_ok=True)
-  if path.exists():
-    path.rename(live / f"test{path.suffix}")
-  else:
-    raise BadInput("there is no such file or folder.")
+  path.rename(live / f"test{path.suffix}")
   try:
     test = live_images.ImageReader(live, 0, 0).test
   finally:
@@ -280,8 +279,8 @@ def test_bad_files_are_refused_with_one_sentence_everywhere(tmp_path, name):
   if "NaN" in part or "float32" in part:
     form = Form((4,), np.dtype(np.float32))
   for reader in (*LABELLED, *([by_predict] if of_examples else [])):
-    if reader is by_test_set and path.suffix == ".csv":
-      continue  # a live stream may have other files beside it
+    if reader is by_test_set and name in ("no file", "another kind"):
+      continue  # a live stream may have other files beside it than a test set
     with pytest.raises(BadInput) as error:
       reader(path, form, NAMES if path.is_dir() else NUMBERS)
     assert "\n" not in str(error.value)
@@ -290,3 +289,78 @@ def test_bad_files_are_refused_with_one_sentence_everywhere(tmp_path, name):
     assert part in sentences[reader.__name__]
   if name not in ("no file", "another kind", "one dimension"):  # they name the kinds, or the shape that is needed
     assert len({*sentences.values()}) == 1, sentences
+
+
+# ---------------------------------------------------------------- texts
+
+# {name: ({file: contents}, documents)}
+TEXTS = {
+    "a document": ({"a.txt": b"one\r\ntwo\n"}, ["one\r\ntwo\n"]),
+    "a byte order mark": ({"a.TXT": "\ufeffé".encode()}, ["é"]),
+    "lines": ({"a.jsonl": b'"one"\n\n{"text": "a\\ud800b"}\n" "\n'}, ["one", "a?b"]),
+    "a folder": ({"t/b/c.txt": b"two", "t/a.txt": b"one", "t/blank.txt": b" \n", "t/d.jsonl": b'"three"'},
+                 ["one", "two", "three"]),
+}
+BAD_TEXTS = {
+    "no file": ({}, "there is no"),
+    "no text": ({"a.png": b""}, "it is no .txt file, no .jsonl file, and no folder of them."),
+    "blank": ({"a.txt": b" \n\xe2\x80\x83"}, "holds no text: every document is blank."),
+    "no UTF-8": ({"a.txt": b"a\xff"}, "it is not UTF-8: byte 1 is 0xff; convert it to UTF-8."),
+    "no JSON": ({"a.jsonl": b'"a"\n{'}, "its line 2 is not JSON"),
+    "no string": ({"a.jsonl": b'"a"\n{"txt": "b"}'}, "its line 2 is neither a string nor an object with"),
+}
+
+
+def written(root, files):
+  """The file, or the folder of the files."""
+  for name, data in files.items():
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    (root / name).write_bytes(data)
+  return root / next(iter(files), "none.txt").partition("/")[0]
+
+
+def text_of_a_run(path):
+  return text_source.find(f"text:{path}").read()["train"]
+
+
+def text_of_an_entry(path):
+  config = types.SimpleNamespace(vocab_size=257, tokenizer="", sequence_length=1, cross_documents=True)
+  reader = live_texts.TextReader(path.parent / "none", config)
+  arrays = reader.read(path, [dict(tokenizer=tokens.train([b"a"], 257).to_str())]).arrays
+  bounds, tokenizer = [*arrays["starts"], len(arrays["ids"]) - 1], reader.tokenizer([])
+  return [tokenizer.decode(arrays["ids"][a + 1:b].tolist()).encode() for a, b in itertools.pairwise(bounds)]
+
+
+def text_of_a_held_out_split(path):
+  live = path.parent / "live"
+  live.mkdir()
+  path.rename(live / f"test{path.suffix.lower()}")
+  config = types.SimpleNamespace(vocab_size=257, tokenizer="")
+  return live_texts.TextReader(live, config).held_out["test"]
+
+
+def text_for_a_predictor(path):
+  return [document.text for document in texts.read([str(path)])]
+
+
+TEXT_READERS = (text_of_a_run, text_of_an_entry, text_for_a_predictor, text_of_a_held_out_split)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_texts_are_the_same_documents_everywhere(tmp_path, name):
+  files, documents = TEXTS[name]
+  path = written(tmp_path, files)
+  for reader in TEXT_READERS:
+    assert [text.decode() for text in reader(path)] == documents, reader
+
+
+@pytest.mark.parametrize("name", BAD_TEXTS)
+def test_bad_texts_are_refused_everywhere(tmp_path, name):
+  files, part = BAD_TEXTS[name]
+  path = written(tmp_path, files)
+  # A live stream may have other files beside it than a test set.
+  for reader in TEXT_READERS[:-1] if name in ("no file", "no text") else TEXT_READERS:
+    with pytest.raises(BadInput) as error:
+      reader(path)
+    assert part in str(error.value)
+    assert str(error.value).endswith(".")

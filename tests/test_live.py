@@ -303,7 +303,7 @@ def test_only_the_first_entry_must_not_be_too_small(tmp_path):
   for name, found in dict(tiny=tiny, usual=x, small=x * 1e-300, large=x * [1, 1, 1e35]).items():
     np.savez(tmp_path / f"{name}.npz", x=found, y=y)
   for name, what in ("tiny", "column 2"), ("small", "column 0"):
-    with pytest.raises(BadInput, match=f"x has values up to .* in its {what}, .*; multiply them by a constant"):
+    with pytest.raises(BadInput, match=f"it has values up to .* in its {what}, .*; multiply them by a constant"):
       reader.read(tmp_path / f"{name}.npz", [])
   lines = [dict(reader.read(tmp_path / "usual.npz", []).notes)]
   for name in "tiny", "small":

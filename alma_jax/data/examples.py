@@ -177,9 +177,8 @@ class Reader:
 
   def image(self, content: bytes, formats: tuple[str, ...]) -> np.ndarray:
     """The example [1, ...] in the bytes of an image file; `formats`: see image_file.read."""
-    pile = _Pile(self)
-    pile.add(_Cell("", -1, "the image", content), formats)
-    return pile.examples().x
+    (examples,) = self._batches([_Cell("", -1, "the image", content)], formats=formats)
+    return examples.x
 
   def _folder(self, folder: pathlib.Path, size: int | None) -> Iterator[Examples]:
     folder = self._part_of(folder)
@@ -258,7 +257,9 @@ class Reader:
         columns = self._chosen(file.schema_arrow.names, "column")
         dtype = _dtype(file.schema_arrow.field(columns[0]).type)
         names = class_labels.class_names(file.schema_arrow, columns[1]) if self.labelled else None
-        for rows in unpacking.parquet_rows(file, columns, most):
+        at_once = unpacking.rows_at_once(file.metadata, most)
+        for rows in file.iter_batches(at_once, columns=columns, use_threads=False):
+          unpacking.check(rows.nbytes)
           labels = rows.column(columns[1]).to_pylist() if self.labelled else [None] * rows.num_rows
           for cell, label in zip(rows.column(columns[0]).to_pylist(), labels):
             content = cell.get("bytes") if isinstance(cell, dict) else cell
@@ -269,79 +270,47 @@ class Reader:
     if not row:
       raise BadInput("it is empty; give at least one example.")
 
-  def _batches(self, cells: Iterable[_Cell], size: int | None) -> Iterator[Examples]:
-    pile = _Pile(self)
+  def _batches(self, cells: Iterable[_Cell], size: int | None = None, formats: tuple[str, ...] | None = None
+               ) -> Iterator[Examples]:
+    cells = iter(cells)
+    while (batch := self._decoded(itertools.islice(cells, size), formats)) is not None:
+      yield batch
+
+  def _decoded(self, cells: Iterable[_Cell], formats: tuple[str, ...] | None) -> Examples | None:
+    """The examples of cells, as one array; None if there are no cells."""
+    arrays: list[np.ndarray] = []
+    used: list[_Cell] = []
+    bad: list[str] = []
+    sizes: dict[tuple[int, ...], str] = {}  # {size: name of the first example that has it}
+    num_bytes = num_transparent = num_frames = 0
     for cell in cells:
-      pile.add(cell)
-      if pile.num == size:
-        yield pile.examples()
-        pile = _Pile(self)
-    if pile.num:
-      yield pile.examples()
-
-
-class _Pile:
-  """Decodes examples, and collects them until they become one array."""
-
-  def __init__(self, reader: Reader):
-    self.num = 0
-    self._reader, self._bytes = reader, 0
-    self._source: list[str] = []
-    self._row: list[int] = []
-    self._arrays: list[np.ndarray] = []
-    self._labels: list[Any] = []
-    self._names: tuple[str, ...] | None = None
-    self._bad: list[str] = []
-    self._sizes: dict[tuple[int, ...], str] = {}  # {size: name of the first example that has it}
-    self._transparent, self._frames = 0, 0
-
-  def add(self, cell: _Cell, formats: tuple[str, ...] | None = None) -> None:
-    """Decodes an example; raises TooMuch if all of them take too much memory."""
-    self.num += 1
-    try:
-      if isinstance(cell.content, (bytes, pathlib.Path)):
-        content = io.BytesIO(cell.content) if isinstance(cell.content, bytes) else cell.content
-        array, transparent, frames = image_file.read(content, self._reader.form.image_size, formats)
-      else:
-        array, transparent, frames = _array(cell), False, False
-    except BadInput as error:
-      self._bad.append(f"{cell.name} ({str(error).rstrip('.')})")
-      return
-    self._transparent, self._frames = self._transparent + transparent, self._frames + frames
-    self._bytes += array.nbytes + (_CHARACTER * len(cell.label) if isinstance(cell.label, str) else 0)
-    unpacking.check_contents(0, self._bytes, _COPIES)
-    self._sizes.setdefault(array.shape[:2], cell.name)
-    self._source.append(cell.source)
-    self._row.append(cell.row)
-    self._arrays.append(array)
-    self._labels.append(cell.label)
-    self._names = cell.names
-
-  def examples(self) -> Examples:
-    """The examples; raises BadInput if they cannot be used."""
-    if self._bad:
-      num = len(self._bad)
-      more = f" and {num - _MOST_NAMES} more" if num > _MOST_NAMES else ""
-      raise BadInput(f"it has {num} example{'s' * (num > 1)} that cannot be read, {', '.join(self._bad[:_MOST_NAMES])}"
-                     f"{more}; repair, convert (images to 8 bits a channel) or remove {'them' if num > 1 else 'it'}.")
-    if len(self._sizes) > 1:
-      (size, name), (other, another) = list(self._sizes.items())[:2]
+      try:
+        image = _decode(cell, self.form.image_size, formats)
+      except BadInput as error:
+        bad.append(f"{cell.name} ({str(error).rstrip('.')})")
+        continue
+      arrays.append(image.pixels)
+      used.append(cell._replace(content=None))
+      sizes.setdefault(image.pixels.shape[:2], cell.name)
+      num_transparent, num_frames = num_transparent + image.had_transparency, num_frames + image.has_frames
+      num_bytes += image.pixels.nbytes + (_CHARACTER * len(cell.label) if isinstance(cell.label, str) else 0)
+      unpacking.check_contents(0, num_bytes, _COPIES)
+    if bad:
+      more = f" and {len(bad) - _MOST_NAMES} more" if len(bad) > _MOST_NAMES else ""
+      raise BadInput(f"it has {len(bad)} example{'s' * (len(bad) > 1)} that cannot be read, "
+                     f"{', '.join(bad[:_MOST_NAMES])}{more}; repair, convert (images to 8 bits a channel) or remove "
+                     f"{'them' if len(bad) > 1 else 'it'}.")
+    if not used:
+      return None
+    if len(sizes) > 1:
+      (size, name), (other, another) = list(sizes.items())[:2]
       raise BadInput(f"it has examples of several sizes: {name!r} has {_pixels(size)}, {another!r} {_pixels(other)}; "
                      "give one size, or set dataset.image_size=N for the run to resize all images to NxN.")
-    first = self._arrays[0]
-    shape = first.shape if first.ndim == 1 else (*first.shape[:2], max(array.shape[-1] for array in self._arrays))
-    x = np.stack([np.broadcast_to(array, shape) for array in self._arrays])
-    checked = self._reader._checked(x, self._labelled() if self._reader.labelled else None, self._names)
-    return checked._replace(source=self._source, row=self._row, decoded=(self._transparent, self._frames))
-
-  def _labelled(self) -> np.ndarray:
-    if None in self._labels:
-      raise BadInput("it has examples without a label; label them, or leave them out.")
-    if not all(isinstance(label, (int, float, str)) for label in self._labels):
-      raise BadInput("it has labels that are neither whole numbers nor names.")
-    unpacking.check(_CHARACTER * len(self._labels) * max(len(label) if isinstance(label, str) else 1
-                                                         for label in self._labels))
-    return np.array(self._labels)
+    shape = (*arrays[0].shape[:2], *[max(array.shape[-1] for array in arrays)] * (arrays[0].ndim > 1))
+    x = np.stack([np.broadcast_to(array, shape) for array in arrays])
+    y = _stacked([cell.label for cell in used]) if self.labelled else None
+    return self._checked(x, y, used[0].names)._replace(
+        source=[cell.source for cell in used], row=[cell.row for cell in used], decoded=(num_transparent, num_frames))
 
 
 def has_parts(names: Sequence[str]) -> bool:
@@ -380,8 +349,11 @@ def image_remarks(folder: pathlib.Path, decoded: Sequence[int]) -> list[str]:
           for num, each in zip(decoded, what) if num]
 
 
-def _array(cell: _Cell) -> np.ndarray:
-  """The numbers of a list, [D] or [H, W, C]."""
+def _decode(cell: _Cell, image_size: int, formats: tuple[str, ...] | None) -> image_file.Decoded:
+  """The pixels [H, W, C] of an image, or the numbers [D] or [H, W, C] of a list."""
+  if isinstance(cell.content, (bytes, pathlib.Path)):
+    return image_file.read(io.BytesIO(cell.content) if isinstance(cell.content, bytes) else cell.content, image_size,
+                           formats)
   try:
     array = np.array(cell.content if isinstance(cell.content, list) else [], cell.dtype)
   except (ValueError, TypeError, OverflowError) as error:
@@ -390,7 +362,17 @@ def _array(cell: _Cell) -> np.ndarray:
     raise BadInput("neither an image nor numbers")
   if array.ndim > 1 and array.dtype == np.int64 and array.min() >= 0 and array.max() <= 255:
     array = array.astype(np.uint8)  # pixels, which take less memory
-  return array[..., None] if array.ndim == 2 else array
+  return image_file.Decoded(array[..., None] if array.ndim == 2 else array, False, False)
+
+
+def _stacked(labels: list[Any]) -> np.ndarray:
+  """Labels [N], numbers or names."""
+  if None in labels:
+    raise BadInput("it has examples without a label; label them, or leave them out.")
+  if not all(isinstance(label, (int, float, str)) for label in labels):
+    raise BadInput("it has labels that are neither whole numbers nor names.")
+  unpacking.check(_CHARACTER * len(labels) * max(len(str(label)) for label in labels))
+  return np.array(labels)
 
 
 def _dtype(kind: "pa.DataType") -> type[Any]:

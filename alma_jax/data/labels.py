@@ -129,8 +129,7 @@ def read(y: Any, names: tuple[str, ...] | None = None) -> Labels:
 
 def check_same(classes: Iterable[str], others: Iterable[str]) -> None:
   """Raises BadInput if the training part and the test part of a data set have other classes."""
-  odd = sorted({*classes} ^ {*others})
-  if odd:
+  if odd := sorted({*classes} ^ {*others}):
     raise BadInput(f"it has the class {', '.join(odd[:5])} in only one of train and test; give both the same classes.")
 
 

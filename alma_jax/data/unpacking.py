@@ -22,7 +22,6 @@ from alma_jax.messages import num_bytes
 from alma_jax.parallel.host_memory import host_memory
 
 if TYPE_CHECKING:
-  import pyarrow as pa
   import pyarrow.parquet as pq
 
 _SHARE = 0.75  # of the memory
@@ -115,11 +114,11 @@ def read_npz(file: pathlib.Path | io.BytesIO, choose: Callable[[list[str]], Sequ
       check_contents(0, sum(members[name].file_size for name in names))
       for name in names:  # all headers first: examples may be small and many
         with archive.open(members[name]) as member:
-          check_contents(_read_header(member, members[name].file_size, name).num, 0)
+          check_contents(_num_rows(member, members[name].file_size, name), 0)
       arrays = {}
       for name in names:
         with archive.open(members[name]) as member:
-          arrays[name] = _read_array(member, members[name].file_size, name)
+          arrays[name] = np.lib.format.read_array(member, allow_pickle=False)
       return arrays
   except BadInput:
     raise
@@ -128,29 +127,19 @@ def read_npz(file: pathlib.Path | io.BytesIO, choose: Callable[[list[str]], Sequ
                    "numbers.") from error
 
 
-def parquet_rows(file: "pq.ParquetFile", columns: Sequence[str], most: int | None = None) -> Iterator["pa.RecordBatch"]:
-  """Yields the rows of some columns in batches, which are so small that they fit into memory.
+def rows_at_once(metadata: "pq.FileMetaData", most: int | None = None) -> int:
+  """How many rows of a Parquet file fit into memory at once, at most `most`.
 
   Equal values may be stored once for many rows. Therefore a row is assumed to be as large as all that a row group
   stores.
 
-  Args:
-    file: opened.
-    columns: names of columns.
-    most: rows of a batch, at most; None: a fixed number.
-
   Raises:
     TooMuch: one row may take more than `limit()`.
   """
-  metadata = file.metadata
   # Not by column: pyarrow ends the process if the description of a column is damaged.
   largest = max([1, *(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))])
   check(largest)
-  rows = max(1, min(most or _MOST_ROWS, _MOST_ROWS, limit() // (_COPIES * largest)))
-  for batch in file.iter_batches(batch_size=rows, columns=list(columns), use_threads=False):
-    if batch.num_rows:
-      check(batch.nbytes)
-      yield batch
+  return max(1, min(most or _MOST_ROWS, _MOST_ROWS, limit() // (_COPIES * largest)))
 
 
 def first_line(error: Exception) -> str:
@@ -159,43 +148,15 @@ def first_line(error: Exception) -> str:
   return "".join(character if character.isprintable() else "?" for character in text[:200]).rstrip(".")
 
 
-class _Header(NamedTuple):
-  """The header of an .npy file; `stored` is the number of bytes after it."""
-  shape: tuple[int, ...]
-  is_fortran: bool
-  dtype: np.dtype
-  stored: int
-
-  @property
-  def num(self) -> int:
-    """Number of rows."""
-    return self.shape[0] if self.shape else 0
-
-
-def _read_header(member: Any, size: int, name: str) -> _Header:
-  """Reads and checks the header of an .npy file of `size` bytes."""
+def _num_rows(member: Any, size: int, name: str) -> int:
+  """Number of rows of an .npy file of `size` bytes; raises ValueError if its header says something else."""
   read_header = _HEADERS.get(np.lib.format.read_magic(member))
   if read_header is None:
     raise ValueError(f"the array {name} is of a kind that is not read here")
-  shape, fortran, dtype = read_header(member)
-  if dtype.hasobject:
-    raise ValueError(f"the array {name} holds Python objects, which are not loaded")
+  shape, _, dtype = read_header(member)
   stored = size - member.tell()
-  if not dtype.itemsize or min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != stored:
+  if not dtype.hasobject and (
+      not dtype.itemsize or min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != stored):
     raise ValueError(f"the array {name} of shape {shape} and dtype {dtype} does not have the {stored} bytes that are "
                      "stored")
-  return _Header(shape, fortran, dtype, stored)
-
-
-def _read_array(member: Any, size: int, name: str) -> np.ndarray:
-  """The array of an .npy file of `size` bytes, whose header is checked before memory is taken."""
-  header = _read_header(member, size, name)
-  data = bytearray(header.stored)
-  view, start = memoryview(data), 0
-  while start < len(data):
-    num = member.readinto(view[start:start + 2**20])
-    if not num:
-      raise ValueError(f"the array {name} is cut off")
-    start += num
-  array = np.frombuffer(data, header.dtype)
-  return array.reshape(header.shape[::-1]).T if header.is_fortran else array.reshape(header.shape)
+  return shape[0] if shape else 0
