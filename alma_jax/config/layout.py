@@ -45,10 +45,7 @@ def parse(config: ConfigDict | Mapping[str, Any] | schema.RunConfig) -> schema.R
     raise BadInput(f"the config {config!r} is of type {type(config).__name__}; it should be a ConfigDict, as "
                    "alma_jax.base_config('ens') returns.")
   flat = flatten(tree)
-  fields = fields_of(flat)
-  for path in flat:
-    if path not in fields:
-      raise no_field(path, flat)
+  _check_names(flat, fields_of(flat))
   parsed: schema.RunConfig = _built(_root(flat), defaults(flat) | flat)
   for section in sections_of(parsed):
     if hasattr(section, "check"):
@@ -87,16 +84,14 @@ def changed(flat: Mapping[str, Any], changes: Mapping[str, Any],
     BadInput: there is no such field, or a name stands for nothing.
   """
   result, left, fields = dict(flat), dict(changes), fields_of(flat)
+  _check_names(flat, fields)
   while (path := next((path for path in left if path in fields and fields[path].names), None)) is not None:
     result[path], before = left.pop(path), fields
     fields = fields_of(result)
     result = {path: result[path] if path in result and (each.names or each == before.get(path)) else each.default
               for path, each in fields.items()}
-  for path, value in left.items():
-    if path not in fields:
-      raise no_field(path, result)
-    result[path] = read(fields[path], value, path)
-  return result
+  _check_names(result | left, fields)
+  return result | {path: read(fields[path], value, path) for path, value in left.items()}
 
 
 def overridden(tree: Mapping[str, Any], texts: Mapping[str, str | None]) -> Tree:
@@ -183,6 +178,12 @@ def _root(flat: Mapping[str, Any]) -> type[schema.RunConfig]:
   if not isinstance(problem, str) or problem not in schema.CONFIGS:
     raise BadInput(f"problem={problem!r} is not one of {listed(schema.CONFIGS)}.")
   return schema.CONFIGS[problem]
+
+
+def _check_names(flat: Mapping[str, Any], fields: Fields) -> None:
+  for path in flat:
+    if path not in fields:
+      raise no_field(path, flat)
 
 
 def _chosen(each: Choice, flat: Mapping[str, Any], path: str) -> Any:
