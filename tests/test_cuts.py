@@ -57,13 +57,12 @@ TASKS |= {"replay": TASK | dict(train__steps=2), "mntdp reinforce": TASK | dict(
     learner__search="reinforce", learner__search_steps=3)}
 
 CASES = {f"offline {learner}": FULL for learner in IMAGES} | {f"live {learner}": PLAIN for learner in IMAGES}
-CASES |= {"offline sm plain": PLAIN, "offline hmoe plain": PLAIN, "live sm full": FULL, "offline expert": {},
-          "offline anytime": dict(train__steps=2, train__batch_size=12), "offline sm adaptive": ADAPTIVE,
+CASES |= {"live sm full": FULL, "offline expert": {}, "offline anytime": dict(train__steps=2, train__batch_size=12),
           "offline hmoe adaptive": ADAPTIVE, "offline gens vgg": VGG, "offline hmoe rounds": ROUNDS}
 CASES |= {f"{how} text {learner}": changes for how in ("offline", "live") for learner, changes in TEXTS.items()}
 del CASES["live text btm"]  # which needs all documents at once
 CASES |= {f"tasks {learner}": changes for learner, changes in TASKS.items()}
-QUICK = ("offline sm", "offline hmoe plain", "live gens", "tasks select")
+QUICK = ("offline sm", "live gens", "tasks select")
 
 
 def live_images(folder, arrays):
