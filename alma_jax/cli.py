@@ -13,7 +13,7 @@
   alma status RUNS               a line about each run (python -m alma_jax.status)
   alma compare RUN RUN           what differs between two runs (python -m alma_jax.compare)
   alma board RUNS                a live page of runs (python -m alma_jax.board)
-  alma list                      the learners, configs, networks, data sets and optimisers
+  alma list [FILE]               the learners, configs, networks, data sets and optimisers, those of your file included
   alma fields [PATTERN]          the fields of a config, or those whose name or meaning holds PATTERN
   alma --version
 
@@ -33,6 +33,7 @@ from alma_jax.version import __version__
 _MODULES = {"run": "main", **{name: name for name in (
     "sweep", "apart", "report", "sample", "export", "predict", "evaluate", "serve", "status", "compare", "board")}}
 
+
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line; returns the exit code. `argv` are its arguments; None: those of the process."""
   args = list(sys.argv[1:] if argv is None else argv)
@@ -48,7 +49,9 @@ def _main(args: Sequence[str]) -> None:
     commands.show((__doc__ or "").strip())
   elif args == ["--version"]:
     commands.show(f"alma_jax {__version__}")
-  elif args in (["list"], ["list", "--help"], ["list", "-h"]):
+  elif args[0] == "list" and len(args) < 3:
+    for path in set(args[1:]) - {"-h", "--help"}:
+      configs.load_file(path)
     commands.show("\n".join(_listing()))
   elif args[0] == "fields" and len(args) < 3:
     pattern = "".join(args[1:]).removeprefix("--config.")
@@ -73,10 +76,12 @@ def _listing() -> Iterator[str]:
       "Learners for streams of tasks (--config=tasks:LEARNER,STREAM)": _learners(registry.TASKS),
       "Configs": {name: text for name, text in config.items() if "/" not in name},
       "Sweeps (alma sweep --config=NAME)": {name: text for name, text in config.items() if "/" in name},
-      "Networks (--config.model.name)": _all(registry.NETWORKS),
-      "Data sets (--config.dataset.name)": _all({name: registry.DATA_SETS[name] for name in ("images", "text")}),
-      "Streams of tasks (--config=tasks:LEARNER,STREAM)": _about(registry.DATA_SETS["tasks"]),
-      "Optimisers (--config.train.optimizer)": _all(registry.OPTIMIZERS),
+      "Networks (--config.model.name)": _about(registry.NETWORKS[registry.IMAGES]),
+      "Networks for text (--config.model.name)": _about(registry.NETWORKS[registry.TEXT]),
+      "Images (--config.dataset.name)": _about(registry.DATA_SETS[registry.IMAGES]),
+      "Texts (--config.dataset.name)": _about(registry.DATA_SETS[registry.TEXT]),
+      "Streams of tasks (--config=tasks:LEARNER,STREAM)": _about(registry.DATA_SETS[registry.TASKS]),
+      "Optimisers (--config.train.optimizer)": _about(registry.OPTIMIZERS[registry.IMAGES]),
   }
   for number, (title, entries) in enumerate(groups.items()):
     yield f"{chr(10) if number else ''}{title}"
@@ -94,11 +99,6 @@ def _learners(problem: str) -> dict[str, str]:
 def _about(names: registry.Registry) -> dict[str, str]:
   """{name as users write it: one line}."""
   return {form: (cls.__doc__ or "").split("\n")[0] for form, cls in zip(names.forms(), names.values())}
-
-
-def _all(registries: Mapping[str, registry.Registry]) -> dict[str, str]:
-  """`_about` of several problems."""
-  return {form: text for names in registries.values() for form, text in _about(names).items()}
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ CLAIMS = "results/README.md"
 # Modules of the API page: {title: [names]}.
 API = {
     "Running": ["runs.experiment.run", "runs.results.load_run", "runs.results.Run", "runs.routes.weights",
-                "runs.apart.Mixture"],
+                "runs.mixture.Mixture"],
     "Configs": ["config.presets.base", "config.presets.language"],
     "Learners and networks of your own": [
         "config.registry.register_learner", "config.registry.register_model", "config.learner_options.Options",

@@ -157,19 +157,6 @@ def interrupted(config, workdir, dispatches, **options):
   return False
 
 
-def assert_resumes(config, folder, dispatches, more_than, **options):
-  """A run that is stopped after every `dispatches` dispatches, `more_than` so many times, ends like one that is not.
-
-  The runs are in folder/whole and folder/cut.
-  """
-  alma_jax.run(config, folder / "whole", **options)
-  times = 0
-  while interrupted(config, folder / "cut", dispatches, **options):
-    times += 1
-  assert times > more_than
-  assert_same_run(folder / "whole", folder / "cut")
-
-
 def one_step_a_dispatch(monkeypatch):
   monkeypatch.setattr(stage_training, "_TARGET_SECONDS", 1e-9)
   monkeypatch.setattr(stage_training, "_FIRST_ROWS", 1)

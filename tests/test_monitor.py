@@ -102,19 +102,13 @@ def test_runs_on_other_mega_batches_are_no_pairs(tmp_path):
 
 
 @pytest.mark.parametrize(("args", "sentence"), [
-    (["status", "none"], "there is no folder 'none'"), (["status", "empty"], "'empty' holds no run"),
-    (["status", "odd"], "is not from a run of this program"), (["status", "damaged"], "has a line that is not JSON"),
-    (["compare", "run", "none"], "there is no folder 'none'"), (["compare", "run", "text"], "compare runs of one kind"),
+    (["compare", "run", "text"], "compare runs of one kind"),
     (["compare", "run", "new"], "no mega-batches with a test error in common"),
     (["compare", "run", "run", "--out=none/a.png"], "cannot be written")])
 def test_bad_input_gets_one_sentence(tmp_path, args, sentence):
   write_run(tmp_path / "run", [0.4, 0.3])
   rewrite(write_run(tmp_path / "new", [0.4, 0.3]), lambda entry: None)
   write_run(tmp_path / "text", [40.0], language=True)
-  (write_run(tmp_path / "damaged", [0.4]) / "metrics.jsonl").write_text("{\n")
-  (tmp_path / "empty").mkdir()
-  (tmp_path / "odd").mkdir()
-  (tmp_path / "odd/config.json").write_text("{}")
   done = alma(*args, cwd=tmp_path)
   assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
   assert sentence in done.stderr

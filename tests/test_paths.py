@@ -7,14 +7,14 @@ import jax
 import numpy as np
 import optax
 import pytest
-from runs import assert_resumes, lines, one_step_a_dispatch, slow, small_config
+from runs import lines, small_config
 
 import alma_jax
 from alma_jax import config as configs
 from alma_jax.errors import BadInput, Diverged
 from alma_jax.learners import mntdp, path_search
 from alma_jax.learners.paths import Paths
-from alma_jax.monitor import board, pairs, view
+from alma_jax.monitor import dashboard, pairs, view
 from alma_jax.problems import heads, sequence
 from alma_jax.runs import exporting, settings
 
@@ -235,7 +235,7 @@ def test_the_best_of_what_was_tried_is_kept(finished, learner):
 
 def test_compared_runs_are_of_tasks(finished, tmp_path):
   first, second = (view.view(finished(learner)) for learner in ("independent", "mntdp"))
-  assert board.shown(first)["unit"] == "tasks"
+  assert dashboard.shown(first)["unit"] == "tasks"
   text = pairs.text(first, second)
   assert "Test error on each task when it was learned:" in text
   assert "over the 5 tasks that both have" in text
@@ -260,16 +260,6 @@ def test_costs_add_up(finished):
     epochs = [(entry["candidate"], entry["epoch"]) for entry in train if entry["stage"] == t]
     assert {candidate for candidate, _ in epochs} == set(range(t + 1))
     assert line["fwd_macs"] == 2 * 300 * macs * len(epochs)
-
-
-@pytest.mark.parametrize(("learner", "dispatches", "changes"), [
-    ("mntdp", 3, {}), ("replay", 2, dict(train__steps=4)), slow("select", 2, {}), slow("oracle", 2, {}),
-    slow("mntdp", 2, dict(learner__search="reinforce", learner__search_steps=3))])
-def test_stopped_anywhere_a_run_ends_the_same(tmp_path, monkeypatch, learner, dispatches, changes):
-  one_step_a_dispatch(monkeypatch)
-  config = task_config(learner, **dict(stream__num_megabatches=3, train__epochs=2, train__batch_size=150,
-                                       checkpoint__seconds=1e9, log__lca=2) | changes)
-  assert_resumes(config, tmp_path, dispatches, more_than=3)
 
 
 def test_reinforce_finds_the_path_that_returns_and_counts_its_steps(tmp_path):

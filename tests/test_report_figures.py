@@ -36,13 +36,13 @@ def test_panels_show_every_learner(tmp_path):
   figure = figures.over_the_stream(study)
   axes = figure.axes
   assert [ax.get_title() for ax in axes] == ["w = 1, width = 4", "w = 1, width = 8"]
-  assert legend(figure) == ["sm, replay 0", "sm, replay 1", "ens, members 3", "ens, members 5"]
+  assert legend(figure) == ["sm", "sm, replay 1", "ens, members 3", "ens, members 5"]
   drawn = [sorted((line.get_color(), line.get_linestyle()) for line in ax.lines) for ax in axes]
   keys = {key.get_label(): (key.get_color(), key.get_linestyle()) for key in figure.legends[0].get_lines()}
   assert len(set(keys.values())) == 4
   assert drawn == [sorted(keys[name] for name in names) for names in (
-      ("sm, replay 0", "ens, members 3", "ens, members 5"),
-      ("sm, replay 0", "sm, replay 1", "ens, members 5"))]
+      ("sm", "ens, members 3", "ens, members 5"),
+      ("sm", "sm, replay 1", "ens, members 5"))]
   assert axes[0].lines[0].get_ydata().tolist() == [0.5, 0.4]
   for width in range(9, 18):
     write_run(tmp_path / f"wide{width}", [0.5, 0.4], model__width=width, stream__replay=1.0)
@@ -204,7 +204,7 @@ def test_learners_of_others_are_drawn(tmp_path):
     set_learner(path, name="fittest")
   study = study_of(tmp_path)
   assert set(figures.all_of(study)) == {"stream", "stream-compute", "compute", "pareto", "replay"}
-  assert legend(figures.over_the_stream(study)) == ["fittest, replay 0", "fittest, replay 1"]
+  assert legend(figures.over_the_stream(study)) == ["fittest", "fittest, replay 1"]
 
 
 def test_a_panel_for_each_waiting_time_and_size(tmp_path, runs):
@@ -462,14 +462,13 @@ def test_switches_are_named_if_they_are_on(tmp_path):
 
 
 @pytest.mark.parametrize(("values", "names"), [
-    ([False, True], ["sm", "sm, init_from_scratch"]),
-    ([False, None], ["sm, init_from_scratch False", "sm"])])  # a run may lack the field
+    ([False, True], ["sm", "sm, init_from_scratch"]), ([False, None], ["sm, init_from_scratch False", "sm"])])
 def test_labels_of_switches_tell_kinds_apart(tmp_path, values, names):
   for width in (4, 8):
     write_run(tmp_path / f"{width}", [0.5, 0.4], model__width=width)
   study = study_of(tmp_path)
   field = "learner.init_from_scratch"
-  assert studies.brief_labels(study, study.runs.assign(**{field: pd.Series(values, dtype=object)}), [field]) == names
+  assert studies.brief_labels(study.runs.assign(**{field: pd.Series(values, dtype=object)}), [field]) == names
 
 
 def test_an_arrow_of_replay_names_what_varies_for_its_learner(tmp_path):

@@ -280,7 +280,7 @@ def test_the_schedule_as_a_part(tmp_path):
   assert [len(setting.runs) for setting in found.settings] == [1, 1, 1]
   # In figures such a run is compared with those of every waiting time, but it is no answer to the best waiting time.
   figure = figures.over_the_stream(study)
-  assert legend(figure) == ["sm", "sm, schedule geometric", "ens"]
+  assert legend(figure) == ["sm, schedule every", "sm, schedule geometric", "ens"]
   assert all(len(axes.lines) == 3 for axes in figure.axes)
   assert [axes.get_title() for axes in figure.axes] == ["w = 1, other schedules", "w = 2, other schedules"]
   caption, _ = figures.all_of(study)["stream-compute"]
@@ -314,7 +314,7 @@ def test_words_and_numbers_in_one_field(tmp_path):
 
 
 @pytest.mark.parametrize(("text", "sentence"), [
-    ("x=1", "no run has the field 'x'"), ("augment", "--ablation=augment needs the value that switches it off"),
+    ("x=1", "no run has the field 'x'"), ("augment", "should name different fields and the values"),
     ("width=32", "no learner has finished runs with width all on, and others"),
     ("width=4", "no run has width=4; the runs have 32."),
     ("a=1,a=2", "should name different fields"), ("augment=", "should name different fields"), ("", "should name"),

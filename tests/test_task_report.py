@@ -10,6 +10,7 @@ from reports import write_report, write_run
 from alma_jax import config as configs
 from alma_jax.reports import (
   ablation,
+  blocks,
   collect,
   drawing,
   figures,
@@ -20,7 +21,6 @@ from alma_jax.reports import (
   task_memory,
   task_modules,
   task_tables,
-  texts,
 )
 from alma_jax.runs import metrics
 
@@ -100,7 +100,7 @@ def test_metrics_are_tabled(runs):
   assert head == "| learner | seeds | A | F | E | C | T | M | modules |"
   assert first == ("| mntdp | 2 | 0.800 ± 0.000 | 0.000 ± 0.000 | 0.200 ± 0.000 | 9e+03 ± 0 | 0.250 ± 0.071 | 70 ± 0 | "
                    "7 ± 0 |")
-  assert texts.text([study]).startswith("Runs: mean ± standard deviation over seeds\n\n| learner")
+  assert blocks.text([study]).startswith("Runs: mean ± standard deviation over seeds\n\n| learner")
 
 
 def test_lca_is_shown_where_it_was_measured(runs):

@@ -253,27 +253,6 @@ def test_large_vocabularies_are_int32(tmp_path):
   assert corpus.vocab_size == 70001
 
 
-def test_bad_tokenizers(tmp_path):
-  from tokenizers import Tokenizer, models
-  name = small(tmp_path / "data")
-  without = Tokenizer(models.WordLevel({"a": 0}))
-  unknown = Tokenizer(models.WordLevel({text.END: 0}, unk_token=text.END))
-  partial = Tokenizer(models.WordLevel({text.END: 0}))
-  (tmp_path / "json").write_text("{}")
-  (tmp_path / "bytes").write_bytes(b"\xff")
-  for path, vocab_size, sentence in [
-      (tmp_path / "none", 300, "dataset.tokenizer='.*none' cannot be read: No such file.*leave it empty to train one"),
-      (tmp_path / "json", 300, "dataset.tokenizer='.*json' cannot be used: .* is not JSON of the tokenizers package"),
-      (tmp_path / "bytes", 300, "dataset.tokenizer='.*bytes' cannot be used"),
-      (save(without, tmp_path / "w"), 300, "has no unit <|endoftext|>, which begins and ends every document"),
-      (save(TOKENIZER, tmp_path / "t"), 270, "has 280 units, more than dataset.vocab_size=270; set dataset.*=280"),
-      (save(unknown, tmp_path / "u"), 300, "uses <|endoftext|> for parts of the text as well"),
-      (save(partial, tmp_path / "p"), 300, "cannot encode the text: .*; is it byte-level"),
-  ]:
-    with pytest.raises(BadInput, match=sentence.replace("|", r"\|")):
-      text.load(config(name, vocab_size, path), 2, 0)
-
-
 def test_the_second_load_reads_the_cache(tmp_path, cache, monkeypatch):
   name = small(tmp_path)
   first = text.load(config(name), 2, 0)

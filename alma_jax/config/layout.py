@@ -6,8 +6,6 @@ apply does not exist.
 """
 from __future__ import annotations
 
-import functools
-import typing
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +19,10 @@ if TYPE_CHECKING:
 
 Tree = dict[str, Any]
 Fields = dict[str, Declared]
-FIXED = ("problem", "learner.name")  # names that the command line cannot change
+# Names that the command line cannot change, and where they stand instead.
+FIXED: Mapping[str, str] = {
+    "problem": "the config file decides it",
+    "learner.name": "the learner stands behind the colon of --config=configs/NAME.py:LEARNER"}
 
 
 def parse(config: ConfigDict | Mapping[str, Any] | schema.RunConfig) -> schema.RunConfig:
@@ -113,8 +114,7 @@ def overridden(tree: Mapping[str, Any], texts: Mapping[str, str | None]) -> Tree
   """
   for path in texts:
     if path in FIXED:
-      raise BadInput(f"--config.{path} cannot be set; the learner stands behind the colon of "
-                     "--config=configs/NAME.py:LEARNER.")
+      raise BadInput(f"--config.{path} cannot be set; {FIXED[path]}.")
   return nested(changed(flatten(tree), texts, _read))
 
 
@@ -173,14 +173,9 @@ def to_dict(config: schema.RunConfig) -> Tree:
 def sections_of(section: Any) -> Iterator[Any]:
   """The sections and chosen parts of a config, itself included."""
   yield section
-  for name, each in _declared(section).items():
+  for name, each in declared(section.__class__).items():
     if isinstance(each, Choice):
       yield from sections_of(getattr(section, name))
-
-
-def _declared(section: Any) -> Mapping[str, Declared | Choice]:
-  cls: Any = type(section)
-  return declared(cls)
 
 
 def _root(flat: Mapping[str, Any]) -> type[schema.RunConfig]:
@@ -190,10 +185,10 @@ def _root(flat: Mapping[str, Any]) -> type[schema.RunConfig]:
   return schema.CONFIGS[problem]
 
 
-def _chosen(each: Choice, cls: type, name: str, flat: Mapping[str, Any], path: str) -> Any:
-  """The dataclass that stands behind the field `name` of the dataclass `cls`; `path` is that of the choosing name."""
+def _chosen(each: Choice, flat: Mapping[str, Any], path: str) -> Any:
+  """The dataclass of a part of a config; `path` is where its name is."""
   if each.classes is None:
-    return _type(cls, name)
+    return each.kind
   value = flat.get(path, each.default)
   if isinstance(each.classes, Registry):
     return each.classes.of(value, path)
@@ -202,34 +197,18 @@ def _chosen(each: Choice, cls: type, name: str, flat: Mapping[str, Any], path: s
   return each.classes[value]
 
 
-@functools.cache
-def _type(cls: Any, name: str) -> Any:
-  """The type of a field of a dataclass."""
-  return typing.get_type_hints(cls)[name]
-
-
-def _named(cls: Any, section: str, each: Choice) -> Declared:
-  """The field `SECTION.name` of a section whose class it chooses."""
-  name = declared(_type(cls, section))["name"]
-  assert isinstance(name, Declared)
-  return name._replace(default=each.default, names=True)
-
-
 def _fields(cls: Any, flat: Mapping[str, Any], prefix: str) -> Fields:
   fields: Fields = {}
   for name, each in declared(cls).items():
-    path = prefix + name
     if isinstance(each, Declared):
-      fields[path] = each
-    elif each.is_inline:
-      inside = _fields(_chosen(each, cls, name, flat, path), flat, prefix)
-      del inside[f"{prefix}name"]
-      fields |= {path: each.named(), **inside}
-    else:
-      inside = _fields(_chosen(each, cls, name, flat, f"{path}.name"), flat, f"{path}.")
-      fields |= inside
-      if each.classes is not None:
-        fields[f"{path}.name"] = _named(cls, name, each)
+      fields[prefix + name] = each
+      continue
+    path, below = each.places(prefix, name)
+    inside = _fields(_chosen(each, flat, path), flat, below)
+    if each.classes is not None:
+      del inside[f"{below}name"]
+      fields[path] = each.named()
+    fields |= inside
   return fields
 
 
@@ -237,28 +216,27 @@ def _built(cls: Any, flat: Mapping[str, Any], prefix: str = "") -> Any:
   """An instance of a dataclass from the fields below `prefix`."""
   values: Tree = {}
   for name, each in declared(cls).items():
-    path = prefix + name
     if isinstance(each, Declared):
-      values[name] = each.accept(flat[path], path)
-    elif each.is_inline:
-      values[name] = _built(_chosen(each, cls, name, flat, path), {**flat, f"{prefix}name": flat[path]}, prefix)
+      values[name] = each.accept(flat[prefix + name], prefix + name)
     else:
-      values[name] = _built(_chosen(each, cls, name, flat, f"{path}.name"), flat, f"{path}.")
+      path, below = each.places(prefix, name)
+      values[name] = _built(_chosen(each, flat, path), {**flat, f"{below}name": flat.get(path)}, below)
   return cls(**values)
 
 
 def _flat(section: Any, prefix: str) -> Tree:
   """The fields of a section, an inverse of `_built`."""
   flat: Tree = {}
-  for name, each in _declared(section).items():
+  for name, each in declared(section.__class__).items():
     value = getattr(section, name)
     if isinstance(each, Declared):
       flat[prefix + name] = value
-    elif each.is_inline:
-      inside = _flat(value, prefix)
-      flat |= {prefix + name: inside.pop(f"{prefix}name"), **inside}
-    else:
-      flat |= _flat(value, f"{prefix}{name}.")
+      continue
+    path, below = each.places(prefix, name)
+    inside = _flat(value, below)
+    if each.classes is not None:
+      flat[path] = inside.pop(f"{below}name")
+    flat |= inside
   return flat
 
 
@@ -266,21 +244,19 @@ def _alternatives(cls: Any, prefix: str, owner: str, chosen: Any) -> Iterator[tu
   own: Fields = {}
   inner: list[tuple[str, Any, Fields]] = []
   for name, each in declared(cls).items():
-    path = prefix + name
     if isinstance(each, Declared):
-      own[path] = each
+      own[prefix + name] = each
       continue
-    below = prefix if each.is_inline else f"{path}."
+    path, below = each.places(prefix, name)
     if each.classes is None:
-      (_, _, fields), *others = _alternatives(_type(cls, name), below, owner, chosen)
+      (_, _, fields), *others = _alternatives(each.kind, below, owner, chosen)
       own |= fields
       inner += others
       continue
-    key = path if each.is_inline else f"{path}.name"
-    own[key] = each.named() if each.is_inline else _named(cls, name, each)
+    own[path] = each.named()
     for value, option in each.classes.items():
       written = getattr(option, "form", "") or value
-      for label, made, fields in _alternatives(option, below, f"{key}={written}", option):
+      for label, made, fields in _alternatives(option, below, f"{path}={written}", option):
         fields.pop(f"{below}name", None)
         inner.append((label, made, fields))
   yield owner, chosen, own

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from alma_jax.config import layout
 from alma_jax.config.fields import listed
-from alma_jax.config.registry import IMAGES, LEARNERS, TASKS, TEXT, meant
+from alma_jax.config.registry import IMAGES, LEARNERS, TASKS, TEXT, YOURS, meant
 from alma_jax.errors import BadInput
 
 if TYPE_CHECKING:
@@ -143,8 +143,7 @@ def _template(problem: str, given: str, first: Mapping[str, Any], last: Mapping[
     here = [problem for problem, others in LEARNERS.items() if name in others or name in RECIPES[problem]]
     elsewhere = f", but there is one for {listed(here)}" if here else meant(name, [*learners, *recipes])
     raise BadInput(f"there is no learner {name!r} for {problem}{elsewhere}; the learners are "
-                   f"{listed([*learners, *recipes])}. If it is one of your own, run the file that registers it first: "
-                   "import it, or name it by --config.")
+                   f"{listed([*learners, *recipes])}; {YOURS}.")
   flat = layout.defaults({"problem": problem, "learner.name": name})
   for part in (first, learners[name].defaults, changes, last):
     flat = layout.changed(flat, part)

@@ -16,10 +16,13 @@ from alma_jax.errors import BadInput
 
 C = TypeVar("C", bound=type)
 IMAGES, TEXT, TASKS = "images", "text", "tasks"  # the problems that a config can be about
+YOURS = "if it is your own, import the file that registers it, or name that file by --config"
 
 
 class Registry(Mapping[str, Any]):
-  """{name: dataclass}; the name of a data set may be looked up with what follows its colon, as in `npz:PATH`.
+  """{name: dataclass}, sorted by name, those of users last.
+
+  The name of a data set may be looked up with what follows its colon, as in `npz:PATH`.
 
   Attributes:
     what: what a name stands for, e.g. "learner".
@@ -43,7 +46,7 @@ class Registry(Mapping[str, Any]):
 
   def __iter__(self) -> Iterator[str]:
     self._complete()
-    return iter(sorted(self._classes))  # the order of imports depends on what was named first
+    return iter(sorted(self._classes, key=lambda name: (is_own(self._classes[name]), name)))
 
   def __len__(self) -> int:
     self._complete()
@@ -57,7 +60,7 @@ class Registry(Mapping[str, Any]):
     """
     cls = self[name] if isinstance(name, str) and name in self else None
     if cls is None:
-      raise BadInput(f"{field}={name!r} is not one of {listed(self.forms())}{meant(name, self.forms())}.")
+      raise BadInput(f"{field}={name!r} is not one of {listed(self.forms())}{meant(name, self.forms())}; {YOURS}.")
     form, (_, colon, rest) = _form(cls), str(name).partition(":")
     if (":" in form) != bool(colon) or (colon and not rest):
       raise BadInput(f"{field}={name!r} should be {form}.")
@@ -128,6 +131,9 @@ def register(cls: C) -> C:
   if not cls.name:  # type: ignore[attr-defined]
     raise BadInput(f"{cls.__name__}.name has no default; write name: str = NAME in the class.")
   for problem in cls.problems:  # type: ignore[attr-defined]
+    if problem not in registries:
+      raise BadInput(f"{cls.__name__}.problems={cls.problems!r} should be a tuple of some of "  # type: ignore[attr-defined]
+                     f"{listed(map(repr, registries))}.")
     registries[problem].add(cls)
   return cls
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from alma_jax.config.fields import choice, field
-from alma_jax.config.registry import DATA_SETS, IMAGES, LEARNERS, NETWORKS, OPTIMIZERS, TASKS, Registry
+from alma_jax.config.registry import DATA_SETS, IMAGES, LEARNERS, NETWORKS, OPTIMIZERS, TASKS, TEXT, Registry
 from alma_jax.errors import BadInput
 
 LIVE = "live:"  # before the folder of a stream that arrives while the run goes on
@@ -55,7 +55,7 @@ class DataSet:
     Raises:
       BadInput: they do not exist or cannot be used.
     """
-    raise NotImplementedError
+    raise BadInput(f"{type(self).__name__} has no method load(self), which returns the data.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Optimizer:
 
   def transform(self, rate: Any) -> Any:
     """The optax.GradientTransformation with a learning rate, a number or a schedule; without a penalty on weights."""
-    raise NotImplementedError
+    raise BadInput(f"{type(self).__name__} has no method transform(self, rate), which returns the transformation.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +135,7 @@ class AnyOptions:
 
   def make(self, context: Any) -> Any:
     """The learner, contract.Learner, of a contract.Context."""
-    raise NotImplementedError
+    raise BadInput(f"{type(self).__name__} has no method make(self, context), which returns the learner.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,6 +152,7 @@ class Options(AnyOptions):
       at_most=1)
   perturb: float = field(0.0, "factor of freshly initialised weights that are added there", at_least=0)
 
+  registries: ClassVar[Mapping[str, Registry]] = {problem: LEARNERS[problem] for problem in (IMAGES, TEXT)}
   stops_early: ClassVar[bool] = True
 
   @property

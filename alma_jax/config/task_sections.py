@@ -1,10 +1,11 @@
 import dataclasses
 import itertools
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from alma_jax.config import image_sections
 from alma_jax.config.fields import choice, field
-from alma_jax.config.registry import OPTIMIZERS, TASKS
+from alma_jax.config.registry import LEARNERS, OPTIMIZERS, TASKS, Registry
 from alma_jax.config.sections import DATA_DIR, AnyOptions, AnyStream, DataSet, Optimizer, Plan
 from alma_jax.config.text_sections import check_different
 from alma_jax.errors import BadInput
@@ -22,6 +23,7 @@ class TaskOptions(AnyOptions):
     forgets: whether a new task changes the predictions for earlier ones.
     replays: whether a task comes with the training and validation examples of all tasks before.
   """
+  registries: ClassVar[Mapping[str, Registry]] = {TASKS: LEARNERS[TASKS]}
   problems: ClassVar[tuple[str, ...]] = (TASKS,)
   forgets: ClassVar[bool] = False
   replays: ClassVar[bool] = False

@@ -124,7 +124,8 @@ class ImageModel(sections.Model):
       A Flax module that is called with (x [B, ...] float32, mask_B bool or None, train bool) and returns logits [B, K]
       float32. Its attribute `convolutional` says whether XLA would run it slowly inside a loop on a CPU.
     """
-    raise NotImplementedError
+    raise BadInput(f"{type(self).__name__} has no method module(self, num_classes, dtype, axis), which returns the "
+                   "network.")
 
   def mixture(self, num_classes: int, dtype: Any, axis: str | None, size: int, gating: str) -> nn.Module:
     """The same network with mixtures of experts in place of layers, see models.build.

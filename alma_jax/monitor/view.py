@@ -103,9 +103,9 @@ def view(path: str | os.PathLike[str]) -> View:
     raise BadInput(f"{named!r} cannot be read: {error.strerror}.") from error
   except BadInput as error:
     raise BadInput(f"{named!r} cannot be read: {error}") from error
-  found = View(folder, fields, lines, summary, "", None)
-  _check(found)
-  return current(found)
+  run = View(folder, fields, lines, summary, "", None)
+  _check(run)
+  return current(run)
 
 
 def _check(run: View) -> None:
@@ -128,9 +128,10 @@ def _check(run: View) -> None:
       value = line.get(key)
       if value is not None and not (type(value) in (int, float) and abs(value) <= _LARGEST):
         raise BadInput(f"{run_files.shown(metrics)} has a line with {key}={value!r}; restore the file.")
-    found = line.get(ACCURACIES, [])
-    if not isinstance(found, list) or not all(type(each) in (int, float) and abs(each) <= _LARGEST for each in found):
-      raise BadInput(f"{run_files.shown(metrics)} has a line with {ACCURACIES}={found!r}; restore the file.")
+    accuracies = line.get(ACCURACIES, [])
+    if not isinstance(accuracies, list) or not all(
+        type(each) in (int, float) and abs(each) <= _LARGEST for each in accuracies):
+      raise BadInput(f"{run_files.shown(metrics)} has a line with {ACCURACIES}={accuracies!r}; restore the file.")
 
 
 def current(run: View) -> View:
@@ -154,10 +155,10 @@ def find(paths: Iterable[str | os.PathLike[str]]) -> list[pathlib.Path]:
   Raises:
     BadInput: a folder does not exist, or holds no run.
   """
-  found: dict[pathlib.Path, pathlib.Path] = {}
+  folders: dict[pathlib.Path, pathlib.Path] = {}
   for given in paths:
-    found |= {folder.resolve(): folder for folder in local_copy.readable_folders(given, ["config.json"])}
-  return list(found.values())
+    folders |= {folder.resolve(): folder for folder in local_copy.readable_folders(given, ["config.json"])}
+  return list(folders.values())
 
 
 def is_alive(folder: pathlib.Path) -> bool:
@@ -229,8 +230,8 @@ def seconds_left(run: View) -> float | None:
     return None
   recent = stages[-_RECENT:] if len(stages) <= 1 else stages[1:][-_RECENT:]  # the first stage compiles
   each = sum(stage.get("seconds") or 0.0 for stage in recent) / len(recent)
-  known = num_stages(run)
-  left = known - len(stages) if known else (total - done) * len(stages) / done
+  num = num_stages(run)
+  left = num - len(stages) if num else (total - done) * len(stages) / done
   return max(left, 0) * each or None
 
 
@@ -245,8 +246,8 @@ def _every(run: View) -> str:
 def _doing(folder: pathlib.Path) -> str:
   """What takes long in a run, and for how long, as its process has noted; "" if nothing does."""
   try:
-    found = run_files.read_json(folder / run_files.DOING)
-    return f"{found['activity']} for {duration(max(time.time() - found['since'], 0))}"
+    note = run_files.read_json(folder / run_files.DOING)
+    return f"{note['activity']} for {duration(max(time.time() - note['since'], 0))}"
   except (BadInput, LookupError, TypeError):  # there is no note, or it is damaged
     return ""
 

@@ -18,25 +18,25 @@ def parse(data: bytes) -> dict[str, Any]:
     BadInput: it is none; the message is a clause about what is wrong.
   """
   try:
-    found = parse_json(data)
+    facts = parse_json(data)
   except ValueError as error:
     raise BadInput(f"predictor.json is not JSON ({error})") from error
-  if not isinstance(found, dict):
+  if not isinstance(facts, dict):
     raise BadInput("predictor.json holds no named entries")
-  if found.get("format") != FORMAT:
-    raise BadInput(f"predictor.json is of another version of alma_jax: it has format {found.get('format')}, and this "
+  if facts.get("format") != FORMAT:
+    raise BadInput(f"predictor.json is of another version of alma_jax: it has format {facts.get('format')}, and this "
                    f"version reads format {FORMAT}")
-  names = found.get("class_names")
-  for key, fits in (_OF_ALL | (_OF_TEXT if "vocabulary" in found else _OF_IMAGES)).items():
-    if not fits(found.get(key)):
-      raise BadInput(f"predictor.json has {key}={str(found.get(key))[:60]!r}")
-  if names and not (isinstance(names, list) and len(names) == found.get("classes")
+  names = facts.get("class_names")
+  for key, fits in (_OF_ALL | (_OF_TEXT if "vocabulary" in facts else _OF_IMAGES)).items():
+    if not fits(facts.get(key)):
+      raise BadInput(f"predictor.json has {key}={str(facts.get(key))[:60]!r}")
+  if names and not (isinstance(names, list) and len(names) == facts.get("classes")
                     and all(isinstance(name, str) for name in names)):
-    raise BadInput(f"predictor.json does not name the {found.get('classes')} classes")
-  task = found.get("task")
+    raise BadInput(f"predictor.json does not name the {facts.get('classes')} classes")
+  task = facts.get("task")
   if task and not (isinstance(task, dict) and type(task.get("number")) is int and isinstance(task.get("name"), str)):
     raise BadInput("predictor.json has a task without a number or a name")
-  return found
+  return facts
 
 
 def _is_size(value: Any) -> bool:

@@ -24,7 +24,7 @@ Modules, in the order in which the data pass them:
   task_panels  what the panels of a stream of tasks show
   task_fronts, task_memory, task_graph, task_modules, task_matrix    its figures, one each
   task_figures a study of tasks -> all of them, with captions
-  texts        the tables and lists of a study
+  blocks       the tables and lists of a study
   parts        tables, lists and pictures: the parts of a report
   page         parts -> HTML
   write        studies -> the files of a report

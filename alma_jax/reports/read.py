@@ -35,9 +35,8 @@ class Record(NamedTuple):
   """The contents of a run folder.
 
   Attributes:
-    row: `run` (the folder), and every field of the config. The learner's name is its label in
-      reports. There is no waiting time if the
-      run's schedule does not use it.
+    row: `run` (the folder), and every field of the config. The learner's name is its label in reports. There is no
+      waiting time if the run's schedule does not use it.
     result: the entries of summary.json, first_params, last_params and
       last_predict_macs; empty for a run that diverged.
     stream: a row per mega-batch; None for a run that diverged.
@@ -161,7 +160,7 @@ def _result(summary: Any, protocol: Protocol) -> Values:
   """The entries of summary.json that reports use."""
   if not isinstance(summary, dict):
     raise BadInput(f"its {_SUMMARY} holds {_brief(summary)} instead of named results.")
-  found: Values = {}
+  results: Values = {}
   needed = (*protocol.results, *_COSTS)
   for key in dict.fromkeys((*needed, *_OPTIONAL)):
     if key not in summary and key in needed:
@@ -169,8 +168,8 @@ def _result(summary: Any, protocol: Protocol) -> Values:
     if key in summary:
       if not _is_number(summary[key]):
         raise BadInput(f"its {_SUMMARY} has {key}={_brief(summary[key])}, which is not a finite number.")
-      found[key] = summary[key] if abs(summary[key]) < _LARGEST else float(summary[key])
-  return found | {"device": str(summary["device"])}
+      results[key] = summary[key] if abs(summary[key]) < _LARGEST else float(summary[key])
+  return results | {"device": str(summary["device"])}
 
 
 def _columns(lines: list[Any], metric: str) -> dict[str, list[Any]]:

@@ -2,7 +2,7 @@
 
 A checkpoint has two items: `meta` (JSON: static facts, the history, and a SHA-256 of every array) and `arrays`. Orbax
 does not notice a flipped bit; therefore the sums are verified here. What never changes again is written once and kept
-twice, and every checkpoint refers to it: members and modules (frozen.py), and most lines of metrics.jsonl (history.py).
+twice, and every checkpoint refers to it (store.py): members and modules, and most lines of metrics.jsonl.
 """
 import hashlib
 import json
@@ -18,8 +18,7 @@ import orbax.checkpoint as ocp
 from alma_jax.errors import BadInput, disk_problem
 from alma_jax.parallel import sharding
 from alma_jax.runs import arrays as flat
-from alma_jax.runs import history
-from alma_jax.runs.frozen import Frozen, Leaves
+from alma_jax.runs.store import Frozen, History, Leaves
 from alma_jax.types import Tree
 
 CHECKPOINTS, POOL = "checkpoints", "pool"  # folders of a run folder
@@ -58,7 +57,7 @@ class Checkpoints:
       raise BadInput(f"the checkpoints in {self._folder} cannot be opened ({_reason(error)}); a file "
                      "_CHECKPOINT_METADATA in one of them is damaged: restore or delete it, a run goes on without it."
                      ) from error
-    self._history = history.History(self._folder / _HISTORY, sharding.is_main())
+    self._history = History(self._folder / _HISTORY, sharding.is_main())
     self._frozen = Frozen(self._folder.parent / POOL, sharding.is_main())
     self._bad: set[int] = set()  # steps found damaged
     self._permanent: set[int] | None = None  # steps that are kept permanently, once they have been read from disk
@@ -142,13 +141,13 @@ class Checkpoints:
 
   def metas(self) -> dict[int, Meta]:
     """{step: meta} of the checkpoints whose meta can be read, oldest first; without the sealed part of `lines`."""
-    found = {}
+    metas = {}
     for step in sorted(self._manager.all_steps()):
       try:
-        found[step] = self._read_meta(step)
+        metas[step] = self._read_meta(step)
       except Exception as error:  # as above
         warnings.warn(f"checkpoint {step} of {self._folder} cannot be read ({error})", stacklevel=2)
-    return found
+    return metas
 
   def open(self, step: int) -> "Opened":
     """One checkpoint, verified; frozen trees may be missing, see `Opened.lost`.

@@ -13,7 +13,7 @@ import jax
 from alma_jax import config as configs
 from alma_jax import messages
 from alma_jax.config import code, schema
-from alma_jax.data.sets import images
+from alma_jax.data.sets import given
 from alma_jax.errors import BadInput, Diverged, Stopped, Unsaved, disk_problem, is_out_of_memory
 from alma_jax.parallel import environment, peers, runtime, sharding
 from alma_jax.runs import (
@@ -53,7 +53,7 @@ def run(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: Seq
   """
   config = configs.parse(config)
   if data is not None:
-    config = dataclasses.replace(config, dataset=images.Given())
+    config = dataclasses.replace(config, dataset=given.Given())
   if config.log.wandb and importlib.util.find_spec("wandb") is None:
     raise BadInput(f"log.wandb={config.log.wandb!r} needs a package that is missing; run `pip install wandb`.")
   runtime.setup(config)

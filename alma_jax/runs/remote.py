@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from alma_jax import messages
 from alma_jax.errors import BadInput
-from alma_jax.files import cache_home, parse_json, usable
+from alma_jax.files import parse_json, usable
 from alma_jax.runs import run_files
 from alma_jax.runs.outage import Outage
 
@@ -104,7 +104,7 @@ class Remote:
     scheme, parts = _split(address)
     rest = "/".join(parts)
     self.address = f"{scheme}:///{rest}" if scheme in run_files.LOCAL else f"{scheme}://{rest}"
-    self.folder = usable(cache_home() / "remote" / scheme / rest)
+    self.folder = usable(run_files.copies() / scheme / rest)
     self.guard: Callable[[], None] = lambda: None
     self._patience = PATIENCE if patience is None else patience
     self._waits = patience is None

@@ -119,15 +119,15 @@ class Run:
         raise BadInput(f"{self._shown} has no tasks; leave task={task!r} out.")
       return snapshot.restore_learner(learner, opened), data
     state = snapshot.restore_learner(learner, opened, partly=True)
-    known = state.spec["tasks"]
-    names = [entry["name"] for entry in data["tasks"]][:len(known)]
+    learned = state.spec["tasks"]
+    names = [entry["name"] for entry in data["tasks"]][:len(learned)]
     number = task_types.number_of(task, names)
     if number is None:
       given = "no task is given of" if task is None else f"task={task!r} is none of"
       raise BadInput(f"{given} the {len(names)} tasks that {self._shown} has learned; give a number from 1 to "
                      f"{len(names)}, or one of {listed(map(repr, names))}.")
-    visits = sequence.visits(data["tasks"][:len(known)])
-    paths = [known[mine[-1]]["path"] for mine in visits]
+    visits = sequence.visits(data["tasks"][:len(learned)])
+    paths = [learned[numbers[-1]]["path"] for numbers in visits]
     if opened.lost.keys() & set(paths[number]):
       silent = [t for t, path in enumerate(paths) if opened.lost.keys() & set(path)]
       lost = next(opened.lost[module] for module in paths[number] if module in opened.lost)
@@ -214,10 +214,10 @@ class Run:
                      "the last one is always kept, others as checkpoint.keep_every says.")
     opened = self._checkpoints().open(saved[max(saved) if stage is None else stage])
     snapshot.check_config(self.path, self.config, opened.meta)
-    known, self._arrays = self._arrays, {}
-    now = settings.arrays_of(self.config, opened.meta["data"]) if known else {}
-    for name in known.keys() & now.keys():
-      if known[name] != now[name]:
+    stored, self._arrays = self._arrays, {}
+    now = settings.arrays_of(self.config, opened.meta["data"]) if stored else {}
+    for name in stored.keys() & now.keys():
+      if stored[name] != now[name]:
         warnings.warn(f"the arrays that {name!r} loads have changed since the run in {self._shown} began, so its "
                       "predictions may differ; restore them", stacklevel=3)
     return opened, settings.reader(self.config, opened.meta["data"])

@@ -17,7 +17,7 @@ FORMAT = 1  # of run folders, in CONFIG; a change after which the readers below 
 CONFIG, METRICS, TRAIN, DIVERGED = "config.json", "metrics.jsonl", "train.jsonl", "diverged.json"
 LOCAL = ("file", "local")  # schemes of addresses that are folders of this machine
 DOING = ".doing.json"  # {"activity", "since"} while something takes long
-GATE = "gate.msgpack"  # what apart.publish writes
+GATE = "gate.msgpack"  # what mixture.publish writes
 # --overwrite deletes these in this order. If it is interrupted, the rest is an unfinished run of the stored config, and
 # the command without --overwrite resumes it. Checkpoints can replace a missing METRICS, but not a missing TRAIN.
 WRITTEN = ("summary.json", METRICS, "checkpoints", "pool", TRAIN, DIVERGED, "curve.png", "accuracy.csv", "graph.json",
@@ -43,10 +43,15 @@ def is_address(path: str | os.PathLike[str]) -> bool:
   return ADDRESS.match(str(path)) is not None
 
 
+def copies() -> pathlib.Path:
+  """The folder with the local copies of runs at addresses, SCHEME/BUCKET/PATH."""
+  return cache_home() / "remote"
+
+
 def shown(path: pathlib.Path) -> str:
   """A path as messages name it: its address, if it is that of the local copy of a run at an address, or lies in one."""
   try:
-    scheme, *parts = path.relative_to(cache_home() / "remote").parts
+    scheme, *parts = path.relative_to(copies()).parts
   except ValueError:
     return str(path)
   return f"{scheme}:{'///' if scheme in LOCAL else '//'}{'/'.join(parts)}"
@@ -116,7 +121,7 @@ def read_json(path: str | os.PathLike[str]) -> Any:
   except FileNotFoundError:
     return None
   except (OSError, ValueError) as error:
-    raise BadInput(f"{path} cannot be read as JSON ({error}); move the folder away or choose another.") from error
+    raise BadInput(f"{path} cannot be read as JSON ({error}); restore the file, or give another folder.") from error
 
 
 def read_lines(path: str | os.PathLike[str]) -> list[Entry]:

@@ -285,13 +285,13 @@ class _Session:
                   ) -> tuple[loop.StageData, normalization.Normalization | None, metrics.Entry]:
     """(the data with the stage's normalisation constants, the constants, their change for metrics.jsonl)."""
     source: Any = self._setting.source
-    known, mesh = self.now.constants, self._learner.mesh
-    if known is None:
+    before, mesh = self.now.constants, self._learner.mesh
+    if before is None:
       return data, None, {}
-    constants, changed = source.followed(known, ends)
+    constants, changed = source.followed(before, ends)
     if changed:
       say(f"warning: stage {len(ends)} uses new normalisation constants, because the scale of the data has changed: "
-          f"{normalization.described(known, constants, changed, len(source.example_shape) == 3)}")
+          f"{normalization.described(before, constants, changed, len(source.example_shape) == 3)}")
     pool = classification.renormalized(data.pool, source, constants, mesh)
     val_pool = pool if data.val_pool is data.pool else classification.renormalized(
         data.val_pool, source, constants, mesh)

@@ -67,7 +67,7 @@ class Predictor:
       self._program.compile(size, (*self._weights, jax.ShapeDtypeStruct((size, *self.shape), self.dtype)))
     except Exception as error:  # as above
       raise BadInput(f"the predictor cannot be compiled for batches of {size} ({type(error).__name__}: "
-                     f"{unpacking.first_line(error)}); export it again, or give a smaller --batch_size.") from error
+                     f"{unpacking.first_line(error)}); export it again.") from error
 
   @environment.fixed()
   def __call__(self, x: np.ndarray, size: int | None = None) -> tuple[np.ndarray, ...]:
@@ -113,7 +113,7 @@ class _Program:
 
 def _weights(stored: folder.Stored, avals: Any) -> list[np.ndarray]:
   """The arrays of weights.npz, of the shapes and dtypes that the program takes."""
-  arrays, _ = unpacking.read_npz(io.BytesIO(stored.files[folder.WEIGHTS]))
+  arrays = unpacking.read_npz(io.BytesIO(stored.files[folder.WEIGHTS]))
   weights = [arrays[str(i)].view(aval.dtype) for i, aval in enumerate(avals)]
   if [leaf.shape for leaf in weights] != [aval.shape for aval in avals]:
     raise ValueError("the weights are not those of the program")
