@@ -496,7 +496,7 @@ def test_a_gmoe_that_never_grows_may_name_more_experts_than_there_are(books):
 
 def test_sizes_and_learners_are_named_when_unknown():
   for arg, sentence in (("sm,huge", "no size 'huge'; the sizes are tiny, base, large"),
-                        ("boosting", "no learner 'boosting' for text, but there is one for images; the learners are")):
+                        ("boosting", "no learner 'boosting' for text, but there is one for images; the")):
     done = launch(f"configs/lm.py:{arg}")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert sentence in done.stderr
