@@ -29,6 +29,8 @@ if TYPE_CHECKING:  # type checkers cannot see what __getattr__ imports
   from alma_jax.errors import Unsaved as Unsaved
   from alma_jax.learners.contract import Context as Context
   from alma_jax.learners.contract import GrowthReport as GrowthReport
+  from alma_jax.learners.paths import Paths as Paths
+  from alma_jax.learners.paths import Proposal as Proposal
   from alma_jax.learners.stacked import Stacked as Stacked
   from alma_jax.models.network import ImageModel as Model  # noqa: F401
   from alma_jax.runs.mixture import Mixture as load_mixture  # noqa: F401
@@ -40,7 +42,8 @@ _EXPORTS = {
     "language_config": "config:language", "task_config": "config:tasks", "field": "config.fields",
     "register": "config.registry", "Options": "config.sections", "TaskOptions": "config.task_sections",
     "Model": "models.network:ImageModel", "DataSet": "config.sections", "Optimizer": "config.sections",
-    "Stacked": "learners.stacked", "GrowthReport": "learners.contract", "Context": "learners.contract",
+    "Stacked": "learners.stacked", "Paths": "learners.paths", "Proposal": "learners.paths",
+    "GrowthReport": "learners.contract", "Context": "learners.contract",
     "BadInput": "errors", "Diverged": "errors", "Stopped": "errors", "Unsaved": "errors",
 }
 __all__ = ["__version__", *_EXPORTS]

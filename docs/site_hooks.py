@@ -10,8 +10,6 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
-from alma_jax.config import document
-
 ROOT = pathlib.Path(__file__).parents[1]
 COMMANDS = ("main", "sweep", "apart", "report", "sample", "export", "predict", "evaluate", "serve", "status", "compare",
             "board")
@@ -22,11 +20,15 @@ CLAIMS = "results/README.md"
 API = {
     "Running": ["runs.experiment.run", "runs.results.load_run", "runs.results.Run", "runs.routes.weights",
                 "runs.mixture.Mixture"],
-    "Configs": ["config.presets.base", "config.presets.language"],
-    "Learners and networks of your own": [
-        "config.registry.register_learner", "config.registry.register_model", "config.learner_options.Options",
-        "config.fields.field", "learners.contract", "learners.stacked.Stacked", "training.stage.StageData",
-        "training.stage.Examples", "training.stage.Training", "training.stage.Trained", "training.stage.FitReport"],
+    "Configs": ["config.presets.base", "config.presets.tasks", "config.presets.language"],
+    "Learners of your own": [
+        "config.registry.register", "config.fields.field", "config.sections.AnyOptions", "config.sections.Options",
+        "config.task_sections.TaskOptions", "learners.contract", "learners.stacked.Stacked", "learners.paths.Paths",
+        "learners.paths.Proposal", "training.stage.StageData", "training.stage.Examples", "training.stage.Training",
+        "training.stage.Trained", "training.stage.FitReport"],
+    "Networks, data sets and optimisers of your own": [
+        "config.sections.Model", "models.network.ImageModel", "models.layers", "config.sections.DataSet",
+        "data.datasets.from_arrays", "data.datasets.Dataset", "config.sections.Optimizer"],
     "Sweeps": ["sweeps.Sweep", "sweeps.axis", "sweeps.product", "sweeps.zipped"],
     "Export": ["runs.exporting.export"],
     "Errors": ["errors"],
@@ -58,9 +60,9 @@ def command_line() -> str:
 
 def api() -> str:
   """A page with the docstrings of what users call."""
-  parts = ["# API\n\n`alma_jax.run`, `load_run`, `Run`, `base_config`, `language_config`, `register_learner`, "
-           "`register_model`, `Options`, `field`, `Stacked`, `Context`, `GrowthReport` and the errors can be imported "
-           "from `alma_jax` itself. Arrays carry their axes in their names; the legend is in `alma_jax.types`."]
+  parts = ["# API\n\n`alma_jax.run`, `load_run`, `Run`, `base_config`, `task_config`, `language_config`, `register`, "
+           "`field`, `Options`, `TaskOptions`, `Model` (models.network.ImageModel), `DataSet`, `Optimizer`, `Stacked`, "
+           "`Paths`, `Proposal`, `Context`, `GrowthReport` and the errors can be imported from `alma_jax` itself. Arrays carry their axes in their names; the legend is in `alma_jax.types`."]
   for title, names in API.items():
     parts += [f"## {title}", *(f"::: alma_jax.{name}" for name in names)]
   return "\n\n".join(parts) + "\n"
@@ -70,4 +72,4 @@ def _help(module: str) -> str:
   output = io.StringIO()
   with contextlib.redirect_stdout(output):
     importlib.import_module(f"alma_jax.{module}").main(["--help"])
-  return output.getvalue().replace(document.text(), "").strip()
+  return output.getvalue().strip()

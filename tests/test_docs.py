@@ -1,5 +1,6 @@
 """The code and the commands of the pages in docs/ and of the README run as they stand."""
 import contextlib
+import dataclasses
 import io
 import json
 import pathlib
@@ -8,13 +9,20 @@ import shutil
 import subprocess
 import sys
 
+import jax
+import numpy as np
 import pytest
-from runs import ROOT, alma, lines
+from runs import ROOT, alma, assert_same_run, interrupted, lines, one_step_a_dispatch
 
 import alma_jax
-from alma_jax.config import learner_options, registry, sections
+from alma_jax import config as configs
+from alma_jax.config import document, registry
 from alma_jax.errors import BadInput
+from alma_jax.learners.stacked import Stacked
 from alma_jax.sweeps import jobs
+
+REGISTRIES = [each for kind in (registry.LEARNERS, registry.NETWORKS, registry.DATA_SETS, registry.OPTIMIZERS)
+              for each in kind.values()]
 
 
 def codes_of(page):
@@ -28,14 +36,13 @@ def code_of(page):
 @pytest.fixture(autouse=True)
 def _registries():
   """What a page registers is forgotten after its test."""
-  before = [dict(registered) for registered in (registry.LEARNERS, registry.MODELS, learner_options.LEARNERS)]
-  networks, path, modules = list(sections.NETWORKS), list(sys.path), set(sys.modules)
+  before, path, modules = [set(each) for each in REGISTRIES], list(sys.path), set(sys.modules)
   yield
-  for registered, kept in zip((registry.LEARNERS, registry.MODELS, learner_options.LEARNERS), before):
-    registered.clear()
-    registered.update(kept)
-  sections.NETWORKS[:], sys.path[:] = networks, path
-  for name in {"small_cnn", "no_head", "fittest"} & (set(sys.modules) - modules):
+  for each, names in zip(REGISTRIES, before):
+    for name in set(each) - names:
+      del each._classes[name]
+  sys.path[:] = path
+  for name in {"small_cnn", "fittest", "rows"} & (set(sys.modules) - modules):
     del sys.modules[name]
 
 
@@ -52,29 +59,103 @@ NOTEBOOKS = [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("colabs/*.
 OURS = "/alma-jax/alma_jax/blob/main/"  # in addresses of GitHub and of Colab
 MADE = ("api.md", "command-line.md", "contributing.md", "changelog.md")  # by docs/site_hooks.py
 SMALL = ["--config.stream.num_megabatches=4", "--config.train.epochs=2", "--config.model.width=4", "--config.devices=1"]
+SMALL_TEXT = [
+    "--config.stream.num_megabatches=2", "--config.train.steps=3", "--config.train.warmup_steps=1",
+    "--config.dataset.vocab_size=300", "--config.dataset.sequence_length=16", "--config.model.width=16",
+    "--config.model.num_layers=2", "--config.devices=1"]
 
 
-def test_the_learner_of_the_page(tmp_path):
-  code = code_of("docs/add-a-learner.md")
-  assert len(code.splitlines()) <= 40
-  (tmp_path / "fittest.py").write_text(code)
-  command = ["main", "--config=fittest.py", "--config.learner.num_members=2", *SMALL, "--workdir=run"]
-  done = alma(*command, cwd=tmp_path)
+# What each page that adds something shows: its file, a learner, a command line, and what `alma list FILE` then lists.
+ADDED = {
+    "docs/add-a-learner.md": ("fittest.py", "fittest", ["--config.learner.num_members=2"], "fittest"),
+    "docs/add-a-model.md": ("small_cnn.py", "sm", ["--config.model.num_layers=1"], "small_cnn"),
+    "docs/add-a-data-set.md": ("rows.py", "sm", ["--config.dataset.test_every=4"], "csv:PATH")}
+
+
+@pytest.mark.parametrize("page", ADDED)
+def test_what_a_page_adds_runs_is_resumed_and_listed(tmp_path, monkeypatch, page):
+  file, learner, flags, listed = ADDED[page]
+  text = (ROOT / page).read_text()
+  assert f"\n    alma run --config={file}:{learner}" in text
+  assert len(text.splitlines()) <= 75
+  (tmp_path / file).write_text(code_of(page))
+  write_rows(tmp_path / "digits.csv")
+  assert_added(tmp_path, monkeypatch, f"{file}:{learner}", [*SMALL, *flags])
+  assert_listed(tmp_path, file, listed)
+
+
+def write_rows(path):
+  """The digits as docs/add-a-data-set.md writes them."""
+  (command,) = re.findall(r'python -c "(.*)"', (ROOT / "docs/add-a-data-set.md").read_text())
+  run_code(command, path.parent)
+  assert path.is_file()
+
+
+def assert_added(cwd, monkeypatch, config, flags):
+  """A run of `config` that is stopped and resumed by its command ends like one that is not."""
+  path, _, learner = config.partition(":")
+  command = ["main", f"--config={config}", *flags]
+  one_step_a_dispatch(monkeypatch)
+  done = alma(*command, "--workdir=whole", cwd=cwd)
   assert done.returncode == 0, done.stderr
-  done = alma(*command, "--config.learner.every=0", cwd=tmp_path)
-  assert (done.returncode, "learner.every=0 should be at least 1" in done.stderr) == (2, True), done.stderr
-  (tmp_path / "sweep.py").write_text("from alma_jax.sweeps import Sweep, axis\n\ndef get_sweep():\n"
-                                     "  return Sweep('fittest.py', axis('seed', [0, 1]))\n")
-  done = alma("sweep", "--config=sweep.py", "--workers=1", *SMALL, cwd=tmp_path)
-  assert "2 of 2 runs are finished" in done.stdout, done.stderr
+  texts = dict(flag.removeprefix("--config.").split("=", 1) for flag in flags)
+  with contextlib.chdir(cwd):
+    assert interrupted(configs.overridden(configs.load_file(path, learner), texts), "cut", 5)
+  done = alma(*command, "--workdir=cut", cwd=cwd)
+  assert done.returncode == 0, done.stderr
+  assert_same_run(cwd / "whole", cwd / "cut")
+
+
+def assert_listed(cwd, file, name):
+  """`alma list FILE` has a name that `alma fields`, the list of alma_jax's own fields, does not have."""
+  listing = alma("cli", "list", file, cwd=cwd).stdout
+  assert re.search(rf"^  {name} +\w", listing, re.MULTILINE), listing
+  assert name not in document.markdown()
+
+
+def with_learner_of_tasks():
+  """The code of the page's learner of tasks, with what the page says is like that of its first learner."""
+  code = code_of("docs/add-a-learner.md")
+  own = code.replace("class Fittest", "class Unused").replace("alma_jax.Options", "alma_jax.TaskOptions").replace(
+      "base_config", "task_config").replace("fittest", "from_first").replace("Fittest(context)", "FromFirst(context)")
+  return f"{own}\n\n{codes_of('docs/add-a-learner.md')[1]}"
+
+
+def with_optimizer():
+  """A config file with the page's optimiser."""
+  code = codes_of("docs/add-a-model.md")[1]
+  return (f"import dataclasses\nimport alma_jax\nimport optax\n\n{code}\n\ndef get_config(learner):\n"
+          "  config = alma_jax.base_config(learner)\n  config.train.optimizer = 'lion'\n"
+          "  config.train.learning_rate = 1e-3\n  return config\n")
+
+
+@pytest.mark.parametrize(("made", "config", "name", "flags"), [
+    (with_learner_of_tasks, "own.py:from_first", "from_first",
+     ["--config.stream.num_megabatches=2", "--config.train.epochs=2", "--config.model.width=4", "--config.devices=1"]),
+    (with_optimizer, "own.py:sm", "lion", [*SMALL, "--config.train.b1=0.8"])])
+def test_a_learner_of_tasks_and_an_optimiser_are_resumed_and_listed(tmp_path, monkeypatch, made, config, name, flags):
+  (tmp_path / "own.py").write_text(made())
+  assert_added(tmp_path, monkeypatch, config, flags)
+  assert_listed(tmp_path, "own.py", name)
+
+
+def test_the_learner_of_the_page_learns_text(tmp_path):
+  code = code_of("docs/add-a-learner.md").replace("base_config", "language_config").replace(
+      "  @property", "  problems = ('text',)\n\n  @property", 1)
+  (tmp_path / "fittest.py").write_text(code)
+  for split in ("train", "valid", "test"):
+    (tmp_path / "text" / split).mkdir(parents=True)
+    for i in range(4):
+      (tmp_path / "text" / split / f"{i}.txt").write_text(f"{split} {i} one two three four " * 200)
+  done = alma("main", "--config=fittest.py:fittest", "--config.dataset.name=text:text", *SMALL_TEXT, "--workdir=run",
+              cwd=tmp_path)
+  assert done.returncode == 0, done.stderr
+  assert [line["perplexity"] for line in lines(tmp_path / "run", "metrics.jsonl")][-1] < 257
 
 
 def test_the_learner_of_the_page_does_what_it_says(tmp_path, arrays, make_config):
-  import jax
-  import numpy as np
   from stages import Stages
 
-  from alma_jax import config as configs
   from alma_jax.runs import settings
   (tmp_path / "fittest.py").write_text(code_of("docs/add-a-learner.md"))
   configs.load_file(str(tmp_path / "fittest.py"))
@@ -90,14 +171,47 @@ def test_the_learner_of_the_page_does_what_it_says(tmp_path, arrays, make_config
   assert same is state
 
 
-def test_the_second_learner_of_the_page(tmp_path, monkeypatch, arrays, make_config):
-  """It predicts with averaged weights, before and after it is saved, resumed and loaded."""
-  import numpy as np
-  from runs import assert_same_run, interrupted, one_step_a_dispatch
+def test_options_of_the_page_are_checked_and_swept(tmp_path):
+  (tmp_path / "fittest.py").write_text(code_of("docs/add-a-learner.md"))
+  done = alma("main", "--config=fittest.py", "--config.learner.num_members=0", cwd=tmp_path)
+  assert (done.returncode, "learner.num_members=0 should be at least 1" in done.stderr) == (2, True), done.stderr
+  (tmp_path / "sweep.py").write_text("from alma_jax.sweeps import Sweep, axis\n\ndef get_sweep():\n"
+                                     "  return Sweep('fittest.py', axis('seed', [0, 1]))\n")
+  done = alma("sweep", "--config=sweep.py", "--workers=1", *SMALL, cwd=tmp_path)
+  assert "2 of 2 runs are finished" in done.stdout, done.stderr
 
-  from alma_jax import config as configs
-  (tmp_path / "averaged.py").write_text(codes_of("docs/add-a-learner.md")[1])
-  configs.load_file(str(tmp_path / "averaged.py"))
+
+@dataclasses.dataclass(frozen=True)
+class AveragedOptions(alma_jax.Options):
+  """A network whose predictions are those of an average of its weights over all stages."""
+  name: str = "averaged"
+  decay: float = alma_jax.field(0.5, "share of the old average after a stage", at_least=0, below=1)
+
+  def make(self, context):
+    return Averaged(context)
+
+
+class Averaged(Stacked):
+  """Keeps weights that predict in `host`, and predicts by `contribution` with them as `live`."""
+
+  def finish(self, state, data, trained):
+    result = super().finish(state, data, trained)
+    new = [np.asarray(leaf) for leaf in jax.tree.leaves(result.state.live)]
+    old = state.host.get("num_leaves") and [state.host[f"leaf{i}"] for i in range(len(new))]
+    mean = [self.options.decay * a + (1 - self.options.decay) * b for a, b in zip(old, new)] if old else new
+    host = {"num_leaves": len(new)} | {f"leaf{i}": leaf for i, leaf in enumerate(mean)}
+    return result._replace(state=result.state._replace(host=host))
+
+  def contribution(self, state, block, inputs):
+    if state.host:
+      leaves = [state.host[f"leaf{i}"] for i in range(state.host["num_leaves"])]
+      state = state._replace(live=jax.tree.unflatten(jax.tree.structure(state.live), leaves))
+    return super().contribution(state, block, inputs)
+
+
+def test_a_learner_that_predicts_with_other_weights(tmp_path, monkeypatch, arrays, make_config):
+  """Before and after it is saved, resumed and loaded."""
+  alma_jax.register(AveragedOptions)
   one_step_a_dispatch(monkeypatch)
   config = make_config("averaged", train__epochs=2, checkpoint__seconds=1e9, checkpoint__keep_every=1)
   run = alma_jax.run(config, tmp_path / "whole", data=arrays)
@@ -139,7 +253,7 @@ def test_a_config_file_may_import_others_of_its_folder_and_its_changes_are_notic
   assert "'fittest'" not in done.stderr
 
 
-def test_the_network_of_the_page(tmp_path):
+def test_the_network_of_the_page_has_its_parameters_and_refuses_learners(tmp_path):
   (tmp_path / "small_cnn.py").write_text(code_of("docs/add-a-model.md"))
   done = alma("main", "--config=small_cnn.py:sm", *SMALL, "--workdir=run", cwd=tmp_path)
   assert done.returncode == 0, done.stderr
@@ -197,13 +311,23 @@ def test_no_two_examples_share_a_run_folder():
   assert len(set(folders)) == len(folders) >= 2
 
 
-def test_names_that_are_taken():
-  with pytest.raises(BadInput, match="there is a learner 'sm' already"):
-    alma_jax.register_learner(alma_jax.config.learner_options.SM, None)
-  with pytest.raises(BadInput, match="there is a network 'mlp' already"):
-    alma_jax.register_model("mlp", None)
-  with pytest.raises(BadInput, match="str should be a frozen dataclass"):
-    alma_jax.register_learner(str, None)
+@pytest.mark.parametrize(("base", "inside", "sentence"), [
+    (alma_jax.Options, {"name": "sm"}, "the learner 'sm' exists already"),
+    (alma_jax.Model, {"name": "mlp"}, "the network 'mlp' exists already"),
+    (alma_jax.DataSet, {"name": "digits"}, "the data set 'digits' exists already"),
+    (alma_jax.Optimizer, {"name": "adam"}, "the optimiser 'adam' exists already"),
+    (alma_jax.Options, {"name": "mine", "problems": ("tasks",)}, "should be a tuple of some of 'images', 'text'"),
+    (alma_jax.Options, {}, "Mine.name has no default"),
+    (object, {}, "Mine should inherit from alma_jax.Options, Model, DataSet or Optimizer")])
+def test_what_cannot_be_registered(base, inside, sentence):
+  mine = dataclasses.dataclass(frozen=True)(type("Mine", (base,), inside))
+  with pytest.raises(BadInput, match=sentence):
+    alma_jax.register(mine)
+
+
+def test_a_class_that_is_no_dataclass_cannot_be_registered():
+  with pytest.raises(BadInput, match="Mine is not a dataclass"):
+    alma_jax.register(type("Mine", (alma_jax.Options,), {"name": "mine"}))
 
 
 def text_of(page):

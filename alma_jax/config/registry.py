@@ -79,7 +79,7 @@ class Registry(Mapping[str, Any]):
     if not is_own(cls) or cls.name not in self or is_own(self[cls.name]):
       self._classes[cls.name] = cls
     else:
-      raise BadInput(f"there is a {self.what} {cls.name!r} already; give yours another name.")
+      raise BadInput(f"the {self.what} {cls.name!r} exists already; give yours another name.")
 
   def _complete(self) -> None:
     """Imports all modules that register classes."""

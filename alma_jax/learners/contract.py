@@ -5,10 +5,11 @@ hands it one stage after another and asks it for contributions to predictions.
 
 The life of a stage: `grow`, `training`, the training loop (training/loop.py), `finish`; and all of that again unless
 `finish` says that the stage is complete. All methods are pure functions: their results depend on
-their arguments alone, which they do not change.
+their arguments alone, which they do not change. The run checks the state after every `grow` and `finish`, and refuses
+one that could not be restored.
 
 To add a learner, write a subclass of `stacked.Stacked`, which implements all of this for networks of one shape that
-are trained side by side, and register it (docs/add-a-learner.md).
+are trained side by side, or of `paths.Paths` for streams of tasks, and register its options (docs/add-a-learner.md).
 """
 import dataclasses
 import json
@@ -29,15 +30,16 @@ Contribution = dict[str, Array | np.ndarray]
 
 
 class LearnerState(NamedTuple):
-  """What a learner is between two stages.
+  """What a learner is between two stages: everything that the next stage depends on. Otherwise a resumed run differs.
 
   Attributes:
     spec: static facts, a dict that JSON can hold: what decides the shapes of the arrays, e.g. widths, the topology of
       gates. `num_frozen` is the number of frozen blocks.
-    live: Variables of what can still be trained.
-    frozen: tuple of Variables that never change again, oldest first. Each is saved once.
+    live: Variables of what can still be trained; of stacked networks every leaf is [M, ...].
+    frozen: tuple of Variables that never change again, oldest first. Each is saved once, so none can be replaced.
     opt: optimiser state that the next stage starts from, or None for a fresh one.
-    host: small state on the host: a dict of values that JSON can hold and of numpy arrays with at least one element.
+    host: small state on the host: a dict of values that JSON can hold and of numpy arrays with at least one element,
+      which are entries of the dict itself. Variables that predict and are never trained belong here, too.
     average: averaged weights, Variables like `live`, that predict in place of it; None: `live` predicts. They are not
       used any more once the next stage is trained.
   """

@@ -63,10 +63,11 @@ class Stacked:
     return False
 
   def grow(self, state: LearnerState, data: loop.StageData) -> tuple[LearnerState, GrowthReport]:
+    """Changes the state before a training; see contract.Learner. It changes nothing."""
     return state, GrowthReport()
 
   def examples(self, state: LearnerState, data: loop.StageData) -> loop.Examples:
-    """Which examples of the stage the members train on."""
+    """Which examples of the stage the members train on, and with which weights. All of them, with weight 1."""
     return loop.Examples()
 
   def dress(self, variables: Variables, spec: dict[str, Any]) -> Variables:
@@ -83,6 +84,7 @@ class Stacked:
     return LearnerState(self.first_spec(), self.fresh(0, self.first_spec()))
 
   def training(self, state: LearnerState, data: loop.StageData) -> loop.Training:
+    """What the training loop has to do: it starts from `live`, or from fresh weights if `scratch` is set."""
     variables, opt = state.live, state.opt
     if data.stage and self.scratch:
       variables, opt = self.fresh(data.stage, state.spec), None
@@ -91,13 +93,23 @@ class Stacked:
     return loop.Training(self.fit_spec(state.spec), variables, data, self.examples(state, data), opt)
 
   def finish(self, state: LearnerState, data: loop.StageData, trained: loop.Trained) -> StageResult:
+    """The state after a training, with the selected members in `live`.
+
+    `trained.val` has the validation loss and the problem's metric (`error` of images) of every member, float [M].
+    """
     live, average = (trained.variables, None) if trained.last is None else (trained.last, trained.variables)
     return StageResult(state._replace(live=live, opt=trained.opt, average=average), trained.report)
 
   def num_blocks(self, state: LearnerState) -> int:
+    """Number of blocks of a prediction: the frozen ones and the live one."""
     return len(blocks(state))
 
   def contribution(self, state: LearnerState, block: int, inputs: Tree) -> Contribution:
+    """The contribution of one block to the predictions for a batch, see contract.Learner; jax must be able to trace it.
+
+    In an exported predictor the batch has one example. A subclass that predicts by other weights, such as an average
+    that it keeps in `state.host`, calls this with a state that has them as `live`.
+    """
     return contribute(self.network(state.spec), self._problem, self.mesh, self.combine, blocks(state)[block], inputs)
 
   def padded_contribution(self, state: LearnerState, block: int, inputs: Tree, mask_B: np.ndarray) -> Contribution:
@@ -108,15 +120,18 @@ class Stacked:
     return state._replace(live=state.predicting, opt=None, average=None)
 
   def resolve(self, state: LearnerState, joined: Contribution) -> Any:
+    """The prediction, see contract.Learner, from the joined contributions of all blocks."""
     return self._problem.resolve(joined, self.num_members(state.spec) * len(blocks(state)), self.combine)
 
   def cost(self, state: LearnerState) -> Cost:
+    """Parameters and multiply-adds per example, of all blocks and members."""
     one, num, network = models.count_params(state.live.params), len(blocks(state)), self.network(state.spec)
     num_members = self.num_members(state.spec)
     macs, flops = (num_members * count(network, self._shape) for count in (cost.forward_macs, cost.training_flops))
     return Cost(one * (num - 1 + state.num_held), macs, flops, macs * num)
 
   def describe(self, state: LearnerState) -> str:
+    """Text for people: how many networks there are."""
     network, num = self.network(state.spec), self.num_members(state.spec) * (1 + state.spec["num_frozen"])
     if isinstance(network, models.Mixture):
       return f"{num} uniform mixture{'s' if num > 1 else ''} of {network.size} networks"

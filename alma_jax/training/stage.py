@@ -15,6 +15,9 @@ from alma_jax.types import Tree, Variables
 class StageData(NamedTuple):
   """What a learner may see of a stage.
 
+  The labels of images are `pool.y[train]`. Draw random numbers from `alma_jax.keys.rng(seed, PURPOSE, stage)`, with a
+  number of your own from 100 as PURPOSE; then a stage that is repeated after a stop draws the same ones.
+
   Attributes:
     stage: number of the stage, from 0.
     seed: of the run. Seed and stage decide every order of examples and every augmentation.
