@@ -279,7 +279,7 @@ class Reader:
   def _decoded(self, cells: Iterable[_Cell], formats: tuple[str, ...] | None) -> Examples | None:
     """The examples of cells, as one array; None if there are no cells."""
     arrays: list[np.ndarray] = []
-    used: list[_Cell] = []
+    source, row, labels, names = [], [], [], None
     bad: list[str] = []
     sizes: dict[tuple[int, ...], str] = {}  # {size: name of the first example that has it}
     num_bytes = num_transparent = num_frames = 0
@@ -290,7 +290,10 @@ class Reader:
         bad.append(f"{cell.name} ({str(error).rstrip('.')})")
         continue
       arrays.append(image.pixels)
-      used.append(cell._replace(content=None))
+      source.append(cell.source)
+      row.append(cell.row)
+      labels.append(cell.label)
+      names = cell.names
       sizes.setdefault(image.pixels.shape[:2], cell.name)
       num_transparent, num_frames = num_transparent + image.had_transparency, num_frames + image.has_frames
       num_bytes += image.pixels.nbytes + (_CHARACTER * len(cell.label) if isinstance(cell.label, str) else 0)
@@ -300,17 +303,16 @@ class Reader:
       raise BadInput(f"it has {len(bad)} example{'s' * (len(bad) > 1)} that cannot be read, "
                      f"{', '.join(bad[:_MOST_NAMES])}{more}; repair, convert (images to 8 bits a channel) or remove "
                      f"{'them' if len(bad) > 1 else 'it'}.")
-    if not used:
+    if not arrays:
       return None
     if len(sizes) > 1:
       (size, name), (other, another) = list(sizes.items())[:2]
       raise BadInput(f"it has examples of several sizes: {name!r} has {_pixels(size)}, {another!r} {_pixels(other)}; "
                      "give one size, or set dataset.image_size=N for the run to resize all images to NxN.")
     shape = (*arrays[0].shape[:2], *[max(array.shape[-1] for array in arrays)] * (arrays[0].ndim > 1))
-    x = np.stack([np.broadcast_to(array, shape) for array in arrays])
-    y = _stacked([cell.label for cell in used]) if self.labelled else None
-    return self._checked(x, y, used[0].names)._replace(
-        source=[cell.source for cell in used], row=[cell.row for cell in used], decoded=(num_transparent, num_frames))
+    x = np.stack([array if array.shape == shape else np.broadcast_to(array, shape) for array in arrays])
+    checked = self._checked(x, _stacked(labels) if self.labelled else None, names)
+    return checked._replace(source=source, row=row, decoded=(num_transparent, num_frames))
 
 
 def has_parts(names: Sequence[str]) -> bool:
