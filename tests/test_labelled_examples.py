@@ -303,8 +303,8 @@ TEXTS = {
 }
 BAD_TEXTS = {
     "no file": ({}, "there is no"),
-    "no text": ({"a.png": b""}, "it is of no kind that can be read here; give a .txt file, a .jsonl file, or a folder of "
-                "them."),
+    "no text": ({"a.png": b""}, "it is of no kind that can be read here; give a .txt file, a .jsonl file, or a folder "
+                "of them."),
     "blank": ({"a.txt": b" \n\xe2\x80\x83"}, "holds no text: every document is blank."),
     "no UTF-8": ({"a.txt": b"a\xff"}, "it is not UTF-8: byte 1 is 0xff; convert it to UTF-8."),
     "no JSON": ({"a.jsonl": b'"a"\n{'}, "its line 2 is not JSON"),
