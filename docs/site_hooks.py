@@ -62,7 +62,8 @@ def api() -> str:
   """A page with the docstrings of what users call."""
   parts = ["# API\n\n`alma_jax.run`, `load_run`, `Run`, `base_config`, `task_config`, `language_config`, `register`, "
            "`field`, `Options`, `TaskOptions`, `Model` (models.network.ImageModel), `DataSet`, `Optimizer`, `Stacked`, "
-           "`Paths`, `Proposal`, `Context`, `GrowthReport` and the errors can be imported from `alma_jax` itself. Arrays carry their axes in their names; the legend is in `alma_jax.types`."]
+           "`Paths`, `Proposal`, `Context`, `GrowthReport` and the errors can be imported from `alma_jax` itself. "
+           "Arrays carry their axes in their names; the legend is in `alma_jax.types`."]
   for title, names in API.items():
     parts += [f"## {title}", *(f"::: alma_jax.{name}" for name in names)]
   return "\n\n".join(parts) + "\n"
