@@ -33,12 +33,12 @@ if TYPE_CHECKING:  # type checkers cannot see what __getattr__ imports
   from alma_jax.learners.paths import Proposal as Proposal
   from alma_jax.learners.stacked import Stacked as Stacked
   from alma_jax.models.network import ImageModel as Model  # noqa: F401
-  from alma_jax.runs.apart import Mixture as load_mixture  # noqa: F401
+  from alma_jax.runs.mixture import Mixture as load_mixture  # noqa: F401
 
 # Where each name comes from: "MODULE", or "MODULE:NAME THERE".
 _EXPORTS = {
     "run": "runs.experiment", "load_run": "runs.results", "Run": "runs.results", "base_config": "config:base",
-    "load_mixture": "runs.apart:Mixture",
+    "load_mixture": "runs.mixture:Mixture",
     "language_config": "config:language", "task_config": "config:tasks", "field": "config.fields",
     "register": "config.registry", "Options": "config.sections", "TaskOptions": "config.task_sections",
     "Model": "models.network:ImageModel", "DataSet": "config.sections", "Optimizer": "config.sections",

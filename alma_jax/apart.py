@@ -33,25 +33,26 @@ def _main(argv: Sequence[str] | None) -> int:
   args, rest = parser.parse_known_args(argv)
   launcher = sweep.launcher_of(args)
   file, _, arg = args.config.partition(":")
-  if (run_files.local(args.workdir) / "config.json").exists():
+  if (run_files.local(args.workdir) / run_files.CONFIG).exists():
     raise BadInput(f"{args.workdir} is the folder of a run; choose another one for the gate and its experts.")
   root = run_files.local(args.workdir).absolute()  # the identity of an expert's run names the file of the gate
   whole = sweep_jobs.make(Sweep(file, [{"learner": arg or "hmoe"}]), root, dict(map(sweep.override, rest)))[0]
-  from alma_jax.runs import apart  # imports jax
+  from alma_jax.runs import mixture  # imports jax
   num = whole.config.model.num_experts
-  base = Job(f"gate{num}", apart.base_config(whole.config), root / f"gate{num}", whole.file, whole.arg, num)
+  base = Job(f"gate{num}", mixture.base_config(whole.config), root / f"gate{num}", whole.file, whole.arg, num)
   code = launch.run(_plan(root, [base], args.retry), launcher)
   published = base.workdir / run_files.GATE
   if code or not published.exists():
     return code or 1
   from alma_jax.learners import gate
   count = len(gate.read(published)[0].counts)
-  experts = [Job(f"expert{number}", apart.expert_config(whole.config, published, number), root / f"expert{number}",
+  experts = [Job(f"expert{number}", mixture.expert_config(whole.config, published, number), root / f"expert{number}",
                  whole.file, whole.arg) for number in range(count)]
   code = launch.run(_plan(root, experts, args.retry), launcher)
-  mixture = apart.write_manifest(root, published, {i: job.workdir for i, job in enumerate(experts)}, whole.config)
-  if "test_error" in mixture.manifest:
-    commands.show(f"test error {mixture.manifest['test_error']:.4f} of {count} experts, {root / apart.MANIFEST}")
+  folders = {i: job.workdir for i, job in enumerate(experts)}
+  manifest = mixture.write_manifest(root, published, folders, whole.config).manifest
+  if "test_error" in manifest:
+    commands.show(f"test error {manifest['test_error']:.4f} of {count} experts, {root / mixture.MANIFEST}")
   return code
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from alma_jax import commands, messages, web
-from alma_jax.monitor import board
+from alma_jax.monitor import dashboard
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -23,11 +23,11 @@ def _main(argv: Sequence[str] | None) -> None:
   parser.add_argument("--host", default="127.0.0.1", help="address to listen to; default: 127.0.0.1, this machine")
   parser.add_argument("--port", type=int, default=8001, help="port; 0: a free one; default: 8001")
   args = parser.parse_args(argv)
-  made = board.Board(args.runs)
+  made = dashboard.Board(args.runs)
   web.check_packages("alma board")
   with web.listen(args.host, args.port) as sock:
     messages.say(f"the board is at {web.address(sock)}")
-    web.run(board.app(made), sock)
+    web.run(dashboard.app(made), sock)
 
 
 if __name__ == "__main__":

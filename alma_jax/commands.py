@@ -3,13 +3,14 @@ import argparse
 import contextlib
 import contextvars
 import errno
+import logging
 import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
-from alma_jax import messages, shortages
+from alma_jax import messages
 from alma_jax.errors import BadInput, Diverged, Unsaved, is_out_of_memory
 
 NO_READER = 141  # the code that a shell reports after SIGPIPE, as for `report runs | head`
@@ -47,17 +48,22 @@ def warn(sentences: Iterable[str]) -> None:
 
 
 def quiet() -> None:
-  """Prints each warning as one line, and hides the logs of Orbax and TFDS and the shortages of their threads."""
-  from absl import logging
+  """Prints each warning as one line, and hides the logs of Orbax and TFDS, whose failures arrive as exceptions."""
+  from absl import logging as absl_logging
 
   def show(message: Warning | str, *unused: Any, **named: Any) -> None:
     del unused, named
     warn([str(message)])
 
-  logging.set_verbosity(logging.FATAL)
+  def unraisable(failure: Any) -> None:
+    if str(failure.exc_value) != "Event loop is closed":  # after a failure tensorstore's threads still call Orbax back
+      sys.__unraisablehook__(failure)
+
+  absl_logging.set_verbosity(absl_logging.FATAL)
+  logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # it logs failures in Orbax's tasks, with stack traces
   warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)  # of Orbax, after an exception
   warnings.showwarning = show
-  shortages.install()
+  sys.unraisablehook = unraisable
 
 
 def show(text: str) -> None:

@@ -29,13 +29,15 @@ import numpy as np
 
 from alma_jax import commands, predict
 from alma_jax.config import schema, sections
-from alma_jax.data import cache, parquet_file
+from alma_jax.data import cache, examples
+from alma_jax.data.form import Form
+from alma_jax.data.labels import Labels
 from alma_jax.errors import BadInput
 from alma_jax.files import write_bytes
-from alma_jax.predictors import inputs, outputs, scale, scores, texts
+from alma_jax.predictors import answers, inputs, scale, scores, texts
 
 if TYPE_CHECKING:  # it imports jax
-  from alma_jax.predictors.program import Predictor
+  from alma_jax.predictors.predictor import Predictor
 
 _NAMES = ("digits", "mnist", "cifar10")
 _MOST_OVERLAP = 0.01  # of the examples; few of them may be equal by chance
@@ -62,7 +64,7 @@ def _main(argv: Sequence[str] | None) -> None:
   args = parser.parse_args(argv)
   commands.quiet()
   if args.out:
-    outputs.check_place(args.out)
+    answers.check_place(args.out)
   predictor = predict.load(predict.stored_of(args))
   found = (_score_texts if predictor.is_language else _score_images)(predictor, args)
   if predictor.facts.get("task"):
@@ -78,47 +80,48 @@ def _main(argv: Sequence[str] | None) -> None:
 
 
 def _score_images(predictor: "Predictor", args: argparse.Namespace) -> dict[str, Any]:
-  form, size = inputs.form_of(predictor.facts), predictor.batch_size
-  result, values = scores.Scores(form.classes), scale.Scale(predictor.facts)
+  size, result, values = predictor.batch_size, scores.Scores(predictor.facts["classes"]), scale.Scale(predictor.facts)
   hashes: list[int] = []
 
-  def add(batch: inputs.Batch, classes: Any, probabilities: Any) -> None:
-    result.add(classes, probabilities, batch.y)  # type: ignore[arg-type]
+  def add(batch: examples.Examples, classes: Any, probabilities: Any) -> None:
+    assert batch.labels is not None
+    result.add(classes, probabilities, batch.labels.numbers)
     values.add(batch.x)
     hashes.extend(map(cache.hash_row, batch.x))
 
-  predict.in_batches(predictor, _batches(args, form, size, predictor.facts), size, add)
+  predict.in_batches(predictor, _batches(args, size, predictor.facts), size, add)
   commands.warn(filter(None, [values.warning(args.data)]))
-  overlap = _overlap(args, hashes, lambda config: _seen_images(config, args, predictor.dtype))
+  overlap = _overlap(args, hashes, lambda config: _seen_images(config, args, inputs.form_of(predictor.facts)))
   return result.summary() | dict(overlap=overlap)
 
 
-def _batches(args: argparse.Namespace, form: inputs.Form, size: int, facts: Mapping[str, Any]
-             ) -> Iterator[inputs.Batch]:
+def _batches(args: argparse.Namespace, size: int, facts: Mapping[str, Any]) -> Iterator[examples.Examples]:
   """The labelled examples of --data; `facts` are the entries of predictor.json."""
+  form, classes = inputs.form_of(facts), inputs.classes_of(facts)
   kind, _, rest = args.data.partition(":")
   if args.data not in _NAMES and not (kind == "tfds" and rest):
     path = rest if kind in ("npz", "folder") and rest else args.data
     if not pathlib.Path(path).expanduser().exists():
       raise BadInput(f"--data={args.data!r}: there is no such file or folder, and no data set of this name; give "
                      f"labelled files, or one of {', '.join(_NAMES)} and tfds:NAME.")
-    yield from inputs.read([path], form, size, labelled=True,
-                           columns=parquet_file.Columns(args.image_column, args.label_column))
+    columns = examples.Columns(args.image_column, args.label_column)
+    yield from inputs.read([path], examples.Reader(form, part=examples.TEST, columns=columns, classes=classes), size)
     return
   from alma_jax.data import datasets
   try:
     dataset = datasets.load(args.data, args.data_dir)
   except BadInput as error:
     raise BadInput(_advised(error)) from error
-  x = _of_a_task(dataset.x_test, args.data, form, facts) if facts.get("task") else dataset.x_test
-  x = inputs.like_examples(x, f"the test set of {args.data}", form)
-  y = inputs.check_labels(dataset.y_test, f"the test set of {args.data}", form, dataset.class_names)
+  with examples.named(f"the test set of {args.data}"):
+    x = form.fit(_of_a_task(dataset.x_test, args.data, form, facts) if facts.get("task") else dataset.x_test)
+    y = classes.number(Labels(dataset.y_test, dataset.class_names, dataset.class_names is not None))
   for start in range(0, len(x), size):
     part = x[start:start + size]
-    yield inputs.Batch([args.data] * len(part), list(range(start, start + len(part))), part, y[start:start + size])
+    yield examples.Examples([args.data] * len(part), list(range(start, start + len(part))), part,
+                            Labels(y[start:start + size]))
 
 
-def _of_a_task(x: np.ndarray, name: str, form: inputs.Form, facts: Mapping[str, Any]) -> np.ndarray:
+def _of_a_task(x: np.ndarray, name: str, form: Form, facts: Mapping[str, Any]) -> np.ndarray:
   """Images [N, H, W, C] of a data set, of which those of another shape are changed as streams of tasks change them."""
   from alma_jax.data import task_sources
   if name == "digits" and facts.get("provenance", {}).get("dataset") == "digits":
@@ -133,9 +136,10 @@ def _of_a_task(x: np.ndarray, name: str, form: inputs.Form, facts: Mapping[str, 
 
 def _score_texts(predictor: "Predictor", args: argparse.Namespace) -> dict[str, Any]:
   documents = [document.text for document in texts.read([args.data.removeprefix("text:")])]
-  hashes = [cache.hash_row(text.encode().strip()) for text in documents]
+  hashes = [cache.hash_row(document.strip()) for document in documents]
   overlap = _overlap(args, hashes, lambda config: _seen_texts(config, args))
-  tokens, counts = texts.windows(predictor.tokenizer, documents, predictor.facts["sequence_length"])
+  tokens, counts = texts.windows(predictor.tokenizer, [document.decode() for document in documents],
+                                  predictor.facts["sequence_length"])
   total, _ = texts.sums(predictor, tokens, counts, predictor.batch_size)
   loss = -total / int(counts.sum())
   return dict(num_documents=len(documents), num_tokens=int(counts.sum()), loss=loss, perplexity=float(np.exp(loss)),
@@ -153,13 +157,12 @@ def _overlap(args: argparse.Namespace, hashes: Sequence[int], read: Callable[[An
   Raises:
     BadInput: there are many, and --allow_overlap is not given.
   """
-  from alma_jax import config as configs
   from alma_jax.runs import local_copy, run_files
 
-  tree = run_files.read_json(local_copy.readable(args.workdir) / "config.json")
-  if not isinstance(tree, dict):
+  tree = run_files.find_config(local_copy.readable(args.workdir))
+  if tree is None:
     return None  # an exported predictor does not know its stream
-  config = configs.parse({k: v for k, v in tree.items() if k not in configs.STORED})
+  config = run_files.parse_config(tree)
   try:
     with warnings.catch_warnings(action="ignore"):  # the run has already warned about its data
       seen = read(config)
@@ -176,9 +179,9 @@ def _overlap(args: argparse.Namespace, hashes: Sequence[int], read: Callable[[An
   return num
 
 
-def _seen_images(config: Any, args: argparse.Namespace, dtype: np.dtype) -> set[int]:
+def _seen_images(config: Any, args: argparse.Namespace, form: Form) -> set[int]:
   """Hashes of the images of a run's stream, of a stream of tasks those of all tasks."""
-  from alma_jax.data import datasets, entry_file
+  from alma_jax.data import datasets
   from alma_jax.problems import sequence
   section = config.dataset
   if isinstance(config, schema.TaskConfig):
@@ -186,11 +189,10 @@ def _seen_images(config: Any, args: argparse.Namespace, dtype: np.dtype) -> set[
     data = map(tasks.task, range(len(tasks.infos)))
     return {cache.hash_row(x) for task in data for part in (task.x_train, task.x_val) for x in part}
   if config.is_live:
-    columns = parquet_file.Columns(section.image_column, section.label_column)
-    read = lambda path: entry_file.read(path, section.image_size, columns).x.astype(dtype, copy=False)
-    return {cache.hash_row(x) for entry in _entries(config, args, read) for x in entry}
+    reader = examples.Reader(form, columns=examples.Columns(section.image_column, section.label_column))
+    return {cache.hash_row(x) for entry in _entries(config, args, reader.whole) for x in entry.x}
   stream = datasets.load(section.name, args.data_dir or section.data_dir, section.image_size)
-  return set(map(cache.hash_row, stream.x_train.astype(dtype, copy=False)))
+  return set(map(cache.hash_row, stream.x_train.astype(form.dtype, copy=False)))
 
 
 def _entries(config: Any, args: argparse.Namespace, read: Callable[[pathlib.Path], Any]) -> list[Any]:
@@ -209,10 +211,10 @@ def _entries(config: Any, args: argparse.Namespace, read: Callable[[pathlib.Path
 
 def _seen_texts(config: Any, args: argparse.Namespace) -> set[int]:
   """Hashes of the documents of a run's stream; without a folder for the test text, of its pieces."""
-  from alma_jax.data import documents, live_texts, text_source
+  from alma_jax.data import documents, text_files, text_source
   if config.is_live:
-    entries = _entries(config, args, live_texts.read_documents)
-    return {cache.hash_row(text.strip()) for entry in entries for text in entry}
+    entries = _entries(config, args, lambda path: list(text_files.read(path)))
+    return {cache.hash_row(document.text.strip()) for entry in entries for document in entry}
   splits = text_source.find(config.dataset.name, args.data_dir or config.dataset.data_dir).read()
   if "test" not in splits:
     splits = documents.prepare(splits, config.stream.num_megabatches, config.seed)

@@ -203,7 +203,7 @@ def _watch_signals() -> tuple[Callable[[], bool], Callable[[], int]]:
 
 
 def _report(run: "Run") -> str:
-  from alma_jax.runs import metrics, remote
+  from alma_jax.runs import metrics, run_files
 
   s = run.summary or {}
   measure = metrics.measure("error" if "cer" in s else "perplexity", run.lines)
@@ -228,7 +228,7 @@ def _report(run: "Run") -> str:
           f"{held}forward multiply-adds {s['cumulative_fwd_macs']:,}, "
           f"training flops {s['cumulative_train_flops']:,}\n"
           f"{s['num_stages']} stage{'s' * (s['num_stages'] != 1)} in {s['wall_seconds']:.1f} s, "
-          f"{s['compile_seconds']:.1f} s of it compiling, on {s['device']}\n{remote.shown(run.path)}")
+          f"{s['compile_seconds']:.1f} s of it compiling, on {s['device']}\n{run_files.shown(run.path)}")
 
 
 if __name__ == "__main__":

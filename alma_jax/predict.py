@@ -19,12 +19,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from alma_jax import commands
-from alma_jax.data import parquet_file, task_types
+from alma_jax import config as configs
+from alma_jax.data import examples, task_types
 from alma_jax.errors import BadInput
-from alma_jax.predictors import facts, folder, inputs, outputs, texts
+from alma_jax.predictors import answers, facts, folder, inputs, texts
 
 if TYPE_CHECKING:  # it imports jax
-  from alma_jax.predictors.program import Predictor
+  from alma_jax.predictors.predictor import Predictor
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,18 +40,15 @@ def _main(argv: Sequence[str] | None) -> None:
   parser.add_argument("--out", help="file to write, .csv or .parquet; default: CSV on standard output")
   parser.add_argument("--image_column", default="", help="column of Parquet files with the images or lists of numbers; "
                       "default: image, img, images or x")
-  parser.add_argument("--batch_size", type=int, help="examples that are predicted together; default: by their size")
   args = parser.parse_args(argv)
   commands.quiet()
-  if args.batch_size is not None and args.batch_size < 1:
-    raise BadInput(f"--batch_size={args.batch_size} should be at least 1.")
-  with outputs.Table(args.out) as table:
+  with answers.Table(args.out) as table:
     predictor = load(stored_of(args))
-    size = args.batch_size or predictor.batch_size
+    size = predictor.batch_size
     if predictor.is_language:
       _predict_texts(predictor, args.inputs, size, table)
     else:
-      _predict_images(predictor, args.inputs, size, table, parquet_file.Columns(args.image_column))
+      _predict_images(predictor, args.inputs, size, table, examples.Columns(args.image_column))
   if args.out:
     commands.show(args.out)
 
@@ -68,18 +66,17 @@ def place_of(args: argparse.Namespace) -> pathlib.Path | None:
   Raises:
     BadInput: there is neither a run nor a predictor, or a predictor of another task.
   """
-  from alma_jax.runs import local_copy, remote, run_files
+  from alma_jax.runs import local_copy, run_files
 
   path = local_copy.readable(args.workdir)
   if folder.holds_predictor(path):
     _check_task(path, args.task)
     return path
-  tree = run_files.read_json(path / "config.json") if path.is_dir() else None
-  if not isinstance(tree, dict):
-    raise BadInput(f"there is neither a run nor a predictor in {remote.shown(path)}; give a run folder, or a folder "
+  tree = run_files.find_config(path) if path.is_dir() else None
+  if tree is None:
+    raise BadInput(f"there is neither a run nor a predictor in {run_files.shown(path)}; give a run folder, or a folder "
                    "that alma export has written.")
-  log = tree.get("log")
-  if not isinstance(log, dict) or not log.get("predictor"):
+  if not configs.flatten(tree).get("log.predictor"):
     return None
   place = path / "predictor"
   if args.task is not None:
@@ -96,11 +93,11 @@ def place_of(args: argparse.Namespace) -> pathlib.Path | None:
 
 def _check_task(path: pathlib.Path, task: str | None) -> None:
   """Raises BadInput if a predictor is not that of a task."""
-  from alma_jax.runs import remote
+  from alma_jax.runs import run_files
 
   if task is None:
     return
-  place = remote.shown(path)
+  place = run_files.shown(path)
   try:
     known = facts.parse(folder.read(path).files[folder.FACTS]).get("task")
   except BadInput as error:
@@ -131,13 +128,13 @@ def stored_of(args: argparse.Namespace) -> folder.Stored:
 
 
 def load(stored: folder.Stored, before: "Predictor | None" = None) -> "Predictor":
-  """The predictor of some files; see program.Predictor."""
-  from alma_jax.predictors import program
-  return program.Predictor(stored, before)
+  """The predictor of some files; see predictor.Predictor."""
+  from alma_jax.predictors import predictor
+  return predictor.Predictor(stored, before)
 
 
-def in_batches(predictor: "Predictor", batches: Iterable[inputs.Batch], size: int,
-               use: Callable[[inputs.Batch, Any, Any], None], total: int | None = None) -> int:
+def in_batches(predictor: "Predictor", batches: Iterable[examples.Examples], size: int,
+               use: Callable[[examples.Examples, Any, Any], None], total: int | None = None) -> int:
   """Predicts batches one after the other, and shows the progress.
 
   Args:
@@ -167,21 +164,22 @@ def progress(total: int | None, unit: str) -> Any:
   return tqdm(total=total, unit=f" {unit}", unit_scale=True, disable=not sys.stderr.isatty(), leave=False)
 
 
-def _predict_images(predictor: "Predictor", paths: Sequence[str], size: int, table: outputs.Table,
-                    columns: parquet_file.Columns) -> None:
-  form = inputs.form_of(predictor.facts)
+def _predict_images(predictor: "Predictor", paths: Sequence[str], size: int, table: answers.Table,
+                    columns: examples.Columns) -> None:
+  form, names = inputs.form_of(predictor.facts), inputs.classes_of(predictor.facts).names
+  reader = examples.Reader(form, labelled=False, part=examples.TEST, columns=columns)
 
-  def write(batch: inputs.Batch, classes: Any, probabilities: Any) -> None:
-    table.write(outputs.rows(batch.source, batch.row, classes, probabilities, form.names))
+  def write(batch: examples.Examples, classes: Any, probabilities: Any) -> None:
+    table.write(answers.rows(batch.source, batch.row, classes, probabilities, names))
 
-  in_batches(predictor, inputs.read(paths, form, size, columns=columns), size, write, inputs.count(paths))
+  in_batches(predictor, inputs.read(paths, reader, size), size, write, inputs.count(paths))
 
 
-def _predict_texts(predictor: "Predictor", paths: Sequence[str], size: int, table: outputs.Table) -> None:
+def _predict_texts(predictor: "Predictor", paths: Sequence[str], size: int, table: answers.Table) -> None:
   length = predictor.facts["sequence_length"]
   with progress(None, "texts") as shown:
     for document in texts.read(paths):
-      found = texts.score(predictor, predictor.tokenizer, document.text, length, size)
+      found = texts.score(predictor, predictor.tokenizer, document.text.decode(), length, size)
       table.write({"input": [document.source], "row": [None if document.row < 0 else document.row],
                    "num_tokens": [found.num_tokens], "log_probability": [found.log_probability],
                    "perplexity": [found.perplexity], "next": [found.next_token[0]],

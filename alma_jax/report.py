@@ -10,8 +10,7 @@ for each.
 
 --ablation=FIELD=OFF,... adds a table of what each of these fields is worth, and
 ablation.csv. OFF is the value that switches a field off, as in
---ablation=train.augment=false,stream.replay=0. A field that came with a later version
-needs no OFF: it is off where it has the value of the versions without it.
+--ablation=train.augment=false,stream.replay=0.
 
 --waiting_times=1,10,50 chooses the panels of figures.
 """
@@ -32,11 +31,11 @@ def _main(argv: Sequence[str] | None) -> None:
   parser = commands.Parser("-m alma_jax.report", __doc__)
   parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folders, or folders that hold run folders")
   parser.add_argument("--out", help="folder of the report; without it the tables are printed")
-  parser.add_argument("--ablation", metavar="FIELD[=OFF],...", help="fields to compare switched on and off")
+  parser.add_argument("--ablation", metavar="FIELD=OFF,...", help="fields to compare switched on and off")
   parser.add_argument("--waiting_times", metavar="W,W,...", help="those that figures show; by default all, if they fit")
   args = parser.parse_args(argv)
   # pandas and scipy only now, where Ctrl-C ends the command quietly
-  from alma_jax.reports import ablation, collect, texts
+  from alma_jax.reports import ablation, blocks, collect
   waits = [] if args.waiting_times is None else _waits(args.waiting_times, args.out)
   parts = [] if args.ablation is None else ablation.parse(args.ablation)
   studies, notes = collect.collect(args.runs)
@@ -46,7 +45,7 @@ def _main(argv: Sequence[str] | None) -> None:
     print(write.report(studies, notes, args.out, parts, waits))
   else:
     found = ablation.of_all(studies, parts)
-    print(texts.text(studies, [[ablation.table(study, each) for each in mine] for study, mine in found]))
+    print(blocks.text(studies, [[ablation.table(study, each) for each in mine] for study, mine in found]))
 
 
 def _waits(text: str, out: str | None) -> list[int]:

@@ -19,7 +19,7 @@ import time
 from kill import finished
 
 from alma_jax.runs import run_files
-from alma_jax.runs.apart import MANIFEST
+from alma_jax.runs.mixture import MANIFEST
 
 
 def main() -> None:

@@ -61,7 +61,7 @@ def _save(folder: pathlib.Path, block: Block) -> None:
 
 def _opening(folder: pathlib.Path, saver: checkpoint.Checkpoints, blocks: list[Block]) -> float:
   """Seconds."""
-  saver.save({}, {}, tuple(blocks))
+  saver.save({"lines": []}, {}, tuple(blocks))
   saver.finish()
   again = checkpoint.Checkpoints(folder, 1)
   began = time.perf_counter()

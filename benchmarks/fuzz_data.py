@@ -7,7 +7,7 @@ import pathlib
 import sys
 import types
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import damage
@@ -18,22 +18,22 @@ from PIL import Image
 
 from alma_jax.data import (
   datasets,
-  entry_file,
+  examples,
   feed,
   inbox,
   live_images,
-  live_texts,
   task_file,
   task_sources,
+  text_files,
   text_source,
   tokens,
 )
 from alma_jax.errors import BadInput
 from alma_jax.predictors import inputs, texts
 
-FORMS = (inputs.Form((6, 6, 1), np.dtype("uint8"), 0, ("cat", "dog"), 2),
-         inputs.Form((4,), np.dtype("float32"), 0, (), 3),
-         inputs.Form((8, 8, 3), np.dtype("float32"), 8, (), 3))
+FORMS = (dict(example_shape=[6, 6, 1], dtype="uint8", classes=2, class_names=["cat", "dog"]),
+         dict(example_shape=[4], dtype="float32", classes=3),
+         dict(example_shape=[8, 8, 3], dtype="float32", image_size=8, classes=3))
 
 
 class Target(NamedTuple):
@@ -63,6 +63,18 @@ def each(*readers: Callable[[], Any]) -> None:
     raise refused
 
 
+def given(path: pathlib.Path, facts: Mapping[str, Any], labelled: bool) -> None:
+  """Reads a file as `alma evaluate` or, without labels, `alma predict` does."""
+  reader = examples.Reader(inputs.form_of(facts), labelled, "test", classes=inputs.classes_of(facts))
+  for _ in inputs.read([str(path)], reader, 5):
+    pass
+
+
+def entry_of(path: pathlib.Path, size: int = 0) -> None:
+  """Reads a file or folder as the first mega-batch of a live stream."""
+  live_images.ImageReader(path.parent / "none", size, 0).read(path, [])
+
+
 def check_sentence(error: BadInput) -> None:
   """Raises AssertionError unless the message is one line for a terminal."""
   text = str(error)
@@ -82,9 +94,8 @@ def npz(folder: pathlib.Path) -> Target:
 
   def use(data: bytes) -> None:
     path.write_bytes(data)
-    each(lambda: datasets.load(f"npz:{path}"), lambda: entry_file.read(path).digest(),
-         *(functools.partial(lambda form, labelled: list(inputs.read([str(path)], form, 5, labelled)), form, labelled)
-           for form in FORMS[:2] for labelled in (False, True)))
+    each(lambda: datasets.load(f"npz:{path}"), lambda: entry_of(path),
+         *(functools.partial(given, path, facts, labelled) for facts in FORMS[:2] for labelled in (False, True)))
 
   return Target(st.one_of(st.sampled_from(seeds).flatmap(lambda seed: damage.damaged(seed, tuple(seeds))),
                           fuzz_files.archives(list(plain))), use, fuzz_files.npz_bombs)
@@ -111,8 +122,8 @@ def images(folder: pathlib.Path) -> Target:
     for place in places:
       place.write_bytes(data)
     try:
-      each(lambda: entry_file.read(entry, size), lambda: list(inputs.read([str(places[0])], FORMS[0], 4)),
-           lambda: list(inputs.read([str(entry)], FORMS[2], 4, labelled=True)),
+      each(lambda: entry_of(entry, size), lambda: given(places[0], FORMS[0], False),
+           lambda: given(entry, FORMS[2], True),
            lambda: datasets.load(f"folder:{root}", image_size=size))
     finally:
       for place in places:
@@ -131,9 +142,8 @@ def parquet(folder: pathlib.Path) -> Target:
 
   def use(data: bytes) -> None:
     path.write_bytes(data)
-    each(lambda: entry_file.read(path).digest(), lambda: entry_file.read(path, 6),
-         *(functools.partial(lambda form, labelled: list(inputs.read([str(path)], form, 5, labelled)), form, labelled)
-           for form in FORMS for labelled in (False, True)))
+    each(lambda: entry_of(path), lambda: entry_of(path, 6),
+         *(functools.partial(given, path, facts, labelled) for facts in FORMS for labelled in (False, True)))
 
   examples = st.sampled_from(seeds).flatmap(lambda seed: damage.damaged(seed, seeds))
   return Target(st.one_of(examples, fuzz_files.tables()), use, fuzz_files.parquet_bombs)
@@ -157,8 +167,8 @@ def text(folder: pathlib.Path) -> Target:
         found = tokens.read(str(path), 1000)
         tokens.encode(found, [plain, "\u0301é".encode()], in_sections=False)
         return
-      each(lambda: tokens.encode(tokenizer, live_texts.read_documents(path), in_sections=True),
-           lambda: [texts.windows(tokenizer, [document.text], 8) for document in texts.read([str(root)])],
+      each(lambda: tokens.encode(tokenizer, [document.text for document in text_files.read(path)], in_sections=True),
+           lambda: [texts.windows(tokenizer, [document.text.decode()], 8) for document in texts.read([str(root)])],
            lambda: text_source.find(f"text:{root}").read())
     finally:
       path.unlink()

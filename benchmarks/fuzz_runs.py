@@ -18,10 +18,12 @@ from PIL import Image
 import alma_jax
 from alma_jax import compare, export, report, status, sweeps
 from alma_jax import config as configs
+from alma_jax.data import examples
 from alma_jax.errors import BadInput
-from alma_jax.monitor import board
+from alma_jax.monitor import dashboard
+from alma_jax.predictors import answers, inputs, service
 from alma_jax.predictors import folder as predictors
-from alma_jax.predictors import inputs, outputs, program, service
+from alma_jax.predictors.predictor import Predictor
 from alma_jax.runs import checkpoint, results, run_files, run_folder
 from alma_jax.sweeps import jobs, states
 
@@ -49,7 +51,7 @@ def config(folder: pathlib.Path) -> Target:
     parsed = configs.parse(tree)
     again = json.loads(json.dumps(configs.to_dict(parsed)))
     assert configs.digest(parsed) == configs.digest(again)
-    assert configs.parse(configs.completed(again)) == parsed
+    assert configs.parse(again) == parsed
     configs.default_workdir(parsed)
 
   return Target(st.tuples(st.sampled_from(trees).flatmap(damage.edited), flags), use)
@@ -74,7 +76,7 @@ def runs(folder: pathlib.Path) -> Target:
     else:
       (place / name).write_bytes(data)
     each(lambda: _command(report, str(place), str(made[kind])), lambda: _command(status, str(place)),
-         lambda: _command(compare, str(place), str(made[kind])), lambda: board.Board([str(place)]).runs(),
+         lambda: _command(compare, str(place), str(made[kind])), lambda: dashboard.Board([str(place)]).runs(),
          lambda: results.Run(place))
 
   return Target(_of_files(whole), use)
@@ -189,7 +191,8 @@ def get_sweep(arg="1"):
     states.read_texts(root / "failures.json", "delete it")
 
   edited = st.tuples(st.one_of(damage.edited(points), damage.values), st.one_of(damage.edited(fixed), st.just({})))
-  of_run = configs.to_dict(configs.parse(configs.base("sm"))) | {"data_fingerprint": "0" * 64}
+  of_run = configs.to_dict(configs.parse(configs.base("sm"))) | {
+      "data_fingerprint": "0" * 64, "format": run_files.FORMAT}
   return Target(st.one_of(
       st.tuples(st.just("file"), damage.damaged(source)), st.tuples(st.just("points"), edited),
       st.tuples(st.just("states"), st.tuples(damage.edited_json(json.loads(json.dumps(of_run))), damage.edited_json(
@@ -204,7 +207,7 @@ def predictor(folder: pathlib.Path) -> Target:
   whole = {"exported": _files(folder / "exported"), "replaced": _files(run / "predictor")}
   place = folder / "damaged"
   predictors._PAUSE = 0.0  # nobody replaces them here
-  before = program.Predictor(predictors.read(run / "predictor"))
+  before = Predictor(predictors.read(run / "predictor"))
   arrays = folder / "a.npz"
   np.savez(arrays, x=np.zeros((2, *before.shape), before.dtype))
 
@@ -214,10 +217,10 @@ def predictor(folder: pathlib.Path) -> Target:
     for each_name, content in whole[kind].items():
       (place / each_name).parent.mkdir(parents=True, exist_ok=True)
       (place / each_name).write_bytes(data if each_name == name else content)
-    found = program.Predictor(predictors.read(place), before)
-    form = inputs.form_of(found.facts)
-    for batch in inputs.read([str(arrays)], form, 2):
-      outputs.rows(batch.source, batch.row, *found(batch.x, 2), form.names)
+    found = Predictor(predictors.read(place), before)
+    reader = examples.Reader(inputs.form_of(found.facts), labelled=False)
+    for batch in inputs.read([str(arrays)], reader, 2):
+      answers.rows(batch.source, batch.row, *found(batch.x, 2), inputs.classes_of(found.facts).names)
 
   def of_file(kind: str, name: str) -> st.SearchStrategy[Any]:
     data = whole[kind][name]
@@ -231,7 +234,7 @@ def predictor(folder: pathlib.Path) -> Target:
 def requests(folder: pathlib.Path) -> Target:
   """Bodies of requests to the HTTP service, through its ASGI application."""
   run = _made(folder)["images"]
-  made = service.Service(program.Predictor(predictors.read(run / "predictor")), None, 8, 100_000, 30.0, 1.0)
+  made = service.Service(Predictor(predictors.read(run / "predictor")), None, 8, 100_000, 30.0, 1.0)
   app = service.app(made)
   x = np.arange(64, dtype=np.uint8).reshape(1, 8, 8)
   file = io.BytesIO()

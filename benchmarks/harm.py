@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 HUNG = 124  # the code of `timeout` for a process that took too long
 _LONGEST = 600.0  # seconds
 _SHORT = ("--config.checkpoint.seconds=0.2", "--config.log.progress=False")
-_STAGES = ("--config.stream.num_megabatches=8", "--config.stream.waiting_time=2")
+_STAGES, _WAIT = "--config.stream.num_megabatches=8", "--config.stream.waiting_time=2"
 _WORDS = ("the", "cat", "sat", "on", "a", "mat", "and", "then", "it", "ran", "to", "see", "some", "dog", "by", "that",
           "old", "red")
 _TOY = {"dataset.vocab_size": 300, "dataset.sequence_length": 16, "model.width": 16, "model.num_layers": 2,
@@ -64,19 +64,18 @@ class Ended(NamedTuple):
 
 def cases(folder: pathlib.Path) -> list[Case]:
   """All learners, both protocols, all schedules, language models and live streams; data are written to `folder`."""
-  digits = lambda name, *flags: Case(name.replace("digits:", ""), name, (*_STAGES, *flags))
+  digits = lambda name, *flags: Case(name.replace("digits:", ""), name, (_STAGES, *flags))
   epochs = lambda num: f"--config.train.epochs={num}"
-  adaptive = ("--config.stream.schedule=adaptive", "--config.stream.price=1e-10", "--config.stream.waiting_time=1")
+  adaptive = ("--config.stream.schedule=adaptive", "--config.stream.price=1e-10")
   found = [
-      *(digits(f"digits:{learner}", epochs(200)) for learner in ("sm", "ens", "umix", "gens", "bagging", "boosting",
-                                                                 "moe")),
-      digits("digits:gmoe", epochs(60)), digits("digits:ff", epochs(20)), digits("digits:hmoe", epochs(100)),
-      digits("digits:anytime", "--config.train.steps=200", "--config.stream.waiting_time=1"),
-      digits("digits:sm", "--config.stream.replay=1", epochs(100))._replace(name="replay"),
+      *(digits(f"digits:{learner}", _WAIT, epochs(200))
+        for learner in ("sm", "ens", "umix", "gens", "bagging", "boosting", "moe")),
+      *(digits(f"digits:{learner}", _WAIT, epochs(num)) for learner, num in (("gmoe", 60), ("ff", 20), ("hmoe", 100))),
+      digits("digits:anytime", "--config.train.steps=200"),
+      digits("digits:sm", _WAIT, "--config.stream.replay=1", epochs(100))._replace(name="replay"),
       digits("digits:ens", "--config.train.steps=200", "--config.stream.memory_size=200",
              "--config.stream.replay_share=0.5", "--config.learner.average=0.9", "--config.stream.schedule=power",
-             "--config.stream.num_trainings=3", "--config.stream.waiting_time=1")._replace(
-                 name="power, reservoir, averaged weights"),
+             "--config.stream.num_trainings=3")._replace(name="power, reservoir, averaged weights"),
       digits("digits:anytime", *adaptive, "--config.train.steps=100")._replace(name="adaptive"),
       *(Case(f"tasks:{learner}", f"tasks:{learner},digits", ("--config.stream.num_megabatches=4", epochs(30)),
              ("sweeps",)) for learner in ("finetune", "select", "mntdp")),

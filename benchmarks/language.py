@@ -26,10 +26,10 @@ except ImportError:
 
 from alma_jax import config as configs
 from alma_jax import learners
-from alma_jax.config import schema
+from alma_jax.config import schema, text_sections
 from alma_jax.data.text import Windows
 from alma_jax.learners import contract
-from alma_jax.models import cost
+from alma_jax.models import cost, switch
 from alma_jax.parallel import runtime
 from alma_jax.problems import language_modeling
 from alma_jax.training import loop
@@ -65,7 +65,7 @@ class Mixture(nn.Module):
 class Twin(nn.Module):
   """The network of alma_jax.models.switch in PyTorch."""
 
-  def __init__(self, model: schema.Switch, vocab_size: int, length: int):
+  def __init__(self, model: switch.Model, vocab_size: int, length: int):
     super().__init__()
     d, self.heads = model.width, model.num_heads
     self.embedding = nn.Embedding(vocab_size, d)
@@ -100,7 +100,7 @@ def feed_forward(width: int) -> nn.Module:
 
 def of_jax(config: schema.RunConfig, tokens: np.ndarray, steps: int) -> tuple[Callable[[], None], int]:
   """() -> None, which runs `steps` training steps of this package; and the operations of training on a window."""
-  assert isinstance(config.dataset, schema.Text)
+  assert isinstance(config.dataset, text_sections.Text)
   vocab_size, length = config.dataset.vocab_size, config.dataset.sequence_length
   task, shape = language_modeling.of_meta(config, dict(vocab_size=vocab_size))
   learner = learners.make(contract.Context(config, task, shape, 1, len(tokens)))
@@ -125,8 +125,8 @@ def of_jax(config: schema.RunConfig, tokens: np.ndarray, steps: int) -> tuple[Ca
 
 def of_torch(config: schema.RunConfig, tokens: np.ndarray, steps: int, compiled: bool) -> Callable[[], None]:
   """() -> None, which runs `steps` training steps of PyTorch."""
-  assert isinstance(config.dataset, schema.Text)
-  assert isinstance(config.model, schema.Switch)
+  assert isinstance(config.dataset, text_sections.Text)
+  assert isinstance(config.model, switch.Model)
   device = "cuda" if torch.cuda.is_available() else "cpu"
   model = Twin(config.model, config.dataset.vocab_size, config.dataset.sequence_length).to(device)
   optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98))

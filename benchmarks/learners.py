@@ -18,7 +18,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
-from alma_jax import config
+from alma_jax.config.registry import LEARNERS
 
 COLUMNS = {"cer": "CER", "final_error": "final error", "cumulative_params": "parameters",
            "cumulative_fwd_macs": "multiply-adds", "wall_seconds": "seconds"}
@@ -29,7 +29,7 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
                                    allow_abbrev=False)
   parser.add_argument("--config", default="configs/digits.py")
-  names = [name for name in config.LEARNERS if name != "expert"]  # which is a part of `alma apart`
+  names = [name for name in LEARNERS["images"] if name != "expert"]  # which is a part of `alma apart`
   parser.add_argument("--learners", nargs="+", default=names, choices=names)
   parser.add_argument("--workdir", help="folder of the run folders; default: a temporary one")
   args, flags = parser.parse_known_args()
@@ -57,7 +57,7 @@ def _has(learner: str, flag: str) -> bool:
   """Whether a learner takes a flag: it has the field, or the flag is not one of --config.learner.*."""
   prefix = "--config.learner."
   field = flag.partition("=")[0].removeprefix(prefix)
-  return not flag.startswith(prefix) or field in {f.name for f in dataclasses.fields(config.LEARNERS[learner])}
+  return not flag.startswith(prefix) or field in {f.name for f in dataclasses.fields(LEARNERS["images"][learner])}
 
 
 if __name__ == "__main__":

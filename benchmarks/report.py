@@ -17,7 +17,7 @@ import time
 import numpy as np
 
 from alma_jax import config
-from alma_jax.runs import metrics
+from alma_jax.runs import metrics, run_files
 from alma_jax.types import Cost
 
 LEARNERS, WIDTHS = ("sm", "ens", "umix", "gens", "gmoe"), (4, 8, 32, 64)
@@ -63,9 +63,11 @@ def write_run(path: pathlib.Path, learner: str, width: int, wait: int, seed: int
                           predict_macs=cost.predict_macs)
       lines.append(line.entry("error"))
   path.mkdir(parents=True)
-  (path / "config.json").write_text(json.dumps(c.to_dict() | {"data_fingerprint": "0" * 64}))
+  (path / "config.json").write_text(json.dumps(c.to_dict() | {
+      "data_fingerprint": "0" * 64, "format": run_files.FORMAT}))
   (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-  summary = metrics.summarize(lines, 100 * width) | dict(wall_seconds=1.0, compile_seconds=1.0, device="cpu")
+  summary = metrics.summarize(lines, 100 * width) | dict(
+      wall_seconds=1.0, compile_seconds=1.0, device="cpu", config_sha256=config.digest(c.to_dict()))
   (path / "summary.json").write_text(json.dumps(summary))
 
 

@@ -64,10 +64,10 @@ def flags(case: str, data_dir: str) -> list[str]:
 def num_steps(case: str, data_dir: str) -> int:
   """Training steps of all members of a run."""
   from alma_jax import main as command
-  from alma_jax.sweeps import prediction
+  from alma_jax.sweeps import costs
   _, config = command._parse(flags(case, data_dir))
-  found, = prediction.predict([config])
-  assert isinstance(found, prediction.Prediction), found
+  found, = costs.predict([config])
+  assert isinstance(found, costs.Prediction), found
   return found.steps
 
 

@@ -127,8 +127,9 @@ def jax_steps(learner: str, case: str, data_dir: str) -> Callable[[], float]:
       "dataset.name": data, "dataset.data_dir": data_dir, "stream.num_megabatches": 1, "stream.waiting_time": 1,
       "model.name": model, "model.width": width, "train.optimizer": optimizer, "train.batch_size": BATCH,
       "train.learning_rate": 1.0 if optimizer == "adadelta" else 0.01,
-      "train.momentum": 0.0 if optimizer == "adadelta" else 0.9,
       "train.weight_decay": 0.0 if optimizer == "adadelta" else 1e-4})
+  if optimizer == "sgd":
+    config.train.momentum = 0.9
   if learner == "ens":
     config.learner.num_members = MEMBERS
   config = configs.parse(config)

@@ -17,6 +17,7 @@ import jax
 import pytest
 from runs import ROOT, blobs, small_config
 
+from alma_jax.config import registry
 from alma_jax.parallel import runtime
 from alma_jax.runs import plots
 
@@ -44,6 +45,16 @@ def pytest_collection_modifyitems(items):
 def _empty_curves(monkeypatch):
   """The picture of a finished run takes longer than most runs of these tests; test_run.py draws it."""
   monkeypatch.setattr(plots, "curve", lambda lines, metric, title, path, *_: path.touch())
+
+
+@pytest.fixture(autouse=True)
+def _forget():
+  """Removes what a test has registered."""
+  yield
+  for registries in (registry.LEARNERS, registry.NETWORKS, registry.DATA_SETS, registry.OPTIMIZERS):
+    for each in registries.values():
+      for name in [name for name, cls in each._classes.items() if registry.is_own(cls)]:
+        del each._classes[name]
 
 
 @pytest.fixture

@@ -6,29 +6,31 @@ from alma_jax.reports import (
   collect,
   write,
 )
-from alma_jax.runs import metrics
+from alma_jax.runs import metrics, run_files
 
 
-def write_run(path, values, learner="sm", num_params=10, macs=100, grown=0, version="0.1.1", **changes):
+def write_run(path, values, learner="sm", num_params=10, macs=100, grown=0, **changes):
   """A finished run of one stage per mega-batch; `values` are its errors or, of a language model, perplexities.
 
   It holds num_params in the end, and `grown` less before the last mega-batch.
-  `version` None: an early version of the program, which did not write its number.
   """
   language = changes.pop("language", False)
   config = (configs.language if language else configs.base)(learner)
-  fields = {"stream.num_megabatches": len(values), "stream.waiting_time": 1} | changes
+  fields = {"stream.num_megabatches": len(values)} | changes
+  if config.stream.schedule == "every":
+    config.stream.waiting_time = 1
   config.update_from_flattened_dict({key.replace("__", "."): value for key, value in fields.items()})
   path.mkdir(parents=True)
-  tree = dict(configs.to_dict(configs.parse(config)), data_fingerprint="0" * 64, made_with={"jax": path.name})
-  tree |= {"alma_jax_version": version} if version else {}
+  tree = dict(configs.to_dict(configs.parse(config)), data_fingerprint="0" * 64, format=run_files.FORMAT,
+              made_with={"jax": path.name}, alma_jax_version="0.2.0")
   (path / "config.json").write_text(json.dumps(tree))
-  wait = tree["stream"]["waiting_time"]
+  wait = tree["stream"].get("waiting_time", 1)
   metric = "perplexity" if language else "error"
   lines = [metrics.Line(t, (t - 1) // wait, t % wait == 0, value, value, 0.5, num_params - grown * (t < len(values)),
                         macs if t % wait == 0 else 0).entry(metric) for t, value in enumerate(values, 1)]
   (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-  summary = metrics.summarize(lines, num_params - grown) | dict(wall_seconds=2.0, compile_seconds=1.0, device="cpu")
+  summary = metrics.summarize(lines, num_params - grown) | dict(
+      wall_seconds=2.0, compile_seconds=1.0, device="cpu", config_sha256=configs.digest(tree))
   (path / "summary.json").write_text(json.dumps(summary))
   return path
 
@@ -46,6 +48,12 @@ def change(file, **changes):
   """Changes keys of a JSON file; None: removes one."""
   tree = json.loads(file.read_text()) | changes
   file.write_text(json.dumps({key: value for key, value in tree.items() if value is not None}))
+
+
+def set_learner(path, **options):
+  """Makes a run one of another learner, perhaps of the user's own."""
+  change(path / "config.json", learner=options)
+  change(path / "summary.json", config_sha256=configs.digest(json.loads((path / "config.json").read_text())))
 
 
 def write_report(paths, out):

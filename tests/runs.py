@@ -5,18 +5,18 @@ import hashlib
 import importlib
 import io
 import json
+import logging
 import os
 import pathlib
 import signal
 import sys
-import threading
 import warnings
 from typing import NamedTuple
 
 import jax
 import numpy as np
 import pytest
-from absl import logging
+from absl import logging as absl_logging
 
 import alma_jax
 from alma_jax import config as configs
@@ -35,8 +35,10 @@ def small_config(learner="sm", **changes):
   """
   config = configs.base(learner)
   config.update_from_flattened_dict({
-      "stream.num_megabatches": 4, "stream.waiting_time": 2, "model.width": 4, "train.epochs": 2,
-      "train.batch_size": 64, "devices": 1, "log.progress": False, "log.tensorboard": False})
+      "stream.num_megabatches": 4, "model.width": 4, "train.epochs": 2, "train.batch_size": 64, "devices": 1,
+      "log.progress": False, "log.tensorboard": False})
+  if config.stream.schedule == "every":
+    config.stream.waiting_time = 2
   config.update_from_flattened_dict({key.replace("__", "."): value for key, value in changes.items()})
   return config
 
@@ -60,9 +62,6 @@ class Done(NamedTuple):
   stderr: str
 
 
-HOOKS = ((threading, "excepthook"), (sys, "unraisablehook"), (threading.Thread, "start"))  # that a command replaces
-
-
 def alma(name, *args, cwd=ROOT):
   """Runs `python -m alma_jax.NAME ARGS` in this process, which saves the start of another one.
 
@@ -72,22 +71,23 @@ def alma(name, *args, cwd=ROOT):
   output, errors, setup, signals = io.StringIO(), io.StringIO(), runtime.setup, (signal.SIGINT, signal.SIGTERM,
                                                                                signal.SIGHUP)
   handlers = {number: signal.getsignal(number) for number in signals}
-  verbosity, path = logging.get_verbosity(), list(sys.path)
+  verbosity, path, of_asyncio = absl_logging.get_verbosity(), list(sys.path), logging.getLogger("asyncio")
+  level = of_asyncio.level
   with (pytest.MonkeyPatch.context() as patched, contextlib.chdir(cwd), warnings.catch_warnings(),
         contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors)):
     warnings.simplefilter("always")
     for category in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
       warnings.simplefilter("ignore", category)  # as Python does
     patched.setattr(main, "_watch_signals", lambda: (lambda: False, lambda: 143))
+    patched.setattr(sys, "unraisablehook", sys.unraisablehook)
     patched.setattr(runtime, "setup", lambda config=None, alone=False: setup(config))
-    for place, hook in HOOKS:
-      patched.setattr(place, hook, getattr(place, hook))
     try:
       code = importlib.import_module(f"alma_jax.{name}").main([str(arg) for arg in args])
     finally:
       for number, handler in handlers.items():
         signal.signal(number, handler)
-      logging.set_verbosity(verbosity)
+      absl_logging.set_verbosity(verbosity)
+      of_asyncio.setLevel(level)
       sys.path[:] = path
   return Done(code, output.getvalue(), errors.getvalue())
 
@@ -155,19 +155,6 @@ def interrupted(config, workdir, dispatches, **options):
   except alma_jax.Stopped:
     return True
   return False
-
-
-def assert_resumes(config, folder, dispatches, more_than, **options):
-  """A run that is stopped after every `dispatches` dispatches, `more_than` so many times, ends like one that is not.
-
-  The runs are in folder/whole and folder/cut.
-  """
-  alma_jax.run(config, folder / "whole", **options)
-  times = 0
-  while interrupted(config, folder / "cut", dispatches, **options):
-    times += 1
-  assert times > more_than
-  assert_same_run(folder / "whole", folder / "cut")
 
 
 def one_step_a_dispatch(monkeypatch):

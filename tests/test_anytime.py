@@ -5,13 +5,13 @@ import json
 import jax
 import numpy as np
 import pytest
-from alma_jax.config.learner_options import LEARNERS
-from runs import assert_resumes, assert_same_run, blobs, lines, one_step_a_dispatch, slow, small_config
+from runs import assert_same_run, blobs, lines, slow, small_config
 from test_language import books, text_config  # noqa: F401
 
 import alma_jax
 from alma_jax import config as configs
 from alma_jax import export
+from alma_jax.config.registry import LEARNERS
 from alma_jax.learners import prediction
 from alma_jax.runs import metrics, settings, snapshot
 
@@ -82,7 +82,7 @@ def test_smoothed_labels_change_a_run_and_its_config(tmp_path, arrays):
 # ----------------------------------------------------------------------- every learner, and going on
 
 
-@pytest.mark.parametrize("learner", [name for name in LEARNERS if name != "expert"])  # which needs a gate
+@pytest.mark.parametrize("learner", [name for name in LEARNERS["images"] if name != "expert"])  # which needs a gate
 def test_every_learner_remembers_and_averages(tmp_path, arrays, learner):
   changes = ANYTIME | OPTIONS.get(learner, {}) | {"stream__schedule": "geometric", "stream__factor": 2.0}
   run = alma_jax.run(small_config(learner, **changes, checkpoint__keep_every=1), tmp_path, data=arrays)
@@ -99,21 +99,6 @@ def test_every_learner_remembers_and_averages(tmp_path, arrays, learner):
   assert run.metrics["num_params"][-1] == made.cost(state).num_params
 
 
-@pytest.mark.parametrize("learner", ["sm", "hmoe", slow("gmoe"), slow("ens"), slow("boosting"), slow("ff"),
-                                     slow("gens"), slow("umix"), slow("moe"), slow("bagging")])
-@pytest.mark.parametrize("changes", [
-    {"stream__schedule": "geometric", "stream__factor": 2.0},
-    slow({"stream__replay_share": "uniform", "learner__start": "average", "learner__shrink": 0.7,
-          "learner__perturb": 0.1, "train__decay": 0.5})])
-def test_stopped_at_any_step_a_run_ends_the_same(tmp_path, arrays, monkeypatch, learner, changes):
-  one_step_a_dispatch(monkeypatch)
-  config = small_config(learner, **ANYTIME | OPTIONS.get(learner, {}) | changes)
-  assert_resumes(config, tmp_path, 3, more_than=3, data=arrays)
-  for folder in ("whole", "cut"):
-    run = alma_jax.load_run(tmp_path / folder)
-    assert np.mean(run.predict(arrays[2]).argmax(-1) != arrays[3]) == pytest.approx(run.summary["final_error"])
-
-
 def test_a_run_that_waits_at_its_end_is_saved_and_resumed(tmp_path, arrays):
   """The stop comes when everything after the last training is written."""
   config = small_config(**ANYTIME | {"stream__schedule": "geometric", "stream__factor": 2.0})
@@ -125,23 +110,6 @@ def test_a_run_that_waits_at_its_end_is_saved_and_resumed(tmp_path, arrays):
   assert not (tmp_path / "cut/summary.json").exists()
   alma_jax.run(config, tmp_path / "cut", data=arrays)
   assert_same_run(tmp_path / "whole", tmp_path / "cut")
-
-
-@pytest.mark.filterwarnings("ignore:the vocabulary has")
-@pytest.mark.parametrize(("learner", "changes", "dispatches"), [
-    ("sm", {"train__learning_rate": (0.01, 0.001)}, 3), slow("gens", {}, 3),
-    slow("gmoe", {"train__learning_rate": (0.01, 0.001), "learner__start": "average"}, 3),
-    # The first rate diverges, before and after a growth; the last one is stopped before and in the second training.
-    slow("gmoe", {"train__learning_rate": (1e4, 0.01)}, 3), slow("gmoe", {"train__learning_rate": (1e4, 0.01)}, 7)])
-def test_language_models_remember_average_and_resume(tmp_path, books, monkeypatch, learner, changes,  # noqa: F811
-                                                     dispatches):
-  one_step_a_dispatch(monkeypatch)
-  config = text_config(books, learner, **{
-      "stream__replay_share": 0.5, "stream__memory_size": 8, "learner__average": 0.4, "stream__schedule": "geometric",
-      "stream__factor": 2.0, "stream__num_megabatches": 3, "train__steps": 4, "train__eval_every": 3} | changes)
-  assert_resumes(config, tmp_path, dispatches, more_than=0)
-  run = alma_jax.load_run(tmp_path / "whole")
-  assert run.metrics["updated"].tolist() == [True, True, False]
 
 
 # ----------------------------------------------------------------------- schedules
@@ -203,13 +171,6 @@ def test_an_adaptive_run_trains_where_the_regret_reaches_the_price_of_the_next_t
   assert 2 <= len(trained) < len(later)
   spent = 1e-5 * (trained[-1]["fwd_macs"] - trained[-1]["growth_macs"])
   assert 1 - 1e-9 <= spent / trained[-1]["training_price"] <= most + 1e-9
-
-
-@pytest.mark.parametrize("learner", ["sm", slow("hmoe"), slow("gens")])
-def test_an_adaptive_run_that_is_stopped_ends_the_same(tmp_path, monkeypatch, learner):
-  one_step_a_dispatch(monkeypatch)
-  config = small_config(learner, **ADAPTIVE | OPTIONS.get(learner, {}))
-  assert_resumes(config, tmp_path, 3, more_than=3, data=(*blobs(240), *blobs(30, seed=1)))
 
 
 # ----------------------------------------------------------------------- prequential errors

@@ -16,7 +16,7 @@ from alma_jax import config as configs
 from alma_jax.errors import BadInput
 from alma_jax.growth import cluster
 from alma_jax.learners import gate
-from alma_jax.runs import apart, run_files, settings
+from alma_jax.runs import mixture, run_files, settings
 from alma_jax.sweeps import events, jobs, pool, states, worker
 
 SMALL = ("--config=configs/digits.py:hmoe", "--config.model.num_experts=3", "--config.model.width=4",
@@ -79,28 +79,28 @@ def test_a_lost_expert_is_repaired_and_the_others_stay(tmp_path, in_process):
   flags = (*SMALL, "--config.stream.replay_share=0.3", "--config.learner.average=0.3", "--workdir", tmp_path)
   assert alma("apart", *flags).returncode == 0
   before = {name: weights(tmp_path / name) for name in ("gate3", "expert0", "expert1", "expert2")}
-  manifest = (tmp_path / apart.MANIFEST).read_text()
+  manifest = (tmp_path / mixture.MANIFEST).read_text()
   files = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")
            if path.is_file() and "expert1" not in path.parts}
   shutil.rmtree(tmp_path / "expert1")
   with pytest.raises(BadInput, match="no run in .*expert1"):
-    apart.Mixture(tmp_path).loaded(1)
+    mixture.Mixture(tmp_path).loaded(1)
   in_process.clear()
   with jax_setting("jax_enable_x64", True), jax_setting("jax_default_prng_impl", "rbg"):
     assert alma("apart", *flags).returncode == 0
   assert in_process == ["expert1"]
   assert {name: weights(tmp_path / name) for name in before} == before
-  assert (tmp_path / apart.MANIFEST).read_text() == manifest
+  assert (tmp_path / mixture.MANIFEST).read_text() == manifest
   touched = {path.relative_to(tmp_path).parts[0] for path, when in files.items() if path.stat().st_mtime_ns != when}
-  assert touched <= {apart.MANIFEST, "failures.json", ".lock"}
+  assert touched <= {mixture.MANIFEST, "failures.json", ".lock"}
 
 
 def test_the_gate_is_that_of_a_mixture_that_is_trained_together(tmp_path):
   config = configs.parse(small_config("hmoe", model__num_experts=3))
-  base = apart.base_config(config)
+  base = mixture.base_config(config)
   job = jobs.Job("gate3", base, tmp_path / "gate3", str(ROOT / "configs/digits.py"), "hmoe", 3)
   assert states.state(job, {}).kind == states.NEW
-  apart.publish(base, job.workdir, 3)
+  mixture.publish(base, job.workdir, 3)
   assert states.state(job, {}).kind == states.FINISHED
   published, digest = gate.read(job.workdir / run_files.GATE)
   setting = settings.prepare(config)
@@ -110,7 +110,7 @@ def test_the_gate_is_that_of_a_mixture_that_is_trained_together(tmp_path):
   assert arrays_equal(published.base, state.frozen[0])
   (job.workdir / run_files.GATE).unlink()  # as if it was killed before it published
   assert states.state(job, {}).kind == states.BEGUN
-  apart.publish(base, job.workdir, 3)
+  mixture.publish(base, job.workdir, 3)
   assert gate.read(job.workdir / run_files.GATE)[1] == digest
 
 
@@ -138,16 +138,6 @@ def test_an_expert_learns_from_its_cluster_alone(tmp_path):
   assert 0 <= result.report.val < 1
 
 
-@pytest.mark.parametrize(("flags", "sentence"), [
-    (("--config=configs/digits.py:sm",), "has no experts that can be trained apart"),
-    ((*SMALL, "--config.learner.em_rounds=2"), "learner.em_rounds=2 changes the clusters later"),
-    ((*SMALL, "--workers=-1"), "should be at least 0"),
-])
-def test_bad_input(tmp_path, flags, sentence):
-  done = alma("apart", *flags, "--workdir", tmp_path)
-  assert (done.returncode, sentence in done.stderr) == (2, True), done.stderr
-
-
 def test_a_gate_that_is_none(tmp_path):
   (tmp_path / "gate").write_bytes(b"none")
   for path in ("", tmp_path / "nowhere", tmp_path / "gate"):
@@ -158,12 +148,12 @@ def test_a_gate_that_is_none(tmp_path):
 def test_a_killed_worker_changes_no_expert(tmp_path):
   """Real processes, two at a time. The one that is killed goes on from its checkpoint, beside the other."""
   config = configs.parse(small_config("hmoe", model__num_experts=3, train__epochs=40, checkpoint__seconds=0.0))
-  file, base = str(ROOT / "configs/digits.py"), apart.base_config(config)
-  apart.publish(base, tmp_path / "gate3", 3)
+  file, base = str(ROOT / "configs/digits.py"), mixture.base_config(config)
+  mixture.publish(base, tmp_path / "gate3", 3)
   published = tmp_path / "gate3" / run_files.GATE
 
   def made(root):
-    return [jobs.Job(f"expert{i}", apart.expert_config(config, published, i), root / f"expert{i}", file, "hmoe")
+    return [jobs.Job(f"expert{i}", mixture.expert_config(config, published, i), root / f"expert{i}", file, "hmoe")
             for i in range(3)]
 
   lost = []
@@ -185,7 +175,7 @@ def test_a_node_of_a_cluster_publishes_the_gate(tmp_path, stand_in, monkeypatch)
   monkeypatch.setattr(slurm, "_SECONDS", 0.2)
   folder = tmp_path / "runs/slurm"
   folder.mkdir(parents=True)
-  base = apart.base_config(configs.parse(small_config("hmoe", model__num_experts=3)))
+  base = mixture.base_config(configs.parse(small_config("hmoe", model__num_experts=3)))
   job = jobs.Job("gate3", base, tmp_path / "runs/gate3", str(ROOT / "configs/digits.py"), "hmoe", 3)
   seen = [event.kind for event in slurm.run([job], 0, folder, {}, lambda: False) if event.job is not None]
   assert seen == [events.STARTED, events.DONE]

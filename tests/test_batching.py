@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stages import batches_of
 
-from alma_jax.config import schema, sections
+from alma_jax.config import image_sections, sections, text_sections
 from alma_jax.parallel import sharding
 from alma_jax.problems import classification
 from alma_jax.training import batching, loop
@@ -23,7 +23,7 @@ def training_of(train, num_new=30, num_memory=0, share=0.0, members=1, own=None,
   `own` and `own_memory` are the members' shards, in which members have validation examples of their own.
   """
   text = types.SimpleNamespace(in_epochs=False, max_steps=50, group=1, eval_batch=8)
-  task = text if isinstance(train, schema.TextTrain) else classification.Classification(3, False)
+  task = text if isinstance(train, text_sections.Train) else classification.Classification(3, False)
   data = loop.StageData(stage, seed, None, None, np.arange(num_new, dtype=np.int32), np.zeros(1, np.int32), num_new,
                         OLD + np.arange(num_memory, dtype=np.int32), share)
   spec = loop.FitSpec(None, task, train, members, 1, sharding.make_mesh(members, 1), False, own is not None,
@@ -39,7 +39,7 @@ def trainings(draw):
   size = draw(st.integers(1, 12))
   num_memory = draw(st.sampled_from([0, 1, 5, 60]))
   steps = draw(st.sampled_from([0, 1, 7, 40]))
-  train = schema.Train(epochs=draw(st.integers(1, 4)), steps=steps, batch_size=size,
+  train = image_sections.Train(epochs=draw(st.integers(1, 4)), steps=steps, batch_size=size,
                        eval_every=draw(st.sampled_from([0, 1, 6, 100])) if steps else 0)
   return training_of(train, draw(st.integers(1, 50)), num_memory, num_memory and draw(st.floats(0.01, 0.99)),
                      draw(st.integers(1, 2)), stage=draw(st.integers(0, 2)))
@@ -101,7 +101,7 @@ def test_cutting_a_stage_into_dispatches_changes_no_batch(training, rows):
 
 def test_a_long_stage_of_recall_is_the_same_in_any_cut():
   """The memory is drawn in blocks of 256 steps: dispatches that begin and end inside of them agree."""
-  training = training_of(schema.Train(steps=600, batch_size=6), 40, 30, 0.5)
+  training = training_of(image_sections.Train(steps=600, batch_size=6), 40, 30, 0.5)
   whole = batches_of(training, 0, 600)[0]
   for start, stop in ((0, 256), (250, 260), (255, 257), (256, 512), (500, 600)):
     for mine, other in zip(batches_of(training, start, stop)[0], whole[start:stop], strict=True):
@@ -115,7 +115,7 @@ def drawn(training, member=0):
 
 
 def test_the_memory_is_drawn_uniformly_with_replacement():
-  train = schema.Train(steps=1000, batch_size=20)
+  train = image_sections.Train(steps=1000, batch_size=20)
   training = training_of(train, 100, 50, 0.8, members=2)
   counts = np.bincount(drawn(training) - OLD, minlength=50)
   assert counts.sum() == 16_000  # 320 of each, with a binomial deviation of 17.7
@@ -139,7 +139,7 @@ MEMORIES = [OLD + np.arange(4), OLD + np.arange(0), OLD + np.arange(4, 9), OLD +
 
 def test_with_steps_every_expert_makes_its_own_passes():
   """4 new and 4 old examples a batch: shards of 3, 10, 0 and 17 examples have passes of 1, 3, 1 and 5 steps."""
-  training = training_of(schema.Train(steps=11, batch_size=8), 30, 10, 0.5, 4, SHARDS, MEMORIES)
+  training = training_of(image_sections.Train(steps=11, batch_size=8), 30, 10, 0.5, 4, SHARDS, MEMORIES)
   found = batches_of(training, 0, 11)
   for batches, shard, memory, sizes in zip(found, SHARDS, MEMORIES, ([3], [4, 4, 2], [0], [4, 4, 4, 4, 1])):
     seen = []
@@ -164,7 +164,7 @@ def test_with_steps_every_expert_makes_its_own_passes():
 
 
 def test_with_epochs_smaller_experts_wait_for_the_largest():
-  training = training_of(schema.Train(epochs=2, batch_size=8), 30, 10, 0.5, 4, SHARDS, MEMORIES)
+  training = training_of(image_sections.Train(epochs=2, batch_size=8), 30, 10, 0.5, 4, SHARDS, MEMORIES)
   found = batches_of(training, 0, 10)
   assert training.plan.steps == 10
   fresh = [[int((batch < OLD).sum()) for batch in batches] for batches in found]
@@ -175,7 +175,7 @@ def test_with_epochs_smaller_experts_wait_for_the_largest():
 
 def test_weights_are_those_of_the_new_examples_and_one_in_the_memory():
   weight = np.arange(1, 11, dtype=np.float32) / 7
-  training = training_of(schema.Train(steps=9, batch_size=6), 10, 20, 1 / 3, weight=weight)
+  training = training_of(image_sections.Train(steps=9, batch_size=6), 10, 20, 1 / 3, weight=weight)
   rows = batching.train_batches(training, 0, 9)
   for r in range(9):
     count = rows.num_examples[r]
@@ -188,13 +188,13 @@ def test_drawn_passes_and_own_orders_are_joined_by_the_memory():
   """Boosting draws the new part by probabilities, bagging has a sample for each member; both recall alike."""
   probability = np.zeros(10)
   probability[[2, 5]] = 0.75, 0.25
-  training = training_of(schema.Train(steps=200, batch_size=6), 10, 20, 0.5, probability=probability)
+  training = training_of(image_sections.Train(steps=200, batch_size=6), 10, 20, 0.5, probability=probability)
   fresh = np.concatenate(batches_of(training, 0, 200)[0])
   fresh = fresh[fresh < OLD]
   assert set(fresh) == {2, 5}
   assert np.mean(fresh == 2) == pytest.approx(0.75, abs=4 * np.sqrt(0.1875 / len(fresh)))
   samples = np.int32([[1, 1, 2, 3], [4, 4, 4, 5]])
-  bagged = training_of(schema.Train(steps=8, batch_size=4), 4, 20, 0.5, 2)
+  bagged = training_of(image_sections.Train(steps=8, batch_size=4), 4, 20, 0.5, 2)
   bagged = loop.Training(bagged.spec, None, bagged.data, loop.Examples(own=samples))
   for member, batches in enumerate(batches_of(bagged, 0, 8)):
     for start in range(0, 8, 2):
@@ -204,7 +204,7 @@ def test_drawn_passes_and_own_orders_are_joined_by_the_memory():
 
 
 def test_text_goes_on_from_one_permutation_to_the_next():
-  train = schema.TextTrain(steps=70, batch_size=8, eval_every=32)
+  train = text_sections.Train(steps=70, batch_size=8, eval_every=32)
   training = training_of(train, 11, 6, 0.3, members=2)  # 6 new and 2 old windows a step
   whole = batches_of(training, 0, 70)
   for batches in whole:
@@ -224,15 +224,15 @@ def test_text_goes_on_from_one_permutation_to_the_next():
 
 def test_factors_of_the_rate_and_of_the_average_belong_to_the_step():
   """10 steps of a decay of 40 %: 1 up to step 6, then 4/4, 3/4, 2/4, 1/4. A horizon of 3 steps."""
-  training = training_of(schema.Train(steps=10, batch_size=8, decay=0.4), average=0.3)
+  training = training_of(image_sections.Train(steps=10, batch_size=8, decay=0.4), average=0.3)
   for start, stop in ((0, 10), (3, 9), (9, 10)):
     rows = batching.train_batches(training, start, stop)
     expected = np.float32([1] * 7 + [0.75, 0.5, 0.25])[start:stop]
     np.testing.assert_allclose(rows.scale[:stop - start], expected, rtol=1e-6)
     expected = np.float32([1, 1 / 2] + [1 / 3] * 8)[start:stop]
     np.testing.assert_allclose(rows.blend[:stop - start], expected, rtol=1e-6)
-  none = batching.train_batches(training_of(schema.Train(steps=10)), 0, 10)
+  none = batching.train_batches(training_of(image_sections.Train(steps=10)), 0, 10)
   assert none.scale is None
   assert none.blend is None
-  short = batching.train_batches(training_of(schema.Train(steps=10), average=0.01), 0, 10)
+  short = batching.train_batches(training_of(image_sections.Train(steps=10), average=0.01), 0, 10)
   assert short.blend[:10].tolist() == [1] * 10  # a horizon below a step: the last weights

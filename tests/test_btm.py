@@ -4,7 +4,6 @@ import itertools
 import jax
 import numpy as np
 import pytest
-from runs import assert_resumes, one_step_a_dispatch
 from stages import Stages, arrays_equal, batches_of, fit_stage
 
 from alma_jax import config as configs
@@ -135,12 +134,6 @@ def test_all_kinds_of_predictions_agree(books):
   np.testing.assert_allclose(end, of_contexts[:, 6], rtol=1e-4)
   each = learner.log_probs(state, Contexts(tokens[:, :-1]))
   assert np.abs(each[0] - each[1]).max() > 0.01  # the experts differ
-
-
-def test_stopped_anywhere_and_resumed_is_the_same_run(tmp_path, books, monkeypatch):
-  one_step_a_dispatch(monkeypatch)
-  config = config_of(books, stream__num_megabatches=2, stream__replay_share=0.25, learner__domains="random")
-  assert_resumes(config, tmp_path, 3, more_than=4)
 
 
 @pytest.mark.parametrize(("changes", "sentence"), [

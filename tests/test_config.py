@@ -1,4 +1,4 @@
-"""Every check of a config, by the sentence it raises."""
+"""Configs: reading them, learners and networks of the user's, and what identifies a run."""
 import dataclasses
 import errno
 import json
@@ -22,161 +22,12 @@ from alma_jax.runs import experiment
 
 CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
 
-BAD = [
-    ("seed", -1, "seed=-1 should be at least 0 and below 2**31."),
-    ("seed", 2**31, "below 2**31"),
-    ("stream.waiting_time", 21, "stream.waiting_time=21 exceeds stream.num_megabatches=20"),
-    ("stream.waiting_time", 0, "at least 1"),
-    ("stream.num_megabatches", 0, "at least 1"),
-    ("stream.replay", 1.5, "between 0 and 1"),
-    ("stream.replay", -0.1, "between 0 and 1"),
-    ("stream.replay_share", 1.0, "stream.replay_share=1.0 should be at least 0 and below 1 or uniform."),
-    ("stream.replay_share", -0.1, "stream.replay_share=-0.1 should be at least 0 and below 1 or uniform."),
-    ("stream.replay_share", "half", "stream.replay_share='half' should be at least 0 and below 1 or uniform."),
-    ("stream.replay_share", True, "stream.replay_share=True should be a finite number."),
-    ("stream.replay_share", float("nan"), "stream.replay_share=nan should be a finite number."),
-    ("stream.memory_size", -1, "stream.memory_size=-1 should be at least 0."),
-    ("stream.schedule", "daily", "stream.schedule='daily' is not one of every, power, geometric, adaptive."),
-    ("stream.num_trainings", -1, "at least 0"),
-    ("stream.exponent", 0.5, "stream.exponent=0.5 should be at least 1."),
-    ("stream.factor", 1.0, "stream.factor=1.0 should be above 1."),
-    ("stream.price", -1.0, "at least 0"),
-    ("learner.average", 1.1, "learner.average=1.1 should be between 0 and 1."),
-    ("learner.start", "first", "learner.start='first' is not one of last, average."),
-    ("learner.start", "average", "learner.start='average' needs learner.average above 0."),
-    ("learner.shrink", 1.5, "learner.shrink=1.5 should be between 0 and 1."),
-    ("learner.perturb", -0.1, "learner.perturb=-0.1 should be at least 0."),
-    ("train.steps", -1, "train.steps=-1 should be at least 0."),
-    ("train.eval_every", -1, "at least 0"),
-    ("train.eval_every", 5, "train.eval_every=5 is for train.steps above 0; without, every epoch is validated."),
-    ("train.decay", 1.1, "train.decay=1.1 should be between 0 and 1."),
-    ("train.label_smoothing", 1.0, "train.label_smoothing=1.0 should be at least 0 and below 1."),
-    ("stream.val_fraction", 0.0, "strictly between 0 and 1"),
-    ("stream.val_fraction", 1.0, "strictly between 0 and 1"),
-    ("stream.untrained_error", "zero", "chance, model"),
-    ("learner.num_members", 0, "learner.num_members=0 should be at least 1"),
-    ("learner.combine", "mean", "probabilities, logits, vote"),
-    ("model.name", "other", "mlp, vgg, resnet"),
-    ("model.width", 0, "at least 1"),
-    ("model.num_experts", 2, "for the learners moe, gmoe, hmoe, not ens"),
-    ("train.epochs", 0, "train.epochs=0 should be at least 1"),
-    ("train.batch_size", 0, "at least 1"),
-    ("train.optimizer", "lion", "adadelta, sgd, adam"),
-    ("train.learning_rate", 0.0, "above 0"),
-    ("train.learning_rate", float("nan"), "a finite number"),
-    ("checkpoint.seconds", float("inf"), "a finite number"),
-    ("train.momentum", 0.9, "need train.optimizer='sgd'"),
-    ("train.nesterov", True, "need train.optimizer='sgd'"),
-    ("train.momentum", 1.0, "train.momentum=1.0 should be at least 0 and below 1."),
-    ("model.num_experts", 1025, "model.num_experts=1025 should be between 1 and 1024."),
-    ("train.patience", -1, "at least 0"),
-    ("checkpoint.keep", 0, "at least 1"),
-    ("precision", "float16", "float32, bfloat16"),
-    ("train.epochs", 2.5, "train.epochs=2.5 should be a whole number"),
-    ("train.epochs", True, "a whole number"),
-    ("train.augment", 1, "True or False"),
-    ("dataset.name", 3, "a string"),
-    ("dataset.image_size", -1, "dataset.image_size=-1 should be at least 0"),
-    ("dataset.image_size", 32, "dataset.image_size=32 is for dataset.name=folder:DIR or live:DIR; leave it 0 for "
-     "'digits'"),
-]
-
-
-@pytest.mark.parametrize(("field", "value", "sentence"), BAD)
-def test_bad_fields_are_named(field, value, sentence):
-  tree = configs.base("ens").to_dict()
-  inner = tree
-  *path, last = field.split(".")
-  for key in path:
-    inner = inner[key]
-  inner[last] = value
-  with pytest.raises(BadInput) as error:
-    configs.parse(tree)
-  assert sentence in str(error.value)
-  assert field.split(".")[-1] in str(error.value)
-
-
-def test_unknown_and_missing_fields_list_the_options():
-  tree = configs.base("sm").to_dict()
-  tree["train"]["epoch"] = 3
-  with pytest.raises(BadInput, match=r"no field 'train.epoch'; .* epochs, steps"):
-    configs.parse(tree)
-  tree = configs.base("sm").to_dict()
-  del tree["model"]["width"]
-  with pytest.raises(BadInput, match="lacks the field 'model.width'"):
-    configs.parse(tree)
-
-
-def test_a_learner_takes_only_its_own_fields():
-  tree = configs.base("sm").to_dict()
-  tree["learner"]["num_members"] = 3
-  with pytest.raises(BadInput, match="learner 'sm' has no field 'learner.num_members'"):
-    configs.parse(tree)
-
-
-def test_unknown_learner_lists_the_learners():
-  with pytest.raises(BadInput, match="no learner 'foo'; the learners are sm, ens, umix, gens"):
-    configs.base("foo")
-
-
 def changed(learner, **changes):
   """The nested dict of a template with other values; __ stands for a dot."""
   tree = configs.base(learner).to_dict()
   for name, value in changes.items():
     configs.set_field(tree, name.replace("__", "."), value)
   return tree
-
-
-@pytest.mark.parametrize(("learner", "option", "value", "sentence"), [
-    ("gmoe", "gating", "warm", "'warm' is not one of soft, hard."),  # declared by moe
-    ("bagging", "members_per_stage", 0, "0 should be at least 1."),  # declared by gens, with another default
-    ("ff", "growth_rate", 0.0, "0.0 should be above 0."),
-    ("hmoe", "add_beyond", -0.5, "-0.5 should be at least 0."),
-])
-def test_options_are_checked_by_their_declarations(learner, option, value, sentence):
-  with pytest.raises(BadInput, match=re.escape(f"learner.{option}={sentence}")):
-    configs.parse(changed(learner, **{f"learner__{option}": value}))
-
-
-@pytest.mark.parametrize(("changes", "sentence"), [
-    ({"stream__schedule": "power"},
-     "stream.schedule='power' needs stream.num_trainings, the number of trainings."),
-    ({"stream__num_trainings": 3}, "stream.num_trainings=3 is for stream.schedule='power', not 'every'."),
-    ({"stream__schedule": "geometric", "stream__num_trainings": 3},
-     "stream.num_trainings=3 is for stream.schedule='power', not 'geometric'."),
-    ({"stream__schedule": "power", "stream__num_trainings": 21},
-     "stream.num_trainings=21 exceeds stream.num_megabatches=20."),
-    ({"stream__schedule": "adaptive"},
-     "stream.schedule='adaptive' needs stream.price, the price of a multiply-add."),
-    ({"stream__price": 1e-9}, "stream.price=1e-09 is for stream.schedule='adaptive', not 'every'."),
-    ({"stream__replay": 0.5, "stream__replay_share": 0.5},
-     "stream.replay=0.5 and stream.replay_share=0.5 exclude each other: the first unites old data with new ones, the "
-     "second draws a part of every batch from old data."),
-    ({"stream__replay": 0.5, "stream__replay_share": "uniform"},
-     "stream.replay=0.5 and stream.replay_share=uniform exclude each other"),
-    ({"stream__memory_size": 100}, "stream.memory_size=100 needs stream.replay_share above 0."),
-    ({"stream__replay_share": 0.003}, "stream.replay_share=0.003 of train.batch_size=128 is not one example; raise"),
-    ({"stream__replay_share": "uniform", "train__batch_size": 1},
-     "stream.replay_share=uniform of train.batch_size=1 is not one example"),
-    ({"stream__exponent": 3.0}, "stream.exponent=3.0 is for stream.schedule='power', not 'every'."),
-    ({"stream__factor": 1.5, "stream__schedule": "power", "stream__num_trainings": 3},
-     "stream.factor=1.5 is for stream.schedule='geometric', not 'power'."),
-    ({"learner__shrink": 0.5, "learner__init_from_scratch": True},
-     "learner.shrink=0.5 and learner.perturb=0.0 change the weights of the stage before, but every stage starts from "
-     "scratch; leave them 1 and 0."),
-    # Of 70 examples 7 are for validation; half of a batch of 128 is 64.
-    ({"stream__memory_size": 70, "stream__replay_share": 0.5},
-     "stream.memory_size=70 keeps 63 training examples, fewer than the 64 that stream.replay_share=0.5 of "
-     "train.batch_size=128 asks for; raise the memory or lower the share."),
-    ({"train__steps": 100, "train__eval_every": 10, "train__patience": 9},
-     "train.patience=9 can never end a stage of train.steps=100 with train.eval_every=10; set train.patience=0, or "
-     "lower train.eval_every."),
-])
-def test_fields_that_do_not_go_together(changes, sentence):
-  with pytest.raises(BadInput) as error:
-    configs.parse(changed("sm", **changes))
-  assert str(error.value).startswith(sentence)
-  assert str(error.value).count(". ") == 0  # one sentence
 
 
 def test_fields_that_go_together():
@@ -189,20 +40,10 @@ def test_fields_that_go_together():
                   {"train__steps": 100, "train__patience": 200},
                   {"learner__average": 0.2, "learner__start": "average"}):
     configs.parse(changed("sm", **changes))
-
-
-def test_texts_have_a_memory_and_schedules_too():
   tree = configs.language("sm").to_dict()
-  for field, value in {"stream.memory_size": 3, "stream.replay_share": 0.5}.items():
+  for field, value in {"stream.memory_size": 4, "stream.replay_share": 0.5}.items():  # half of a batch of 8 windows
     configs.set_field(tree, field, value)
-  # Half of a batch of 8 windows; none of them is for validation.
-  with pytest.raises(BadInput, match="stream.memory_size=3 keeps 3 training examples, fewer than the 4 that stream"):
-    configs.parse(tree)
-  configs.set_field(tree, "stream.memory_size", 4)
   assert configs.parse(tree).stream.memory_size == 4
-  configs.set_field(tree, "stream.schedule", "power")
-  with pytest.raises(BadInput, match="needs stream.num_trainings"):
-    configs.parse(tree)
 
 
 def test_a_number_or_a_word_is_read_from_the_command_line():
@@ -210,8 +51,6 @@ def test_a_number_or_a_word_is_read_from_the_command_line():
   for text, value in (("0.25", 0.25), ("0", 0.0), ("uniform", "uniform")):
     read = configs.parse(configs.overridden(tree, {"stream.replay_share": text})).stream.replay_share
     assert (read, type(read)) == (value, type(value))
-  with pytest.raises(BadInput, match=r"stream.replay_share='all' should be at least 0 and below 1 or uniform\."):
-    configs.parse(configs.overridden(tree, {"stream.replay_share": "all"}))
 
 
 def test_stored_configs_without_the_new_fields_are_those_of_before():
@@ -362,19 +201,6 @@ def test_a_text_is_read_by_the_declared_type():
   assert configs.parse(configs.overridden(tree, {"model.dropout": "0.1,0.2"})).model.dropout == (0.1, 0.2)
 
 
-@pytest.mark.parametrize(("field", "sentence"), [
-    ("train.epoch", "the config has no field 'train.epoch'; its fields under 'train' are epochs, steps,"),
-    ("train.epochs.x", "the config has no field 'train.epochs.x'; its fields under 'train' are epochs,"),
-    ("epochs", "the config has no field 'epochs'; its fields are seed, dataset, stream, learner, model, train,"),
-    ("train", "'train' is a group of fields, not a field; its fields under 'train' are epochs, steps,"),
-    ("learner.every", "the learner 'ens' has no field 'learner.every'; its fields under 'learner' are average, start,"),
-    ("learner.name", "the learner stands behind the colon of --config=configs/NAME.py:LEARNER"),
-])
-def test_fields_that_do_not_exist(field, sentence):
-  with pytest.raises(BadInput, match=re.escape(sentence)):
-    configs.overridden(configs.base("ens").to_dict(), {field: "1"})
-
-
 def test_a_field_that_a_config_file_leaves_out_may_be_given():
   tree = configs.base("sm").to_dict()
   del tree["log"], tree["checkpoint"]
@@ -478,27 +304,6 @@ def test_fields_may_stand_before_or_without_the_config_file():
 def test_fields_without_a_value():
   config = parsed("--config.deterministic", "--noconfig.log.tensorboard", "--noconfig.log.progress", "--config.seed=3")
   assert (config.deterministic, config.log.tensorboard, config.log.progress, config.seed) == (True, False, False, 3)
-  for args, sentence in ((["--config.seed"], "--config.seed has no value; give --config.seed=VALUE."),
-                         (["--config.dataset.name", "--overwrite"], "--config.dataset.name has no value"),
-                         (["--noconfig.seed"], "seed='false' should be a whole number"),
-                         (["--noconfig.a.b"], "no field 'a.b'"), (["--config.a.b"], "no field 'a.b'"),
-                         (["--config.stream=3"], "'stream' is a group of fields, not a field; its fields under "
-                          "'stream' are num_megabatches, waiting_time, "),
-                         (["--config.log"], "'log' is a group of fields, not a field; its fields under 'log' are "
-                          "progress, ")):
-    with pytest.raises(BadInput, match=sentence):
-      parsed(*args)
-
-
-def test_what_is_no_config_file_gets_one_sentence(tmp_path):
-  (tmp_path / "a.md").write_text("# A title\n\nno Python\n")
-  (tmp_path / "b.py").write_text("def get_config(arg=None):\n  return undefined\n")
-  (tmp_path / "c.py").write_text("def get_config(arg=None):\n  return 3\n")
-  for name, sentence in (("a.md", r"a.md is not a Python file \(line 3"),
-                         ("b.py", r"b.py \(line 2\) failed with NameError"),
-                         ("c.py", "returned int; it should return a ConfigDict")):
-    with pytest.raises(BadInput, match=sentence):
-      parsed(f"--config={tmp_path}/{name}")
 
 
 def test_numbers_of_numpy_are_numbers():
@@ -507,9 +312,6 @@ def test_numbers_of_numpy_are_numbers():
   config = configs.parse(template)
   assert (config.train.epochs, config.train.learning_rate) == (1, 0.5)
   assert type(config.train.epochs) is int
-  template.train.epochs = np.float64(1.5)
-  with pytest.raises(BadInput, match="train.epochs=1.5 should be a whole number"):
-    configs.parse(template)
 
 
 def test_runs_of_version_0_1_keep_their_identity():

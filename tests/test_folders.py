@@ -1,7 +1,5 @@
 """Which files of a folder are examples: splits, classes, depths, suffixes, and how images are turned."""
-import io
 import json
-import shutil
 import warnings
 
 import numpy as np
@@ -13,12 +11,15 @@ from runs import blobs, launch, small_config
 from test_text import config, write
 
 from alma_jax import config as configs
-from alma_jax.data import datasets, entry_file, folders, image_file, live_images, live_texts, text, text_source
+from alma_jax.data import datasets, examples, folders, image_file, live_images, live_texts, text, text_source
+from alma_jax.data.form import Form
+from alma_jax.data.labels import Classes
 from alma_jax.errors import BadInput
 from alma_jax.predictors import inputs, texts
 from alma_jax.runs import settings
 
-FORM = inputs.Form((4, 6, 3), np.dtype(np.uint8), 0, ("a", "b", "c"), 3)
+FORM = Form((4, 6, 3), np.dtype(np.uint8))
+READER = examples.Reader(FORM, part="test", classes=Classes("the predictor", ("a", "b", "c"), 3))
 
 
 @pytest.fixture(autouse=True)
@@ -49,13 +50,13 @@ def as_run(root):
 
 
 def as_entry(root):
-  found = entry_file.read(root)
-  return found.names, len(found.x)
+  entry = examples.Reader().whole(root)
+  return entry.labels.names, len(entry.x)
 
 
 def as_labelled(root):
-  (batch,) = inputs.read([str(root)], FORM, 100, labelled=True)
-  return sorted({FORM.names[label] for label in batch.y}), len(batch.x)
+  (batch,) = inputs.read([str(root)], READER, 100)
+  return sorted({"abc"[label] for label in batch.labels.numbers}), len(batch.x)
 
 
 @pytest.mark.parametrize(("train", "test"), [
@@ -65,7 +66,7 @@ def test_folders_that_are_called_splits_are_splits(tmp_path, train, test):
   draw(tmp_path, *(f"{test}/{c}/*.png" for c in "abc"), num=2)
   assert as_run(tmp_path) == (("a", "b", "c"), 9, 6)
   assert as_labelled(tmp_path) == (["a", "b", "c"], 6)  # the test split
-  with pytest.raises(BadInput, match=f"{train}.* of .* look like splits where the folders of classes should be"):
+  with pytest.raises(BadInput, match=f"{train}.* look like splits where the folders of classes should be"):
     as_entry(tmp_path)
 
 
@@ -90,7 +91,7 @@ def test_names_that_contain_a_split_are_classes_if_they_hold_images_or_others_ar
 def test_folders_that_share_most_of_their_folders_may_be_splits(tmp_path):
   draw(tmp_path, *(f"x1/{c}/*.png" for c in "abc"), *(f"x2/{c}/*.png" for c in "abcd"))
   for read in (as_run, as_entry):
-    with pytest.raises(BadInput, match="x1 and x2 of .* hold the folders a, b and c, so it is unclear"):
+    with pytest.raises(BadInput, match="x1 and x2 hold the folders a, b and c, so it is unclear"):
       read(tmp_path)
   draw(tmp_path, *(f"x{i}/{c}/*.png" for i in "34" for c in "abe"))  # more folders than splits
   assert as_run(tmp_path)[0] == ("x1", "x2", "x3", "x4")
@@ -106,12 +107,12 @@ def test_classes_that_are_no_splits(tmp_path, images):
 
 
 @pytest.mark.parametrize(("images", "sentence"), [
-    (("A/x/*.png", "A/y/*.png", "B/x/*.png", "B/y/*.png"), "A and B of .* hold the folders x and y, so it is unclear"),
-    (("a/train/*.png", "a/test/*.png", "b/train/*.png"), "a and b of .* hold the folders test and train, so it is"),
+    (("A/x/*.png", "A/y/*.png", "B/x/*.png", "B/y/*.png"), "A and B hold the folders x and y, so it is unclear"),
+    (("a/train/*.png", "a/test/*.png", "b/train/*.png"), "a and b hold the folders test and train, so it is"),
     (("a/*.png", "a/more/*.png", "b/*.png"), "holds images at different depths, such as 'a/0.png' and 'a/more/0.png'"),
     (("a/*.png", "b/c/*.png"), "holds images at different depths, such as 'a/0.png' and 'b/c/0.png'"),
     (("a/*.png", "b/*.png", "/*.png"), "holds images at different depths, such as '0.png' and 'a/0.png'"),
-    (("a/*.png", "b/*.png", "c/*.heic"), r"2 files of '.*c' are not read \(2 .heic\), so this class has no"),
+    (("a/*.png", "b/*.png", "c/*.heic"), r"its class 'c' has no images, but files that are not read \(2 .heic\)"),
     (("train/a/*.png", "training/a/*.png", "test/a/*.png"), "has the folders train and training for the same split"),
 ])
 def test_what_is_unclear_is_refused_everywhere(tmp_path, images, sentence):
@@ -125,7 +126,7 @@ def test_a_half_of_the_splits_is_refused(tmp_path):
   draw(tmp_path, "Training/a/*.png", "Training/b/*.png")
   with pytest.raises(BadInput, match="has a folder Training, but no folder test; give both"):
     as_run(tmp_path)
-  with pytest.raises(BadInput, match="has the split Training, but no test split; name the folder that holds"):
+  with pytest.raises(BadInput, match="it has the folder Training, but no folder test; name the folder that holds"):
     as_labelled(tmp_path)
   draw(tmp_path, "holdout/a/*.png", "holdout/b/*.png")
   with pytest.raises(BadInput, match="has the folders .*, but no folder test; rename holdout to test"):
@@ -142,11 +143,11 @@ def test_files_that_are_not_read_are_counted_by_suffix(tmp_path):
     assert as_run(tmp_path) == (("a", "b"), 6, 2)
   assert [str(each.message) for each in record] == [
       f"5 files of '{tmp_path}' are not read (4 .heic, 1 .txt)", f"c of '{tmp_path}' is empty and not used as a class"]
-  assert entry_file.read(tmp_path).remarks == tuple(str(each.message) for each in record)
+  assert examples.Reader().whole(tmp_path).remarks == tuple(str(each.message) for each in record)
   with pytest.warns(UserWarning, match=sentence) as record:
     assert as_labelled(tmp_path) == (["a", "b"], 8)
   with pytest.warns(UserWarning, match=sentence) as record:
-    (batch,) = inputs.read([str(tmp_path)], FORM, 100)
+    (batch,) = inputs.read([str(tmp_path)], examples.Reader(FORM, labelled=False), 100)
   assert (len(record), len(batch.x)) == (1, 8)
 
 
@@ -158,7 +159,7 @@ def test_a_live_stream_says_what_it_does_not_read(tmp_path):
   assert reader.read(tmp_path / "stream/n", []).remarks == (
       f"3 files of '{tmp_path / 'stream/n'}' are not read (3 .svg)",)
   np.savez(tmp_path / "test/more.npz", x=np.zeros((2, 4, 6, 3), np.uint8), y=[0, 1])
-  with pytest.raises(BadInput, match="test' holds both images and files such as 'more.npz'; keep one kind"):
+  with pytest.raises(BadInput, match="test' cannot be used: it holds both images and files such as 'more.npz'; keep"):
     live_images.ImageReader(tmp_path, 0, 0)
 
 
@@ -168,9 +169,9 @@ def test_a_class_may_be_a_link_but_links_inside_are_not_followed(tmp_path):
   (tmp_path / "data/a").symlink_to(tmp_path / "elsewhere")
   for name, to in ("circle", "data/b"), ("more", "elsewhere"):
     (tmp_path / "data/b" / name).symlink_to(tmp_path / to)
-  found = entry_file.read(tmp_path / "data")
-  assert (found.names, len(found.x)) == (("a", "b"), 4)
-  assert found.remarks == (f"2 files of '{tmp_path / 'data'}' are not read (2 linked folder(s))",)
+  entry = examples.Reader().whole(tmp_path / "data")
+  assert (entry.labels.names, len(entry.x)) == (("a", "b"), 4)
+  assert entry.remarks == (f"2 files of '{tmp_path / 'data'}' are not read (2 linked folder(s))",)
   visible = lambda name: {path for path in folders.visible(tmp_path / "data" / name) if path.suffix}
   assert all(visible(name) == {*(tmp_path / "data" / name).rglob("*.png")} for name in "ab")
 
@@ -252,23 +253,22 @@ def test_a_turned_photo_is_the_same_example_everywhere(tmp_path):
   is_photo = lambda x: (x == photo).all((1, 2, 3)).sum()
   data = datasets.load(f"folder:{tmp_path}")
   assert is_photo(data.x_train) + is_photo(data.x_test) == 2
-  assert is_photo(entry_file.read(tmp_path).x) == 2
+  assert is_photo(examples.Reader().whole(tmp_path).x) == 2
   content = (tmp_path / "a/x.jpg").read_bytes()
   table = pyarrow.table({"image": [dict(bytes=content, path=None)], "label": [0]})
   parquet.write_table(table, tmp_path.parent / "x.PARQUET")
-  assert is_photo(entry_file.read(tmp_path.parent / "x.PARQUET").x) == 1
-  form = FORM._replace(shape=shape)
-  (batch,) = inputs.read([str(tmp_path / "a/x.jpg")], form, 9)
+  assert is_photo(examples.Reader().whole(tmp_path.parent / "x.PARQUET").x) == 1
+  reader = examples.Reader(FORM._replace(shape=shape), labelled=False)
+  (batch,) = inputs.read([str(tmp_path / "a/x.jpg")], reader, 9)
   assert is_photo(batch.x) == 1
-  assert is_photo(inputs.decoded(io.BytesIO(content), "the image", form)[None]) == 1  # as `alma serve` does
+  assert is_photo(reader.image(content, image_file.SERVED)) == 1  # as `alma serve` does
 
 
 def test_pixels_that_an_earlier_version_decoded_are_decoded_again(tmp_path, monkeypatch):
   draw(tmp_path, "a/*.png", "b/*.png")
   old = datasets.load(f"folder:{tmp_path}")
-  monkeypatch.setattr("alma_jax.data.image_folder._DECODER", 0)
-  monkeypatch.setattr(image_file, "read", lambda path, size: image_file.Decoded(np.zeros((4, 6, 3), np.uint8), False,
-                                                                                 False))
+  monkeypatch.setattr("alma_jax.data.sets.example_files._DECODER", 0)
+  monkeypatch.setattr(image_file, "read", lambda *_: image_file.Decoded(np.zeros((4, 6, 3), np.uint8), False, False))
   assert datasets.load(f"folder:{tmp_path}").fingerprint != old.fingerprint
 
 
@@ -290,7 +290,8 @@ def test_the_first_frame_is_read_and_others_are_counted(tmp_path):
       data = datasets.load(f"folder:{tmp_path}")
   x = np.concatenate([data.x_train, data.x_test])
   assert (x == (255, 0, 0)).all((1, 2, 3)).sum() == 2
-  assert entry_file.read(tmp_path).remarks == (sentence,)
+  reader = live_images.ImageReader(tmp_path / "none", 0, 0)
+  assert reader.read(tmp_path, []).remarks == (sentence,)
 
 
 def save(path, x_train, x_test, **more):
@@ -330,15 +331,14 @@ def test_files_of_text(tmp_path):
   for name in ("b.md", "c.md", "README"):
     (tmp_path / "a/Training" / name).write_text("unread")
   sentence = r"^3 files of '.*Training' are not read \(2 .md, 1 without a suffix\)"
-  with pytest.warns(UserWarning, match=sentence + "; only .txt files count as text$"):
+  with pytest.warns(UserWarning, match=sentence + "; only .txt and .jsonl files are text$"):
     found = text_source.find(f"text:{tmp_path}/a").read()
   assert found == dict(train=[b"aaaa", b"bbbb", b"cccc"], valid=[b"vv"], test=[b"tt"])
-  with pytest.warns(UserWarning, match=sentence + "$"):
-    assert [each.text for each in texts.read([f"{tmp_path}/a/Training"])] == ["aaaa", "bbbb", "cccc"]
-  assert live_texts.read_documents(tmp_path / "a/Training/a.TXT") == [b"aaaa"]
+  with pytest.warns(UserWarning, match=sentence):
+    assert [each.text for each in texts.read([f"{tmp_path}/a/Training"])] == [b"aaaa", b"bbbb", b"cccc"]
   (tmp_path / "a/testing/a.txt").rename(tmp_path / "a/testing/a.md")
   with pytest.warns(UserWarning, match=sentence), pytest.raises(
-      BadInput, match=r"testing' holds no .txt file \(1 file of .* is not read \(1 .md\)\)"):
+      BadInput, match="testing' cannot be used: it is no .txt file, no .jsonl file, and no folder of them"):
     text_source.find(f"text:{tmp_path}/a")
 
 
@@ -350,7 +350,7 @@ def test_names_of_splits_of_text_may_be_topics(tmp_path):
                     "splits, rename them to train, valid and test$"):
     assert text_source.find(f"text:{tmp_path}/c").read() == dict(train=[b"c", b"b", b"a"])
   write(tmp_path / "d", training=["a"], testing=["b"])  # nothing but splits
-  with pytest.raises(BadInput, match="has no folder valid; give train, valid and test, or rename testing and training"):
+  with pytest.raises(BadInput, match="it has no folder valid; give train, valid and test, or rename testing and t"):
     text_source.find(f"text:{tmp_path}/d")
 
 
@@ -369,20 +369,6 @@ def test_test_documents_that_are_training_documents_are_counted(tmp_path):
     with pytest.warns(UserWarning, match="^1 of 2 test documents of text:.* is also in the training text, so the "
                       "test perplexity is too low$"):
       text.load(config(name), 2, 0)
-
-
-def test_test_documents_are_also_counted_for_tokens_of_an_earlier_version(tmp_path, cache):
-  name = write(tmp_path, train=["aaaa", "bbbb", "cccc"], valid=["vv"], test=["tt", "bbbb"])
-  with pytest.warns(UserWarning, match="^1 of 2 test documents"):
-    text.load(config(name), 2, 0)
-  (tokens,) = cache.glob("*/tokens-*")
-  meta = json.loads((tokens / "meta.json").read_text())
-  meta["facts"].pop("num_seen", None)  # a version without this number has written them
-  (tokens / "meta.json").write_text(json.dumps(meta))
-  for other in {*tokens.parent.iterdir()} - {tokens}:
-    shutil.rmtree(other)
-  with pytest.warns(UserWarning, match="^1 of 2 test documents of text:.* is also in the training text"):
-    text.load(config(name), 2, 0)
 
 
 def test_a_live_text_whose_documents_are_tested_is_told(tmp_path):

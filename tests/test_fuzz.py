@@ -3,14 +3,12 @@ import io
 import zipfile
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from runs import ROOT, alma, small_config
 
 import alma_jax
 from alma_jax import config as configs
-from alma_jax.data import entry_file, live_texts
+from alma_jax.data import examples, text_files
 from alma_jax.errors import BadInput
 from alma_jax.monitor import view
 from alma_jax.predictors import folder, texts
@@ -67,17 +65,9 @@ def npz_member(data):
   return file.getvalue()
 
 
-def parquet(cells):
-  file = io.BytesIO()
-  pq.write_table(pa.table({"image": cells, "label": [0] * len(cells)}), file)
-  return file.getvalue()
-
-
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 6 6\n%%EndComments\nshowpage\n"
 ENTRIES = {
     "bytes.npz": (npz_member(b"no array"), "not an .npz file of plain arrays"),
-    "ragged.parquet": (parquet([[[1, 2], [3]]]), "lists of different lengths"),
-    "empty.parquet": (parquet([[[]], [[]]]), "cannot be read"),
     "class/eps.png": (EPS, "no image"),
     "deep.jsonl": (b"[" * 10**5 + b"\n", "nested more than 100 levels deep"),
 }
@@ -90,13 +80,13 @@ def test_entries_are_refused(name, tmp_path):
   path.parent.mkdir(exist_ok=True)
   path.write_bytes(data)
   with pytest.raises(BadInput, match=sentence):
-    live_texts.read_documents(path) if path.suffix == ".jsonl" else entry_file.read(
+    list(text_files.read(path)) if path.suffix == ".jsonl" else examples.Reader().whole(
         path if path.parent == tmp_path else tmp_path)
 
 
 def test_halves_of_characters_are_replaced_in_texts_and_refused_elsewhere(tmp_path):
   (tmp_path / "a.jsonl").write_text(r'{"text": "a\ud800b"}' '\n"c\u2028d"\n')
-  assert [document.text for document in texts.read([str(tmp_path / "a.jsonl")])] == ["a?b", "c\u2028d"]
+  assert [document.text for document in texts.read([str(tmp_path / "a.jsonl")])] == [b"a?b", "c\u2028d".encode()]
   (tmp_path / "config.json").write_text(r'{"data_fingerprint": "\ud800"}')
   with pytest.raises(BadInput, match="cannot be read as JSON"):
     view.view(tmp_path)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from runs import assert_resumes, blobs, one_step_a_dispatch, slow, small_config
+from runs import blobs, slow, small_config
 from stages import (
   Stages,
   advance,
@@ -21,14 +21,13 @@ from stages import (
 )
 
 import alma_jax
-from alma_jax import export, models
-from alma_jax.config import registry, sections
+from alma_jax import export
 from alma_jax.errors import BadInput
 from alma_jax.growth import cluster
 from alma_jax.learners import prediction, stacked
 from alma_jax.models import layers, network
 from alma_jax.parallel import members
-from alma_jax.predictors import folder, program
+from alma_jax.predictors import folder, predictor
 from alma_jax.training import loop
 
 
@@ -176,14 +175,13 @@ class Telling(nn.Module):
     return jnp.broadcast_to(jnp.log(told)[None], logits_BK.shape)
 
 
-@pytest.fixture
-def telling(monkeypatch):
-  """The name of `Telling`, which sees all rows of a block at once, as a network of the package does."""
-  alma_jax.register_model("telling", Telling)
-  monkeypatch.setattr(models, "ImageNetwork", lambda module, counts=False: network.ImageNetwork(module))
-  yield "telling"
-  sections.NETWORKS.remove("telling")
-  del registry.MODELS["telling"]
+@dataclasses.dataclass(frozen=True)
+class TellingModel(alma_jax.Model):
+  """`Telling`, which sees all rows of a block at once, as a network of the package does."""
+  name: str = "telling"
+
+  def build(self, num_outputs, example_shape, dtype, axis, **changes):
+    return network.ImageNetwork(Telling(self.width, num_outputs, dtype, axis))
 
 
 def rows_computed(probabilities):
@@ -192,12 +190,13 @@ def rows_computed(probabilities):
 
 
 @pytest.mark.parametrize("changes", [{}, slow({"learner__expert_widths": (4, 6)})])
-def test_an_example_passes_through_one_expert_in_a_run_and_in_its_export(tmp_path, telling, changes):
-  config = small_config("hmoe", model__name=telling, model__num_experts=3, learner__min_shard=1, train__epochs=1,
+def test_an_example_passes_through_one_expert_in_a_run_and_in_its_export(tmp_path, changes):
+  alma_jax.register(TellingModel)
+  config = small_config("hmoe", model__name="telling", model__num_experts=3, learner__min_shard=1, train__epochs=1,
                         **changes)
   data = (*blobs(240), *blobs(700, seed=1))
   run = alma_jax.run(config, tmp_path / "run", data=data)
-  exported = program.Predictor(folder.read(export.export(run)))
+  exported = predictor.Predictor(folder.read(export.export(run)))
   for num in (1, 3, 40, 700):
     x = data[2][:num, ..., None]
     batches = -(-num // 512)  # in which a run computes
@@ -407,13 +406,6 @@ def test_experts_of_several_widths():
   assert sorted(after.spec["widths"][:3]) == [4, 4, 6]
   assert after.spec["widths"][3] == state.spec["widths"][int(np.argmax(state.host["losses"]))]
   assert "width 6" in learner.describe(after)
-
-
-def test_a_run_of_rounds_and_widths_resumes_to_the_bit(tmp_path, monkeypatch):
-  one_step_a_dispatch(monkeypatch)
-  config = small_config("hmoe", model__num_experts=3, learner__em_rounds=2, learner__expert_widths=(4, 6),
-                        learner__min_shard=1, learner__average=0.5, train__epochs=1, train__batch_size=32)
-  assert_resumes(config, tmp_path, 4, 2, data=(*blobs(240), *blobs(60, seed=1)))
 
 
 def test_more_widths_than_experts_are_refused():

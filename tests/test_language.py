@@ -9,7 +9,7 @@ import subprocess
 import jax
 import numpy as np
 import pytest
-from runs import ROOT, alma, assert_resumes, command, interrupted, launch, lines, one_step_a_dispatch, slow
+from runs import ROOT, alma, command, interrupted, launch, lines, one_step_a_dispatch, slow
 from stages import Stages, arrays_equal, assert_close, batches_of, begin, contribution, train_stage
 
 import alma_jax
@@ -87,18 +87,6 @@ def test_every_learner_through_the_entry_point(tmp_path, books, learner):
     assert entry["val_dropped"] == [0.0]  # of one mixture layer, without limit in evaluation
   if learner == "gens":
     assert "is complete" in launch(f"configs/lm.py:{learner},tiny", *flags).stderr
-
-
-@pytest.mark.parametrize(("learner", "changes"), [
-    *[slow(learner, {}) for learner in ("sm", "gens")], slow("ens", {}),
-    slow("gmoe", {"stream__num_megabatches": 2, "train__steps": 9}),
-    slow("sm", {"model__dropout": (0.0, 0.2), "train__learning_rate": (0.01, 0.001)}),
-    ("gens", {"model__dropout": (0.1, 0.0), "stream__replay": 0.5, "stream__num_megabatches": 2}),
-])
-def test_stopped_anywhere_and_resumed_is_the_same_run(tmp_path, books, monkeypatch, learner, changes):
-  one_step_a_dispatch(monkeypatch)
-  config = text_config(books, learner, **changes)
-  assert_resumes(config, tmp_path, 3, more_than=4)
 
 
 def test_cutting_a_stage_into_dispatches_changes_no_bit(books):
@@ -489,8 +477,6 @@ def test_samples(tmp_path, books, monkeypatch):
     assert following == [*context[1:], likeliest(context)]
   assert run.stages() == [0, 1, 2, 3]
   assert run.sample("the", num_tokens=20, stage=0, seed=1) != run.sample("the", num_tokens=20, stage=3, seed=1)
-  with pytest.raises(BadInput, match="num_tokens=0 should be at least 1"):
-    run.sample("x", num_tokens=0)
   with pytest.raises(BadInput, match="should be one string"):
     run.sample(["a", "b"])
   with pytest.raises(BadInput, match="which predicts no classes"):
@@ -504,66 +490,13 @@ def test_help(module):
   assert f"python -m alma_jax.{module}" in done.stdout
 
 
-@pytest.mark.parametrize(("changes", "sentence"), [
-    ({"model__num_experts": 0}, "model.num_experts=0 should be between 1 and 1024"),
-    ({"model__capacity_factor": 0.0}, "model.capacity_factor=0.0 should be above 0"),
-    ({"model__capacity_factor": -1.0}, "model.capacity_factor=-1.0 should be above 0"),
-    ({"train__warmup_steps": 6}, "train.steps=6 times train.steps_multiplier=1 should be above train.warmup_steps=6"),
-    ({"model__num_heads": 3}, "model.width=16 should be an even multiple of model.num_heads=3"),
-    ({"model__dropout": (0.0, 1.0)}, "should be between 0 and 0.99"),
-    ({"model__dropout": ()}, "model.dropout is an empty list; give one value"),
-    ({"model__num_layers": 1}, "model.num_layers=1 should be at least 2"),
-    ({"dataset__data_dir": "x"}, "is for tfds:NAME; text:DIR already names the folder"),
-    ({"train__steps": 10**8, "train__eval_every": 0}, "tokens between two validations; they should be below"),
-    ({"train__learning_rate": (0.1, -0.1)}, "should be above 0"),
-    ({"train__learning_rate": ()}, "train.learning_rate is an empty list"),
-    ({"train__learning_rate": (0.1, 0.1)}, "lists a value twice"),
-    ({"model__group_size": 128}, "model.group_size=128 exceeds the 64 tokens of a step, train.batch_size=4"),
-    ({"model__group_size": 24}, "model.group_size=24 should divide dataset.sequence_length=16"),
-    ({"train__micro_batch": 5}, "train.micro_batch=5 exceeds train.batch_size=4"),
-    ({"dataset__vocab_size": 256}, "dataset.vocab_size=256 should be at least 257"),
-    ({"dataset__name": "mnist"}, "dataset.name='mnist' should be text:DIR, tfds:NAME or live:DIR"),
-    ({"dataset__name": "text:/nowhere"}, "/nowhere"),
-    ({"dataset__sequence_length": 100_000}, "but one window needs"),
-    ({"learner__name": "boosting"}, "no learner 'boosting' for language modelling"),
-])
-def test_bad_input_of_language_models(books, changes, sentence):
-  config = text_config(books)
-  config.update_from_flattened_dict({key.replace("__", "."): value for key, value in changes.items()})
-  with pytest.raises(BadInput, match=sentence):
-    settings.prepare(configs.parse(config))
-
-
-def test_gmoe_cannot_duplicate_more_than_there_are(books):
-  with pytest.raises(BadInput, match=r"learner.add_experts=\(3,\) would add 3 experts to 2"):
-    configs.parse(text_config(books, "gmoe", learner__add_experts=(3,)))
+def test_a_gmoe_that_never_grows_may_name_more_experts_than_there_are(books):
   configs.parse(text_config(books, "gmoe", learner__add_experts=(3,), stream__waiting_time=4))  # it never grows
-  images = configs.base("sm")
-  images.dataset.name = f"text:{books}"
-  with pytest.raises(BadInput, match="is for language models; use configs/lm.py"):
-    configs.parse(images)
-
-
-@pytest.mark.parametrize(("flags", "sentence"), [
-    (["--config.model.num_experts=0"], "model.num_experts=0 should be between 1 and 1024"),
-    (["--config.train.epochs=3"], "the config has no field 'train.epochs'; its fields under 'train' are steps"),
-    (["--config.train.learning_rate=fast"], "should be a number, or several as in (1,2)"),
-    (["--config.dataset.name=text:nowhere"], "nowhere"),
-    (["--config.dataset.name=text:README.md"],
-     "'README.md' is a file; name the folder of the .txt files by dataset.name=text:DIR"),
-    (["--config.model.name=mlp"], "model.name='mlp' does not go with this config: 'switch' is for configs/lm.py"),
-])
-def test_bad_input_exits_with_2(tmp_path, books, flags, sentence):
-  done = launch("configs/lm.py:sm", f"--config.dataset.name=text:{books}", f"--workdir={tmp_path}/run", *flags)
-  assert done.returncode == 2
-  assert sentence in done.stderr
-  assert len(done.stderr.strip().splitlines()) == 1
-  assert not (tmp_path / "run").exists()
 
 
 def test_sizes_and_learners_are_named_when_unknown():
   for arg, sentence in (("sm,huge", "no size 'huge'; the sizes are tiny, base, large"),
-                        ("boosting", "no learner 'boosting' for language modelling; the learners are sm, ens,")):
+                        ("boosting", "no learner 'boosting' for text, but there is one for images; the")):
     done = launch(f"configs/lm.py:{arg}")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert sentence in done.stderr

@@ -1,11 +1,19 @@
-"""The layers of the package: no module imports from a layer above its own, and no modules import each other."""
+"""The layers of the package: no module imports from a layer above its own, and no modules import each other.
+
+What starts at once does not import jax.
+"""
 import ast
 import graphlib
+import json
+import subprocess
+import sys
 
+import pytest
+from reports import write_run
 from runs import ROOT
 
 # From the lowest to the highest. A module at the top of the package is a layer as well.
-LAYERS = ("version", "errors", "stack_traces", "shortages", "messages", "files", "web", "types", "keys", "config",
+LAYERS = ("version", "errors", "messages", "files", "web", "types", "keys", "config",
           "commands", "parallel", "data", "models", "problems", "training", "growth", "learners", "predictors", "runs",
           "sweeps", "reports", "monitor")
 COMMANDS = ("__init__", "cli", "main", "sweep", "apart", "report", "sample", "export", "predict", "evaluate", "serve",
@@ -40,6 +48,31 @@ def test_nothing_imports_from_a_layer_above():
 
 def test_no_modules_import_each_other():
   graphlib.TopologicalSorter({module: {*imported(path)} - {module} for module, path in FILES.items()}).prepare()
+
+
+def loaded(*lines):
+  """Which of jax and numpy a process has imported after these lines of Python."""
+  code = "\n".join(["import json, sys", *lines, "print(json.dumps([x for x in ('jax', 'numpy') if x in sys.modules]))"])
+  done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+  return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("module", ["alma_jax", "alma_jax.config", "alma_jax.cli"])
+def test_imports_without_numpy(module):
+  assert loaded(f"import {module}") == []
+
+
+@pytest.mark.parametrize("args", [["--help"], ["run", "--help"]])
+def test_help_comes_without_numpy(args):
+  assert loaded("from alma_jax import cli", f"assert cli.main({args}) == 0") == []
+
+
+@pytest.mark.parametrize("args", [["status", "."], ["compare", "sm", "ens"], ["report", "."]])
+def test_finished_runs_are_shown_without_jax(tmp_path, args):
+  for learner in ("sm", "ens"):
+    write_run(tmp_path / learner, [0.5, 0.4], learner)
+  assert loaded("import os", "from alma_jax import cli", f"os.chdir({str(tmp_path)!r})",
+                f"assert cli.main({args}) == 0") == ["numpy"]
 
 
 def test_every_package_says_what_it_is():

@@ -1,22 +1,20 @@
 """Arrays that a user's own network or learner loads belong to the run: with others it is another run."""
-import json
 import sys
 import types
 
 import numpy as np
 import pytest
-from alma_jax.config.learner_options import LEARNERS
 from runs import alma, blobs, small_config
 from stages import setting_of
 from test_live import drop, interrupted, live_config, make_folder
 
 import alma_jax
 from alma_jax import config as configs
-from alma_jax.config import registry, sections
+from alma_jax.config import code
 from alma_jax.runs import settings
 
 NETWORK = '''
-import functools, pathlib
+import dataclasses, functools, pathlib
 import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
@@ -39,7 +37,13 @@ class OnBody(nn.Module):
     return layers.Head(self.num_classes, self.dtype, name="output")(x)
 
 
-alma_jax.register_model("on_body", OnBody)
+@alma_jax.register
+@dataclasses.dataclass(frozen=True)
+class Model(alma_jax.Model):
+  name: str = "on_body"
+
+  def module(self, num_classes, dtype, axis):
+    return OnBody(self.width, num_classes, dtype, axis)
 
 
 def get_config(learner="sm"):
@@ -55,16 +59,17 @@ import alma_jax
 FILE = pathlib.Path(__file__).parent / "body.npy"
 {before}
 
-@dataclasses.dataclass(frozen=True)
-class Options(alma_jax.Options):
-  name: str = "taught"
-
-
 class Taught(alma_jax.Stacked):
   {body}
 
 
-alma_jax.register_learner(Options, Taught)
+@alma_jax.register
+@dataclasses.dataclass(frozen=True)
+class Options(alma_jax.Options):
+  name: str = "taught"
+
+  def make(self, context):
+    return Taught(context)
 
 
 def get_config(learner="taught"):
@@ -100,11 +105,7 @@ def own(tmp_path, monkeypatch):
   (tmp_path / "bodies.py").write_text("import pathlib, numpy as np\n"
                                       "BODY = np.load(pathlib.Path(__file__).parent / 'body.npy')\n")
   monkeypatch.setattr(sys, "path", [*sys.path])
-  yield tmp_path
-  if registry.MODELS.pop("on_body", None):
-    sections.NETWORKS.remove("on_body")
-  if registry.LEARNERS.pop("taught", None):
-    del LEARNERS["taught"]
+  return tmp_path
 
 
 def body(folder, seed, size=36):
@@ -178,7 +179,7 @@ def test_files_of_python_and_of_packages_are_no_files_of_the_user(own, monkeypat
   (own / "mine.py").write_text(LEARNER.replace("{before}", "import json, package, debian, helper").replace(
       "{body}", "def facts(self):\n    return {}"))
   configs.load_file(str(own / "mine.py"))
-  assert list(registry.code_of(configs.parse(small_config("taught")))) == ["taught", "helper.py", "parts/deep.py"]
+  assert list(code.code_of(configs.parse(small_config("taught")))) == ["taught", "helper.py", "parts/deep.py"]
 
 
 def test_a_run_with_other_weights_is_refused(own):
@@ -220,17 +221,3 @@ def test_a_live_run_keeps_its_digest_when_a_class_comes(own, arrays):
   body(own, 1)
   with pytest.raises(alma_jax.BadInput, match="differs in the arrays that 'on_body' loads"):
     alma_jax.run(config, own / "run")
-
-
-def test_a_run_of_an_earlier_version_goes_on(own):
-  """Its config.json has no digest of arrays."""
-  (own / "mine.py").write_text(NETWORK.replace("{before}", "").replace("{body}", "x = x @ jnp.asarray(np.load(FILE))"))
-  command = ["main", "--config=mine.py:sm", "--config.stream.num_megabatches=2", "--config.train.epochs=1",
-             "--config.devices=1", "--workdir=run"]
-  body(own, 0, 64)
-  assert alma(*command, cwd=own).returncode == 0
-  tree = json.loads((own / "run/config.json").read_text())
-  assert list(tree.pop("arrays")) == ["on_body"]
-  (own / "run/config.json").write_text(json.dumps(tree))
-  done = alma(*command, cwd=own)
-  assert (done.returncode, "run is complete" in done.stderr) == (0, True)

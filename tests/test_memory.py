@@ -5,18 +5,18 @@ import resource
 import jax
 import numpy as np
 import pytest
-from alma_jax.config.learner_options import LEARNERS, TEXT_LEARNERS
 from runs import blobs, launch, small_config
 from stages import Stages, begin, setting_of
 
 import alma_jax
 from alma_jax import config as configs
+from alma_jax.config.registry import LEARNERS
 from alma_jax.errors import BadInput
 from alma_jax.runs import memory, settings
 
 NOTHING = memory.Limits(1, None)
 
-ALONE = [learner for learner in LEARNERS if learner != "expert"]  # which needs the gate of an hmoe
+ALONE = [learner for learner in LEARNERS["images"] if learner != "expert"]  # which needs the gate of an hmoe
 
 
 def num_bytes(tree):
@@ -77,7 +77,7 @@ def test_variables_in_training():
   assert_held(setting_of("ens"))
 
 
-@pytest.mark.parametrize("learner", list(TEXT_LEARNERS))
+@pytest.mark.parametrize("learner", [*LEARNERS["text"]])
 @pytest.mark.filterwarnings("ignore:the vocabulary has")
 def test_texts(text, learner):
   changes = {"learner__num_domains": 2} if learner == "btm" else {}  # three of six steps are for the experts

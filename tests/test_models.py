@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from alma_jax import keys, models
-from alma_jax.config import schema
+from alma_jax.config.registry import NETWORKS
 from alma_jax.errors import BadInput
 from alma_jax.models import convolution, cost, layers
 
 
 def build(name, width, shape, classes=10, precision="float32", axis=None):
-  return models.build(schema.Model(name, width), classes, shape, precision, axis)
+  return models.build(NETWORKS["images"][name](name, width), classes, shape, precision, axis)
 
 
 def variables(network, shape, seed=0):

@@ -10,7 +10,7 @@ from stages import Stages, begin, contribution, finish, setting_of
 import alma_jax
 from alma_jax import config as configs
 from alma_jax import learners, models
-from alma_jax.config import schema
+from alma_jax.config.registry import NETWORKS
 from alma_jax.growth import split
 from alma_jax.learners import contract, gmoe
 from alma_jax.models import cost, moe
@@ -25,7 +25,8 @@ LAYERS = {"mlp": moe.MoEMLP.mixtures, "vgg": moe.MoEVGG.mixtures}
 
 def network(model, size, width=4, gating="soft", shape=(8, 8, 1)):
   shape = (32, 32, 3) if model == "vgg" else shape
-  return models.build(schema.Model(model, width), 10, shape, "float32", None, size=size, gating=gating), shape
+  section = NETWORKS["images"][model](model, width)
+  return models.build(section, 10, shape, "float32", None, size=size, gating=gating), shape
 
 
 def _room(splits):

@@ -4,9 +4,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from runs import small_config
 
 from alma_jax import config as configs
-from alma_jax.config import schema
 from alma_jax.data import augment
 from alma_jax.models import cost
 from alma_jax.problems import classification
@@ -16,7 +16,7 @@ from alma_jax.types import Cost
 
 
 def train_config(**changes):
-  return configs.parse(configs.base("sm")).train.__class__(**(configs.base("sm").train.to_dict() | changes))
+  return configs.parse(small_config(**{f"train__{field}": value for field, value in changes.items()})).train
 
 
 def steps(optimizer, params, grads):
@@ -135,7 +135,8 @@ def test_counter_knows_groups_of_a_convolution():
 
 def test_training_flops_of_an_mlp():
   from alma_jax import models
-  network = models.build(schema.Model("mlp", 8), 3, (5,), "float32", None)
+  from alma_jax.models import mlp
+  network = models.build(mlp.Model("mlp", 8), 3, (5,), "float32", None)
   # Forward, weight gradient and, but for the first layer, input gradient.
   assert cost.training_flops(network, (1, 5)) == 2 * (3 * (5 * 8 + 8 * 8 + 8 * 3) - 5 * 8)
 
@@ -155,7 +156,7 @@ def test_metrics_of_a_constant_learner():
   assert summary["cumulative_params"] == 9 * 10  # θ_0 too
   assert summary["cumulative_fwd_macs"] == 8 * 7
   assert summary["num_stages"] == 8
-  assert "cer_from_zero" not in summary  # lines of an earlier version
+  assert "cer_from_zero" not in summary  # nothing was measured before the first update
 
 
 def test_cer_from_zero_counts_the_untrained_learner():

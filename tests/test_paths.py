@@ -7,14 +7,14 @@ import jax
 import numpy as np
 import optax
 import pytest
-from runs import assert_resumes, interrupted, lines, one_step_a_dispatch, slow, small_config
+from runs import lines, small_config
 
 import alma_jax
 from alma_jax import config as configs
 from alma_jax.errors import BadInput, Diverged
 from alma_jax.learners import mntdp, path_search
 from alma_jax.learners.paths import Paths
-from alma_jax.monitor import board, pairs, view
+from alma_jax.monitor import dashboard, pairs, view
 from alma_jax.problems import heads, sequence
 from alma_jax.runs import exporting, settings
 
@@ -199,22 +199,6 @@ def test_a_task_that_returns_is_predicted_with_its_newest_state(tmp_path, learne
   assert graph(tmp_path / "run")["tasks"][2]["returns"] == 0
 
 
-def test_a_run_that_an_earlier_version_began_keeps_the_visits_of_a_task_apart(tmp_path, monkeypatch):
-  config, meta = task_config("independent", train__epochs=1, checkpoint__seconds=1e9), sequence.Tasks.meta
-  with monkeypatch.context() as patched:  # what earlier versions saved
-    patched.setattr(sequence.Tasks, "meta", lambda self: meta(self) | {"tasks": [
-        {name: value for name, value in task.items() if name != "returns"} for task in meta(self)["tasks"]]})
-    assert interrupted(config, tmp_path / "run", 8)
-  assert 0 < len(accuracies(tmp_path / "run")) < 5
-  run = alma_jax.run(config, tmp_path / "run")
-  rows = accuracies(tmp_path / "run")
-  assert rows[4] == [row[-1] for row in rows]
-  assert run.summary["forgetting"] == 0
-  assert not any("returns" in task for task in graph(tmp_path / "run")["tasks"])
-  images = sequence.Tasks(configs.parse(config)).data.task(0).x_test
-  assert not np.array_equal(run.predict(images, task=1), run.predict(images, task=5))
-
-
 def test_coloured_backgrounds_reach_the_networks(tmp_path):
   (tmp_path / "list.py").write_text("""def get_tasks(seed):
   return [dict(name=str(c), data="digits", train=20, val=10, changes=[("colour", c)]) for c in (0.2, 0.8)]
@@ -224,26 +208,6 @@ def test_coloured_backgrounds_reach_the_networks(tmp_path):
     mean, std = tasks.normalization(t)
     corner = (tasks.data.task(t).x_test[0, 0, 0] - mean) / std  # black before
     assert corner == pytest.approx([colour], abs=0.002)
-
-
-def test_a_run_whose_checkpoint_has_the_notes_of_all_tasks_goes_on(tmp_path, monkeypatch, finished):
-  """As earlier versions saved them. Now a checkpoint has those of the newest task alone."""
-  stored, config = Paths._stored, task_config("independent", checkpoint__seconds=1e9)
-  two_tasks_are_done = lambda: (tmp_path / "run/metrics.jsonl").exists() and len(accuracies(tmp_path / "run")) == 2
-  with monkeypatch.context() as patched:
-    def all_notes(self, state, data):
-      made = stored(self, state, data)
-      return made._replace(host={**made.host, "notes": [*state.host["notes"], *made.host["notes"]]})
-    patched.setattr(Paths, "_stored", all_notes)
-    with pytest.raises(alma_jax.Stopped):
-      alma_jax.run(config, tmp_path / "run", should_stop=two_tasks_are_done)
-  notes = lambda folder: alma_jax.load_run(folder).open()[0].meta["host"]["notes"]
-  assert len(notes(tmp_path / "run")) == 2
-  alma_jax.run(config, tmp_path / "run")
-  assert len(notes(tmp_path / "run")) == 1
-  shown = lambda folder: [[line[name] for name in ("errors", "best", "learning_rate", "weight_decay", "accuracies")]
-                          for line in lines(folder, "metrics.jsonl")]
-  assert shown(tmp_path / "run") == shown(finished("independent"))
 
 
 def test_visits_of_tasks_that_return():
@@ -271,7 +235,7 @@ def test_the_best_of_what_was_tried_is_kept(finished, learner):
 
 def test_compared_runs_are_of_tasks(finished, tmp_path):
   first, second = (view.view(finished(learner)) for learner in ("independent", "mntdp"))
-  assert board.shown(first)["unit"] == "tasks"
+  assert dashboard.shown(first)["unit"] == "tasks"
   text = pairs.text(first, second)
   assert "Test error on each task when it was learned:" in text
   assert "over the 5 tasks that both have" in text
@@ -296,16 +260,6 @@ def test_costs_add_up(finished):
     epochs = [(entry["candidate"], entry["epoch"]) for entry in train if entry["stage"] == t]
     assert {candidate for candidate, _ in epochs} == set(range(t + 1))
     assert line["fwd_macs"] == 2 * 300 * macs * len(epochs)
-
-
-@pytest.mark.parametrize(("learner", "dispatches", "changes"), [
-    ("mntdp", 3, {}), ("replay", 2, dict(train__steps=4)), slow("select", 2, {}), slow("oracle", 2, {}),
-    slow("mntdp", 2, dict(learner__search="reinforce", learner__search_steps=3))])
-def test_stopped_anywhere_a_run_ends_the_same(tmp_path, monkeypatch, learner, dispatches, changes):
-  one_step_a_dispatch(monkeypatch)
-  config = task_config(learner, **dict(stream__num_megabatches=3, train__epochs=2, train__batch_size=150,
-                                       checkpoint__seconds=1e9, log__lca=2) | changes)
-  assert_resumes(config, tmp_path, dispatches, more_than=3)
 
 
 def test_reinforce_finds_the_path_that_returns_and_counts_its_steps(tmp_path):
@@ -497,14 +451,10 @@ def test_predictions_for_a_task(finished, tmp_path, learner):
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"stream__replay": 0.5}, "stream.replay=0.5 is for streams of mega-batches"),
-    ({"learner__average": 0.1}, "learner.average=0.1 is for streams of mega-batches"),
     ({"train__learning_rate": (0.1, 0.1)}, "lists a value twice"),
     ({"train__weight_decay": ()}, "train.weight_decay is an empty list"),
     ({"train__num_random": 3}, "train.num_random=3 draws learning rates between"),
     ({"train__eval_every": 3}, "train.eval_every=3 is for train.steps above 0"),
-    ({"log__drift": 0.1}, "log.drift=0.1 is for streams of mega-batches"),
-    ({"model__num_experts": 2}, "model.num_experts=2 is for streams of mega-batches"),
     ({"model__name": "vgg"}, "model.name='vgg' needs images of at least 32x32 pixels")])
 def test_bad_input(tmp_path, changes, message):
   with pytest.raises(BadInput, match=message):

@@ -16,8 +16,9 @@ from test_serve import ask, serving
 import alma_jax
 from alma_jax import evaluate
 from alma_jax.data import task_streams, task_types
+from alma_jax.data.form import Form
 from alma_jax.errors import BadInput
-from alma_jax.predictors import folder, inputs
+from alma_jax.predictors import folder
 
 X = np.random.default_rng(0).integers(0, 16, (5, 8, 8, 1), np.uint8)
 
@@ -187,12 +188,12 @@ def test_evaluate_notices_another_scale(finished, tmp_path):
 
 def test_evaluate_takes_named_data_as_tasks_have_them():
   """Labels count the classes, whatever their names are: scikit-learn's digits have none."""
-  form = inputs.Form((8, 8, 1), np.dtype(np.uint8), 0, tuple("abcdefghij"), 10)
+  form = dict(example_shape=[8, 8, 1], dtype="uint8", classes=10, class_names=list("abcdefghij"))
   task = dict(number=8, name="8")
   for facts, most in (({}, 16), (dict(task=task), 16), (dict(task=task, provenance=dict(dataset="digits")), 255)):
-    batches = [*evaluate._batches(argparse.Namespace(data="digits", data_dir=""), form, 100, facts)]
+    batches = [*evaluate._batches(argparse.Namespace(data="digits", data_dir=""), 100, form | facts)]
     assert max(batch.x.max() for batch in batches) == most
-    assert set(np.concatenate([batch.y for batch in batches])) == {*range(10)}
+    assert set(np.concatenate([batch.labels.numbers for batch in batches])) == {*range(10)}
 
 
 @pytest.mark.parametrize(("shape", "image_size", "name", "expected"), [
@@ -203,7 +204,7 @@ def test_evaluate_takes_named_data_as_tasks_have_them():
 ])
 def test_named_data_get_the_shape_of_a_task(shape, image_size, name, expected):
   x = np.random.default_rng(0).integers(0, 256, (3, 28, 28, 1)).astype(np.uint8)
-  form = inputs.Form(shape, np.dtype(np.uint8), image_size, (), 10)
+  form = Form(shape, np.dtype(np.uint8), image_size)
   found = evaluate._of_a_task(x, name, form, dict(provenance=dict(dataset="nevis_mini")))
   assert found.shape == (3, *expected)
   if expected[0] == 32:

@@ -16,7 +16,6 @@ from test_language import books, text_config  # noqa: F401
 import alma_jax
 from alma_jax import config as configs
 from alma_jax import export
-from alma_jax.config import learner_options, registry
 from alma_jax.learners import ens, stacked
 from alma_jax.problems import classification
 from alma_jax.runs import sampling, settings, snapshot
@@ -25,15 +24,21 @@ WEIGHTS, PRIOR = (0.01, 0.19, 0.8), (0.5, 0.3, 0.2)
 
 
 @dataclasses.dataclass(frozen=True)
-class Unequal(learner_options.Ens):
+class Unequal(ens.Options):
   name: str = "unequal"
   num_members: int = 3
 
+  def make(self, context):
+    return UnequalEns(context)
+
 
 @dataclasses.dataclass(frozen=True)
-class UnequalText(learner_options.TextEns):
+class UnequalText(ens.TextOptions):
   name: str = "unequal_text"
   num_members: int = 3
+
+  def make(self, context):
+    return UnequalTextEns(context)
 
 
 class UnequalEns(ens.Ens):
@@ -73,14 +78,9 @@ class UnequalTextEns(UnequalEns):
 
 
 @pytest.fixture(autouse=True)
-def _registered(monkeypatch):
-  """Both learners, until the end of the test."""
-  for options, make, known, mine in (
-      (Unequal, UnequalEns, learner_options.LEARNERS, registry.LEARNERS),
-      (UnequalText, UnequalTextEns, learner_options.TEXT_LEARNERS, registry.TEXT_LEARNERS)):
-    monkeypatch.setitem(known, options.name, options)  # both are undone
-    monkeypatch.setitem(mine, options.name, make)
-    alma_jax.register_learner(options, make, language=options is UnequalText)
+def _registered():
+  alma_jax.register(Unequal)
+  alma_jax.register(UnequalText)
 
 
 def restored(run):

@@ -5,10 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_stream import assert_sizes, make, stages_of
 
-from alma_jax.config import schema
+from alma_jax.config import sections, text_sections
 from alma_jax.data import stream as streams
 
-SCHEDULES = [dict(schedule="every"), dict(schedule="geometric", factor=1.5), dict(schedule="power", num_trainings=3)]
+SCHEDULES = [{}, dict(schedule=sections.Geometric(factor=1.5)), dict(schedule=sections.Power(num_trainings=3))]
 
 
 @st.composite
@@ -127,7 +127,7 @@ def test_the_memory_is_a_uniform_sample_of_all_examples_seen(wanted):
 
 
 def test_windows_of_text_are_remembered():
-  config = schema.TextStream(num_megabatches=4, waiting_time=1, replay_share="uniform", memory_size=7)
+  config = text_sections.Stream(num_megabatches=4, replay_share="uniform", memory_size=7)
   stream = streams.of_windows([0, 5, 9, 20, 30], 6, config, 0)
   stages = stages_of(stream)
   assert_sizes(stream, stages)
@@ -141,7 +141,7 @@ def test_windows_of_text_are_remembered():
 
 def test_the_largest_validation_set_of_an_undecided_schedule():
   """How many stages there will be is not known: at most all validation examples are used."""
-  stream = make(300, 10, schedule="adaptive", price=1.0, replay_share="uniform")
+  stream = make(300, 10, schedule=sections.Adaptive(price=1.0), replay_share="uniform")
   assert stream.ends is None
   assert stream.most_val == 30
   every = make(300, 10, 1, replay_share="uniform")

@@ -27,7 +27,7 @@ from alma_jax import main
 from alma_jax.errors import InUse
 from alma_jax.monitor import view
 from alma_jax.reports import collect
-from alma_jax.runs import lease, local_copy, mirror, outage, remote
+from alma_jax.runs import lease, local_copy, mirror, outage, remote, run_files
 
 
 class Store:
@@ -47,7 +47,7 @@ class Store:
   def new_machine(self):
     self._machines += 1
     self.home = self._path / f"machine{self._machines}"
-    self._patch.setattr(remote, "cache_home", lambda: self.home)
+    self._patch.setattr(run_files, "cache_home", lambda: self.home)
     self._patch.setattr(lease.platform, "node", lambda: str(self.home))
 
   def folder(self, address):
@@ -437,7 +437,7 @@ def test_readers_wait_for_the_first_fetch_and_delete_nothing_large(store, arrays
   thread.join()
   assert read == [store.folder(ADDRESS)]
   monkeypatch.setattr(local_copy, "equalize", equalize)
-  monkeypatch.setattr(remote, "cache_home", lambda: reader)
+  monkeypatch.setattr(run_files, "cache_home", lambda: reader)
   assert alma_jax.load_run(ADDRESS).path == first  # while another command loads what it has fetched
   assert {path: path.read_bytes() for path in fetched} == fetched
   assert not set(fetched) <= {first / name for name in remote.Remote(ADDRESS).manifest().files}
@@ -476,7 +476,7 @@ def test_status_of_a_run_on_another_machine(store, arrays, monkeypatch):
   monkeypatch.setattr(lease, "SECONDS", 0.0)
   assert ": dead, " in status()
   monkeypatch.setattr(lease, "SECONDS", 60.0)
-  monkeypatch.setattr(remote, "cache_home", lambda: mine)
+  monkeypatch.setattr(run_files, "cache_home", lambda: mine)
   monkeypatch.setattr(lease.platform, "node", lambda: str(mine))
   assert ": dead, " in status()
 

@@ -7,10 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
-from reports import change, diverge, legend, study_of, write_run
+from reports import diverge, legend, set_learner, study_of, write_run
 
 from alma_jax import config as configs
 from alma_jax import report
+from alma_jax.config.registry import LEARNERS
 from alma_jax.reports import (
   collect,
   drawing,
@@ -35,13 +36,13 @@ def test_panels_show_every_learner(tmp_path):
   figure = figures.over_the_stream(study)
   axes = figure.axes
   assert [ax.get_title() for ax in axes] == ["w = 1, width = 4", "w = 1, width = 8"]
-  assert legend(figure) == ["sm, replay 0", "sm, replay 1", "ens, members 3", "ens, members 5"]
+  assert legend(figure) == ["sm", "sm, replay 1", "ens, members 3", "ens, members 5"]
   drawn = [sorted((line.get_color(), line.get_linestyle()) for line in ax.lines) for ax in axes]
   keys = {key.get_label(): (key.get_color(), key.get_linestyle()) for key in figure.legends[0].get_lines()}
   assert len(set(keys.values())) == 4
   assert drawn == [sorted(keys[name] for name in names) for names in (
-      ("sm, replay 0", "ens, members 3", "ens, members 5"),
-      ("sm, replay 0", "sm, replay 1", "ens, members 5"))]
+      ("sm", "ens, members 3", "ens, members 5"),
+      ("sm", "sm, replay 1", "ens, members 5"))]
   assert axes[0].lines[0].get_ydata().tolist() == [0.5, 0.4]
   for width in range(9, 18):
     write_run(tmp_path / f"wide{width}", [0.5, 0.4], model__width=width, stream__replay=1.0)
@@ -123,9 +124,7 @@ def test_learners_of_other_packages_look_apart(tmp_path):
   mine = names[0]
   yours = next(name for name in names[1:] if drawing.style(name) == drawing.style(mine))
   for i, learner in enumerate((mine, yours)):
-    write_run(tmp_path / learner, [0.5, 0.4 - i / 100])
-    path = tmp_path / learner / "config.json"
-    path.write_text(path.read_text().replace('"sm"', f'"{learner}"'))
+    set_learner(write_run(tmp_path / learner, [0.5, 0.4 - i / 100]), name=learner)
   keys = figures.over_the_stream(study_of(tmp_path)).legends[0].get_lines()
   assert [key.get_label() for key in keys] == sorted([mine, yours])
   assert keys[0].get_linestyle() != keys[1].get_linestyle()
@@ -202,10 +201,10 @@ def test_waiting_times_without_figures(tmp_path, capsys):
 def test_learners_of_others_are_drawn(tmp_path):
   for share in (0.0, 1.0):
     path = write_run(tmp_path / str(share), [0.5, 0.4 - share / 10], stream__replay=share, macs=100 * (1 + share))
-    change(path / "config.json", learner={"name": "fittest"})
+    set_learner(path, name="fittest")
   study = study_of(tmp_path)
   assert set(figures.all_of(study)) == {"stream", "stream-compute", "compute", "pareto", "replay"}
-  assert legend(figures.over_the_stream(study)) == ["fittest, replay 0", "fittest, replay 1"]
+  assert legend(figures.over_the_stream(study)) == ["fittest", "fittest, replay 1"]
 
 
 def test_a_panel_for_each_waiting_time_and_size(tmp_path, runs):
@@ -462,17 +461,14 @@ def test_switches_are_named_if_they_are_on(tmp_path):
   assert legend(figures.over_the_stream(study)) == ["sm", "sm, init_from_scratch"]
 
 
-@pytest.mark.parametrize(("values", "old", "names"), [
-    ([False, True], {}, ["sm", "sm, init_from_scratch"]),
-    ([False, True], {"learner.init_from_scratch": True}, ["sm, init_from_scratch False", "sm"]),
-    ([False, None], {}, ["sm, init_from_scratch False", "sm"])])  # of another version
-def test_labels_of_switches_tell_kinds_apart(tmp_path, monkeypatch, values, old, names):
-  monkeypatch.setattr(studies, "earlier", lambda *_: old)
+@pytest.mark.parametrize(("values", "names"), [
+    ([False, True], ["sm", "sm, init_from_scratch"]), ([False, None], ["sm, init_from_scratch False", "sm"])])
+def test_labels_of_switches_tell_kinds_apart(tmp_path, values, names):
   for width in (4, 8):
     write_run(tmp_path / f"{width}", [0.5, 0.4], model__width=width)
   study = study_of(tmp_path)
   field = "learner.init_from_scratch"
-  assert studies.brief_labels(study, study.runs.assign(**{field: pd.Series(values, dtype=object)}), [field]) == names
+  assert studies.brief_labels(study.runs.assign(**{field: pd.Series(values, dtype=object)}), [field]) == names
 
 
 def test_an_arrow_of_replay_names_what_varies_for_its_learner(tmp_path):
@@ -541,8 +537,8 @@ def _with_legend(names):
 
 
 def test_learners_look_apart():
-  assert set(drawing.STYLES) == {*configs.LEARNERS, *configs.RECIPES}
-  assert set(drawing.TASK_STYLES) >= {*configs.TASK_LEARNERS}
+  assert set(drawing.STYLES) == {*LEARNERS["images"], *configs.RECIPES["images"]}
+  assert set(drawing.TASK_STYLES) >= {*LEARNERS["tasks"]}
   for styles in (drawing.STYLES, drawing.TASK_STYLES):
     assert len({colour for colour, _ in styles.values()}) == len(styles)
     assert len({marker for _, marker in styles.values()}) == len(styles)

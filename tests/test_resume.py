@@ -1,16 +1,12 @@
 """Stopping, killing and going on: a run ends the same."""
-import shutil
 import signal
 import subprocess
 import sys
 import time
 
-import numpy as np
 import pytest
 from runs import (
-  FOUNDATION,
   ROOT,
-  assert_resumes,
   assert_same_run,
   blobs,
   command,
@@ -18,7 +14,6 @@ from runs import (
   launch,
   lines,
   one_step_a_dispatch,
-  slow,
   small_config,
 )
 
@@ -31,49 +26,6 @@ def test_equal_seeds_equal_runs(tmp_path, arrays):
     alma_jax.run(small_config("ens", seed=seed), tmp_path / name, data=arrays)
   assert_same_run(tmp_path / "a", tmp_path / "b")
   assert lines(tmp_path / "a", "train.jsonl") != lines(tmp_path / "c", "train.jsonl")
-
-
-@pytest.mark.parametrize(("learner", "replay"), [
-    *[(learner, 0.5) for learner in FOUNDATION], ("ens", 0.0),
-    *[slow(learner, 0.0) for learner in ("sm", "umix", "gens")],
-    ("boosting", 0.5), ("ff", 0.5), *[slow(learner, 0.5) for learner in ("gmoe", "hmoe", "bagging", "moe")]])
-def test_stopped_at_any_dispatch_a_run_ends_the_same(tmp_path, arrays, monkeypatch, learner, replay):
-  one_step_a_dispatch(monkeypatch)
-  options = {"gmoe": {"learner__gating": "hard", "learner__keep_optimizer": True},
-             "hmoe": {"learner__split_every": 1, "learner__min_shard": 3, "model__num_experts": 2}}
-  config = small_config(learner, train__epochs=3, train__patience=2, checkpoint__seconds=1e9, stream__replay=replay,
-                        train__batch_size=16, **options.get(learner, {}))
-  alma_jax.run(config, tmp_path / "whole", data=arrays)
-  for dispatches in (0, 1, 6, 13):
-    assert interrupted(config, tmp_path / "cut", dispatches, data=arrays)
-    assert not (tmp_path / "cut" / "summary.json").exists()
-    alma_jax.run(config, tmp_path / "cut", data=arrays)
-    assert_same_run(tmp_path / "whole", tmp_path / "cut")
-    shutil.rmtree(tmp_path / "cut")
-
-
-@pytest.mark.parametrize("learner", ["gens", "hmoe", slow("bagging"), slow("boosting"), slow("gmoe"), slow("ff")])
-def test_stopped_again_and_again(tmp_path, arrays, monkeypatch, learner):
-  one_step_a_dispatch(monkeypatch)
-  options = {"learner__split_every": 2, "learner__min_shard": 2, "model__num_experts": 2} if learner == "hmoe" else {}
-  config = small_config(learner, train__epochs=3, stream__waiting_time=1, checkpoint__keep_every=2, **options)
-  assert_resumes(config, tmp_path, 2, more_than=4, data=arrays)
-  run = alma_jax.load_run(tmp_path / "cut")
-  assert run.stages() == [1, 2, 3] or run.stages() == [1, 3]
-  assert np.mean(run.predict(arrays[2]).argmax(-1) != arrays[3]) == pytest.approx(run.summary["final_error"])
-
-
-@pytest.mark.slow
-def test_convolutional_runs_resume_inside_a_stage(tmp_path, monkeypatch):
-  one_step_a_dispatch(monkeypatch)
-  data = (*blobs(80, (32, 32, 3)), *blobs(12, (32, 32, 3), seed=1))
-  config = small_config("ens", learner__num_members=2, model__name="vgg", model__width=2, train__batch_size=16,
-                        train__optimizer="sgd", train__learning_rate=0.01, train__momentum=0.9, train__augment=True,
-                        stream__num_megabatches=2, stream__waiting_time=1)
-  alma_jax.run(config, tmp_path / "whole", data=data)
-  assert interrupted(config, tmp_path / "cut", 4, data=data)
-  alma_jax.run(config, tmp_path / "cut", data=data)
-  assert_same_run(tmp_path / "whole", tmp_path / "cut")
 
 
 def _size(path):
@@ -155,7 +107,7 @@ def test_files_of_others_are_never_changed(tmp_path, arrays, name, overwrite):
   theirs = tmp_path / name / "x" if name == "checkpoints" else tmp_path / name
   theirs.parent.mkdir(exist_ok=True)
   theirs.write_text("[1, 2]")
-  with pytest.raises(alma_jax.BadInput, match=f"holds {name}, but not from a run of this program"):
+  with pytest.raises(alma_jax.BadInput, match=f"{name}.* not from a run of this program"):
     alma_jax.run(small_config(), tmp_path, data=arrays, overwrite=overwrite)
   assert theirs.read_text() == "[1, 2]"
 

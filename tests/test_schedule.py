@@ -6,14 +6,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from alma_jax.config import sections
 from alma_jax.data import schedule
-from alma_jax.errors import BadInput
 
 SIZE, UNTRAINED = 120, 0.9  # examples of a mega-batch; error before the first training
 
 
 def fixed(kind, b, w=1, s=1, p=4.0, g=1.15):
-  return schedule.fixed(kind, b, waiting_time=w, trainings=s, exponent=p, factor=g)
+  return made(kind, w, s, p, g).ends(b)
+
+
+def made(kind, w=1, s=1, p=4.0, g=1.15):
+  return {"every": sections.Every(waiting_time=w), "power": sections.Power(num_trainings=s, exponent=p),
+          "geometric": sections.Geometric(factor=g)}[kind]
 
 
 @pytest.mark.parametrize(("args", "ends"), [
@@ -55,11 +60,15 @@ def test_no_end_is_beyond_the_stream(b, w, g):
   assert geometric[0] == 1
 
 
-def test_fixed_refuses():
-  with pytest.raises(BadInput, match="stream.num_trainings=6 exceeds stream.num_megabatches=5"):
-    fixed("power", 5, s=6)
-  with pytest.raises(ValueError, match="every, power or geometric"):
-    fixed("adaptive", 5)
+@given(st.sampled_from(["every", "power", "geometric"]), st.integers(1, 60), st.data())
+@settings(deadline=None)
+def test_the_next_training_is_one_of_the_ends(kind, b, data):
+  """A live stream asks for it, and `every` may then wait beyond the end."""
+  chosen = made(kind, data.draw(st.integers(1, b)), data.draw(st.integers(1, b)), g=1.5)
+  ends = chosen.ends(b)
+  for t in range(1, ends[-1] + 1):
+    first = next(end for end in ends if end >= t)
+    assert chosen.next(t, b) == first or (kind == "every" and first == b < chosen.next(t, b))
 
 
 @given(st.sampled_from([0.2, 0.5, 0.7, 1.2]), st.floats(0.01, 1000), st.floats(0, 1))

@@ -46,8 +46,8 @@ def running(app, timeout, connections=128):
 @contextlib.contextmanager
 def serving(root, max_batch=8, max_bytes=10_000, timeout=30, connections=128):
   """The port of a service of the predictor in a folder, in a thread of this process."""
-  from alma_jax.predictors import program, service
-  made = service.Service(program.Predictor(folder.read(root)), root, max_batch, max_bytes, timeout, 0.05)
+  from alma_jax.predictors import predictor, service
+  made = service.Service(predictor.Predictor(folder.read(root)), root, max_batch, max_bytes, timeout, 0.05)
   with running(service.app(made), timeout, connections) as port:
     yield port
 
@@ -133,11 +133,11 @@ REQUESTS = {
     "deep json": (b"[" * 9000, "application/json", 400, "is not JSON"),
     "no examples": ({"inputs": []}, "application/json", 400, "not empty"),
     "ragged": ({"inputs": [[1, 2], [3]]}, "application/json", 400, "examples of equal shapes"),
-    "strings": ({"inputs": [["a"]]}, "application/json", 400, "should hold numbers"),
-    "other shape": ({"inputs": X[:2, :5].tolist()}, "application/json", 400, "has shape [2, 5, 6]"),
-    "not whole": ({"inputs": (X[:1] / 255).tolist()}, "application/json", 400, "whole numbers from 0 to 255"),
-    "too large": ({"inputs": (X[:1].astype(int) + 256).tolist()}, "application/json", 400, "from 0 to 255"),
-    "nan": (b'{"inputs": [[NaN]]}', "application/json", 400, "whole numbers"),
+    "strings": ({"inputs": [["a"]]}, "application/json", 400, "dtype <U1; give numbers"),
+    "other shape": ({"inputs": X[:2, :5].tolist()}, "application/json", 400, "shape [5, 6], but the predictor takes"),
+    "not whole": ({"inputs": (X[:1] / 255).tolist()}, "application/json", 400, "dtype float64, but the predictor"),
+    "too large": ({"inputs": (X[:1].astype(int) + 256).tolist()}, "application/json", 400, "outside of 0 to 255"),
+    "nan": (b'{"inputs": [[NaN]]}', "application/json", 400, "has examples of shape [1]"),
     "texts": ({"texts": ["a"]}, "application/json", 400, 'should be {"inputs": [...]}'),
     "too many": ({"inputs": X.tolist()}, "application/json", 413, "at most 8 are allowed"),
     "too long": (b" " * 10_001, "application/json", 413, "at most 10000 bytes"),
@@ -332,16 +332,13 @@ def test_no_request_fails_while_the_predictor_is_replaced(run, tmp_path):
   assert all(answer["probabilities"] == answers[answer["predictor"]] for _, answer in found)  # never a mixture
 
 
-def test_bad_input_of_the_command(run, tmp_path):
+def test_a_port_in_use_and_an_unknown_host(run):
   workdir = f"--workdir={run.path}"
   with socket.create_server(("127.0.0.1", 0)) as busy:
     port = busy.getsockname()[1]
     for args, sentence in (
         ([workdir, f"--port={port}"], f"port {port} of 127.0.0.1 is in use; choose another --port."),
-        ([workdir, "--port=70000"], "--port=70000 should be 0 to 65535"),
-        ([workdir, "--host=no.such.host.invalid"], "cannot be bound"),
-        ([workdir, "--max_batch=0"], "--max_batch=0 should be above 0"),
-        ([f"--workdir={tmp_path}/none", "--port=0"], "neither a run nor a predictor")):
+        ([workdir, "--host=no.such.host.invalid"], "cannot be bound")):
       done = alma("serve", *args)
       assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
       assert sentence in done.stderr

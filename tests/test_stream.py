@@ -4,13 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alma_jax.config import schema
+from alma_jax.config import image_sections, sections
 from alma_jax.data import stream as streams
 from alma_jax.errors import BadInput
 
 
 def make(n, b, w=1, replay=0.0, val=0.1, seed=0, **fields):
-  return streams.make(n, schema.Stream(b, w, replay, val_fraction=val, **fields), seed)
+  fields = {"schedule": sections.Every(waiting_time=w), **fields}
+  return streams.make(n, image_sections.Stream(b, replay, val_fraction=val, **fields), seed)
 
 
 def stages_of(stream):

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from PIL import Image
 from runs import ROOT
-from task_data import PARTS, counts, given, make, own, parts, same
+from task_data import counts, given, make, own, parts, same
 
 from alma_jax import config as configs
 from alma_jax.data import textures
 from alma_jax.errors import BadInput
 from alma_jax.problems import sequence
-from alma_jax.sweeps import prediction
+from alma_jax.sweeps import costs
 
 
 def test_shuffled_labels_are_balanced_and_not_those_of_the_images(tmp_path):
@@ -58,87 +58,11 @@ def test_a_sweep_counts_the_steps_of_a_list_of_ones_own(tmp_path):
   stream = own(tmp_path, dict(name="mine", arrays=given()), dict(name="again", arrays=given()))
   c = configs.tasks("independent", stream)
   c.train.epochs, c.train.batch_size, c.train.learning_rate, c.train.weight_decay = 7, 5, (0.1, 0.2), (0.0,)
-  (found,) = prediction.predict([configs.parse(c)])
+  (found,) = costs.predict([configs.parse(c)])
   assert found.steps == 2 * 2 * 7 * 3  # tasks, pairs, epochs, batches of 12 examples
 
 
 DRAWN = dict(name="a", data="mnist", train=5, val=3)
-BAD_LISTS = [
-    ([dict(name="a", arrays=given(x_train="np.zeros((0, 6, 6), np.uint8)", y_train="np.zeros(0, int)"))],
-     "x_train of the task 'a' is empty"),
-    ([dict(name="a", arrays=given(x_val="np.zeros((0, 6, 6), np.uint8)", y_val="np.zeros(0, int)"))],
-     "x_val of the task 'a' is empty"),
-    ([dict(name="a", arrays=given(**{f"y_{part}": f"np.zeros({num}, int)" for part, num in zip(PARTS, (12, 6, 6))}))],
-     "the task 'a' has a single class"),
-    ([dict(name="a", arrays=given()), dict(DRAWN, name="b")],
-     r"task 'b' has images of shape \(32, 32, 3\), the first task \(6, 6, 1\); set image_size=N to resize all"),
-    ([dict(name="a", arrays=given(y_test="np.arange(6)"))], "task 'a' has no training example of class 3"),
-    ([dict(name="a", arrays=given(y_train="np.arange(12) % 3 + 5"))], "no training example of class 0, .* up to 7"),
-    ([dict(name="a", arrays=given(y_test="np.arange(6) - 1"))], "y_test of the task 'a' holds the negative label -1"),
-    ([dict(name="a", arrays=given(y_val="np.arange(5)"))], "6 examples but 5 labels in its validation split"),
-    ([dict(name="a", arrays=given(x_train="np.zeros((12, 6, 6))", x_val="np.zeros((6, 6, 6))",
-                                  x_test="np.zeros((6, 6, 6))"))],
-     r"'a' has images of dtype float64; tasks consist of images of dtype uint8, which \(x \* 255\)\.round\(\)\.astype"),
-    ([dict(name="a", arrays=given(x_train="np.zeros((12, 6), np.uint8)", x_val="np.zeros((6, 6), np.uint8)",
-                                  x_test="np.zeros((6, 6), np.uint8)"))], r"examples of shape \(6,\); tasks"),
-    ([dict(name="a", arrays=given(), data="mnist")], "task 1 of .* has both arrays and data; give one of them"),
-    ([dict(name="a", arrays=[[[1], [1, 2]]] * 6)], "x_train of .* is no array"),
-    ([dict(name="a", arrays=[1, 2])], "has arrays of type list; give six, x_train, y_train"),
-    ([dict(name="a", arrays=given(), class_names=["x"])], "has 1 class_names, but labels from 0 to 2"),
-    ([dict(DRAWN, data="mnits")], "there is no data set 'mnits' to draw tasks from; there are mnist, digits, digits32, "
-     "cifar10, cifar100, svhn, fashion, dtd, tfds:NAME, npz:PATH and folder:DIR"),
-    ([dict(DRAWN, data="npz:none.npz")], "name yours by data=npz:PATH"),
-    ([dict(DRAWN, classes=[1])], "the task 'a' has 1 class; a task has at least two"),
-    ([dict(DRAWN, classes=[1, 10])], "asks for class 10 of mnist, whose classes are 0 to 9"),
-    ([dict(DRAWN, classes=[1, 1])], "names a class of mnist twice"),
-    ([dict(DRAWN, classes=["1", "2"])], "classes=.* they should be numbers"),
-    ([dict(DRAWN, train=599)], "'a' needs 602 train examples of class 0 of mnist, which has 600; ask for fewer"),
-    ([dict(DRAWN, val=0)], "5 training, 0 validation and 1000 test examples of a class; each should be at least 1"),
-    ([dict(DRAWN, train=True)], "task 1 of .* has train=True; it should be of type int"),
-    ([dict(DRAWN, colour="red")], "has the unknown key 'colour'; possible are name, family, returns, data"),
-    ([dict(name="a", train=5)], "lacks data, val; give it arrays, or data"),
-    ([dict(data="mnist", train=5, val=3)], "lacks a name; give every task one of its own"),
-    ([DRAWN, DRAWN], "two tasks with the name 'a'"),
-    ([dict(DRAWN, changes=[("blur", 1)])], r"the change \('blur', 1\); possible are \('permute', NUMBER\)"),
-    ([dict(DRAWN, changes=[("rotate", "left")])], r"cannot be applied .* it should be \('rotate', QUARTER_TURNS\)"),
-    ([dict(DRAWN, changes=[("colour", 2, 0, 0)])], r"\('colour', RED, GREEN, BLUE\) with a number from 0 to 1"),
-    ([dict(DRAWN, changes=("rotate", 1))], r"it should be a list of changes, as in \[\('rotate', 1\)\]"),
-    ([dict(DRAWN, draw=-1)], "draw=-1"),
-    ([dict(DRAWN, returns="a")], "the task 'a' has returns='a', which names no earlier task of the list"),
-    ([DRAWN, dict(DRAWN, name="b", classes=[1, 0], returns="a")],
-     "'b' returns to 'a', but has the classes .* a task that returns has the same classes in the same order"),
-    ([], "returned list .* a list of dicts"),
-]
-
-
-@pytest.mark.parametrize(("tasks", "sentence"), BAD_LISTS)
-def test_unusable_lists_are_refused(tmp_path, tasks, sentence):
-  with pytest.raises(BadInput, match=sentence):
-    make(own(tmp_path, *tasks))
-
-
-@pytest.mark.parametrize(("code", "sentence"), [
-    ("x = 1", "has no function get_tasks"), ("def (", "is not a Python file"),
-    ("1 / 0", "failed with ZeroDivisionError"),
-    ("def get_tasks(seed):\n  return 5", "returned int 5; it should return a list of dicts")])
-def test_files_that_are_no_lists(tmp_path, code, sentence):
-  with pytest.raises(BadInput, match=sentence):
-    make(own(tmp_path, code=code))
-
-
-@pytest.mark.parametrize(("name", "kwargs", "sentence"), [
-    ("s_plu", {}, "there are s_minus, s_plus, s_in, s_out, s_pl, s_long, nevis_mini, digits and tasks:PATH.py"),
-    ("tasks:", {}, "there is no stream of tasks 'tasks:'"),
-    ("tasks:none.py", {}, "there is no file 'none.py'"),
-    ("digits", dict(num_tasks=9), "num_tasks=9 exceeds the 8 tasks of the stream 'digits'; 0 stands for all"),
-    ("digits", dict(num_tasks=-1), "num_tasks=-1 should be at least 0"),
-    ("digits", dict(image_size=16), "image_size=16 is for tasks:PATH.py"),
-    ("s_minus", dict(sources="fake"), "no sources 'fake'; possible are auto, real, stand_ins")])
-def test_unknown_names_and_numbers(name, kwargs, sentence):
-  with pytest.raises(BadInput, match=sentence):
-    make(name, **kwargs)
-
-
 def test_a_run_resizes_a_list_and_speaks_of_its_fields(tmp_path):
   tasks = dict(name="a", arrays=given()), dict(name="digits", data="digits", train=5, val=3)
   c = configs.tasks("independent", own(tmp_path, *tasks))
@@ -153,9 +77,6 @@ def test_a_run_resizes_a_list_and_speaks_of_its_fields(tmp_path):
   c.stream.num_megabatches = 3
   with pytest.raises(BadInput, match="^stream.num_megabatches=3 exceeds the 2 tasks"):
     sequence.Tasks(configs.parse(c))
-  c.dataset.name = "digits"
-  with pytest.raises(BadInput, match="image_size=16 is for dataset.name=tasks:PATH.py; leave it 0 for 'digits'"):
-    configs.parse(c)
 
 
 def test_a_folder_of_images_of_several_sizes_is_resized(tmp_path):

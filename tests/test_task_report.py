@@ -10,6 +10,7 @@ from reports import write_report, write_run
 from alma_jax import config as configs
 from alma_jax.reports import (
   ablation,
+  blocks,
   collect,
   drawing,
   figures,
@@ -20,7 +21,6 @@ from alma_jax.reports import (
   task_memory,
   task_modules,
   task_tables,
-  texts,
 )
 from alma_jax.runs import metrics
 
@@ -37,7 +37,8 @@ def write_task_run(path, accuracies, learner="independent", origins=None, paths=
   config.update_from_flattened_dict({key.replace("__", "."): value for key, value in changes.items()})
   path.mkdir(parents=True)
   seed = changes.get("seed", 0)
-  tree = dict(configs.to_dict(configs.parse(config)), data_fingerprint=f"{seed:064}", alma_jax_version="0.2.0")
+  tree = dict(configs.to_dict(configs.parse(config)), data_fingerprint=f"{seed:064}", alma_jax_version="0.2.0",
+              format=1)
   (path / "config.json").write_text(json.dumps(tree))
   paths = paths or [[3 * t, 3 * t + 1, 3 * t + 2] for t in range(num)]
   made = {module: next(t for t, path in enumerate(paths) if module in path) for path in paths for module in path}
@@ -50,7 +51,8 @@ def write_task_run(path, accuracies, learner="independent", origins=None, paths=
   (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
   own = np.array([row[-1] for row in rows])
   summary = metrics.summarize(lines, 0) | dict(
-      wall_seconds=2.0, compile_seconds=1.0, device="cpu", average_accuracy=np.mean(rows[-1]),
+      wall_seconds=2.0, compile_seconds=1.0, device="cpu", config_sha256=configs.digest(tree),
+      average_accuracy=np.mean(rows[-1]),
       forgetting=np.mean(rows[-1] - own), cumulative_error=np.mean(1 - own), last_accuracy=own[-1],
       num_modules=len(made), memory=size * len(made))
   (path / "summary.json").write_text(json.dumps(summary))
@@ -98,7 +100,7 @@ def test_metrics_are_tabled(runs):
   assert head == "| learner | seeds | A | F | E | C | T | M | modules |"
   assert first == ("| mntdp | 2 | 0.800 ± 0.000 | 0.000 ± 0.000 | 0.200 ± 0.000 | 9e+03 ± 0 | 0.250 ± 0.071 | 70 ± 0 | "
                    "7 ± 0 |")
-  assert texts.text([study]).startswith("Runs: mean ± standard deviation over seeds\n\n| learner")
+  assert blocks.text([study]).startswith("Runs: mean ± standard deviation over seeds\n\n| learner")
 
 
 def test_lca_is_shown_where_it_was_measured(runs):

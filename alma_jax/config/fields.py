@@ -56,83 +56,6 @@ class Bounds(NamedTuple):
     return " and ".join(f"{word} {number}" for word, number in words.items() if number)
 
 
-class _Declaration(NamedTuple):
-  """The metadata of a dataclass field."""
-  meaning: str = ""
-  bounds: Bounds = Bounds()
-  choices: Collection[str] | None = None
-
-
-class Choice(NamedTuple):
-  """A field of a section whose value is an instance of one of several dataclasses, see `section` and `choice`.
-
-  Attributes:
-    classes: {name: dataclass}; None: the field's own type, a section that is always the same class.
-    default: name of the class in a template.
-    meaning: what the name decides; only of `choice`.
-  """
-  classes: Mapping[str, Any] | None
-  default: str
-  meaning: str
-
-  @property
-  def is_inline(self) -> bool:
-    """Whether the fields of the class stand beside the choosing one, and not in a section of their own."""
-    return bool(self.meaning)
-
-  def named(self) -> "Declared":
-    """The field that holds the name."""
-    return Declared(str, self.default, self.meaning, Bounds(), self.classes, names=True)
-
-
-def field(default: T, meaning: str, *, at_least: float | None = None, above: float | None = None,
-          at_most: float | None = None, below: float | None = None, choices: Collection[str] | None = None) -> T:
-  """Declares a field of a config; to be used as a default in a dataclass.
-
-  A subclass that only changes the default writes it plainly, as in `num_members: int = 3`. The rest of the
-  declaration is inherited.
-
-  Args:
-    default: value in a template (see presets.py).
-    meaning: what the field decides, for `alma fields` and docs/fields.md.
-    at_least: the smallest number that is allowed; the bounds of a tuple hold for each of its numbers.
-    above: the numbers have to be larger than this one.
-    at_most: the largest number that is allowed.
-    below: the numbers have to be smaller than this one.
-    choices: the values that a string can have. A field that is a number or a word has bounds for the number and
-      choices for the word.
-
-  Returns:
-    A dataclasses.Field, typed as the default.
-  """
-  return dataclasses.field(default=default, metadata={
-      _KEY: _Declaration(meaning, Bounds(at_least, above, at_most, below), choices)})
-
-
-def section(classes: Mapping[str, Any] | None = None, default: str = "") -> Any:
-  """Declares a section, whose fields are called `SECTION.FIELD`.
-
-  Args:
-    classes: {name: dataclass}: the field `SECTION.name` chooses the class. None: the section is of the field's type.
-    default: the name in a template.
-  """
-  return dataclasses.field(metadata={_KEY: Choice(classes, default, "")})
-
-
-def choice(classes: Mapping[str, Any], default: str, meaning: str) -> Any:
-  """Declares a field that chooses a dataclass, whose fields stand beside it in the same section.
-
-  Args:
-    classes: {name: dataclass with a field `name`}. The value of the field is the name.
-    default: the name in a template.
-    meaning: what the name decides, for `alma fields` and docs/fields.md.
-  """
-  metadata = {_KEY: Choice(classes, default, meaning)}
-  if isinstance(classes, dict):
-    return dataclasses.field(default=classes[default](), metadata=metadata)
-  return dataclasses.field(default_factory=lambda: classes[default](), metadata=metadata)  # a registry imports it then
-
-
 class Declared(NamedTuple):
   """A field of a config.
 
@@ -142,11 +65,11 @@ class Declared(NamedTuple):
     meaning, bounds, choices: see `field`.
     names: whether the value is the name of a class, and so decides which other fields there are.
   """
-  kind: Any
-  default: Any
-  meaning: str
-  bounds: Bounds
-  choices: Collection[str] | None
+  kind: Any = str
+  default: Any = dataclasses.MISSING
+  meaning: str = ""
+  bounds: Bounds = Bounds()
+  choices: Collection[str] | None = None
   names: bool = False
 
   def accept(self, value: Any, path: str) -> Any:
@@ -192,13 +115,94 @@ class Declared(NamedTuple):
     return f"one of {listed(self.choices)}" if self.choices is not None else str(self.bounds)
 
 
+class Choice(NamedTuple):
+  """A field of a section whose value is an instance of one of several dataclasses, see `section` and `choice`.
+
+  Attributes:
+    classes: {name: dataclass}; None: it is always of the type `kind`.
+    default: name of the class in a template.
+    meaning: what the name decides; empty for a section.
+    kind: the type of the field, which all the dataclasses inherit from.
+  """
+  classes: Mapping[str, Any] | None
+  default: str
+  meaning: str
+  kind: Any = None
+
+  def places(self, prefix: str, name: str) -> tuple[str, str]:
+    """(full name of the field that holds the class's name, what the full names of its fields begin with).
+
+    `prefix` is that of the dataclass in which the field is called `name`.
+    """
+    return (prefix + name, prefix) if self.meaning else (f"{prefix}{name}.name", f"{prefix}{name}.")
+
+  def named(self) -> Declared:
+    """The field that holds the name."""
+    if self.meaning:
+      return Declared(default=self.default, meaning=self.meaning, choices=self.classes, names=True)
+    name = declared(self.kind)["name"]
+    assert isinstance(name, Declared)
+    return name._replace(default=self.default, names=True)
+
+
+def field(default: T, meaning: str, *, at_least: float | None = None, above: float | None = None,
+          at_most: float | None = None, below: float | None = None, choices: Collection[str] | None = None) -> T:
+  """Declares a field of a config; to be used as a default in a dataclass.
+
+  A subclass that only changes the default writes it plainly, as in `num_members: int = 3`. The rest of the
+  declaration is inherited.
+
+  Args:
+    default: value in a template (see presets.py).
+    meaning: what the field decides, for `alma fields` and docs/fields.md.
+    at_least: the smallest number that is allowed; the bounds of a tuple hold for each of its numbers.
+    above: the numbers have to be larger than this one.
+    at_most: the largest number that is allowed.
+    below: the numbers have to be smaller than this one.
+    choices: the values that a string can have. A field that is a number or a word has bounds for the number and
+      choices for the word.
+
+  Returns:
+    A dataclasses.Field, typed as the default.
+  """
+  bounds = Bounds(at_least, above, at_most, below)
+  return dataclasses.field(default=default, metadata={
+      _KEY: Declared(meaning=meaning, bounds=bounds, choices=choices)})
+
+
+def section(classes: Mapping[str, Any] | None = None, default: str = "") -> Any:
+  """Declares a section, whose fields are called `SECTION.FIELD`.
+
+  Args:
+    classes: {name: dataclass}: the field `SECTION.name` chooses the class. None: the section is of the field's type.
+    default: the name in a template.
+  """
+  return dataclasses.field(metadata={_KEY: Choice(classes, default, "")})
+
+
+def choice(classes: Mapping[str, Any], default: str, meaning: str) -> Any:
+  """Declares a field that chooses a dataclass, whose fields stand beside it in the same section.
+
+  Args:
+    classes: {name: dataclass with a field `name`}. The value of the field is the name.
+    default: the name in a template.
+    meaning: what the name decides, for `alma fields` and docs/fields.md.
+  """
+  metadata = {_KEY: Choice(classes, default, meaning)}
+  if isinstance(classes, dict):
+    return dataclasses.field(default=classes[default](), metadata=metadata)
+  return dataclasses.field(default_factory=lambda: classes[default](), metadata=metadata)  # a registry imports it then
+
+
 @functools.cache
 def declared(cls: Any) -> Mapping[str, Declared | Choice]:
   """{name: declaration} of the fields of a dataclass."""
-  hints = typing.get_type_hints(cls)
-  inner = {each.name: each.metadata.get(_KEY) for each in dataclasses.fields(cls)}
-  return {each.name: made if isinstance(made := inner[each.name], Choice) else
-          Declared(hints[each.name], each.default, *_declaration(cls, each.name)) for each in dataclasses.fields(cls)}
+  hints, fields = typing.get_type_hints(cls), {}
+  for each in dataclasses.fields(cls):
+    made = _declaration(cls, each.name)
+    own = {"kind": hints[each.name]} | ({} if isinstance(made, Choice) else {"default": each.default})
+    fields[each.name] = made._replace(**own)
+  return fields
 
 
 def check_declarations(cls: type) -> None:
@@ -238,13 +242,10 @@ def text_of(value: Any) -> str:
   return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _declaration(cls: type, name: str) -> _Declaration:
+def _declaration(cls: type, name: str) -> Declared | Choice:
   """The declaration of a field by the class, or by the nearest base class that declares it."""
-  for base in cls.__mro__:
-    found = vars(base).get("__dataclass_fields__", {}).get(name)
-    if found is not None and _KEY in found.metadata:
-      return found.metadata[_KEY]
-  return _Declaration()
+  inherited = (vars(base).get("__dataclass_fields__", {}).get(name) for base in cls.__mro__)
+  return next((each.metadata[_KEY] for each in inherited if each is not None and _KEY in each.metadata), Declared())
 
 
 def _converted(kind: Any, value: Any, path: str) -> Any:

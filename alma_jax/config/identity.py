@@ -16,10 +16,10 @@ _SHORTENED = 100  # characters that each part keeps if the name of a run folder 
 # The run folder of a live stream records which entries were used, and when.
 INCIDENTAL = ("dataset.data_dir", "dataset.settle_seconds", "dataset.idle_seconds", "dataset.max_examples",
               "dataset.max_bytes", "checkpoint.", "log.", "devices")
-# What config.json holds besides the fields: hashes of the data and of a pretrained network, and the version that wrote
-# the file. Then, from the start of the run, hashes of the files that define a user's learner or network and of the
-# arrays in it, and the versions, devices and compiler flags.
-STORED = ("data_fingerprint", "root_sha256", "alma_jax_version", "code", "arrays", "made_with")
+# What config.json holds besides the fields: its format, hashes of the data and of a pretrained network, and the version
+# that wrote the file. Then, from the start of the run, hashes of the files that define a user's learner or network and
+# of the arrays in it, and the versions, devices and compiler flags.
+STORED = ("format", "data_fingerprint", "root_sha256", "alma_jax_version", "code", "arrays", "made_with")
 
 
 def identity(config: RunConfig | Tree) -> Tree:

@@ -6,8 +6,6 @@ apply does not exist.
 """
 from __future__ import annotations
 
-import functools
-import typing
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -47,10 +45,7 @@ def parse(config: ConfigDict | Mapping[str, Any] | schema.RunConfig) -> schema.R
     raise BadInput(f"the config {config!r} is of type {type(config).__name__}; it should be a ConfigDict, as "
                    "alma_jax.base_config('ens') returns.")
   flat = flatten(tree)
-  fields = fields_of(flat)
-  for path in flat:
-    if path not in fields:
-      raise no_field(path, flat)
+  _check_names(flat, fields_of(flat))
   parsed: schema.RunConfig = _built(_root(flat), defaults(flat) | flat)
   for section in sections_of(parsed):
     if hasattr(section, "check"):
@@ -89,16 +84,14 @@ def changed(flat: Mapping[str, Any], changes: Mapping[str, Any],
     BadInput: there is no such field, or a name stands for nothing.
   """
   result, left, fields = dict(flat), dict(changes), fields_of(flat)
+  _check_names(flat, fields)
   while (path := next((path for path in left if path in fields and fields[path].names), None)) is not None:
     result[path], before = left.pop(path), fields
     fields = fields_of(result)
     result = {path: result[path] if path in result and (each.names or each == before.get(path)) else each.default
               for path, each in fields.items()}
-  for path, value in left.items():
-    if path not in fields:
-      raise no_field(path, result)
-    result[path] = read(fields[path], value, path)
-  return result
+  _check_names(result | left, fields)
+  return result | {path: read(fields[path], value, path) for path, value in left.items()}
 
 
 def overridden(tree: Mapping[str, Any], texts: Mapping[str, str | None]) -> Tree:
@@ -128,12 +121,13 @@ def no_field(path: str, flat: Mapping[str, Any]) -> BadInput:
   owners = [owner for owner, _, fields_there in alternatives(flat) if owner and path in fields_there]
   if owners:
     name = owners[0].partition("=")[0]
-    return BadInput(f"{path} is a field of {listed(owners)}, but this config has {name}={flat[name]!r}; leave the "
-                    f"field out, or change {name}.")
+    return BadInput(f"{path} is a field of {listed(owners)}, but this config has {name}={defaults(flat)[name]!r}; "
+                    f"leave the field out, or change {name}.")
   if not any(name.startswith(f"{section}.") for name in fields):
     section = ""
   where = f" under {section!r}" if section else ""
-  return BadInput(f"there is no field {path!r}{meant(path, fields)}; the fields{where} are {_inside(section, fields)}.")
+  close = meant(path, [name for name in fields if name not in FIXED])
+  return BadInput(f"there is no field {path!r}{close}; the fields{where} are {_inside(section, fields)}.")
 
 
 def alternatives(flat: Mapping[str, Any]) -> Iterator[tuple[str, Any, Fields]]:
@@ -150,7 +144,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> Tree:
     if isinstance(value, dict):
       flat |= flatten(value, f"{prefix}{key}.")
     else:
-      flat[prefix + key] = value
+      flat[f"{prefix}{key}"] = value
   return flat
 
 
@@ -174,63 +168,48 @@ def to_dict(config: schema.RunConfig) -> Tree:
 def sections_of(section: Any) -> Iterator[Any]:
   """The sections and chosen parts of a config, itself included."""
   yield section
-  for name, each in _declared(section).items():
+  for name, each in declared(section.__class__).items():
     if isinstance(each, Choice):
       yield from sections_of(getattr(section, name))
 
 
-def _declared(section: Any) -> Mapping[str, Declared | Choice]:
-  cls: Any = type(section)
-  return declared(cls)
-
-
 def _root(flat: Mapping[str, Any]) -> type[schema.RunConfig]:
   problem = flat.get("problem", schema.IMAGES)
-  if problem not in schema.CONFIGS:
+  if not isinstance(problem, str) or problem not in schema.CONFIGS:
     raise BadInput(f"problem={problem!r} is not one of {listed(schema.CONFIGS)}.")
   return schema.CONFIGS[problem]
 
 
-def _chosen(each: Choice, cls: type, name: str, flat: Mapping[str, Any], path: str) -> Any:
-  """The dataclass that stands behind the field `name` of the dataclass `cls`; `path` is that of the choosing name."""
+def _check_names(flat: Mapping[str, Any], fields: Fields) -> None:
+  for path in flat:
+    if path not in fields:
+      raise no_field(path, flat)
+
+
+def _chosen(each: Choice, flat: Mapping[str, Any], path: str) -> Any:
+  """The dataclass of a part of a config; `path` is where its name is."""
   if each.classes is None:
-    return _type(cls, name)
+    return each.kind
   value = flat.get(path, each.default)
   if isinstance(each.classes, Registry):
     return each.classes.of(value, path)
-  if value not in each.classes:
+  if not isinstance(value, str) or value not in each.classes:
     raise BadInput(f"{path}={value!r} is not one of {listed(each.classes)}{meant(value, each.classes)}.")
   return each.classes[value]
-
-
-@functools.cache
-def _type(cls: Any, name: str) -> Any:
-  """The type of a field of a dataclass."""
-  return typing.get_type_hints(cls)[name]
-
-
-def _named(cls: Any, section: str, each: Choice) -> Declared:
-  """The field `SECTION.name` of a section whose class it chooses."""
-  name = declared(_type(cls, section))["name"]
-  assert isinstance(name, Declared)
-  return name._replace(default=each.default, names=True)
 
 
 def _fields(cls: Any, flat: Mapping[str, Any], prefix: str) -> Fields:
   fields: Fields = {}
   for name, each in declared(cls).items():
-    path = prefix + name
     if isinstance(each, Declared):
-      fields[path] = each
-    elif each.is_inline:
-      inside = _fields(_chosen(each, cls, name, flat, path), flat, prefix)
-      del inside[f"{prefix}name"]
-      fields |= {path: each.named(), **inside}
-    else:
-      inside = _fields(_chosen(each, cls, name, flat, f"{path}.name"), flat, f"{path}.")
-      fields |= inside
-      if each.classes is not None:
-        fields[f"{path}.name"] = _named(cls, name, each)
+      fields[prefix + name] = each
+      continue
+    path, below = each.places(prefix, name)
+    inside = _fields(_chosen(each, flat, path), flat, below)
+    if each.classes is not None:
+      del inside[f"{below}name"]
+      fields[path] = each.named()
+    fields |= inside
   return fields
 
 
@@ -238,28 +217,27 @@ def _built(cls: Any, flat: Mapping[str, Any], prefix: str = "") -> Any:
   """An instance of a dataclass from the fields below `prefix`."""
   values: Tree = {}
   for name, each in declared(cls).items():
-    path = prefix + name
     if isinstance(each, Declared):
-      values[name] = each.accept(flat[path], path)
-    elif each.is_inline:
-      values[name] = _built(_chosen(each, cls, name, flat, path), {**flat, f"{prefix}name": flat[path]}, prefix)
+      values[name] = each.accept(flat[prefix + name], prefix + name)
     else:
-      values[name] = _built(_chosen(each, cls, name, flat, f"{path}.name"), flat, f"{path}.")
+      path, below = each.places(prefix, name)
+      values[name] = _built(_chosen(each, flat, path), {**flat, f"{below}name": flat.get(path)}, below)
   return cls(**values)
 
 
 def _flat(section: Any, prefix: str) -> Tree:
   """The fields of a section, an inverse of `_built`."""
   flat: Tree = {}
-  for name, each in _declared(section).items():
+  for name, each in declared(section.__class__).items():
     value = getattr(section, name)
     if isinstance(each, Declared):
       flat[prefix + name] = value
-    elif each.is_inline:
-      inside = _flat(value, prefix)
-      flat |= {prefix + name: inside.pop(f"{prefix}name"), **inside}
-    else:
-      flat |= _flat(value, f"{prefix}{name}.")
+      continue
+    path, below = each.places(prefix, name)
+    inside = _flat(value, below)
+    if each.classes is not None:
+      flat[path] = inside.pop(f"{below}name")
+    flat |= inside
   return flat
 
 
@@ -267,20 +245,19 @@ def _alternatives(cls: Any, prefix: str, owner: str, chosen: Any) -> Iterator[tu
   own: Fields = {}
   inner: list[tuple[str, Any, Fields]] = []
   for name, each in declared(cls).items():
-    path = prefix + name
     if isinstance(each, Declared):
-      own[path] = each
+      own[prefix + name] = each
       continue
-    below = prefix if each.is_inline else f"{path}."
+    path, below = each.places(prefix, name)
     if each.classes is None:
-      (_, _, fields), *others = _alternatives(_type(cls, name), below, owner, chosen)
+      (_, _, fields), *others = _alternatives(each.kind, below, owner, chosen)
       own |= fields
       inner += others
       continue
-    key = path if each.is_inline else f"{path}.name"
-    own[key] = each.named() if each.is_inline else _named(cls, name, each)
+    own[path] = each.named()
     for value, option in each.classes.items():
-      for label, made, fields in _alternatives(option, below, f"{key}={value}", option):
+      written = getattr(option, "form", "") or value
+      for label, made, fields in _alternatives(option, below, f"{path}={written}", option):
         fields.pop(f"{below}name", None)
         inner.append((label, made, fields))
   yield owner, chosen, own

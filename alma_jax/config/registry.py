@@ -60,7 +60,7 @@ class Registry(Mapping[str, Any]):
     """
     cls = self[name] if isinstance(name, str) and name in self else None
     if cls is None:
-      raise BadInput(f"{field}={name!r} is not one of {listed(self.forms())}{meant(name, self)}; {YOURS}.")
+      raise BadInput(f"{field}={name!r} is not one of {listed(self.forms())}{meant(name, self.forms())}; {YOURS}.")
     form, (_, colon, rest) = _form(cls), str(name).partition(":")
     if (":" in form) != bool(colon) or (colon and not rest):
       raise BadInput(f"{field}={name!r} should be {form}.")

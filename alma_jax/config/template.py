@@ -14,9 +14,12 @@ class Section(ConfigDict):
     if self.of and key in self and value != self[key]:
       problem, section = self.of
       flat, path = {"problem": problem, **layout.flatten({section: self.to_dict()})}, f"{section}.{key}"
-      if layout.fields_of(flat)[path].names:
-        fields = layout.nested(layout.changed(flat, {path: value}))[section]
-        for old in set(self) - fields.keys():
+      before = layout.fields_of(flat)
+      if path in before and before[path].names:
+        after = layout.changed({name: flat[name] for name in flat if name in before}, {path: value})
+        early = {name: flat[name] for name in flat if name in after and name not in before}  # set before the name
+        fields = layout.nested(after | early)[section]
+        for old in {name for name in self if f"{section}.{name}" in before} - fields.keys():
           del self[old]
         for name, new in fields.items():
           super().__setitem__(name, new)

@@ -160,7 +160,7 @@ class Feed:
     line, where = self.lines[t - 1], self._path or self._run
     if where is not None:
       with contextlib.suppress(BadInput):
-        arrays, _ = unpacking.read_npz(_copy(where, t))
+        arrays = unpacking.read_npz(_copy(where, t))
         if cache.hash_arrays(arrays) == line["arrays"]:
           return arrays
     path = self._stream / line["name"]

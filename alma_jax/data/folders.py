@@ -1,4 +1,7 @@
-"""Says which files of a folder are examples: its splits, its classes, and what is left out. Nothing is decoded here."""
+"""Says which files of a folder are examples: its splits, its classes, and what is left out. Nothing is decoded here.
+
+The message of BadInput begins with "it", which is the folder.
+"""
 import pathlib
 import re
 import warnings
@@ -34,6 +37,11 @@ class Found(NamedTuple):
   left_out: Counter[str]
   empty: list[str]
 
+  def pairs(self) -> tuple[list[pathlib.Path], list[str]]:
+    """(the images, the class of each)."""
+    return ([file for files in self.classes.values() for file in files],
+            [name for name, files in self.classes.items() for _ in files])
+
   def remarks(self, folder: pathlib.Path) -> list[str]:
     """What a user should know about `folder`."""
     found = [left_out(folder, self.left_out)] if self.left_out else []
@@ -67,7 +75,7 @@ def splits(root: pathlib.Path) -> dict[str, pathlib.Path]:
     ((first, *more),) = named.values()
     if not more and len(_folders(root)) > 1 and (_loose(first) or next(visible(first), None) is None):
       return {}
-  _check_one_each(root, {split: found for split, found in named.items() if split != VALID})  # VALID is not used
+  _check_one_each({split: found for split, found in named.items() if split != VALID})  # VALID is not used
   return {split: _innermost(found[0]) for split, found in named.items()}
 
 
@@ -89,7 +97,7 @@ def text_splits(root: pathlib.Path) -> dict[str, pathlib.Path]:
                     "like the folders beside them; if they are splits, rename them to train, valid and test",
                     stacklevel=4)
     return {}
-  _check_one_each(root, named)
+  _check_one_each(named)
   return {split: found[0] for split, found in named.items()}
 
 
@@ -142,7 +150,8 @@ def by_class(folder: pathlib.Path) -> Found:
   """
   parts = splits(folder)
   if len(parts) > 1 or (parts and len(_folders(folder)) == 1 and not _loose(*parts.values())):
-    raise BadInput(f"{listed(sorted(part.name for part in parts.values()))} of {str(folder)!r} "
+    raise BadInput(f"its {'folder' if len(parts) == 1 else 'folders'} "
+                   f"{listed(sorted(part.name for part in parts.values()))} "
                    f"{'looks like a split' if len(parts) == 1 else 'look like splits'} where the folders of classes "
                    "should be; move the folders of classes up, or rename them if they are classes.")
   classes: Classes = {}
@@ -154,8 +163,8 @@ def by_class(folder: pathlib.Path) -> Found:
     if images:
       classes[of_class.name] = images
     elif others:
-      raise BadInput(f"{left_out(of_class, others)}, so this class has no images; convert the files, for example to "
-                     "PNG, or move the folder elsewhere if it is not a class.")
+      raise BadInput(f"its class {of_class.name!r} has no images, but files that are not read ({_kinds(others)}); "
+                     "convert them, for example to PNG, or move the folder elsewhere if it is not a class.")
     else:
       empty.append(of_class.name)
   _check_depths(folder, classes)
@@ -199,8 +208,11 @@ def divided(files: Iterable[pathlib.Path], suffixes: Collection[str]) -> tuple[l
 def left_out(folder: pathlib.Path, others: Counter[str]) -> str:
   """A clause that says how many files are not read, as in "12 files of 'DIR' are not read (10 .txt, 2 .heic)"."""
   num = others.total()
-  kinds = listed((f"{n} {suffix}" for suffix, n in others.most_common()), and_=", ")
-  return f"{num} file{'s' * (num != 1)} of {str(folder)!r} {'is' if num == 1 else 'are'} not read ({kinds})"
+  return f"{num} file{'s' * (num != 1)} of {str(folder)!r} {'is' if num == 1 else 'are'} not read ({_kinds(others)})"
+
+
+def _kinds(others: Counter[str]) -> str:
+  return listed((f"{num} {suffix}" for suffix, num in others.most_common()), and_=", ")
 
 
 def listed(names: Iterable[str], and_: str = " and ") -> str:
@@ -211,11 +223,11 @@ def listed(names: Iterable[str], and_: str = " and ") -> str:
   return and_.join(filter(None, (", ".join(shown[:-1]), shown[-1])))
 
 
-def _check_one_each(root: pathlib.Path, named: dict[str, list[pathlib.Path]]) -> None:
-  for found in named.values():
-    if len(found) > 1:
-      raise BadInput(f"{str(root)!r} has the folders {listed(folder.name for folder in found)} for the same split; "
-                     "keep one of them.")
+def _check_one_each(named: dict[str, list[pathlib.Path]]) -> None:
+  for same in named.values():
+    if len(same) > 1:
+      raise BadInput(f"it has the folders {listed(folder.name for folder in same)} for the same split; keep one of "
+                     "them.")
 
 
 def _check_depths(folder: pathlib.Path, classes: Classes) -> None:
@@ -225,8 +237,8 @@ def _check_depths(folder: pathlib.Path, classes: Classes) -> None:
     of_depth.setdefault(len(path.parts), path)
   if len(of_depth) > 1:
     first, second = (str(of_depth[depth].relative_to(folder)) for depth in sorted(of_depth)[:2])
-    raise BadInput(f"{str(folder)!r} holds images at different depths, such as {first!r} and {second!r}; put all "
-                   "images at the same depth, DIR/CLASS/*.png.")
+    raise BadInput(f"it holds images at different depths, such as {first!r} and {second!r}; put all images at the same "
+                   "depth, DIR/CLASS/*.png.")
 
 
 def _check_sub_folders(folder: pathlib.Path, classes: Classes) -> None:
@@ -239,7 +251,7 @@ def _check_sub_folders(folder: pathlib.Path, classes: Classes) -> None:
   is_same = len(inside) <= _MOST_SPLITS or all(names == shared for names in inside.values())
   halves = next((names for names in inside.values() if len({*map(split_of, names)} - {None}) > 1), None)
   if halves or (len(shared) > 1 and is_same):
-    raise BadInput(f"{listed(classes)} of {str(folder)!r} hold{'s' * (len(classes) == 1)} the folders "
+    raise BadInput(f"its folders {listed(classes)} hold{'s' * (len(classes) == 1)} the folders "
                    f"{listed(sorted(halves or shared))}, so it is unclear which are the classes; use "
                    "DIR/train/CLASS/*.png and DIR/test/CLASS/*.png, or DIR/CLASS/*.png without subfolders.")
 

@@ -1,4 +1,4 @@
-"""Finds the class that a label means, by its number or by its name. Imports nothing slow.
+"""Reads labels, and finds the class that a label means, by its number or by its name. Imports nothing slow.
 
 Names are the same if they differ only in spaces at their ends or in their Unicode encoding. Numbers are the same if
 they differ only in leading zeros, such as "00" and "0": files may have one in one night and the other in the next. A
@@ -9,9 +9,144 @@ import itertools
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from alma_jax.errors import BadInput
 from alma_jax.files import parse_json
+
+_MOST = 2**20  # classes
+
+
+class Labels(NamedTuple):
+  """The labels of N examples, as their file has them.
+
+  Attributes:
+    numbers: int32 [N], numbers of classes from 0; if there are names, places in `names`.
+    names: of the classes; None: the labels are numbers.
+    declared: whether the file holds numbers, and declares the names that they count.
+  """
+  numbers: np.ndarray
+  names: tuple[str, ...] | None = None
+  declared: bool = False
+
+  def by_name(self) -> tuple[np.ndarray, tuple[str, ...]]:
+    """(int32 [N], the names whose places they are); the names are numbers if there are no others."""
+    if self.names is not None:
+      return self.numbers, self.names
+    unique, places = np.unique(self.numbers, return_inverse=True)
+    return places.astype(np.int32), tuple(map(str, unique.tolist()))
+
+  def text(self) -> np.ndarray:
+    """str [N], the name of the class of each example."""
+    numbers, names = self.by_name()
+    return np.array(names)[numbers]
+
+  def part(self, start: int, stop: int) -> "Labels":
+    """The labels of the examples start to stop - 1."""
+    return self._replace(numbers=self.numbers[start:stop])
+
+
+class Classes(NamedTuple):
+  """The classes of a predictor or of a stream.
+
+  Attributes:
+    owner: how messages refer to it.
+    names: empty: the classes have none.
+    num: K.
+  """
+  owner: str
+  names: tuple[str, ...]
+  num: int
+
+  def number(self, labels: Labels) -> np.ndarray:
+    """The numbers of the classes that labels mean, int32 [N].
+
+    Numbers count the classes from 0, unless a class is called by a number that is not its place. If both the data and
+    the classes have names, the names decide.
+
+    Raises:
+      BadInput: there is no such class. The message begins with "it".
+    """
+    names = self.names or tuple(map(str, range(self.num)))
+    counts = not self.names if labels.declared else labels.names is None and not are_names(names)
+    if counts or (labels.declared and labels.names == names):
+      if len(labels.numbers) and labels.numbers.max() >= self.num:
+        raise BadInput(f"it has the label {labels.numbers.max()}, but {self.owner} has {self.num} classes, 0 to "
+                       f"{self.num - 1}.")
+      return labels.numbers
+    numbers, meant = labels.by_name()
+    index, place, used = Index(names), {name: i for i, name in enumerate(names)}, np.unique(numbers)
+    classes = np.zeros(len(meant), np.int32)
+    for i in used:
+      name = index.find(meant[i])
+      if name is None:
+        raise BadInput(f"it has the class {meant[i]!r}, which {self.owner} does not know; its classes are "
+                       f"{', '.join(self.names) or f'the numbers 0 to {self.num - 1}'}"
+                       f"{_BY_NAME * are_names(names)}{index.advice(meant[i]) or '.'}")
+      classes[i] = place[name]
+    return classes[numbers]
+
+
+_BY_NAME = "; give labels by these names, not by their places"
+
+
+def read(y: Any, names: tuple[str, ...] | None = None) -> Labels:
+  """Labels of a file.
+
+  Args:
+    y: [N], whole numbers from 0, or names.
+    names: of the classes that numbers in `y` count; None: the file declares none.
+
+  Raises:
+    BadInput: they are neither. The message begins with "it".
+  """
+  if y.ndim != 1:
+    raise BadInput(f"it has labels of shape {y.shape}; labels are [N].")
+  if not len(y):
+    raise BadInput("it has no labels; give one for each example.")
+  if y.dtype.kind in "US":
+    try:
+      y = y.astype(str)
+    except UnicodeDecodeError as error:
+      raise BadInput("it has labels of bytes that are not ASCII; give strings.") from error
+    unique, places = np.unique(y, return_inverse=True)
+    if not all(map(normal, unique.tolist())):
+      raise BadInput("it has examples with an empty label; name their class, or leave them out.")
+    return Labels(places.astype(np.int32), tuple(unique.tolist()))
+  if y.dtype.kind not in "iuf" or (y.dtype.kind == "f" and not np.array_equal(y, np.trunc(y))):
+    raise BadInput(f"it has {y.dtype} labels that are not whole numbers and not names; labels are names, or count "
+                   "classes from 0.")
+  if y.min() < 0:
+    raise BadInput(f"it has the negative label {y.min()}; labels count classes from 0.")
+  if y.max() >= _MOST:
+    raise BadInput(f"it has the label {y.max()}, but labels count classes from 0 and should be below {_MOST}.")
+  if names is not None and y.max() >= len(names):
+    raise BadInput(f"it has the label {y.max():g}, but names of {len(names)} classes, 0 to {len(names) - 1}.")
+  return Labels(y.astype(np.int32), names, names is not None)
+
+
+def check_same(classes: Iterable[str], others: Iterable[str]) -> None:
+  """Raises BadInput if the training part and the test part of a data set have other classes."""
+  if odd := sorted({*classes} ^ {*others}):
+    raise BadInput(f"it has the class {', '.join(odd[:5])} in only one of train and test; give both the same classes.")
+
+
+def of_parts(train: Labels, test: Labels) -> tuple[Labels, Labels]:
+  """The labels of the two parts of a data set, with the classes of the training part."""
+  if train.names is None and test.names is None:
+    return train, test
+  numbers, names = train.by_name()
+  check_same(names, test.by_name()[1])
+  return Labels(numbers, names, True), Labels(Classes("the training part", names, len(names)).number(test), names, True)
+
+
+def joined(parts: Sequence[Labels]) -> Labels:
+  """The labels of several files, in this order."""
+  if len({part[1:] for part in parts}) == 1:
+    return parts[0]._replace(numbers=np.concatenate([part.numbers for part in parts]))
+  return read(np.concatenate([part.text() for part in parts]))
 
 
 def are_names(names: Sequence[str]) -> bool:

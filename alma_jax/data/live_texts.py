@@ -1,25 +1,22 @@
-"""The entries of a live stream of text: .txt files, each a document, and .jsonl files with a document in every line.
+"""The entries of a live stream of text; text_files.py says what they can be.
 
 The tokenizer is trained on the first mega-batch, unless the config names one. Validation text is DIR/valid, or else a
 twentieth of the first mega-batch. DIR/test is the fixed test set.
 """
 import pathlib
 import types
-import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from alma_jax.config import text_sections
-from alma_jax.data import cache, documents, feed, folders, text, text_line, tokens, unpacking
+from alma_jax.data import cache, documents, feed, text, text_files, tokens
+from alma_jax.data.examples import named
 from alma_jax.errors import BadInput
 
 if TYPE_CHECKING:
   from tokenizers import Tokenizer
-
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-
 
 class Encoded(NamedTuple):
   """Documents as token ids; see text.Corpus."""
@@ -49,7 +46,7 @@ class TextReader:
 
   def read(self, path: pathlib.Path, lines: list[feed.Line]) -> feed.Read:
     """The token ids of an entry; its notes are num (of windows), and tokenizer of the first mega-batch."""
-    found = read_documents(path)
+    found = [document.text for document in text_files.read(path)]
     digest = cache.hash_arrays({f"{i:09d}": np.frombuffer(document, np.uint8) for i, document in enumerate(found)})
     num_seen = sum(cache.hash_row(document.strip()) in self._tested for document in found)
     if num_seen == len(found):
@@ -88,57 +85,13 @@ class TextReader:
     return text.windows(encoded.starts, len(encoded.ids) - 1, c.sequence_length, c.cross_documents, "the entry")
 
 
-def read_documents(path: pathlib.Path) -> list[bytes]:
-  """The documents of an entry that are not blank.
-
-  Raises:
-    BadInput: it cannot be read or holds no text. The message is the reason, without the path.
-  """
-  if path.suffix.lower() not in text_line.SUFFIXES or path.is_dir():
-    raise BadInput("it is no .txt file and no .jsonl file.")
-  try:
-    unpacking.check_contents(0, path.stat().st_size)
-    content = path.read_bytes().removeprefix(_BYTE_ORDER_MARK)
-    content.decode()
-  except unpacking.TooMuch as error:
-    raise BadInput(f"{error}.") from error
-  except OSError as error:
-    raise BadInput(f"it cannot be read: {error.strerror}.") from error
-  except UnicodeDecodeError as error:
-    raise BadInput(f"it is not UTF-8: byte {error.start} is 0x{content[error.start]:02x}.") from error
-  found = [content]
-  if path.suffix.lower() != text_line.DOCUMENT:
-    found = [_document(line, i) for i, line in enumerate(content.split(b"\n"), 1) if line.strip()]
-  found = [document for document in found if document.strip()]
-  if not found:
-    raise BadInput("it holds no text.")
-  return found
-
-
-def _document(line: bytes, number: int) -> bytes:
-  try:
-    return text_line.document(line).encode()
-  except BadInput as error:
-    raise BadInput(f"line {number} {error}") from error
-
-
 def _read_split(folder: pathlib.Path, split: str) -> list[bytes]:
-  """The documents of DIR/SPLIT, a folder of entries or an entry; none if it does not exist."""
-  names = [split, *(f"{split}{suffix}" for suffix in text_line.SUFFIXES)]
-  paths = [folder / name for name in names if (folder / name).exists()]
+  """The documents of DIR/SPLIT, a folder or a file; none if it does not exist."""
+  paths = [folder / f"{split}{suffix}" for suffix in ("", *text_files.SUFFIXES)]
+  paths = [path for path in paths if path.exists()]
   if len(paths) > 1:
     raise BadInput(f"there are both {str(paths[0])!r} and {str(paths[1])!r}; keep one of them.")
-  if paths and paths[0].is_dir():
-    inside, others = folders.divided(folders.visible(paths[0]), text_line.SUFFIXES)
-    if not inside:
-      raise BadInput(f"{str(paths[0])!r} holds no .txt and no .jsonl file; add some, or remove it.")
-    if others:
-      warnings.warn(folders.left_out(paths[0], others), stacklevel=3)
-    paths = inside
-  found = []
-  for path in paths:
-    try:
-      found += read_documents(path)
-    except BadInput as error:
-      raise BadInput(f"{str(path)!r} cannot be used: {error}") from error
-  return found
+  if not paths:
+    return []
+  with named(repr(str(paths[0]))):
+    return [document.text for document in text_files.read(paths[0])]

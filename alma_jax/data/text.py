@@ -86,7 +86,7 @@ def load(dataset: text_sections.Text, num_megabatches: int, seed: int) -> Corpus
     entry = _encode(splits, num_megabatches, given, dataset.vocab_size)
     cache.write(folder, made_from, entry)
     entry = cache.read(folder, made_from, mapped=True) or entry
-  # It has an entry of its own, because tokens from earlier versions lack the number.
+  # It has an entry of its own, because it depends neither on the tokenizer nor on the number of mega-batches.
   seen = cache.load_or_make([cache.home_folder("overlap", dataset.name, source.fingerprint)], source.fingerprint,
                             lambda: cache.Entry({}, dict(num_seen=documents.num_seen(whole()))))
   arrays = entry.arrays

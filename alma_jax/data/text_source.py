@@ -1,18 +1,17 @@
-"""Finds the documents of a text, in .txt files or in a TFDS data set, and reads them.
+"""Finds the documents of a text, in files or in a TFDS data set, and reads them.
 
 A document is non-empty UTF-8 bytes. `find` reads the files only to compute a fingerprint; if the tokens of the same
 files are cached, no document is decoded.
 """
 import pathlib
-import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from alma_jax.data import cache, folders, text_line, tfds_folder
+from alma_jax.data import cache, folders, text_files, tfds_folder
+from alma_jax.data.examples import named
 from alma_jax.errors import BadInput
 
 SPLITS = ("train", "valid", "test")
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 Documents = dict[str, list[bytes]]  # by split
 
@@ -48,40 +47,40 @@ def find(name: str, data_dir: str = "") -> TextSource:
   raise BadInput(f"there is no text {name!r}; there are text:DIR and tfds:NAME.")
 
 
-def _find_files(folder: pathlib.Path) -> TextSource:
-  if folder.is_file():
-    raise BadInput(f"{str(folder)!r} is a file; name the folder of the .txt files by dataset.name=text:DIR.")
-  if not folder.is_dir():
-    raise BadInput(f"there is no folder {str(folder)!r} to read text from; name yours by dataset.name=text:DIR.")
-  parts = folders.text_splits(folder)
-  if parts and len(parts) < len(SPLITS):
-    raise BadInput(f"{str(folder)!r} has no folder {' and no folder '.join(s for s in SPLITS if s not in parts)}; "
-                   "give train, valid and test, or rename "
-                   f"{folders.listed(sorted(path.name for path in parts.values()))} if these are no splits.")
-  if parts:
-    folders.warn_of_others(folder, [parts[split] for split in SPLITS], (text_line.DOCUMENT,))
-  files = {split: _text_files(parts[split]) for split in SPLITS} if parts else {"train": _text_files(folder)}
-  hashes = {split: cache.hash_files(folder, paths) for split, paths in files.items()}
-  return TextSource([str(folder.resolve()), hashes], lambda: _read_files(folder, files))
+def _find_files(path: pathlib.Path) -> TextSource:
+  if not path.exists():
+    raise BadInput(f"there is no file or folder {str(path)!r} to read text from; name yours by dataset.name=text:DIR.")
+  with named(repr(str(path))):
+    parts = folders.text_splits(path) if path.is_dir() else {}
+    if parts and len(parts) < len(SPLITS):
+      missing = " and no folder ".join(split for split in SPLITS if split not in parts)
+      raise BadInput(f"it has no folder {missing}; give train, valid and test, or rename "
+                     f"{folders.listed(sorted(part.name for part in parts.values()))} if these are no splits.")
+    if parts:
+      folders.warn_of_others(path, [parts[split] for split in SPLITS], text_files.SUFFIXES)
+  files = {}
+  for split, part in (parts or {"train": path}).items():
+    with named(repr(str(part))):
+      files[split] = text_files.files_of(part)
+  root = path if path.is_dir() else path.parent
+  hashes = {split: cache.hash_files(root, files[split]) for split in SPLITS if split in files}
+  return TextSource([str(path.resolve()), hashes], lambda: _read_files(path, files))
 
 
-def _text_files(folder: pathlib.Path) -> list[pathlib.Path]:
-  """The .txt files in a folder at any depth, sorted by name."""
-  paths, others = folders.divided(folders.visible(folder), (text_line.DOCUMENT,))
-  if not paths:
-    what = f" ({folders.left_out(folder, others)})" if others else ""
-    raise BadInput(f"{str(folder)!r} holds no .txt file{what}; name a folder of UTF-8 text by dataset.name=text:DIR.")
-  if others:
-    warnings.warn(f"{folders.left_out(folder, others)}; only .txt files count as text", stacklevel=4)
-  return sorted(paths, key=lambda path: path.relative_to(folder).as_posix())
+def _read_files(path: pathlib.Path, files: dict[str, list[pathlib.Path]]) -> Documents:
+  documents: Documents = {split: [] for split in SPLITS if split in files}
+  for split, of_split in documents.items():
+    for file in files[split]:
+      with named(repr(str(file))):
+        of_split += [document.text for document in text_files.of_file(file)]
+  _check_not_blank(repr(str(path)), documents)
+  return documents
 
 
-def _read_files(folder: pathlib.Path, files: dict[str, list[pathlib.Path]]) -> Documents:
-  try:
-    return {split: _checked(f"the split {split} of {str(folder)!r}", (
-        (f"the file {str(path)!r}", path.read_bytes()) for path in paths)) for split, paths in files.items()}
-  except OSError as error:
-    raise BadInput(f"{str(folder)!r} cannot be read: {error}.") from error
+def _check_not_blank(what: str, documents: Documents) -> None:
+  blank = [split for split, of_split in documents.items() if not of_split]
+  if blank:
+    raise BadInput(f"the split {blank[0]} of {what} holds no text: every document is blank.")
 
 
 def _read_tfds(folder: pathlib.Path, name: str) -> Documents:
@@ -96,29 +95,15 @@ def _read_tfds(folder: pathlib.Path, name: str) -> Documents:
   stored = {split: next((n for n in builder.info.splits if folders.split_of(n) == split), None) for split in SPLITS}
   if stored["train"] is None:
     raise BadInput(f"the TFDS data set {name!r} has no split train; it has {', '.join(builder.info.splits)}.")
-  return {split: _checked(f"the split {of_tfds} of the TFDS data set {name!r}", (
-      (f"example {i} of the split {of_tfds} of {name!r}", example[key])
-      for i, example in enumerate(tfds_folder.examples(builder, of_tfds))))
-          for split, of_tfds in stored.items() if of_tfds}
-
-
-def _checked(what: str, named: Iterable[tuple[str, bytes | str]]) -> list[bytes]:
-  """The documents that are not blank, as UTF-8.
-
-  Args:
-    what: how messages refer to all of them.
-    named: (how messages refer to a document, its text).
-  """
-  documents = []
-  for name, text in named:
-    encoded = text.encode() if isinstance(text, str) else bytes(text)
-    try:
-      decoded = encoded.decode()
-    except UnicodeDecodeError as error:
-      raise BadInput(f"{name} is not UTF-8: byte {error.start} is 0x{encoded[error.start]:02x}; "
-                     "convert it to UTF-8.") from error
-    if decoded.removeprefix("\ufeff").strip():
-      documents.append(encoded.removeprefix(_BYTE_ORDER_MARK))
-  if not documents:
-    raise BadInput(f"{what} holds no text: every document is blank.")
+  documents: Documents = {}
+  for split, of_tfds in stored.items():
+    if of_tfds is None:
+      continue
+    of_split = documents[split] = []
+    for i, example in enumerate(tfds_folder.examples(builder, of_tfds)):
+      with named(f"example {i} of the split {of_tfds} of {name!r}"):
+        text = text_files.decoded(example[key].encode() if isinstance(example[key], str) else bytes(example[key]))
+      if text.strip():
+        of_split.append(text.encode())
+  _check_not_blank(f"the TFDS data set {name!r}", documents)
   return documents

@@ -12,7 +12,7 @@ import io
 import math
 import pathlib
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -22,7 +22,6 @@ from alma_jax.messages import num_bytes
 from alma_jax.parallel.host_memory import host_memory
 
 if TYPE_CHECKING:
-  import pyarrow as pa
   import pyarrow.parquet as pq
 
 _SHARE = 0.75  # of the memory
@@ -32,7 +31,7 @@ _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.r
 
 
 class TooMuch(BadInput):
-  """An entry of a live stream holds more than it may; the message is a clause without a full stop."""
+  """A file or a folder holds more than it may; the message is a sentence that begins with "it"."""
 
 
 class Limits(NamedTuple):
@@ -66,97 +65,81 @@ def limit() -> int:
   return int(_SHARE * host_memory())
 
 
-def check(size: int, what: str = "it") -> None:
-  """Refuses what takes more than `limit()` bytes.
-
-  Raises:
-    BadInput: it does; the message is a clause without a full stop, that begins with `what`.
-  """
+def check(size: int) -> None:
+  """Raises TooMuch if something takes more than `limit()` bytes."""
   if size > limit():
-    raise BadInput(f"{what} unpacks to at least {num_bytes(size)}, more than the {num_bytes(limit())} of memory that "
-                   "data may take")
+    raise TooMuch(f"it unpacks to at least {num_bytes(size)}, more than the {num_bytes(limit())} of memory that data "
+                  "may take; give less of it.")
 
 
-def check_contents(examples: int, size: int, copies: int = 1, what: str = "it") -> None:
+def check_contents(examples: int, size: int, copies: int = 1) -> None:
   """Refuses a file or folder with too much for the memory, or for an entry of the stream.
 
   Args:
-    examples: number of examples known so far.
-    size: bytes of their arrays known so far.
+    examples: number of examples so far.
+    size: bytes of their arrays so far.
     copies: how many copies of the arrays are in memory at once.
-    what: see `check`.
 
   Raises:
-    TooMuch: it is too much for an entry of the stream.
-    BadInput: it is too much for the memory; see `check`.
+    TooMuch: it is too much.
   """
-  found = _limits.get()
-  advice = "; split the entry, or raise the field and touch the entry"
-  if found.examples and examples > found.examples:
-    raise TooMuch(f"it holds {examples:,} examples, more than "
-                   f"dataset.max_examples={found.examples}{advice}")
-  if found.size and size > found.size:
-    raise TooMuch(f"it holds at least {num_bytes(size)}, more than dataset.max_bytes={found.size}{advice}")
-  check(copies * size, what)
+  limits = _limits.get()
+  advice = "; split the entry, or raise the field and touch the entry."
+  if limits.examples and examples > limits.examples:
+    raise TooMuch(f"it holds {examples:,} examples, more than dataset.max_examples={limits.examples}{advice}")
+  if limits.size and size > limits.size:
+    raise TooMuch(f"it holds at least {num_bytes(size)}, more than dataset.max_bytes={limits.size}{advice}")
+  check(copies * size)
 
 
-def read_npz(file: pathlib.Path | io.BytesIO, wanted: Sequence[str] | None = None
-             ) -> tuple[dict[str, np.ndarray], list[str]]:
+def read_npz(file: pathlib.Path | io.BytesIO, choose: Callable[[list[str]], Sequence[str]] = list
+             ) -> dict[str, np.ndarray]:
   """Reads arrays of an .npz file. No pickle is loaded.
 
   Args:
     file: path, or its bytes.
-    wanted: names of arrays; None: all.
+    choose: sorted names of all arrays -> names of the wanted ones.
 
   Returns:
-    (the wanted arrays that are there, in the order of `wanted`; the sorted names of all).
+    The wanted arrays, in the order of their names as `choose` returns them.
 
   Raises:
-    BadInput: it is not such a file, or unpacks to more than `limit()`. The message is the reason alone, without the
-      path and a full stop.
+    TooMuch: they unpack to more than is allowed.
+    BadInput: it is not such a file, or `choose` raises it. The message begins with "it".
   """
   try:
     with zipfile.ZipFile(file) as archive:
       members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-      names = [name for name in (members if wanted is None else wanted) if name in members]
+      names = choose(sorted(members))
       check_contents(0, sum(members[name].file_size for name in names))
-      arrays = {}
       for name in names:  # all headers first: examples may be small and many
         with archive.open(members[name]) as member:
-          check_contents(_read_header(member, members[name].file_size, name).num, 0)
+          check_contents(_num_rows(member, members[name].file_size, name), 0)
+      arrays = {}
       for name in names:
         with archive.open(members[name]) as member:
-          arrays[name] = _read_array(member, members[name].file_size, name)
-      return arrays, sorted(members)
+          arrays[name] = np.lib.format.read_array(member, allow_pickle=False)
+      return arrays
   except BadInput:
     raise
   except Exception as error:  # zipfile, zlib and numpy raise many kinds
-    raise BadInput(first_line(error)) from error
+    raise BadInput(f"it is not an .npz file of plain arrays ({first_line(error)}); write it by np.savez with arrays of "
+                   "numbers.") from error
 
 
-def parquet_rows(file: "pq.ParquetFile", columns: Sequence[str], most: int | None = None) -> Iterator["pa.RecordBatch"]:
-  """Yields the rows of some columns in batches, which are so small that they fit into memory.
+def rows_at_once(metadata: "pq.FileMetaData", most: int | None = None) -> int:
+  """How many rows of a Parquet file fit into memory at once, at most `most`.
 
   Equal values may be stored once for many rows. Therefore a row is assumed to be as large as all that a row group
   stores.
 
-  Args:
-    file: opened.
-    columns: names of columns.
-    most: rows of a batch, at most; None: a fixed number.
-
   Raises:
-    BadInput: one row may take more than `limit()`. The message is the reason alone, as above.
+    TooMuch: one row may take more than `limit()`.
   """
-  found = file.metadata
   # Not by column: pyarrow ends the process if the description of a column is damaged.
-  largest = max([1, *(found.row_group(i).total_byte_size for i in range(found.num_row_groups))])
-  check(largest, "one of its row groups")
-  rows = max(1, min(most or _MOST_ROWS, _MOST_ROWS, limit() // (_COPIES * largest)))
-  for batch in file.iter_batches(batch_size=rows, columns=list(columns), use_threads=False):
-    if batch.num_rows:
-      check(batch.nbytes)
-      yield batch
+  largest = max([1, *(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))])
+  check(largest)
+  return max(1, min(most or _MOST_ROWS, _MOST_ROWS, limit() // (_COPIES * largest)))
 
 
 def first_line(error: Exception) -> str:
@@ -165,43 +148,15 @@ def first_line(error: Exception) -> str:
   return "".join(character if character.isprintable() else "?" for character in text[:200]).rstrip(".")
 
 
-class _Header(NamedTuple):
-  """The header of an .npy file; `stored` is the number of bytes after it."""
-  shape: tuple[int, ...]
-  is_fortran: bool
-  dtype: np.dtype
-  stored: int
-
-  @property
-  def num(self) -> int:
-    """Number of rows."""
-    return self.shape[0] if self.shape else 0
-
-
-def _read_header(member: Any, size: int, name: str) -> _Header:
-  """Reads and checks the header of an .npy file of `size` bytes."""
+def _num_rows(member: Any, size: int, name: str) -> int:
+  """Number of rows of an .npy file of `size` bytes; raises ValueError if its header says something else."""
   read_header = _HEADERS.get(np.lib.format.read_magic(member))
   if read_header is None:
-    raise BadInput(f"the array {name} is of a kind that is not read here")
-  shape, fortran, dtype = read_header(member)
-  if dtype.hasobject:
-    raise BadInput(f"the array {name} holds Python objects, which are not loaded")
+    raise ValueError(f"the array {name} is of a kind that is not read here")
+  shape, _, dtype = read_header(member)
   stored = size - member.tell()
-  if not dtype.itemsize or min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != stored:
-    raise BadInput(f"the array {name} of shape {shape} and dtype {dtype} does not have the {stored} bytes that are "
-                   "stored")
-  return _Header(shape, fortran, dtype, stored)
-
-
-def _read_array(member: Any, size: int, name: str) -> np.ndarray:
-  """The array of an .npy file of `size` bytes, whose header is checked before memory is taken."""
-  header = _read_header(member, size, name)
-  data = bytearray(header.stored)
-  view, start = memoryview(data), 0
-  while start < len(data):
-    num = member.readinto(view[start:start + 2**20])
-    if not num:
-      raise BadInput(f"the array {name} is cut off")
-    start += num
-  array = np.frombuffer(data, header.dtype)
-  return array.reshape(header.shape[::-1]).T if header.is_fortran else array.reshape(header.shape)
+  if not dtype.hasobject and (
+      not dtype.itemsize or min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != stored):
+    raise ValueError(f"the array {name} of shape {shape} and dtype {dtype} does not have the {stored} bytes that are "
+                     "stored")
+  return shape[0] if shape else 0

@@ -44,7 +44,6 @@ def read(path: str | os.PathLike[str]) -> tuple[Gate, str]:
   try:
     data = pathlib.Path(path).expanduser().read_bytes()
     tree = flax.serialization.msgpack_restore(data)
-    tree.pop("flops", None)  # of earlier versions
     return Gate(**tree | {"base": Variables(**tree["base"])}), hashlib.sha256(data).hexdigest()
   except (OSError, ValueError, TypeError, KeyError) as error:
     raise BadInput(f"the gate {str(path)!r} is not a file that `alma apart` has published ({error}); `alma apart` "

@@ -233,7 +233,7 @@ class Paths(TaskLearner):
     task = dict(path=chosen, origin=search["origin"][search["best"]], pair=progress["member"],
                 **search["facts"])
     pair = None if progress["member"] is None else self.pairs(data)[progress["member"]]
-    errors = [*progress["errors"], *progress.get("ready", [])]  # earlier versions saved no "ready"
+    errors = [*progress["errors"], *progress["ready"]]
     notes = dict(progress["notes"], errors=errors, best=search["best"], **pair_notes(pair))
     host = {name: value for name, value in state.host.items() if name != "search"}
     spec = dict(num_frozen=len(frozen), modules=modules, tasks=[*state.spec["tasks"], task], search=None, shown=-1)

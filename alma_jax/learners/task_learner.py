@@ -31,8 +31,7 @@ class TaskLearner(Learner):
     that its network comes from, the number of the learning rate and weight decay that were kept, and facts of its pool;
   - `search`, which is None between two tasks, and `shown`, the task that is predicted.
 
-  `host` has `notes`, a list whose last item are entries for the newest task's line of metrics.jsonl. Checkpoints of
-  earlier versions have those of all tasks there.
+  `host` has `notes`, a list of one dict: entries for the newest task's line of metrics.jsonl.
 
   A training is done once with every pair of learning rate and weight decay, side by side; the pair with the lowest
   validation error is kept.

@@ -98,14 +98,14 @@ def _measure(first: View, second: View) -> Measure:
 
 
 def _differences(first: View, second: View) -> list[str]:
-  trees = [run_files.read_json(run.path / "config.json") for run in (first, second)]
-  found = configs.compared(configs.identity(trees[0]), configs.identity(trees[1]), "in A", "in B")
-  if trees[0].get("data_fingerprint") != trees[1].get("data_fingerprint"):
-    found.append("the contents of the data")
-  lines = ["Differences of the configurations:", *(f"  {each}" for each in found)] if found else [
+  trees = [run_files.read_config(run.path) for run in (first, second)]
+  differences = configs.compared(configs.identity(trees[0]), configs.identity(trees[1]), "in A", "in B")
+  if trees[0]["data_fingerprint"] != trees[1]["data_fingerprint"]:
+    differences.append("the contents of the data")
+  lines = ["Differences of the configurations:", *(f"  {each}" for each in differences)] if differences else [
       "The configurations are equal."]
   entries = [_entries(run) for run in (first, second)]
-  if "the contents of the data" in found or any(a != b for a, b in zip(*entries)):
+  if "the contents of the data" in differences or any(a != b for a, b in zip(*entries)):
     lines.append(f"A and B are runs on different data: their {first.unit} are no pairs, and the differences below are "
                  "also those of the data.")
   elif not all(entries) and any(first.fields.get(field) != second.fields.get(field) for field in _CUTS):
@@ -159,11 +159,12 @@ def _interval(tested: Shared) -> str:
     return ""
   bounds = [num * i // blocks for i in range(blocks + 1)]
   mean = lambda values, i: sum(values[bounds[i]:bounds[i + 1]]) / (bounds[i + 1] - bounds[i])
-  found = comparisons.compare({i: mean(tested.first, i) for i in range(blocks)},
-                              {i: mean(tested.second, i) for i in range(blocks)})
-  if found is None or found.margin == float("inf"):
+  comparison = comparisons.compare({i: mean(tested.first, i) for i in range(blocks)},
+                                   {i: mean(tested.second, i) for i in range(blocks)})
+  if comparison is None or comparison.margin == float("inf"):
     return ""
-  low, high = tested.mean - found.margin, tested.mean + found.margin  # blocks may differ by one mega-batch in length
+  # Blocks may differ by one mega-batch in length, so that the mean of the blocks is not the mean.
+  low, high = tested.mean - comparison.margin, tested.mean + comparison.margin
   return f", 95 % interval {low:+.4f} to {high:+.4f} over {blocks} means of consecutive mega-batches"
 
 

@@ -11,7 +11,7 @@ from alma_jax import config as configs
 from alma_jax.config import registry
 from alma_jax.errors import BadInput
 from alma_jax.messages import duration
-from alma_jax.runs import local_copy, remote, run_files
+from alma_jax.runs import local_copy, run_files
 from alma_jax.runs.metrics import ACCURACIES, DRIFT_AFTER, Entry, Measure, measure
 
 ALIVE, DEAD, FINISHED, DIVERGED = "alive", "dead", "finished", "diverged"
@@ -94,21 +94,18 @@ def view(path: str | os.PathLike[str]) -> View:
   folder = local_copy.readable_folders(path, ())[0] if run_files.is_address(path) else run_files.local(path)
   if not folder.is_dir():
     raise BadInput(f"there is no folder {str(folder)!r}.")
-  named = remote.shown(folder)
-  tree = run_files.read_json(folder / "config.json")
-  if not isinstance(tree, dict) or "data_fingerprint" not in tree:
-    raise BadInput(f"there is no run in {named!r}: it has no config.json of a run.")
+  named = run_files.shown(folder)
+  fields = configs.flatten(run_files.read_config(folder))
   try:
-    fields = configs.flatten(tree)
     lines = run_files.read_lines(folder / run_files.METRICS) if (folder / run_files.METRICS).exists() else []
     summary = run_files.read_summary(folder / "summary.json")
   except OSError as error:
     raise BadInput(f"{named!r} cannot be read: {error.strerror}.") from error
   except BadInput as error:
     raise BadInput(f"{named!r} cannot be read: {error}") from error
-  found = View(folder, fields, lines, summary, "", None)
-  _check(found)
-  return current(found)
+  run = View(folder, fields, lines, summary, "", None)
+  _check(run)
+  return current(run)
 
 
 def _check(run: View) -> None:
@@ -121,18 +118,20 @@ def _check(run: View) -> None:
   for field, least in _COUNTS.items():
     value = run.fields.get(field, least)
     if type(value) is not int or value < least:
-      raise BadInput(f"{remote.shown(run.path / 'config.json')} has {field}={value!r}, which that field cannot have.")
+      raise BadInput(f"{run_files.shown(run.path / run_files.CONFIG)} has {field}={value!r}, which that field cannot "
+                     "have.")
   if not all(isinstance(line, dict) and type(line.get("t")) is int for line in run.lines):
-    raise BadInput(f"{remote.shown(metrics)} has a line without a mega-batch t; restore the file.")
+    raise BadInput(f"{run_files.shown(metrics)} has a line without a mega-batch t; restore the file.")
   numbers = (run.metric, f"prequential_{run.metric}", "num_params", "seconds", "regret", "training_price")
   for line in run.lines:
     for key in numbers:
       value = line.get(key)
       if value is not None and not (type(value) in (int, float) and abs(value) <= _LARGEST):
-        raise BadInput(f"{remote.shown(metrics)} has a line with {key}={value!r}; restore the file.")
-    found = line.get(ACCURACIES, [])
-    if not isinstance(found, list) or not all(type(each) in (int, float) and abs(each) <= _LARGEST for each in found):
-      raise BadInput(f"{remote.shown(metrics)} has a line with {ACCURACIES}={found!r}; restore the file.")
+        raise BadInput(f"{run_files.shown(metrics)} has a line with {key}={value!r}; restore the file.")
+    accuracies = line.get(ACCURACIES, [])
+    if not isinstance(accuracies, list) or not all(
+        type(each) in (int, float) and abs(each) <= _LARGEST for each in accuracies):
+      raise BadInput(f"{run_files.shown(metrics)} has a line with {ACCURACIES}={accuracies!r}; restore the file.")
 
 
 def current(run: View) -> View:
@@ -156,10 +155,10 @@ def find(paths: Iterable[str | os.PathLike[str]]) -> list[pathlib.Path]:
   Raises:
     BadInput: a folder does not exist, or holds no run.
   """
-  found: dict[pathlib.Path, pathlib.Path] = {}
+  folders: dict[pathlib.Path, pathlib.Path] = {}
   for given in paths:
-    found |= {folder.resolve(): folder for folder in local_copy.readable_folders(given, ["config.json"])}
-  return list(found.values())
+    folders |= {folder.resolve(): folder for folder in local_copy.readable_folders(given, ["config.json"])}
+  return list(folders.values())
 
 
 def is_alive(folder: pathlib.Path) -> bool:
@@ -187,7 +186,7 @@ def line(run: View, now: float | None = None) -> str:
   """
   stages, total, metric = run.stages, run.num_megabatches, run.metric
   of = lambda number: f" of {number}" if number else ""
-  who = f"{remote.shown(run.path)}: {run.state}{f' on {run.host}' if run.host else ''}"
+  who = f"{run_files.shown(run.path)}: {run.state}{f' on {run.host}' if run.host else ''}"
   who += f" ({run.doing})" if run.doing else ""
   if run.unit == "tasks":
     accuracies = run.lines[-1][ACCURACIES] if run.lines else []
@@ -231,8 +230,8 @@ def seconds_left(run: View) -> float | None:
     return None
   recent = stages[-_RECENT:] if len(stages) <= 1 else stages[1:][-_RECENT:]  # the first stage compiles
   each = sum(stage.get("seconds") or 0.0 for stage in recent) / len(recent)
-  known = num_stages(run)
-  left = known - len(stages) if known else (total - done) * len(stages) / done
+  num = num_stages(run)
+  left = num - len(stages) if num else (total - done) * len(stages) / done
   return max(left, 0) * each or None
 
 
@@ -247,9 +246,9 @@ def _every(run: View) -> str:
 def _doing(folder: pathlib.Path) -> str:
   """What takes long in a run, and for how long, as its process has noted; "" if nothing does."""
   try:
-    found = run_files.read_json(folder / run_files.DOING)
-    return f"{found['activity']} for {duration(max(time.time() - found['since'], 0))}"
-  except (BadInput, LookupError, TypeError):  # there is no note, or another version wrote it
+    note = run_files.read_json(folder / run_files.DOING)
+    return f"{note['activity']} for {duration(max(time.time() - note['since'], 0))}"
+  except (BadInput, LookupError, TypeError):  # there is no note, or it is damaged
     return ""
 
 

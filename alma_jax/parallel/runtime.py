@@ -62,11 +62,6 @@ def check_platform() -> None:
                    "platform.") from error
 
 
-def is_alone() -> bool:
-  """Whether this process does nothing but run; see `setup`."""
-  return _alone
-
-
 def forget_programs() -> None:
   """Clears compiled programs if this process is alone. In a notebook they may belong to other code."""
   if _alone:

@@ -7,11 +7,12 @@ _MOST_CLASSES = 100  # names of classes that a card lists
 
 def text(facts: Mapping[str, Any]) -> str:
   """Markdown of a model card (Mitchell et al., 2019); `facts` are the entries of predictor.json."""
-  found, source, metric, task = facts["metrics"], facts["provenance"], facts["metric"], facts.get("task")
+  measured, source, metric, task = facts["metrics"], facts["provenance"], facts["metric"], facts.get("task")
   rows = {
-      f"{metric} on the run's test set": found.get(metric), "test loss, nats": found.get("loss"),
-      f"{metric} on the {'task' if task else 'stage'}'s validation data": found.get(f"val_{metric}"),
-      f"prequential {metric}, the mean over {found['prequential_megabatches']} mega-batches": found["prequential"]}
+      f"{metric} on the run's test set": measured.get(metric), "test loss, nats": measured.get("loss"),
+      f"{metric} on the {'task' if task else 'stage'}'s validation data": measured.get(f"val_{metric}"),
+      f"prequential {metric}, the mean over {measured['prequential_megabatches']} mega-batches":
+          measured["prequential"]}
   description = facts["description"].splitlines()[0]
   if task:
     title, trained = f"task {task['number']}", f"for task {task['number']} of {task['of']}, {task['name']!r}"
@@ -32,8 +33,8 @@ def text(facts: Mapping[str, Any]) -> str:
             *(f"| {name} | {value:.6g} |" for name, value in rows.items() if value is not None)]
   lines += ["", "## Cost", "", "| | |", "| --- | ---: |",
             *(f"| {name} | {value:,} |" for name, value in (
-                ("parameters", found.get("num_params")),
-                ("multiply-adds of a prediction", found.get("predict_macs"))) if value is not None)]
+                ("parameters", measured.get("num_params")),
+                ("multiply-adds of a prediction", measured.get("predict_macs"))) if value is not None)]
   lines += ["", "## Provenance", "", "| | |", "| --- | --- |",
             *(f"| {name} | {value} |" for name, value in source.items() if value is not None)]
   return "\n".join([*lines, ""])

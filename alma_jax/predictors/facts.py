@@ -6,6 +6,7 @@ from typing import Any
 from alma_jax.errors import BadInput
 from alma_jax.files import parse_json
 
+FORMAT = 1  # of predictors; a change after which this version cannot read older ones raises it
 _DTYPES = ("uint8", "float32", "float64", "float16")  # of images
 _MOST = 2**40  # numbers of an example
 
@@ -17,26 +18,25 @@ def parse(data: bytes) -> dict[str, Any]:
     BadInput: it is none; the message is a clause about what is wrong.
   """
   try:
-    found = parse_json(data)
+    facts = parse_json(data)
   except ValueError as error:
     raise BadInput(f"predictor.json is not JSON ({error})") from error
-  if not isinstance(found, dict):
+  if not isinstance(facts, dict):
     raise BadInput("predictor.json holds no named entries")
-  names = found.get("class_names")
-  for key, fits in (_OF_TEXT if "vocabulary" in found else _OF_IMAGES).items():
-    if not fits(found.get(key)):
-      raise BadInput(f"predictor.json has {key}={str(found.get(key))[:60]!r}")
-  if type(found.get("image_size", 0)) is not int or found.get("image_size", 0) < 0:
-    raise BadInput(f"predictor.json has image_size={str(found['image_size'])[:60]!r}")
-  if names and not (isinstance(names, list) and len(names) == found.get("classes")
+  if facts.get("format") != FORMAT:
+    raise BadInput(f"predictor.json is of another version of alma_jax: it has format {facts.get('format')}, and this "
+                   f"version reads format {FORMAT}")
+  names = facts.get("class_names")
+  for key, fits in (_OF_ALL | (_OF_TEXT if "vocabulary" in facts else _OF_IMAGES)).items():
+    if not fits(facts.get(key)):
+      raise BadInput(f"predictor.json has {key}={str(facts.get(key))[:60]!r}")
+  if names and not (isinstance(names, list) and len(names) == facts.get("classes")
                     and all(isinstance(name, str) for name in names)):
-    raise BadInput(f"predictor.json does not name the {found.get('classes')} classes")
-  task = found.get("task")
+    raise BadInput(f"predictor.json does not name the {facts.get('classes')} classes")
+  task = facts.get("task")
   if task and not (isinstance(task, dict) and type(task.get("number")) is int and isinstance(task.get("name"), str)):
     raise BadInput("predictor.json has a task without a number or a name")
-  if not (found.get("stage") is None or type(found["stage"]) is int):
-    raise BadInput(f"predictor.json has stage={str(found['stage'])[:60]!r}")
-  return found
+  return facts
 
 
 def _is_size(value: Any) -> bool:
@@ -48,5 +48,8 @@ def _is_shape(value: Any) -> bool:
 
 
 _Checks = dict[str, Callable[[Any], bool]]
+_OF_ALL: _Checks = {"stage": lambda stage: stage is None or type(stage) is int,
+                    "sha256": lambda sums: isinstance(sums, dict)}
 _OF_TEXT: _Checks = {"vocabulary": _is_size, "sequence_length": _is_size}
-_OF_IMAGES: _Checks = {"example_shape": _is_shape, "dtype": lambda dtype: dtype in _DTYPES, "classes": _is_size}
+_OF_IMAGES: _Checks = {"example_shape": _is_shape, "dtype": lambda dtype: dtype in _DTYPES, "classes": _is_size,
+                       "image_size": lambda size: type(size) is int and size >= 0}

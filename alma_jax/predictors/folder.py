@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from alma_jax.errors import BadInput
 from alma_jax.files import parse_json, write_bytes
+from alma_jax.predictors import facts
 
 LATEST, FACTS, PROGRAM, WEIGHTS = "latest.json", "predictor.json", "predictor.stablehlo", "weights.npz"
 TOKENIZER, LOADER, CARD = "tokenizer.json", "load.py", "model_card.md"
@@ -136,13 +137,11 @@ def read(root: pathlib.Path) -> Stored:
 def _read(root: pathlib.Path) -> Stored:
   if not (root / LATEST).is_file():
     names = [name for name in (FACTS, PROGRAM, WEIGHTS, TOKENIZER) if (root / name).is_file()]
-    missing = {FACTS, PROGRAM} - set(names)
+    missing = {FACTS, PROGRAM, WEIGHTS} - set(names)
     if missing:
       raise ValueError(f"{sorted(missing)[0]} is missing")
     files = {name: (root / name).read_bytes() for name in names}
-    facts = parse_json(files[FACTS])
-    sums = facts.get("sha256") if isinstance(facts, dict) else None  # version 0.1 wrote none
-    return Stored("", _verified(files, sums if isinstance(sums, dict) else {}))
+    return Stored("", _verified(files, facts.parse(files[FACTS])["sha256"]))
   version, sums = _pointer(root)
   files = {name: (root / version / name).read_bytes() for name in sums}
   _verified(files, sums)

@@ -18,13 +18,14 @@ from anyio import CapacityLimiter, move_on_after, to_thread
 from fastapi import FastAPI, Request, Response
 from starlette.requests import ClientDisconnect
 
-from alma_jax.data import image_file
+from alma_jax.data import examples, image_file
+from alma_jax.data.form import Form
 from alma_jax.data.task_types import is_meant
 from alma_jax.errors import BadInput
 from alma_jax.files import parse_json
 from alma_jax.messages import brief, say
 from alma_jax.predictors import folder, inputs, texts
-from alma_jax.predictors.program import Predictor
+from alma_jax.predictors.predictor import Predictor
 
 _STEP = 4  # batches are padded to powers of it, each of which is compiled
 _QUICK = 2e-3  # seconds of a batch that is computed without leaving the event loop
@@ -259,38 +260,35 @@ def _entry(body: bytes, kind: str, name: str, predictor: Predictor) -> Any:
 def _examples(body: bytes, kind: str, predictor: Predictor) -> np.ndarray:
   """The examples [N, ...] of a request."""
   form = inputs.form_of(predictor.facts)
+  what = "`inputs`" if kind == _JSON else "the image" if kind.startswith("image/") else "the body"
   try:
-    if kind == _JSON:
-      return _of_lists(_entry(body, kind, "inputs", predictor), form)
-    if kind == "application/octet-stream":
-      size = int(np.prod(form.shape)) * form.dtype.itemsize
-      if not body or len(body) % size:
-        raise _Refused(400, f"the body has {len(body)} bytes, but an example has {size}; send whole examples.")
-      return inputs.like_examples(np.frombuffer(body, form.dtype).reshape(-1, *form.shape), "the body", form)
-    if kind.startswith("image/"):
-      return _of_image(body, form)[None]
+    with examples.named(what):
+      if kind == _JSON:
+        return form.fit(_array(_entry(body, kind, "inputs", predictor)))
+      if kind == "application/octet-stream":
+        size = int(np.prod(predictor.shape)) * predictor.dtype.itemsize
+        if not body or len(body) % size:
+          raise _Refused(400, f"the body has {len(body)} bytes, but an example has {size}; send whole examples.")
+        return form.fit(np.frombuffer(body, predictor.dtype).reshape(-1, *predictor.shape))
+      if kind.startswith("image/"):
+        return _of_image(body, form)
   except BadInput as error:
     raise _Refused(400, str(error)) from error
   raise _Refused(415, f"the content type is {kind or 'missing'}; send {_JSON}, application/octet-stream or image/....")
 
 
-def _of_lists(given: Any, form: inputs.Form) -> np.ndarray:
-  """Examples of nested lists of numbers."""
+def _array(given: Any) -> np.ndarray:
+  """Nested lists of numbers as an array."""
   if not isinstance(given, list) or not given:
     raise _Refused(400, "`inputs` should be a list of examples that is not empty.")
   try:
-    x = np.array(given)
+    return np.array(given)
   except (ValueError, OverflowError) as error:
     raise _Refused(400, "`inputs` should hold numbers, in examples of equal shapes.") from error
-  if x.dtype.kind not in "iuf":
-    raise _Refused(400, "`inputs` should hold numbers, in examples of equal shapes.")
-  if form.dtype == np.uint8 and (x.dtype.kind not in "iu" or x.min() < 0 or x.max() > 255):
-    raise _Refused(400, "`inputs` should hold whole numbers from 0 to 255.")
-  return inputs.like_examples(x.astype(form.dtype), "`inputs`", form)
 
 
-def _of_image(body: bytes, form: inputs.Form) -> np.ndarray:
-  """The example of an image file; its size is checked before it is decoded."""
+def _of_image(body: bytes, form: Form) -> np.ndarray:
+  """The example [1, ...] of an image file; its size is checked before it is decoded."""
   from PIL import Image
   try:
     with Image.open(io.BytesIO(body), formats=image_file.readable(image_file.SERVED)) as image:
@@ -302,7 +300,7 @@ def _of_image(body: bytes, form: inputs.Form) -> np.ndarray:
                    f"{', '.join(image_file.SERVED)}.") from error
   if size[0] * size[1] > _MOST_PIXELS:
     raise _Refused(413, f"the image has {size[0]}x{size[1]} pixels, more than {_MOST_PIXELS}; send a smaller one.")
-  return inputs.decoded(io.BytesIO(body), "the image", form, image_file.SERVED)
+  return examples.Reader(form, labelled=False).image(body, image_file.SERVED)
 
 
 def _classified(predictor: Predictor, sizes: Sequence[int], x: np.ndarray) -> dict[str, Any]:

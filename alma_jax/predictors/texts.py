@@ -1,22 +1,14 @@
 """Texts for a predictor of language: documents, windows of tokens, scores. Imports no jax."""
 import pathlib
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from alma_jax.data import folders, text_line, tokens
-from alma_jax.errors import BadInput
+from alma_jax.data import text_files, tokens
+from alma_jax.data.examples import named
 
 LogProbs = Callable[[np.ndarray], tuple[np.ndarray, ...]]  # tokens int32 [B, L] -> (log-probabilities [B, L, V],)
-
-
-class Document(NamedTuple):
-  """A text and where it comes from; `row` counts the lines of a .jsonl file from 0, and is -1 for a .txt file."""
-  source: str
-  row: int
-  text: str
 
 
 class Score(NamedTuple):
@@ -38,32 +30,11 @@ class Score(NamedTuple):
       return float(np.exp(-self.log_probability / self.num_tokens))
 
 
-def read(paths: Sequence[str]) -> Iterator[Document]:
-  """Yields the documents of .txt files, of .jsonl files with one in every line, and of folders of such files.
-
-  Raises:
-    BadInput: a file does not exist, is not UTF-8, holds no text, or a line is no document.
-  """
-  for name in paths:
-    path = pathlib.Path(name).expanduser()
-    if not path.exists():
-      raise BadInput(f"there is no file or folder {str(path)!r}; give a .txt or .jsonl file, or a folder of them.")
-    files = _files(path) if path.is_dir() else [path]
-    if not files:
-      raise BadInput(f"there is no text in {str(path)!r}; give a .txt or .jsonl file, or a folder of them.")
-    for file in files:
-      if file.suffix.lower() not in text_line.SUFFIXES:
-        raise BadInput(f"{str(file)!r} is no text, but the predictor is a language model; give .txt or .jsonl files.")
-      try:
-        content = file.read_text(encoding="utf-8-sig")
-      except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{str(file)!r} cannot be read as UTF-8 ({error}); convert it.") from error
-      if not content.strip():
-        raise BadInput(f"{str(file)!r} holds no text.")
-      if file.suffix.lower() == text_line.DOCUMENT:
-        yield Document(str(file), -1, content)
-      else:
-        yield from _lines(file, content)
+def read(paths: Sequence[str]) -> Iterator[text_files.Document]:
+  """Yields the documents of files and folders; raises BadInput if one of them cannot be used."""
+  for path in (pathlib.Path(name).expanduser() for name in paths):
+    with named(repr(str(path))):
+      yield from text_files.read(path)
 
 
 def windows(tokenizer: Any, documents: Sequence[str], length: int) -> tuple[np.ndarray, np.ndarray]:
@@ -108,20 +79,3 @@ def sums(predict: LogProbs, tokens_NL: np.ndarray, counts: np.ndarray, size: int
     total += float(chosen[np.arange(chosen.shape[1])[None] < num[:, None]].sum(dtype=np.float64))
     after = log_probs[-1, num[-1] - 1]
   return total, after
-
-
-def _files(folder: pathlib.Path) -> list[pathlib.Path]:
-  found, others = folders.divided(folders.visible(folder), text_line.SUFFIXES)
-  if others:
-    warnings.warn(folders.left_out(folder, others), stacklevel=3)
-  return found
-
-
-def _lines(file: pathlib.Path, content: str) -> Iterator[Document]:
-  for i, line in enumerate(content.split("\n")):
-    if not line.strip():
-      continue
-    try:
-      yield Document(str(file), i, text_line.document(line))
-    except BadInput as error:
-      raise BadInput(f"line {i + 1} of {str(file)!r} {error}") from error

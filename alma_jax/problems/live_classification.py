@@ -8,9 +8,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from alma_jax.config import image_sections, schema
-from alma_jax.data import cache, datasets, live_images, live_stream, normalization, parquet_file, rows
+from alma_jax.data import cache, datasets, examples, live_images, live_stream, normalization, rows
 from alma_jax.data import stream as streams
-from alma_jax.data.sets import images
+from alma_jax.data.sets import live
 from alma_jax.errors import BadInput
 from alma_jax.problems import classification
 from alma_jax.problems.live_source import LiveSource, folder_of, opened, padded
@@ -29,11 +29,11 @@ class LiveImages(LiveSource, classification.Images):
       BadInput: the folder cannot be used.
     """
     section = config.dataset
-    assert isinstance(section, images.Live)
+    assert isinstance(section, live.Images)
     assert isinstance(config.stream, image_sections.Stream)
     self.files: dict[str, str] = {}
     folder = folder_of(config)
-    columns = parquet_file.Columns(section.image_column, section.label_column)
+    columns = examples.Columns(section.image_column, section.label_column)
     self._config, self._reader = config, live_images.ImageReader(folder, section.image_size, config.seed, columns)
     self.has_test = self._reader.test is not None
     if config.stream.untrained_error == "model" and not self.has_test:

@@ -43,7 +43,7 @@ class Tasks:
     """
     self.files: dict[str, str] = {}
     self.data = stream_of(config)
-    self._replays, self._returns = _replays(config), True
+    self._replays = _replays(config)
     self._seen: dict[int, task_streams.TaskData] = {}  # tasks that are replayed
     self._normalizations: dict[int, normalization.Normalization] = {}
     self._visits = visits(self.meta()["tasks"])
@@ -55,15 +55,10 @@ class Tasks:
 
   def meta(self) -> dict[str, Any]:
     """What `of_meta`, `visits` and predictions for other images need; JSON can hold it."""
-    returns = lambda info: dict(returns=info.returns) if self._returns and info.returns is not None else {}
+    returns = lambda info: dict(returns=info.returns) if info.returns is not None else {}
     return dict(example_shape=list(self.data.image_shape), dtype="uint8", tasks=[
         dict(name=info.name, family=info.family, class_names=list(info.class_names), **returns(info))
         for info in self.data.infos])
-
-  def resume(self, meta: Mapping[str, Any]) -> None:
-    """Goes on as the run began whose checkpoint holds `meta`: earlier versions kept every visit of a task apart."""
-    self._returns = any("returns" in task for task in meta["tasks"])
-    self._visits = visits(self.meta()["tasks"])
 
   def newest(self, t: int, num: int) -> int:
     """The newest visit of task t among the first `num` tasks, t itself if it has not returned."""
@@ -234,12 +229,10 @@ def visits(tasks: Sequence[Mapping[str, Any]]) -> list[list[int]]:
 
   Args:
     tasks: `tasks` of what `Tasks.meta` returned. `returns` of a task that is an earlier one again is the number of the
-      first visit, from 0. Runs that an earlier version began lack it: each visit is a task of its own.
+      first visit, from 0.
   """
-  found: dict[int, list[int]] = {}
-  for t, task in enumerate(tasks):
-    found.setdefault(task.get("returns", t), []).append(t)
-  return [found[task.get("returns", t)] for t, task in enumerate(tasks)]
+  first = [task.get("returns", t) for t, task in enumerate(tasks)]
+  return [[visit for visit, other in enumerate(first) if other == number] for number in first]
 
 
 def _replays(config: schema.RunConfig) -> bool:

@@ -4,7 +4,7 @@ Modules, in the order in which the data pass them:
   protocols    the kinds of streams, and what is read and shown of each
   read         one run folder -> a checked Record
   task_read    what a run on a stream of tasks holds besides
-  contents     which runs had the same data and the same test set
+  contents     which runs had the same data
   factors      the fields that tell kinds of runs apart
   studies      Study, a set of comparable runs; means over seeds
   task_studies the transfer to the last task
@@ -24,7 +24,7 @@ Modules, in the order in which the data pass them:
   task_panels  what the panels of a stream of tasks show
   task_fronts, task_memory, task_graph, task_modules, task_matrix    its figures, one each
   task_figures a study of tasks -> all of them, with captions
-  texts        the tables and lists of a study
+  blocks       the tables and lists of a study
   parts        tables, lists and pictures: the parts of a report
   page         parts -> HTML
   write        studies -> the files of a report

@@ -27,11 +27,10 @@ class Part(NamedTuple):
 
   Attributes:
     field: its name in the config, or the end of the name.
-    off: text of the value that switches the part off; None: that of the versions
-      which did not have the field.
+    off: text of the value that switches the part off.
   """
   field: str
-  off: str | None
+  off: str
 
 
 class Setting(NamedTuple):
@@ -68,15 +67,14 @@ class Difference(NamedTuple):
 
 
 def parse(text: str) -> list[Part]:
-  """The parts that "FIELD[=OFF],..." names.
+  """The parts that "FIELD=OFF,..." names.
 
   Raises:
     BadInput: the text has another form.
   """
-  parts = [Part(field.strip(), off.strip() if equals else None)
-           for field, equals, off in (piece.partition("=") for piece in text.split(","))]
+  parts = [Part(field.strip(), off.strip()) for field, _, off in (piece.partition("=") for piece in text.split(","))]
   names = [part.field for part in parts]
-  if not all(names) or any(part.off == "" for part in parts) or len(set(names)) < len(names):
+  if not all(names) or not all(part.off for part in parts) or len(set(names)) < len(names):
     raise BadInput(f"--ablation={text!r} should name different fields and the values that switch them off, as in "
                    "train.augment=false,stream.replay=0.")
   return parts
@@ -86,8 +84,7 @@ def of_all(all_studies: Iterable[Study], parts: Sequence[Part]) -> list[tuple[St
   """The ablations of each study.
 
   Raises:
-    BadInput: no run has one of the fields, a field needs the value that switches it off, or no study has runs with
-      all parts on and others with some of them off.
+    BadInput: no run has one of the fields, or no study has runs with all parts on and others with some of them off.
   """
   found = [(study, of(study, parts)) for study in all_studies]
   if parts and not any(ablations for _, ablations in found):
@@ -96,7 +93,7 @@ def of_all(all_studies: Iterable[Study], parts: Sequence[Part]) -> list[tuple[St
       raise BadInput(f"--ablation: no run has the field {missing[0]!r}.")
     for part in parts:
       values = [value for study, _ in found if (field := _named(study, part)) for value in study.runs[field].unique()]
-      if part.off is not None and not any(_is(value, part.off) for value in values):
+      if not any(_is(value, part.off) for value in values):
         there = ", ".join(sorted({str(factors.plain(value)) for value in values}))
         raise BadInput(f"--ablation: no run has {part.field}={part.off}; the runs have {there}.")
     raise BadInput(f"--ablation: no learner has finished runs with {', '.join(part.field for part in parts)} all on, "
@@ -111,9 +108,8 @@ def of(study: Study, parts: Sequence[Part]) -> list[Ablation]:
     return []
   every = study.runs if study.diverged.empty else pd.concat([study.runs, study.diverged])
   found = []
-  for learner, runs in every.dropna(subset=fields).groupby(LEARNER, sort=False):
-    off = [_off(study, str(learner), field, part) for field, part in zip(fields, parts)]
-    found += _of_learner(study, runs, dict(zip(fields, off)))
+  for _, runs in every.dropna(subset=fields).groupby(LEARNER, sort=False):
+    found += _of_learner(study, runs, {field: part.off for field, part in zip(fields, parts)})
   return found
 
 
@@ -250,19 +246,6 @@ def _named(study: Study, part: Part) -> str:
   if len(found) > 1:
     raise BadInput(f"--ablation: {part.field!r} may be {' or '.join(found)}; give the full name.")
   return found[0] if found else ""
-
-
-def _off(study: Study, learner: str, field: str, part: Part) -> str:
-  """The text of the value that switches a part off.
-
-  Raises:
-    BadInput: it was not given, and is not known.
-  """
-  if part.off is not None:
-    return part.off
-  if field not in study.protocol.off:
-    raise BadInput(f"--ablation={part.field} needs the value that switches it off, as in {part.field}=0.")
-  return factors.plain(study.protocol.off[field])
 
 
 def _is(value: Any, text: str) -> bool:

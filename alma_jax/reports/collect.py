@@ -86,10 +86,10 @@ def _study(name: str, rows: pd.DataFrame, records: list[Record]) -> Study:
 
 
 def _run_folders(paths: Iterable[Path]) -> list[pathlib.Path]:
-  found = []
+  folders = []
   for given in paths:
-    found += local_copy.readable_folders(given, ("config.json", run_files.METRICS))
-  return list({folder.resolve(): folder for folder in found}.values())
+    folders += local_copy.readable_folders(given, ("config.json", run_files.METRICS))
+  return list({folder.resolve(): folder for folder in folders}.values())
 
 
 def _names(groups: list[pd.DataFrame], apart: list[str], units: list[str]) -> list[str]:

@@ -16,7 +16,7 @@ _COSTS = {COMP: "cumulative compute (multiply-adds)", MEM: "cumulative parameter
 def pareto(study: Study) -> Figure:
   """A panel for compute and a panel for memory. Names are written at the points on the front, where there is room."""
   table = trade_offs.points(study)
-  table["label"] = studies.brief_labels(study, table, study.factors)
+  table["label"] = studies.brief_labels(table, study.factors)
   learners = table[LEARNER].unique()
   figure = drawing.figure(3.2, drawing.learner_keys(learners) if len(learners) > 1 else [])
   panels = dict(zip(trade_offs.FRONTS, figure.subplots(1, 2, sharey=True)))

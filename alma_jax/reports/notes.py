@@ -1,7 +1,7 @@
 """Notes: sentences that a reader of a study needs in order to judge its tables and figures."""
 import pandas as pd
 
-from alma_jax.reports import contents, factors, task_studies
+from alma_jax.reports import factors, task_studies
 from alma_jax.reports.read import DATA, LEARNER, SEED
 from alma_jax.reports.studies import Study, diverged_seeds, divergences, kind, label
 
@@ -10,8 +10,7 @@ _OWN = ("model.num_experts", "train.patience", "train.patience_delta")  # their 
 
 def about(study: Study, every: pd.DataFrame) -> list[str]:
   """All notes on a study; `every` has a row per run with the fields of its config, also of those that diverged."""
-  return [*_differences(every), *_unequal_seeds(study), *_divergences(study), *contents.notes(study.runs),
-          *task_studies.notes(study)]
+  return [*_differences(every), *_unequal_seeds(study), *_divergences(study), *task_studies.notes(study)]
 
 
 def _differences(runs: pd.DataFrame) -> list[str]:

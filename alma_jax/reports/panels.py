@@ -78,7 +78,7 @@ class Lines:
     looks = collections.Counter[tuple[str, str]]()  # so far; learners of other packages may share theirs
     for learner, its in kinds.items():
       fields, look = self._fields[learner], drawing.style(learner)
-      named = zip(studies.brief_labels(study, its.reset_index(), fields), its.iloc)
+      named = zip(studies.brief_labels(its.reset_index(), fields), its.iloc)
       for name, row in sorted(named, key=lambda item: "," in item[0]):  # first one without fields
         self._keys[studies.kind(row, fields)] = drawing.line_key(name, learner, looks[look], marked)
         looks[look] += 1
@@ -91,7 +91,7 @@ class Lines:
       fields = self._fields[learner]
       others = [field for field in fields if field != common]
       groups = [mine for _, mine in its.groupby(others, dropna=False, sort=False)] if others else [its]
-      names = studies.brief_labels(study, pd.DataFrame([mine.iloc[0] for mine in groups]).reset_index(), others)
+      names = studies.brief_labels(pd.DataFrame([mine.iloc[0] for mine in groups]).reset_index(), others)
       for i, (name, mine) in enumerate(zip(names, groups)):
         keys.append(drawing.line_key(name, learner, drawing.NUM_LOOKS * i, marked))
         for _, row in mine.iterrows():

@@ -23,7 +23,6 @@ class Protocol(NamedTuple):
       of a learner that waits longer is over fewer and later updates.
     overall_name: in figures.
     ablated: {column of `runs`: (head, format)} of the tables of ablations.
-    off: {field: the value that switches it off}; labels do not name such values.
   """
   unit: str
   least: int
@@ -34,30 +33,23 @@ class Protocol(NamedTuple):
   overall: str
   overall_name: str
   ablated: dict[str, tuple[str, str]]
-  off: Mapping[str, Any]
 
 
-_OFF = {"learner.average": 0.0, "learner.start": "last", "learner.shrink": 1.0, "learner.perturb": 0.0,
-        "learner.growth_of": "neurons", "learner.em_rounds": 1, "learner.search": "all", "stream.schedule": "every",
-        "stream.replay_share": 0.0, "stream.memory_size": 0, "train.steps": 0, "train.eval_every": 0,
-        "train.label_smoothing": 0.0}
 IMAGES = Protocol(
     "mega-batches", 1, "error", ("cer", "mean_error", "final_error"),
     score="cer", score_name="CER", overall="cer", overall_name="CER",
-    ablated={"cer": ("CER", ".3f"), COMP: ("Comp", ".3g"), "final_error": ("final error", ".4f")},
-    off={**_OFF, "train.decay": 0.0})
+    ablated={"cer": ("CER", ".3f"), COMP: ("Comp", ".3g"), "final_error": ("final error", ".4f")})
 LANGUAGE = Protocol(
     "mega-batches", 1, "perplexity",
     ("average_perplexity", "final_perplexity"), score="average_perplexity", score_name="average perplexity",
     overall="final_perplexity", overall_name="final perplexity",
-    ablated={"average_perplexity": ("average", ".2f"), COMP: ("Comp", ".3g"), "final_perplexity": ("final", ".2f")},
-    off={**_OFF, "train.decay": 1.0, "train.restart": 1.0})
+    ablated={"average_perplexity": ("average", ".2f"), COMP: ("Comp", ".3g"), "final_perplexity": ("final", ".2f")})
 TASKS = Protocol(
     "tasks", 0, "error",
     ("average_accuracy", "forgetting", "cumulative_error", "last_accuracy", "num_modules", "memory", FLOPS),
     score="cumulative_error", score_name="cumulative error", overall="cumulative_error",
     overall_name="cumulative error",
-    ablated={"cumulative_error": ("E", ".3f"), FLOPS: ("C", ".3g"), "memory": ("M", ".3g")}, off=_OFF)
+    ablated={"cumulative_error": ("E", ".3f"), FLOPS: ("C", ".3g"), "memory": ("M", ".3g")})
 _ALL = {registry.IMAGES: IMAGES, registry.TEXT: LANGUAGE, registry.TASKS: TASKS}
 
 

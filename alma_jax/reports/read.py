@@ -11,21 +11,21 @@ from alma_jax.config import sections
 from alma_jax.data import feed
 from alma_jax.errors import BadInput
 from alma_jax.reports import protocols, task_read
-from alma_jax.reports.protocols import COMP, MEM, Protocol
+from alma_jax.reports.protocols import COMP, FLOPS, MEM, Protocol
 from alma_jax.reports.task_read import TaskRun
 from alma_jax.runs import metrics, run_files
 from alma_jax.runs.metrics import Measure
 
 SEED, LEARNER, WAITING = "seed", "learner.name", "stream.waiting_time"
 SCHEDULE, LABEL = "stream.schedule", "log.label"
-TOTAL, VERSION, DATA = "stream.num_megabatches", "alma_jax_version", "data_fingerprint"
+TOTAL, DATA = "stream.num_megabatches", "data_fingerprint"
 TEXT = "dataset.sequence_length"  # a field that only language models have
 PER_CLASS = "dataset.test_per_class"  # a field that only streams of tasks have
-_CONFIG, _SUMMARY, _DIVERGED = "config.json", "summary.json", "diverged.json"
+_SUMMARY, _DIVERGED = "summary.json", "diverged.json"
 _NEEDED = ("problem", SEED, LEARNER, "dataset.name", TOTAL, DATA)
-_COSTS = (MEM, COMP, "num_stages", "wall_seconds")
-_OPTIONAL = ("cer_from_zero", "cumulative_train_flops", "cumulative_growth_macs", "compile_seconds", "lca")
-PREDICT = "predict_macs"  # a column of the stream, which runs of earlier versions lack
+_COSTS = (MEM, COMP, FLOPS, "cumulative_growth_macs", "num_stages", "wall_seconds", "compile_seconds")
+_OPTIONAL = ("cer_from_zero", "lca")
+PREDICT = "predict_macs"  # a column of the stream
 _LONGEST, _LARGEST = 60, 2**63  # characters of a value in a message; larger integers are stored as floats
 
 Values = dict[str, Any]  # by the name of a field or of a result
@@ -35,10 +35,8 @@ class Record(NamedTuple):
   """The contents of a run folder.
 
   Attributes:
-    row: `run` (the folder), and every field of the config, also the fields that
-      the version which wrote it did not have. The learner's name is its label in
-      reports. There is no waiting time if the
-      run's schedule does not use it.
+    row: `run` (the folder), and every field of the config. The learner's name is its label in reports. There is no
+      waiting time if the run's schedule does not use it.
     result: the entries of summary.json, first_params, last_params and
       last_predict_macs; empty for a run that diverged.
     stream: a row per mega-batch; None for a run that diverged.
@@ -74,7 +72,7 @@ def read(folder: pathlib.Path) -> Record:
 
 
 def _read(folder: pathlib.Path) -> Record:
-  tree, summary = (run_files.read_json(folder / name) for name in (_CONFIG, _SUMMARY))
+  tree, summary = run_files.read_config(folder), run_files.read_json(folder / _SUMMARY)
   flat = _flat(tree)
   protocol = protocols.of(tree)
   metric, unit, total = protocol.metric, protocol.unit, flat[TOTAL]
@@ -96,8 +94,9 @@ def _read(folder: pathlib.Path) -> Record:
       return Record(row, {}, None, protocol, _divergence(folder, so_far))
     raise BadInput(f"the run is not finished: it has {so_far} and no {_SUMMARY}.")
   result = _result(summary, protocol)
-  if summary.get("config_sha256", configs.digest(tree)) != configs.digest(tree):
-    raise BadInput(f"its {_CONFIG} was changed after the run (config_sha256 in {_SUMMARY} belongs to other fields).")
+  if summary.get("config_sha256") != configs.digest(tree):
+    raise BadInput(f"its {run_files.CONFIG} was changed after the run (config_sha256 in {_SUMMARY} belongs to "
+                   "other fields).")
   row[TOTAL] = total = total or result["num_stages"]
   if len(lines) != total:
     raise BadInput(f"its {run_files.METRICS} has {len(lines)} of {total} {unit}, although {_SUMMARY} exists.")
@@ -106,7 +105,7 @@ def _read(folder: pathlib.Path) -> Record:
   if measure.is_prequential:  # the metric itself may be the error of guessing
     columns[metric] = [line.get(measure.key) for line in lines]
   held, predict = columns["num_params"], columns[PREDICT]
-  stream = pd.DataFrame({  # stage, perplexity and PREDICT can be null
+  stream = pd.DataFrame({  # stage and perplexity can be null
       "run": str(folder), "t": columns["t"], "stage": pd.array(columns["stage"], "Int64"),
       "updated": columns["updated"], metric: np.array(columns[metric], float),
       COMP: np.cumsum(columns["fwd_macs"], dtype=float), PREDICT: np.array(predict, float)})
@@ -125,19 +124,18 @@ def _entries(folder: pathlib.Path) -> list[Values]:
   return lines
 
 
-def _flat(tree: Any) -> Values:
+def _flat(tree: Values) -> Values:
   """The flat fields of a config.json."""
-  if tree is None:
-    raise BadInput(f"it has no {_CONFIG}.")
-  if not isinstance(tree, dict):
-    raise BadInput(f"its {_CONFIG} holds {_brief(tree)} instead of the fields of a config.")
   flat = configs.flatten({name: value for name, value in tree.items() if name != "made_with"})  # no factor of a study
   for field in _NEEDED:
     if field not in flat:
-      raise BadInput(f"its {_CONFIG} lacks {field!r}.")
+      raise BadInput(f"its {run_files.CONFIG} lacks {field!r}.")
+  for field in (DATA, LABEL):  # config_sha256 does not cover them
+    if not isinstance(flat.get(field, ""), str):
+      raise BadInput(f"its {run_files.CONFIG} has {field}={_brief(flat[field])}, which is not text.")
   least = protocols.of(tree).least
   if flat[TOTAL] < least and not _is_live(flat):
-    raise BadInput(f"its {_CONFIG} has {TOTAL}={flat[TOTAL]}, which should be at least {least}.")
+    raise BadInput(f"its {run_files.CONFIG} has {TOTAL}={flat[TOTAL]}, which should be at least {least}.")
   return flat
 
 
@@ -162,7 +160,7 @@ def _result(summary: Any, protocol: Protocol) -> Values:
   """The entries of summary.json that reports use."""
   if not isinstance(summary, dict):
     raise BadInput(f"its {_SUMMARY} holds {_brief(summary)} instead of named results.")
-  found: Values = {}
+  results: Values = {}
   needed = (*protocol.results, *_COSTS)
   for key in dict.fromkeys((*needed, *_OPTIONAL)):
     if key not in summary and key in needed:
@@ -170,8 +168,8 @@ def _result(summary: Any, protocol: Protocol) -> Values:
     if key in summary:
       if not _is_number(summary[key]):
         raise BadInput(f"its {_SUMMARY} has {key}={_brief(summary[key])}, which is not a finite number.")
-      found[key] = summary[key] if abs(summary[key]) < _LARGEST else float(summary[key])
-  return found | ({"device": str(summary["device"])} if "device" in summary else {})
+      results[key] = summary[key] if abs(summary[key]) < _LARGEST else float(summary[key])
+  return results | {"device": str(summary["device"])}
 
 
 def _columns(lines: list[Any], metric: str) -> dict[str, list[Any]]:
@@ -180,13 +178,12 @@ def _columns(lines: list[Any], metric: str) -> dict[str, list[Any]]:
     raise BadInput(f"its {run_files.METRICS} has a line without named values.")
   kinds: dict[str, tuple[type, ...]] = {
       "t": (int,), "stage": (int, type(None)), "updated": (bool,), "num_params": (int, float), "fwd_macs": (int, float),
-      metric: (int, float, type(None)) if metric == "perplexity" else (int, float)}
+      PREDICT: (int, float), metric: (int, float, type(None)) if metric == "perplexity" else (int, float)}
   columns: dict[str, list[Any]] = {}
-  kinds[PREDICT] = (int, float, type(None))
   for key, allowed in kinds.items():
-    if key != PREDICT and not all(key in line for line in lines):
+    if not all(key in line for line in lines):
       raise BadInput(f"its {run_files.METRICS} has a line without {key!r}.")
-    values = columns[key] = [line.get(key) for line in lines]
+    values = columns[key] = [line[key] for line in lines]
     types_found = set(map(type, values))
     floats = values if types_found == {float} else [value for value in values if type(value) is float]
     if types_found.issubset(allowed) and all(map(math.isfinite, floats)):

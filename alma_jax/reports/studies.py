@@ -155,16 +155,14 @@ def switches(table: pd.DataFrame, fields: Iterable[str]) -> list[str]:
           if all(is_switch(mine) for _, mine in table.groupby(LEARNER)[field] if mine.notna().any())]
 
 
-def brief_labels(study: Study, table: pd.DataFrame, fields: Iterable[str]) -> list[str]:
-  """A label for each row, with those of the fields that vary among the rows of its learner.
-
-  A value that switches a field off is not named.
-  """
-  fields, found, off = list(fields), {}, study.protocol.off
-  for _, mine in table.groupby(LEARNER):
-    varying = [field for field in fields if mine[field].nunique(dropna=False) > 1]
-    on_or_off = [field for field in switches(mine, varying) if not off.get(field)]
-    for index, row in mine.iterrows():
-      its = [field for field in varying if field not in off or row[field] != off[field]]
-      found[index] = label(row, its, on_or_off)
-  return [found[index] for index in table.index]
+def brief_labels(table: pd.DataFrame, fields: Iterable[str]) -> list[str]:
+  """A label for each row, with those of the fields that vary among the rows of its learner; 0 is not named."""
+  fields = list(fields)
+  labels: dict[Any, str] = {}
+  for _, rows in table.groupby(LEARNER):
+    varying = [field for field in fields if rows[field].nunique(dropna=False) > 1]
+    on_or_off = switches(rows, varying)
+    for index, row in rows.iterrows():
+      named = [field for field in varying if row[field] is False or row[field] != 0]
+      labels[index] = label(row, named, on_or_off)
+  return [labels[index] for index in table.index]

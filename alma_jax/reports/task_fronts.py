@@ -22,7 +22,7 @@ _TICKS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.92, 0.94, 0.95, 0
 def pareto(study: Study) -> Figure:
   """A panel for (C, E) and a panel for (M, A). Names are written at points where there is room, first on the front."""
   table = task_tables.points(study)
-  table["label"] = studies.brief_labels(study, table, study.factors)
+  table["label"] = studies.brief_labels(table, study.factors)
   figure = drawing.figure(3.1, drawing.learner_keys(table[LEARNER].unique()), left=0.75, wspace=0.32)
   panels = figure.subplots(1, 2)
   for axes, (cost, score, column, x, y) in zip(panels, _PANELS):

@@ -26,7 +26,7 @@ def kinds(study: Study) -> Iterator[tuple[str, Any, list[TaskRun]]]:
   keys = [LEARNER, *study.factors]
   groups = [mine.sort_values(SEED) for _, mine in study.runs.groupby(keys, sort=False, dropna=False)]
   rows = pd.DataFrame([mine.iloc[0] for mine in groups])
-  labels = studies.brief_labels(study, rows, study.factors)
+  labels = studies.brief_labels(rows, study.factors)
   order = drawing.in_order(rows[LEARNER].unique())
   for i in sorted(range(len(groups)), key=lambda i: order.index(rows.iloc[i][LEARNER])):
     yield labels[i], rows.iloc[i], [study.tasks[run] for run in groups[i]["run"]]

@@ -74,8 +74,7 @@ def _plain(study: Study) -> Study:
   for field in study.factors:
     for _, mine in runs.groupby(LEARNER):
       if mine[field].nunique() > 1 and is_switch(mine[field]):
-        usual = study.protocol.off.get(field, False)
-        runs = runs.drop(mine.index[mine[field] != usual])
+        runs = runs.drop(mine.index[mine[field].astype(bool)])
   return study._replace(runs=runs)
 
 

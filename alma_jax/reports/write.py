@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 import pandas as pd
 
 from alma_jax.errors import BadInput
-from alma_jax.reports import ablation, figures, page, panels, task_figures, task_tables, texts, trade_offs
+from alma_jax.reports import ablation, blocks, figures, page, panels, task_figures, task_tables, trade_offs
 from alma_jax.reports.ablation import Ablation, Part
 from alma_jax.reports.parts import Bullets, Picture, Section, Table
 from alma_jax.reports.studies import Study
@@ -43,7 +43,7 @@ def report(studies: Sequence[Study], notes: Sequence[str], out: str | pathlib.Pa
   _write_csv(found, out, earlier)
   sections, markdown, old = [], ["# Report", *notes], _figures_of(earlier)
   for (study, ablations), prefix in zip(found, _prefixes(studies)):
-    words, pictures = texts.of(study, ablations), _write_figures(study, out, prefix, waits)
+    words, pictures = blocks.of(study, ablations), _write_figures(study, out, prefix, waits)
     markdown += [f"## {study.name}", *map(_markdown, words),
                  *(f"![{picture.caption}]({stem}.png)\n\n{picture.caption}" for stem, picture in pictures.items())]
     sections.append(Section(study.name, [*words, *pictures.values()]))

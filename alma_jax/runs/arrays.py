@@ -6,11 +6,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from alma_jax import stack_traces
 from alma_jax.errors import BadInput
 from alma_jax.types import Tree
-
-_LATE = "Event loop is closed"
 
 
 def flatten(tree: Tree) -> list[tuple[str, np.ndarray]]:
@@ -50,23 +47,8 @@ def verified(restore: Callable[[dict[str, np.ndarray]], Any], sums: dict[str, li
   Raises:
     ValueError: an array is not what was saved. Orbax raises other exceptions as well.
   """
-  ignore_late_answers()
   arrays = restore({name: np.zeros(shape, dtype) for name, (_, shape, dtype) in sums.items()})
   for name, expected in sums.items():
     if digest(arrays[name]) != expected:
       raise ValueError(f"array {name} does not match its checksum")
   return arrays
-
-
-def ignore_late_answers() -> None:
-  """Suppresses the stack traces of tensorstore's threads after an array could not be read or written.
-
-  Orbax then closes its event loop while other arrays are still on their way, and each of them would print a stack trace
-  when it arrives, on a busy machine seconds later. If several fail, asyncio would log all but the first. Orbax itself
-  raises the error that matters.
-  """
-  stack_traces.hide(_is_late)
-
-
-def _is_late(text: str, error: BaseException | None) -> bool:
-  return str(error) == _LATE or (text.startswith("Task exception was never retrieved") and "tensorstore" in text)

@@ -2,7 +2,7 @@
 
 A checkpoint has two items: `meta` (JSON: static facts, the history, and a SHA-256 of every array) and `arrays`. Orbax
 does not notice a flipped bit; therefore the sums are verified here. What never changes again is written once and kept
-twice, and every checkpoint refers to it: members and modules (frozen.py), and most lines of metrics.jsonl (history.py).
+twice, and every checkpoint refers to it (store.py): members and modules, and most lines of metrics.jsonl.
 """
 import hashlib
 import json
@@ -18,12 +18,11 @@ import orbax.checkpoint as ocp
 from alma_jax.errors import BadInput, disk_problem
 from alma_jax.parallel import sharding
 from alma_jax.runs import arrays as flat
-from alma_jax.runs import history
-from alma_jax.runs.frozen import Frozen, Leaves
+from alma_jax.runs.store import Frozen, History, Leaves
 from alma_jax.types import Tree
 
 CHECKPOINTS, POOL = "checkpoints", "pool"  # folders of a run folder
-_EARLIER, _HISTORY = "frozen", "history"  # in CHECKPOINTS; the first one is that of version 0.1
+_HISTORY = "history"  # in CHECKPOINTS
 
 Meta = dict[str, Any]
 
@@ -58,8 +57,8 @@ class Checkpoints:
       raise BadInput(f"the checkpoints in {self._folder} cannot be opened ({_reason(error)}); a file "
                      "_CHECKPOINT_METADATA in one of them is damaged: restore or delete it, a run goes on without it."
                      ) from error
-    self._history = history.History(self._folder / _HISTORY, sharding.is_main())
-    self._frozen = Frozen(self._folder.parent / POOL, self._folder / _EARLIER, sharding.is_main())
+    self._history = History(self._folder / _HISTORY, sharding.is_main())
+    self._frozen = Frozen(self._folder.parent / POOL, sharding.is_main())
     self._bad: set[int] = set()  # steps found damaged
     self._permanent: set[int] | None = None  # steps that are kept permanently, once they have been read from disk
 
@@ -76,7 +75,6 @@ class Checkpoints:
     Raises:
       RuntimeError: Orbax did not write it.
     """
-    flat.ignore_late_answers()
     self._manager.wait_until_finished()
     if self._permanent is None:
       self._permanent = {s for s in self._manager.all_steps() if self._permanent_on_disk(s)}
@@ -84,10 +82,9 @@ class Checkpoints:
     trees = {key: sharding.fetch(tree) for key, tree in trees.items()}
     arrays = {f"{key}.{name}": leaf for key, tree in trees.items() for name, leaf in flat.flatten(tree)}
     arrays = arrays or {"nothing": np.zeros(1, np.int8)}  # Orbax refuses to save no arrays
-    if "lines" in meta:
-      sealed, rest = self._history.seal(meta["lines"])
-      meta = dict(meta, sealed=sealed, lines=rest)
-    meta = dict(meta, permanent=permanent, sha256={name: flat.digest(leaf) for name, leaf in arrays.items()},
+    sealed, rest = self._history.seal(meta["lines"])
+    meta = dict(meta, sealed=sealed, lines=rest, permanent=permanent,
+                sha256={name: flat.digest(leaf) for name, leaf in arrays.items()},
                 frozen=[self._frozen.save(i, tree) for i, tree in enumerate(frozen)])
     meta = dict(meta, meta_sha256=_meta_digest(meta))
     meta = json.loads(json.dumps(meta))  # a copy: Orbax writes it later, when the caller's lists have grown
@@ -144,13 +141,13 @@ class Checkpoints:
 
   def metas(self) -> dict[int, Meta]:
     """{step: meta} of the checkpoints whose meta can be read, oldest first; without the sealed part of `lines`."""
-    found = {}
+    metas = {}
     for step in sorted(self._manager.all_steps()):
       try:
-        found[step] = self._read_meta(step)
+        metas[step] = self._read_meta(step)
       except Exception as error:  # as above
         warnings.warn(f"checkpoint {step} of {self._folder} cannot be read ({error})", stacklevel=2)
-    return found
+    return metas
 
   def open(self, step: int) -> "Opened":
     """One checkpoint, verified; frozen trees may be missing, see `Opened.lost`.
@@ -186,8 +183,7 @@ class Checkpoints:
 
   def _whole_meta(self, step: int) -> Meta:
     meta = self._read_meta(step)
-    if "lines" in meta:  # earlier versions sealed none of them
-      meta["lines"] = self._history.read(meta.get("sealed", []), meta["lines"])
+    meta["lines"] = self._history.read(meta["sealed"], meta["lines"])
     return meta
 
   def _read_meta(self, step: int) -> Meta:

@@ -66,7 +66,7 @@ class Detector:
       wrong = round(value * num)
       return self._fed([(i + 1) * wrong // num - i * wrong // num for i in range(num)])
     deviation = line.get(metrics.DEVIATION)
-    if deviation is None or not math.isfinite(deviation):  # None: of an earlier version, or without log.drift
+    if deviation is None or not math.isfinite(deviation):  # None: unknown; missing: before log.drift was set
       return {}
     loss, num = math.log(value), min(num * _OF_WINDOW, _MOST_OF_TEXT)
     found = self._fed([min(max((loss + sign * deviation) / self._guessing, 0.0), 1.0)

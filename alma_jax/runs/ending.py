@@ -10,7 +10,6 @@ from alma_jax.problems import sequence
 from alma_jax.runs import checkpoint, metrics, run_files, settings, task_results
 from alma_jax.runs.run_folder import RunFolder
 from alma_jax.runs.snapshot import RunState
-from alma_jax.version import __version__
 
 
 def write(setting: settings.Setting, folder: RunFolder, now: RunState, seconds: dict[str, float]) -> None:
@@ -50,8 +49,7 @@ def mend(setting: settings.Setting, folder: RunFolder) -> None:
   """Writes the files of a finished run again that are not what it has written, and warns.
 
   metrics.jsonl, the results in summary.json and, of a stream of tasks, accuracy.csv and graph.json follow from the
-  newest checkpoint. Without one, or if it cannot be read, nothing is done. A summary that another version has written
-  is not compared: it may define its results otherwise.
+  newest checkpoint. Without one, or if it cannot be read, nothing is done.
 
   Args:
     setting: of the run.
@@ -68,15 +66,13 @@ def mend(setting: settings.Setting, folder: RunFolder) -> None:
   lines = [] if meta is None else meta["lines"]
   if meta is None or len(lines) != num:  # the last checkpoint has been deleted
     return
-  folder.mend_lines(run_files.METRICS, lines)
+  folder.mend(run_files.METRICS, b"".join(map(run_files.encoded, lines)))
   if isinstance(setting.source, sequence.Tasks):
     assert isinstance(setting.learner, TaskLearner)
-    setting.source.resume(meta["data"])
     for name, data in task_results.files(setting.source, setting.learner, meta["spec"], lines).items():
       folder.mend(name, data)
-  results, by = _results(setting, lines, meta["initial_params"]), summary.get("versions")
-  is_comparable = isinstance(by, dict) and by.get("alma_jax") == __version__
-  if is_comparable and any(summary.get(name) != value for name, value in results.items()):
+  results = _results(setting, lines, meta["initial_params"])
+  if any(summary.get(name) != value for name, value in results.items()):
     folder.mend("summary.json", run_files.json_bytes(summary | results))
 
 
@@ -93,7 +89,7 @@ def _newest_meta(folder: RunFolder) -> checkpoint.Meta | None:
 
 def _results(setting: settings.Setting, lines: list[metrics.Entry], initial_params: int) -> metrics.Entry:
   """What summary.json says about the lines of metrics.jsonl."""
-  found = metrics.summarize(lines, initial_params)
-  return found | task_results.summarize(lines) if isinstance(setting.config, schema.TaskConfig) else found
+  results = metrics.summarize(lines, initial_params)
+  return results | task_results.summarize(lines) if isinstance(setting.config, schema.TaskConfig) else results
 
 

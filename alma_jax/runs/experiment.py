@@ -13,11 +13,10 @@ import jax
 from alma_jax import config as configs
 from alma_jax import messages
 from alma_jax.config import code, schema
-from alma_jax.data.sets import images
+from alma_jax.data.sets import given
 from alma_jax.errors import BadInput, Diverged, Stopped, Unsaved, disk_problem, is_out_of_memory
 from alma_jax.parallel import environment, peers, runtime, sharding
 from alma_jax.runs import (
-  early_imports,
   ending,
   memory,
   mirror,
@@ -54,7 +53,7 @@ def run(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: Seq
   """
   config = configs.parse(config)
   if data is not None:
-    config = dataclasses.replace(config, dataset=images.Given())
+    config = dataclasses.replace(config, dataset=given.Given())
   if config.log.wandb and importlib.util.find_spec("wandb") is None:
     raise BadInput(f"log.wandb={config.log.wandb!r} needs a package that is missing; run `pip install wandb`.")
   runtime.setup(config)
@@ -86,8 +85,6 @@ def _run(config: schema.RunConfig, path: pathlib.Path, data: Sequence[Any] | Non
   with _explained(functools.partial(_shortage, path)), _claimed(path, setting, overwrite, mirrored) as folder:
     was_complete = run_files.read_summary(path / "summary.json") is not None
     if not was_complete:
-      if runtime.is_alone() and sharding.is_main():
-        early_imports.start(setting.config)
       folder.write_files(setting.source.files)
       with _uploaded(mirrored), _explained(lambda error: folder.moved()):
         session.run(setting, folder, should_stop or (lambda: False))
@@ -98,7 +95,7 @@ def _run(config: schema.RunConfig, path: pathlib.Path, data: Sequence[Any] | Non
         mirrored.finish()  # the session that has completed it may not have uploaded all
     run = results.load_run(path)
     if was_complete:
-      sharding.say(f"{remote.shown(path)} is complete.")
+      sharding.say(f"{run_files.shown(path)} is complete.")
     return run
 
 
@@ -182,6 +179,6 @@ def _shortage(path: pathlib.Path, error: Exception) -> str | None:
     return (f"{path} cannot be written: {problem}. What was saved before is kept, and the same command goes on from "
             "there once the disk can be written again.")
   if is_out_of_memory(error):
-    return (f"the run in {remote.shown(path)} gets no more memory. What was saved before is kept, and the same command "
-            "goes on from there where the process may have more.")
+    return (f"the run in {run_files.shown(path)} gets no more memory. What was saved before is kept, and the same "
+            "command goes on from there where the process may have more.")
   return None

@@ -22,6 +22,7 @@ from alma_jax.learners import contract, prediction
 from alma_jax.learners.task_learner import TaskLearner
 from alma_jax.parallel import environment, sharding
 from alma_jax.predictors import card, folder
+from alma_jax.predictors import facts as predictor_facts
 from alma_jax.problems import classification, sequence
 from alma_jax.problems.language_modeling import Contexts
 from alma_jax.runs import metrics, results, run_files, settings
@@ -100,9 +101,9 @@ def standing_of_task(lines: list[metrics.Entry], num_params: int, data: dict[str
   """
   t = data["task"]["number"] - 1
   visit = sequence.visits(data["tasks"][:len(lines)])[t][-1]
-  known = lines[-1] | dict(loss=None, val_error=None) if forgets and visit < len(lines) - 1 else lines[visit]
+  line = lines[-1] | dict(loss=None, val_error=None) if forgets and visit < len(lines) - 1 else lines[visit]
   error = 1 - lines[-1][metrics.ACCURACIES][t]
-  return Standing(len(lines), known | dict(error=error, num_params=num_params))
+  return Standing(len(lines), line | dict(error=error, num_params=num_params))
 
 
 class Position(NamedTuple):
@@ -144,13 +145,14 @@ class Exporter:
     make = _language if position.config.is_language else _images
     facts, inputs, output, example = make(position)
     self._compile(state, structure, weights, inputs, output, example, facts.get("normalization"))
-    facts |= dict(learner=position.config.learner.name, description=self._learner.describe(state),
-                  platforms=list(_PLATFORMS), jax=jax.__version__, **_provenance(position))
-    found = {folder.PROGRAM: self._program, folder.WEIGHTS: _npz(weights)}
+    facts |= dict(format=predictor_facts.FORMAT, learner=position.config.learner.name,
+                  description=self._learner.describe(state), platforms=list(_PLATFORMS), jax=jax.__version__,
+                  **_provenance(position))
+    files = {folder.PROGRAM: self._program, folder.WEIGHTS: _npz(weights)}
     if position.config.is_language:
-      found[folder.TOKENIZER] = (position.path / folder.TOKENIZER).read_bytes()
-    facts["sha256"] = {name: hashlib.sha256(data).hexdigest() for name, data in found.items()}
-    return found | {folder.FACTS: (json.dumps(facts, indent=2, allow_nan=False) + "\n").encode(),
+      files[folder.TOKENIZER] = (position.path / folder.TOKENIZER).read_bytes()
+    facts["sha256"] = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    return files | {folder.FACTS: (json.dumps(facts, indent=2, allow_nan=False) + "\n").encode(),
                     folder.CARD: card.text(facts).encode(), folder.LOADER: _LOADER.encode()}
 
   def _compile(self, state: contract.LearnerState, structure: Any, weights: list[np.ndarray], inputs: Any, output: Any,
@@ -201,8 +203,8 @@ def export(run: results.Run | str | os.PathLike[str], stage: int | None = None,
     raise BadInput(f"a predictor is not written to an address such as {str(run)!r}; give --out, a folder.")
   run = run if isinstance(run, results.Run) else results.load_run(run)
   files = files_of(run, stage, task)
-  known = json.loads(files[folder.FACTS]).get("task")
-  place = given or (folder.of_task(run.path / "export", known["number"] - 1) if known else run.path / "export")
+  exported = json.loads(files[folder.FACTS]).get("task")
+  place = given or (folder.of_task(run.path / "export", exported["number"] - 1) if exported else run.path / "export")
   try:
     place.mkdir(parents=True, exist_ok=True)
     for name, data in files.items():
@@ -216,12 +218,12 @@ def export(run: results.Run | str | os.PathLike[str], stage: int | None = None,
 def files_of(run: results.Run, stage: int | None = None, of_task: int | str | None = None) -> dict[str, bytes]:
   """{name: contents} of the predictor of a saved stage and task, see `export`; raises BadInput if it is not saved."""
   opened, learner = run.open(stage)
-  stored, problem = run_files.read_json(run.path / "config.json"), settings.problem_of(run.config, opened.meta["data"])
+  problem = settings.problem_of(run.config, opened.meta["data"])
   state, data = run.shown(opened, learner, of_task)
   standing = (standing_of_task(opened.meta["lines"], learner.cost(state).num_params, data,
                                learner.options.forgets) if isinstance(learner, TaskLearner) else
               Standing().add(opened.meta["lines"], problem.metric))
-  fingerprint = stored.get("data_fingerprint")
+  fingerprint = run_files.read_config(run.path)["data_fingerprint"]
   if run.config.is_live:
     fingerprint = feed.fingerprint(fingerprint, _used(run.path / feed.LEDGER, standing.last["t"]))
   position = Position(run.path, run.config, data, fingerprint, standing)
@@ -278,14 +280,14 @@ def _provenance(position: Position) -> dict[str, Any]:
   config, standing = position.config, position.standing
   last, metric = standing.last, "perplexity" if config.is_language else "error"
   # In predictor.json, the plain name of the metric means that it was measured on a test set.
-  known = metrics.Measure(metric, standing.is_prequential).logged(last)
-  found = {name: known.get(name) for name in (metric, f"val_{metric}", "loss", "num_params", "predict_macs")}
+  logged = metrics.Measure(metric, standing.is_prequential).logged(last)
+  values = {name: logged.get(name) for name in (metric, f"val_{metric}", "loss", "num_params", "predict_macs")}
   task = position.data.get("task")
   size = dict(num_tasks=task["of"]) if task else dict(num_megabatches=config.stream.num_megabatches)
-  found |= {"prequential": standing.total / standing.tested if standing.tested else None,
-            "prequential_megabatches": standing.tested}
+  values |= {"prequential": standing.total / standing.tested if standing.tested else None,
+             "prequential_megabatches": standing.tested}
   return dict(
-      stage=last.get("stage"), megabatch=last.get("t"), metric=metric, metrics=found,
+      stage=last.get("stage"), megabatch=last.get("t"), metric=metric, metrics=values,
       provenance=dict(
           run=position.path.name, dataset=config.dataset.name, data_fingerprint=position.fingerprint,
           data_covered=_covered(position), config_sha256=configs.digest(config), seed=config.seed, **size,

@@ -57,7 +57,7 @@ def readable_folders(path: str | os.PathLike[str], names: Iterable[str]) -> list
   folder = run_files.local(path)
   if not folder.is_dir():
     raise BadInput(f"there is no folder {str(folder)!r}.")
-  if (folder / "config.json").exists():
+  if (folder / run_files.CONFIG).exists():
     return [folder]
   found = sorted({file.parent for name in names for file in folder.rglob(name)})
   if not found:

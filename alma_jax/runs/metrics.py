@@ -123,8 +123,8 @@ def summarize(lines: list[Entry], initial_params: int) -> Entry:
 
   Returns:
     Dict of cer = Σ_{t=1}^{B} e_t, mean_error = cer / B, final_error = e_B and
-    cer_from_zero = Σ_{t=0}^{B} e_t (the paper's first version; runs that an
-    earlier version began lack it), or of average_perplexity, the mean over the
+    cer_from_zero = Σ_{t=0}^{B} e_t (the paper's first version; a stream
+    without a test set lacks it), or of average_perplexity, the mean over the
     stages' perplexities, and final_perplexity; cumulative_params =
     Σ_{t=0}^{B} |θ_t|, num_megabatches = B, cumulative_fwd_macs, cumulative_train_flops and
     cumulative_growth_macs = Σ_t, num_stages. Without a test set there is also `measured`, the name of the metric.

@@ -12,7 +12,6 @@ from alma_jax.runs.metrics import ERROR, Measure
 
 COMPILING = "compiling"
 _ENOUGH = 0.1  # part of a stage that a session has to train before it says how long the rest takes
-_FIRST = 5  # dispatches that are too short to measure the speed, after a start or a compilation
 
 
 class Progress:
@@ -35,23 +34,24 @@ class Progress:
       warnings.simplefilter("ignore")  # in a notebook without ipywidgets the bar is text
       from tqdm.auto import tqdm
     self._samples, self._measure, self._rounds = [int(num) for num in samples], measure, rounds
-    total, before = sum(self._samples), sum(self._samples[:stage])
+    self._before = sum(self._samples[:stage])  # samples of earlier sessions
     bar = shown and (sys.stderr.isatty() or "ipykernel" in sys.modules)
     self._lines = shown and not bar
     make = functools.partial(
-        tqdm, total=total, initial=before, unit=" samples", unit_scale=True, dynamic_ncols=True, mininterval=0.2,
-        leave=False, bar_format="{desc} {percentage:3.0f}%|{bar}| {rate_fmt}, {remaining} left")
+        tqdm, total=sum(self._samples), initial=self._before, unit=" samples", unit_scale=True, dynamic_ncols=True,
+        mininterval=0.2, smoothing=0, leave=False,
+        bar_format="{desc} {percentage:3.0f}%|{bar}| {rate_fmt}, {remaining} left")
     self._bar: Any = make(disable=True)  # until it can be drawn
     if bar:
       with UNSEEN:
         self._bar = make()
-    self._began, self._before, self._where, self._num_updates = time.monotonic(), before, "", 0
+    self._began, self._where = time.monotonic(), ""
     self._val: float | None = None
 
   def skip(self, samples: int) -> None:
     """Counts training samples of the first stage that an earlier session has processed."""
     self._before += samples
-    self._jump(samples)
+    self._bar.n = self._bar.initial = self._before
 
   def update(self, samples: int, stage: int, round_: int, num_rounds: int, val: float | None = None) -> None:
     """Adds training samples.
@@ -64,17 +64,10 @@ class Progress:
     """
     self._val = self._val if val is None else val
     shown = "" if self._val is None else f" val {self._measure.metric} {_short(self._val)}"
-    of = f"/{len(self._samples)}" if self._known else ""
-    self._where = f"stage {stage + 1}{of} {self._rounds} {round_}/{num_rounds}{shown}"
+    self._where = f"stage {stage + 1}{self._of('/')} {self._rounds} {round_}/{num_rounds}{shown}"
     with UNSEEN:
       self._bar.set_description_str(self._where, refresh=False)
-      self._num_updates += 1
-      samples = min(samples, self._bar.total - self._bar.n)  # a stage may take longer than planned
-      if self._num_updates > _FIRST:
-        self._bar.update(samples)
-      else:
-        self._jump(samples)
-        self._bar.refresh()
+      self._bar.update(min(samples, self._bar.total - self._bar.n))  # a stage may take longer than planned
 
   def end_stage(self, stage: int, value: float | None, seconds: float) -> None:
     """Shows that a stage has ended.
@@ -85,25 +78,15 @@ class Progress:
       seconds: seconds that the stage took.
     """
     done = sum(self._samples[:stage + 1])  # patience may have ended the stage early
-    past, rest = done - self._before, max(0, done - self._bar.n)
-    enough = _ENOUGH * sum(self._samples[stage:stage + 1])  # a live stream may have more stages than expected
-    # After a resume near the end of a stage a few samples share the time of its evaluation; that is no measure.
-    is_known = past > 0 and past >= enough
     with UNSEEN:
-      if not is_known:
-        self._jump(rest)
-      elif rest >= enough:
-        self._bar.update(rest)
-      else:  # what rounding has left; it counts with the next dispatch
-        self._bar.n += rest
+      self._bar.update(max(0, done - self._bar.n))
     if self._lines:
-      left = sum(self._samples[stage + 1:]) if is_known else 0
-      seconds_left = (time.monotonic() - self._began) * left / max(past, 1)
-      of = f" of {len(self._samples)}" if self._known else ""
-      left = left if self._known else 0
+      left, past = sum(self._samples[stage + 1:]), done - self._before
+      is_known = self._known and left and past > _ENOUGH * self._samples[stage]
+      seconds_left = (time.monotonic() - self._began) * left / past if is_known else 0.0
       judged = "" if value is None else f"{self._measure.name} {_short(value)}, "
-      say(f"stage {stage + 1}{of}: {judged}{duration(seconds)}"
-          + (f"; about {duration(seconds_left)} left" if left else ""))
+      say(f"stage {stage + 1}{self._of(' of ')}: {judged}{duration(seconds)}"
+          + (f"; about {duration(seconds_left)} left" if is_known else ""))
 
   @contextlib.contextmanager
   def phase(self, name: str) -> Iterator[None]:
@@ -113,27 +96,24 @@ class Progress:
     began = time.monotonic()
     with sign(name, self._lines):
       yield
-    if name == COMPILING:
-      self._began += time.monotonic() - began  # later stages do not compile
-      self._num_updates = 0
-      self._jump(0)
+    if name == COMPILING:  # later stages do not compile
+      self._began += time.monotonic() - began
+      self._bar.unpause()
     with UNSEEN:
       self._bar.set_description_str(self._where, refresh=False)
 
   def training(self, stage: int) -> contextlib.AbstractContextManager[None]:
     """A context in which a stage, counted from 0, is trained; `end_stage` says how long it took."""
-    of = f" of {len(self._samples)}" if self._known else ""
-    return sign(f"training stage {stage + 1}{of}", self._lines, ends=False)
-
-  def _jump(self, samples: int) -> None:
-    """Moves the bar by samples that say nothing about the speed, nor does the time since its last change."""
-    self._bar.n = self._bar.initial = self._bar.last_print_n = self._bar.n + samples
-    self._bar.unpause()
+    return sign(f"training stage {stage + 1}{self._of(' of ')}", self._lines, ends=False)
 
   def close(self) -> None:
     """Removes the bar."""
     with UNSEEN:
       self._bar.close()
+
+  def _of(self, word: str) -> str:
+    """E.g. " of 50", if the number of stages is known."""
+    return f"{word}{len(self._samples)}" if self._known else ""
 
 
 def _short(value: float) -> str:

@@ -23,9 +23,9 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from alma_jax import messages, stack_traces
+from alma_jax import messages
 from alma_jax.errors import BadInput
-from alma_jax.files import cache_home, parse_json, usable
+from alma_jax.files import parse_json, usable
 from alma_jax.runs import run_files
 from alma_jax.runs.outage import Outage
 
@@ -38,7 +38,6 @@ _PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs"}
 _FINAL = (PermissionError, FileNotFoundError, FileExistsError, IsADirectoryError, NotImplementedError, ValueError,
           TypeError)  # trying again does not help
 
-_LOCAL = ("file", "local")  # schemes of folders of this machine
 _RAISE = object()
 
 _Result = TypeVar("_Result")
@@ -104,17 +103,16 @@ class Remote:
 
     scheme, parts = _split(address)
     rest = "/".join(parts)
-    self.address = f"{scheme}:///{rest}" if scheme in _LOCAL else f"{scheme}://{rest}"
-    self.folder = usable(cache_home() / "remote" / scheme / rest)
+    self.address = f"{scheme}:///{rest}" if scheme in run_files.LOCAL else f"{scheme}://{rest}"
+    self.folder = usable(run_files.copies() / scheme / rest)
     self.guard: Callable[[], None] = lambda: None
     self._patience = PATIENCE if patience is None else patience
     self._waits = patience is None
     self._outage = Outage()
-    stack_traces.hide(_is_broken_connection)
     package = _PACKAGES.get(scheme)
     if package is not None and importlib.util.find_spec(package) is None:
       raise BadInput(f"{self.address} needs the package {package}; run `pip install alma_jax[remote]`.")
-    options = dict(auto_mkdir=True) if scheme in _LOCAL else {}
+    options = dict(auto_mkdir=True) if scheme in run_files.LOCAL else {}
     try:
       self._fs, self._root = fsspec.core.url_to_fs(self.address, use_listings_cache=False, **options)
     except (ValueError, ImportError) as error:
@@ -269,15 +267,6 @@ class Remote:
         pause = min(2 * pause, 15.0)
 
 
-def shown(path: pathlib.Path) -> str:
-  """A path as messages name it: its address, if it is that of the local copy of a run at an address, or lies in one."""
-  try:
-    scheme, *parts = path.relative_to(cache_home() / "remote").parts
-  except ValueError:
-    return str(path)
-  return f"{scheme}:{'///' if scheme in _LOCAL else '//'}{'/'.join(parts)}"
-
-
 def digest(path: pathlib.Path) -> str:
   """SHA-256 of a file."""
   with open(path, "rb") as file:
@@ -353,10 +342,6 @@ def made(files: Mapping[str, File]) -> Manifest:
 def _digest_of(files: Any) -> str:
   return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
 
-
-def _is_broken_connection(text: str, error: BaseException | None) -> bool:
-  del error
-  return "never retrieved" in text and ("aiohttp" in text or "ClientConnection" in text)
 
 
 def _reason(error: BaseException) -> str:

@@ -14,7 +14,7 @@ from alma_jax.errors import BadInput
 from alma_jax.learners import contract, prediction, task_learner
 from alma_jax.parallel import environment, runtime
 from alma_jax.problems import classification, sequence
-from alma_jax.runs import checkpoint, legacy, local_copy, remote, run_files, sampling, settings, snapshot, task_results
+from alma_jax.runs import checkpoint, local_copy, run_files, sampling, settings, snapshot, task_results
 from alma_jax.runs.metrics import Entry
 
 
@@ -32,10 +32,8 @@ class Run:
 
   def __init__(self, path: str | os.PathLike[str]):
     self.path = local_copy.readable(path)
-    tree = run_files.read_json(self.path / "config.json")
-    if not isinstance(tree, dict):
-      raise BadInput(f"there is no run in {remote.shown(self.path)}: it has no config.json of a run.")
-    self.config = configs.parse({k: v for k, v in tree.items() if k not in configs.STORED})
+    tree = run_files.read_config(self.path)
+    self.config = run_files.parse_config(tree)
     self._arrays: dict[str, str] = tree.get("arrays", {})  # until they are compared, which is done once
     self.lines = _lines(self.path / run_files.METRICS)
     self.metrics = _columns(self.lines)
@@ -59,7 +57,7 @@ class Run:
 
   @property
   def _shown(self) -> str:
-    return remote.shown(self.path)
+    return run_files.shown(self.path)
 
   @property
   def accuracies(self) -> np.ndarray | None:
@@ -121,15 +119,15 @@ class Run:
         raise BadInput(f"{self._shown} has no tasks; leave task={task!r} out.")
       return snapshot.restore_learner(learner, opened), data
     state = snapshot.restore_learner(learner, opened, partly=True)
-    known = state.spec["tasks"]
-    names = [entry["name"] for entry in data["tasks"]][:len(known)]
+    learned = state.spec["tasks"]
+    names = [entry["name"] for entry in data["tasks"]][:len(learned)]
     number = task_types.number_of(task, names)
     if number is None:
       given = "no task is given of" if task is None else f"task={task!r} is none of"
       raise BadInput(f"{given} the {len(names)} tasks that {self._shown} has learned; give a number from 1 to "
                      f"{len(names)}, or one of {listed(map(repr, names))}.")
-    visits = sequence.visits(data["tasks"][:len(known)])
-    paths = [known[mine[-1]]["path"] for mine in visits]
+    visits = sequence.visits(data["tasks"][:len(learned)])
+    paths = [learned[numbers[-1]]["path"] for numbers in visits]
     if opened.lost.keys() & set(paths[number]):
       silent = [t for t, path in enumerate(paths) if opened.lost.keys() & set(path)]
       lost = next(opened.lost[module] for module in paths[number] if module in opened.lost)
@@ -216,10 +214,10 @@ class Run:
                      "the last one is always kept, others as checkpoint.keep_every says.")
     opened = self._checkpoints().open(saved[max(saved) if stage is None else stage])
     snapshot.check_config(self.path, self.config, opened.meta)
-    known, self._arrays = self._arrays, {}
-    now = settings.arrays_of(self.config, opened.meta["data"]) if known else {}
-    for name in known.keys() & now.keys():
-      if known[name] != now[name]:
+    stored, self._arrays = self._arrays, {}
+    now = settings.arrays_of(self.config, opened.meta["data"]) if stored else {}
+    for name in stored.keys() & now.keys():
+      if stored[name] != now[name]:
         warnings.warn(f"the arrays that {name!r} loads have changed since the run in {self._shown} began, so its "
                       "predictions may differ; restore them", stacklevel=3)
     return opened, settings.reader(self.config, opened.meta["data"])
@@ -233,7 +231,7 @@ class Run:
       return {}
     metas = self._checkpoints().metas()
     # Between two trainings of a stage the state belongs to no stage.
-    return {meta["stage"] - 1: step for step, meta in metas.items() if meta["stage"] and legacy.is_complete(meta)}
+    return {meta["stage"] - 1: step for step, meta in metas.items() if meta["stage"] and meta["complete"]}
 
 
 def load_run(workdir: str | os.PathLike[str]) -> Run:
@@ -247,7 +245,7 @@ def load_run(workdir: str | os.PathLike[str]) -> Run:
 
 def check_config(path: pathlib.Path, config: schema.RunConfig, summary: Entry | None) -> None:
   """Raises BadInput if config.json of a finished run is not that of its summary."""
-  if summary is not None and summary.get("config_sha256", configs.digest(config)) != configs.digest(config):
+  if summary is not None and summary.get("config_sha256") != configs.digest(config):
     raise BadInput(f"{path / 'config.json'} was changed after the run had finished; restore it.")
 
 

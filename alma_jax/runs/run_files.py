@@ -6,18 +6,22 @@ import pathlib
 import sys
 from typing import Any
 
+from alma_jax import config as configs
+from alma_jax.config import schema
 from alma_jax.data import feed
 from alma_jax.errors import BadInput
-from alma_jax.files import ADDRESS, parse_json, usable, write_bytes
+from alma_jax.files import ADDRESS, cache_home, parse_json, usable, write_bytes
 from alma_jax.runs.metrics import Entry
 
-METRICS, TRAIN, DIVERGED = "metrics.jsonl", "train.jsonl", "diverged.json"
+FORMAT = 1  # of run folders, in CONFIG; a change after which the readers below cannot read older folders raises it
+CONFIG, METRICS, TRAIN, DIVERGED = "config.json", "metrics.jsonl", "train.jsonl", "diverged.json"
+LOCAL = ("file", "local")  # schemes of addresses that are folders of this machine
 DOING = ".doing.json"  # {"activity", "since"} while something takes long
-GATE = "gate.msgpack"  # what apart.publish writes
+GATE = "gate.msgpack"  # what mixture.publish writes
 # --overwrite deletes these in this order. If it is interrupted, the rest is an unfinished run of the stored config, and
 # the command without --overwrite resumes it. Checkpoints can replace a missing METRICS, but not a missing TRAIN.
 WRITTEN = ("summary.json", METRICS, "checkpoints", "pool", TRAIN, DIVERGED, "curve.png", "accuracy.csv", "graph.json",
-           "tensorboard", "wandb", "tokenizer.json", "export", "predictor", GATE, *feed.FILES, "config.json")
+           "tensorboard", "wandb", "tokenizer.json", "export", "predictor", GATE, *feed.FILES, CONFIG)
 _JUDGED = ("cer", "average_perplexity")
 _COUNTED = ("cumulative_params", "cumulative_fwd_macs", "cumulative_train_flops", "num_stages", "wall_seconds",
             "compile_seconds")
@@ -37,6 +41,57 @@ def local(path: str | os.PathLike[str]) -> pathlib.Path:
 def is_address(path: str | os.PathLike[str]) -> bool:
   """Whether a path is an address such as gs://bucket/run."""
   return ADDRESS.match(str(path)) is not None
+
+
+def copies() -> pathlib.Path:
+  """The folder with the local copies of runs at addresses, SCHEME/BUCKET/PATH."""
+  return cache_home() / "remote"
+
+
+def shown(path: pathlib.Path) -> str:
+  """A path as messages name it: its address, if it is that of the local copy of a run at an address, or lies in one."""
+  try:
+    scheme, *parts = path.relative_to(copies()).parts
+  except ValueError:
+    return str(path)
+  return f"{scheme}:{'///' if scheme in LOCAL else '//'}{'/'.join(parts)}"
+
+
+def read_config(folder: pathlib.Path) -> dict[str, Any]:
+  """The contents of a run folder's config.json.
+
+  Raises:
+    BadInput: there is no run in the folder, or another version wrote it in a format that this version does not read.
+  """
+  tree = find_config(folder)
+  if tree is None:
+    raise BadInput(f"there is no run in {shown(folder)!r}: it has no {CONFIG}.")
+  return tree
+
+
+def find_config(folder: pathlib.Path, of_any_format: bool = False) -> dict[str, Any] | None:
+  """The same, or None if the folder has no config.json; `of_any_format`: for a run that is about to be deleted."""
+  tree = read_json(folder / CONFIG)
+  if tree is None:
+    return None
+  if not (isinstance(tree, dict) and "data_fingerprint" in tree and
+          all(isinstance(tree.get(name, {}), dict) for name in ("arrays", "code", "made_with"))):
+    raise BadInput(f"{shown(folder / CONFIG)} is not from a run of this program; move it away, or give another folder.")
+  if tree.get("format") != FORMAT and not of_any_format:
+    raise BadInput(
+        f"{shown(folder)} holds a run of another version of alma_jax ({CONFIG}: alma_jax_version "
+        f"{tree.get('alma_jax_version')}, format {tree.get('format')}), which this version does not read (format "
+        f"{FORMAT}); run it again, with --overwrite or in another folder, or read it with the version that wrote it.")
+  return tree
+
+
+def parse_config(tree: dict[str, Any]) -> schema.RunConfig:
+  """The config that a config.json holds.
+
+  Raises:
+    BadInput: a field is missing, or has a value that it cannot have.
+  """
+  return configs.parse({name: value for name, value in tree.items() if name not in configs.STORED})
 
 
 def read_summary(path: str | os.PathLike[str]) -> Entry | None:
@@ -66,7 +121,7 @@ def read_json(path: str | os.PathLike[str]) -> Any:
   except FileNotFoundError:
     return None
   except (OSError, ValueError) as error:
-    raise BadInput(f"{path} cannot be read as JSON ({error}); move the folder away or choose another.") from error
+    raise BadInput(f"{path} cannot be read as JSON ({error}); restore the file, or give another folder.") from error
 
 
 def read_lines(path: str | os.PathLike[str]) -> list[Entry]:
@@ -107,13 +162,12 @@ def encoded(entry: Entry) -> bytes:
   return json.dumps(entry, allow_nan=False).encode() + b"\n"
 
 
-def is_entry(line: bytes, expected: Entry | None = None) -> bool:
-  """Whether a line holds an entry, and the expected one if there is one."""
+def is_entry(line: bytes) -> bool:
+  """Whether a line holds an entry."""
   try:
-    entry = parse_json(line)
+    return isinstance(parse_json(line), dict)
   except ValueError:
     return False
-  return isinstance(entry, dict) and expected in (None, entry)
 
 
 def write_json(path: pathlib.Path, tree: Any) -> None:

@@ -75,18 +75,18 @@ class RunFolder:
                      "choose another --workdir.")
     if self._lock is None and (overwrite or not (self.path / "summary.json").is_file()):
       return  # another process claims it
-    stored = run_files.read_json(self.path / "config.json")
-    if not isinstance(stored, dict) or "data_fingerprint" not in stored:
-      found = [name for name in WRITTEN if (self.path / name).exists()]
-      if found:
-        raise BadInput(f"{self.shown} holds {', '.join(found)}, but not from a run of this program; "
+    stored = run_files.find_config(self.path, of_any_format=overwrite)
+    if stored is None:
+      foreign = [name for name in WRITTEN if (self.path / name).exists()]
+      if foreign:
+        raise BadInput(f"{self.shown} holds {', '.join(foreign)}, but not from a run of this program; "
                        "choose another --workdir.")
     elif overwrite:
       self._delete()
     else:
       self._compare(stored, config, digests)
-      self._compare_code(_entries(stored, "code"), config)
-      self._compare_made_with(_entries(stored, "made_with"), made_with)
+      self._compare_code(stored.get("code", {}), config)
+      self._compare_made_with(stored.get("made_with", {}), made_with)
       return  # session.run writes it once the run is restored
     self.write_config(config, digests, made_with)
 
@@ -96,12 +96,11 @@ class RunFolder:
     The hashes and `made_with` stay as they were when the run began.
     """
     if self._writes:
-      stored = run_files.read_json(self.path / "config.json")
-      first = stored if isinstance(stored, dict) else {}
-      tree = configs.to_dict(config) | digests | dict(alma_jax_version=__version__)
-      own = _entries(first, "code") or code.code_of(config)
+      first = run_files.find_config(self.path) or {}
+      tree = dict(format=run_files.FORMAT, **configs.to_dict(config), **digests, alma_jax_version=__version__)
+      own = first.get("code") or code.code_of(config)
       tree |= {"code": own} if own else {}
-      run_files.write_json(self.path / "config.json", tree | dict(made_with=_entries(first, "made_with") or made_with))
+      run_files.write_json(self.path / run_files.CONFIG, tree | dict(made_with=(first.get("made_with") or made_with)))
 
   def write_files(self, files: dict[str, str]) -> None:
     """Writes the files {name: text} that do not exist yet."""
@@ -132,15 +131,12 @@ class RunFolder:
                      "now, or with another first mega-batch; restore them, or begin another run with --workdir.")
     if not differ and stored["data_fingerprint"] != digests["data_fingerprint"]:
       differ = ["the data (same name, other contents)"]
-      if "alma_jax_version" not in stored and config.seed:
-        differ = ["the data (same name, other contents: up to version 0.1 `seed` also drew the test set of digits, of "
-                  "DIR/CLASS folders and of texts without a split, now every seed has that of seed 0)"]
     if not differ and stored.get("root_sha256") != digests.get("root_sha256"):
       differ = ["the network of learner.root (same folder, other weights)"]
     if not differ:
-      known, arrays = stored.get("arrays", {}), digests.get("arrays", {})  # earlier versions did not know them
-      differ = [f"the arrays that {name!r} loads (same name, other contents)" for name in arrays
-                if known.get(name, arrays[name]) != arrays[name]]
+      before, arrays = stored.get("arrays", {}), digests.get("arrays", {})
+      differ = [f"the arrays that {name!r} loads (same name, other contents)" for name in before.keys() | arrays.keys()
+                if before.get(name) != arrays.get(name)]
     if differ:
       raise BadInput(f"{self.shown} holds another run, which differs in {', '.join(differ)}; "
                      "choose another --workdir, or --overwrite it.")
@@ -155,7 +151,7 @@ class RunFolder:
 
   def _compare_made_with(self, stored: dict[str, str], now: dict[str, str]) -> None:
     """Warns if an unfinished run goes on with versions, devices or flags that may round differently."""
-    if not stored or (self.path / "summary.json").exists():
+    if (self.path / "summary.json").exists():
       return
     differ = [f"{name} ({stored.get(name, 'not set')} there, {now.get(name, 'not set')} here)"
               for name in dict.fromkeys([*stored, *now]) if stored.get(name) != now.get(name)]
@@ -187,9 +183,10 @@ class RunFolder:
     whole = [line for line in lines if line.endswith(b"\n")]  # a kill may have torn the last one
     kept = whole[:num]
     if entries:
-      if lines and (len(kept) < num or not all(map(run_files.is_entry, kept, entries))):
+      written = [*map(run_files.encoded, entries)]
+      if lines and kept != written:
         _warn_changed(path)
-      kept = [*map(run_files.encoded, entries)]
+      kept = written
     elif len(kept) < num:
       raise BadInput(f"{path} has {len(whole)} whole lines, but the checkpoint covers {num}; restore the file, or "
                      "--overwrite the run.")
@@ -209,13 +206,6 @@ class RunFolder:
     if self._writes and not (path.is_file() and path.read_bytes() == data):
       _warn_changed(path)
       write_bytes(path, data)
-
-  def mend_lines(self, name: str, entries: list[Entry]) -> None:
-    """`mend` for a .jsonl file; earlier versions may have written the same entries otherwise."""
-    path = self.path / name
-    lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
-    if len(lines) != len(entries) or not lines[-1].endswith(b"\n") or not all(map(run_files.is_entry, lines, entries)):
-      self.mend(name, b"".join(map(run_files.encoded, entries)))
 
   @property
   def is_mirrored(self) -> bool:
@@ -304,12 +294,6 @@ class RunFolder:
 
   def __exit__(self, *unused: object) -> None:
     self.close()
-
-
-def _entries(stored: dict[str, Any], name: str) -> dict[str, str]:
-  """The entries of a config.json below a name; empty if the version that wrote it had none."""
-  found = stored.get(name)
-  return found if isinstance(found, dict) else {}
 
 
 def _warn_changed(path: pathlib.Path) -> None:

@@ -57,8 +57,6 @@ def run(setting: settings.Setting, folder: RunFolder, should_stop: Callable[[], 
   opened = checkpoints.newest()  # first: damage must be noticed before anything is changed
   if setting.is_live:
     setting = live.resumed(setting, folder, opened)
-  if isinstance(setting.source, sequence.Tasks) and opened is not None:
-    setting.source.resume(opened.meta["data"])
   examiner = _examiner(setting, opened)
   now = (starting.untrained(setting, folder) if opened is None else
          starting.restored(setting, folder, opened, examiner))
@@ -223,12 +221,9 @@ class _Session:
     now, metric = self.now, self._problem.metric
     train = True
     if now.arrived is None:
-      if opened is None and now.complete:
-        with self._progress.phase("testing the mega-batch"):
-          train, now.arrived = self._arrivals.next(now)
-        now.arrived |= self._watch(len(now.lines) + 1, now.arrived)
-      else:  # the checkpoint of an earlier version, in a stage
-        now.arrived = {}
+      with self._progress.phase("testing the mega-batch"):
+        train, now.arrived = self._arrivals.next(now)
+      now.arrived |= self._watch(len(now.lines) + 1, now.arrived)
       if not now.lines and (untrained := self._untrained_value()) is not None:
         now.arrived[metrics.UNTRAINED] = untrained
     if train:
@@ -290,13 +285,13 @@ class _Session:
                   ) -> tuple[loop.StageData, normalization.Normalization | None, metrics.Entry]:
     """(the data with the stage's normalisation constants, the constants, their change for metrics.jsonl)."""
     source: Any = self._setting.source
-    known, mesh = self.now.constants, self._learner.mesh
-    if known is None:
+    before, mesh = self.now.constants, self._learner.mesh
+    if before is None:
       return data, None, {}
-    constants, changed = source.followed(known, ends)
+    constants, changed = source.followed(before, ends)
     if changed:
       say(f"warning: stage {len(ends)} uses new normalisation constants, because the scale of the data has changed: "
-          f"{normalization.described(known, constants, changed, len(source.example_shape) == 3)}")
+          f"{normalization.described(before, constants, changed, len(source.example_shape) == 3)}")
     pool = classification.renormalized(data.pool, source, constants, mesh)
     val_pool = pool if data.val_pool is data.pool else classification.renormalized(
         data.val_pool, source, constants, mesh)

@@ -12,7 +12,7 @@ from alma_jax.errors import BadInput
 from alma_jax.learners import contract
 from alma_jax.learners.contract import GrowthReport, LearnerState
 from alma_jax.parallel import sharding
-from alma_jax.runs import checkpoint, legacy, metrics, settings
+from alma_jax.runs import checkpoint, metrics, settings
 from alma_jax.training import loop
 from alma_jax.types import Tree
 
@@ -27,7 +27,7 @@ class RunState:
     epoch: epochs (language: rounds) of the stage so far.
     lines: entries of metrics.jsonl so far.
     num_train_lines: lines of train.jsonl so far.
-    train_total: their checksum, see run_files.chained; None: they were written by an earlier version.
+    train_total: their checksum, see run_files.chained.
     constants: normalisation constants that the learner was trained with; None: its problem has none that can change.
     arrived: what is known of the mega-batch after which the stage in training began: further entries of its line.
     initial_params: parameters of the untrained learner.
@@ -40,7 +40,7 @@ class RunState:
   epoch: int = 0
   lines: list[metrics.Entry] = dataclasses.field(default_factory=list)
   num_train_lines: int = 0
-  train_total: str | None = ""
+  train_total: str = ""
   complete: bool = True
   wall_seconds: float = 0.0
   compile_seconds: float = 0.0
@@ -127,9 +127,8 @@ def restore(setting: settings.Setting, opened: checkpoint.Opened, examiner: Any)
     examiner.cached, examiner.num_cached = dict(opened.arrays("cached")), meta["num_cached"]
   return RunState(
       restore_learner(setting.learner, opened), meta["initial_params"], meta["stage"], meta["epoch"], meta["lines"],
-      meta["num_train_lines"], meta.get("train_total"), legacy.is_complete(meta), meta["wall_seconds"],
-      meta["compile_seconds"], meta.get("arrived"),
-      constants(setting.source, opened))
+      meta["num_train_lines"], meta["train_total"], meta["complete"], meta["wall_seconds"], meta["compile_seconds"],
+      meta["arrived"], constants(setting.source, opened))
 
 
 def constants(source: Any, opened: checkpoint.Opened | None) -> normalization.Normalization | None:
@@ -146,8 +145,7 @@ def restore_growth(setting: settings.Setting, opened: checkpoint.Opened, state: 
   if saved is None:
     state, report = learner.grow(state, data)
   else:
-    spec, host = (legacy.with_size(saved["spec"]), saved["host"]) if "host" in saved else legacy.split(saved["spec"])
-    host = host | (opened.arrays("grown_host") if opened.has("grown_host") else {})
+    spec, host = saved["spec"], saved["host"] | opened.arrays("grown_host")
     shapes = learner.template(spec)
     live, frozen = sharding.put((opened.tree("grown", shapes.live), opened.frozen(shapes.frozen)), learner.mesh)
     state = LearnerState(spec, live, frozen, host=host)  # the optimiser's state is part of the training
@@ -181,16 +179,12 @@ def restore_learner(learner: contract.Learner, opened: checkpoint.Opened, partly
 
 def spec_and_host(opened: checkpoint.Opened) -> tuple[dict[str, Any], dict[str, Any]]:
   """`spec` and `host` of the LearnerState in an opened checkpoint."""
-  meta = opened.meta
-  if "host" not in meta:
-    return legacy.split(meta["spec"])
-  return legacy.with_size(meta["spec"]), meta["host"] | (opened.arrays("host") if opened.has("host") else {})
+  return opened.meta["spec"], opened.meta["host"] | opened.arrays("host")
 
 
 def check_config(path: pathlib.Path, config: schema.RunConfig, meta: checkpoint.Meta) -> None:
   """Raises BadInput if config.json of the run folder `path` is not that of a checkpoint's meta."""
-  differ = configs.compared(meta.get("config", configs.identity(config)), configs.identity(config), "in the checkpoint",
-                            "now")
+  differ = configs.compared(meta["config"], configs.identity(config), "in the checkpoint", "now")
   if differ:
     raise BadInput(f"{path / 'config.json'} was changed after its checkpoints were saved: {', '.join(differ)}; restore "
                    "it, or --overwrite the run.")

@@ -100,8 +100,7 @@ class Trainer:
         entry["members"] = {key: finite(value) for key, value in members.items()}
       self._folder.append(TRAIN, entry)
       now.num_train_lines += 1
-      if now.train_total is not None:
-        now.train_total = run_files.chained(now.train_total, entry)
+      now.train_total = run_files.chained(now.train_total, entry)
       self._val_value = entry[f"val_{self._problem.metric}"]
       for board in self._boards:
         board.train(entry)

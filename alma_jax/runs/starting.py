@@ -4,7 +4,7 @@ from typing import Any
 from alma_jax.errors import BadInput
 from alma_jax.parallel import sharding
 from alma_jax.parallel.sharding import say
-from alma_jax.runs import checkpoint, remote, settings, snapshot
+from alma_jax.runs import checkpoint, run_files, settings, snapshot
 from alma_jax.runs.run_files import METRICS
 from alma_jax.runs.run_folder import RunFolder
 from alma_jax.runs.snapshot import RunState
@@ -18,8 +18,8 @@ def refuse_lost_checkpoints(folder: RunFolder) -> None:
   """
   lost = (folder.path / METRICS).exists() and not (folder.path / checkpoint.CHECKPOINTS).is_dir()
   if sharding.any_process(lost and sharding.is_main()):
-    raise BadInput(f"{remote.shown(folder.path)} holds {METRICS}, but its folder checkpoints has disappeared; restore "
-                   "it, or --overwrite the run.")
+    raise BadInput(f"{run_files.shown(folder.path)} holds {METRICS}, but its folder checkpoints has disappeared; "
+                   "restore it, or --overwrite the run.")
 
 
 def untrained(setting: settings.Setting, folder: RunFolder) -> RunState:
@@ -27,8 +27,8 @@ def untrained(setting: settings.Setting, folder: RunFolder) -> RunState:
   learner = setting.learner.init()
   num_params = setting.learner.cost(learner).num_params
   if (folder.path / METRICS).exists():
-    say(f"no checkpoint has been saved in {remote.shown(folder.path)} yet; the run starts again")
-  say(f"running in {remote.shown(folder.path)}, from {num_params:,} parameters")
+    say(f"no checkpoint has been saved in {run_files.shown(folder.path)} yet; the run starts again")
+  say(f"running in {run_files.shown(folder.path)}, from {num_params:,} parameters")
   return RunState(learner, num_params, constants=setting.source.constants)
 
 

@@ -1,18 +1,33 @@
-"""Files that are written once: named by their checksums, and kept twice.
+"""What checkpoints refer to and what never changes: files that are named by their checksums, and kept twice.
 
 A file and its copy are written one after the other, each whole or not at all. When an entry is read, both are verified.
 If one is damaged or missing, it is written again from the other. Parity over several files would take less space, but a
 copy can be restored by hand, and files of different names may be damaged at the same time.
+
+`Frozen` and `History` are what a run stores in this way.
 """
 import hashlib
+import json
 import pathlib
 import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from flax import serialization
 
 from alma_jax.errors import BadInput
 from alma_jax.files import write_bytes
+from alma_jax.parallel import sharding
+from alma_jax.runs import arrays
+from alma_jax.types import Tree
 
 COPIES = "copies"
 _SHOWN = 12  # characters of a checksum in the name of its file
+_PART = 128  # lines of a part of a History
+
+Leaves = dict[str, np.ndarray]
+Lines = list[dict[str, Any]]
 
 
 class Lost(BadInput):
@@ -20,7 +35,7 @@ class Lost(BadInput):
 
 
 class Store:
-  """A folder of files that never change; their copies are in its folder `copies`."""
+  """A folder of numbered files that never change; their copies are in its folder `copies`."""
 
   def __init__(self, folder: pathlib.Path, suffix: str, writes: bool):
     """Opens a folder, which is made when it is first written to.
@@ -32,30 +47,30 @@ class Store:
     """
     self._folder, self._suffix, self._writes = folder, suffix, writes
 
-  def put(self, name: str, data: bytes) -> str:
+  def put(self, number: int, data: bytes) -> str:
     """Writes an entry and its copy, unless they are there; returns its SHA-256, with which it is read.
 
     Raises:
       OSError: it cannot be written.
     """
     digest = _digest(data)
-    for path in self._paths(name, digest) if self._writes else ():
+    for path in self._paths(number, digest) if self._writes else ():
       if not path.exists() or path.read_bytes() != data:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(path, data)
     return digest
 
-  def get(self, name: str, digest: str) -> bytes:
+  def get(self, number: int, digest: str) -> bytes:
     """Reads an entry, and repairs it with a warning if one of its files is damaged or missing.
 
     Args:
-      name: of the entry.
+      number: of the entry.
       digest: what `put` returned.
 
     Raises:
       Lost: neither file is what was written.
     """
-    paths = self._paths(name, digest)
+    paths = self._paths(number, digest)
     read = [_read(path, digest) for path in paths]
     sound = next((data for data in read if data is not None), None)
     if sound is None:
@@ -65,13 +80,98 @@ class Store:
         _repair(path, sound)
     return sound
 
-  def holds(self, name: str, digest: str) -> bool:
-    """Whether a file of the entry exists, sound or not."""
-    return any(path.exists() for path in self._paths(name, digest))
-
-  def _paths(self, name: str, digest: str) -> tuple[pathlib.Path, pathlib.Path]:
-    file = f"{name}-{digest[:_SHOWN]}{self._suffix}"
+  def _paths(self, number: int, digest: str) -> tuple[pathlib.Path, pathlib.Path]:
+    file = f"{number:05d}-{digest[:_SHOWN]}{self._suffix}"
     return self._folder / file, self._folder / COPIES / file
+
+
+class Read(NamedTuple):
+  """Frozen trees that were read.
+
+  Attributes:
+    trees: the arrays of each by their names, None where they are lost.
+    lost: {number: why}.
+  """
+  trees: list[Leaves | None]
+  lost: dict[int, str]
+
+
+class Frozen:
+  """What a run has frozen: the members of an ensemble, or the modules of a stream of tasks. Each is one file.
+
+  All processes of the run call every method. flax.serialization.msgpack_restore returns the arrays of a file by their
+  names.
+  """
+
+  def __init__(self, pool: pathlib.Path, writes: bool):
+    """Opens the folder `pool`; `writes`: whether this process writes."""
+    self._store = Store(pool, ".msgpack", writes)
+    self._saved: list[str] = []  # digests of the trees that are sound in the pool
+
+  def save(self, i: int, tree: Tree) -> str:
+    """Writes tree i unless this session has read or written it; returns its digest."""
+    if i == len(self._saved):
+      leaves = {name: np.asarray(leaf, order="C") for name, leaf in arrays.flatten(sharding.fetch(tree))}
+      self._saved.append(self._store.put(i, serialization.msgpack_serialize(leaves)))
+    return self._saved[i]
+
+  def read(self, digests: Sequence[str]) -> Read:
+    """The trees of the digests that `save` returned, from the first one on."""
+    trees: list[Leaves | None] = []
+    lost = {}
+    self._saved = []
+    for i, digest in enumerate(digests):
+      try:
+        trees.append(serialization.msgpack_restore(self._store.get(i, digest)))
+      except Lost as error:
+        trees.append(None)
+        lost[i] = str(error)
+        continue
+      if len(self._saved) == i:
+        self._saved.append(digest)
+    return Read(trees, lost)
+
+  def renew(self) -> None:
+    """The trees have other shapes from now on, and are saved again."""
+    self._saved = []
+
+
+class History:
+  """The lines of metrics.jsonl. Old ones are written once, so that late checkpoints take no longer.
+
+  Every checkpoint stands for all lines so far. Lines are sealed in parts of a fixed size, each a file of its own that
+  later checkpoints refer to by its checksum. A checkpoint itself holds the lines after the last sealed part. At least
+  one line is never sealed, because a live run may take its last line back.
+  """
+
+  def __init__(self, folder: pathlib.Path, writes: bool):
+    """`writes`: whether this process writes; what the others of a run compute is not used."""
+    self._store = Store(folder, ".json", writes)
+    self._sealed: list[str] = []
+
+  def seal(self, lines: Lines) -> tuple[list[str], Lines]:
+    """(checksums of the sealed parts, the lines after them); writes the parts that are complete and not written yet.
+
+    Args:
+      lines: all lines so far. They begin with those of the last call, or of the last `read`.
+    """
+    while len(lines) > (len(self._sealed) + 1) * _PART:
+      start = len(self._sealed) * _PART
+      text = json.dumps(lines[start:start + _PART], allow_nan=False).encode()
+      self._sealed.append(self._store.put(len(self._sealed), text))
+    return list(self._sealed), lines[len(self._sealed) * _PART:]
+
+  def read(self, sealed: list[str], rest: Lines) -> Lines:
+    """All lines, from what `seal` returned.
+
+    Raises:
+      Lost: a part is damaged, and its copy too.
+    """
+    lines: Lines = []
+    for i, digest in enumerate(sealed):
+      lines += json.loads(self._store.get(i, digest))
+    self._sealed = list(sealed)
+    return lines + rest
 
 
 def _repair(path: pathlib.Path, sound: bytes) -> None:

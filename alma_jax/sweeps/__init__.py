@@ -15,16 +15,15 @@ The other modules:
   states      the state of each job, from its run folder
   plan        the jobs of a sweep with their states
   timing      seconds of runs, estimated from finished runs
-  prediction  training steps and multiply-adds of runs, computed from their configs (imports jax)
-  background  the same predictions in a separate process, while a sweep runs
+  costs       training steps and multiply-adds of runs, computed from their configs (imports jax)
   listing     the table of --dry_run
   events      what happens to a job
   places      the cores and GPUs of each worker
   worker      a worker process: it runs job after job
   pool        starts jobs in workers on this machine
   slurm       starts jobs on a SLURM cluster
-  board       the live table on a terminal
-  launch      runs a sweep: starts its jobs, shows the board, and writes the failures
+  display     the live table on a terminal
+  launch      runs a sweep: starts its jobs, shows the table, and writes the failures
 """
 import dataclasses
 import itertools

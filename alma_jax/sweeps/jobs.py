@@ -29,7 +29,7 @@ class Job(NamedTuple):
     file: path of the config file.
     arg: the argument of its get_config; None: its default.
     clusters: if above 0, the run ends after its first stage, and publishes its features with so many clusters
-      (runs/apart.py).
+      (runs/mixture.py).
   """
   name: str
   config: schema.RunConfig
@@ -60,8 +60,8 @@ def load(given: str | pathlib.Path) -> sweeps.Sweep:
     BadInput: the file does not exist, takes no argument, or returns no Sweep.
   """
   path, _, arg = str(given).partition(":")
-  found = configs.find(path)
-  if found is None:
+  file = configs.find(path)
+  if file is None:
     names = fields.listed(name for name in configs.packaged() if name.startswith("sweeps/"))
     raise BadInput(f"{path!r} is not a sweep file in {pathlib.Path.cwd()}, nor one of the package's: {names}.")
   def called(names: dict[str, Any]) -> Any:
@@ -70,7 +70,7 @@ def load(given: str | pathlib.Path) -> sweeps.Sweep:
       raise BadInput(f"the sweep file {path} takes no argument, but --config={given} gives it {arg!r}; leave it out.")
     return get_sweep and (get_sweep(arg) if arg else get_sweep())
 
-  made = configs.run_file(str(found), called)
+  made = configs.run_file(str(file), called)
   if not isinstance(made, sweeps.Sweep):
     raise BadInput(f"{path} has no function get_sweep that returns an alma_jax.sweeps.Sweep.")
   if not made.points:

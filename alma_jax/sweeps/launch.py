@@ -10,7 +10,7 @@ import filelock
 from alma_jax import commands, messages
 from alma_jax.errors import BadInput
 from alma_jax.runs import run_files
-from alma_jax.sweeps import board, events, pool
+from alma_jax.sweeps import display, events, pool
 from alma_jax.sweeps.events import Event
 from alma_jax.sweeps.plan import FAILURES, SLURM, Launcher, Plan, folder_problems
 
@@ -46,7 +46,7 @@ def _run(plan: Plan, launcher: Launcher) -> int:
   signals = _watch_signals()
   failures, problem = dict(plan.failures), ""
   started = _start(plan, launcher, lambda: bool(signals))
-  with board.Board(plan.jobs, plan.states, launcher.workers_for(plan.to_do)) as shown:
+  with display.Board(plan.jobs, plan.states, launcher.workers_for(plan.to_do)) as shown:
     for event in started:
       shown.update(event)
       if event.job is not None and event.kind in (events.DONE, events.FAILED):

@@ -1,10 +1,14 @@
 """The table of --dry_run: all runs, their costs and their seconds."""
 import os
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from alma_jax.errors import BadInput
-from alma_jax.sweeps import board, places, states, timing
+from alma_jax.sweeps import display, places, states, timing
 from alma_jax.sweeps.plan import LOCAL, Launcher, Plan
+
+if TYPE_CHECKING:  # it imports jax
+  from alma_jax.sweeps import costs
 
 
 def text(plan: Plan, launcher: Launcher, changed: Mapping[str, str]) -> str:
@@ -20,24 +24,24 @@ def text(plan: Plan, launcher: Launcher, changed: Mapping[str, str]) -> str:
     changed: {field: text} of the command line, for all jobs.
   """
   os.environ.setdefault("JAX_PLATFORMS", "cpu")  # predictions only trace
-  from alma_jax.sweeps import prediction
+  from alma_jax.sweeps import costs
   here = launcher.name == LOCAL and not places.num_gpus()  # otherwise the runs use other memory
-  found = dict(zip((job.name for job in plan.jobs), prediction.predict([job.config for job in plan.jobs], here)))
-  refused = _refused({name: str(cost) for name, cost in found.items() if isinstance(cost, BadInput)})
-  costs = {name: cost for name, cost in found.items() if not isinstance(cost, BadInput)}
+  predicted = dict(zip((job.name for job in plan.jobs), costs.predict([job.config for job in plan.jobs], here)))
+  refused = _refused({name: str(cost) for name, cost in predicted.items() if isinstance(cost, BadInput)})
+  possible = {name: cost for name, cost in predicted.items() if not isinstance(cost, BadInput)}
   taken = states.seconds_taken(plan.jobs)
-  predicted = timing.estimate({job.name: job.config for job in plan.jobs}, taken, costs)
-  left = {job.name: plan.states[job.name] for job in plan.to_do if job.name in costs}
-  lines = [*(_rows(plan, costs, taken, predicted) if costs else []), *refused, _numbers(plan, left)]
+  seconds = timing.estimate({job.name: job.config for job in plan.jobs if job.name in possible}, taken)
+  left = {job.name: plan.states[job.name] for job in plan.to_do if job.name in possible}
+  lines = [*(_rows(plan, possible, taken, seconds) if possible else []), *refused, _numbers(plan, left)]
   if left:
-    lines.append(f"those left take at most {sum(costs[n].steps for n in left):,} training steps, "
-                 f"{sum(costs[n].macs for n in left):.3g} multiply-adds, without growth")
-  for name in prediction.downloads([job.config for job in plan.to_do]):
+    lines.append(f"those left take at most {sum(possible[name].steps for name in left):,} training steps, "
+                 f"{sum(possible[name].macs for name in left):.3g} multiply-adds, without growth")
+  for name in costs.downloads([job.config for job in plan.to_do]):
     lines.append(f"{name} is not on this machine yet; the first run downloads it")
   if changed:
     lines.append(f"changed in all runs: {', '.join(f'{field}={text}' for field, text in changed.items())}")
   workers = launcher.workers_for(plan.to_do)
-  time_left = board.time_left(left, predicted, workers)
+  time_left = display.time_left(left, seconds, workers)
   if time_left:
     lines.append(f"{time_left} with {_count(workers, 'worker')}, estimated from {_count(len(taken), 'finished run')}")
   return "\n".join(lines)
@@ -62,14 +66,14 @@ def _numbers(plan: Plan, left: Mapping[str, states.State]) -> str:
   return f"{_count(len(plan.jobs), 'run')}: {', '.join([*parts, f'{len(left)} left'])}"
 
 
-def _rows(plan: Plan, costs: dict[str, timing.Prediction], taken: dict[str, timing.Taken],
-          predicted: dict[str, float]) -> list[str]:
+def _rows(plan: Plan, possible: "Mapping[str, costs.Prediction]", taken: Mapping[str, timing.Taken],
+          estimated: Mapping[str, float]) -> list[str]:
   """The head, and a line for each run that can run."""
   width = max(len(job.name) for job in plan.jobs)
-  seconds = lambda text: f"  {text:>8}" if predicted else ""
+  seconds = lambda text: f"  {text:>8}" if estimated else ""
   lines = [f"{'run':{width}}  {'steps':>11}  multiply-adds{seconds('seconds')}  state"]
-  for name, cost in costs.items():
-    took = f"{taken[name].seconds:.0f}" if name in taken else f"~{predicted[name]:.0f}" if name in predicted else "?"
+  for name, cost in possible.items():
+    took = f"{taken[name].seconds:.0f}" if name in taken else f"~{estimated[name]:.0f}" if name in estimated else "?"
     lines.append(f"{name:{width}}  {cost.steps:11,}  {cost.macs:13.3g}{seconds(took)}  {plan.states[name]}")
   return lines
 

@@ -32,13 +32,13 @@ def places(num_workers: int) -> list[Place]:
   """A Place for each worker. If there are more workers than cores or GPUs, several workers share one."""
   cores, num = usable_cores(), num_gpus()
   gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(num)))).split(",")
-  found = []
+  shares = []
   for i in range(num_workers):
     environment = {"CUDA_VISIBLE_DEVICES": ",".join(_share(gpus, i, num_workers))} if num else {}
     if num and num_workers > num:  # several workers on a GPU, whose memory the first one would take
       environment["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
-    found.append(Place(environment, _share(cores, i, num_workers)))
-  return found
+    shares.append(Place(environment, _share(cores, i, num_workers)))
+  return shares
 
 
 def _share(every: Sequence[T], i: int, num: int) -> list[T]:

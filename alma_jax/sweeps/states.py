@@ -2,9 +2,8 @@
 import contextlib
 import pathlib
 import re
-import sys
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, TypeGuard
+from typing import NamedTuple
 
 from alma_jax import config as configs
 from alma_jax.errors import BadInput
@@ -13,7 +12,6 @@ from alma_jax.sweeps.jobs import Job
 from alma_jax.sweeps.timing import Taken
 
 NEW, BEGUN, RUNNING, FINISHED, FAILED, REFUSED = "new", "begun", "running", "finished", "failed", "refused"
-_SCORES = ("cer", "average_perplexity")  # every summary.json has one of them
 
 
 class State(NamedTuple):
@@ -45,58 +43,36 @@ def state(job: Job, failures: Mapping[str, str]) -> State:
   """The State of a job, from its run folder and from `failures`, {name: last line} of failed jobs."""
   total = job.config.stream.num_megabatches
   try:
-    stored = run_files.read_json(job.workdir / "config.json")
+    stored = run_files.find_config(job.workdir)
+    if stored is not None:
+      differ = configs.differences(stored, job.config)
+      if differ:
+        raise BadInput(f"{job.workdir} holds another run, which differs in {', '.join(differ)}; move it away, or give "
+                       "another --workdir.")
+      if ((job.workdir / run_files.GATE).exists() if job.clusters else
+          run_files.read_summary(job.workdir / "summary.json") is not None):
+        return State(FINISHED, total, total)
   except BadInput as error:
     return State(REFUSED, 0, total, str(error))
-  if stored is not None:
-    if not isinstance(stored, dict) or "data_fingerprint" not in stored:
-      return State(REFUSED, 0, total, f"{job.workdir} holds a config.json that no run has written; move it away.")
-    differ = configs.differences(stored, job.config)
-    if differ:
-      return State(REFUSED, 0, total, f"{job.workdir} holds another run, which differs in {', '.join(differ)}; move it "
-                                      "away, or give another --workdir.")
-    try:
-      ended = summary(job) is not None if not job.clusters else (job.workdir / run_files.GATE).exists()
-    except BadInput as error:
-      return State(REFUSED, 0, total, str(error))
-    if ended:
-      return State(FINISHED, total, total)
   done = num_done(job)
   if job.name in failures:
     return State(FAILED, done, total, failures[job.name])
   return State(NEW if stored is None else BEGUN, done, total)
 
 
-def summary(job: Job) -> dict[str, Any] | None:
-  """The summary.json of a finished run, or None.
-
-  Raises:
-    BadInput: a run does not write such a file.
-  """
-  path = job.workdir / "summary.json"
-  advice = "delete it, and the run resumes from its last checkpoint"
-  try:
-    found = run_files.read_json(path)
-  except BadInput as error:
-    raise BadInput(f"{path} is not JSON; {advice}.") from error
-  if found is not None and not (isinstance(found, dict) and any(_is_number(found.get(key)) for key in _SCORES)):
-    raise BadInput(f"{path} should be a JSON object with a number for {' or '.join(_SCORES)}; {advice}.")
-  return found
-
-
 def seconds_taken(jobs: Iterable[Job]) -> dict[str, Taken]:
   """{name: Taken} of the finished runs that have the same kind of device as the newest one."""
-  found = []
+  finished = []
   for job in jobs:
     with contextlib.suppress(BadInput, OSError):
-      ended = summary(job) or {}
-      wall, compiling = ended.get("wall_seconds"), ended.get("compile_seconds")
-      if _is_number(wall) and _is_number(compiling):
-        device = re.sub(r"^\d+ x ", "", str(ended.get("device")))
+      summary = run_files.read_summary(job.workdir / "summary.json")
+      if summary is not None:
+        device = re.sub(r"^\d+ x ", "", str(summary["device"]))
         written = (job.workdir / "summary.json").stat().st_mtime_ns
-        found.append((written, device, job.name, Taken(wall, min(compiling, wall))))
-  newest = max(found)[1] if found else ""
-  return {name: taken for _, device, name, taken in found if device == newest}
+        wall, compiling = summary["wall_seconds"], summary["compile_seconds"]
+        finished.append((written, device, job.name, Taken(wall, min(compiling, wall))))
+  newest = max(finished)[1] if finished else ""
+  return {name: taken for _, device, name, taken in finished if device == newest}
 
 
 def read_texts(path: pathlib.Path, advice: str) -> dict[str, str]:
@@ -106,14 +82,14 @@ def read_texts(path: pathlib.Path, advice: str) -> dict[str, str]:
     BadInput: it holds something else; the message ends with `advice`.
   """
   try:
-    found = run_files.read_json(path)
+    texts = run_files.read_json(path)
   except BadInput as error:
     raise BadInput(f"{path} is not JSON; {advice}.") from error
-  if found is None:
+  if texts is None:
     return {}
-  if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
+  if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
     raise BadInput(f"{path} should be a JSON object of names and strings; {advice}.")
-  return found
+  return texts
 
 
 def num_done(job: Job) -> int:
@@ -123,7 +99,3 @@ def num_done(job: Job) -> int:
       return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 16), b""))
   except OSError:
     return 0
-
-
-def _is_number(value: Any) -> TypeGuard[float]:
-  return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

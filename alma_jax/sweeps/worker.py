@@ -99,14 +99,14 @@ def attempt(job: Packed, should_stop: Callable[[], bool] | None = None) -> tuple
 def _run(job: Packed, should_stop: Callable[[], bool] | None) -> None:
   """Runs a job. If another process uses the run folder, it waits: a worker of a killed sweep saves before it ends."""
   from alma_jax.parallel import runtime
-  from alma_jax.runs import apart, experiment
+  from alma_jax.runs import experiment, mixture
   config, workdir = unpacked(job)
   runtime.setup(config, alone=True)
   patience = time.monotonic() + _IN_USE
   while True:
     try:
       if job["clusters"]:
-        apart.publish(config, workdir, job["clusters"], should_stop)
+        mixture.publish(config, workdir, job["clusters"], should_stop)
       else:
         experiment.run(config, workdir, should_stop=should_stop)
       return

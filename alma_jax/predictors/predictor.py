@@ -67,7 +67,7 @@ class Predictor:
       self._program.compile(size, (*self._weights, jax.ShapeDtypeStruct((size, *self.shape), self.dtype)))
     except Exception as error:  # as above
       raise BadInput(f"the predictor cannot be compiled for batches of {size} ({type(error).__name__}: "
-                     f"{unpacking.first_line(error)}); export it again, or give a smaller --batch_size.") from error
+                     f"{unpacking.first_line(error)}); export it again.") from error
 
   @environment.fixed()
   def __call__(self, x: np.ndarray, size: int | None = None) -> tuple[np.ndarray, ...]:
@@ -87,10 +87,7 @@ class Predictor:
     if size not in self._program.compiled:
       self.compile(size)
     # np.asarray waits; jax.device_get does more for a tuple, and takes longer than the program of a small network
-    found = tuple(np.asarray(each)[:num] for each in _as_tuple(self._program.compiled[size](*self._weights, x)))
-    if len(found) == 1 and not self.is_language:  # exported by version 0.1
-      return found[0].argmax(-1).astype(np.int32), found[0]
-    return found
+    return tuple(np.asarray(each)[:num] for each in self._program.compiled[size](*self._weights, x))
 
 
 class _Program:
@@ -116,15 +113,8 @@ class _Program:
 
 def _weights(stored: folder.Stored, avals: Any) -> list[np.ndarray]:
   """The arrays of weights.npz, of the shapes and dtypes that the program takes."""
-  if folder.WEIGHTS not in stored.files:
-    found = []
-  else:
-    arrays, _ = unpacking.read_npz(io.BytesIO(stored.files[folder.WEIGHTS]))
-    found = [arrays[str(i)].view(aval.dtype) for i, aval in enumerate(avals)]
-  if [leaf.shape for leaf in found] != [aval.shape for aval in avals]:
+  arrays = unpacking.read_npz(io.BytesIO(stored.files[folder.WEIGHTS]))
+  weights = [arrays[str(i)].view(aval.dtype) for i, aval in enumerate(avals)]
+  if [leaf.shape for leaf in weights] != [aval.shape for aval in avals]:
     raise ValueError("the weights are not those of the program")
-  return found
-
-
-def _as_tuple(value: Any) -> tuple[Any, ...]:
-  return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+  return weights

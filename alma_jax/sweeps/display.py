@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from alma_jax.messages import duration
-from alma_jax.sweeps import background, events, states, timing
+from alma_jax.sweeps import events, states, timing
 from alma_jax.sweeps.events import Event
 from alma_jax.sweeps.jobs import Job
 from alma_jax.sweeps.states import State
@@ -30,7 +30,6 @@ class Board:
     self._measured: dict[str, float] = {}  # seconds of the jobs that this session has run from start to end
     self._resumed: set[str] = set()
     self._taken = states.seconds_taken(jobs)
-    self._costs = background.Costs(jobs if len(jobs) > 1 and not self.all_finished() else [])
     self._live: Live | None = None
 
   def __enter__(self) -> "Board":
@@ -45,7 +44,6 @@ class Board:
     with self._shown():
       if self._live:
         self._live.stop()
-    self._costs.close()
 
   def update(self, event: Event) -> None:
     """Updates the states with an Event, and shows them."""
@@ -131,12 +129,9 @@ class Board:
 
   def _time_left(self) -> str:
     """The time that the sweep will still take, e.g. "about 40 s"; "" until a run like those that are left finishes."""
-    configs = {name: job.config for name, job in self._jobs.items()}
-    costs = self._costs.get()
-    found = timing.estimate(configs, self._taken, costs)
-    left = {name: state for name, state in self._states.items()
-            if state.kind in _OPEN and (costs is None or name in costs)}  # jobs without costs will fail at once
-    return time_left(left, found, self._num_workers)
+    seconds = timing.estimate({name: job.config for name, job in self._jobs.items()}, self._taken)
+    left = {name: state for name, state in self._states.items() if state.kind in _OPEN}
+    return time_left(left, seconds, self._num_workers)
 
   def _table(self) -> "Group":
     from rich.console import Group
@@ -154,18 +149,18 @@ class Board:
     return Group(Text(self.line(), style="bold"), table, *failed)
 
 
-def time_left(job_states: Mapping[str, State], found: Mapping[str, float], num_workers: int) -> str:
+def time_left(job_states: Mapping[str, State], seconds: Mapping[str, float], num_workers: int) -> str:
   """The time that unfinished runs will still take together, for people.
 
   Args:
     job_states: {name: State} of the runs.
-    found: {name: seconds} of whole runs, from timing.estimate.
+    seconds: {name: seconds} of whole runs, from timing.estimate.
     num_workers: how many run at once.
 
   Returns:
-    E.g. "about 40 s"; "at least 40 s" if `found` lacks some runs; "" if it lacks all.
+    E.g. "about 40 s"; "at least 40 s" if `seconds` lacks some runs; "" if it lacks all.
   """
-  rest = [found[name] * (1 - state.fraction) for name, state in job_states.items() if name in found]
+  rest = [seconds[name] * (1 - state.fraction) for name, state in job_states.items() if name in seconds]
   if not rest:
     return ""
   return f"{'about' if len(rest) == len(job_states) else 'at least'} {duration(timing.total(rest, num_workers))}"

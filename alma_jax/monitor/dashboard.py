@@ -53,20 +53,20 @@ class Board:
           self._folders = view.find(self._paths)
         except BadInput:
           pass  # a folder has disappeared: its runs are shown with their problem
-      found = []
+      runs = []
       for folder in self._folders:
         try:
-          found.append(shown(self._view(folder)))
+          runs.append(shown(self._view(folder)))
         except BadInput as error:
-          found.append(dict(path=str(folder), problem=str(error)))
-      return [run | look for run, look in zip(found, looks([run["path"] for run in found]))]
+          runs.append(dict(path=str(folder), problem=str(error)))
+      return [run | look for run, look in zip(runs, looks([run["path"] for run in runs]))]
 
   def _view(self, folder: pathlib.Path) -> View:
     signature = tuple(_signature(folder / name) for name in _WATCHED)
     before, kept = self._views.get(folder, (None, None))
-    found = view.current(kept) if kept is not None and before == signature else view.view(folder)
-    self._views[folder] = signature, found
-    return found
+    run = view.current(kept) if kept is not None and before == signature else view.view(folder)
+    self._views[folder] = signature, run
+    return run
 
 
 def looks(paths: Sequence[str]) -> list[dict[str, str]]:

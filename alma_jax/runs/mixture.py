@@ -201,7 +201,7 @@ def _common(options: sections.Options) -> dict[str, Any]:
 
 def _is_saved(path: pathlib.Path) -> bool:
   """Whether a run folder holds the learner after its first stage."""
-  return (path / "config.json").exists() and 0 in results.load_run(path).stages()
+  return (path / run_files.CONFIG).exists() and 0 in results.load_run(path).stages()
 
 
 def _ends(path: pathlib.Path) -> tuple[int, ...]:

@@ -1,18 +1,29 @@
-"""Predicts what runs cost, in training steps and multiply-adds, before they run."""
+"""What runs cost, in training steps and multiply-adds, from their configs."""
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from alma_jax.config import schema, sections, task_sections
 from alma_jax.config.registry import IMAGES
 from alma_jax.data import datasets, tfds_folder
+from alma_jax.data.sets import tfds_images
 from alma_jax.errors import BadInput
 from alma_jax.learners import tuned
 from alma_jax.models import cost
 from alma_jax.parallel import environment
 from alma_jax.runs import memory, settings
-from alma_jax.sweeps.timing import Prediction
+
+
+class Prediction(NamedTuple):
+  """Predicted costs of a run. They are upper bounds, because patience may end stages early; growth is not counted.
+
+  Attributes:
+    steps: training steps, of all members.
+    macs: multiply-adds of forward passes in training (the paper's Comp).
+  """
+  steps: int
+  macs: int
 
 
 @environment.fixed()
@@ -35,20 +46,20 @@ def downloads(configs: Sequence[schema.RunConfig]) -> list[str]:
   """The names of data sets whose costs are predicted without them, and which the first run will download here."""
   named = {c.dataset.name for c in configs if c.problem == IMAGES and not c.dataset.data_dir}
   return sorted(name for name in named
-                if datasets.blank(name) and not tfds_folder.is_prepared(name.removeprefix("tfds:")))
+                if tfds_images.blank(name) and not tfds_folder.is_prepared(name.removeprefix("tfds:")))
 
 
 def _predicted(configs: Sequence[schema.RunConfig], refused: Mapping[schema.RunConfig, BadInput]
                ) -> list[Prediction | BadInput]:
   """See `predict`; `refused` are configs that do not fit into memory."""
-  found: list[Prediction | BadInput] = []
+  predictions: list[Prediction | BadInput] = []
   macs: dict[Any, int] = {}  # of one example, by the config of the network
   sizes: dict[Any, Any] = {}  # training examples of each stage, by the config of the network and of the stream
   for c in configs:
     network = c.dataset, c.learner, c.model
     run = *network, c.stream
     if c in refused:
-      found.append(refused[c])
+      predictions.append(refused[c])
       continue
     try:
       if run not in sizes:
@@ -62,14 +73,14 @@ def _predicted(configs: Sequence[schema.RunConfig], refused: Mapping[schema.RunC
           with cost.predicting():
             macs[network] = setting.learner.cost(state).fwd_macs
     except BadInput as error:
-      found.append(error)
+      predictions.append(error)
       continue
     plans = [c.train.plan(int(num), float(share)) for num, share in zip(sizes[run].train, sizes[run].share)]
     times = tuned.num_candidates(c) * (c.model.num_experts if c.learner.splits_data and c.train.steps else 1)
     times *= c.train.num_pairs if isinstance(c.train, task_sections.Train) else 1
-    found.append(Prediction(times * c.learner.num_trained * sum(plan.steps for plan in plans),
+    predictions.append(Prediction(times * c.learner.num_trained * sum(plan.steps for plan in plans),
                             times * macs[network] * sum(plan.samples for plan in plans)))
-  return found
+  return predictions
 
 
 def _too_large(configs: Sequence[schema.RunConfig]) -> dict[schema.RunConfig, BadInput]:
@@ -114,6 +125,6 @@ def _data(section: sections.DataSet) -> datasets.Dataset | None:
   if IMAGES not in section.problems:
     return None
   # Nothing is downloaded into a folder that the config names: the data have to be there.
-  known = not section.data_dir or tfds_folder.is_prepared(section.name.removeprefix("tfds:"), section.data_dir)
-  blank = datasets.blank(section.name) if known else None
+  may_be_blank = not section.data_dir or tfds_folder.is_prepared(section.name.removeprefix("tfds:"), section.data_dir)
+  blank = tfds_images.blank(section.name) if may_be_blank else None
   return blank or section.load()

@@ -1,0 +1,404 @@
+"""Reads examples with or without labels from files and folders, by the same rules for every command. Imports no jax.
+
+  path              examples                                    labels
+  FILE.npz          the array image, img, images or x           the array label, labels, y or class
+  FILE.parquet      the column of such a name: images as        the column of such a name, whose numbers may count names
+                    Hugging Face data sets store them, bytes    that the file declares, as files of Hugging Face do
+                    of image files, or lists of numbers
+  images by class   DIR/CLASS/*.png; deeper at one depth        CLASS
+  a folder          its .npz and .parquet files, by name        likewise
+  FILE.png, ...     the image                                   none, so only for `alma predict`
+
+The first of these names counts. If there is none of labels, the only name that ends in "_label" does.
+A file with the arrays or columns x_train, y_train, x_test and y_test has parts, and so has a folder with the folders
+DIR/train and DIR/test. Training reads both parts. `alma predict`, `alma evaluate` and the test set of a live stream
+read the test part. A mega-batch of a live stream may have no parts.
+
+Examples are uint8 or float32, [N, H, W, C] or [N, D]. Floats become float32. Other whole numbers become pixels (uint8)
+in images, and float32 in rows [N, D]. What comes later (examples for a predictor, later mega-batches, the test set)
+becomes what came first, if nothing is lost: flat rows of the right length become images, grey image files colour ones,
+and whole numbers float32. Labels are whole numbers from 0, or names of classes.
+"""
+import contextlib
+import dataclasses
+import io
+import itertools
+import pathlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from alma_jax.data import folders, image_file, unpacking
+from alma_jax.data import labels as class_labels
+from alma_jax.data.form import Form, too_small
+from alma_jax.errors import BadInput
+
+if TYPE_CHECKING:
+  import pyarrow as pa
+
+TRAIN, TEST = folders.TRAIN, folders.TEST
+_EXAMPLES, _LABELS = ("image", "img", "images", "x"), ("label", "labels", "y", "class")  # the first one counts
+_KIND_OF_LABEL = "_label"
+_TABLES = (".npz", ".parquet")
+_MOST_NAMES = 10  # names that a message lists
+_COPIES, _CHARACTER = 2, 4  # of the examples, when they become one array; bytes of a character in an array
+
+
+class Columns(NamedTuple):
+  """Names of columns or arrays; empty: the first of the usual names."""
+  image: str = ""
+  label: str = ""
+
+
+USUAL, _ANY = Columns(), Form()
+
+
+class Examples(NamedTuple):
+  """Examples.
+
+  Attributes:
+    source: the file that each comes from.
+    row: number of each in its file, from 0; -1 for an image file.
+    x: [N, ...]; see Form.fit.
+    labels: of the examples; None: they were not read.
+    remarks: what a user should know about the file or folder.
+    decoded: how many of the images have transparent parts, and several frames.
+  """
+  source: list[str]
+  row: list[int]
+  x: np.ndarray
+  labels: class_labels.Labels | None = None
+  remarks: tuple[str, ...] = ()
+  decoded: tuple[int, int] = (0, 0)
+
+
+class _Cell(NamedTuple):
+  """An example of a folder or of a Parquet file, before it is decoded.
+
+  Attributes:
+    source, row: see Examples.
+    name: how messages refer to it.
+    content: a file, the bytes of one, a list of numbers, or something that is no example.
+    label: a number or a name; None: there is none.
+    dtype: of the list.
+    names: of the classes that numbers count; None: the file declares none.
+  """
+  source: str
+  row: int
+  name: str
+  content: Any
+  label: Any = None
+  dtype: type[Any] = float
+  names: tuple[str, ...] | None = None
+
+
+@contextlib.contextmanager
+def named(what: str) -> Iterator[None]:
+  """Says which file a message is about."""
+  try:
+    yield
+  except BadInput as error:
+    raise BadInput(f"{what} cannot be used: {error}") from error
+
+
+@dataclasses.dataclass(frozen=True)
+class Reader:
+  """Reads files and folders; see above.
+
+  Attributes:
+    form: of the examples.
+    labelled: whether labels are read, too.
+    part: TRAIN or TEST, the part of a file or folder that is read if it has parts; "": it may have none.
+    columns: names of columns and arrays.
+    classes: that labels become the numbers of; None: labels stay as the file has them.
+    first: whether normalisation constants are made of the examples, whose values may not be too small for that.
+  """
+  form: Form = _ANY
+  labelled: bool = True
+  part: str = ""
+  columns: Columns = USUAL
+  classes: class_labels.Classes | None = None
+  first: bool = False
+
+  def whole(self, path: pathlib.Path) -> Examples:
+    """All examples of a file or folder; see `batches`."""
+    parts = [*self.batches(path)]
+    if len(parts) == 1:
+      return parts[0]
+    if len({(part.x.shape[1:], part.x.dtype) for part in parts}) > 1:
+      raise BadInput("it holds files with examples of several shapes or dtypes; they should be alike.")
+    unpacking.check_contents(sum(len(part.x) for part in parts), sum(part.x.nbytes for part in parts), _COPIES)
+    return Examples([source for part in parts for source in part.source], [row for part in parts for row in part.row],
+                    np.concatenate([part.x for part in parts]),
+                    class_labels.joined([part.labels for part in parts if part.labels]) if self.labelled else None)
+
+  def batches(self, path: pathlib.Path, size: int | None = None) -> Iterator[Examples]:
+    """Yields the examples of a file or folder.
+
+    Args:
+      path: the file or folder.
+      size: examples of a batch, at most; None: each file, and all images of a folder, are one batch.
+
+    Raises:
+      BadInput: they cannot be read or used. The message begins with "it", or is about a folder in `path`.
+    """
+    kind = path.suffix.lower()
+    try:
+      if not path.exists():
+        raise BadInput("there is no such file or folder.")
+      if path.is_dir():
+        yield from self._folder(path, size)
+      elif kind == ".npz":
+        yield from self._arrays(path, size)
+      elif kind == ".parquet":
+        yield from self._batches(self._cells(path, size), size)
+      elif kind in image_file.suffixes() and not self.labelled:
+        yield from self.images([path], size=size)
+      else:
+        raise BadInput(f"it is no .npz file, no .parquet file, no folder{' and no image' * (not self.labelled)}"
+                       f"{' of images by class' * self.labelled}.")
+    except OSError as error:
+      raise BadInput(f"it cannot be read: {error.strerror or error}.") from error
+
+  def images(self, files: Sequence[pathlib.Path], root: pathlib.Path | None = None, size: int | None = None,
+             classes: Sequence[str] = ()) -> Iterator[Examples]:
+    """Yields image files; see `batches`.
+
+    Args:
+      files: the image files.
+      root: a folder above all of them, which messages leave out; None: they leave out nothing.
+      size: of a batch.
+      classes: of the files; empty: they have no labels.
+    """
+    name_of = lambda file: file.relative_to(root).as_posix() if root else str(file)
+    yield from self._batches((_Cell(str(file), -1, name_of(file), file, label)
+                              for file, label in itertools.zip_longest(files, classes)), size)
+
+  def image(self, content: bytes, formats: tuple[str, ...]) -> np.ndarray:
+    """The example [1, ...] in the bytes of an image file; `formats`: see image_file.read."""
+    (examples,) = self._batches([_Cell("", -1, "the image", content)], formats=formats)
+    return examples.x
+
+  def _folder(self, folder: pathlib.Path, size: int | None) -> Iterator[Examples]:
+    folder = self._part_of(folder)
+    tables = tables_of(folder)
+    for path in tables:
+      with named(repr(path.name)):
+        yield from self.batches(path, size)
+    if tables:
+      return
+    if self.labelled:
+      classes = folders.by_class(folder)
+      if not classes.classes:
+        raise BadInput("it holds no images in folders by class, CLASS/*.png.")
+      files, names = classes.pairs()
+      remarks = classes.remarks(folder)
+    else:
+      files, others = folders.divided(folders.visible(folder), image_file.suffixes())
+      if not files:
+        raise BadInput("it holds no image; give images in a format that Pillow reads, such as PNG.")
+      names, remarks = [], [folders.left_out(folder, others)] if others else []
+    unpacking.check_contents(len(files), 0)
+    for examples in self.images(files, folder, size, names):
+      yield examples._replace(remarks=tuple(remarks))
+      remarks = []
+
+  def _part_of(self, folder: pathlib.Path) -> pathlib.Path:
+    parts = folders.splits(folder) if self.part and self.labelled else {}
+    if parts and self.part not in parts:
+      raise BadInput(f"it has the folder {folders.listed(part.name for part in parts.values())}, but no folder "
+                     f"{self.part}; name the folder that holds the folders of the classes.")
+    return parts.get(self.part, folder)
+
+  def _arrays(self, path: pathlib.Path, size: int | None) -> Iterator[Examples]:
+    arrays = [*unpacking.read_npz(path, lambda names: self._chosen(names, "array")).values()]
+    whole = self._checked(arrays[0], arrays[-1] if self.labelled else None)
+    num = len(whole.x)
+    for start in range(0, num, size or num):
+      stop = min(start + (size or num), num)
+      yield Examples([str(path)] * (stop - start), list(range(start, stop)), whole.x[start:stop],
+                     whole.labels and whole.labels.part(start, stop))
+
+  def _checked(self, x: np.ndarray, y: np.ndarray | None = None, names: tuple[str, ...] | None = None) -> Examples:
+    """Examples of raw arrays, without their sources; `names`: see labels.read."""
+    shaped = self.form.fit(x)
+    if self.first and (reason := too_small(x)):
+      raise BadInput(reason)
+    labels = None if y is None else class_labels.read(y, names)
+    if labels and len(x) != len(labels.numbers):
+      raise BadInput(f"it has {len(x)} examples but {len(labels.numbers)} labels; give one label for each.")
+    if labels and self.classes:
+      labels = class_labels.Labels(self.classes.number(labels))
+    return Examples([], [], shaped, labels)
+
+  def _chosen(self, names: Sequence[str], kind: str) -> list[str]:
+    """The names of the array or column of examples and, if labels are read, of labels; `kind` is what it is."""
+    if self.part and has_parts(names):
+      chosen = [f"x_{self.part}", f"y_{self.part}"][:1 + self.labelled]
+      missing = [name for name in chosen if name not in names]
+      if missing:
+        raise BadInput(f"it has no {kind} {missing[0]}; its {kind}s are {', '.join(names)}.")
+      return chosen
+    image = _chosen(names, self.columns.image, _EXAMPLES, "image", kind)
+    return [image, _chosen(names, self.columns.label, _LABELS, "label", kind)] if self.labelled else [image]
+
+  def _cells(self, path: pathlib.Path, most: int | None) -> Iterator[_Cell]:
+    """The rows of a Parquet file."""
+    try:
+      import pyarrow as pa
+      from pyarrow import parquet
+    except ImportError as error:
+      raise BadInput("it needs a package that is missing; run `pip install pyarrow`.") from error
+    row = 0
+    try:
+      with parquet.ParquetFile(path) as file:
+        unpacking.check_contents(file.metadata.num_rows, 0)
+        columns = self._chosen(file.schema_arrow.names, "column")
+        dtype = _dtype(file.schema_arrow.field(columns[0]).type)
+        names = class_labels.class_names(file.schema_arrow, columns[1]) if self.labelled else None
+        at_once = unpacking.rows_at_once(file.metadata, most)
+        for rows in file.iter_batches(at_once, columns=columns, use_threads=False):
+          unpacking.check(rows.nbytes)
+          labels = rows.column(columns[1]).to_pylist() if self.labelled else [None] * rows.num_rows
+          for cell, label in zip(rows.column(columns[0]).to_pylist(), labels):
+            content = cell.get("bytes") if isinstance(cell, dict) else cell
+            yield _Cell(str(path), row, f"row {row}", content, label, dtype, names)
+            row += 1
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+      raise BadInput(f"it is not a readable Parquet file ({unpacking.first_line(error)}).") from error
+    if not row:
+      raise BadInput("it is empty; give at least one example.")
+
+  def _batches(self, cells: Iterable[_Cell], size: int | None = None, formats: tuple[str, ...] | None = None
+               ) -> Iterator[Examples]:
+    cells = iter(cells)
+    while (batch := self._decoded(itertools.islice(cells, size), formats)) is not None:
+      yield batch
+
+  def _decoded(self, cells: Iterable[_Cell], formats: tuple[str, ...] | None) -> Examples | None:
+    """The examples of cells, as one array; None if there are no cells."""
+    arrays: list[np.ndarray] = []
+    source, row, labels, names = [], [], [], None
+    bad: list[str] = []
+    sizes: dict[tuple[int, ...], str] = {}  # {size: name of the first example that has it}
+    num_bytes = num_transparent = num_frames = 0
+    for cell in cells:
+      try:
+        image = _decode(cell, self.form.image_size, formats)
+      except BadInput as error:
+        bad.append(f"{cell.name} ({str(error).rstrip('.')})")
+        continue
+      arrays.append(image.pixels)
+      source.append(cell.source)
+      row.append(cell.row)
+      labels.append(cell.label)
+      names = cell.names
+      sizes.setdefault(image.pixels.shape[:2], cell.name)
+      num_transparent, num_frames = num_transparent + image.had_transparency, num_frames + image.has_frames
+      num_bytes += image.pixels.nbytes + (_CHARACTER * len(cell.label) if isinstance(cell.label, str) else 0)
+      unpacking.check_contents(0, num_bytes, _COPIES)
+    if bad:
+      more = f" and {len(bad) - _MOST_NAMES} more" if len(bad) > _MOST_NAMES else ""
+      raise BadInput(f"it has {len(bad)} example{'s' * (len(bad) > 1)} that cannot be read, "
+                     f"{', '.join(bad[:_MOST_NAMES])}{more}; repair, convert (images to 8 bits a channel) or remove "
+                     f"{'them' if len(bad) > 1 else 'it'}.")
+    if not arrays:
+      return None
+    if len(sizes) > 1:
+      (size, name), (other, another) = list(sizes.items())[:2]
+      raise BadInput(f"it has examples of several sizes: {name!r} has {_pixels(size)}, {another!r} {_pixels(other)}; "
+                     "give one size, or set dataset.image_size=N for the run to resize all images to NxN.")
+    shape = (*arrays[0].shape[:2], *[max(array.shape[-1] for array in arrays)] * (arrays[0].ndim > 1))
+    x = np.stack([array if array.shape == shape else np.broadcast_to(array, shape) for array in arrays])
+    checked = self._checked(x, _stacked(labels) if self.labelled else None, names)
+    return checked._replace(source=source, row=row, decoded=(num_transparent, num_frames))
+
+
+def has_parts(names: Sequence[str]) -> bool:
+  """Whether a file with arrays or columns of these names has the parts train and test."""
+  return bool({"x_train", "x_test"} & {*names})
+
+
+def arrays_of(path: pathlib.Path) -> list[str]:
+  """The names of the arrays of an .npz file; raises BadInput if it is none."""
+  names: list[str] = []
+
+  def choose(every: list[str]) -> list[str]:
+    names.extend(every)
+    return []
+
+  unpacking.read_npz(path, choose)
+  return names
+
+
+def tables_of(folder: pathlib.Path) -> list[pathlib.Path]:
+  """The .npz and .parquet files that lie in a folder.
+
+  Raises:
+    BadInput: there are such files, and images as well.
+  """
+  tables = sorted(path for path in folder.iterdir() if not path.is_dir() and folders.holds(path, _TABLES))
+  if tables and any(folders.holds(path, image_file.suffixes()) for path in folder.iterdir()):
+    raise BadInput(f"it holds both images and files such as {tables[0].name!r}; keep one kind.")
+  return tables
+
+
+def image_remarks(folder: pathlib.Path, decoded: Sequence[int]) -> list[str]:
+  """What a user should know about decoded images; see Examples.decoded."""
+  what = ("transparent parts, which become white", "several frames or pages, and only the first is read")
+  return [f"{num} of the images of {str(folder)!r} {'has' if num == 1 else 'have'} {each}"
+          for num, each in zip(decoded, what) if num]
+
+
+def _decode(cell: _Cell, image_size: int, formats: tuple[str, ...] | None) -> image_file.Decoded:
+  """The pixels [H, W, C] of an image, or the numbers [D] or [H, W, C] of a list."""
+  if isinstance(cell.content, (bytes, pathlib.Path)):
+    return image_file.read(io.BytesIO(cell.content) if isinstance(cell.content, bytes) else cell.content, image_size,
+                           formats)
+  try:
+    array = np.array(cell.content if isinstance(cell.content, list) else [], cell.dtype)
+  except (ValueError, TypeError, OverflowError) as error:
+    raise BadInput("lists of different lengths, or of other things than numbers") from error
+  if not array.size or array.ndim > 3:
+    raise BadInput("neither an image nor numbers")
+  if array.ndim > 1 and array.dtype == np.int64 and array.min() >= 0 and array.max() <= 255:
+    array = array.astype(np.uint8)  # pixels, which take less memory
+  return image_file.Decoded(array[..., None] if array.ndim == 2 else array, False, False)
+
+
+def _stacked(labels: list[Any]) -> np.ndarray:
+  """Labels [N], numbers or names."""
+  if None in labels:
+    raise BadInput("it has examples without a label; label them, or leave them out.")
+  if not all(isinstance(label, (int, float, str)) for label in labels):
+    raise BadInput("it has labels that are neither whole numbers nor names.")
+  unpacking.check(_CHARACTER * len(labels) * max(len(str(label)) for label in labels))
+  return np.array(labels)
+
+
+def _dtype(kind: "pa.DataType") -> type[Any]:
+  """The dtype of the numbers in a column of lists."""
+  from pyarrow import types
+  while types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+    kind = kind.value_type
+  return (np.uint8 if types.is_uint8(kind) else np.float32 if types.is_float32(kind) else
+          np.float64 if types.is_floating(kind) else np.int64)
+
+
+def _chosen(names: Sequence[str], chosen: str, usual: Sequence[str], what: str, kind: str) -> str:
+  """The name of an array or column; `chosen` is the user's, `usual` are the usual ones, the first one counts."""
+  candidates = [chosen] if chosen else [name for name in usual if name in names][:1]
+  if not candidates and what == "label":
+    candidates = [name for name in names if name.endswith(_KIND_OF_LABEL)]
+  ways = f"choose it with dataset.{what}_column, or with --{what}_column in `alma predict` and `alma evaluate`"
+  if len(candidates) > 1:
+    raise BadInput(f"it has the {kind}s {' and '.join(candidates)}, and any of them may be the label; {ways}.")
+  if not candidates or candidates[0] not in names:
+    wanted = repr(chosen) if chosen else f"{', '.join(usual[:-1])} or {usual[-1]}"
+    raise BadInput(f"it has no {kind} {wanted}; its {kind}s are {', '.join(names) or '(none)'}; {ways}.")
+  return candidates[0]
+
+
+def _pixels(size: tuple[int, ...]) -> str:
+  return f"{size[1]}x{size[0]} pixels" if len(size) == 2 else f"{size[0]} numbers"

@@ -1,0 +1,169 @@
+"""Loads data sets from files and folders, npz:PATH and folder:DIR; examples.py says which.
+
+Without a test part one fifth of every class is held out, always the same. Images of folders are decoded once and
+cached. If all of them are grey they have one channel, else all have three.
+"""
+import dataclasses
+import pathlib
+import warnings
+from collections import Counter
+from typing import Any, ClassVar
+
+import numpy as np
+
+from alma_jax import keys
+from alma_jax.config.fields import field
+from alma_jax.config.registry import register
+from alma_jax.config.sections import DataSet
+from alma_jax.data import cache, examples, folders, image_file
+from alma_jax.data import labels as class_labels
+from alma_jax.data.datasets import ARRAYS, Dataset, from_arrays
+from alma_jax.data.examples import TEST, TRAIN
+from alma_jax.data.form import Form
+from alma_jax.data.labels import Labels
+from alma_jax.errors import BadInput
+
+_PARTS = (TRAIN, TEST)
+_TEST_SHARE = 5  # without a test part one example in 5 is held out
+_SPLIT_SEED = 0  # the same for every run, so that runs of several seeds are tested on the same examples
+_DECODER = 2  # change it when files decode to other pixels than before
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class NPZ(DataSet):
+  """Your own arrays x_train y_train x_test y_test."""
+  name: str = "npz"
+
+  form: ClassVar[str] = "npz:PATH"
+
+  def load(self) -> Dataset:
+    return load(self.name, 0)
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class Folder(DataSet):
+  """Your own images in folders by class."""
+  name: str = "folder"
+  image_size: int = field(
+      0, "width and height in pixels to which images are resized, without keeping their aspect ratio; 0: images are "
+      "not resized, and must have one size", at_least=0)
+
+  form: ClassVar[str] = "folder:DIR"
+
+  def load(self) -> Dataset:
+    return load(self.name, self.image_size)
+
+
+def load(name: str, image_size: int) -> Dataset:
+  """Reads the examples of a file or folder.
+
+  Raises:
+    BadInput: there is no such file or folder, or it cannot be used.
+  """
+  kind, _, rest = name.partition(":")
+  root = pathlib.Path(rest).expanduser()
+  if not root.exists() or root.is_dir() != (kind == "folder"):
+    what = "folder" if kind == "folder" else "file"
+    raise BadInput(f"there is no {what} {str(root)!r} to read the data set from; name yours by "
+                   f"dataset.name={'folder:DIR' if kind == 'folder' else 'npz:PATH'}.")
+  fingerprint = None
+  with examples.named(repr(str(root))):
+    parts = _folders_of(root) if root.is_dir() else {}
+    if root.is_dir() and not any(map(examples.tables_of, parts.values() or [root])):
+      arrays, fingerprint = _images(root, parts or {TRAIN: root}, image_size)
+    else:
+      arrays = _tables(root, parts, image_size)
+    if "x_test" not in arrays:
+      arrays, fingerprint = _hold_out(arrays), None
+  dataset = from_arrays(name, arrays, fingerprint=fingerprint)
+  for one, other in class_labels.alike(dataset.class_names or ()):
+    warnings.warn(f"the classes {one!r} and {other!r} of {rest!r} have similar names; if they are one class, give them "
+                  "one name", stacklevel=3)
+  return dataset
+
+
+def _folders_of(root: pathlib.Path) -> dict[str, pathlib.Path]:
+  """The folders train and test by name; empty if the folders in `root` are the classes."""
+  parts = folders.splits(root)
+  if not parts:
+    return {}
+  there = folders.listed(part.name for part in parts.values())
+  missing = [split for split in _PARTS if split not in parts]
+  if missing == [TEST] and folders.VALID in parts:
+    raise BadInput(f"it has the folders {there}, but no folder test; rename {parts[folders.VALID].name} to test, as "
+                   "validation examples are held out of every mega-batch (stream.val_fraction).")
+  if missing:
+    raise BadInput(f"it has {'a folder' if len(parts) == 1 else 'the folders'} {there}, but no folder {missing[0]}; "
+                   "give both, or only one folder for each class.")
+  parts = {split: parts[split] for split in _PARTS}
+  folders.warn_of_others(root, parts.values(), image_file.suffixes(),
+                         ", and validation examples are held out of every mega-batch (stream.val_fraction)")
+  return parts
+
+
+def _images(root: pathlib.Path, parts: dict[str, pathlib.Path], image_size: int) -> tuple[dict[str, Any], str]:
+  """(x and y of every part, `cache.hash_arrays` of them) of images by class."""
+  found = {split: folders.by_class(folder) for split, folder in parts.items()}
+  classes = list(found[TRAIN].classes)
+  if not classes:
+    raise BadInput("it holds no images in folders by class; give them as DIR/CLASS/*.png, or as DIR/train/CLASS/*.png "
+                   "and DIR/test/CLASS/*.png.")
+  for of_part in found.values():
+    class_labels.check_same(classes, of_part.classes)
+  pairs = {split: of_part.pairs() for split, of_part in found.items()}
+  files = [file for each, _ in pairs.values() for file in each]
+
+  def make() -> cache.Entry:
+    labels = [label for _, each in pairs.values() for label in each]
+    (read,) = examples.Reader(Form(image_size=image_size)).images(files, root, classes=labels)
+    assert read.labels is not None
+    start, arrays = 0, {}
+    for split, (each, _) in pairs.items():
+      arrays[f"x_{split}"] = read.x[start:start + len(each)]
+      arrays[f"y_{split}"] = read.labels.numbers[start:start + len(each)]
+      start += len(each)
+    return cache.Entry(arrays, dict(num_transparent=read.decoded[0], num_frames=read.decoded[1]))
+
+  place = cache.home_folder("arrays", root.name, [str(root.resolve()), image_size])
+  arrays, facts = cache.load_or_make([place], [cache.hash_files(root, files), image_size, _DECODER], make)
+  every = folders.Found({}, sum((each.left_out for each in found.values()), Counter()), sorted(
+      str((parts[split] / name).relative_to(root)) for split, each in found.items() for name in each.empty))
+  for remark in (*every.remarks(root), *examples.image_remarks(root, (facts["num_transparent"], facts["num_frames"]))):
+    warnings.warn(remark, stacklevel=4)
+  labels = {f"y_{split}": Labels(arrays[f"y_{split}"], tuple(classes), True) for split in parts}
+  return {**arrays, **labels}, facts["fingerprint"]
+
+
+def _tables(root: pathlib.Path, parts: dict[str, pathlib.Path], image_size: int) -> dict[str, Any]:
+  """x and y of an .npz or a .parquet file, or of folders of them; of its parts, if it has some."""
+  reader = examples.Reader(Form(image_size=image_size), first=True)
+  arrays = examples.arrays_of(root) if root.suffix.lower() == ".npz" and not root.is_dir() else []
+  if examples.has_parts(arrays):
+    others = [name for name in arrays if name not in ARRAYS]
+    if others:
+      warnings.warn(f"{', '.join(others)} of {str(root)!r} {'is' if len(others) == 1 else 'are'} not used: only "
+                    f"{', '.join(ARRAYS)} are read, and validation examples are held out of every mega-batch "
+                    "(stream.val_fraction)", stacklevel=4)
+    parts = dict.fromkeys(_PARTS, root)
+  made: dict[str, Any] = {}
+  for split, path in (parts or {TRAIN: root}).items():
+    read = dataclasses.replace(reader, part=split if path == root else "", first=split == TRAIN).whole(path)
+    made |= {f"x_{split}": read.x, f"y_{split}": read.labels}
+  return made
+
+
+def _hold_out(arrays: dict[str, Any]) -> dict[str, Any]:
+  """Moves one fifth of every class, at least one example, to the test set."""
+  x_N, labels = arrays["x_train"], arrays["y_train"]
+  y_N = labels.numbers
+  is_held_N = np.zeros(len(y_N), bool)
+  for label in range(y_N.max() + 1):
+    order = keys.rng(_SPLIT_SEED, keys.STREAM, label).permutation(np.flatnonzero(y_N == label))
+    is_held_N[order[:max(1, len(order) // _TEST_SHARE)]] = True
+  if not np.isin(y_N[is_held_N], y_N[~is_held_N]).all():
+    raise BadInput("it has a class with a single example, which leaves none to train on; give every class at least two."
+                   )
+  return dict(x_train=x_N[~is_held_N], y_train=labels._replace(numbers=y_N[~is_held_N]),
+              x_test=x_N[is_held_N], y_test=labels._replace(numbers=y_N[is_held_N]))

@@ -1,0 +1,34 @@
+"""Live streams of images and of texts."""
+import dataclasses
+from typing import ClassVar
+
+from alma_jax.config import sections
+from alma_jax.config.fields import field
+from alma_jax.config.registry import TEXT, register
+from alma_jax.config.text_sections import Text
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class Images(sections.Live):
+  """Mega-batches of images that appear in DIR/stream while the run goes on."""
+  image_size: int = field(
+      0, "width and height in pixels to which images of files are resized, without keeping their aspect ratio; 0: "
+      "images are not resized, and must have one size", at_least=0)
+  max_examples: int = field(
+      1_000_000, "examples that an entry may hold; larger entries are set aside; 0: no limit", at_least=0)
+  image_column: str = field(
+      "", "column of Parquet files that holds the images or lists of numbers; empty: the first of `image`, `img`, "
+      "`images` and `x`")
+  label_column: str = field(
+      "", "column of Parquet files that holds the labels; empty: the first of `label`, `labels`, `y` and `class`, or "
+      "the only one whose name ends in `_label`")
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class Texts(Text, sections.Live):
+  """Mega-batches of texts that appear in DIR/stream while the run goes on."""
+  name: str = "live"
+
+  problems: ClassVar[tuple[str, ...]] = (TEXT,)

@@ -1,0 +1,136 @@
+"""Loads image classification data sets of TFDS as arrays, which are decoded once and cached.
+
+The cache is a folder alma_jax_arrays in the prepared folder, or a folder in ~/.cache/alma_jax if the former cannot be
+written. A start that finds it does not import TFDS.
+"""
+import dataclasses
+import pathlib
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from alma_jax.config.fields import field
+from alma_jax.config.registry import register
+from alma_jax.config.sections import DATA_DIR, DataSet
+from alma_jax.data import cache, tfds_folder
+from alma_jax.data.datasets import Dataset, from_arrays
+from alma_jax.data.labels import Labels
+from alma_jax.errors import BadInput
+
+
+class _Facts(NamedTuple):
+  """What is known of a data set without reading it: images uint8 [N, *shape] of 10 classes.
+
+  `mean` and `std` are those of each channel, for pixels scaled to [0, 1] (docs/algorithms.md §0).
+  """
+  num_train: int
+  num_test: int
+  shape: tuple[int, ...]
+  mean: tuple[float, ...]
+  std: tuple[float, ...]
+
+
+_FACTS = {
+    "mnist": _Facts(60_000, 10_000, (28, 28, 1), (0.1307,), (0.3081,)),
+    "cifar10": _Facts(50_000, 10_000, (32, 32, 3), (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+}
+_NUM_CLASSES = 10
+_CACHE = "alma_jax_arrays"
+_SPLITS = ("train", "test")
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class TFDS(DataSet):
+  """Any TFDS data set for image classification."""
+  name: str = "tfds"
+  data_dir: str = field("", DATA_DIR)
+
+  form: ClassVar[str] = "tfds:NAME"
+
+  def load(self) -> Dataset:
+    return load(self.name, self.data_dir)
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class MNIST(TFDS):
+  """MNIST, from TFDS."""
+  name: str = "mnist"
+
+  form: ClassVar[str] = "mnist"
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class CIFAR10(TFDS):
+  """CIFAR-10, from TFDS."""
+  name: str = "cifar10"
+
+  form: ClassVar[str] = "cifar10"
+
+
+def load(name: str, data_dir: str) -> Dataset:
+  """Decodes the train and the test split of a TFDS data set, or reads them from the cache.
+
+  Raises:
+    BadInput: the data set cannot be found or prepared, or is not image classification.
+  """
+  of_tfds = name.removeprefix("tfds:")
+  folder = tfds_folder.prepared(of_tfds, data_dir)
+  places = [folder / _CACHE, cache.home_folder("arrays", folder.parent.name, str(folder.resolve()))]
+  entry = cache.load_or_make(places, tfds_folder.fingerprint(folder), lambda: cache.Entry(_decode(folder, of_tfds), {}))
+  files = list(folder.glob("*.labels.txt"))  # TFDS writes one for every feature that is a class
+  names = tuple(files[0].read_text().split("\n")[:-1]) if len(files) == 1 else None
+  labels = {f"y_{split}": Labels(entry.arrays[f"y_{split}"], names, names is not None) for split in _SPLITS}
+  facts = _facts(name)
+  return from_arrays(name, entry.arrays | labels, facts and (facts.mean, facts.std), entry.facts["fingerprint"])
+
+
+def blank(name: str) -> Dataset | None:
+  """A data set of the same shapes and dtypes, whose pixels are 0 and take no memory; None if `name` is not known.
+
+  With it a run's costs are computed before its data are there.
+  """
+  facts = _facts(name)
+  if facts is None:
+    return None
+  arrays: dict[str, np.ndarray] = {}
+  for split, num in ("train", facts.num_train), ("test", facts.num_test):
+    arrays[f"x_{split}"] = np.broadcast_to(np.uint8(0), (num, *facts.shape))
+    arrays[f"y_{split}"] = np.arange(num) % _NUM_CLASSES
+  return from_arrays(name, arrays, (facts.mean, facts.std), fingerprint="blank")
+
+
+def _facts(name: str) -> _Facts | None:
+  """What is known about a data set; all its TFDS versions hold the same images."""
+  return _FACTS.get(name.removeprefix("tfds:").partition(":")[0])
+
+
+def _decode(folder: pathlib.Path, name: str) -> cache.Arrays:
+  tfds = tfds_folder.import_tfds()
+  builder = tfds.builder_from_directory(folder)
+  keys = builder.info.supervised_keys
+  features = builder.info.features
+  if not keys or len(keys) != 2 or not isinstance(features[keys[0]], tfds.features.Image) or (
+      not isinstance(features[keys[1]], tfds.features.ClassLabel)):
+    raise BadInput(f"the TFDS data set {name!r} is not image classification: "
+                   "its supervised keys are not (image, class label).")
+  missing = sorted(set(_SPLITS) - set(builder.info.splits))
+  if missing:
+    raise BadInput(f"the TFDS data set {name!r} has no split {', '.join(missing)}; "
+                   f"it has {', '.join(builder.info.splits)}.")
+  arrays = {}
+  for split in _SPLITS:
+    images, labels = _read_split(builder, split, keys)
+    if len({image.shape for image in images}) != 1:
+      raise BadInput(f"the images of the TFDS data set {name!r} differ in size.")
+    arrays[f"x_{split}"] = np.stack(images)
+    arrays[f"y_{split}"] = np.asarray(labels, np.int32)
+  return arrays
+
+
+def _read_split(builder: Any, split: str, keys: tuple[str, str]) -> tuple[list[np.ndarray], list[int]]:
+  """Images (uint8 [H, W, C]) and labels, in stored order."""
+  pairs = [(np.asarray(e[keys[0]]), int(e[keys[1]])) for e in tfds_folder.examples(builder, split)]
+  return [image for image, _ in pairs], [label for _, label in pairs]

@@ -1,0 +1,95 @@
+"""Reads texts by the same rules for every command: .txt and .jsonl files, and folders of them. Imports no jax.
+
+A .txt file is a document. Each line of a .jsonl file is one, a string or an object with a string `text`. Documents are
+UTF-8 without a byte order mark; blank ones are left out. Messages of BadInput begin with "it".
+"""
+import pathlib
+import warnings
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from alma_jax.data import folders, unpacking
+from alma_jax.data.examples import named
+from alma_jax.errors import BadInput
+from alma_jax.files import parse_json
+
+SUFFIXES = (".txt", ".jsonl")
+_FIELD = "text"  # of the objects in lines
+
+
+class Document(NamedTuple):
+  """A text and where it comes from; `row` counts the lines of a .jsonl file from 0, and is -1 for a .txt file."""
+  source: str
+  row: int
+  text: bytes
+
+
+def files_of(path: pathlib.Path) -> list[pathlib.Path]:
+  """The files of text in a folder at any depth, by their names, or the file itself. Warns of other files.
+
+  Raises:
+    BadInput: there is none.
+  """
+  if not path.exists():
+    raise BadInput("there is no such file or folder.")
+  files, others = folders.divided(folders.visible(path) if path.is_dir() else [path], SUFFIXES)
+  if not files:
+    raise BadInput("it is no .txt file, no .jsonl file, and no folder of them.")
+  if others:
+    warnings.warn(f"{folders.left_out(path, others)}; only .txt and .jsonl files are text", stacklevel=3)
+  return sorted(files, key=lambda file: file.relative_to(path).as_posix())
+
+
+def read(path: pathlib.Path) -> Iterator[Document]:
+  """Yields the documents of a file or folder.
+
+  Raises:
+    BadInput: a file cannot be read or is not UTF-8, a line is no document, or there are none.
+  """
+  num = 0
+  for file in files_of(path):
+    if file == path:
+      documents = of_file(file)
+    else:
+      with named(repr(str(file.relative_to(path)))):
+        documents = of_file(file)
+    num += len(documents)
+    yield from documents
+  if not num:
+    raise BadInput("it holds no text: every document is blank.")
+
+
+def of_file(path: pathlib.Path) -> list[Document]:
+  """The documents of a file that are not blank; see `read`."""
+  try:
+    unpacking.check_contents(0, path.stat().st_size)
+    content = path.read_bytes()
+  except OSError as error:
+    raise BadInput(f"it cannot be read: {error.strerror}.") from error
+  text = decoded(content)
+  if path.suffix.lower() == ".txt":
+    documents = [Document(str(path), -1, text.encode())]
+  else:
+    documents = [Document(str(path), i, _of_line(line, i)) for i, line in enumerate(text.split("\n")) if line.strip()]
+  return [document for document in documents if document.text.decode().strip()]
+
+
+def decoded(content: bytes) -> str:
+  """UTF-8 as a string, without a byte order mark."""
+  try:
+    return content.decode().removeprefix("\ufeff")
+  except UnicodeDecodeError as error:
+    raise BadInput(f"it is not UTF-8: byte {error.start} is 0x{content[error.start]:02x}; convert it to UTF-8."
+                   ) from error
+
+
+def _of_line(line: str, number: int) -> bytes:
+  """The document of a line. Halves of characters, which JSON can hold and UTF-8 cannot, are replaced by "?"."""
+  try:
+    entry = parse_json(line, halves=True)
+  except ValueError as error:
+    raise BadInput(f"its line {number + 1} is not JSON ({error}).") from error
+  text = entry.get(_FIELD) if isinstance(entry, dict) else entry
+  if not isinstance(text, str):
+    raise BadInput(f"its line {number + 1} is neither a string nor an object with a string {_FIELD!r}.")
+  return text.encode("utf-8", "replace")

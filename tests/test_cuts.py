@@ -1,0 +1,159 @@
+"""Stopped at every cut and resumed, a run of every learner and every protocol equals the one that was not stopped."""
+import collections
+
+import numpy as np
+import pytest
+from runs import (
+  alma,
+  arrays_of_stages,
+  assert_same_run,
+  blobs,
+  interrupted,
+  lines,
+  one_step_a_dispatch,
+  small_config,
+)
+from test_apart import in_process  # noqa: F401
+from test_language import books, text_config  # noqa: F401
+from test_live import drop, live_config, make_folder
+from test_paths import task_config
+
+import alma_jax
+from alma_jax.data import feed
+
+pytestmark = pytest.mark.filterwarnings("ignore:the vocabulary has")
+
+IMAGES = ("sm", "ens", "umix", "gens", "bagging", "boosting", "moe", "gmoe", "ff", "hmoe")
+# 2 epochs a stage, in batches of 32, which patience may end; earlier examples are replayed.
+PLAIN = dict(train__epochs=2, train__patience=1, train__batch_size=32, stream__replay=0.5)
+# 2 stages of 3 steps after mega-batches 1 and 2 of 3, with every option that keeps something from stage to stage.
+FULL = dict(stream__num_megabatches=3, stream__schedule="geometric", stream__factor=2.0, stream__replay_share=0.5,
+            stream__memory_size=30, train__steps=3, train__eval_every=2, train__batch_size=12, train__decay=0.5,
+            learner__average=0.5, learner__shrink=0.7, learner__perturb=0.1)
+ADAPTIVE = FULL | dict(stream__schedule="adaptive", stream__price=1e-6, stream__factor=1.15, stream__num_megabatches=4)
+OPTIONS = {
+    "ens": dict(learner__num_members=2), "umix": dict(learner__num_members=2),
+    "bagging": dict(learner__members_per_stage=2), "gmoe": dict(learner__gating="hard", learner__keep_optimizer=True),
+    "hmoe": dict(learner__split_every=1, learner__min_shard=3, model__num_experts=2)}
+VGG = dict(model__name="vgg", model__width=2, train__augment=True, train__optimizer="sgd", train__learning_rate=0.01,
+           train__momentum=0.9, train__epochs=1, train__batch_size=32, stream__waiting_time=1,
+           stream__num_megabatches=2)
+ROUNDS = dict(model__num_experts=3, learner__em_rounds=2, learner__expert_widths=(4, 6), learner__min_shard=1,
+              learner__average=0.5, train__epochs=1, train__batch_size=32)
+TEXT = dict(stream__num_megabatches=2, stream__waiting_time=2, train__steps=3, train__eval_every=2,
+            train__learning_rate=0.01)
+TEXTS = {
+    "sm": TEXT | dict(train__learning_rate=(0.01, 0.001), stream__waiting_time=1), "ens": TEXT,
+    "gens": TEXT | dict(model__dropout=(0.1, 0.0), stream__replay=0.5, stream__waiting_time=1),
+    "gmoe": TEXT | dict(train__learning_rate=(1e4, 0.01), learner__average=0.4, learner__start="average",
+                        learner__add_experts=(1,), stream__waiting_time=1),
+    "btm": TEXT | dict(learner__num_domains=2, learner__domains="random", stream__replay_share=0.25, train__steps=8,
+                       dataset__cross_documents=False),
+    "anytime": TEXT | dict(stream__schedule="geometric", stream__factor=2.0, stream__memory_size=8,
+                           learner__average=0.4)}
+TASK = dict(stream__num_megabatches=3, train__epochs=1, train__batch_size=150, log__lca=2)
+TASKS = {learner: TASK for learner in ("independent", "finetune", "new_head", "oracle", "select", "mntdp")}
+TASKS |= {"replay": TASK | dict(train__steps=2), "mntdp reinforce": TASK | dict(
+    learner__search="reinforce", learner__search_steps=3)}
+
+CASES = {f"offline {learner}": FULL for learner in IMAGES} | {f"live {learner}": PLAIN for learner in IMAGES}
+CASES |= {"live sm full": FULL, "offline expert": {}, "offline anytime": dict(train__steps=2, train__batch_size=12),
+          "offline hmoe adaptive": ADAPTIVE, "offline gens vgg": VGG, "offline hmoe rounds": ROUNDS}
+CASES |= {f"{how} text {learner}": changes for how in ("offline", "live") for learner, changes in TEXTS.items()}
+del CASES["live text btm"]  # which needs all documents at once
+CASES |= {f"tasks {learner}": changes for learner, changes in TASKS.items()}
+QUICK = ("offline sm", "live gens", "tasks select")
+
+
+def live_images(folder, arrays):
+  """Four mega-batches; the third brings a new class."""
+  make_folder(folder, arrays)
+  for t, classes in enumerate(([0, 2], [0, 2], [0, 1, 2], [0, 1, 2])):
+    which = np.flatnonzero(np.isin(arrays[1], classes))[20 * t:][:24]
+    drop(folder, t, arrays[0][which], arrays[1][which])
+  (folder / "end").touch()
+  return folder
+
+
+def live_texts(folder, books):  # noqa: F811
+  make_folder(folder)
+  for t, path in enumerate(sorted((books / "train").iterdir())[:2]):
+    (folder / "stream" / f"{t}.txt").write_bytes(path.read_bytes())
+  (folder / "end").touch()
+  return folder
+
+
+def prepared(case, folder, request):
+  """(config, what `run` needs besides) of a case; what it reads is written to `folder`."""
+  protocol, *words = case.split()
+  changes, arrays = {"checkpoint__seconds": 1e9} | CASES[case], request.getfixturevalue("arrays")
+  if protocol == "tasks":
+    return task_config(words[0], **changes), {}
+  if words[0] == "text" and protocol == "offline":
+    return text_config(request.getfixturevalue("books"), words[1], **changes), {}
+  if words[0] == "text":
+    changes |= dict(dataset__name=f"live:{live_texts(folder, request.getfixturevalue('books'))}",
+                    dataset__settle_seconds=0.0, stream__num_megabatches=0)
+    return text_config(None, words[1], **changes), {}
+  if words[0] == "expert":
+    request.getfixturevalue("in_process")
+    done = alma("apart", "--config=configs/digits.py:hmoe", "--config.model.num_experts=2", "--config.model.width=4",
+                "--config.stream.num_megabatches=4", "--config.train.epochs=2", "--config.log.progress=false",
+                "--config.devices=1", "--config.train.batch_size=128", "--workdir", folder)
+    assert done.returncode == 0, done.stderr
+    return alma_jax.load_run(folder / "expert1").config, {}
+  changes = OPTIONS.get(words[0], {}) | changes
+  if protocol == "live":
+    return live_config(live_images(folder, arrays), words[0], **changes), {}
+  if words[1:] == ["vgg"]:
+    arrays = (*blobs(80, (32, 32, 3)), *blobs(12, (32, 32, 3), seed=1))
+  return small_config(words[0], **changes), {"data": arrays}
+
+
+class Killed(BaseException):
+  """As SIGKILL: nothing is saved after it."""
+
+
+def killed(config, folder, polls, **options):
+  """Runs until the run has asked for the last of so many times whether to stop; whether it was killed there."""
+  left = [polls]
+
+  def should_stop():
+    left[0] -= 1
+    if not left[0]:
+      raise Killed
+    return False
+
+  try:
+    alma_jax.run(config, folder, should_stop=should_stop, **options)
+  except Killed:
+    return True
+  return False
+
+
+def assert_same(first, second):
+  """The same files and the same arrays of the last stage."""
+  assert_same_run(first, second)
+  sums = [max(arrays_of_stages(folder).items(), key=lambda each: int(each[0])) for folder in (first, second)]
+  assert sums[0] == sums[1]
+
+
+@pytest.mark.parametrize("case", [case if case in QUICK else pytest.param(case, marks=pytest.mark.slow)
+                                  for case in CASES])
+def test_resumed_at_every_cut_a_run_ends_the_same(tmp_path, monkeypatch, request, case):
+  """Stopped after every training step and every stage; and killed a few steps after every third stop."""
+  one_step_a_dispatch(monkeypatch)
+  monkeypatch.setattr(feed, "_POLL_SECONDS", 0.01)
+  config, options = prepared(case, tmp_path / "data", request)
+  whole = alma_jax.run(config, tmp_path / "whole", **options)
+  stops = collections.Counter()  # by mega-batches before
+  while interrupted(config, tmp_path / "stopped", 0, **options):
+    stops[len(lines(tmp_path / "stopped", "metrics.jsonl"))] += 1
+  assert_same(tmp_path / "whole", tmp_path / "stopped")
+  begun = [line["t"] - 1 for line in whole.lines if line["updated"]]
+  assert set(begun) | {len(whole.lines)} <= stops.keys()  # inside every stage, and after the last one
+  kills = 0
+  while interrupted(config, tmp_path / "killed", 2, **options):
+    kills += killed(config, tmp_path / "killed", 5, **options)
+  assert kills
+  assert_same(tmp_path / "whole", tmp_path / "killed")

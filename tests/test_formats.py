@@ -1,0 +1,93 @@
+"""Run folders and predictors that another version has written are refused in one sentence."""
+import json
+
+import pytest
+from reports import change
+from runs import small_config
+
+import alma_jax
+from alma_jax import cli
+from alma_jax import config as configs
+from alma_jax.monitor import dashboard
+from alma_jax.runs import exporting
+from alma_jax.sweeps import Sweep, jobs, states
+
+REFUSAL = ("{} holds a run of another version of alma_jax (config.json: alma_jax_version 0.1, format None), which this "
+           "version does not read (format 1); run it again, with --overwrite or in another folder, or read it with the "
+           "version that wrote it.")
+
+
+@pytest.fixture(scope="module")
+def old(tmp_path_factory):
+  """A folder of two finished runs; that of 0.1 has written `old`."""
+  root = tmp_path_factory.mktemp("formats")
+  for name in ("new", "old"):
+    alma_jax.run(config(), root / "runs" / name)
+  exporting.export(root / "runs/new", out=root / "predictor")
+  change(root / "runs/old/config.json", format=None, alma_jax_version="0.1")
+  return root
+
+
+def config():
+  return small_config(dataset__name="digits", log__predictor=True)
+
+
+def said(capsys, *args):
+  """(exit code, standard output, standard error) of a command."""
+  code = cli.main([str(arg) for arg in args])
+  out, err = capsys.readouterr()
+  return code, out, err
+
+
+def test_an_old_run_is_not_read(old):
+  with pytest.raises(alma_jax.BadInput) as refused:
+    alma_jax.load_run(old / "runs/old")
+  assert str(refused.value) == REFUSAL.format(old / "runs/old")
+
+
+def test_an_old_run_does_not_go_on_and_can_be_overwritten(tmp_path):
+  alma_jax.run(config(), tmp_path)
+  change(tmp_path / "config.json", format=None, alma_jax_version="0.1")
+  with pytest.raises(alma_jax.BadInput) as refused:
+    alma_jax.run(config(), tmp_path)
+  assert str(refused.value) == REFUSAL.format(tmp_path)
+  alma_jax.run(config(), tmp_path, overwrite=True)
+  assert json.loads((tmp_path / "config.json").read_text())["format"] == 1
+
+
+@pytest.mark.parametrize("command", [
+    ["predict", "--workdir={}", "x.npz"], ["evaluate", "--workdir={}", "--data=digits"], ["export", "--workdir={}"],
+    ["serve", "--workdir={}"], ["compare", "{}", "{}"], ["status", "{}"], ["report", "{}"]])
+def test_commands_refuse_an_old_run(old, capsys, command):
+  code, out, err = said(capsys, *(arg.format(old / "runs/old") for arg in command))
+  assert (code, out, err.count("\n")) == (2, "", 1)
+  assert REFUSAL.format(old / "runs/old") in err
+
+
+def test_commands_on_many_runs_name_an_old_one_in_a_line(old, capsys):
+  for command in ("status", "report"):
+    code, out, err = said(capsys, command, old / "runs")
+    assert code == 0
+    assert str(old / "runs/new") in out or command == "report"
+    assert [line for line in err.splitlines() if REFUSAL.format(old / "runs/old") in line]
+  new, refused = dashboard.Board([str(old / "runs")]).runs()
+  assert "problem" not in new
+  assert refused["problem"] == REFUSAL.format(old / "runs/old")
+
+
+def test_a_sweep_refuses_the_folder_of_an_old_run(old):
+  (job,) = jobs.make(Sweep("digits", [{"learner": "sm"}]), old / "runs")
+  assert states.state(job._replace(workdir=old / "runs/old"), {}).line == REFUSAL.format(old / "runs/old")
+
+
+def test_an_old_predictor_is_refused(old, capsys):
+  change(old / "predictor/predictor.json", format=None)
+  code, out, err = said(capsys, "predict", f"--workdir={old / 'predictor'}", "x.npz")
+  assert (code, out, err.count("\n")) == (2, "", 1)
+  assert ("predictor.json is of another version of alma_jax: it has format None, and this version reads format 1); "
+          "delete the folder, and export it again") in err
+
+
+def test_the_format_takes_no_part_in_the_identity_of_a_run(old):
+  tree = json.loads((old / "runs/new/config.json").read_text())
+  assert configs.digest(tree) == configs.digest(tree | {"format": 2})
