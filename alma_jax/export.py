@@ -23,7 +23,7 @@ def _main(argv: list[str] | None) -> None:
   parser.add_argument("--workdir", required=True, help="run folder")
   parser.add_argument("--stage", type=int, help="stage of the run, from 0; default: the last one saved")
   parser.add_argument("--task", help="of a stream of tasks: the name of the task, or its number, from 1")
-  parser.add_argument("--config", help="config file that registers the run's learner or network, if it is your own")
+  parser.add_argument("--config", help="config file that registers what the run uses of your own")
   parser.add_argument("--out", help="folder to write to; default: export/ in the run folder, of a stream of tasks "
                       "export/task-0001 and so on")
   args = parser.parse_args(argv)

@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the arguments that name a predictor."""
   parser.add_argument("--workdir", required=True, help="run folder, or a folder that alma export has written")
   parser.add_argument("--task", help="of a stream of tasks: the name of the task, or its number, from 1")
-  parser.add_argument("--config", help="config file that registers the run's learner or network, if it is your own")
+  parser.add_argument("--config", help="config file that registers what the run uses of your own")
 
 
 def place_of(args: argparse.Namespace) -> pathlib.Path | None:

@@ -169,7 +169,9 @@ class Paths(TaskLearner):
 
     Args:
       variables: of a network.
-      data, train, val: see neighbors.accuracy.
+      data: of the task.
+      train: int32 [n], training examples that are embedded.
+      val: int32 [m], validation examples that are embedded.
     """
     head = path.part(variables, self.parts[-1])
     num_classes, width = head.params[self.parts[-1]]["kernel"].shape
