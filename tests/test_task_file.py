@@ -65,16 +65,18 @@ def test_a_sweep_counts_the_steps_of_a_list_of_ones_own(tmp_path):
 DRAWN = dict(name="a", data="mnist", train=5, val=3)
 BAD_LISTS = [
     ([dict(name="a", arrays=given(x_train="np.zeros((0, 6, 6), np.uint8)", y_train="np.zeros(0, int)"))],
-     "x_train of the task 'a' is empty"),
+     "x_train of the task 'a' cannot be used: it is empty"),
     ([dict(name="a", arrays=given(x_val="np.zeros((0, 6, 6), np.uint8)", y_val="np.zeros(0, int)"))],
-     "x_val of the task 'a' is empty"),
+     "x_val of the task 'a' cannot be used: it is empty"),
     ([dict(name="a", arrays=given(**{f"y_{part}": f"np.zeros({num}, int)" for part, num in zip(PARTS, (12, 6, 6))}))],
      "the task 'a' has a single class"),
     ([dict(name="a", arrays=given()), dict(DRAWN, name="b")],
      r"task 'b' has images of shape \(32, 32, 3\), the first task \(6, 6, 1\); set image_size=N to resize all"),
     ([dict(name="a", arrays=given(y_test="np.arange(6)"))], "task 'a' has no training example of class 3"),
     ([dict(name="a", arrays=given(y_train="np.arange(12) % 3 + 5"))], "no training example of class 0, .* up to 7"),
-    ([dict(name="a", arrays=given(y_test="np.arange(6) - 1"))], "y_test of the task 'a' holds the negative label -1"),
+    ([dict(name="a", arrays=given(y_test="np.arange(6) - 1"))], "y_test of the task 'a' .* has the negative label -1"),
+    ([dict(name="a", arrays=given(y_train="np.array(list('abc' * 4))", y_val="np.array(list('abcabc'))",
+                                  y_test="np.array(list('abcabc'))"))], "task 'a' has labels that are names"),
     ([dict(name="a", arrays=given(y_val="np.arange(5)"))], "6 examples but 5 labels in its validation split"),
     ([dict(name="a", arrays=given(x_train="np.zeros((12, 6, 6))", x_val="np.zeros((6, 6, 6))",
                                   x_test="np.zeros((6, 6, 6))"))],
@@ -166,7 +168,7 @@ def test_a_folder_of_images_of_several_sizes_is_resized(tmp_path):
       path.parent.mkdir(parents=True, exist_ok=True)
       Image.fromarray(rng.integers(256, size=(6 + i, 8), dtype=np.uint8)).save(path)
   path = own(tmp_path, dict(name="a", data=f"folder:{tmp_path}/images", train=4, val=2))
-  with pytest.raises(BadInput, match="images differ in size"):
+  with pytest.raises(BadInput, match="it has examples of several sizes"):
     make(path, data=None)
   assert make(path, data=None, image_size=8).task(0).x_train.shape == (8, 8, 8, 3)
 
