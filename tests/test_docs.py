@@ -69,7 +69,7 @@ SMALL_TEXT = [
 ADDED = {
     "docs/add-a-learner.md": ("fittest.py", "fittest", ["--config.learner.num_members=2"], "fittest"),
     "docs/add-a-model.md": ("small_cnn.py", "sm", ["--config.model.num_layers=1"], "small_cnn"),
-    "docs/add-a-data-set.md": ("rows.py", "sm", ["--config.dataset.test_every=4"], "csv:PATH")}
+    "docs/add-a-data-set.md": ("rows.py", "ens", ["--config.dataset.test_every=4"], "csv:PATH")}
 
 
 @pytest.mark.parametrize("page", ADDED)
