@@ -43,7 +43,8 @@ ROUNDS = dict(model__num_experts=3, learner__em_rounds=2, learner__expert_widths
 TEXT = dict(stream__num_megabatches=2, stream__waiting_time=2, train__steps=3, train__eval_every=2,
             train__learning_rate=0.01)
 TEXTS = {
-    "sm": TEXT | dict(train__learning_rate=(0.01, 0.001), stream__waiting_time=1), "ens": TEXT | dict(stream__waiting_time=1),
+    "sm": TEXT | dict(train__learning_rate=(0.01, 0.001), stream__waiting_time=1),
+    "ens": TEXT | dict(stream__waiting_time=1),
     "gens": TEXT | dict(model__dropout=(0.1, 0.0), stream__replay=0.5, stream__waiting_time=1),
     "gmoe": TEXT | dict(train__learning_rate=(1e4, 0.01), learner__average=0.4, learner__start="average",
                         learner__add_experts=(1,), stream__waiting_time=1),
