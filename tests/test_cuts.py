@@ -142,7 +142,7 @@ def assert_same(first, second):
 @pytest.mark.parametrize("case", [case if case in QUICK else pytest.param(case, marks=pytest.mark.slow)
                                   for case in CASES])
 def test_resumed_at_every_cut_a_run_ends_the_same(tmp_path, monkeypatch, request, case):
-  """Stopped after every training step and every stage; and killed a few steps after every third stop."""
+  """Stopped after every training step and every stage; and killed three steps after every second stop."""
   one_step_a_dispatch(monkeypatch)
   monkeypatch.setattr(feed, "_POLL_SECONDS", 0.01)
   config, options = prepared(case, tmp_path / "data", request)
@@ -154,7 +154,7 @@ def test_resumed_at_every_cut_a_run_ends_the_same(tmp_path, monkeypatch, request
   begun = [line["t"] - 1 for line in whole.lines if line["updated"]]
   assert set(begun) | {len(whole.lines)} <= stops.keys()  # inside every stage, and after the last one
   kills = 0
-  while interrupted(config, tmp_path / "killed", 2, **options):
-    kills += killed(config, tmp_path / "killed", 3, **options)
+  while interrupted(config, tmp_path / "killed", 1, **options):
+    kills += killed(config, tmp_path / "killed", 4, **options)
   assert kills
   assert_same(tmp_path / "whole", tmp_path / "killed")
