@@ -124,7 +124,7 @@ def with_learner_of_tasks():
 def with_optimizer():
   """A config file with the page's optimiser."""
   code = codes_of("docs/add-a-model.md")[1]
-  return (f"import dataclasses\nimport alma_jax\nimport optax\n\n{code}\n\ndef get_config(learner):\n"
+  return (f"import dataclasses\nimport alma_jax\nimport optax\n\n{code}\n\ndef get_config(learner='sm'):\n"
           "  config = alma_jax.base_config(learner)\n  config.train.optimizer = 'lion'\n"
           "  config.train.learning_rate = 1e-3\n  return config\n")
 
