@@ -294,7 +294,7 @@ def test_the_fixed_fields_of_the_page(tmp_path):
   exec(codes_of("docs/sweeps-and-reports.md")[1], names)
   made = jobs.make(names["get_sweep"](), tmp_path, {"train.epochs": "3"})
   assert [job.name for job in made] == ["sm-seed0", "sm-seed1", "ens-seed0", "ens-seed1"]
-  assert {(job.config.stream.waiting_time, job.config.train.epochs) for job in made} == {(5, 3)}
+  assert {(job.config.stream.schedule.waiting_time, job.config.train.epochs) for job in made} == {(5, 3)}
 
 
 def test_the_readme_is_short_and_has_the_two_commands():
