@@ -102,6 +102,15 @@ def named(what: str) -> Iterator[None]:
     raise BadInput(f"{what} cannot be used: {error}") from error
 
 
+@contextlib.contextmanager
+def _instead_of_it(array: str) -> Iterator[None]:
+  """Names the array that a message, which begins with "it", is about."""
+  try:
+    yield
+  except BadInput as error:
+    raise BadInput(f"{array}{str(error).removeprefix('it')}") from error
+
+
 @dataclasses.dataclass(frozen=True)
 class Reader:
   """Reads files and folders; see above.
@@ -146,7 +155,7 @@ class Reader:
     kind = path.suffix.lower()
     try:
       if not path.exists():
-        raise BadInput("there is no such file or folder.")
+        raise BadInput(f"there is no such file or folder; give {self._kinds()}.")
       if path.is_dir():
         yield from self._folder(path, size)
       elif kind == ".npz":
@@ -156,10 +165,12 @@ class Reader:
       elif kind in image_file.suffixes() and not self.labelled:
         yield from self.images([path], size=size)
       else:
-        raise BadInput(f"it is no .npz file, no .parquet file, no folder{' and no image' * (not self.labelled)}"
-                       f"{' of images by class' * self.labelled}.")
+        raise BadInput(f"it is of no kind that can be read here; give {self._kinds()}.")
     except OSError as error:
       raise BadInput(f"it cannot be read: {error.strerror or error}.") from error
+
+  def _kinds(self) -> str:
+    return "an .npz or .parquet file, or a folder of " + ("images by class" if self.labelled else "images, or an image")
 
   def images(self, files: Sequence[pathlib.Path], root: pathlib.Path | None = None, size: int | None = None,
              classes: Sequence[str] = ()) -> Iterator[Examples]:
@@ -212,20 +223,24 @@ class Reader:
     return parts.get(self.part, folder)
 
   def _arrays(self, path: pathlib.Path, size: int | None) -> Iterator[Examples]:
-    arrays = [*unpacking.read_npz(path, lambda names: self._chosen(names, "array")).values()]
-    whole = self._checked(arrays[0], arrays[-1] if self.labelled else None)
+    arrays = unpacking.read_npz(path, lambda names: self._chosen(names, "array"))
+    x, *_, y = [*arrays] * 2  # the same one if no labels are read
+    whole = self._checked(arrays[x], arrays[y] if self.labelled else None, called=(x, y))
     num = len(whole.x)
     for start in range(0, num, size or num):
       stop = min(start + (size or num), num)
       yield Examples([str(path)] * (stop - start), list(range(start, stop)), whole.x[start:stop],
                      whole.labels and whole.labels.part(start, stop))
 
-  def _checked(self, x: np.ndarray, y: np.ndarray | None = None, names: tuple[str, ...] | None = None) -> Examples:
-    """Examples of raw arrays, without their sources; `names`: see labels.read."""
-    shaped = self.form.fit(x)
-    if self.first and (reason := too_small(x)):
-      raise BadInput(reason)
-    labels = None if y is None else class_labels.read(y, names)
+  def _checked(self, x: np.ndarray, y: np.ndarray | None = None, names: tuple[str, ...] | None = None,
+               called: tuple[str, str] = ("it", "it")) -> Examples:
+    """Examples of raw arrays, without their sources; `names`: see labels.read; `called`: x and y in messages."""
+    with _instead_of_it(called[0]):
+      shaped = self.form.fit(x)
+      if self.first and (reason := too_small(x)):
+        raise BadInput(reason)
+    with _instead_of_it(called[1]):
+      labels = None if y is None else class_labels.read(y, names)
     if labels and len(x) != len(labels.numbers):
       raise BadInput(f"it has {len(x)} examples but {len(labels.numbers)} labels; give one label for each.")
     if labels and self.classes:

@@ -14,6 +14,7 @@ from alma_jax.errors import BadInput
 from alma_jax.files import parse_json
 
 SUFFIXES = (".txt", ".jsonl")
+_KINDS = "a .txt file, a .jsonl file, or a folder of them"
 _FIELD = "text"  # of the objects in lines
 
 
@@ -31,10 +32,10 @@ def files_of(path: pathlib.Path) -> list[pathlib.Path]:
     BadInput: there is none.
   """
   if not path.exists():
-    raise BadInput("there is no such file or folder.")
+    raise BadInput(f"there is no such file or folder; give {_KINDS}.")
   files, others = folders.divided(folders.visible(path) if path.is_dir() else [path], SUFFIXES)
   if not files:
-    raise BadInput("it is no .txt file, no .jsonl file, and no folder of them.")
+    raise BadInput(f"it is of no kind that can be read here; give {_KINDS}.")
   if others:
     warnings.warn(f"{folders.left_out(path, others)}; only .txt and .jsonl files are text", stacklevel=3)
   return sorted(files, key=lambda file: file.relative_to(path).as_posix())
