@@ -21,8 +21,8 @@ class Images(sections.Live):
       "", "array of .npz files or column of Parquet files that holds the examples; empty: the first of `image`, `img`, "
       "`images` and `x`")
   label_column: str = field(
-      "", "array of .npz files or column of Parquet files that holds the labels; empty: the first of `label`, `labels`, "
-      "`y` and `class`, or the only one whose name ends in `_label`")
+      "", "array of .npz files or column of Parquet files that holds the labels; empty: the first of `label`, "
+      "`labels`, `y` and `class`, or the only one whose name ends in `_label`")
 
 
 @register
