@@ -13,7 +13,7 @@
   alma status RUNS               a line about each run (python -m alma_jax.status)
   alma compare RUN RUN           what differs between two runs (python -m alma_jax.compare)
   alma board RUNS                a live page of runs (python -m alma_jax.board)
-  alma list [FILE]               the learners, configs, networks, data sets and optimisers, those of your file included
+  alma list [FILE.py]            the learners, configs, networks, data sets and optimisers, also those of a config file
   alma fields [PATTERN]          the fields of a config, or those whose name or meaning holds PATTERN
   alma --version
 
@@ -51,7 +51,7 @@ def _main(args: Sequence[str]) -> None:
     commands.show(f"alma_jax {__version__}")
   elif args[0] == "list" and len(args) < 3:
     for path in set(args[1:]) - {"-h", "--help"}:
-      configs.load_file(path)
+      configs.load_file(*path.partition(":")[::2])
     commands.show("\n".join(_listing()))
   elif args[0] == "fields" and len(args) < 3:
     pattern = "".join(args[1:]).removeprefix("--config.")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from alma_jax.config import layout, presets
 from alma_jax.config.fields import Declared, kind_name, text_of
-from alma_jax.config.registry import TEXT, is_own
+from alma_jax.config.registry import TEXT, Registry, is_own
 from alma_jax.config.schema import CONFIGS
 
 _WIDTH = 100
@@ -52,7 +52,7 @@ def groups() -> list[Group]:
   made: dict[tuple[str, str], tuple[list[str], Group]] = {}
   for problem in CONFIGS:
     for owner, cls, fields in layout.alternatives({"problem": problem}):
-      left = {path: each for path, each in fields.items() if owner or path not in shared}
+      left = {path: _public(each) for path, each in fields.items() if owner or path not in shared}
       if not left or (cls is not None and is_own(cls)):
         continue
       about = _about(cls)
@@ -88,6 +88,13 @@ def markdown() -> str:
 def _common(problem: str) -> layout.Fields:
   """The fields of a problem that all its configs have."""
   return next(fields for owner, _, fields in layout.alternatives({"problem": problem}) if not owner)
+
+
+def _public(field: Declared) -> Declared:
+  """A field without the names that users have registered."""
+  if not isinstance(field.choices, Registry):
+    return field
+  return field._replace(choices=[name for name, cls in field.choices.items() if not is_own(cls)])
 
 
 def _about(cls: Any) -> str:
