@@ -3,26 +3,24 @@ import pathlib
 import tomllib
 
 import pytest
-from alma_jax.config.task_options import TASK_LEARNERS
 from runs import ROOT, alma
 
 import alma_jax
 from alma_jax import config as configs
-from alma_jax.config import learner_options, schema, sections
+from alma_jax.config import registry
 from alma_jax.data.task_streams import STREAMS
 
 NAMES = ("run", "sweep", "apart", "report", "sample", "export", "predict", "evaluate", "serve", "status", "compare",
-         "board", "list")
+         "board", "list", "fields")
 
 
 def test_everything_is_listed():
   done = alma("cli", "list")
   names = [line.split()[0] for line in done.stdout.splitlines() if line.startswith("  ")]
   files = [path.relative_to(ROOT / "configs").with_suffix("").as_posix() for path in ROOT.glob("configs/**/*.py")]
-  known = [*learner_options.LEARNERS, *learner_options.TEXT_LEARNERS, *sections.NETWORKS, schema.Switch.name, *files]
-  assert not set(known) - set(names)
-  assert {"digits", "mnist", "cifar10", "tfds:NAME", "npz:PATH", "folder:DIR", "text:DIR"} < set(names)
-  assert {*TASK_LEARNERS, *STREAMS, "tasks:PATH.py"} <= set(names)
+  every = (registry.LEARNERS, registry.NETWORKS, registry.DATA_SETS, registry.OPTIMIZERS)
+  assert {form for registries in every for each in registries.values() for form in each.forms()} <= set(names)
+  assert {*files, *STREAMS, "tfds:NAME", "npz:PATH", "folder:DIR", "text:DIR", "tasks:PATH.py"} <= set(names)
   assert all(len(line.split()) > 1 for line in done.stdout.splitlines() if line.startswith("  "))
   assert done.returncode == 0
 
