@@ -53,7 +53,8 @@ def test_a_name_and_its_field_may_come_in_any_order(problem, name, value, field,
     for path in order:
       section, key = path.split(".")
       config[section][key] = changes[path]
-    for made in (config, copy.deepcopy(config), pickle.loads(pickle.dumps(config)), config.copy_and_resolve_references()):
+    copies = copy.deepcopy(config), pickle.loads(pickle.dumps(config)), config.copy_and_resolve_references()
+    for made in (config, *copies):
       assert configs.parse(made) == wanted
 
 
@@ -224,10 +225,10 @@ def test_wrong_declarations_are_refused_when_a_class_is_registered(cls, sentence
 def test_a_name_of_the_package_is_not_replaced_but_one_of_the_users_is():
   for _ in range(2):  # a cell of a notebook, run twice
     alma_jax.register(Fittest)
-  with pytest.raises(BadInput, match="there is a learner 'ens' already"):
+  with pytest.raises(BadInput, match="the learner 'ens' exists already"):
     alma_jax.register(dataclasses.make_dataclass("Mine", [("name", str, "ens")], bases=(Fittest,), frozen=True))
-  with pytest.raises(BadInput, match="Mine.*train.step|there is no field 'train.step'"):
-    alma_jax.register(options(defaults={"train.step": 3}))
+  alma_jax.register(options(defaults={"train.step": 3}))
+  with pytest.raises(BadInput, match="there is no field 'train.step'"):
     configs.base("mine")
 
 
