@@ -32,7 +32,9 @@ Find
 """
 import ast
 import importlib
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 
 from alma_jax import commands
@@ -41,6 +43,7 @@ from alma_jax.config import document, registry
 from alma_jax.errors import BadInput
 from alma_jax.version import __version__
 
+_WIDTH = 120  # where there is no terminal
 _MODULES = {"run": "main", **{name: name for name in (
     "sweep", "apart", "report", "sample", "export", "predict", "evaluate", "serve", "status", "compare", "board")}}
 
@@ -79,6 +82,7 @@ def _listing() -> Iterator[str]:
   """The lines of `alma list`."""
   config = {name: (ast.get_docstring(ast.parse(file.read_text())) or "").split("\n")[0]
             for name, file in configs.packaged().items()}
+  columns = shutil.get_terminal_size((_WIDTH, 0)).columns
   groups: dict[str, Mapping[str, str]] = {
       "Learners for images (--config=CONFIG:LEARNER)": {
           **_learners(registry.IMAGES),
@@ -98,7 +102,8 @@ def _listing() -> Iterator[str]:
     yield f"{chr(10) if number else ''}{title}"
     width = max(map(len, entries))
     for name, text in entries.items():
-      yield f"  {name:<{width}}  {text}"
+      yield textwrap.fill(text, columns, initial_indent=f"  {name:<{width}}  ", subsequent_indent=" " * (width + 4),
+                          break_on_hyphens=False)
 
 
 def _learners(problem: str) -> dict[str, str]:
