@@ -3,6 +3,7 @@
     alma fields [PATTERN]                                      # as text
     python -m alma_jax.config.document > docs/fields.md        # as a page of tables
 """
+import shutil
 import textwrap
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ from alma_jax.config.fields import Declared, kind_name, text_of
 from alma_jax.config.registry import TEXT, Registry, is_own
 from alma_jax.config.schema import CONFIGS
 
-_WIDTH = 100
+_WIDTH = 100  # at most
 _PAGE = """\
 # Fields of a config
 
@@ -108,7 +109,8 @@ def _about(cls: Any) -> str:
 def _entry(path: str, declared: Declared) -> str:
   """As in "  --config.train.epochs=100    int, at least 1", and the meaning below it."""
   kind = ", ".join(part for part in (kind_name(declared.kind), declared.allowed()) if part)
-  meaning = textwrap.fill(declared.meaning.replace("`", ""), _WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
+  width = min(_WIDTH, shutil.get_terminal_size((_WIDTH, 0)).columns)
+  meaning = textwrap.fill(declared.meaning.replace("`", ""), width, initial_indent=" " * 6, subsequent_indent=" " * 6)
   return f"  --config.{path}={text_of(declared.default)}  ({kind})\n{meaning}"
 
 
