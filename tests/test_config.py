@@ -129,9 +129,9 @@ def mine(*options, **namespace):
 
 
 @pytest.mark.parametrize(("cls", "sentence"), [
-    (mine(("every", complex, alma_jax.field(1j, "stages"))), "Mine.every is of type .*; the types of options are int,"),
+    (mine(("every", complex, alma_jax.field(1j, "stages"))), "Mine.every is of type .*; declare one of int,"),
     (mine(("pick", str, alma_jax.field("best", "", at_least=1))), "Mine.pick is of type str, which has no bounds"),
-    (mine(("every", int)), "Mine.every has no default; declare the option with alma_jax.field"),
+    (mine(("every", int)), "Mine.every has no default; declare it as alma_jax.field"),
     (mine(("every", int, alma_jax.field(0, "stages", at_least=1))), "Mine.every=0 should be at least 1."),
     (mine(("every", int, alma_jax.field("one", "stages"))), "Mine.every='one' should be a whole number."),
     (mine(defaults={"train.step": 3}), "Mine.defaults has the field 'train.step', .*; they have seed, dataset.name,"),
