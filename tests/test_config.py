@@ -206,9 +206,9 @@ def options(*declared, **namespace):
 
 
 @pytest.mark.parametrize(("cls", "sentence"), [
-    (options(("every", complex, alma_jax.field(1j, "stages"))), "Mine.every is of type .*; the types of options are"),
+    (options(("every", complex, alma_jax.field(1j, "stages"))), "Mine.every is of type .*; declare one of int,"),
     (options(("pick", str, alma_jax.field("best", "", at_least=1))), "Mine.pick is of type str, which has no bounds"),
-    (options(("every", int)), "Mine.every has no default; declare the option with alma_jax.field"),
+    (options(("every", int)), "Mine.every has no default; declare it as alma_jax.field"),
     (options(("every", int, alma_jax.field(0, "stages", at_least=1))), "Mine.every=0 should be at least 1."),
     (options(("every", int, alma_jax.field("one", "stages"))), "Mine.every='one' should be a whole number."),
     (dataclasses.make_dataclass("Mine", [], bases=(alma_jax.Options,), frozen=True), "Mine.name has no default; write"),

@@ -12,9 +12,8 @@ from alma_jax.monitor import dashboard
 from alma_jax.runs import exporting
 from alma_jax.sweeps import Sweep, jobs, states
 
-REFUSAL = ("{} holds a run of another version of alma_jax (config.json: alma_jax_version 0.1, format None), which this "
-           "version does not read (format 1); run it again, with --overwrite or in another folder, or read it with the "
-           "version that wrote it.")
+REFUSAL = ("{} holds a run of alma_jax 0.1 (config.json: format None), but this version reads only format 1; "
+           "run it again, with --overwrite or in another folder, or use the version that wrote it.")
 
 
 @pytest.fixture(scope="module")

@@ -140,7 +140,7 @@ NAN, LARGE = ROWS * [1, 1, 1, np.nan], np.sign(ROWS) * [1, 1e31, 1, 1]
 # {name: (file, part of the sentence, whether `alma predict`, which reads no labels, refuses it, too)}
 BAD = {
     "no file": (lambda root: root / "none.npz", "there is no", True),
-    "another kind": (content("a.csv", b"1,2\n"), "of no kind that can be read here; give an .npz", True),
+    "another kind": (content("a.csv", b"1,2\n"), "of a kind that cannot be read here; give an .npz", True),
     "no archive": (content("a.npz", b"no"), "is not an .npz file of plain arrays", True),
     "a torn archive": (lambda root: content("b.npz", whole(npz(x=GREY, y=Y))(root)[:-200])(root),
                        "is not an .npz file of plain arrays", True),
@@ -185,7 +185,7 @@ BAD = {
     "a huge label": (npz(x=GREY, y=Y + 10**9), "y has the label 1000000002, but labels count classes from 0", False),
     "an empty name": (npz(x=GREY, y=np.where(Y, NAMED, " ")), "an empty label; name their class", False),
     "a missing label": (parquet(image=cells(GREY[:3]), label=[0, None, 1]), "examples without a label", False),
-    "a number without a name": (parquet(NAMES[:2], image=cells(GREY), label=Y), "the label 2, but names of 2", False),
+    "a number without a name": (parquet(NAMES[:2], image=cells(GREY), label=Y), "the label 2, but names only 2", False),
     "lists of labels": (parquet(image=cells(GREY), label=Y[:, None].tolist()), "neither whole numbers nor", False),
     "bytes of labels": (parquet(image=cells(GREY), label=[b"\xff"] * N), "neither whole numbers nor names", False),
 }
@@ -303,8 +303,8 @@ TEXTS = {
 }
 BAD_TEXTS = {
     "no file": ({}, "there is no"),
-    "no text": ({"a.png": b""}, "it is of no kind that can be read here; give a .txt file, a .jsonl file, or a folder "
-                "of them."),
+    "no text": ({"a.png": b""}, "it is of a kind that cannot be read here; give a .txt file, a .jsonl file, or a "
+                "folder of them."),
     "blank": ({"a.txt": b" \n\xe2\x80\x83"}, "holds no text: every document is blank."),
     "no UTF-8": ({"a.txt": b"a\xff"}, "it is not UTF-8: byte 1 is 0xff; convert it to UTF-8."),
     "no JSON": ({"a.jsonl": b'"a"\n{'}, "its line 2 is not JSON"),

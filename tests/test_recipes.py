@@ -43,7 +43,7 @@ def test_no_learner_stops_early_but_by_the_authors_rule(name):
 @pytest.mark.parametrize("name", ["anytime,authors", "sm,others", "sm,"])
 def test_there_is_one_rule_behind_the_comma(name):
   learner, _, rule = name.partition(",")
-  with pytest.raises(alma_jax.BadInput, match=f"'{learner}' has no variant '{rule}'; there is NAME,authors with NAME"):
+  with pytest.raises(alma_jax.BadInput, match=f"'{learner}' has no variant '{rule}'; write NAME,authors, where NAME"):
     configs.base(name)
 
 

@@ -368,7 +368,7 @@ def test_runs_that_cannot_be_are_named_among_the_others(tmp_path):
   assert ("\n6 runs: 1 failed (--retry runs them again), 1 refused, because their folders hold something else, 3 that "
           "cannot be run, 1 left\nthose left take at most ") in done.stdout
   assert "\nchanged in all runs: train.batch_size=64\n" in done.stdout
-  assert re.search("num_megabatches4 .* refused: .*config.json is not from a run of this program", done.stdout)
+  assert re.search("num_megabatches4 .* refused: .*config.json is not from a run of alma_jax", done.stdout)
   assert "3 that cannot be run, 2 left\n" in sweep(*flags, "--retry").stdout
   assert "num_megabatches5000-seed0 and 2 others cannot be run: stream.num_megabatches=5000 exceeds" in done.stdout
   assert re.search("num_megabatches2 .* new", done.stdout)

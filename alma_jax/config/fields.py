@@ -1,7 +1,7 @@
-"""Declarations of config fields: type, default, allowed values and meaning of a field, in one place.
+"""Declares config fields: type, default, allowed values and meaning, in one place.
 
 A section of a config is a frozen dataclass, and so are the options of a learner, a network, a data set or an optimiser.
-Their fields are declared by `field`:
+Declare their fields with `field`:
 
     @alma_jax.register
     @dataclasses.dataclass(frozen=True)
@@ -9,8 +9,8 @@ Their fields are declared by `field`:
       name: str = "fittest"
       every: int = alma_jax.field(1, "stages between two selections", at_least=1)
 
-The checks of a config, `--help`, `alma fields` and docs/fields.md are made from these declarations. A field that is a
-dataclass itself is a section, or a choice among several dataclasses: see `section` and `choice`.
+The checks of a config, `alma fields` and docs/fields.md are made from these declarations. A field whose type is a
+dataclass is a section, or a choice among several dataclasses; see `section` and `choice`.
 """
 import dataclasses
 import functools
@@ -61,9 +61,9 @@ class Declared(NamedTuple):
 
   Attributes:
     kind: its type, one of KINDS.
-    default: dataclasses.MISSING if there is none.
+    default: dataclasses.MISSING if it has no default.
     meaning, bounds, choices: see `field`.
-    names: whether the value is the name of a class, and so decides which other fields there are.
+    names: whether the value names a class, and so decides which other fields the config has.
   """
   kind: Any = str
   default: Any = dataclasses.MISSING
@@ -75,15 +75,15 @@ class Declared(NamedTuple):
   def accept(self, value: Any, path: str) -> Any:
     """The value, converted to exactly the field's type.
 
-    Scalars of numpy become Python's, whole numbers become floats where a float is declared, and lists and single
-    numbers become tuples where a tuple is declared.
+    A numpy scalar becomes a Python number. A whole number becomes a float if the field is a float. A list or a single
+    number becomes a tuple if the field is a tuple.
 
     Args:
       value: any object.
       path: full name of the field for the error, e.g. "train.epochs".
 
     Raises:
-      BadInput: the value is of another type, or is not allowed.
+      BadInput: the value has the wrong type, or is not allowed.
     """
     value = _converted(self.kind, value, path)
     parts = value if isinstance(value, tuple) else (value,)
@@ -98,10 +98,10 @@ class Declared(NamedTuple):
     return value
 
   def read(self, text: str, path: str) -> Any:
-    """The value that a text on the command line stands for; it still has to be accepted.
+    """The value of a text on the command line; call `accept` to check it.
 
     Raises:
-      BadInput: the text cannot be a value of the field's type.
+      BadInput: the text is not a value of the field's type.
     """
     try:
       return _read(self.kind, text)
@@ -116,7 +116,7 @@ class Declared(NamedTuple):
 
 
 class Choice(NamedTuple):
-  """A field of a section whose value is an instance of one of several dataclasses, see `section` and `choice`.
+  """A field that holds an instance of one of several dataclasses; see `section` and `choice`.
 
   Attributes:
     classes: {name: dataclass}; None: it is always of the type `kind`.
@@ -147,20 +147,19 @@ class Choice(NamedTuple):
 
 def field(default: T, meaning: str, *, at_least: float | None = None, above: float | None = None,
           at_most: float | None = None, below: float | None = None, choices: Collection[str] | None = None) -> T:
-  """Declares a field of a config; to be used as a default in a dataclass.
+  """Declares a field of a config. Use it as a default in a dataclass.
 
-  A subclass that only changes the default writes it plainly, as in `num_members: int = 3`. The rest of the
-  declaration is inherited.
+  To change only the default in a subclass, write it plainly, as in `num_members: int = 3`. The subclass inherits the
+  rest of the declaration.
 
   Args:
     default: value in a template (see presets.py).
     meaning: what the field decides, for `alma fields` and docs/fields.md.
-    at_least: the smallest number that is allowed; the bounds of a tuple hold for each of its numbers.
-    above: the numbers have to be larger than this one.
-    at_most: the largest number that is allowed.
-    below: the numbers have to be smaller than this one.
-    choices: the values that a string can have. A field that is a number or a word has bounds for the number and
-      choices for the word.
+    at_least: the smallest allowed number. In a tuple, bounds apply to every number.
+    above: numbers must be larger than this.
+    at_most: the largest allowed number.
+    below: numbers must be smaller than this.
+    choices: the allowed strings. A field of type float | str has bounds for the number and choices for the string.
 
   Returns:
     A dataclasses.Field, typed as the default.
@@ -174,14 +173,14 @@ def section(classes: Mapping[str, Any] | None = None, default: str = "") -> Any:
   """Declares a section, whose fields are called `SECTION.FIELD`.
 
   Args:
-    classes: {name: dataclass}: the field `SECTION.name` chooses the class. None: the section is of the field's type.
+    classes: {name: dataclass}, from which the field `SECTION.name` chooses. None: the class is the field's type.
     default: the name in a template.
   """
   return dataclasses.field(metadata={_KEY: Choice(classes, default, "")})
 
 
 def choice(classes: Mapping[str, Any], default: str, meaning: str) -> Any:
-  """Declares a field that chooses a dataclass, whose fields stand beside it in the same section.
+  """Declares a field that chooses a dataclass. The fields of the dataclass stand beside it in the same section.
 
   Args:
     classes: {name: dataclass with a field `name`}. The value of the field is the name.
@@ -209,19 +208,19 @@ def check_declarations(cls: type) -> None:
   """Checks the declarations of a class of options.
 
   Raises:
-    BadInput: a field has no default, or a default that the field's own declaration does not allow; or its type is not
-      in KINDS, or has no bounds but is declared with some.
+    BadInput: a field has no default, its default is not allowed, its type is not in KINDS, or it has bounds that its
+      type cannot have.
   """
   for name, each in declared(cls).items():
     path = f"{cls.__name__}.{name}"
     if isinstance(each, Choice):
       continue
     if each.kind not in KINDS:
-      raise BadInput(f"{path} is of type {each.kind}; the types of options are {listed(map(kind_name, KINDS))}.")
+      raise BadInput(f"{path} is of type {kind_name(each.kind)}; declare one of {listed(map(kind_name, KINDS))}.")
     if each.default is dataclasses.MISSING:
-      raise BadInput(f"{path} has no default; declare the option with alma_jax.field(DEFAULT, MEANING).")
+      raise BadInput(f"{path} has no default; declare it as alma_jax.field(DEFAULT, MEANING).")
     if each.kind in (str, bool) and each.bounds != Bounds():
-      raise BadInput(f"{path} is of type {kind_name(each.kind)}, which has no bounds; declare choices instead.")
+      raise BadInput(f"{path} is of type {kind_name(each.kind)}, which has no bounds; leave them out.")
     each.accept(each.default, path)
 
 
@@ -236,7 +235,7 @@ def kind_name(kind: Any) -> str:
 
 
 def text_of(value: Any) -> str:
-  """A value as it is written on the command line; `Declared.read` reads it back."""
+  """A value as you write it on the command line; `Declared.read` reads it back."""
   if isinstance(value, tuple):
     return text_of(value[0]) if len(value) == 1 else f"({','.join(map(text_of, value))})"
   return str(value).lower() if isinstance(value, bool) else str(value)

@@ -74,8 +74,8 @@ class Train:
 def check_validations(train: Any) -> None:
   """Raises BadInput if validations do not fit into the steps of a stage; `train` is Train or tasks.Train."""
   if train.eval_every and not train.steps:
-    raise BadInput(f"train.eval_every={train.eval_every} is for train.steps above 0; leave it 0, and every epoch is "
-                   "validated.")
+    raise BadInput(f"train.eval_every={train.eval_every} is for train.steps above 0; set train.steps, or leave "
+                   "train.eval_every=0 to validate after every epoch.")
   if train.steps and train.eval_every and train.patience and (train.patience + 1) * train.eval_every >= train.steps:
     raise BadInput(f"train.patience={train.patience} can never end a stage of train.steps={train.steps} with "
                    f"train.eval_every={train.eval_every}; set train.patience=0, or lower train.eval_every.")

@@ -1,8 +1,7 @@
-"""From a nested dict of fields to a frozen, checked RunConfig, and back. Imports neither jax nor numpy.
+"""Turns a nested dict of fields into a frozen, checked RunConfig, and back. Imports neither jax nor numpy.
 
-Between the two, a config is flat: {"train.epochs": 100}. Which fields there are depends on the names that it holds:
-`model.name` or `stream.schedule` chooses the dataclass that declares the fields beside it. So a field that does not
-apply does not exist.
+Inside this module a config is flat: {"train.epochs": 100}. A name in it, such as `model.name` or `stream.schedule`,
+chooses the dataclass that declares the fields beside it. So a config has only the fields that apply.
 """
 from __future__ import annotations
 
@@ -19,30 +18,30 @@ if TYPE_CHECKING:
 
 Tree = dict[str, Any]
 Fields = dict[str, Declared]
-# Names that the command line cannot change, and where they stand instead.
+# Fields that the command line cannot change, and what to do instead.
 FIXED: Mapping[str, str] = {
-    "problem": "the config file decides it",
-    "learner.name": "the learner stands behind the colon of --config=configs/NAME.py:LEARNER"}
+    "problem": "choose a config file for it, as in --config=configs/lm.py:LEARNER",
+    "learner.name": "name the learner after the colon of --config=configs/NAME.py:LEARNER"}
 
 
 def parse(config: ConfigDict | Mapping[str, Any] | schema.RunConfig) -> schema.RunConfig:
   """Checks a config and freezes it.
 
   Args:
-    config: ConfigDict or nested dict; missing fields have their defaults. A RunConfig is returned as it is.
+    config: ConfigDict or nested dict; a missing field gets its default. A RunConfig is returned unchanged.
 
   Returns:
     schema.ImageConfig, TaskConfig or TextConfig.
 
   Raises:
-    BadInput: a field is unknown, of the wrong type or not allowed. The sentence names the field, the value and what is
-      allowed.
+    BadInput: a field does not exist, or its value has the wrong type or is not allowed. The sentence names the field,
+      the value and what is allowed.
   """
   if isinstance(config, schema.RunConfig):
     return config
   tree = dict(config) if isinstance(config, dict) else getattr(config, "to_dict", lambda: None)()
   if not isinstance(tree, dict):
-    raise BadInput(f"the config {config!r} is of type {type(config).__name__}; it should be a ConfigDict, as "
+    raise BadInput(f"the config {config!r} is of type {type(config).__name__}; it should be a ConfigDict, such as "
                    "alma_jax.base_config('ens') returns.")
   flat = flatten(tree)
   _check_names(flat, fields_of(flat))
@@ -54,34 +53,34 @@ def parse(config: ConfigDict | Mapping[str, Any] | schema.RunConfig) -> schema.R
 
 
 def fields_of(flat: Mapping[str, Any]) -> Fields:
-  """{path: Declared} of all fields that a config with these names has, in their order.
+  """All fields of a config with these names, {path: Declared}, in the order of their declarations.
 
   Raises:
-    BadInput: a name stands for nothing.
+    BadInput: a name is unknown.
   """
   return _fields(_root(flat), flat, "")
 
 
 def defaults(flat: Mapping[str, Any]) -> Tree:
-  """{path: default} of all fields that a config with these names has; the names keep their values."""
+  """The defaults of all fields of a config with these names, {path: default}; the names keep their values."""
   return {path: flat.get(path, each.default) if each.names or path in FIXED else each.default
           for path, each in fields_of(flat).items()}
 
 
 def changed(flat: Mapping[str, Any], changes: Mapping[str, Any],
             read: Callable[[Declared, Any, str], Any] = lambda field, value, path: value) -> Tree:
-  """A flat config with some fields changed, in whatever order they are given.
+  """A flat config with some fields changed; their order does not matter.
 
-  A changed name brings the fields of its class with their defaults. Fields that the class before declared in the same
-  way keep their values.
+  A new name brings the fields of its class with their defaults. A field that the old class declared in the same way
+  keeps its value.
 
   Args:
     flat: all fields.
     changes: {path: value}.
-    read: (declaration, value, path) -> value to be set, of fields that are not names.
+    read: (declaration, value, path) -> value to set; not called for names.
 
   Raises:
-    BadInput: there is no such field, or a name stands for nothing.
+    BadInput: a field does not exist, or a name is unknown.
   """
   result, left, fields = dict(flat), dict(changes), fields_of(flat)
   _check_names(flat, fields)
@@ -95,17 +94,17 @@ def changed(flat: Mapping[str, Any], changes: Mapping[str, Any],
 
 
 def overridden(tree: Mapping[str, Any], texts: Mapping[str, str | None]) -> Tree:
-  """A config with some fields changed, as on the command line.
+  """A config with the changes of a command line.
 
   Args:
     tree: nested dict of all fields.
-    texts: {path: text}. None stands for a field that was named without a value, which means True.
+    texts: {path: text}. None: the field was given without a value, which means True.
 
   Returns:
     The nested dict of the changed config.
 
   Raises:
-    BadInput: there is no such field, or the text cannot be its value.
+    BadInput: a field does not exist, or the text is not a value of its type.
   """
   for path in texts:
     if path in FIXED:
@@ -114,7 +113,7 @@ def overridden(tree: Mapping[str, Any], texts: Mapping[str, str | None]) -> Tree
 
 
 def no_field(path: str, flat: Mapping[str, Any]) -> BadInput:
-  """The error about a field that configs like `flat` do not have."""
+  """The error for a field that the config `flat` does not have."""
   fields, section = fields_of(flat), path.rpartition(".")[0]
   if any(name.startswith(f"{path}.") for name in fields):
     return BadInput(f"{path!r} is a group of fields, not a field; its fields are {_inside(path, fields)}.")
@@ -131,8 +130,8 @@ def no_field(path: str, flat: Mapping[str, Any]) -> BadInput:
 
 
 def alternatives(flat: Mapping[str, Any]) -> Iterator[tuple[str, Any, Fields]]:
-  """Yields ("", None, the fields of all configs about the same problem), and then for every name that can be chosen
-  ("FIELD=NAME", its class, the fields that a config has only with it).
+  """Yields ("", None, the fields of every config for this problem), and then, for every name that can be chosen,
+  ("FIELD=NAME", its class, the fields that exist only with it).
   """
   yield from _alternatives(_root(flat), "", "", None)
 
@@ -161,7 +160,7 @@ def nested(flat: Mapping[str, Any]) -> Tree:
 
 
 def to_dict(config: schema.RunConfig) -> Tree:
-  """The nested dict of a RunConfig, which can be stored as JSON; `parse` takes it back."""
+  """The nested dict of a RunConfig, ready for JSON; `parse` reads it back."""
   return nested(_flat(config, ""))
 
 
@@ -214,7 +213,7 @@ def _fields(cls: Any, flat: Mapping[str, Any], prefix: str) -> Fields:
 
 
 def _built(cls: Any, flat: Mapping[str, Any], prefix: str = "") -> Any:
-  """An instance of a dataclass from the fields below `prefix`."""
+  """An instance of a dataclass, made from the fields below `prefix`."""
   values: Tree = {}
   for name, each in declared(cls).items():
     if isinstance(each, Declared):

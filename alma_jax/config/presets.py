@@ -1,4 +1,4 @@
-"""Configs to start from: the declared defaults, and what a learner or a size of language models changes.
+"""Configs to start from: the declared defaults, with the changes of a learner, a recipe or a size.
 
 The files under configs/ change them further.
 """
@@ -44,7 +44,7 @@ class Recipe(NamedTuple):
   changes: Mapping[str, Any]
 
 
-# What configs know by a name besides the learners. docs/anytime.md says how the numbers of `anytime` were chosen.
+# Names that stand for a learner with certain fields. docs/anytime.md says how the numbers of `anytime` were chosen.
 _ON_ALL_DATA = {"stream.replay": 1.0}
 _OF_IMAGES: Mapping[str, Recipe] = {
     "anytime": Recipe("sm", "One network that trains for a fixed number of steps on new and remembered data.", {
@@ -70,7 +70,7 @@ _EARLY_STOP: Mapping[str, Any] = {"train.patience": 25, "train.patience_delta": 
 
 
 def base(learner: str = "ens") -> ConfigDict:
-  """The config of a run on the digits, to be changed; it is what `python -m alma_jax.main` runs.
+  """The config of a run on the digits, which you can change. `alma run` without --config runs it.
 
   Args:
     learner: name of a learner, e.g. "ens", or of a recipe: "anytime" (docs/anytime.md), "retrain" (from scratch on all
@@ -89,14 +89,14 @@ def base(learner: str = "ens") -> ConfigDict:
   early_stop: Mapping[str, Any] = {}
   if comma:
     if rule != AUTHORS or learner not in LEARNERS[IMAGES]:
-      raise BadInput(f"{learner!r} has no variant {rule!r}; there is NAME,{AUTHORS} with NAME one of "
+      raise BadInput(f"{learner!r} has no variant {rule!r}; write NAME,{AUTHORS}, where NAME is one of "
                      f"{listed(LEARNERS[IMAGES])}.")
     early_stop = _EARLY_STOP if LEARNERS[IMAGES][learner].stops_early else {}
   return _template(IMAGES, learner, {}, early_stop)
 
 
 def tasks(learner: str = "select", stream: str = "digits") -> ConfigDict:
-  """The config of a run on a stream of tasks, to be changed (docs/task-streams.md).
+  """The config of a run on a stream of tasks, which you can change (docs/task-streams.md).
 
   Args:
     learner: independent, finetune, new_head, replay, oracle, select or mntdp, or a registered one.
@@ -112,7 +112,7 @@ def tasks(learner: str = "select", stream: str = "digits") -> ConfigDict:
 
 
 def language(learner: str = "ens", size: str = "tiny") -> ConfigDict:
-  """The config of a run of language models, to be changed.
+  """The config of a run of language models, which you can change.
 
   Args:
     learner: sm, ens, gens, gmoe, btm, or a registered one; or the recipe "anytime" (docs/anytime.md).
@@ -130,7 +130,7 @@ def language(learner: str = "ens", size: str = "tiny") -> ConfigDict:
 
 
 def _template(problem: str, given: str, first: Mapping[str, Any], last: Mapping[str, Any] = {}) -> ConfigDict:
-  """The template of a learner or a recipe, after the changes `first`, the learner's own, the recipe's, and `last`.
+  """The template of a learner or a recipe. It applies `first`, the learner's changes, the recipe's, and `last`.
 
   Raises:
     BadInput: there is no such learner.

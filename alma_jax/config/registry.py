@@ -1,8 +1,8 @@
-"""Learners, networks, data sets and optimisers by name, those of users included. Imports neither jax nor numpy.
+"""Finds learners, networks, data sets and optimisers by name, including the user's. Imports neither jax nor numpy.
 
-A name stands for the frozen dataclass of its fields, which also says how to make what they describe. `register` makes
-a class known. Classes of this package register when their module is imported, which happens when a config first names
-them.
+A name stands for a frozen dataclass: it declares the fields that come with the name, and a method makes the learner,
+network, data set or optimiser from them. `register` adds a class. A class of this package registers when its module is
+imported, and a module is imported when a config first names its class.
 """
 import dataclasses
 import difflib
@@ -16,20 +16,20 @@ from alma_jax.errors import BadInput
 
 C = TypeVar("C", bound=type)
 IMAGES, TEXT, TASKS = "images", "text", "tasks"  # the problems that a config can be about
-YOURS = "if it is your own, import the file that registers it, or name that file by --config"
+YOURS = "if it is your own, import the file that registers it, or give that file to --config"
 
 
 class Registry(Mapping[str, Any]):
-  """{name: dataclass}, sorted by name, those of users last.
+  """{name: dataclass}, sorted by name, with the user's classes last.
 
-  The name of a data set may be looked up with what follows its colon, as in `npz:PATH`.
+  A data set is found by its name alone or with the part after the colon, as in `npz:PATH`.
 
   Attributes:
-    what: what a name stands for, e.g. "learner".
+    what: what the names stand for, e.g. "learner".
   """
 
   def __init__(self, what: str, module: str) -> None:
-    """`module`: full name of the module, or of the package of modules, that registers the classes of alma_jax."""
+    """`module`: full name of the module or package that registers alma_jax's own classes."""
     self.what, self._module = what, module
     self._classes: dict[str, Any] = {}
     self._is_complete = False
@@ -56,7 +56,7 @@ class Registry(Mapping[str, Any]):
     """The class that a field's value names.
 
     Raises:
-      BadInput: there is none, or the value lacks what should follow its colon.
+      BadInput: the name is unknown, or the part after its colon is missing or unexpected.
     """
     cls = self[name] if isinstance(name, str) and name in self else None
     if cls is None:
@@ -71,15 +71,15 @@ class Registry(Mapping[str, Any]):
     return [_form(self[name]) for name in self]
 
   def add(self, cls: Any) -> None:
-    """Makes a class known by its `name`. A user's class may replace another one of the user's.
+    """Adds a class under its `name`. A user's class may replace another of the user's classes.
 
     Raises:
-      BadInput: the name belongs to this package.
+      BadInput: the name is taken by a class of alma_jax.
     """
     if not is_own(cls) or cls.name not in self or is_own(self[cls.name]):
       self._classes[cls.name] = cls
     else:
-      raise BadInput(f"the {self.what} {cls.name!r} exists already; give yours another name.")
+      raise BadInput(f"the {self.what} {cls.name!r} exists already in alma_jax; give yours another name.")
 
   def _complete(self) -> None:
     """Imports all modules that register classes."""
@@ -105,34 +105,35 @@ OPTIMIZERS: Mapping[str, Registry] = {
 
 
 def register(cls: C) -> C:
-  """Class decorator: makes a learner, a network, a data set or an optimiser known by its `name`.
+  """Class decorator that adds a learner, a network, a data set or an optimiser under its `name`.
 
       @alma_jax.register
       @dataclasses.dataclass(frozen=True)
       class Options(alma_jax.Options):
         name: str = "fittest"
 
-  Registering the same name again replaces the class, so that a notebook cell can run twice.
+  You can register a name of yours again, for example by running a notebook cell twice; the new class replaces the old.
 
   Args:
-    cls: a frozen dataclass that inherits from alma_jax.Options, Model, DataSet or Optimizer. Its fields are declared
-      by alma_jax.field, `name` has a default, and `problems` says what it is for.
+    cls: a frozen dataclass that inherits from alma_jax.Options, TaskOptions, Model, DataSet or Optimizer. Declare its
+      fields with alma_jax.field, give `name` a default, and say in `problems` what the class is for.
 
   Raises:
-    BadInput: `cls` is no such class, or the name belongs to this package.
+    BadInput: the class is not of this form, or alma_jax has a class with this name.
   """
   registries: Mapping[str, Registry] | None = getattr(cls, "registries", None)
   if registries is None:
-    raise BadInput(f"{cls.__name__} should inherit from alma_jax.Options, Model, DataSet or Optimizer.")
+    raise BadInput(f"{cls.__name__} should inherit from alma_jax.Options, TaskOptions, Model, DataSet or "
+                   "Optimizer.")
   if "__dataclass_fields__" not in vars(cls) or not dataclasses.is_dataclass(cls):
-    raise BadInput(f"{cls.__name__} is not a dataclass; write @dataclasses.dataclass(frozen=True) above the class, "
-                   "below @alma_jax.register.")
+    raise BadInput(f"{cls.__name__} is not a dataclass; write @dataclasses.dataclass(frozen=True) between "
+                   "@alma_jax.register and the class.")
   check_declarations(cls)
   if not cls.name:  # type: ignore[attr-defined]
-    raise BadInput(f"{cls.__name__}.name has no default; write name: str = NAME in the class.")
+    raise BadInput(f"{cls.__name__}.name has no default; write name: str = \"NAME\" in the class.")
   for problem in cls.problems:  # type: ignore[attr-defined]
     if problem not in registries:
-      raise BadInput(f"{cls.__name__}.problems={cls.problems!r} should be a tuple of some of "  # type: ignore[attr-defined]
+      raise BadInput(f"{cls.__name__}.problems={cls.problems!r} should be a tuple of one or more of "  # type: ignore[attr-defined]
                      f"{listed(map(repr, registries))}.")
     registries[problem].add(cls)
   return cls

@@ -1,4 +1,4 @@
-"""The sections of a config that several kinds of data share, and the base classes of what users register.
+"""The sections of a config that all problems share, and the base classes for `alma_jax.register`.
 
 Every field is declared once. Imports neither jax nor numpy.
 """
@@ -55,7 +55,7 @@ class DataSet:
     Raises:
       BadInput: they do not exist or cannot be used.
     """
-    raise BadInput(f"{type(self).__name__} has no method load(self), which returns the data.")
+    raise BadInput(f"{type(self).__name__} has no method load(self); write one that returns the data.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +99,8 @@ class Optimizer:
 
   def transform(self, rate: Any) -> Any:
     """The optax.GradientTransformation with a learning rate, a number or a schedule; without a penalty on weights."""
-    raise BadInput(f"{type(self).__name__} has no method transform(self, rate), which returns the transformation.")
+    raise BadInput(f"{type(self).__name__} has no method transform(self, rate); write one that returns an optax "
+                   "transformation.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +119,7 @@ class AnyOptions:
     has_experts: whether the learner uses `model.num_experts`; for other learners of images it has to be 1.
     num_tried: number of trainings of a stage, if one is kept; a guess, for bars of progress.
   """
-  name: str = field("", "the learner; it is chosen behind the colon of --config=configs/NAME.py:LEARNER")
+  name: str = field("", "the learner; choose it after the colon of --config=configs/NAME.py:LEARNER")
 
   registries: ClassVar[Mapping[str, Registry]] = LEARNERS
   problems: ClassVar[tuple[str, ...]] = (IMAGES,)
@@ -135,7 +136,7 @@ class AnyOptions:
 
   def make(self, context: Any) -> Any:
     """The learner, contract.Learner, of a contract.Context."""
-    raise BadInput(f"{type(self).__name__} has no method make(self, context), which returns the learner.")
+    raise BadInput(f"{type(self).__name__} has no method make(self, context); write one that returns the learner.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,13 +170,13 @@ class Options(AnyOptions):
     """Raises BadInput if the options do not go together, or not with the rest of the config."""
     del config
     if self.start == "average" and not self.average:
-      raise BadInput("learner.start='average' needs learner.average above 0.")
+      raise BadInput("learner.start='average' needs learner.average above 0; raise it, or set learner.start=last.")
     if not self.shrink and not self.perturb:
       raise BadInput("learner.shrink=0.0 without learner.perturb makes all weights 0; raise one of them, or set "
                      "learner.init_from_scratch.")
     if self.init_from_scratch and (self.shrink != 1 or self.perturb):
-      raise BadInput(f"learner.shrink={self.shrink} and learner.perturb={self.perturb} change the weights of the stage "
-                     "before, but every stage starts from scratch; leave them 1 and 0.")
+      raise BadInput(f"learner.shrink={self.shrink} and learner.perturb={self.perturb} change the weights that a "
+                     "stage takes over, but every stage starts from scratch; leave them 1 and 0.")
 
 
 # ---------------------------------------------------------------------------- the stream
@@ -255,9 +256,9 @@ class Power(Schedule):
     num = config.stream.num_megabatches
     if not num:
       raise BadInput("stream.schedule='power' needs stream.num_megabatches above 0, because it spreads its trainings "
-                     "over the whole stream.")
+                     "over the whole stream; set that number, or choose another schedule.")
     if not 0 < self.num_trainings <= num:
-      raise BadInput(f"stream.num_trainings={self.num_trainings} should be the number of trainings, from 1 to "
+      raise BadInput(f"stream.num_trainings={self.num_trainings} should be from 1 to "
                      f"stream.num_megabatches={num}.")
 
 
@@ -308,7 +309,7 @@ WHEN = ("after which mega-batches the learner is trained: `every` waiting_time; 
 
 @dataclasses.dataclass(frozen=True)
 class AnyStream:
-  """What every stream has."""
+  """Base class of all streams."""
   num_megabatches: int = field(
       20, "number of mega-batches of the stream, B; of `live:DIR` the largest number, and 0: no limit", at_least=0)
 
@@ -355,25 +356,26 @@ class Stream(AnyStream):
   def check(self, config: Any) -> None:
     """Raises BadInput if the fields do not go together, or not with the rest of the config."""
     if not self.num_megabatches and not config.dataset.is_live:
-      raise BadInput("stream.num_megabatches=0 should be at least 1; only the streams of dataset.name=live:DIR "
+      raise BadInput("stream.num_megabatches=0 should be at least 1; only a live stream, dataset.name=live:DIR, may "
                      "have no limit.")
     if self.replay and self.replay_share:
       raise BadInput(f"stream.replay={self.replay} and stream.replay_share={self.replay_share} exclude each other: the "
-                     "first unites old data with new ones, the second draws a part of every batch from old data; set "
+                     "first adds old data to the new data, the second draws a part of every batch from old data; set "
                      "one of them to 0.")
     if not self.replay_share:
       if self.memory_size:
-        raise BadInput(f"stream.memory_size={self.memory_size} needs stream.replay_share above 0.")
+        raise BadInput(f"stream.memory_size={self.memory_size} needs stream.replay_share above 0; set it, or "
+                       "leave stream.memory_size=0.")
       return
     batch = config.train.batch_size
     part = memory_part(batch, 0.5 if isinstance(self.replay_share, str) else self.replay_share)
     asked = f"stream.replay_share={self.replay_share} of train.batch_size={batch}"
     if not part:
-      raise BadInput(f"{asked} is not one example; raise one of them, or set stream.replay_share=0.")
+      raise BadInput(f"{asked} is less than one example; raise one of them, or set stream.replay_share=0.")
     num_kept = self.memory_size - self.num_kept_for_validation
     if self.memory_size and not isinstance(self.replay_share, str) and num_kept < part:
       raise BadInput(f"stream.memory_size={self.memory_size} keeps {num_kept} training examples, fewer than the {part} "
-                     f"that {asked} asks for; raise the memory or lower the share.")
+                     f"that {asked} asks for; raise stream.memory_size or lower the share.")
 
 
 def memory_part(batch_size: int, share: float) -> int:
@@ -465,5 +467,5 @@ class Live(DataSet):
     """Raises BadInput if DIR is an address."""
     del config
     if "://" in self.path:
-      raise BadInput(f"dataset.name={self.name!r} names an address, but a live stream is a folder; name one, or mount "
-                     "the bucket and name the folder where it is mounted.")
+      raise BadInput(f"dataset.name={self.name!r} is an address, but a live stream is a folder; mount the bucket and "
+                     "give the folder where it is mounted.")

@@ -83,13 +83,14 @@ class Train:
     length = config.dataset.sequence_length
     if self.steps * self.steps_multiplier <= self.warmup_steps:
       raise BadInput(f"train.steps={self.steps} times train.steps_multiplier={self.steps_multiplier} should be above "
-                     f"train.warmup_steps={self.warmup_steps}.")
+                     f"train.warmup_steps={self.warmup_steps}; raise the steps or lower the warm-up.")
     if self.plan(0).per_round * self.batch_size * length >= _MOST_TOKENS:
       num = self.plan(0).per_round * self.batch_size * length
-      raise BadInput(f"train.eval_every={self.eval_every} would have {num:,} tokens between two validations; they "
-                     "should be below 2**31.")
+      raise BadInput(f"train.eval_every={self.eval_every} puts {num:,} tokens between two validations, which "
+                     "should be below 2**31; validate more often.")
     if self.micro_batch > self.batch_size:
-      raise BadInput(f"train.micro_batch={self.micro_batch} exceeds train.batch_size={self.batch_size}.")
+      raise BadInput(f"train.micro_batch={self.micro_batch} exceeds train.batch_size={self.batch_size}; use at "
+                     f"most {self.batch_size}.")
 
 
 def check_different(path: str, values: tuple[float, ...]) -> None:
@@ -97,4 +98,4 @@ def check_different(path: str, values: tuple[float, ...]) -> None:
   if not values:
     raise BadInput(f"{path} is an empty list; give one value, or several to choose from.")
   if len(set(values)) < len(values):
-    raise BadInput(f"{path}={values} lists a value twice.")
+    raise BadInput(f"{path}={values} lists a value twice; list each value once.")

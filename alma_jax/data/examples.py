@@ -6,18 +6,18 @@
                     Hugging Face data sets store them, bytes    that the file declares, as files of Hugging Face do
                     of image files, or lists of numbers
   images by class   DIR/CLASS/*.png; deeper at one depth        CLASS
-  a folder          its .npz and .parquet files, by name        likewise
+  a folder          its .npz and .parquet files, by name        from the same files
   FILE.png, ...     the image                                   none, so only for `alma predict`
 
-The first of these names counts. If there is none of labels, the only name that ends in "_label" does.
-A file with the arrays or columns x_train, y_train, x_test and y_test has parts, and so has a folder with the folders
-DIR/train and DIR/test. Training reads both parts. `alma predict`, `alma evaluate` and the test set of a live stream
-read the test part. A mega-batch of a live stream may have no parts.
+The first of these names counts. If no such name has the labels, the only name that ends in "_label" does.
+A file with the arrays or columns x_train, y_train, x_test and y_test has two parts, and so does a folder with the
+folders DIR/train and DIR/test. Training reads both parts. `alma predict`, `alma evaluate` and the test set of a live
+stream read the test part. A mega-batch of a live stream may not have parts.
 
-Examples are uint8 or float32, [N, H, W, C] or [N, D]. Floats become float32. Other whole numbers become pixels (uint8)
-in images, and float32 in rows [N, D]. What comes later (examples for a predictor, later mega-batches, the test set)
-becomes what came first, if nothing is lost: flat rows of the right length become images, grey image files colour ones,
-and whole numbers float32. Labels are whole numbers from 0, or names of classes.
+Examples are uint8 or float32, [N, H, W, C] or [N, D]. Floats become float32. Whole numbers that are not uint8 become
+uint8 in images and float32 in rows [N, D]. Later examples (for a predictor, from later mega-batches, or from the test
+set) are converted to the form of the first ones if nothing is lost: flat rows of the right length become images, grey
+image files become colour, and whole numbers become float32. Labels are whole numbers from 0, or names of classes.
 """
 import contextlib
 import dataclasses
@@ -55,15 +55,15 @@ USUAL, _ANY = Columns(), Form()
 
 
 class Examples(NamedTuple):
-  """Examples.
+  """N examples.
 
   Attributes:
-    source: the file that each comes from.
-    row: number of each in its file, from 0; -1 for an image file.
+    source: the file of each example.
+    row: number of each example in its file, from 0; -1 for an image file.
     x: [N, ...]; see Form.fit.
-    labels: of the examples; None: they were not read.
-    remarks: what a user should know about the file or folder.
-    decoded: how many of the images have transparent parts, and several frames.
+    labels: of the examples; None: not read.
+    remarks: warnings about the file or folder.
+    decoded: (number of images with transparent parts, number with several frames).
   """
   source: list[str]
   row: list[int]
@@ -117,11 +117,11 @@ class Reader:
 
   Attributes:
     form: of the examples.
-    labelled: whether labels are read, too.
-    part: TRAIN or TEST, the part of a file or folder that is read if it has parts; "": it may have none.
+    labelled: whether to read labels as well.
+    part: TRAIN or TEST, the part to read from a file or folder with parts; "": parts are not allowed.
     columns: names of columns and arrays.
-    classes: that labels become the numbers of; None: labels stay as the file has them.
-    first: whether normalisation constants are made of the examples, whose values may not be too small for that.
+    classes: the classes whose numbers the labels become; None: labels stay as they are in the file.
+    first: whether normalisation constants are computed from the examples. Then their values may not be too small.
   """
   form: Form = _ANY
   labelled: bool = True
@@ -136,7 +136,7 @@ class Reader:
     if len(parts) == 1:
       return parts[0]
     if len({(part.x.shape[1:], part.x.dtype) for part in parts}) > 1:
-      raise BadInput("it holds files with examples of several shapes or dtypes; they should be alike.")
+      raise BadInput("it holds files with examples of several shapes or dtypes; give all files the same.")
     unpacking.check_contents(sum(len(part.x) for part in parts), sum(part.x.nbytes for part in parts), _COPIES)
     return Examples([source for part in parts for source in part.source], [row for part in parts for row in part.row],
                     np.concatenate([part.x for part in parts]),
@@ -150,7 +150,7 @@ class Reader:
       size: examples of a batch, at most; None: each file, and all images of a folder, are one batch.
 
     Raises:
-      BadInput: they cannot be read or used. The message begins with "it", or is about a folder in `path`.
+      BadInput: they cannot be read or used. The message begins with "it", which is `path`, or names a file in it.
     """
     kind = path.suffix.lower()
     try:
@@ -165,7 +165,7 @@ class Reader:
       elif kind in image_file.suffixes() and not self.labelled:
         yield from self.images([path], size=size)
       else:
-        raise BadInput(f"it is of no kind that can be read here; give {self._kinds()}.")
+        raise BadInput(f"it is of a kind that cannot be read here; give {self._kinds()}.")
     except OSError as error:
       raise BadInput(f"it cannot be read: {error.strerror or error}.") from error
 
@@ -178,16 +178,16 @@ class Reader:
 
     Args:
       files: the image files.
-      root: a folder above all of them, which messages leave out; None: they leave out nothing.
+      root: a folder above all of them, which messages leave out; None: messages give whole paths.
       size: of a batch.
-      classes: of the files; empty: they have no labels.
+      classes: the class of each file; empty: the files have no labels.
     """
     name_of = lambda file: file.relative_to(root).as_posix() if root else str(file)
     yield from self._batches((_Cell(str(file), -1, name_of(file), file, label)
                               for file, label in itertools.zip_longest(files, classes)), size)
 
   def image(self, content: bytes, formats: tuple[str, ...]) -> np.ndarray:
-    """The example [1, ...] in the bytes of an image file; `formats`: see image_file.read."""
+    """One example [1, ...] from the bytes of an image file; `formats`: see image_file.read."""
     (examples,) = self._batches([_Cell("", -1, "the image", content)], formats=formats)
     return examples.x
 
@@ -202,7 +202,7 @@ class Reader:
     if self.labelled:
       classes = folders.by_class(folder)
       if not classes.classes:
-        raise BadInput("it holds no images in folders by class, CLASS/*.png.")
+        raise BadInput("it holds no images in folders by class; give them as CLASS/*.png.")
       files, names = classes.pairs()
       remarks = classes.remarks(folder)
     else:
@@ -242,7 +242,7 @@ class Reader:
     with _instead_of_it(called[1]):
       labels = None if y is None else class_labels.read(y, names)
     if labels and len(x) != len(labels.numbers):
-      raise BadInput(f"it has {len(x)} examples but {len(labels.numbers)} labels; give one label for each.")
+      raise BadInput(f"it has {len(x)} examples but {len(labels.numbers)} labels; give one label for each example.")
     if labels and self.classes:
       labels = class_labels.Labels(self.classes.number(labels))
     return Examples([], [], shaped, labels)
@@ -336,7 +336,7 @@ def has_parts(names: Sequence[str]) -> bool:
 
 
 def arrays_of(path: pathlib.Path) -> list[str]:
-  """The names of the arrays of an .npz file; raises BadInput if it is none."""
+  """The names of the arrays in an .npz file; raises BadInput if it is not one."""
   names: list[str] = []
 
   def choose(every: list[str]) -> list[str]:
@@ -351,16 +351,16 @@ def tables_of(folder: pathlib.Path) -> list[pathlib.Path]:
   """The .npz and .parquet files that lie in a folder.
 
   Raises:
-    BadInput: there are such files, and images as well.
+    BadInput: the folder holds both such files and images.
   """
   tables = sorted(path for path in folder.iterdir() if not path.is_dir() and folders.holds(path, _TABLES))
   if tables and any(folders.holds(path, image_file.suffixes()) for path in folder.iterdir()):
-    raise BadInput(f"it holds both images and files such as {tables[0].name!r}; keep one kind.")
+    raise BadInput(f"it holds both images and files such as {tables[0].name!r}; keep only one kind.")
   return tables
 
 
 def image_remarks(folder: pathlib.Path, decoded: Sequence[int]) -> list[str]:
-  """What a user should know about decoded images; see Examples.decoded."""
+  """Warnings about decoded images; see Examples.decoded."""
   what = ("transparent parts, which become white", "several frames or pages, and only the first is read")
   return [f"{num} of the images of {str(folder)!r} {'has' if num == 1 else 'have'} {each}"
           for num, each in zip(decoded, what) if num]
@@ -374,7 +374,7 @@ def _decode(cell: _Cell, image_size: int, formats: tuple[str, ...] | None) -> im
   try:
     array = np.array(cell.content if isinstance(cell.content, list) else [], cell.dtype)
   except (ValueError, TypeError, OverflowError) as error:
-    raise BadInput("lists of different lengths, or of other things than numbers") from error
+    raise BadInput("lists of different lengths, or of something other than numbers") from error
   if not array.size or array.ndim > 3:
     raise BadInput("neither an image nor numbers")
   if array.ndim > 1 and array.dtype == np.int64 and array.min() >= 0 and array.max() <= 255:
@@ -385,9 +385,9 @@ def _decode(cell: _Cell, image_size: int, formats: tuple[str, ...] | None) -> im
 def _stacked(labels: list[Any]) -> np.ndarray:
   """Labels [N], numbers or names."""
   if None in labels:
-    raise BadInput("it has examples without a label; label them, or leave them out.")
+    raise BadInput("it has examples without a label; label them, or remove them.")
   if not all(isinstance(label, (int, float, str)) for label in labels):
-    raise BadInput("it has labels that are neither whole numbers nor names.")
+    raise BadInput("it has labels that are neither whole numbers nor names; give one or the other.")
   unpacking.check(_CHARACTER * len(labels) * max(len(str(label)) for label in labels))
   return np.array(labels)
 

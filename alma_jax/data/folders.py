@@ -1,6 +1,6 @@
-"""Says which files of a folder are examples: its splits, its classes, and what is left out. Nothing is decoded here.
+"""Finds the examples in a folder: its splits, its classes, and the files that are not read. Decodes nothing.
 
-The message of BadInput begins with "it", which is the folder.
+Messages of BadInput begin with "it", which is the folder.
 """
 import pathlib
 import re
@@ -30,7 +30,7 @@ class Found(NamedTuple):
 
   Attributes:
     classes: the classes that have images.
-    left_out: how many other files there are, by suffix.
+    left_out: number of files that are not read, by suffix.
     empty: folders without files.
   """
   classes: Classes
@@ -43,7 +43,7 @@ class Found(NamedTuple):
             [name for name, files in self.classes.items() for _ in files])
 
   def remarks(self, folder: pathlib.Path) -> list[str]:
-    """What a user should know about `folder`."""
+    """Warnings about `folder`."""
     found = [left_out(folder, self.left_out)] if self.left_out else []
     if self.empty:
       found.append(f"{listed(self.empty)} of {str(folder)!r} "
@@ -153,7 +153,7 @@ def by_class(folder: pathlib.Path) -> Found:
     raise BadInput(f"its {'folder' if len(parts) == 1 else 'folders'} "
                    f"{listed(sorted(part.name for part in parts.values()))} "
                    f"{'looks like a split' if len(parts) == 1 else 'look like splits'} where the folders of classes "
-                   "should be; move the folders of classes up, or rename them if they are classes.")
+                   "should be; move the folders of classes up, or rename these folders if they are classes.")
   classes: Classes = {}
   skipped: Counter[str] = Counter()
   empty = []
@@ -164,7 +164,7 @@ def by_class(folder: pathlib.Path) -> Found:
       classes[of_class.name] = images
     elif others:
       raise BadInput(f"its class {of_class.name!r} has no images, but files that are not read ({_kinds(others)}); "
-                     "convert them, for example to PNG, or move the folder elsewhere if it is not a class.")
+                     "convert them, for example to PNG, or move the folder away if it is not a class.")
     else:
       empty.append(of_class.name)
   _check_depths(folder, classes)

@@ -1,4 +1,4 @@
-"""What examples must look like: their shape, dtype and values. Imports no jax."""
+"""Checks and converts the shape, dtype and values of examples. Imports no jax."""
 from typing import NamedTuple
 
 import numpy as np
@@ -10,12 +10,12 @@ _MOST_CHANNELS = 4  # grey, grey with alpha, RGB, RGBA
 
 
 class Form(NamedTuple):
-  """What examples become.
+  """The shape and dtype that examples are converted to.
 
   Attributes:
-    shape, dtype: of one example; None: those of the examples that are read.
-    image_size: width and height in pixels to which image files are resized; 0: they are not.
-    owner: a subject and a verb, for messages: "the predictor takes".
+    shape, dtype: of one example; None: whatever the examples have.
+    image_size: width and height in pixels to which image files are resized; 0: they keep their size.
+    owner: subject and verb for messages, e.g. "the predictor takes".
   """
   shape: tuple[int, ...] | None = None
   dtype: np.dtype | None = None
@@ -37,8 +37,8 @@ class Form(NamedTuple):
     elif self.shape[-1] == 3 and x.shape[1:] in (self.shape[:-1], (*self.shape[:-1], 1)):
       x = np.repeat(x.reshape(-1, *self.shape[:-1], 1), 3, -1)
     elif not x.ndim or x.shape[1:] != self.shape:
-      raise BadInput(f"it has examples of shape {list(x.shape[1:])}, but {self.owner} {list(self.shape)}; give such "
-                     "examples.")
+      raise BadInput(f"it has examples of shape {list(x.shape[1:])}, but {self.owner} {list(self.shape)}; give "
+                     "examples of this shape.")
     if not len(x):
       raise BadInput("it is empty; give at least one example.")
     return self._cast(x)
@@ -49,7 +49,7 @@ class Form(NamedTuple):
     if floats and dtype.kind != "f":
       raise BadInput(f"it has examples of dtype {x.dtype}, but {self.owner} {dtype}; give raw, unnormalised examples.")
     if dtype == np.uint8 and x.dtype != np.uint8 and (x.min() < 0 or x.max() > 255):
-      raise BadInput("it has whole numbers outside of 0 to 255, which cannot be pixels (uint8); rescale them.")
+      raise BadInput("it has whole numbers outside of 0 to 255, which cannot become pixels (uint8); rescale them.")
     if floats:
       if not np.isfinite(x).all():
         raise BadInput("it holds NaN or infinite values; replace or remove them.")
@@ -74,11 +74,11 @@ def too_small(x: np.ndarray) -> str | None:
 def _with_channels(x: np.ndarray) -> np.ndarray:
   """Examples of any form as [N, H, W, C] or [N, D]."""
   if x.ndim not in (2, 3, 4) or 0 in x.shape[1:]:
-    raise BadInput(f"it has examples in an array of shape {x.shape}; [N, H, W], [N, H, W, C] and [N, D] are possible.")
+    raise BadInput(f"it has examples in an array of shape {x.shape}; give [N, H, W], [N, H, W, C] or [N, D].")
   # Feature maps such as [N, 4, 4, 512] have their channels last: the width is as small as the height.
   if x.ndim == 4 and x.shape[1] in (1, 3, 4) and min(x.shape[2:]) > _MOST_CHANNELS:
-    raise BadInput(f"it has examples in an array of shape {x.shape}, which looks like [N, C, H, W]; images are "
-                   "[N, H, W, C], as numpy.moveaxis(x, 1, -1) returns them.")
+    raise BadInput(f"it has examples in an array of shape {x.shape}, which looks like [N, C, H, W]; give "
+                   "[N, H, W, C], with numpy.moveaxis(x, 1, -1).")
   return x[..., None] if x.ndim == 3 else x
 
 

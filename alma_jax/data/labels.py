@@ -1,9 +1,9 @@
-"""Reads labels, and finds the class that a label means, by its number or by its name. Imports nothing slow.
+"""Reads labels, and finds the class of a label by its number or its name. Imports nothing slow.
 
-Names are the same if they differ only in spaces at their ends or in their Unicode encoding. Numbers are the same if
-they differ only in leading zeros, such as "00" and "0": files may have one in one night and the other in the next. A
-class keeps the name that came first. Names that differ only in case, or in spaces, hyphens and underscores inside, are
-different classes that resemble each other; so are names that differ in characters without width.
+Two names are the same if they differ only in spaces at their ends or in their Unicode encoding. Two numbers are the
+same if they differ only in leading zeros: files may write "00" one night and "0" the next. A class keeps its first
+name. Names that differ only in case, in inner spaces, hyphens and underscores, or in characters without width are
+different classes that resemble each other.
 """
 import itertools
 import re
@@ -103,17 +103,17 @@ def read(y: Any, names: tuple[str, ...] | None = None) -> Labels:
     BadInput: they are neither. The message begins with "it".
   """
   if y.ndim != 1:
-    raise BadInput(f"it has labels of shape {y.shape}; labels are [N].")
+    raise BadInput(f"it has labels of shape {y.shape}; labels are [N], one for each example.")
   if not len(y):
     raise BadInput("it has no labels; give one for each example.")
   if y.dtype.kind in "US":
     try:
       y = y.astype(str)
     except UnicodeDecodeError as error:
-      raise BadInput("it has labels of bytes that are not ASCII; give strings.") from error
+      raise BadInput("it has labels that are bytes but not ASCII; give strings.") from error
     unique, places = np.unique(y, return_inverse=True)
     if not all(map(normal, unique.tolist())):
-      raise BadInput("it has examples with an empty label; name their class, or leave them out.")
+      raise BadInput("it has examples with an empty label; name their class, or remove them.")
     return Labels(places.astype(np.int32), tuple(unique.tolist()))
   if y.dtype.kind not in "iuf" or (y.dtype.kind == "f" and not np.array_equal(y, np.trunc(y))):
     raise BadInput(f"it has {y.dtype} labels that are not whole numbers and not names; labels are names, or count "
@@ -123,7 +123,7 @@ def read(y: Any, names: tuple[str, ...] | None = None) -> Labels:
   if y.max() >= _MOST:
     raise BadInput(f"it has the label {y.max()}, but labels count classes from 0 and should be below {_MOST}.")
   if names is not None and y.max() >= len(names):
-    raise BadInput(f"it has the label {y.max():g}, but names of {len(names)} classes, 0 to {len(names) - 1}.")
+    raise BadInput(f"it has the label {y.max():g}, but names only {len(names)} classes, 0 to {len(names) - 1}.")
   return Labels(y.astype(np.int32), names, names is not None)
 
 

@@ -1,7 +1,7 @@
 """Reads texts by the same rules for every command: .txt and .jsonl files, and folders of them. Imports no jax.
 
-A .txt file is a document. Each line of a .jsonl file is one, a string or an object with a string `text`. Documents are
-UTF-8 without a byte order mark; blank ones are left out. Messages of BadInput begin with "it".
+A .txt file is one document. In a .jsonl file each line is a document: a string, or an object with a string `text`.
+Documents are UTF-8. A byte order mark and blank documents are dropped. Messages of BadInput begin with "it".
 """
 import pathlib
 import warnings
@@ -35,7 +35,7 @@ def files_of(path: pathlib.Path) -> list[pathlib.Path]:
     raise BadInput(f"there is no such file or folder; give {_KINDS}.")
   files, others = folders.divided(folders.visible(path) if path.is_dir() else [path], SUFFIXES)
   if not files:
-    raise BadInput(f"it is of no kind that can be read here; give {_KINDS}.")
+    raise BadInput(f"it is of a kind that cannot be read here; give {_KINDS}.")
   if others:
     warnings.warn(f"{folders.left_out(path, others)}; only .txt and .jsonl files are text", stacklevel=3)
   return sorted(files, key=lambda file: file.relative_to(path).as_posix())
@@ -89,8 +89,9 @@ def _of_line(line: str, number: int) -> bytes:
   try:
     entry = parse_json(line, halves=True)
   except ValueError as error:
-    raise BadInput(f"its line {number + 1} is not JSON ({error}).") from error
+    raise BadInput(f"its line {number + 1} is not JSON ({error}); repair it.") from error
   text = entry.get(_FIELD) if isinstance(entry, dict) else entry
   if not isinstance(text, str):
-    raise BadInput(f"its line {number + 1} is neither a string nor an object with a string {_FIELD!r}.")
+    raise BadInput(f"its line {number + 1} is neither a string nor an object with a string {_FIELD!r}; write "
+                   "one or the other.")
   return text.encode("utf-8", "replace")

@@ -1,6 +1,6 @@
 """Networks as learners use them: hashable static data with pure functions `init` and `apply`.
 
-`ImageModel` is the base class of the fields of a network for images, by which it is registered.
+To add a network for images, subclass `ImageModel`, which holds its config fields.
 """
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -18,9 +18,9 @@ from alma_jax.types import Array, Key, Shape, Tree, Variables
 
 
 class Network(Protocol):
-  """What all networks have in common. `ImageNetwork`, `Mixture` and `switch.SwitchNetwork` are networks.
+  """The interface of all networks: `ImageNetwork`, `Mixture` and `switch.SwitchNetwork`.
 
-  A network is hashable and holds no arrays, so that jitted functions take it as a static argument.
+  A network is hashable and holds no arrays, so jitted functions can take it as a static argument.
   """
 
   def __hash__(self) -> int:
@@ -28,24 +28,24 @@ class Network(Protocol):
 
   @property
   def convolutional(self) -> bool:
-    """Whether most of the computation is convolutions, whose training XLA runs slowly inside a loop on a CPU."""
+    """Whether convolutions are most of the compute. XLA trains them slowly inside a loop on a CPU."""
 
   def inputs(self, shape: Shape) -> Any:
     """Shapes and dtypes of a batch of inputs.
 
     Args:
-      shape: of the batch as the data have it: [B, ...] of images, [B, L + 1] of text.
+      shape: of a batch of data: [B, ...] for images, [B, L + 1] for text.
     """
 
   def init(self, key: Key, x: Any) -> Variables:
-    """Variables before training, for inputs of the shapes and dtypes of `x`."""
+    """Variables before training, for inputs with the shapes and dtypes of `x`."""
 
   def apply(self, variables: Variables, x: Any, mask_B: Array | None, train: bool, key: Key | None = None
             ) -> tuple[Any, Tree]:
     """The output for a batch, and the statistics after it.
 
     Args:
-      variables: of `init`.
+      variables: as `init` returns them.
       x: a batch as `inputs` describes it.
       mask_B: bool; False for examples that only pad the batch. None: the batch has no padding.
       train: whether the network is being trained.
@@ -53,7 +53,7 @@ class Network(Protocol):
     """
 
   def scalar_output(self, variables: Variables, x: Any, mask_B: Array | None) -> Array:
-    """A scalar that depends on a whole forward pass. The module cost counts the multiply-adds of computing it."""
+    """A scalar that depends on the whole forward pass; models/cost.py counts its multiply-adds."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,8 +62,8 @@ class ImageNetwork:
 
   Attributes:
     module: the module.
-    counts: whether it may use the batch size, as a user's module does with `len(x)`. In an exported program, where
-      that size is unknown, it gets one example at a time.
+    counts: whether the module may use the batch size, as a user's module may with `len(x)`. An exported program does
+      not know the batch size, so there the module gets one example at a time.
   """
   module: nn.Module
   counts: bool = False
@@ -105,10 +105,10 @@ class ImageNetwork:
 
 @dataclasses.dataclass(frozen=True)
 class ImageModel(sections.Model):
-  """Base class of the fields of a network that classifies images, under `model.`; `module` makes it.
+  """Base class of the fields, under `model.`, of a network that classifies images; `module` makes the network.
 
   Attributes:
-    least_pixels: the smallest images that it takes, in pixels a side; 0: it takes any arrays.
+    least_pixels: smallest side of an image in pixels; 0: any arrays.
   """
   least_pixels: ClassVar[int] = 0
 
@@ -118,23 +118,24 @@ class ImageModel(sections.Model):
     Args:
       num_classes: K.
       dtype: of the computation; parameters are float32.
-      axis: the mesh axis over which batches are sharded, for layers.BatchNorm; None: none.
+      axis: mesh axis over which batches are sharded, for layers.BatchNorm; None: batches are not sharded.
 
     Returns:
-      A Flax module that is called with (x [B, ...] float32, mask_B bool or None, train bool) and returns logits [B, K]
-      float32. Its attribute `convolutional` says whether XLA would run it slowly inside a loop on a CPU.
+      A Flax module that takes (x float32 [B, ...], mask_B bool or None, train bool) and returns logits, float32 [B, K].
+      Its attribute `convolutional` says whether XLA runs it slowly inside a loop on a CPU.
     """
-    raise BadInput(f"{type(self).__name__} has no method module(self, num_classes, dtype, axis), which returns the "
-                   "network.")
+    raise BadInput(f"{type(self).__name__} has no method module(self, num_classes, dtype, axis); write one that "
+                   "returns the network.")
 
   def mixture(self, num_classes: int, dtype: Any, axis: str | None, size: int, gating: str) -> nn.Module:
-    """The same network with mixtures of experts in place of layers, see models.build.
+    """The same network with mixtures of experts in place of layers; see models.build.
 
     Raises:
-      BadInput: it has none.
+      BadInput: this network cannot have mixtures.
     """
     del num_classes, dtype, axis, size, gating
-    raise BadInput(f"model.name={self.name!r} has no mixtures; the learners moe and gmoe need 'mlp' or 'vgg'.")
+    raise BadInput(f"model.name={self.name!r} has no mixtures; the learners moe and gmoe need 'mlp' or 'vgg', so use "
+                   "one of them.")
 
   def widened(self, num_classes: int, dtype: Any, axis: str | None, widths: tuple[int, ...],
               residuals: tuple[int, ...]) -> nn.Module:
@@ -151,7 +152,8 @@ class ImageModel(sections.Model):
     if widths is None:
       return ImageNetwork(self.module(num_outputs, dtype, axis), counts=is_own(type(self)))
     if not widths:
-      raise BadInput(f"model.name={self.name!r} is not widened; the learner ff needs 'mlp' or 'vgg'.")
+      raise BadInput(f"model.name={self.name!r} cannot be widened; the learner ff needs 'mlp' or 'vgg', so use one of "
+                     "them.")
     return ImageNetwork(self.widened(num_outputs, dtype, axis, tuple(widths), tuple(residuals)))
 
   def check_shape(self, shape: Shape, widened: bool) -> None:
@@ -164,13 +166,13 @@ class ImageModel(sections.Model):
 
 @dataclasses.dataclass(frozen=True)
 class Mixture:
-  """Several networks of one kind whose logits are averaged or added (UMix, docs/algorithms.md §2).
+  """Several networks of one kind with averaged or added logits (UMix, docs/algorithms.md §2).
 
-  The training loop treats it as one network. Its variables have a leading axis of length `size`.
+  The training loop treats them as one network. The variables have a leading axis of length `size`.
 
   Attributes:
     network: one of the networks.
-    size: how many there are.
+    size: number of networks.
     combine: "mean" or "sum" of the logits.
   """
   network: ImageNetwork

@@ -1,4 +1,4 @@
-"""The files of a run folder: their names, and their JSON."""
+"""The files of a run folder: names, JSON, and checksums."""
 import hashlib
 import json
 import os
@@ -13,7 +13,7 @@ from alma_jax.errors import BadInput
 from alma_jax.files import ADDRESS, cache_home, parse_json, usable, write_bytes
 from alma_jax.runs.metrics import Entry
 
-FORMAT = 1  # of run folders, in CONFIG; a change after which the readers below cannot read older folders raises it
+FORMAT = 1  # of run folders, in CONFIG; raise it if the readers below can no longer read older folders
 CONFIG, METRICS, TRAIN, DIVERGED = "config.json", "metrics.jsonl", "train.jsonl", "diverged.json"
 LOCAL = ("file", "local")  # schemes of addresses that are folders of this machine
 DOING = ".doing.json"  # {"activity", "since"} while something takes long
@@ -34,7 +34,8 @@ def local(path: str | os.PathLike[str]) -> pathlib.Path:
     BadInput: it is an address such as gs://bucket/run, or too long.
   """
   if is_address(path):
-    raise BadInput(f"{str(path)!r} is an address, not a folder; give a folder of a mounted file system.")
+    raise BadInput(f"{str(path)!r} is an address, not a folder; mount the bucket, and give the folder where it is "
+                   "mounted.")
   return usable(path)
 
 
@@ -49,7 +50,7 @@ def copies() -> pathlib.Path:
 
 
 def shown(path: pathlib.Path) -> str:
-  """A path as messages name it: its address, if it is that of the local copy of a run at an address, or lies in one."""
+  """A path for messages. If it is in the local copy of a run at an address, it is shown as that address."""
   try:
     scheme, *parts = path.relative_to(copies()).parts
   except ValueError:
@@ -61,7 +62,7 @@ def read_config(folder: pathlib.Path) -> dict[str, Any]:
   """The contents of a run folder's config.json.
 
   Raises:
-    BadInput: there is no run in the folder, or another version wrote it in a format that this version does not read.
+    BadInput: the folder holds no run, or a run in another format.
   """
   tree = find_config(folder)
   if tree is None:
@@ -70,18 +71,18 @@ def read_config(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def find_config(folder: pathlib.Path, of_any_format: bool = False) -> dict[str, Any] | None:
-  """The same, or None if the folder has no config.json; `of_any_format`: for a run that is about to be deleted."""
+  """As `read_config`, or None without a config.json. `of_any_format` also reads other formats, to delete the run."""
   tree = read_json(folder / CONFIG)
   if tree is None:
     return None
   if not (isinstance(tree, dict) and "data_fingerprint" in tree and
           all(isinstance(tree.get(name, {}), dict) for name in ("arrays", "code", "made_with"))):
-    raise BadInput(f"{shown(folder / CONFIG)} is not from a run of this program; move it away, or give another folder.")
+    raise BadInput(f"{shown(folder / CONFIG)} is not from a run of alma_jax; move it away, or give another folder.")
   if tree.get("format") != FORMAT and not of_any_format:
     raise BadInput(
-        f"{shown(folder)} holds a run of another version of alma_jax ({CONFIG}: alma_jax_version "
-        f"{tree.get('alma_jax_version')}, format {tree.get('format')}), which this version does not read (format "
-        f"{FORMAT}); run it again, with --overwrite or in another folder, or read it with the version that wrote it.")
+        f"{shown(folder)} holds a run of alma_jax {tree.get('alma_jax_version')} ({CONFIG}: format "
+        f"{tree.get('format')}), but this version reads only format {FORMAT}; run it again, with --overwrite or in "
+        "another folder, or use the version that wrote it.")
   return tree
 
 
@@ -89,7 +90,7 @@ def parse_config(tree: dict[str, Any]) -> schema.RunConfig:
   """The config that a config.json holds.
 
   Raises:
-    BadInput: a field is missing, or has a value that it cannot have.
+    BadInput: a field does not exist, or its value is not allowed.
   """
   return configs.parse({name: value for name, value in tree.items() if name not in configs.STORED})
 
@@ -98,7 +99,7 @@ def read_summary(path: str | os.PathLike[str]) -> Entry | None:
   """The contents of a run's summary.json, or None if there is none.
 
   Raises:
-    BadInput: it is not what a run has written.
+    BadInput: the file was not written by a run, or was damaged.
   """
   summary = read_json(path)
   if summary is None:
@@ -106,7 +107,7 @@ def read_summary(path: str | os.PathLike[str]) -> Entry | None:
   judged = [summary.get(name) for name in _JUDGED] if isinstance(summary, dict) else [None]
   if not any(isinstance(value, float) for value in judged) or not all(map(_is_number, map(summary.get, _COUNTED))) or (
       "device" not in summary):
-    raise BadInput(f"{path} is not what a run has written; delete it, and the run's own command writes it again.")
+    raise BadInput(f"{path} is not what a run has written; delete it, and run the run's own command to write it again.")
   return summary
 
 
@@ -148,7 +149,7 @@ def read_lines(path: str | os.PathLike[str]) -> list[Entry]:
 
 
 def chained(total: str, entry: Entry) -> str:
-  """The checksum of the lines of a .jsonl file until an entry, from that of the lines before; "" is that of none."""
+  """The checksum of a .jsonl file up to an entry. `total` is the checksum of the lines before, "" if there are none."""
   return chained_bytes(total, encoded(entry))
 
 

@@ -1,4 +1,4 @@
-"""From a sweep file to jobs: each has a checked config and a run folder of its own."""
+"""Turns a sweep file into jobs. Each job has a checked config and its own run folder."""
 import copy
 import dataclasses
 import functools
@@ -28,7 +28,7 @@ class Job(NamedTuple):
     workdir: run folder.
     file: path of the config file.
     arg: the argument of its get_config; None: its default.
-    clusters: if above 0, the run ends after its first stage, and publishes its features with so many clusters
+    clusters: if above 0, the run ends after its first stage and publishes its features with this many clusters
       (runs/mixture.py).
   """
   name: str
@@ -63,7 +63,8 @@ def load(given: str | pathlib.Path) -> sweeps.Sweep:
   file = configs.find(path)
   if file is None:
     names = fields.listed(name for name in configs.packaged() if name.startswith("sweeps/"))
-    raise BadInput(f"{path!r} is not a sweep file in {pathlib.Path.cwd()}, nor one of the package's: {names}.")
+    raise BadInput(f"{path!r} is not a sweep file in {pathlib.Path.cwd()}, nor one of the package's: {names}; "
+                   "give one of these, or your own file.")
   def called(names: dict[str, Any]) -> Any:
     get_sweep = names.get("get_sweep")
     if arg and get_sweep is not None and not inspect.signature(get_sweep).parameters:
@@ -72,9 +73,9 @@ def load(given: str | pathlib.Path) -> sweeps.Sweep:
 
   made = configs.run_file(str(file), called)
   if not isinstance(made, sweeps.Sweep):
-    raise BadInput(f"{path} has no function get_sweep that returns an alma_jax.sweeps.Sweep.")
+    raise BadInput(f"{path} has no function get_sweep that returns an alma_jax.sweeps.Sweep; write one.")
   if not made.points:
-    raise BadInput(f"the sweep of {path} has no points.")
+    raise BadInput(f"the sweep of {path} has no points; give it at least one.")
   return made
 
 
@@ -85,9 +86,9 @@ def with_seeds(sweep: sweeps.Sweep, seeds: Sequence[int]) -> sweeps.Sweep:
     BadInput: a point has no axis "seed", or a seed is given twice.
   """
   if not all(isinstance(point, dict) and "seed" in point for point in sweep.points):
-    raise BadInput("--seeds needs a sweep whose points have the axis 'seed'; without it give --config.seed=SEED.")
+    raise BadInput("--seeds needs a sweep whose points have the axis 'seed'; for this sweep, give --config.seed=SEED.")
   if len(set(seeds)) < len(seeds):
-    raise BadInput(f"--seeds={','.join(map(str, seeds))} names a seed twice.")
+    raise BadInput(f"--seeds={','.join(map(str, seeds))} names a seed twice; name each once.")
   # The order of the axes, which gives the names of the run folders, stays.
   kinds = {repr(kind): kind for kind in (point | {"seed": None} for point in sweep.points)}
   return dataclasses.replace(sweep, points=[kind | {"seed": seed} for seed in seeds for kind in kinds.values()])
@@ -102,8 +103,7 @@ def make(sweep: sweeps.Sweep, root: str | pathlib.Path, overrides: Mapping[str, 
     overrides: {field: text} from the command line, for all jobs.
 
   Raises:
-    BadInput: an axis is not a field, a field cannot have a value, or two points
-      are the same run.
+    BadInput: an axis is not a field, a value is not allowed, or two points are the same run.
   """
   made: list[Job] = []
   template = functools.cache(functools.partial(configs.load_file, sweep.config))  # by the learner
@@ -114,8 +114,8 @@ def make(sweep: sweeps.Sweep, root: str | pathlib.Path, overrides: Mapping[str, 
   if len(sweep.points) > sweeps.MOST:
     raise BadInput(f"the sweep has {len(sweep.points):,} points; at most {sweeps.MOST:,} are allowed.")
   if ":" in str(sweep.config):
-    raise BadInput(f"the sweep's config {sweep.config!r} should be only the path of a config file; give the learner as "
-                   "an axis.")
+    raise BadInput(f"the sweep's config {sweep.config!r} should be only the path of a config file; name the learners "
+                   "in an axis 'learner'.")
   for given in sweep.points:
     point = _checked(given)
     name = "-".join(_label(axis, value) for axis, value in point.items()) or "run"
@@ -161,7 +161,8 @@ def _config(sweep: sweeps.Sweep, tree: dict[str, Any], point: sweeps.Point,
     for axis, path in part.items():
       other = axes.get(path, axis)
       if other != axis and other in point and axis in point:
-        raise BadInput(f"the axes {min(axis, other)!r} and {max(axis, other)!r} of the sweep are the same field.")
+        raise BadInput(f"the axes {min(axis, other)!r} and {max(axis, other)!r} of the sweep are the same field; keep "
+                       "one.")
       axes[path] = axis
     flat = configs.changed(flat, {path: values.pop(axis) for axis, path in part.items()})
   for path in overrides:

@@ -1,1 +1,1 @@
-"""The kinds of data sets that `dataset.name` names. Each registers the fields of its configs, and loads the data."""
+"""The kinds of data sets for `dataset.name`. Each registers its fields and loads its data."""

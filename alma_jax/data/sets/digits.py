@@ -1,6 +1,6 @@
-"""The digits of scikit-learn, of which one fifth of every class is the test set.
+"""The digits of scikit-learn. One fifth of every class is the test set.
 
-They are cached, because importing scikit-learn takes a third of the time of starting up.
+The arrays are cached, because importing scikit-learn takes a third of the start-up time.
 """
 import dataclasses
 import importlib.metadata

@@ -1,7 +1,7 @@
-"""Loads data sets from files and folders, npz:PATH and folder:DIR; examples.py says which.
+"""Loads data sets from files and folders, npz:PATH and folder:DIR; examples.py lists what can be read.
 
-Without a test part one fifth of every class is held out, always the same. Images of folders are decoded once and
-cached. If all of them are grey they have one channel, else all have three.
+If there is no test part, one fifth of every class is held out, always the same. Images of folders are decoded once and
+cached. They have one channel if all are grey, and three otherwise.
 """
 import dataclasses
 import pathlib
@@ -32,7 +32,7 @@ _DECODER = 2  # change it when files decode to other pixels than before
 @register
 @dataclasses.dataclass(frozen=True)
 class NPZ(DataSet):
-  """Your own arrays x_train y_train x_test y_test."""
+  """Your own arrays: an .npz or .parquet file."""
   name: str = "npz"
 
   form: ClassVar[str] = "npz:PATH"
@@ -80,7 +80,7 @@ def load(name: str, image_size: int) -> Dataset:
   dataset = from_arrays(name, arrays, fingerprint=fingerprint)
   for one, other in class_labels.alike(dataset.class_names or ()):
     warnings.warn(f"the classes {one!r} and {other!r} of {rest!r} have similar names; if they are one class, give them "
-                  "one name", stacklevel=3)
+                  "the same name", stacklevel=3)
   return dataset
 
 
@@ -92,11 +92,11 @@ def _folders_of(root: pathlib.Path) -> dict[str, pathlib.Path]:
   there = folders.listed(part.name for part in parts.values())
   missing = [split for split in _PARTS if split not in parts]
   if missing == [TEST] and folders.VALID in parts:
-    raise BadInput(f"it has the folders {there}, but no folder test; rename {parts[folders.VALID].name} to test, as "
-                   "validation examples are held out of every mega-batch (stream.val_fraction).")
+    raise BadInput(f"it has the folders {there}, but no folder test; rename {parts[folders.VALID].name} to test, "
+                   "because validation examples are held out of every mega-batch (stream.val_fraction).")
   if missing:
     raise BadInput(f"it has {'a folder' if len(parts) == 1 else 'the folders'} {there}, but no folder {missing[0]}; "
-                   "give both, or only one folder for each class.")
+                   "give both, or a folder for each class and no others.")
   parts = {split: parts[split] for split in _PARTS}
   folders.warn_of_others(root, parts.values(), image_file.suffixes(),
                          ", and validation examples are held out of every mega-batch (stream.val_fraction)")
@@ -163,7 +163,7 @@ def _hold_out(arrays: dict[str, Any]) -> dict[str, Any]:
     order = keys.rng(_SPLIT_SEED, keys.STREAM, label).permutation(np.flatnonzero(y_N == label))
     is_held_N[order[:max(1, len(order) // _TEST_SHARE)]] = True
   if not np.isin(y_N[is_held_N], y_N[~is_held_N]).all():
-    raise BadInput("it has a class with a single example, which leaves none to train on; give every class at least two."
+    raise BadInput("it has a class with a single example, so none is left to train on; give every class at least two."
                    )
   return dict(x_train=x_N[~is_held_N], y_train=labels._replace(numbers=y_N[~is_held_N]),
               x_test=x_N[is_held_N], y_test=labels._replace(numbers=y_N[is_held_N]))

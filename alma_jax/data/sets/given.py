@@ -1,4 +1,4 @@
-"""Arrays that a program passes instead of naming a data set."""
+"""Arrays that a program passes to alma_jax.run."""
 import dataclasses
 
 from alma_jax.config.registry import register
@@ -14,5 +14,5 @@ class Given(DataSet):
   name: str = "data"
 
   def load(self) -> Dataset:
-    raise BadInput("dataset.name='data' stands for arrays that a program passes, as in alma_jax.run(config, "
+    raise BadInput("dataset.name='data' stands for arrays that you pass in Python, as in alma_jax.run(config, "
                    "data=(x_train, y_train, x_test, y_test)); pass them, or name another data set.")

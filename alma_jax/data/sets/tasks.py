@@ -39,14 +39,14 @@ class SPlus(Named):
 @register
 @dataclasses.dataclass(frozen=True)
 class SIn(Named):
-  """CTrL-like: the last task has the first one's classes on another colour."""
+  """CTrL-like: the last task has the classes of the first on another colour."""
   name: str = "s_in"
 
 
 @register
 @dataclasses.dataclass(frozen=True)
 class SOut(Named):
-  """CTrL-like: the last task has the first one's images with other labels."""
+  """CTrL-like: the last task has the images of the first with other labels."""
   name: str = "s_out"
 
 
@@ -74,7 +74,7 @@ class NevisMini(Named):
 @register
 @dataclasses.dataclass(frozen=True)
 class Listed(Tasks):
-  """A list of your own."""
+  """Your own list of tasks."""
   name: str = "tasks"
   image_size: int = field(
       0, "width and height in pixels to which images are resized, in three channels, without keeping their aspect "

@@ -11,7 +11,7 @@ from alma_jax.config.text_sections import Text
 @register
 @dataclasses.dataclass(frozen=True)
 class Files(Text):
-  """Your own texts, .txt files."""
+  """Your own texts: .txt and .jsonl files."""
   name: str = "text"
 
   form: ClassVar[str] = "text:DIR"

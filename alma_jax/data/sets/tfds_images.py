@@ -1,7 +1,7 @@
-"""Loads image classification data sets of TFDS as arrays, which are decoded once and cached.
+"""Loads image classification data sets of TFDS as arrays. Images are decoded once and cached.
 
-The cache is a folder alma_jax_arrays in the prepared folder, or a folder in ~/.cache/alma_jax if the former cannot be
-written. A start that finds it does not import TFDS.
+The cache is the folder alma_jax_arrays in the prepared folder, or a folder in ~/.cache/alma_jax if that cannot be
+written. With a cache, TFDS is not imported.
 """
 import dataclasses
 import pathlib
@@ -115,7 +115,7 @@ def _decode(folder: pathlib.Path, name: str) -> cache.Arrays:
   if not keys or len(keys) != 2 or not isinstance(features[keys[0]], tfds.features.Image) or (
       not isinstance(features[keys[1]], tfds.features.ClassLabel)):
     raise BadInput(f"the TFDS data set {name!r} is not image classification: "
-                   "its supervised keys are not (image, class label).")
+                   "its supervised keys are not (image, class label); name another.")
   missing = sorted(set(_SPLITS) - set(builder.info.splits))
   if missing:
     raise BadInput(f"the TFDS data set {name!r} has no split {', '.join(missing)}; "
@@ -124,7 +124,8 @@ def _decode(folder: pathlib.Path, name: str) -> cache.Arrays:
   for split in _SPLITS:
     images, labels = _read_split(builder, split, keys)
     if len({image.shape for image in images}) != 1:
-      raise BadInput(f"the images of the TFDS data set {name!r} differ in size.")
+      raise BadInput(f"the images of the TFDS data set {name!r} differ in size; name a data set with "
+                       "images of one size.")
     arrays[f"x_{split}"] = np.stack(images)
     arrays[f"y_{split}"] = np.asarray(labels, np.int32)
   return arrays
