@@ -13,43 +13,43 @@ from alma_jax.errors import BadInput
 class Stream(sections.Stream):
   """A stream of mega-batches of images."""
   val_fraction: float = field(
-      0.1, "share of every mega-batch that is held out for validation, by which the best epoch is selected",
+      0.1, "share of every mega-batch that is held out for validation, to select the best epoch",
       above=0, below=1)
   untrained_error: str = field(
-      "chance", "error before the first update: that of guessing, 1 - 1/K of K classes (`chance`), or that of the "
-      "untrained `model`", choices=("chance", "model"))
+      "chance", "error before the first training: of guessing, 1 - 1/K for K classes (`chance`), or of the untrained "
+      "`model`", choices=("chance", "model"))
 
 
 @dataclasses.dataclass(frozen=True)
 class Train:
   """Training of image networks."""
   epochs: int = field(
-      100, "largest number of epochs of a stage; in its first stage `hmoe` trains twice, first its base network and "
-      "then its experts", at_least=1)
+      100, "largest number of epochs of a stage; in the first stage, `hmoe` trains first its base network and then its "
+      "experts", at_least=1)
   steps: int = field(
       0, "number of training steps of a stage, however many examples it has (`hmoe`: of its base network and of each "
       "expert); 0: `train.epochs` decide", at_least=0)
   eval_every: int = field(
-      0, "with `train.steps`: number of steps from one validation to the next; 0: a pass over the new examples. One "
-      "always follows the last step", at_least=0)
+      0, "with `train.steps`: number of steps between two validations; 0: a pass over the new examples. The last "
+      "step is always followed by one", at_least=0)
   batch_size: int = field(128, "number of examples of a batch; the partial last batch of an epoch is used", at_least=1)
   optimizer: Optimizer = choice(
       OPTIMIZERS[IMAGES], "adadelta",
       "the optimiser; its state starts afresh in every stage (except with `learner.keep_optimizer`)")
   learning_rate: float = field(1.0, "learning rate", above=0)
   decay: float = field(
-      0.0, "share of a stage's steps, the last ones, in which the learning rate falls linearly to 0", at_least=0,
+      0.0, "share of a stage's steps, at its end, in which the learning rate falls linearly to 0", at_least=0,
       at_most=1)
   weight_decay: float = field(0.0, "coefficient of the L2 penalty, which is added to the gradient", at_least=0)
   patience: int = field(
-      0, "number of validations without an improvement, one an epoch or every `train.eval_every` steps, after which a "
-      "stage stops; 0: a stage never stops early", at_least=0)
+      0, "stop a stage after this many validations without an improvement (there is one after every epoch, or every "
+      "`train.eval_every` steps); 0: never stop early", at_least=0)
   patience_delta: float = field(
       0.0, "a validation is an improvement if it raises the validation accuracy by more than this", at_least=0)
   label_smoothing: float = field(
-      0.0, "share of the uniform distribution in the labels that are trained on (Szegedy et al., 2016); losses are "
-      "reported without it", at_least=0, below=1)
-  augment: bool = field(False, "whether training images are flipped and cropped at random, after padding by 4 pixels")
+      0.0, "share of the uniform distribution in the training labels (Szegedy et al., 2016); reported losses do not "
+      "include it", at_least=0, below=1)
+  augment: bool = field(False, "flip and crop training images at random, after padding by 4 pixels")
 
   micro_batch: ClassVar[int] = 0
 
@@ -72,7 +72,7 @@ class Train:
 
 
 def check_validations(train: Any) -> None:
-  """Raises BadInput if validations do not fit into the steps of a stage; `train` is Train or tasks.Train."""
+  """Raises BadInput if validations do not fit into the steps of a stage; `train` is Train or task_sections.Train."""
   if train.eval_every and not train.steps:
     raise BadInput(f"train.eval_every={train.eval_every} is for train.steps above 0; set train.steps, or leave "
                    "train.eval_every=0 to validate after every epoch.")

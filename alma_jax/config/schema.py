@@ -1,8 +1,8 @@
 """`RunConfig`, all fields of a run: its sections as frozen dataclasses. Imports neither jax nor numpy.
 
-A config is about one problem: images, text, or tasks. Each has its own sections (images.py, text.py, tasks.py), whose
-names choose the classes of their fields: `dataset.name`, `model.name`, `learner.name`, `stream.schedule` and
-`train.optimizer`.
+A config is for one problem: images, text, or tasks. Each problem has its own sections (image_sections.py,
+text_sections.py, task_sections.py). The fields `dataset.name`, `model.name`, `learner.name`, `stream.schedule` and
+`train.optimizer` choose the classes of further fields.
 """
 import dataclasses
 from collections.abc import Mapping
@@ -17,10 +17,10 @@ from alma_jax.config.sections import AnyOptions, AnyStream, Checkpoint, DataSet,
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunConfig:
   """All fields of a run: an ImageConfig, a TextConfig or a TaskConfig."""
-  problem: str = field("", "what is learned; a template decides it", choices=(IMAGES, TEXT, TASKS))
+  problem: str = field("", "what is learned; the config file sets it", choices=(IMAGES, TEXT, TASKS))
   seed: int = field(
-      0, "seed of all random numbers; runs with the same seed are equal to the bit on the same machine and number of "
-      "devices. The test set does not depend on it", at_least=0, below=2**31)
+      0, "seed of all random numbers. On the same machine with the same number of devices, runs with the same seed "
+      "are equal to the bit. The test set does not depend on it", at_least=0, below=2**31)
   dataset: DataSet
   stream: AnyStream
   learner: AnyOptions
@@ -28,10 +28,10 @@ class RunConfig:
   train: image_sections.Train | text_sections.Train | task_sections.Train
   checkpoint: Checkpoint = section()
   log: Log = section()
-  precision: str = field("float32", "type of the numbers in computations", choices=("float32", "bfloat16"))
-  deterministic: bool = field(False, "on a GPU: whether repeated runs are equal to the bit, which is slower")
+  precision: str = field("float32", "floating-point type of the computation", choices=("float32", "bfloat16"))
+  deterministic: bool = field(False, "on a GPU: make repeated runs equal to the bit, which is slower")
   devices: int = field(
-      0, "number of devices; 0: all. On a CPU the devices are virtual; 0: a fast number of them", at_least=0)
+      0, "number of devices; 0: all. On a CPU, devices are virtual, and 0 chooses a fast number", at_least=0)
 
   unit: ClassVar[str] = "mega-batches"
 

@@ -11,10 +11,10 @@ from alma_jax.config.registry import DATA_SETS, IMAGES, LEARNERS, NETWORKS, OPTI
 from alma_jax.errors import BadInput
 
 LIVE = "live:"  # before the folder of a stream that arrives while the run goes on
-DATA_DIR = ("folder of prepared TFDS data sets, into which nothing is downloaded; empty: TFDS's own folder, into "
-            "which missing data sets are downloaded")
+DATA_DIR = ("folder of prepared TFDS data sets; nothing is downloaded into it. Empty: TFDS's own folder; missing "
+            "data sets are downloaded")
 # Meanings of options that several learners have.
-INIT_FROM_SCRATCH = "whether every stage starts from fresh weights, instead of those selected in the stage before"
+INIT_FROM_SCRATCH = "whether every stage starts from fresh weights, not from the weights of the stage before"
 COMBINATIONS = ("probabilities", "logits", "vote")
 COMBINE = ("how predictions are combined: the mean of the members' `probabilities`, the mean of their `logits`, or "
            "one `vote` per member")
@@ -143,15 +143,16 @@ class AnyOptions:
 class Options(AnyOptions):
   """Base class of the options of a learner of mega-batches."""
   average: float = field(
-      0.0, "horizon of an exponential average of the weights, as a share of a stage's steps; the average predicts, and "
-      "is selected and exported; 0: none", at_least=0, at_most=1)
+      0.0, "horizon of an exponential average of the weights, as a share of a stage's steps. The averaged weights are "
+      "selected, predict and are exported. 0: no average", at_least=0, at_most=1)
   start: str = field(
-      "last", "what a stage starts from if there is an average: the `last` weights, which are then held besides it, or "
-      "the `average`", choices=("last", "average"))
+      "last", "with `learner.average`: whether a stage starts from the `last` weights, which are then kept as well, or "
+      "from the `average`", choices=("last", "average"))
   shrink: float = field(
-      1.0, "factor of the weights at the beginning of every stage but the first (Ash and Adams, 2020)", at_least=0,
+      1.0, "every stage but the first starts by multiplying the weights by this (Ash and Adams, 2020)", at_least=0,
       at_most=1)
-  perturb: float = field(0.0, "factor of freshly initialised weights that are added there", at_least=0)
+  perturb: float = field(
+      0.0, "every stage but the first starts by adding fresh weights times this, after `learner.shrink`", at_least=0)
 
   registries: ClassVar[Mapping[str, Registry]] = {problem: LEARNERS[problem] for problem in (IMAGES, TEXT)}
   stops_early: ClassVar[bool] = True
@@ -218,7 +219,7 @@ class Every(Schedule):
   """Every w mega-batches, and at the end."""
   name: str = "every"
   waiting_time: int = field(
-      2, "number of mega-batches of a stage, w; the learner waits for all of them before it trains", at_least=1)
+      2, "number of mega-batches of a stage, w: the learner waits for w mega-batches, then trains", at_least=1)
 
   trains_at_end: ClassVar[bool] = True
 
@@ -286,8 +287,8 @@ class Adaptive(Schedule):
   """Where the expected gain pays for a training; see data/schedule.py."""
   name: str = "adaptive"
   price: float = field(
-      0.0, "price of a multiply-add, in error (text: perplexity) times mega-batches; the schedule aims at the least "
-      "CER + price Comp", at_least=0)
+      0.0, "price of a multiply-add, in error (text: perplexity) times mega-batches; the schedule minimises "
+      "CER + price x Comp", at_least=0)
 
   is_fixed: ClassVar[bool] = False
 
@@ -303,15 +304,15 @@ class Adaptive(Schedule):
 
 
 SCHEDULES: Mapping[str, type[Schedule]] = {cls.name: cls for cls in (Every, Power, Geometric, Adaptive)}
-WHEN = ("after which mega-batches the learner is trained: `every` waiting_time; at t_s = B (s/S)^p (`power`); at "
-        "t_(s+1) = factor t_s (`geometric`); or where the expected gain pays for a training (`adaptive`)")
+WHEN = ("when the learner trains: after `every` waiting_time mega-batches; at t_s = B (s/S)^p (`power`); at "
+        "t_(s+1) = factor t_s (`geometric`); or when the expected gain pays for a training (`adaptive`)")
 
 
 @dataclasses.dataclass(frozen=True)
 class AnyStream:
   """Base class of all streams."""
   num_megabatches: int = field(
-      20, "number of mega-batches of the stream, B; of `live:DIR` the largest number, and 0: no limit", at_least=0)
+      20, "number of mega-batches of the stream, B; for `live:DIR` at most this many, and 0: no limit", at_least=0)
 
   @property
   def schedule(self) -> Schedule:
@@ -328,14 +329,14 @@ class AnyStream:
 class Stream(AnyStream):
   """A stream of mega-batches."""
   replay: float = field(
-      0.0, "share of the memory that is kept from stage to stage, and united with the stage's new data", at_least=0,
+      0.0, "share of the memory that is kept from stage to stage and added to the stage's new data", at_least=0,
       at_most=1)
   replay_share: float | str = field(
-      0.0, "part of every batch that is drawn from the examples of earlier stages, so that replay takes no further "
-      "steps; `uniform`: the memory's share of the memory and the stage's new examples", at_least=0, below=1,
+      0.0, "share of every batch that comes from earlier stages, so replay needs no extra steps; `uniform`: the "
+      "memory's share of all examples, old and new", at_least=0, below=1,
       choices=("uniform",))
   memory_size: int = field(
-      0, "largest number of examples of earlier stages that are kept for `stream.replay_share`, a uniform sample; "
+      0, "with `stream.replay_share`: largest number of examples to keep of earlier stages, a uniform sample; "
       "0: all", at_least=0)
   schedule: Schedule = choice(SCHEDULES, "every", WHEN)
 
@@ -406,22 +407,22 @@ class Plan(NamedTuple):
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
   """Saving."""
-  seconds: float = field(30.0, "longest time between two checkpoints", at_least=0)
-  keep: int = field(2, "number of newest checkpoints that are kept", at_least=1)
+  seconds: float = field(30.0, "longest time between two checkpoints, in seconds", at_least=0)
+  keep: int = field(2, "number of checkpoints to keep, the newest ones", at_least=1)
   keep_every: int = field(
-      0, "number of stages from one checkpoint that is kept permanently to the next; 0: none", at_least=0)
+      0, "number of stages between two checkpoints that are kept for good; 0: keep none for good", at_least=0)
 
 
 @dataclasses.dataclass(frozen=True)
 class Log:
   """What a run reports besides its files of metrics."""
-  progress: bool = field(True, "whether a bar shows the progress, on a terminal")
-  tensorboard: bool = field(True, "whether TensorBoard files are written")
+  progress: bool = field(True, "show a progress bar (terminals only)")
+  tensorboard: bool = field(True, "write TensorBoard files")
   wandb: str = field(
-      "", "project at Weights & Biases that gets the same values (needs `pip install wandb`); empty: none")
+      "", "project at Weights & Biases that receives the metrics (needs `pip install wandb`); empty: none")
   predictor: bool = field(
-      False, "whether the folder `predictor` of the run folder is replaced after every stage, for `alma predict` and "
-      "`alma serve`; without it these commands read the last checkpoint when they start")
+      False, "write a new predictor into the run folder after every stage, for `alma predict` and `alma serve`; "
+      "without it they read the last checkpoint when they start")
   label: str = field("", "name of the learner in reports; empty: `learner.name`")
 
   drift, lca = 0.0, 0  # nothing watches for drift, and LCA is not measured
@@ -431,15 +432,15 @@ class Log:
 class StreamLog(Log):
   """What a run on mega-batches reports."""
   drift: float = field(
-      0.0, "confidence δ of ADWIN, about the probability of a false alarm, which watches the prequential error "
-      "or perplexity for rises; 0: nothing watches it", at_least=0, below=1)
+      0.0, "confidence δ of ADWIN, which warns if the prequential error or perplexity rises; δ is about the "
+      "probability of a false alarm. 0: off", at_least=0, below=1)
 
 
 @dataclasses.dataclass(frozen=True)
 class TaskLog(Log):
   """What a run on a stream of tasks reports."""
   lca: int = field(
-      0, "number of steps b of LCA@b, the mean test accuracy on a task after 0, 1, ..., b steps of the training that "
+      0, "number of steps b of LCA@b: the mean test accuracy on a task after 0, 1, ..., b steps of the training that "
       "is kept; 0: not measured", at_least=0)
 
 
@@ -451,12 +452,12 @@ class Live(DataSet):
   """Mega-batches that appear in DIR/stream while the run goes on."""
   name: str = "live"
   settle_seconds: float = field(
-      1.0, "an entry of the stream counts as complete once it has not changed for so many seconds; one that is renamed "
-      "within DIR/stream counts at once", at_least=0)
+      1.0, "an entry of the stream counts as complete when it has not changed for this many seconds, or at once if it "
+      "was renamed within DIR/stream", at_least=0)
   idle_seconds: float = field(
-      0.0, "seconds without a new entry after which the stream ends; 0: it never ends by itself", at_least=0)
+      0.0, "the stream ends after this many seconds without a new entry; 0: it never ends by itself", at_least=0)
   max_bytes: int = field(
-      2**33, "bytes that an entry may take as arrays (for text, as a file); larger entries are set aside; 0: no limit",
+      2**33, "most bytes of an entry as arrays (for text, as a file); larger entries are set aside; 0: no limit",
       at_least=0)
 
   form: ClassVar[str] = "live:DIR"

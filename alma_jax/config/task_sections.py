@@ -34,7 +34,7 @@ class Tasks(DataSet):
   """Base class of the fields of a stream of tasks, each of which is a small data set of images."""
   data_dir: str = field("", DATA_DIR)
   test_per_class: int = field(
-      0, "largest number of test images of a class; 0: that of the stream's definition", at_least=0)
+      0, "largest number of test images of a class; 0: as the stream defines it", at_least=0)
 
   problems: ClassVar[tuple[str, ...]] = (TASKS,)
   sources = "auto"  # where the data sets come from that streams of this package are made of
@@ -53,8 +53,8 @@ class Train:
   steps: int = field(
       0, "number of steps of a training, however many examples it has; 0: `train.epochs` decide", at_least=0)
   eval_every: int = field(
-      0, "with `train.steps`: number of steps from one validation to the next; 0: a pass over the examples. One always "
-      "follows the last step", at_least=0)
+      0, "with `train.steps`: number of steps between two validations; 0: a pass over the examples. The last step is "
+      "always followed by one", at_least=0)
   batch_size: int = field(256, "number of examples of a batch; the partial last batch of an epoch is used", at_least=1)
   optimizer: Optimizer = choice(
       OPTIMIZERS[TASKS], "adam", "the optimiser; its state starts afresh in every training")
@@ -63,16 +63,16 @@ class Train:
       (0.0, 1e-4, 1e-5), "coefficient of the L2 penalty, which is added to the gradient, or several to choose from",
       at_least=0)
   patience: int = field(
-      30, "number of validations without an improvement of any of the networks that are trained side by side, after "
-      "which a training stops; 0: it never stops early", at_least=0)
+      30, "stop a training after this many validations in which none of the networks that train side by side has "
+      "improved; 0: never stop early", at_least=0)
   num_random: int = field(
       0, "number of pairs of a learning rate and a weight decay that every task draws at random: the rate "
       "log-uniformly between the smallest and the largest `train.learning_rate`, the decay from `train.weight_decay`; "
-      "0: all pairs of those listed", at_least=0)
+      "0: try all pairs", at_least=0)
   label_smoothing: float = field(
-      0.0, "share of the uniform distribution in the labels that are trained on; losses are reported without it",
+      0.0, "share of the uniform distribution in the training labels; reported losses do not include it",
       at_least=0, below=1)
-  augment: bool = field(False, "whether training images are flipped and cropped at random, after padding by 4 pixels")
+  augment: bool = field(False, "flip and crop training images at random, after padding by 4 pixels")
 
   micro_batch: ClassVar[int] = 0
   patience_delta: ClassVar[float] = 0.0

@@ -15,16 +15,16 @@ _MOST_TOKENS = 2**31  # between two validations: they are counted in int32
 class Text(DataSet):
   """Base class of the fields of a text."""
   vocab_size: int = field(
-      8192, "number of units of the byte-level BPE; there are fewer if the first mega-batch yields no more",
+      8192, "number of tokens in the vocabulary of the byte-level BPE; fewer if the first mega-batch is too small",
       at_least=_LEAST_VOCABULARY)
   tokenizer: str = field(
       "", "path of a JSON file of the `tokenizers` package; empty: a BPE is trained on the first mega-batch")
   sequence_length: int = field(512, "number of tokens of a window, L", at_least=2)
   cross_documents: bool = field(
-      True, "whether a window may hold the end of a document and the beginning of the next; every token is predicted "
-      "once in either case")
+      True, "let a window hold the end of one document and the beginning of the next; either way, every token is "
+      "predicted once")
   eval_tokens: int = field(
-      100_000, "number of tokens of the validation text and of the test text that are used, evenly spread; 0: all",
+      100_000, "number of tokens to use from the validation text and from the test text, evenly spread; 0: all",
       at_least=0)
 
   problems: ClassVar[tuple[str, ...]] = (TEXT,)
@@ -51,20 +51,20 @@ class Train:
       1, "factor of `train.steps`; a learner that waits for w mega-batches needs w here to train as long as one that "
       "does not wait", at_least=1)
   warmup_steps: int = field(
-      30, "number of steps in which the learning rate rises linearly; then it falls linearly to 0, see `train.decay`",
+      30, "number of steps in which the learning rate rises linearly; then it falls to 0, see `train.decay`",
       at_least=0)
   decay: float = field(
-      1.0, "share of a stage's steps, the last ones, in which the learning rate falls linearly to 0; before, and after "
-      "the warm-up, it is constant. 1: it falls from the end of the warm-up on", above=0, at_most=1)
+      1.0, "share of a stage's steps, at its end, in which the learning rate falls linearly to 0; after the "
+      "warm-up and before that, it is constant. 1: it falls right after the warm-up", above=0, at_most=1)
   batch_size: int = field(8, "number of windows of a step", at_least=1)
   micro_batch: int = field(
       0, "number of windows that a device computes at once; 0: its whole share of the step", at_least=0)
-  eval_every: int = field(100, "number of steps from one validation to the next; 0: only one, at the end", at_least=0)
+  eval_every: int = field(100, "number of steps between two validations; 0: only one, at the end", at_least=0)
   learning_rate: tuple[float, ...] = field(
-      (4e-3,), "learning rate at the end of the warm-up; of several rates every stage selects the one with the best "
-      "validation perplexity", above=0)
+      (4e-3,), "learning rate at the end of the warm-up; if you give several, every stage selects the one with the "
+      "best validation perplexity", above=0)
   restart: float = field(
-      1.0, "factor of the learning rate in all stages but the first, which therefore do not restart at its peak",
+      1.0, "factor of the learning rate in every stage after the first, so that it does not restart at its peak",
       above=0, at_most=1)
 
   patience: ClassVar[int] = 0

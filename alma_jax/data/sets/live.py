@@ -16,7 +16,7 @@ class Images(sections.Live):
       0, "width and height in pixels to which images of files are resized, without keeping their aspect ratio; 0: "
       "images are not resized, and must have one size", at_least=0)
   max_examples: int = field(
-      1_000_000, "examples that an entry may hold; larger entries are set aside; 0: no limit", at_least=0)
+      1_000_000, "most examples of an entry; larger entries are set aside; 0: no limit", at_least=0)
   image_column: str = field(
       "", "array of .npz files or column of Parquet files that holds the examples; empty: the first of `image`, `img`, "
       "`images` and `x`")
