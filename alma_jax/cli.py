@@ -1,27 +1,40 @@
-"""The command `alma`.
+"""Anytime learning: train and test on data that arrive in mega-batches.
 
-  alma run --config=mnist:ens    runs a learner on a stream (python -m alma_jax.main)
-  alma sweep --config=FILE       runs many configs (python -m alma_jax.sweep)
+Run
+  alma run --config=digits:ens   run a learner on a stream, or resume the run
+  alma sweep --config=FILE       run many configs
   alma apart --config=CONFIG:hmoe --workdir DIR
-                                 trains experts in processes of their own (python -m alma_jax.apart)
-  alma report RUNS --out DIR     tables, figures and findings of runs (python -m alma_jax.report)
-  alma sample --workdir DIR      writes text with a language model (python -m alma_jax.sample)
-  alma export --workdir DIR      a predictor that does not need this package (python -m alma_jax.export)
-  alma predict --workdir DIR X   class probabilities of images, or scores of texts (python -m alma_jax.predict)
-  alma evaluate --workdir DIR    scores a run on new labelled data (python -m alma_jax.evaluate)
-  alma serve --workdir DIR       predictions over HTTP (python -m alma_jax.serve)
-  alma status RUNS               a line about each run (python -m alma_jax.status)
-  alma compare RUN RUN           what differs between two runs (python -m alma_jax.compare)
-  alma board RUNS                a live page of runs (python -m alma_jax.board)
-  alma list [FILE]               the learners, configs, networks, data sets and optimisers, those of your file included
-  alma fields [PATTERN]          the fields of a config, or those whose name or meaning holds PATTERN
-  alma --version
+                                 train experts in separate processes
 
-`alma COMMAND --help` lists the arguments of a command.
+Look
+  alma status RUNS               print a line about each run
+  alma compare RUN RUN           show how two runs differ
+  alma board RUNS                open a live page of runs
+  alma report RUNS --out DIR     write tables, figures and findings
+
+Use
+  alma predict --workdir DIR X   print class probabilities or scores of texts
+  alma evaluate --workdir DIR    score a run on new labelled data
+  alma serve --workdir DIR       serve predictions over HTTP
+  alma sample --workdir DIR      write text with a language model
+  alma export --workdir DIR      make a predictor that runs without alma_jax
+
+Find
+  alma list [FILE]               list learners, configs, networks, data sets
+                                 and optimisers, also those in your FILE
+  alma fields [PATTERN]          list the fields of a config, or those whose
+                                 name or meaning contains PATTERN
+  alma --version                 print the version
+
+`alma COMMAND --help` explains a command. Without the command `alma`, write
+`python -m alma_jax.main` for `alma run`, `python -m alma_jax.sweep` for
+`alma sweep`, and so on.
 """
 import ast
 import importlib
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 
 from alma_jax import commands
@@ -30,6 +43,7 @@ from alma_jax.config import document, registry
 from alma_jax.errors import BadInput
 from alma_jax.version import __version__
 
+_WIDTH = 120  # where there is no terminal
 _MODULES = {"run": "main", **{name: name for name in (
     "sweep", "apart", "report", "sample", "export", "predict", "evaluate", "serve", "status", "compare", "board")}}
 
@@ -51,13 +65,13 @@ def _main(args: Sequence[str]) -> None:
     commands.show(f"alma_jax {__version__}")
   elif args[0] == "list" and len(args) < 3:
     for path in set(args[1:]) - {"-h", "--help"}:
-      configs.load_file(path)
+      configs.load_file(*path.partition(":")[::2])
     commands.show("\n".join(_listing()))
   elif args[0] == "fields" and len(args) < 3:
     pattern = "".join(args[1:]).removeprefix("--config.")
     fields = document.text("" if pattern in ("-h", "--help") else pattern)
     if not fields:
-      raise BadInput(f"no field has {pattern!r} in its name or meaning; alma fields lists all.")
+      raise BadInput(f"no field has {pattern!r} in its name or meaning; `alma fields` lists all of them.")
     commands.show(fields)
   else:
     raise BadInput(f"there is no command {' '.join(args)!r}; the commands are {', '.join(_MODULES)}, list, "
@@ -68,10 +82,11 @@ def _listing() -> Iterator[str]:
   """The lines of `alma list`."""
   config = {name: (ast.get_docstring(ast.parse(file.read_text())) or "").split("\n")[0]
             for name, file in configs.packaged().items()}
+  columns = shutil.get_terminal_size((_WIDTH, 0)).columns
   groups: dict[str, Mapping[str, str]] = {
       "Learners for images (--config=CONFIG:LEARNER)": {
           **_learners(registry.IMAGES),
-          "NAME,authors": "The learner NAME (no recipe), whose stages stop early if they do so in the authors' code."},
+          "NAME,authors": "The learner NAME (not a recipe), with early stopping where the authors' code has it."},
       "Learners for text (--config=lm:LEARNER)": _learners(registry.TEXT),
       "Learners for streams of tasks (--config=tasks:LEARNER,STREAM)": _learners(registry.TASKS),
       "Configs": {name: text for name, text in config.items() if "/" not in name},
@@ -85,8 +100,10 @@ def _listing() -> Iterator[str]:
   }
   for number, (title, entries) in enumerate(groups.items()):
     yield f"{chr(10) if number else ''}{title}"
+    width = max(map(len, entries))
     for name, text in entries.items():
-      yield f"  {name:<14} {text}"
+      yield textwrap.fill(text, columns, initial_indent=f"  {name:<{width}}  ", subsequent_indent=" " * (width + 4),
+                          break_on_hyphens=False)
 
 
 def _learners(problem: str) -> dict[str, str]:

@@ -1,9 +1,11 @@
-"""Command line: python -m alma_jax.main --config=configs/digits.py:ens
+"""Runs a learner on a stream: alma run --config=configs/digits.py:ens
 
-Without --config it runs the digits ensemble. The same command again resumes the
-run, or says that it is complete. Exit codes: 0 done, 2 bad input (one sentence),
-143, 129 and 130 stopped by SIGTERM, SIGHUP and Ctrl-C (after saving, if there was
-something to save), 1 anything else.
+Without --config, it runs the digits ensemble. If the run was stopped, run the
+command again and it continues where it stopped.
+
+Exit codes: 0 done; 2 bad input, which one sentence explains; 143, 129 or 130
+stopped by SIGTERM, SIGHUP or Ctrl-C, after saving what there was to save; 1
+anything else.
 """
 import argparse
 import os
@@ -28,18 +30,23 @@ if hasattr(signal, "SIGHUP"):
   _SIGNALS[signal.SIGHUP] = 129
 
 _FIELDS = """\
-The fields that people change most; `alma fields` lists all of them, and `alma fields PATTERN` some:
-  --config.seed=0                     all random numbers
-  --config.dataset.name=digits        mnist, cifar10, tfds:NAME, npz:PATH, folder:DIR, live:DIR, text:DIR
-  --config.dataset.data_dir=DIR       folder of prepared TFDS data sets, for mnist, cifar10 and tfds:NAME
-  --config.stream.num_megabatches=20  parts that the data arrive in
-  --config.stream.waiting_time=2      parts that the learner waits for before it trains
-  --config.stream.replay=1.0          share of the old data that are trained on again
-  --config.model.name=mlp             the network
-  --config.model.width=32             neurons or channels of a layer
-  --config.train.epochs=100           epochs of a training
+fields that people change most, with examples of values:
+  --config.seed=1                     seed of all random numbers
+  --config.dataset.name=mnist         data set, or your own data: npz:PATH,
+                                      folder:DIR; `alma list` has all names
+  --config.dataset.data_dir=DIR       folder of prepared TFDS data sets
+  --config.stream.num_megabatches=20  number of mega-batches
+  --config.stream.waiting_time=2      mega-batches to wait for before training
+  --config.stream.replay=1.0          share of the old data to train on again
+  --config.model.name=mlp             network
+  --config.model.width=32             neurons or channels of each layer
+  --config.train.epochs=100           epochs of each training
   --config.train.learning_rate=1.0    learning rate
-  --config.log.predictor=true         publish a predictor after every training
+  --config.log.predictor=true         publish a predictor after each training
+
+`alma fields` lists all fields, and `alma fields PATTERN` those whose name or
+meaning contains PATTERN. For language models use --config=lm:LEARNER, for
+streams of tasks tasks:LEARNER, and for live streams live:LEARNER.
 """
 
 
@@ -62,16 +69,16 @@ def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, schema.RunConfig]:
   parser = commands.Parser("-m alma_jax.main", __doc__)
   parser.epilog = _FIELDS
   parser.add_argument("--config", action="append", metavar="FILE:LEARNER",
-                      help="configs/NAME.py:LEARNER; --config.a.b=VALUE changes a field")
+                      help="config file and learner; --config.a.b=VALUE changes a field")
   parser.add_argument("--workdir", metavar="DIR",
-                      help="run folder, or its address as s3://BUCKET/PATH; default: runs/DATA-LEARNER-HASH")
-  parser.add_argument("--overwrite", action="store_true", help="delete the run in the folder, and start again")
+                      help="run folder, or an address such as s3://BUCKET/PATH; default: runs/DATA-LEARNER-HASH")
+  parser.add_argument("--overwrite", action="store_true", help="delete the run in the folder and start again")
   parser.add_argument("--coordinator", metavar="HOST:PORT",
-                      help="address of process 0, if there are several; not needed with SLURM and Open MPI 4")
-  parser.add_argument("--num_processes", type=int, metavar="N", help="processes of the run, with --coordinator")
-  parser.add_argument("--process_id", type=int, metavar="I", help="number of this process from 0, with --coordinator")
+                      help="with several processes: address of process 0; not needed with SLURM or Open MPI 4")
+  parser.add_argument("--num_processes", type=int, metavar="N", help="with --coordinator: number of processes")
+  parser.add_argument("--process_id", type=int, metavar="I", help="with --coordinator: number of this process, from 0")
   parser.add_argument("--peer_timeout", type=float, default=300.0, metavar="SECONDS",
-                      help="how long to wait for the other processes of the run; default: 300")
+                      help="how long to wait for the other processes; default: 300")
   overrides, others = _split_overrides(argv)
   options, rest = parser.parse_known_args(others)
   if rest:

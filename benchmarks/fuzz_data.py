@@ -31,9 +31,9 @@ from alma_jax.data import (
 from alma_jax.errors import BadInput
 from alma_jax.predictors import inputs, texts
 
-FORMS = (dict(example_shape=[6, 6, 1], dtype="uint8", classes=2, class_names=["cat", "dog"]),
-         dict(example_shape=[4], dtype="float32", classes=3),
-         dict(example_shape=[8, 8, 3], dtype="float32", image_size=8, classes=3))
+FORMS = (dict(example_shape=[6, 6, 1], dtype="uint8", image_size=0, classes=2, class_names=["cat", "dog"]),
+         dict(example_shape=[4], dtype="float32", image_size=0, classes=3, class_names=None),
+         dict(example_shape=[8, 8, 3], dtype="float32", image_size=8, classes=3, class_names=None))
 
 
 class Target(NamedTuple):

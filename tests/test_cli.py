@@ -1,29 +1,30 @@
 """The command `alma`, and the package's own configs by name."""
 import pathlib
+import re
 import tomllib
 
 import pytest
-from alma_jax.config.task_options import TASK_LEARNERS
 from runs import ROOT, alma
 
 import alma_jax
 from alma_jax import config as configs
-from alma_jax.config import learner_options, schema, sections
+from alma_jax.config import registry
 from alma_jax.data.task_streams import STREAMS
 
 NAMES = ("run", "sweep", "apart", "report", "sample", "export", "predict", "evaluate", "serve", "status", "compare",
-         "board", "list")
+         "board", "list", "fields")
 
 
 def test_everything_is_listed():
   done = alma("cli", "list")
   names = [line.split()[0] for line in done.stdout.splitlines() if line.startswith("  ")]
   files = [path.relative_to(ROOT / "configs").with_suffix("").as_posix() for path in ROOT.glob("configs/**/*.py")]
-  known = [*learner_options.LEARNERS, *learner_options.TEXT_LEARNERS, *sections.NETWORKS, schema.Switch.name, *files]
-  assert not set(known) - set(names)
+  known = [form for kind in (registry.LEARNERS, registry.NETWORKS, registry.DATA_SETS, registry.OPTIMIZERS)
+           for names_of in kind.values() for form in names_of.forms()]
+  assert {*known, *files} <= set(names)
   assert {"digits", "mnist", "cifar10", "tfds:NAME", "npz:PATH", "folder:DIR", "text:DIR"} < set(names)
-  assert {*TASK_LEARNERS, *STREAMS, "tasks:PATH.py"} <= set(names)
-  assert all(len(line.split()) > 1 for line in done.stdout.splitlines() if line.startswith("  "))
+  assert {*STREAMS, "tasks:PATH.py"} <= set(names)
+  assert all(len(line.split()) > 1 for line in done.stdout.splitlines() if re.match(r"  \w", line))
   assert done.returncode == 0
 
 

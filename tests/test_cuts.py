@@ -43,7 +43,8 @@ ROUNDS = dict(model__num_experts=3, learner__em_rounds=2, learner__expert_widths
 TEXT = dict(stream__num_megabatches=2, stream__waiting_time=2, train__steps=3, train__eval_every=2,
             train__learning_rate=0.01)
 TEXTS = {
-    "sm": TEXT | dict(train__learning_rate=(0.01, 0.001), stream__waiting_time=1), "ens": TEXT,
+    "sm": TEXT | dict(train__learning_rate=(0.01, 0.001), stream__waiting_time=1),
+    "ens": TEXT | dict(stream__waiting_time=1),
     "gens": TEXT | dict(model__dropout=(0.1, 0.0), stream__replay=0.5, stream__waiting_time=1),
     "gmoe": TEXT | dict(train__learning_rate=(1e4, 0.01), learner__average=0.4, learner__start="average",
                         learner__add_experts=(1,), stream__waiting_time=1),
@@ -141,7 +142,7 @@ def assert_same(first, second):
 @pytest.mark.parametrize("case", [case if case in QUICK else pytest.param(case, marks=pytest.mark.slow)
                                   for case in CASES])
 def test_resumed_at_every_cut_a_run_ends_the_same(tmp_path, monkeypatch, request, case):
-  """Stopped after every training step and every stage; and killed a few steps after every third stop."""
+  """Stopped after every training step and every stage; and killed three steps after every second stop."""
   one_step_a_dispatch(monkeypatch)
   monkeypatch.setattr(feed, "_POLL_SECONDS", 0.01)
   config, options = prepared(case, tmp_path / "data", request)
@@ -153,7 +154,7 @@ def test_resumed_at_every_cut_a_run_ends_the_same(tmp_path, monkeypatch, request
   begun = [line["t"] - 1 for line in whole.lines if line["updated"]]
   assert set(begun) | {len(whole.lines)} <= stops.keys()  # inside every stage, and after the last one
   kills = 0
-  while interrupted(config, tmp_path / "killed", 2, **options):
-    kills += killed(config, tmp_path / "killed", 5, **options)
+  while interrupted(config, tmp_path / "killed", 1, **options):
+    kills += killed(config, tmp_path / "killed", 4, **options)
   assert kills
   assert_same(tmp_path / "whole", tmp_path / "killed")

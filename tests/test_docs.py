@@ -69,7 +69,7 @@ SMALL_TEXT = [
 ADDED = {
     "docs/add-a-learner.md": ("fittest.py", "fittest", ["--config.learner.num_members=2"], "fittest"),
     "docs/add-a-model.md": ("small_cnn.py", "sm", ["--config.model.num_layers=1"], "small_cnn"),
-    "docs/add-a-data-set.md": ("rows.py", "sm", ["--config.dataset.test_every=4"], "csv:PATH")}
+    "docs/add-a-data-set.md": ("rows.py", "ens", ["--config.dataset.test_every=4"], "csv:PATH")}
 
 
 @pytest.mark.parametrize("page", ADDED)
@@ -124,7 +124,7 @@ def with_learner_of_tasks():
 def with_optimizer():
   """A config file with the page's optimiser."""
   code = codes_of("docs/add-a-model.md")[1]
-  return (f"import dataclasses\nimport alma_jax\nimport optax\n\n{code}\n\ndef get_config(learner):\n"
+  return (f"import dataclasses\nimport alma_jax\nimport optax\n\n{code}\n\ndef get_config(learner='sm'):\n"
           "  config = alma_jax.base_config(learner)\n  config.train.optimizer = 'lion'\n"
           "  config.train.learning_rate = 1e-3\n  return config\n")
 
@@ -294,7 +294,7 @@ def test_the_fixed_fields_of_the_page(tmp_path):
   exec(codes_of("docs/sweeps-and-reports.md")[1], names)
   made = jobs.make(names["get_sweep"](), tmp_path, {"train.epochs": "3"})
   assert [job.name for job in made] == ["sm-seed0", "sm-seed1", "ens-seed0", "ens-seed1"]
-  assert {(job.config.stream.waiting_time, job.config.train.epochs) for job in made} == {(5, 3)}
+  assert {(job.config.stream.schedule.waiting_time, job.config.train.epochs) for job in made} == {(5, 3)}
 
 
 def test_the_readme_is_short_and_has_the_two_commands():

@@ -188,7 +188,7 @@ def test_evaluate_notices_another_scale(finished, tmp_path):
 
 def test_evaluate_takes_named_data_as_tasks_have_them():
   """Labels count the classes, whatever their names are: scikit-learn's digits have none."""
-  form = dict(example_shape=[8, 8, 1], dtype="uint8", classes=10, class_names=list("abcdefghij"))
+  form = dict(example_shape=[8, 8, 1], dtype="uint8", image_size=0, classes=10, class_names=list("abcdefghij"))
   task = dict(number=8, name="8")
   for facts, most in (({}, 16), (dict(task=task), 16), (dict(task=task, provenance=dict(dataset="digits")), 255)):
     batches = [*evaluate._batches(argparse.Namespace(data="digits", data_dir=""), 100, form | facts)]

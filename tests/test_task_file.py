@@ -87,7 +87,7 @@ def test_a_folder_of_images_of_several_sizes_is_resized(tmp_path):
       path.parent.mkdir(parents=True, exist_ok=True)
       Image.fromarray(rng.integers(256, size=(6 + i, 8), dtype=np.uint8)).save(path)
   path = own(tmp_path, dict(name="a", data=f"folder:{tmp_path}/images", train=4, val=2))
-  with pytest.raises(BadInput, match="images differ in size"):
+  with pytest.raises(BadInput, match="it has examples of several sizes"):
     make(path, data=None)
   assert make(path, data=None, image_size=8).task(0).x_train.shape == (8, 8, 8, 3)
 

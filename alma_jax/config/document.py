@@ -3,16 +3,17 @@
     alma fields [PATTERN]                                      # as text
     python -m alma_jax.config.document > docs/fields.md        # as a page of tables
 """
+import shutil
 import textwrap
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from alma_jax.config import layout, presets
 from alma_jax.config.fields import Declared, kind_name, text_of
-from alma_jax.config.registry import TEXT, is_own
+from alma_jax.config.registry import TEXT, Registry, is_own
 from alma_jax.config.schema import CONFIGS
 
-_WIDTH = 100
+_WIDTH = 100  # at most
 _PAGE = """\
 # Fields of a config
 
@@ -52,7 +53,7 @@ def groups() -> list[Group]:
   made: dict[tuple[str, str], tuple[list[str], Group]] = {}
   for problem in CONFIGS:
     for owner, cls, fields in layout.alternatives({"problem": problem}):
-      left = {path: each for path, each in fields.items() if owner or path not in shared}
+      left = {path: _public(each) for path, each in fields.items() if owner or path not in shared}
       if not left or (cls is not None and is_own(cls)):
         continue
       about = _about(cls)
@@ -90,6 +91,13 @@ def _common(problem: str) -> layout.Fields:
   return next(fields for owner, _, fields in layout.alternatives({"problem": problem}) if not owner)
 
 
+def _public(field: Declared) -> Declared:
+  """A field without the names that users have registered."""
+  if not isinstance(field.choices, Registry):
+    return field
+  return field._replace(choices=[name for name, cls in field.choices.items() if not is_own(cls)])
+
+
 def _about(cls: Any) -> str:
   """The docstring of a class, and the defaults of other fields that a learner brings."""
   if cls is None:
@@ -101,7 +109,8 @@ def _about(cls: Any) -> str:
 def _entry(path: str, declared: Declared) -> str:
   """As in "  --config.train.epochs=100    int, at least 1", and the meaning below it."""
   kind = ", ".join(part for part in (kind_name(declared.kind), declared.allowed()) if part)
-  meaning = textwrap.fill(declared.meaning.replace("`", ""), _WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
+  width = min(_WIDTH, shutil.get_terminal_size((_WIDTH, 0)).columns)
+  meaning = textwrap.fill(declared.meaning.replace("`", ""), width, initial_indent=" " * 6, subsequent_indent=" " * 6)
   return f"  --config.{path}={text_of(declared.default)}  ({kind})\n{meaning}"
 
 

@@ -190,6 +190,8 @@ def _checked(what: str, arrays: Any) -> tuple[TaskData, int]:
       text = str(error).replace("x_test", "x_val").replace("y_test", "y_val").replace(" test ", " validation ")
       raise BadInput(text) from error
   check_images(what, tested.x_train.shape, np.asarray(given.x_train).dtype)
+  if tested.class_names is not None:
+    raise BadInput(f"{what} has labels that are names; give numbers that count its class_names from 0.")
   datasets.warn_of_overlap(tested)
   num_classes = max(tested.num_classes, chosen.num_classes)
   empty = sorted(set(range(num_classes)) - set(tested.y_train.tolist()))

@@ -19,7 +19,7 @@ def form_of(facts: Mapping[str, Any]) -> Form:
 
 def classes_of(facts: Mapping[str, Any]) -> Classes:
   """The classes of a predictor; its names are empty if it has none."""
-  return Classes("the predictor", tuple(facts["class_names"] or ()), facts["classes"])
+  return Classes("the predictor", tuple(facts.get("class_names") or ()), facts["classes"])
 
 
 def read(paths: Sequence[str], reader: examples.Reader, size: int) -> Iterator[examples.Examples]:

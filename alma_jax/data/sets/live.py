@@ -18,11 +18,11 @@ class Images(sections.Live):
   max_examples: int = field(
       1_000_000, "examples that an entry may hold; larger entries are set aside; 0: no limit", at_least=0)
   image_column: str = field(
-      "", "column of Parquet files that holds the images or lists of numbers; empty: the first of `image`, `img`, "
+      "", "array of .npz files or column of Parquet files that holds the examples; empty: the first of `image`, `img`, "
       "`images` and `x`")
   label_column: str = field(
-      "", "column of Parquet files that holds the labels; empty: the first of `label`, `labels`, `y` and `class`, or "
-      "the only one whose name ends in `_label`")
+      "", "array of .npz files or column of Parquet files that holds the labels; empty: the first of `label`, "
+      "`labels`, `y` and `class`, or the only one whose name ends in `_label`")
 
 
 @register
