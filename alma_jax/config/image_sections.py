@@ -72,7 +72,7 @@ class Train:
 
 
 def check_validations(train: Any) -> None:
-  """Raises BadInput if validations do not fit into the steps of a stage; `train` is Train or tasks.Train."""
+  """Raises BadInput if validations do not fit into the steps of a stage; `train` is Train or task_sections.Train."""
   if train.eval_every and not train.steps:
     raise BadInput(f"train.eval_every={train.eval_every} is for train.steps above 0; set train.steps, or leave "
                    "train.eval_every=0 to validate after every epoch.")

@@ -1,6 +1,6 @@
 """`RunConfig`, all fields of a run: its sections as frozen dataclasses. Imports neither jax nor numpy.
 
-A config is about one problem: images, text, or tasks. Each has its own sections (images.py, text.py, tasks.py), whose
+A config is about one problem: images, text, or tasks. Each has its own sections (image_sections.py and so on), whose
 names choose the classes of their fields: `dataset.name`, `model.name`, `learner.name`, `stream.schedule` and
 `train.optimizer`.
 """
@@ -67,7 +67,7 @@ class ImageConfig(RunConfig):
 class TextConfig(RunConfig):
   """A run on text."""
   problem: str = TEXT
-  dataset: DataSet = section(DATA_SETS[TEXT], "tfds:tiny_shakespeare")
+  dataset: text_sections.Text = section(DATA_SETS[TEXT], "tfds:tiny_shakespeare")
   stream: text_sections.Stream = section()
   learner: AnyOptions = section(LEARNERS[TEXT], "ens")
   model: Model = section(NETWORKS[TEXT], "switch")
