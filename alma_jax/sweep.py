@@ -10,6 +10,7 @@ running jobs are saved. A second signal ends it at once. Exit codes: 0 all finis
 1 some failed, 2 bad input, 130 stopped by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP.
 """
 import argparse
+import os
 import pathlib
 import signal
 import sys
@@ -46,6 +47,8 @@ def _main(argv: Sequence[str] | None) -> int:
   file, _, arg = args.config.partition(":")
   root = args.workdir or pathlib.Path("runs") / "-".join(filter(None, (pathlib.Path(file).stem, arg)))
   changed = dict(map(override, rest))
+  if args.dry_run:  # before jax is imported, as configs of learners do; predictions only trace
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
   sweep = plan.read(args.config, root, changed, args.retry, _seeds(args.seeds))
   if args.dry_run:
     from alma_jax.sweeps import listing

@@ -318,11 +318,25 @@ def test_no_two_examples_share_a_run_folder():
     (alma_jax.Optimizer, {"name": "adam"}, "the optimiser 'adam' exists already"),
     (alma_jax.Options, {"name": "mine", "problems": ("tasks",)}, "should be a tuple of one or more of 'images'"),
     (alma_jax.Options, {}, "Mine.name has no default"),
+    (alma_jax.DataSet, {"name": "my:data"}, "Mine.name='my:data' should have no colon"),
     (object, {}, "Mine should inherit from alma_jax.Options, TaskOptions, Model")])
 def test_what_cannot_be_registered(base, inside, sentence):
   mine = dataclasses.dataclass(frozen=True)(type("Mine", (base,), inside))
   with pytest.raises(BadInput, match=sentence):
     alma_jax.register(mine)
+
+
+@pytest.mark.parametrize(("base", "inside", "tree", "sentence"), [
+    (alma_jax.DataSet, {"problems": ("text",)}, {"problem": "text", "dataset": {"name": "mine"}},
+     "dataset.name='mine' stands for Mine, which should inherit from alma_jax.config.text_sections.Text"),
+    (alma_jax.Optimizer, {"decay": 0.1, "__annotations__": {"decay": float}}, {"train": {"optimizer": "mine"}},
+     "train.optimizer='mine' declares train.decay, a field of all configs")])
+def test_what_cannot_be_part_of_a_config(monkeypatch, base, inside, tree, sentence):
+  for each in base.registries.values():
+    monkeypatch.setattr(each, "_classes", {name: each[name] for name in each})
+  alma_jax.register(dataclasses.dataclass(frozen=True)(type("Mine", (base,), {"name": "mine", **inside})))
+  with pytest.raises(BadInput, match=sentence):
+    configs.parse(tree)
 
 
 def test_a_class_that_is_no_dataclass_cannot_be_registered():

@@ -166,6 +166,7 @@ BAD = {
     "texts": (parquet(image=["no"] * 2, label=[0, 1]), "row 0 (neither an image nor numbers)", True),
     "ragged lists": (parquet(image=[[[1, 2], [3]]], label=[0]), "row 0 (lists of different lengths", True),
     "lists of two lengths": (parquet(x=[[1., 2.], [3.]], y=[0, 1]), "'row 0' has 2 numbers, 'row 1' 1 numbers", True),
+    "two numbers of channels": (parquet(x=[[[[1, 2]]], [[[1, 2, 3]]]], y=[0, 1]), "examples of 2 and 3 channels", True),
     "several sizes": (folder([GREY[0], *GREY[1:, :5]], NAMED), "'bird/00.png' has 6x6 pixels, 'bird/03.png' 6x5", True),
     "a damaged image": (folder(GREY, NAMED, {"cat/x.png": b"no"}),
                         "it has 1 example that cannot be read, cat/x.png (no image); repair", True),
@@ -256,6 +257,19 @@ LABELLED = (by_run, by_first_entry, by_later_entry, by_entry_after_a_test_set, b
 def rows(x, classes):
   """The examples in an order that does not depend on their order."""
   return sorted((row.tobytes(), name) for row, name in zip(np.ascontiguousarray(x), classes or [""] * len(x)))
+
+
+def test_a_chosen_column_counts_before_the_parts(tmp_path):
+  np.savez(tmp_path / "a.npz", x_test=ROWS, y_test=Y, other=ROWS + 1)
+  read = examples.Reader(part=examples.TEST, columns=examples.Columns("other")).whole(tmp_path / "a.npz")
+  np.testing.assert_array_equal(read.x, (ROWS + 1).astype(np.float32))
+  np.testing.assert_array_equal(read.labels.numbers, Y)
+
+
+@pytest.mark.parametrize("x", [np.ones((4, 1)), np.ones(4)])
+def test_one_number_is_no_row_of_three(x):
+  with pytest.raises(BadInput, match="it has examples of shape"):
+    Form((3,), np.dtype(np.float32), owner="the predictor takes").fit(x)
 
 
 @pytest.mark.parametrize("name", GOOD)

@@ -492,6 +492,20 @@ def test_finished_runs_on_another_device_do_not_count(tmp_path):
   assert states.seconds_taken(made) == {"seed1": timing.Taken(10.0, 4.0), "seed2": timing.Taken(10.0, 10.0)}
 
 
+def test_estimates_of_tasks():
+  configs = {name: package_configs.parse({"problem": "tasks", "stream": {"num_megabatches": num}})
+             for name, num in (("a", 2), ("b", 4))}
+  assert timing.estimate(configs, {"a": timing.Taken(12.0, 2.0)}) == {"b": 22.0}
+
+
+def test_names_from_the_command_line_bring_fields_for_axes(tmp_path):
+  flags = {"stream.schedule": "geometric"}
+  made = jobs.make(small_sweep({"factor": 2.0}, {"factor": 3.0}), tmp_path, flags)
+  assert [job.config.stream.schedule.factor for job in made] == [2.0, 3.0]
+  with pytest.raises(BadInput, match="the axis 'waiting_time' of the sweep is not a field"):
+    jobs.make(small_sweep({"waiting_time": 1}), tmp_path, flags)
+
+
 def test_estimates_by_hand(tmp_path):
   """Seconds of training in proportion to steps, plus the mean of the fixed seconds."""
   points = [{"learner": "sm", "waiting_time": 1}, {"learner": "sm", "epochs": 4, "waiting_time": 2},

@@ -11,9 +11,9 @@ A config is a ConfigDict until `parse` turns it into a frozen `RunConfig`; no ot
     to_dict, flatten, nested   nested and flat dicts of a config
     register           a learner, a network, a data set or an optimiser by its name
 
-Every field is declared once (see fields.py): those of all runs and of each problem in sections.py, images.py, text.py
-and tasks.py, and those of a learner, a network, a data set or an optimiser beside its code. This package imports
-neither jax nor numpy until a config names something.
+Every field is declared once (see fields.py): those of all runs in sections.py, those of each problem in
+image_sections.py, text_sections.py and task_sections.py, and those of a learner, a network, a data set or an optimiser
+beside its code. This package imports neither jax nor numpy until a config names something.
 """
 from alma_jax.config.identity import (
     INCIDENTAL,

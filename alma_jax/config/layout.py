@@ -191,7 +191,11 @@ def _chosen(each: Choice, flat: Mapping[str, Any], path: str) -> Any:
     return each.kind
   value = flat.get(path, each.default)
   if isinstance(each.classes, Registry):
-    return each.classes.of(value, path)
+    option = each.classes.of(value, path)
+    if not issubclass(option, each.kind):
+      raise BadInput(f"{path}={value!r} stands for {option.__name__}, which should inherit from {each.kind.__module__}."
+                     f"{each.kind.__name__}.")
+    return option
   if not isinstance(value, str) or value not in each.classes:
     raise BadInput(f"{path}={value!r} is not one of {listed(each.classes)}{meant(value, each.classes)}.")
   return each.classes[value]
@@ -208,6 +212,8 @@ def _fields(cls: Any, flat: Mapping[str, Any], prefix: str) -> Fields:
     if each.classes is not None:
       del inside[f"{below}name"]
       fields[path] = each.named()
+    if clash := [other for other in inside if other.removeprefix(prefix) in declared(cls)]:
+      raise BadInput(f"{path}={flat.get(path)!r} declares {clash[0]}, a field of all configs; rename the class's own.")
     fields |= inside
   return fields
 

@@ -67,7 +67,7 @@ class ImageConfig(RunConfig):
 class TextConfig(RunConfig):
   """A run on text."""
   problem: str = TEXT
-  dataset: DataSet = section(DATA_SETS[TEXT], "tfds:tiny_shakespeare")
+  dataset: text_sections.Text = section(DATA_SETS[TEXT], "tfds:tiny_shakespeare")
   stream: text_sections.Stream = section()
   learner: AnyOptions = section(LEARNERS[TEXT], "ens")
   model: Model = section(NETWORKS[TEXT], "switch")

@@ -250,7 +250,7 @@ class Reader:
   def _chosen(self, names: Sequence[str], kind: str) -> list[str]:
     """The names of the array or column of examples and, if labels are read, of labels; `kind` is what it is."""
     if self.part and has_parts(names):
-      chosen = [f"x_{self.part}", f"y_{self.part}"][:1 + self.labelled]
+      chosen = [self.columns.image or f"x_{self.part}", self.columns.label or f"y_{self.part}"][:1 + self.labelled]
       missing = [name for name in chosen if name not in names]
       if missing:
         raise BadInput(f"it has no {kind} {missing[0]}; its {kind}s are {', '.join(names)}.")
@@ -324,6 +324,10 @@ class Reader:
       (size, name), (other, another) = list(sizes.items())[:2]
       raise BadInput(f"it has examples of several sizes: {name!r} has {_pixels(size)}, {another!r} {_pixels(other)}; "
                      "give one size, or set dataset.image_size=N for the run to resize all images to NxN.")
+    channels = {array.shape[-1] for array in arrays if array.ndim > 1} - {1}
+    if len(channels) > 1:
+      raise BadInput(f"it has examples of {' and '.join(map(str, sorted(channels)))} channels; give one number of them."
+                     )
     shape = (*arrays[0].shape[:2], *[max(array.shape[-1] for array in arrays)] * (arrays[0].ndim > 1))
     x = np.stack([array if array.shape == shape else np.broadcast_to(array, shape) for array in arrays])
     checked = self._checked(x, _stacked(labels) if self.labelled else None, names)

@@ -32,9 +32,10 @@ class Form(NamedTuple):
       raise BadInput(f"it has examples of dtype {x.dtype}; give numbers, uint8 or floats.")
     if self.shape is None:
       x = _with_channels(x)
-    elif (x.ndim == 2 and x.shape[1] == np.prod(self.shape)) or (*x.shape[1:], 1) == self.shape:
+    elif (x.ndim == 2 and x.shape[1] == np.prod(self.shape)) or (
+        x.ndim and (*x.shape[1:], 1) == self.shape):
       x = x.reshape(-1, *self.shape)
-    elif self.shape[-1] == 3 and x.shape[1:] in (self.shape[:-1], (*self.shape[:-1], 1)):
+    elif len(self.shape) == 3 and self.shape[-1] == 3 and x.shape[1:] in (self.shape[:-1], (*self.shape[:-1], 1)):
       x = np.repeat(x.reshape(-1, *self.shape[:-1], 1), 3, -1)
     elif not x.ndim or x.shape[1:] != self.shape:
       raise BadInput(f"it has examples of shape {list(x.shape[1:])}, but {self.owner} {list(self.shape)}; give "

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 
+from alma_jax.errors import BadInput
 from alma_jax.models.network import ImageNetwork
 from alma_jax.types import Array, Key, Shape, Tree, Variables
 
@@ -62,8 +63,11 @@ class PathNetwork:
 
 def parts(network: ImageNetwork) -> tuple[str, ...]:
   """The names of a network's modules, from its inputs to its head."""
-  found: tuple[str, ...] = network.module.parts
-  return found
+  names: tuple[str, ...] = getattr(network.module, "parts", ())
+  if not names:
+    raise BadInput(f"{type(network.module).__name__} has no attribute `parts`, the names of its modules from inputs to "
+                   "head, which learners of tasks need; add it.")
+  return names
 
 
 def part(whole: Variables, name: str) -> Variables:

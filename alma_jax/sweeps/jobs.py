@@ -151,6 +151,8 @@ def _config(sweep: sweeps.Sweep, tree: dict[str, Any], point: sweeps.Point,
             overrides: Mapping[str, str]) -> schema.RunConfig:
   """The config of a point; `tree` is the config of the sweep's config file with the point's learner."""
   learner, flat = tree["learner"]["name"], configs.flatten(tree)
+  names = {path for path, each in configs.fields_of(flat).items() if each.names}
+  flat = configs.flatten(configs.overridden(tree, {path: overrides[path] for path in overrides if path in names}))
   axes: dict[str, str] = {}  # the axis of each field
   values = sweep.fixed | {axis: value for axis, value in point.items() if axis != "learner"}
   while values:  # first the names, which decide what other fields there are
@@ -169,7 +171,12 @@ def _config(sweep: sweeps.Sweep, tree: dict[str, Any], point: sweeps.Point,
     if axes.get(path) in point:
       advice = "give --seeds" if path == "seed" else "change its values in the sweep file"
       raise BadInput(f"--config.{path} would change an axis of the sweep; {advice}.")
-  return configs.parse(configs.overridden(configs.nested(flat), overrides))
+  tree = configs.overridden(configs.nested(flat), overrides)
+  gone = [axis for path, axis in axes.items() if axis in point and path not in configs.flatten(tree)]
+  if gone:
+    raise BadInput(f"the axis {gone[0]!r} of the sweep is not a field of the configs that "
+                   f"--config.{', --config.'.join(overrides)} makes; leave that out, or change the sweep file.")
+  return configs.parse(tree)
 
 
 def _meant(axis: str, fields: Collection[str]) -> list[str]:

@@ -1,5 +1,4 @@
 """The table of --dry_run: all runs, their costs and their seconds."""
-import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -23,7 +22,6 @@ def text(plan: Plan, launcher: Launcher, changed: Mapping[str, str]) -> str:
     launcher: how it would be started.
     changed: {field: text} of the command line, for all jobs.
   """
-  os.environ.setdefault("JAX_PLATFORMS", "cpu")  # predictions only trace
   from alma_jax.sweeps import costs
   here = launcher.name == LOCAL and not places.num_gpus()  # otherwise the runs use other memory
   predicted = dict(zip((job.name for job in plan.jobs), costs.predict([job.config for job in plan.jobs], here)))

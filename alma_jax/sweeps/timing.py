@@ -55,8 +55,8 @@ def total(seconds: Sequence[float], num_workers: int) -> float:
 def _steps(config: schema.RunConfig) -> float:
   """Training steps of a run, up to a factor that depends on its data, learner and network alone."""
   s: Any = config.stream
-  if not s.num_megabatches:
-    return 1.0  # the whole stream, whose length the data decide
+  if isinstance(config, schema.TaskConfig) or not s.num_megabatches:
+    return s.num_megabatches or 1.0  # the whole stream, whose length the data decide
   shares, share = [], 0.0  # of the data, in each stage
   ends = s.expected_ends
   for first, last in zip((0, *ends), ends):
