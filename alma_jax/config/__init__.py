@@ -2,14 +2,15 @@
 
 A config is a ConfigDict until `parse` turns it into a frozen `RunConfig`; no other module sees a ConfigDict.
 
-    base, tasks, language    configs to start from
-    load_file          runs a config file, such as those under configs/; find, packaged: the package's own
-    run_file           runs any Python file of the user's
-    overridden         applies fields from the command line; `changed` those of a sweep
-    parse              checks everything that needs no data
-    identity           the fields that decide the results; digest, default_workdir, differences, compared
+    base, tasks, language      configs to start from
+    load_file                  runs a config file; `find` and `packaged` know the package's own, under configs/
+    run_file                   runs any Python file
+    overridden, changed        apply changes from the command line, and from a sweep
+    parse                      checks everything that needs no data
+    identity                   the fields that decide the results; see also digest, differences and compared
+    default_workdir            the run folder of a config
     to_dict, flatten, nested   nested and flat dicts of a config
-    register           a learner, a network, a data set or an optimiser by its name
+    register                   adds a learner, a network, a data set or an optimiser
 
 Every field is declared once (see fields.py): those of all runs in sections.py, those of each problem in
 image_sections.py, text_sections.py and task_sections.py, and those of a learner, a network, a data set or an optimiser

@@ -9,21 +9,21 @@ from typing import Any
 from alma_jax.config import layout, schema
 from alma_jax.config.registry import is_own
 
-# Top-level modules that are no code of the user's, wherever Python is installed.
+# Top-level modules that are not the user's code, wherever Python is installed.
 _NOT_OWN = {*sys.stdlib_module_names, "alma_jax"}
 
 
 def own_classes(config: schema.RunConfig) -> dict[str, type]:
-  """{name: class of its fields} of what users have registered and the config names."""
+  """The user's registered classes that a config names, {name: class}."""
   return {each.name: type(each) for each in layout.sections_of(config) if hasattr(each, "registries")
           and is_own(type(each))}
 
 
 def code_of(config: schema.RunConfig) -> dict[str, str]:
-  """{name: SHA-256 of the file that defines it} of what users have registered and the config names.
+  """Hashes of the files behind the user's classes that a config names, {name: SHA-256 of the file}.
 
-  Files that these import from the same folder are listed under their paths. Definitions in a notebook have no file and
-  are left out.
+  Files that these import from the same folder are listed too, under their paths. A class that is defined in a notebook
+  has no file and is left out.
   """
   made = own_classes(config)
   found = {name: file.resolve() for name, each in made.items() if (file := _file_of(each)) is not None}
@@ -34,20 +34,20 @@ def code_of(config: schema.RunConfig) -> dict[str, str]:
 
 
 def functions_of(made: Callable[..., Any]) -> list[Any]:
-  """The function, or the methods of the class, without those that another module defines."""
+  """The function, or the methods of the class that its own module defines."""
   # Flax wraps the methods of its modules. A class that runpy has loaded has no module in which it could be looked up.
   functions = [inspect.unwrap(each) for each in (made, *getattr(made, "__dict__", {}).values()) if callable(each)]
   return [each for each in functions if hasattr(each, "__code__") and each.__module__ == made.__module__]
 
 
 def _file_of(made: Callable[..., Any]) -> pathlib.Path | None:
-  """The file that defines a function or a class; None if there is none."""
+  """The file that defines a function or a class; None in a notebook."""
   files = (pathlib.Path(each.__code__.co_filename) for each in functions_of(made))
   return next((file for file in files if file.is_file()), None)
 
 
 def _imported(todo: list[dict[str, Any]], folder: pathlib.Path) -> dict[str, pathlib.Path]:
-  """{path relative to `folder`: file} of the user's modules below it that the modules with these globals import."""
+  """The user's modules in `folder` that modules with these globals import, {path relative to `folder`: file}."""
   found, seen = {}, set()
   while todo:
     for value in list(todo.pop().values()):

@@ -1,4 +1,4 @@
-"""The list of all fields, made from their declarations.
+"""Lists all fields, from their declarations.
 
     alma fields [PATTERN]                                      # as text
     python -m alma_jax.config.document > docs/fields.md        # as a page of tables
@@ -20,14 +20,13 @@ _PAGE = """\
 A config file sets fields, as in `c.train.epochs = 50`. The command line changes them, as in
 `--config.train.epochs=50`. If the type is a tuple, give one number or several, as in
 `--config.train.learning_rate="(1e-3,4e-3)"`. If the column "allowed" is empty, every value of the type is allowed.
-`alma fields` prints the same list as this page, and `alma fields epochs` the fields whose names or meanings hold
-"epochs".
+`alma fields` prints this list, and `alma fields epochs` the fields whose name or meaning contains "epochs".
 
-Some fields exist only with the name in the title above them. `stream.price`, for example, exists only with
-`stream.schedule=adaptive`. A new name brings its fields with their defaults.
+Some fields exist only with a certain name, which is in the title above them. For example, `stream.price` exists only
+with `stream.schedule=adaptive`. If you change a name, its fields start from their defaults.
 
-The defaults below are those of `alma_jax.base_config`, `alma_jax.language_config` and `alma_jax.task_config`. The files
-under `configs/` and some learners change them. A run's `config.json` holds the values of all its fields.
+The table shows the defaults of `alma_jax.base_config`, `alma_jax.language_config` and `alma_jax.task_config`. Some
+learners and the files under `configs/` change them. A run's `config.json` holds the values of all its fields.
 
 This page is made from the declarations in `alma_jax`: `python -m alma_jax.config.document > docs/fields.md`.
 """
@@ -47,7 +46,7 @@ class Group(NamedTuple):
 
 
 def groups() -> list[Group]:
-  """All fields. Those of classes that users have registered are left out."""
+  """All fields, without those of the user's classes."""
   common = [_common(problem) for problem in CONFIGS]
   shared = {path: each for path, each in common[0].items() if all(other.get(path) == each for other in common)}
   made: dict[tuple[str, str], tuple[list[str], Group]] = {}
@@ -65,7 +64,7 @@ def groups() -> list[Group]:
 
 
 def text(pattern: str = "") -> str:
-  """The fields whose names or meanings hold a pattern, for a terminal; empty if there are none."""
+  """The fields whose name or meaning contains a pattern, for a terminal; empty if there are none."""
   parts = []
   for group in groups():
     fields = {path: each for path, each in group.fields.items()
@@ -99,11 +98,11 @@ def _public(field: Declared) -> Declared:
 
 
 def _about(cls: Any) -> str:
-  """The docstring of a class, and the defaults of other fields that a learner brings."""
+  """The docstring of a class, and the defaults that a learner changes in other sections."""
   if cls is None:
     return ""
   others = " and ".join(f"`{path}={text_of(value)}`" for path, value in getattr(cls, "defaults", {}).items())
-  return " ".join((cls.__doc__ or "").split()) + (f" Its configs have {others} by default." if others else "")
+  return " ".join((cls.__doc__ or "").split()) + (f" By default it sets {others}." if others else "")
 
 
 def _entry(path: str, declared: Declared) -> str:

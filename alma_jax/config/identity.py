@@ -1,4 +1,4 @@
-"""Which run a config describes: the fields that decide its results, and comparisons of stored configs with others."""
+"""Identifies the run that a config describes, by the fields that decide its results, and compares configs."""
 import hashlib
 import json
 import os
@@ -12,7 +12,7 @@ from alma_jax.config.sections import LIVE
 from alma_jax.files import MOST_OF_NAME
 
 _SHORTENED = 100  # characters that each part keeps if the name of a run folder would be too long
-# Fields that do not change the results: two configs that differ only in these describe the same run.
+# Fields that do not change the results. Two configs that differ only in these describe the same run.
 # The run folder of a live stream records which entries were used, and when.
 INCIDENTAL = ("dataset.data_dir", "dataset.settle_seconds", "dataset.idle_seconds", "dataset.max_examples",
               "dataset.max_bytes", "checkpoint.", "log.", "devices")
@@ -37,20 +37,20 @@ def identity(config: RunConfig | Tree) -> Tree:
 
 
 def differences(stored: Tree, config: RunConfig) -> list[str]:
-  """The fields by which a stored run is not the run of a config.
+  """The fields in which a stored run differs from a config.
 
   Args:
     stored: nested dict of a run folder's config.json.
     config: RunConfig.
 
   Returns:
-    List of "FIELD (VALUE there, VALUE here)"; empty if the stored run is the run of the config.
+    List of "FIELD (VALUE there, VALUE here)"; empty if the config describes the stored run.
   """
   return compared(identity(stored), identity(config), "there", "here")
 
 
 def compared(old: Mapping[str, Any], new: Mapping[str, Any], where_old: str, where_new: str) -> list[str]:
-  """["FIELD (VALUE where_old, VALUE where_new)"] of the fields in which two identities differ."""
+  """The fields in which two identities differ, as ["FIELD (VALUE where_old, VALUE where_new)"]."""
   names = [name for name in old.keys() | new.keys() if old.get(name) != new.get(name)]
   names.sort(key=lambda name: (".name" not in name, name))
   if "learner.name" in names:  # two learners have different options anyway
@@ -65,7 +65,7 @@ def digest(config: RunConfig | Tree) -> str:
 
 
 def default_workdir(config: RunConfig) -> str:
-  """runs/NAME-LEARNER-HASH; names that are too long are cut."""
+  """The default run folder, runs/DATA-LEARNER-HASH. Long names are cut."""
   name, label = (re.sub(r"[^A-Za-z0-9.]+", "_", text).strip("_")
                  for text in (config.dataset.name.removesuffix(".npz"), config.label))
   folder = f"{name}-{label}-{digest(config)[:8]}"

@@ -1,4 +1,4 @@
-"""Config files: Python files with a function get_config. Those of the package are found from any folder."""
+"""Runs config files: Python files with a function get_config. The package's own are found from any folder."""
 import os
 import pathlib
 import runpy
@@ -31,8 +31,8 @@ def find(path: str | pathlib.Path) -> pathlib.Path | None:
   """The file that a name means.
 
   Args:
-    path: of a file; or "configs/NAME.py", "NAME.py" or "NAME" of one of the package's own configs, which count where
-      no such .py file exists.
+    path: path of a file, or "configs/NAME.py", "NAME.py" or "NAME" for one of the package's own configs. A .py file at
+      this path takes precedence.
 
   Returns:
     The path of an existing file, or None.
@@ -47,14 +47,14 @@ def load_file(path: str, arg: str | None = None) -> Tree:
   """Runs a config file.
 
   Args:
-    path: of the file, or the name of one of the package's own, see `find`.
-    arg: argument of its get_config; None or empty: get_config is called without one.
+    path: path of the file, or the name of one of the package's own; see `find`.
+    arg: argument of its get_config; None or empty: no argument.
 
   Returns:
     The nested dict of the ConfigDict that get_config returns.
 
   Raises:
-    BadInput: there is no such file, it has no get_config, it fails, or it returns something else.
+    BadInput: the file does not exist, has no get_config, fails, or does not return a ConfigDict.
   """
   found = find(path)
   if found is None:
@@ -82,21 +82,22 @@ def load_file(path: str, arg: str | None = None) -> Tree:
 
   config = run_file(path, made, f"; {_USAGE}")
   if not hasattr(config, "to_dict"):
-    raise BadInput(f"get_config of {path} returned {type(config).__name__}; it should return a ConfigDict.")
+    raise BadInput(f"get_config of {path} returned {type(config).__name__}; it should return a ConfigDict, such as "
+                   "alma_jax.base_config returns.")
   tree: Tree = config.to_dict()
   return tree
 
 
 def run_file(path: str, use: Callable[[dict[str, Any]], T], advice: str = "") -> T:
-  """Runs a Python file of the user's.
+  """Runs a Python file and returns use({name: value} of its globals).
 
   Args:
-    path: of the file, which exists.
-    use: {name: value} of the file -> what is wanted of it; it may run the file's functions.
-    advice: end of the sentence if it is not a Python file.
+    path: path of an existing file.
+    use: called with the file's globals; it may call the file's functions.
+    advice: end of the error if this is not a Python file.
 
   Raises:
-    BadInput: it is not a Python file, it fails, or it ends the program.
+    BadInput: the file is not Python, fails, or ends the program.
   """
   try:
     return use(runpy.run_path(path))

@@ -30,9 +30,9 @@ class DataSet:
   """Base class of the fields of a data set, under `dataset.`.
 
   Attributes:
-    problems: what its data are for: images, text, tasks.
-    form: how users write its name, e.g. "npz:PATH"; the part before the colon is the class's default of `name`.
-    is_live: whether the mega-batches arrive while the run goes on.
+    problems: what the data are for: images, text, tasks.
+    form: how users write the name, e.g. "npz:PATH"; the part before the colon is the default of `name`.
+    is_live: whether mega-batches arrive while the run goes on.
   """
   name: str = field("", "the data set; `alma list` has the names")
 
@@ -40,20 +40,20 @@ class DataSet:
   problems: ClassVar[tuple[str, ...]] = (IMAGES,)
   form: ClassVar[str] = ""
   is_live: ClassVar[bool] = False
-  # Of data sets without these fields: TFDS's own folder, and images that are not resized.
+  # For data sets without these fields: TFDS's own folder, and images keep their size.
   data_dir = ""
   image_size = 0
 
   @property
   def path(self) -> str:
-    """What follows the colon of the name."""
+    """The part of the name after the colon."""
     return self.name.partition(":")[2]
 
   def load(self) -> Any:
-    """The data, data.datasets.Dataset of images.
+    """The data, a data.datasets.Dataset of images.
 
     Raises:
-      BadInput: they do not exist or cannot be used.
+      BadInput: the data do not exist or cannot be used.
     """
     raise BadInput(f"{type(self).__name__} has no method load(self); write one that returns the data.")
 
@@ -98,7 +98,7 @@ class Optimizer:
   problems: ClassVar[tuple[str, ...]] = (IMAGES, TASKS)
 
   def transform(self, rate: Any) -> Any:
-    """The optax.GradientTransformation with a learning rate, a number or a schedule; without a penalty on weights."""
+    """An optax.GradientTransformation without weight decay. `rate`: the learning rate, a number or a schedule."""
     raise BadInput(f"{type(self).__name__} has no method transform(self, rate); write one that returns an optax "
                    "transformation.")
 
@@ -107,17 +107,16 @@ class Optimizer:
 class AnyOptions:
   """Base class of the options of all learners, under `learner.`.
 
-  Code that works for every learner reads the attributes and properties below; a subclass may replace each property by
-  an option or by a property of its own.
+  Code for all learners reads the attributes and properties below. A subclass may replace a property by an option or by
+  its own property.
 
   Attributes:
-    problems: what it learns: images, text, tasks.
-    defaults: defaults of fields in other sections, where the learner needs others than the declared ones, e.g.
-      {"train.optimizer": "sgd"}.
-    stops_early: whether its stages stop early in the authors' code; `:LEARNER,authors` does so, too.
-    splits_data: whether every expert trains on examples of its own; then each takes `train.steps`.
-    has_experts: whether the learner uses `model.num_experts`; for other learners of images it has to be 1.
-    num_tried: number of trainings of a stage, if one is kept; a guess, for bars of progress.
+    problems: what the learner is for: images, text, tasks.
+    defaults: defaults that the learner changes in other sections, e.g. {"train.optimizer": "sgd"}.
+    stops_early: whether stages stop early in the authors' code, and so with `:LEARNER,authors`.
+    splits_data: whether every expert trains on its own examples; then each takes `train.steps`.
+    has_experts: whether the learner uses `model.num_experts`; with other learners for images, it must be 1.
+    num_tried: number of trainings in a stage of which one is kept; a guess, for progress bars.
   """
   name: str = field("", "the learner; choose it after the colon of --config=configs/NAME.py:LEARNER")
 
@@ -131,11 +130,11 @@ class AnyOptions:
 
   @property
   def num_trained(self) -> int:
-    """Number of networks that are trained side by side."""
+    """Number of networks that train side by side."""
     return 1
 
   def make(self, context: Any) -> Any:
-    """The learner, contract.Learner, of a contract.Context."""
+    """The learner, a learners.contract.Learner. `context` is a learners.contract.Context."""
     raise BadInput(f"{type(self).__name__} has no method make(self, context); write one that returns the learner.")
 
 
@@ -188,8 +187,8 @@ class Schedule:
   """Base class of schedules: after which mega-batches the learner is trained.
 
   Attributes:
-    is_fixed: whether that is known before the stream starts.
-    trains_at_end: whether mega-batches that are left over at the end of the stream are trained on.
+    is_fixed: whether this is known before the stream starts.
+    trains_at_end: whether there is a last training on mega-batches that are left over at the end of the stream.
   """
   name: str = ""
 
@@ -197,14 +196,14 @@ class Schedule:
   trains_at_end: ClassVar[bool] = False
 
   def ends(self, num_megabatches: int) -> tuple[int, ...]:
-    """The last mega-batches t_1 < t_2 < ... of all stages, counted from 1; a guess if the schedule is not fixed.
+    """The last mega-batch of each stage, t_1 < t_2 < ..., counted from 1; a guess if the schedule is not fixed.
 
-    Numbers are rounded as Python's round does, ties to the even number.
+    Numbers are rounded like Python's `round`, ties to even.
     """
     raise NotImplementedError
 
   def next(self, t: int, num_megabatches: int) -> int | None:
-    """The first training at mega-batch t or later; None: there is none, or it is not known.
+    """The first training at mega-batch t or later; None if there is none or it is unknown.
 
     `num_megabatches` is 0 if the stream has no limit.
     """
@@ -216,7 +215,7 @@ class Schedule:
 
 @dataclasses.dataclass(frozen=True)
 class Every(Schedule):
-  """Every w mega-batches, and at the end."""
+  """Trains after every w mega-batches, and at the end."""
   name: str = "every"
   waiting_time: int = field(
       2, "number of mega-batches of a stage, w: the learner waits for w mega-batches, then trains", at_least=1)
@@ -238,7 +237,7 @@ class Every(Schedule):
 
 @dataclasses.dataclass(frozen=True)
 class Power(Schedule):
-  """At t_s = max(t_(s-1) + 1, round(B (s/S)^p)), made smaller where fewer than S - s mega-batches would remain."""
+  """Trains at t_s = max(t_(s-1) + 1, round(B (s/S)^p)), or earlier, so that S - s mega-batches remain."""
   name: str = "power"
   num_trainings: int = field(0, "number of trainings, S", at_least=0)
   exponent: float = field(2.0, "exponent p", at_least=1)
@@ -265,7 +264,7 @@ class Power(Schedule):
 
 @dataclasses.dataclass(frozen=True)
 class Geometric(Schedule):
-  """At t_1 = 1, t_(s+1) = max(t_s + 1, round(factor t_s)) up to B, which need not be among them."""
+  """Trains at t_1 = 1 and t_(s+1) = max(t_s + 1, round(factor t_s)), up to B; there may be no training at B."""
   name: str = "geometric"
   factor: float = field(1.15, "factor from one training to the next", above=1)
 
@@ -284,7 +283,7 @@ class Geometric(Schedule):
 
 @dataclasses.dataclass(frozen=True)
 class Adaptive(Schedule):
-  """Where the expected gain pays for a training; see data/schedule.py."""
+  """Trains when the expected gain pays for a training; see data/schedule.py."""
   name: str = "adaptive"
   price: float = field(
       0.0, "price of a multiply-add, in error (text: perplexity) times mega-batches; the schedule minimises "
@@ -321,7 +320,7 @@ class AnyStream:
 
   @property
   def expected_ends(self) -> tuple[int, ...]:
-    """The last mega-batches of all stages, a guess if the schedule is not fixed."""
+    """The last mega-batch of each stage; a guess if the schedule is not fixed."""
     return self.schedule.ends(self.num_megabatches)
 
 
@@ -349,7 +348,7 @@ class Stream(AnyStream):
 
   @property
   def most_trainings(self) -> int:
-    """An upper bound of the number of trainings."""
+    """An upper bound on the number of trainings."""
     if not self.num_megabatches:
       return 2**31
     return len(self.expected_ends) if self.schedule.is_fixed else self.num_megabatches
@@ -385,14 +384,14 @@ def memory_part(batch_size: int, share: float) -> int:
 
 
 class Plan(NamedTuple):
-  """The length of a stage's training.
+  """How long a stage trains.
 
   Attributes:
-    rounds: number of parts that end with a validation: epochs, or spans of steps.
-    per_round: training steps of a round.
-    steps: training steps of the stage.
-    samples: training examples of all steps; an example counts as often as it is used.
-    per_pass: training steps of a pass over the new examples; 0 where batches go on from one pass to the next.
+    rounds: number of rounds, each of which ends with a validation: epochs, or spans of steps.
+    per_round: training steps in a round.
+    steps: training steps in the stage.
+    samples: training examples in all steps; an example counts every time it is used.
+    per_pass: training steps in a pass over the new examples; 0 if batches continue from one pass to the next.
   """
   rounds: int
   per_round: int
@@ -406,7 +405,7 @@ class Plan(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-  """Saving."""
+  """Checkpoints."""
   seconds: float = field(30.0, "longest time between two checkpoints, in seconds", at_least=0)
   keep: int = field(2, "number of checkpoints to keep, the newest ones", at_least=1)
   keep_every: int = field(
@@ -415,7 +414,7 @@ class Checkpoint:
 
 @dataclasses.dataclass(frozen=True)
 class Log:
-  """What a run reports besides its files of metrics."""
+  """What a run reports besides its metrics files."""
   progress: bool = field(True, "show a progress bar (terminals only)")
   tensorboard: bool = field(True, "write TensorBoard files")
   wandb: str = field(

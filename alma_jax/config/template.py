@@ -1,4 +1,4 @@
-"""ConfigDicts in which a new name brings the fields that belong to it."""
+"""ConfigDicts in which setting a name, such as `stream.schedule`, exchanges the fields that depend on it."""
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -34,7 +34,7 @@ class Section(ConfigDict):
 
 
 def config_dict(flat: layout.Tree) -> ConfigDict:
-  """The ConfigDict of a flat config; `parse` checks types, and takes those of numpy as well."""
+  """The ConfigDict of a flat config. It accepts values of any type; `parse` checks them later."""
   config = ConfigDict(type_safe=False)
   for name, value in layout.nested(flat).items():
     config[name] = (_of(Section(value, type_safe=False), (flat["problem"], name)) if isinstance(value, dict) else value)
