@@ -339,6 +339,25 @@ def test_what_cannot_be_part_of_a_config(monkeypatch, base, inside, tree, senten
     configs.parse(tree)
 
 
+def test_fields_of_live_streams_count_for_a_data_set_of_the_users(monkeypatch):
+  for each in alma_jax.DataSet.registries.values():
+    monkeypatch.setattr(each, "_classes", {name: each[name] for name in each})
+  inside = {"name": "mine", "max_examples": 10, "__annotations__": {"max_examples": int}}
+  alma_jax.register(dataclasses.dataclass(frozen=True)(type("Mine", (alma_jax.DataSet,), inside)))
+  digests = [configs.digest(configs.parse({"dataset": {"name": name, "max_examples": num}}))
+             for name in ("mine", "live:here") for num in (10, 20)]
+  assert len(set(digests)) == 3
+  assert digests[2] == digests[3]
+
+
+def test_threads_may_read_configs_at_once():
+  code = ("import concurrent.futures, alma_jax\n"
+          "from alma_jax import config\n"
+          "with concurrent.futures.ThreadPoolExecutor(8) as pool:\n"
+          "  list(pool.map(lambda _: config.parse({'dataset': {'name': 'mnist'}}), range(8)))")
+  subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
 def test_a_class_that_is_no_dataclass_cannot_be_registered():
   with pytest.raises(BadInput, match="Mine is not a dataclass"):
     alma_jax.register(type("Mine", (alma_jax.Options,), {"name": "mine"}))

@@ -18,6 +18,7 @@ beside its code. This package imports neither jax nor numpy until a config names
 """
 from alma_jax.config.identity import (
     INCIDENTAL,
+    INCIDENTAL_LIVE,
     STORED,
     compared,
     default_workdir,
@@ -31,6 +32,6 @@ from alma_jax.config.python_file import find, load_file, packaged, run_file
 from alma_jax.config.registry import register
 
 __all__ = [
-    "FIXED", "INCIDENTAL", "RECIPES", "STORED", "Recipe", "base", "changed", "compared", "default_workdir",
-    "differences", "digest", "fields_of", "find", "flatten", "identity", "language", "load_file", "nested",
-    "overridden", "packaged", "parse", "register", "run_file", "tasks", "to_dict"]
+    "FIXED", "INCIDENTAL", "INCIDENTAL_LIVE", "RECIPES", "STORED", "Recipe", "base", "changed", "compared",
+    "default_workdir", "differences", "digest", "fields_of", "find", "flatten", "identity", "language", "load_file",
+    "nested", "overridden", "packaged", "parse", "register", "run_file", "tasks", "to_dict"]

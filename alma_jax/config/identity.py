@@ -12,10 +12,10 @@ from alma_jax.config.sections import LIVE
 from alma_jax.files import MOST_OF_NAME
 
 _SHORTENED = 100  # characters that each part keeps if the name of a run folder would be too long
-# Fields that do not change the results. Two configs that differ only in these describe the same run.
-# The run folder of a live stream records which entries were used, and when.
-INCIDENTAL = ("dataset.data_dir", "dataset.settle_seconds", "dataset.idle_seconds", "dataset.max_examples",
-              "dataset.max_bytes", "checkpoint.", "log.", "devices")
+# Fields that do not change the results: two configs that differ only in these describe the same run.
+INCIDENTAL = ("dataset.data_dir", "checkpoint.", "log.", "devices")
+# The same of live streams, whose run folders record which entries were used, and when.
+INCIDENTAL_LIVE = ("dataset.settle_seconds", "dataset.idle_seconds", "dataset.max_examples", "dataset.max_bytes")
 # What config.json holds besides the fields: its format, hashes of the data and of a pretrained network, and the version
 # that wrote the file. Then, from the start of the run, hashes of the files that define a user's learner or network and
 # of the arrays in it, and the versions, devices and compiler flags.
@@ -32,6 +32,7 @@ def identity(config: RunConfig | Tree) -> Tree:
   name = flat.get("dataset.name")
   if isinstance(name, str) and name.startswith(LIVE):  # live:DIR and live:DIR/ are the same
     flat["dataset.name"] = LIVE + os.path.normpath(name.removeprefix(LIVE))
+    flat = {field: value for field, value in flat.items() if field not in INCIDENTAL_LIVE}
   return {field: value for field, value in flat.items()
           if not field.startswith(INCIDENTAL) and field.partition(".")[0] not in STORED}
 

@@ -8,6 +8,7 @@ import dataclasses
 import difflib
 import importlib
 import pkgutil
+import threading
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ from alma_jax.errors import BadInput
 
 C = TypeVar("C", bound=type)
 IMAGES, TEXT, TASKS = "images", "text", "tasks"  # the problems that a config can be about
+_importing = threading.RLock()  # one thread imports at a time; the others wait until all classes are there
 YOURS = "if it is your own, import the file that registers it, or give that file to --config"
 
 
@@ -37,9 +39,10 @@ class Registry(Mapping[str, Any]):
   def __getitem__(self, name: str) -> Any:
     name = name.partition(":")[0]
     if name not in self._classes and not self._is_complete:
-      for module in self._modules():
-        if module.rpartition(".")[2] == name:
-          importlib.import_module(module)
+      with _importing:
+        for module in self._modules():
+          if module.rpartition(".")[2] == name:
+            importlib.import_module(module)
     if name not in self._classes:
       self._complete()
     return self._classes[name]
@@ -83,10 +86,11 @@ class Registry(Mapping[str, Any]):
 
   def _complete(self) -> None:
     """Imports all modules that register classes."""
-    if not self._is_complete:
-      self._is_complete = True
-      for module in self._modules():
-        importlib.import_module(module)
+    with _importing:
+      if not self._is_complete:
+        for module in self._modules():
+          importlib.import_module(module)
+        self._is_complete = True  # not before: an import may fail, and is tried again
 
   def _modules(self) -> list[str]:
     package = importlib.import_module(self._module)

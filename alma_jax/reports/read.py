@@ -76,7 +76,9 @@ def _read(folder: pathlib.Path) -> Record:
   flat = _flat(tree)
   protocol = protocols.of(tree)
   metric, unit, total = protocol.metric, protocol.unit, flat[TOTAL]
-  row = dict(run=str(folder), **{field: str(v) if isinstance(v, list) else v for field, v in flat.items()})
+  fields = flat.keys() - (configs.INCIDENTAL_LIVE if _is_live(flat) else ())
+  row = dict(run=str(folder), **{field: str(v) if isinstance(v, list) else v for field, v in flat.items()
+                                 if field in fields})
   row[LEARNER] = row.get(LABEL) or row[LEARNER]
   row.setdefault(WAITING, None)  # only the schedule `every` has it
   try:
