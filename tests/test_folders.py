@@ -338,7 +338,7 @@ def test_files_of_text(tmp_path):
     assert [each.text for each in texts.read([f"{tmp_path}/a/Training"])] == [b"aaaa", b"bbbb", b"cccc"]
   (tmp_path / "a/testing/a.txt").rename(tmp_path / "a/testing/a.md")
   with pytest.warns(UserWarning, match=sentence), pytest.raises(
-      BadInput, match="testing' cannot be used: it is no .txt file, no .jsonl file, and no folder of them"):
+      BadInput, match="testing' cannot be used: it is of a kind that cannot be read here; give a .txt file"):
     text_source.find(f"text:{tmp_path}/a")
 
 

@@ -282,7 +282,7 @@ def test_entries_that_cannot_be_used_are_set_aside(tmp_path, arrays, capsys):
   assert len(run.metrics["t"]) == 2
   reasons = rejected(tmp_path / "run")
   for name, part in {
-      "000.npz": "not an .npz file", "001.csv": "is no .npz file, no .parquet file", "002.npz": "no images in folders",
+      "000.npz": "not an .npz file", "001.csv": "give an .npz or .parquet file", "002.npz": "no images in folders",
       "012.npz": "has examples of shape [5, 6], but the stream has [6, 6, 1]",
       "013.npz": "dtype float32, but the stream has uint8", "017.npz": "1 example", "019.npz": "in the test set",
       "022.npz": "is no file and no folder", "023": "pipe.png is no file and no folder",
@@ -303,7 +303,7 @@ def test_only_the_first_entry_must_not_be_too_small(tmp_path):
   for name, found in dict(tiny=tiny, usual=x, small=x * 1e-300, large=x * [1, 1, 1e35]).items():
     np.savez(tmp_path / f"{name}.npz", x=found, y=y)
   for name, what in ("tiny", "column 2"), ("small", "column 0"):
-    with pytest.raises(BadInput, match=f"it has values up to .* in its {what}, .*; multiply them by a constant"):
+    with pytest.raises(BadInput, match=f"x has values up to .* in its {what}, .*; multiply them by a constant"):
       reader.read(tmp_path / f"{name}.npz", [])
   lines = [dict(reader.read(tmp_path / "usual.npz", []).notes)]
   for name in "tiny", "small":

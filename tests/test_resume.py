@@ -52,7 +52,7 @@ def test_sigterm_saves_and_exits_with_143(tmp_path):
 SLOW_DATA = """
 import signal, sys, time
 from alma_jax import main
-from alma_jax.data import datasets
+from alma_jax.data.sets import digits
 
 def load(*args):
   signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.Signals) - {signal.SIGKILL})  # none wakes the main thread
@@ -65,7 +65,7 @@ def load(*args):
 
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
   signal.signal(number, signal.SIG_DFL)  # the tests themselves may run with some of them ignored
-datasets.load = load
+digits.Digits.load = load
 sys.argv = ["main", "--config=configs/digits.py:sm", f"--workdir={sys.argv[1]}"]
 sys.exit(main.main())
 """
