@@ -83,6 +83,6 @@ def test_the_configs_know_anytime(config):
 
 
 def test_recipes_are_listed():
-  listed = alma("cli", "list").stdout
+  listed = " ".join(alma("cli", "list").stdout.split())  # without line breaks and columns
   for name, recipe in configs.RECIPES["images"].items():
-    assert f"  {name:<14} {recipe.meaning} ({recipe.learner})" in listed
+    assert f" {name} {recipe.meaning} ({recipe.learner})" in listed
