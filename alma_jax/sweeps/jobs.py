@@ -151,8 +151,6 @@ def _config(sweep: sweeps.Sweep, tree: dict[str, Any], point: sweeps.Point,
             overrides: Mapping[str, str]) -> schema.RunConfig:
   """The config of a point; `tree` is the config of the sweep's config file with the point's learner."""
   learner, flat = tree["learner"]["name"], configs.flatten(tree)
-  names = {path for path, each in configs.fields_of(flat).items() if each.names}
-  flat = configs.flatten(configs.overridden(tree, {path: overrides[path] for path in overrides if path in names}))
   axes: dict[str, str] = {}  # the axis of each field
   values = sweep.fixed | {axis: value for axis, value in point.items() if axis != "learner"}
   while values:  # first the names, which decide what other fields there are
