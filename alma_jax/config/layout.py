@@ -87,7 +87,7 @@ def changed(flat: Mapping[str, Any], changes: Mapping[str, Any],
   while (path := next((path for path in left if path in fields and fields[path].names), None)) is not None:
     result[path], before = left.pop(path), fields
     fields = fields_of(result)
-    result = {path: result[path] if path in result and (each.names or each == before.get(path)) else each.default
+    result = {path: result[path] if path in result and (each.names or _alike(each, before.get(path))) else each.default
               for path, each in fields.items()}
   _check_names(result | left, fields)
   return result | {path: read(fields[path], value, path) for path, value in left.items()}
@@ -177,6 +177,11 @@ def _root(flat: Mapping[str, Any]) -> type[schema.RunConfig]:
   if not isinstance(problem, str) or problem not in schema.CONFIGS:
     raise BadInput(f"problem={problem!r} is not one of {listed(schema.CONFIGS)}.")
   return schema.CONFIGS[problem]
+
+
+def _alike(one: Declared, other: Declared | None) -> bool:
+  """Whether two classes declare a field in the same way, but for its meaning."""
+  return other is not None and one._replace(meaning="") == other._replace(meaning="")
 
 
 def _check_names(flat: Mapping[str, Any], fields: Fields) -> None:
