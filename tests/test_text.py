@@ -399,7 +399,7 @@ def test_a_limited_split_is_spread_evenly(tmp_path, cross_documents, max_tokens)
     (lambda folder: [shutil.rmtree(folder / split) for split in ("train", "test")], 2,
      "has no folder train and no folder test"),
     (lambda folder: [shutil.rmtree(folder / split) for split in text.SPLITS], 2, "give a .txt file, a .jsonl file"),
-    (lambda folder: [path.unlink() for path in (folder / "test").iterdir()], 2, "test' cannot be used: it is of a kind that"),
+    (lambda folder: [path.unlink() for path in (folder / "test").iterdir()], 2, "test' cannot be used: it is of a"),
     (lambda folder: (folder / "test" / "a.txt").write_text(" \n"), 2, "the split test of .* holds no text"),
     (lambda folder: (folder / "val").mkdir(), 2, "has the folders val and valid for the same split; keep one"),
     (lambda folder: (folder / "train" / "b.txt").write_bytes(b"\xef\xbb\xbfab\xff"), 2,
