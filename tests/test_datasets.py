@@ -161,7 +161,7 @@ def test_tfds_names_of_classes(tfds_dir, tmp_path):
 @pytest.mark.parametrize("channels", [1, 3, 4])
 def test_channels_first_are_refused(tmp_path, make_config, dtype, channels):
   x, y = np.zeros((6, channels, 8, 8), dtype), np.arange(6) % 3
-  sentence = rf".* shape \(6, {channels}, 8, 8\), which looks like .* as numpy.moveaxis\(x, 1, -1\) returns them"
+  sentence = rf".* shape \(6, {channels}, 8, 8\), which looks like .* with numpy.moveaxis\(x, 1, -1\)"
   with pytest.raises(BadInput, match=f"a.npz.*{sentence}"):
     datasets.load(save(tmp_path / "a.npz", x_train=x, x_test=x))
   with pytest.raises(BadInput, match=f"x_train of data.*{sentence}"):
@@ -342,7 +342,7 @@ def test_folders_that_cannot_be_used(tmp_path, monkeypatch):
   cases["deep"] = (tmp_path / "deep", r"it has 2 examples that cannot be read, b/x.tif \(pixels of the kind 'F'\), "
                    r"b/y.tif \(values beyond 16 bits\); repair, convert")
   cases["val"] = (pictures(tmp_path / "val/train", {"a": 1, "b": 2}).parent,
-                  "has the folders train and valid, but no folder test; rename valid to test, as validation examples "
+                  "has the folders train and valid, but no folder test; rename valid to test, because validation examples "
                   r"are held out of every mega-batch \(stream.val_fraction\)")
   pictures(tmp_path / "val/valid", {"a": 1, "b": 2})
   cases["none"] = (tmp_path / "none", "there is no folder .* to read the data set from")

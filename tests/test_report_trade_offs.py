@@ -318,7 +318,7 @@ def test_words_and_numbers_in_one_field(tmp_path):
     ("width=32", "no learner has finished runs with width all on, and others"),
     ("width=4", "no run has width=4; the runs have 32."),
     ("a=1,a=2", "should name different fields"), ("augment=", "should name different fields"), ("", "should name"),
-    ("name=3", "'name' may be dataset.name or learner.name or"),
+    ("name=3", "'name' may be dataset.name or learner.name;"),
 ])
 def test_ablations_that_cannot_be_made(tmp_path, text, sentence):
   write_run(tmp_path / "run", [0.5, 0.4])

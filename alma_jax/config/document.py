@@ -64,11 +64,11 @@ def groups() -> list[Group]:
 
 
 def text(pattern: str = "") -> str:
-  """The fields whose name or meaning contains a pattern, for a terminal; empty if there are none."""
+  """The fields whose name, meaning or title contains a pattern, for a terminal; empty if there are none."""
   parts = []
   for group in groups():
     fields = {path: each for path, each in group.fields.items()
-              if pattern.lower() in path.lower() or pattern.lower() in each.meaning.lower()}
+              if pattern.lower() in f"{path} {each.meaning} {group.title}".lower()}
     if fields:
       entries = (_entry(path, each) for path, each in fields.items())
       parts.append("\n".join([f"{group.title.replace('`', '')}:", *entries]))

@@ -53,11 +53,13 @@ def differences(stored: Tree, config: RunConfig) -> list[str]:
 def compared(old: Mapping[str, Any], new: Mapping[str, Any], where_old: str, where_new: str) -> list[str]:
   """The fields in which two identities differ, as ["FIELD (VALUE where_old, VALUE where_new)"]."""
   names = [name for name in old.keys() | new.keys() if old.get(name) != new.get(name)]
+  names = [name for name in names if name in old and name in new] or names  # a changed name brings other fields
   names.sort(key=lambda name: (".name" not in name, name))
   if "learner.name" in names:  # two learners have different options anyway
     names = [name for name in names if name == "learner.name" or not name.startswith("learner.")]
   shown = {name: name if name.isprintable() else repr(name) for name in names}  # a damaged file may name any field
-  return [f"{shown[name]} ({old.get(name)!r} {where_old}, {new.get(name)!r} {where_new})" for name in names]
+  value = lambda fields, name: repr(fields[name]) if name in fields else "absent"
+  return [f"{shown[name]} ({value(old, name)} {where_old}, {value(new, name)} {where_new})" for name in names]
 
 
 def digest(config: RunConfig | Tree) -> str:

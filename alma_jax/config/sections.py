@@ -443,6 +443,20 @@ class TaskLog(Log):
       "is kept; 0: not measured", at_least=0)
 
 
+# ---------------------------------------------------------------------------- files of examples
+
+
+@dataclasses.dataclass(frozen=True)
+class Columns(DataSet):
+  """Base class of data sets that are read from `.npz` and Parquet files."""
+  image_column: str = field(
+      "", "array of .npz files or column of Parquet files that holds the examples; empty: the first of `image`, `img`, "
+      "`images` and `x`")
+  label_column: str = field(
+      "", "array of .npz files or column of Parquet files that holds the labels; empty: the first of `label`, "
+      "`labels`, `y` and `class`, or the only one whose name ends in `_label`")
+
+
 # ---------------------------------------------------------------------------- live streams
 
 

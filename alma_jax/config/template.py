@@ -19,10 +19,11 @@ class Section(ConfigDict):
         after = layout.changed({name: flat[name] for name in flat if name in before}, {path: value})
         early = {name: flat[name] for name in flat if name in after and name not in before}  # set before the name
         fields = layout.nested(after | early)[section]
-        for old in {name for name in self if f"{section}.{name}" in before} - fields.keys():
-          del self[old]
-        for name, new in fields.items():
-          super().__setitem__(name, new)
+        with self.unlocked():
+          for old in {name for name in self if f"{section}.{name}" in before} - fields.keys():
+            del self[old]
+          for name, new in fields.items():
+            super().__setitem__(name, new)
     super().__setitem__(key, value)
 
   def copy_and_resolve_references(self, visit_map: Any = None) -> Any:

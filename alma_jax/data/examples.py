@@ -223,7 +223,7 @@ class Reader:
     return parts.get(self.part, folder)
 
   def _arrays(self, path: pathlib.Path, size: int | None) -> Iterator[Examples]:
-    arrays = unpacking.read_npz(path, lambda names: self._chosen(names, "array"))
+    arrays = unpacking.read_npz(path, lambda names: self.chosen(names, "array"))
     x, *_, y = [*arrays] * 2  # the same one if no labels are read
     whole = self._checked(arrays[x], arrays[y] if self.labelled else None, called=(x, y))
     num = len(whole.x)
@@ -247,7 +247,7 @@ class Reader:
       labels = class_labels.Labels(self.classes.number(labels))
     return Examples([], [], shaped, labels)
 
-  def _chosen(self, names: Sequence[str], kind: str) -> list[str]:
+  def chosen(self, names: Sequence[str], kind: str) -> list[str]:
     """The names of the array or column of examples and, if labels are read, of labels; `kind` is what it is."""
     if self.part and has_parts(names):
       chosen = [self.columns.image or f"x_{self.part}", self.columns.label or f"y_{self.part}"][:1 + self.labelled]
@@ -269,7 +269,7 @@ class Reader:
     try:
       with parquet.ParquetFile(path) as file:
         unpacking.check_contents(file.metadata.num_rows, 0)
-        columns = self._chosen(file.schema_arrow.names, "column")
+        columns = self.chosen(file.schema_arrow.names, "column")
         dtype = _dtype(file.schema_arrow.field(columns[0]).type)
         names = class_labels.class_names(file.schema_arrow, columns[1]) if self.labelled else None
         at_once = unpacking.rows_at_once(file.metadata, most)

@@ -8,7 +8,8 @@ from alma_jax import config as configs
 from alma_jax.reports.read import DATA, LEARNER, SEED
 
 # Short names of the fields that studies vary, in the order in which tables show them.
-SHORT = {"model.width": "width", "model.num_experts": "experts", "stream.schedule": "schedule",
+SHORT = {"model.name": "network", "model.width": "width", "model.num_experts": "experts",
+         "stream.schedule": "schedule", "train.optimizer": "optimizer", "learner.search": "search",
          "stream.waiting_time": "w", "stream.replay": "replay", "stream.replay_share": "share",
          "stream.memory_size": "memory", "stream.price": "price", "learner.average": "average",
          "learner.num_members": "members", "train.steps_multiplier": "step multiple"}

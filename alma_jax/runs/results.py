@@ -39,7 +39,7 @@ class Run:
     self.metrics = _columns(self.lines)
     self.train = _lines(self.path / run_files.TRAIN)
     self.summary = run_files.read_summary(self.path / "summary.json")
-    check_config(self.path, self.config, self.summary)
+    check_config(self.path, tree, self.summary)
     num = self.config.stream.num_megabatches
     if self.summary is not None:
       num = self.summary.get("num_megabatches", num) or self.summary["num_stages"]
@@ -243,9 +243,9 @@ def load_run(workdir: str | os.PathLike[str]) -> Run:
   return Run(workdir)
 
 
-def check_config(path: pathlib.Path, config: schema.RunConfig, summary: Entry | None) -> None:
-  """Raises BadInput if config.json of a finished run is not that of its summary."""
-  if summary is not None and summary.get("config_sha256") != configs.digest(config):
+def check_config(path: pathlib.Path, tree: dict[str, Any], summary: Entry | None) -> None:
+  """Raises BadInput if config.json of a finished run is not that of its summary; `tree` holds its contents."""
+  if summary is not None and summary.get("config_sha256") != configs.digest(tree):
     raise BadInput(f"{path / 'config.json'} was changed after the run had finished; restore it.")
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from alma_jax import keys
 from alma_jax.config.fields import field
 from alma_jax.config.registry import register
-from alma_jax.config.sections import DataSet
+from alma_jax.config.sections import Columns
 from alma_jax.data import cache, examples, folders, image_file
 from alma_jax.data import labels as class_labels
 from alma_jax.data.datasets import ARRAYS, Dataset, from_arrays
@@ -31,19 +31,19 @@ _DECODER = 2  # change it when files decode to other pixels than before
 
 @register
 @dataclasses.dataclass(frozen=True)
-class NPZ(DataSet):
+class NPZ(Columns):
   """Your own arrays: an .npz or .parquet file."""
   name: str = "npz"
 
   form: ClassVar[str] = "npz:PATH"
 
   def load(self) -> Dataset:
-    return load(self.name, 0)
+    return load(self, 0)
 
 
 @register
 @dataclasses.dataclass(frozen=True)
-class Folder(DataSet):
+class Folder(Columns):
   """Your own images in folders by class."""
   name: str = "folder"
   image_size: int = field(
@@ -53,17 +53,19 @@ class Folder(DataSet):
   form: ClassVar[str] = "folder:DIR"
 
   def load(self) -> Dataset:
-    return load(self.name, self.image_size)
+    return load(self, self.image_size)
 
 
-def load(name: str, image_size: int) -> Dataset:
-  """Reads the examples of a file or folder.
+def load(section: Columns, image_size: int) -> Dataset:
+  """Reads the examples of the file or folder that a section names.
 
   Raises:
     BadInput: there is no such file or folder, or it cannot be used.
   """
-  kind, _, rest = name.partition(":")
+  kind, _, rest = section.name.partition(":")
   root = pathlib.Path(rest).expanduser()
+  reader = examples.Reader(Form(image_size=image_size), first=True,
+                           columns=examples.Columns(section.image_column, section.label_column))
   if not root.exists() or root.is_dir() != (kind == "folder"):
     what = "folder" if kind == "folder" else "file"
     raise BadInput(f"there is no {what} {str(root)!r} to read the data set from; name yours by "
@@ -74,10 +76,10 @@ def load(name: str, image_size: int) -> Dataset:
     if root.is_dir() and not any(map(examples.tables_of, parts.values() or [root])):
       arrays, fingerprint = _images(root, parts or {TRAIN: root}, image_size)
     else:
-      arrays = _tables(root, parts, image_size)
+      arrays = _tables(root, parts, reader)
     if "x_test" not in arrays:
       arrays, fingerprint = _hold_out(arrays), None
-  dataset = from_arrays(name, arrays, fingerprint=fingerprint)
+  dataset = from_arrays(section.name, arrays, fingerprint=fingerprint)
   for one, other in class_labels.alike(dataset.class_names or ()):
     warnings.warn(f"the classes {one!r} and {other!r} of {rest!r} have similar names; if they are one class, give them "
                   "the same name", stacklevel=3)
@@ -136,16 +138,17 @@ def _images(root: pathlib.Path, parts: dict[str, pathlib.Path], image_size: int)
   return {**arrays, **labels}, facts["fingerprint"]
 
 
-def _tables(root: pathlib.Path, parts: dict[str, pathlib.Path], image_size: int) -> dict[str, Any]:
+def _tables(root: pathlib.Path, parts: dict[str, pathlib.Path], reader: examples.Reader) -> dict[str, Any]:
   """x and y of an .npz or a .parquet file, or of folders of them; of its parts, if it has some."""
-  reader = examples.Reader(Form(image_size=image_size), first=True)
   arrays = examples.arrays_of(root) if root.suffix.lower() == ".npz" and not root.is_dir() else []
-  if examples.has_parts(arrays):
-    others = [name for name in arrays if name not in ARRAYS]
-    if others:
-      warnings.warn(f"{', '.join(others)} of {str(root)!r} {'is' if len(others) == 1 else 'are'} not used: only "
-                    f"{', '.join(ARRAYS)} are read, and validation examples are held out of every mega-batch "
-                    "(stream.val_fraction)", stacklevel=4)
+  has_parts = examples.has_parts(arrays) and reader.columns == examples.USUAL
+  used = ARRAYS if has_parts or not arrays else tuple(reader.chosen(arrays, "array"))
+  others = [name for name in arrays if name not in used]
+  if others:
+    warnings.warn(f"{', '.join(others)} of {str(root)!r} {'is' if len(others) == 1 else 'are'} not used: only "
+                  f"{', '.join(used)} are read, and validation examples are held out of every mega-batch "
+                  "(stream.val_fraction)", stacklevel=4)
+  if has_parts:
     parts = dict.fromkeys(_PARTS, root)
   made: dict[str, Any] = {}
   for split, path in (parts or {TRAIN: root}).items():

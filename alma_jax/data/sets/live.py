@@ -10,19 +10,13 @@ from alma_jax.config.text_sections import Text
 
 @register
 @dataclasses.dataclass(frozen=True)
-class Images(sections.Live):
+class Images(sections.Live, sections.Columns):
   """Mega-batches of images that appear in DIR/stream while the run goes on."""
   image_size: int = field(
       0, "width and height in pixels to which images of files are resized, without keeping their aspect ratio; 0: "
       "images are not resized, and must have one size", at_least=0)
   max_examples: int = field(
       1_000_000, "most examples of an entry; larger entries are set aside; 0: no limit", at_least=0)
-  image_column: str = field(
-      "", "array of .npz files or column of Parquet files that holds the examples; empty: the first of `image`, `img`, "
-      "`images` and `x`")
-  label_column: str = field(
-      "", "array of .npz files or column of Parquet files that holds the labels; empty: the first of `label`, "
-      "`labels`, `y` and `class`, or the only one whose name ends in `_label`")
 
 
 @register
