@@ -272,7 +272,7 @@ def test_one_number_is_no_row_of_three(x):
     Form((3,), np.dtype(np.float32), owner="the predictor takes").fit(x)
 
 
-@pytest.mark.filterwarnings("ignore:x, y of .* are not used")  # by training, whose file also has image and label
+@pytest.mark.filterwarnings("ignore:x, y of .* are not used")  # training warns of the others
 @pytest.mark.parametrize("name", GOOD)
 def test_good_files_are_the_same_examples_everywhere(tmp_path, name):
   make, x, names = GOOD[name]
