@@ -342,8 +342,8 @@ def test_folders_that_cannot_be_used(tmp_path, monkeypatch):
   cases["deep"] = (tmp_path / "deep", r"it has 2 examples that cannot be read, b/x.tif \(pixels of the kind 'F'\), "
                    r"b/y.tif \(values beyond 16 bits\); repair, convert")
   cases["val"] = (pictures(tmp_path / "val/train", {"a": 1, "b": 2}).parent,
-                  "has the folders train and valid, but no folder test; rename valid to test, because validation examples "
-                  r"are held out of every mega-batch \(stream.val_fraction\)")
+                  "has the folders train and valid, but no folder test; rename valid to test, because validation "
+                  r"examples are held out of every mega-batch \(stream.val_fraction\)")
   pictures(tmp_path / "val/valid", {"a": 1, "b": 2})
   cases["none"] = (tmp_path / "none", "there is no folder .* to read the data set from")
   for folder, sentence in cases.values():
