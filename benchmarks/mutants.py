@@ -1,7 +1,7 @@
 """Changes single lines of the package, and counts the changes that the tests notice.
 
     pip install coverage
-    python benchmarks/mutants.py alma_jax/config streams=alma_jax/data/stream.py,alma_jax/data/feed.py --out mutants
+    python benchmarks/mutants.py alma_jax/config streams=alma_jax/data/stream.py,alma_jax/data/feed.py
 
 Each argument is a group of files: a folder or file, or several with a name before them. A mutant is the package with
 one change, e.g. `<=` for `<`, or a call left out. Each group gets `--num` mutants, on lines drawn with `--seed`. The
@@ -11,7 +11,7 @@ the quickest first, up to half a minute of them, until one fails:
 - killed: a test fails, and passes without the change;
 - survived: all tests pass, so one is missing, or the change makes no difference;
 - timeout: the tests take too long;
-- uncovered: no test runs the line.
+- uncovered: no test runs the line, slow tests aside.
 
 The tests run in a copy of the files that git lists, OUT/tree. The suite runs once, to learn which tests run which
 lines. OUT/mutants.jsonl gets a line for each mutant. Run the command again and it continues where it stopped.
@@ -76,7 +76,7 @@ class Mutant(NamedTuple):
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("groups", nargs="+", metavar="[NAME=]PATH[,PATH...]")
-  parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("mutants"))
+  parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/mutants"))
   parser.add_argument("--num", type=int, default=150, help="mutants of a group")
   parser.add_argument("--seed", type=int, default=0)
   parser.add_argument("--until", metavar="HH:MM", default="99", help="start no mutant after this time of the day")
