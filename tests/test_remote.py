@@ -242,7 +242,7 @@ def test_refused_stores(store, arrays, monkeypatch):
   refused("Protocol not known: nowhere", "nowhere://b/x")
   refused("is not an address of a folder", "s3://b/../x")
   fsspec.filesystem("memory").pipe_file("/b/x/metrics.jsonl", b"{}")
-  refused("memory://b/x holds metrics.jsonl, but not from a run of this program")
+  refused("memory://b/x holds metrics.jsonl, but not from a run of alma_jax")
   MemoryFileSystem.store.clear()
   assert interrupted(config_of(), ADDRESS, 3, data=arrays)
   kept = store.objects()

@@ -107,7 +107,7 @@ def test_files_of_others_are_never_changed(tmp_path, arrays, name, overwrite):
   theirs = tmp_path / name / "x" if name == "checkpoints" else tmp_path / name
   theirs.parent.mkdir(exist_ok=True)
   theirs.write_text("[1, 2]")
-  with pytest.raises(alma_jax.BadInput, match=f"{name}.* not from a run of this program"):
+  with pytest.raises(alma_jax.BadInput, match=f"{name}.* not from a run of alma_jax"):
     alma_jax.run(small_config(), tmp_path, data=arrays, overwrite=overwrite)
   assert theirs.read_text() == "[1, 2]"
 

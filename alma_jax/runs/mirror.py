@@ -190,7 +190,7 @@ class Mirror:
     """Raises BadInput if a store without a manifest holds files, or has held the run of the local folder."""
     found = sorted({name.split("/")[0] for name in self._place.names()} & set(run_files.WRITTEN))
     if found:
-      raise BadInput(f"{self.address} holds {', '.join(found)}, but not from a run of this program; choose another "
+      raise BadInput(f"{self.address} holds {', '.join(found)}, but not from a run of alma_jax; choose another "
                      "--workdir.")
     if local_copy.known(self.folder).ids and not overwrite:
       raise BadInput(f"{self.address} is empty, although it has held the run whose local copy is {self.folder}; delete "

@@ -79,7 +79,7 @@ class RunFolder:
     if stored is None:
       foreign = [name for name in WRITTEN if (self.path / name).exists()]
       if foreign:
-        raise BadInput(f"{self.shown} holds {', '.join(foreign)}, but not from a run of this program; "
+        raise BadInput(f"{self.shown} holds {', '.join(foreign)}, but not from a run of alma_jax; "
                        "choose another --workdir.")
     elif overwrite:
       self._delete()
