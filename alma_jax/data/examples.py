@@ -258,8 +258,8 @@ class Reader:
         raise BadInput(f"it has no {kind} {missing[0]}; its {kind}s are {', '.join(names)}.")
       return chosen
     if has_parts(names) and not self.columns.image and not {*names} & {*_EXAMPLES}:
-      raise BadInput(f"it has a training or a test part ({', '.join(names)}), which cannot be read here; give one part, "
-                     "as x and y.")
+      raise BadInput(f"it has a training or a test part ({', '.join(names)}), which cannot be read here; give one "
+                     "part, as x and y.")
     image = _chosen(names, self.columns.image, _EXAMPLES, "image", kind)
     return [image, _chosen(names, self.columns.label, _LABELS, "label", kind)] if self.labelled else [image]
 
