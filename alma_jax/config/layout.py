@@ -5,7 +5,8 @@ chooses the dataclass that declares the fields beside it. So a config has only t
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import difflib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from alma_jax.config import schema
@@ -125,7 +126,7 @@ def no_field(path: str, flat: Mapping[str, Any]) -> BadInput:
   if not any(name.startswith(f"{section}.") for name in fields):
     section = ""
   where = f" under {section!r}" if section else ""
-  close = meant(path, [name for name in fields if name not in FIXED])
+  close = _meant(path, [name for name in fields if name not in FIXED])
   return BadInput(f"there is no field {path!r}{close}; the fields{where} are {_inside(section, fields)}.")
 
 
@@ -272,6 +273,14 @@ def _alternatives(cls: Any, prefix: str, owner: str, chosen: Any) -> Iterator[tu
         inner.append((label, made, fields))
   yield owner, chosen, own
   yield from inner
+
+
+def _meant(path: str, fields: Sequence[str]) -> str:
+  """As in " (did you mean 'train.epochs'?)", for a path or the last part of one that is close to a field's."""
+  last = {field.rpartition(".")[2]: field for field in reversed(fields)}
+  close = difflib.get_close_matches(path, fields, 1, 0.85) or [
+      last[name] for name in difflib.get_close_matches(path.rpartition(".")[2], last, 1, 0.75)]
+  return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def _inside(section: str, fields: Fields) -> str:

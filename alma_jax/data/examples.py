@@ -216,7 +216,9 @@ class Reader:
       remarks = []
 
   def _part_of(self, folder: pathlib.Path) -> pathlib.Path:
-    parts = folders.splits(folder) if self.part and self.labelled else {}
+    parts = folders.splits(folder) if self.part else {}
+    if not self.labelled and not any(map(tables_of, parts.values())):
+      return folder  # all images below it
     if parts and self.part not in parts:
       raise BadInput(f"it has the folder {folders.listed(part.name for part in parts.values())}, but no folder "
                      f"{self.part}; name the folder that holds the folders of the classes.")
@@ -255,6 +257,9 @@ class Reader:
       if missing:
         raise BadInput(f"it has no {kind} {missing[0]}; its {kind}s are {', '.join(names)}.")
       return chosen
+    if has_parts(names) and not self.columns.image and not {*names} & {*_EXAMPLES}:
+      raise BadInput(f"it has a training or a test part ({', '.join(names)}), which cannot be read here; give one "
+                     "part, as x and y.")
     image = _chosen(names, self.columns.image, _EXAMPLES, "image", kind)
     return [image, _chosen(names, self.columns.label, _LABELS, "label", kind)] if self.labelled else [image]
 

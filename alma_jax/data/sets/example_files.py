@@ -67,6 +67,10 @@ def load(section: Columns, image_size: int) -> Dataset:
   reader = examples.Reader(Form(image_size=image_size), first=True,
                            columns=examples.Columns(section.image_column, section.label_column))
   if not root.exists() or root.is_dir() != (kind == "folder"):
+    if root.exists():
+      other = "folder" if root.is_dir() else "npz"
+      raise BadInput(f"dataset.name={section.name!r} names a {'folder' if root.is_dir() else 'file'}; use "
+                     f"dataset.name={other}:{rest}.")
     what = "folder" if kind == "folder" else "file"
     raise BadInput(f"there is no {what} {str(root)!r} to read the data set from; name yours by "
                    f"dataset.name={'folder:DIR' if kind == 'folder' else 'npz:PATH'}.")
