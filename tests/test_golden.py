@@ -52,7 +52,7 @@ def made_with():
   named = re.search(r"model name\s*: (.*)", info.read_text()) if info.exists() else None
   return {"jax": jax.__version__, "python": ".".join(platform.python_version_tuple()[:2]),
           "processor": f"{named[1] if named else platform.processor()} {platform.machine()}, {os.cpu_count()} cores",
-          "xla_flags": os.environ["XLA_FLAGS"]}
+          "xla_flags": " ".join(sorted({*os.environ["XLA_FLAGS"].split()}))}  # conftest adds its own in each process
 
 
 def result(path):
