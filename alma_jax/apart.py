@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from alma_jax import commands, sweep
 from alma_jax.errors import BadInput
-from alma_jax.runs import run_files
+from alma_jax.store import run_files
 from alma_jax.sweeps import Sweep, launch, plan, states
 from alma_jax.sweeps import jobs as sweep_jobs
 from alma_jax.sweeps.jobs import Job

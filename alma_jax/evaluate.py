@@ -157,7 +157,7 @@ def _overlap(args: argparse.Namespace, hashes: Sequence[int], read: Callable[[An
   Raises:
     BadInput: there are many, and --allow_overlap is not given.
   """
-  from alma_jax.runs import local_copy, run_files
+  from alma_jax.store import local_copy, run_files
 
   tree = run_files.find_config(local_copy.readable(args.workdir))
   if tree is None:
@@ -198,7 +198,7 @@ def _seen_images(config: Any, args: argparse.Namespace, form: Form) -> set[int]:
 def _entries(config: Any, args: argparse.Namespace, read: Callable[[pathlib.Path], Any]) -> list[Any]:
   """What `read` returns for each entry that a run on a live stream has used, if it is still what it was."""
   from alma_jax.data import feed, inbox
-  from alma_jax.runs import local_copy, run_files
+  from alma_jax.store import local_copy, run_files
   folder = pathlib.Path(config.dataset.name.removeprefix(sections.LIVE)).expanduser() / "stream"
   used = run_files.read_lines(local_copy.readable(args.workdir) / feed.LEDGER)
   paths = [folder / line["name"] for line in used

@@ -210,7 +210,7 @@ def _watch_signals() -> tuple[Callable[[], bool], Callable[[], int]]:
 
 
 def _report(run: "Run") -> str:
-  from alma_jax.runs import metrics, run_files
+  from alma_jax.store import metrics, run_files
 
   s = run.summary or {}
   measure = metrics.measure("error" if "cer" in s else "perplexity", run.lines)

@@ -66,7 +66,7 @@ def place_of(args: argparse.Namespace) -> pathlib.Path | None:
   Raises:
     BadInput: there is neither a run nor a predictor, or a predictor of another task.
   """
-  from alma_jax.runs import local_copy, run_files
+  from alma_jax.store import local_copy, run_files
 
   path = local_copy.readable(args.workdir)
   if folder.holds_predictor(path):
@@ -93,7 +93,7 @@ def place_of(args: argparse.Namespace) -> pathlib.Path | None:
 
 def _check_task(path: pathlib.Path, task: str | None) -> None:
   """Raises BadInput if a predictor is not that of a task."""
-  from alma_jax.runs import run_files
+  from alma_jax.store import run_files
 
   if task is None:
     return

@@ -18,8 +18,8 @@ import time
 
 from kill import finished
 
-from alma_jax.runs import run_files
 from alma_jax.runs.mixture import MANIFEST
+from alma_jax.store import run_files
 
 
 def main() -> None:

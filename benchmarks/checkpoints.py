@@ -21,7 +21,7 @@ from alma_jax import commands
 from alma_jax import config as configs
 from alma_jax import main as command
 from alma_jax.errors import Stopped
-from alma_jax.runs import checkpoint
+from alma_jax.store import checkpoint
 
 
 def main() -> None:

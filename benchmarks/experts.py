@@ -19,7 +19,7 @@ from evidence import Cell
 
 from alma_jax import commands
 from alma_jax.errors import BadInput
-from alma_jax.runs import run_files
+from alma_jax.store import run_files
 
 PAGE, RUNS = "README.md", "runs.csv"
 COLUMNS = ["run", "learner", "width", "networks", "seed", "test_error", "val_error", "num_params", "predict_macs",

@@ -15,7 +15,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from alma_jax import commands
-from alma_jax.runs import checkpoint
+from alma_jax.store import checkpoint
 
 _BLOCKS = ((682, 6), (54_000, 6), (1_200_000, 60), (11_000_000, 60))  # parameters, arrays
 _NUM = 5  # blocks of a size; the first save does not count

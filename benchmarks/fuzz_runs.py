@@ -24,7 +24,8 @@ from alma_jax.monitor import dashboard
 from alma_jax.predictors import answers, inputs, service
 from alma_jax.predictors import folder as predictors
 from alma_jax.predictors.predictor import Predictor
-from alma_jax.runs import checkpoint, results, run_files, run_folder
+from alma_jax.runs import results
+from alma_jax.store import checkpoint, run_files, run_folder
 from alma_jax.sweeps import jobs, states
 
 _SMALL = {"stream.num_megabatches": 4, "stream.waiting_time": 2, "model.width": 4, "train.epochs": 1,

@@ -17,7 +17,7 @@ import time
 import numpy as np
 
 from alma_jax import config
-from alma_jax.runs import metrics, run_files
+from alma_jax.store import metrics, run_files
 from alma_jax.types import Cost
 
 LEARNERS, WIDTHS = ("sm", "ens", "umix", "gens", "gmoe"), (4, 8, 32, 64)

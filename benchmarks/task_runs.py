@@ -11,7 +11,7 @@ from alma_jax.reports.read import LEARNER, SEED
 from alma_jax.reports.studies import Study
 from alma_jax.reports.task_read import Graph, TaskRun
 from alma_jax.reports.task_studies import TRANSFER
-from alma_jax.runs import run_files
+from alma_jax.store import run_files
 
 STUDY, NETWORK = "study", "network"  # the name of a stream and its number of tasks; e.g. "vgg of width 8"
 RESULTS = ["average_accuracy", "forgetting", "cumulative_error", "cumulative_train_flops", TRANSFER, "last_accuracy",

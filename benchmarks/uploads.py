@@ -21,7 +21,7 @@ import fsspec
 import alma_jax
 from alma_jax import commands
 from alma_jax import config as configs
-from alma_jax.runs import checkpoint, mirror, remote
+from alma_jax.store import checkpoint, mirror, remote
 
 _FIELDS = {"stream.num_megabatches": "50", "train.epochs": "5", "checkpoint.seconds": "1", "log.progress": "false"}
 _SERVER = """

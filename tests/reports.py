@@ -6,7 +6,7 @@ from alma_jax.reports import (
   collect,
   write,
 )
-from alma_jax.runs import metrics, run_files
+from alma_jax.store import metrics, run_files
 
 
 def write_run(path, values, learner="sm", num_params=10, macs=100, grown=0, **changes):

@@ -13,7 +13,8 @@ from alma_jax import config as configs
 from alma_jax import export
 from alma_jax.config.registry import LEARNERS
 from alma_jax.learners import prediction
-from alma_jax.runs import metrics, settings, snapshot
+from alma_jax.runs import settings, snapshot
+from alma_jax.store import metrics
 
 # Of 120 images 6 mega-batches of 20, 2 of each for validation.
 STREAM = dict(stream__num_megabatches=6, stream__waiting_time=2)

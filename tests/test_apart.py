@@ -16,7 +16,8 @@ from alma_jax import config as configs
 from alma_jax.errors import BadInput
 from alma_jax.growth import cluster
 from alma_jax.learners import gate
-from alma_jax.runs import mixture, run_files, settings
+from alma_jax.runs import mixture, settings
+from alma_jax.store import run_files
 from alma_jax.sweeps import events, jobs, pool, states, worker
 
 SMALL = ("--config=configs/digits.py:hmoe", "--config.model.num_experts=3", "--config.model.width=4",

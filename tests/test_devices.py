@@ -16,7 +16,8 @@ import alma_jax
 from alma_jax import config as configs
 from alma_jax.errors import BadInput
 from alma_jax.parallel import sharding
-from alma_jax.runs import checkpoint, settings
+from alma_jax.runs import settings
+from alma_jax.store import checkpoint
 from alma_jax.training import loop
 
 ROOT = pathlib.Path(__file__).parents[1]

@@ -14,8 +14,8 @@ from runs import ROOT
 
 # From the lowest to the highest. A module at the top of the package is a layer as well.
 LAYERS = ("version", "errors", "messages", "files", "web", "types", "keys", "config",
-          "commands", "parallel", "data", "models", "problems", "training", "growth", "learners", "predictors", "runs",
-          "sweeps", "reports", "monitor")
+          "commands", "parallel", "data", "models", "problems", "training", "growth", "learners", "predictors", "store",
+          "protocols", "runs", "sweeps", "reports", "monitor")
 COMMANDS = ("__init__", "cli", "main", "sweep", "apart", "report", "sample", "export", "predict", "evaluate", "serve",
             "status", "compare", "board")  # they may import anything
 FILES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path

@@ -27,7 +27,8 @@ from alma_jax.data import datasets, documents, examples, feed, inbox, live_image
 from alma_jax.errors import BadInput
 from alma_jax.learners import prediction
 from alma_jax.monitor import dashboard, view
-from alma_jax.runs import arrivals, drift, exporting, loggers, metrics, plots, run_files, settings
+from alma_jax.runs import arrivals, drift, exporting, loggers, plots, settings
+from alma_jax.store import metrics, run_files
 
 LEARNERS = [("sm", {}), ("ens", {"stream__replay": 0.5}), ("gens", {}),
             ("anytime", {"train__steps": 10, "model__width": 8, "stream__memory_size": 40})]

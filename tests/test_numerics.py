@@ -10,7 +10,7 @@ from alma_jax import config as configs
 from alma_jax.data import augment
 from alma_jax.models import cost
 from alma_jax.problems import classification
-from alma_jax.runs import metrics
+from alma_jax.store import metrics
 from alma_jax.training import optimizers
 from alma_jax.types import Cost
 

@@ -27,7 +27,7 @@ from alma_jax import main
 from alma_jax.errors import InUse
 from alma_jax.monitor import view
 from alma_jax.reports import collect
-from alma_jax.runs import lease, local_copy, mirror, outage, remote, run_files
+from alma_jax.store import lease, local_copy, mirror, outage, remote, run_files
 
 
 class Store:
@@ -549,7 +549,7 @@ def test_a_lease_that_can_be_neither_read_nor_made(store, monkeypatch):
 SESSION = """
 import os, signal, sys, threading
 from alma_jax import main
-from alma_jax.runs import lease, remote
+from alma_jax.store import lease, remote
 
 lease.SECONDS, lease.BEAT, remote.PATIENCE = 3.0, 0.5, 3.0
 kill_at, calls, call = int(sys.argv[1]), [], remote.Remote._try

@@ -15,9 +15,9 @@ from runs import alma, blobs, interrupted, launch, lines, slow, small_config
 import alma_jax
 from alma_jax import config as configs
 from alma_jax.learners import stacked
-from alma_jax.runs import run_files
-from alma_jax.runs.metrics import Measure
 from alma_jax.runs.plots import curve as draw_curve
+from alma_jax.store import run_files
+from alma_jax.store.metrics import Measure
 from alma_jax.training import program
 
 TOY = ["--config.stream.num_megabatches=3", "--config.stream.waiting_time=2", "--config.train.epochs=1",

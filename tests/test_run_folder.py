@@ -18,7 +18,8 @@ import alma_jax
 from alma_jax import commands, errors, export, messages, sweep
 from alma_jax import config as configs
 from alma_jax.reports import write
-from alma_jax.runs import checkpoint, progress, run_files, run_folder
+from alma_jax.runs import progress
+from alma_jax.store import checkpoint, run_files, run_folder
 
 
 def edit(path, **changes):

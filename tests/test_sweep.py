@@ -25,7 +25,8 @@ from alma_jax.data import tfds_folder
 from alma_jax.errors import BadInput, InUse
 from alma_jax.models import cost
 from alma_jax.reports import collect
-from alma_jax.runs import memory, run_files, settings
+from alma_jax.runs import memory, settings
+from alma_jax.store import run_files
 from alma_jax.sweeps import axis, costs, display, events, jobs, places, pool, product, states, timing, worker, zipped
 
 SMALL = {"stream.num_megabatches": 2, "stream.waiting_time": 1, "train.epochs": 2, "model.width": 4,

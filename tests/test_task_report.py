@@ -22,7 +22,7 @@ from alma_jax.reports import (
   task_modules,
   task_tables,
 )
-from alma_jax.runs import metrics
+from alma_jax.store import metrics
 
 
 def write_task_run(path, accuracies, learner="independent", origins=None, paths=None, families=None, flops=1000,

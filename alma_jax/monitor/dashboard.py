@@ -13,8 +13,8 @@ from alma_jax.errors import BadInput
 from alma_jax.messages import duration
 from alma_jax.monitor import view
 from alma_jax.monitor.view import View
-from alma_jax.runs import run_files
-from alma_jax.runs.metrics import DRIFT_AFTER, DRIFT_BEFORE, Entry
+from alma_jax.store import run_files
+from alma_jax.store.metrics import DRIFT_AFTER, DRIFT_BEFORE, Entry
 
 _POINTS = 1000  # of a curve; of longer ones every n-th point and the last one are sent
 _LOOK = 10.0  # seconds between two searches for new runs

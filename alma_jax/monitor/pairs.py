@@ -8,8 +8,8 @@ from alma_jax.data import feed
 from alma_jax.errors import BadInput
 from alma_jax.files import usable
 from alma_jax.monitor.view import View
-from alma_jax.runs import run_files
-from alma_jax.runs.metrics import Measure
+from alma_jax.store import run_files
+from alma_jax.store.metrics import Measure
 
 _ROWS = 12  # of the table of curves
 _BLOCKS = 20  # consecutive mega-batches are averaged, at most so many means are compared

@@ -11,8 +11,8 @@ from alma_jax import config as configs
 from alma_jax.config import registry
 from alma_jax.errors import BadInput
 from alma_jax.messages import duration
-from alma_jax.runs import local_copy, run_files
-from alma_jax.runs.metrics import ACCURACIES, DRIFT_AFTER, Entry, Measure, measure
+from alma_jax.store import local_copy, run_files
+from alma_jax.store.metrics import ACCURACIES, DRIFT_AFTER, Entry, Measure, measure
 
 ALIVE, DEAD, FINISHED, DIVERGED = "alive", "dead", "finished", "diverged"
 PUBLISHED = "published"  # the gate of `alma apart`, whose run ends after the first stage without a summary

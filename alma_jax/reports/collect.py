@@ -11,7 +11,7 @@ from alma_jax.errors import BadInput
 from alma_jax.reports import contents, factors, notes, protocols, read, task_studies
 from alma_jax.reports.read import LEARNER, SEED, TOTAL, WAITING, Record
 from alma_jax.reports.studies import Study
-from alma_jax.runs import local_copy, run_files
+from alma_jax.store import local_copy, run_files
 
 Path = str | pathlib.Path
 

@@ -13,8 +13,8 @@ from alma_jax.errors import BadInput
 from alma_jax.reports import protocols, task_read
 from alma_jax.reports.protocols import COMP, FLOPS, MEM, Protocol
 from alma_jax.reports.task_read import TaskRun
-from alma_jax.runs import metrics, run_files
-from alma_jax.runs.metrics import Measure
+from alma_jax.store import metrics, run_files
+from alma_jax.store.metrics import Measure
 
 SEED, LEARNER, WAITING = "seed", "learner.name", "stream.waiting_time"
 SCHEDULE, LABEL = "stream.schedule", "log.label"

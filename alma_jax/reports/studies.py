@@ -14,7 +14,7 @@ from alma_jax.reports.factors import is_switch, plain, short
 from alma_jax.reports.protocols import LANGUAGE, Protocol
 from alma_jax.reports.read import LEARNER, SEED
 from alma_jax.reports.task_read import TaskRun
-from alma_jax.runs.metrics import Measure
+from alma_jax.store.metrics import Measure
 
 REPLAY = "stream.replay"
 

@@ -8,7 +8,7 @@ import pandas as pd
 
 from alma_jax.errors import BadInput
 from alma_jax.reports.protocols import FLOPS
-from alma_jax.runs import run_files
+from alma_jax.store import run_files
 
 _GRAPH = "graph.json"
 _COUNTS = ("num_params", "num_modules", "train_flops")

@@ -10,7 +10,7 @@ from alma_jax.reports import ablation, blocks, figures, page, panels, task_figur
 from alma_jax.reports.ablation import Ablation, Part
 from alma_jax.reports.parts import Bullets, Picture, Section, Table
 from alma_jax.reports.studies import Study
-from alma_jax.runs import run_files
+from alma_jax.store import run_files
 
 
 def report(studies: Sequence[Study], notes: Sequence[str], out: str | pathlib.Path,

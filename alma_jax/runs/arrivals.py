@@ -10,8 +10,9 @@ from alma_jax.data import schedule
 from alma_jax.learners import contract, prediction, tuned
 from alma_jax.parallel import sharding
 from alma_jax.problems import classification, language_modeling, sequence
-from alma_jax.runs import metrics, settings
+from alma_jax.runs import settings
 from alma_jax.runs.snapshot import RunState
+from alma_jax.store import metrics
 
 _MOST_AT_ONCE = 64  # mega-batches whose predictions are computed together
 

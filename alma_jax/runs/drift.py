@@ -13,8 +13,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from alma_jax.runs import metrics, settings
+from alma_jax.runs import settings
 from alma_jax.runs.snapshot import RunState
+from alma_jax.store import metrics
 
 _MOST = 256  # examples of a mega-batch that ADWIN hears of; a larger one is represented by so many
 _MOST_OF_TEXT, _OF_WINDOW = 64, 4  # values of a mega-batch of text: more would make its topic a drift; of a window

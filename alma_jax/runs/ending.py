@@ -7,9 +7,10 @@ from alma_jax.errors import BadInput
 from alma_jax.learners.task_learner import TaskLearner
 from alma_jax.parallel import environment
 from alma_jax.problems import sequence
-from alma_jax.runs import checkpoint, metrics, run_files, settings, task_results
-from alma_jax.runs.run_folder import RunFolder
+from alma_jax.runs import settings, task_results
 from alma_jax.runs.snapshot import RunState
+from alma_jax.store import checkpoint, metrics, run_files
+from alma_jax.store.run_folder import RunFolder
 
 
 def write(setting: settings.Setting, folder: RunFolder, now: RunState, seconds: dict[str, float]) -> None:

@@ -16,18 +16,8 @@ from alma_jax.config import code, schema
 from alma_jax.data.sets import given
 from alma_jax.errors import BadInput, Diverged, Stopped, Unsaved, disk_problem, is_out_of_memory
 from alma_jax.parallel import environment, peers, runtime, sharding
-from alma_jax.runs import (
-  ending,
-  memory,
-  mirror,
-  remote,
-  results,
-  roots,
-  run_files,
-  run_folder,
-  session,
-  settings,
-)
+from alma_jax.runs import ending, memory, results, roots, session, settings
+from alma_jax.store import mirror, remote, run_files, run_folder
 
 
 @environment.fixed()

@@ -25,7 +25,8 @@ from alma_jax.predictors import card, folder
 from alma_jax.predictors import facts as predictor_facts
 from alma_jax.problems import classification, sequence
 from alma_jax.problems.language_modeling import Contexts
-from alma_jax.runs import metrics, results, run_files, settings
+from alma_jax.runs import results, settings
+from alma_jax.store import metrics, run_files
 from alma_jax.types import Tree
 from alma_jax.version import __version__
 

@@ -5,8 +5,9 @@ from alma_jax.data import feed
 from alma_jax.errors import BadInput
 from alma_jax.learners import outputs
 from alma_jax.learners.contract import LearnerState
-from alma_jax.runs import checkpoint, settings
-from alma_jax.runs.run_folder import RunFolder
+from alma_jax.runs import settings
+from alma_jax.store import checkpoint
+from alma_jax.store.run_folder import RunFolder
 
 
 class Fitted(NamedTuple):

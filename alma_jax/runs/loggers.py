@@ -7,8 +7,8 @@ from typing import Any
 
 from alma_jax import config as configs
 from alma_jax.config import schema
-from alma_jax.runs.metrics import Entry
-from alma_jax.runs.run_folder import RunFolder
+from alma_jax.store.metrics import Entry
+from alma_jax.store.run_folder import RunFolder
 
 _SHOWN = 60.0  # seconds after which TensorBoard sees an entry, at the latest when the next one is written
 

@@ -21,7 +21,8 @@ from alma_jax.growth import cluster
 from alma_jax.learners import expert, expert_stacks, gate, hmoe, sm
 from alma_jax.parallel import environment, sharding
 from alma_jax.problems import classification
-from alma_jax.runs import experiment, metrics, results, run_files, settings, snapshot
+from alma_jax.runs import experiment, results, settings, snapshot
+from alma_jax.store import metrics, run_files
 
 MANIFEST = "manifest.json"
 

@@ -8,7 +8,7 @@ import matplotlib
 from matplotlib.axes import Axes
 
 from alma_jax.files import write_bytes
-from alma_jax.runs.metrics import Measure
+from alma_jax.store.metrics import Measure
 
 COLOUR = "#0072B2"  # blue of the Okabe-Ito palette, distinct for colour-blind readers
 _LARGEST, _SMALLEST = 0.45, 0.28  # radii of the circles of a gate tree; neighbouring leaves have the distance 1

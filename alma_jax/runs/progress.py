@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from alma_jax.messages import UNSEEN, duration, say, sign
-from alma_jax.runs.metrics import ERROR, Measure
+from alma_jax.store.metrics import ERROR, Measure
 
 COMPILING = "compiling"
 _ENOUGH = 0.1  # part of a stage that a session has to train before it says how long the rest takes

@@ -5,8 +5,8 @@ from alma_jax.predictors import folder as predictors
 from alma_jax.problems import sequence
 from alma_jax.problems.live_source import LiveSource
 from alma_jax.runs import exporting, settings, task_results
-from alma_jax.runs.run_folder import RunFolder
 from alma_jax.runs.snapshot import RunState
+from alma_jax.store.run_folder import RunFolder
 
 FOLDER = "predictor"  # its name in a run folder
 

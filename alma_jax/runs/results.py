@@ -14,8 +14,9 @@ from alma_jax.errors import BadInput
 from alma_jax.learners import contract, prediction, task_learner
 from alma_jax.parallel import environment, runtime
 from alma_jax.problems import classification, sequence
-from alma_jax.runs import checkpoint, local_copy, run_files, sampling, settings, snapshot, task_results
-from alma_jax.runs.metrics import Entry
+from alma_jax.runs import sampling, settings, snapshot, task_results
+from alma_jax.store import checkpoint, local_copy, run_files
+from alma_jax.store.metrics import Entry
 
 
 class Run:

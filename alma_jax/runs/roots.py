@@ -7,7 +7,8 @@ from alma_jax.errors import BadInput
 from alma_jax.learners import contract, stacked
 from alma_jax.learners.task_learner import TaskLearner
 from alma_jax.parallel import sharding
-from alma_jax.runs import arrays, results, snapshot
+from alma_jax.runs import results, snapshot
+from alma_jax.store import arrays
 from alma_jax.types import Variables
 
 

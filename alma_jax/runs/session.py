@@ -19,12 +19,10 @@ from alma_jax.problems import classification, sequence
 from alma_jax.problems.live_source import LiveSource
 from alma_jax.runs import (
   arrivals,
-  checkpoint,
   drift,
   ending,
   live,
   loggers,
-  metrics,
   progress,
   publishing,
   settings,
@@ -33,9 +31,10 @@ from alma_jax.runs import (
   starting,
   task_results,
 )
-from alma_jax.runs.run_files import METRICS, TRAIN
-from alma_jax.runs.run_folder import RunFolder
 from alma_jax.runs.snapshot import Growth, RunState
+from alma_jax.store import checkpoint, metrics
+from alma_jax.store.run_files import METRICS, TRAIN
+from alma_jax.store.run_folder import RunFolder
 from alma_jax.training import loop
 
 Examiner = settings.Examiner | task_results.TaskExaminer

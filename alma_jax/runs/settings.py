@@ -15,7 +15,8 @@ from alma_jax.learners import contract, prediction
 from alma_jax.parallel import environment
 from alma_jax.problems import classification, language_modeling, live_classification, live_language, sequence
 from alma_jax.problems.live_source import LiveSource
-from alma_jax.runs import loaded, metrics
+from alma_jax.runs import loaded
+from alma_jax.store import metrics
 from alma_jax.training import loop
 
 

@@ -12,7 +12,8 @@ from alma_jax.errors import BadInput
 from alma_jax.learners import contract
 from alma_jax.learners.contract import GrowthReport, LearnerState
 from alma_jax.parallel import sharding
-from alma_jax.runs import checkpoint, metrics, settings
+from alma_jax.runs import settings
+from alma_jax.store import checkpoint, metrics
 from alma_jax.training import loop
 from alma_jax.types import Tree
 

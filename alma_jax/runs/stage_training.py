@@ -9,10 +9,11 @@ import numpy as np
 
 from alma_jax.errors import Diverged
 from alma_jax.parallel import runtime, sharding
-from alma_jax.runs import metrics, progress, run_files, settings
-from alma_jax.runs.run_files import TRAIN
-from alma_jax.runs.run_folder import RunFolder
+from alma_jax.runs import progress, settings
 from alma_jax.runs.snapshot import Growth, RunState
+from alma_jax.store import metrics, run_files
+from alma_jax.store.run_files import TRAIN
+from alma_jax.store.run_folder import RunFolder
 from alma_jax.training import loop, optimizers
 
 # Progress and signals are handled between dispatches: seconds of a dispatch, and training steps of the first one.

@@ -4,10 +4,11 @@ from typing import Any
 from alma_jax.errors import BadInput
 from alma_jax.parallel import sharding
 from alma_jax.parallel.sharding import say
-from alma_jax.runs import checkpoint, run_files, settings, snapshot
-from alma_jax.runs.run_files import METRICS
-from alma_jax.runs.run_folder import RunFolder
+from alma_jax.runs import settings, snapshot
 from alma_jax.runs.snapshot import RunState
+from alma_jax.store import checkpoint, run_files
+from alma_jax.store.run_files import METRICS
+from alma_jax.store.run_folder import RunFolder
 
 
 def refuse_lost_checkpoints(folder: RunFolder) -> None:

@@ -12,8 +12,8 @@ from alma_jax.learners import contract, prediction
 from alma_jax.learners.task_learner import FROM_ROOT, TaskLearner
 from alma_jax.problems import classification, sequence
 from alma_jax.problems.sequence import Tasks
-from alma_jax.runs import run_files
-from alma_jax.runs.metrics import ACCURACIES, Entry
+from alma_jax.store import run_files
+from alma_jax.store.metrics import ACCURACIES, Entry
 from alma_jax.training import loop
 
 ACCURACY, GRAPH = "accuracy.csv", "graph.json"

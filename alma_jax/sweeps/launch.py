@@ -9,7 +9,7 @@ import filelock
 
 from alma_jax import commands, messages
 from alma_jax.errors import BadInput
-from alma_jax.runs import run_files
+from alma_jax.store import run_files
 from alma_jax.sweeps import display, events, pool
 from alma_jax.sweeps.events import Event
 from alma_jax.sweeps.plan import FAILURES, SLURM, Launcher, Plan, folder_problems

@@ -9,7 +9,7 @@ import filelock
 
 from alma_jax.errors import BadInput
 from alma_jax.parallel.cores import num_cores
-from alma_jax.runs import run_files
+from alma_jax.store import run_files
 from alma_jax.sweeps import jobs as sweep_jobs
 from alma_jax.sweeps import places, states
 from alma_jax.sweeps.jobs import Job

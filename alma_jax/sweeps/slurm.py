@@ -12,7 +12,7 @@ from typing import Any
 import submitit
 
 from alma_jax.errors import BadInput
-from alma_jax.runs import run_files
+from alma_jax.store import run_files
 from alma_jax.sweeps import states, worker
 from alma_jax.sweeps.events import DONE, FAILED, QUIET, STARTED, STOPPED, Event
 from alma_jax.sweeps.jobs import Job, Packed

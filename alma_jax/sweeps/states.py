@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from alma_jax import config as configs
 from alma_jax.errors import BadInput
-from alma_jax.runs import run_files
+from alma_jax.store import run_files
 from alma_jax.sweeps.jobs import Job
 from alma_jax.sweeps.timing import Taken
 

@@ -16,8 +16,8 @@ import filelock
 from alma_jax import messages
 from alma_jax.errors import BadInput, InUse, Unsaved
 from alma_jax.files import write_bytes
-from alma_jax.runs import lease, local_copy, remote, run_files
-from alma_jax.runs.remote import CHANGED, MANIFEST, MIRROR, File, Manifest, Remote
+from alma_jax.store import lease, local_copy, remote, run_files
+from alma_jax.store.remote import CHANGED, MANIFEST, MIRROR, File, Manifest, Remote
 
 _GROWING = ("tensorboard", "wandb")  # folders whose files grow; .jsonl files do so too
 _STAGED, _SESSION = "staged", "session"  # in MIRROR of the local folder

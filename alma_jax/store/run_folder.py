@@ -15,10 +15,10 @@ from alma_jax import config as configs
 from alma_jax.config import code, schema
 from alma_jax.errors import BadInput, InUse, Unsaved
 from alma_jax.files import write_bytes
-from alma_jax.runs import run_files
-from alma_jax.runs.metrics import Entry
-from alma_jax.runs.mirror import Mirror
-from alma_jax.runs.run_files import DIVERGED, DOING, WRITTEN
+from alma_jax.store import run_files
+from alma_jax.store.metrics import Entry
+from alma_jax.store.mirror import Mirror
+from alma_jax.store.run_files import DIVERGED, DOING, WRITTEN
 from alma_jax.version import __version__
 
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)

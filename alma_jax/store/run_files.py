@@ -11,7 +11,7 @@ from alma_jax.config import schema
 from alma_jax.data import feed
 from alma_jax.errors import BadInput
 from alma_jax.files import ADDRESS, cache_home, parse_json, usable, write_bytes
-from alma_jax.runs.metrics import Entry
+from alma_jax.store.metrics import Entry
 
 FORMAT = 1  # of run folders, in CONFIG; raise it if the readers below can no longer read older folders
 CONFIG, METRICS, TRAIN, DIVERGED = "config.json", "metrics.jsonl", "train.jsonl", "diverged.json"

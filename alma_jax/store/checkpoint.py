@@ -2,7 +2,7 @@
 
 A checkpoint has two items: `meta` (JSON: static facts, the history, and a SHA-256 of every array) and `arrays`. Orbax
 does not notice a flipped bit; therefore the sums are verified here. What never changes again is written once and kept
-twice, and every checkpoint refers to it (store.py): members and modules, and most lines of metrics.jsonl.
+twice, and every checkpoint refers to it (permanent.py): members and modules, and most lines of metrics.jsonl.
 """
 import hashlib
 import json
@@ -17,8 +17,8 @@ import orbax.checkpoint as ocp
 
 from alma_jax.errors import BadInput, disk_problem
 from alma_jax.parallel import sharding
-from alma_jax.runs import arrays as flat
-from alma_jax.runs.store import Frozen, History, Leaves
+from alma_jax.store import arrays as flat
+from alma_jax.store.permanent import Frozen, History, Leaves
 from alma_jax.types import Tree
 
 CHECKPOINTS, POOL = "checkpoints", "pool"  # folders of a run folder

@@ -26,8 +26,8 @@ from typing import Any, NamedTuple, TypeVar
 from alma_jax import messages
 from alma_jax.errors import BadInput
 from alma_jax.files import parse_json, usable
-from alma_jax.runs import run_files
-from alma_jax.runs.outage import Outage
+from alma_jax.store import run_files
+from alma_jax.store.outage import Outage
 
 MIRROR = ".mirror"  # a folder of the store, and of the local folder
 CHANGED, MANIFEST, LEASE = f"{MIRROR}/changed", f"{MIRROR}/manifest.json", f"{MIRROR}/lease.json"

@@ -15,7 +15,7 @@ import time
 from alma_jax import messages
 from alma_jax.errors import InUse
 from alma_jax.files import parse_json, write_bytes
-from alma_jax.runs import remote
+from alma_jax.store import remote
 
 SECONDS = 60.0  # without a heartbeat, after which a lease may be taken over
 BEAT = 15.0  # seconds between two heartbeats

@@ -19,7 +19,7 @@ from flax import serialization
 from alma_jax.errors import BadInput
 from alma_jax.files import write_bytes
 from alma_jax.parallel import sharding
-from alma_jax.runs import arrays
+from alma_jax.store import arrays
 from alma_jax.types import Tree
 
 COPIES = "copies"

@@ -12,8 +12,8 @@ import filelock
 
 from alma_jax.errors import BadInput
 from alma_jax.files import parse_json, write_bytes
-from alma_jax.runs import lease, run_files
-from alma_jax.runs.remote import MANIFEST, MIRROR, File, Manifest, Problem, Remote, digest
+from alma_jax.store import lease, run_files
+from alma_jax.store.remote import MANIFEST, MIRROR, File, Manifest, Problem, Remote, digest
 
 _TIME, _HOLDER = "time", "holder"  # in MIRROR of the local folder
 READ_PATIENCE = 30.0  # seconds for which commands that read a run try to reach a store
