@@ -33,6 +33,7 @@ class DataSet:
     problems: what the data are for: images, text, tasks.
     form: how users write the name, e.g. "npz:PATH"; the part before the colon is the default of `name`.
     is_live: whether mega-batches arrive while the run goes on.
+    protocol: the protocols.contract.Protocol in which the data reach a learner, or "module:Class" of alma_jax's own.
   """
   name: str = field("", "the data set; `alma list` has the names")
 
@@ -40,6 +41,7 @@ class DataSet:
   problems: ClassVar[tuple[str, ...]] = (IMAGES,)
   form: ClassVar[str] = ""
   is_live: ClassVar[bool] = False
+  protocol: ClassVar[Any] = "alma_jax.protocols.offline:Images"
   # For data sets without these fields: TFDS's own folder, and images keep their size.
   data_dir = ""
   image_size = 0
@@ -209,6 +211,10 @@ class Schedule:
     """
     raise NotImplementedError
 
+  def described(self, num_trainings: int) -> str:
+    """When a run has trained, e.g. "7 trainings (power)"; `num_trainings` there were."""
+    return f"{num_trainings} training{'s' * (num_trainings != 1)} ({self.name})"
+
   def check(self, config: Any) -> None:
     """Raises BadInput if the schedule does not fit the stream."""
 
@@ -221,6 +227,10 @@ class Every(Schedule):
       2, "number of mega-batches of a stage, w: the learner waits for w mega-batches, then trains", at_least=1)
 
   trains_at_end: ClassVar[bool] = True
+
+  def described(self, num_trainings: int) -> str:
+    del num_trainings
+    return f"waiting time {self.waiting_time}"
 
   def ends(self, num_megabatches: int) -> tuple[int, ...]:
     return (*range(self.waiting_time, num_megabatches, self.waiting_time), num_megabatches)

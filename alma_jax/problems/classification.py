@@ -71,6 +71,9 @@ class Classification:
   label_smoothing: float = 0.0
 
   metric: ClassVar[str] = "error"
+  result: ClassVar[str] = "cer"
+  judged: ClassVar[str] = "CER"
+  guessing_loss: ClassVar[None] = None
   selects: ClassVar[bool] = True
   in_epochs: ClassVar[bool] = True
   max_steps: ClassVar[int] = 256
@@ -81,6 +84,10 @@ class Classification:
   def num_outputs(self) -> int:
     """K, the number of logits."""
     return self.num_classes
+
+  def written(self, value: float) -> str:
+    """An error rate as text."""
+    return f"{value:.3f}"
 
   def size(self, pool: Pool) -> int:
     """Number of examples of a pool."""
@@ -218,11 +225,16 @@ class Images:
     self.chance: float | None = 1 - 1 / d.num_classes
     self.untrained: float | None = self.chance if stream.untrained_error == "chance" else None
 
+  @staticmethod
+  def of_meta(config: schema.RunConfig, meta: Mapping[str, Any]) -> tuple[Classification, tuple[int, ...]]:
+    """See the function `of_meta`."""
+    return of_meta(config, meta)
+
   def meta(self) -> dict[str, Any]:
-    """What `of_meta` and predictions for other images need; JSON can hold it."""
+    """What `of_meta` and predictions for other images need besides the constants; JSON can hold it."""
     d = self.dataset
     return dict(num_classes=d.num_classes, example_shape=list(d.x_train.shape[1:]), dtype=str(d.x_train.dtype),
-                class_names=d.class_names and list(d.class_names), **self.constants.entries())
+                class_names=d.class_names and list(d.class_names))
 
   def followed(self, known: normalization.Normalization, ends: Sequence[int]
                ) -> tuple[normalization.Normalization, list[normalization.Place]]:
@@ -282,9 +294,9 @@ def make_pool(x: np.ndarray, y: np.ndarray, mean: np.ndarray, std: np.ndarray, m
   return sharding.put(Pool(*arrays), mesh)
 
 
-def renormalized(pool: Any, source: Any, constants: normalization.Normalization | None, mesh: Mesh) -> Any:
-  """A pool of a source with the constants of a stage, which are None if the source has none."""
-  return pool if constants is source.constants else pool._replace(**sharding.put(constants, mesh)._asdict())
+def renormalized(pool: Pool, constants: normalization.Normalization, mesh: Mesh) -> Pool:
+  """A pool with other constants."""
+  return pool._replace(**sharding.put(constants, mesh)._asdict())
 
 
 def normalize(x: Array, mean: Array, std: Array) -> Array:

@@ -27,6 +27,21 @@ class Problem(Protocol):
     """Name of the metric, e.g. "error". Its value on validation data is called val_METRIC."""
 
   @property
+  def result(self) -> str:
+    """Name of the result of a whole stream in summary.json, e.g. "cer"."""
+
+  @property
+  def judged(self) -> str:
+    """Its name for people, e.g. "CER"."""
+
+  @property
+  def guessing_loss(self) -> float | None:
+    """The largest sensible loss of an example in nats, if drift is watched by losses; None: it is watched by errors."""
+
+  def written(self, value: float) -> str:
+    """A value of the metric as text."""
+
+  @property
   def selects(self) -> bool:
     """Whether the best round of a stage is selected; otherwise the last round is kept."""
 

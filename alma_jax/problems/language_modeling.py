@@ -1,5 +1,6 @@
 """Language modelling: windows of tokens, their log-probabilities, perplexity (docs/algorithms.md §5)."""
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
@@ -97,6 +98,8 @@ class LanguageModeling:
   draws: bool
 
   metric: ClassVar[str] = "perplexity"
+  result: ClassVar[str] = "average_perplexity"
+  judged: ClassVar[str] = "average perplexity"
   selects: ClassVar[bool] = False
   in_epochs: ClassVar[bool] = False
   max_steps: ClassVar[int] = 8
@@ -115,6 +118,15 @@ class LanguageModeling:
   def num_outputs(self) -> int:
     """V, the number of logits of a token."""
     return self.vocab_size
+
+  @property
+  def guessing_loss(self) -> float:
+    """Loss of guessing a token in nats."""
+    return math.log(self.vocab_size)
+
+  def written(self, value: float) -> str:
+    """A perplexity as text."""
+    return f"{value:.1f}"
 
   def size(self, pool: Pool) -> int:
     """Number of windows of a pool."""
@@ -262,6 +274,11 @@ class Texts:
     self.fingerprint = self.corpus.fingerprint
     self.problem, self.example_shape = of_meta(config, self.meta())
     self.files = {"tokenizer.json": self.corpus.tokenizer}
+
+  @staticmethod
+  def of_meta(config: schema.RunConfig, meta: Mapping[str, Any]) -> tuple[LanguageModeling, tuple[int, ...]]:
+    """See the function `of_meta`."""
+    return of_meta(config, meta)
 
   def meta(self) -> dict[str, Any]:
     """What `of_meta` and sampling need; JSON can hold it."""

@@ -1,6 +1,6 @@
 """Live streams of images and of texts."""
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from alma_jax.config import sections
 from alma_jax.config.fields import field
@@ -12,6 +12,8 @@ from alma_jax.config.text_sections import Text
 @dataclasses.dataclass(frozen=True)
 class Images(sections.Live, sections.Columns):
   """Mega-batches of images that appear in DIR/stream while the run goes on."""
+  protocol: ClassVar[Any] = "alma_jax.protocols.live:Images"
+
   image_size: int = field(
       0, "width and height in pixels to which images of files are resized, without keeping their aspect ratio; 0: "
       "images are not resized, and must have one size", at_least=0)
@@ -26,3 +28,4 @@ class Texts(Text, sections.Live):
   name: str = "live"
 
   problems: ClassVar[tuple[str, ...]] = (TEXT,)
+  protocol: ClassVar[Any] = "alma_jax.protocols.live:Texts"
