@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 
 from alma_jax.config import schema, task_sections
 from alma_jax.data import normalization, task_streams
-from alma_jax.data import stream as streams
+from alma_jax.data.memory import Sizes
 from alma_jax.errors import BadInput
 from alma_jax.problems import classification, heads
 
@@ -123,7 +123,7 @@ class Tasks:
 
 @dataclasses.dataclass(frozen=True)
 class Order:
-  """The order of the tasks, with what runs ask of data.stream.Stream; a mega-batch is a task.
+  """The order of the tasks, with what runs ask of settings.Stream; a mega-batch is a task.
 
   Attributes:
     infos: task_streams.TaskInfo of every task.
@@ -149,12 +149,12 @@ class Order:
 
   @property
   def is_adaptive(self) -> bool:
-    """See Stream."""
+    """See settings.Stream."""
     return False
 
   @property
   def trains_late(self) -> bool:
-    """See Stream."""
+    """See settings.Stream."""
     return False
 
   def wait(self, t: int, tick: Callable[[], None] = lambda: None) -> bool:
@@ -172,13 +172,13 @@ class Order:
     return True
 
   def next_training(self, t: int) -> int | None:
-    """See Stream."""
+    """See settings.Stream."""
     return t if t <= len(self.infos) else None
 
-  def sizes(self, ends: Sequence[int]) -> streams.Sizes:
+  def sizes(self, ends: Sequence[int]) -> Sizes:
     """Sizes of the tasks `ends`, counted from 1."""
     train, val = (self._sizes(name)[np.array(ends, int) - 1] for name in ("num_train", "num_val"))
-    return streams.Sizes(train, val, np.zeros(len(train)))
+    return Sizes(train, val, np.zeros(len(train)))
 
   @property
   def most_val(self) -> int:

@@ -5,7 +5,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from alma_jax.config import sections
 from alma_jax.data import schedule
 from alma_jax.learners import contract, prediction, tuned
 from alma_jax.parallel import sharding
@@ -48,18 +47,17 @@ class Arrivals:
     """
     t, ends = len(now.lines) + 1, now.ends
     entry: metrics.Entry = {self.metric: None} | (self._tested(now, t) if ends and self._tests else {})
-    if not self._adaptive:
-      return self._stream.trains_after(t), entry
+    if isinstance(self._setting.source, sequence.Tasks):  # all of them are trained
+      return True, entry
+    train, notes = self._stream.decide(t, lambda: self._history(now, t, entry))
+    return train, entry | notes
+
+  def _history(self, now: RunState, t: int, entry: metrics.Entry) -> schedule.History:
+    source: Any = self._setting.source
     values = [line.get(self.metric) for line in now.lines] + [entry[self.metric]]
-    source = self._setting.source
-    assert not isinstance(source, sequence.Tasks)  # whose tasks are all trained
     while len(self._sizes) < t:
       self._sizes.append(len(source.tested(len(self._sizes) + 1)))
-    adaptive = self._setting.config.stream.schedule
-    assert isinstance(adaptive, sections.Adaptive)
-    decision = schedule.decide(ends, values, self._sizes[:t], price_per_mac=adaptive.price,
-                               macs=self._macs(now, t))
-    return decision.train, entry | _logged(decision)
+    return schedule.History(now.ends, values, self._sizes[:t], self._macs(now, t))
 
   def _tested(self, now: RunState, t: int) -> metrics.Entry:
     """The metric of the deployed learner on mega-batch t, and for drift in text the deviation of its losses.
@@ -107,10 +105,3 @@ class Arrivals:
     if not trained:
       return self._setting.learner.cost(now.learner).fwd_macs * plans[-1] * tuned.num_candidates(config)
     return (trained[-1]["fwd_macs"] - trained[-1]["growth_macs"]) * plans[-1] / plans[-2]
-
-
-def _logged(decision: schedule.Decision) -> metrics.Entry:
-  """What metrics.jsonl says about a decision."""
-  floor, scale, exponent = decision.law or (None, None, None)
-  return dict(law_floor=floor, law_scale=scale, law_exponent=exponent, regret=decision.regret,
-              training_price=decision.price)

@@ -40,7 +40,7 @@ def resumed(setting: settings.Setting, folder: RunFolder, opened: checkpoint.Ope
     raise BadInput(f"{folder.path / feed.LEDGER} has {num} mega-batches, but the checkpoint covers {covered}; "
                    "restore the file, or --overwrite the run.")
   source.set_outputs(settings.problem_of(setting.config, opened.meta["data"]).num_outputs)
-  return settings.built(setting.config, source, source.stream.most_val)._replace(arrays=setting.arrays)
+  return settings.built(setting.config, source, setting.stream.most_val)._replace(arrays=setting.arrays)
 
 
 def fitted(setting: settings.Setting, state: LearnerState, ends: tuple[int, ...], most_val: int) -> Fitted | None:

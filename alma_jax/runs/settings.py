@@ -1,6 +1,6 @@
 """What a run is made of: data, stream, learner, and the test set that the learner never sees."""
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 
 from alma_jax import learners
 from alma_jax.config import schema
-from alma_jax.data import datasets, normalization
+from alma_jax.data import datasets, normalization, schedule
 from alma_jax.errors import BadInput
 from alma_jax.learners import contract, prediction
 from alma_jax.parallel import environment
@@ -45,8 +45,8 @@ class Setting(NamedTuple):
 
   @property
   def stream(self) -> Any:
-    """data.stream.Stream of the source, or problems.sequence.Order."""
-    return self.source.stream
+    """Stream of the source, or problems.sequence.Order."""
+    return self.source.stream if isinstance(self.source, sequence.Tasks) else Stream(self.source, self.config.stream)
 
   @property
   def is_live(self) -> bool:
@@ -79,13 +79,14 @@ def prepare(config: schema.RunConfig, data: Sequence[Any] | datasets.Dataset | N
     source = (live_language.LiveTexts if config.is_language else live_classification.LiveImages)(config, run)
   else:
     source = language_modeling.Texts(config) if config.is_language else classification.Images(config, data)
-  setting = built(config, source, source.stream.most_val, root)
+  setting = built(config, source, Setting(config, source, None).stream.most_val, root)  # type: ignore[arg-type]
   return setting._replace(arrays=loaded.digests(contract.Context(config, source.problem, source.example_shape, 1)))
 
 
 def built(config: schema.RunConfig, source: Any, most_val: int, root: contract.Root | None = None) -> Setting:
   """The setting of a source whose stages have at most `most_val` validation examples, with its learner."""
-  num_train = int(source.stream.sizes(source.stream.expected_ends[:1]).train[0])
+  stream = Setting(config, source, None).stream  # type: ignore[arg-type]
+  num_train = int(stream.sizes(stream.expected_ends[:1]).train[0])
   context = contract.Context(config, source.problem, source.example_shape, most_val, num_train, root)
   return Setting(config, source, learners.make(context), root)
 
@@ -114,40 +115,66 @@ def _of_meta(config: schema.RunConfig, meta: dict[str, Any]) -> tuple[Any, tuple
   return (language_modeling.of_meta if config.is_language else classification.of_meta)(config, meta)
 
 
-class Stages:
-  """The stages of the stream, with the pools that their examples come from.
+class Stream:
+  """Mega-batches, schedule and memory of a source under the names that this package still uses."""
 
-  Attributes:
-    pool: the problem's pool of training examples; None of a live stream, of which every stage has a pool of its own.
-  """
+  def __init__(self, source: Any, config: Any):
+    self._feed, self._megabatches, self._memory = getattr(source, "feed", None), source.megabatches, source.memory
+    self._schedule, self._limit = config.schedule, config.num_megabatches
+    self.stage, self.sizes = self._memory.stage, self._memory.sizes
+    self.is_adaptive = not self._schedule.is_fixed
+    self.trains_late = self._feed is not None and self._schedule.trains_at_end
+
+  @property
+  def num_megabatches(self) -> int:
+    return self._megabatches.num
+
+  @property
+  def ends(self) -> tuple[int, ...] | None:
+    return None if self.is_adaptive or self._feed is not None else self.expected_ends
+
+  @property
+  def expected_ends(self) -> tuple[int, ...]:
+    return self._schedule.ends(self._limit) if self._feed is None else (self.next_training(1) or 1,)
+
+  @property
+  def most_val(self) -> int:
+    return self._memory.most_val(self.expected_ends if self._feed is not None else self.ends)
+
+  def wait(self, t: int, tick: Callable[[], None] = lambda: None) -> bool:
+    if self._feed is None:
+      return t <= self._megabatches.num
+    end = self.next_training(t)
+    after = f"; the next training is after mega-batch {end}" if end is not None and end > t else ""
+    return self._feed.wait(t, tick, after)
+
+  def is_last(self, t: int) -> bool:
+    return t == self._megabatches.num if self._feed is None else self._feed.is_last(t)
+
+  def decide(self, t: int, history: Callable[[], schedule.History]) -> tuple[bool, dict[str, Any]]:
+    return self._schedule.decide(t, self._limit, self.is_last(t), history)
+
+  def next_training(self, t: int) -> int | None:
+    return self._schedule.next(t, self._limit)
+
+
+class Stages:
+  """The stages of the stream, with the pools that their examples come from."""
 
   def __init__(self, setting: Setting):
-    self._stream, self._seed = setting.stream, setting.config.seed
     self._source: Any = setting.source
-    self._mesh, self._is_live = setting.learner.mesh, setting.is_live
-    self.pool: Any = None
-    self._val_pool: Any = None
-    if not (setting.is_live or isinstance(self._source, sequence.Tasks)):  # these have a pool for every stage
-      self.pool, self._val_pool = self._source.pools(self._mesh)
+    self._seed, self._mesh = setting.config.seed, setting.learner.mesh
 
   def __getitem__(self, ends: Sequence[int]) -> loop.StageData:
     """The last of the stages that end at these mega-batches, counted from 1."""
     if isinstance(self._source, sequence.Tasks):
       pool, train, val = self._source.examples(len(ends) - 1, self._mesh)
       return loop.StageData(len(ends) - 1, self._seed, pool, pool, train, val, len(train))
-    part = self._stream.stage(ends)
-    pool, val_pool = self.pool, self._val_pool
-    if self._is_live:
-      pool, val_pool, part = self._source.of_stage(part, self._mesh)
-    return loop.StageData(part.stage, self._seed, pool, val_pool, part.train, part.val, part.num_new, part.memory,
-                          part.share)
-
+    return self._source.load(self._source.memory.stage(ends), self._mesh)
 
   def select(self, examples: np.ndarray) -> tuple[Any, np.ndarray]:
     """(a pool that holds these training examples, their places in it, int32)."""
-    if not self._is_live:
-      return self.pool, examples
-    return self._source.pool(examples, self._mesh), np.arange(len(examples), dtype=np.int32)
+    return self._source.select(examples, self._mesh)
 
 
 class Examiner:
