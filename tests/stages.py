@@ -13,7 +13,7 @@ class Stages:
   """The stages of a setting by their numbers, StageData."""
 
   def __init__(self, setting):
-    self._stages, self._ends = settings.Stages(setting), setting.stream.ends
+    self._stages, self._ends = settings.Stages(setting), setting.config.stream.expected_ends
 
   def __getitem__(self, stage):
     return self._stages[self._ends[:stage + 1]]

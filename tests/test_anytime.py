@@ -181,12 +181,12 @@ def test_a_mega_batch_tests_the_learner_of_the_stage_before(tmp_path, arrays):
   config = small_config("ens", **ANYTIME | OPTIONS["ens"] | {"checkpoint__keep_every": 1, "train__steps": 2,
                                                              "train__eval_every": 2})
   run = alma_jax.run(config, tmp_path, data=arrays)
-  stream = settings.prepare(configs.parse(config), arrays).stream
+  megabatches = settings.prepare(configs.parse(config), arrays).source.megabatches
   found = [entry["prequential_error"] for entry in lines(tmp_path, "metrics.jsonl")]
   assert found[:2] == [None, None]
   expected = []
   for t in range(3, 7):  # trained after mega-batches 2, 4 and 6
-    which = np.concatenate(stream.megabatch(t))
+    which = np.concatenate(megabatches.part(t))
     assert len(which) == 20  # those for validation, too
     expected.append(np.mean(run.predict(arrays[0][which], stage=(t - 3) // 2).argmax(-1) != arrays[1][which]))
   np.testing.assert_allclose(found[2:], expected, atol=1e-7)
@@ -199,8 +199,8 @@ def test_nothing_is_used_before_it_arrives(tmp_path, arrays):
   """Later mega-batches are replaced by noise: what was written before they arrived is the same."""
   config = small_config(**ANYTIME | {"stream__waiting_time": 2})
   alma_jax.run(config, tmp_path / "whole", data=arrays)
-  stream = settings.prepare(configs.parse(config), arrays).stream
-  later = np.concatenate([part for t in range(5, 7) for part in stream.megabatch(t)])
+  megabatches = settings.prepare(configs.parse(config), arrays).source.megabatches
+  later = np.concatenate([part for t in range(5, 7) for part in megabatches.part(t)])
   rng, (x, y, *test) = np.random.default_rng(0), (array.copy() for array in arrays)
   x[later], y[later] = rng.integers(0, 256, x[later].shape), rng.integers(0, 3, len(later))
   alma_jax.run(config, tmp_path / "other", data=(x, y, *test))
@@ -223,13 +223,12 @@ def test_windows_that_arrive_test_a_language_model(tmp_path, books):  # noqa: F8
   setting = settings.prepare(configs.parse(config))
   opened, _ = run.open(0)
   state = snapshot.restore_learner(setting.learner, opened)
-  windows = setting.stream.megabatch(2)[0]
+  windows = setting.source.megabatches.part(2)[0]
   which = setting.source.tested(2)
   assert set(which) <= set(windows)
   assert len(which) == 13  # 200 tokens in windows of 16
-  pool, _ = setting.source.pools(setting.learner.mesh)
   task = setting.source.problem
-  loaded, index = task.load(pool, which)
+  loaded, index = task.load(*setting.source.select(which, setting.learner.mesh))
   log_NL = prediction.contributions(setting.learner, task, state, 0, jax.device_get(loaded), index)["log_sum"]
   length = setting.source._train.length[which]
   counted = np.arange(log_NL.shape[1])[None] < length[:, None]

@@ -291,7 +291,7 @@ def test_costs_are_those_of_one_expert_and_of_the_base():
   assert report.samples == 2 * len(data.train)  # two epochs, every example once
   assert growth.macs == 2 * len(data.train) * macs + features * (len(data.train) + len(data.val))
   _, later = learner.grow(state, Stages(setting)[1])
-  sizes = setting.stream.sizes((2, 4))
+  sizes = setting.source.memory.sizes((2, 4))
   assert later.macs == features * (sizes.train[1] + sizes.val[1])
 
 

@@ -95,7 +95,7 @@ def test_selection_follows_the_validation_errors(delta, patience):
   assert (report.rounds, len(epochs)) == (run, run)
   assert report.val == pytest.approx(errors[chosen], abs=1e-6)
   # The stored variables are the selected ones: they have that error on the validation data.
-  stage = setting.stream.stage((2,))
+  stage = setting.source.memory.stage((2,))
   pool = classification.make_pool(x[stage.val][..., None], noisy[stage.val], *setting.source.constants,
                                setting.learner.mesh)
   classes, _ = setting.learner.resolve(state, contribution(setting, state, 0, pool))

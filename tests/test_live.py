@@ -60,11 +60,11 @@ class Parts:
   """The parts of an offline stream, as entries whose examples a live stream puts in the same order."""
 
   def __init__(self, config, data):
-    self._stream, self._data = settings.prepare(configs.parse(config), data).stream, data
-    self.num = self._stream.num_megabatches
+    self._megabatches, self._data = settings.prepare(configs.parse(config), data).source.megabatches, data
+    self.num = self._megabatches.num
 
   def drop(self, folder, t):
-    part = np.concatenate(self._stream.megabatch(t))
+    part = np.concatenate(self._megabatches.part(t))
     order = keys.rng(0, keys.STREAM, t).permutation(len(part))
     drop(folder, t, *(array[part][np.argsort(order)] for array in self._data[:2]))
 

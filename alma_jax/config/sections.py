@@ -2,8 +2,10 @@
 
 Every field is declared once. Imports neither jax nor numpy.
 """
+import bisect
 import dataclasses
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from alma_jax.config.fields import choice, field
@@ -215,6 +217,19 @@ class Schedule:
     """When a run has trained, e.g. "7 trainings (power)"; `num_trainings` there were."""
     return f"{num_trainings} training{'s' * (num_trainings != 1)} ({self.name})"
 
+  def decide(self, t: int, num_megabatches: int, is_last: bool, history: Callable[[], Any]
+             ) -> tuple[bool, dict[str, Any]]:
+    """Whether to train after mega-batch t, and what metrics.jsonl says about the decision.
+
+    Args:
+      t: from 1.
+      num_megabatches: as for `next`.
+      is_last: whether the stream is known to end with mega-batch t.
+      history: () -> data.schedule.History of the run; only schedules that are not fixed call it.
+    """
+    del history
+    return t == self.next(t, num_megabatches) or (self.trains_at_end and is_last), {}
+
   def check(self, config: Any) -> None:
     """Raises BadInput if the schedule does not fit the stream."""
 
@@ -253,14 +268,12 @@ class Power(Schedule):
   exponent: float = field(2.0, "exponent p", at_least=1)
 
   def ends(self, num_megabatches: int) -> tuple[int, ...]:
-    ends, num = [0], self.num_trainings
-    for s in range(1, num + 1):
-      wanted = max(ends[-1] + 1, round(num_megabatches * (s / num) ** self.exponent))
-      ends.append(min(wanted, num_megabatches - (num - s)))
-    return tuple(ends[1:])
+    return _power_ends(num_megabatches, self.num_trainings, self.exponent)
 
   def next(self, t: int, num_megabatches: int) -> int | None:
-    return next((end for end in self.ends(num_megabatches) if end >= t), None)
+    ends = self.ends(num_megabatches)
+    place = bisect.bisect_left(ends, t)
+    return ends[place] if place < len(ends) else None
 
   def check(self, config: Any) -> None:
     num = config.stream.num_megabatches
@@ -307,9 +320,23 @@ class Adaptive(Schedule):
   def next(self, t: int, num_megabatches: int) -> int | None:
     return None
 
+  def decide(self, t: int, num_megabatches: int, is_last: bool, history: Callable[[], Any]
+             ) -> tuple[bool, dict[str, Any]]:
+    train, notes = history().decide(self.price)
+    return train, notes
+
   def check(self, config: Any) -> None:
     if not self.price:
       raise BadInput("stream.price=0.0 should be above 0; give the price of a multiply-add, such as 1e-11.")
+
+
+@functools.lru_cache(maxsize=16)  # for runs with many mega-batches, which ask after each
+def _power_ends(num_megabatches: int, num: int, exponent: float) -> tuple[int, ...]:
+  ends = [0]
+  for s in range(1, num + 1):
+    wanted = max(ends[-1] + 1, round(num_megabatches * (s / num) ** exponent))
+    ends.append(min(wanted, num_megabatches - (num - s)))
+  return tuple(ends[1:])
 
 
 SCHEDULES: Mapping[str, type[Schedule]] = {cls.name: cls for cls in (Every, Power, Geometric, Adaptive)}

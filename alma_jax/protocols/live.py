@@ -12,7 +12,6 @@ from alma_jax.protocols.contract import Arrival, Facts, Sizes, State
 from alma_jax.protocols.offline import Offline
 from alma_jax.store import metrics, run_files
 from alma_jax.store.metrics import Entry
-from alma_jax.training.loop import StageData
 
 
 class Live(Offline):
@@ -22,16 +21,16 @@ class Live(Offline):
   def __init__(self, config: Any, data: Any = None, run: pathlib.Path | None = None):
     del data
     source = self.Source(config, run)
-    self._least = self._most = source.stream.most_val  # validation examples that the stages so far have room for
-    self._fitted: tuple[int, ...] = ()  # the stages that `_most` is for
     super().__init__(config, source)
+    self._least = self._most = source.memory.most_val(self.expected_ends)  # validation examples with room for them
+    self._fitted: tuple[int, ...] = ()  # the stages that `_most` is for
     self.named_data = (f"the test set, the classes.txt or the first mega-batch of {config.dataset.path} (restore them "
                        "to go on)")
 
   def facts(self, ends: Sequence[int]) -> Facts:
     self.source.set_outputs(self.source.num_outputs_after(ends[-1] if ends else 1))
     self._fit(tuple(ends))
-    num = int(self.stream.sizes(ends[:1]).train[0]) if ends else self._num_first
+    num = int(self.source.memory.sizes(ends[:1]).train[0]) if ends else self._num_first
     return Facts(self.source.problem, self.source.example_shape, self._most, num)
 
   def _fit(self, ends: tuple[int, ...]) -> None:
@@ -39,13 +38,22 @@ class Live(Offline):
     new = ends[len(self._fitted):]
     if ends[:len(self._fitted)] != self._fitted:
       self._most, new = self._least, ends
-    for num in self.stream.sizes(ends).val[len(ends) - len(new):] if new else ():
+    for num in self.source.memory.sizes(ends).val[len(ends) - len(new):] if new else ():
       self._most = int(num) if num > 2 * self._most else 2 * self._most if num > self._most else self._most
     self._fitted = ends
 
   def meta(self, ends: Sequence[int]) -> Entry:
     self.facts(ends)  # sets the classes
     return super().meta(ends)
+
+  @property
+  def expected_ends(self) -> tuple[int, ...]:
+    """The end of the first stage."""
+    return (self._next(1) or 1,)
+
+  def _next(self, t: int) -> int | None:
+    training: int | None = self.schedule.next(t, self.config.stream.num_megabatches)
+    return training
 
   def sizes(self) -> Sizes:
     return super().sizes()._replace(exact=False)
@@ -63,11 +71,11 @@ class Live(Offline):
       if ends:
         self.source.release(metrics.ends(lines))
       t = len(lines) + 1
-      training = self.stream.next_training(t)
+      training = self._next(t)
       after = f"; the next training is after mega-batch {training}" if training is not None and training > t else ""
       if (yield from self.source.feed.until(t, after)):
         yield t
-      elif self.stream.trains_late and lines and not lines[-1]["updated"]:
+      elif self.schedule.trains_at_end and lines and not lines[-1]["updated"]:
         yield t - 1  # its line was written before the stream was known to end there
       else:
         break
@@ -81,10 +89,8 @@ class Live(Offline):
     arrival = super().decide(t, learner, state)
     return arrival._replace(notes=arrival.notes | self.source.notes(t))
 
-  def _data(self, ends: Sequence[int], mesh: Any) -> StageData:
-    pool, val_pool, part = self.source.of_stage(self.stream.stage(ends), mesh)
-    return StageData(part.stage, self.config.seed, pool, val_pool, part.train, part.val, part.num_new, part.memory,
-                     part.share)
+  def _is_last(self, t: int) -> bool:
+    return bool(self.schedule.trains_at_end and self.source.feed.is_last(t))
 
   def covered(self, t: int) -> None:
     """Deletes the run's copies of these mega-batches, unless they may be replayed."""

@@ -3,7 +3,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from alma_jax.data import normalization
-from alma_jax.data import stream as streams
 from alma_jax.learners import prediction
 from alma_jax.learners.contract import Learner
 from alma_jax.parallel.sharding import say
@@ -13,7 +12,6 @@ from alma_jax.protocols.contract import Arrival, Facts, Joined, Prepared, Protoc
 from alma_jax.protocols.prequential import Prequential
 from alma_jax.store import metrics
 from alma_jax.store.metrics import Entry
-from alma_jax.training.loop import StageData
 
 
 class Offline(Protocol):
@@ -21,17 +19,16 @@ class Offline(Protocol):
 
   Attributes:
     source: what the mega-batches are cut from, see problems.contract.Source; of the class `Source`.
+    schedule: when the learner is trained.
   """
   Source: ClassVar[Any]
 
   def __init__(self, config: Any, source: Any):
-    self.config, self.source, self.stream = config, source, source.stream
+    self.config, self.source, self.schedule = config, source, config.stream.schedule
     self.files, self.fingerprint, self.chance = source.files, source.fingerprint, source.chance
     self.measure = metrics.Measure(source.problem.metric, not source.has_test)
     self._prequential = Prequential(config, source)
     self._watch = drift.Watch(config, source) if config.log.drift else None
-    self._mesh: Any = None
-    self._pools: Any = None
     self._test: tuple[Any, Any] = (None, None)  # (pool of test examples, its normalisation constants)
 
   # ------------------------------------------------------------------------ what a learner and a run are made from
@@ -41,29 +38,37 @@ class Offline(Protocol):
     return Facts(*cls.Source.of_meta(config, meta))
 
   def facts(self, ends: Sequence[int]) -> Facts:
-    return Facts(self.source.problem, self.source.example_shape, self.stream.most_val, self._num_first)
+    return Facts(self.source.problem, self.source.example_shape,
+                 self.source.memory.most_val(self.expected_ends if self.schedule.is_fixed else None), self._num_first)
 
   def meta(self, ends: Sequence[int]) -> Entry:
     meta: Entry = self.source.meta()
     return meta
 
   def sizes(self) -> Sizes:
-    sizes = self.stream.sizes(self.stream.expected_ends)
-    return Sizes(sizes.train, sizes.share, self.stream.ends is not None)
+    sizes = self.source.memory.sizes(self.expected_ends)
+    return Sizes(sizes.train, sizes.share, self.schedule.is_fixed)
+
+  @property
+  def expected_ends(self) -> tuple[int, ...]:
+    """The last mega-batch of each stage; a guess if the schedule is not fixed."""
+    ends: tuple[int, ...] = self.schedule.ends(self.source.megabatches.num)
+    return ends
 
   @property
   def _num_first(self) -> int:
-    return int(self.stream.sizes(self.stream.expected_ends[:1]).train[0])
+    return int(self.source.memory.sizes(self.expected_ends[:1]).train[0])
 
   # ------------------------------------------------------------------------ the life of a stream
 
   def arrivals(self, lines: list[Entry]) -> Iterator[int | None]:
-    while len(lines) < self.stream.num_megabatches:
+    while len(lines) < self.source.megabatches.num:
       yield len(lines) + 1
 
   def decide(self, t: int, learner: Learner, state: State) -> Arrival:
     notes = self._prequential.test(t, learner, state)
-    trains, why = self._prequential.decide(t, learner, state, notes)
+    trains, why = self.schedule.decide(t, self.config.stream.num_megabatches, self._is_last(t),
+                                       lambda: self._prequential.history(t, learner, state, notes))
     notes |= why
     if self._watch is not None:
       notes |= self._watch.update(t, state.lines, notes)
@@ -75,7 +80,7 @@ class Offline(Protocol):
     return Arrival(t, trains, notes)
 
   def stage(self, ends: Sequence[int], learner: Learner, meta: Entry) -> Prepared:
-    data = self._data(ends, learner.mesh)
+    data = self.source.load(self.source.memory.stage(ends), learner.mesh)
     if self.source.constants is None:
       return Prepared(data)
     before = self._constants(meta)
@@ -89,12 +94,8 @@ class Offline(Protocol):
     return Prepared(data._replace(pool=pool, val_pool=val_pool), constants.entries(),
                     {metrics.RENORMALIZED: changed} if changed else {})
 
-  def _data(self, ends: Sequence[int], mesh: Any) -> StageData:
-    if self._pools is None or mesh is not self._mesh:
-      self._mesh, self._pools = mesh, self.source.pools(mesh)
-    part = self.stream.stage(ends)
-    return StageData(part.stage, self.config.seed, *self._pools, part.train, part.val, part.num_new, part.memory,
-                     part.share)
+  def _is_last(self, t: int) -> bool:
+    return t == self.source.megabatches.num
 
   def test(self, learner: Learner, state: State, trained: Trained | None) -> Entry:
     """Contributions of blocks that never change again are joined once, and kept.

@@ -5,7 +5,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from alma_jax.config import sections
 from alma_jax.data import normalization, schedule
 from alma_jax.learners import prediction, tuned
 from alma_jax.learners.contract import Learner, LearnerState
@@ -26,9 +25,9 @@ class Prequential:
 
   def __init__(self, config: Any, source: Any):
     """`source`: see problems.contract.Source."""
-    self._config, self._source, self._stream = config, source, source.stream
+    self._config, self._source, self._schedule = config, source, config.stream.schedule
     self._key = f"prequential_{source.problem.metric}"
-    self._always = self._stream.is_adaptive or not source.has_test or config.log.drift > 0
+    self._always = not self._schedule.is_fixed or not source.has_test or config.log.drift > 0
     self._sizes: list[int] = []  # numbers of examples that the prequential metric of each mega-batch is a mean over
     self._known: dict[int, metrics.Entry] = {}  # what is known of later mega-batches, by the deployed learner
     self._deployed: LearnerState | None = None
@@ -44,25 +43,18 @@ class Prequential:
     if state.learner is not self._deployed:
       self._known, self._deployed = {}, state.learner
     if t not in self._known:
-      num = self._stream.num_megabatches
-      last = t + len(self._known) if self._stream.is_adaptive else self._stream.next_training(t) or num
+      num, schedule = self._source.megabatches.num, self._schedule
+      # As many as were needed so far, where nobody knows when the learner is trained next.
+      last = (schedule.next(t, self._config.stream.num_megabatches) or num) if schedule.is_fixed else t + len(self._known)
       self._known |= self._tested(range(t, min(last, t + _MOST_AT_ONCE - 1, num) + 1), learner, state)
     return dict(self._known[t])
 
-  def decide(self, t: int, learner: Learner, state: State, notes: metrics.Entry) -> tuple[bool, metrics.Entry]:
-    """(whether to train after mega-batch t, what its line says about the decision); `notes`: what `test` returned."""
-    if not self._stream.is_adaptive:
-      return self._stream.trains_after(t), {}
+  def history(self, t: int, learner: Learner, state: State, notes: metrics.Entry) -> schedule.History:
+    """What a schedule that is not fixed knows when mega-batch t has arrived; `notes`: what `test` returned."""
     values = [line.get(self._key) for line in state.lines] + [notes[self._key]]
     while len(self._sizes) < t:
       self._sizes.append(len(self._source.tested(len(self._sizes) + 1)))
-    adaptive = self._config.stream.schedule
-    assert isinstance(adaptive, sections.Adaptive)
-    decision = schedule.decide(state.ends, values, self._sizes[:t], price_per_mac=adaptive.price,
-                               macs=self._macs(t, learner, state))
-    floor, scale, exponent = decision.law or (None, None, None)
-    return decision.train, dict(law_floor=floor, law_scale=scale, law_exponent=exponent, regret=decision.regret,
-                                training_price=decision.price)
+    return schedule.History(state.ends, values, self._sizes[:t], self._macs(t, learner, state))
 
   def _tested(self, span: range, learner: Learner, state: State) -> dict[int, metrics.Entry]:
     source, problem = self._source, self._source.problem
@@ -89,7 +81,7 @@ class Prequential:
 
   def _macs(self, t: int, learner: Learner, state: State) -> float:
     """Multiply-adds of a training after mega-batch t: those of the last training, for as many examples as it has."""
-    config, sizes = self._config, self._stream.sizes((*state.ends, t))
+    config, sizes = self._config, self._source.memory.sizes((*state.ends, t))
     plans = [config.train.plan(int(num), float(share)).samples for num, share in zip(sizes.train, sizes.share)]
     trained = [entry for entry in state.lines if entry["updated"]]
     if not trained:

@@ -128,7 +128,7 @@ def _data(setting: Setting, apart: bool) -> Part:
     arrays = (d.x_train, d.y_train, d.x_test, d.y_test)
     host, device = sum(array.nbytes for array in arrays if not _is_mapped(array)), _bytes(arrays)
   else:
-    host = device = setting.source.stream.most_val * setting.source.example_shape[0] * _INT
+    host = device = setting.stream.most_val * setting.source.example_shape[0] * _INT
   return Part("the data set", f"take fewer or smaller examples than dataset.name={setting.config.dataset.name!r} has",
               host, device if apart else 0)
 
