@@ -5,8 +5,5 @@ from alma_jax.learners.contract import Context, Learner
 
 def make(context: Context) -> Learner:
   """The learner that `context.config.learner` describes."""
-  options = context.config.learner
-  if context.config.is_language and tuned.num_candidates(context.config) > 1:
-    return tuned.Tuned(context, options.make)
-  learner: Learner = options.make(context)
-  return learner
+  make = context.config.learner.make
+  return tuned.Tuned(context, make) if len(context.config.candidates) > 1 else make(context)

@@ -7,7 +7,7 @@ import numpy as np
 
 from alma_jax.config import sections
 from alma_jax.data import schedule
-from alma_jax.learners import contract, prediction, tuned
+from alma_jax.learners import contract, prediction
 from alma_jax.parallel import sharding
 from alma_jax.problems import classification, language_modeling, sequence
 from alma_jax.runs import settings
@@ -105,7 +105,7 @@ class Arrivals:
     plans = [config.train.plan(int(num), float(share)).samples for num, share in zip(sizes.train, sizes.share)]
     trained = [entry for entry in now.lines if entry["updated"]]
     if not trained:
-      return self._setting.learner.cost(now.learner).fwd_macs * plans[-1] * tuned.num_candidates(config)
+      return self._setting.learner.cost(now.learner).fwd_macs * plans[-1] * config.num_candidates
     return (trained[-1]["fwd_macs"] - trained[-1]["growth_macs"]) * plans[-1] / plans[-2]
 
 

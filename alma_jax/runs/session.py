@@ -81,7 +81,7 @@ def run(setting: settings.Setting, folder: RunFolder, should_stop: Callable[[], 
     tried = tuned.num_tried(now.learner)  # candidates that were trained before the run was stopped
     if tried:
       samples = _samples(setting)[:now.stage + 1][-1]  # an adaptive run may have more stages than expected
-      shown.skip(samples * tried // tuned.num_candidates(setting.config))
+      shown.skip(samples * tried // setting.config.num_candidates)
     session = _Session(setting, folder, checkpoints, examiner, boards, shown, should_stop, now)
     session.run(None if opened is None or opened.meta["cursor"] is None else opened)
 
@@ -95,7 +95,7 @@ def _examiner(setting: settings.Setting, opened: checkpoint.Opened | None) -> Ex
 
 def _samples(setting: settings.Setting) -> list[int]:
   """The largest number of training examples that each stage processes, as far as the stages are known."""
-  num, sizes = tuned.num_candidates(setting.config), setting.stream.sizes(setting.stream.expected_ends)
+  num, sizes = setting.config.num_candidates, setting.stream.sizes(setting.stream.expected_ends)
   return [num * setting.config.train.plan(int(size), share).samples for size, share in zip(sizes.train, sizes.share)]
 
 
