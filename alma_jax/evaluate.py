@@ -18,30 +18,28 @@ images, a warning says so. Images of a NAME are changed as streams of tasks chan
 channels, or all to dataset.image_size.
 """
 import argparse
+import dataclasses
+import functools
 import json
 import pathlib
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from alma_jax import commands, predict
-from alma_jax.config import schema, sections
+from alma_jax.config import sections
 from alma_jax.data import cache, examples
 from alma_jax.data.form import Form
 from alma_jax.data.labels import Labels
 from alma_jax.errors import BadInput
 from alma_jax.files import write_bytes
-from alma_jax.predictors import answers, inputs, scale, scores, texts
-
-if TYPE_CHECKING:  # it imports jax
-  from alma_jax.predictors.predictor import Predictor
+from alma_jax.predictors import answers, inputs
 
 _NAMES = ("digits", "mnist", "cifar10")
 _MOST_OVERLAP = 0.01  # of the examples; few of them may be equal by chance
-_SHOWN = 10  # classes of the summary, those with the largest errors
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -66,7 +64,8 @@ def _main(argv: Sequence[str] | None) -> None:
   if args.out:
     answers.check_place(args.out)
   predictor = predict.load(predict.stored_of(args))
-  found = (_score_texts if predictor.is_language else _score_images)(predictor, args)
+  found = predictor.evaluate(inputs.Labelled(args.data, lambda size: _batches(args, size, predictor.facts),
+                                             lambda hashes: _overlap(args, hashes, predictor.form)))
   if predictor.facts.get("task"):
     found["task"] = predictor.facts["task"]["name"]
   found |= dict(data=args.data, workdir=str(args.workdir), predictor=predictor.version or None,
@@ -76,23 +75,7 @@ def _main(argv: Sequence[str] | None) -> None:
       write_bytes(pathlib.Path(args.out).expanduser(), (json.dumps(found, indent=2) + "\n").encode())
     except OSError as error:
       raise BadInput(f"--out={args.out!r} cannot be written: {error.strerror}.") from error
-  commands.show(_text(found, predictor.facts.get("class_names")))
-
-
-def _score_images(predictor: "Predictor", args: argparse.Namespace) -> dict[str, Any]:
-  size, result, values = predictor.batch_size, scores.Scores(predictor.facts["classes"]), scale.Scale(predictor.facts)
-  hashes: list[int] = []
-
-  def add(batch: examples.Examples, classes: Any, probabilities: Any) -> None:
-    assert batch.labels is not None
-    result.add(classes, probabilities, batch.labels.numbers)
-    values.add(batch.x)
-    hashes.extend(map(cache.hash_row, batch.x))
-
-  predict.in_batches(predictor, _batches(args, size, predictor.facts), size, add)
-  commands.warn(filter(None, [values.warning(args.data)]))
-  overlap = _overlap(args, hashes, lambda config: _seen_images(config, args, inputs.form_of(predictor.facts)))
-  return result.summary() | dict(overlap=overlap)
+  commands.show(predictor.describe(found))
 
 
 def _batches(args: argparse.Namespace, size: int, facts: Mapping[str, Any]) -> Iterator[examples.Examples]:
@@ -134,25 +117,13 @@ def _of_a_task(x: np.ndarray, name: str, form: Form, facts: Mapping[str, Any]) -
   return task_sources.to_colour(x) if fits else x
 
 
-def _score_texts(predictor: "Predictor", args: argparse.Namespace) -> dict[str, Any]:
-  documents = [document.text for document in texts.read([args.data.removeprefix("text:")])]
-  hashes = [cache.hash_row(document.strip()) for document in documents]
-  overlap = _overlap(args, hashes, lambda config: _seen_texts(config, args))
-  tokens, counts = texts.windows(predictor.tokenizer, [document.decode() for document in documents],
-                                  predictor.facts["sequence_length"])
-  total, _ = texts.sums(predictor, tokens, counts, predictor.batch_size)
-  loss = -total / int(counts.sum())
-  return dict(num_documents=len(documents), num_tokens=int(counts.sum()), loss=loss, perplexity=float(np.exp(loss)),
-              overlap=overlap)
-
-
-def _overlap(args: argparse.Namespace, hashes: Sequence[int], read: Callable[[Any], set[int]]) -> int | None:
+def _overlap(args: argparse.Namespace, hashes: Sequence[int], form: Form | None) -> int | None:
   """The number of examples that are in the run's stream, or None if that cannot be found out.
 
   Args:
     args: of the command.
     hashes: of the examples.
-    read: RunConfig -> hashes of the examples of its stream.
+    form: of the images that the predictor takes, if it takes images.
 
   Raises:
     BadInput: there are many, and --allow_overlap is not given.
@@ -165,7 +136,10 @@ def _overlap(args: argparse.Namespace, hashes: Sequence[int], read: Callable[[An
   config = run_files.parse_config(tree)
   try:
     with warnings.catch_warnings(action="ignore"):  # the run has already warned about its data
-      seen = read(config)
+      section: Any = config.dataset
+      if args.data_dir and "data_dir" in {field.name for field in dataclasses.fields(section)}:
+        section = dataclasses.replace(section, data_dir=args.data_dir)
+      seen = set(map(cache.hash_row, section.arrived(config, form, functools.partial(_entries, config, args))))
   except BadInput as error:
     commands.warn([f"it is not known whether the data overlap the stream of the run, which cannot be read: "
                    f"{_advised(error)}"])
@@ -177,22 +151,6 @@ def _overlap(args: argparse.Namespace, hashes: Sequence[int], read: Callable[[An
   if num:
     commands.warn([f"{num} of the {len(hashes)} examples of {args.data} are in the stream of the run too"])
   return num
-
-
-def _seen_images(config: Any, args: argparse.Namespace, form: Form) -> set[int]:
-  """Hashes of the images of a run's stream, of a stream of tasks those of all tasks."""
-  from alma_jax.data import datasets
-  from alma_jax.problems import sequence
-  section = config.dataset
-  if isinstance(config, schema.TaskConfig):
-    tasks = sequence.stream_of(config, args.data_dir)
-    data = map(tasks.task, range(len(tasks.infos)))
-    return {cache.hash_row(x) for task in data for part in (task.x_train, task.x_val) for x in part}
-  if config.is_live:
-    reader = examples.Reader(form, columns=examples.Columns(section.image_column, section.label_column))
-    return {cache.hash_row(x) for entry in _entries(config, args, reader.whole) for x in entry.x}
-  stream = datasets.load(section.name, args.data_dir or section.data_dir, section.image_size)
-  return set(map(cache.hash_row, stream.x_train.astype(form.dtype, copy=False)))
 
 
 def _entries(config: Any, args: argparse.Namespace, read: Callable[[pathlib.Path], Any]) -> list[Any]:
@@ -209,37 +167,9 @@ def _entries(config: Any, args: argparse.Namespace, read: Callable[[pathlib.Path
   return [read(path) for path in paths]
 
 
-def _seen_texts(config: Any, args: argparse.Namespace) -> set[int]:
-  """Hashes of the documents of a run's stream; without a folder for the test text, of its pieces."""
-  from alma_jax.data import documents, text_files, text_source
-  if config.is_live:
-    entries = _entries(config, args, lambda path: list(text_files.read(path)))
-    return {cache.hash_row(document.text.strip()) for entry in entries for document in entry}
-  splits = text_source.find(config.dataset.name, args.data_dir or config.dataset.data_dir).read()
-  if "test" not in splits:
-    splits = documents.prepare(splits, config.stream.num_megabatches, config.seed)
-  return {cache.hash_row(text.strip()) for text in splits["train"]}
-
-
 def _advised(error: BadInput) -> str:
   """The message of data that cannot be loaded, with the option of this command in place of the field of a run."""
   return str(error).replace("dataset.data_dir=", "--data_dir=")
-
-
-def _text(found: dict[str, Any], names: Sequence[str] | None) -> str:
-  """The scores for people."""
-  if "perplexity" in found:
-    return (f"perplexity {found['perplexity']:.2f}, loss {found['loss']:.4f} nats a token, over "
-            f"{found['num_tokens']:,} tokens of {found['num_documents']} documents")
-  lines = [f"error {found['error']:.4f} ± {found['error_standard_error']:.4f}, loss {found['loss']:.4f} nats, "
-           f"calibration error {found['calibration_error']:.4f}, over {found['num_examples']:,} examples"]
-  errors = [(error, k) for k, error in enumerate(found["class_errors"]) if error is not None]
-  worst = sorted(errors, key=lambda each: (-each[0], each[1]))[:_SHOWN]
-  title = f"class error, the largest {_SHOWN} of {len(errors)}" if len(errors) > _SHOWN else "class error"
-  width = max(len(str(names[k] if names else k)) for _, k in worst)
-  lines += [f"{title}:", *(f"  {names[k] if names else k!s:<{width}}  {error:.4f} of {found['class_examples'][k]:,}"
-                           for error, k in worst)]
-  return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -15,14 +15,14 @@ a stream of tasks, --task says which task the inputs belong to.
 import argparse
 import pathlib
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from alma_jax import commands
 from alma_jax import config as configs
 from alma_jax.data import examples, task_types
 from alma_jax.errors import BadInput
-from alma_jax.predictors import answers, facts, folder, inputs, texts
+from alma_jax.predictors import answers, facts, folder
 
 if TYPE_CHECKING:  # it imports jax
   from alma_jax.predictors.predictor import Predictor
@@ -43,12 +43,8 @@ def _main(argv: Sequence[str] | None) -> None:
   args = parser.parse_args(argv)
   commands.quiet()
   with answers.Table(args.out) as table:
-    predictor = load(stored_of(args))
-    size = predictor.batch_size
-    if predictor.is_language:
-      _predict_texts(predictor, args.inputs, size, table)
-    else:
-      _predict_images(predictor, args.inputs, size, table, examples.Columns(args.image_column))
+    for columns in load(stored_of(args)).tables(args.inputs, examples.Columns(args.image_column)):
+      table.write(columns)
   if args.out:
     commands.show(args.out)
 
@@ -127,64 +123,10 @@ def stored_of(args: argparse.Namespace) -> folder.Stored:
   return folder.Stored("", exporting.files_of(results.load_run(args.workdir), of_task=args.task))
 
 
-def load(stored: folder.Stored, before: "Predictor | None" = None) -> "Predictor":
-  """The predictor of some files; see predictor.Predictor."""
+def load(stored: folder.Stored) -> "Predictor":
+  """The predictor of some files; imports jax."""
   from alma_jax.predictors import predictor
-  return predictor.Predictor(stored, before)
-
-
-def in_batches(predictor: "Predictor", batches: Iterable[examples.Examples], size: int,
-               use: Callable[[examples.Examples, Any, Any], None], total: int | None = None) -> int:
-  """Predicts batches one after the other, and shows the progress.
-
-  Args:
-    predictor: of images.
-    batches: of at most `size` examples.
-    size: to which batches are padded.
-    use: (batch, classes [B], probabilities [B, K]) -> None.
-    total: number of all examples, if it is known.
-
-  Returns:
-    The number of examples.
-  """
-  num = 0
-  with progress(total, "images") as shown:
-    for batch in batches:
-      # the first batch decides; a small one does not have to be padded to the full size
-      padded = size if num or len(batch.x) == size else None
-      use(batch, *predictor(batch.x, padded))
-      num += len(batch.x)
-      shown.update(len(batch.x))
-  return num
-
-
-def progress(total: int | None, unit: str) -> Any:
-  """A bar on a terminal, and nothing elsewhere."""
-  from tqdm import tqdm
-  return tqdm(total=total, unit=f" {unit}", unit_scale=True, disable=not sys.stderr.isatty(), leave=False)
-
-
-def _predict_images(predictor: "Predictor", paths: Sequence[str], size: int, table: answers.Table,
-                    columns: examples.Columns) -> None:
-  form, names = inputs.form_of(predictor.facts), inputs.classes_of(predictor.facts).names
-  reader = examples.Reader(form, labelled=False, part=examples.TEST, columns=columns)
-
-  def write(batch: examples.Examples, classes: Any, probabilities: Any) -> None:
-    table.write(answers.rows(batch.source, batch.row, classes, probabilities, names))
-
-  in_batches(predictor, inputs.read(paths, reader, size), size, write, inputs.count(paths))
-
-
-def _predict_texts(predictor: "Predictor", paths: Sequence[str], size: int, table: answers.Table) -> None:
-  length = predictor.facts["sequence_length"]
-  with progress(None, "texts") as shown:
-    for document in texts.read(paths):
-      found = texts.score(predictor, predictor.tokenizer, document.text.decode(), length, size)
-      table.write({"input": [document.source], "row": [None if document.row < 0 else document.row],
-                   "num_tokens": [found.num_tokens], "log_probability": [found.log_probability],
-                   "perplexity": [found.perplexity], "next": [found.next_token[0]],
-                   "p_next": [found.next_token[1]]})
-      shown.update(1)
+  return predictor.load(stored)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from alma_jax.errors import BadInput
 from alma_jax.monitor import dashboard
 from alma_jax.predictors import answers, inputs, service
 from alma_jax.predictors import folder as predictors
-from alma_jax.predictors.predictor import Predictor
+from alma_jax.predictors.predictor import load
 from alma_jax.runs import results
 from alma_jax.store import checkpoint, run_files, run_folder
 from alma_jax.sweeps import jobs, states
@@ -208,7 +208,7 @@ def predictor(folder: pathlib.Path) -> Target:
   whole = {"exported": _files(folder / "exported"), "replaced": _files(run / "predictor")}
   place = folder / "damaged"
   predictors._PAUSE = 0.0  # nobody replaces them here
-  before = Predictor(predictors.read(run / "predictor"))
+  before = load(predictors.read(run / "predictor"))
   arrays = folder / "a.npz"
   np.savez(arrays, x=np.zeros((2, *before.shape), before.dtype))
 
@@ -218,7 +218,7 @@ def predictor(folder: pathlib.Path) -> Target:
     for each_name, content in whole[kind].items():
       (place / each_name).parent.mkdir(parents=True, exist_ok=True)
       (place / each_name).write_bytes(data if each_name == name else content)
-    found = Predictor(predictors.read(place), before)
+    found = load(predictors.read(place), before)
     reader = examples.Reader(inputs.form_of(found.facts), labelled=False)
     for batch in inputs.read([str(arrays)], reader, 2):
       answers.rows(batch.source, batch.row, *found(batch.x, 2), inputs.classes_of(found.facts).names)
@@ -235,7 +235,7 @@ def predictor(folder: pathlib.Path) -> Target:
 def requests(folder: pathlib.Path) -> Target:
   """Bodies of requests to the HTTP service, through its ASGI application."""
   run = _made(folder)["images"]
-  made = service.Service(Predictor(predictors.read(run / "predictor")), None, 8, 100_000, 30.0, 1.0)
+  made = service.Service(load(predictors.read(run / "predictor")), None, 8, 100_000, 30.0, 1.0)
   app = service.app(made)
   x = np.arange(64, dtype=np.uint8).reshape(1, 8, 8)
   file = io.BytesIO()

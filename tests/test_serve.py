@@ -47,7 +47,7 @@ def running(app, timeout, connections=128):
 def serving(root, max_batch=8, max_bytes=10_000, timeout=30, connections=128):
   """The port of a service of the predictor in a folder, in a thread of this process."""
   from alma_jax.predictors import predictor, service
-  made = service.Service(predictor.Predictor(folder.read(root)), root, max_batch, max_bytes, timeout, 0.05)
+  made = service.Service(predictor.load(folder.read(root)), root, max_batch, max_bytes, timeout, 0.05)
   with running(service.app(made), timeout, connections) as port:
     yield port
 

@@ -5,8 +5,9 @@ text_sections.py, task_sections.py). The fields `dataset.name`, `model.name`, `l
 `train.optimizer` choose the classes of further fields.
 """
 import dataclasses
-from collections.abc import Mapping
-from typing import ClassVar
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from alma_jax.config import image_sections, task_sections, text_sections
 from alma_jax.config.fields import field, section
@@ -50,6 +51,16 @@ class RunConfig:
     raise NotImplementedError
 
   @property
+  def candidates(self) -> "Sequence[RunConfig]":
+    """The configs of which every stage keeps the one that validates best: this one, if there is nothing to choose."""
+    return (self,)
+
+  @property
+  def num_candidates(self) -> int:
+    """Number of trainings of a stage; a guess if the learner decides in the stage."""
+    return self.learner.num_tried
+
+  @property
   def is_live(self) -> bool:
     """Whether the mega-batches arrive in a folder while the run goes on."""
     return self.dataset.is_live
@@ -88,6 +99,18 @@ class TextConfig(RunConfig):
 
   def with_arrays(self) -> "TextConfig":
     raise BadInput("arrays are for image classification; texts are named by dataset.name=text:DIR.")
+
+  @property
+  def candidates(self) -> Sequence[RunConfig]:
+    """A config for each pair of a learning rate and a dropout that this one lists."""
+    model: Any = self.model
+    return [dataclasses.replace(self, train=dataclasses.replace(self.train, learning_rate=(rate,)),
+                                model=dataclasses.replace(model, dropout=(dropout,)))
+            for rate, dropout in itertools.product(self.train.learning_rate, model.dropout)]
+
+  @property
+  def num_candidates(self) -> int:
+    return len(self.candidates)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ Every field is declared once. Imports neither jax nor numpy.
 import bisect
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from alma_jax.config.fields import choice, field
@@ -53,6 +53,12 @@ class DataSet:
     """The part of the name after the colon."""
     return self.name.partition(":")[2]
 
+  def check_length(self, num_megabatches: int) -> None:
+    """Raises BadInput if the data cannot be cut into this number of mega-batches; 0: no limit."""
+    if not num_megabatches:
+      raise BadInput("stream.num_megabatches=0 should be at least 1; only a live stream, dataset.name=live:DIR, may "
+                     "have no limit.")
+
   def load(self) -> Any:
     """The data, a data.datasets.Dataset of images.
 
@@ -60,6 +66,18 @@ class DataSet:
       BadInput: the data do not exist or cannot be used.
     """
     raise BadInput(f"{type(self).__name__} has no method load(self); write one that returns the data.")
+
+  def arrived(self, config: Any, form: Any, entries: Callable[[Callable[[Any], Any]], list[Any]]) -> Iterable[Any]:
+    """The examples that a run may have been trained on: images, or documents as bytes.
+
+    Args:
+      config: of the run.
+      form: data.form.Form of the images that its predictor takes.
+      entries: function of an entry's path -> what it returns for each entry of a live stream that the run has used.
+    """
+    del config, entries
+    examples: Iterable[Any] = self.load().x_train.astype(form.dtype, copy=False)
+    return examples
 
 
 @dataclasses.dataclass(frozen=True)
@@ -392,9 +410,7 @@ class Stream(AnyStream):
 
   def check(self, config: Any) -> None:
     """Raises BadInput if the fields do not go together, or not with the rest of the config."""
-    if not self.num_megabatches and not config.dataset.is_live:
-      raise BadInput("stream.num_megabatches=0 should be at least 1; only a live stream, dataset.name=live:DIR, may "
-                     "have no limit.")
+    config.dataset.check_length(self.num_megabatches)
     if self.replay and self.replay_share:
       raise BadInput(f"stream.replay={self.replay} and stream.replay_share={self.replay_share} exclude each other: the "
                      "first adds old data to the new data, the second draws a part of every batch from old data; set "
@@ -513,6 +529,9 @@ class Live(DataSet):
   form: ClassVar[str] = "live:DIR"
   is_live: ClassVar[bool] = True
   max_examples = 0  # examples that an entry may hold; 0: no limit
+
+  def check_length(self, num_megabatches: int) -> None:
+    """Any number; 0: no limit."""
 
   def check(self, config: Any) -> None:
     """Raises BadInput if DIR is an address."""

@@ -1,6 +1,6 @@
 import dataclasses
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from alma_jax.config import image_sections
@@ -39,6 +39,24 @@ class Tasks(DataSet):
   problems: ClassVar[tuple[str, ...]] = (TASKS,)
   protocol: ClassVar[Any] = "alma_jax.protocols.tasks:Tasks"
   sources = "auto"  # where the data sets come from that streams of this package are made of
+
+  def check_length(self, num_megabatches: int) -> None:
+    """Any number; 0: all tasks."""
+
+  def stream(self, config: Any) -> Any:
+    """The tasks of a run, a data.task_streams.TaskStream. `config`: RunConfig.
+
+    Raises:
+      BadInput: the stream does not exist, or a task cannot be used.
+    """
+    raise NotImplementedError
+
+  def arrived(self, config: Any, form: Any, entries: Any) -> Iterator[Any]:
+    del form, entries
+    tasks = self.stream(config)
+    for task in map(tasks.task, range(len(tasks.infos))):
+      yield from task.x_train
+      yield from task.x_val
 
 
 @dataclasses.dataclass(frozen=True)

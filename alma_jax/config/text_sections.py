@@ -13,7 +13,11 @@ _MOST_TOKENS = 2**31  # between two validations: they are counted in int32
 
 @dataclasses.dataclass(frozen=True)
 class Text(DataSet):
-  """Base class of the fields of a text."""
+  """Base class of the fields of a text.
+
+  Attributes:
+    keeps_documents: whether a stage knows which document a window comes from.
+  """
   vocab_size: int = field(
       8192, "number of tokens in the vocabulary of the byte-level BPE; fewer if the first mega-batch is too small",
       at_least=_LEAST_VOCABULARY)
@@ -29,6 +33,7 @@ class Text(DataSet):
 
   problems: ClassVar[tuple[str, ...]] = (TEXT,)
   protocol: ClassVar[Any] = "alma_jax.protocols.offline:Texts"
+  keeps_documents: ClassVar[bool] = True
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,8 +5,6 @@ from alma_jax.learners.contract import Context, Learner
 
 def make(context: Context) -> Learner:
   """The learner that `context.config.learner` describes."""
-  options = context.config.learner
-  if context.config.is_language and tuned.num_candidates(context.config) > 1:
-    return tuned.Tuned(context, options.make)
-  learner: Learner = options.make(context)
+  make = context.config.learner.make
+  learner: Learner = tuned.Tuned(context, make) if len(context.config.candidates) > 1 else make(context)
   return learner

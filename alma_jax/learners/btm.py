@@ -39,7 +39,7 @@ class Options(sections.Options):
 
   def check(self, config: Any) -> None:
     super().check(config)
-    if config.is_live:
+    if not config.dataset.keeps_documents:
       raise BadInput(f"learner.name='btm' divides whole documents, which dataset.name={config.dataset.name!r} does not "
                      "keep; use text:DIR or tfds:NAME.")
     for path, values in (("train.learning_rate", config.train.learning_rate), ("model.dropout", config.model.dropout)):

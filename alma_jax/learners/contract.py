@@ -96,9 +96,11 @@ class Learner(Protocol):
     mesh: the devices that it runs on.
     freezes: whether the live block of a stage is frozen before the next stage is trained. Then its contribution to
       the test predictions is computed only once.
+    shapes_recur: whether shapes of earlier stages come back, so that their programs are kept.
   """
   mesh: Mesh
   freezes: bool
+  shapes_recur: bool
 
   def init(self) -> LearnerState:
     """The untrained state."""

@@ -39,6 +39,7 @@ class TaskLearner(Learner):
   Attributes:
     parts: the names of the network's parts.
   """
+  shapes_recur = True
 
   def __init__(self, context: Context):
     self.context = context

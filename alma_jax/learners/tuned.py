@@ -5,12 +5,10 @@ trainings count in Comp. A training that diverges goes on to its end, so that it
 divergence is noticed; its result is not considered.
 """
 import dataclasses
-import itertools
 import math
 from collections.abc import Callable
 from typing import Any
 
-from alma_jax.config import schema
 from alma_jax.errors import Diverged
 from alma_jax.learners.contract import Context, GrowthReport, Learner, LearnerState, StageResult
 from alma_jax.parallel import sharding
@@ -19,19 +17,6 @@ from alma_jax.types import Cost
 
 _FRESH = dict(next=0, val=None, best=0, samples=0, growth=[0, None], diverged=[])
 _BEST, _OWN = "best.", ("tuning", "chosen")
-
-
-def candidates(config: Any) -> list[schema.RunConfig]:
-  """A RunConfig for each pair of a learning rate and a dropout that `config` lists."""
-  model, train = config.model, config.train
-  return [dataclasses.replace(config, train=dataclasses.replace(train, learning_rate=(rate,)),
-                              model=dataclasses.replace(model, dropout=(dropout,)))
-          for rate, dropout in itertools.product(train.learning_rate, model.dropout)]
-
-
-def num_candidates(config: schema.RunConfig) -> int:
-  """Number of trainings of a stage, for learners of task streams a guess: 1 if there is nothing to choose."""
-  return len(candidates(config)) if config.is_language else config.learner.num_tried
 
 
 def num_tried(state: LearnerState) -> int:
@@ -50,11 +35,11 @@ class Tuned:
   def __init__(self, context: Context, factory: Callable[[Context], Learner]):
     """`factory` makes the learner of a candidate."""
     self._config = context.config
-    configs = candidates(context.config)
+    configs = context.config.candidates
     self._learners = [factory(dataclasses.replace(context, config=config)) for config in configs]
     self._notes = [_notes(config) for config in configs]
     inner = self._inner = self._learners[0]
-    self.mesh, self.freezes = self._inner.mesh, self._inner.freezes
+    self.mesh, self.freezes, self.shapes_recur = inner.mesh, inner.freezes, inner.shapes_recur
     self.num_blocks, self.contribution, self.resolve = inner.num_blocks, inner.contribution, inner.resolve
     self.padded_contribution, self.packed = inner.padded_contribution, inner.packed
 

@@ -1,6 +1,6 @@
 """The entries of predictor.json, which say what a predictor takes and answers. Imports no jax."""
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from alma_jax.errors import BadInput
@@ -27,7 +27,7 @@ def parse(data: bytes) -> dict[str, Any]:
     raise BadInput(f"predictor.json is of another version of alma_jax: it has format {facts.get('format')}, and this "
                    f"version reads format {FORMAT}")
   names = facts.get("class_names")
-  for key, fits in (_OF_ALL | (_OF_TEXT if "vocabulary" in facts else _OF_IMAGES)).items():
+  for key, fits in (_OF_ALL | (_OF_TEXT if takes_text(facts) else _OF_IMAGES)).items():
     if not fits(facts.get(key)):
       raise BadInput(f"predictor.json has {key}={str(facts.get(key))[:60]!r}")
   if names and not (isinstance(names, list) and len(names) == facts.get("classes")
@@ -37,6 +37,11 @@ def parse(data: bytes) -> dict[str, Any]:
   if task and not (isinstance(task, dict) and type(task.get("number")) is int and isinstance(task.get("name"), str)):
     raise BadInput("predictor.json has a task without a number or a name")
   return facts
+
+
+def takes_text(facts: Mapping[str, Any]) -> bool:
+  """Whether a predictor takes windows of tokens, by the entries of its predictor.json; otherwise it takes images."""
+  return "vocabulary" in facts
 
 
 def _is_size(value: Any) -> bool:

@@ -1,19 +1,48 @@
-"""Runs an exported predictor: loads its program and weights, and compiles it for a few sizes of batches."""
+"""Runs an exported predictor: loads its program and weights, and compiles it for a few sizes of batches.
+
+A predictor takes images or texts; the two classes answer the commands and the HTTP service.
+"""
 import io
+import sys
 import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from jax import export
 
-from alma_jax.data import unpacking
+from alma_jax import commands
+from alma_jax.data import cache, examples, tokens, unpacking
+from alma_jax.data.form import Form
 from alma_jax.errors import BadInput
 from alma_jax.parallel import environment
-from alma_jax.predictors import facts, folder
+from alma_jax.predictors import answers, facts, folder, inputs, requests, scale, scores, texts
 
 _BATCH_BYTES = 2**22  # of the inputs of a batch as float32, and of the outputs of a language model
 _MOST = 4096  # examples of a batch
+_STEP = 4  # batches of a service are padded to powers of it, each of which is compiled
+_QUICK = 2e-3  # seconds of a batch that a service computes without leaving its event loop
+
+
+@environment.fixed()
+def load(stored: folder.Stored, before: "Predictor | None" = None) -> "Predictor":
+  """The predictor of some files.
+
+  Args:
+    stored: the files.
+    before: a predictor that it replaces. If both have the same program, what was compiled for it is used again.
+
+  Raises:
+    BadInput: the files are not those of a predictor, or jax cannot run them on this machine.
+  """
+  try:
+    known = facts.parse(stored.files[folder.FACTS])
+    return (TextPredictor if facts.takes_text(known) else ImagePredictor)(known, stored, before)
+  except Exception as error:  # jax raises many kinds
+    raise BadInput(f"the predictor cannot be loaded ({type(error).__name__}: {unpacking.first_line(error)}); export "
+                   "it again.") from error
 
 
 class Predictor:
@@ -22,42 +51,57 @@ class Predictor:
   Attributes:
     facts: entries of predictor.json.
     version: name of the version, see folder.Stored.
-    is_language: whether its inputs are windows of tokens.
+    shape, dtype: of one input.
+    form: of the images that it takes; None: it takes texts.
+    outputs: numbers that an input leads to for each of its own, by which batches are bounded.
   """
+  shape: tuple[int, ...]
+  dtype: np.dtype
+  form: Form | None = None
+  outputs: int = 1
 
-  @environment.fixed()
-  def __init__(self, stored: folder.Stored, before: "Predictor | None" = None):
-    """Loads a predictor.
+  def __init__(self, known: dict[str, Any], stored: folder.Stored, before: "Predictor | None" = None):
+    """See `load`; `known` are the entries of predictor.json."""
+    self.facts, self.version, self._bytes = known, stored.version, stored.files[folder.PROGRAM]
+    same = before is not None and before._bytes == self._bytes
+    self._program: _Program = before._program if before is not None and same else _Program(self._bytes)
+    self._weights = jax.device_put(_weights(stored, self._program.avals[:-1]))
+
+  def tables(self, paths: Sequence[str], columns: examples.Columns) -> Iterator[dict[str, Any]]:
+    """Predicts the examples of files and folders; yields rows of a table, {column: values}, see answers.Table."""
+    raise NotImplementedError
+
+  def evaluate(self, labelled: inputs.Labelled) -> dict[str, Any]:
+    """The scores on new data, with `overlap`."""
+    raise NotImplementedError
+
+  def describe(self, found: dict[str, Any]) -> str:
+    """What `evaluate` returned, for people."""
+    raise NotImplementedError
+
+  def prepared(self, most: int) -> tuple[list[int], int]:
+    """Compiles the program for a service.
 
     Args:
-      stored: its files.
-      before: a predictor that it replaces. If both have the same program, what was compiled for it is used again.
+      most: examples of a request, at most.
 
-    Raises:
-      BadInput: the files are not those of a predictor, or jax cannot run them on this machine.
+    Returns:
+      (sizes of batches, ascending, number of examples that are answered at once).
     """
-    self.version, self._bytes = stored.version, stored.files[folder.PROGRAM]
-    try:
-      self.facts: dict[str, Any] = facts.parse(stored.files[folder.FACTS])
-      self.is_language = "vocabulary" in self.facts
-      shape, dtype = ((self.facts["sequence_length"],), "int32") if self.is_language else (
-          self.facts["example_shape"], self.facts["dtype"])
-      self.shape, self.dtype = tuple(map(int, shape)), np.dtype(dtype)
-      same = before is not None and before._bytes == self._bytes
-      self._program: _Program = before._program if before is not None and same else _Program(self._bytes)
-      self._weights = jax.device_put(_weights(stored, self._program.avals[:-1]))
-      self.tokenizer: Any = None
-      if self.is_language:
-        from alma_jax.data import tokens
-        self.tokenizer = tokens.parse(stored.files[folder.TOKENIZER].decode())
-    except Exception as error:  # jax raises many kinds
-      raise BadInput(f"the predictor cannot be loaded ({type(error).__name__}: {unpacking.first_line(error)}); export "
-                     "it again.") from error
+    raise NotImplementedError
+
+  def requested(self, body: bytes, kind: str) -> Sequence[Any] | np.ndarray:
+    """The examples of a request with a content type; raises requests.Refused."""
+    raise NotImplementedError
+
+  def answered(self, given: Any, sizes: Sequence[int]) -> dict[str, Any]:
+    """The answer to what `requested` returned, in batches of the sizes that `prepared` returned."""
+    raise NotImplementedError
 
   @property
   def batch_size(self) -> int:
     """A good number of examples of a batch, a power of two."""
-    one = int(np.prod(self.shape)) * 4 * (self.facts["vocabulary"] if self.is_language else 1)
+    one = int(np.prod(self.shape)) * 4 * self.outputs
     return int(np.clip(1 << (max(_BATCH_BYTES // one, 1).bit_length() - 1), 1, _MOST))
 
   @environment.fixed()
@@ -88,6 +132,131 @@ class Predictor:
       self.compile(size)
     # np.asarray waits; jax.device_get does more for a tuple, and takes longer than the program of a small network
     return tuple(np.asarray(each)[:num] for each in self._program.compiled[size](*self._weights, x))
+
+
+class ImagePredictor(Predictor):
+  """A predictor of the classes of images."""
+
+  def __init__(self, known: dict[str, Any], stored: folder.Stored, before: Predictor | None = None):
+    super().__init__(known, stored, before)
+    self.form = inputs.form_of(known)
+    self.shape, self.dtype = tuple(known["example_shape"]), np.dtype(known["dtype"])
+
+  def tables(self, paths: Sequence[str], columns: examples.Columns) -> Iterator[dict[str, Any]]:
+    reader = examples.Reader(inputs.form_of(self.facts), labelled=False, part=examples.TEST, columns=columns)
+    names = inputs.classes_of(self.facts).names
+    batches = inputs.read(paths, reader, self.batch_size)
+    for batch, classes, probabilities in self._classified(batches, inputs.count(paths)):
+      yield answers.rows(batch.source, batch.row, classes, probabilities, names)
+
+  def evaluate(self, labelled: inputs.Labelled) -> dict[str, Any]:
+    result, values = scores.Scores(self.facts["classes"]), scale.Scale(self.facts)
+    hashes: list[int] = []
+    for batch, classes, probabilities in self._classified(labelled.batches(self.batch_size)):
+      assert batch.labels is not None
+      result.add(classes, probabilities, batch.labels.numbers)
+      values.add(batch.x)
+      hashes.extend(map(cache.hash_row, batch.x))
+    commands.warn(filter(None, [values.warning(labelled.name)]))
+    overlap = labelled.overlap(hashes)
+    return result.summary() | dict(overlap=overlap)
+
+  def describe(self, found: dict[str, Any]) -> str:
+    return scores.text(found, self.facts.get("class_names"))
+
+  def prepared(self, most: int) -> tuple[list[int], int]:
+    sizes, quick, most = [1], 0, min(most, self.batch_size)
+    while sizes[-1] < most:
+      sizes.append(min(sizes[-1] * _STEP, most))
+    for size in sizes:
+      x = np.zeros((size, *self.shape), self.dtype)
+      self(x, size)
+      began = time.perf_counter()
+      self(x, size)
+      if time.perf_counter() - began < _QUICK:
+        quick = size
+    return sizes, quick
+
+  def requested(self, body: bytes, kind: str) -> np.ndarray:
+    return requests.images(body, kind, self.facts)
+
+  def answered(self, given: np.ndarray, sizes: Sequence[int]) -> dict[str, Any]:
+    classes, probabilities = [], []
+    for start in range(0, len(given), sizes[-1]):
+      part = given[start:start + sizes[-1]]
+      found = self(part, next(size for size in sizes if size >= len(part)))
+      classes += found[0].tolist()
+      probabilities += found[1].tolist()
+    names = self.facts.get("class_names")
+    return dict(classes=[names[k] for k in classes] if names else classes, probabilities=probabilities)
+
+  def _classified(self, batches: Iterable[examples.Examples], total: int | None = None
+                  ) -> Iterator[tuple[examples.Examples, np.ndarray, np.ndarray]]:
+    """Yields (batch, classes [B], probabilities [B, K]), and shows the progress; `total`: examples, if known."""
+    size, is_first = self.batch_size, True
+    with _progress(total, "images") as shown:
+      for batch in batches:
+        # the first batch decides; a small one does not have to be padded to the full size
+        classes, probabilities = self(batch.x, None if is_first and len(batch.x) < size else size)
+        is_first = False
+        yield batch, classes, probabilities
+        shown.update(len(batch.x))
+
+
+class TextPredictor(Predictor):
+  """A language model."""
+  dtype = np.dtype(np.int32)
+
+  def __init__(self, known: dict[str, Any], stored: folder.Stored, before: Predictor | None = None):
+    super().__init__(known, stored, before)
+    self._length, self.outputs = known["sequence_length"], known["vocabulary"]
+    self.shape = (self._length,)
+    self._tokenizer = tokens.parse(stored.files[folder.TOKENIZER].decode())
+
+  def tables(self, paths: Sequence[str], columns: examples.Columns) -> Iterator[dict[str, Any]]:
+    del columns
+    with _progress(None, "texts") as shown:
+      for document in texts.read(paths):
+        found = self._score(document.text.decode())
+        yield {"input": [document.source], "row": [None if document.row < 0 else document.row],
+               "num_tokens": [found.num_tokens], "log_probability": [found.log_probability],
+               "perplexity": [found.perplexity], "next": [found.next_token[0]], "p_next": [found.next_token[1]]}
+        shown.update(1)
+
+  def evaluate(self, labelled: inputs.Labelled) -> dict[str, Any]:
+    documents = [document.text for document in texts.read([labelled.name.removeprefix("text:")])]
+    overlap = labelled.overlap([cache.hash_row(document.strip()) for document in documents])
+    windows, counts = texts.windows(self._tokenizer, [document.decode() for document in documents], self._length)
+    total, _ = texts.sums(self, windows, counts, self.batch_size)
+    loss = -total / int(counts.sum())
+    return dict(num_documents=len(documents), num_tokens=int(counts.sum()), loss=loss, perplexity=float(np.exp(loss)),
+                overlap=overlap)
+
+  def describe(self, found: dict[str, Any]) -> str:
+    return (f"perplexity {found['perplexity']:.2f}, loss {found['loss']:.4f} nats a token, over "
+            f"{found['num_tokens']:,} tokens of {found['num_documents']} documents")
+
+  def prepared(self, most: int) -> tuple[list[int], int]:
+    self.compile(self.batch_size)
+    return [self.batch_size], 0
+
+  def requested(self, body: bytes, kind: str) -> list[str]:
+    return requests.texts(body, kind, self.facts)
+
+  def answered(self, given: Sequence[str], sizes: Sequence[int]) -> dict[str, Any]:
+    found = map(self._score, given)
+    return dict(texts=[dict(num_tokens=each.num_tokens, log_probability=each.log_probability,
+                            perplexity=each.perplexity, next=each.next_token[0], p_next=each.next_token[1])
+                       for each in found])
+
+  def _score(self, text: str) -> texts.Score:
+    return texts.score(self, self._tokenizer, text, self._length, self.batch_size)
+
+
+def _progress(total: int | None, unit: str) -> Any:
+  """A bar on a terminal, and nothing elsewhere."""
+  from tqdm import tqdm
+  return tqdm(total=total, unit=f" {unit}", unit_scale=True, disable=not sys.stderr.isatty(), leave=False)
 
 
 class _Program:

@@ -1,10 +1,12 @@
 """Scores of predictions on labelled data. Imports no jax."""
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 _BINS = 15  # of the calibration error
+_SHOWN = 10  # classes of the summary, those with the largest errors
 
 
 class Scores:
@@ -43,3 +45,16 @@ class Scores:
         loss=self._loss / num, calibration_error=float(gap),
         class_errors=[int(n - r) / int(n) if n else None for r, n in zip(right, counts)],
         class_examples=counts.tolist())
+
+
+def text(found: Mapping[str, Any], names: Sequence[str] | None) -> str:
+  """What `Scores.summary` returned, for people."""
+  lines = [f"error {found['error']:.4f} ± {found['error_standard_error']:.4f}, loss {found['loss']:.4f} nats, "
+           f"calibration error {found['calibration_error']:.4f}, over {found['num_examples']:,} examples"]
+  errors = [(error, k) for k, error in enumerate(found["class_errors"]) if error is not None]
+  worst = sorted(errors, key=lambda each: (-each[0], each[1]))[:_SHOWN]
+  title = f"class error, the largest {_SHOWN} of {len(errors)}" if len(errors) > _SHOWN else "class error"
+  width = max(len(str(names[k] if names else k)) for _, k in worst)
+  lines += [f"{title}:", *(f"  {names[k] if names else k!s:<{width}}  {error:.4f} of {found['class_examples'][k]:,}"
+                           for error, k in worst)]
+  return "\n".join(lines)

@@ -1,5 +1,4 @@
 """A stream of tasks as the source of a run: every task has its own images, classes and head (docs/task-streams.md)."""
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,9 +9,6 @@ from alma_jax.config import schema, task_sections
 from alma_jax.data import normalization, task_streams
 from alma_jax.errors import BadInput
 from alma_jax.problems import classification, heads
-
-_FIELDS = {"num_tasks": "stream.num_megabatches", "image_size": "dataset.image_size", "sources": "dataset.sources"}
-_ARGUMENT = re.compile(rf"(?<![\w.])({'|'.join(_FIELDS)})=")  # of task_streams.make, in its messages
 
 
 class Tasks:
@@ -31,7 +27,8 @@ class Tasks:
     Raises:
       BadInput: the stream does not exist, or a task cannot be used.
     """
-    self.data = stream_of(config)
+    assert isinstance(config.dataset, task_sections.Tasks)
+    self.data = config.dataset.stream(config)
     self._replays = _replays(config)
     self._seen: dict[int, task_streams.TaskData] = {}  # tasks that are replayed
     self._normalizations: dict[int, normalization.Normalization] = {}
@@ -111,22 +108,6 @@ class Tasks:
     for t, _, _ in parts:
       mean[t], std[t] = self.normalization(t)
     return heads.make_joint_pool(parts, mean, std, names, mesh)
-
-
-def stream_of(config: schema.RunConfig, data_dir: str = "") -> task_streams.TaskStream:
-  """The stream of a config; `data_dir`, if given, is read in place of `dataset.data_dir`.
-
-  Raises:
-    BadInput: see task_streams.make. Its arguments are called by the fields of the config.
-  """
-  section = config.dataset
-  assert isinstance(section, task_sections.Tasks)
-  try:
-    return task_streams.make(
-        section.name, seed=config.seed, data_dir=data_dir or section.data_dir, sources=section.sources,
-        num_tasks=config.stream.num_megabatches, test_per_class=section.test_per_class, image_size=section.image_size)
-  except BadInput as error:
-    raise BadInput(_ARGUMENT.sub(lambda found: _FIELDS[found[1]] + "=", str(error))) from error
 
 
 def of_meta(config: schema.RunConfig, meta: Mapping[str, Any]

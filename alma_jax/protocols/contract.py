@@ -6,7 +6,7 @@ tested on. Nobody else asks what kind of stream a run is on.
 """
 import dataclasses
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -240,7 +240,7 @@ class Protocol:
       BadInput: the folder lacks something that they need.
     """
 
-  def arrivals(self, lines: list[Entry]) -> Iterator[int | None]:
+  def arrivals(self, lines: list[Entry]) -> Generator[int | None, None, None]:
     """Yields every mega-batch t when it is there; None: none has come yet, which happens several times a second.
 
     A t that has its line already is received again: the line is taken back. `lines` is the present list of lines.

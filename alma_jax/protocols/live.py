@@ -1,6 +1,6 @@
 """Mega-batches that arrive in a folder while the run goes on (docs/live-streams.md)."""
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any, ClassVar
 
 from alma_jax.data import feed
@@ -65,7 +65,7 @@ class Live(Offline):
       raise BadInput(f"{folder / feed.LEDGER} has {there} mega-batches, but the checkpoint covers {num_lines}; "
                      "restore the file, or --overwrite the run.")
 
-  def arrivals(self, lines: list[Entry]) -> Iterator[int | None]:
+  def arrivals(self, lines: list[Entry]) -> Generator[int | None, None, None]:
     while True:
       ends = metrics.ends(lines[-1:])
       if ends:

@@ -1,5 +1,5 @@
 """Mega-batches that are all there before the run begins (Caccia et al., 2021; docs/algorithms.md §1)."""
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any, ClassVar
 
 from alma_jax.data import normalization
@@ -61,7 +61,7 @@ class Offline(Protocol):
 
   # ------------------------------------------------------------------------ the life of a stream
 
-  def arrivals(self, lines: list[Entry]) -> Iterator[int | None]:
+  def arrivals(self, lines: list[Entry]) -> Generator[int | None, None, None]:
     while len(lines) < self.source.megabatches.num:
       yield len(lines) + 1
 
@@ -81,9 +81,9 @@ class Offline(Protocol):
 
   def stage(self, ends: Sequence[int], learner: Learner, meta: Entry) -> Prepared:
     data = self.source.load(self.source.memory.stage(ends), learner.mesh)
-    if self.source.constants is None:
-      return Prepared(data)
     before = self._constants(meta)
+    if before is None:
+      return Prepared(data)
     constants, changed = self.source.followed(before, ends)
     if changed:
       say(f"warning: stage {len(ends)} uses new normalisation constants, because the scale of the data has changed: "

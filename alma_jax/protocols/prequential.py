@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from alma_jax.data import normalization, schedule
-from alma_jax.learners import prediction, tuned
+from alma_jax.learners import prediction
 from alma_jax.learners.contract import Learner, LearnerState
 from alma_jax.parallel import sharding
 from alma_jax.problems import classification, language_modeling
@@ -45,7 +45,9 @@ class Prequential:
     if t not in self._known:
       num, schedule = self._source.megabatches.num, self._schedule
       # As many as were needed so far, where nobody knows when the learner is trained next.
-      last = (schedule.next(t, self._config.stream.num_megabatches) or num) if schedule.is_fixed else t + len(self._known)
+      last = t + len(self._known)
+      if schedule.is_fixed:
+        last = schedule.next(t, self._config.stream.num_megabatches) or num
       self._known |= self._tested(range(t, min(last, t + _MOST_AT_ONCE - 1, num) + 1), learner, state)
     return dict(self._known[t])
 
@@ -85,5 +87,5 @@ class Prequential:
     plans = [config.train.plan(int(num), float(share)).samples for num, share in zip(sizes.train, sizes.share)]
     trained = [entry for entry in state.lines if entry["updated"]]
     if not trained:
-      return learner.cost(state.learner).fwd_macs * plans[-1] * tuned.num_candidates(config)
+      return learner.cost(state.learner).fwd_macs * plans[-1] * config.num_candidates
     return (trained[-1]["fwd_macs"] - trained[-1]["growth_macs"]) * plans[-1] / plans[-2]

@@ -2,7 +2,7 @@
 import csv
 import functools
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -65,7 +65,7 @@ class Tasks(Protocol):
 
   # ------------------------------------------------------------------------ the life of a stream
 
-  def arrivals(self, lines: list[Entry]) -> Iterator[int | None]:
+  def arrivals(self, lines: list[Entry]) -> Generator[int | None, None, None]:
     while len(lines) < len(self.source.data.infos):
       yield len(lines) + 1
 
@@ -119,7 +119,8 @@ class Tasks(Protocol):
     pool, labels = self.source.tests(t, learner.mesh, visit)
     shown = learner.showing(state, visit)
     joined = prediction.contributions(learner, self.source.problem, shown, 0, pool, _first(len(labels)))
-    return classification.error_and_loss(*learner.resolve(shown, joined), labels)
+    predicted, probabilities = learner.resolve(shown, joined)
+    return classification.error_and_loss(predicted, probabilities, labels)
 
   # ------------------------------------------------------------------------ what a run shows
 

@@ -78,7 +78,8 @@ def _run(config: schema.RunConfig, path: pathlib.Path, data: Sequence[Any] | Non
       with _uploaded(mirrored), _explained(lambda error: folder.moved()):
         shown, listeners = _listeners(setting, folder, mirrored)
         state = loop.run(setting, folder, shown, listeners, should_stop or (lambda: False))
-        ending.write(setting, folder, state)
+        if sharding.is_main():
+          ending.write(setting, folder, state)
       sharding.barrier("the run is complete")
     else:
       ending.mend(setting, folder)
@@ -154,7 +155,8 @@ def _claimed(path: pathlib.Path, setting: settings.Setting, overwrite: bool,
   """The run folder; if process 0 refuses it, all processes do."""
   with contextlib.ExitStack() as cleanup:
     def claim() -> run_folder.RunFolder:
-      folder = cleanup.enter_context(run_folder.RunFolder(path, sharding.is_main(), mirrored.address if mirrored else ""))
+      address = mirrored.address if mirrored else ""
+      folder = cleanup.enter_context(run_folder.RunFolder(path, sharding.is_main(), address))
       folder.claim(setting.config, setting.digests, setting.made_with, overwrite, setting.protocol.named_data)
       return folder
 

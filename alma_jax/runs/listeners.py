@@ -1,4 +1,4 @@
-"""What hears how a run goes on: the progress display, boards, predictors, the copy in a store. None changes a result."""
+"""What hears how a run goes on: the progress display, boards, predictors, the copy in a store. None changes results."""
 from collections.abc import Callable
 
 from alma_jax.learners.contract import Learner

@@ -11,7 +11,7 @@ import numpy as np
 
 from alma_jax.config import code
 from alma_jax.config.registry import is_own
-from alma_jax.learners import contract, tuned
+from alma_jax.learners import contract
 from alma_jax.models import Network
 from alma_jax.parallel import sharding
 
@@ -78,7 +78,7 @@ def _is_program(value: Any) -> bool:
 
 
 def _of_learner(context: contract.Context) -> frozenset[str]:
-  config = tuned.candidates(context.config)[0] if context.config.is_language else context.config
+  config = context.config.candidates[0]
   make = type(config.learner)
   made = [config.learner.make(dataclasses.replace(context, config=dataclasses.replace(config, seed=seed)))
           for seed in (config.seed, config.seed + 1)]

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -85,9 +86,9 @@ def run(setting: Setting, folder: RunFolder, shown: Progress, listeners: Sequenc
       if now.arrival.trains:
         ends = (*now.ends, t)
         setting = _fitted(setting, now, ends, trainer, saver, listeners)
-        prepared = protocol.stage(ends, setting.learner, now.meta)
-        entry = _train(setting, now, prepared, trainer, saver, folder, shown, pending)
-        prepared, pending = None, None  # frees the pool
+        entry = _train(setting, now, protocol.stage(ends, setting.learner, now.meta), trainer, saver, folder, shown,
+                       pending)
+        pending = None
       else:
         entry = metrics.waiting(setting.facts.problem.metric, t, now.lines[-1] if now.lines else None,
                                 now.arrival.notes.get(metrics.UNTRAINED), setting.learner.cost(now.learner))
@@ -109,14 +110,14 @@ def run(setting: Setting, folder: RunFolder, shown: Progress, listeners: Sequenc
 
 def samples(setting: Setting) -> list[int]:
   """The largest number of training examples that each stage processes, as far as the stages are known."""
-  num, sizes, train = tuned.num_candidates(setting.config), setting.protocol.sizes(), setting.config.train
+  num, sizes, train = setting.config.num_candidates, setting.protocol.sizes(), setting.config.train
   return [num * train.plan(int(size), float(share)).samples for size, share in zip(sizes.train, sizes.share)]
 
 
 def _tried(setting: Setting, now: State) -> int:
   """Training examples of the stage in progress that earlier candidates of learners.tuned have processed."""
   of_stage = samples(setting)[:now.stage + 1][-1]  # an adaptive run may have more stages than expected
-  return of_stage * tuned.num_tried(now.learner) // tuned.num_candidates(setting.config)
+  return of_stage * tuned.num_tried(now.learner) // setting.config.num_candidates
 
 
 def _resumed(setting: Setting, folder: RunFolder, opened: checkpoint.Opened | None) -> tuple[Setting, State]:
@@ -147,7 +148,7 @@ def _resumed(setting: Setting, folder: RunFolder, opened: checkpoint.Opened | No
 
 def _fitted(setting: Setting, now: State, ends: tuple[int, ...], trainer: Trainer, saver: Saver,
             listeners: Sequence[Listener]) -> Setting:
-  """The setting with a learner for the last of the stages `ends`; its outputs for new classes are added to the state."""
+  """The setting with a learner for the last of the stages `ends`; the state gets its outputs for new classes."""
   facts, old = setting.protocol.facts(ends), setting.learner
   if facts == setting.facts:
     return setting
@@ -156,8 +157,8 @@ def _fitted(setting: Setting, now: State, ends: tuple[int, ...], trainer: Traine
   if num_new:
     say(f"stage {len(ends)} adds {num_new} output{'s' * (num_new > 1)} for new classes, which makes "
         f"{facts.problem.num_outputs}")
-    fresh = setting.learner.fresh(len(ends) - 1, now.learner.spec)
-    now.learner = outputs.add_classes(old, setting.learner, now.learner, fresh)
+    new: Any = setting.learner  # a Stacked, as all learners whose outputs may become more
+    now.learner = outputs.add_classes(old, new, now.learner, new.fresh(len(ends) - 1, now.learner.spec))
     now.adopt(setting.protocol.meta(ends))
     saver.checkpoints.renew_frozen()
     trainer.forget_programs()

@@ -123,12 +123,14 @@ def _data(setting: Setting, apart: bool) -> Part:
 
   `apart`, here and below: whether devices have a memory of their own.
   """
-  if isinstance(setting.source, classification.Images):
-    d = setting.source.dataset
+  source: Any = setting.protocol
+  source = source.source
+  if isinstance(source, classification.Images):
+    d = source.dataset
     arrays = (d.x_train, d.y_train, d.x_test, d.y_test)
     host, device = sum(array.nbytes for array in arrays if not _is_mapped(array)), _bytes(arrays)
   else:
-    host = device = setting.stream.most_val * setting.source.example_shape[0] * _INT
+    host = device = setting.facts.max_val * setting.facts.example_shape[0] * _INT
   return Part("the data set", f"take fewer or smaller examples than dataset.name={setting.config.dataset.name!r} has",
               host, device if apart else 0)
 
@@ -142,10 +144,10 @@ def _is_mapped(array: Any) -> bool:
 
 def _batches(setting: Setting, apart: bool) -> Part:
   """What the host prepares for a dispatch, see `loop.advance`: indices, and for text the windows."""
-  c, spec, rows = setting.config, _fit_spec(setting), setting.source.problem.max_steps
+  c, spec, rows = setting.config, _fit_spec(setting), setting.facts.problem.max_steps
   examples = rows * spec.padded_members * spec.padded_batch
   if c.is_language:
-    tokens = examples * setting.source.example_shape[0]
+    tokens = examples * setting.facts.example_shape[0]
     host, device = tokens * _INT64, tokens * _INT
   else:
     host, device = examples * _INT, examples * _INT // spec.mesh.size
@@ -187,7 +189,7 @@ def _variables(setting: Setting, live: int, carry: int, apart: bool) -> Part:
 def _frozen(setting: Setting, live: int, apart: bool) -> Part:
   """Members of earlier stages, in the last stage. The newest is not counted, as the live member may start from it."""
   c = setting.config
-  num = max(0, len(setting.stream.expected_ends) - 2) if setting.learner.freezes else 0
+  num = max(0, len(setting.protocol.sizes().train) - 2) if setting.learner.freezes else 0
   schedule = c.stream.schedule
   longer = (f"raise stream.waiting_time={schedule.waiting_time}" if isinstance(schedule, sections.Every) else
             "train less often")
@@ -197,7 +199,7 @@ def _frozen(setting: Setting, live: int, apart: bool) -> Part:
 
 def _activations(setting: Setting, network: Any, apart: bool) -> Part:
   """The largest output of a matrix product or convolution, for the examples that a device takes at once."""
-  c, shape = setting.config, (_fit_spec(setting).at_once, *setting.source.example_shape)
+  c, shape = setting.config, (_fit_spec(setting).at_once, *setting.facts.example_shape)
   variables = cost.abstract_variables(network, (1, *shape[1:]))
   mask = jax.ShapeDtypeStruct(shape[:1], bool)
   largest = _largest_output(jax.make_jaxpr(network.scalar_output)(variables, network.inputs(shape), mask).jaxpr)
@@ -241,7 +243,7 @@ def _lower(*factors: tuple[float, str, Any]) -> str:
 def _fit_spec(setting: Setting) -> loop.FitSpec:
   """A FitSpec for its arithmetic of batches and members."""
   c, learner = setting.config, setting.learner
-  problem: Any = setting.source.problem
+  problem: Any = setting.facts.problem
   assert not isinstance(c.train, task_sections.Train)
   return loop.FitSpec(None, problem, c.train, c.learner.num_trained, 0, learner.mesh, False)
 

@@ -51,7 +51,7 @@ class Progress(Listener):
         tqdm, total=sum(self._samples), initial=self._before, unit=" samples", unit_scale=True, dynamic_ncols=True,
         mininterval=0.2, smoothing=0, leave=False,
         bar_format="{desc} {percentage:3.0f}%|{bar}| {rate_fmt}, {remaining} left")
-    self._bar: Any = make(disable=True)  # until it can be drawn
+    self._bar = make(disable=True)  # until it can be drawn
     if bar:
       with UNSEEN:
         self._bar = make()

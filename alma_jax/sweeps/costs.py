@@ -9,7 +9,6 @@ from alma_jax.config.registry import IMAGES
 from alma_jax.data import datasets, tfds_folder
 from alma_jax.data.sets import tfds_images
 from alma_jax.errors import BadInput
-from alma_jax.learners import tuned
 from alma_jax.models import cost
 from alma_jax.parallel import environment
 from alma_jax.runs import memory, settings
@@ -64,7 +63,7 @@ def _predicted(configs: Sequence[schema.RunConfig], refused: Mapping[schema.RunC
     try:
       if run not in sizes:
         setting = _setting(c)  # says whether this network can be trained on this stream
-        sizes[run] = setting.stream.sizes(setting.stream.expected_ends)
+        sizes[run] = setting.protocol.sizes()
         if network not in macs:
           # The untrained state: only its shapes if the learner's init can be traced.
           with cost.predicting():
@@ -76,7 +75,7 @@ def _predicted(configs: Sequence[schema.RunConfig], refused: Mapping[schema.RunC
       predictions.append(error)
       continue
     plans = [c.train.plan(int(num), float(share)) for num, share in zip(sizes[run].train, sizes[run].share)]
-    times = tuned.num_candidates(c) * (c.model.num_experts if c.learner.splits_data and c.train.steps else 1)
+    times = c.num_candidates * (c.model.num_experts if c.learner.splits_data and c.train.steps else 1)
     times *= c.train.num_pairs if isinstance(c.train, task_sections.Train) else 1
     predictions.append(Prediction(times * c.learner.num_trained * sum(plan.steps for plan in plans),
                             times * macs[network] * sum(plan.samples for plan in plans)))

@@ -1,11 +1,13 @@
 """Live streams of images and of texts."""
 import dataclasses
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from alma_jax.config import sections
 from alma_jax.config.fields import field
 from alma_jax.config.registry import TEXT, register
 from alma_jax.config.text_sections import Text
+from alma_jax.data import examples, text_files
 
 
 @register
@@ -20,6 +22,12 @@ class Images(sections.Live, sections.Columns):
   max_examples: int = field(
       1_000_000, "most examples of an entry; larger entries are set aside; 0: no limit", at_least=0)
 
+  def arrived(self, config: Any, form: Any, entries: Any) -> Iterator[Any]:
+    del config
+    reader = examples.Reader(form, columns=examples.Columns(self.image_column, self.label_column))
+    for entry in entries(reader.whole):
+      yield from entry.x
+
 
 @register
 @dataclasses.dataclass(frozen=True)
@@ -29,3 +37,9 @@ class Texts(Text, sections.Live):
 
   problems: ClassVar[tuple[str, ...]] = (TEXT,)
   protocol: ClassVar[Any] = "alma_jax.protocols.live:Texts"
+  keeps_documents: ClassVar[bool] = False
+
+  def arrived(self, config: Any, form: Any, entries: Any) -> Iterator[Any]:
+    del config, form
+    for entry in entries(lambda path: list(text_files.read(path))):
+      yield from (document.text.strip() for document in entry)

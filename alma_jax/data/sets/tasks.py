@@ -1,14 +1,34 @@
 """Streams of tasks."""
 import dataclasses
-from typing import ClassVar
+import re
+from typing import Any, ClassVar
 
 from alma_jax.config.fields import field
 from alma_jax.config.registry import register
 from alma_jax.config.task_sections import Tasks
+from alma_jax.errors import BadInput
+
+_FIELDS = {"num_tasks": "stream.num_megabatches", "image_size": "dataset.image_size", "sources": "dataset.sources"}
+_ARGUMENT = re.compile(rf"(?<![\w.])({'|'.join(_FIELDS)})=")  # of task_streams.make, in its messages
 
 
 @dataclasses.dataclass(frozen=True)
-class Named(Tasks):
+class Made(Tasks):
+  """Base class of the streams that task_streams.make makes."""
+
+  def stream(self, config: Any) -> Any:
+    from alma_jax.data import task_streams
+
+    try:
+      return task_streams.make(
+          self.name, seed=config.seed, data_dir=self.data_dir, sources=self.sources,
+          num_tasks=config.stream.num_megabatches, test_per_class=self.test_per_class, image_size=self.image_size)
+    except BadInput as error:  # its arguments are called by the fields of the config
+      raise BadInput(_ARGUMENT.sub(lambda found: _FIELDS[found[1]] + "=", str(error))) from error
+
+
+@dataclasses.dataclass(frozen=True)
+class Named(Made):
   """Base class of the streams of this package."""
   sources: str = field(
       "auto", "where SVHN, Fashion-MNIST, DTD and CIFAR-100 come from: `real` data sets, `stand_ins` that are made "
@@ -73,7 +93,7 @@ class NevisMini(Named):
 
 @register
 @dataclasses.dataclass(frozen=True)
-class Listed(Tasks):
+class Listed(Made):
   """Your own list of tasks."""
   name: str = "tasks"
   image_size: int = field(
