@@ -247,7 +247,7 @@ def test_a_predictor_meets_a_new_scale_before_it_is_trained_on_it(tmp_path):
 def test_constants_of_a_data_set_stay(tmp_path):
   changes, data = config_and_data("sm")
   setting = settings.prepare(configs.parse(small_config("sm", **changes)), data)
-  source = setting.source
+  source = setting.protocol.source
   source.dataset.__dict__["normalization"] = tuple(source.constants)
   assert source.followed(source.constants, (1, 2, 3)) == (source.constants, [])
 
