@@ -149,7 +149,7 @@ def test_what_a_schedule_leaves_at_the_end_is_said(tmp_path, arrays, capsys):
   # The same folder under another name is the same stream; another test set is not.
   assert alma_jax.run(live_config(f"{folder}/", **fields), tmp_path / "run").summary == run.summary
   np.savez(folder / "test.npz", x=arrays[2][:5], y=arrays[3][:5])
-  with pytest.raises(BadInput, match=r"the test set, the classes.txt or the first mega-batch of .* restore them"):
+  with pytest.raises(BadInput, match=r"the test set, the classes.txt or the first mega-batch of .* .restore them"):
     alma_jax.run(live_config(folder, **fields), tmp_path / "run")
 
 

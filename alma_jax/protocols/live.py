@@ -90,7 +90,7 @@ class Live(Offline):
     return arrival._replace(notes=arrival.notes | self.source.notes(t))
 
   def _is_last(self, t: int) -> bool:
-    return bool(self.schedule.trains_at_end and self.source.feed.is_last(t))
+    return bool(self.source.feed.is_last(t))
 
   def covered(self, t: int) -> None:
     """Deletes the run's copies of these mega-batches, unless they may be replayed."""
