@@ -211,18 +211,19 @@ class Schedule:
     """
     raise NotImplementedError
 
-  def decide(self, t: int, num_megabatches: int, is_last: bool, history: Callable[[], Any]
+  def decide(self, t: int, num_megabatches: int, is_last: Callable[[], bool], history: Callable[[], Any]
              ) -> tuple[bool, dict[str, Any]]:
     """Whether to train after mega-batch t, and what metrics.jsonl says about the decision.
 
     Args:
       t: from 1.
       num_megabatches: as for `next`.
-      is_last: whether the stream is known to end with mega-batch t.
-      history: () -> data.schedule.History of the run; only schedules that are not fixed call it.
+      is_last: () -> whether the stream is known to end with mega-batch t. A live stream looks for the next one, so it
+        is asked only if the answer matters.
+      history: () -> data.schedule.History of the run; only schedules that are not fixed ask for it.
     """
     del history
-    return t == self.next(t, num_megabatches) or (self.trains_at_end and is_last), {}
+    return t == self.next(t, num_megabatches) or (self.trains_at_end and is_last()), {}
 
   def check(self, config: Any) -> None:
     """Raises BadInput if the schedule does not fit the stream."""
@@ -310,7 +311,7 @@ class Adaptive(Schedule):
   def next(self, t: int, num_megabatches: int) -> int | None:
     return None
 
-  def decide(self, t: int, num_megabatches: int, is_last: bool, history: Callable[[], Any]
+  def decide(self, t: int, num_megabatches: int, is_last: Callable[[], bool], history: Callable[[], Any]
              ) -> tuple[bool, dict[str, Any]]:
     train, notes = history().decide(self.price)
     return train, notes

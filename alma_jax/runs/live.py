@@ -51,7 +51,7 @@ def fitted(setting: settings.Setting, state: LearnerState, ends: tuple[int, ...]
   Args:
     setting: of the run.
     state: of its learner, before the stage.
-    ends: see data.stream.Stream.
+    ends: see data.memory.
     most_val: how many validation examples there is room for.
   """
   source: Any = setting.source

@@ -152,7 +152,7 @@ class Stream:
     return t == self._megabatches.num if self._feed is None else self._feed.is_last(t)
 
   def decide(self, t: int, history: Callable[[], schedule.History]) -> tuple[bool, dict[str, Any]]:
-    return self._schedule.decide(t, self._limit, self.is_last(t), history)
+    return self._schedule.decide(t, self._limit, lambda: self.is_last(t), history)
 
   def next_training(self, t: int) -> int | None:
     return self._schedule.next(t, self._limit)
