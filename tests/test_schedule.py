@@ -69,6 +69,8 @@ def test_the_next_training_is_one_of_the_ends(kind, b, data):
   for t in range(1, ends[-1] + 1):
     first = next(end for end in ends if end >= t)
     assert chosen.next(t, b) == first or (kind == "every" and first == b < chosen.next(t, b))
+  decided = [t for t in range(1, b + 1) if chosen.decide(t, b, lambda t=t: t == b, history=None) == (True, {})]
+  assert decided == [*ends]
 
 
 @given(st.sampled_from([0.2, 0.5, 0.7, 1.2]), st.floats(0.01, 1000), st.floats(0, 1))

@@ -1,4 +1,5 @@
 """The stream: parts, stages, replay; properties over random sizes."""
+import types
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from alma_jax.config import image_sections, sections
 from alma_jax.data import memory
-from alma_jax.data.megabatches import Megabatches, Permuted
+from alma_jax.data.megabatches import Arrived, Megabatches, Permuted
 from alma_jax.errors import BadInput
 
 
@@ -73,6 +74,33 @@ def test_stages_partition_the_training_set(size, seed):
   assert stream.memory.most_val(stream.ends) == max(len(stage.val) for stage in stages)
   assert stream.memory.needed(stream.ends).tolist() == []
   assert all(len(stage.memory) == stage.share == 0 for stage in stages)
+
+
+@given(st.lists(st.integers(2, 40), min_size=1, max_size=12), st.sampled_from([0.0, 0.01, 0.3]))
+@settings(deadline=None, max_examples=60)
+def test_entries_are_numbered_in_the_order_of_their_arrival(lengths, val):
+  feed = types.SimpleNamespace(lines=[])
+  megabatches = Arrived(feed, val)
+  assert megabatches.num == 0
+  for known, length in enumerate(lengths, 1):
+    feed.lines.append(dict(num=length))
+    assert megabatches.num == known
+    train, held_out = megabatches.part(known)
+    both = np.concatenate([train, held_out])
+    assert both.tolist() == [*range(megabatches.first(known), megabatches.first(known) + length)]
+    assert megabatches.where(both).tolist() == [known] * length
+    assert len(held_out) == (max(1, int(val * length + 1e-9)) if val else 0)
+    assert megabatches.seen[-1].tolist() == [sum(len(megabatches.part(t)[side]) for t in range(1, known + 1))
+                                             for side in (0, 1)]
+
+
+def test_the_sizes_of_a_stage_that_has_not_arrived_are_a_guess():
+  feed = types.SimpleNamespace(lines=[dict(num=10), dict(num=11)])
+  kept = memory.make(image_sections.Stream(0), Arrived(feed, 0.1), 0)
+  assert [side.tolist() for side in kept.sizes((2,))] == [[19], [2], [0.0]]
+  assert [side.tolist() for side in kept.sizes((5,))] == [[48], [5], [0.0]]  # 2.5 times as many, rounded up
+  apart = memory.make(image_sections.Stream(0), Arrived(feed, 0.0, np.arange(7, dtype=np.int32)), 0)
+  assert [side.tolist() for side in apart.sizes((5,))] == [[53], [7], [0.0]]
 
 
 @given(sizes(), st.sampled_from([0.3, 0.5, 1.0]))

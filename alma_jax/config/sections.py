@@ -242,8 +242,9 @@ class Schedule:
     Args:
       t: from 1.
       num_megabatches: as for `next`.
-      is_last: () -> whether the stream is known to end with mega-batch t.
-      history: () -> data.schedule.History of the run; only schedules that are not fixed call it.
+      is_last: () -> whether the stream is known to end with mega-batch t. A live stream looks for the next one, so it
+        is asked only if the answer matters.
+      history: () -> data.schedule.History of the run; only schedules that are not fixed ask for it.
     """
     del history
     return t == self.next(t, num_megabatches) or (self.trains_at_end and is_last()), {}
