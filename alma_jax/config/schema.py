@@ -42,6 +42,11 @@ class RunConfig:
     return self.log.label or self.learner.name
 
   @property
+  def num_members(self) -> int:
+    """Number of networks that train side by side."""
+    return self.learner.num_trained
+
+  @property
   def candidates(self) -> "Sequence[RunConfig]":
     """The configs of which every stage keeps the one that validates best: this one, if there is nothing to choose."""
     return (self,)
@@ -110,6 +115,10 @@ class TaskConfig(RunConfig):
   log: TaskLog = section()
 
   unit: ClassVar[str] = "tasks"
+
+  @property
+  def num_members(self) -> int:
+    return self.train.num_pairs
 
 
 CONFIGS: Mapping[str, type[RunConfig]] = {IMAGES: ImageConfig, TEXT: TextConfig, TASKS: TaskConfig}

@@ -305,6 +305,15 @@ def fingerprint(before: str, lines: Iterable[Line]) -> str:
                           lines, before)
 
 
+def first_lines(run: pathlib.Path, num: int) -> list[Line]:
+  """The lines of the first `num` mega-batches that a run has used; raises BadInput if some are missing."""
+  lines = _read(run / LEDGER, _OF_LINE)[:num]
+  if len(lines) < num:
+    raise BadInput(f"{run / LEDGER} lists only {len(lines)} of the {num} mega-batches that the predictor was trained "
+                   "on; restore the file.")
+  return lines
+
+
 def _check_folder(folder: pathlib.Path) -> None:
   if not folder.is_dir():
     raise BadInput(f"there is no folder {str(folder)!r} of mega-batches; make it, and name the folder above it by "

@@ -1,5 +1,6 @@
 """A stream of tasks as the source of a run: every task has its own images, classes and head (docs/task-streams.md)."""
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -49,6 +50,13 @@ class Tasks:
     self.problem, self.example_shape = of_meta(config, self.meta())
     self.chance: float | None = None
     self.untrained: float | None = 1 - 1 / len(self.data.infos[0].class_names)
+
+  @property
+  def num_bytes(self) -> tuple[int, int]:
+    """See contract.Source. Of the images of the largest task, uint8."""
+    sizes = self.stream.sizes(self.stream.ends)
+    num = int((sizes.train + sizes.val).max()) * math.prod(self.example_shape)
+    return num, num
 
   def meta(self) -> dict[str, Any]:
     """What `of_meta`, `visits` and predictions for other images need; JSON can hold it."""

@@ -1,5 +1,6 @@
 """Live streams of images and of texts."""
 import dataclasses
+import pathlib
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -7,12 +8,32 @@ from alma_jax.config import sections
 from alma_jax.config.fields import field
 from alma_jax.config.registry import TEXT, register
 from alma_jax.config.text_sections import Text
-from alma_jax.data import examples, text_files
+from alma_jax.data import examples, feed, text_files
+
+
+@dataclasses.dataclass(frozen=True)
+class Folder(sections.Live):
+  """Base class of both."""
+
+  def check_length(self, num_megabatches: int) -> None:
+    """Any number; 0: no limit."""
+
+  def covered(self, t: int) -> str:
+    return (f"mega-batches 1 to {t}, listed in {feed.LEDGER} in the run folder, and the files beside the folder "
+            "stream")
+
+  def fingerprint_after(self, known: str, t: int, folder: pathlib.Path) -> str:
+    """See DataSet.
+
+    Raises:
+      BadInput: the list of the mega-batches lacks some of them.
+    """
+    return feed.fingerprint(known, feed.first_lines(folder, t))
 
 
 @register
 @dataclasses.dataclass(frozen=True)
-class Images(sections.Live, sections.Columns):
+class Images(Folder, sections.Columns):
   """Mega-batches of images that appear in DIR/stream while the run goes on."""
   image_size: int = field(
       0, "width and height in pixels to which images of files are resized, without keeping their aspect ratio; 0: "
@@ -29,7 +50,7 @@ class Images(sections.Live, sections.Columns):
 
 @register
 @dataclasses.dataclass(frozen=True)
-class Texts(Text, sections.Live):
+class Texts(Text, Folder):
   """Mega-batches of texts that appear in DIR/stream while the run goes on."""
   name: str = "live"
 
