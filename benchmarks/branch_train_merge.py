@@ -87,8 +87,9 @@ def perplexities(run: alma_jax.Run, split: str, decay: float) -> dict[str, tuple
   """
   setting = settings.prepare(run.config)
   opened, learner = run.open()
-  state, source = snapshot.restore_learner(learner, opened), setting.source
-  pool = source.test_pool(learner.mesh) if split == "test" else source.pools(learner.mesh)[1]
+  state, source = snapshot.restore_learner(learner, opened), setting.protocol.source
+  pool = (source.test_pool(learner.mesh) if split == "test" else
+          source.load(source.memory.stage((1,)), learner.mesh).val_pool)
   length, cost = np.asarray(pool.length), setting.learner.cost(state)
   network, task = learner.network(state.spec), source.problem
 

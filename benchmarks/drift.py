@@ -12,7 +12,7 @@ import sys
 import numpy as np
 
 from alma_jax import commands
-from alma_jax.runs import drift
+from alma_jax.protocols import drift
 from alma_jax.store import metrics
 
 TRIALS, BEFORE, AFTER, DELTA, VOCABULARY = 20, 200, 50, 0.002, 8192

@@ -39,8 +39,8 @@ def measure(config: schema.RunConfig) -> None:
   """Prints a line for one learner."""
   runtime.setup(config, alone=True)
   setting = settings.prepare(config)
-  learner, stages = setting.learner, settings.Stages(setting)
-  first, second = (stages[setting.stream.expected_ends[:number]] for number in (1, 2))
+  learner, ends = setting.learner, setting.protocol.expected_ends
+  first, second = (setting.protocol.stage(ends[:number], learner, {}).data for number in (1, 2))
   state = train(learner, learner.init(), first)
   learner.grow(state, second)  # compiles
   began = time.perf_counter()

@@ -42,7 +42,7 @@ def main():
   parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
   args = parser.parse_args()
   setting = prepare(args.learner, args.devices)
-  data = settings.Stages(setting)[setting.stream.expected_ends[:1]]
+  data = setting.protocol.stage(setting.protocol.expected_ends[:1], setting.learner, {}).data
   training = setting.learner.training(setting.learner.init(), data)
   fits = {form: begin(training, stepwise=form == "stepwise") for form in ("single", "nested", "stepwise")}
   clock = {"wall": time.perf_counter, "cpu": time.process_time}[args.clock]

@@ -1,7 +1,7 @@
 """Changes single lines of the package, and counts the changes that the tests notice.
 
     pip install coverage
-    python benchmarks/mutants.py alma_jax/config streams=alma_jax/data/stream.py,alma_jax/data/feed.py
+    python benchmarks/mutants.py alma_jax/config streams=alma_jax/data/memory.py,alma_jax/data/feed.py
 
 Each argument is a group of files: a folder or file, or several with a name before them. A mutant is the package with
 one change, e.g. `<=` for `<`, or a call left out. Each group gets `--num` mutants, on lines drawn with `--seed`. The

@@ -82,7 +82,7 @@ def measured(learner: str, model: str, width: int, shared: bool, counts: Any, tu
     parsed = configs.parse(config)
     runtime.setup(parsed)
     setting = settings.prepare(parsed)
-    data = settings.Stages(setting)[1, 2]
+    data = setting.protocol.stage((1, 2), setting.learner, {}).data
   assert isinstance(setting.learner, Paths)
   compiled = _Compilations()
   for num in counts:

@@ -38,8 +38,8 @@ def mixture(model: str, num_experts: int) -> tuple[Any, Any, np.ndarray]:
   setting = settings.prepare(configs.parse(config), (x[:1000], y[:1000], x[1000:], y[1000:]))
   learner: Any = setting.learner
   base = learner.init()
-  pool = setting.source.test_pool(learner.mesh)
-  features = expert_stacks.features(learner._base, setting.source.problem, learner.mesh, base.live, pool,
+  pool = setting.protocol.source.test_pool(learner.mesh)
+  features = expert_stacks.features(learner._base, setting.facts.problem, learner.mesh, base.live, pool,
                                     np.arange(1000))
   spec = {**base.spec, "num_experts": num_experts, "num_frozen": 1}
   host = dict(prototypes=features[:num_experts].astype(np.float64), counts=np.ones(num_experts, np.int64))
@@ -80,8 +80,8 @@ def program(learner: Any, state: Any, task: Any, shape: tuple[int, ...]) -> Call
 def compare(model: str, num_experts: int, turns: int) -> None:
   """Prints the tables of a network."""
   setting, state, images = mixture(model, num_experts)
-  task, learner, shape = setting.source.problem, setting.learner, (1, *CASES[model])
-  dense, pool = Dense(learner.context), setting.source.test_pool(learner.mesh)
+  task, learner, shape = setting.facts.problem, setting.learner, (1, *CASES[model])
+  dense, pool = Dense(learner.context), setting.protocol.source.test_pool(learner.mesh)
   one = cost.forward_macs(learner.network(state.spec), shape)
   base = expert_stacks.feature_macs(learner._base, shape)
   features = expert_stacks.features(learner._base, task, learner.mesh, state.frozen[0], pool, np.arange(1000))

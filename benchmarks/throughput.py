@@ -135,7 +135,7 @@ def jax_steps(learner: str, case: str, data_dir: str) -> Callable[[], float]:
   config = configs.parse(config)
   runtime.setup(config, alone=True)
   setting = settings.prepare(config)
-  stage, learn = settings.Stages(setting)[setting.stream.expected_ends[:1]], setting.learner
+  stage, learn = setting.protocol.stage(setting.protocol.expected_ends[:1], setting.learner, {}).data, setting.learner
   members = MEMBERS if learner == "ens" else 1
 
   def run() -> float:

@@ -24,7 +24,7 @@ API = {
     "Learners of your own": [
         "config.registry.register", "config.fields.field", "config.sections.AnyOptions", "config.sections.Options",
         "config.task_sections.TaskOptions", "learners.contract", "learners.stacked.Stacked", "learners.paths.Paths",
-        "learners.paths.Proposal", "training.stage.StageData", "training.stage.Examples", "training.stage.Training",
+        "learners.paths.Proposal", "data.memory.StageData", "training.stage.Examples", "training.stage.Training",
         "training.stage.Trained", "training.stage.FitReport"],
     "Networks, data sets and optimisers of your own": [
         "config.sections.Model", "models.network.ImageModel", "models.layers", "config.sections.DataSet",

@@ -5,18 +5,26 @@ from runs import blobs, small_config
 
 from alma_jax import config as configs
 from alma_jax.learners import prediction
+from alma_jax.protocols.contract import State
 from alma_jax.runs import settings
 from alma_jax.training import batching, loop
 
 
 class Stages:
-  """The stages of a setting by their numbers, StageData."""
+  """The stages of a setting by their numbers, StageData. None has new normalisation constants."""
 
   def __init__(self, setting):
-    self._stages, self._ends = settings.Stages(setting), setting.stream.ends
+    self._setting = setting
 
   def __getitem__(self, stage):
-    return self._stages[self._ends[:stage + 1]]
+    protocol = self._setting.protocol
+    return protocol.stage(protocol.expected_ends[:stage + 1], self._setting.learner, {}).data
+
+
+def examine(setting, state):
+  """(the metric, the loss) of a learner's state on the test set."""
+  now = State(state, 0, {})
+  return tuple(setting.protocol.test(setting.learner, now, None).values())
 
 
 def setting_of(learner="sm", data=None, **changes):
@@ -72,7 +80,7 @@ def batches_of(training, start, stop):
 
 def contribution(setting, state, block, pool, which=None):
   """Of a block to the predictions for a pool, arrays [N, ...]."""
-  return prediction.contributions(setting.learner, setting.source.problem, state, block, pool, which)
+  return prediction.contributions(setting.learner, setting.facts.problem, state, block, pool, which)
 
 
 def train(setting, stages=2, rows=256):

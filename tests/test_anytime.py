@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 from runs import assert_same_run, blobs, lines, slow, small_config
+from stages import examine
 from test_language import books, text_config  # noqa: F401
 
 import alma_jax
@@ -181,12 +182,12 @@ def test_a_mega_batch_tests_the_learner_of_the_stage_before(tmp_path, arrays):
   config = small_config("ens", **ANYTIME | OPTIONS["ens"] | {"checkpoint__keep_every": 1, "train__steps": 2,
                                                              "train__eval_every": 2})
   run = alma_jax.run(config, tmp_path, data=arrays)
-  stream = settings.prepare(configs.parse(config), arrays).stream
+  megabatches = settings.prepare(configs.parse(config), arrays).protocol.source.megabatches
   found = [entry["prequential_error"] for entry in lines(tmp_path, "metrics.jsonl")]
   assert found[:2] == [None, None]
   expected = []
   for t in range(3, 7):  # trained after mega-batches 2, 4 and 6
-    which = np.concatenate(stream.megabatch(t))
+    which = np.concatenate(megabatches.part(t))
     assert len(which) == 20  # those for validation, too
     expected.append(np.mean(run.predict(arrays[0][which], stage=(t - 3) // 2).argmax(-1) != arrays[1][which]))
   np.testing.assert_allclose(found[2:], expected, atol=1e-7)
@@ -199,8 +200,8 @@ def test_nothing_is_used_before_it_arrives(tmp_path, arrays):
   """Later mega-batches are replaced by noise: what was written before they arrived is the same."""
   config = small_config(**ANYTIME | {"stream__waiting_time": 2})
   alma_jax.run(config, tmp_path / "whole", data=arrays)
-  stream = settings.prepare(configs.parse(config), arrays).stream
-  later = np.concatenate([part for t in range(5, 7) for part in stream.megabatch(t)])
+  megabatches = settings.prepare(configs.parse(config), arrays).protocol.source.megabatches
+  later = np.concatenate([part for t in range(5, 7) for part in megabatches.part(t)])
   rng, (x, y, *test) = np.random.default_rng(0), (array.copy() for array in arrays)
   x[later], y[later] = rng.integers(0, 256, x[later].shape), rng.integers(0, 3, len(later))
   alma_jax.run(config, tmp_path / "other", data=(x, y, *test))
@@ -223,15 +224,14 @@ def test_windows_that_arrive_test_a_language_model(tmp_path, books):  # noqa: F8
   setting = settings.prepare(configs.parse(config))
   opened, _ = run.open(0)
   state = snapshot.restore_learner(setting.learner, opened)
-  windows = setting.stream.megabatch(2)[0]
-  which = setting.source.tested(2)
+  windows = setting.protocol.source.megabatches.part(2)[0]
+  which = setting.protocol.source.tested(2)
   assert set(which) <= set(windows)
   assert len(which) == 13  # 200 tokens in windows of 16
-  pool, _ = setting.source.pools(setting.learner.mesh)
-  task = setting.source.problem
-  loaded, index = task.load(pool, which)
+  task = setting.facts.problem
+  loaded, index = task.load(*setting.protocol.source.select(which, setting.learner.mesh))
   log_NL = prediction.contributions(setting.learner, task, state, 0, jax.device_get(loaded), index)["log_sum"]
-  length = setting.source._train.length[which]
+  length = setting.protocol.source._train.length[which]
   counted = np.arange(log_NL.shape[1])[None] < length[:, None]
   expected = np.exp(-np.float64(log_NL)[counted].mean())
   assert second["prequential_perplexity"] == pytest.approx(expected, rel=1e-5)
@@ -256,7 +256,7 @@ def test_the_average_predicts_and_is_exported(tmp_path, arrays, start, held):
   if start == "average":
     return
   setting = settings.prepare(configs.parse(small_config(**changes)), arrays)
-  live = settings.Examiner(setting).examine(state._replace(average=None))
+  live = examine(setting, state._replace(average=None))
   assert live[1] != pytest.approx(run.metrics["loss"][-1], rel=1e-3)  # the last weights answer otherwise
   folder = export.export(run)
   space = {"__file__": str(folder / "load.py")}

@@ -53,7 +53,7 @@ def test_a_mixture_from_the_command_line(tmp_path, in_process):
   assert in_process == ["gate3", "expert0", "expert1", "expert2"]
   mixture = alma_jax.load_mixture(tmp_path / "all")
   setting = settings.prepare(configs.parse(small_config("sm")))
-  x, y = setting.source.dataset.x_test, setting.source.dataset.y_test
+  x, y = setting.protocol.source.dataset.x_test, setting.protocol.source.dataset.y_test
   error = float((mixture.predict(x).argmax(-1) != y).mean())
   assert error == mixture.manifest["test_error"] < 0.5
   assert [entry["width"] for entry in mixture.manifest["experts"]] == [4, 6, 4]

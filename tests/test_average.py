@@ -161,7 +161,7 @@ def errors_of(setting, variables, which):
 
 def normalized(setting, which):
   """(images as the network reads them, labels) of training examples."""
-  source = setting.source
+  source = setting.protocol.source
   x = (source.dataset.x_train[which].reshape(len(which), 6, 6, 1) - source.constants.mean) / source.constants.std
   return jnp.float32(x), jnp.asarray(source.dataset.y_train[which])
 

@@ -74,7 +74,7 @@ def test_the_prior_moves_from_window_to_window():
 
 
 def test_documents_of_different_words_are_different_domains(books):
-  source = setting_of(books).source
+  source = setting_of(books).protocol.source
   ids, starts = np.asarray(source.corpus.tokens["train"]), source.corpus.starts["train"]
   assert domains.document_of(ids, starts).tolist() == list(range(8))
   assert domains.document_of(ids, starts[1:] - 1).tolist() == list(range(7))
@@ -117,10 +117,10 @@ def test_experts_train_on_their_domains_from_one_seed(books):
 def test_all_kinds_of_predictions_agree(books):
   """Those of the targets of windows, of every next token, and of the token after one."""
   setting = setting_of(books)
-  learner, task = setting.learner, setting.source.problem
+  learner, task = setting.learner, setting.facts.problem
   spec = {"num_frozen": 0, "num_domains": 2}
   state = LearnerState(spec, learner.fresh(0, spec))
-  pool = setting.source.test_pool(learner.mesh)
+  pool = setting.protocol.source.test_pool(learner.mesh)
   tokens = np.asarray(pool.tokens)[:2]
   assert tokens.shape == (2, 17)
   of_windows = prediction.predict(learner, task, state, Windows(tokens, np.int32([16, 9])))

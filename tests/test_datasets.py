@@ -42,7 +42,7 @@ def test_the_seed_decides_the_stream_and_not_the_test_set(tmp_path, monkeypatch,
   for name in ("digits", f"folder:{tmp_path}/images"):
     made = [classification.Images(configs.parse(make_config(dataset__name=name, seed=seed))) for seed in (0, 1)]
     assert made[0].fingerprint == made[1].fingerprint
-    assert (made[0].stream.stage((2,)).train != made[1].stream.stage((2,)).train).any()
+    assert (made[0].memory.stage((2,)).train != made[1].memory.stage((2,)).train).any()
   # What seed 0 always drew: the first fifth of a permutation of each class.
   drawn = [100 * label + keys.rng(0, keys.STREAM, label).permutation(50)[:10] for label in (0, 1)]
   assert sorted(made[0].dataset.x_test[:, 0, 0, 0]) == sorted(np.concatenate(drawn))

@@ -200,7 +200,7 @@ def one_step(model, members, devices, shape, batch_size=24):
   fitting = begin(learner, state, data)
   fitting, records = loop.advance(fitting, 1)
   sums = jax.device_get(records)
-  contributed = contribution(setting, state, 0, setting.source.test_pool(learner.mesh))
+  contributed = contribution(setting, state, 0, setting.protocol.source.test_pool(learner.mesh))
   member = fitting.state.members
   return jax.device_get((member.now, member.opt)), sums.train, contributed
 
@@ -315,5 +315,5 @@ def test_rows_of_a_dispatch_are_padded_to_the_data_axis():
   config = small_config("sm", devices=8, train__batch_size=30)
   setting = settings.prepare(configs.parse(config), (*blobs(240), *blobs(60, seed=1)))
   assert setting.learner.mesh.shape["data"] == 8
-  spec = loop.FitSpec(None, setting.source.problem, setting.config.train, 1, 1, setting.learner.mesh, False)
+  spec = loop.FitSpec(None, setting.facts.problem, setting.config.train, 1, 1, setting.learner.mesh, False)
   assert (spec.padded_batch, spec.val_batch) == (32, 512)

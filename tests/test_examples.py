@@ -18,7 +18,6 @@ from stages import (
 )
 
 from alma_jax.learners import bagging, boosting
-from alma_jax.runs import settings
 from alma_jax.training import loop
 
 
@@ -48,7 +47,7 @@ def test_boosting_concentrates_on_mistakes(weighting):
   assert report.macs == len(data.train) * learner.cost(state).predict_macs
   examples = begin(learner, grown, data).examples
   logits = contribution(setting, grown, 0, data.pool, data.train)["logits0"]
-  wrong = logits.argmax(1) != setting.source.dataset.y_train[data.train]
+  wrong = logits.argmax(1) != setting.protocol.source.dataset.y_train[data.train]
   weights = examples.weight if weighting == "loss" else examples.probability * len(data.train)
   assert 0 < wrong.sum() < len(wrong)
   assert weights[wrong].min() > 1 > weights[~wrong].max()
@@ -80,7 +79,7 @@ def test_boosting_votes_with_its_coefficients():
   state, _ = train(setting, stages=3)
   learner = setting.learner
   assert len(state.host["alphas"]) == 3
-  pool = settings.Examiner(setting)._pool
+  pool = setting.protocol.source.test_pool(setting.learner.mesh)
   parts = {}
   for block in range(3):
     parts |= contribution(setting, state, block, pool)
@@ -88,7 +87,7 @@ def test_boosting_votes_with_its_coefficients():
   classes, probabilities = learner.resolve(state, parts)
   np.testing.assert_array_equal(classes, expected)
   np.testing.assert_array_equal(probabilities.argmax(1), expected)
-  y = setting.source.dataset.y_train
+  y = setting.protocol.source.dataset.y_train
   data = Stages(setting)[2]
   logits = [contribution(setting, state, block, data.pool, data.val)[f"logits{block}"] for block in range(3)]
   np.testing.assert_allclose(boosting.weigh(logits, y[data.val], 3)[1], state.host["alphas"])

@@ -100,7 +100,7 @@ def test_refitting_moves_the_examples_of_this_stage():
 
 def alike(setting, combine, variables, pool):
   """The contribution of stacked networks of one kind for a pool, joined by `combine`."""
-  learner, task = setting.learner, setting.source.problem
+  learner, task = setting.learner, setting.facts.problem
   network = learner.network(learner.first_spec())
   one = lambda inputs: stacked.contribute(network, task, learner.mesh, combine, variables, inputs)
   return prediction.in_batches(one, task, learner.mesh, pool)
@@ -291,7 +291,7 @@ def test_costs_are_those_of_one_expert_and_of_the_base():
   assert report.samples == 2 * len(data.train)  # two epochs, every example once
   assert growth.macs == 2 * len(data.train) * macs + features * (len(data.train) + len(data.val))
   _, later = learner.grow(state, Stages(setting)[1])
-  sizes = setting.stream.sizes((2, 4))
+  sizes = setting.protocol.source.memory.sizes((2, 4))
   assert later.macs == features * (sizes.train[1] + sizes.val[1])
 
 

@@ -163,7 +163,7 @@ def test_groups_smaller_and_larger_than_windows(books, group_size):
 
 def test_the_balance_loss_is_a_mean_over_groups_that_hold_tokens(books):
   setting = setting_of(books, model__group_size=4)
-  task, network = setting.source.problem, setting.learner.network(setting.learner.first_spec())
+  task, network = setting.facts.problem, setting.learner.network(setting.learner.first_spec())
   variables = jax.tree.map(lambda leaf: leaf[0], setting.learner.init().live)
   variables = variables._replace(params=jax.tree_util.tree_map_with_path(
       lambda path, leaf: leaf * 0 if "router" in str(path) else leaf, variables.params))
@@ -204,7 +204,7 @@ def test_accumulation_and_devices_change_no_step(books, learner, changes):
 
 def test_targets_that_do_not_count_change_nothing(books):
   setting = setting_of(books)
-  task, network = setting.source.problem, setting.learner.network(setting.learner.first_spec())
+  task, network = setting.facts.problem, setting.learner.network(setting.learner.first_spec())
   variables = jax.tree.map(lambda leaf: leaf[0], setting.learner.init().live)
   tokens = np.random.default_rng(0).integers(0, 200, (3, 17)).astype(np.int32)
   long, short = (pool_of(tokens, length) for length in ([16, 5, 16], [16, 5, 0]))
@@ -231,14 +231,14 @@ def network_sums(task, network, variables, pool, mask):
 
 def log_probs_of(setting, state):
   """Of the first block's networks for the test text, added up: float32 [N, L]."""
-  return contribution(setting, state, 0, setting.source.test_pool(setting.learner.mesh))["log_sum"]
+  return contribution(setting, state, 0, setting.protocol.source.test_pool(setting.learner.mesh))["log_sum"]
 
 
 def test_an_ensembles_loss_is_that_of_averaged_probabilities(books):
   setting = setting_of(books, "ens", learner__num_members=3)
   state = setting.learner.init()
-  pool = setting.source.test_pool(setting.learner.mesh)
-  task, length = setting.source.problem, np.asarray(pool.length)
+  pool = setting.protocol.source.test_pool(setting.learner.mesh)
+  task, length = setting.facts.problem, np.asarray(pool.length)
   joint = setting.learner.resolve(state, contribution(setting, state, 0, pool))
   counts = np.arange(joint.shape[1])[None] < length[:, None]
   ones = [state._replace(live=setting.learner.take(state.live, [i])) for i in range(3)]
@@ -246,7 +246,7 @@ def test_an_ensembles_loss_is_that_of_averaged_probabilities(books):
   expected = np.log(np.mean(np.exp(np.float64(singles)), 0))
   np.testing.assert_allclose(joint[counts], expected[counts], rtol=1e-5, atol=1e-5)
   losses = [-single[counts].mean(dtype=np.float64) for single in singles]
-  perplexity, loss = setting.source.score(joint)
+  perplexity, loss = setting.protocol.source.score(joint)
   assert loss < np.mean(losses)  # Jensen
   assert loss == pytest.approx(-expected[counts].mean(), rel=1e-5)
   assert perplexity == pytest.approx(math.exp(loss))
@@ -257,17 +257,17 @@ def test_an_ensembles_loss_is_that_of_averaged_probabilities(books):
 
 def test_every_test_token_is_evaluated_once(books):
   whole = setting_of(books, dataset__cross_documents=False)
-  corpus = whole.source.corpus
-  held_out = whole.source._held_out["test"]
+  corpus = whole.protocol.source.corpus
+  held_out = whole.protocol.source._held_out["test"]
   targets = [np.arange(start + 1, start + length + 1) for start, length in zip(held_out.start, held_out.length)]
   assert sorted(np.concatenate(targets)) == list(range(1, len(corpus.tokens["test"])))  # all but the first END
   few = setting_of(books, dataset__eval_tokens=100)
-  assert 16 <= few.source._held_out["test"].length.sum() <= 100
+  assert 16 <= few.protocol.source._held_out["test"].length.sum() <= 100
 
 
 def test_a_stage_knows_its_own_mega_batches_only(books):
   setting = setting_of(books, stream__waiting_time=2)
-  corpus, stages = setting.source.corpus, Stages(setting)
+  corpus, stages = setting.protocol.source.corpus, Stages(setting)
   bounds = [*corpus.starts["train"], len(corpus.tokens["train"]) - 1]
   for stage in range(2):
     data = stages[stage]
@@ -275,7 +275,7 @@ def test_a_stage_knows_its_own_mega_batches_only(books):
     start = data.pool.windows.start[data.train]
     assert (start.min(), data.pool.windows.length[data.train].sum()) == (first, last - first)
     assert (start + data.pool.windows.length[data.train]).max() == last
-    assert len(data.val) == len(setting.source._held_out["valid"].start)
+    assert len(data.val) == len(setting.protocol.source._held_out["valid"].start)
 
 
 def test_the_schedule_is_restarted_and_ends_at_zero(books):
@@ -319,7 +319,7 @@ def test_growth_preserves_every_probability_with_offsets(books, copies):
         was, now = old.params[layer], new.params[layer]
         np.testing.assert_array_equal(now["experts"]["up_kernel"][:, -len(top):], was["experts"]["up_kernel"][:, top])
         np.testing.assert_array_equal(now["router"][..., -len(top):], was["router"][..., top])
-    d, shared = 16, setting.source.corpus.vocab_size * 16
+    d, shared = 16, setting.protocol.source.corpus.vocab_size * 16
     count = shared + 4 * (4 * d * d + 4 * d) + 2 * (8 * d * d + 5 * d) + 9 * 2 * d + 2 * num * (8 * d * d + 6 * d)
     assert setting.learner.cost(grown).num_params == count
     state = grown if stage else train_stage(setting, state, 0)[0]
@@ -331,7 +331,7 @@ def test_growth_preserves_every_probability_with_offsets(books, copies):
 def test_scores_are_the_loss_of_the_tokens_routed(books):
   setting = setting_of(books, "gmoe")
   data, state = Stages(setting)[0], setting.learner.init()
-  network, task = setting.learner.network(state.spec), setting.source.problem
+  network, task = setting.learner.network(state.spec), setting.facts.problem
   found = duplicate.scores(network, task, state.live, data.val_pool, data.val, setting.learner.mesh)["layer1"]
   variables = jax.tree.map(lambda leaf: leaf[0], state.live)
   pool = jax.device_get(data.val_pool)
@@ -386,7 +386,7 @@ def test_what_a_learner_knows_is_that_of_the_chosen_candidate(books, monkeypatch
 
 def test_cost_is_that_of_the_active_weights(books):
   setting = setting_of(books, model__num_layers=4)
-  vocabulary, d, length = setting.source.corpus.vocab_size, 16, 16
+  vocabulary, d, length = setting.protocol.source.corpus.vocab_size, 16, 16
   one = 4 * (4 * d * d + 2 * length * d) + 4 * 8 * d * d + 2 * d * 4 + vocabulary * d  # attention, FFN, routers, output
   found = setting.learner.cost(setting.learner.init())
   assert found.fwd_macs == length * one
@@ -528,13 +528,13 @@ def test_bfloat16_is_close(books):
 
 def test_padded_batches_of_devices(books):
   setting = setting_of(books, devices=2, train__batch_size=6, train__micro_batch=2)
-  spec = loop.FitSpec(None, setting.source.problem, setting.config.train, 1, 1, setting.learner.mesh, True)
+  spec = loop.FitSpec(None, setting.facts.problem, setting.config.train, 1, 1, setting.learner.mesh, True)
   assert (spec.padded_batch, spec.at_once) == (8, 2)  # three each, in two parts of at most two
   for batch, devices, micro, group, padded, at_once in (
       (192, 8, 16, 16, 192, 12), (192, 4, 16, 16, 192, 16), (192, 8, 8, 16, 192, 8), (6, 1, 0, 16, 6, 6),
       (6, 4, 0, 32, 8, 2), (4, 4, 0, 32, 8, 2)):
     setting = setting_of(books, devices=devices, train__batch_size=batch, train__micro_batch=micro,
                          model__group_size=group)
-    spec = loop.FitSpec(None, setting.source.problem, setting.config.train, 1, 1, setting.learner.mesh, True)
+    spec = loop.FitSpec(None, setting.facts.problem, setting.config.train, 1, 1, setting.learner.mesh, True)
     assert (spec.padded_batch, spec.at_once) == (padded, at_once)
   assert sharding.make_mesh(1, 2).size == 2

@@ -11,7 +11,7 @@ from stages import Stages, arrays_equal, assert_close, contribution, setting_of,
 from alma_jax.learners import stacked
 from alma_jax.parallel import sharding
 from alma_jax.problems import classification
-from alma_jax.runs import settings
+from alma_jax.protocols.contract import State
 from alma_jax.training import batching, loop
 from alma_jax.types import Variables
 
@@ -95,8 +95,8 @@ def test_selection_follows_the_validation_errors(delta, patience):
   assert (report.rounds, len(epochs)) == (run, run)
   assert report.val == pytest.approx(errors[chosen], abs=1e-6)
   # The stored variables are the selected ones: they have that error on the validation data.
-  stage = setting.stream.stage((2,))
-  pool = classification.make_pool(x[stage.val][..., None], noisy[stage.val], *setting.source.constants,
+  stage = setting.protocol.source.memory.stage((2,))
+  pool = classification.make_pool(x[stage.val][..., None], noisy[stage.val], *setting.protocol.source.constants,
                                setting.learner.mesh)
   classes, _ = setting.learner.resolve(state, contribution(setting, state, 0, pool))
   assert np.mean(classes != noisy[stage.val]) == pytest.approx(errors[chosen], abs=1e-6)
@@ -118,7 +118,7 @@ def test_every_example_is_seen_once_an_epoch():
   data = Stages(setting)[0]
   steps = -(-len(data.train) // 64)
   mesh = sharding.make_mesh(2, 1)
-  spec = loop.FitSpec(None, setting.source.problem, setting.config.train, 2, 1, mesh, False)
+  spec = loop.FitSpec(None, setting.facts.problem, setting.config.train, 2, 1, mesh, False)
   rows = batching.train_batches(loop.Training(spec, None, data), 0, 2 * steps)
   assert rows.num_examples[:2 * steps].tolist() == [64, 108 - 64] * 2  # the partial batch is kept
   assert rows.num_steps == 2 * steps
@@ -144,7 +144,7 @@ def test_umix_sum_and_mean_predict_the_same_class():
   mean, total = setting_of("umix"), setting_of("umix", learner__combine="sum")
   state = mean.learner.init()
   x, y = blobs(50)
-  pool = classification.make_pool(x[..., None], y, *mean.source.constants, mean.learner.mesh)
+  pool = classification.make_pool(x[..., None], y, *mean.protocol.source.constants, mean.learner.mesh)
   a, b = (contribution(s, state, 0, pool)["sum"] for s in (mean, total))
   np.testing.assert_allclose(5 * a, b, rtol=1e-5)
   np.testing.assert_array_equal(a.argmax(-1), b.argmax(-1))
@@ -173,18 +173,18 @@ def test_scratch_gens_members_start_apart():
   assert all(np.abs(a - b).max() > 0.01 for i, a in enumerate(kernels) for b in kernels[:i])
 
 
-def test_the_examiner_evaluates_final_members_once(monkeypatch):
+def test_the_test_set_is_predicted_once_by_final_members(monkeypatch):
   setting = setting_of("gens")
-  examiner, state, asked = settings.Examiner(setting), setting.learner.init(), []
+  now, asked, errors = State(setting.learner.init(), 0, {}), [], []
   real = setting.learner.contribution
   monkeypatch.setattr(setting.learner, "contribution",
                       lambda s, block, inputs: asked.append(block) or real(s, block, inputs))
-  errors = []
   for stage in range(2):
-    state, _, _ = train_stage(setting, state, stage)
-    errors.append(examiner.examine(state))
+    now.learner, _, _ = train_stage(setting, now.learner, stage)
+    errors.append(setting.protocol.test(setting.learner, now, True))
   assert asked == [0, 1]
-  assert settings.Examiner(setting).examine(state) == errors[-1]  # cached or not, the same
+  assert now.joined.num == 2
+  assert setting.protocol.test(setting.learner, State(now.learner, 0, {}), True) == errors[-1]  # the same without
 
 
 @pytest.mark.parametrize("combine", ["probabilities", "logits", "vote"])
@@ -192,7 +192,7 @@ def test_an_ensemble_predicts_as_its_members_together(combine):
   setting = setting_of("ens", learner__combine=combine, learner__num_members=3)
   state = setting.learner.init()
   x, y = blobs(40)
-  pool = classification.make_pool(x[..., None], y, *setting.source.constants, setting.learner.mesh)
+  pool = classification.make_pool(x[..., None], y, *setting.protocol.source.constants, setting.learner.mesh)
   together = contribution(setting, state, 0, pool)
   single = setting_of("sm")
   alone = [state._replace(live=jax.tree.map(lambda leaf, m=m: leaf[m:m + 1], state.live)) for m in range(3)]

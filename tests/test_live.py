@@ -27,7 +27,8 @@ from alma_jax.data import datasets, documents, examples, feed, inbox, live_image
 from alma_jax.errors import BadInput
 from alma_jax.learners import prediction
 from alma_jax.monitor import dashboard, view
-from alma_jax.runs import arrivals, drift, exporting, loggers, plots, settings
+from alma_jax.protocols import drift, prequential
+from alma_jax.runs import exporting, loggers, plots, settings
 from alma_jax.store import metrics, run_files
 
 LEARNERS = [("sm", {}), ("ens", {"stream__replay": 0.5}), ("gens", {}),
@@ -60,11 +61,11 @@ class Parts:
   """The parts of an offline stream, as entries whose examples a live stream puts in the same order."""
 
   def __init__(self, config, data):
-    self._stream, self._data = settings.prepare(configs.parse(config), data).stream, data
-    self.num = self._stream.num_megabatches
+    self._megabatches, self._data = settings.prepare(configs.parse(config), data).protocol.source.megabatches, data
+    self.num = self._megabatches.num
 
   def drop(self, folder, t):
-    part = np.concatenate(self._stream.megabatch(t))
+    part = np.concatenate(self._megabatches.part(t))
     order = keys.rng(0, keys.STREAM, t).permutation(len(part))
     drop(folder, t, *(array[part][np.argsort(order)] for array in self._data[:2]))
 
@@ -148,7 +149,7 @@ def test_what_a_schedule_leaves_at_the_end_is_said(tmp_path, arrays, capsys):
   # The same folder under another name is the same stream; another test set is not.
   assert alma_jax.run(live_config(f"{folder}/", **fields), tmp_path / "run").summary == run.summary
   np.savez(folder / "test.npz", x=arrays[2][:5], y=arrays[3][:5])
-  with pytest.raises(BadInput, match=r"another test set or classes.txt than .* restore them"):
+  with pytest.raises(BadInput, match=r"the test set, the classes.txt or the first mega-batch of .* restore them"):
     alma_jax.run(live_config(folder, **fields), tmp_path / "run")
 
 
@@ -695,7 +696,7 @@ def test_drift_of_text_is_reported(tmp_path, books, capsys):  # noqa: F811
 
 def test_topics_are_no_drift_of_text():
   """Means that scatter by 0.2 nats around a falling loss, windows by 0.6, and at last a jump by 1 nat."""
-  rng, detector = np.random.default_rng(0), drift.Detector(0.002, "perplexity", 8192)
+  rng, detector = np.random.default_rng(0), drift.Detector(0.002, "perplexity", np.log(8192))
 
   def alarm(t, mean):
     losses = rng.normal(mean + rng.normal(0, 0.2), 0.6, 300)
@@ -725,7 +726,7 @@ def test_an_infinite_prequential_perplexity_is_null(tmp_path, books, monkeypatch
     calls.append(args)
     return found
 
-  monkeypatch.setattr(arrivals, "prediction", types.SimpleNamespace(contributions=contributions))
+  monkeypatch.setattr(prequential, "prediction", types.SimpleNamespace(contributions=contributions))
   config = text_config(books, dataset__name=f"live:{folder}", dataset__settle_seconds=0.0, stream__num_megabatches=0,
                        stream__waiting_time=2, log__drift=0.002)
   run = alma_jax.run(config, tmp_path / "run")
@@ -815,7 +816,7 @@ def text_parts(books):  # noqa: F811
   """(offline config, the documents of its mega-batches)."""
   offline = text_config(books)
   source = text_source.find(offline.dataset.name)
-  corpus = settings.prepare(configs.parse(offline)).source.corpus
+  corpus = settings.prepare(configs.parse(offline)).protocol.source.corpus
   every = documents.prepare(source.read(), 4, 0)["train"]
   return offline, [every[first:last] for first, last in zip(corpus.parts, corpus.parts[1:])]
 

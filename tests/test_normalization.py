@@ -11,7 +11,7 @@ from test_predictor import load
 import alma_jax
 from alma_jax import config as configs
 from alma_jax.data import normalization
-from alma_jax.data import stream as streams
+from alma_jax.data.megabatches import Permuted
 from alma_jax.errors import BadInput
 from alma_jax.predictors import folder as predictors
 from alma_jax.predictors import scale
@@ -22,9 +22,9 @@ NIGHTS, CHANGE = 4, 3  # mega-batches, and the first whose column 0 is not const
 
 
 def test_the_first_constants_see_only_the_first_training_part():
-  stream = streams.make(100, configs.parse(small_config()).stream, 0)
+  megabatches = Permuted(100, 4, 0.1, 0)
   x = np.zeros((100, 2), np.float32)
-  first = stream.megabatch(1)[0]
+  first = megabatches.part(1)[0]
   x[first] = [[5.0, 1.0]]
   x[first[0]] = [5.0, 24.0]  # 23 examples: mean 2, std sqrt(22 + 22²)/sqrt(23)
   mean, std = normalization.made(x[first])
@@ -143,7 +143,7 @@ def test_evaluate_names_columns_of_another_scale():
 # ---------------------------------------------------------------- a run
 
 
-def table(stream):
+def table(megabatches):
   """(x_train, y_train, x_test, y_test): labels follow from columns 1 and 2, column 0 is constant before CHANGE."""
   rng = np.random.default_rng(0)
   x, x_test = (rng.normal(size=(num, 4)).astype(np.float32) for num in (480, 80))
@@ -151,15 +151,14 @@ def table(stream):
   for part in (x, x_test):
     part[:, 0] *= 1e4
   for t in range(1, CHANGE):
-    x[np.concatenate(stream.megabatch(t)), 0] = 7
+    x[np.concatenate(megabatches.part(t)), 0] = 7
   return x, y, x_test, y_test
 
 
 def config_and_data(learner, **changes):
   changes = {"stream__num_megabatches": NIGHTS, "stream__waiting_time": 1, "train__epochs": 8, "model__width": 8,
              "checkpoint__keep_every": 1, "log__predictor": True, **changes}
-  stream = streams.make(480, configs.parse(small_config(learner, **changes)).stream, 0)
-  return changes, table(stream)
+  return changes, table(Permuted(480, NIGHTS, 0.1, 0))
 
 
 @pytest.mark.parametrize("learner", ["gens", slow("sm"), slow("hmoe"), slow("gmoe")])
@@ -248,7 +247,7 @@ def test_a_predictor_meets_a_new_scale_before_it_is_trained_on_it(tmp_path):
 def test_constants_of_a_data_set_stay(tmp_path):
   changes, data = config_and_data("sm")
   setting = settings.prepare(configs.parse(small_config("sm", **changes)), data)
-  source = setting.source
+  source = setting.protocol.source
   source.dataset.__dict__["normalization"] = tuple(source.constants)
   assert source.followed(source.constants, (1, 2, 3)) == (source.constants, [])
 

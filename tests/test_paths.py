@@ -135,7 +135,7 @@ def test_replay_draws_evenly_over_tasks(tmp_path):
   assert report[0]["error"] == pytest.approx((2 / 3 + 0) / 2)
   config = configs.parse(task_config("replay", stream__num_megabatches=2))
   setting = settings.prepare(config)
-  data = settings.Stages(setting)[1, 2]
+  data = setting.protocol.stage((1, 2), setting.learner, {}).data
   state = setting.learner.init()
   small = data._replace(train=np.concatenate([data.train[:20], data.train[300:500]]), stage=0)
   probability = setting.learner.training(state, small).examples.probability

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from runs import small_config
+from stages import examine
 from test_language import books, text_config  # noqa: F401
 
 import alma_jax
@@ -105,7 +106,7 @@ def test_images(tmp_path, arrays):
   run = alma_jax.run(config, tmp_path / "run", data=data)
   learner, state = restored(run)
   setting = settings.prepare(configs.parse(config), data)
-  x = classification.normalize(jnp.asarray(noise[..., None]), *setting.source.constants)
+  x = classification.normalize(jnp.asarray(noise[..., None]), *setting.protocol.source.constants)
   network = learner.network(state.spec)
   logits = [network.apply(member, x, None, False)[0] for member in members_of(state)]
   single = np.float64([jax.nn.softmax(one) for one in logits])
@@ -129,9 +130,10 @@ def test_texts(tmp_path, books, monkeypatch):  # noqa: F811
   run = alma_jax.run(config, tmp_path / "run")
   learner, state = restored(run)
   setting, judged = settings.prepare(configs.parse(config)), []
-  score = setting.source.score
-  monkeypatch.setattr(setting.source, "score", lambda prediction: judged.append(prediction) or score(prediction))
-  pool = jax.device_get(setting.source.test_pool(learner.mesh))
+  source = setting.protocol.source
+  score = source.score
+  monkeypatch.setattr(source, "score", lambda prediction: judged.append(prediction) or score(prediction))
+  pool = jax.device_get(source.test_pool(learner.mesh))
   tokens, targets = pool.tokens[:, :-1], pool.tokens[:, 1:]
   counts = np.arange(tokens.shape[1])[None] < pool.length[:, None]
   chosen = lambda log_probs: np.take_along_axis(np.asarray(log_probs), targets[..., None], -1)[..., 0][counts]
@@ -142,11 +144,11 @@ def test_texts(tmp_path, books, monkeypatch):  # noqa: F811
   expected = weigh(WEIGHTS)
   for other in (weigh(np.ones(3)), weigh(np.ones(3) / 3), expected - np.log(3)):  # if a method were ignored
     assert np.abs(other - expected).max() > 0.01
-  perplexity, loss = settings.Examiner(setting).examine(state)
+  perplexity, loss = examine(setting, state)
   assert loss == pytest.approx(-expected.mean(), rel=1e-5)
   assert (run.metrics["perplexity"][-1], run.metrics["loss"][-1]) == pytest.approx((perplexity, loss), rel=1e-6)
   np.testing.assert_allclose(judged[0][counts], expected, rtol=1e-5, atol=1e-5)
   np.testing.assert_allclose(chosen(exported(run)(tokens)), expected, rtol=1e-5, atol=1e-5)
   for length in (1, 7, 16):  # of the context
-    asked = sampling._next_log_probs(learner, setting.source.problem, state, tokens[0, :length].tolist())
+    asked = sampling._next_log_probs(learner, setting.facts.problem, state, tokens[0, :length].tolist())
     np.testing.assert_allclose(asked[targets[0, length - 1]], judged[0][0, length - 1], rtol=1e-5, atol=1e-5)

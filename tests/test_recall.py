@@ -3,10 +3,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_stream import assert_sizes, make, stages_of
+from test_stream import Made, assert_sizes, make, stages_of
 
 from alma_jax.config import sections, text_sections
-from alma_jax.data import stream as streams
+from alma_jax.data import memory
+from alma_jax.data.megabatches import Consecutive
 
 SCHEDULES = [{}, dict(schedule=sections.Geometric(factor=1.5)), dict(schedule=sections.Power(num_trainings=3))]
 
@@ -26,11 +27,10 @@ def remembering(draw):
 def test_the_memory_holds_examples_of_earlier_stages_only(stream):
   size, stages = stream.config.memory_size, stages_of(stream)
   assert_sizes(stream, stages)
-  for stage in stages:
-    seen = [stream.megabatch(t) for t in range(1, stage.first_t)]
+  for stage, span in zip(stages, stream.spans):
+    seen = [stream.megabatches.part(t) for t in range(1, span[0])]
     train, val = (np.concatenate([np.zeros(0, int), *side]) for side in (zip(*seen) if seen else ((), ())))
-    new_train, new_val = (np.concatenate(side) for side in zip(
-        *(stream.megabatch(t) for t in range(stage.first_t, stage.last_t + 1))))
+    new_train, new_val = (np.concatenate(side) for side in zip(*map(stream.megabatches.part, span)))
     np.testing.assert_array_equal(stage.train, new_train)  # the stage's examples are the new ones alone
     assert stage.num_new == len(stage.train)
     np.testing.assert_array_equal(stage.val[:len(new_val)], new_val)
@@ -53,7 +53,7 @@ def test_the_memory_holds_examples_of_earlier_stages_only(stream):
       exact = wanted / (1 - wanted) * len(new_val)
       assert len(old_val) == min(len(val), num_val if size else len(val), round(exact))
   assert stages[0].share == len(stages[0].memory) == 0
-  assert stream.most_val == max(len(stage.val) for stage in stages)
+  assert stream.memory.most_val(stream.ends) == max(len(stage.val) for stage in stages)
 
 
 def test_without_a_limit_the_memory_is_all_that_was_seen():
@@ -77,19 +77,19 @@ def test_what_the_memory_has_dropped_never_comes_back(stream):
 
 def places(stream, indices):
   """Where examples stand in the stream."""
-  return np.argsort(np.concatenate([np.concatenate(stream.megabatch(t))
-                                    for t in range(1, stream.num_megabatches + 1)]))[indices]
+  return np.argsort(np.concatenate([np.concatenate(stream.megabatches.part(t))
+                                    for t in range(1, stream.megabatches.num + 1)]))[indices]
 
 
 def test_the_memory_depends_on_nothing_but_the_seed_and_what_was_seen():
   fields = dict(memory_size=40, replay_share="uniform")
   short, long = make(200, 10, seed=3, **fields), make(400, 20, seed=3, **fields)  # mega-batches of 20 examples each
   for t in range(2, 10):
-    by_one, at_once = short.stage(range(1, t + 1)), short.stage((t - 1, t))
+    by_one, at_once = short.memory.stage(range(1, t + 1)), short.memory.stage((t - 1, t))
     np.testing.assert_array_equal(by_one.memory, at_once.memory)  # nor on the stages before
-    np.testing.assert_array_equal(places(short, by_one.memory), places(long, long.stage((t - 1, t)).memory))
-  last = lambda seed: set(places(make(200, 10, seed=seed, **fields), make(200, 10, seed=seed, **fields).stage(
-      (9, 10)).memory))
+    np.testing.assert_array_equal(places(short, by_one.memory), places(long, long.memory.stage((t - 1, t)).memory))
+  last = lambda seed: set(places(make(200, 10, seed=seed, **fields), make(
+      200, 10, seed=seed, **fields).memory.stage((9, 10)).memory))
   assert last(3) == last(3) != last(4)
 
 
@@ -98,7 +98,7 @@ def test_a_stage_does_not_depend_on_earlier_calls():
   forward, backward = make(300, 10, 2, **fields), make(300, 10, 2, **fields)
   first = stages_of(forward)
   for s in (4, 0, 3, 1, 2):
-    again = backward.stage(backward.ends[:s + 1])
+    again = backward.memory.stage(backward.ends[:s + 1])
     np.testing.assert_array_equal(first[s].memory, again.memory)
     np.testing.assert_array_equal(first[s].val, again.val)
 
@@ -110,7 +110,7 @@ def test_the_memory_is_a_uniform_sample_of_all_examples_seen(wanted):
   val_counts = np.zeros(125)
   for seed in range(seeds):
     stream = make(125, 5, val=0.2, seed=seed, memory_size=30, replay_share=wanted)
-    stage = stream.stage((1, 2, 3, 4, 5))
+    stage = stream.memory.stage((1, 2, 3, 4, 5))
     assert len(stage.memory) == 24
     counts[places(stream, stage.memory)] += 1
     val_counts[places(stream, stage.val[5:])] += 1
@@ -128,21 +128,21 @@ def test_the_memory_is_a_uniform_sample_of_all_examples_seen(wanted):
 
 def test_windows_of_text_are_remembered():
   config = text_sections.Stream(num_megabatches=4, replay_share="uniform", memory_size=7)
-  stream = streams.of_windows([0, 5, 9, 20, 30], 6, config, 0)
+  megabatches = Consecutive([0, 5, 9, 20, 30], np.arange(6, dtype=np.int32))
+  stream = Made(config, megabatches, memory.make(config, megabatches, 0))
   stages = stages_of(stream)
   assert_sizes(stream, stages)
   assert [len(stage.memory) for stage in stages] == [0, 5, 7, 7]
   assert [stage.share for stage in stages] == [0, 5 / 9, 7 / 18, 7 / 17]
   assert [stage.val.tolist() for stage in stages] == [list(range(6))] * 4  # a text of their own, always all of them
-  assert stream.most_val == 6
+  assert stream.memory.most_val(stream.ends) == stream.memory.most_val(None) == 6
   assert set(stages[1].memory) == set(range(5))
   assert set(stages[3].memory) <= set(range(20))
 
 
 def test_the_largest_validation_set_of_an_undecided_schedule():
   """How many stages there will be is not known: at most all validation examples are used."""
-  stream = make(300, 10, schedule=sections.Adaptive(price=1.0), replay_share="uniform")
-  assert stream.ends is None
-  assert stream.most_val == 30
-  every = make(300, 10, 1, replay_share="uniform")
-  assert stream.most_val >= every.most_val
+  stream, every = (make(300, 10, 1, replay_share="uniform", **fields)
+                   for fields in (dict(schedule=sections.Adaptive(price=1.0)), {}))
+  assert stream.memory.most_val(None) == 30
+  assert stream.memory.most_val(None) >= every.memory.most_val(every.ends)

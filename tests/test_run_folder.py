@@ -8,6 +8,7 @@ import pathlib
 import shutil
 import sys
 import time
+import types
 
 import pytest
 import tqdm
@@ -305,6 +306,13 @@ def test_without_a_terminal_a_stage_is_a_line(tmp_path, arrays, capfd, monkeypat
   assert {"loading the data", "compiling", "saving", "evaluating"} <= set(phases)
 
 
+def begun(samples, stage):
+  """A progress display of stages of so many samples, in a session that begins in a stage."""
+  shown = progress.Progress(True, samples)
+  shown.begin(None, types.SimpleNamespace(stage=stage))
+  return shown
+
+
 @pytest.mark.parametrize("is_terminal", [False, True])
 def test_a_run_goes_on_if_stderr_is_closed(tmp_path, arrays, monkeypatch, is_terminal):
   monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
@@ -312,14 +320,14 @@ def test_a_run_goes_on_if_stderr_is_closed(tmp_path, arrays, monkeypatch, is_ter
     with monkeypatch.context() as patched:
       patched.setattr(sys, "stderr", Closed(number, is_terminal))
       alma_jax.run(small_config(log__progress=True), tmp_path / str(number), data=arrays)
-  bar = progress.Progress(True, [10], 0)
+  bar = begun([10], 0)
   with monkeypatch.context() as patched:  # closed while it is shown
     patched.setattr(bar, "_bar", tqdm.tqdm(total=10, file=io.StringIO(), mininterval=0, disable=False))
     for name in ("refresh", "update", "close"):
       patched.setattr(bar._bar, name, lambda *unused, **named: Closed().write(""))
-    bar.update(1, 0, 1, 10)
+    bar.steps(1, 0, 1, 10)
     with bar.phase("saving"):
-      bar.end_stage(0, 0.1, 1.0)
+      bar.line(dict(stage=0, error=0.1, seconds=1.0, updated=True), None, None)
     bar.close()
 
 
@@ -327,10 +335,10 @@ def test_time_left_after_a_resume_inside_a_stage(capfd, monkeypatch):
   monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
   now = [100.0]
   monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
-  shown = progress.Progress(True, [50, 50, 50], 1)
+  shown = begun([50, 50, 50], 1)
   shown.skip(40)
   now[0] += 10.0  # for the 10 samples that were left
-  shown.end_stage(1, 0.1, 10.0)
+  shown.line(dict(stage=1, error=0.1, seconds=10.0, updated=True), None, None)
   assert capfd.readouterr().err == "stage 2 of 3: test error 0.1000, 10 s; about 50 s left\n"
 
 
@@ -338,15 +346,15 @@ def test_a_session_that_has_trained_next_to_nothing_does_not_guess_the_time_left
   monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
   now = [100.0]
   monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
-  shown = progress.Progress(True, [100] * 4, 1)
+  shown = begun([100] * 4, 1)
   shown.skip(95)
   now[0] += 2.0  # for 5 samples and an evaluation
-  shown.end_stage(1, 0.1, 2.0)
+  shown.line(dict(stage=1, error=0.1, seconds=2.0, updated=True), None, None)
   assert "left" not in capfd.readouterr().err
   with shown.phase(progress.COMPILING):
     now[0] += 60.0
   now[0] += 40.0
-  shown.end_stage(2, 0.1, 10.0)
+  shown.line(dict(stage=2, error=0.1, seconds=10.0, updated=True), None, None)
   assert "; about 40 s left" in capfd.readouterr().err  # 42 s for 105 samples, without compiling
 
 

@@ -1,26 +1,46 @@
 """The stream: parts, stages, replay; properties over random sizes."""
+from typing import Any, NamedTuple
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alma_jax.config import image_sections, sections
-from alma_jax.data import stream as streams
+from alma_jax.data import memory
+from alma_jax.data.megabatches import Megabatches, Permuted
 from alma_jax.errors import BadInput
+
+
+class Made(NamedTuple):
+  """A stream: its section of the config, and what follows from it."""
+  config: Any
+  megabatches: Megabatches
+  memory: memory.Memory
+
+  @property
+  def ends(self):
+    return self.config.expected_ends
+
+  @property
+  def spans(self):
+    return [memory.span(self.ends[:s + 1]) for s in range(len(self.ends))]
 
 
 def make(n, b, w=1, replay=0.0, val=0.1, seed=0, **fields):
   fields = {"schedule": sections.Every(waiting_time=w), **fields}
-  return streams.make(n, image_sections.Stream(b, replay, val_fraction=val, **fields), seed)
+  config = image_sections.Stream(b, replay, val_fraction=val, **fields)
+  megabatches = Permuted(n, b, val, seed)
+  return Made(config, megabatches, memory.make(config, megabatches, seed))
 
 
 def stages_of(stream):
-  return [stream.stage(stream.ends[:s + 1]) for s in range(len(stream.ends))]
+  return [stream.memory.stage(stream.ends[:s + 1]) for s in range(len(stream.ends))]
 
 
 def assert_sizes(stream, stages):
-  """The sizes that a stream predicts are those of its stages."""
-  sizes = stream.sizes(tuple(stage.last_t for stage in stages))
+  """The sizes that a memory predicts are those of its stages."""
+  sizes = stream.memory.sizes(stream.ends)
   assert sizes.train.tolist() == [len(stage.train) for stage in stages]
   assert sizes.val.tolist() == [len(stage.val) for stage in stages]
   assert sizes.share.tolist() == [stage.share for stage in stages]
@@ -41,13 +61,17 @@ def test_stages_partition_the_training_set(size, seed):
   stages = stages_of(stream)
   everything = np.concatenate([part for s in stages for part in (s.train, s.val)])
   assert sorted(everything) == list(range(n))  # disjoint and covering, val apart from train
-  assert [(s.first_t, s.last_t) for s in stages] == [
-      (i * w + 1, min((i + 1) * w, b)) for i in range(-(-b // w))]
-  lengths = [sum(map(len, stream.megabatch(t))) for t in range(1, b + 1)]
+  assert [(s[0], s[-1]) for s in stream.spans] == [(i * w + 1, min((i + 1) * w, b)) for i in range(-(-b // w))]
+  parts = [stream.megabatches.part(t) for t in range(1, b + 1)]
+  lengths = [len(train) + len(val) for train, val in parts]
   assert max(lengths) - min(lengths) <= 1
-  assert [len(stream.megabatch(t)[1]) for t in range(1, b + 1)] == [length // 10 for length in lengths]
+  assert [len(val) for _, val in parts] == [length // 10 for length in lengths]
+  assert stream.megabatches.num == b
+  assert stream.megabatches.seen.tolist() == [[sum(len(part[side]) for part in parts[:t]) for side in (0, 1)]
+                                              for t in range(b + 1)]
   assert_sizes(stream, stages)
-  assert stream.most_val == max(len(stage.val) for stage in stages)
+  assert stream.memory.most_val(stream.ends) == max(len(stage.val) for stage in stages)
+  assert stream.memory.needed(stream.ends).tolist() == []
   assert all(len(stage.memory) == stage.share == 0 for stage in stages)
 
 
@@ -60,31 +84,31 @@ def test_replay_keeps_a_share_of_the_memory(size, replay):
   assert_sizes(stream, stages)
   for s, (now, own) in enumerate(zip(stages, stages_of(fresh))):
     assert not set(now.train) & set(now.val)
-    for memory, new, previous in ((now.train, own.train, stages[s - 1].train if s else ()),
-                                  (now.val, own.val, stages[s - 1].val if s else ())):
-      assert len(set(memory)) == len(memory)  # without replacement
-      assert len(memory) == len(new) + int(replay * len(previous) + 1e-9)
-      assert set(new) <= set(memory) <= set(new) | set(previous)
+    for union, new, previous in ((now.train, own.train, stages[s - 1].train if s else ()),
+                                 (now.val, own.val, stages[s - 1].val if s else ())):
+      assert len(set(union)) == len(union)  # without replacement
+      assert len(union) == len(new) + int(replay * len(previous) + 1e-9)
+      assert set(new) <= set(union) <= set(new) | set(previous)
 
 
 def test_a_stage_does_not_depend_on_earlier_calls():
   forward, backward = make(200, 10, 2, 0.5), make(200, 10, 2, 0.5)
   first = stages_of(forward)
   for s in (4, 0, 3, 1, 2):
-    again = backward.stage(backward.ends[:s + 1])
+    again = backward.memory.stage(backward.ends[:s + 1])
     np.testing.assert_array_equal(first[s].train, again.train)
     np.testing.assert_array_equal(first[s].val, again.val)
 
 
 def test_the_seed_decides_the_order():
-  same, other = make(100, 5, seed=0).stage((1,)).train, make(100, 5, seed=1).stage((1,)).train
-  np.testing.assert_array_equal(same, make(100, 5, seed=0).stage((1,)).train)
+  same, other = make(100, 5, seed=0).memory.stage((1,)).train, make(100, 5, seed=1).memory.stage((1,)).train
+  np.testing.assert_array_equal(same, make(100, 5, seed=0).memory.stage((1,)).train)
   assert set(same) != set(other)
 
 
 def test_long_streams_with_replay_do_not_recurse():
   stream = make(30_000, 3_000, 1, 0.5)
-  assert len(stream.stage(stream.ends).val) >= 1
+  assert len(stream.memory.stage(stream.ends).val) >= 1
 
 
 @pytest.mark.parametrize(("n", "b", "val", "sentence"), [

@@ -13,6 +13,7 @@ from alma_jax.config import image_sections, task_sections, text_sections
 from alma_jax.config.fields import field, section
 from alma_jax.config.registry import DATA_SETS, IMAGES, LEARNERS, NETWORKS, TASKS, TEXT
 from alma_jax.config.sections import AnyOptions, AnyStream, Checkpoint, DataSet, Log, Model, StreamLog, TaskLog
+from alma_jax.errors import BadInput
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,6 +41,14 @@ class RunConfig:
   def label(self) -> str:
     """The learner's name in reports, titles and the names of run folders."""
     return self.log.label or self.learner.name
+
+  def with_arrays(self) -> "RunConfig":
+    """This config, for arrays that a program passes in place of `dataset.name`.
+
+    Raises:
+      BadInput: its data cannot be arrays.
+    """
+    raise NotImplementedError
 
   @property
   def num_members(self) -> int:
@@ -78,6 +87,9 @@ class ImageConfig(RunConfig):
   train: image_sections.Train = section()
   log: StreamLog = section()
 
+  def with_arrays(self) -> "ImageConfig":
+    return dataclasses.replace(self, dataset=DATA_SETS[IMAGES]["data"]())
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextConfig(RunConfig):
@@ -89,6 +101,9 @@ class TextConfig(RunConfig):
   model: Model = section(NETWORKS[TEXT], "switch")
   train: text_sections.Train = section()
   log: StreamLog = section()
+
+  def with_arrays(self) -> "TextConfig":
+    raise BadInput("arrays are for image classification; texts are named by dataset.name=text:DIR.")
 
   @property
   def candidates(self) -> Sequence[RunConfig]:
@@ -119,6 +134,9 @@ class TaskConfig(RunConfig):
   @property
   def num_members(self) -> int:
     return self.train.num_pairs
+
+  def with_arrays(self) -> "TaskConfig":
+    raise BadInput("arrays are for streams of mega-batches; tasks of your own are named by dataset.name=tasks:PATH.py.")
 
 
 CONFIGS: Mapping[str, type[RunConfig]] = {IMAGES: ImageConfig, TEXT: TextConfig, TASKS: TaskConfig}

@@ -2,7 +2,9 @@
 
 Every field is declared once. Imports neither jax nor numpy.
 """
+import bisect
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
@@ -34,6 +36,7 @@ class DataSet:
     form: how users write the name, e.g. "npz:PATH"; the part before the colon is the default of `name`.
     is_complete: whether all examples are there when a run starts, so that several runs can share them.
     is_live: whether mega-batches arrive while the run goes on.
+    protocol: the protocols.contract.Protocol in which the data reach a learner, or "module:Class" of alma_jax's own.
   """
   name: str = field("", "the data set; `alma list` has the names")
 
@@ -42,6 +45,7 @@ class DataSet:
   form: ClassVar[str] = ""
   is_complete: ClassVar[bool] = True
   is_live: ClassVar[bool] = False
+  protocol: ClassVar[Any] = "alma_jax.protocols.offline:Images"
   # For data sets without these fields: TFDS's own folder, and images keep their size.
   data_dir = ""
   image_size = 0
@@ -69,17 +73,6 @@ class DataSet:
     """What the fingerprint of the data that mega-batches 1 to t are from is a hash of."""
     del t
     return "the whole data set; the config (see config_sha256) decides which part had arrived by this mega-batch"
-
-  def fingerprint_after(self, known: str, t: int, folder: Any) -> str:
-    """SHA-256 of the data of a run until mega-batch t.
-
-    Args:
-      known: the fingerprint at the start of the run.
-      t: counted from 1.
-      folder: pathlib.Path of the run.
-    """
-    del t, folder
-    return known
 
   def arrived(self, config: Any, form: Any, entries: Callable[[Callable[[Any], Any]], list[Any]]) -> Iterable[Any]:
     """The examples that a run may have been trained on: images, or documents as bytes.
@@ -253,6 +246,23 @@ class Schedule:
     """
     raise NotImplementedError
 
+  def described(self, num_trainings: int) -> str:
+    """When a run has trained, e.g. "7 trainings (power)"; `num_trainings` there were."""
+    return f"{num_trainings} training{'s' * (num_trainings != 1)} ({self.name})"
+
+  def decide(self, t: int, num_megabatches: int, is_last: bool, history: Callable[[], Any]
+             ) -> tuple[bool, dict[str, Any]]:
+    """Whether to train after mega-batch t, and what metrics.jsonl says about the decision.
+
+    Args:
+      t: from 1.
+      num_megabatches: as for `next`.
+      is_last: whether the stream is known to end with mega-batch t.
+      history: () -> data.schedule.History of the run; only schedules that are not fixed call it.
+    """
+    del history
+    return t == self.next(t, num_megabatches) or (self.trains_at_end and is_last), {}
+
   def check(self, config: Any) -> None:
     """Raises BadInput if the schedule does not fit the stream."""
 
@@ -265,6 +275,10 @@ class Every(Schedule):
       2, "number of mega-batches of a stage, w: the learner waits for w mega-batches, then trains", at_least=1)
 
   trains_at_end: ClassVar[bool] = True
+
+  def described(self, num_trainings: int) -> str:
+    del num_trainings
+    return f"waiting time {self.waiting_time}"
 
   def ends(self, num_megabatches: int) -> tuple[int, ...]:
     return (*range(self.waiting_time, num_megabatches, self.waiting_time), num_megabatches)
@@ -287,14 +301,12 @@ class Power(Schedule):
   exponent: float = field(2.0, "exponent p", at_least=1)
 
   def ends(self, num_megabatches: int) -> tuple[int, ...]:
-    ends, num = [0], self.num_trainings
-    for s in range(1, num + 1):
-      wanted = max(ends[-1] + 1, round(num_megabatches * (s / num) ** self.exponent))
-      ends.append(min(wanted, num_megabatches - (num - s)))
-    return tuple(ends[1:])
+    return _power_ends(num_megabatches, self.num_trainings, self.exponent)
 
   def next(self, t: int, num_megabatches: int) -> int | None:
-    return next((end for end in self.ends(num_megabatches) if end >= t), None)
+    ends = self.ends(num_megabatches)
+    place = bisect.bisect_left(ends, t)
+    return ends[place] if place < len(ends) else None
 
   def check(self, config: Any) -> None:
     num = config.stream.num_megabatches
@@ -341,9 +353,23 @@ class Adaptive(Schedule):
   def next(self, t: int, num_megabatches: int) -> int | None:
     return None
 
+  def decide(self, t: int, num_megabatches: int, is_last: bool, history: Callable[[], Any]
+             ) -> tuple[bool, dict[str, Any]]:
+    train, notes = history().decide(self.price)
+    return train, notes
+
   def check(self, config: Any) -> None:
     if not self.price:
       raise BadInput("stream.price=0.0 should be above 0; give the price of a multiply-add, such as 1e-11.")
+
+
+@functools.lru_cache(maxsize=16)  # for runs with many mega-batches, which ask after each
+def _power_ends(num_megabatches: int, num: int, exponent: float) -> tuple[int, ...]:
+  ends = [0]
+  for s in range(1, num + 1):
+    wanted = max(ends[-1] + 1, round(num_megabatches * (s / num) ** exponent))
+    ends.append(min(wanted, num_megabatches - (num - s)))
+  return tuple(ends[1:])
 
 
 SCHEDULES: Mapping[str, type[Schedule]] = {cls.name: cls for cls in (Every, Power, Geometric, Adaptive)}
@@ -519,6 +545,12 @@ class Live(DataSet):
   is_complete: ClassVar[bool] = False
   is_live: ClassVar[bool] = True
   max_examples = 0  # examples that an entry may hold; 0: no limit
+
+  def check_length(self, num_megabatches: int) -> None:
+    """Any number; 0: no limit."""
+
+  def covered(self, t: int) -> str:
+    return f"mega-batches 1 to {t}, listed in stream.jsonl in the run folder, and the files beside the folder stream"
 
   def check(self, config: Any) -> None:
     """Raises BadInput if DIR is an address."""

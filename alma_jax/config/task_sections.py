@@ -37,6 +37,7 @@ class Tasks(DataSet):
       0, "largest number of test images of a class; 0: as the stream defines it", at_least=0)
 
   problems: ClassVar[tuple[str, ...]] = (TASKS,)
+  protocol: ClassVar[Any] = "alma_jax.protocols.tasks:Tasks"
   sources = "auto"  # where the data sets come from that streams of this package are made of
 
   def check_length(self, num_megabatches: int) -> None:

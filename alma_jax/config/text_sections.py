@@ -32,6 +32,7 @@ class Text(DataSet):
       at_least=0)
 
   problems: ClassVar[tuple[str, ...]] = (TEXT,)
+  protocol: ClassVar[Any] = "alma_jax.protocols.offline:Texts"
   keeps_documents: ClassVar[bool] = True
 
 

@@ -15,7 +15,7 @@ import json
 import os
 import pathlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -103,12 +103,20 @@ class Feed:
 
   # ------------------------------------------------------------------ what has arrived
 
-  def wait(self, t: int, tick: Callable[[], None] = lambda: None, after: str = "") -> bool:
-    """Waits until mega-batch t is there.
+  def wait(self, t: int) -> bool:
+    """Waits until mega-batch t is there; False if the stream has ended before it."""
+    waiting = self.until(t)
+    while True:
+      try:
+        next(waiting)
+      except StopIteration as ended:
+        return bool(ended.value)
+
+  def until(self, t: int, after: str = "") -> Generator[None, None, bool]:
+    """Yields several times a second until mega-batch t is there, or the stream has ended.
 
     Args:
       t: from 1; all before it are there.
-      tick: called several times a second; may raise.
       after: what the person at the terminal should know while the run waits.
 
     Returns:
@@ -121,7 +129,7 @@ class Feed:
       while not self.poll(t):
         if self._has_ended(t):
           return False
-        tick()
+        yield
         if not said:
           messages.say(f"waiting for mega-batch {t} in {self._stream}{after}")
           said = True
@@ -303,15 +311,6 @@ def fingerprint(before: str, lines: Iterable[Line]) -> str:
   """
   return functools.reduce(lambda sha256, line: hashlib.sha256((sha256 + line["content"]).encode()).hexdigest(),
                           lines, before)
-
-
-def first_lines(run: pathlib.Path, num: int) -> list[Line]:
-  """The lines of the first `num` mega-batches that a run has used; raises BadInput if some are missing."""
-  lines = _read(run / LEDGER, _OF_LINE)[:num]
-  if len(lines) < num:
-    raise BadInput(f"{run / LEDGER} lists only {len(lines)} of the {num} mega-batches that the predictor was trained "
-                   "on; restore the file.")
-  return lines
 
 
 def _check_folder(folder: pathlib.Path) -> None:

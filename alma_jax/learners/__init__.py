@@ -6,4 +6,5 @@ from alma_jax.learners.contract import Context, Learner
 def make(context: Context) -> Learner:
   """The learner that `context.config.learner` describes."""
   make = context.config.learner.make
-  return tuned.Tuned(context, make) if len(context.config.candidates) > 1 else make(context)
+  learner: Learner = tuned.Tuned(context, make) if len(context.config.candidates) > 1 else make(context)
+  return learner

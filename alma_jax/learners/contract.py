@@ -96,7 +96,7 @@ class Learner(Protocol):
     mesh: the devices that it runs on.
     freezes: whether the live block of a stage is frozen before the next stage is trained. Then its contribution to
       the test predictions is computed only once.
-    shapes_recur: whether the shapes of earlier stages come back, so that their programs are worth keeping.
+    shapes_recur: whether shapes of earlier stages come back, so that their programs are kept.
   """
   mesh: Mesh
   freezes: bool

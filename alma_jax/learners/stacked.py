@@ -32,6 +32,7 @@ class Stacked(Learner):
     scratch: whether every stage starts from fresh weights.
   """
   freezes: bool = False
+  shapes_recur: bool = False
   combine: str = "logits"
   options: Any  # an instance of the learner's own subclass of Options
 

@@ -39,10 +39,9 @@ class Tuned:
     self._learners = [factory(dataclasses.replace(context, config=config)) for config in configs]
     self._notes = [_notes(config) for config in configs]
     inner = self._inner = self._learners[0]
-    self.mesh, self.freezes = self._inner.mesh, self._inner.freezes
+    self.mesh, self.freezes, self.shapes_recur = inner.mesh, inner.freezes, inner.shapes_recur
     self.num_blocks, self.contribution, self.resolve = inner.num_blocks, inner.contribution, inner.resolve
     self.padded_contribution, self.packed = inner.padded_contribution, inner.packed
-    self.shapes_recur = inner.shapes_recur
 
   def init(self) -> LearnerState:
     state = self._inner.init()

@@ -1,6 +1,7 @@
 """Image classification: batches from a pool on the device, losses, predictions of several networks, errors."""
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -9,8 +10,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from alma_jax.config import image_sections, schema
-from alma_jax.data import augment, datasets, normalization
-from alma_jax.data import stream as streams
+from alma_jax.data import augment, datasets, memory, normalization
+from alma_jax.data.megabatches import Megabatches, Permuted
 from alma_jax.errors import BadInput
 from alma_jax.parallel import sharding
 from alma_jax.problems import contract
@@ -72,8 +73,10 @@ class Classification:
   label_smoothing: float = 0.0
 
   metric: ClassVar[str] = "error"
-  digits: ClassVar[int] = 3
   files: ClassVar[tuple[str, ...]] = ()
+  result: ClassVar[str] = "cer"
+  judged: ClassVar[str] = "CER"
+  guessing_loss: ClassVar[None] = None
   selects: ClassVar[bool] = True
   in_epochs: ClassVar[bool] = True
   max_steps: ClassVar[int] = 256
@@ -106,6 +109,10 @@ class Classification:
   def batch_bytes(self, num: int, num_devices: int) -> tuple[int, int]:
     """Of the indices of the examples, int32."""
     return 4 * num, 4 * num // num_devices
+
+  def written(self, value: float) -> str:
+    """An error rate as text."""
+    return f"{value:.3f}"
 
   def size(self, pool: Pool) -> int:
     """Number of examples of a pool."""
@@ -197,7 +204,8 @@ class Images:
 
   Attributes:
     problem: Classification.
-    stream: data.stream.Stream.
+    megabatches: Megabatches.
+    memory: memory.Memory.
     example_shape: shape of one image.
     fingerprint: SHA-256 of the data.
     dataset: datasets.Dataset.
@@ -209,6 +217,7 @@ class Images:
     has_test: whether there is a test set, which only a live stream can lack.
   """
   has_test = True
+  megabatches: Megabatches
 
   def __init__(self, config: schema.RunConfig, data: Sequence[Any] | datasets.Dataset | None = None):
     """Loads the data and cuts the stream.
@@ -235,8 +244,9 @@ class Images:
     d = self.dataset
     if d is not data:
       datasets.warn_of_overlap(d)
-    self.stream = streams.make(len(d.x_train), stream, config.seed)
-    self.constants = (normalization.made(d.x_train[self.stream.megabatch(1)[0]]) if d.normalization is None else
+    self.megabatches = Permuted(len(d.x_train), stream.num_megabatches, stream.val_fraction, config.seed)
+    self.memory = memory.make(stream, self.megabatches, config.seed)
+    self.constants = (normalization.made(d.x_train[self.megabatches.part(1)[0]]) if d.normalization is None else
                       normalization.Normalization(*d.normalization))
     self.fingerprint = d.fingerprint
     self.problem, self.example_shape = of_meta(config, self.meta())
@@ -250,11 +260,16 @@ class Images:
     arrays = [d.x_train, d.y_train, d.x_test, d.y_test]
     return sum(array.nbytes for array in arrays if not _is_mapped(array)), sum(array.nbytes for array in arrays)
 
+  @staticmethod
+  def of_meta(config: schema.RunConfig, meta: Mapping[str, Any]) -> tuple[Classification, tuple[int, ...]]:
+    """See the function `of_meta`."""
+    return of_meta(config, meta)
+
   def meta(self) -> dict[str, Any]:
-    """What `of_meta` and predictions for other images need; JSON can hold it."""
+    """What `of_meta` and predictions for other images need besides the constants; JSON can hold it."""
     d = self.dataset
     return dict(num_classes=d.num_classes, example_shape=list(d.x_train.shape[1:]), dtype=str(d.x_train.dtype),
-                class_names=d.class_names and list(d.class_names), **self.constants.entries())
+                class_names=d.class_names and list(d.class_names))
 
   def followed(self, known: normalization.Normalization, ends: Sequence[int]
                ) -> tuple[normalization.Normalization, list[normalization.Place]]:
@@ -264,17 +279,20 @@ class Images:
     """
     if self.dataset.normalization is not None:
       return known, []
-    new = np.concatenate([self.stream.megabatch(t)[0] for t in streams.span(ends)])
-    return normalization.followed(known, self._examples(new))
+    new = np.concatenate([self.megabatches.part(t)[0] for t in memory.span(ends)])
+    return normalization.followed(known, self._images(new))
 
-  def pools(self, mesh: Mesh) -> tuple[Pool, Pool]:
-    """The pools of training and of validation examples: both are the whole training set."""
-    pool = make_pool(self.dataset.x_train, self.dataset.y_train, *self.constants, mesh)
-    return pool, pool
+  def load(self, data: memory.StageData, mesh: Mesh) -> memory.StageData:
+    """The data with its pools: both are the whole training set."""
+    return data._replace(pool=self._pool(mesh), val_pool=self._pool(mesh))
 
-  def test_pool(self, mesh: Mesh) -> Pool:
-    """The pool of test examples."""
-    return make_pool(self.dataset.x_test, self.dataset.y_test, *self.constants, mesh)
+  def select(self, examples: np.ndarray, mesh: Mesh) -> tuple[Pool, np.ndarray]:
+    """(a pool that holds these training examples, their places in it, int32)."""
+    return self._pool(mesh), examples
+
+  def test_pool(self, mesh: Mesh) -> Pool | None:
+    """The pool of test examples; None if there are none."""
+    return None if not self.has_test else make_pool(self.dataset.x_test, self.dataset.y_test, *self.constants, mesh)
 
   def score(self, prediction: tuple[np.ndarray, np.ndarray]) -> tuple[float, float]:
     """(error rate, mean cross-entropy in nats) of a prediction (classes, probabilities) for the test examples."""
@@ -282,15 +300,24 @@ class Images:
 
   def tested(self, t: int) -> np.ndarray:
     """All examples of mega-batch t, those for validation included."""
-    return np.concatenate(self.stream.megabatch(t))
+    return np.concatenate(self.megabatches.part(t))
 
   def score_training(self, prediction: tuple[np.ndarray, np.ndarray], which: np.ndarray) -> float:
     """Error rate of a prediction (classes, probabilities) for the training examples `which`."""
-    return error_and_loss(*prediction, self.dataset.y_train[which])[0]
+    return error_and_loss(*prediction, self._labels(which))[0]
 
-  def _examples(self, which: np.ndarray) -> np.ndarray:
+  def _images(self, which: np.ndarray) -> np.ndarray:
     """The training examples `which`, raw."""
     return self.dataset.x_train[which]
+
+  def _labels(self, which: np.ndarray) -> np.ndarray:
+    """The labels of the training examples `which`."""
+    return self.dataset.y_train[which]
+
+  @functools.cached_property
+  def _pool(self) -> Callable[[Mesh], Pool]:
+    """Mesh -> the pool of the whole training set, which is put on the devices once."""
+    return functools.cache(lambda mesh: make_pool(self.dataset.x_train, self.dataset.y_train, *self.constants, mesh))
 
 
 def _is_mapped(array: Any) -> bool:
@@ -321,9 +348,9 @@ def make_pool(x: np.ndarray, y: np.ndarray, mean: np.ndarray, std: np.ndarray, m
   return sharding.put(Pool(*arrays), mesh)
 
 
-def renormalized(pool: Any, source: Any, constants: normalization.Normalization | None, mesh: Mesh) -> Any:
-  """A pool of a source with the constants of a stage, which are None if the source has none."""
-  return pool if constants is source.constants else pool._replace(**sharding.put(constants, mesh)._asdict())
+def renormalized(pool: Pool, constants: normalization.Normalization, mesh: Mesh) -> Pool:
+  """A pool with other constants."""
+  return pool._replace(**sharding.put(constants, mesh)._asdict())
 
 
 def normalize(x: Array, mean: Array, std: Array) -> Array:

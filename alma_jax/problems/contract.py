@@ -11,6 +11,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from alma_jax.data.megabatches import Megabatches
+from alma_jax.data.memory import Memory, StageData
 from alma_jax.types import Array, Key, Tree, Variables
 
 
@@ -42,8 +44,22 @@ class Problem(Protocol):
   def metric(self) -> str:
     """Name of the metric, e.g. "error". Its value on validation data is called val_METRIC."""
 
-  digits: ClassVar[int]  # of the metric after the point, in what a run prints
   files: ClassVar[tuple[str, ...]]  # of a run folder, which belong to its predictor
+
+  @property
+  def result(self) -> str:
+    """Name of the result of a whole stream in summary.json, e.g. "cer"."""
+
+  @property
+  def judged(self) -> str:
+    """Its name for people, e.g. "CER"."""
+
+  @property
+  def guessing_loss(self) -> float | None:
+    """The largest sensible loss of an example in nats, if drift is watched by losses; None: it is watched by errors."""
+
+  def written(self, value: float) -> str:
+    """A value of the metric as text."""
 
   @property
   def selects(self) -> bool:
@@ -194,7 +210,8 @@ class Source(Protocol):
 
   Attributes:
     problem: Problem.
-    stream: data.stream.Stream or WindowStream.
+    megabatches: data.megabatches.Megabatches.
+    memory: data.memory.Memory.
     example_shape: shape of one example: of an image, or (L + 1,) of a window of text.
     fingerprint: SHA-256 of the data.
     chance: the metric of guessing; None if the problem has none.
@@ -202,12 +219,13 @@ class Source(Protocol):
       and there is none otherwise.
     files: {name: text} of files that are written into the run folder.
     has_test: whether there is a test set. Otherwise the prequential metric of a mega-batch is its test metric.
-    constants: normalisation constants of the first stage, which `pools`, `test_pool` and `meta` use; None: there are
-      none, or they never change.
+    constants: normalisation constants of the first stage, which the pools and `meta` use; None: there are none, or
+      they never change.
   """
   has_test: bool
   constants: Any
-  stream: Any
+  megabatches: Megabatches
+  memory: Memory
   example_shape: tuple[int, ...]
   fingerprint: str
   chance: float | None
@@ -231,17 +249,20 @@ class Source(Protocol):
     `known`: the constants of the previous stage.
     """
 
-  def pools(self, mesh: Mesh) -> tuple[Tree, Tree]:
-    """The pools of training and of validation examples."""
+  def load(self, data: StageData, mesh: Mesh) -> StageData:
+    """What `memory.stage` has returned, with the pools. The examples are then numbered by their places in the pools."""
+
+  def select(self, examples: np.ndarray, mesh: Mesh) -> tuple[Tree, np.ndarray]:
+    """(a pool that holds these training examples, their places in it, int32)."""
 
   def test_pool(self, mesh: Mesh) -> Tree:
-    """The pool of test examples."""
+    """The pool of test examples; None if there are none."""
 
   def score(self, prediction: Any) -> tuple[float, float]:
     """(metric, loss in nats) of a prediction for all test examples."""
 
   def tested(self, t: int) -> np.ndarray:
-    """int32 [N], examples of the training pool by which the deployed learner is tested when mega-batch t arrives."""
+    """int32 [N], training examples by which the deployed learner is tested when mega-batch t arrives."""
 
   def score_training(self, prediction: Any, which: np.ndarray) -> float:
-    """The metric of a prediction for the examples `which` of the training pool."""
+    """The metric of a prediction for the training examples `which`."""

@@ -1,6 +1,8 @@
 """Language modelling: windows of tokens, their log-probabilities, perplexity (docs/algorithms.md §5)."""
 import dataclasses
-from collections.abc import Mapping
+import functools
+import math
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -9,8 +11,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from alma_jax.config import schema, text_sections
-from alma_jax.data import stream as streams
-from alma_jax.data import text
+from alma_jax.data import memory, text
+from alma_jax.data.megabatches import Consecutive, Megabatches
 from alma_jax.models import switch
 from alma_jax.models.switch import Windows
 from alma_jax.parallel import sharding
@@ -98,8 +100,9 @@ class LanguageModeling:
   draws: bool
 
   metric: ClassVar[str] = "perplexity"
-  digits: ClassVar[int] = 1
   files: ClassVar[tuple[str, ...]] = ("tokenizer.json",)
+  result: ClassVar[str] = "average_perplexity"
+  judged: ClassVar[str] = "average perplexity"
   selects: ClassVar[bool] = False
   in_epochs: ClassVar[bool] = False
   max_steps: ClassVar[int] = 8
@@ -136,6 +139,15 @@ class LanguageModeling:
     del num_devices
     num_tokens = num * (self.sequence_length + 1)
     return 8 * num_tokens, 4 * num_tokens
+
+  @property
+  def guessing_loss(self) -> float:
+    """Loss of guessing a token in nats."""
+    return math.log(self.vocab_size)
+
+  def written(self, value: float) -> str:
+    """A perplexity as text."""
+    return f"{value:.1f}"
 
   def size(self, pool: Pool) -> int:
     """Number of windows of a pool."""
@@ -248,7 +260,8 @@ class Texts:
 
   Attributes:
     problem: LanguageModeling.
-    stream: data.stream.WindowStream.
+    megabatches: Megabatches.
+    memory: memory.Memory.
     example_shape: (L + 1,).
     fingerprint: SHA-256 of the tokens and their tokenizer.
     corpus: text.Corpus.
@@ -259,6 +272,7 @@ class Texts:
     constants: None; tokens are not normalised.
   """
   has_test, constants = True, None
+  megabatches: Megabatches
 
   def __init__(self, config: schema.RunConfig):
     """Loads the data set that `config.dataset` names, and cuts it into windows and the stream.
@@ -277,9 +291,10 @@ class Texts:
     self._held_out = {split: text.split_windows(self.corpus, split, c.sequence_length, c.cross_documents,
                                                 c.eval_tokens) for split in ("valid", "test")}
     self._most_tested = -(-c.eval_tokens // c.sequence_length)
-    bounds = np.cumsum([0, *(len(part.start) for part in parts)])
+    starts = np.cumsum([0, *(len(part.start) for part in parts)])
     assert isinstance(config.stream, text_sections.Stream)
-    self.stream = streams.of_windows(bounds, len(self._held_out["valid"].start), config.stream, config.seed)
+    self.megabatches = Consecutive(starts, np.arange(len(self._held_out["valid"].start), dtype=np.int32))
+    self.memory = memory.make(config.stream, self.megabatches, config.seed)
     self.fingerprint = self.corpus.fingerprint
     self.problem, self.example_shape = of_meta(config, self.meta())
     self.files = {"tokenizer.json": self.corpus.tokenizer}
@@ -287,20 +302,30 @@ class Texts:
   @property
   def num_bytes(self) -> tuple[int, int]:
     """See contract.Source. Of the validation windows, int32."""
-    num = 4 * self.stream.most_val * self.example_shape[0]
+    num = 4 * len(self._held_out["valid"].start) * self.example_shape[0]
     return num, num
+
+  @staticmethod
+  def of_meta(config: schema.RunConfig, meta: Mapping[str, Any]) -> tuple[LanguageModeling, tuple[int, ...]]:
+    """See the function `of_meta`."""
+    return of_meta(config, meta)
 
   def meta(self) -> dict[str, Any]:
     """What `of_meta` and sampling need; JSON can hold it."""
     return dict(vocab_size=self.corpus.vocab_size, end=self.corpus.end)
 
-  def pools(self, mesh: Mesh) -> tuple[HostPool, Pool]:
-    """The training windows, which stay on the host, and the validation windows on the devices."""
-    return HostPool(self.corpus.tokens["train"], self._train), self._pool("valid", mesh)
+  def load(self, data: memory.StageData, mesh: Mesh) -> memory.StageData:
+    """The data with its pools: the training windows, which stay on the host, and the validation windows."""
+    return data._replace(pool=self._pool_on_host, val_pool=self._pool("valid", mesh))
 
-  def test_pool(self, mesh: Mesh) -> Pool:
-    """The test windows."""
-    return self._pool("test", mesh)
+  def select(self, examples: np.ndarray, mesh: Mesh) -> tuple[HostPool, np.ndarray]:
+    """(a pool that holds these training windows, their places in it, int32)."""
+    del mesh
+    return self._pool_on_host, examples
+
+  def test_pool(self, mesh: Mesh) -> Pool | None:
+    """The test windows; None if there are none."""
+    return self._pool("test", mesh) if self.has_test else None
 
   def score(self, prediction: np.ndarray) -> tuple[float, float]:
     """(perplexity, loss in nats per token) of log-probabilities [N, L] of the test text."""
@@ -308,21 +333,33 @@ class Texts:
 
   def tested(self, t: int) -> np.ndarray:
     """Windows of mega-batch t, evenly spread; so many that they have about `dataset.eval_tokens` tokens."""
-    windows, most = self.stream.megabatch(t)[0], self._most_tested
+    windows, most = self.megabatches.part(t)[0], self._most_tested
     return windows[np.linspace(0, len(windows) - 1, min(most, len(windows))).astype(int)] if most else windows
 
   def score_training(self, prediction: np.ndarray, which: np.ndarray) -> float:
     """Perplexity of log-probabilities [N, L] of the windows `which`."""
-    return score_windows(prediction, self._train.length[which])[0]
+    return score_windows(prediction, self._lengths(which))[0]
 
   def deviation_training(self, prediction: np.ndarray, which: np.ndarray) -> float:
     """`deviation_of_windows` for the windows `which`."""
-    return deviation_of_windows(prediction, self._train.length[which])
+    return deviation_of_windows(prediction, self._lengths(which))
 
-  def _pool(self, split: str, mesh: Mesh) -> Pool:
-    windows = self._held_out[split]
-    loaded: Any = text.gather(self.corpus.tokens[split], windows.start, self.problem.sequence_length), windows.length
-    return sharding.put(Pool(*loaded), mesh)
+  def _lengths(self, which: np.ndarray) -> np.ndarray:
+    """The numbers of targets that count in the training windows `which`."""
+    return self._train.length[which]
+
+  @property
+  def _pool_on_host(self) -> HostPool:
+    return HostPool(self.corpus.tokens["train"], self._train)
+
+  @functools.cached_property
+  def _pool(self) -> Callable[[str, Mesh], Pool]:
+    """(split, mesh) -> the pool of a text that is held out, which is put on the devices once."""
+    def pool(split: str, mesh: Mesh) -> Pool:
+      windows, length = self._held_out[split], self.problem.sequence_length
+      loaded: Any = text.gather(self.corpus.tokens[split], windows.start, length), windows.length
+      return sharding.put(Pool(*loaded), mesh)
+    return functools.cache(pool)
 
 
 def of_meta(config: schema.RunConfig, meta: Mapping[str, Any]) -> tuple[LanguageModeling, tuple[int, ...]]:

@@ -8,12 +8,12 @@ import numpy as np
 from jax.sharding import Mesh
 
 from alma_jax.config import image_sections, schema
-from alma_jax.data import cache, datasets, examples, live_images, live_stream, normalization, rows
-from alma_jax.data import stream as streams
+from alma_jax.data import cache, datasets, examples, live_images, memory, normalization, rows
+from alma_jax.data.megabatches import Arrived
 from alma_jax.data.sets import live
 from alma_jax.errors import BadInput
 from alma_jax.problems import classification
-from alma_jax.problems.live_source import LiveSource, folder_of, opened, padded
+from alma_jax.problems.live_source import LiveSource, folder_of, numbered, opened, padded
 
 
 class LiveImages(LiveSource, classification.Images):
@@ -40,14 +40,14 @@ class LiveImages(LiveSource, classification.Images):
       raise BadInput(f"stream.untrained_error='model' needs a test set, {str(folder / live_images.TEST)!r}; give one, "
                      "or set stream.untrained_error=chance.")
     self.feed = opened(config, self._reader, run)
-    self.stream = live_stream.LiveStream(0, config.stream, config.seed, feed=self.feed)
+    arrived = self.megabatches = Arrived(self.feed, config.stream.val_fraction)
+    self.memory = memory.make(config.stream, arrived, config.seed)
     first = self.feed.lines[0]
     if "mean" not in first:
-      first |= normalization.made(self.feed.arrays(1)["x"][self.stream.megabatch(1)[0]]).entries()
+      first |= normalization.made(self.feed.arrays(1)["x"][arrived.part(1)[0]]).entries()
     self.constants = normalization.of_entries(first)
     self.fingerprint = self._fingerprint()
-    self._rows = rows.Rows(lambda t: (self.feed.arrays(t)["x"], self.feed.arrays(t)["y"]), self.stream.where,
-                           self.stream.first)
+    self._rows = rows.Rows(lambda t: (self.feed.arrays(t)["x"], self.feed.arrays(t)["y"]), arrived.where, arrived.first)
     self.set_outputs(self.num_outputs_after(1))
 
   def num_outputs_after(self, t: int) -> int:
@@ -73,27 +73,24 @@ class LiveImages(LiveSource, classification.Images):
     new = self.feed.lines[t - 1]["new_classes"]
     return {"new_classes": new} if new and t > 1 else {}
 
-  def pool(self, examples: np.ndarray, mesh: Mesh) -> classification.Pool:
-    """A pool on the devices with these examples at its beginning."""
+  def load(self, data: memory.StageData, mesh: Mesh) -> memory.StageData:
+    """The data with one pool, which holds their examples alone; they are numbered by their places in it."""
+    parts = data.train, data.val, data.memory
+    pool, _ = self.select(np.concatenate(parts), mesh)
+    train, val, remembered = numbered(*parts)
+    return data._replace(pool=pool, val_pool=pool, train=train, val=val, memory=remembered)
+
+  def select(self, examples: np.ndarray, mesh: Mesh) -> tuple[classification.Pool, np.ndarray]:
+    """(a pool with these training examples at its beginning, their places in it, int32)."""
     x, y = self._rows.take(examples)
-    return classification.make_pool(padded(x), padded(y), *self.constants, mesh)
+    places, = numbered(examples)
+    return classification.make_pool(padded(x), padded(y), *self.constants, mesh), places
 
-  def of_stage(self, part: streams.Stage, mesh: Mesh) -> tuple[Any, Any, streams.Stage]:
-    """(pool of training examples, that of validation examples, the stage in their numbers); both are one pool."""
-    every = [part.train, part.val, part.memory]
-    pool = self.pool(np.concatenate(every), mesh)
-    places = np.arange(sum(map(len, every)), dtype=np.int32)
-    train, val, memory = np.split(places, np.cumsum(list(map(len, every)))[:-1])
-    return pool, pool, part._replace(train=train, val=val, memory=memory)
-
-  def test_pool(self, mesh: Mesh) -> Any:
-    return super().test_pool(mesh) if self.has_test else None
-
-  def score_training(self, prediction: tuple[np.ndarray, np.ndarray], which: np.ndarray) -> float:
-    return classification.error_and_loss(*prediction, self._rows.take(which)[1])[0]
-
-  def _examples(self, which: np.ndarray) -> np.ndarray:
+  def _images(self, which: np.ndarray) -> np.ndarray:
     return self._rows.take(which)[0]
+
+  def _labels(self, which: np.ndarray) -> np.ndarray:
+    return self._rows.take(which)[1]
 
   def _fingerprint(self) -> str:
     test, first = self._reader.test, self.feed.lines[0]

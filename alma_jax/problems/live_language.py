@@ -2,16 +2,15 @@
 import hashlib
 import json
 import pathlib
-from typing import Any
 
 import numpy as np
 from jax.sharding import Mesh
 
 from alma_jax.config import schema, text_sections
-from alma_jax.data import cache, live_stream, live_texts, rows, text, tokens
-from alma_jax.data import stream as streams
+from alma_jax.data import cache, live_texts, memory, rows, text, tokens
+from alma_jax.data.megabatches import Arrived
 from alma_jax.problems import language_modeling
-from alma_jax.problems.live_source import LiveSource, folder_of, opened
+from alma_jax.problems.live_source import LiveSource, folder_of, numbered, opened
 
 
 class LiveTexts(LiveSource, language_modeling.Texts):
@@ -32,44 +31,33 @@ class LiveTexts(LiveSource, language_modeling.Texts):
     self.has_test = "test" in self.corpus.tokens
     self._held_out = {split: text.split_windows(self.corpus, split, c.sequence_length, c.cross_documents, c.eval_tokens)
                       for split in self.corpus.tokens}
-    self._validation: language_modeling.Pool | None = None
     self._most_tested = -(-c.eval_tokens // c.sequence_length)
-    self.stream = live_stream.LiveWindowStream(0, config.stream, config.seed, feed=self.feed,
-                                               num_val=len(self._held_out["valid"].start))
-    self._rows = rows.Rows(self._load, self.stream.where, self.stream.first)
+    arrived = self.megabatches = Arrived(
+        self.feed, 0.0, held_out=np.arange(len(self._held_out["valid"].start), dtype=np.int32))
+    self.memory = memory.make(config.stream, arrived, config.seed)
+    self._rows = rows.Rows(self._read, arrived.where, arrived.first)
     self.fingerprint = self.corpus.fingerprint
     self.problem, self.example_shape = language_modeling.of_meta(config, self.meta())
     self.files = {"tokenizer.json": self.corpus.tokenizer}
 
-  def pool(self, examples: np.ndarray, mesh: Mesh) -> language_modeling.HostPool:
-    """The training windows `examples`, on the host."""
+  def load(self, data: memory.StageData, mesh: Mesh) -> memory.StageData:
+    """The data with a pool of their training windows, which are numbered by their places in it."""
+    pool, _ = self.select(np.concatenate([data.train, data.memory]), mesh)
+    train, remembered = numbered(data.train, data.memory)
+    return data._replace(pool=pool, val_pool=self._pool("valid", mesh), train=train, memory=remembered)
+
+  def select(self, examples: np.ndarray, mesh: Mesh) -> tuple[language_modeling.HostPool, np.ndarray]:
+    """(a pool of these training windows on the host, their places in it, int32)."""
     del mesh
     ids, length = self._rows.take(examples)
     start = np.arange(len(ids), dtype=np.int64) * ids.shape[1]
-    return language_modeling.HostPool(ids.reshape(-1), text.Windows(start, length))
+    places, = numbered(examples)
+    return language_modeling.HostPool(ids.reshape(-1), text.Windows(start, length)), places
 
-  def of_stage(self, part: streams.Stage, mesh: Mesh) -> tuple[Any, Any, streams.Stage]:
-    """(pool of training windows, that of validation windows, the stage in their numbers)."""
-    pool = self.pool(np.concatenate([part.train, part.memory]), mesh)
-    places = np.arange(len(part.train) + len(part.memory), dtype=np.int32)
-    train, memory = np.split(places, [len(part.train)])
-    return pool, self._val_pool(mesh), part._replace(train=train, memory=memory)
+  def _lengths(self, which: np.ndarray) -> np.ndarray:
+    return self._rows.take(which)[1]
 
-  def _val_pool(self, mesh: Mesh) -> language_modeling.Pool:
-    if self._validation is None:
-      self._validation = self._pool("valid", mesh)
-    return self._validation
-
-  def test_pool(self, mesh: Mesh) -> Any:
-    return super().test_pool(mesh) if self.has_test else None
-
-  def score_training(self, prediction: np.ndarray, which: np.ndarray) -> float:
-    return language_modeling.score_windows(prediction, self._rows.take(which)[1])[0]
-
-  def deviation_training(self, prediction: np.ndarray, which: np.ndarray) -> float:
-    return language_modeling.deviation_of_windows(prediction, self._rows.take(which)[1])
-
-  def _load(self, t: int) -> rows.Arrays:
+  def _read(self, t: int) -> rows.Arrays:
     """(tokens int32 [N, L + 1], number of targets that count int32 [N]) of the windows of mega-batch t."""
     arrays = self.feed.arrays(t)
     found = self._reader.windows(live_texts.Encoded(arrays["ids"], arrays["starts"]))

@@ -7,6 +7,7 @@ import numpy as np
 
 from alma_jax.config import schema, sections
 from alma_jax.data import feed, rows, unpacking
+from alma_jax.data.memory import Memory
 from alma_jax.errors import BadInput
 
 
@@ -51,11 +52,12 @@ class LiveSource:
 
   Attributes:
     feed: data.feed.Feed.
-    stream: data.live_stream.LiveStream.
+    megabatches: megabatches.Arrived.
+    memory: memory.Memory.
     fingerprint: of what a run cannot change: the test set, declared classes or the tokenizer, the first mega-batch.
   """
   feed: feed.Feed
-  stream: Any
+  memory: Memory
   problem: Any
   fingerprint: str
   _rows: rows.Rows
@@ -88,7 +90,13 @@ class LiveSource:
 
   def release(self, ends: tuple[int, ...]) -> None:
     """Forgets the examples that no stage after those that end at `ends` can use."""
-    self._rows.keep(self.stream.needed(ends))
+    self._rows.keep(self.memory.needed(ends))
+
+
+def numbered(*parts: np.ndarray) -> list[np.ndarray]:
+  """The parts of examples, int32, by their places in a pool that holds them one after the other."""
+  ends = np.cumsum([len(part) for part in parts])
+  return np.split(np.arange(ends[-1], dtype=np.int32), ends[:-1])
 
 
 def capacity(num: int) -> int:

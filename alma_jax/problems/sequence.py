@@ -1,7 +1,6 @@
 """A stream of tasks as the source of a run: every task has its own images, classes and head (docs/task-streams.md)."""
-import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,53 +8,40 @@ from jax.sharding import Mesh
 
 from alma_jax.config import schema, task_sections
 from alma_jax.data import normalization, task_streams
-from alma_jax.data import stream as streams
 from alma_jax.errors import BadInput
 from alma_jax.problems import classification, heads
 
 
 class Tasks:
-  """The tasks of a run; see contract.Source.
+  """The tasks of a run.
 
   Attributes:
     data: task_streams.TaskStream.
-    stream: Order.
     example_shape: shape of an image.
     fingerprint: SHA-256 of what decides the data.
     problem: Classification with as many classes as the largest task has; of a learner that replays earlier tasks
       JointClassification.
-    chance: None; the tasks differ in it.
-    untrained: error rate of guessing on the first task.
-    has_test: True.
-    constants: None; every task has its own.
-    files: {}.
   """
-  has_test, constants = True, None
-
   def __init__(self, config: schema.RunConfig):
     """Makes the stream; the images of a task are made when it arrives.
 
     Raises:
       BadInput: the stream does not exist, or a task cannot be used.
     """
-    self.files: dict[str, str] = {}
     assert isinstance(config.dataset, task_sections.Tasks)
     self.data = config.dataset.stream(config)
     self._replays = _replays(config)
     self._seen: dict[int, task_streams.TaskData] = {}  # tasks that are replayed
     self._normalizations: dict[int, normalization.Normalization] = {}
     self._visits = visits(self.meta()["tasks"])
-    self.stream = Order(self.data.infos, self._replays)
     self.fingerprint = self.data.fingerprint
     self.problem, self.example_shape = of_meta(config, self.meta())
-    self.chance: float | None = None
-    self.untrained: float | None = 1 - 1 / len(self.data.infos[0].class_names)
 
   @property
   def num_bytes(self) -> tuple[int, int]:
     """See contract.Source. Of the images of the largest task, uint8."""
-    sizes = self.stream.sizes(self.stream.ends)
-    num = int((sizes.train + sizes.val).max()) * math.prod(self.example_shape)
+    num_train, num_val = self.sizes()
+    num = int((num_train + num_val).max()) * math.prod(self.example_shape)
     return num, num
 
   def meta(self) -> dict[str, Any]:
@@ -64,6 +50,12 @@ class Tasks:
     return dict(example_shape=list(self.data.image_shape), dtype="uint8", tasks=[
         dict(name=info.name, family=info.family, class_names=list(info.class_names), **returns(info))
         for info in self.data.infos])
+
+  def sizes(self) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of training and of validation examples of every task, int64 [T] each, as `examples` returns them."""
+    sizes = (np.array([getattr(info, name) for info in self.data.infos], np.int64) for name in ("num_train", "num_val"))
+    num_train, num_val = (each.cumsum() if self._replays else each for each in sizes)
+    return num_train, num_val
 
   def newest(self, t: int, num: int) -> int:
     """The newest visit of task t among the first `num` tasks, t itself if it has not returned."""
@@ -124,75 +116,6 @@ class Tasks:
     for t, _, _ in parts:
       mean[t], std[t] = self.normalization(t)
     return heads.make_joint_pool(parts, mean, std, names, mesh)
-
-
-@dataclasses.dataclass(frozen=True)
-class Order:
-  """The order of the tasks, with what runs ask of data.stream.Stream; a mega-batch is a task.
-
-  Attributes:
-    infos: task_streams.TaskInfo of every task.
-    replays: whether a task comes with the examples of all tasks before.
-  """
-  infos: Sequence[task_streams.TaskInfo]
-  replays: bool = False
-
-  @property
-  def num_megabatches(self) -> int:
-    """Number of tasks."""
-    return len(self.infos)
-
-  @property
-  def ends(self) -> tuple[int, ...]:
-    """The learner is trained on every task, counted from 1."""
-    return tuple(range(1, len(self.infos) + 1))
-
-  @property
-  def expected_ends(self) -> tuple[int, ...]:
-    """`ends`."""
-    return self.ends
-
-  @property
-  def is_adaptive(self) -> bool:
-    """See Stream."""
-    return False
-
-  @property
-  def trains_late(self) -> bool:
-    """See Stream."""
-    return False
-
-  def wait(self, t: int, tick: Callable[[], None] = lambda: None) -> bool:
-    """Whether there is a task t, from 1."""
-    del tick
-    return t <= len(self.infos)
-
-  def is_last(self, t: int) -> bool:
-    """Whether the stream ends with task t, from 1."""
-    return t == len(self.infos)
-
-  def trains_after(self, t: int) -> bool:
-    """Every task is trained on."""
-    del t
-    return True
-
-  def next_training(self, t: int) -> int | None:
-    """See Stream."""
-    return t if t <= len(self.infos) else None
-
-  def sizes(self, ends: Sequence[int]) -> streams.Sizes:
-    """Sizes of the tasks `ends`, counted from 1."""
-    train, val = (self._sizes(name)[np.array(ends, int) - 1] for name in ("num_train", "num_val"))
-    return streams.Sizes(train, val, np.zeros(len(train)))
-
-  @property
-  def most_val(self) -> int:
-    """The largest number of validation examples of a task."""
-    return int(self._sizes("num_val").max())
-
-  def _sizes(self, name: str) -> np.ndarray:
-    sizes = np.array([getattr(info, name) for info in self.infos], np.int64)
-    return sizes.cumsum() if self.replays else sizes
 
 
 def of_meta(config: schema.RunConfig, meta: Mapping[str, Any]

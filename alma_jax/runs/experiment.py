@@ -1,6 +1,5 @@
-"""`run`: checks a run, claims its folder, and runs it by session.py."""
+"""`run`: checks a run, claims its folder, and runs it by loop.py."""
 import contextlib
-import dataclasses
 import functools
 import importlib.util
 import os
@@ -11,12 +10,12 @@ from typing import Any
 import jax
 
 from alma_jax import config as configs
-from alma_jax import messages
+from alma_jax import messages, protocols
 from alma_jax.config import code, schema
-from alma_jax.data.sets import given
 from alma_jax.errors import BadInput, Diverged, Stopped, Unsaved, disk_problem, is_out_of_memory
 from alma_jax.parallel import environment, peers, runtime, sharding
-from alma_jax.runs import ending, memory, results, roots, session, settings
+from alma_jax.runs import ending, loggers, loop, memory, progress, publishing, results, roots, settings, uploading
+from alma_jax.runs.listeners import Listener
 from alma_jax.store import mirror, remote, run_files, run_folder
 
 
@@ -43,7 +42,7 @@ def run(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: Seq
   """
   config = configs.parse(config)
   if data is not None:
-    config = dataclasses.replace(config, dataset=given.Given())
+    config = config.with_arrays()
   if config.log.wandb and importlib.util.find_spec("wandb") is None:
     raise BadInput(f"log.wandb={config.log.wandb!r} needs a package that is missing; run `pip install wandb`.")
   runtime.setup(config)
@@ -54,7 +53,7 @@ def run(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: Seq
   runtime.check_platform()
   peers.compare("settings", _settings(config, workdir, overwrite))
   jax.devices()  # the first use of the devices; the settings of the processes are equal
-  if config.is_live and jax.process_count() > 1:
+  if protocols.of(config).waits and jax.process_count() > 1:
     raise BadInput(f"dataset.name={config.dataset.name!r} is a live stream, which one process runs; start it without "
                    "other processes.")
   with contextlib.ExitStack() as cleanup:
@@ -75,9 +74,12 @@ def _run(config: schema.RunConfig, path: pathlib.Path, data: Sequence[Any] | Non
   with _explained(functools.partial(_shortage, path)), _claimed(path, setting, overwrite, mirrored) as folder:
     was_complete = run_files.read_summary(path / "summary.json") is not None
     if not was_complete:
-      folder.write_files(setting.source.files)
+      folder.write_files(setting.protocol.files)
       with _uploaded(mirrored), _explained(lambda error: folder.moved()):
-        session.run(setting, folder, should_stop or (lambda: False))
+        shown, listeners = _listeners(setting, folder, mirrored)
+        state = loop.run(setting, folder, shown, listeners, should_stop or (lambda: False))
+        if sharding.is_main():
+          ending.write(setting, folder, state)
       sharding.barrier("the run is complete")
     else:
       ending.mend(setting, folder)
@@ -87,6 +89,20 @@ def _run(config: schema.RunConfig, path: pathlib.Path, data: Sequence[Any] | Non
     if was_complete:
       sharding.say(f"{run_files.shown(path)} is complete.")
     return run
+
+
+def _listeners(setting: settings.Setting, folder: run_folder.RunFolder, mirrored: mirror.Mirror | None
+               ) -> tuple[progress.Progress, list[Listener]]:
+  """(the progress display, all that hear how the run goes on, in their order)."""
+  config, protocol = setting.config, setting.protocol
+  shown = progress.Progress(config.log.progress and sharding.is_main(), loop.samples(setting), protocol.measure,
+                            settings.round_name(setting.facts.problem), protocol.sizes().exact)
+  listeners: list[Listener] = [loggers.Boards(folder.path, config, protocol.measure), shown]
+  if config.log.predictor:
+    listeners.insert(1, publishing.Publisher(protocol, folder, shown))
+  if mirrored is not None:
+    listeners.append(uploading.Uploader(mirrored))
+  return shown, listeners
 
 
 def _settings(config: schema.RunConfig, workdir: str | os.PathLike[str], overwrite: bool) -> dict[str, Any]:
@@ -139,8 +155,9 @@ def _claimed(path: pathlib.Path, setting: settings.Setting, overwrite: bool,
   """The run folder; if process 0 refuses it, all processes do."""
   with contextlib.ExitStack() as cleanup:
     def claim() -> run_folder.RunFolder:
-      folder = cleanup.enter_context(run_folder.RunFolder(path, sharding.is_main(), mirrored))
-      folder.claim(setting.config, setting.digests, setting.made_with, overwrite)
+      address = mirrored.address if mirrored else ""
+      folder = cleanup.enter_context(run_folder.RunFolder(path, sharding.is_main(), address))
+      folder.claim(setting.config, setting.digests, setting.made_with, overwrite, setting.protocol.named_data)
       return folder
 
     folder = peers.together("run folder", claim)

@@ -1,5 +1,4 @@
 """Exporting the predictor of a run: its program as StableHLO, its weights, and a model card."""
-import dataclasses
 import datetime
 import hashlib
 import io
@@ -13,16 +12,16 @@ import numpy as np
 from jax import export as jax_export
 
 from alma_jax import config as configs
+from alma_jax import protocols
 from alma_jax.config import schema
 from alma_jax.errors import BadInput
 from alma_jax.files import write_bytes
 from alma_jax.learners import contract, prediction
-from alma_jax.learners.task_learner import TaskLearner
 from alma_jax.parallel import environment, sharding
 from alma_jax.predictors import card, folder
 from alma_jax.predictors import facts as predictor_facts
-from alma_jax.problems import sequence
 from alma_jax.problems.contract import Interface
+from alma_jax.protocols.contract import Standing
 from alma_jax.runs import results, settings
 from alma_jax.store import metrics, run_files
 from alma_jax.types import Tree
@@ -59,50 +58,6 @@ def classify(x):
   """The predicted classes, numbers [batch]; not for text."""
   return _call(*_weights, x)[0]
 '''
-
-
-@dataclasses.dataclass
-class Standing:
-  """How good a run has been so far. Lines are added as they come: a long stream is not summed up again at every stage.
-
-  Attributes:
-    num: lines of metrics.jsonl that were added.
-    last: the last line after which the learner was trained; empty before the first.
-    total, tested: sum of the prequential metric, and the number of mega-batches that have one.
-    is_prequential: whether the metric of `last` is the prequential one, too; see metrics.Measure.
-  """
-  num: int = 0
-  last: metrics.Entry = dataclasses.field(default_factory=dict)
-  total: float = 0.0
-  tested: int = 0
-  is_prequential: bool = False
-
-  def add(self, lines: list[metrics.Entry], metric: str) -> "Standing":
-    """Adds those of all `lines` so far that are new; returns itself."""
-    for line in lines[self.num:]:
-      value = line.get(f"prequential_{metric}")
-      if value is not None:
-        self.total, self.tested = self.total + value, self.tested + 1
-      if line["updated"]:
-        self.last, self.is_prequential = line, metrics.measure(metric, [line]).is_prequential
-    self.num = len(lines)
-    return self
-
-
-def standing_of_task(lines: list[metrics.Entry], num_params: int, data: dict[str, Any], forgets: bool) -> Standing:
-  """How good the predictor of a task is, by the newest of its test accuracies.
-
-  Args:
-    lines: of metrics.jsonl so far.
-    num_params: of the modules of the task.
-    data: what `task_results.shown` returned.
-    forgets: whether the predictor is newer than the line of its task. Then nothing but its error is known.
-  """
-  t = data["task"]["number"] - 1
-  visit = sequence.visits(data["tasks"][:len(lines)])[t][-1]
-  line = lines[-1] | dict(loss=None, val_error=None) if forgets and visit < len(lines) - 1 else lines[visit]
-  error = 1 - lines[-1][metrics.ACCURACIES][t]
-  return Standing(len(lines), line | dict(error=error, num_params=num_params))
 
 
 class Position(NamedTuple):
@@ -219,28 +174,22 @@ def export(run: results.Run | str | os.PathLike[str], stage: int | None = None,
 @environment.fixed()
 def files_of(run: results.Run, stage: int | None = None, of_task: int | str | None = None) -> dict[str, bytes]:
   """{name: contents} of the predictor of a saved stage and task, see `export`; raises BadInput if it is not saved."""
-  opened, learner = run.open(stage)
-  problem = settings.problem_of(run.config, opened.meta["data"])
-  state, data = run.shown(opened, learner, of_task)
-  standing = (standing_of_task(opened.meta["lines"], learner.cost(state).num_params, data,
-                               learner.options.forgets) if isinstance(learner, TaskLearner) else
-              Standing().add(opened.meta["lines"], problem.metric))
-  fingerprint = run.config.dataset.fingerprint_after(
-      run_files.read_config(run.path)["data_fingerprint"], standing.last["t"], run.path)
-  position = Position(run.path, run.config, data, fingerprint, standing)
-  return Exporter(learner, problem).files(state, position)
+  shown, learner = run.shown(of_task, stage)
+  fingerprint = protocols.of(run.config).saved_fingerprint(
+      run.path, run_files.read_config(run.path)["data_fingerprint"], shown.standing.line["t"])
+  position = Position(run.path, run.config, shown.meta, fingerprint, shown.standing)
+  return Exporter(learner, settings.problem_of(run.config, shown.meta)).files(shown.state, position)
 
 
 def _provenance(position: Position, metric: str) -> dict[str, Any]:
   """Where a predictor comes from, and how good it was there."""
-  config, standing, last = position.config, position.standing, position.standing.last
+  config, standing, last = position.config, position.standing, position.standing.line
   # In predictor.json, the plain name of the metric means that it was measured on a test set.
   logged = metrics.Measure(metric, standing.is_prequential).logged(last)
   values = {name: logged.get(name) for name in (metric, f"val_{metric}", "loss", "num_params", "predict_macs")}
   task = position.data.get("task")
   size = dict(num_tasks=task["of"]) if task else dict(num_megabatches=config.stream.num_megabatches)
-  values |= {"prequential": standing.total / standing.tested if standing.tested else None,
-             "prequential_megabatches": standing.tested}
+  values |= {"prequential": standing.prequential, "prequential_megabatches": standing.num_prequential}
   return dict(
       stage=last.get("stage"), megabatch=last.get("t"), metric=metric, metrics=values,
       provenance=dict(

@@ -1,4 +1,5 @@
 """Sends the entries of metrics.jsonl and train.jsonl to TensorBoard and Weights & Biases."""
+import contextlib
 import hashlib
 import pathlib
 import time
@@ -7,26 +8,47 @@ from typing import Any
 
 from alma_jax import config as configs
 from alma_jax.config import schema
-from alma_jax.store.metrics import Entry
-from alma_jax.store.run_folder import RunFolder
+from alma_jax.learners.contract import Learner
+from alma_jax.parallel import sharding
+from alma_jax.protocols.contract import State
+from alma_jax.runs.listeners import Listener
+from alma_jax.store.metrics import Entry, Measure
 
 _SHOWN = 60.0  # seconds after which TensorBoard sees an entry, at the latest when the next one is written
 
 
-def start(folder: RunFolder, config: schema.RunConfig, t: int, train_lines: int) -> list["TensorBoard | Wandb"]:
-  """The loggers that a config asks for.
+class Boards(Listener):
+  """The boards that a config asks for, in process 0."""
 
-  Args:
-    folder: run_folder.RunFolder.
-    config: RunConfig.
-    t, train_lines: numbers of lines of metrics.jsonl and train.jsonl after which the run goes on.
-  """
-  loggers: list[TensorBoard | Wandb] = []
-  if config.log.tensorboard:
-    loggers.append(TensorBoard(folder.path / "tensorboard", t, train_lines))
-  if config.log.wandb:
-    loggers.append(Wandb(folder.path, config, train_lines))
-  return loggers
+  def __init__(self, folder: pathlib.Path, config: schema.RunConfig, measure: Measure):
+    """`folder` of the run; `measure`: what its metric is measured on."""
+    self._folder, self._config, self._measure = folder, config, measure
+    self._boards: list[TensorBoard | Wandb] | None = None
+
+  def begin(self, learner: Learner, state: State) -> None:
+    if self._boards is None:
+      self._boards = []
+      if self._config.log.tensorboard and sharding.is_main():
+        self._boards.append(TensorBoard(self._folder / "tensorboard", len(state.lines), state.num_train_lines))
+      if self._config.log.wandb and sharding.is_main():
+        self._boards.append(Wandb(self._folder, self._config, state.num_train_lines))
+
+  def epoch(self, entry: Entry) -> None:
+    for board in self._boards or ():
+      board.train(entry)
+
+  def line(self, entry: Entry, learner: Learner, state: State) -> None:
+    for board in self._boards or ():
+      board.stream(self._measure.logged(entry))
+
+  def flush(self) -> None:
+    for board in self._boards or ():
+      board.flush()
+
+  def close(self) -> None:
+    with contextlib.ExitStack() as cleanup:
+      for board in self._boards or ():
+        cleanup.callback(board.close)
 
 
 class TensorBoard:

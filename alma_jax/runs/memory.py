@@ -120,15 +120,15 @@ def _data(setting: Setting, apart: bool) -> Part:
 
   `apart`, here and below: whether devices have a memory of their own.
   """
-  host, device = setting.source.num_bytes
+  host, device = setting.protocol.num_bytes
   return Part("the data set", f"take fewer or smaller examples than dataset.name={setting.config.dataset.name!r} has",
               host, device if apart else 0)
 
 
 def _batches(setting: Setting, apart: bool) -> Part:
   """What the host prepares for a dispatch, see `loop.advance`: indices, and for text the windows."""
-  c, spec, rows = setting.config, _fit_spec(setting), setting.source.problem.max_steps
-  host, device = setting.source.problem.batch_bytes(rows * spec.padded_members * spec.padded_batch, spec.mesh.size)
+  c, spec, rows = setting.config, _fit_spec(setting), setting.facts.problem.max_steps
+  host, device = setting.facts.problem.batch_bytes(rows * spec.padded_members * spec.padded_batch, spec.mesh.size)
   field, members = _members(c)
   advice = _lower((c.train.batch_size, "train.batch_size", c.train.batch_size), (members, field, members))
   return Part(f"the batches of {rows} training steps", advice, host, device if apart else 0)
@@ -167,7 +167,7 @@ def _variables(setting: Setting, live: int, carry: int, apart: bool) -> Part:
 def _frozen(setting: Setting, live: int, apart: bool) -> Part:
   """Members of earlier stages, in the last stage. The newest is not counted, as the live member may start from it."""
   c = setting.config
-  num = max(0, len(setting.stream.expected_ends) - 2) if setting.learner.freezes else 0
+  num = max(0, len(setting.protocol.sizes().train) - 2) if setting.learner.freezes else 0
   schedule = c.stream.schedule
   longer = (f"raise stream.waiting_time={schedule.waiting_time}" if isinstance(schedule, sections.Every) else
             "train less often")
@@ -177,7 +177,7 @@ def _frozen(setting: Setting, live: int, apart: bool) -> Part:
 
 def _activations(setting: Setting, network: Any, apart: bool) -> Part:
   """The largest output of a matrix product or convolution, for the examples that a device takes at once."""
-  c, shape = setting.config, (_fit_spec(setting).at_once, *setting.source.example_shape)
+  c, shape = setting.config, (_fit_spec(setting).at_once, *setting.facts.example_shape)
   variables = cost.abstract_variables(network, (1, *shape[1:]))
   mask = jax.ShapeDtypeStruct(shape[:1], bool)
   largest = _largest_output(jax.make_jaxpr(network.scalar_output)(variables, network.inputs(shape), mask).jaxpr)
@@ -221,7 +221,7 @@ def _lower(*factors: tuple[float, str, Any]) -> str:
 def _fit_spec(setting: Setting) -> loop.FitSpec:
   """A FitSpec for its arithmetic of batches and members."""
   c, learner = setting.config, setting.learner
-  problem: Any = setting.source.problem
+  problem: Any = setting.facts.problem
   train: Any = c.train
   return loop.FitSpec(None, problem, train, c.num_members, 0, learner.mesh, False)
 

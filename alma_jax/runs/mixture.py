@@ -78,7 +78,7 @@ def publish(config: schema.RunConfig, workdir: str | os.PathLike[str], num_clust
   """
   path, setting = run_files.local(workdir), settings.prepare(config)
   learner: Any = setting.learner
-  network, shape = learner.network({}), (1, *setting.source.example_shape)
+  network, shape = learner.network({}), (1, *setting.facts.example_shape)
   expert_stacks.check_features(network, shape, config.model.name)
   if not _is_saved(path):
     try:
@@ -88,8 +88,8 @@ def publish(config: schema.RunConfig, workdir: str | os.PathLike[str], num_clust
         raise
   opened, _ = results.load_run(path).open(0)
   ends = _ends(path)[:1]
-  base, data = snapshot.restore_learner(learner, opened).predicting, settings.Stages(setting)[ends]
-  features = expert_stacks.features(network, setting.source.problem, learner.mesh, base, data.pool, data.train)
+  base, data = snapshot.restore_learner(learner, opened).predicting, setting.protocol.stage(ends, learner, {}).data
+  features = expert_stacks.features(network, setting.facts.problem, learner.mesh, base, data.pool, data.train)
   clusters = cluster.kmeans(features, num_clusters, cluster.rng_of(data, 0))
   line = run_files.read_lines(path / run_files.METRICS)[ends[0] - 1]
   looked = expert_stacks.feature_macs(network, shape) * len(data.train)
@@ -126,7 +126,8 @@ def write_manifest(root: pathlib.Path, file: pathlib.Path, experts: Mapping[int,
   run_files.write_json(root / MANIFEST, tree)
   mixture = Mixture(root)
   if all(entry["trained"] for entry in listed):
-    source: Any = settings.prepare(base_config(config)).source
+    protocol: Any = settings.prepare(base_config(config)).protocol
+    source = protocol.source
     wrong = mixture.predict(source.dataset.x_test).argmax(-1) != source.dataset.y_test
     run_files.write_json(root / MANIFEST, tree | dict(test_error=float(wrong.mean())))
   return Mixture(root)

@@ -1,13 +1,11 @@
 """Pictures of one run: the curve of its error, and the gate tree of a mixture."""
 import io
-import pathlib
 from collections.abc import Sequence
 from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
 
-from alma_jax.files import write_bytes
 from alma_jax.store.metrics import Measure
 
 COLOUR = "#0072B2"  # blue of the Okabe-Ito palette, distinct for colour-blind readers
@@ -16,9 +14,9 @@ _LEAST_WIDTH, _STEEPEST = 4.0, 3.0  # in leaves: width of a small tree, and larg
 _LETTER = 0.62  # width of a digit, as a share of the font size
 
 
-def curve(lines: Sequence[dict[str, Any]], measure: Measure, title: str, path: str | pathlib.Path,
-          chance: float | None = None, unit: str = "mega-batches") -> None:
-  """Draws error or perplexity over the stream, as the paper's Figure 1; the area below the error is the CER.
+def curve(lines: Sequence[dict[str, Any]], measure: Measure, title: str,
+          chance: float | None = None, unit: str = "mega-batches") -> bytes:
+  """A PNG of error or perplexity over the stream, as the paper's Figure 1; the area below the error is the CER.
 
   For a stream of tasks it draws the error on each task when it was learned. For a live stream without a test set it
   draws the prequential metric, from the first mega-batch that has one.
@@ -27,7 +25,6 @@ def curve(lines: Sequence[dict[str, Any]], measure: Measure, title: str, path: s
     lines: entries of metrics.jsonl.
     measure: what the metric of the lines is measured on.
     title: text above the picture.
-    path: of the PNG.
     chance: error of guessing, drawn as a dotted line; None: no line.
     unit: "mega-batches" or "tasks", what the stream consists of.
   """
@@ -65,7 +62,7 @@ def curve(lines: Sequence[dict[str, Any]], measure: Measure, title: str, path: s
       axes.legend(frameon=False, loc="best")
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=150, metadata={"Software": None})
-  write_bytes(pathlib.Path(path), picture.getvalue())
+  return picture.getvalue()
 
 
 def gate_tree(splits: Sequence[int], axes: Axes, sizes: Sequence[float] | None = None) -> None:

@@ -7,76 +7,82 @@ import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from alma_jax.learners.contract import Learner
 from alma_jax.messages import UNSEEN, duration, say, sign
-from alma_jax.store.metrics import ERROR, Measure
+from alma_jax.protocols.contract import State
+from alma_jax.runs.listeners import Listener
+from alma_jax.store.metrics import ERROR, Entry, Measure
 
 COMPILING = "compiling"
 _ENOUGH = 0.1  # part of a stage that a session has to train before it says how long the rest takes
 
 
-class Progress:
+class Progress(Listener):
   """The progress of a run."""
 
-  def __init__(self, shown: bool, samples: Iterable[int], stage: int, measure: Measure = ERROR,
-               rounds: str = "epoch", known: bool = True) -> None:
-    """Starts to show it.
+  def __init__(self, shown: bool, samples: Iterable[int], measure: Measure = ERROR, rounds: str = "epoch",
+               known: bool = True) -> None:
+    """Shows nothing before `begin`.
 
     Args:
       shown: whether anything is shown.
       samples: training samples of each stage, at most, ints [S].
-      stage: the first stage of this session, from 0.
       measure: what the metric of a stage is measured on.
       rounds: name of the parts of a stage that end with a validation.
       known: whether the number of stages is known; otherwise `samples` is a guess.
     """
-    self._known = known
+    self._shown, self._known = shown, known
+    self._samples, self._measure, self._rounds = [int(num) for num in samples], measure, rounds
+    self._lines, self._where, self._before = False, "", 0
+    self._val: float | None = None
+    self._began = time.monotonic()
+    self._bar: Any = None
+
+  def begin(self, learner: Learner, state: State) -> None:
+    if self._bar is not None:
+      return
     with warnings.catch_warnings():
       warnings.simplefilter("ignore")  # in a notebook without ipywidgets the bar is text
       from tqdm.auto import tqdm
-    self._samples, self._measure, self._rounds = [int(num) for num in samples], measure, rounds
-    self._before = sum(self._samples[:stage])  # samples of earlier sessions
-    bar = shown and (sys.stderr.isatty() or "ipykernel" in sys.modules)
-    self._lines = shown and not bar
+    self._before = sum(self._samples[:state.stage])  # samples of earlier sessions
+    bar = self._shown and (sys.stderr.isatty() or "ipykernel" in sys.modules)
+    self._lines = self._shown and not bar
     make = functools.partial(
         tqdm, total=sum(self._samples), initial=self._before, unit=" samples", unit_scale=True, dynamic_ncols=True,
         mininterval=0.2, smoothing=0, leave=False,
         bar_format="{desc} {percentage:3.0f}%|{bar}| {rate_fmt}, {remaining} left")
-    self._bar: Any = make(disable=True)  # until it can be drawn
+    self._bar = make(disable=True)  # until it can be drawn
     if bar:
       with UNSEEN:
         self._bar = make()
-    self._began, self._where = time.monotonic(), ""
-    self._val: float | None = None
+    self._began = time.monotonic()
 
   def skip(self, samples: int) -> None:
     """Counts training samples of the first stage that an earlier session has processed."""
     self._before += samples
     self._bar.n = self._bar.initial = self._before
 
-  def update(self, samples: int, stage: int, round_: int, num_rounds: int, val: float | None = None) -> None:
+  def steps(self, samples: int, stage: int, round_: int, num_rounds: int) -> None:
     """Adds training samples.
 
     Args:
       samples: number of them.
       stage, round_: where training is, from 0.
       num_rounds: rounds of the stage.
-      val: the metric on validation data, if a round has ended.
     """
-    self._val = self._val if val is None else val
-    shown = "" if self._val is None else f" val {self._measure.metric} {_short(self._val)}"
-    self._where = f"stage {stage + 1}{self._of('/')} {self._rounds} {round_}/{num_rounds}{shown}"
+    val = "" if self._val is None else f" val {self._measure.metric} {_short(self._val)}"
+    self._where = f"stage {stage + 1}{self._of('/')} {self._rounds} {round_}/{num_rounds}{val}"
     with UNSEEN:
       self._bar.set_description_str(self._where, refresh=False)
       self._bar.update(min(samples, self._bar.total - self._bar.n))  # a stage may take longer than planned
 
-  def end_stage(self, stage: int, value: float | None, seconds: float) -> None:
-    """Shows that a stage has ended.
+  def epoch(self, entry: Entry) -> None:
+    self._val = entry[f"val_{self._measure.metric}"]
 
-    Args:
-      stage: from 0.
-      value: the measured value; None: nothing was measured, as before the first training without a test set.
-      seconds: seconds that the stage took.
-    """
+  def line(self, entry: Entry, learner: Learner, state: State) -> None:
+    if not entry["updated"]:
+      return
+    stage, value, seconds = entry["stage"], entry.get(self._measure.key), entry["seconds"]
     done = sum(self._samples[:stage + 1])  # patience may have ended the stage early
     with UNSEEN:
       self._bar.update(max(0, done - self._bar.n))
@@ -103,13 +109,14 @@ class Progress:
       self._bar.set_description_str(self._where, refresh=False)
 
   def training(self, stage: int) -> contextlib.AbstractContextManager[None]:
-    """A context in which a stage, counted from 0, is trained; `end_stage` says how long it took."""
+    """A context in which a stage, counted from 0, is trained; `line` says how long it took."""
     return sign(f"training stage {stage + 1}{self._of(' of ')}", self._lines, ends=False)
 
   def close(self) -> None:
     """Removes the bar."""
-    with UNSEEN:
-      self._bar.close()
+    if self._bar is not None:
+      with UNSEEN:
+        self._bar.close()
 
   def _of(self, word: str) -> str:
     """E.g. " of 50", if the number of stages is known."""

@@ -7,16 +7,17 @@ from typing import Any
 import numpy as np
 
 from alma_jax import config as configs
-from alma_jax.config import schema, text_sections
-from alma_jax.config.fields import listed
-from alma_jax.data import task_types, tokens
+from alma_jax import protocols
+from alma_jax.config import text_sections
+from alma_jax.data import tokens
 from alma_jax.errors import BadInput
-from alma_jax.learners import contract, prediction, task_learner
+from alma_jax.learners import contract, prediction
 from alma_jax.parallel import environment, runtime
-from alma_jax.problems import classification, sequence
-from alma_jax.runs import sampling, settings, snapshot, task_results
+from alma_jax.problems import classification
+from alma_jax.protocols.contract import Shown
+from alma_jax.runs import sampling, settings, snapshot
 from alma_jax.store import checkpoint, local_copy, run_files
-from alma_jax.store.metrics import Entry
+from alma_jax.store.metrics import Entry, accuracies
 
 
 class Run:
@@ -67,7 +68,7 @@ class Run:
     Returns:
       float64 [T', T'], rows and columns from 0, NaN for i > t.
     """
-    return task_results.matrix(self.lines) if isinstance(self.config, schema.TaskConfig) else None
+    return accuracies(self.lines)
 
   def stages(self) -> list[int]:
     """The stages whose learner is saved, ascending."""
@@ -91,8 +92,8 @@ class Run:
     """
     if self.config.is_language:
       raise BadInput(f"{self._shown} is a language model, which predicts no classes; use `sample`.")
-    opened, learner = self.open(stage)
-    state, data = self.shown(opened, learner, task)
+    shown, learner = self.shown(task, stage)
+    state, data = shown.state, shown.meta
     x = like_examples(x, tuple(data["example_shape"]), np.dtype(data["dtype"]))
     mean, std = (np.asarray(data[key], np.float32) for key in ("mean", "std"))
     pool, total = classification.make_pool(x, np.zeros(len(x)), mean, std, learner.mesh), None
@@ -101,41 +102,20 @@ class Run:
       total = kind.join(total, prediction.contributions(learner, kind, state, block, pool))
     return learner.resolve(state, total or {})[1]
 
-  def shown(self, opened: checkpoint.Opened, learner: contract.Learner, task: int | str | None = None
-            ) -> tuple[contract.LearnerState, dict[str, Any]]:
-    """(the saved state that predicts, what it needs to know of its data).
+  def shown(self, task: int | str | None = None, stage: int | None = None) -> tuple[Shown, contract.Learner]:
+    """(a predictor of this run, the learner that it is a state of).
 
     Args:
-      opened: a checkpoint of this run.
-      learner: of `open`.
       task: see `predict`.
+      stage: counts from 0; None: the last one saved.
 
     Raises:
-      BadInput: there is no such task, or the run is on a stream of tasks and none is given; or modules of the task
-        are lost.
+      BadInput: no such stage is saved, there is no such task, or the run is on a stream of tasks and none is given; or
+        modules of the task are lost.
     """
-    data = opened.meta["data"]
-    if not isinstance(learner, task_learner.TaskLearner):
-      if task is not None:
-        raise BadInput(f"{self._shown} has no tasks; leave task={task!r} out.")
-      return snapshot.restore_learner(learner, opened), data
-    state = snapshot.restore_learner(learner, opened, partly=True)
-    learned = state.spec["tasks"]
-    names = [entry["name"] for entry in data["tasks"]][:len(learned)]
-    number = task_types.number_of(task, names)
-    if number is None:
-      given = "no task is given of" if task is None else f"task={task!r} is none of"
-      raise BadInput(f"{given} the {len(names)} tasks that {self._shown} has learned; give a number from 1 to "
-                     f"{len(names)}, or one of {listed(map(repr, names))}.")
-    visits = sequence.visits(data["tasks"][:len(learned)])
-    paths = [learned[numbers[-1]]["path"] for numbers in visits]
-    if opened.lost.keys() & set(paths[number]):
-      silent = [t for t, path in enumerate(paths) if opened.lost.keys() & set(path)]
-      lost = next(opened.lost[module] for module in paths[number] if module in opened.lost)
-      listing = ", ".join(f"{t + 1} ({names[t]!r})" for t in silent)
-      raise BadInput(f"{'task' if len(silent) == 1 else 'tasks'} {listing} of {self._shown} cannot answer, because "
-                     f"modules are lost, while the other {len(names) - len(silent)} can: {lost}")
-    return task_results.shown(learner, state, data, number)
+    opened, learner = self.open(stage)
+    state = snapshot.restore(learner, opened, partly=True)
+    return protocols.of(self.config).view(learner, state, task, opened.lost, self._shown), learner
 
   @environment.fixed()
   def sample(self, prompt: str = "", *, num_tokens: int = 200, temperature: float = 0.8, top_k: int = 0, seed: int = 0,

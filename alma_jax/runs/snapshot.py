@@ -7,61 +7,14 @@ import numpy as np
 
 from alma_jax import config as configs
 from alma_jax.config import schema
-from alma_jax.data import normalization
 from alma_jax.errors import BadInput
 from alma_jax.learners import contract
 from alma_jax.learners.contract import GrowthReport, LearnerState
 from alma_jax.parallel import sharding
-from alma_jax.runs import settings
-from alma_jax.store import checkpoint, metrics
+from alma_jax.protocols.contract import Arrival, Joined, State
+from alma_jax.store import checkpoint
 from alma_jax.training import loop
 from alma_jax.types import Tree
-
-
-@dataclasses.dataclass
-class RunState:
-  """The state of a run: what a checkpoint holds, apart from a stage in training.
-
-  Attributes:
-    learner: LearnerState after the last complete training.
-    stage: the stage in progress, or the next one, from 0.
-    epoch: epochs (language: rounds) of the stage so far.
-    lines: entries of metrics.jsonl so far.
-    num_train_lines: lines of train.jsonl so far.
-    train_total: their checksum, see run_files.chained.
-    constants: normalisation constants that the learner was trained with; None: its problem has none that can change.
-    arrived: what is known of the mega-batch after which the stage in training began: further entries of its line.
-    initial_params: parameters of the untrained learner.
-    complete: whether `learner` is that of a complete stage.
-    wall_seconds, compile_seconds: of earlier sessions.
-  """
-  learner: LearnerState
-  initial_params: int
-  stage: int = 0
-  epoch: int = 0
-  lines: list[metrics.Entry] = dataclasses.field(default_factory=list)
-  num_train_lines: int = 0
-  train_total: str = ""
-  complete: bool = True
-  wall_seconds: float = 0.0
-  compile_seconds: float = 0.0
-  arrived: metrics.Entry | None = None
-  constants: normalization.Normalization | None = None
-  _ends: list[int] = dataclasses.field(default_factory=list)
-  _num_read: int = 0  # lines that `_ends` covers
-
-  def data(self, source: Any) -> dict[str, Any]:
-    """What the learner's predictions need to know about the source's data; JSON can hold it."""
-    constants = {} if self.constants is None else self.constants.entries()
-    return {**source.meta(), **constants}
-
-  @property
-  def ends(self) -> tuple[int, ...]:
-    """The mega-batches after which the learner was trained, counted from 1. No line with one of them is taken back."""
-    self._num_read = min(self._num_read, len(self.lines))
-    self._ends += metrics.ends(self.lines[self._num_read:])
-    self._num_read = len(self.lines)
-    return tuple(self._ends)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,13 +38,11 @@ class Snapshot(NamedTuple):
   frozen: tuple[Tree, ...]
 
 
-def take(setting: settings.Setting, examiner: Any, now: RunState, seconds: dict[str, float],
-         growth: Growth | None = None) -> Snapshot:
+def take(config: schema.RunConfig, now: State, seconds: dict[str, float], growth: Growth | None = None) -> Snapshot:
   """The snapshot of a run.
 
   Args:
-    setting: of the run.
-    examiner: settings.Examiner of the run, or task_results.TaskExaminer; the predictions that it keeps are saved.
+    config: of the run.
     now: the state of the run.
     seconds: "wall_seconds" and "compile_seconds" of all sessions so far.
     growth: the stage in training, or None between two stages.
@@ -111,38 +62,35 @@ def take(setting: settings.Setting, examiner: Any, now: RunState, seconds: dict[
       trees |= arrays | {"grown": growth.state.live}
       frozen = growth.state.frozen
       grown = dict(spec=growth.state.spec, host=grown_host, report=list(growth.report))
-  if examiner.cached is not None:
-    trees["cached"] = examiner.cached
+  if now.joined.cached is not None:
+    trees["joined"] = now.joined.cached
   meta = dict(
-      config=configs.identity(setting.config), stage=now.stage, epoch=now.epoch, complete=now.complete,
+      config=configs.identity(config), stage=now.stage, epoch=now.epoch, complete=now.complete,
       cursor=None if growth is None else growth.fit.cursor, spec=state.spec, host=host, growth=grown, lines=now.lines,
-      arrived=now.arrived, num_train_lines=now.num_train_lines, train_total=now.train_total,
-      num_cached=examiner.num_cached, initial_params=now.initial_params, data=now.data(setting.source), **seconds)
+      arrival=now.arrival and list(now.arrival), num_train_lines=now.num_train_lines, train_total=now.train_total,
+      num_joined=now.joined.num, initial_params=now.initial_params, data=now.meta, **seconds)
   return Snapshot(meta, trees, frozen)
 
 
-def restore(setting: settings.Setting, opened: checkpoint.Opened, examiner: Any) -> RunState:
-  """The saved state of a run. The saved predictions are given to the examiner."""
+def restore(learner: contract.Learner, opened: checkpoint.Opened, partly: bool = False) -> State:
+  """The saved state of a run; `learner` and `partly` as for `restore_learner`."""
   meta = opened.meta
-  if opened.has("cached"):
-    examiner.cached, examiner.num_cached = dict(opened.arrays("cached")), meta["num_cached"]
-  return RunState(
-      restore_learner(setting.learner, opened), meta["initial_params"], meta["stage"], meta["epoch"], meta["lines"],
-      meta["num_train_lines"], meta["train_total"], meta["complete"], meta["wall_seconds"], meta["compile_seconds"],
-      meta["arrived"], constants(setting.source, opened))
+  joined = Joined(dict(opened.arrays("joined")), meta["num_joined"]) if opened.has("joined") else Joined()
+  return State(
+      restore_learner(learner, opened, partly), meta["initial_params"], meta["data"], meta["stage"], meta["epoch"],
+      meta["lines"], arrival_of(meta), joined, meta["complete"], meta["num_train_lines"], meta["train_total"],
+      meta["wall_seconds"], meta["compile_seconds"])
 
 
-def constants(source: Any, opened: checkpoint.Opened | None) -> normalization.Normalization | None:
-  """The normalisation constants of the learner in a checkpoint; without a checkpoint, of the first stage."""
-  if opened is None or source.constants is None:
-    return source.constants
-  return normalization.of_entries(opened.meta["data"])
+def arrival_of(meta: checkpoint.Meta) -> Arrival | None:
+  """The mega-batch whose stage was in training, by the meta of a checkpoint."""
+  return meta["arrival"] and Arrival(*meta["arrival"])
 
 
-def restore_growth(setting: settings.Setting, opened: checkpoint.Opened, state: LearnerState,
+def restore_growth(learner: contract.Learner, opened: checkpoint.Opened, state: LearnerState,
                    data: loop.StageData) -> Growth:
   """The stage in training that a checkpoint holds; `state` is that of the learner before the stage."""
-  saved, learner = opened.meta["growth"], setting.learner
+  saved = opened.meta["growth"]
   if saved is None:
     state, report = learner.grow(state, data)
   else:

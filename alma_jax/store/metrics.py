@@ -3,6 +3,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 if TYPE_CHECKING:  # it imports jax, which `alma status`, `compare`, `board` and `report` do without
   from alma_jax.types import Cost
 
@@ -50,6 +52,11 @@ class Measure(NamedTuple):
 
 
 ERROR = Measure("error")
+
+
+def metric_of(lines: Sequence[Entry]) -> str:
+  """Name of the metric of a run with these lines of metrics.jsonl, error or perplexity."""
+  return "perplexity" if lines and "perplexity" in lines[0] else "error"
 
 
 def measure(metric: str, lines: Sequence[Entry]) -> Measure:
@@ -114,6 +121,20 @@ def ends(lines: list[Entry]) -> tuple[int, ...]:
   return tuple(entry["t"] for entry in lines if entry["updated"])
 
 
+def accuracies(lines: list[Entry]) -> np.ndarray | None:
+  """R[t, i], the test accuracy on task i after task t; None if the lines are not of tasks.
+
+  Returns:
+    float64 [T, T], rows and columns from 0, NaN for i > t.
+  """
+  if not lines or ACCURACIES not in lines[0]:
+    return None
+  matrix = np.full((len(lines), len(lines)), np.nan)
+  for t, line in enumerate(lines):
+    matrix[t, :t + 1] = line[ACCURACIES]
+  return matrix
+
+
 def summarize(lines: list[Entry], initial_params: int) -> Entry:
   """CER (or average perplexity), Mem and Comp of a whole stream.
 
@@ -139,7 +160,7 @@ def summarize(lines: list[Entry], initial_params: int) -> Entry:
     if not perplexities:  # without a test set the first stage has none
       perplexities = [entry["val_perplexity"] for entry in lines if entry["updated"]]
     judged = dict(average_perplexity=sum(perplexities) / len(perplexities), final_perplexity=perplexities[-1])
-  found = measure("error" if "error" in lines[0] else "perplexity", lines)
+  found = measure(metric_of(lines), lines)
   if found.is_prequential:
     judged["measured"] = found.name
   return dict(

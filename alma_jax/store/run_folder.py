@@ -17,7 +17,6 @@ from alma_jax.errors import BadInput, InUse, Unsaved
 from alma_jax.files import write_bytes
 from alma_jax.store import run_files
 from alma_jax.store.metrics import Entry
-from alma_jax.store.mirror import Mirror
 from alma_jax.store.run_files import DIVERGED, DOING, WRITTEN
 from alma_jax.version import __version__
 
@@ -27,19 +26,20 @@ _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 class RunFolder:
   """A run folder, locked while it is open. Only one process of a run writes to it; the others only know its path."""
 
-  def __init__(self, path: str | os.PathLike[str], writes: bool = True, mirror: Mirror | None = None):
+  def __init__(self, path: str | os.PathLike[str], writes: bool = True, address: str = ""):
     """Locks the folder; makes it if it does not exist.
 
     Args:
       path: the folder.
       writes: whether this process is the one that writes.
-      mirror: what copies the folder to a store.
+      address: the address in a store of which it is the local copy; "": it is no copy.
 
     Raises:
       BadInput: a live process uses it, or it cannot be made. A folder with a
         finished run may be read-only.
     """
-    self.path, self._writes, self._mirror = run_files.local(path), writes, mirror
+    self.path, self._writes = run_files.local(path), writes
+    self.shown = address or str(self.path)  # the folder as messages name it
     self._files: dict[str, IO[str]] = {}
     self._lock: filelock.BaseFileLock | None = None
     self._read_only = False  # a finished run in a read-only folder, which is not locked
@@ -57,14 +57,15 @@ class RunFolder:
         raise BadInput(f"the run folder {self.path} cannot be made or written: {error.strerror}.") from error
       self._lock, self._writes, self._read_only = None, False, True
 
-  def claim(self, config: schema.RunConfig, digests: dict[str, Any], made_with: dict[str, str], overwrite: bool
-            ) -> None:
+  def claim(self, config: schema.RunConfig, digests: dict[str, Any], made_with: dict[str, str], overwrite: bool,
+            named_data: str) -> None:
     """Makes sure that the folder is this run's, or empty.
 
     Args:
       config: RunConfig.
       digests, made_with: of settings.Setting.
       overwrite: delete the run that is in it.
+      named_data: what has changed if the fingerprint of the data has.
 
     Raises:
       BadInput: it holds another run, whose differing fields are named; or files
@@ -84,10 +85,10 @@ class RunFolder:
     elif overwrite:
       self._delete()
     else:
-      self._compare(stored, config, digests)
+      self._compare(stored, config, digests, named_data)
       self._compare_code(stored.get("code", {}), config)
       self._compare_made_with(stored.get("made_with", {}), made_with)
-      return  # session.run writes it once the run is restored
+      return  # loop.run writes it once the run is restored
     self.write_config(config, digests, made_with)
 
   def write_config(self, config: schema.RunConfig, digests: dict[str, Any], made_with: dict[str, str]) -> None:
@@ -108,10 +109,11 @@ class RunFolder:
       if self._writes and not (self.path / name).exists():
         write_bytes(self.path / name, text.encode())
 
-  @property
-  def shown(self) -> str:
-    """The folder as messages name it: its path, or the address of which it is the copy."""
-    return str(self.path) if self._mirror is None else self._mirror.address
+  def write_reports(self, files: dict[str, bytes]) -> None:
+    """Writes the files {name: contents}, each whole or not at all."""
+    for name, data in files.items():
+      if self._writes:
+        write_bytes(self.path / name, data)
 
   def _delete(self) -> None:
     for name in WRITTEN:
@@ -124,13 +126,11 @@ class RunFolder:
       else:
         path.unlink(missing_ok=True)
 
-  def _compare(self, stored: dict[str, Any], config: schema.RunConfig, digests: dict[str, Any]) -> None:
+  def _compare(self, stored: dict[str, Any], config: schema.RunConfig, digests: dict[str, Any], named_data: str
+               ) -> None:
     differ = configs.differences(stored, config)
-    if not differ and stored["data_fingerprint"] != digests["data_fingerprint"] and config.is_live:
-      raise BadInput(f"{self.path} holds a run with another test set or classes.txt than {config.dataset.name[5:]} has "
-                     "now, or with another first mega-batch; restore them, or begin another run with --workdir.")
     if not differ and stored["data_fingerprint"] != digests["data_fingerprint"]:
-      differ = ["the data (same name, other contents)"]
+      differ = [named_data]
     if not differ and stored.get("root_sha256") != digests.get("root_sha256"):
       differ = ["the network of learner.root (same folder, other weights)"]
     if not differ:
@@ -207,11 +207,6 @@ class RunFolder:
       _warn_changed(path)
       write_bytes(path, data)
 
-  @property
-  def is_mirrored(self) -> bool:
-    """Whether the folder is the copy of one in a store, and this process uploads it."""
-    return self._mirror is not None
-
   def append(self, name: str, entry: Entry) -> None:
     """Adds a line to a .jsonl file opened with `cut`, and flushes it.
 
@@ -260,25 +255,6 @@ class RunFolder:
       run_files.write_json(self.path / DIVERGED, entry)
     elif self._writes:
       (self.path / DIVERGED).unlink(missing_ok=True)
-
-  def write_summary(self, summary: Entry) -> None:
-    """Writes summary.json, whole or not at all."""
-    if self._writes:
-      run_files.write_json(self.path / "summary.json", summary)
-
-  def upload(self) -> None:
-    """If the folder is the copy of one in a store, uploads it beside the run; no checkpoint may be in the making.
-
-    Raises:
-      Unsaved: something earlier could not be uploaded.
-    """
-    if self._mirror is not None:
-      self._mirror.take()
-
-  def check_store(self) -> None:
-    """Raises Unsaved if the folder is the copy of one in a store that another process has taken over."""
-    if self._mirror is not None:
-      self._mirror.check()
 
   def close(self) -> None:
     """Closes files and releases the folder."""

@@ -63,7 +63,7 @@ def _predicted(configs: Sequence[schema.RunConfig], refused: Mapping[schema.RunC
     try:
       if run not in sizes:
         setting = _setting(c)  # says whether this network can be trained on this stream
-        sizes[run] = setting.stream.sizes(setting.stream.expected_ends)
+        sizes[run] = setting.protocol.sizes()
         if network not in macs:
           # The untrained state: only its shapes if the learner's init can be traced.
           with cost.predicting():

@@ -7,38 +7,10 @@ import numpy as np
 from jax.sharding import Mesh
 
 from alma_jax.config import image_sections, sections, text_sections
+from alma_jax.data.memory import StageData
 from alma_jax.parallel.sharding import DATA, MEMBER
 from alma_jax.problems.contract import Problem
 from alma_jax.types import Tree, Variables
-
-
-class StageData(NamedTuple):
-  """What a learner may see of a stage.
-
-  The labels of images are `pool.y[train]`. Draw random numbers from `alma_jax.keys.rng(seed, PURPOSE, stage)`, with a
-  number of your own from 100 as PURPOSE; then a stage that is repeated after a stop draws the same ones.
-
-  Attributes:
-    stage: number of the stage, from 0.
-    seed: of the run. Seed and stage decide every order of examples and every augmentation.
-    pool: the problem's pool of training examples. For images it is the whole training set on the device; for text it
-      stays on the host.
-    val_pool: the problem's pool of validation examples on the device.
-    train: int32 [n], indices into `pool`.
-    val: int32 [n_val], indices into `val_pool`.
-    num_new: the first `num_new` of `train` are new; the others are replayed.
-    memory: int32 [m], indices into `pool`: examples of earlier stages from which a part of every batch is drawn.
-    share: that part of a batch; 0 if there is no memory.
-  """
-  stage: int
-  seed: int
-  pool: Tree
-  val_pool: Tree
-  train: np.ndarray
-  val: np.ndarray
-  num_new: int
-  memory: np.ndarray = np.zeros(0, np.int32)
-  share: float = 0.0
 
 
 class Examples(NamedTuple):

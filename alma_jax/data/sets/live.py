@@ -1,6 +1,5 @@
 """Live streams of images and of texts."""
 import dataclasses
-import pathlib
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -8,33 +7,15 @@ from alma_jax.config import sections
 from alma_jax.config.fields import field
 from alma_jax.config.registry import TEXT, register
 from alma_jax.config.text_sections import Text
-from alma_jax.data import examples, feed, text_files
-
-
-@dataclasses.dataclass(frozen=True)
-class Folder(sections.Live):
-  """Base class of both."""
-
-  def check_length(self, num_megabatches: int) -> None:
-    """Any number; 0: no limit."""
-
-  def covered(self, t: int) -> str:
-    return (f"mega-batches 1 to {t}, listed in {feed.LEDGER} in the run folder, and the files beside the folder "
-            "stream")
-
-  def fingerprint_after(self, known: str, t: int, folder: pathlib.Path) -> str:
-    """See DataSet.
-
-    Raises:
-      BadInput: the list of the mega-batches lacks some of them.
-    """
-    return feed.fingerprint(known, feed.first_lines(folder, t))
+from alma_jax.data import examples, text_files
 
 
 @register
 @dataclasses.dataclass(frozen=True)
-class Images(Folder, sections.Columns):
+class Images(sections.Live, sections.Columns):
   """Mega-batches of images that appear in DIR/stream while the run goes on."""
+  protocol: ClassVar[Any] = "alma_jax.protocols.live:Images"
+
   image_size: int = field(
       0, "width and height in pixels to which images of files are resized, without keeping their aspect ratio; 0: "
       "images are not resized, and must have one size", at_least=0)
@@ -50,11 +31,12 @@ class Images(Folder, sections.Columns):
 
 @register
 @dataclasses.dataclass(frozen=True)
-class Texts(Text, Folder):
+class Texts(Text, sections.Live):
   """Mega-batches of texts that appear in DIR/stream while the run goes on."""
   name: str = "live"
 
   problems: ClassVar[tuple[str, ...]] = (TEXT,)
+  protocol: ClassVar[Any] = "alma_jax.protocols.live:Texts"
   keeps_documents: ClassVar[bool] = False
 
   def arrived(self, config: Any, form: Any, entries: Any) -> Iterator[Any]:

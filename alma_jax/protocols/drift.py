@@ -13,8 +13,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from alma_jax.runs import settings
-from alma_jax.runs.snapshot import RunState
+from alma_jax.parallel.sharding import say
 from alma_jax.store import metrics
 
 _MOST = 256  # examples of a mega-batch that ADWIN hears of; a larger one is represented by so many
@@ -23,32 +22,46 @@ _MOST_OF_TEXT, _OF_WINDOW = 64, 4  # values of a mega-batch of text: more would 
 BEFORE, AFTER = metrics.DRIFT_BEFORE, metrics.DRIFT_AFTER
 
 
-def watching(setting: settings.Setting, now: RunState, metric: str) -> "Detector | None":
-  """The detector of a run that asks for one, after all mega-batches so far; `metric` is its prequential metric."""
-  config = setting.config
-  if not config.log.drift:
-    return None
-  detector = Detector(config.log.drift, metric, setting.source.problem.num_outputs if config.is_language else None)
-  source: Any = setting.source
-  for t, line in enumerate([*now.lines, *([now.arrived] if now.arrived else [])], 1):
-    detector.update(line, len(source.tested(t)))
-  return detector
+class Watch:
+  """The detector of a run, which has heard of all mega-batches so far.
+
+  It is a function of the lines of metrics.jsonl: after a resumption, or if a line was taken back, it hears them again.
+  """
+
+  def __init__(self, config: Any, source: Any):
+    """`source`: see problems.contract.Source."""
+    self._config, self._source, self._heard = config, source, 0
+    self._detector: Detector | None = None
+
+  def update(self, t: int, lines: Sequence[metrics.Entry], notes: metrics.Entry) -> metrics.Entry:
+    """What the line of mega-batch t says about drift; `lines`: of the mega-batches before, `notes`: of its own."""
+    if self._detector is None or self._heard != t - 1:
+      problem = self._source.problem
+      self._detector = Detector(self._config.log.drift, f"prequential_{problem.metric}", problem.guessing_loss)
+      for u, line in enumerate(lines[:t - 1], 1):
+        self._detector.update(line, len(self._source.tested(u)))
+    self._heard = t
+    alarm = self._detector.update(notes, len(self._source.tested(t)))
+    if alarm:
+      before, after = (self._source.problem.written(alarm[name]) for name in (BEFORE, AFTER))
+      say(f"drift at mega-batch {t}: the prequential {self._source.problem.metric} has risen from {before} to {after}")
+    return alarm
 
 
 class Detector:
   """Detects rises of the prequential metric."""
 
-  def __init__(self, delta: float, metric: str = "prequential_error", vocabulary: int | None = None):
+  def __init__(self, delta: float, metric: str = "prequential_error", guessing: float | None = None):
     """Starts with an empty window.
 
     Args:
       delta: confidence of ADWIN, about the probability of a false alarm.
       metric: name of the prequential metric.
-      vocabulary: number of tokens, of text; None: images.
+      guessing: loss of guessing a token in nats, of text; None: images.
     """
     from river import drift  # slow to import
     self._adwin: Any = drift.ADWIN(delta=delta)
-    self._metric, self._guessing = metric, math.log(vocabulary) if vocabulary else None
+    self._metric, self._guessing = metric, guessing
 
   def update(self, line: metrics.Entry, num: int) -> metrics.Entry:
     """What the line of a mega-batch says about drift: nothing, or the mean metrics of the part of the window that ADWIN

@@ -1,0 +1,130 @@
+"""Which examples the mega-batches of a stream hold: arithmetic on the numbers of examples (docs/algorithms.md §1)."""
+import abc
+from collections.abc import Sequence
+
+import numpy as np
+
+from alma_jax import keys
+from alma_jax.data.feed import Feed
+from alma_jax.errors import BadInput
+
+
+class Megabatches(abc.ABC):
+  """The mega-batches t = 1, 2, ... of a stream, each a span of the order of its examples.
+
+  Attributes:
+    val_fraction: share of a mega-batch, at its end, that is held out for validation: at least one example, unless the
+      share is 0.
+    held_out: int32, the validation examples of every stage, which are numbered apart from those of the mega-batches;
+      None: the mega-batches hold out their own.
+  """
+  val_fraction: float = 0.0
+  held_out: np.ndarray | None = None
+
+  @property
+  @abc.abstractmethod
+  def starts(self) -> np.ndarray:
+    """int64 [num + 1], the place in the order where each mega-batch starts, and where the last one ends."""
+
+  @property
+  def num(self) -> int:
+    """Number of mega-batches so far."""
+    return len(self.starts) - 1
+
+  @property
+  def seen(self) -> np.ndarray:
+    """int64 [num + 1, 2], numbers of training and validation examples of the first 0, 1, ... mega-batches."""
+    total = np.diff(self.starts)
+    val = self._num_val(total)
+    return np.concatenate([np.zeros((1, 2), np.int64), np.cumsum(np.stack([total - val, val], 1), 0)])
+
+  def part(self, t: int) -> tuple[np.ndarray, np.ndarray]:
+    """(training, validation) examples of mega-batch t, int32."""
+    first, end = self.starts[t - 1:t + 1]
+    examples = self._examples(first, end)
+    num_train = len(examples) - int(self._num_val(end - first))
+    return examples[:num_train], examples[num_train:]
+
+  def _examples(self, first: int, end: int) -> np.ndarray:
+    """The examples at these places of the order, int32."""
+    return np.arange(first, end, dtype=np.int32)
+
+  def _num_val(self, total: np.ndarray) -> np.ndarray:
+    """How many of the examples of mega-batches of these sizes are held out."""
+    return np.maximum((self.val_fraction * total + 1e-9).astype(np.int64), 1) if self.val_fraction else 0 * total
+
+
+class Permuted(Megabatches):
+  """A permuted training set in parts whose sizes differ by 1 at most."""
+
+  def __init__(self, num_examples: int, num: int, val_fraction: float, seed: int):
+    """Cuts a training set.
+
+    Args:
+      num_examples: size of the training set.
+      num: number of mega-batches, stream.num_megabatches.
+      val_fraction: stream.val_fraction, above 0.
+      seed: decides the permutation.
+
+    Raises:
+      BadInput: there are more mega-batches than examples, or a mega-batch would have no training or no validation
+        example.
+    """
+    if num > num_examples:
+      raise BadInput(f"stream.num_megabatches={num} exceeds the {num_examples} training examples; lower it.")
+    size, extra = divmod(num_examples, num)
+    num_val = int(val_fraction * size + 1e-9)
+    for left, name, change in ((size - num_val, "training", "lower"), (num_val, "validation", "raise")):
+      if not left:
+        raise BadInput(f"stream.val_fraction={val_fraction} of a mega-batch of {size} examples leaves no {name} "
+                       f"example; {change} it, or lower stream.num_megabatches.")
+    self.val_fraction = val_fraction
+    self._starts = np.cumsum([0, *[size + 1] * extra, *[size] * (num - extra)])
+    self._order = keys.rng(seed, keys.STREAM).permutation(num_examples).astype(np.int32)
+
+  @property
+  def starts(self) -> np.ndarray:
+    return self._starts
+
+  def _examples(self, first: int, end: int) -> np.ndarray:
+    return self._order[first:end]
+
+
+class Consecutive(Megabatches):
+  """Consecutive windows of a text."""
+
+  def __init__(self, starts: Sequence[int] | np.ndarray, held_out: np.ndarray):
+    """`starts` and `held_out` are those of Megabatches."""
+    self._starts, self.held_out = np.asarray(starts), held_out
+
+  @property
+  def starts(self) -> np.ndarray:
+    return self._starts
+
+
+class Arrived(Megabatches):
+  """The entries of a live stream that have arrived, whose examples are numbered in the order of arrival.
+
+  The examples of an entry are in random order (see data.live_images), because files are often sorted by class.
+  """
+
+  def __init__(self, feed: Feed, val_fraction: float, held_out: np.ndarray | None = None):
+    """`feed` has at least one mega-batch; `val_fraction` and `held_out` are those of Megabatches."""
+    self._feed, self.val_fraction, self.held_out = feed, val_fraction, held_out
+    self._starts = np.zeros(1, np.int64)
+
+  @property
+  def starts(self) -> np.ndarray:
+    known, lines = self._starts, self._feed.lines
+    if len(known) <= len(lines):
+      sizes = [line["num"] for line in lines[len(known) - 1:]]
+      self._starts = np.concatenate([known, known[-1] + np.cumsum(sizes)])
+    return self._starts
+
+  def where(self, examples: np.ndarray) -> np.ndarray:
+    """The mega-batches t = 1, 2, ... that examples belong to, of the shape of `examples`."""
+    return np.searchsorted(self.starts, examples, "right")
+
+  def first(self, t: int) -> int:
+    """Number of the first example of mega-batch t."""
+    return int(self.starts[t - 1])

@@ -1,0 +1,252 @@
+"""What a stage is trained on: the new examples, and what a memory keeps of earlier ones (docs/algorithms.md §1).
+
+A stage is named by the ends of all stages up to it: the numbers of their last mega-batches, counted from 1. What it
+holds is a pure function of these ends and of the seed; no stage depends on what was trained before it.
+"""
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from alma_jax import keys
+from alma_jax.config import sections
+from alma_jax.data.megabatches import Megabatches
+
+Side = tuple[np.ndarray, np.ndarray]  # (int32 examples, float64 their random numbers), in the order of the stream
+
+_NONE = np.zeros(0, np.int32)
+_EMPTY: tuple[Side, ...] = ((_NONE, np.zeros(0)),) * 2  # of training and of validation examples
+
+
+class StageData(NamedTuple):
+  """What a learner may see of a stage.
+
+  The labels of images are `pool.y[train]`. Draw random numbers from `alma_jax.keys.rng(seed, PURPOSE, stage)`, with a
+  number of your own from 100 as PURPOSE; then a stage that is repeated after a stop draws the same ones.
+
+  Attributes:
+    stage: number of the stage, from 0.
+    seed: of the run. Seed and stage decide every order of examples and every augmentation.
+    pool: the problem's pool of training examples. For images it is the whole training set on the device; for text it
+      stays on the host. None until a source has loaded it.
+    val_pool: the problem's pool of validation examples on the device.
+    train: int32 [n], indices into `pool`; new examples first, those that `stream.replay` keeps after them.
+    val: int32 [n_val], indices into `val_pool`.
+    num_new: the first `num_new` of `train` are new; the others are replayed.
+    memory: int32 [m], indices into `pool`: examples of earlier stages from which a part of every batch is drawn, with
+      `stream.replay_share`.
+    share: that part of a batch, at least 0 and below 1; 0 if there is no memory.
+  """
+  stage: int
+  seed: int
+  pool: Any
+  val_pool: Any
+  train: np.ndarray
+  val: np.ndarray
+  num_new: int
+  memory: np.ndarray = _NONE
+  share: float = 0.0
+
+
+class Sizes(NamedTuple):
+  """Sizes of the stages of a stream.
+
+  Attributes:
+    train: int64 [S], number of training examples of each stage, without `memory`.
+    val: int64 [S], number of validation examples.
+    share: float64 [S], part of every batch that comes from the memory.
+  """
+  train: np.ndarray
+  val: np.ndarray
+  share: np.ndarray
+
+
+class Old(NamedTuple):
+  """The examples of earlier stages in a stage; see StageData."""
+  train: np.ndarray = _NONE
+  val: np.ndarray = _NONE
+  memory: np.ndarray = _NONE
+  share: float = 0.0
+
+
+def span(ends: Sequence[int]) -> range:
+  """The mega-batches of the last stage, counted from 1; the stages end at `ends`."""
+  return range((ends[-2] if len(ends) > 1 else 0) + 1, ends[-1] + 1)
+
+
+def make(config: sections.Stream, megabatches: Megabatches, seed: int) -> "Memory":
+  """The memory that the section `stream` of a config describes."""
+  if config.replay:
+    return Replay(megabatches, seed, config.replay)
+  if config.replay_share:
+    num_val = config.num_kept_for_validation
+    most = (config.memory_size - num_val, num_val) if config.memory_size else (np.inf, np.inf)
+    return Reservoir(megabatches, seed, config.replay_share, most)
+  return Memory(megabatches, seed)
+
+
+class Memory:
+  """A memory that keeps nothing, and the base class of those that do."""
+
+  def __init__(self, megabatches: Megabatches, seed: int):
+    """`seed` decides which examples are kept and drawn."""
+    self._megabatches, self._seed = megabatches, seed
+
+  def stage(self, ends: Sequence[int]) -> StageData:
+    """The last of the stages that end at `ends`, without its pools."""
+    (train, val), old, held_out = self._new(ends), self._old(tuple(ends)), self._megabatches.held_out
+    return StageData(
+        stage=len(ends) - 1, seed=self._seed, pool=None, val_pool=None, train=np.concatenate([train, old.train]),
+        val=np.concatenate([val, old.val]) if held_out is None else held_out, num_new=len(train), memory=old.memory,
+        share=old.share)
+
+  def sizes(self, ends: Sequence[int]) -> Sizes:
+    """Sizes of the stages that end at `ends`; if the last has not arrived, a guess at one stage up to its end."""
+    num, held_out = self._megabatches.num, self._megabatches.held_out
+    seen, previous, found = self._megabatches.seen, np.zeros(2), []
+    for first, last in zip((0, *ends), ends) if ends[-1] <= num else [(0, num)]:
+      new = seen[last] - seen[first]
+      old, share = self._num_old(seen[first], new, previous)
+      previous = new + old
+      found.append((*previous, share))
+    train, val, shares = np.array(found).T
+    if ends[-1] > num:
+      train, val = (np.ceil(side * (ends[-1] / num)) for side in (train, val))
+    val = val if held_out is None else np.full(len(ends), len(held_out))
+    return Sizes(train.astype(np.int64), val.astype(np.int64), shares)
+
+  def most_val(self, ends: Sequence[int] | None) -> int:
+    """The largest number of validation examples of the stages that end at `ends`; None: at any mega-batches."""
+    if ends is not None:
+      return int(self.sizes(ends).val.max())
+    held_out = self._megabatches.held_out
+    return int(self._megabatches.seen[-1, 1]) if held_out is None else len(held_out)
+
+  def needed(self, ends: Sequence[int]) -> np.ndarray:
+    """Examples that stages after the one that ends at ends[-1] may use again, int32; empty if no stage ever does."""
+    del ends
+    return _NONE
+
+  def _new(self, ends: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """(training, validation) examples of the mega-batches of a stage."""
+    train, val = zip(*map(self._megabatches.part, span(ends)))
+    return np.concatenate(train), np.concatenate(val)
+
+  def _old(self, ends: tuple[int, ...]) -> Old:
+    """What the last of the stages that end at `ends` holds of earlier ones."""
+    del ends
+    return Old()
+
+  def _num_old(self, seen: np.ndarray, new: np.ndarray, previous: np.ndarray) -> tuple[np.ndarray, float]:
+    """(numbers of old training and validation examples of a stage [2], its share).
+
+    `seen`, `new` and `previous` are the numbers [2] of those that came before the stage, of those that come with it,
+    and of all in the stage before.
+    """
+    del seen, new, previous
+    return np.zeros(2), 0.0
+
+
+class Replay(Memory):
+  """`stream.replay` ρ: M_s = D_s ∪ sample(ρ M_{s-1}) without replacement, for training and validation data separately.
+
+  With 0 < ρ < 1 the share of old data decays geometrically.
+  """
+
+  def __init__(self, megabatches: Megabatches, seed: int, share: float):
+    """`share`: ρ."""
+    super().__init__(megabatches, seed)
+    self._share = share
+    self._latest: tuple[tuple[int, ...], tuple[np.ndarray, ...]] = (), (_NONE, _NONE)  # the ends and M of a stage
+
+  def needed(self, ends: Sequence[int]) -> np.ndarray:
+    return np.concatenate(self._all(tuple(ends)))
+
+  def _old(self, ends: tuple[int, ...]) -> Old:
+    train, val = self._kept(len(ends) - 1, self._all(ends[:-1]))
+    return Old(train, val)
+
+  def _num_old(self, seen: np.ndarray, new: np.ndarray, previous: np.ndarray) -> tuple[np.ndarray, float]:
+    return np.floor(self._share * previous + 1e-9), 0.0
+
+  def _all(self, ends: tuple[int, ...]) -> tuple[np.ndarray, ...]:
+    """M of the stage that ends at ends[-1], (training, validation) examples; that of the next one starts from it."""
+    known, sides = self._latest
+    if ends[:len(known)] != known:
+      known, sides = (), (_NONE, _NONE)
+    for stage in range(len(known), len(ends)):
+      new = self._new(ends[:stage + 1])
+      sides = tuple(np.concatenate(each) for each in zip(new, self._kept(stage, sides)))
+    self._latest = ends, sides
+    return sides
+
+  def _kept(self, stage: int, sides: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+    """What a stage keeps of M of the stage before."""
+    if self._share == 1:
+      return sides
+    return tuple(keys.rng(self._seed, keys.REPLAY, stage, i).choice(
+        side, int(self._share * len(side) + 1e-9), replace=False) for i, side in enumerate(sides))
+
+
+class Reservoir(Memory):
+  """`stream.replay_share`: a part of every batch is drawn from a uniform sample of the examples of earlier stages.
+
+  The validation data of a stage are the new ones and so many old ones that their share is that of a batch.
+
+  Every example has a random number; those with the smallest numbers are kept. So the sample does not depend on how the
+  stream is cut into stages, and what it has dropped never comes back.
+  """
+
+  def __init__(self, megabatches: Megabatches, seed: int, share: float | str, most: tuple[float, float]):
+    """A memory that is extended as far as it is asked for.
+
+    Args:
+      megabatches: of the stream.
+      seed: see Memory.
+      share: part of a batch that comes from the memory; `uniform`: the memory's part of all examples.
+      most: how many training and validation examples are kept; infinity: all.
+    """
+    super().__init__(megabatches, seed)
+    self._share, self._most = share, most
+    self._t, self._sides = 0, _EMPTY
+
+  def needed(self, ends: Sequence[int]) -> np.ndarray:
+    return np.concatenate(self._after(ends[-1]))
+
+  def _old(self, ends: tuple[int, ...]) -> Old:
+    first, last = span(ends)[0] - 1, ends[-1]
+    seen = self._megabatches.seen
+    num_old, share = self._num_old(seen[first], seen[last] - seen[first], np.zeros(2))
+    memory, val = self._after(first)
+    if num_old[1] < len(val):
+      val = keys.rng(self._seed, keys.RECALL, len(ends) - 1).choice(val, int(num_old[1]), replace=False)
+    return Old(val=val, memory=memory, share=share)
+
+  def _num_old(self, seen: np.ndarray, new: np.ndarray, previous: np.ndarray) -> tuple[np.ndarray, float]:
+    (train, val), (new_train, new_val) = (map(int, each) for each in (np.minimum(seen, self._most), new))
+    share = train / (train + new_train) if train else 0.0
+    if not isinstance(self._share, str):
+      share, val = self._share if train else 0.0, min(val, round(self._share / (1 - self._share) * new_val))
+    return np.array([0, val]), share
+
+  def _after(self, t: int) -> tuple[np.ndarray, np.ndarray]:
+    """(training, validation) examples kept of the mega-batches 1..t."""
+    if t < self._t:
+      self._t, self._sides = 0, _EMPTY
+    parts = [[side] for side in self._sides]
+    for u in range(self._t + 1, t + 1):
+      train, val = self._megabatches.part(u)
+      numbers = keys.rng(self._seed, keys.MEMORY, u).random(len(train) + len(val))
+      parts[0].append((train, numbers[:len(train)]))
+      parts[1].append((val, numbers[len(train):]))
+    self._t, self._sides = t, tuple(_smallest(side, most) for side, most in zip(parts, self._most))
+    return self._sides[0][0], self._sides[1][0]
+
+
+def _smallest(parts: list[Side], most: float) -> Side:
+  """The `most` examples of these parts with the smallest numbers."""
+  examples, numbers = (np.concatenate(arrays) for arrays in zip(*parts)) if len(parts) > 1 else parts[0]
+  if len(examples) <= most:
+    return examples, numbers
+  places = np.sort(np.argpartition(numbers, int(most))[:int(most)])
+  return examples[places], numbers[places]
