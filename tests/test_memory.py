@@ -12,6 +12,7 @@ import alma_jax
 from alma_jax import config as configs
 from alma_jax.config.registry import LEARNERS
 from alma_jax.errors import BadInput
+from alma_jax.problems import classification
 from alma_jax.runs import memory, settings
 
 NOTHING = memory.Limits(1, None)
@@ -82,6 +83,22 @@ def test_variables_in_training():
 def test_texts(text, learner):
   changes = {"learner__num_domains": 2} if learner == "btm" else {}  # three of six steps are for the experts
   assert_judged(text_setting(text, learner, **changes))
+
+
+@pytest.mark.parametrize("learner", [*LEARNERS["tasks"]])
+def test_tasks(learner):
+  config = configs.tasks(learner, "digits")
+  config.update_from_flattened_dict({"stream.num_megabatches": 3, "model.width": 8, "train.epochs": 2, "devices": 1})
+  setting = settings.prepare(configs.parse(config))
+  memory.check(setting)
+  found, num_pairs = parts(setting), setting.config.train.num_pairs
+  # of an MLP of width 8 on 8x8 pixels in one channel with a head of the largest task, for every pair
+  classes = setting.source.problem.num_outputs
+  params = (64 + 1) * 8 + (8 + 1) * 8 + (8 + 1) * classes
+  assert found["the network's variables and their optimiser"] > 4 * num_pairs * params
+  assert found["the data set"] >= 64 * max(info.num_train + info.num_val for info in setting.source.data.infos)
+  with pytest.raises(BadInput, match="the run needs at least .* of memory, but there are 1 bytes"):
+    memory.check(setting, NOTHING)
 
 
 @pytest.mark.parametrize("learner", ["sm", "umix", "moe", "ff"])
@@ -206,5 +223,5 @@ def test_limits_of_control_groups(tmp_path, monkeypatch):
 def test_mapped_arrays_need_no_memory(tmp_path):
   np.save(tmp_path / "a.npy", np.zeros(1000))
   mapped = np.load(tmp_path / "a.npy", mmap_mode="r")
-  assert memory._is_mapped(np.asarray(mapped)[:10])
-  assert not memory._is_mapped(np.zeros(10)[:5])
+  assert classification._is_mapped(np.asarray(mapped)[:10])
+  assert not classification._is_mapped(np.zeros(10)[:5])

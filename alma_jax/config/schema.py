@@ -51,6 +51,11 @@ class RunConfig:
     raise NotImplementedError
 
   @property
+  def num_members(self) -> int:
+    """Number of networks that train side by side."""
+    return self.learner.num_trained
+
+  @property
   def candidates(self) -> "Sequence[RunConfig]":
     """The configs of which every stage keeps the one that validates best: this one, if there is nothing to choose."""
     return (self,)
@@ -125,6 +130,10 @@ class TaskConfig(RunConfig):
   log: TaskLog = section()
 
   unit: ClassVar[str] = "tasks"
+
+  @property
+  def num_members(self) -> int:
+    return self.train.num_pairs
 
   def with_arrays(self) -> "TaskConfig":
     raise BadInput("arrays are for streams of mega-batches; tasks of your own are named by dataset.name=tasks:PATH.py.")

@@ -34,6 +34,7 @@ class DataSet:
   Attributes:
     problems: what the data are for: images, text, tasks.
     form: how users write the name, e.g. "npz:PATH"; the part before the colon is the default of `name`.
+    is_complete: whether all examples are there when a run starts, so that several runs can share them.
     is_live: whether mega-batches arrive while the run goes on.
     protocol: the protocols.contract.Protocol in which the data reach a learner, or "module:Class" of alma_jax's own.
   """
@@ -42,6 +43,7 @@ class DataSet:
   registries: ClassVar[Mapping[str, Registry]] = DATA_SETS
   problems: ClassVar[tuple[str, ...]] = (IMAGES,)
   form: ClassVar[str] = ""
+  is_complete: ClassVar[bool] = True
   is_live: ClassVar[bool] = False
   protocol: ClassVar[Any] = "alma_jax.protocols.offline:Images"
   # For data sets without these fields: TFDS's own folder, and images keep their size.
@@ -66,6 +68,11 @@ class DataSet:
       BadInput: the data do not exist or cannot be used.
     """
     raise BadInput(f"{type(self).__name__} has no method load(self); write one that returns the data.")
+
+  def covered(self, t: int) -> str:
+    """What the fingerprint of the data that mega-batches 1 to t are from is a hash of."""
+    del t
+    return "the whole data set; the config (see config_sha256) decides which part had arrived by this mega-batch"
 
   def arrived(self, config: Any, form: Any, entries: Callable[[Callable[[Any], Any]], list[Any]]) -> Iterable[Any]:
     """The examples that a run may have been trained on: images, or documents as bytes.
@@ -138,6 +145,7 @@ class AnyOptions:
     stops_early: whether stages stop early in the authors' code, and so with `:LEARNER,authors`.
     splits_data: whether every expert trains on its own examples; then each takes `train.steps`.
     has_experts: whether the learner uses `model.num_experts`; with other learners for images, it must be 1.
+    trains_apart: whether the experts can be trained by runs of their own, see runs/mixture.py.
     num_tried: number of trainings in a stage of which one is kept; a guess, for progress bars.
   """
   name: str = field("", "the learner; choose it after the colon of --config=configs/NAME.py:LEARNER")
@@ -148,11 +156,18 @@ class AnyOptions:
   stops_early: ClassVar[bool] = False
   splits_data: ClassVar[bool] = False
   has_experts: ClassVar[bool] = False
+  trains_apart: ClassVar[bool] = False
   num_tried: ClassVar[int] = 1
+  combine, root = "", ""  # for learners without these options
 
   @property
   def num_trained(self) -> int:
     """Number of networks that train side by side."""
+    return 1
+
+  @property
+  def mixture_size(self) -> int:
+    """Number of networks of the model that each of them consists of."""
     return 1
 
   def make(self, context: Any) -> Any:
@@ -528,11 +543,15 @@ class Live(DataSet):
       at_least=0)
 
   form: ClassVar[str] = "live:DIR"
+  is_complete: ClassVar[bool] = False
   is_live: ClassVar[bool] = True
   max_examples = 0  # examples that an entry may hold; 0: no limit
 
   def check_length(self, num_megabatches: int) -> None:
     """Any number; 0: no limit."""
+
+  def covered(self, t: int) -> str:
+    return f"mega-batches 1 to {t}, listed in stream.jsonl in the run folder, and the files beside the folder stream"
 
   def check(self, config: Any) -> None:
     """Raises BadInput if DIR is an address."""

@@ -100,7 +100,7 @@ class Learner(Protocol):
   """
   mesh: Mesh
   freezes: bool
-  shapes_recur: bool
+  shapes_recur: bool = False
 
   def init(self) -> LearnerState:
     """The untrained state."""
@@ -113,6 +113,20 @@ class Learner(Protocol):
   def training(self, state: LearnerState, data: loop.StageData) -> loop.Training:
     """What the training loop has to do: which variables it starts from, on which examples, with which optimiser."""
     ...
+
+  def largest_training(self, state: LearnerState, data: loop.StageData) -> loop.Training:
+    """A training of about the largest size among the first ones, of shapes instead of arrays.
+
+    Args:
+      state: the untrained state, of shapes.
+      data: a stage without a pool.
+    """
+    return self.training(state, data)
+
+  def only_network(self, state: LearnerState) -> Variables | None:
+    """Variables of the network that predicts, numpy arrays, for `learner.root`; None: several predict."""
+    del state
+    return None
 
   def finish(self, state: LearnerState, data: loop.StageData, trained: loop.Trained) -> StageResult:
     """The learner's state after a training."""

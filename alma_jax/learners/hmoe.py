@@ -48,6 +48,7 @@ class Options(sections.Options):
   init_from_scratch: bool = field(False, sections.INIT_FROM_SCRATCH)
 
   defaults: ClassVar = {"model.num_experts": 4}
+  trains_apart: ClassVar[bool] = True
   splits_data = True
   has_experts = True
 

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 from alma_jax import keys, models
 from alma_jax.config import task_sections
-from alma_jax.learners.contract import Context, Contribution, GrowthReport, LearnerState, StageResult
+from alma_jax.learners.contract import Context, Contribution, GrowthReport, Learner, LearnerState, StageResult
 from alma_jax.models import cost
 from alma_jax.parallel import members as stacks
 from alma_jax.parallel import sharding
@@ -19,7 +19,7 @@ from alma_jax.training import loop
 from alma_jax.types import Cost, Tree, Variables
 
 
-class Stacked:
+class Stacked(Learner):
   """A learner whose live block is a stack of networks; its predictions join the frozen blocks and the live one.
 
   As it stands it is an ensemble of `Options.num_trained` networks that never grows: each has its own initialisation,
@@ -38,7 +38,7 @@ class Stacked:
 
   def __init__(self, context: Context):
     self.context, self.options, self._problem = context, context.config.learner, context.problem
-    self.combine = getattr(self.options, "combine", None) or self.combine
+    self.combine = self.options.combine or self.combine
     self.scratch: bool = self.options.init_from_scratch
     self._stepwise = not self._problem.in_epochs or models.loops_are_slow(self.network(self.first_spec()))
     self.mesh: Mesh = sharding.make_mesh(self.options.num_trained, context.config.devices, spread=not self._stepwise)
@@ -113,12 +113,12 @@ class Stacked:
     """
     return contribute(self.network(state.spec), self._problem, self.mesh, self.combine, blocks(state)[block], inputs)
 
-  def padded_contribution(self, state: LearnerState, block: int, inputs: Tree, mask_B: np.ndarray) -> Contribution:
-    del mask_B
-    return self.contribution(state, block, inputs)
-
-  def packed(self, state: LearnerState) -> LearnerState:
-    return state._replace(live=state.predicting, opt=None, average=None)
+  def only_network(self, state: LearnerState) -> Variables | None:
+    first, *others = blocks(state)
+    if others or jax.tree.leaves(first)[0].shape[0] != 1:
+      return None
+    one: Variables = jax.tree.map(lambda leaf: leaf[0], sharding.fetch(first))
+    return one
 
   def resolve(self, state: LearnerState, joined: Contribution) -> Any:
     """The prediction, see contract.Learner, from the joined contributions of all blocks."""

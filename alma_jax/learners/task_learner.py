@@ -83,6 +83,19 @@ class TaskLearner(Learner):
 
   # --------------------------------------------------------------------- the contract
 
+  def largest_training(self, state: LearnerState, data: loop.StageData) -> loop.Training:
+    """Of a new network with every pair."""
+    del state
+    problem = self.context.problem
+    network = self.whole(problem.num_outputs)
+    stack = lambda leaf: jax.ShapeDtypeStruct((self._num_pairs, *leaf.shape), leaf.dtype)
+    return loop.Training(self.fit_spec(network, problem),
+                         jax.tree.map(stack, cost.abstract_variables(network, self._shape)), data)
+
+  def only_network(self, state: LearnerState) -> Variables:
+    """The network of the last task."""
+    return sharding.fetch(self.shown_variables(state, state.spec["tasks"][-1]))
+
   def contribution(self, state: LearnerState, block: int, inputs: Tree) -> Contribution:
     """Logits [B, K] of the task that `showing` has chosen, K its number of classes."""
     shown = state.spec["tasks"][state.spec["shown"]]

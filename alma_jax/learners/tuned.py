@@ -13,7 +13,7 @@ from alma_jax.errors import Diverged
 from alma_jax.learners.contract import Context, GrowthReport, Learner, LearnerState, StageResult
 from alma_jax.parallel import sharding
 from alma_jax.training import loop
-from alma_jax.types import Cost
+from alma_jax.types import Cost, Variables
 
 _FRESH = dict(next=0, val=None, best=0, samples=0, growth=[0, None], diverged=[])
 _BEST, _OWN = "best.", ("tuning", "chosen")
@@ -59,6 +59,12 @@ class Tuned:
     number = state.host["tuning"]["next"]
     training = self._learners[number].training(self._start(state), data)
     return dataclasses.replace(training, notes=self._notes[number], may_diverge=True)
+
+  def largest_training(self, state: LearnerState, data: loop.StageData) -> loop.Training:
+    return self._inner.largest_training(self._start(state), data)
+
+  def only_network(self, state: LearnerState) -> Variables | None:
+    return self._inner.only_network(state)
 
   def finish(self, state: LearnerState, data: loop.StageData, trained: loop.Trained) -> StageResult:
     t, begun = dict(state.host["tuning"]), self._start(state)

@@ -22,6 +22,10 @@ class Options(sections.Options):
 
   stops_early: ClassVar[bool] = False
 
+  @property
+  def mixture_size(self) -> int:
+    return self.num_members
+
   def make(self, context: Any) -> Any:
     return UMix(context)
 

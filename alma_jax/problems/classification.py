@@ -14,6 +14,7 @@ from alma_jax.data import augment, datasets, memory, normalization
 from alma_jax.data.megabatches import Megabatches, Permuted
 from alma_jax.errors import BadInput
 from alma_jax.parallel import sharding
+from alma_jax.problems import contract
 from alma_jax.types import Array, Key, Variables
 
 Arrays = Mapping[str, Any]  # a contribution: arrays [B, K] of jax or of numpy by name
@@ -72,6 +73,7 @@ class Classification:
   label_smoothing: float = 0.0
 
   metric: ClassVar[str] = "error"
+  files: ClassVar[tuple[str, ...]] = ()
   result: ClassVar[str] = "cer"
   judged: ClassVar[str] = "CER"
   guessing_loss: ClassVar[None] = None
@@ -85,6 +87,28 @@ class Classification:
   def num_outputs(self) -> int:
     """K, the number of logits."""
     return self.num_classes
+
+  def interface(self, meta: Mapping[str, Any], votes: bool) -> contract.Interface:
+    """Raw images -> classes and probabilities, see contract.Problem."""
+    mean, std = (np.asarray(meta[key], np.float32) for key in ("mean", "std"))
+    shape, dtype = tuple(meta["example_shape"]), np.dtype(meta["dtype"])
+    task = {"task": meta["task"]} if "task" in meta else {}
+    facts = dict(
+        input=f"x {dtype.name} [batch, {', '.join(map(str, shape))}], raw as in the "
+              f"{'stream' if task else 'data set'}",
+        output=f"predict: class probabilities float32 [batch, classes]{', the mean over the members' * votes}; "
+               f"classify: predicted classes int32 [batch]{', by the votes' * votes}",
+        classes=meta["num_classes"], class_names=meta.get("class_names"), example_shape=list(shape), dtype=dtype.name,
+        image_size=meta["image_size"],
+        normalization=dict(mean=mean.tolist(), std=std.tolist(),
+                           meaning="(x - mean) / std, done inside; a std of 0 counts as 1"), **task)
+    return contract.Interface(
+        facts, jax.ShapeDtypeStruct(shape, dtype), lambda x: normalize(x, mean, std),  # type: ignore[arg-type]
+        lambda prediction: (prediction[0].astype(jnp.int32), prediction[1]))
+
+  def batch_bytes(self, num: int, num_devices: int) -> tuple[int, int]:
+    """Of the indices of the examples, int32."""
+    return 4 * num, 4 * num // num_devices
 
   def written(self, value: float) -> str:
     """An error rate as text."""
@@ -229,6 +253,13 @@ class Images:
     self.chance: float | None = 1 - 1 / d.num_classes
     self.untrained: float | None = self.chance if stream.untrained_error == "chance" else None
 
+  @property
+  def num_bytes(self) -> tuple[int, int]:
+    """See contract.Source. Pages of mapped files need not stay in the host's memory."""
+    d = self.dataset
+    arrays = [d.x_train, d.y_train, d.x_test, d.y_test]
+    return sum(array.nbytes for array in arrays if not _is_mapped(array)), sum(array.nbytes for array in arrays)
+
   @staticmethod
   def of_meta(config: schema.RunConfig, meta: Mapping[str, Any]) -> tuple[Classification, tuple[int, ...]]:
     """See the function `of_meta`."""
@@ -287,6 +318,13 @@ class Images:
   def _pool(self) -> Callable[[Mesh], Pool]:
     """Mesh -> the pool of the whole training set, which is put on the devices once."""
     return functools.cache(lambda mesh: make_pool(self.dataset.x_train, self.dataset.y_train, *self.constants, mesh))
+
+
+def _is_mapped(array: Any) -> bool:
+  """Whether an array is mapped from a file."""
+  while isinstance(array, np.ndarray) and not isinstance(array, np.memmap):
+    array = array.base
+  return isinstance(array, np.memmap)
 
 
 def of_meta(config: schema.RunConfig, meta: Mapping[str, Any]) -> tuple[Classification, tuple[int, ...]]:

@@ -4,15 +4,31 @@ A problem says what batches, losses, predictions and selection are. A source hol
 `pool`, `batch`, `inputs`, `output`, `sums` and `contribution` are pytrees of arrays. Only the problem knows their
 structure.
 """
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol
 
+import jax
 import numpy as np
 from jax.sharding import Mesh
 
 from alma_jax.data.megabatches import Megabatches
 from alma_jax.data.memory import Memory, StageData
 from alma_jax.types import Array, Key, Tree, Variables
+
+
+class Interface(NamedTuple):
+  """What an exported prediction program takes and returns.
+
+  Attributes:
+    facts: entries of predictor.json that say it.
+    example: shape and dtype of one raw example.
+    inputs: a batch of raw examples -> what a network reads.
+    outputs: the learner's prediction -> what the program returns.
+  """
+  facts: dict[str, Any]
+  example: jax.ShapeDtypeStruct
+  inputs: Callable[[Any], Any]
+  outputs: Callable[[Any], tuple[Any, ...]]
 
 
 class Problem(Protocol):
@@ -27,6 +43,8 @@ class Problem(Protocol):
   @property
   def metric(self) -> str:
     """Name of the metric, e.g. "error". Its value on validation data is called val_METRIC."""
+
+  files: ClassVar[tuple[str, ...]]  # of a run folder, which belong to its predictor
 
   @property
   def result(self) -> str:
@@ -70,6 +88,17 @@ class Problem(Protocol):
   @property
   def num_outputs(self) -> int:
     """Number of outputs of a network."""
+
+  def interface(self, meta: Mapping[str, Any], votes: bool) -> Interface:
+    """What an exported program takes and returns.
+
+    Args:
+      meta: what `Source.meta` returned, of a task with its constants and classes.
+      votes: whether a prediction is the class that most networks vote for.
+    """
+
+  def batch_bytes(self, num: int, num_devices: int) -> tuple[int, int]:
+    """(bytes on the host, bytes on each device) of what is prepared for a dispatch of `num` examples."""
 
   # ------------------------------------------------------------------------ from a pool to what a network reads
 
@@ -206,6 +235,10 @@ class Source(Protocol):
   @property
   def problem(self) -> Any:
     """Problem."""
+
+  @property
+  def num_bytes(self) -> tuple[int, int]:
+    """(bytes in the host's memory, bytes on each device) of the examples that a run holds at one time, at least."""
 
   def meta(self) -> dict[str, Any]:
     """What a saved learner needs to know of the data to predict; JSON can hold it."""

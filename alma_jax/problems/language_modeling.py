@@ -17,6 +17,7 @@ from alma_jax.models import switch
 from alma_jax.models.switch import Windows
 from alma_jax.parallel import sharding
 from alma_jax.parallel.sharding import DATA
+from alma_jax.problems import contract
 from alma_jax.types import Array, Key, Variables
 
 Arrays = Mapping[str, Any]  # a contribution: arrays [B, ...] of jax or of numpy by name
@@ -99,6 +100,7 @@ class LanguageModeling:
   draws: bool
 
   metric: ClassVar[str] = "perplexity"
+  files: ClassVar[tuple[str, ...]] = ("tokenizer.json",)
   result: ClassVar[str] = "average_perplexity"
   judged: ClassVar[str] = "average perplexity"
   selects: ClassVar[bool] = False
@@ -119,6 +121,24 @@ class LanguageModeling:
   def num_outputs(self) -> int:
     """V, the number of logits of a token."""
     return self.vocab_size
+
+  def interface(self, meta: Mapping[str, Any], votes: bool) -> contract.Interface:
+    """Windows of tokens -> log-probabilities of what follows each token, see contract.Problem."""
+    del votes
+    length = self.sequence_length
+    facts = dict(
+        input=f"tokens int32 [batch, {length}], as tokenizer.json encodes text, beginning with {meta['end']} (the end "
+              "of a document); the output at a position does not depend on later tokens",
+        output=f"log-probabilities float32 [batch, {length}, vocabulary] of what follows each token",
+        vocabulary=meta["vocab_size"], end=meta["end"], sequence_length=length)
+    return contract.Interface(facts, jax.ShapeDtypeStruct((length,), jnp.int32), Contexts,
+                              lambda prediction: (prediction,))
+
+  def batch_bytes(self, num: int, num_devices: int) -> tuple[int, int]:
+    """Of windows as they are indexed, int64, and loaded, int32. Every device may get all of them."""
+    del num_devices
+    num_tokens = num * (self.sequence_length + 1)
+    return 8 * num_tokens, 4 * num_tokens
 
   @property
   def guessing_loss(self) -> float:
@@ -278,6 +298,12 @@ class Texts:
     self.fingerprint = self.corpus.fingerprint
     self.problem, self.example_shape = of_meta(config, self.meta())
     self.files = {"tokenizer.json": self.corpus.tokenizer}
+
+  @property
+  def num_bytes(self) -> tuple[int, int]:
+    """See contract.Source. Of the validation windows, int32."""
+    num = 4 * len(self._held_out["valid"].start) * self.example_shape[0]
+    return num, num
 
   @staticmethod
   def of_meta(config: schema.RunConfig, meta: Mapping[str, Any]) -> tuple[LanguageModeling, tuple[int, ...]]:

@@ -1,4 +1,5 @@
 """A stream of tasks as the source of a run: every task has its own images, classes and head (docs/task-streams.md)."""
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -35,6 +36,13 @@ class Tasks:
     self._visits = visits(self.meta()["tasks"])
     self.fingerprint = self.data.fingerprint
     self.problem, self.example_shape = of_meta(config, self.meta())
+
+  @property
+  def num_bytes(self) -> tuple[int, int]:
+    """See contract.Source. Of the images of the largest task, uint8."""
+    num_train, num_val = self.sizes()
+    num = int((num_train + num_val).max()) * math.prod(self.example_shape)
+    return num, num
 
   def meta(self) -> dict[str, Any]:
     """What `of_meta`, `visits` and predictions for other images need; JSON can hold it."""

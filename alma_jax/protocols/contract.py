@@ -223,6 +223,11 @@ class Protocol:
     """What predictions need to know of the data, likewise; JSON can hold it. `of_meta` reads it."""
     raise NotImplementedError
 
+  @property
+  def num_bytes(self) -> tuple[int, int]:
+    """(bytes in the host's memory, bytes on each device) of the examples that a run holds at one time, at least."""
+    return 0, 0
+
   def sizes(self) -> Sizes:
     """Of all stages."""
     raise NotImplementedError

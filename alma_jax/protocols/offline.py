@@ -45,6 +45,11 @@ class Offline(Protocol):
     meta: Entry = self.source.meta()
     return meta
 
+  @property
+  def num_bytes(self) -> tuple[int, int]:
+    num: tuple[int, int] = self.source.num_bytes
+    return num
+
   def sizes(self) -> Sizes:
     sizes = self.source.memory.sizes(self.expected_ends)
     return Sizes(sizes.train, sizes.share, self.schedule.is_fixed)

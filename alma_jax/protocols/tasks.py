@@ -59,6 +59,11 @@ class Tasks(Protocol):
   def meta(self, ends: Sequence[int]) -> Entry:
     return self.source.meta()
 
+  @property
+  def num_bytes(self) -> tuple[int, int]:
+    num: tuple[int, int] = self.source.num_bytes
+    return num
+
   def sizes(self) -> Sizes:
     num_train, _ = self.source.sizes()
     return Sizes(num_train, np.zeros(len(num_train)))

@@ -8,22 +8,19 @@ import pathlib
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import export as jax_export
 
 from alma_jax import config as configs
 from alma_jax import protocols
-from alma_jax.config import schema, text_sections
-from alma_jax.data import feed
+from alma_jax.config import schema
 from alma_jax.errors import BadInput
 from alma_jax.files import write_bytes
 from alma_jax.learners import contract, prediction
 from alma_jax.parallel import environment, sharding
 from alma_jax.predictors import card, folder
 from alma_jax.predictors import facts as predictor_facts
-from alma_jax.problems import classification
-from alma_jax.problems.language_modeling import Contexts
+from alma_jax.problems.contract import Interface
 from alma_jax.protocols.contract import Standing
 from alma_jax.runs import results, settings
 from alma_jax.store import metrics, run_files
@@ -99,23 +96,25 @@ class Exporter:
     state = self._learner.packed(state)
     leaves, structure = jax.tree.flatten(sharding.fetch((state.live, state.frozen)))
     weights = [np.asarray(leaf) for leaf in leaves]
-    make = _language if position.config.is_language else _images
-    facts, inputs, output, example = make(position)
-    self._compile(state, structure, weights, inputs, output, example, facts.get("normalization"))
-    facts |= dict(format=predictor_facts.FORMAT, learner=position.config.learner.name,
+    config = position.config
+    interface = self._problem.interface(position.data | dict(image_size=config.dataset.image_size),
+                                        config.learner.combine == "vote")
+    facts = interface.facts
+    self._compile(state, structure, weights, interface)
+    facts |= dict(format=predictor_facts.FORMAT, learner=config.learner.name,
                   description=self._learner.describe(state), platforms=list(_PLATFORMS), jax=jax.__version__,
-                  **_provenance(position))
+                  **_provenance(position, self._problem.metric))
     files = {folder.PROGRAM: self._program, folder.WEIGHTS: _npz(weights)}
-    if position.config.is_language:
-      files[folder.TOKENIZER] = (position.path / folder.TOKENIZER).read_bytes()
+    files |= {name: (position.path / name).read_bytes() for name in self._problem.files}
     facts["sha256"] = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
     return files | {folder.FACTS: (json.dumps(facts, indent=2, allow_nan=False) + "\n").encode(),
                     folder.CARD: card.text(facts).encode(), folder.LOADER: _LOADER.encode()}
 
-  def _compile(self, state: contract.LearnerState, structure: Any, weights: list[np.ndarray], inputs: Any, output: Any,
-               example: Any, constants: Any) -> None:
+  def _compile(self, state: contract.LearnerState, structure: Any, weights: list[np.ndarray],
+               interface: Interface) -> None:
     """Makes the program, unless the last export has the same spec, shapes and normalisation constants."""
     host = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in state.host.items()}
+    constants, example = interface.facts.get("normalization"), interface.example
     key = (json.dumps([state.spec, host, constants], sort_keys=True), structure,
            [(leaf.shape, leaf.dtype) for leaf in weights])
     if key == self._key:
@@ -128,7 +127,8 @@ class Exporter:
       *given, x = arguments
       live, frozen = jax.tree.unflatten(structure, given)
       now = state._replace(live=live, frozen=frozen)
-      answer = lambda x: output(prediction.predict(self._learner, self._problem, now, inputs(x)))
+      answer = lambda x: interface.outputs(
+          prediction.predict(self._learner, self._problem, now, interface.inputs(x)))
       # A user's own code may use the number of examples, so it sees one at a time.
       return jax.vmap(lambda one: jax.tree.map(lambda leaf: leaf[0], answer(one[None])))(x) if own else answer(x)
 
@@ -181,46 +181,9 @@ def files_of(run: results.Run, stage: int | None = None, of_task: int | str | No
   return Exporter(learner, settings.problem_of(run.config, shown.meta)).files(shown.state, position)
 
 
-def _images(position: Position) -> tuple[Any, ...]:
-  """(entries of predictor.json, raw images -> inputs of the learner, prediction -> outputs, shape and dtype of one)."""
-  meta, dataset = position.data, position.config.dataset
-  assert not isinstance(dataset, text_sections.Text)
-  mean, std = (np.asarray(meta[key], np.float32) for key in ("mean", "std"))
-  shape, dtype = tuple(meta["example_shape"]), np.dtype(meta["dtype"])
-  votes = ", the mean over the members" if getattr(position.config.learner, "combine", "") == "vote" else ""
-  facts = dict(
-      input=f"x {dtype.name} [batch, {', '.join(map(str, shape))}], raw as in the "
-            f"{'stream' if 'task' in meta else 'data set'}",
-      output=f"predict: class probabilities float32 [batch, classes]{votes}; classify: predicted classes int32 [batch]"
-             + ", by the votes" * bool(votes),
-      classes=meta["num_classes"], class_names=meta.get("class_names"), example_shape=list(shape), dtype=dtype.name,
-      image_size=getattr(dataset, "image_size", 0),
-      normalization=dict(mean=mean.tolist(), std=std.tolist(),
-                         meaning="(x - mean) / std, done inside; a std of 0 counts as 1"))
-  if "task" in meta:
-    facts["task"] = meta["task"]
-  inputs = lambda x: classification.normalize(x, mean, std)  # type: ignore[arg-type]
-  output = lambda prediction: (prediction[0].astype(jnp.int32), prediction[1])
-  return facts, inputs, output, jax.ShapeDtypeStruct(shape, dtype)
-
-
-def _language(position: Position) -> tuple[Any, ...]:
-  """The same for windows of tokens."""
-  meta, dataset = position.data, position.config.dataset
-  assert isinstance(dataset, text_sections.Text)
-  length = dataset.sequence_length
-  facts = dict(
-      input=f"tokens int32 [batch, {length}], as tokenizer.json encodes text, beginning with {meta['end']} (the end of "
-            "a document); the output at a position does not depend on later tokens",
-      output=f"log-probabilities float32 [batch, {length}, vocabulary] of what follows each token",
-      vocabulary=meta["vocab_size"], end=meta["end"], sequence_length=length)
-  return facts, Contexts, lambda prediction: (prediction,), jax.ShapeDtypeStruct((length,), jnp.int32)
-
-
-def _provenance(position: Position) -> dict[str, Any]:
+def _provenance(position: Position, metric: str) -> dict[str, Any]:
   """Where a predictor comes from, and how good it was there."""
-  config, standing = position.config, position.standing
-  last, metric = standing.line, "perplexity" if config.is_language else "error"
+  config, standing, last = position.config, position.standing, position.standing.line
   # In predictor.json, the plain name of the metric means that it was measured on a test set.
   logged = metrics.Measure(metric, standing.is_prequential).logged(last)
   values = {name: logged.get(name) for name in (metric, f"val_{metric}", "loss", "num_params", "predict_macs")}
@@ -231,16 +194,8 @@ def _provenance(position: Position) -> dict[str, Any]:
       stage=last.get("stage"), megabatch=last.get("t"), metric=metric, metrics=values,
       provenance=dict(
           run=position.path.name, dataset=config.dataset.name, data_fingerprint=position.fingerprint,
-          data_covered=_covered(position), config_sha256=configs.digest(config), seed=config.seed, **size,
-          alma_jax=__version__, written=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")))
-
-
-def _covered(position: Position) -> str:
-  """What the fingerprint of the data is a hash of."""
-  if position.config.is_live:
-    return (f"mega-batches 1 to {position.standing.line['t']}, listed in {feed.LEDGER} in the run folder, and the "
-            "files beside the folder stream")
-  return "the whole data set; the config (see config_sha256) decides which part had arrived by this mega-batch"
+          data_covered=config.dataset.covered(last["t"]), config_sha256=configs.digest(config), seed=config.seed,
+          **size, alma_jax=__version__, written=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")))
 
 
 def _npz(arrays: list[np.ndarray]) -> bytes:

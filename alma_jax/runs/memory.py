@@ -12,19 +12,18 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from alma_jax.config import schema, sections, task_sections
+from alma_jax.config import schema, sections
 from alma_jax.errors import BadInput
-from alma_jax.learners import contract, umix
+from alma_jax.learners import contract
 from alma_jax.messages import num_bytes
 from alma_jax.models import convolution, cost
 from alma_jax.parallel import sharding
 from alma_jax.parallel.host_memory import host_memory
-from alma_jax.problems import classification
 from alma_jax.runs.settings import Setting
 from alma_jax.training import loop
 from alma_jax.types import Tree
 
-_FLOAT, _INT, _INT64 = 4, 4, 8  # bytes
+_FLOAT = 4  # bytes
 _WEIGHTS = {"mlp": 1, "vgg": 9, "switch": 4}  # weights of each layer that ends in model.width, over its square
 _COPIES = 3  # of all variables: between stages, in training, and those of the best epoch or a moment of the optimiser
 
@@ -65,8 +64,6 @@ def check(setting: Setting, limits: Limits | None = None) -> None:
   Raises:
     BadInput: the run needs more memory than there is. The message says how much, and which field to change.
   """
-  if isinstance(setting.config, schema.TaskConfig):
-    return  # the images of one task are small
   limits = limits or available(setting.learner.mesh)
   apart = limits.device is not None
   fixed = [_data(setting, apart), _batches(setting, apart)]
@@ -123,34 +120,15 @@ def _data(setting: Setting, apart: bool) -> Part:
 
   `apart`, here and below: whether devices have a memory of their own.
   """
-  source: Any = setting.protocol
-  source = source.source
-  if isinstance(source, classification.Images):
-    d = source.dataset
-    arrays = (d.x_train, d.y_train, d.x_test, d.y_test)
-    host, device = sum(array.nbytes for array in arrays if not _is_mapped(array)), _bytes(arrays)
-  else:
-    host = device = setting.facts.max_val * setting.facts.example_shape[0] * _INT
+  host, device = setting.protocol.num_bytes
   return Part("the data set", f"take fewer or smaller examples than dataset.name={setting.config.dataset.name!r} has",
               host, device if apart else 0)
-
-
-def _is_mapped(array: Any) -> bool:
-  """Whether an array is mapped from a file, whose pages need not stay in memory."""
-  while isinstance(array, np.ndarray) and not isinstance(array, np.memmap):
-    array = array.base
-  return isinstance(array, np.memmap)
 
 
 def _batches(setting: Setting, apart: bool) -> Part:
   """What the host prepares for a dispatch, see `loop.advance`: indices, and for text the windows."""
   c, spec, rows = setting.config, _fit_spec(setting), setting.facts.problem.max_steps
-  examples = rows * spec.padded_members * spec.padded_batch
-  if c.is_language:
-    tokens = examples * setting.facts.example_shape[0]
-    host, device = tokens * _INT64, tokens * _INT
-  else:
-    host, device = examples * _INT, examples * _INT // spec.mesh.size
+  host, device = setting.facts.problem.batch_bytes(rows * spec.padded_members * spec.padded_batch, spec.mesh.size)
   field, members = _members(c)
   advice = _lower((c.train.batch_size, "train.batch_size", c.train.batch_size), (members, field, members))
   return Part(f"the batches of {rows} training steps", advice, host, device if apart else 0)
@@ -160,7 +138,7 @@ def _least_variables(setting: Setting, apart: bool) -> Part:
   """A lower bound of the variables in training, from the config alone."""
   c, options = setting.config, setting.config.learner
   one = _WEIGHTS.get(c.model.name, 0) * c.model.width**2 * getattr(c.model, "num_layers", 1)
-  members = options.num_trained * (options.num_members if isinstance(options, umix.Options) else 1)
+  members = c.num_members * options.mixture_size
   return _variables(setting, _FLOAT * one * members, _FLOAT * one * members * (_COPIES - 1), apart)
 
 
@@ -171,7 +149,7 @@ def _training(setting: Setting, apart: bool) -> list[Part]:
     return [_least_variables(setting, apart)]
   live = _bytes(state.live)
   data = loop.StageData(0, setting.config.seed, None, None, np.zeros(1, np.int32), np.zeros(1, np.int32), 1)
-  training = setting.learner.training(state, data)
+  training = setting.learner.largest_training(state, data)
   return [_variables(setting, live, _bytes(loop.template(training.spec, training.variables)), apart),
           _frozen(setting, live, apart), _activations(setting, training.spec.network, apart)]
 
@@ -244,8 +222,8 @@ def _fit_spec(setting: Setting) -> loop.FitSpec:
   """A FitSpec for its arithmetic of batches and members."""
   c, learner = setting.config, setting.learner
   problem: Any = setting.facts.problem
-  assert not isinstance(c.train, task_sections.Train)
-  return loop.FitSpec(None, problem, c.train, c.learner.num_trained, 0, learner.mesh, False)
+  train: Any = c.train
+  return loop.FitSpec(None, problem, train, c.num_members, 0, learner.mesh, False)
 
 
 def _bytes(tree: Tree) -> int:

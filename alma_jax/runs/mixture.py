@@ -27,14 +27,14 @@ from alma_jax.store import metrics, run_files
 MANIFEST = "manifest.json"
 
 
-def check(config: schema.RunConfig) -> tuple[schema.ImageConfig, hmoe.Options]:
+def check(config: schema.RunConfig) -> tuple[schema.RunConfig, hmoe.Options]:
   """(the config, the options of its learner).
 
   Raises:
     BadInput: it is no config of `hmoe`, or its experts need each other or clusters that change.
   """
-  options = config.learner
-  if not isinstance(options, hmoe.Options) or not isinstance(config, schema.ImageConfig) or config.is_live:
+  options: Any = config.learner
+  if not (options.trains_apart and config.dataset.is_complete):
     raise BadInput(f"learner.name={options.name!r} on dataset.name={config.dataset.name!r} has no experts that can be "
                    "trained apart; use hmoe, as in --config=configs/mnist.py:hmoe, on data that are complete.")
   for name, least in (("em_rounds", 1), ("split_every", 0), ("add_beyond", 0)):

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from alma_jax.config import schema, sections, task_sections
+from alma_jax.config import schema, sections
 from alma_jax.config.registry import IMAGES
 from alma_jax.data import datasets, tfds_folder
 from alma_jax.data.sets import tfds_images
@@ -76,8 +76,7 @@ def _predicted(configs: Sequence[schema.RunConfig], refused: Mapping[schema.RunC
       continue
     plans = [c.train.plan(int(num), float(share)) for num, share in zip(sizes[run].train, sizes[run].share)]
     times = c.num_candidates * (c.model.num_experts if c.learner.splits_data and c.train.steps else 1)
-    times *= c.train.num_pairs if isinstance(c.train, task_sections.Train) else 1
-    predictions.append(Prediction(times * c.learner.num_trained * sum(plan.steps for plan in plans),
+    predictions.append(Prediction(times * c.num_members * sum(plan.steps for plan in plans),
                             times * macs[network] * sum(plan.samples for plan in plans)))
   return predictions
 
