@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # type checkers cannot see what __getattr__ imports
   from alma_jax.learners.paths import Proposal as Proposal
   from alma_jax.learners.stacked import Stacked as Stacked
   from alma_jax.models.network import ImageModel as Model  # noqa: F401
+  from alma_jax.protocols.contract import Protocol as Protocol
   from alma_jax.runs.mixture import Mixture as load_mixture  # noqa: F401
 
 # Where each name comes from: "MODULE", or "MODULE:NAME THERE".
@@ -41,6 +42,7 @@ _EXPORTS = {
     "load_mixture": "runs.mixture:Mixture",
     "language_config": "config:language", "task_config": "config:tasks", "field": "config.fields",
     "register": "config.registry", "Options": "config.sections", "TaskOptions": "config.task_sections",
+    "Protocol": "protocols.contract",
     "Model": "models.network:ImageModel", "DataSet": "config.sections", "Optimizer": "config.sections",
     "Stacked": "learners.stacked", "Paths": "learners.paths", "Proposal": "learners.paths",
     "GrowthReport": "learners.contract", "Context": "learners.contract",

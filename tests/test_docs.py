@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 from runs import ROOT, alma, assert_same_run, interrupted, lines, one_step_a_dispatch
+from test_cuts import killed
 
 import alma_jax
 from alma_jax import config as configs
@@ -69,7 +70,8 @@ SMALL_TEXT = [
 ADDED = {
     "docs/add-a-learner.md": ("fittest.py", "fittest", ["--config.learner.num_members=2"], "fittest"),
     "docs/add-a-model.md": ("small_cnn.py", "sm", ["--config.model.num_layers=1"], "small_cnn"),
-    "docs/add-a-data-set.md": ("rows.py", "ens", ["--config.dataset.test_every=4"], "csv:PATH")}
+    "docs/add-a-data-set.md": ("rows.py", "ens", ["--config.dataset.test_every=4"], "csv:PATH"),
+    "docs/add-a-protocol.md": ("turns.py", "gens", [], "in_turn")}
 
 
 @pytest.mark.parametrize("page", ADDED)
@@ -77,9 +79,11 @@ def test_what_a_page_adds_runs_is_resumed_and_listed(tmp_path, monkeypatch, page
   file, learner, flags, listed = ADDED[page]
   text = (ROOT / page).read_text()
   assert f"\n    alma run --config={file}:{learner}" in text
-  assert len(text.splitlines()) <= 75
+  assert len(code_of(page).splitlines()) <= 60
+  assert len(text.splitlines()) <= 75 or page == "docs/add-a-protocol.md"
   (tmp_path / file).write_text(code_of(page))
-  write_rows(tmp_path / "digits.csv")
+  for command in re.findall(r'    python -c "(.*)"', text):  # makes the data
+    run_code(command, tmp_path)
   assert_added(tmp_path, monkeypatch, f"{file}:{learner}", [*SMALL, *flags])
   assert_listed(tmp_path, file, listed)
 
@@ -92,7 +96,7 @@ def write_rows(path):
 
 
 def assert_added(cwd, monkeypatch, config, flags):
-  """A run of `config` that is stopped and resumed by its command ends like one that is not."""
+  """A run of `config` that is stopped, killed and resumed by its command ends like one that is not."""
   path, _, learner = config.partition(":")
   command = ["main", f"--config={config}", *flags]
   one_step_a_dispatch(monkeypatch)
@@ -100,7 +104,9 @@ def assert_added(cwd, monkeypatch, config, flags):
   assert done.returncode == 0, done.stderr
   texts = dict(flag.removeprefix("--config.").split("=", 1) for flag in flags)
   with contextlib.chdir(cwd):
-    assert interrupted(configs.overridden(configs.load_file(path, learner), texts), "cut", 5)
+    given = configs.overridden(configs.load_file(path, learner), texts)
+    assert interrupted(given, "cut", 5)
+    assert killed(given, "cut", 4)
   done = alma(*command, "--workdir=cut", cwd=cwd)
   assert done.returncode == 0, done.stderr
   assert_same_run(cwd / "whole", cwd / "cut")

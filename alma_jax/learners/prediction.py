@@ -22,7 +22,7 @@ def contributions(learner: Learner, problem: Any, state: LearnerState, block: in
 
   Args:
     learner: Learner.
-    task: see problems/contract.py.
+    problem: see problems/contract.py.
     state: of the learner.
     block: number of the block.
     pool: the problem's examples.
@@ -32,6 +32,25 @@ def contributions(learner: Learner, problem: Any, state: LearnerState, block: in
     Dict of numpy arrays [N, ...].
   """
   return _in_batches(functools.partial(learner.padded_contribution, state, block), problem, learner.mesh, pool, which)
+
+
+def joined(learner: Learner, problem: Any, state: LearnerState, pool: Tree, which: np.ndarray | None = None,
+           total: Contribution | None = None, first: int = 0) -> Contribution:
+  """The joint contribution of all blocks, for `learner.resolve`.
+
+  Args:
+    learner, problem, state, pool, which: as for `contributions`.
+    total: joint contribution of the blocks before `first`.
+    first: number of a block.
+  """
+  for block in range(first, learner.num_blocks(state)):
+    total = problem.join(total, contributions(learner, problem, state, block, pool, which))
+  return total or {}
+
+
+def of_pool(learner: Learner, problem: Any, state: LearnerState, pool: Tree, which: np.ndarray | None = None) -> Any:
+  """The prediction for many examples; the arguments are those of `contributions`."""
+  return learner.resolve(state, joined(learner, problem, state, pool, which))
 
 
 def in_batches(fn: Callable[[Tree], Contribution], problem: Any, mesh: jax.sharding.Mesh, pool: Tree,

@@ -229,8 +229,9 @@ class Protocol:
     return 0, 0
 
   def sizes(self) -> Sizes:
-    """Of all stages."""
-    raise NotImplementedError
+    """Of all stages: here one after each mega-batch, as large as the first."""
+    num = self.config.stream.num_megabatches
+    return Sizes([self.facts(()).num_train or 0] * num, [0.0] * num)
 
   # ------------------------------------------------------------------------ the life of a stream
 
@@ -246,11 +247,13 @@ class Protocol:
     """
 
   def arrivals(self, lines: list[Entry]) -> Generator[int | None, None, None]:
-    """Yields every mega-batch t when it is there; None: none has come yet, which happens several times a second.
+    """Yields every mega-batch t when it is there: here `stream.num_megabatches` of them.
 
-    A t that has its line already is received again: the line is taken back. `lines` is the present list of lines.
+    It may yield None while it waits, several times a second, and a t that has its line already, which is then taken
+    back, as the mega-batch is received again. `lines` is the present list of lines.
     """
-    raise NotImplementedError
+    while len(lines) < self.config.stream.num_megabatches:
+      yield len(lines) + 1
 
   def decide(self, t: int, learner: Learner, state: State) -> Arrival:
     """Receives mega-batch t: may test the deployed learner on it, and says whether to train."""
@@ -279,7 +282,8 @@ class Protocol:
 
   def headline(self, summary: Entry, lines: list[Entry]) -> str:
     """The result in a few words, for a title; `summary`: what `summary` returned."""
-    raise NotImplementedError
+    value = self.measure.values(lines)[-1]
+    return f"final {self.measure.name} {value:.4g} over {summary['num_megabatches']} {self.unit}"
 
   def reports(self, learner: Learner, spec: Entry, lines: list[Entry]) -> dict[str, bytes]:
     """{name: contents} of further files, written after every stage; `spec`: of the LearnerState then."""

@@ -110,13 +110,10 @@ class Offline(Protocol):
     if not self.source.has_test:
       return {}
     problem, pool = self.source.problem, self._test_pool(learner, state.meta)
-    total, first = state.joined
-    num = learner.num_blocks(state.learner)
-    for block in range(first, num):
-      total = problem.join(total, prediction.contributions(learner, problem, state.learner, block, pool))
+    total = prediction.joined(learner, problem, state.learner, pool, None, *state.joined)
     if trained is not None and learner.freezes:
-      state.joined = Joined(total, num)
-    value, loss = self.source.score(learner.resolve(state.learner, total or {}))
+      state.joined = Joined(total, learner.num_blocks(state.learner))
+    value, loss = self.source.score(learner.resolve(state.learner, total))
     return {problem.metric: value, "loss": loss}
 
   def _test_pool(self, learner: Learner, meta: Entry) -> Any:

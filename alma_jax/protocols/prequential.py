@@ -63,12 +63,10 @@ class Prequential:
     parts = [source.tested(t) for t in span]
     held, index = source.select(np.concatenate(parts), learner.mesh)
     pool, index = problem.load(held, index)
-    pool, total = pool if pool is held else sharding.put(pool, learner.mesh), None
+    pool = pool if pool is held else sharding.put(pool, learner.mesh)
     if source.constants is not None:
       pool = classification.renormalized(pool, normalization.of_entries(state.meta), learner.mesh)
-    for block in range(learner.num_blocks(state.learner)):
-      total = problem.join(total, prediction.contributions(learner, problem, state.learner, block, pool, index))
-    answers, start = learner.resolve(state.learner, total or {}), 0
+    answers, start = prediction.of_pool(learner, problem, state.learner, pool, index), 0
     values: dict[int, metrics.Entry] = {}
     for t, part in zip(span, parts):
       here = slice(start, start + len(part))

@@ -96,11 +96,10 @@ class Run:
     state, data = shown.state, shown.meta
     x = like_examples(x, tuple(data["example_shape"]), np.dtype(data["dtype"]))
     mean, std = (np.asarray(data[key], np.float32) for key in ("mean", "std"))
-    pool, total = classification.make_pool(x, np.zeros(len(x)), mean, std, learner.mesh), None
+    pool = classification.make_pool(x, np.zeros(len(x)), mean, std, learner.mesh)
     kind = classification.Classification(data["num_classes"], augment=False)
-    for block in range(learner.num_blocks(state)):
-      total = kind.join(total, prediction.contributions(learner, kind, state, block, pool))
-    return learner.resolve(state, total or {})[1]
+    probabilities: np.ndarray = prediction.of_pool(learner, kind, state, pool)[1]
+    return probabilities
 
   def shown(self, task: int | str | None = None, stage: int | None = None) -> tuple[Shown, contract.Learner]:
     """(a predictor of this run, the learner that it is a state of).
