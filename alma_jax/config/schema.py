@@ -16,7 +16,15 @@ from alma_jax.config.sections import AnyOptions, AnyStream, Checkpoint, DataSet,
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunConfig:
-  """All fields of a run: an ImageConfig, a TextConfig or a TaskConfig."""
+  """All fields of a run: an ImageConfig, a TextConfig or a TaskConfig.
+
+  Attributes:
+    unit, single: what the stream consists of, in the plural and in the singular.
+    metric: the entry of metrics.jsonl that measures each unit.
+    results: entries of summary.json besides the costs; the first one scores the run.
+    draws_data: whether the fingerprint of the data depends on the seed.
+    needs_memory: whether a run may need more memory than there is.
+  """
   problem: str = field("", "what is learned; the config file sets it", choices=(IMAGES, TEXT, TASKS))
   seed: int = field(
       0, "seed of all random numbers. On the same machine with the same number of devices, runs with the same seed "
@@ -33,7 +41,12 @@ class RunConfig:
   devices: int = field(
       0, "number of devices; 0: all. On a CPU, devices are virtual, and 0 chooses a fast number", at_least=0)
 
+  single: ClassVar[str] = "mega-batch"
   unit: ClassVar[str] = "mega-batches"
+  metric: ClassVar[str] = "error"
+  results: ClassVar[tuple[str, ...]] = ("cer", "mean_error", "final_error")
+  draws_data: ClassVar[bool] = False
+  needs_memory: ClassVar[bool] = True
 
   @property
   def label(self) -> str:
@@ -74,6 +87,10 @@ class TextConfig(RunConfig):
   train: text_sections.Train = section()
   log: StreamLog = section()
 
+  metric: ClassVar[str] = "perplexity"
+  results: ClassVar[tuple[str, ...]] = ("average_perplexity", "final_perplexity")
+  draws_data: ClassVar[bool] = True  # the seed orders the documents and trains the tokenizer
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskConfig(RunConfig):
@@ -86,7 +103,12 @@ class TaskConfig(RunConfig):
   train: task_sections.Train = section()
   log: TaskLog = section()
 
+  single: ClassVar[str] = "task"
   unit: ClassVar[str] = "tasks"
+  needs_memory: ClassVar[bool] = False  # the images of one task are small
+  results: ClassVar[tuple[str, ...]] = (
+      "cumulative_error", "average_accuracy", "forgetting", "last_accuracy", "num_modules", "memory")
+  draws_data: ClassVar[bool] = True
 
 
 CONFIGS: Mapping[str, type[RunConfig]] = {IMAGES: ImageConfig, TEXT: TextConfig, TASKS: TaskConfig}

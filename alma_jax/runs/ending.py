@@ -10,6 +10,7 @@ from alma_jax.problems import sequence
 from alma_jax.runs import settings, task_results
 from alma_jax.runs.snapshot import RunState
 from alma_jax.store import checkpoint, metrics, run_files
+from alma_jax.store.record import Record
 from alma_jax.store.run_folder import RunFolder
 
 
@@ -62,7 +63,7 @@ def mend(setting: settings.Setting, folder: RunFolder) -> None:
   if not (folder.path / checkpoint.CHECKPOINTS).is_dir():
     return
   meta = _newest_meta(folder)
-  summary = run_files.read_summary(folder.path / "summary.json") or {}
+  summary = Record(folder.path).summary or {}
   num = summary.get("num_megabatches") if setting.is_live else setting.stream.num_megabatches
   lines = [] if meta is None else meta["lines"]
   if meta is None or len(lines) != num:  # the last checkpoint has been deleted

@@ -27,6 +27,7 @@ from alma_jax.problems import classification, sequence
 from alma_jax.problems.language_modeling import Contexts
 from alma_jax.runs import results, settings
 from alma_jax.store import metrics, run_files
+from alma_jax.store.record import DATA
 from alma_jax.types import Tree
 from alma_jax.version import __version__
 
@@ -224,19 +225,19 @@ def files_of(run: results.Run, stage: int | None = None, of_task: int | str | No
   standing = (standing_of_task(opened.meta["lines"], learner.cost(state).num_params, data,
                                learner.options.forgets) if isinstance(learner, TaskLearner) else
               Standing().add(opened.meta["lines"], problem.metric))
-  fingerprint = run_files.read_config(run.path)["data_fingerprint"]
+  fingerprint = run.record.fields[DATA]
   if run.config.is_live:
-    fingerprint = feed.fingerprint(fingerprint, _used(run.path / feed.LEDGER, standing.last["t"]))
+    fingerprint = feed.fingerprint(fingerprint, _used(run, standing.last["t"]))
   position = Position(run.path, run.config, data, fingerprint, standing)
   return Exporter(learner, problem).files(state, position)
 
 
-def _used(ledger: pathlib.Path, num: int) -> list[feed.Line]:
+def _used(run: results.Run, num: int) -> list[feed.Line]:
   """The lines of the first `num` mega-batches of a live stream."""
-  lines = run_files.read_lines(ledger)[:num] if ledger.exists() else []
+  lines = run.record.entries[:num]
   if len(lines) < num:
-    raise BadInput(f"{ledger} lists only {len(lines)} of the {num} mega-batches that the predictor was trained on; "
-                   "restore the file.")
+    raise BadInput(f"{run.path / feed.LEDGER} lists only {len(lines)} of the {num} mega-batches that the "
+                   "predictor was trained on; restore the file.")
   return lines
 
 

@@ -65,8 +65,8 @@ def check(setting: Setting, limits: Limits | None = None) -> None:
   Raises:
     BadInput: the run needs more memory than there is. The message says how much, and which field to change.
   """
-  if isinstance(setting.config, schema.TaskConfig):
-    return  # the images of one task are small
+  if not setting.config.needs_memory:
+    return
   limits = limits or available(setting.learner.mesh)
   apart = limits.device is not None
   fixed = [_data(setting, apart), _batches(setting, apart)]

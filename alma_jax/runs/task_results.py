@@ -101,14 +101,6 @@ def shown(learner: TaskLearner, state: contract.LearnerState, data: dict[str, An
       task=dict(number=t + 1, name=entry["name"], of=len(data["tasks"])))
 
 
-def matrix(lines: list[Entry]) -> np.ndarray:
-  """R[t, i], the test accuracy on task i after task t: float64 [T, T], rows and columns from 0, NaN for i > t."""
-  found = np.full((len(lines), len(lines)), np.nan)
-  for t, line in enumerate(lines):
-    found[t, :t + 1] = line[ACCURACIES]
-  return found
-
-
 def _first(num: int) -> np.ndarray:
   return np.arange(num, dtype=np.int32)
 

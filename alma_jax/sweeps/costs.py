@@ -4,7 +4,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from alma_jax.config import schema, sections, task_sections
+from alma_jax.config import schema, sections
 from alma_jax.config.registry import IMAGES
 from alma_jax.data import datasets, tfds_folder
 from alma_jax.data.sets import tfds_images
@@ -44,7 +44,7 @@ def predict(configs: Sequence[schema.RunConfig], here: bool = False) -> list[Pre
 
 def downloads(configs: Sequence[schema.RunConfig]) -> list[str]:
   """The names of data sets whose costs are predicted without them, and which the first run will download here."""
-  named = {c.dataset.name for c in configs if c.problem == IMAGES and not c.dataset.data_dir}
+  named = {c.dataset.name for c in configs if IMAGES in c.dataset.problems and not c.dataset.data_dir}
   return sorted(name for name in named
                 if tfds_images.blank(name) and not tfds_folder.is_prepared(name.removeprefix("tfds:")))
 
@@ -77,7 +77,7 @@ def _predicted(configs: Sequence[schema.RunConfig], refused: Mapping[schema.RunC
       continue
     plans = [c.train.plan(int(num), float(share)) for num, share in zip(sizes[run].train, sizes[run].share)]
     times = tuned.num_candidates(c) * (c.model.num_experts if c.learner.splits_data and c.train.steps else 1)
-    times *= c.train.num_pairs if isinstance(c.train, task_sections.Train) else 1
+    times *= c.train.num_pairs
     predictions.append(Prediction(times * c.learner.num_trained * sum(plan.steps for plan in plans),
                             times * macs[network] * sum(plan.samples for plan in plans)))
   return predictions
@@ -91,9 +91,9 @@ def _too_large(configs: Sequence[schema.RunConfig]) -> dict[schema.RunConfig, Ba
   """
   groups: dict[Any, list[schema.RunConfig]] = {}
   for c in dict.fromkeys(configs):
-    if isinstance(c, schema.TaskConfig):
-      continue  # memory.check accepts all of them
-    groups.setdefault((c.dataset, c.learner, dataclasses.replace(c.model, width=1), c.train, c.precision), []).append(c)
+    if c.needs_memory:
+      kind = c.dataset, c.learner, dataclasses.replace(c.model, width=1), c.train, c.precision
+      groups.setdefault(kind, []).append(c)
   refused: dict[schema.RunConfig, BadInput] = {}
   for group in groups.values():
     widest = max(group, key=lambda c: c.model.width)
