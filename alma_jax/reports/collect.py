@@ -9,7 +9,7 @@ import pandas as pd
 
 from alma_jax.errors import BadInput
 from alma_jax.reports import contents, factors, notes, read, scoring, task_studies
-from alma_jax.reports.read import DRAWN, LEARNER, SEED, TOTAL, WAITING, Rows
+from alma_jax.reports.read import LEARNER, SEED, TOTAL, WAITING, Rows
 from alma_jax.reports.studies import Study
 from alma_jax.store import local_copy, run_files
 
@@ -33,10 +33,12 @@ def collect(paths: Iterable[Path]) -> tuple[list[Study], list[str]]:
   if all(record.divergence for record in records):
     raise BadInput(" ".join(["there is no finished run to report.", *said]))
   every, studies = pd.DataFrame([record.row for record in records]), []
+  kinds = [record.kind for record in records]
+  labels = contents.apart(every, [kind.draws_data for kind in kinds])
   apart = [c for c in contents.COMPARABLE if c in every] + ["contents"]
-  groups = [mine for _, mine in every.assign(contents=contents.apart(every)).groupby(apart, sort=True, dropna=False)]
-  for mine, name in zip(groups, _names(groups, apart, [record.kind for record in records])):
-    mine, of_mine = mine.drop(columns=["contents", DRAWN]), [records[i] for i in mine.index]
+  groups = [mine for _, mine in every.assign(contents=labels).groupby(apart, sort=True, dropna=False)]
+  for mine, name in zip(groups, _names(groups, apart, kinds)):
+    mine, of_mine = mine.drop(columns="contents"), [records[i] for i in mine.index]
     if all(record.divergence for record in of_mine):
       said.append(f"{name}: all runs diverged; there is nothing to report.")
       continue
@@ -91,7 +93,7 @@ def _run_folders(paths: Iterable[Path]) -> list[pathlib.Path]:
 
 
 def _names(groups: list[pd.DataFrame], apart: list[str], kinds: list[Any]) -> list[str]:
-  """A name for each study, which differs from the names of all others; `kinds` are the classes of the configs of all runs."""
+  """A name for each study, which differs from the names of all others; `kinds`: the class of each run's config."""
   long = [mine.iloc[0]["dataset.name"].rstrip("/") for mine in groups]
   brief = [name.rsplit("/", 1)[-1].removeprefix("tfds:").removeprefix("npz:").removeprefix("tasks:") for name in long]
   ambiguous = len({*zip(brief, long)}) > len(set(brief))

@@ -13,7 +13,7 @@ from alma_jax.store.metrics import Measure
 from alma_jax.store.record import DATA, LABEL, SUMMARY, TOTAL, Graph, Record
 
 SEED, LEARNER, WAITING = "seed", "learner.name", "stream.waiting_time"
-SCHEDULE, DRAWN = "stream.schedule", "drawn"  # DRAWN: whether the fingerprint of the data depends on the seed
+SCHEDULE = "stream.schedule"
 _RESULTS = (MEM, COMP, FLOPS, "cumulative_growth_macs", "num_stages", "wall_seconds", "compile_seconds",
             "cer_from_zero", "lca")  # those of a summary.json that are not results of one kind of run
 PREDICT = "predict_macs"  # a column of the stream
@@ -46,8 +46,8 @@ class Rows(NamedTuple):
   """What a report uses of a run that has finished or diverged.
 
   Attributes:
-    row: `run` (the folder), DRAWN, and every field of the config. The learner's name is its label in reports. There is
-      no waiting time if the run's schedule does not use it.
+    row: `run` (the folder), and every field of the config. The learner's name is its label in reports. There is no
+      waiting time if the run's schedule does not use it.
     result: entries of summary.json, first_params, last_params and last_predict_macs; empty for a run that diverged.
     stream: a row per mega-batch; None for a run that diverged.
     kind: the class of its config.
@@ -82,8 +82,7 @@ def _read(record: Record) -> Rows:
   row = {"run": str(record.path), **{field: str(value) if isinstance(value, list) else value
                                      for field, value in fields.items() if field not in hidden}}
   row.setdefault(WAITING, None)  # only the schedule `every` has it
-  row |= {LEARNER: fields.get(LABEL) or fields[LEARNER], TOTAL: record.total or len(lines), DATA: record.data,
-          DRAWN: kind.draws_data}
+  row |= {LEARNER: fields.get(LABEL) or fields[LEARNER], TOTAL: record.total or len(lines), DATA: record.data}
   if summary is None:
     so_far = f"{len(lines)} of {record.total} {kind.unit}" if record.total else f"{len(lines)} {kind.unit}"
     if record.divergence is None:
