@@ -22,7 +22,7 @@ def _main(argv: Sequence[str] | None) -> None:
   parser.add_argument("second", metavar="RUN", help="run folder B")
   parser.add_argument("--out", help="picture of the curves, e.g. curves.png")
   args = parser.parse_args(argv)
-  runs = view.view(args.first), view.view(args.second)
+  runs = view.view(args.first).record, view.view(args.second).record
   found = pairs.text(*runs)
   if args.out:
     pairs.draw(*runs, args.out)

@@ -128,12 +128,13 @@ def _overlap(args: argparse.Namespace, hashes: Sequence[int], form: Form | None)
   Raises:
     BadInput: there are many, and --allow_overlap is not given.
   """
-  from alma_jax.store import local_copy, run_files
+  from alma_jax.store import local_copy
+  from alma_jax.store.record import Record
 
-  tree = run_files.find_config(local_copy.readable(args.workdir))
-  if tree is None:
+  record = Record(local_copy.readable(args.workdir))
+  if not record.is_begun:
     return None  # an exported predictor does not know its stream
-  config = run_files.parse_config(tree)
+  config = record.config
   try:
     with warnings.catch_warnings(action="ignore"):  # the run has already warned about its data
       section: Any = config.dataset
@@ -155,10 +156,11 @@ def _overlap(args: argparse.Namespace, hashes: Sequence[int], form: Form | None)
 
 def _entries(config: Any, args: argparse.Namespace, read: Callable[[pathlib.Path], Any]) -> list[Any]:
   """What `read` returns for each entry that a run on a live stream has used, if it is still what it was."""
-  from alma_jax.data import feed, inbox
-  from alma_jax.store import local_copy, run_files
+  from alma_jax.data import inbox
+  from alma_jax.store import local_copy
+  from alma_jax.store.record import Record
   folder = pathlib.Path(config.dataset.name.removeprefix(sections.LIVE)).expanduser() / "stream"
-  used = run_files.read_lines(local_copy.readable(args.workdir) / feed.LEDGER)
+  used = Record(local_copy.readable(args.workdir)).entries
   paths = [folder / line["name"] for line in used
            if inbox.signature_of(folder / line["name"]) and inbox.digest(folder / line["name"]) == line["sha256"]]
   if len(paths) < len(used):

@@ -63,23 +63,23 @@ def place_of(args: argparse.Namespace) -> pathlib.Path | None:
     BadInput: there is neither a run nor a predictor, or a predictor of another task.
   """
   from alma_jax.store import local_copy, run_files
+  from alma_jax.store.record import Record
 
   path = local_copy.readable(args.workdir)
   if folder.holds_predictor(path):
     _check_task(path, args.task)
     return path
-  tree = run_files.find_config(path) if path.is_dir() else None
-  if tree is None:
+  record = Record(path)
+  if not record.is_begun:
     raise BadInput(f"there is neither a run nor a predictor in {run_files.shown(path)}; give a run folder, or a folder "
                    "that alma export has written.")
-  if not configs.flatten(tree).get("log.predictor"):
+  if not record.fields.get("log.predictor"):
     return None
   place = path / "predictor"
   if args.task is not None:
     try:
-      graph = run_files.read_json(path / "graph.json")
-      number = task_types.number_of(args.task, [task["name"] for task in graph["tasks"]])
-    except (ValueError, KeyError, TypeError):  # no such file, or a damaged one
+      number = task_types.number_of(args.task, record.graph.names)
+    except BadInput:  # no such file, or a damaged one
       return None
     if number is None:
       return None
@@ -114,7 +114,6 @@ def stored_of(args: argparse.Namespace) -> folder.Stored:
   place = place_of(args)
   if place is not None:
     return folder.read(place)
-  from alma_jax import config as configs
   from alma_jax.runs import exporting, results  # these import all of flax and orbax
 
   commands.quiet()

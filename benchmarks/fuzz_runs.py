@@ -26,6 +26,7 @@ from alma_jax.predictors import folder as predictors
 from alma_jax.predictors.predictor import load
 from alma_jax.runs import results
 from alma_jax.store import checkpoint, run_files, run_folder
+from alma_jax.store.record import Record
 from alma_jax.sweeps import jobs, states
 
 _SMALL = {"stream.num_megabatches": 4, "stream.waiting_time": 2, "model.width": 4, "train.epochs": 1,
@@ -128,7 +129,7 @@ def resume(folder: pathlib.Path) -> Target:
     (path / name).write_bytes(data)
     with run_folder.RunFolder(path) as opened:
       opened.claim(parsed, digests, stored["made_with"], overwrite=False)
-      run_files.read_summary(path / "summary.json")
+      assert Record(path).summary is None
       found = checkpoint.Checkpoints(path, 2)
       try:
         newest = found.newest()
@@ -187,7 +188,7 @@ def get_sweep(arg="1"):
     if found.kind == states.REFUSED:
       check_sentence(BadInput(found.line))
     states.seconds_taken([job])
-    states.num_done(job)
+    assert Record(job.workdir).num_lines == 0
     (root / "failures.json").write_bytes(given[1])
     states.read_texts(root / "failures.json", "delete it")
 

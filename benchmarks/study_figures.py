@@ -14,7 +14,7 @@ from claims import RUNS, STREAM
 
 from alma_jax import commands
 from alma_jax.errors import BadInput
-from alma_jax.reports import factors, figures, page, protocols
+from alma_jax.reports import factors, figures, page, scoring
 from alma_jax.reports.studies import Study
 
 # {study: {figure of its page: the waiting times of its panels; empty: all, or as many as fit}}
@@ -63,12 +63,12 @@ def study_of(folder: pathlib.Path) -> Study:
     raise BadInput(f"there is no {folder / RUNS}; `alma sweep --config={sweep}` makes the runs.")
   runs = pd.read_csv(folder / RUNS)
   runs = runs[runs["run"].astype(str).str.fullmatch(SHOWN.get(folder.name, ".*"))]
-  protocol = protocols.LANGUAGE if "average_perplexity" in runs else protocols.IMAGES
+  scored = scoring.PERPLEXITY if "average_perplexity" in runs else scoring.ERROR
   kept = pd.read_csv(folder / STREAM) if (folder / STREAM).is_file() else pd.DataFrame(
-      {name: [] for name in ("run", "t", "stage", "updated", protocol.metric, "cumulative_fwd_macs")})
-  stream = kept if protocol is protocols.LANGUAGE else _whole(kept, runs)
+      {name: [] for name in ("run", "t", "stage", "updated", scored.metric, "cumulative_fwd_macs")})
+  stream = kept if scored.averages else _whole(kept, runs)
   fields = runs[[column for column in runs if column == "seed" or "." in column]]
-  return Study(folder.name, protocol, runs, stream, factors.find(fields), runs.iloc[:0])
+  return Study(folder.name, scored, runs, stream, factors.find(fields), runs.iloc[:0])
 
 
 def _whole(kept: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:

@@ -5,11 +5,12 @@ import sys
 
 import filelock
 import pytest
-from reports import change as change_file
 from reports import diverge, write_run
 from runs import ROOT, alma
+from test_task_report import write_task_run
 
 from alma_jax.monitor import pairs, view
+from alma_jax.store.record import Record
 
 
 def rewrite(path, change):
@@ -45,13 +46,13 @@ def test_one_line_for_each_run(tmp_path):
 
 
 def test_a_stream_of_tasks_shows_its_average_accuracy(tmp_path):
-  run = write_run(tmp_path / "run", [0.4, 0.1])
-  change_file(run / "config.json", problem="tasks")
-  rewrite(run, lambda entry: entry | dict(accuracies=[0.6, 0.9][:entry["t"]]))
-  assert "sm on digits, task 2 of 2, average accuracy 0.75, error on the last task 0.1" in view.line(view.view(run))
+  run = write_task_run(tmp_path / "run", [[0.6], [0.6, 0.9]], stream__num_megabatches=2)
+  (run / "summary.json").unlink()
+  assert "independent on digits, task 2 of 2, average accuracy 0.75, error on the last task 0.1" in view.line(
+      view.view(run))
   (run / "metrics.jsonl").unlink()
-  assert view.view(run).unit == "tasks"
-  assert "sm on digits, task 0 of 2" in view.line(view.view(run))
+  assert view.view(run).record.unit == "tasks"
+  assert "independent on digits, task 0 of 2, nothing saved" in view.line(view.view(run))
 
 
 def test_the_gate_of_a_mixture_is_not_dead(tmp_path):
@@ -85,17 +86,17 @@ def test_two_runs_are_compared(tmp_path):
   # Student's t with 1 degree of freedom: 12.7062 * 0.025
   assert "  prequential error: mean +0.1250, 95 % interval -0.1927 to +0.4427 over 2 means" in done.stdout
   assert (tmp_path / "curves.png").read_bytes()[:4] == b"\x89PNG"
-  assert pairs.shared(view.view(first), view.view(second), "error").t == [1, 2, 3, 4]
+  assert pairs.shared(Record(first), Record(second), "error").t == [1, 2, 3, 4]
   assert "The configurations are equal.\n\n" in alma("compare", first, first).stdout
 
 
 def test_runs_on_other_mega_batches_are_no_pairs(tmp_path):
   first, second = (write_run(tmp_path / name, [0.5, 0.3], seed=seed) for seed, name in enumerate("ab"))
-  assert "A and B cut the data into different mega-batches" in pairs.text(view.view(first), view.view(second))
+  assert "A and B cut the data into different mega-batches" in pairs.text(Record(first), Record(second))
   write_run(tmp_path / "c", [0.5, 0.3])
   for name, contents in (("a", "xyz"), ("c", "xy")):
     (tmp_path / name / "stream.jsonl").write_text("".join(f'{{"content": "{each}"}}\n' for each in contents))
-  compared = lambda: pairs.text(view.view(first), view.view(tmp_path / "c"))
+  compared = lambda: pairs.text(Record(first), Record(tmp_path / "c"))
   assert "different" not in compared()
   (tmp_path / "c/stream.jsonl").write_text('{"content": "x"}\n{"content": "other"}\n')
   assert "A and B are runs on different data" in compared()

@@ -59,8 +59,9 @@ def finished(job, **summary):
   job.workdir.mkdir(parents=True)
   (job.workdir / "config.json").write_text(json.dumps(job.packed()["config"] | {"data_fingerprint": "0", "format": 1}))
   (job.workdir / "summary.json").write_text(json.dumps(
-      dict(cer=1.0, wall_seconds=10.0, compile_seconds=4.0, device="cpu", cumulative_params=1, cumulative_fwd_macs=1,
-           cumulative_train_flops=1, num_stages=1) | summary))
+      dict(cer=1.0, mean_error=0.5, final_error=0.5, wall_seconds=10.0, compile_seconds=4.0, device="cpu",
+           cumulative_params=1, cumulative_fwd_macs=1, cumulative_train_flops=1, cumulative_growth_macs=0, num_stages=1,
+           num_megabatches=2, config_sha256=package_configs.digest(job.config)) | summary))
 
 
 def full(*unused):
@@ -139,7 +140,7 @@ def test_a_run_is_finished_by_a_summary_of_a_run(tmp_path):
     state = states.state(job, {})
     assert state.kind == states.REFUSED
     assert ("cannot be read as JSON" if len(text) < 2 else
-            "is not what a run has written; delete it") in state.line
+            "; delete it, and run the run's own command to write it again.") in state.line
 
 
 @pytest.mark.parametrize("text", ["", "[]", "3", '{"seed0": 1}', '{"seed0": ["it broke"]}'])

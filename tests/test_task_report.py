@@ -239,16 +239,18 @@ def test_odd_folders_are_named(tmp_path, runs):
     change(graph)
     file.write_text(json.dumps(graph))
   (study,), notes = collect.collect([runs, more])
+  bad = lambda name, sentence: f"{name} is left out: {more / name}/{sentence}"
   for sentence in ("half is left out: the run is not finished: it has 2 tasks and no summary.json",
-                   "torn is left out: its metrics.jsonl has 2 of 3 tasks, although summary.json exists",
-                   "ragged is left out: line 3 of its metrics.jsonl should have `accuracies`, a list of 3 numbers",
-                   "high is left out: line 3 of its metrics.jsonl should have `accuracies`, a list of 3 numbers",
-                   "nameless is left out: line 3 of its metrics.jsonl lacks the name of the task",
-                   "countless is left out: line 3 of its metrics.jsonl should have 'num_modules'",
-                   "resultless is left out: its summary.json lacks 'memory'",
-                   "ungraphed is not drawn, because it has no graph.json; the run's own command writes it again",
-                   "torn graph is not drawn, because its graph.json is not JSON; the run's own command",
-                   *(f"{name} is not drawn, because its graph.json is not the graph of 3 tasks; the run's own command"
-                     for name in ("ahead", "wild", "swapped", "short", "empty"))):
+                   bad("torn", "metrics.jsonl has 2 of 3 tasks, although summary.json exists"),
+                   bad("ragged", "metrics.jsonl should have 'accuracies' in line 3, a list of 3 numbers"),
+                   bad("high", "metrics.jsonl should have 'accuracies' in line 3, a list of 3 numbers"),
+                   bad("nameless", "metrics.jsonl has a line with task=None"),
+                   bad("countless", "metrics.jsonl has a line with num_modules='many'"),
+                   bad("resultless", "summary.json lacks 'memory'"),
+                   *(f"{name} is not drawn, because {more / name}/graph.json {sentence}" for name, sentence in (
+                       ("ungraphed", "is missing; the run's own command writes it again"),
+                       ("torn graph", "cannot be read as JSON"),
+                       *((name, "is not the graph of 3 tasks; the run's own command writes it again")
+                         for name in ("ahead", "wild", "swapped", "short", "empty"))))):
     assert sum(sentence in note for note in notes) == 1, sentence
   assert len(study.runs) == 6 + 2 + 5

@@ -1,5 +1,6 @@
 """The sections of the configs of image classification. Imports neither jax nor numpy."""
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from alma_jax.config import sections
@@ -52,6 +53,11 @@ class Train:
   augment: bool = field(False, "flip and crop training images at random, after padding by 4 pixels")
 
   micro_batch: ClassVar[int] = 0
+  num_pairs: ClassVar[int] = 1
+
+  def relative_steps(self, shares: Sequence[float]) -> float:
+    """Steps of stages on these `shares` of the data, up to a factor that depends on the data alone."""
+    return len(shares) * self.steps if self.steps else sum(shares) * self.epochs / self.batch_size
 
   def plan(self, num: int, share: float = 0.0) -> Plan:
     """Plan of a stage of `num` new training examples, if a `share` of every batch comes from the memory."""

@@ -18,7 +18,14 @@ from alma_jax.errors import BadInput
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunConfig:
-  """All fields of a run: an ImageConfig, a TextConfig or a TaskConfig."""
+  """All fields of a run: an ImageConfig, a TextConfig or a TaskConfig.
+
+  Attributes:
+    unit, single: what the stream consists of, in the plural and in the singular.
+    metric: the entry of metrics.jsonl that measures each unit.
+    results: entries of summary.json besides the costs; the first one scores the run.
+    draws_data: whether the fingerprint of the data depends on the seed.
+  """
   problem: str = field("", "what is learned; the config file sets it", choices=(IMAGES, TEXT, TASKS))
   seed: int = field(
       0, "seed of all random numbers. On the same machine with the same number of devices, runs with the same seed "
@@ -35,7 +42,11 @@ class RunConfig:
   devices: int = field(
       0, "number of devices; 0: all. On a CPU, devices are virtual, and 0 chooses a fast number", at_least=0)
 
+  single: ClassVar[str] = "mega-batch"
   unit: ClassVar[str] = "mega-batches"
+  metric: ClassVar[str] = "error"
+  results: ClassVar[tuple[str, ...]] = ("cer", "mean_error", "final_error")
+  draws_data: ClassVar[bool] = False
 
   @property
   def label(self) -> str:
@@ -102,6 +113,10 @@ class TextConfig(RunConfig):
   train: text_sections.Train = section()
   log: StreamLog = section()
 
+  metric: ClassVar[str] = "perplexity"
+  results: ClassVar[tuple[str, ...]] = ("average_perplexity", "final_perplexity")
+  draws_data: ClassVar[bool] = True  # the seed orders the documents and trains the tokenizer
+
   def with_arrays(self) -> "TextConfig":
     raise BadInput("arrays are for image classification; texts are named by dataset.name=text:DIR.")
 
@@ -129,7 +144,11 @@ class TaskConfig(RunConfig):
   train: task_sections.Train = section()
   log: TaskLog = section()
 
+  single: ClassVar[str] = "task"
   unit: ClassVar[str] = "tasks"
+  results: ClassVar[tuple[str, ...]] = (
+      "cumulative_error", "average_accuracy", "forgetting", "last_accuracy", "num_modules", "memory")
+  draws_data: ClassVar[bool] = True
 
   @property
   def num_members(self) -> int:

@@ -1,6 +1,6 @@
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from alma_jax.config import image_sections
@@ -113,6 +113,10 @@ class Train:
   def pairs(self) -> tuple[tuple[float, float], ...]:
     """All (learning rate, weight decay) of those listed."""
     return tuple(itertools.product(self.learning_rate, self.weight_decay))
+
+  def relative_steps(self, shares: Sequence[float]) -> float:
+    """Steps of trainings on tasks of these sizes, up to a factor that depends on the data alone."""
+    return self.num_pairs * self.each.relative_steps(shares)
 
   def plan(self, num: int, share: float = 0.0) -> Plan:
     """Plan of a training on `num` examples."""

@@ -1,4 +1,5 @@
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from alma_jax.config import sections
@@ -75,6 +76,11 @@ class Train:
 
   patience: ClassVar[int] = 0
   patience_delta: ClassVar[float] = 0.0
+  num_pairs: ClassVar[int] = 1
+
+  def relative_steps(self, shares: Sequence[float]) -> float:
+    """Steps of stages on these `shares` of the data, with every learning rate."""
+    return len(shares) * self.plan(0).steps * len(self.learning_rate)
 
   def plan(self, num: int, share: float = 0.0) -> Plan:
     """Plan of a stage, which does not depend on the number of windows: they are repeated as often as necessary."""

@@ -64,7 +64,7 @@ class Board:
   def _view(self, folder: pathlib.Path) -> View:
     signature = tuple(_signature(folder / name) for name in _WATCHED)
     before, kept = self._views.get(folder, (None, None))
-    run = view.current(kept) if kept is not None and before == signature else view.view(folder)
+    run = view.current(kept.record) if kept is not None and before == signature else view.view(folder)
     self._views[folder] = signature, run
     return run
 
@@ -88,19 +88,19 @@ def looks(paths: Sequence[str]) -> list[dict[str, str]]:
 
 def shown(run: View) -> dict[str, Any]:
   """What the page shows of a run; JSON can hold it."""
-  metric, stages, last = run.metric, run.stages, run.tested
-  prequential = run.values(f"prequential_{metric}")
+  record, metric, stages, last = run.record, run.record.metric, run.stages, run.tested
+  prequential = record.values(f"prequential_{metric}")
   left, num = view.seconds_left(run), view.num_stages(run)
   return dict(
-      path=str(run.path), name=run.name, state=run.state, doing=run.doing, metric=metric, unit=run.unit,
-      prequential_only=run.measure.is_prequential, t=len(run.lines),
-      total=run.num_megabatches, stage=len(stages), stages=num, error=last[-1][1] if last and stages else None,
+      path=str(record.path), name=run.name, state=run.state, doing=run.doing, metric=metric, unit=record.unit,
+      prequential_only=record.measure.is_prequential, t=len(record.lines),
+      total=record.total, stage=len(stages), stages=num, error=last[-1][1] if last and stages else None,
       prequential=sum(v for _, v in prequential) / len(prequential) if prequential else None,
       left=duration(left) if left else None, saved=run.saved if run.state != view.FINISHED else None,
-      curve=_curve(last), prequential_curve=_curve(prequential), params=_curve(run.values("num_params")),
+      curve=_curve(last), prequential_curve=_curve(prequential), params=_curve(record.values("num_params")),
       trainings=[[each["t"], _decision(each)] for each in _thinned(stages)],
       drifts=[[each["t"], each.get(f"prequential_{metric}"), _told(each)]
-              for each in run.lines if each.get(DRIFT_AFTER) is not None])
+              for each in record.lines if each.get(DRIFT_AFTER) is not None])
 
 
 def app(board: Board) -> Any:

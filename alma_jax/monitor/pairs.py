@@ -1,15 +1,13 @@
 """Compares two runs on the mega-batches that both have seen."""
 import os
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from alma_jax import config as configs
-from alma_jax.data import feed
 from alma_jax.errors import BadInput
 from alma_jax.files import usable
-from alma_jax.monitor.view import View
-from alma_jax.store import run_files
 from alma_jax.store.metrics import Measure
+from alma_jax.store.record import DATA, Record
 
 _ROWS = 12  # of the table of curves
 _BLOCKS = 20  # consecutive mega-batches are averaged, at most so many means are compared
@@ -35,14 +33,14 @@ class Shared(NamedTuple):
     return sum(a - b for a, b in zip(self.first, self.second)) / len(self.t)
 
 
-def shared(first: View, second: View, key: str) -> Shared:
+def shared(first: Record, second: Record, key: str) -> Shared:
   """The values of an entry of metrics.jsonl that both runs have."""
   a, b = dict(first.values(key)), dict(second.values(key))
   t = sorted(a.keys() & b.keys())
   return Shared(t, [a[each] for each in t], [b[each] for each in t])
 
 
-def text(first: View, second: View) -> str:
+def text(first: Record, second: Record) -> str:
   """What differs between two runs: fields, curves, and the paired differences, first minus second.
 
   Raises:
@@ -60,10 +58,10 @@ def text(first: View, second: View) -> str:
   if not errors.t:
     raise BadInput(f"{first.path} and {second.path} have no {first.unit} with a {measure.name} in common.")
   return "\n".join(["A " + str(first.path), "B " + str(second.path), "", *_differences(first, second), "",
-                    *_curves(measure, errors, first.unit), "", *_paired(measure, errors, first, second)])
+                    *_curves(measure, errors, first), "", *_paired(measure, errors, first, second)])
 
 
-def draw(first: View, second: View, path: str | os.PathLike[str]) -> None:
+def draw(first: Record, second: Record, path: str | os.PathLike[str]) -> None:
   """Draws the curves of both runs into a picture; the ending of `path` decides about its format.
 
   Raises:
@@ -92,19 +90,18 @@ def draw(first: View, second: View, path: str | os.PathLike[str]) -> None:
     raise BadInput(f"--out={str(path)!r} cannot be written: {error}.") from error
 
 
-def _measure(first: View, second: View) -> Measure:
+def _measure(first: Record, second: Record) -> Measure:
   """What both runs have measured: the prequential metric, unless both have a test set."""
   return Measure(first.metric, first.measure.is_prequential or second.measure.is_prequential)
 
 
-def _differences(first: View, second: View) -> list[str]:
-  trees = [run_files.read_config(run.path) for run in (first, second)]
-  differences = configs.compared(configs.identity(trees[0]), configs.identity(trees[1]), "in A", "in B")
-  if trees[0]["data_fingerprint"] != trees[1]["data_fingerprint"]:
+def _differences(first: Record, second: Record) -> list[str]:
+  differences = configs.compared(configs.identity(first.tree), configs.identity(second.tree), "in A", "in B")
+  if first.tree[DATA] != second.tree[DATA]:
     differences.append("the contents of the data")
   lines = ["Differences of the configurations:", *(f"  {each}" for each in differences)] if differences else [
       "The configurations are equal."]
-  entries = [_entries(run) for run in (first, second)]
+  entries = [[entry["content"] for entry in run.entries] for run in (first, second)]
   if "the contents of the data" in differences or any(a != b for a, b in zip(*entries)):
     lines.append(f"A and B are runs on different data: their {first.unit} are no pairs, and the differences below are "
                  "also those of the data.")
@@ -113,15 +110,8 @@ def _differences(first: View, second: View) -> list[str]:
   return lines
 
 
-def _entries(run: View) -> list[Any]:
-  """Hashes of the mega-batches of a live stream so far; none of another stream."""
-  path = run.path / feed.LEDGER
-  lines = run_files.read_lines(path) if path.exists() else []
-  return [line.get("content") if isinstance(line, dict) else None for line in lines]
-
-
-def _curves(measure: Measure, errors: Shared, unit: str) -> list[str]:
-  when = " on each task when it was learned" if unit == "tasks" else ""
+def _curves(measure: Measure, errors: Shared, first: Record) -> list[str]:
+  when = "" if first.accuracies is None else " on each task when it was learned"
   num = len(errors.t)
   rows = sorted({round(i * (num - 1) / max(min(_ROWS, num) - 1, 1)) for i in range(min(_ROWS, num))})
   largest = max(*errors.first, *errors.second) or 1.0
@@ -133,16 +123,15 @@ def _curves(measure: Measure, errors: Shared, unit: str) -> list[str]:
                   f"{errors.first[i] - errors.second[i]:>+10.4f}" for i in rows]
 
 
-def _paired(measure: Measure, errors: Shared, first: View, second: View) -> list[str]:
-  of_tasks, metric = first.unit == "tasks", measure.metric
+def _paired(measure: Measure, errors: Shared, first: Record, second: Record) -> list[str]:
   lines = [f"Paired difference A - B over the {len(errors.t)} {first.unit} that both have:"]
   if not measure.is_prequential:
     lines.append(f"  {measure.name}: mean {errors.mean:+.4f}")
-  if measure == Measure("error") and not of_tasks:
+  if first.kind.results[0] == "cer" and not measure.is_prequential:
     lines[-1] += f", CER {errors.mean * len(errors.t):+.4f}"
-  tested = shared(first, second, f"prequential_{metric}")
+  tested = shared(first, second, f"prequential_{measure.metric}")
   if tested.t:
-    lines.append(f"  prequential {metric}: mean {tested.mean:+.4f}{_interval(tested)}")
+    lines.append(f"  prequential {measure.metric}: mean {tested.mean:+.4f}{_interval(tested)}")
   return lines
 
 

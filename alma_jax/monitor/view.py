@@ -5,19 +5,17 @@ import os
 import pathlib
 import time
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from alma_jax import config as configs
-from alma_jax.config import registry
 from alma_jax.errors import BadInput
 from alma_jax.messages import duration
 from alma_jax.store import local_copy, run_files
-from alma_jax.store.metrics import ACCURACIES, DRIFT_AFTER, Entry, Measure, measure
+from alma_jax.store.metrics import DRIFT_AFTER, Entry
+from alma_jax.store.record import LABEL, Record
 
 ALIVE, DEAD, FINISHED, DIVERGED = "alive", "dead", "finished", "diverged"
 PUBLISHED = "published"  # the gate of `alma apart`, whose run ends after the first stage without a summary
-_COUNTS = {"stream.num_megabatches": 0, "stream.waiting_time": 1, "stream.num_trainings": 0}  # and their least values
-_LARGEST = 1e300  # of a value that is shown; sums of larger ones are no finite numbers
+_SCHEDULE = "stream.schedule"  # a field of streams whose stages may have several mega-batches
 _RECENT = 5  # stages whose duration gives the time left
 
 
@@ -25,64 +23,34 @@ class View(NamedTuple):
   """A run as it is now.
 
   Attributes:
-    path: the folder.
-    fields: {"a.b": value} of config.json.
-    lines: entries of metrics.jsonl.
-    summary: of summary.json, or None.
+    record: its files.
     state: ALIVE (a process holds the folder, or the lease of its store), DEAD (none does, and the run is not finished),
       FINISHED, DIVERGED or PUBLISHED.
     saved: time of the last checkpoint, seconds since the epoch, or None.
     host: the other machine on which it is ALIVE; "": this one.
     doing: what takes long in a run that is ALIVE, e.g. "reading night-7.npz"; "" if nothing does.
   """
-  path: pathlib.Path
-  fields: dict[str, Any]
-  lines: list[Entry]
-  summary: Entry | None
+  record: Record
   state: str
   saved: float | None
-  host: str = ""
-  doing: str = ""
-
-  @property
-  def metric(self) -> str:
-    """Name of the run's metric, error or perplexity."""
-    return "perplexity" if self.fields.get("problem") == registry.TEXT else "error"
-
-  @property
-  def measure(self) -> Measure:
-    """What the metric is measured on."""
-    return measure(self.metric, self.lines)
-
-  @property
-  def tested(self) -> list[tuple[int, float]]:
-    """[(t, value)] of the metric on a test set; empty without one."""
-    return [] if self.measure.is_prequential else self.values(self.metric)
-
-  @property
-  def unit(self) -> str:
-    """What the stream consists of, in the plural: mega-batches or tasks."""
-    return "tasks" if self.fields.get("problem") == registry.TASKS else "mega-batches"
+  host: str
+  doing: str
 
   @property
   def name(self) -> str:
     """The learner and the data, e.g. "ens on mnist"."""
-    learner = self.fields.get("log.label") or self.fields.get("learner.name")
-    return f"{learner} on {self.fields.get('dataset.name')}"
+    fields = self.record.fields
+    return f"{fields.get(LABEL) or fields['learner.name']} on {fields['dataset.name']}"
 
   @property
-  def num_megabatches(self) -> int:
-    """Number of mega-batches of the stream; 0: it is not known."""
-    return int(self.fields.get("stream.num_megabatches") or (self.summary or {}).get("num_megabatches") or 0)
+  def tested(self) -> list[tuple[int, float]]:
+    """[(t, value)] of the metric on a test set; empty without one."""
+    return [] if self.record.measure.is_prequential else self.record.values(self.record.metric)
 
   @property
   def stages(self) -> list[Entry]:
     """The lines of the mega-batches after which the learner was trained."""
-    return [line for line in self.lines if line.get("updated")]
-
-  def values(self, key: str) -> list[tuple[int, float]]:
-    """[(t, value)] of an entry of metrics.jsonl, without the lines that lack it."""
-    return [(line["t"], line[key]) for line in self.lines if line.get(key) is not None]
+    return [line for line in self.record.lines if line.get("updated")]
 
 
 def view(path: str | os.PathLike[str]) -> View:
@@ -94,59 +62,23 @@ def view(path: str | os.PathLike[str]) -> View:
   folder = local_copy.readable_folders(path, ())[0] if run_files.is_address(path) else run_files.local(path)
   if not folder.is_dir():
     raise BadInput(f"there is no folder {str(folder)!r}.")
-  named = run_files.shown(folder)
-  fields = configs.flatten(run_files.read_config(folder))
-  try:
-    lines = run_files.read_lines(folder / run_files.METRICS) if (folder / run_files.METRICS).exists() else []
-    summary = run_files.read_summary(folder / "summary.json")
-  except OSError as error:
-    raise BadInput(f"{named!r} cannot be read: {error.strerror}.") from error
-  except BadInput as error:
-    raise BadInput(f"{named!r} cannot be read: {error}") from error
-  run = View(folder, fields, lines, summary, "", None)
-  _check(run)
-  return current(run)
+  record = Record(folder)
+  assert record.lines is not None  # reads all that is shown
+  return current(record)
 
 
-def _check(run: View) -> None:
-  """Checks the values that this package shows.
-
-  Raises:
-    BadInput: one of them is of another type.
-  """
-  metrics = run.path / run_files.METRICS
-  for field, least in _COUNTS.items():
-    value = run.fields.get(field, least)
-    if type(value) is not int or value < least:
-      raise BadInput(f"{run_files.shown(run.path / run_files.CONFIG)} has {field}={value!r}, which that field cannot "
-                     "have.")
-  if not all(isinstance(line, dict) and type(line.get("t")) is int for line in run.lines):
-    raise BadInput(f"{run_files.shown(metrics)} has a line without a mega-batch t; restore the file.")
-  numbers = (run.metric, f"prequential_{run.metric}", "num_params", "seconds", "regret", "training_price")
-  for line in run.lines:
-    for key in numbers:
-      value = line.get(key)
-      if value is not None and not (type(value) in (int, float) and abs(value) <= _LARGEST):
-        raise BadInput(f"{run_files.shown(metrics)} has a line with {key}={value!r}; restore the file.")
-    accuracies = line.get(ACCURACIES, [])
-    if not isinstance(accuracies, list) or not all(
-        type(each) in (int, float) and abs(each) <= _LARGEST for each in accuracies):
-      raise BadInput(f"{run_files.shown(metrics)} has a line with {ACCURACIES}={accuracies!r}; restore the file.")
-
-
-def current(run: View) -> View:
-  """The View with its present `state` and `saved`; its other files are not read again."""
-  host = ""
-  if run.summary is not None:
+def current(record: Record) -> View:
+  """The View of files that were read before; what it says about the present is new."""
+  host, folder = "", record.path
+  if record.is_finished:
     state = FINISHED
-  elif is_alive(run.path) or (host := local_copy.holder(run.path) or ""):
+  elif is_alive(folder) or (host := local_copy.holder(folder) or ""):
     state = ALIVE
-  elif (run.path / run_files.GATE).exists():
+  elif record.is_published:
     state = PUBLISHED
   else:
-    state = DIVERGED if (run.path / run_files.DIVERGED).exists() else DEAD
-  doing = _doing(run.path) if state == ALIVE and not host else ""
-  return run._replace(state=state, saved=_saved(run.path), host=host, doing=doing)
+    state = DEAD if record.divergence is None else DIVERGED
+  return View(record, state, _saved(folder), host, _doing(folder) if state == ALIVE and not host else "")
 
 
 def find(paths: Iterable[str | os.PathLike[str]]) -> list[pathlib.Path]:
@@ -184,23 +116,22 @@ def line(run: View, now: float | None = None) -> str:
     run: the View.
     now: seconds since the epoch; None: the present.
   """
-  stages, total, metric = run.stages, run.num_megabatches, run.metric
+  record, stages = run.record, run.stages
   of = lambda number: f" of {number}" if number else ""
-  who = f"{run_files.shown(run.path)}: {run.state}{f' on {run.host}' if run.host else ''}"
+  who = f"{run_files.shown(record.path)}: {run.state}{f' on {run.host}' if run.host else ''}"
   who += f" ({run.doing})" if run.doing else ""
-  if run.unit == "tasks":
-    accuracies = run.lines[-1][ACCURACIES] if run.lines else []
-    parts = [f"{who}, {run.name}", f"task {len(run.lines)}{of(total)}",
-             *([f"average accuracy {sum(accuracies) / len(accuracies):.4g}"] if accuracies else [])]
-  else:
-    parts = [f"{who}, {run.name}",
-             f"stage {len(stages)}{of(num_stages(run))}, mega-batch {len(run.lines)}{of(total)}"]
-  last, before_use = run.tested, [value for _, value in run.values(f"prequential_{metric}")]
+  parts = [f"{who}, {run.name}", *([f"stage {len(stages)}{of(num_stages(run))}"] if _SCHEDULE in record.fields else []),
+           f"{record.kind.single} {len(record.lines)}{of(record.total)}"]
+  newest = ""
+  if record.accuracies is not None:
+    parts.append(f"average accuracy {record.accuracies[-1].mean():.4g}")
+    newest = " on the last task"
+  last, before_use = run.tested, [value for _, value in record.values(f"prequential_{record.metric}")]
   if stages and last:
-    parts.append(f"{metric}{' on the last task' if run.unit == 'tasks' else ''} {last[-1][1]:.4g}")
+    parts.append(f"{record.metric}{newest} {last[-1][1]:.4g}")
   if before_use:
-    parts.append(f"prequential {metric} {sum(before_use) / len(before_use):.4g}")
-  drifts = [each["t"] for each in run.lines if each.get(DRIFT_AFTER) is not None]
+    parts.append(f"prequential {record.metric} {sum(before_use) / len(before_use):.4g}")
+  drifts = [each["t"] for each in record.lines if each.get(DRIFT_AFTER) is not None]
   if drifts:
     parts.append(f"{len(drifts)} drift alarm{'s' * (len(drifts) > 1)}, the last at mega-batch {drifts[-1]}")
   left = seconds_left(run)
@@ -215,17 +146,17 @@ def line(run: View, now: float | None = None) -> str:
 
 def num_stages(run: View) -> int:
   """Number of stages of the whole stream; 0: it is not known."""
-  fields = run.fields
-  if run.summary is not None:
-    return int(run.summary["num_stages"])
-  if fields.get("stream.schedule", "every") == "every" and run.num_megabatches:
-    return math.ceil(run.num_megabatches / fields.get("stream.waiting_time", 1))  # of tasks 1
-  return int(fields.get("stream.num_trainings") or 0) if fields.get("stream.schedule") == "power" else 0
+  record, fields = run.record, run.record.fields
+  if record.summary is not None:
+    return int(record.summary["num_stages"])
+  if fields.get(_SCHEDULE, "every") == "every" and record.total:
+    return math.ceil(record.total / fields.get("stream.waiting_time", 1))
+  return int(fields.get("stream.num_trainings", 0))
 
 
 def seconds_left(run: View) -> float | None:
   """Seconds that a live run will still take, by its last stages; None if that is not known."""
-  stages, total, done = run.stages, run.num_megabatches, len(run.lines)
+  stages, total, done = run.stages, run.record.total, len(run.record.lines)
   if run.state != ALIVE or not stages or not total or done >= total:
     return None
   recent = stages[-_RECENT:] if len(stages) <= 1 else stages[1:][-_RECENT:]  # the first stage compiles
@@ -237,10 +168,8 @@ def seconds_left(run: View) -> float | None:
 
 def _every(run: View) -> str:
   """How often a run saves."""
-  seconds = run.fields.get("checkpoint.seconds")
-  if not isinstance(seconds, int | float) or not 0 < seconds < _LARGEST:
-    return ""
-  return f" (it saves every {duration(seconds)})"
+  seconds = run.record.fields.get("checkpoint.seconds")
+  return f" (it saves every {duration(seconds)})" if seconds else ""
 
 
 def _doing(folder: pathlib.Path) -> str:

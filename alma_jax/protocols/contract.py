@@ -5,7 +5,6 @@ tasks one after the other. It decides what arrives, when the learner is trained 
 tested on. Nobody else asks what kind of stream a run is on.
 """
 import dataclasses
-import pathlib
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -15,6 +14,7 @@ from alma_jax.errors import BadInput
 from alma_jax.learners.contract import Contribution, Learner, LearnerState
 from alma_jax.store import metrics
 from alma_jax.store.metrics import Entry, Measure
+from alma_jax.store.record import DATA, Record
 from alma_jax.training.loop import StageData
 
 
@@ -321,9 +321,10 @@ class Protocol:
     return self.fingerprint
 
   @classmethod
-  def saved_fingerprint(cls, folder: pathlib.Path, fingerprint: str, t: int) -> str:
-    """The same for a run in a folder, whose config.json has `fingerprint`."""
-    del folder, t
+  def saved_fingerprint(cls, record: Record, t: int) -> str:
+    """The same for a run in a folder."""
+    del t
+    fingerprint: str = record.fields[DATA]
     return fingerprint
 
 

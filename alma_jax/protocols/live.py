@@ -10,8 +10,9 @@ from alma_jax.parallel.sharding import say
 from alma_jax.problems import live_classification, live_language
 from alma_jax.protocols.contract import Arrival, Facts, Sizes, State
 from alma_jax.protocols.offline import Offline
-from alma_jax.store import metrics, run_files
+from alma_jax.store import metrics
 from alma_jax.store.metrics import Entry
+from alma_jax.store.record import DATA, Record
 
 
 class Live(Offline):
@@ -102,13 +103,12 @@ class Live(Offline):
     return fingerprint
 
   @classmethod
-  def saved_fingerprint(cls, folder: pathlib.Path, fingerprint: str, t: int) -> str:
-    ledger = folder / feed.LEDGER
-    lines = run_files.read_lines(ledger)[:t] if ledger.exists() else []
-    if len(lines) < t:
-      raise BadInput(f"{ledger} lists only {len(lines)} of the {t} mega-batches that the predictor was trained on; "
-                     "restore the file.")
-    return feed.fingerprint(fingerprint, lines)
+  def saved_fingerprint(cls, record: Record, t: int) -> str:
+    used = record.entries[:t]
+    if len(used) < t:
+      raise BadInput(f"{record.path / feed.LEDGER} lists only {len(used)} of the {t} mega-batches that the predictor "
+                     "was trained on; restore the file.")
+    return feed.fingerprint(record.fields[DATA], used)
 
 
 class Images(Live):

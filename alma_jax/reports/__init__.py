@@ -1,9 +1,8 @@
 """Reports: from run folders to tables, figures, findings and one HTML page. Imports no jax.
 
 Modules, in the order in which the data pass them:
-  protocols    the kinds of streams, and what is read and shown of each
-  read         one run folder -> a checked Record
-  task_read    what a run on a stream of tasks holds besides
+  scoring      how runs are scored, and how the scores are shown
+  read         a store.record.Record -> the rows of a run
   contents     which runs had the same data
   factors      the fields that tell kinds of runs apart
   studies      Study, a set of comparable runs; means over seeds

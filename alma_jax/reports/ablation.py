@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from alma_jax.errors import BadInput
-from alma_jax.reports import comparisons, factors, protocols, studies, tables
+from alma_jax.reports import comparisons, factors, scoring, studies, tables
 from alma_jax.reports.parts import Table
 from alma_jax.reports.read import LEARNER, SCHEDULE, SEED, WAITING
 from alma_jax.reports.studies import Study
@@ -119,8 +119,8 @@ def table(study: Study, ablation: Ablation) -> Table:
   for setting, cells in zip(ablation.settings, _compared(study, ablation)):
     row = {"setting": setting.name} | {factors.short(f): factors.plain(v) for f, v in setting.values.items()}
     row["seeds"] = tables.seeds(len(setting.runs), setting.diverged)
-    for column, (head, form) in study.protocol.ablated.items():
-      head = head if column in (protocols.COMP, protocols.FLOPS, "memory") else study.measure.named(head)
+    for column, (head, form) in study.scoring.ablated.items():
+      head = head if column in (scoring.COMP, scoring.FLOPS, "memory") else study.measure.named(head)
       row[head] = tables.mean(setting.runs[column].mean(), setting.runs[column].sem(), form)
       row[f"{head} difference"] = _text(cells[column])
     rows.append(row)
@@ -211,7 +211,7 @@ def _compared(study: Study, ablation: Ablation) -> Iterator[dict[str, Difference
   alternatives = sum(len(setting.runs) > 0 for setting in ablation.settings[1:])
   for setting in ablation.settings:
     yield {column: None if setting.runs is reference else _difference(setting.runs, reference, column, alternatives)
-           for column in study.protocol.ablated}
+           for column in study.scoring.ablated}
 
 
 def _difference(runs: pd.DataFrame, reference: pd.DataFrame, column: str, alternatives: int) -> Difference | None:

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from alma_jax.errors import BadInput
-from alma_jax.reports import contents, factors, notes, protocols, read, task_studies
-from alma_jax.reports.read import LEARNER, SEED, TOTAL, WAITING, Record
+from alma_jax.reports import contents, factors, notes, read, scoring, task_studies
+from alma_jax.reports.read import LEARNER, SEED, TOTAL, WAITING, Rows
 from alma_jax.reports.studies import Study
 from alma_jax.store import local_copy, run_files
 
@@ -33,9 +33,11 @@ def collect(paths: Iterable[Path]) -> tuple[list[Study], list[str]]:
   if all(record.divergence for record in records):
     raise BadInput(" ".join(["there is no finished run to report.", *said]))
   every, studies = pd.DataFrame([record.row for record in records]), []
+  kinds = [record.kind for record in records]
+  labels = contents.apart(every, [kind.draws_data for kind in kinds])
   apart = [c for c in contents.COMPARABLE if c in every] + ["contents"]
-  groups = [mine for _, mine in every.assign(contents=contents.apart(every)).groupby(apart, sort=True, dropna=False)]
-  for mine, name in zip(groups, _names(groups, apart, [record.protocol.unit for record in records])):
+  groups = [mine for _, mine in every.assign(contents=labels).groupby(apart, sort=True, dropna=False)]
+  for mine, name in zip(groups, _names(groups, apart, kinds)):
     mine, of_mine = mine.drop(columns="contents"), [records[i] for i in mine.index]
     if all(record.divergence for record in of_mine):
       said.append(f"{name}: all runs diverged; there is nothing to report.")
@@ -48,9 +50,9 @@ def collect(paths: Iterable[Path]) -> tuple[list[Study], list[str]]:
   return studies, said
 
 
-def _read_all(paths: Iterable[Path]) -> tuple[list[Record], list[str]]:
-  """(Records of the runs that finished or diverged, sentences about what was left out)."""
-  records: list[Record] = []
+def _read_all(paths: Iterable[Path]) -> tuple[list[Rows], list[str]]:
+  """(Rows of the runs that finished or diverged, sentences about what was left out)."""
+  records: list[Rows] = []
   said: list[str] = []
   seen: dict[str, pathlib.Path] = {}  # folder of the first run with these facts
   for folder in _run_folders(paths):
@@ -60,8 +62,6 @@ def _read_all(paths: Iterable[Path]) -> tuple[list[Record], list[str]]:
       said.append(str(error))
       continue
     facts = {k: v for k, v in record.row.items() if factors.identifies(k)}
-    if str(record.row.get("dataset.name")).startswith("live:"):
-      facts["folder"] = str(folder)  # entries of the same folder may have arrived in another order
     same = seen.setdefault(json.dumps([facts, record.divergence is None], sort_keys=True), folder)
     if same != folder:
       said.append(f"{folder} is left out: it is the same run as {same}.")
@@ -71,8 +71,8 @@ def _read_all(paths: Iterable[Path]) -> tuple[list[Record], list[str]]:
   return records, said
 
 
-def _study(name: str, rows: pd.DataFrame, records: list[Record]) -> Study:
-  """Study of Records with these rows."""
+def _study(name: str, rows: pd.DataFrame, records: list[Rows]) -> Study:
+  """The Study of some runs; `rows` are theirs."""
   stream = pd.concat([r.stream for r in records if not r.divergence], ignore_index=True).dropna(axis=1, how="all")
   done, varying = np.array([not r.divergence for r in records]), factors.find(rows)
   runs, diverged = (part[[c for c in part if c in (WAITING, *varying) or part[c].notna().any()]]
@@ -81,7 +81,7 @@ def _study(name: str, rows: pd.DataFrame, records: list[Record]) -> Study:
   runs = runs.join(results).sort_values([LEARNER, *varying, SEED], ignore_index=True)
   tasks = {r.row["run"]: r.tasks for r in records if r.tasks}
   measure = next(r.measure for r in records if not r.divergence)
-  study = Study(name, records[0].protocol, runs, stream, varying, diverged, tasks, measure)
+  study = Study(name, scoring.of(records[0].kind), runs, stream, varying, diverged, tasks, measure)
   return task_studies.with_transfer(study) if tasks else study
 
 
@@ -92,12 +92,12 @@ def _run_folders(paths: Iterable[Path]) -> list[pathlib.Path]:
   return list({folder.resolve(): folder for folder in folders}.values())
 
 
-def _names(groups: list[pd.DataFrame], apart: list[str], units: list[str]) -> list[str]:
-  """A name for each study, which differs from the names of all others; `units` of the streams of all runs."""
+def _names(groups: list[pd.DataFrame], apart: list[str], kinds: list[Any]) -> list[str]:
+  """A name for each study, which differs from the names of all others; `kinds`: the class of each run's config."""
   long = [mine.iloc[0]["dataset.name"].rstrip("/") for mine in groups]
   brief = [name.rsplit("/", 1)[-1].removeprefix("tfds:").removeprefix("npz:").removeprefix("tasks:") for name in long]
   ambiguous = len({*zip(brief, long)}) > len(set(brief))
-  names = [f"{name}, {_count(mine.iloc[0][TOTAL], units[mine.index[0]])}"
+  names = [f"{name}, {_count(mine.iloc[0][TOTAL], kinds[mine.index[0]])}"
            for name, mine in zip(long if ambiguous else brief, groups)]
   unique = []
   for name, mine in zip(names, groups):
@@ -107,6 +107,6 @@ def _names(groups: list[pd.DataFrame], apart: list[str], units: list[str]) -> li
   return unique
 
 
-def _count(num: int, unit: str) -> str:
+def _count(num: int, kind: Any) -> str:
   """E.g. "500 mega-batches" or "1 task"."""
-  return f"{num} {unit.removesuffix('s') if num == 1 and unit == protocols.TASKS.unit else unit}"
+  return f"{num} {kind.single if num == 1 else kind.unit}"

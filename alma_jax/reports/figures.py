@@ -52,9 +52,9 @@ def plan(study: Study, waits: Collection[float] = ()) -> dict[str, tuple[str, Ca
                         functools.partial(waiting.waiting, study))
   for column, name in ((COMP, "compute"), (MEM, "parameters")):
     if _varies(study, column):
-      found[name] = _against(study, column, waits, f"Figure{' 5' if study.is_language else 's 2 and 7'}")
-  if study.is_language:
-    found["experts"] = _against(_with_experts(study), EXPERTS, waits, "Figure 5")
+      found[name] = _against(study, column, waits, study.scoring.source)
+  if study.scoring.counts_experts:
+    found["experts"] = _against(_with_experts(study), EXPERTS, waits, study.scoring.source)
   if len(studies.means(study, study.overall)) > 1:
     found["pareto"] = (
         f"{study.overall_name[0].upper()}{study.overall_name[1:]} against compute and against memory, of all kinds "
@@ -74,7 +74,7 @@ def plan(study: Study, waits: Collection[float] = ()) -> dict[str, tuple[str, Ca
 def _against(study: Study, column: str, waits: Collection[float],
              source: str) -> tuple[str, Callable[[], Figure]]:
   """(caption, function that draws) of the figure `against`; `source`: in the paper."""
-  size, rivals = sizes.field(study), " with the same waiting time" if study.is_language else ""
+  size, rivals = sizes.field(study), " with the same waiting time" if study.scoring.averages else ""
   joins = ""
   if size and _varies(study, column, LEARNER, *(field for field in study.factors if field != size)):
     joins = " A line joins the sizes of a learner" + (
@@ -207,7 +207,7 @@ def against(study: Study, column: str, waits: Collection[float] = ()) -> Figure:
   for wait, axes in shown.items():
     mine = tables[wait]
     # The average perplexities of other waiting times are over other mega-batches.
-    rivals = mine if study.is_language else table
+    rivals = mine if study.scoring.averages else table
     _draw_front(axes, mine, trade_offs.front(rivals[column], rivals[study.score]), column, study.score)
     panels.draw_means(axes, lines.of(mine, column), column, study.score)
     axes.set_title("".join(panels.title(wait, mine)))
@@ -221,7 +221,7 @@ def against(study: Study, column: str, waits: Collection[float] = ()) -> Figure:
     if column == EXPERTS:  # the axis has the numbers
       scales.value_axis(axes, table[column], log=False)
     elif size:
-      rivals = tables[wait] if study.is_language else table
+      rivals = tables[wait] if study.scoring.averages else table
       front = trade_offs.front(rivals[column], rivals[study.score])
       _number_sizes(axes, lines.of(tables[wait], column), study, column, str(size), fronts.steps(front))
   return figure

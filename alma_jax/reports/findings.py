@@ -43,10 +43,10 @@ def waiting_times(study: Study) -> list[str]:
   if len({*study.runs[WAITING], *(row[WAITING] for row, _ in lost)}) < 2:
     return []
   lines = []
-  if study.is_language:
-    study = study._replace(runs=study.runs.assign(average_perplexity=study.runs["final_perplexity"]))
-    lines.append("- Waiting times are compared by the final perplexity, because a learner that waits longer averages "
-                 "over fewer and later updates.")
+  if study.scoring.averages:
+    study = study._replace(runs=study.runs.assign(**{study.score: study.runs[study.overall]}))
+    lines.append(f"- Waiting times are compared by the {study.scoring.overall_name}, because a learner that waits "
+                 "longer averages over fewer and later updates.")
   others, every = [f for f in study.factors if f != WAITING], comparisons.candidates(study)
   groups: dict[str, tuple[list[Candidate], list[tuple[Any, int]]]] = {}
   for candidate in every:
@@ -212,4 +212,4 @@ def _value(study: Study, candidate: Candidate) -> str:
   """E.g. "CER 0.624", with the number of seeds that diverged if there are any."""
   total = candidate.diverged + len(candidate.values)
   diverged = f" with {studies.diverged_seeds(candidate.diverged, total)}" if candidate.diverged else ""
-  return f"{study.measure.named('perplexity' if study.is_language else 'CER')} {candidate.mean:.4g}{diverged}"
+  return f"{study.measure.named(study.scoring.brief)} {candidate.mean:.4g}{diverged}"

@@ -42,7 +42,7 @@ def cells(study: Study) -> dict[Kind, dict[str, str]]:
   for _, mine in study.runs.groupby([LEARNER, *study.factors], sort=False, dropna=False):
     row = mine.iloc[0]
     first, last = number(mine["first_params"].min()), number(mine["last_params"].max())
-    texts = {"experts": _span(*map(str, experts(row)))} if study.is_language else {}
+    texts = {"experts": _span(*map(str, experts(row)))} if study.scoring.counts_experts else {}
     found[kind(row, study.factors)] = texts | {"parameters": _span(first, last)}
   return found
 

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from alma_jax.reports.factors import is_switch, plain, short
-from alma_jax.reports.protocols import LANGUAGE, Protocol
-from alma_jax.reports.read import LEARNER, SEED
-from alma_jax.reports.task_read import TaskRun
+from alma_jax.reports.read import LEARNER, SEED, TaskRun
+from alma_jax.reports.scoring import Scoring
 from alma_jax.store.metrics import Measure
 
 REPLAY = "stream.replay"
@@ -26,7 +25,7 @@ class Study(NamedTuple):
 
   Attributes:
     name: of the data, for people, e.g. "mnist, 500 mega-batches".
-    protocol: the kind of its stream.
+    scoring: how its runs are scored.
     runs: a row per run: `run` (its folder), every field of its config under its
       name ("model.width"), the entries of summary.json, first_params and
       last_params, the parameters after the first and the last mega-batch, and
@@ -42,7 +41,7 @@ class Study(NamedTuple):
     measure: what the metric of its runs is measured on.
   """
   name: str
-  protocol: Protocol
+  scoring: Scoring
   runs: pd.DataFrame
   stream: pd.DataFrame
   factors: tuple[str, ...]
@@ -51,24 +50,19 @@ class Study(NamedTuple):
   measure: Measure = Measure("error")
 
   @property
-  def is_language(self) -> bool:
-    """Whether the stream is one of text."""
-    return self.protocol is LANGUAGE
-
-  @property
   def metric(self) -> str:
     """The metric of the stream: error or perplexity."""
-    return self.protocol.metric
+    return self.scoring.metric
 
   @property
   def score(self) -> str:
     """The column of `runs` that scores a whole run."""
-    return self.protocol.score
+    return self.scoring.score
 
   @property
   def score_name(self) -> str:
     """The name of the score in figures."""
-    return self.measure.named(self.protocol.score_name)
+    return self.measure.named(self.scoring.score_name)
 
   @property
   def score_title(self) -> str:
@@ -78,12 +72,12 @@ class Study(NamedTuple):
   @property
   def overall(self) -> str:
     """The column of `runs` by which kinds that are trained at different t are compared."""
-    return self.protocol.overall
+    return self.scoring.overall
 
   @property
   def overall_name(self) -> str:
     """The name of `overall`."""
-    return self.measure.named(self.protocol.overall_name)
+    return self.measure.named(self.scoring.overall_name)
 
 
 def means(study: Study, *columns: str) -> pd.DataFrame:

@@ -9,10 +9,10 @@ from alma_jax.reports import sizes, studies, trade_offs
 from alma_jax.reports.factors import plain, short
 from alma_jax.reports.parts import Table
 from alma_jax.reports.read import COMP, LEARNER, MEM, SEED, WAITING
+from alma_jax.reports.scoring import Columns
 from alma_jax.reports.studies import Study
 
 MEANS = "mean ± standard deviation over seeds"  # the meaning of ± in a table, for captions
-_IMAGES = {"cer": ("CER", ".3f"), "mean_error": ("mean error", ".4f"), "final_error": ("final error", ".4f")}
 _COSTS = {MEM: ("Mem", ".3g"), COMP: ("Comp", ".3g"), "wall_seconds": ("seconds", "3")}
 
 
@@ -20,7 +20,7 @@ def all_of(study: Study) -> list[Table]:
   """The tables that the study has the runs for."""
   found = [("Runs", overview(study)),
            ("Training on k mega-batches one after the other (sequential) and on all k at once (iid)", iid(study))]
-  unit = "perplexity" if study.is_language else "error × mega-batches"
+  unit = study.metric if study.scoring.averages else f"{study.metric} × mega-batches"
   found.append((f"Best choice at each price λ of compute (lowest {study.overall_name} + λ Comp; λ in {unit} per "
                 "multiply-add)", prices(study)))
   return [Table(f"{heading}: {MEANS}", table) for heading, table in found if table]
@@ -32,9 +32,8 @@ def overview(study: Study) -> str:
   Mem is the sum of the parameters over the stream. Comp is the number of multiply-adds of the forward passes in
   training. Kinds without a finished run come last.
   """
-  scores = _perplexity_columns(study) if study.is_language else _IMAGES
-  study = _with_perplexities(study) if study.is_language else study
-  shown = scores | _COSTS
+  study, updates = _with_updates(study) if study.scoring.averages else (study, {})
+  shown = updates | study.scoring.columns | _COSTS
   table = studies.means(study, study.score, *(column for column in shown if column != study.score))
   size_of, diverged = sizes.cells(study), studies.divergences(study)
   rows = []
@@ -67,12 +66,12 @@ def iid(study: Study) -> str | None:
       both = {}
       for wait, name in ((1, "sequential"), (k, "iid")):
         runs = mine[mine[WAITING] == wait]
-        if study.is_language:  # only runs with the same number of updates
+        if study.scoring.averages:  # only runs with the same number of updates
           runs = runs[runs["train.steps_multiplier"] == wait]
         both[name] = pd.Series({seed: values[run, k] for seed, run in zip(runs[SEED], runs["run"])}, dtype=float)
       shared = both["sequential"].index.intersection(both["iid"].index)
       if len(shared):
-        form = ".2f" if study.is_language else ".4f"
+        form = study.scoring.forms[1]
         cells = {name: mean(each[shared].mean(), each[shared].std(), form) for name, each in both.items()}
         lost = _diverged_seeds(study, k, others).get(studies.kind(mine.iloc[0], others), set())
         rows.append(names(mine.iloc[0], others) | {"k": str(k), "seeds": seeds(len(shared), len(lost - set(shared)))}
@@ -89,7 +88,7 @@ def prices(study: Study) -> str | None:
   if table[COMP].nunique() < 2:
     return None
   best = table.dropna(subset=["price_low"]).sort_values("price_low")
-  form = ".2f" if study.is_language else ".3f"
+  form = study.scoring.forms[0]
   rows = []
   for _, row in best.iterrows():
     limits = {f"price {name}": "∞" if math.isinf(row[column]) else f"{row[column]:.3g}"
@@ -105,7 +104,7 @@ def _diverged_seeds(study: Study, k: int, others: list[str]) -> dict[studies.Kin
   """{kind: seeds that diverged} of the runs that wait for 1 or k mega-batches; `others` are the kinds' factors."""
   found: dict[studies.Kind, set[int]] = {}
   for _, row in study.diverged.iterrows():
-    same_updates = not study.is_language or row["train.steps_multiplier"] == row[WAITING]
+    same_updates = not study.scoring.averages or row["train.steps_multiplier"] == row[WAITING]
     if row[WAITING] in (1, k) and same_updates:
       found.setdefault(studies.kind(row, others), set()).add(row[SEED])
   return found
@@ -120,16 +119,12 @@ def markdown(rows: list[dict[str, str]]) -> str:
   return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def _perplexity_columns(study: Study) -> dict[str, tuple[str, str]]:
-  """{column: (head, format)} of the perplexity after each update."""
-  steps = sorted(study.stream.loc[study.stream["perplexity"].notna(), "t"].unique())
-  return {f"t={t}": (f"t={t}", ".2f") for t in steps} | {"average_perplexity": ("average", ".2f")}
-
-
-def _with_perplexities(study: Study) -> Study:
-  wide = study.stream.pivot(index="run", columns="t", values="perplexity")
+def _with_updates(study: Study) -> tuple[Study, Columns]:
+  """(the study with the metric after each update in columns of `runs`, these columns)."""
+  wide = study.stream.pivot(index="run", columns="t", values=study.metric).dropna(axis=1, how="all")
   wide.columns = [f"t={t}" for t in wide.columns]
-  return study._replace(runs=study.runs.merge(wide, left_on="run", right_index=True))
+  joined = study._replace(runs=study.runs.merge(wide, left_on="run", right_index=True))
+  return joined, {name: (name, study.scoring.forms[1]) for name in wide.columns}
 
 
 def names(row: Any, factors: Iterable[str]) -> dict[str, str]:

@@ -6,8 +6,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from alma_jax.reports import drawing, fronts, scales, studies, task_tables
-from alma_jax.reports.protocols import FLOPS
-from alma_jax.reports.read import LEARNER
+from alma_jax.reports.read import FLOPS, LEARNER
 from alma_jax.reports.studies import Study
 from alma_jax.reports.task_tables import AVERAGE, COST_FRONT, ERROR, MEMORY, MEMORY_FRONT
 

@@ -6,7 +6,7 @@ from matplotlib.path import Path
 
 from alma_jax.reports import drawing, task_panels
 from alma_jax.reports.studies import Study
-from alma_jax.reports.task_read import Graph
+from alma_jax.store.record import Graph
 
 _WIDTH = 1.05  # inches of a panel
 

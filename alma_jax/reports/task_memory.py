@@ -7,9 +7,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from alma_jax.reports import drawing, task_panels
-from alma_jax.reports.read import LEARNER
+from alma_jax.reports.read import LEARNER, TaskRun
 from alma_jax.reports.studies import Study
-from alma_jax.reports.task_read import TaskRun
 
 _PANELS = (("num_params", "stored parameters"), ("num_modules", "stored modules"))
 _DASH = 4.0  # length of a dash, in line widths, where several lines coincide

@@ -5,7 +5,7 @@ from matplotlib.patches import Rectangle
 
 from alma_jax.reports import drawing, task_panels
 from alma_jax.reports.studies import Study
-from alma_jax.reports.task_read import Graph
+from alma_jax.store.record import Graph
 
 _NUMBERED = 24  # tasks up to which a cell has room for a number
 _LONE = "0.88"  # the colour of modules of a single task

@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from alma_jax.reports import drawing, studies
-from alma_jax.reports.read import LEARNER, SEED
+from alma_jax.reports.read import LEARNER, SEED, TaskRun
 from alma_jax.reports.studies import Study
-from alma_jax.reports.task_read import Graph, TaskRun
+from alma_jax.store.record import Graph
 
 MOST = 9  # kinds of runs with a panel of their own
 NAMED = 40  # tasks whose names have room

@@ -3,8 +3,7 @@ import pandas as pd
 
 from alma_jax.reports import studies, tables, trade_offs
 from alma_jax.reports.parts import Bullets, Table
-from alma_jax.reports.protocols import FLOPS
-from alma_jax.reports.read import DATA, LEARNER
+from alma_jax.reports.read import DATA, FLOPS, LEARNER
 from alma_jax.reports.studies import Study
 from alma_jax.reports.task_studies import BASELINE, TRANSFER
 

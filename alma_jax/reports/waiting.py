@@ -15,10 +15,10 @@ _LEAST = 3  # waiting times of a figure and of a panel
 def sizes_shown(study: Study) -> list[Any]:
   """The sizes of networks with at least three waiting times, ascending; [None] if the size does not vary.
 
-  Empty: there are fewer waiting times, or the study is one of language models, whose average perplexities at other
-  waiting times are over other mega-batches.
+  Empty: there are fewer waiting times, or the score is a mean over the trainings, which are after other
+  mega-batches at other waiting times.
   """
-  if study.is_language:
+  if study.scoring.averages:
     return []
   size, runs = sizes.field(study), _plain(study).runs
   groups = runs.groupby(size) if size else [(None, runs)]

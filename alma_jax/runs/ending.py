@@ -7,6 +7,7 @@ from alma_jax.parallel import environment
 from alma_jax.protocols.contract import State
 from alma_jax.runs import settings
 from alma_jax.store import checkpoint, run_files
+from alma_jax.store.record import Record
 from alma_jax.store.run_folder import RunFolder
 
 
@@ -47,7 +48,7 @@ def mend(setting: settings.Setting, folder: RunFolder) -> None:
   if not (folder.path / checkpoint.CHECKPOINTS).is_dir():
     return
   meta = _newest_meta(folder)
-  summary = run_files.read_summary(folder.path / "summary.json") or {}
+  summary = Record(folder.path).summary or {}
   lines = [] if meta is None else meta["lines"]
   if meta is None or len(lines) != summary.get("num_megabatches"):  # the last checkpoint has been deleted
     return

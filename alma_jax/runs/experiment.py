@@ -17,6 +17,7 @@ from alma_jax.parallel import environment, peers, runtime, sharding
 from alma_jax.runs import ending, loggers, loop, memory, progress, publishing, results, roots, settings, uploading
 from alma_jax.runs.listeners import Listener
 from alma_jax.store import mirror, remote, run_files, run_folder
+from alma_jax.store.record import Record
 
 
 @environment.fixed()
@@ -72,7 +73,7 @@ def _run(config: schema.RunConfig, path: pathlib.Path, data: Sequence[Any] | Non
   sharding.connect()
   peers.together("memory", lambda: _check_memory(path, setting, overwrite))
   with _explained(functools.partial(_shortage, path)), _claimed(path, setting, overwrite, mirrored) as folder:
-    was_complete = run_files.read_summary(path / "summary.json") is not None
+    was_complete = Record(path).is_finished
     if not was_complete:
       folder.write_files(setting.protocol.files)
       with _uploaded(mirrored), _explained(lambda error: folder.moved()):

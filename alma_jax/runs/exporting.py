@@ -176,7 +176,7 @@ def files_of(run: results.Run, stage: int | None = None, of_task: int | str | No
   """{name: contents} of the predictor of a saved stage and task, see `export`; raises BadInput if it is not saved."""
   shown, learner = run.shown(of_task, stage)
   fingerprint = protocols.of(run.config).saved_fingerprint(
-      run.path, run_files.read_config(run.path)["data_fingerprint"], shown.standing.line["t"])
+      run.record, shown.standing.line["t"])
   position = Position(run.path, run.config, shown.meta, fingerprint, shown.standing)
   return Exporter(learner, settings.problem_of(run.config, shown.meta)).files(shown.state, position)
 

@@ -23,6 +23,7 @@ from alma_jax.parallel import environment, sharding
 from alma_jax.problems import classification
 from alma_jax.runs import experiment, results, settings, snapshot
 from alma_jax.store import metrics, run_files
+from alma_jax.store.record import Record
 
 MANIFEST = "manifest.json"
 
@@ -113,7 +114,7 @@ def write_manifest(root: pathlib.Path, file: pathlib.Path, experts: Mapping[int,
   listed = []
   for number, folder in experts.items():
     entry: dict[str, Any] = dict(cluster=number, folder=str(folder.relative_to(root)), trained=False)
-    if run_files.read_summary(folder / "summary.json") is not None:
+    if Record(folder).is_finished:
       run = results.load_run(folder)
       if _gate_of(run) != digest:
         raise BadInput(f"the expert in {folder} was trained with another gate than {file}; delete the folder, and run "

@@ -1,12 +1,10 @@
 """Reading a run folder: metrics, summary, predictions."""
 import os
-import pathlib
 import warnings
 from typing import Any
 
 import numpy as np
 
-from alma_jax import config as configs
 from alma_jax import protocols
 from alma_jax.config import text_sections
 from alma_jax.data import tokens
@@ -17,7 +15,8 @@ from alma_jax.problems import classification
 from alma_jax.protocols.contract import Shown
 from alma_jax.runs import sampling, settings, snapshot
 from alma_jax.store import checkpoint, local_copy, run_files
-from alma_jax.store.metrics import Entry, accuracies
+from alma_jax.store.metrics import Entry
+from alma_jax.store.record import Record
 
 
 class Run:
@@ -25,6 +24,7 @@ class Run:
 
   Attributes:
     path: the folder.
+    record: its files.
     config: RunConfig.
     lines: list of the entries of metrics.jsonl, one for each mega-batch (of a stream of tasks for each task) so far.
     metrics: dict of numpy arrays [B'], a column of `lines` each; null is NaN. Entries that are lists are left out.
@@ -34,20 +34,11 @@ class Run:
 
   def __init__(self, path: str | os.PathLike[str]):
     self.path = local_copy.readable(path)
-    tree = run_files.read_config(self.path)
-    self.config = run_files.parse_config(tree)
-    self._arrays: dict[str, str] = tree.get("arrays", {})  # until they are compared, which is done once
-    self.lines = _lines(self.path / run_files.METRICS)
+    self.record = Record(self.path)
+    self.config, self.lines = self.record.config, self.record.lines
+    self.train, self.summary = self.record.train, self.record.summary
     self.metrics = _columns(self.lines)
-    self.train = _lines(self.path / run_files.TRAIN)
-    self.summary = run_files.read_summary(self.path / "summary.json")
-    check_config(self.path, tree, self.summary)
-    num = self.config.stream.num_megabatches
-    if self.summary is not None:
-      num = self.summary.get("num_megabatches", num) or self.summary["num_stages"]
-    if self.summary is not None and len(self.metrics.get("t", ())) != num:
-      raise BadInput(f"{self.path / run_files.METRICS} does not hold the {num} "
-                     "mega-batches of the run; restore it, or let the run's own command write it again.")
+    self._arrays: dict[str, str] = self.record.tree.get("arrays", {})  # until they are compared, which is done once
 
   def __repr__(self) -> str:
     state = f"{len(self.metrics.get('t', ()))} mega-batches"
@@ -68,7 +59,7 @@ class Run:
     Returns:
       float64 [T', T'], rows and columns from 0, NaN for i > t.
     """
-    return accuracies(self.lines)
+    return self.record.accuracies
 
   def stages(self) -> list[int]:
     """The stages whose learner is saved, ascending."""
@@ -221,19 +212,6 @@ def load_run(workdir: str | os.PathLike[str]) -> Run:
     BadInput: there is none, or it cannot be fetched.
   """
   return Run(workdir)
-
-
-def check_config(path: pathlib.Path, tree: dict[str, Any], summary: Entry | None) -> None:
-  """Raises BadInput if config.json of a finished run is not that of its summary; `tree` holds its contents."""
-  if summary is not None and summary.get("config_sha256") != configs.digest(tree):
-    raise BadInput(f"{path / 'config.json'} was changed after the run had finished; restore it.")
-
-
-def _lines(path: pathlib.Path) -> list[Entry]:
-  lines = run_files.read_lines(path) if path.exists() else []
-  if not all(isinstance(line, dict) for line in lines):
-    raise BadInput(f"{path} has a line without named values; restore the file.")
-  return lines
 
 
 def _columns(lines: list[Entry]) -> dict[str, np.ndarray]:

@@ -3,8 +3,6 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 if TYPE_CHECKING:  # it imports jax, which `alma status`, `compare`, `board` and `report` do without
   from alma_jax.types import Cost
 
@@ -119,20 +117,6 @@ def waiting(metric: str, t: int, previous: Entry | None, untrained: float | None
 def ends(lines: list[Entry]) -> tuple[int, ...]:
   """The mega-batches after which the learner was trained, counted from 1."""
   return tuple(entry["t"] for entry in lines if entry["updated"])
-
-
-def accuracies(lines: list[Entry]) -> np.ndarray | None:
-  """R[t, i], the test accuracy on task i after task t; None if the lines are not of tasks.
-
-  Returns:
-    float64 [T, T], rows and columns from 0, NaN for i > t.
-  """
-  if not lines or ACCURACIES not in lines[0]:
-    return None
-  matrix = np.full((len(lines), len(lines)), np.nan)
-  for t, line in enumerate(lines):
-    matrix[t, :t + 1] = line[ACCURACIES]
-  return matrix
 
 
 def summarize(lines: list[Entry], initial_params: int) -> Entry:

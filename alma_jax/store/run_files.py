@@ -3,11 +3,8 @@ import hashlib
 import json
 import os
 import pathlib
-import sys
 from typing import Any
 
-from alma_jax import config as configs
-from alma_jax.config import schema
 from alma_jax.data import feed
 from alma_jax.errors import BadInput
 from alma_jax.files import ADDRESS, cache_home, parse_json, usable, write_bytes
@@ -22,9 +19,6 @@ GATE = "gate.msgpack"  # what mixture.publish writes
 # the command without --overwrite resumes it. Checkpoints can replace a missing METRICS, but not a missing TRAIN.
 WRITTEN = ("summary.json", METRICS, "checkpoints", "pool", TRAIN, DIVERGED, "curve.png", "accuracy.csv", "graph.json",
            "tensorboard", "wandb", "tokenizer.json", "export", "predictor", GATE, *feed.FILES, CONFIG)
-_JUDGED = ("cer", "average_perplexity")
-_COUNTED = ("cumulative_params", "cumulative_fwd_macs", "cumulative_train_flops", "num_stages", "wall_seconds",
-            "compile_seconds")
 
 
 def local(path: str | os.PathLike[str]) -> pathlib.Path:
@@ -58,20 +52,16 @@ def shown(path: pathlib.Path) -> str:
   return f"{scheme}:{'///' if scheme in LOCAL else '//'}{'/'.join(parts)}"
 
 
-def read_config(folder: pathlib.Path) -> dict[str, Any]:
-  """The contents of a run folder's config.json.
+def find_config(folder: pathlib.Path, of_any_format: bool = False) -> dict[str, Any] | None:
+  """The contents of a run folder's config.json, or None if there is none.
+
+  Args:
+    folder: the run folder.
+    of_any_format: whether to read other formats too, to delete the run.
 
   Raises:
-    BadInput: the folder holds no run, or a run in another format.
+    BadInput: it is not from a run, or from a run in another format.
   """
-  tree = find_config(folder)
-  if tree is None:
-    raise BadInput(f"there is no run in {shown(folder)!r}: it has no {CONFIG}.")
-  return tree
-
-
-def find_config(folder: pathlib.Path, of_any_format: bool = False) -> dict[str, Any] | None:
-  """As `read_config`, or None without a config.json. `of_any_format` also reads other formats, to delete the run."""
   tree = read_json(folder / CONFIG)
   if tree is None:
     return None
@@ -84,31 +74,6 @@ def find_config(folder: pathlib.Path, of_any_format: bool = False) -> dict[str, 
         f"{tree.get('format')}), but this version reads only format {FORMAT}; run it again, with --overwrite or in "
         "another folder, or use the version that wrote it.")
   return tree
-
-
-def parse_config(tree: dict[str, Any]) -> schema.RunConfig:
-  """The config that a config.json holds.
-
-  Raises:
-    BadInput: a field does not exist, or its value is not allowed.
-  """
-  return configs.parse({name: value for name, value in tree.items() if name not in configs.STORED})
-
-
-def read_summary(path: str | os.PathLike[str]) -> Entry | None:
-  """The contents of a run's summary.json, or None if there is none.
-
-  Raises:
-    BadInput: the file was not written by a run, or was damaged.
-  """
-  summary = read_json(path)
-  if summary is None:
-    return None
-  judged = [summary.get(name) for name in _JUDGED] if isinstance(summary, dict) else [None]
-  if not any(isinstance(value, float) for value in judged) or not all(map(_is_number, map(summary.get, _COUNTED))) or (
-      "device" not in summary):
-    raise BadInput(f"{path} is not what a run has written; delete it, and run the run's own command to write it again.")
-  return summary
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
@@ -179,7 +144,3 @@ def write_json(path: pathlib.Path, tree: Any) -> None:
 def json_bytes(tree: Any) -> bytes:
   """What `write_json` writes."""
   return (json.dumps(tree, indent=2, allow_nan=False) + "\n").encode()
-
-
-def _is_number(value: Any) -> bool:
-  return type(value) in (int, float) and abs(value) <= sys.float_info.max

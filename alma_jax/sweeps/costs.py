@@ -43,7 +43,7 @@ def predict(configs: Sequence[schema.RunConfig], here: bool = False) -> list[Pre
 
 def downloads(configs: Sequence[schema.RunConfig]) -> list[str]:
   """The names of data sets whose costs are predicted without them, and which the first run will download here."""
-  named = {c.dataset.name for c in configs if c.problem == IMAGES and not c.dataset.data_dir}
+  named = {c.dataset.name for c in configs if IMAGES in c.dataset.problems and not c.dataset.data_dir}
   return sorted(name for name in named
                 if tfds_images.blank(name) and not tfds_folder.is_prepared(name.removeprefix("tfds:")))
 
@@ -89,9 +89,8 @@ def _too_large(configs: Sequence[schema.RunConfig]) -> dict[schema.RunConfig, Ba
   """
   groups: dict[Any, list[schema.RunConfig]] = {}
   for c in dict.fromkeys(configs):
-    if isinstance(c, schema.TaskConfig):
-      continue  # memory.check accepts all of them
-    groups.setdefault((c.dataset, c.learner, dataclasses.replace(c.model, width=1), c.train, c.precision), []).append(c)
+    kind = c.dataset, c.learner, dataclasses.replace(c.model, width=1), c.train, c.precision
+    groups.setdefault(kind, []).append(c)
   refused: dict[schema.RunConfig, BadInput] = {}
   for group in groups.values():
     widest = max(group, key=lambda c: c.model.width)

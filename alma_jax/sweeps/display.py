@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from alma_jax.messages import duration
+from alma_jax.store.record import Record
 from alma_jax.sweeps import events, states, timing
 from alma_jax.sweeps.events import Event
 from alma_jax.sweeps.jobs import Job
@@ -49,7 +50,7 @@ class Board:
     """Updates the states with an Event, and shows them."""
     if self._live or event.kind == events.DONE:
       for name, state in self._of(states.RUNNING).items():
-        self._states[name] = state._replace(done=states.num_done(self._jobs[name]))
+        self._states[name] = state._replace(done=Record(self._jobs[name].workdir).num_lines)
     if event.job is not None:
       self._note(event.job, event)
     if self._live:
@@ -83,7 +84,7 @@ class Board:
       return
     took = time.monotonic() - self._began.get(name, time.monotonic())
     kind = {events.DONE: states.FINISHED, events.FAILED: states.FAILED}.get(event.kind, states.BEGUN)
-    done = old.total if event.kind == events.DONE else states.num_done(job)
+    done = old.total if event.kind == events.DONE else Record(job.workdir).num_lines
     self._states[name] = old._replace(kind=kind, done=done, line=event.line)
     if event.kind == events.DONE:
       self._measure(name, took)

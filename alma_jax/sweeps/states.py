@@ -8,6 +8,7 @@ from typing import NamedTuple
 from alma_jax import config as configs
 from alma_jax.errors import BadInput
 from alma_jax.store import run_files
+from alma_jax.store.record import SUMMARY, Record
 from alma_jax.sweeps.jobs import Job
 from alma_jax.sweeps.timing import Taken
 
@@ -41,23 +42,21 @@ class State(NamedTuple):
 
 def state(job: Job, failures: Mapping[str, str]) -> State:
   """The State of a job, from its run folder and from `failures`, {name: last line} of failed jobs."""
-  total = job.config.stream.num_megabatches
+  record, total = Record(job.workdir), job.config.stream.num_megabatches
   try:
-    stored = run_files.find_config(job.workdir)
-    if stored is not None:
-      differ = configs.differences(stored, job.config)
+    if record.is_begun:
+      differ = configs.differences(record.tree, job.config)
       if differ:
         raise BadInput(f"{job.workdir} holds another run, which differs in {', '.join(differ)}; move it away, or give "
                        "another --workdir.")
-      if ((job.workdir / run_files.GATE).exists() if job.clusters else
-          run_files.read_summary(job.workdir / "summary.json") is not None):
+      if record.is_published if job.clusters else record.is_finished:
         return State(FINISHED, total, total)
   except BadInput as error:
     return State(REFUSED, 0, total, str(error))
-  done = num_done(job)
+  done = record.num_lines
   if job.name in failures:
     return State(FAILED, done, total, failures[job.name])
-  return State(NEW if stored is None else BEGUN, done, total)
+  return State(BEGUN if record.is_begun else NEW, done, total)
 
 
 def seconds_taken(jobs: Iterable[Job]) -> dict[str, Taken]:
@@ -65,10 +64,10 @@ def seconds_taken(jobs: Iterable[Job]) -> dict[str, Taken]:
   finished = []
   for job in jobs:
     with contextlib.suppress(BadInput, OSError):
-      summary = run_files.read_summary(job.workdir / "summary.json")
+      summary = Record(job.workdir).summary
       if summary is not None:
         device = re.sub(r"^\d+ x ", "", str(summary["device"]))
-        written = (job.workdir / "summary.json").stat().st_mtime_ns
+        written = (job.workdir / SUMMARY).stat().st_mtime_ns
         wall, compiling = summary["wall_seconds"], summary["compile_seconds"]
         finished.append((written, device, job.name, Taken(wall, min(compiling, wall))))
   newest = max(finished)[1] if finished else ""
@@ -90,12 +89,3 @@ def read_texts(path: pathlib.Path, advice: str) -> dict[str, str]:
   if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
     raise BadInput(f"{path} should be a JSON object of names and strings; {advice}.")
   return texts
-
-
-def num_done(job: Job) -> int:
-  """The number of mega-batches in the metrics.jsonl of a run."""
-  try:
-    with open(job.workdir / run_files.METRICS, "rb") as file:
-      return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 16), b""))
-  except OSError:
-    return 0

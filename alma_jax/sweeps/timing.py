@@ -1,8 +1,8 @@
 """How many seconds runs will take, estimated from finished runs. Does not import jax."""
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from alma_jax.config import image_sections, schema, text_sections
+from alma_jax.config import schema
 
 
 class Taken(NamedTuple):
@@ -54,17 +54,4 @@ def total(seconds: Sequence[float], num_workers: int) -> float:
 
 def _steps(config: schema.RunConfig) -> float:
   """Training steps of a run, up to a factor that depends on its data, learner and network alone."""
-  s: Any = config.stream
-  if isinstance(config, schema.TaskConfig) or not s.num_megabatches:
-    return s.num_megabatches or 1.0  # the whole stream, whose length the data decide
-  shares, share = [], 0.0  # of the data, in each stage
-  ends = s.expected_ends
-  for first, last in zip((0, *ends), ends):
-    share = (last - first) / s.num_megabatches + s.replay * share
-    shares.append(share)
-  if isinstance(config.train, text_sections.Train):
-    return len(shares) * config.train.plan(0).steps * len(config.train.learning_rate)
-  assert isinstance(config.train, image_sections.Train)
-  if config.train.steps:
-    return len(shares) * config.train.steps
-  return sum(shares) * config.train.epochs / config.train.batch_size
+  return config.train.relative_steps(config.stream.shares)
