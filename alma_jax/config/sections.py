@@ -246,6 +246,11 @@ class Schedule:
     """
     raise NotImplementedError
 
+  @property
+  def rarer(self) -> str:
+    """Advice to train less often."""
+    return "train less often"
+
   def described(self, num_trainings: int) -> str:
     """When a run has trained, e.g. "7 trainings (power)"; `num_trainings` there were."""
     return f"{num_trainings} training{'s' * (num_trainings != 1)} ({self.name})"
@@ -276,6 +281,10 @@ class Every(Schedule):
       2, "number of mega-batches of a stage, w: the learner waits for w mega-batches, then trains", at_least=1)
 
   trains_at_end: ClassVar[bool] = True
+
+  @property
+  def rarer(self) -> str:
+    return f"raise stream.waiting_time={self.waiting_time}"
 
   def described(self, num_trainings: int) -> str:
     del num_trainings

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from alma_jax import protocols
-from alma_jax.config import text_sections
 from alma_jax.data import tokens
 from alma_jax.errors import BadInput
 from alma_jax.learners import contract, prediction
@@ -81,10 +80,10 @@ class Run:
     Raises:
       BadInput: no such stage is saved, there is no such task, or x does not look like the data.
     """
-    if self.config.is_language:
-      raise BadInput(f"{self._shown} is a language model, which predicts no classes; use `sample`.")
     shown, learner = self.shown(task, stage)
     state, data = shown.state, shown.meta
+    if "num_classes" not in data:
+      raise BadInput(f"{self._shown} is a language model, which predicts no classes; use `sample`.")
     x = like_examples(x, tuple(data["example_shape"]), np.dtype(data["dtype"]))
     mean, std = (np.asarray(data[key], np.float32) for key in ("mean", "std"))
     pool = classification.make_pool(x, np.zeros(len(x)), mean, std, learner.mesh)
@@ -128,19 +127,18 @@ class Run:
     """
     options = sampling.Options(num_tokens, temperature, top_k, seed)
     sampling.check(prompt, options)
-    dataset = self.config.dataset
-    if not isinstance(dataset, text_sections.Text):
-      raise BadInput(f"{self._shown} is a run of image classification, which writes no text.")
     opened, learner = self.open(stage)
     state, problem = snapshot.restore_learner(learner, opened), settings.problem_of(self.config, opened.meta["data"])
+    end = opened.meta["data"].get("end")
+    if end is None:
+      raise BadInput(f"{self._shown} is a run of image classification, which writes no text.")
     try:
       tokenizer = tokens.parse((self.path / "tokenizer.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
       raise BadInput(f"{self.path / 'tokenizer.json'} cannot be read ({error}); delete it, and the run's own command "
                      "writes it again.") from error
-    end = opened.meta["data"]["end"]
     start = [end, *tokens.encode_one(tokenizer, prompt)]
-    written = sampling.continuation(learner, problem, state, start, end, dataset.sequence_length, options)
+    written = sampling.continuation(learner, problem, state, start, end, problem.sequence_length, options)
     return prompt + tokenizer.decode(written)
 
   @environment.fixed()
