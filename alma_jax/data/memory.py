@@ -94,7 +94,8 @@ class Memory:
 
   def stage(self, ends: Sequence[int]) -> StageData:
     """The last of the stages that end at `ends`, without its pools."""
-    (train, val), old, held_out = self._new(ends), self._old(tuple(ends)), self._megabatches.held_out
+    (train, val), held_out = self._new(ends), self._megabatches.held_out
+    old = self._old(tuple(ends), np.array([len(train), len(val)]))
     return StageData(
         stage=len(ends) - 1, seed=self._seed, pool=None, val_pool=None, train=np.concatenate([train, old.train]),
         val=np.concatenate([val, old.val]) if held_out is None else held_out, num_new=len(train), memory=old.memory,
@@ -132,9 +133,9 @@ class Memory:
     train, val = zip(*map(self._megabatches.part, span(ends)))
     return np.concatenate(train), np.concatenate(val)
 
-  def _old(self, ends: tuple[int, ...]) -> Old:
-    """What the last of the stages that end at `ends` holds of earlier ones."""
-    del ends
+  def _old(self, ends: tuple[int, ...], new: np.ndarray) -> Old:
+    """What the last of the stages that end at `ends` holds of earlier ones; `new` as for `_num_old`."""
+    del ends, new
     return Old()
 
   def _num_old(self, seen: np.ndarray, new: np.ndarray, previous: np.ndarray) -> tuple[np.ndarray, float]:
@@ -162,8 +163,8 @@ class Replay(Memory):
   def needed(self, ends: Sequence[int]) -> np.ndarray:
     return np.concatenate(self._all(tuple(ends)))
 
-  def _old(self, ends: tuple[int, ...]) -> Old:
-    train, val = self._kept(len(ends) - 1, self._all(ends[:-1]))
+  def _old(self, ends: tuple[int, ...], new: np.ndarray) -> Old:
+    train, val = (side[num:] for side, num in zip(self._all(ends), new))
     return Old(train, val)
 
   def _num_old(self, seen: np.ndarray, new: np.ndarray, previous: np.ndarray) -> tuple[np.ndarray, float]:
@@ -175,17 +176,12 @@ class Replay(Memory):
     if ends[:len(known)] != known:
       known, sides = (), (_NONE, _NONE)
     for stage in range(len(known), len(ends)):
-      new = self._new(ends[:stage + 1])
-      sides = tuple(np.concatenate(each) for each in zip(new, self._kept(stage, sides)))
+      if self._share < 1:
+        sides = tuple(keys.rng(self._seed, keys.REPLAY, stage, i).choice(
+            side, int(self._share * len(side) + 1e-9), replace=False) for i, side in enumerate(sides))
+      sides = tuple(map(np.concatenate, zip(self._new(ends[:stage + 1]), sides)))
     self._latest = ends, sides
     return sides
-
-  def _kept(self, stage: int, sides: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
-    """What a stage keeps of M of the stage before."""
-    if self._share == 1:
-      return sides
-    return tuple(keys.rng(self._seed, keys.REPLAY, stage, i).choice(
-        side, int(self._share * len(side) + 1e-9), replace=False) for i, side in enumerate(sides))
 
 
 class Reservoir(Memory):
@@ -213,13 +209,11 @@ class Reservoir(Memory):
   def needed(self, ends: Sequence[int]) -> np.ndarray:
     return np.concatenate(self._after(ends[-1]))
 
-  def _old(self, ends: tuple[int, ...]) -> Old:
-    first, last = span(ends)[0] - 1, ends[-1]
-    seen = self._megabatches.seen
-    num_old, share = self._num_old(seen[first], seen[last] - seen[first], np.zeros(2))
-    memory, val = self._after(first)
-    if num_old[1] < len(val):
-      val = keys.rng(self._seed, keys.RECALL, len(ends) - 1).choice(val, int(num_old[1]), replace=False)
+  def _old(self, ends: tuple[int, ...], new: np.ndarray) -> Old:
+    memory, val = self._after(span(ends)[0] - 1)
+    (_, num_val), share = self._num_old(np.array([len(memory), len(val)]), new, np.zeros(2))
+    if num_val < len(val):
+      val = keys.rng(self._seed, keys.RECALL, len(ends) - 1).choice(val, num_val, replace=False)
     return Old(val=val, memory=memory, share=share)
 
   def _num_old(self, seen: np.ndarray, new: np.ndarray, previous: np.ndarray) -> tuple[np.ndarray, float]:
