@@ -3,6 +3,8 @@
 Imports neither jax nor pandas. A problem is one sentence, which names the file and the field and says what to do.
 """
 import functools
+import math
+import operator
 import os
 import pathlib
 from types import NoneType
@@ -150,7 +152,10 @@ class Record:
     summary, lines = self.summary, self._read(run_files.METRICS)  # in this order: the summary is written last
     for key, kinds in (_COLUMNS | dict.fromkeys((
         self.metric, f"val_{self.metric}", f"prequential_{self.metric}"), _OR_NULL)).items():
-      values = [line[key] for line in lines if key in line]
+      try:
+        values = [*map(operator.itemgetter(key), lines)]
+      except KeyError:  # some lines lack it
+        values = [line[key] for line in lines if key in line]
       if not _fit(values, kinds):
         bad = next(value for value in values if not _fit([value], kinds))
         raise self._bad(run_files.METRICS, f"has a line with {key}={_brief(bad)}")
@@ -211,7 +216,7 @@ class Record:
   @functools.cached_property
   def accuracies(self) -> np.ndarray | None:
     """R[t, i], the test accuracy on task i after task t: float64 [T', T'], NaN for i > t; None without tasks."""
-    if not any(ACCURACIES in line for line in self.lines):
+    if not any(ACCURACIES in line for line in (*self.lines[:1], *self.lines[-1:])):
       return None
     accuracies = np.full((len(self.lines), len(self.lines)), np.nan)
     for t, line in enumerate(self.lines):
@@ -274,10 +279,14 @@ def _is_number(value: Any) -> bool:
 
 
 def _fit(values: list[Any], kinds: tuple[type, ...]) -> bool:
-  """Whether all values have one of these types, and no number is too large."""
+  """Whether all values have one of these types, and the numbers are finite; so is their sum, which is fast to find."""
   found = set(map(type, values))
-  numbers = [value for value in values if value is not None] if NoneType in found else values
-  return found <= {*kinds} and (str in kinds or all(map(_LARGEST.__ge__, map(abs, numbers))))
+  if not found <= {*kinds} or str in kinds:
+    return found <= {*kinds}
+  try:
+    return math.isfinite(sum(value for value in values if value is not None) if NoneType in found else sum(values))
+  except OverflowError:  # of an integer that is no float
+    return False
 
 
 def _brief(value: Any) -> str:
