@@ -232,6 +232,11 @@ class Schedule:
   is_fixed: ClassVar[bool] = True
   trains_at_end: ClassVar[bool] = False
 
+  @property
+  def how_to_wait(self) -> str:
+    """What to change so that there are fewer trainings, for a message."""
+    return "train less often"
+
   def ends(self, num_megabatches: int) -> tuple[int, ...]:
     """The last mega-batch of each stage, t_1 < t_2 < ..., counted from 1; a guess if the schedule is not fixed.
 
@@ -280,6 +285,10 @@ class Every(Schedule):
   def described(self, num_trainings: int) -> str:
     del num_trainings
     return f"waiting time {self.waiting_time}"
+
+  @property
+  def how_to_wait(self) -> str:
+    return f"raise stream.waiting_time={self.waiting_time}"
 
   def ends(self, num_megabatches: int) -> tuple[int, ...]:
     return (*range(self.waiting_time, num_megabatches, self.waiting_time), num_megabatches)

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from alma_jax.config import schema, sections
+from alma_jax.config import schema
 from alma_jax.errors import BadInput
 from alma_jax.learners import contract
 from alma_jax.messages import num_bytes
@@ -168,10 +168,7 @@ def _frozen(setting: Setting, live: int, apart: bool) -> Part:
   """Members of earlier stages, in the last stage. The newest is not counted, as the live member may start from it."""
   c = setting.config
   num = max(0, len(setting.protocol.sizes().train) - 2) if setting.learner.freezes else 0
-  schedule = c.stream.schedule
-  longer = (f"raise stream.waiting_time={schedule.waiting_time}" if isinstance(schedule, sections.Every) else
-            "train less often")
-  advice = f"{longer} or lower model.width={c.model.width}"
+  advice = f"{c.stream.schedule.how_to_wait} or lower model.width={c.model.width}"
   return _of_devices("the members kept of earlier stages", advice, num * live, apart)
 
 
