@@ -30,9 +30,9 @@ def main() -> None:
   if not all(k.isdigit() and 1 < int(k) <= total for k in ks):
     raise BadInput(f"--k={args.k} should be numbers from 2 to stream.num_megabatches={total}, as in --k=2,{total}.")
   sequential = run(path / "sequential", *flags, "--config.stream.waiting_time=1")
-  metric, lines = "perplexity" if config.is_language else "error", []
+  metric, lines = config.metric, []
   for k in map(int, ks):
-    longer = [f"--config.train.steps_multiplier={k}"] if config.is_language else []
+    longer = [f"--config.train.steps={k * config.train.steps}"] if config.train.steps else []
     iid = run(path / ("iid" if k == total else f"iid{k}"), *flags, f"--config.stream.waiting_time={k}", *longer)
     one, other = (each.metrics[metric][k - 1] for each in (sequential, iid))
     lines.append(f"{metric} after {k} mega-batches: sequential {one:.4f}, iid {other:.4f}")

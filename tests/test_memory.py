@@ -93,10 +93,10 @@ def test_tasks(learner):
   memory.check(setting)
   found, num_pairs = parts(setting), setting.config.train.num_pairs
   # of an MLP of width 8 on 8x8 pixels in one channel with a head of the largest task, for every pair
-  classes = setting.source.problem.num_outputs
+  classes = setting.facts.problem.num_outputs
   params = (64 + 1) * 8 + (8 + 1) * 8 + (8 + 1) * classes
   assert found["the network's variables and their optimiser"] > 4 * num_pairs * params
-  assert found["the data set"] >= 64 * max(info.num_train + info.num_val for info in setting.source.data.infos)
+  assert found["the data set"] >= 64 * max(info.num_train + info.num_val for info in setting.protocol.source.data.infos)
   with pytest.raises(BadInput, match="the run needs at least .* of memory, but there are 1 bytes"):
     memory.check(setting, NOTHING)
 

@@ -76,16 +76,6 @@ class RunConfig:
     """Number of trainings of a stage; a guess if the learner decides in the stage."""
     return self.learner.num_tried
 
-  @property
-  def is_live(self) -> bool:
-    """Whether the mega-batches arrive in a folder while the run goes on."""
-    return self.dataset.is_live
-
-  @property
-  def is_language(self) -> bool:
-    """Whether the problem is language modelling."""
-    return self.problem == TEXT
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImageConfig(RunConfig):

@@ -35,7 +35,6 @@ class DataSet:
     problems: what the data are for: images, text, tasks.
     form: how users write the name, e.g. "npz:PATH"; the part before the colon is the default of `name`.
     is_complete: whether all examples are there when a run starts, so that several runs can share them.
-    is_live: whether mega-batches arrive while the run goes on.
     protocol: the protocols.contract.Protocol in which the data reach a learner, or "module:Class" of alma_jax's own.
   """
   name: str = field("", "the data set; `alma list` has the names")
@@ -44,7 +43,6 @@ class DataSet:
   problems: ClassVar[tuple[str, ...]] = (IMAGES,)
   form: ClassVar[str] = ""
   is_complete: ClassVar[bool] = True
-  is_live: ClassVar[bool] = False
   protocol: ClassVar[Any] = "alma_jax.protocols.offline:Images"
   # For data sets without these fields: TFDS's own folder, and images keep their size.
   data_dir = ""
@@ -567,7 +565,6 @@ class Live(DataSet):
 
   form: ClassVar[str] = "live:DIR"
   is_complete: ClassVar[bool] = False
-  is_live: ClassVar[bool] = True
   max_examples = 0  # examples that an entry may hold; 0: no limit
 
   def check_length(self, num_megabatches: int) -> None:

@@ -159,8 +159,7 @@ class BTM(stacked.Stacked):
 
   def _train(self, experts: bool, stage: int) -> text_sections.Train:
     """The section `train` of a training of the seed, or of the experts, in a stage."""
-    train = self.context.config.train
-    assert isinstance(train, text_sections.Train)
+    train: Any = self.context.config.train
     total, num = train.plan(0).steps, self.options.num_domains
     seed = 0 if stage else round(self.options.seed_share * total)
     steps = (total - seed) // num if experts else seed

@@ -14,7 +14,6 @@ from alma_jax.learners.contract import Context, GrowthReport, LearnerState, Stag
 from alma_jax.learners.task_learner import NOTHING, TaskLearner, best_member, pair_notes
 from alma_jax.models import cost, path
 from alma_jax.parallel import sharding
-from alma_jax.problems import heads
 from alma_jax.training import loop
 from alma_jax.types import Variables
 
@@ -48,7 +47,6 @@ class Replay(TaskLearner):
 
   def __init__(self, context: Context):
     super().__init__(context)
-    assert isinstance(context.problem, heads.JointClassification)
     self._most, self._num_tasks = context.problem.num_classes, context.problem.num_tasks
     self._joint = self.whole(self._most * self._num_tasks)
 

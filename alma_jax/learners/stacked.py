@@ -10,7 +10,6 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from alma_jax import keys, models
-from alma_jax.config import task_sections
 from alma_jax.learners.contract import Context, Contribution, GrowthReport, Learner, LearnerState, StageResult
 from alma_jax.models import cost
 from alma_jax.parallel import members as stacks
@@ -149,8 +148,7 @@ class Stacked(Learner):
 
   def fit_spec(self, spec: dict[str, Any]) -> loop.FitSpec:
     """Static facts of a training of a state with this `spec`."""
-    train = self.context.config.train
-    assert not isinstance(train, task_sections.Train)  # which is for learners of task streams
+    train: Any = self.context.config.train
     return loop.FitSpec(
         self.network(spec), self._problem, train, self.num_members(spec), self._val_rows, self.mesh,
         self._stepwise, self.has_shards(spec), self.options.keep_optimizer, self.options.average,

@@ -9,7 +9,6 @@ import jax
 import numpy as np
 
 from alma_jax import keys, models
-from alma_jax.config import task_sections
 from alma_jax.learners import stacked
 from alma_jax.learners.contract import Context, Contribution, Learner, LearnerState
 from alma_jax.models import cost, path
@@ -44,8 +43,7 @@ class TaskLearner(Learner):
   def __init__(self, context: Context):
     self.context = context
     self.options: Any = context.config.learner  # an instance of the learner's own subclass of TaskOptions
-    train = context.config.train
-    assert isinstance(train, task_sections.Train)
+    train: Any = context.config.train
     self._options, self._train, self._num_pairs = train, train.each, train.num_pairs
     any_head = self.whole(1)
     self.parts = path.parts(any_head)

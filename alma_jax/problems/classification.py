@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from alma_jax.config import image_sections, schema
+from alma_jax.config import schema
 from alma_jax.data import augment, datasets, memory, normalization
 from alma_jax.data.megabatches import Megabatches, Permuted
 from alma_jax.errors import BadInput
@@ -219,7 +219,7 @@ class Images:
   has_test = True
   megabatches: Megabatches
 
-  def __init__(self, config: schema.RunConfig, data: Sequence[Any] | datasets.Dataset | None = None):
+  def __init__(self, config: schema.ImageConfig, data: Sequence[Any] | datasets.Dataset | None = None):
     """Loads the data and cuts the stream.
 
     Args:
@@ -230,7 +230,6 @@ class Images:
       BadInput: the data do not exist, or do not fit the config.
     """
     section, stream = config.dataset, config.stream
-    assert isinstance(stream, image_sections.Stream)
     self.files: dict[str, str] = {}
     if isinstance(data, datasets.Dataset):
       self.dataset = data
@@ -261,7 +260,7 @@ class Images:
     return sum(array.nbytes for array in arrays if not _is_mapped(array)), sum(array.nbytes for array in arrays)
 
   @staticmethod
-  def of_meta(config: schema.RunConfig, meta: Mapping[str, Any]) -> tuple[Classification, tuple[int, ...]]:
+  def of_meta(config: schema.ImageConfig, meta: Mapping[str, Any]) -> tuple[Classification, tuple[int, ...]]:
     """See the function `of_meta`."""
     return of_meta(config, meta)
 
@@ -327,14 +326,13 @@ def _is_mapped(array: Any) -> bool:
   return isinstance(array, np.memmap)
 
 
-def of_meta(config: schema.RunConfig, meta: Mapping[str, Any]) -> tuple[Classification, tuple[int, ...]]:
+def of_meta(config: schema.ImageConfig, meta: Mapping[str, Any]) -> tuple[Classification, tuple[int, ...]]:
   """(Classification, shape of an image) from what `Images.meta` returned.
 
   Raises:
     BadInput: `train.augment` is set and the examples are not images.
   """
   train = config.train
-  assert isinstance(train, image_sections.Train)
   shape = tuple(map(int, meta["example_shape"]))
   if train.augment and len(shape) != 3:
     raise BadInput(f"train.augment=True flips and crops images, but this data set's examples have shape {shape}; "

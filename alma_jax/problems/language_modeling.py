@@ -10,10 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from alma_jax.config import schema, text_sections
+from alma_jax.config import schema
 from alma_jax.data import memory, text
 from alma_jax.data.megabatches import Consecutive, Megabatches
-from alma_jax.models import switch
 from alma_jax.models.switch import Windows
 from alma_jax.parallel import sharding
 from alma_jax.parallel.sharding import DATA
@@ -274,14 +273,13 @@ class Texts:
   has_test, constants = True, None
   megabatches: Megabatches
 
-  def __init__(self, config: schema.RunConfig):
+  def __init__(self, config: schema.TextConfig):
     """Loads the data set that `config.dataset` names, and cuts it into windows and the stream.
 
     Raises:
       BadInput: the text does not exist, or is too short.
     """
     c = config.dataset
-    assert isinstance(c, text_sections.Text)
     self.chance: float | None = None
     self.untrained: float | None = None
     self.corpus = text.load(c, config.stream.num_megabatches, config.seed)
@@ -292,7 +290,6 @@ class Texts:
                                                 c.eval_tokens) for split in ("valid", "test")}
     self._most_tested = -(-c.eval_tokens // c.sequence_length)
     starts = np.cumsum([0, *(len(part.start) for part in parts)])
-    assert isinstance(config.stream, text_sections.Stream)
     self.megabatches = Consecutive(starts, np.arange(len(self._held_out["valid"].start), dtype=np.int32))
     self.memory = memory.make(config.stream, self.megabatches, config.seed)
     self.fingerprint = self.corpus.fingerprint
@@ -306,7 +303,7 @@ class Texts:
     return num, num
 
   @staticmethod
-  def of_meta(config: schema.RunConfig, meta: Mapping[str, Any]) -> tuple[LanguageModeling, tuple[int, ...]]:
+  def of_meta(config: schema.TextConfig, meta: Mapping[str, Any]) -> tuple[LanguageModeling, tuple[int, ...]]:
     """See the function `of_meta`."""
     return of_meta(config, meta)
 
@@ -362,11 +359,10 @@ class Texts:
     return functools.cache(pool)
 
 
-def of_meta(config: schema.RunConfig, meta: Mapping[str, Any]) -> tuple[LanguageModeling, tuple[int, ...]]:
+def of_meta(config: schema.TextConfig, meta: Mapping[str, Any]) -> tuple[LanguageModeling, tuple[int, ...]]:
   """(LanguageModeling, shape of a window) from what `Texts.meta` returned."""
-  assert isinstance(config.dataset, text_sections.Text)
-  assert isinstance(config.model, switch.Model)
-  length, model = config.dataset.sequence_length, config.model
+  length = config.dataset.sequence_length
+  model: Any = config.model  # switch.Model
   draws = bool(max(model.dropout) or model.jitter)
   problem = LanguageModeling(meta["vocab_size"], length, model.group_size or length, model.balance, draws)
   return problem, (length + 1,)

@@ -15,15 +15,13 @@ from alma_jax.problems.live_source import LiveSource, folder_of, numbered, opene
 
 class LiveTexts(LiveSource, language_modeling.Texts):
   """The texts of a live run; see language_modeling.Texts, contract.Source and LiveSource."""
-  def __init__(self, config: schema.RunConfig, run: pathlib.Path | None = None):
+  def __init__(self, config: schema.TextConfig, run: pathlib.Path | None = None):
     """Waits for the first mega-batch; `run`: folder of a run that goes on, None for a run that begins.
 
     Raises:
       BadInput: the folder cannot be used.
     """
     c = config.dataset
-    assert isinstance(c, text_sections.Text)
-    assert isinstance(config.stream, text_sections.Stream)
     self.chance, self.untrained = None, None
     self._reader = live_texts.TextReader(folder_of(config), c)
     self.feed = opened(config, self._reader, run)

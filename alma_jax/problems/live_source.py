@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from alma_jax.config import schema, sections
+from alma_jax.config import schema
 from alma_jax.data import feed, rows, unpacking
 from alma_jax.data.memory import Memory
 from alma_jax.errors import BadInput
@@ -34,8 +34,8 @@ def opened(config: schema.RunConfig, reader: feed.Reader, run: pathlib.Path | No
   Raises:
     BadInput: the folder cannot be used, or the stream has ended without a mega-batch.
   """
-  folder, section = folder_of(config), config.dataset
-  assert isinstance(section, sections.Live)
+  folder = folder_of(config)
+  section: Any = config.dataset  # sections.Live
   found = feed.Feed(folder, reader, settle=section.settle_seconds, idle=section.idle_seconds,
                     limit=config.stream.num_megabatches, run=run,
                     largest=unpacking.Limits(section.max_examples, section.max_bytes))

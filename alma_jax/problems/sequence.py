@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from jax.sharding import Mesh
 
-from alma_jax.config import schema, task_sections
+from alma_jax.config import schema
 from alma_jax.data import normalization, task_streams
 from alma_jax.errors import BadInput
 from alma_jax.problems import classification, heads
@@ -22,13 +22,12 @@ class Tasks:
     problem: Classification with as many classes as the largest task has; of a learner that replays earlier tasks
       JointClassification.
   """
-  def __init__(self, config: schema.RunConfig):
+  def __init__(self, config: schema.TaskConfig):
     """Makes the stream; the images of a task are made when it arrives.
 
     Raises:
       BadInput: the stream does not exist, or a task cannot be used.
     """
-    assert isinstance(config.dataset, task_sections.Tasks)
     self.data = config.dataset.stream(config)
     self._replays = _replays(config)
     self._seen: dict[int, task_streams.TaskData] = {}  # tasks that are replayed
@@ -118,7 +117,7 @@ class Tasks:
     return heads.make_joint_pool(parts, mean, std, names, mesh)
 
 
-def of_meta(config: schema.RunConfig, meta: Mapping[str, Any]
+def of_meta(config: schema.TaskConfig, meta: Mapping[str, Any]
             ) -> tuple[classification.Classification, tuple[int, ...]]:
   """(`task` of Tasks, shape of an image) from what `Tasks.meta` returned.
 
@@ -126,7 +125,6 @@ def of_meta(config: schema.RunConfig, meta: Mapping[str, Any]
     BadInput: `train.augment` is set and the images are smaller than the crops.
   """
   train = config.train
-  assert isinstance(train, task_sections.Train)
   most = max(len(task["class_names"]) for task in meta["tasks"])
   shape = tuple(map(int, meta["example_shape"]))
   if len(shape) != 3:
@@ -147,6 +145,6 @@ def visits(tasks: Sequence[Mapping[str, Any]]) -> list[list[int]]:
   return [[visit for visit, other in enumerate(first) if other == number] for number in first]
 
 
-def _replays(config: schema.RunConfig) -> bool:
+def _replays(config: schema.TaskConfig) -> bool:
   options: Any = config.learner  # task_options.TaskOptions
   return bool(options.replays)

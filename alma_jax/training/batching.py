@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from alma_jax import keys
-from alma_jax.config import image_sections, sections
+from alma_jax.config import sections
 from alma_jax.training import optimizers
 from alma_jax.training.stage import Training
 from alma_jax.training.state import TrainBatches, ValBatches, pad_members
@@ -95,7 +95,7 @@ def _per_pass(training: Training) -> np.ndarray:
   """
   new, sizes = _parts(training)[0], training.train_sizes
   own = np.maximum(-(-sizes // new), 1)
-  in_steps = isinstance(training.spec.train, image_sections.Train) and training.spec.train.steps
+  in_steps = training.spec.problem.in_epochs and training.spec.train.steps
   return own if in_steps else np.full_like(own, own.max())
 
 
