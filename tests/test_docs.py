@@ -21,8 +21,7 @@ from alma_jax.errors import BadInput
 from alma_jax.learners.stacked import Stacked
 from alma_jax.sweeps import jobs
 
-REGISTRIES = [each for kind in (registry.LEARNERS, registry.NETWORKS, registry.DATA_SETS, registry.OPTIMIZERS)
-              for each in kind.values()]
+REGISTRIES = [each for kind in registry.KINDS for each in kind.values()]
 
 
 def codes_of(page):

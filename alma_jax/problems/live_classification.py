@@ -2,6 +2,7 @@
 import hashlib
 import json
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from alma_jax.data import cache, datasets, examples, live_images, live_stream, n
 from alma_jax.data import stream as streams
 from alma_jax.data.sets import live
 from alma_jax.errors import BadInput
-from alma_jax.problems import classification
+from alma_jax.problems import classification, measures
 from alma_jax.problems.live_source import LiveSource, folder_of, opened, padded
 
 
@@ -34,6 +35,7 @@ class LiveImages(LiveSource, classification.Images):
     self.files: dict[str, str] = {}
     folder = folder_of(config)
     columns = examples.Columns(section.image_column, section.label_column)
+    self._metrics = measures.chosen(config)
     self._config, self._reader = config, live_images.ImageReader(folder, section.image_size, config.seed, columns)
     self.has_test = self._reader.test is not None
     if config.stream.untrained_error == "model" and not self.has_test:
@@ -89,8 +91,8 @@ class LiveImages(LiveSource, classification.Images):
   def test_pool(self, mesh: Mesh) -> Any:
     return super().test_pool(mesh) if self.has_test else None
 
-  def score_training(self, prediction: tuple[np.ndarray, np.ndarray], which: np.ndarray) -> float:
-    return classification.error_and_loss(*prediction, self._rows.take(which)[1])[0]
+  def _labels(self, which: np.ndarray) -> tuple[np.ndarray, Sequence[str]]:
+    return self._rows.take(which)[1], self._reader.classes(self.feed.lines)
 
   def _examples(self, which: np.ndarray) -> np.ndarray:
     return self._rows.take(which)[0]

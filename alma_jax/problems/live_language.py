@@ -2,6 +2,7 @@
 import hashlib
 import json
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from jax.sharding import Mesh
 from alma_jax.config import schema, text_sections
 from alma_jax.data import cache, live_stream, live_texts, rows, text, tokens
 from alma_jax.data import stream as streams
-from alma_jax.problems import language_modeling
+from alma_jax.problems import language_modeling, measures
 from alma_jax.problems.live_source import LiveSource, folder_of, opened
 
 
@@ -26,6 +27,7 @@ class LiveTexts(LiveSource, language_modeling.Texts):
     assert isinstance(c, text_sections.Text)
     assert isinstance(config.stream, text_sections.Stream)
     self.chance, self.untrained = None, None
+    self._metrics, self._watches = measures.chosen(config), config.log.drift > 0
     self._reader = live_texts.TextReader(folder_of(config), c)
     self.feed = opened(config, self._reader, run)
     self.corpus = self._corpus(c)
@@ -63,11 +65,9 @@ class LiveTexts(LiveSource, language_modeling.Texts):
   def test_pool(self, mesh: Mesh) -> Any:
     return super().test_pool(mesh) if self.has_test else None
 
-  def score_training(self, prediction: np.ndarray, which: np.ndarray) -> float:
-    return language_modeling.score_windows(prediction, self._rows.take(which)[1])[0]
-
-  def deviation_training(self, prediction: np.ndarray, which: np.ndarray) -> float:
-    return language_modeling.deviation_of_windows(prediction, self._rows.take(which)[1])
+  def _windows(self, which: np.ndarray) -> tuple[np.ndarray, Callable[[slice], np.ndarray]]:
+    ids, length = self._rows.take(which)
+    return length, lambda rows: ids[rows]
 
   def _load(self, t: int) -> rows.Arrays:
     """(tokens int32 [N, L + 1], number of targets that count int32 [N]) of the windows of mega-batch t."""

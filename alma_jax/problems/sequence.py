@@ -11,7 +11,7 @@ from alma_jax.config import schema, task_sections
 from alma_jax.data import normalization, task_streams
 from alma_jax.data import stream as streams
 from alma_jax.errors import BadInput
-from alma_jax.problems import classification, heads
+from alma_jax.problems import classification, heads, measures
 
 _FIELDS = {"num_tasks": "stream.num_megabatches", "image_size": "dataset.image_size", "sources": "dataset.sources"}
 _ARGUMENT = re.compile(rf"(?<![\w.])({'|'.join(_FIELDS)})=")  # of task_streams.make, in its messages
@@ -43,7 +43,7 @@ class Tasks:
     """
     self.files: dict[str, str] = {}
     self.data = stream_of(config)
-    self._replays = _replays(config)
+    self._replays, self._metrics = _replays(config), measures.chosen(config)
     self._seen: dict[int, task_streams.TaskData] = {}  # tasks that are replayed
     self._normalizations: dict[int, normalization.Normalization] = {}
     self._visits = visits(self.meta()["tasks"])
@@ -99,6 +99,12 @@ class Tasks:
     """(the pool of the test images of task t, as those of its later visit `visit` if given, their labels int32 [N])."""
     data = self.data.task(t)
     return self._pool([(t if visit is None else visit, data.x_test, data.y_test)], mesh), data.y_test
+
+  def score(self, t: int, prediction: measures.Prediction, labels: np.ndarray) -> measures.Entry:
+    """Error, loss in nats and the chosen metrics of a prediction for examples of task t."""
+    error, loss = classification.error_and_loss(*prediction, labels)
+    further = measures.of_images(self._metrics, prediction, labels, self.data.infos[t].class_names)
+    return further | dict(error=error, loss=loss)
 
   def _task(self, t: int) -> task_streams.TaskData:
     """The examples of task t; those that will be replayed are kept."""

@@ -1,5 +1,4 @@
 """The arrival of a mega-batch: the deployed learner is tested on it, and the schedule decides whether to train."""
-import math
 from typing import Any
 
 import jax
@@ -9,7 +8,7 @@ from alma_jax.config import sections
 from alma_jax.data import schedule
 from alma_jax.learners import contract, prediction, tuned
 from alma_jax.parallel import sharding
-from alma_jax.problems import classification, language_modeling, sequence
+from alma_jax.problems import classification, sequence
 from alma_jax.runs import settings
 from alma_jax.runs.snapshot import RunState
 from alma_jax.store import metrics
@@ -62,7 +61,7 @@ class Arrivals:
     return decision.train, entry | _logged(decision)
 
   def _tested(self, now: RunState, t: int) -> metrics.Entry:
-    """The metric of the deployed learner on mega-batch t, and for drift in text the deviation of its losses.
+    """The metrics of the deployed learner on mega-batch t, and for drift in text the deviation of its losses.
 
     Its predictions for the next mega-batches are computed at the same time, because they do not change until the next
     training. Nothing looks at them before their time.
@@ -91,11 +90,7 @@ class Arrivals:
     for t, part in zip(span, parts):
       here = slice(start, start + len(part))
       answer = jax.tree.map(lambda leaf, here=here: np.asarray(leaf)[here], found)
-      entry = {self.metric: source.score_training(answer, part)}
-      if isinstance(source, language_modeling.Texts) and self._setting.config.log.drift:
-        entry[metrics.DEVIATION] = source.deviation_training(answer, part)
-      # If a token has the probability 0, the perplexity is infinite, which JSON cannot hold. It is then unknown.
-      values[t] = {key: value if math.isfinite(value) else None for key, value in entry.items()}
+      values[t] = source.score_training(answer, part)
       start += len(part)
     return values
 

@@ -303,7 +303,8 @@ class _Session:
       return self._examiner.examine(self.now.learner, self.now.lines)
     if self._measure.is_prequential:
       return self._arrived_value(), None, {}
-    return *self._examiner.examine(self.now.learner), {}
+    further = self._examiner.examine(self.now.learner)
+    return further.pop(self._problem.metric), further.pop("loss"), further
 
   def _grow(self, data: loop.StageData) -> Growth:
     with self._progress.phase("growing"):
@@ -357,7 +358,8 @@ class _Session:
       return self._setting.source.untrained
     assert isinstance(self._examiner, settings.Examiner)
     with self._progress.phase("evaluating the untrained network"):
-      return self._examiner.examine(self.now.learner, trained=False)[0]
+      untrained: float = self._examiner.examine(self.now.learner, trained=False)[self._problem.metric]
+      return untrained
 
   # ------------------------------------------------------------------ saving
 

@@ -168,8 +168,8 @@ class Examiner:
       self._pool = classification.renormalized(self._pool, self._source, constants, self._learner.mesh)
       self.num_cached, self.cached = 0, None
 
-  def examine(self, state: contract.LearnerState, trained: bool = True) -> tuple[float, float]:
-    """(the problem's metric, loss) on the test set; loss in nats, the mean over images or tokens.
+  def examine(self, state: contract.LearnerState, trained: bool = True) -> metrics.Entry:
+    """The problem's metric, the loss and the chosen metrics on the test set, see Source.score.
 
     Contributions of blocks that never change again are kept. Thus a growing ensemble costs as much to evaluate at its
     50th stage as at its 5th.

@@ -10,7 +10,7 @@ import numpy as np
 from alma_jax.files import write_bytes
 from alma_jax.learners import contract, prediction
 from alma_jax.learners.task_learner import FROM_ROOT, TaskLearner
-from alma_jax.problems import classification, sequence
+from alma_jax.problems import sequence
 from alma_jax.problems.sequence import Tasks
 from alma_jax.store import run_files
 from alma_jax.store.metrics import ACCURACIES, Entry
@@ -43,16 +43,17 @@ class TaskExaminer:
       lines: of the tasks before.
     """
     newest, last = len(state.spec["tasks"]) - 1, self._source.stream.num_megabatches - 1
-    value, loss = self._measured(state, newest)
+    measured = self._measured(state, newest)
+    value, loss = measured.pop("error"), measured.pop("loss")
     if newest == last or self._learner.options.forgets:
-      earlier = [1 - self._measured(state, t)[0] for t in range(newest)]
+      earlier = [1 - self._measured(state, t)["error"] for t in range(newest)]
     else:
       earlier = list(lines[-1][ACCURACIES]) if lines else []
       for t in self._source.visits(newest)[:-1]:
-        earlier[t] = 1 - self._measured(state, t)[0]
+        earlier[t] = 1 - self._measured(state, t)["error"]
     new = sum(1 for _, _, t in state.spec["modules"] if t == newest)
     info = self._source.data.infos[newest]
-    return value, loss, {"task": info.name, ACCURACIES: [*earlier, 1 - value],
+    return value, loss, measured | {"task": info.name, ACCURACIES: [*earlier, 1 - value],
                          "num_modules": len(state.spec["modules"]), "new_modules": new, **state.host["notes"][-1]}
 
   def lca(self, before: contract.LearnerState, after: contract.LearnerState, data: loop.StageData, steps: int) -> float:
@@ -76,11 +77,11 @@ class TaskExaminer:
     """See the function `write`."""
     write(folder, self._source, self._learner, state.spec, lines)
 
-  def _measured(self, state: contract.LearnerState, t: int) -> tuple[float, float]:
+  def _measured(self, state: contract.LearnerState, t: int) -> Entry:
     visit = self._source.newest(t, len(state.spec["tasks"]))
     pool, labels = self._source.tests(t, self._learner.mesh, visit)
     predicted = predict(self._learner, self._source.problem, self._learner.showing(state, visit), pool, len(labels))
-    return classification.error_and_loss(*predicted, labels)
+    return self._source.score(t, predicted, labels)
 
 
 def predict(learner: TaskLearner, problem: Any, state: contract.LearnerState, pool: Any, num: int
