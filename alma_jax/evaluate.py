@@ -16,9 +16,12 @@ on a stream of tasks, --task says which task DATA belongs to. If the values of D
 images, a warning says so. Images of a NAME are changed as streams of tasks change them: for a task of the stream
 `digits` those of digits from 0..16 to 0..255; if a task has another shape, smaller ones to 32x32 pixels of three
 channels, or all to dataset.image_size.
+
+Besides the error it prints the metrics of the run's `log.metrics`, or those of --metrics, as in --metrics=nll,macro_f1.
 """
 import argparse
 import json
+import math
 import pathlib
 import sys
 import warnings
@@ -28,19 +31,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from alma_jax import commands, predict
-from alma_jax.config import schema, sections
+from alma_jax import config as configs
+from alma_jax.config import registry, schema, sections
+from alma_jax.config.sections import Metric
 from alma_jax.data import cache, examples
+from alma_jax.data import tokens as data_tokens
 from alma_jax.data.form import Form
 from alma_jax.data.labels import Labels
 from alma_jax.errors import BadInput
 from alma_jax.files import write_bytes
-from alma_jax.predictors import answers, inputs, scale, scores, texts
+from alma_jax.predictors import answers, inputs, scale, texts
+from alma_jax.problems import measures
 
 if TYPE_CHECKING:  # it imports jax
   from alma_jax.predictors.predictor import Predictor
 
 _NAMES = ("digits", "mnist", "cifar10")
 _MOST_OVERLAP = 0.01  # of the examples; few of them may be equal by chance
+_BASIC = (measures.ClassErrors(), measures.NLL(), measures.CalibrationError())
+Scores = tuple[dict[str, Any], list[str]]  # what --out holds, and the names of the further metrics in it
+
 _SHOWN = 10  # classes of the summary, those with the largest errors
 
 
@@ -60,13 +70,14 @@ def _main(argv: Sequence[str] | None) -> None:
   parser.add_argument("--label_column", default="", help="column of a Parquet file with the labels; default: label, "
                       "labels, y or class, or the only one whose name ends in _label")
   parser.add_argument("--allow_overlap", action="store_true", help="also score examples that are in the run's stream")
+  parser.add_argument("--metrics", help="further metrics, as in nll,macro_f1; default: those of the run's log.metrics")
   parser.add_argument("--out", help="file to write the scores to, as JSON")
   args = parser.parse_args(argv)
   commands.quiet()
   if args.out:
     answers.check_place(args.out)
   predictor = predict.load(predict.stored_of(args))
-  found = (_score_texts if predictor.is_language else _score_images)(predictor, args)
+  found, further = (_score_texts if predictor.is_language else _score_images)(predictor, args)
   if predictor.facts.get("task"):
     found["task"] = predictor.facts["task"]["name"]
   found |= dict(data=args.data, workdir=str(args.workdir), predictor=predictor.version or None,
@@ -76,23 +87,39 @@ def _main(argv: Sequence[str] | None) -> None:
       write_bytes(pathlib.Path(args.out).expanduser(), (json.dumps(found, indent=2) + "\n").encode())
     except OSError as error:
       raise BadInput(f"--out={args.out!r} cannot be written: {error.strerror}.") from error
-  commands.show(_text(found, predictor.facts.get("class_names")))
+  commands.show("\n".join([_text(found, predictor.facts.get("class_names")), *measures.brief([found], further)]))
 
 
-def _score_images(predictor: "Predictor", args: argparse.Namespace) -> dict[str, Any]:
-  size, result, values = predictor.batch_size, scores.Scores(predictor.facts["classes"]), scale.Scale(predictor.facts)
+def _score_images(predictor: "Predictor", args: argparse.Namespace) -> Scores:
+  size, values, names = predictor.batch_size, scale.Scale(predictor.facts), inputs.classes_of(predictor.facts).names
+  metrics = {metric.name: metric for metric in (*_BASIC, *_metrics(args, registry.IMAGES))}
+  totals = measures.Totals(metrics.values())
   hashes: list[int] = []
 
   def add(batch: examples.Examples, classes: Any, probabilities: Any) -> None:
     assert batch.labels is not None
-    result.add(classes, probabilities, batch.labels.numbers)
+    totals.add((classes, probabilities), batch.labels.numbers, np.ones(len(classes), bool))
     values.add(batch.x)
     hashes.extend(map(cache.hash_row, batch.x))
 
   predict.in_batches(predictor, _batches(args, size, predictor.facts), size, add)
   commands.warn(filter(None, [values.warning(args.data)]))
   overlap = _overlap(args, hashes, lambda config: _seen_images(config, args, inputs.form_of(predictor.facts)))
-  return result.summary() | dict(overlap=overlap)
+  counts, found = totals.sums["class_errors"], totals.entry(names)
+  num = int(counts["num"].sum())
+  error = int(counts["wrong"].sum()) / num  # to the bit that of the run
+  scores = dict(num_examples=num, error=error, error_standard_error=math.sqrt(error * (1 - error) / num),
+                loss=found["nll"])
+  return scores | found | dict(class_examples=counts["num"].tolist(), overlap=overlap), [*metrics][len(_BASIC):]
+
+
+def _metrics(args: argparse.Namespace, problem: str) -> list[Metric]:
+  """The metrics of --metrics, or else those of the run; `problem` of a predictor without its run."""
+  from alma_jax.store import local_copy, run_files
+
+  tree = configs.flatten(run_files.find_config(local_copy.readable(args.workdir)) or {})
+  names = tree.get("log.metrics", ()) if args.metrics is None else filter(None, args.metrics.split(","))
+  return [registry.METRICS[tree.get("problem", problem)].of(name, "--metrics")() for name in names]
 
 
 def _batches(args: argparse.Namespace, size: int, facts: Mapping[str, Any]) -> Iterator[examples.Examples]:
@@ -134,16 +161,20 @@ def _of_a_task(x: np.ndarray, name: str, form: Form, facts: Mapping[str, Any]) -
   return task_sources.to_colour(x) if fits else x
 
 
-def _score_texts(predictor: "Predictor", args: argparse.Namespace) -> dict[str, Any]:
+def _score_texts(predictor: "Predictor", args: argparse.Namespace) -> Scores:
+  metrics = _metrics(args, registry.TEXT)
   documents = [document.text for document in texts.read([args.data.removeprefix("text:")])]
   hashes = [cache.hash_row(document.strip()) for document in documents]
   overlap = _overlap(args, hashes, lambda config: _seen_texts(config, args))
   tokens, counts = texts.windows(predictor.tokenizer, [document.decode() for document in documents],
                                   predictor.facts["sequence_length"])
-  total, _ = texts.sums(predictor, tokens, counts, predictor.batch_size)
+  total, num_bytes, further = 0.0, data_tokens.num_bytes(predictor.tokenizer), measures.Totals(metrics)
+  for batch in texts.batches(predictor, tokens, counts, predictor.batch_size):
+    total += float(batch.log_probs[batch.mask].sum(dtype=np.float64))
+    further.add(batch.log_probs, measures.Targets(batch.targets, num_bytes[batch.targets]), batch.mask)
   loss = -total / int(counts.sum())
   return dict(num_documents=len(documents), num_tokens=int(counts.sum()), loss=loss, perplexity=float(np.exp(loss)),
-              overlap=overlap)
+              overlap=overlap) | further.entry(), [metric.name for metric in metrics]
 
 
 def _overlap(args: argparse.Namespace, hashes: Sequence[int], read: Callable[[Any], set[int]]) -> int | None:

@@ -1,8 +1,9 @@
 """Finds learners, networks, data sets, optimisers and metrics by name, including the user's.
 
 A name stands for a frozen dataclass: it declares the fields that come with the name, and a method makes the learner,
-network, data set or optimiser from them; a metric has no fields. `register` adds a class. A class of this package registers when its module is
-imported, and a module is imported when a config first names its class. This module imports neither jax nor numpy.
+network, data set or optimiser from them; a metric has no fields. `register` adds a class. A class of this package
+registers when its module is imported, and a module is imported when a config first names its class. This module imports
+neither jax nor numpy.
 """
 import dataclasses
 import difflib
@@ -122,8 +123,8 @@ def register(cls: C) -> C:
   You can register a name of yours again, for example by running a notebook cell twice; the new class replaces the old.
 
   Args:
-    cls: a frozen dataclass that inherits from alma_jax.Options, TaskOptions, Model, DataSet, Optimizer or Metric. Declare
-      its fields with alma_jax.field, give `name` a default, and say in `problems` what the class is for.
+    cls: a frozen dataclass that inherits from alma_jax.Options, TaskOptions, Model, DataSet, Optimizer or Metric.
+      Declare its fields with alma_jax.field, give `name` a default, and say in `problems` what the class is for.
 
   Raises:
     BadInput: the class is not of this form, or alma_jax has a class with this name.

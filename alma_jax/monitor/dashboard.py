@@ -93,7 +93,7 @@ def shown(run: View) -> dict[str, Any]:
   left, num = view.seconds_left(run), view.num_stages(run)
   return dict(
       path=str(run.path), name=run.name, state=run.state, doing=run.doing, metric=metric, unit=run.unit,
-      prequential_only=run.measure.is_prequential, t=len(run.lines),
+      further=run.further, prequential_only=run.measure.is_prequential, t=len(run.lines),
       total=run.num_megabatches, stage=len(stages), stages=num, error=last[-1][1] if last and stages else None,
       prequential=sum(v for _, v in prequential) / len(prequential) if prequential else None,
       left=duration(left) if left else None, saved=run.saved if run.state != view.FINISHED else None,

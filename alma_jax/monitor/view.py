@@ -11,6 +11,7 @@ from alma_jax import config as configs
 from alma_jax.config import registry
 from alma_jax.errors import BadInput
 from alma_jax.messages import duration
+from alma_jax.problems import measures
 from alma_jax.store import local_copy, run_files
 from alma_jax.store.metrics import ACCURACIES, DRIFT_AFTER, Entry, Measure, measure
 
@@ -58,6 +59,11 @@ class View(NamedTuple):
   def tested(self) -> list[tuple[int, float]]:
     """[(t, value)] of the metric on a test set; empty without one."""
     return [] if self.measure.is_prequential else self.values(self.metric)
+
+  @property
+  def further(self) -> list[str]:
+    """The newest values of the metrics of `log.metrics`, as text."""
+    return measures.brief(self.lines, self.fields.get("log.metrics") or ())
 
   @property
   def unit(self) -> str:
@@ -200,6 +206,7 @@ def line(run: View, now: float | None = None) -> str:
     parts.append(f"{metric}{' on the last task' if run.unit == 'tasks' else ''} {last[-1][1]:.4g}")
   if before_use:
     parts.append(f"prequential {metric} {sum(before_use) / len(before_use):.4g}")
+  parts += run.further
   drifts = [each["t"] for each in run.lines if each.get(DRIFT_AFTER) is not None]
   if drifts:
     parts.append(f"{len(drifts)} drift alarm{'s' * (len(drifts) > 1)}, the last at mega-batch {drifts[-1]}")

@@ -255,14 +255,14 @@ def _plain(value: Any) -> Any:
 # ---------------------------------------------------------------------------- showing
 
 
-def parts(entry: Entry, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
+def parts(entry: Entry, names: Sequence[str]) -> Iterator[tuple[str, Any]]:
   """Yields (key, value) of the metrics `names` in a line of metrics.jsonl.
 
   The value is a number, or for a list {name of the class: number}. Matrices, and what is not known, are left out.
   """
   classes = entry.get(CLASSES) or []
   number = lambda value: type(value) in (int, float)
-  for key in (prefix + name for prefix in ("", _PREQUENTIAL) for name in names):
+  for key in _keys(names):
     value = entry.get(key)
     if number(value):
       yield key, value
@@ -271,22 +271,40 @@ def parts(entry: Entry, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
       yield key, {name: each for name, each in zip(named, value) if number(each)}
 
 
-def newest(lines: Sequence[Entry], names: Iterable[str]) -> Entry:
-  """The entries of the metrics `names` in the last line that has them: {key: what `parts` yields}."""
-  keys = [prefix + name for prefix in ("", _PREQUENTIAL) for name in names]
-  found = {}
+def scalars(entry: Entry, names: Sequence[str]) -> Entry:
+  """A line of metrics.jsonl with a number METRIC/CLASS in place of each list of the metrics, and without matrices."""
+  keys = {CLASSES, *_keys(names)}
+  entry, found = {key: value for key, value in entry.items() if key not in keys}, dict(parts(entry, names))
+  for key, value in found.items():
+    entry |= {f"{key}/{name}": each for name, each in value.items()} if isinstance(value, dict) else {key: value}
+  return entry
+
+
+def newest(lines: Sequence[Entry], names: Sequence[str]) -> Entry:
+  """{key: what `parts` yields} of the last line that has it."""
+  found: Entry = {}
   for line in lines:
     found |= dict(parts(line, names))
-  return {key: found[key] for key in keys if key in found}
+  return {key: found[key] for key in _keys(names) if key in found}
 
 
-def brief(lines: Sequence[Entry], names: Iterable[str]) -> list[str]:
-  """The newest values as text, e.g. "nll 0.31" and "class_errors largest cat 0.4, dog 0.3, owl 0.1"."""
-  texts = []
-  for key, value in newest(lines, names).items():
+def brief(lines: Sequence[Entry], names: Sequence[str]) -> list[str]:
+  """The newest values as text, e.g. "nll 0.31" and "class_errors largest cat 0.4, dog 0.3, owl 0.1".
+
+  Prequential values are left out where there are values on a test set.
+  """
+  found, texts = newest(lines, names), []
+  for key, value in found.items():
+    if key.startswith(_PREQUENTIAL) and key.removeprefix(_PREQUENTIAL) in found:
+      continue
     if isinstance(value, dict):
       largest = sorted(value.items(), key=lambda each: -each[1])[:_WORST]
       texts.append(f"{key} largest {', '.join(f'{name} {each:.4g}' for name, each in largest)}")
     else:
       texts.append(f"{key} {value:.4g}")
   return texts
+
+
+def _keys(names: Sequence[str]) -> list[str]:
+  """The keys of the metrics `names` in a line of metrics.jsonl."""
+  return [prefix + name for prefix in ("", _PREQUENTIAL) for name in names]

@@ -81,7 +81,8 @@ def _study(name: str, rows: pd.DataFrame, records: list[Record]) -> Study:
   runs = runs.join(results).sort_values([LEARNER, *varying, SEED], ignore_index=True)
   tasks = {r.row["run"]: r.tasks for r in records if r.tasks}
   measure = next(r.measure for r in records if not r.divergence)
-  study = Study(name, records[0].protocol, runs, stream, varying, diverged, tasks, measure)
+  further = {r.row["run"]: r.further for r in records if r.further}
+  study = Study(name, records[0].protocol, runs, stream, varying, diverged, tasks, measure, further)
   return task_studies.with_transfer(study) if tasks else study
 
 

@@ -1,6 +1,8 @@
 """Reads one run folder, and checks every value that a report uses. Imports no jax."""
 import math
 import pathlib
+import types
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +12,7 @@ from alma_jax import config as configs
 from alma_jax.config import sections
 from alma_jax.data import feed
 from alma_jax.errors import BadInput
+from alma_jax.problems import measures
 from alma_jax.reports import protocols, task_read
 from alma_jax.reports.protocols import COMP, FLOPS, MEM, Protocol
 from alma_jax.reports.task_read import TaskRun
@@ -44,6 +47,7 @@ class Record(NamedTuple):
     divergence: a sentence, or None for a finished run.
     tasks: the results on a stream of tasks; None for other streams, and for a run that diverged.
     measure: what the metric is measured on.
+    further: the newest values of the metrics of `log.metrics`, see measures.newest.
   """
   row: Values
   result: Values
@@ -52,6 +56,7 @@ class Record(NamedTuple):
   divergence: str | None = None
   tasks: TaskRun | None = None
   measure: Measure = Measure("error")
+  further: Mapping[str, Any] = types.MappingProxyType({})
 
 
 def read(folder: pathlib.Path) -> Record:
@@ -112,10 +117,11 @@ def _read(folder: pathlib.Path) -> Record:
       "updated": columns["updated"], metric: np.array(columns[metric], float),
       COMP: np.cumsum(columns["fwd_macs"], dtype=float), PREDICT: np.array(predict, float)})
   result |= dict(first_params=held[0], last_params=held[-1], last_predict_macs=predict[-1])
+  further = measures.newest(lines, flat.get("log.metrics") or ())
   if protocol is not protocols.TASKS:
-    return Record(row, result, stream, protocol, measure=measure)
+    return Record(row, result, stream, protocol, measure=measure, further=further)
   tasks = task_read.read(folder, lines)
-  return Record(row, result, task_read.with_columns(stream, tasks), protocol, tasks=tasks)
+  return Record(row, result, task_read.with_columns(stream, tasks), protocol, tasks=tasks, further=further)
 
 
 def _entries(folder: pathlib.Path) -> list[Values]:
