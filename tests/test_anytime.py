@@ -257,7 +257,7 @@ def test_the_average_predicts_and_is_exported(tmp_path, arrays, start, held):
     return
   setting = settings.prepare(configs.parse(small_config(**changes)), arrays)
   live = settings.Examiner(setting).examine(state._replace(average=None))
-  assert live[1] != pytest.approx(run.metrics["loss"][-1], rel=1e-3)  # the last weights answer otherwise
+  assert live["loss"] != pytest.approx(run.metrics["loss"][-1], rel=1e-3)  # the last weights answer otherwise
   folder = export.export(run)
   space = {"__file__": str(folder / "load.py")}
   exec(compile((folder / "load.py").read_text(), str(folder / "load.py"), "exec"), space)

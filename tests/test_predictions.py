@@ -142,7 +142,7 @@ def test_texts(tmp_path, books, monkeypatch):  # noqa: F811
   expected = weigh(WEIGHTS)
   for other in (weigh(np.ones(3)), weigh(np.ones(3) / 3), expected - np.log(3)):  # if a method were ignored
     assert np.abs(other - expected).max() > 0.01
-  perplexity, loss = settings.Examiner(setting).examine(state)
+  perplexity, loss = map(settings.Examiner(setting).examine(state).get, ("perplexity", "loss"))
   assert loss == pytest.approx(-expected.mean(), rel=1e-5)
   assert (run.metrics["perplexity"][-1], run.metrics["loss"][-1]) == pytest.approx((perplexity, loss), rel=1e-6)
   np.testing.assert_allclose(judged[0][counts], expected, rtol=1e-5, atol=1e-5)

@@ -285,6 +285,11 @@ def of_meta(config: schema.RunConfig, meta: Mapping[str, Any]) -> tuple[Classifi
   return Classification(meta["num_classes"], train.augment, train.label_smoothing), shape
 
 
+def classes(meta: Mapping[str, Any]) -> list[str]:
+  """Names of the classes, from what `Images.meta` returned; if the data set has none, their numbers."""
+  return list(meta["class_names"] or map(str, range(meta["num_classes"])))
+
+
 def make_pool(x: np.ndarray, y: np.ndarray, mean: np.ndarray, std: np.ndarray, mesh: Mesh) -> Pool:
   """A Pool of which every device of the mesh has a copy; see Pool for the arrays."""
   arrays: Any = x, np.asarray(y, np.int32), mean, std

@@ -334,6 +334,11 @@ def of_meta(config: schema.RunConfig, meta: Mapping[str, Any]) -> tuple[Language
   return problem, (length + 1,)
 
 
+def classes(meta: Mapping[str, Any]) -> None:
+  """Texts have no classes."""
+  del meta
+
+
 def score_windows(prediction: np.ndarray, length: np.ndarray) -> tuple[float, float]:
   """(perplexity, loss in nats per token) of log-probabilities [N, L], of which the first `length` [N] count."""
   counts = np.arange(prediction.shape[1])[None] < length[:, None]

@@ -4,6 +4,7 @@ docs/metrics.md has the formulas. Predictions of all devices and processes are g
 (parallel.sharding.fetch), so a sum over batches on the host is exact. Imports no jax before it adds sums: commands that
 only read configs and metrics start without it.
 """
+import collections
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -268,7 +269,9 @@ def parts(entry: Entry, names: Sequence[str]) -> Iterator[tuple[str, Any]]:
       yield key, value
     elif isinstance(value, list) and not any(isinstance(each, list) for each in value):
       named = [*classes, *map(str, range(len(classes), len(value)))]
-      yield key, {name: each for name, each in zip(named, value) if number(each)}
+      times = collections.Counter(named)  # data sets of TFDS may give two classes one name
+      yield key, {name if times[name] == 1 else f"{name} ({place})": each
+                  for place, (name, each) in enumerate(zip(named, value)) if number(each)}
 
 
 def scalars(entry: Entry, names: Sequence[str]) -> Entry:

@@ -230,6 +230,11 @@ def of_meta(config: schema.RunConfig, meta: Mapping[str, Any]
   return classification.Classification(most, train.augment, train.label_smoothing), shape
 
 
+def classes(meta: Mapping[str, Any]) -> list[list[str]]:
+  """Names of the classes of each task, from what `Tasks.meta` returned."""
+  return [list(task["class_names"]) for task in meta["tasks"]]
+
+
 def visits(tasks: Sequence[Mapping[str, Any]]) -> list[list[int]]:
   """All visits of each task, itself among them, in ascending order; tasks that are the same have one list.
 

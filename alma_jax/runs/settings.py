@@ -107,11 +107,22 @@ def arrays_of(config: schema.RunConfig, meta: dict[str, Any]) -> dict[str, str]:
   return loaded.digests(contract.Context(config, problem, shape, 1))
 
 
+def classes_of(config: schema.RunConfig, meta: dict[str, Any]) -> Any:
+  """See results.Run.classes; `meta` of a checkpoint."""
+  return _module(config).classes(meta)
+
+
 def _of_meta(config: schema.RunConfig, meta: dict[str, Any]) -> tuple[Any, tuple[int, ...]]:
   """(the problem, shape of an example) for the data that `meta` of a checkpoint describes."""
+  found: tuple[Any, tuple[int, ...]] = _module(config).of_meta(config, meta)
+  return found
+
+
+def _module(config: schema.RunConfig) -> Any:
+  """The module of a config's problem."""
   if isinstance(config, schema.TaskConfig):
-    return sequence.of_meta(config, meta)
-  return (language_modeling.of_meta if config.is_language else classification.of_meta)(config, meta)
+    return sequence
+  return language_modeling if config.is_language else classification
 
 
 class Stages:
