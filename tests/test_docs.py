@@ -17,6 +17,7 @@ from runs import ROOT, alma, assert_same_run, interrupted, lines, one_step_a_dis
 import alma_jax
 from alma_jax import config as configs
 from alma_jax.config import document, registry
+from alma_jax.data import datasets
 from alma_jax.errors import BadInput
 from alma_jax.learners.stacked import Stacked
 from alma_jax.sweeps import jobs
@@ -41,7 +42,7 @@ def _registries():
     for name in set(each) - names:
       del each._classes[name]
   sys.path[:] = path
-  for name in {"small_cnn", "fittest", "rows"} & (set(sys.modules) - modules):
+  for name in {"small_cnn", "fittest", "rows", "brier"} & (set(sys.modules) - modules):
     del sys.modules[name]
 
 
@@ -68,7 +69,8 @@ SMALL_TEXT = [
 ADDED = {
     "docs/add-a-learner.md": ("fittest.py", "fittest", ["--config.learner.num_members=2"], "fittest"),
     "docs/add-a-model.md": ("small_cnn.py", "sm", ["--config.model.num_layers=1"], "small_cnn"),
-    "docs/add-a-data-set.md": ("rows.py", "ens", ["--config.dataset.test_every=4"], "csv:PATH")}
+    "docs/add-a-data-set.md": ("rows.py", "ens", ["--config.dataset.test_every=4"], "csv:PATH"),
+    "docs/add-a-metric.md": ("brier.py", "sm", [], "brier")}
 
 
 @pytest.mark.parametrize("page", ADDED)
@@ -110,6 +112,19 @@ def assert_listed(cwd, file, name):
   listing = alma("cli", "list", file, cwd=cwd).stdout
   assert re.search(rf"^  {name} +\w", listing, re.MULTILINE), listing
   assert name not in document.markdown()
+
+
+def test_the_metric_of_the_page(tmp_path):
+  (tmp_path / "brier.py").write_text(code_of("docs/add-a-metric.md"))
+  done = alma("main", "--config=brier.py:sm", *SMALL, "--workdir=run", cwd=tmp_path)
+  assert done.returncode == 0, done.stderr
+  last, data = lines(tmp_path / "run", "metrics.jsonl")[-1], datasets.load("digits")
+  probabilities = alma_jax.load_run(tmp_path / "run").predict(data.x_test)
+  assert last["brier"] == pytest.approx(((probabilities - np.eye(10)[data.y_test]) ** 2).sum(1).mean(), rel=1e-5)
+  assert 0 < last["prequential_brier"] < 2
+  evaluated = ["evaluate", "--workdir=run", "--data=digits"]
+  done = alma(*evaluated, "--config=brier.py", cwd=tmp_path)
+  assert done.stdout.splitlines()[-2:] == [f"brier {last['brier']:.4g}", f"balanced_error {last['balanced_error']:.4g}"]
 
 
 def with_learner_of_tasks():

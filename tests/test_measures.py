@@ -11,6 +11,7 @@ import sklearn.metrics
 from runs import alma, blobs, launch, scalars, small_config
 from test_language import books, text_config  # noqa: F401
 from test_live import drop, live_config, make_folder
+from test_paths import task_config
 
 import alma_jax
 from alma_jax import config as configs
@@ -223,6 +224,7 @@ def test_bits_per_byte_of_a_run(tmp_path, books):  # noqa: F811
   text = b"".join((books / "test" / name).read_bytes() for name in ("00.txt", "01.txt"))
   vocabulary = tokens.parse((tmp_path / "run/tokenizer.json").read_text())
   num_tokens = sum(len(tokens.encode_one(vocabulary, part.read_text())) + 1 for part in (books / "test").iterdir())
+  assert run.classes is None
   last = run.lines[-1]
   assert last["bits_per_byte"] == pytest.approx(last["loss"] / math.log(2) * num_tokens / len(text), rel=1e-6)
   waited = [line for line in run.lines if line["prequential_perplexity"] is not None]
@@ -307,13 +309,11 @@ def test_tensorboard_names_the_classes(run):
   assert found["class_errors/cat", 4] == pytest.approx(run.lines[-1]["class_errors"][0])
 
 
-def test_names_of_classes(run, tmp_path, books):  # noqa: F811
+def test_names_of_classes(run, tmp_path):
   assert run.classes == ["cat", "dog", "owl"]
   x, y = blobs(30, seed=1)
   plain = alma_jax.run(small_config(), tmp_path / "plain", data=(*blobs(120), x, y))
   assert plain.classes == ["0", "1", "2"]
-  text = alma_jax.run(text_config(books, stream__num_megabatches=1, train__steps=2), tmp_path / "text")
-  assert text.classes is None
   names = [str(name) for name in np.array(["cat", "dog", "owl"])[run.predict(x).argmax(1)]]
   assert np.mean(np.array(names) != np.array(["cat", "dog", "owl"])[y]) < 0.5
   shutil.copytree(run.path, tmp_path / "copy", ignore=shutil.ignore_patterns("checkpoints"))
@@ -397,3 +397,19 @@ def test_a_live_stream_with_new_classes(tmp_path, arrays):
   for line in (first, last):
     assert sum(map(sum, line["confusion"])) == len(arrays[3])
     assert 1 - np.trace(line["confusion"]) / len(arrays[3]) == pytest.approx(line["error"])
+
+
+@pytest.mark.parametrize("learner", ["select", "replay"])
+def test_metrics_of_the_newest_task(tmp_path, learner):
+  config = task_config(learner, log__metrics=("class_errors", "confusion", "top5_error"), train__epochs=2)
+  config.stream.num_megabatches, config.train.steps = 2, 10
+  run = alma_jax.run(config, tmp_path / "run")
+  assert len(run.classes) == 2
+  for line, classes in zip(run.lines, run.classes):
+    assert line["classes"] == classes
+    confusion = np.array(line["confusion"])
+    assert confusion.shape == (len(classes), len(classes))
+    assert 1 - np.trace(confusion) / confusion.sum() == pytest.approx(line["error"])
+    assert 1 - line["accuracies"][-1] == pytest.approx(line["error"])
+    np.testing.assert_allclose(line["class_errors"], 1 - np.diag(confusion) / confusion.sum(1), atol=1e-15)
+    assert "top5_error" not in line
