@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # type checkers cannot see what __getattr__ imports
   from alma_jax.config.fields import field as field
   from alma_jax.config.registry import register as register
   from alma_jax.config.sections import DataSet as DataSet
+  from alma_jax.config.sections import Metric as Metric
   from alma_jax.config.sections import Optimizer as Optimizer
   from alma_jax.config.sections import Options as Options
   from alma_jax.config.task_sections import TaskOptions as TaskOptions
@@ -43,7 +44,8 @@ _EXPORTS = {
     "language_config": "config:language", "task_config": "config:tasks", "field": "config.fields",
     "register": "config.registry", "Options": "config.sections", "TaskOptions": "config.task_sections",
     "Protocol": "protocols.contract",
-    "Model": "models.network:ImageModel", "DataSet": "config.sections", "Optimizer": "config.sections",
+    "Model": "models.network:ImageModel", "DataSet": "config.sections", "Metric": "config.sections",
+    "Optimizer": "config.sections",
     "Stacked": "learners.stacked", "Paths": "learners.paths", "Proposal": "learners.paths",
     "GrowthReport": "learners.contract", "Context": "learners.contract",
     "BadInput": "errors", "Diverged": "errors", "Stopped": "errors", "Unsaved": "errors",

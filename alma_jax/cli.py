@@ -20,8 +20,8 @@ Use
   alma export --workdir DIR      make a predictor that runs without alma_jax
 
 Find
-  alma list [FILE]               list learners, configs, networks, data sets
-                                 and optimisers, also those in your FILE
+  alma list [FILE]               list learners, configs, networks, data sets,
+                                 optimisers and metrics, also those in your FILE
   alma fields [PATTERN]          list the fields of a config, or those whose
                                  name or meaning contains PATTERN
   alma --version                 print the version
@@ -97,6 +97,8 @@ def _listing() -> Iterator[str]:
       "Texts (--config.dataset.name)": _about(registry.DATA_SETS[registry.TEXT]),
       "Streams of tasks (--config=tasks:LEARNER,STREAM)": _about(registry.DATA_SETS[registry.TASKS]),
       "Optimisers (--config.train.optimizer)": _about(registry.OPTIMIZERS[registry.IMAGES]),
+      "Metrics (--config.log.metrics)": _about(registry.METRICS[registry.IMAGES]),
+      "Metrics for text (--config.log.metrics)": _about(registry.METRICS[registry.TEXT]),
   }
   for number, (title, entries) in enumerate(groups.items()):
     yield f"{chr(10) if number else ''}{title}"

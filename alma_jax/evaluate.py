@@ -16,6 +16,8 @@ on a stream of tasks, --task says which task DATA belongs to. If the values of D
 images, a warning says so. Images of a NAME are changed as streams of tasks change them: for a task of the stream
 `digits` those of digits from 0..16 to 0..255; if a task has another shape, smaller ones to 32x32 pixels of three
 channels, or all to dataset.image_size.
+
+Besides the error it prints the metrics of the run's `log.metrics`, or those of --metrics, as in --metrics=nll,macro_f1.
 """
 import argparse
 import dataclasses
@@ -30,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from alma_jax import commands, predict
-from alma_jax.config import sections
+from alma_jax.config import registry, sections
 from alma_jax.data import cache, examples
 from alma_jax.data.form import Form
 from alma_jax.data.labels import Labels
@@ -58,14 +60,16 @@ def _main(argv: Sequence[str] | None) -> None:
   parser.add_argument("--label_column", default="", help="column of a Parquet file with the labels; default: label, "
                       "labels, y or class, or the only one whose name ends in _label")
   parser.add_argument("--allow_overlap", action="store_true", help="also score examples that are in the run's stream")
+  parser.add_argument("--metrics", help="further metrics, as in nll,macro_f1; default: those of the run's log.metrics")
   parser.add_argument("--out", help="file to write the scores to, as JSON")
   args = parser.parse_args(argv)
   commands.quiet()
   if args.out:
     answers.check_place(args.out)
   predictor = predict.load(predict.stored_of(args))
+  metrics = _metrics(args, predictor.problem)
   found = predictor.evaluate(inputs.Labelled(args.data, lambda size: _batches(args, size, predictor.facts),
-                                             lambda hashes: _overlap(args, hashes, predictor.form)))
+                                             lambda hashes: _overlap(args, hashes, predictor.form), metrics))
   if predictor.facts.get("task"):
     found["task"] = predictor.facts["task"]["name"]
   found |= dict(data=args.data, workdir=str(args.workdir), predictor=predictor.version or None,
@@ -75,7 +79,18 @@ def _main(argv: Sequence[str] | None) -> None:
       write_bytes(pathlib.Path(args.out).expanduser(), (json.dumps(found, indent=2) + "\n").encode())
     except OSError as error:
       raise BadInput(f"--out={args.out!r} cannot be written: {error.strerror}.") from error
-  commands.show(predictor.describe(found))
+  commands.show(predictor.describe(found, [metric.name for metric in metrics]))
+
+
+def _metrics(args: argparse.Namespace, problem: str) -> list[sections.Metric]:
+  """The metrics of --metrics, or else those of the run; `problem` of a predictor without its run."""
+  from alma_jax.store import local_copy
+  from alma_jax.store.record import Record
+
+  record, names = Record(local_copy.readable(args.workdir)), args.metrics and args.metrics.split(",")
+  if record.is_begun:
+    problem, names = record.kind.problem, names or record.fields.get("log.metrics", ())
+  return [registry.METRICS[problem].of(name, "--metrics")() for name in names or ()]
 
 
 def _batches(args: argparse.Namespace, size: int, facts: Mapping[str, Any]) -> Iterator[examples.Examples]:

@@ -112,13 +112,13 @@ def stored_of(args: argparse.Namespace) -> folder.Stored:
     BadInput: there is neither a run nor a predictor, or the run has not completed a stage.
   """
   place = place_of(args)
+  if args.config:
+    configs.load_file(args.config)
   if place is not None:
     return folder.read(place)
   from alma_jax.runs import exporting, results  # these import all of flax and orbax
 
   commands.quiet()
-  if args.config:
-    configs.load_file(args.config)
   return folder.Stored("", exporting.files_of(results.load_run(args.workdir), of_task=args.task))
 
 

@@ -2,8 +2,8 @@
 
 RUNS are run folders, or folders that hold run folders; or their addresses. One line a run: whether it is alive, dead
 (it is not finished, and no process on this machine runs it; if it has an address, none on another machine either),
-finished or diverged; its stage, error, prequential error (the mean over the stream so far), drift alarms, the time
-left, and when it was saved.
+finished or diverged; its stage, error, prequential error (the mean over the stream so far), the newest values of
+`log.metrics`, drift alarms, the time left, and when it was saved.
 """
 import sys
 from collections.abc import Sequence

@@ -51,7 +51,7 @@ def _empty_curves(monkeypatch):
 def _forget():
   """Removes what a test has registered."""
   yield
-  for registries in (registry.LEARNERS, registry.NETWORKS, registry.DATA_SETS, registry.OPTIMIZERS):
+  for registries in registry.KINDS:
     for each in registries.values():
       for name in [name for name, cls in each._classes.items() if registry.is_own(cls)]:
         del each._classes[name]

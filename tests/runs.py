@@ -103,6 +103,22 @@ def lines(path, name):
   return [{k: v for k, v in entry.items() if not k.endswith("seconds")} for entry in entries]
 
 
+def scalars(folder):
+  """{(tag, step): value} of the files of TensorBoard in a folder."""
+  from tensorboardX.proto.event_pb2 import Event
+  from tensorboardX.record_writer import RecordWriter  # noqa: F401 (the format below is its)
+  found = {}
+  for file in sorted(folder.iterdir()):
+    data, at = file.read_bytes(), 0
+    while at < len(data):
+      size = int.from_bytes(data[at:at + 8], "little")
+      event = Event.FromString(data[at + 12:at + 12 + size])
+      at += 16 + size
+      for value in event.summary.value:
+        found[value.tag, event.step] = value.simple_value
+  return found
+
+
 def assert_same_run(first, second):
   assert lines(first, "metrics.jsonl") == lines(second, "metrics.jsonl")
   assert lines(first, "train.jsonl") == lines(second, "train.jsonl")

@@ -19,8 +19,7 @@ def test_everything_is_listed():
   done = alma("cli", "list")
   names = [line.split()[0] for line in done.stdout.splitlines() if line.startswith("  ")]
   files = [path.relative_to(ROOT / "configs").with_suffix("").as_posix() for path in ROOT.glob("configs/**/*.py")]
-  known = [form for kind in (registry.LEARNERS, registry.NETWORKS, registry.DATA_SETS, registry.OPTIMIZERS)
-           for names_of in kind.values() for form in names_of.forms()]
+  known = [form for kind in registry.KINDS for names_of in kind.values() for form in names_of.forms()]
   assert {*known, *files} <= set(names)
   assert {"digits", "mnist", "cifar10", "tfds:NAME", "npz:PATH", "folder:DIR", "text:DIR"} < set(names)
   assert {*STREAMS, "tasks:PATH.py"} <= set(names)

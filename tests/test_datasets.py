@@ -58,7 +58,8 @@ X = np.zeros((6, 4, 4), np.float32)
      r"x_test of .* shape \[4, 5, 1\], but the training set has \[4, 4, 1\]"),
     (dict(x_test=X), "x_test of .* dtype float32, but the training set has uint8"),
     (dict(y_train=np.zeros(6, int), y_test=np.zeros(6, int)), "a single class"),
-    (dict(y_train=np.array(list("abcabc"))), "the class 0, 1, 2, a, b in only one of train and test"),
+    (dict(y_train=np.array(list("abcabc"))), "the training label 'a' and the test label '0', but"),
+    (dict(y_train=np.array(list("abcabc")), y_test=np.array(list("abdabd"))), "the class d only in its test part"),
 ])
 def test_arrays_that_do_not_belong_together_are_refused(tmp_path, changes, sentence):
   with pytest.raises(BadInput, match=sentence):
@@ -72,6 +73,19 @@ def test_names_of_classes_in_arrays(tmp_path):
   data = datasets.load(save(tmp_path / "a.npz", y_train=named, y_test=named[::-1]))
   assert (data.class_names, data.y_train.tolist()) == (("a", "b", "c"), [1, 2, 0, 1, 2, 0])
   assert data.y_test.tolist() == data.y_train.tolist()[::-1]
+
+
+@pytest.mark.parametrize("named", [list, tuple, np.array, lambda y: np.array(y, object), lambda y: np.array(y, "S")])
+def test_names_of_classes_in_python(named):
+  data = datasets.from_arrays("data", dict(x_train=X, y_train=named([*"bcabca"]), x_test=X[:2], y_test=named([*"ca"])))
+  assert (data.class_names, data.y_train.tolist()) == (("a", "b", "c"), [1, 2, 0, 1, 2, 0])
+  assert (data.num_classes, data.y_test.tolist()) == (3, [2, 0])  # the test set lacks b
+
+
+@pytest.mark.parametrize("y", [[*"abcab", 2], np.array([*"abcab", 2], object), np.array([*"abcab", None], object)])
+def test_labels_are_of_one_kind(y):
+  with pytest.raises(BadInput, match="y_train of data .* has labels that are names and others that are not"):
+    datasets.from_arrays("data", dict(x_train=X, y_train=y, x_test=X, y_test=[*"abcabc"]))
 
 
 def test_a_class_without_training_examples_gives_a_warning(tmp_path):

@@ -18,12 +18,12 @@ from test_cuts import killed
 import alma_jax
 from alma_jax import config as configs
 from alma_jax.config import document, registry
+from alma_jax.data import datasets
 from alma_jax.errors import BadInput
 from alma_jax.learners.stacked import Stacked
 from alma_jax.sweeps import jobs
 
-REGISTRIES = [each for kind in (registry.LEARNERS, registry.NETWORKS, registry.DATA_SETS, registry.OPTIMIZERS)
-              for each in kind.values()]
+REGISTRIES = [each for kind in registry.KINDS for each in kind.values()]
 
 
 def codes_of(page):
@@ -43,7 +43,7 @@ def _registries():
     for name in set(each) - names:
       del each._classes[name]
   sys.path[:] = path
-  for name in {"small_cnn", "fittest", "rows"} & (set(sys.modules) - modules):
+  for name in {"small_cnn", "fittest", "rows", "brier"} & (set(sys.modules) - modules):
     del sys.modules[name]
 
 
@@ -71,7 +71,8 @@ ADDED = {
     "docs/add-a-learner.md": ("fittest.py", "fittest", ["--config.learner.num_members=2"], "fittest"),
     "docs/add-a-model.md": ("small_cnn.py", "sm", ["--config.model.num_layers=1"], "small_cnn"),
     "docs/add-a-data-set.md": ("rows.py", "ens", ["--config.dataset.test_every=4"], "csv:PATH"),
-    "docs/add-a-protocol.md": ("turns.py", "gens", [], "in_turn")}
+    "docs/add-a-protocol.md": ("turns.py", "gens", [], "in_turn"),
+    "docs/add-a-metric.md": ("brier.py", "sm", [], "brier")}
 
 
 @pytest.mark.parametrize("page", ADDED)
@@ -117,6 +118,19 @@ def assert_listed(cwd, file, name):
   listing = alma("cli", "list", file, cwd=cwd).stdout
   assert re.search(rf"^  {name} +\w", listing, re.MULTILINE), listing
   assert name not in document.markdown()
+
+
+def test_the_metric_of_the_page(tmp_path):
+  (tmp_path / "brier.py").write_text(code_of("docs/add-a-metric.md"))
+  done = alma("main", "--config=brier.py:sm", *SMALL, "--workdir=run", cwd=tmp_path)
+  assert done.returncode == 0, done.stderr
+  last, data = lines(tmp_path / "run", "metrics.jsonl")[-1], datasets.load("digits")
+  probabilities = alma_jax.load_run(tmp_path / "run").predict(data.x_test)
+  assert last["brier"] == pytest.approx(((probabilities - np.eye(10)[data.y_test]) ** 2).sum(1).mean(), rel=1e-5)
+  assert 0 < last["prequential_brier"] < 2
+  evaluated = ["evaluate", "--workdir=run", "--data=digits"]
+  done = alma(*evaluated, "--config=brier.py", cwd=tmp_path)
+  assert done.stdout.splitlines()[-2:] == [f"brier {last['brier']:.4g}", f"balanced_error {last['balanced_error']:.4g}"]
 
 
 def with_learner_of_tasks():

@@ -246,7 +246,7 @@ def test_an_ensembles_loss_is_that_of_averaged_probabilities(books):
   expected = np.log(np.mean(np.exp(np.float64(singles)), 0))
   np.testing.assert_allclose(joint[counts], expected[counts], rtol=1e-5, atol=1e-5)
   losses = [-single[counts].mean(dtype=np.float64) for single in singles]
-  perplexity, loss = setting.protocol.source.score(joint)
+  perplexity, loss = map(setting.protocol.source.score(joint).get, ("perplexity", "loss"))
   assert loss < np.mean(losses)  # Jensen
   assert loss == pytest.approx(-expected[counts].mean(), rel=1e-5)
   assert perplexity == pytest.approx(math.exp(loss))

@@ -10,7 +10,7 @@ A config is a ConfigDict until `parse` turns it into a frozen `RunConfig`; no ot
     identity                   the fields that decide the results; see also digest, differences and compared
     default_workdir            the run folder of a config
     to_dict, flatten, nested   nested and flat dicts of a config
-    register                   adds a learner, a network, a data set or an optimiser
+    register                   adds a learner, a network, a data set, an optimiser or a metric
 
 Every field is declared once (see fields.py): those of all runs in sections.py, those of each problem in
 image_sections.py, text_sections.py and task_sections.py, and those of a learner, a network, a data set or an optimiser

@@ -31,6 +31,7 @@ _NAMED_POWERS = range(20, 64)  # exponents; 2**31 is easier to read than 2147483
 KINDS: Mapping[Any, str] = {
     int: "a whole number", float: "a finite number", bool: "True or False", str: "a string",
     tuple[int, ...]: "a whole number, or several as in (1,2)", tuple[float, ...]: "a number, or several as in (1,2)",
+    tuple[str, ...]: "a name, or several as in (a,b)",
     float | str: "a number or a word"}
 
 
@@ -267,7 +268,7 @@ def _read(kind: Any, text: str) -> Any:
   """Raises ValueError if the text cannot be a value of this type."""
   if typing.get_origin(kind) is tuple:
     parts = text.strip("()[] ").split(",")
-    return tuple(_read(typing.get_args(kind)[0], part) for part in parts if part.strip())
+    return tuple(_read(typing.get_args(kind)[0], part.strip(" '\"")) for part in parts if part.strip())
   if kind is bool:
     if text.lower() not in _TRUE + _FALSE:
       raise ValueError(text)

@@ -1,8 +1,9 @@
-"""Finds learners, networks, data sets and optimisers by name, including the user's. Imports neither jax nor numpy.
+"""Finds learners, networks, data sets, optimisers and metrics by name, including the user's.
 
 A name stands for a frozen dataclass: it declares the fields that come with the name, and a method makes the learner,
-network, data set or optimiser from them. `register` adds a class. A class of this package registers when its module is
-imported, and a module is imported when a config first names its class.
+network, data set or optimiser from them; a metric has no fields. `register` adds a class. A class of this package
+registers when its module is imported, and a module is imported when a config first names its class. This module imports
+neither jax nor numpy.
 """
 import dataclasses
 import difflib
@@ -106,10 +107,13 @@ DATA_SETS: Mapping[str, Registry] = {
     problem: Registry("data set", "alma_jax.data.sets") for problem in (IMAGES, TEXT, TASKS)}
 OPTIMIZERS: Mapping[str, Registry] = {
     problem: Registry("optimiser", "alma_jax.training.optimizers") for problem in (IMAGES, TASKS)}
+METRICS: Mapping[str, Registry] = {
+    problem: Registry("metric", "alma_jax.problems.measures") for problem in (IMAGES, TEXT, TASKS)}
+KINDS = (LEARNERS, NETWORKS, DATA_SETS, OPTIMIZERS, METRICS)
 
 
 def register(cls: C) -> C:
-  """Class decorator that adds a learner, a network, a data set or an optimiser under its `name`.
+  """Class decorator that adds a learner, a network, a data set, an optimiser or a metric under its `name`.
 
       @alma_jax.register
       @dataclasses.dataclass(frozen=True)
@@ -119,16 +123,16 @@ def register(cls: C) -> C:
   You can register a name of yours again, for example by running a notebook cell twice; the new class replaces the old.
 
   Args:
-    cls: a frozen dataclass that inherits from alma_jax.Options, TaskOptions, Model, DataSet or Optimizer. Declare its
-      fields with alma_jax.field, give `name` a default, and say in `problems` what the class is for.
+    cls: a frozen dataclass that inherits from alma_jax.Options, TaskOptions, Model, DataSet, Optimizer or Metric.
+      Declare its fields with alma_jax.field, give `name` a default, and say in `problems` what the class is for.
 
   Raises:
     BadInput: the class is not of this form, or alma_jax has a class with this name.
   """
   registries: Mapping[str, Registry] | None = getattr(cls, "registries", None)
   if registries is None:
-    raise BadInput(f"{cls.__name__} should inherit from alma_jax.Options, TaskOptions, Model, DataSet or "
-                   "Optimizer.")
+    raise BadInput(f"{cls.__name__} should inherit from alma_jax.Options, TaskOptions, Model, DataSet, "
+                   "Optimizer or Metric.")
   if "__dataclass_fields__" not in vars(cls) or not dataclasses.is_dataclass(cls):
     raise BadInput(f"{cls.__name__} is not a dataclass; write @dataclasses.dataclass(frozen=True) between "
                    "@alma_jax.register and the class.")

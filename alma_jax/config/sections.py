@@ -9,7 +9,17 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from alma_jax.config.fields import choice, field
-from alma_jax.config.registry import DATA_SETS, IMAGES, LEARNERS, NETWORKS, OPTIMIZERS, TASKS, TEXT, Registry
+from alma_jax.config.registry import (
+  DATA_SETS,
+  IMAGES,
+  LEARNERS,
+  METRICS,
+  NETWORKS,
+  OPTIMIZERS,
+  TASKS,
+  TEXT,
+  Registry,
+)
 from alma_jax.errors import BadInput
 
 LIVE = "live:"  # before the folder of a stream that arrives while the run goes on
@@ -128,6 +138,41 @@ class Optimizer:
     """An optax.GradientTransformation without weight decay. `rate`: the learning rate, a number or a schedule."""
     raise BadInput(f"{type(self).__name__} has no method transform(self, rate); write one that returns an optax "
                    "transformation.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+  """Base class of metrics, which `log.metrics` names (docs/add-a-metric.md).
+
+  Both methods work on the host. Predictions of all devices and processes are whole there, so sums over the batches of
+  examples are exact, whatever computed the predictions.
+
+  Attributes:
+    problems: what the metric is for: images, text, tasks.
+  """
+  name: str = ""
+
+  registries: ClassVar[Mapping[str, Registry]] = METRICS
+  problems: ClassVar[tuple[str, ...]] = (IMAGES, TASKS)
+
+  def sums(self, prediction: Any, labels: Any, mask: Any) -> Any:
+    """Sums over a batch of examples, a pytree of numbers and numpy arrays.
+
+    Args:
+      prediction: for images, (classes int [B], probabilities float32 [B, K]). A class that the network does not know
+        yet has the probability 0. For text, log-probabilities of the targets, float32 [B, L].
+      labels: for images, int [B], from 0 to K - 1. For text, a problems.measures.Targets.
+      mask: bool, [B] for images and [B, L] for text: which examples or targets count.
+    """
+    raise BadInput(f"{type(self).__name__} has no method sums(self, prediction, labels, mask); write one that returns "
+                   "sums over a batch.")
+
+  def value(self, sums: Any) -> Any:
+    """The metric, from sums that were added over batches: a number, a list with a number for each class, or a matrix.
+
+    NaN, also as an entry, stands for what is not known, and becomes null in metrics.jsonl. None: there is no entry.
+    """
+    raise BadInput(f"{type(self).__name__} has no method value(self, sums); write one that returns the metric.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -513,8 +558,16 @@ class Log:
       False, "write a new predictor into the run folder after every stage, for `alma predict` and `alma serve`; "
       "without it they read the last checkpoint when they start")
   label: str = field("", "name of the learner in reports; empty: `learner.name`")
+  metrics: tuple[str, ...] = field(
+      (), "further metrics, as in (balanced_error,confusion); `alma list` has their names, and docs/metrics.md their "
+      "formulas")
 
   drift, lca = 0.0, 0  # nothing watches for drift, and LCA is not measured
+
+  def check(self, config: Any) -> None:
+    """Raises BadInput if there is no such metric for the problem."""
+    for name in self.metrics:
+      METRICS[config.problem].of(name, "log.metrics")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -91,6 +91,8 @@ def from_arrays(name: str, arrays: Mapping[str, Any],
         raise BadInput(reason)
     with named(f"y_{split} of {name}"):
       y = arrays[f"y_{split}"]
+      # numpy would turn the numbers of a list that also holds names into names
+      y = np.asarray(y, object) if isinstance(y, list | tuple) and not isinstance(y, class_labels.Labels) else y
       labels.append(y if isinstance(y, class_labels.Labels) else class_labels.read(_array(y)))
     if len(x) != len(labels[-1].numbers):
       raise BadInput(f"{name} has {len(x)} examples but {len(labels[-1].numbers)} labels in its {split} split; give "

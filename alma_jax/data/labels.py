@@ -106,6 +106,12 @@ def read(y: Any, names: tuple[str, ...] | None = None) -> Labels:
     raise BadInput(f"it has labels of shape {y.shape}; labels are [N], one for each example.")
   if not len(y):
     raise BadInput("it has no labels; give one for each example.")
+  if y.dtype.kind == "O":
+    kinds = {str if isinstance(label, str) else type(label) for label in y.tolist()}
+    if str in kinds and len(kinds) > 1:
+      raise BadInput("it has labels that are names and others that are not; give labels of one kind, all of them names "
+                     "or all of them numbers.")
+    y = np.array(y.tolist())
   if y.dtype.kind in "US":
     try:
       y = y.astype(str)
@@ -134,12 +140,25 @@ def check_same(classes: Iterable[str], others: Iterable[str]) -> None:
 
 
 def of_parts(train: Labels, test: Labels) -> tuple[Labels, Labels]:
-  """The labels of the two parts of a data set, with the classes of the training part."""
+  """The labels of the two parts of a data set, with the classes of the training part.
+
+  Raises:
+    BadInput: the test part has another class, or one part has names and the other one numbers. The message begins with
+      "it".
+  """
   if train.names is None and test.names is None:
     return train, test
-  numbers, names = train.by_name()
-  check_same(names, test.by_name()[1])
-  return Labels(numbers, names, True), Labels(Classes("the training part", names, len(names)).number(test), names, True)
+  (numbers, names), (tested, others) = train.by_name(), test.by_name()
+  unknown = sorted({*others} - {*names})
+  if unknown and (train.names is None) != (test.names is None):
+    raise BadInput(f"it has the training label {names[0]!r} and the test label {others[0]!r}, but labels are either "
+                   "names or numbers; give both parts labels of one kind.")
+  if unknown:
+    raise BadInput(f"it has the class {', '.join(unknown[:5])} only in its test part; give every class training "
+                   "examples.")
+  place = {name: i for i, name in enumerate(names)}
+  known = np.array([place[name] for name in others], np.int32)
+  return Labels(numbers, names, True), Labels(known[tested], names, True)
 
 
 def joined(parts: Sequence[Labels]) -> Labels:

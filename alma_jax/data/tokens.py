@@ -1,9 +1,10 @@
 """Trains or reads a byte-level tokenizer, and encodes documents as token ids."""
+import json
 import pathlib
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -92,6 +93,36 @@ def vocabulary_size(tokenizer: "Tokenizer") -> int:
 def end_of(tokenizer: "Tokenizer") -> int:
   """The id of END, which every tokenizer of `train` and `read` has."""
   return int(tokenizer.token_to_id(END))  # type: ignore[arg-type]
+
+
+def num_bytes(tokenizer: "Tokenizer") -> np.ndarray:
+  """UTF-8 bytes of the text that each token stands for, float64 [V]; NaN: they are not known.
+
+  A byte-level tokenizer writes every byte of a text as one character, so they are the characters of its units. END is
+  no text: it has none. A tokenizer that changes the text before it cuts it, or drops a part, does not tell.
+  """
+  found, tree = np.full(vocabulary_size(tokenizer), np.nan), json.loads(tokenizer.to_str())
+  if not _is_byte_level(tree):
+    return found
+  for unit, number in tree["model"]["vocab"].items():
+    found[number] = len(unit)
+  for added in tree["added_tokens"]:
+    strips = added["lstrip"] or added["rstrip"]  # spaces around it, which then belong to no token
+    found[added["id"]] = 0 if added["content"] == END else np.nan if strips else len(added["content"].encode())
+  return found
+
+
+def _is_byte_level(tree: dict[str, Any]) -> bool:
+  """Whether the units of a tokenizer, as its JSON describes it, hold every byte of a text as one character."""
+  from tokenizers import pre_tokenizers
+
+  model, step = tree["model"], tree["pre_tokenizer"] or {"type": None}
+  *before, last = step["pretokenizers"] if step["type"] == "Sequence" else [step]
+  return (tree["normalizer"] is None and model["type"] == "BPE" and {*pre_tokenizers.ByteLevel.alphabet()} <= {
+      *model["vocab"]} and not model["continuing_subword_prefix"] and not model["end_of_word_suffix"]
+          and last["type"] == "ByteLevel" and not last["add_prefix_space"]
+          and all(each["type"] == "Digits" or (each["type"] == "Split" and each["behavior"] != "Removed")
+                  for each in before))
 
 
 def encode(tokenizer: "Tokenizer", documents: Sequence[bytes], in_sections: bool) -> tuple[np.ndarray, np.ndarray]:

@@ -124,7 +124,7 @@ def read_npz(file: pathlib.Path | io.BytesIO, choose: Callable[[list[str]], Sequ
     raise
   except Exception as error:  # zipfile, zlib and numpy raise many kinds
     raise BadInput(f"it is not an .npz file of plain arrays ({first_line(error)}); write it by np.savez with arrays of "
-                   "numbers.") from error
+                   "numbers, and names of classes as labels.astype(str).") from error
 
 
 def rows_at_once(metadata: "pq.FileMetaData", most: int | None = None) -> int:

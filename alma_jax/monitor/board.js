@@ -46,6 +46,12 @@ function table(runs) {
     about.className = "about";
     about.textContent = ` (${run.name})`;
     first.append(about);
+    if (run.further.length) {
+      const further = document.createElement("div");
+      further.className = "further";
+      further.textContent = run.further.join(", ");
+      first.append(further);
+    }
     cell(row, run.doing ? `${run.state}, ${run.doing}` : run.state, run.state);
     cell(row, short(run.error), "number");
     cell(row, short(run.prequential), "number");

@@ -13,6 +13,7 @@ from alma_jax.errors import BadInput
 from alma_jax.messages import duration
 from alma_jax.monitor import view
 from alma_jax.monitor.view import View
+from alma_jax.problems import measures
 from alma_jax.store import run_files
 from alma_jax.store.metrics import DRIFT_AFTER, DRIFT_BEFORE, Entry
 
@@ -93,7 +94,7 @@ def shown(run: View) -> dict[str, Any]:
   left, num = view.seconds_left(run), view.num_stages(run)
   return dict(
       path=str(record.path), name=run.name, state=run.state, doing=run.doing, metric=metric, unit=record.unit,
-      prequential_only=record.measure.is_prequential, t=len(record.lines),
+      further=measures.brief(record.further), prequential_only=record.measure.is_prequential, t=len(record.lines),
       total=record.total, stage=len(stages), stages=num, error=last[-1][1] if last and stages else None,
       prequential=sum(v for _, v in prequential) / len(prequential) if prequential else None,
       left=duration(left) if left else None, saved=run.saved if run.state != view.FINISHED else None,

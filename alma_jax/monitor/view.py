@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from alma_jax.errors import BadInput
 from alma_jax.messages import duration
+from alma_jax.problems import measures
 from alma_jax.store import local_copy, run_files
 from alma_jax.store.metrics import DRIFT_AFTER, Entry
 from alma_jax.store.record import LABEL, Record
@@ -131,6 +132,7 @@ def line(run: View, now: float | None = None) -> str:
     parts.append(f"{record.metric}{newest} {last[-1][1]:.4g}")
   if before_use:
     parts.append(f"prequential {record.metric} {sum(before_use) / len(before_use):.4g}")
+  parts += measures.brief(record.further)
   drifts = [each["t"] for each in record.lines if each.get(DRIFT_AFTER) is not None]
   if drifts:
     parts.append(f"{len(drifts)} drift alarm{'s' * (len(drifts) > 1)}, the last at mega-batch {drifts[-1]}")

@@ -1,1 +1,1 @@
-"""Exported predictors: their folder, their inputs and outputs, scores, and the HTTP service. Reads no checkpoints."""
+"""Exported predictors: their folder, their inputs and outputs, and the HTTP service. Reads no checkpoints."""

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from alma_jax.config.sections import Metric
 from alma_jax.data import examples, image_file
 from alma_jax.data.form import Form
 from alma_jax.data.labels import Classes
@@ -18,10 +19,12 @@ class Labelled(NamedTuple):
     name: how the user calls them.
     batches: number of examples -> the labelled examples in batches of so many.
     overlap: hashes of the examples -> how many of them are in the stream of the run, or None if it is not known.
+    metrics: to measure besides those that every predictor has.
   """
   name: str
   batches: Callable[[int], Iterable[examples.Examples]]
   overlap: Callable[[Sequence[int]], int | None]
+  metrics: Sequence[Metric]
 
 
 def form_of(facts: Mapping[str, Any]) -> Form:

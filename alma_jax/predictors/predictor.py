@@ -3,23 +3,28 @@
 A predictor takes images or texts; the two classes answer the commands and the HTTP service.
 """
 import io
+import math
 import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
 from jax import export
 
 from alma_jax import commands
+from alma_jax.config.registry import IMAGES, TEXT
 from alma_jax.data import cache, examples, tokens, unpacking
 from alma_jax.data.form import Form
 from alma_jax.errors import BadInput
 from alma_jax.parallel import environment
-from alma_jax.predictors import answers, facts, folder, inputs, requests, scale, scores, texts
+from alma_jax.predictors import answers, facts, folder, inputs, requests, scale, texts
+from alma_jax.problems import measures
 
+_BASIC = (measures.ClassErrors(), measures.NLL(), measures.CalibrationError())  # of images, always measured
+_SHOWN = 10  # classes of a description, those with the largest errors
 _BATCH_BYTES = 2**22  # of the inputs of a batch as float32, and of the outputs of a language model
 _MOST = 4096  # examples of a batch
 _STEP = 4  # batches of a service are padded to powers of it, each of which is compiled
@@ -49,12 +54,14 @@ class Predictor:
   """A predictor that is ready to be called.
 
   Attributes:
+    problem: what it answers, a name of config.registry.
     facts: entries of predictor.json.
     version: name of the version, see folder.Stored.
     shape, dtype: of one input.
     form: of the images that it takes; None: it takes texts.
     outputs: numbers that an input leads to for each of its own, by which batches are bounded.
   """
+  problem: ClassVar[str] = IMAGES
   shape: tuple[int, ...]
   dtype: np.dtype
   form: Form | None = None
@@ -72,11 +79,11 @@ class Predictor:
     raise NotImplementedError
 
   def evaluate(self, labelled: inputs.Labelled) -> dict[str, Any]:
-    """The scores on new data, with `overlap`."""
+    """The metrics on new data, with `overlap`."""
     raise NotImplementedError
 
-  def describe(self, found: dict[str, Any]) -> str:
-    """What `evaluate` returned, for people."""
+  def describe(self, found: dict[str, Any], names: Sequence[str]) -> str:
+    """What `evaluate` returned, for people; `names` of the metrics that were asked for."""
     raise NotImplementedError
 
   def prepared(self, most: int) -> tuple[list[int], int]:
@@ -150,19 +157,34 @@ class ImagePredictor(Predictor):
       yield answers.rows(batch.source, batch.row, classes, probabilities, names)
 
   def evaluate(self, labelled: inputs.Labelled) -> dict[str, Any]:
-    result, values = scores.Scores(self.facts["classes"]), scale.Scale(self.facts)
     hashes: list[int] = []
+    values = scale.Scale(self.facts)
+    totals = measures.Totals({metric.name: metric for metric in (*_BASIC, *labelled.metrics)}.values())
     for batch, classes, probabilities in self._classified(labelled.batches(self.batch_size)):
       assert batch.labels is not None
-      result.add(classes, probabilities, batch.labels.numbers)
+      totals.add((classes, probabilities), batch.labels.numbers, np.ones(len(classes), bool))
       values.add(batch.x)
       hashes.extend(map(cache.hash_row, batch.x))
     commands.warn(filter(None, [values.warning(labelled.name)]))
     overlap = labelled.overlap(hashes)
-    return result.summary() | dict(overlap=overlap)
+    counts, found = totals.sums[_BASIC[0].name], totals.entry(inputs.classes_of(self.facts).names)
+    num = int(counts["num"].sum())
+    error = int(counts["wrong"].sum()) / num  # to the bit that of the run
+    return dict(num_examples=num, error=error, error_standard_error=math.sqrt(error * (1 - error) / num),
+                loss=found["nll"]) | found | dict(class_examples=counts["num"].tolist(), overlap=overlap)
 
-  def describe(self, found: dict[str, Any]) -> str:
-    return scores.text(found, self.facts.get("class_names"))
+  def describe(self, found: dict[str, Any], names: Sequence[str]) -> str:
+    lines = [f"error {found['error']:.4f} ± {found['error_standard_error']:.4f}, loss {found['loss']:.4f} nats, "
+             f"calibration error {found['calibration_error']:.4f}, over {found['num_examples']:,} examples"]
+    classes = self.facts.get("class_names") or range(self.facts["classes"])
+    errors = [(error, k) for k, error in enumerate(found["class_errors"]) if error is not None]
+    worst = sorted(errors, key=lambda each: (-each[0], each[1]))[:_SHOWN]
+    title = f"class error, the largest {_SHOWN} of {len(errors)}" if len(errors) > _SHOWN else "class error"
+    width = max(len(str(classes[k])) for _, k in worst)
+    lines += [f"{title}:", *(f"  {classes[k]!s:<{width}}  {error:.4f} of {found['class_examples'][k]:,}"
+                             for error, k in worst)]
+    further = [name for name in names if name not in {metric.name for metric in _BASIC}]
+    return "\n".join([*lines, *measures.brief(measures.newest([found], further))])
 
   def prepared(self, most: int) -> tuple[list[int], int]:
     sizes, quick, most = [1], 0, min(most, self.batch_size)
@@ -205,6 +227,7 @@ class ImagePredictor(Predictor):
 
 class TextPredictor(Predictor):
   """A language model."""
+  problem: ClassVar[str] = TEXT
   dtype = np.dtype(np.int32)
 
   def __init__(self, known: dict[str, Any], stored: folder.Stored, before: Predictor | None = None):
@@ -227,14 +250,18 @@ class TextPredictor(Predictor):
     documents = [document.text for document in texts.read([labelled.name.removeprefix("text:")])]
     overlap = labelled.overlap([cache.hash_row(document.strip()) for document in documents])
     windows, counts = texts.windows(self._tokenizer, [document.decode() for document in documents], self._length)
-    total, _ = texts.sums(self, windows, counts, self.batch_size)
+    total, num_bytes, totals = 0.0, tokens.num_bytes(self._tokenizer), measures.Totals(labelled.metrics)
+    for batch in texts.batches(self, windows, counts, self.batch_size):
+      total += float(batch.log_probs[batch.mask].sum(dtype=np.float64))
+      totals.add(batch.log_probs, measures.Targets(batch.targets, num_bytes[batch.targets]), batch.mask)
     loss = -total / int(counts.sum())
     return dict(num_documents=len(documents), num_tokens=int(counts.sum()), loss=loss, perplexity=float(np.exp(loss)),
-                overlap=overlap)
+                overlap=overlap) | totals.entry()
 
-  def describe(self, found: dict[str, Any]) -> str:
-    return (f"perplexity {found['perplexity']:.2f}, loss {found['loss']:.4f} nats a token, over "
+  def describe(self, found: dict[str, Any], names: Sequence[str]) -> str:
+    line = (f"perplexity {found['perplexity']:.2f}, loss {found['loss']:.4f} nats a token, over "
             f"{found['num_tokens']:,} tokens of {found['num_documents']} documents")
+    return "\n".join([line, *measures.brief(measures.newest([found], names))])
 
   def prepared(self, most: int) -> tuple[list[int], int]:
     self.compile(self.batch_size)

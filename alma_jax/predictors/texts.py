@@ -11,6 +11,21 @@ from alma_jax.data.examples import named
 LogProbs = Callable[[np.ndarray], tuple[np.ndarray, ...]]  # tokens int32 [B, L] -> (log-probabilities [B, L, V],)
 
 
+class Batch(NamedTuple):
+  """Windows that are predicted.
+
+  Attributes:
+    targets: int32 [B, L], token ids.
+    log_probs: float32 [B, L], their log-probabilities.
+    mask: bool [B, L], which of them count.
+    after: float32 [V], log-probabilities of the last target that counts and of the other tokens in its place.
+  """
+  targets: np.ndarray
+  log_probs: np.ndarray
+  mask: np.ndarray
+  after: np.ndarray
+
+
 class Score(NamedTuple):
   """How well a text is predicted.
 
@@ -72,10 +87,16 @@ def score(predict: LogProbs, tokenizer: Any, text: str, length: int, size: int) 
 def sums(predict: LogProbs, tokens_NL: np.ndarray, counts: np.ndarray, size: int) -> tuple[float, np.ndarray]:
   """(sum of the targets' log-probabilities in nats, log-probabilities [V] of what follows before the last target)."""
   total, after = 0.0, np.zeros(1)
+  for batch in batches(predict, tokens_NL, counts, size):
+    total, after = total + float(batch.log_probs[batch.mask].sum(dtype=np.float64)), batch.after
+  return total, after
+
+
+def batches(predict: LogProbs, tokens_NL: np.ndarray, counts: np.ndarray, size: int) -> Iterator[Batch]:
+  """Yields the predictions for windows, `size` at a time; see `windows`."""
   for start in range(0, len(tokens_NL), size):
     part, num = tokens_NL[start:start + size], counts[start:start + size]
-    log_probs = predict(part[:, :-1])[0]
-    chosen = np.take_along_axis(log_probs, part[:, 1:, None], -1)[..., 0]
-    total += float(chosen[np.arange(chosen.shape[1])[None] < num[:, None]].sum(dtype=np.float64))
-    after = log_probs[-1, num[-1] - 1]
-  return total, after
+    log_probs, targets = predict(part[:, :-1])[0], part[:, 1:]
+    chosen = np.take_along_axis(log_probs, targets[..., None], -1)[..., 0]
+    mask = np.arange(chosen.shape[1])[None] < num[:, None]
+    yield Batch(targets, chosen, mask, log_probs[-1, num[-1] - 1])

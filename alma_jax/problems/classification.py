@@ -14,7 +14,7 @@ from alma_jax.data import augment, datasets, memory, normalization
 from alma_jax.data.megabatches import Megabatches, Permuted
 from alma_jax.errors import BadInput
 from alma_jax.parallel import sharding
-from alma_jax.problems import contract
+from alma_jax.problems import contract, measures
 from alma_jax.types import Array, Key, Variables
 
 Arrays = Mapping[str, Any]  # a contribution: arrays [B, K] of jax or of numpy by name
@@ -240,7 +240,7 @@ class Images:
                      f"pass ({', '.join(datasets.ARRAYS)}).")
     else:
       self.dataset = datasets.from_arrays("data", dict(zip(datasets.ARRAYS, data)))
-    d = self.dataset
+    d, self._metrics = self.dataset, measures.chosen(config)
     if d is not data:
       datasets.warn_of_overlap(d)
     self.megabatches = Permuted(len(d.x_train), stream.num_megabatches, stream.val_fraction, config.seed)
@@ -293,25 +293,29 @@ class Images:
     """The pool of test examples; None if there are none."""
     return None if not self.has_test else make_pool(self.dataset.x_test, self.dataset.y_test, *self.constants, mesh)
 
-  def score(self, prediction: tuple[np.ndarray, np.ndarray]) -> tuple[float, float]:
-    """(error rate, mean cross-entropy in nats) of a prediction (classes, probabilities) for the test examples."""
-    return error_and_loss(*prediction, self.dataset.y_test)
+  def score(self, prediction: measures.Prediction) -> measures.Entry:
+    """Error, loss in nats and the chosen metrics of a prediction (classes, probabilities) for the test examples."""
+    error, loss = error_and_loss(*prediction, self.dataset.y_test)
+    further = measures.of_images(self._metrics, prediction, self.dataset.y_test, self.dataset.class_names)
+    return further | dict(error=error, loss=loss)
 
   def tested(self, t: int) -> np.ndarray:
     """All examples of mega-batch t, those for validation included."""
     return np.concatenate(self.megabatches.part(t))
 
-  def score_training(self, prediction: tuple[np.ndarray, np.ndarray], which: np.ndarray) -> float:
-    """Error rate of a prediction (classes, probabilities) for the training examples `which`."""
-    return error_and_loss(*prediction, self._labels(which))[0]
+  def score_training(self, prediction: measures.Prediction, which: np.ndarray) -> measures.Entry:
+    """The prequential error and chosen metrics of a prediction for the training examples `which`."""
+    y, names = self._labels(which)
+    return measures.prequential(measures.of_images(self._metrics, prediction, y, names)
+                                | dict(error=error_and_loss(*prediction, y)[0]))
+
+  def _labels(self, which: np.ndarray) -> tuple[np.ndarray, Sequence[str] | None]:
+    """(the labels of the training examples `which`, names of all classes that they may have)."""
+    return self.dataset.y_train[which], self.dataset.class_names
 
   def _images(self, which: np.ndarray) -> np.ndarray:
     """The training examples `which`, raw."""
     return self.dataset.x_train[which]
-
-  def _labels(self, which: np.ndarray) -> np.ndarray:
-    """The labels of the training examples `which`."""
-    return self.dataset.y_train[which]
 
   @functools.cached_property
   def _pool(self) -> Callable[[Mesh], Pool]:

@@ -258,11 +258,12 @@ class Source(Protocol):
   def test_pool(self, mesh: Mesh) -> Tree:
     """The pool of test examples; None if there are none."""
 
-  def score(self, prediction: Any) -> tuple[float, float]:
-    """(metric, loss in nats) of a prediction for all test examples."""
+  def score(self, prediction: Any) -> dict[str, Any]:
+    """The metric, the loss in nats and the chosen metrics (measures.py) of a prediction for all test examples."""
 
   def tested(self, t: int) -> np.ndarray:
     """int32 [N], training examples by which the deployed learner is tested when mega-batch t arrives."""
 
-  def score_training(self, prediction: Any, which: np.ndarray) -> float:
-    """The metric of a prediction for the training examples `which`."""
+  def score_training(self, prediction: Any, which: np.ndarray) -> dict[str, Any]:
+    """What metrics.jsonl says about a prediction for the training examples `which`: prequential_METRIC and the chosen
+    metrics."""

@@ -11,12 +11,12 @@ import numpy as np
 from jax.sharding import Mesh
 
 from alma_jax.config import schema
-from alma_jax.data import memory, text
+from alma_jax.data import memory, text, tokens
 from alma_jax.data.megabatches import Consecutive, Megabatches
 from alma_jax.models.switch import Windows
 from alma_jax.parallel import sharding
 from alma_jax.parallel.sharding import DATA
-from alma_jax.problems import contract
+from alma_jax.problems import contract, measures
 from alma_jax.types import Array, Key, Variables
 
 Arrays = Mapping[str, Any]  # a contribution: arrays [B, ...] of jax or of numpy by name
@@ -283,6 +283,7 @@ class Texts:
     self.chance: float | None = None
     self.untrained: float | None = None
     self.corpus = text.load(c, config.stream.num_megabatches, config.seed)
+    self._metrics, self._watches = measures.chosen(config), config.log.drift > 0
     parts = [text.megabatch_windows(self.corpus, t, c.sequence_length, c.cross_documents)
              for t in range(1, config.stream.num_megabatches + 1)]
     self._train = text.Windows(*map(np.concatenate, zip(*parts)))
@@ -324,26 +325,45 @@ class Texts:
     """The test windows; None if there are none."""
     return self._pool("test", mesh) if self.has_test else None
 
-  def score(self, prediction: np.ndarray) -> tuple[float, float]:
-    """(perplexity, loss in nats per token) of log-probabilities [N, L] of the test text."""
-    return score_windows(prediction, self._held_out["test"].length)
+  def score(self, prediction: np.ndarray) -> measures.Entry:
+    """Perplexity, loss in nats per token and the chosen metrics of log-probabilities [N, L] of the test text."""
+    windows = self._held_out["test"]
+    perplexity, loss = score_windows(prediction, windows.length)
+    ids = lambda rows: text.gather(self.corpus.tokens["test"], windows.start[rows], self.problem.sequence_length)
+    return self._measured(prediction, windows.length, ids) | dict(perplexity=perplexity, loss=loss)
 
   def tested(self, t: int) -> np.ndarray:
     """Windows of mega-batch t, evenly spread; so many that they have about `dataset.eval_tokens` tokens."""
     windows, most = self.megabatches.part(t)[0], self._most_tested
     return windows[np.linspace(0, len(windows) - 1, min(most, len(windows))).astype(int)] if most else windows
 
-  def score_training(self, prediction: np.ndarray, which: np.ndarray) -> float:
-    """Perplexity of log-probabilities [N, L] of the windows `which`."""
-    return score_windows(prediction, self._lengths(which))[0]
+  def score_training(self, prediction: np.ndarray, which: np.ndarray) -> measures.Entry:
+    """The prequential perplexity and chosen metrics of log-probabilities [N, L] of the windows `which`.
 
-  def deviation_training(self, prediction: np.ndarray, which: np.ndarray) -> float:
-    """`deviation_of_windows` for the windows `which`."""
-    return deviation_of_windows(prediction, self._lengths(which))
+    If drift is watched, also `deviation_of_windows`.
+    """
+    length, ids = self._windows(which)
+    entry = self._measured(prediction, length, ids) | dict(perplexity=score_windows(prediction, length)[0])
+    if self._watches:
+      entry["deviation"] = deviation_of_windows(prediction, length)
+    return measures.prequential(entry)
 
-  def _lengths(self, which: np.ndarray) -> np.ndarray:
-    """The numbers of targets that count in the training windows `which`."""
-    return self._train.length[which]
+  def _windows(self, which: np.ndarray) -> tuple[np.ndarray, Callable[[slice], np.ndarray]]:
+    """(numbers of targets of the training windows `which`, a slice of them -> their tokens int32 [n, L + 1])."""
+    start, length = self._train.start[which], self.problem.sequence_length
+    return self._train.length[which], lambda rows: text.gather(self.corpus.tokens["train"], start[rows], length)
+
+  def _measured(self, prediction: np.ndarray, length: np.ndarray, ids: Callable[[slice], np.ndarray]) -> measures.Entry:
+    def targets(rows: slice) -> measures.Targets:
+      following = ids(rows)[:, 1:]
+      return measures.Targets(following, self._num_bytes[following])
+
+    return measures.of_text(self._metrics, prediction, length, targets)
+
+  @functools.cached_property
+  def _num_bytes(self) -> np.ndarray:
+    """UTF-8 bytes of each token, see tokens.num_bytes."""
+    return tokens.num_bytes(tokens.parse(self.corpus.tokenizer))
 
   @property
   def _pool_on_host(self) -> HostPool:

@@ -2,6 +2,7 @@
 import hashlib
 import json
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from alma_jax.config import schema
 from alma_jax.data import cache, datasets, examples, live_images, memory, normalization, rows
 from alma_jax.data.megabatches import Arrived
 from alma_jax.errors import BadInput
-from alma_jax.problems import classification
+from alma_jax.problems import classification, measures
 from alma_jax.problems.live_source import LiveSource, folder_of, numbered, opened, padded
 
 
@@ -31,6 +32,7 @@ class LiveImages(LiveSource, classification.Images):
     self.files: dict[str, str] = {}
     folder = folder_of(config)
     columns = examples.Columns(section.image_column, section.label_column)
+    self._metrics = measures.chosen(config)
     self._config, self._reader = config, live_images.ImageReader(folder, section.image_size, config.seed, columns)
     self.has_test = self._reader.test is not None
     if config.stream.untrained_error == "model" and not self.has_test:
@@ -86,8 +88,8 @@ class LiveImages(LiveSource, classification.Images):
   def _images(self, which: np.ndarray) -> np.ndarray:
     return self._rows.take(which)[0]
 
-  def _labels(self, which: np.ndarray) -> np.ndarray:
-    return self._rows.take(which)[1]
+  def _labels(self, which: np.ndarray) -> tuple[np.ndarray, Sequence[str]]:
+    return self._rows.take(which)[1], self._reader.classes(self.feed.lines)
 
   def _fingerprint(self) -> str:
     test, first = self._reader.test, self.feed.lines[0]

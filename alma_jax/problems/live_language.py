@@ -2,6 +2,7 @@
 import hashlib
 import json
 import pathlib
+from collections.abc import Callable
 
 import numpy as np
 from jax.sharding import Mesh
@@ -9,7 +10,7 @@ from jax.sharding import Mesh
 from alma_jax.config import schema, text_sections
 from alma_jax.data import cache, live_texts, memory, rows, text, tokens
 from alma_jax.data.megabatches import Arrived
-from alma_jax.problems import language_modeling
+from alma_jax.problems import language_modeling, measures
 from alma_jax.problems.live_source import LiveSource, folder_of, numbered, opened
 
 
@@ -23,6 +24,7 @@ class LiveTexts(LiveSource, language_modeling.Texts):
     """
     c = config.dataset
     self.chance, self.untrained = None, None
+    self._metrics, self._watches = measures.chosen(config), config.log.drift > 0
     self._reader = live_texts.TextReader(folder_of(config), c)
     self.feed = opened(config, self._reader, run)
     self.corpus = self._corpus(c)
@@ -52,8 +54,9 @@ class LiveTexts(LiveSource, language_modeling.Texts):
     places, = numbered(examples)
     return language_modeling.HostPool(ids.reshape(-1), text.Windows(start, length)), places
 
-  def _lengths(self, which: np.ndarray) -> np.ndarray:
-    return self._rows.take(which)[1]
+  def _windows(self, which: np.ndarray) -> tuple[np.ndarray, Callable[[slice], np.ndarray]]:
+    ids, length = self._rows.take(which)
+    return length, lambda rows: ids[rows]
 
   def _read(self, t: int) -> rows.Arrays:
     """(tokens int32 [N, L + 1], number of targets that count int32 [N]) of the windows of mega-batch t."""

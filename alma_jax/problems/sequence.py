@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 from alma_jax.config import schema
 from alma_jax.data import normalization, task_streams
 from alma_jax.errors import BadInput
-from alma_jax.problems import classification, heads
+from alma_jax.problems import classification, heads, measures
 
 
 class Tasks:
@@ -29,7 +29,7 @@ class Tasks:
       BadInput: the stream does not exist, or a task cannot be used.
     """
     self.data = config.dataset.stream(config)
-    self._replays = _replays(config)
+    self._replays, self._metrics = _replays(config), measures.chosen(config)
     self._seen: dict[int, task_streams.TaskData] = {}  # tasks that are replayed
     self._normalizations: dict[int, normalization.Normalization] = {}
     self._visits = visits(self.meta()["tasks"])
@@ -95,6 +95,12 @@ class Tasks:
     """(the pool of the test images of task t, as those of its later visit `visit` if given, their labels int32 [N])."""
     data = self.data.task(t)
     return self._pool([(t if visit is None else visit, data.x_test, data.y_test)], mesh), data.y_test
+
+  def score(self, t: int, prediction: measures.Prediction, labels: np.ndarray) -> measures.Entry:
+    """Error, loss in nats and the chosen metrics of a prediction for examples of task t."""
+    error, loss = classification.error_and_loss(*prediction, labels)
+    further = measures.of_images(self._metrics, prediction, labels, self.data.infos[t].class_names)
+    return further | dict(error=error, loss=loss)
 
   def _task(self, t: int) -> task_streams.TaskData:
     """The examples of task t; those that will be replayed are kept."""

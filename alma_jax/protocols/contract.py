@@ -215,6 +215,11 @@ class Protocol:
     """What a learner that only predicts is made from; `meta`: of the State that it was saved with."""
     raise NotImplementedError
 
+  @classmethod
+  def classes(cls, meta: Entry) -> Any:
+    """Names of the classes; without names, their numbers as texts; None: there are no classes. `meta`: of the State."""
+    return list(meta["class_names"] or map(str, range(meta["num_classes"]))) if "num_classes" in meta else None
+
   def facts(self, ends: Sequence[int]) -> Facts:
     """Of the last of the stages `ends`, of which they are a function; (): before the first one."""
     raise NotImplementedError

@@ -113,8 +113,8 @@ class Offline(Protocol):
     total = prediction.joined(learner, problem, state.learner, pool, None, *state.joined)
     if trained is not None and learner.freezes:
       state.joined = Joined(total, learner.num_blocks(state.learner))
-    value, loss = self.source.score(learner.resolve(state.learner, total))
-    return {problem.metric: value, "loss": loss}
+    measured: Entry = self.source.score(learner.resolve(state.learner, total))
+    return measured
 
   def _test_pool(self, learner: Learner, meta: Entry) -> Any:
     if self._test[0] is None:

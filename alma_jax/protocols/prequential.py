@@ -1,5 +1,4 @@
 """Tests the deployed learner on every mega-batch before it is trained on, and asks the schedule whether to train."""
-import math
 from typing import Any
 
 import jax
@@ -9,7 +8,7 @@ from alma_jax.data import normalization, schedule
 from alma_jax.learners import prediction
 from alma_jax.learners.contract import Learner, LearnerState
 from alma_jax.parallel import sharding
-from alma_jax.problems import classification, language_modeling
+from alma_jax.problems import classification
 from alma_jax.protocols.contract import State
 from alma_jax.store import metrics
 
@@ -33,7 +32,7 @@ class Prequential:
     self._deployed: LearnerState | None = None
 
   def test(self, t: int, learner: Learner, state: State) -> metrics.Entry:
-    """The metric of the deployed learner on mega-batch t, and for drift in text the deviation of its losses.
+    """The metrics of the deployed learner on mega-batch t, and for drift in text the deviation of its losses.
 
     Its predictions for the next mega-batches are computed at the same time, because they do not change until the next
     training. Nothing looks at them before their time.
@@ -71,11 +70,7 @@ class Prequential:
     for t, part in zip(span, parts):
       here = slice(start, start + len(part))
       answer = jax.tree.map(lambda leaf, here=here: np.asarray(leaf)[here], answers)
-      entry = {self._key: source.score_training(answer, part)}
-      if isinstance(source, language_modeling.Texts) and self._config.log.drift:
-        entry[metrics.DEVIATION] = source.deviation_training(answer, part)
-      # If a token has the probability 0, the perplexity is infinite, which JSON cannot hold. It is then unknown.
-      values[t] = {key: value if math.isfinite(value) else None for key, value in entry.items()}
+      values[t] = source.score_training(answer, part)
       start += len(part)
     return values
 

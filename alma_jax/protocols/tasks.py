@@ -13,7 +13,7 @@ from alma_jax.errors import BadInput
 from alma_jax.learners import prediction
 from alma_jax.learners.contract import Learner, LearnerState
 from alma_jax.learners.task_learner import FROM_ROOT
-from alma_jax.problems import classification, sequence
+from alma_jax.problems import sequence
 from alma_jax.protocols.contract import (
   Arrival,
   Facts,
@@ -52,6 +52,11 @@ class Tasks(Protocol):
   def of_meta(cls, config: Any, meta: Entry) -> Facts:
     return Facts(*sequence.of_meta(config, meta))
 
+  @classmethod
+  def classes(cls, meta: Entry) -> list[list[str]]:
+    """Likewise of each task."""
+    return [list(task["class_names"]) for task in meta["tasks"]]
+
   def facts(self, ends: Sequence[int]) -> Facts:
     num_train, num_val = self.source.sizes()
     return Facts(self.source.problem, self.source.example_shape, int(num_val.max()), int(num_train[0]))
@@ -85,7 +90,7 @@ class Tasks(Protocol):
     return Prepared(StageData(number, self.config.seed, pool, pool, train, val, len(train)))
 
   def test(self, learner: Any, state: State, trained: Trained) -> Entry:
-    """Error rate on the newest task, its loss in nats, R[t, 1..t], and what the learner notes of the task.
+    """Error, loss in nats and the chosen metrics on the newest task, R[t, 1..t], and the learner's notes of the task.
 
     R[t, i] is the test accuracy on task i after task t. Where a new task changes no earlier prediction, the earlier
     accuracies are measured only once, and again after the last task. If the new task is an earlier one again, it
@@ -93,17 +98,16 @@ class Tasks(Protocol):
     """
     spec, lines = state.learner.spec, state.lines
     newest, last = len(spec["tasks"]) - 1, len(self.source.data.infos) - 1
-    error, loss = self._measured(learner, state.learner, newest)
+    measured = self._measured(learner, state.learner, newest)
     if newest == last or learner.options.forgets:
-      earlier = [1 - self._measured(learner, state.learner, t)[0] for t in range(newest)]
+      earlier = [1 - self._measured(learner, state.learner, t)["error"] for t in range(newest)]
     else:
       earlier = list(lines[-1][ACCURACIES]) if lines else []
       for t in self.source.visits(newest)[:-1]:
-        earlier[t] = 1 - self._measured(learner, state.learner, t)[0]
+        earlier[t] = 1 - self._measured(learner, state.learner, t)["error"]
     new = sum(1 for _, _, t in spec["modules"] if t == newest)
-    entry = {"error": error, "loss": loss, "task": self.source.data.infos[newest].name,
-             ACCURACIES: [*earlier, 1 - error], "num_modules": len(spec["modules"]), "new_modules": new,
-             **state.learner.host["notes"][-1]}
+    entry = measured | {"task": self.source.data.infos[newest].name, ACCURACIES: [*earlier, 1 - measured["error"]],
+                        "num_modules": len(spec["modules"]), "new_modules": new, **state.learner.host["notes"][-1]}
     if self.config.log.lca:
       entry[LCA] = self._lca(learner, trained, state.learner)
     return entry
@@ -118,14 +122,13 @@ class Tasks(Protocol):
       accuracies.append(float((learner.resolve(after, joined)[0] == labels).mean()))
     return float(np.mean(accuracies))
 
-  def _measured(self, learner: Any, state: LearnerState, t: int) -> tuple[float, float]:
-    """(error rate on task t, loss in nats)."""
+  def _measured(self, learner: Any, state: LearnerState, t: int) -> Entry:
+    """The metrics on task t."""
     visit = self.source.newest(t, len(state.spec["tasks"]))
     pool, labels = self.source.tests(t, learner.mesh, visit)
     shown = learner.showing(state, visit)
     joined = prediction.contributions(learner, self.source.problem, shown, 0, pool, _first(len(labels)))
-    predicted, probabilities = learner.resolve(shown, joined)
-    return classification.error_and_loss(predicted, probabilities, labels)
+    return self.source.score(t, learner.resolve(shown, joined), labels)
 
   # ------------------------------------------------------------------------ what a run shows
 

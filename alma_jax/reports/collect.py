@@ -81,7 +81,8 @@ def _study(name: str, rows: pd.DataFrame, records: list[Rows]) -> Study:
   runs = runs.join(results).sort_values([LEARNER, *varying, SEED], ignore_index=True)
   tasks = {r.row["run"]: r.tasks for r in records if r.tasks}
   measure = next(r.measure for r in records if not r.divergence)
-  study = Study(name, scoring.of(records[0].kind), runs, stream, varying, diverged, tasks, measure)
+  further = {r.row["run"]: r.further for r in records if r.further}
+  study = Study(name, scoring.of(records[0].kind), runs, stream, varying, diverged, tasks, measure, further)
   return task_studies.with_transfer(study) if tasks else study
 
 

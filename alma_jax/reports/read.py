@@ -1,5 +1,7 @@
 """What a report uses of a run folder. Imports no jax."""
 import pathlib
+import types
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,6 +56,7 @@ class Rows(NamedTuple):
     divergence: a sentence, or None for a finished run.
     tasks: the results on a stream of tasks; None for other streams, and for a run that diverged.
     measure: what the metric is measured on.
+    further: the newest values of the metrics of `log.metrics`, see measures.newest.
   """
   row: Values
   result: Values
@@ -62,6 +65,7 @@ class Rows(NamedTuple):
   divergence: str | None = None
   tasks: TaskRun | None = None
   measure: Measure = Measure("error")
+  further: Mapping[str, Any] = types.MappingProxyType({})
 
 
 def read(folder: pathlib.Path) -> Rows:
@@ -105,7 +109,7 @@ def _read(record: Record) -> Rows:
   if tasks is not None:
     stream = stream.assign(task=tasks.names, accuracy=np.diag(tasks.accuracies), num_params=tasks.num_params,
                            num_modules=tasks.num_modules, **{FLOPS: np.cumsum(tasks.train_flops)})
-  return Rows(row, result, stream, kind, None, tasks, record.measure)
+  return Rows(row, result, stream, kind, None, tasks, record.measure, record.further)
 
 
 def _tasks(record: Record) -> TaskRun | None:

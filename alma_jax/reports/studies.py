@@ -39,6 +39,7 @@ class Study(NamedTuple):
       The other tables do not have these runs.
     tasks: {run: TaskRun} of the runs of a stream of tasks; empty for others.
     measure: what the metric of its runs is measured on.
+    further: {run: {key: newest value}} of the metrics of `log.metrics`, see measures.newest.
   """
   name: str
   scoring: Scoring
@@ -48,6 +49,7 @@ class Study(NamedTuple):
   diverged: pd.DataFrame
   tasks: Mapping[str, TaskRun] = types.MappingProxyType({})
   measure: Measure = Measure("error")
+  further: Mapping[str, Mapping[str, Any]] = types.MappingProxyType({})
 
   @property
   def metric(self) -> str:

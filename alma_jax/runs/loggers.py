@@ -3,13 +3,14 @@ import contextlib
 import hashlib
 import pathlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from alma_jax import config as configs
 from alma_jax.config import schema
 from alma_jax.learners.contract import Learner
 from alma_jax.parallel import sharding
+from alma_jax.problems import measures
 from alma_jax.protocols.contract import State
 from alma_jax.runs.listeners import Listener
 from alma_jax.store.metrics import Entry, Measure
@@ -29,7 +30,8 @@ class Boards(Listener):
     if self._boards is None:
       self._boards = []
       if self._config.log.tensorboard and sharding.is_main():
-        self._boards.append(TensorBoard(self._folder / "tensorboard", len(state.lines), state.num_train_lines))
+        self._boards.append(TensorBoard(self._folder / "tensorboard", len(state.lines), state.num_train_lines,
+                                        self._config.log.metrics))
       if self._config.log.wandb and sharding.is_main():
         self._boards.append(Wandb(self._folder, self._config, state.num_train_lines))
 
@@ -54,14 +56,15 @@ class Boards(Listener):
 class TensorBoard:
   """Scalars of both .jsonl files: at t, and at the number of the line of train.jsonl."""
 
-  def __init__(self, folder: pathlib.Path, t: int, epoch: int):
-    """Writes to `folder`; drops what is later than `t` and `epoch`."""
+  def __init__(self, folder: pathlib.Path, t: int, epoch: int, metrics: Sequence[str] = ()):
+    """Writes to `folder`; drops what is later than `t` and `epoch`. `metrics`: names of the chosen ones."""
+    self._metrics = metrics
     self._stream, self._train = _Events(folder / "stream", t + 1), _Events(folder / "train", epoch + 1)
     self._epoch = epoch
 
   def stream(self, entry: Entry) -> None:
     """A line of metrics.jsonl."""
-    self._stream.write(entry, entry["t"])
+    self._stream.write(measures.scalars(entry, self._metrics), entry["t"])
 
   def train(self, entry: Entry) -> None:
     """A line of train.jsonl."""
@@ -129,11 +132,12 @@ class Wandb:
                            config=configs.flatten(configs.to_dict(config)))
     self._run.define_metric("stream/*", step_metric="stream/t")
     self._run.define_metric("train/*", step_metric="train/line")
-    self._line = train_lines
+    self._line, self._metrics = train_lines, config.log.metrics
 
   def stream(self, entry: Entry) -> None:
     """A line of metrics.jsonl."""
-    self._run.log({f"stream/{name}": number for key, value in entry.items() for name, number in _scalars(key, value)})
+    named = measures.scalars(entry, self._metrics)
+    self._run.log({f"stream/{name}": number for key, value in named.items() for name, number in _scalars(key, value)})
 
   def train(self, entry: Entry) -> None:
     """A line of train.jsonl."""

@@ -60,6 +60,20 @@ class Run:
     """
     return self.record.accuracies
 
+  @property
+  def classes(self) -> Any:
+    """Names of the classes, in the order of the columns of `predict`; of a stream of tasks a list for each task.
+
+    If the data set has no names, they are the numbers "0" to "K-1". None: the run is a language model.
+
+    Raises:
+      BadInput: nothing is saved yet.
+    """
+    metas = self._checkpoints().metas() if (self.path / "checkpoints").is_dir() else {}
+    if not metas:
+      raise BadInput(f"{self._shown} has saved nothing yet, so its classes are not known.")
+    return protocols.of(self.config).classes(metas[max(metas)]["data"])
+
   def stages(self) -> list[int]:
     """The stages whose learner is saved, ascending."""
     return sorted(self._saved_stages())

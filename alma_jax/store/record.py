@@ -16,6 +16,7 @@ from alma_jax import config as configs
 from alma_jax.config import schema
 from alma_jax.data import feed
 from alma_jax.errors import BadInput
+from alma_jax.problems import measures
 from alma_jax.store import metrics, run_files
 from alma_jax.store.metrics import ACCURACIES, DRIFT_AFTER, DRIFT_BEFORE, Entry, Measure
 
@@ -23,7 +24,8 @@ SUMMARY, GRAPH = "summary.json", "graph.json"
 DATA, TOTAL, LABEL = "data_fingerprint", "stream.num_megabatches", "log.label"
 _NUMBER, _OR_NULL = (int, float), (int, float, NoneType)
 _NEEDED: dict[str, Any] = {"problem": "", "seed": 0, "learner.name": "", "dataset.name": "", TOTAL: 0, DATA: ""}
-_FIELDS = _NEEDED | {LABEL: "", "stream.waiting_time": 1, "stream.num_trainings": 0}  # and their least values
+_FIELDS = _NEEDED | {  # and their least values
+    LABEL: "", "stream.waiting_time": 1, "stream.num_trainings": 0, "log.metrics": []}
 _COLUMNS: dict[str, tuple[type, ...]] = {  # of metrics.jsonl, besides the metric
     "t": (int,), "stage": (int, NoneType), "updated": (bool,), "task": (str,),
     **dict.fromkeys(("num_params", "fwd_macs", "train_flops", "predict_macs", "seconds", "num_modules"), _NUMBER),
@@ -212,6 +214,11 @@ class Record:
   def total(self) -> int:
     """The number of units of the stream; 0: it is not known before the end."""
     return int((self.summary or {}).get("num_megabatches") or self.fields[TOTAL])
+
+  @property
+  def further(self) -> Entry:
+    """The newest values of the metrics of `log.metrics`, see measures.newest."""
+    return measures.newest(self.lines, self.fields.get("log.metrics", ()))
 
   @functools.cached_property
   def accuracies(self) -> np.ndarray | None:
