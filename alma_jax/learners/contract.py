@@ -146,7 +146,7 @@ class Learner(Protocol):
       state: of the learner.
       block: number of the block, from 0.
       inputs: a batch as the network reads it: normalised images [B, ...] float32, or one of the kinds of inputs of
-        tasks/language_modeling.py.
+        problems/language_modeling.py.
 
     Returns:
       Dict of arrays [B, ...], which the problem's `join` adds to those of the other blocks. A name that only one block
