@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from alma_jax.config import sections
-from alma_jax.config.fields import choice, field
+from alma_jax.config.fields import Section, choice, field
 from alma_jax.config.registry import IMAGES, OPTIMIZERS
 from alma_jax.config.sections import Optimizer, Plan, memory_part
 from alma_jax.errors import BadInput
@@ -22,7 +22,7 @@ class Stream(sections.Stream):
 
 
 @dataclasses.dataclass(frozen=True)
-class Train:
+class Train(Section):
   """Training of image networks."""
   epochs: int = field(
       100, "largest number of epochs of a stage; in the first stage, `hmoe` trains first its base network and then its "

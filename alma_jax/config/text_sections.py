@@ -3,7 +3,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from alma_jax.config import sections
-from alma_jax.config.fields import choice, field
+from alma_jax.config.fields import Section, choice, field
 from alma_jax.config.registry import TEXT
 from alma_jax.config.sections import SCHEDULES, WHEN, DataSet, Every, Plan, Schedule
 from alma_jax.errors import BadInput
@@ -51,7 +51,7 @@ class Stream(sections.Stream):
 
 
 @dataclasses.dataclass(frozen=True)
-class Train:
+class Train(Section):
   """Training of language models, by Adam."""
   steps: int = field(300, "number of training steps of a stage, also of a shorter last stage", at_least=1)
   steps_multiplier: int = field(

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import jax
 
 from alma_jax import keys
-from alma_jax.config.fields import choice, field
+from alma_jax.config.fields import Section, choice, field
 from alma_jax.config.registry import register
 from alma_jax.config.task_sections import TaskOptions
 from alma_jax.learners import neighbors, path_search
@@ -17,7 +17,7 @@ from alma_jax.training import loop
 
 
 @dataclasses.dataclass(frozen=True)
-class All:
+class All(Section):
   """All candidates are trained, and the best is kept."""
   name: str = "all"
 

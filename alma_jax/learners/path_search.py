@@ -18,7 +18,7 @@ import optax
 
 from alma_jax import keys
 from alma_jax.config import image_sections
-from alma_jax.config.fields import field
+from alma_jax.config.fields import Section, field
 from alma_jax.models import cost
 from alma_jax.models.path import PathNetwork, assembled, part
 from alma_jax.parallel import sharding
@@ -31,7 +31,7 @@ _RATE = 0.05  # learning rate of the sampler, by Adam
 
 
 @dataclasses.dataclass(frozen=True)
-class Reinforce:
+class Reinforce(Section):
   """The fields of a search, see above."""
   name: str = "reinforce"
   search_steps: int = field(300, "number of training steps of the sampler", at_least=1)
