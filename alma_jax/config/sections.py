@@ -76,6 +76,15 @@ class DataSet(Section):
     """
     raise BadInput(f"{type(self).__name__} has no method load(self); write one that returns the data.")
 
+  def blank(self) -> Any:
+    """Data of the same shapes that are there at once, to predict costs from; None: there are none."""
+    return None
+
+  @property
+  def is_downloaded(self) -> bool:
+    """Whether the first run downloads the data, which their costs are predicted without."""
+    return False
+
   def covered(self, t: int) -> str:
     """What the fingerprint of the data that mega-batches 1 to t are from is a hash of."""
     del t
@@ -105,6 +114,12 @@ class Model(Section):
 
   registries: ClassVar[Mapping[str, Registry]] = NETWORKS
   problems: ClassVar[tuple[str, ...]] = (IMAGES,)
+  num_layers = 1  # for networks without this field
+
+  @property
+  def least_weights(self) -> int:
+    """A lower bound of the number of weights, from these fields alone."""
+    return 0
 
   def build(self, num_outputs: int, example_shape: tuple[int, ...], dtype: Any, axis: str | None,
             **changes: Any) -> Any:
@@ -189,6 +204,7 @@ class AnyOptions(Section):
     has_experts: whether the learner uses `model.num_experts`; with other learners for images, it must be 1.
     trains_apart: whether the experts can be trained by runs of their own, see runs/mixture.py.
     num_tried: number of trainings in a stage of which one is kept; a guess, for progress bars.
+    members: the option with the number of networks that train side by side; empty: there is none.
   """
   name: str = field("", "the learner; choose it after the colon of --config=configs/NAME.py:LEARNER")
 
@@ -199,6 +215,7 @@ class AnyOptions(Section):
   has_experts: ClassVar[bool] = False
   trains_apart: ClassVar[bool] = False
   num_tried: ClassVar[int] = 1
+  members: ClassVar[str] = ""
   combine, root = "", ""  # for learners without these options
 
   @property

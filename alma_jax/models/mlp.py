@@ -23,6 +23,10 @@ class Model(ImageModel):
   def first_widths(self) -> tuple[int, ...]:
     return (self.width,) * 2
 
+  @property
+  def least_weights(self) -> int:
+    return self.width**2
+
   def module(self, num_classes: int, dtype: Any, axis: str | None) -> nn.Module:
     return MLP(self.first_widths, num_classes, dtype)
 

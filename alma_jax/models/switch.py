@@ -163,6 +163,10 @@ class Model(sections.Model):
 
   problems: ClassVar[tuple[str, ...]] = (TEXT,)
 
+  @property
+  def least_weights(self) -> int:
+    return 4 * self.num_layers * self.width**2
+
   def build(self, num_outputs: int, example_shape: Shape, dtype: Any, axis: str | None, *, size: int | None = None,
             **changes: Any) -> SwitchNetwork:
     """See models.build."""

@@ -25,6 +25,10 @@ class Model(ImageModel):
   def first_widths(self) -> tuple[int, ...]:
     return (self.width,) * wide.NUM_CONVS
 
+  @property
+  def least_weights(self) -> int:
+    return 9 * self.width**2
+
   def module(self, num_classes: int, dtype: Any, axis: str | None) -> nn.Module:
     return VGG(self.width, num_classes, dtype, axis)
 

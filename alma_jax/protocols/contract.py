@@ -211,6 +211,11 @@ class Protocol:
   # ------------------------------------------------------------------------ what a learner and a run are made from
 
   @classmethod
+  def stand_in(cls, dataset: Any) -> Any:
+    """`data` by which the costs of many runs on a data set are predicted; None: each loads its own."""
+    return None
+
+  @classmethod
   def of_meta(cls, config: Any, meta: Entry) -> Facts:
     """What a learner that only predicts is made from; `meta`: of the State that it was saved with."""
     raise NotImplementedError
