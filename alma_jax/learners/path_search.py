@@ -8,7 +8,7 @@ the baseline of a sample is the mean reward of the others of its step, and the e
 """
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -37,6 +37,10 @@ class Reinforce(Section):
   search_steps: int = field(300, "number of training steps of the sampler", at_least=1)
   price: float = field(0.01, "price of a new module, c, in nats of the loss", at_least=0)
   entropy: float = field(0.01, "factor of the sampler's entropy, which is added to its reward", at_least=0)
+
+  def judge(self, search: Callable[["Reinforce"], "Found"]) -> "Found":
+    """What the search finds out about the candidates."""
+    return search(self)
 
 
 class Found(NamedTuple):

@@ -89,6 +89,19 @@ class Sizes(NamedTuple):
   exact: bool = True
 
 
+class Curve(NamedTuple):
+  """How the curve of a run is drawn.
+
+  Attributes:
+    x: what its horizontal axis counts.
+    when: when the metric is measured, after its name.
+    marks: whether trainings are marked.
+  """
+  x: str = "mega-batches seen"
+  when: str = ""
+  marks: bool = True
+
+
 class Standing(NamedTuple):
   """How good a predictor is, as far as the run knows.
 
@@ -178,6 +191,7 @@ class Protocol:
 
   Attributes:
     unit: what arrives, in the plural.
+    curve: how the curve of a run is drawn.
     waits: whether `arrivals` may yield None. Such a stream is run by one process.
     files: {name: text} of files that are written into the run folder.
     fingerprint: SHA-256 of the data; what arrives later is not part of it.
@@ -186,6 +200,7 @@ class Protocol:
     named_data: what has changed if the fingerprint of a run's data has, for a message.
   """
   unit: ClassVar[str] = "mega-batches"
+  curve: ClassVar[Curve] = Curve()
   waits: ClassVar[bool] = False
   files: dict[str, str] = {}  # noqa: RUF012
   fingerprint: str

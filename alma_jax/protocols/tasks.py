@@ -16,6 +16,7 @@ from alma_jax.learners.task_learner import FROM_ROOT
 from alma_jax.problems import sequence
 from alma_jax.protocols.contract import (
   Arrival,
+  Curve,
   Facts,
   Prepared,
   Protocol,
@@ -40,6 +41,7 @@ class Tasks(Protocol):
     source: problems.sequence.Tasks.
   """
   unit: ClassVar[str] = "tasks"
+  curve: ClassVar[Curve] = Curve("task", " on it, when it was learned", marks=False)
 
   def __init__(self, config: Any, data: Any = None, run: Any = None):
     del data, run
