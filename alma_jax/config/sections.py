@@ -105,7 +105,11 @@ class DataSet(Section):
 
 @dataclasses.dataclass(frozen=True)
 class Model(Section):
-  """Base class of the fields of a network, under `model.`."""
+  """Base class of the fields of a network, under `model.`.
+
+  Attributes:
+    one_thread: product of all widths of a layer and the batch size, up to which a CPU is faster with one thread.
+  """
   name: str = field("", "the network; `alma list` has the names")
   width: int = field(32, "neurons of each hidden layer, or channels of each convolution", at_least=1)
   num_experts: int = field(
@@ -114,6 +118,7 @@ class Model(Section):
 
   registries: ClassVar[Mapping[str, Registry]] = NETWORKS
   problems: ClassVar[tuple[str, ...]] = (IMAGES,)
+  one_thread: ClassVar[int] = 0
   num_layers = 1  # for networks without this field
 
   @property
@@ -202,6 +207,7 @@ class AnyOptions(Section):
     stops_early: whether stages stop early in the authors' code, and so with `:LEARNER,authors`.
     splits_data: whether every expert trains on its own examples; then each takes `train.steps`.
     has_experts: whether the learner uses `model.num_experts`; with other learners for images, it must be 1.
+    adds_experts: whether growth adds experts to the mixtures of one network.
     trains_apart: whether the experts can be trained by runs of their own, see runs/mixture.py.
     num_tried: number of trainings in a stage of which one is kept; a guess, for progress bars.
     members: the option with the number of networks that train side by side; empty: there is none.
@@ -213,6 +219,7 @@ class AnyOptions(Section):
   stops_early: ClassVar[bool] = False
   splits_data: ClassVar[bool] = False
   has_experts: ClassVar[bool] = False
+  adds_experts: ClassVar[bool] = False
   trains_apart: ClassVar[bool] = False
   num_tried: ClassVar[int] = 1
   members: ClassVar[str] = ""

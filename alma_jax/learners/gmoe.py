@@ -52,6 +52,7 @@ class GMoEOptions(MoEOptions):
       "expert get those of their parent")
 
   defaults: ClassVar = {"model.num_experts": 1}
+  adds_experts: ClassVar[bool] = True
 
   def make(self, context: Any) -> Any:
     return GMoE(context)

@@ -18,6 +18,7 @@ class Model(ImageModel):
   name: str = "mlp"
 
   problems: ClassVar[tuple[str, ...]] = (IMAGES, TASKS)
+  one_thread: ClassVar[int] = 128 * 128
 
   @property
   def first_widths(self) -> tuple[int, ...]:
