@@ -15,7 +15,7 @@ from runs import alma, blobs, interrupted, launch, lines, scalars, slow, small_c
 import alma_jax
 from alma_jax import config as configs
 from alma_jax.learners import stacked
-from alma_jax.protocols.contract import Curve
+from alma_jax.protocols.tasks import Tasks
 from alma_jax.runs.plots import curve as draw_curve
 from alma_jax.store import run_files
 from alma_jax.store.metrics import Measure
@@ -268,7 +268,7 @@ def test_the_curve_of_a_long_stream_of_tasks_warns_of_nothing(tmp_path):
   lines = [dict(t=t, error=0.5, updated=True) for t in range(1, 100)]
   with warnings.catch_warnings():
     warnings.simplefilter("error")
-    draw_curve(lines, Measure("error"), "select", tmp_path / "curve.png", shown=Curve("task", marks=False))
+    draw_curve(lines, Measure("error"), "select", tmp_path / "curve.png", labels=Tasks.labels)
     best = [dict(line, error=0.0) for line in lines]
-    draw_curve(best, Measure("error"), "select", tmp_path / "curve.png", shown=Curve("task", marks=False))
+    draw_curve(best, Measure("error"), "select", tmp_path / "curve.png", labels=Tasks.labels)
   assert (tmp_path / "curve.png").stat().st_size

@@ -108,6 +108,7 @@ class Model(Section):
   """Base class of the fields of a network, under `model.`.
 
   Attributes:
+    layer_weights: weights of each layer that ends in `width`, over its square; 0: unknown.
     one_thread: product of all widths of a layer and the batch size, up to which a CPU is faster with one thread.
   """
   name: str = field("", "the network; `alma list` has the names")
@@ -119,12 +120,8 @@ class Model(Section):
   registries: ClassVar[Mapping[str, Registry]] = NETWORKS
   problems: ClassVar[tuple[str, ...]] = (IMAGES,)
   one_thread: ClassVar[int] = 0
+  layer_weights: ClassVar[int] = 0
   num_layers = 1  # for networks without this field
-
-  @property
-  def least_weights(self) -> int:
-    """A lower bound of the number of weights, from these fields alone."""
-    return 0
 
   def build(self, num_outputs: int, example_shape: tuple[int, ...], dtype: Any, axis: str | None,
             **changes: Any) -> Any:

@@ -18,15 +18,12 @@ class Model(ImageModel):
   name: str = "mlp"
 
   problems: ClassVar[tuple[str, ...]] = (IMAGES, TASKS)
+  layer_weights: ClassVar[int] = 1
   one_thread: ClassVar[int] = 128 * 128
 
   @property
   def first_widths(self) -> tuple[int, ...]:
     return (self.width,) * 2
-
-  @property
-  def least_weights(self) -> int:
-    return self.width**2
 
   def module(self, num_classes: int, dtype: Any, axis: str | None) -> nn.Module:
     return MLP(self.first_widths, num_classes, dtype)

@@ -19,15 +19,12 @@ class Model(ImageModel):
   name: str = "vgg"
 
   problems: ClassVar[tuple[str, ...]] = (IMAGES, TASKS)
+  layer_weights: ClassVar[int] = 9
   least_pixels: ClassVar[int] = 2 ** len(layers.VGG_BLOCKS)
 
   @property
   def first_widths(self) -> tuple[int, ...]:
     return (self.width,) * wide.NUM_CONVS
-
-  @property
-  def least_weights(self) -> int:
-    return 9 * self.width**2
 
   def module(self, num_classes: int, dtype: Any, axis: str | None) -> nn.Module:
     return VGG(self.width, num_classes, dtype, axis)

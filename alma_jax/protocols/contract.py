@@ -89,19 +89,6 @@ class Sizes(NamedTuple):
   exact: bool = True
 
 
-class Curve(NamedTuple):
-  """How the curve of a run is drawn.
-
-  Attributes:
-    x: what its horizontal axis counts.
-    when: when the metric is measured, after its name.
-    marks: whether trainings are marked.
-  """
-  x: str = "mega-batches seen"
-  when: str = ""
-  marks: bool = True
-
-
 class Standing(NamedTuple):
   """How good a predictor is, as far as the run knows.
 
@@ -191,7 +178,7 @@ class Protocol:
 
   Attributes:
     unit: what arrives, in the plural.
-    curve: how the curve of a run is drawn.
+    labels: of the curve of a run: below it, and behind the name of the metric.
     waits: whether `arrivals` may yield None. Such a stream is run by one process.
     files: {name: text} of files that are written into the run folder.
     fingerprint: SHA-256 of the data; what arrives later is not part of it.
@@ -200,7 +187,7 @@ class Protocol:
     named_data: what has changed if the fingerprint of a run's data has, for a message.
   """
   unit: ClassVar[str] = "mega-batches"
-  curve: ClassVar[Curve] = Curve()
+  labels: ClassVar[tuple[str, str]] = "mega-batches seen", ""
   waits: ClassVar[bool] = False
   files: dict[str, str] = {}  # noqa: RUF012
   fingerprint: str

@@ -16,7 +16,6 @@ from alma_jax.learners.task_learner import FROM_ROOT
 from alma_jax.problems import sequence
 from alma_jax.protocols.contract import (
   Arrival,
-  Curve,
   Facts,
   Prepared,
   Protocol,
@@ -41,7 +40,7 @@ class Tasks(Protocol):
     source: problems.sequence.Tasks.
   """
   unit: ClassVar[str] = "tasks"
-  curve: ClassVar[Curve] = Curve("task", " on it, when it was learned", marks=False)
+  labels: ClassVar[tuple[str, str]] = "task", " on it, when it was learned"
 
   def __init__(self, config: Any, data: Any = None, run: Any = None):
     del data, run

@@ -136,7 +136,8 @@ def _batches(setting: Setting, apart: bool) -> Part:
 def _least_variables(setting: Setting, apart: bool) -> Part:
   """A lower bound of the variables in training, from the config alone."""
   c = setting.config
-  size = _FLOAT * c.model.least_weights * c.num_members * c.learner.mixture_size
+  one = c.model.layer_weights * c.model.num_layers * c.model.width**2
+  size = _FLOAT * one * c.num_members * c.learner.mixture_size
   return _variables(setting, size, size * (_COPIES - 1), apart)
 
 

@@ -16,11 +16,7 @@ class Stored(Text):
   """Base class of texts that are complete when a run starts."""
 
   def source(self) -> text_source.TextSource:
-    """Where the text is read from.
-
-    Raises:
-      BadInput: it is not there.
-    """
+    """Where the text is read from; raises BadInput if it is not there."""
     raise NotImplementedError
 
   def arrived(self, config: Any, form: Any, entries: Any) -> Iterator[Any]:
