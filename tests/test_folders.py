@@ -374,17 +374,11 @@ def test_test_documents_that_are_training_documents_are_counted(tmp_path):
 def test_a_live_text_whose_documents_are_tested_is_told(tmp_path):
   write(tmp_path, stream=["aaaa bbbb", "tt"], test=["tt"])
   (tmp_path / "stream/c.jsonl").write_text("\n".join(map(json.dumps, ("aaaa bbbb", "tt", "cc"))))
-  reader = live_texts.TextReader(tmp_path, small_text())
+  reader = live_texts.TextReader(tmp_path, config(f"live:{tmp_path}", sequence_length=2))
   with pytest.raises(BadInput, match="^all its documents are also in the test text.$"):
     reader.read(tmp_path / "stream/b.txt", [])
   found = reader.read(tmp_path / "stream/c.jsonl", [])
   assert found.remarks == ("1 of 3 documents is also in the test text, so its perplexity is too low",)
-
-
-def small_text():
-  c = config("live:")
-  c.sequence_length, c.cross_documents = 2, True
-  return c
 
 
 @pytest.mark.parametrize(("name", "split"), [
