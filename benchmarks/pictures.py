@@ -34,8 +34,7 @@ def main() -> None:
   args = parser.parse_args()
   (args.out / "learners").mkdir(parents=True, exist_ok=True)
   (study,), _ = collect.collect([str(args.runs / name) for name in FIRST_PAGE])
-  _, draw = figures.plan(study)["stream"]
-  save(draw(), args.out / FIRST, args.runs, FIRST_PAGE, ["error"], dpi=200)
+  save(drawing.draw(figures.plots(study)["stream"]), args.out / FIRST, args.runs, FIRST_PAGE, ["error"], dpi=200)
   for name in sorted(place.parent.name for place in args.runs.glob("*/config.json")):
     save(figure(name, args.runs), args.out / "learners" / f"{name}.png", args.runs, sorted({"sm", name}), [*COLUMNS])
 
