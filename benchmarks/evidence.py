@@ -121,15 +121,14 @@ def weigh(cells: Iterable[Cell], exact: bool = False) -> Evidence | None:
     groups = _groups(whole, [sign == [1.0] for sign in signs])
     return Evidence(mean, float(effects.min()), float(effects.max()), math.nan, len(seeds), len(whole), supporting,
                     supporting, opposing, span, [group for group, _ in groups], left_out, True)
-  (of_all,) = tested(effects.mean(0, keepdims=True))
-  adjusted = holm([each.p for each in tested(effects)])
-  significant = [np.sign(mean) for mean, each in zip(means, adjusted) if each < LEVEL]
   groups = _groups(whole, (means > 0).tolist())
-  of_groups = tested(np.array([effects[places].mean(0) for _, places in groups])) if groups else []
-  found = [group._replace(sign=int(np.sign(each.mean)) if p < LEVEL else 0)
-           for (group, _), each, p in zip(groups, of_groups, holm([each.p for each in of_groups]))]
+  of_all, *others = tested(np.stack([effects.mean(0), *effects, *(effects[places].mean(0) for _, places in groups)]))
+  of_cells, of_groups = others[:len(whole)], others[len(whole):]
+  significant = [np.sign(each.mean) for each, p in zip(of_cells, holm([each.p for each in of_cells])) if p < LEVEL]
+  signed = [group._replace(sign=int(np.sign(each.mean)) if p < LEVEL else 0)
+            for (group, _), each, p in zip(groups, of_groups, holm([each.p for each in of_groups]))]
   return Evidence(mean, mean - of_all.margin, mean + of_all.margin, of_all.p, len(seeds), len(whole),
-                  int((means > 0).sum()), significant.count(1), significant.count(-1), span, found, left_out)
+                  int((means > 0).sum()), significant.count(1), significant.count(-1), span, signed, left_out)
 
 
 def _groups(cells: Sequence[Cell], positive: Sequence[bool]) -> list[tuple[Group, list[int]]]:
