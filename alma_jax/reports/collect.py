@@ -38,7 +38,7 @@ def collect(paths: Iterable[Path]) -> tuple[list[Study], list[str]]:
   records, notes = _read_all(paths)
   if all(record.divergence for record in records):
     raise BadInput(" ".join(["there is no finished run to report.", *notes]))
-  table, found = pd.DataFrame([record.row for record in records]), list[Study]()
+  table, all_studies = pd.DataFrame([record.row for record in records]), list[Study]()
   kinds = [record.kind for record in records]
   contents = contents_apart(table, [kind.draws_data for kind in kinds])
   fields = [c for c in COMPARABLE if c in table] + ["contents"]
@@ -48,12 +48,12 @@ def collect(paths: Iterable[Path]) -> tuple[list[Study], list[str]]:
     if all(record.divergence for record in of_study):
       notes.append(f"{name}: all runs diverged; there is nothing to report.")
       continue
-    found.append(_study(name, rows, of_study))
-    notes += [f"{name}: {sentence}" for sentence in _notes(found[-1], rows)]
-  if len(found) > 1:
-    notes.append(f"The runs belong to {len(found)} streams, and each stream is reported by itself: "
-                 f"{'; '.join(each.name for each in found)}.")
-  return found, notes
+    all_studies.append(_study(name, rows, of_study))
+    notes += [f"{name}: {sentence}" for sentence in _notes(all_studies[-1], rows)]
+  if len(all_studies) > 1:
+    notes.append(f"The runs belong to {len(all_studies)} streams, and each stream is reported by itself: "
+                 f"{'; '.join(each.name for each in all_studies)}.")
+  return all_studies, notes
 
 
 def contents_apart(runs: pd.DataFrame, drawn: Sequence[bool]) -> pd.Series:
@@ -138,7 +138,7 @@ def _names(groups: list[pd.DataFrame], apart: list[str], kinds: list[Any]) -> li
            for name, rows in zip(long if ambiguous else brief, groups)]
   unique = []
   for name, rows in zip(names, groups):
-    twins: list[Any] = [other.iloc[0] for other, its_name in zip(groups, names) if its_name == name]
+    twins: list[Any] = [other.iloc[0] for other, same in zip(groups, names) if same == name]
     fields = [c for c in apart if c in rows and len({str(twin[c]) for twin in twins}) > 1]
     unique.append(", ".join([name, *(f"{studies.short(field)} {rows.iloc[0][field]}" for field in fields)]))
   return unique

@@ -124,7 +124,8 @@ class Plot(NamedTuple):
     keys: entries of the legend.
     across: panels in a row.
     size: width and height of a panel in inches; None: a row fills a column of a paper, or a page if it has 3 or more.
-    log: whether the x and the y axes are logarithmic; if not, they have whole numbers. A cost of 0 needs a linear axis.
+    log: whether the x and the y axes are logarithmic; if not, x has whole numbers, and y begins at 0. A cost of 0 needs a
+      linear axis.
     shared: which panels share their axes; "row": the x axes of all, and the y axes of each row; "y": only the y axes.
     bar: the colours of cells, and their name.
   """
@@ -251,7 +252,7 @@ def _draw_grid(axes: Axes, grid: Grid) -> None:
 
 
 def _scale(axes: Axes, log: tuple[bool, bool]) -> None:
-  """Makes the x and the y axis of a panel logarithmic, or such that they have whole numbers."""
+  """Makes the x and the y axis of a panel logarithmic; if not, x has whole numbers, and y begins at 0."""
   axes.grid(axis="y", color="0.9", linewidth=0.6)
   axes.autoscale()
   for axis, is_log, make in zip((axes.xaxis, axes.yaxis), log, (axes.set_xscale, axes.set_yscale)):
@@ -261,7 +262,7 @@ def _scale(axes: Axes, log: tuple[bool, bool]) -> None:
       axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
       axis.set_minor_formatter(NullFormatter())
     else:
-      axis.set_major_locator(MaxNLocator(4, integer=True, steps=(1, 2, 5, 10)))
+      axis.set_major_locator(MaxNLocator(4, integer=axis is axes.xaxis, steps=(1, 2, 5, 10)))
       if axis is axes.yaxis:
         axes.set_ylim(bottom=0)
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}".replace("e+", "e").replace("e0", "e")))

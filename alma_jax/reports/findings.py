@@ -214,7 +214,8 @@ def _budgets(study: Study, every: list[Candidate], others: list[str], column: st
 def _with_each(candidate: Candidate, others: Sequence[Candidate]) -> tuple[list[Pair], list[Candidate]]:
   """(a Pair for each of `others` that shares a seed with a candidate, those that share none)."""
   compared = [(other, statistics.compare(candidate.values, other.values, len(others))) for other in others]
-  return [(c, difference) for c, difference in compared if difference], [c for c, found in compared if not found]
+  return ([(other, difference) for other, difference in compared if difference],
+          [other for other, difference in compared if not difference])
 
 
 def _ranked(candidates: Sequence[Candidate]) -> list[Candidate]:
