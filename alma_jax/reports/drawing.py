@@ -124,8 +124,8 @@ class Plot(NamedTuple):
     keys: entries of the legend.
     across: panels in a row.
     size: width and height of a panel in inches; None: a row fills a column of a paper, or a page if it has 3 or more.
-    log: whether the x and the y axes are logarithmic; if not, x has whole numbers, and y begins at 0. A cost of 0 needs a
-      linear axis.
+    log: whether the x and the y axes are logarithmic; if not, x has whole numbers, and y begins at 0. An x of 0 needs
+      a linear axis.
     shared: which panels share their axes; "row": the x axes of all, and the y axes of each row; "y": only the y axes.
     bar: the colours of cells, and their name.
   """
