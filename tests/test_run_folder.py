@@ -18,7 +18,7 @@ from tensorboardX.record_writer import RecordWriter
 import alma_jax
 from alma_jax import commands, errors, export, messages, sweep
 from alma_jax import config as configs
-from alma_jax.reports import write
+from alma_jax.reports import page
 from alma_jax.runs import progress
 from alma_jax.store import checkpoint, run_files, run_folder
 
@@ -93,7 +93,7 @@ def test_addresses_are_no_folders_for_what_writes_many_files(tmp_path, monkeypat
   monkeypatch.chdir(tmp_path)
   (tmp_path / "a.py").write_text("def get_sweep():\n  return []\n")
   for use in (lambda: run_files.local(path), lambda: export.export("run", out=path),
-              lambda: write.report([], [], path)):
+              lambda: page.write([], [], path)):
     with pytest.raises(alma_jax.BadInput, match=r"'(gs|s3)://?b/run' is an address, not a folder"):
       use()
   assert sweep.main(["--config=a.py", f"--workdir={path}"]) == 2
