@@ -3,19 +3,18 @@ import argparse
 import contextlib
 import contextvars
 import errno
+import functools
 import logging
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from alma_jax import messages
 from alma_jax.errors import BadInput, Diverged, Unsaved, is_out_of_memory
 
 NO_READER = 141  # the code that a shell reports after SIGPIPE, as for `report runs | head`
-
-
 _called_as = contextvars.ContextVar("called_as", default="")  # "alma run" where that was typed
 
 
@@ -80,6 +79,19 @@ def show(text: str) -> None:
     raise
 
 
+def command(work: Callable[[Sequence[str] | None], int | None]) -> Callable[..., int]:
+  """Makes the `main` of a command, which returns its exit code, see `exit_code`.
+
+  Args:
+    work: the command. Its argument are the command line's; None: those of the process.
+  """
+  @functools.wraps(work)
+  def main(argv: Sequence[str] | None = None) -> int:
+    return exit_code(lambda: work(argv))
+
+  return main
+
+
 def exit_code(work: Callable[[], int | None]) -> int:
   """Runs a command, and turns its exceptions into messages and exit codes.
 
@@ -107,14 +119,10 @@ def _code(work: Callable[[], int | None]) -> int:
   except (BadInput, Diverged, Unsaved) as error:
     messages.say(f"error: {error}")
     return 2 if isinstance(error, BadInput) else 1
-  except PermissionError as error:
-    messages.say(f"error: {error.filename or 'a file or folder'} cannot be opened or written: "
-                 f"{(error.strerror or 'no permission').lower()}; change its permissions, or name another one.")
-    return 2
   except Exception as error:
-    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-      messages.say(f"error: the path {messages.brief(str(error.filename))} is longer than the file system allows; use "
-                   "a shorter one.")
+    if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG):
+      messages.say(f"error: {messages.brief(error.filename)} cannot be opened or written: "
+                   f"{os.strerror(error.errno).lower()}; name another file or folder.")
       return 2
     if not is_out_of_memory(error):
       raise

@@ -44,12 +44,9 @@ _NAMES = ("digits", "mnist", "cifar10")
 _MOST_OVERLAP = 0.01  # of the examples; few of them may be equal by chance
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the command line; returns the exit code: 0, or 2 for bad input."""
-  return commands.exit_code(lambda: _main(argv))
-
-
-def _main(argv: Sequence[str] | None) -> None:
+@commands.command
+def main(argv: Sequence[str] | None = None) -> None:
+  """Runs the command line."""
   parser = commands.Parser("-m alma_jax.evaluate", __doc__)
   predict.add_arguments(parser)
   parser.add_argument("--data", required=True, help="labelled data: a folder DIR/CLASS/*.png, FILE.npz, FILE.parquet, "

@@ -28,12 +28,9 @@ if TYPE_CHECKING:  # it imports jax
   from alma_jax.predictors.predictor import Predictor
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the command line; returns the exit code: 0, or 2 for bad input."""
-  return commands.exit_code(lambda: _main(argv))
-
-
-def _main(argv: Sequence[str] | None) -> None:
+@commands.command
+def main(argv: Sequence[str] | None = None) -> None:
+  """Runs the command line."""
   parser = commands.Parser("-m alma_jax.predict", __doc__)
   add_arguments(parser)
   parser.add_argument("inputs", nargs="+", metavar="INPUT", help="images, folders, .npz, .parquet, .txt, .jsonl")

@@ -21,12 +21,9 @@ from alma_jax.errors import BadInput
 _MAX_BYTES = 2**24
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the command line; returns the exit code: 0, or 2 for bad input."""
-  return commands.exit_code(lambda: _main(argv))
-
-
-def _main(argv: Sequence[str] | None) -> None:
+@commands.command
+def main(argv: Sequence[str] | None = None) -> None:
+  """Runs the command line."""
   parser = commands.Parser("-m alma_jax.serve", __doc__)
   predict.add_arguments(parser)
   parser.add_argument("--host", default="127.0.0.1", help="address to listen to; default: 127.0.0.1, this machine")

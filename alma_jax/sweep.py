@@ -12,29 +12,17 @@ running jobs are saved. A second signal ends it at once. Exit codes: 0 all finis
 import argparse
 import os
 import pathlib
-import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from alma_jax import commands
+from alma_jax import commands, extras
 from alma_jax.errors import BadInput
 from alma_jax.sweeps import launch, plan
 
 
+@commands.command
 def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the command line; returns the exit code."""
-  return exit_code(lambda: _main(argv))
-
-
-def exit_code(work: Callable[[], int]) -> int:
-  """That of a command that launches runs; see commands.exit_code."""
-  try:
-    return commands.exit_code(work)
-  except KeyboardInterrupt:  # before the signals are watched
-    return 128 + signal.SIGINT
-
-
-def _main(argv: Sequence[str] | None) -> int:
+  """Runs the command line."""
   parser = commands.Parser("-m alma_jax.sweep", __doc__)
   parser.add_argument("--config", required=True,
                       help="sweep file, see configs/sweeps, or FILE:ARG, where ARG is for its get_sweep")
@@ -51,8 +39,8 @@ def _main(argv: Sequence[str] | None) -> int:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
   sweep = plan.read(args.config, root, changed, args.retry, _seeds(args.seeds))
   if args.dry_run:
-    from alma_jax.sweeps import listing
-    print(listing.text(sweep, launcher, changed))
+    from alma_jax.sweeps import dry_run  # it imports jax
+    print(dry_run.text(sweep, launcher, changed))
     return 0
   return launch.run(sweep, launcher)
 
@@ -75,7 +63,9 @@ def launcher_of(args: argparse.Namespace) -> plan.Launcher:
   """
   if args.workers < 0:
     raise BadInput(f"--workers={args.workers} should be at least 0.")
-  if args.slurm and args.launcher != plan.SLURM:
+  if args.launcher == plan.SLURM:
+    extras.need("--launcher=slurm", "submitit")
+  elif args.slurm:
     raise BadInput("--slurm is for --launcher=slurm.")
   return plan.Launcher(args.launcher, args.workers, dict(map(_option, args.slurm)))
 

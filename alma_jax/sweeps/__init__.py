@@ -12,13 +12,9 @@ the points.
 
 The other modules:
   jobs        a sweep file -> jobs, each with a checked config and a run folder
-  states      the state of each job, from its run folder
+  states      the state of each job, from its run folder; events; seconds of runs, estimated from finished runs
   plan        the jobs of a sweep with their states
-  timing      seconds of runs, estimated from finished runs
-  costs       training steps and multiply-adds of runs, computed from their configs (imports jax)
-  listing     the table of --dry_run
-  events      what happens to a job
-  places      the cores and GPUs of each worker
+  dry_run     the table of --dry_run, with costs computed from the configs (imports jax)
   worker      a worker process: it runs job after job
   pool        starts jobs in workers on this machine
   slurm       starts jobs on a SLURM cluster

@@ -1,6 +1,5 @@
 """Runs a sweep: starts its jobs, shows the board, and writes the last lines of failed jobs to failures.json."""
 import contextlib
-import pathlib
 import signal
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,9 +9,9 @@ import filelock
 from alma_jax import commands, messages
 from alma_jax.errors import BadInput
 from alma_jax.store import run_files
-from alma_jax.sweeps import display, events, pool
-from alma_jax.sweeps.events import Event
+from alma_jax.sweeps import display, pool, states
 from alma_jax.sweeps.plan import FAILURES, SLURM, Launcher, Plan, folder_problems
+from alma_jax.sweeps.states import Event
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -28,18 +27,15 @@ def run(plan: Plan, launcher: Launcher) -> int:
     BadInput: another process runs a sweep in the folder, or the folder cannot
       be written.
   """
-  lock = filelock.FileLock(plan.root / ".lock")
-  try:
+  with contextlib.ExitStack() as locked:
     with folder_problems(plan.root):
       for name in ("logs", *(["slurm"] if launcher.name == SLURM else [])):
         (plan.root / name).mkdir(parents=True, exist_ok=True)
-      lock.acquire(timeout=0)
-  except filelock.Timeout as error:
-    raise BadInput(f"another process runs a sweep in {plan.root}.") from error
-  try:
+      try:
+        locked.enter_context(filelock.FileLock(plan.root / ".lock", timeout=0))
+      except filelock.Timeout as error:
+        raise BadInput(f"another process runs a sweep in {plan.root}.") from error
     return _run(plan, launcher)
-  finally:
-    lock.release()
 
 
 def _run(plan: Plan, launcher: Launcher) -> int:
@@ -49,10 +45,16 @@ def _run(plan: Plan, launcher: Launcher) -> int:
   with display.Board(plan.jobs, plan.states, launcher.workers_for(plan.to_do)) as shown:
     for event in started:
       shown.update(event)
-      if event.job is not None and event.kind in (events.DONE, events.FAILED):
+      if event.job is not None and event.kind in (states.DONE, states.FAILED):
         failures.pop(event.job.name, None)
-        failures |= {event.job.name: event.line} if event.kind == events.FAILED else {}
-        problem = _write_failures(plan.root / FAILURES, failures)
+        if event.kind == states.FAILED:
+          failures[event.job.name] = event.line
+        try:
+          run_files.write_json(plan.root / FAILURES, failures)
+          problem = ""
+        except OSError as error:
+          problem = (f"{plan.root / FAILURES} cannot be written: {error.strerror or error}; the same command will run "
+                     "the failed jobs again.")
   with contextlib.suppress(OSError):  # the terminal was closed, or the disk is full
     print(shown.summary(), flush=True)
   commands.warn([problem] if problem else [])
@@ -83,12 +85,3 @@ def _watch_signals() -> list[int]:
     if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores it
       signal.signal(number, stop)
   return signals
-
-
-def _write_failures(path: pathlib.Path, failures: dict[str, str]) -> str:
-  """Writes failures.json; returns "", or a sentence about why it cannot be written."""
-  try:
-    run_files.write_json(path, failures)
-  except OSError as error:
-    return f"{path} cannot be written: {error.strerror or error}; the same command will run the failed jobs again."
-  return ""

@@ -5,13 +5,11 @@ import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import filelock
-
 from alma_jax.errors import BadInput
-from alma_jax.parallel.cores import num_cores
+from alma_jax.parallel.cores import num_cores, num_gpus
 from alma_jax.store import run_files
 from alma_jax.sweeps import jobs as sweep_jobs
-from alma_jax.sweeps import places, states
+from alma_jax.sweeps import states
 from alma_jax.sweeps.jobs import Job
 from alma_jax.sweeps.states import State
 
@@ -35,7 +33,7 @@ class Launcher:
 
   def workers_for(self, jobs: Sequence[Job]) -> int:
     """How many of these jobs run at once, at least 1."""
-    default = len(jobs) if self.name == SLURM else places.num_gpus() or num_cores()
+    default = len(jobs) if self.name == SLURM else num_gpus() or num_cores()
     return max(1, min(self.num_workers or default, len(jobs)))
 
 
@@ -61,7 +59,7 @@ class Plan(NamedTuple):
 
 def read(path: str, root: str | pathlib.Path, overrides: Mapping[str, str], retry: bool,
          seeds: Sequence[int] = ()) -> Plan:
-  """The plan of a sweep file, with the states that earlier sessions have left.
+  """The plan of a sweep file.
 
   Args:
     path: of the sweep file.
@@ -78,11 +76,15 @@ def read(path: str, root: str | pathlib.Path, overrides: Mapping[str, str], retr
     if root.exists() and not root.is_dir():
       raise BadInput(f"{root} is a file; --workdir should be a folder.")
   sweep = sweep_jobs.load(path)
-  made = sweep_jobs.make(sweep_jobs.with_seeds(sweep, seeds) if seeds else sweep, root, overrides)
+  return of_jobs(sweep_jobs.make(sweep_jobs.with_seeds(sweep, seeds) if seeds else sweep, root, overrides), root, retry)
+
+
+def of_jobs(jobs: list[Job], root: pathlib.Path, retry: bool) -> Plan:
+  """The plan of some jobs, with the states that earlier sessions have left in `root`; see `read`."""
   with folder_problems(root):
     failures = {} if retry else states.read_texts(
         root / FAILURES, "delete it, or give --retry, which runs the failed jobs again")
-    return Plan(root, made, {job.name: states.state(job, failures) for job in made}, failures)
+    return Plan(root, jobs, {job.name: states.state(job, failures) for job in jobs}, failures)
 
 
 @contextlib.contextmanager
@@ -90,7 +92,5 @@ def folder_problems(root: pathlib.Path) -> Iterator[None]:
   """Raises BadInput if the disk or the permissions of a folder cause an OSError."""
   try:
     yield
-  except filelock.Timeout:
-    raise
   except OSError as error:
     raise BadInput(f"the folder {root} cannot be made, read or written: {error.strerror or error}.") from error

@@ -15,8 +15,8 @@ from typing import Any
 
 from alma_jax import commands, messages
 from alma_jax.errors import BadInput, Diverged, InUse, Stopped
-from alma_jax.sweeps.events import DONE, FAILED, STOPPED
 from alma_jax.sweeps.jobs import Packed, unpacked
+from alma_jax.sweeps.states import DONE, FAILED, STOPPED
 
 BROKEN = "broken"  # the answer after an unexpected exception; the worker is then replaced
 _IN_USE = 60.0  # seconds to wait until another process leaves the run folder
