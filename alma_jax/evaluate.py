@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   commands.quiet()
   if args.out:
     answers.check_place(args.out)
-  predictor = predict.load(predict.stored_of(args))
+  predictor = predict.load(predict.stored_of(args)[0])
   metrics = _metrics(args, predictor.problem)
   found = predictor.evaluate(inputs.Labelled(args.data, lambda size: _batches(args, size, predictor.facts),
                                              lambda hashes: _overlap(args, hashes, predictor.form), metrics))

@@ -99,8 +99,7 @@ def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, schema.RunConfig]:
 def _split_overrides(args: Sequence[str]) -> tuple[dict[str, str | None], list[str]]:
   """({field: text}, other arguments) of a command line; of a field that is given several times the last counts.
 
-  "--config.a.b VALUE" is "--config.a.b=VALUE", "--noconfig.a.b" is "--config.a.b=false"; "--config.a.b" alone, at the
-  end or before an option, has the text None.
+  "--config.a.b VALUE" is "--config.a.b=VALUE"; "--config.a.b" alone, at the end or before an option, has the text None.
   """
   overrides: dict[str, str | None] = {}
   others: list[str] = []
@@ -108,9 +107,6 @@ def _split_overrides(args: Sequence[str]) -> tuple[dict[str, str | None], list[s
   while args:
     arg = args.pop(0)
     option, equals, given = arg.lstrip("-").partition("=")
-    if re.match("--?noconfig[.]", arg) and not equals:
-      overrides[option.removeprefix("noconfig.")] = "false"
-      continue
     if not arg.startswith("-") or not option.startswith("config."):
       others.append(arg)
       continue

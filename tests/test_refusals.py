@@ -264,8 +264,6 @@ FIELDS = [
     ("digits learner.name=hmoe", "learner", "after the colon of --config=configs/NAME.py:LEARNER"),
     ("digits:ens --config.seed", "--config.seed", "give --config.seed=VALUE"),
     ("digits:ens --config.dataset.name --overwrite", "dataset.name=None", "is not one of"),
-    ("digits:ens --noconfig.seed", "seed='false'", "a whole number"),
-    ("digits:ens --noconfig.a.b", "'a.b'", "the fields are seed, "),
     ("{tmp}/c.py seed=0", "'train.epoch'", "are epochs, steps", config_file("c.train.unlock()\n  c.train.epoch = 3")),
 ]
 

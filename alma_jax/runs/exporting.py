@@ -19,7 +19,6 @@ from alma_jax.files import write_bytes
 from alma_jax.learners import contract, prediction
 from alma_jax.parallel import environment, sharding
 from alma_jax.predictors import card, folder
-from alma_jax.predictors import facts as predictor_facts
 from alma_jax.problems.contract import Interface
 from alma_jax.protocols.contract import Standing
 from alma_jax.runs import results, settings
@@ -101,7 +100,7 @@ class Exporter:
                                         config.learner.combine == "vote")
     facts = interface.facts
     self._compile(state, structure, weights, interface)
-    facts |= dict(format=predictor_facts.FORMAT, learner=config.learner.name,
+    facts |= dict(format=folder.FORMAT, learner=config.learner.name,
                   description=self._learner.describe(state), platforms=list(_PLATFORMS), jax=jax.__version__,
                   **_provenance(position, self._problem.metric))
     files = {folder.PROGRAM: self._program, folder.WEIGHTS: _npz(weights)}
