@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from alma_jax import commands, sweep
 from alma_jax.errors import BadInput
 from alma_jax.store import run_files
-from alma_jax.sweeps import Sweep, launch, plan, states
+from alma_jax.sweeps import Sweep, launch, states
 from alma_jax.sweeps import jobs as sweep_jobs
 from alma_jax.sweeps.jobs import Job
 
@@ -53,9 +53,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   return code
 
 
-def _run(root: pathlib.Path, jobs: list[Job], retry: bool, launcher: plan.Launcher) -> int:
+def _run(root: pathlib.Path, jobs: list[Job], retry: bool, launcher: launch.Launcher) -> int:
   """Runs jobs; returns the exit code. Raises BadInput if the folder of one holds something else."""
-  made = plan.of_jobs(jobs, root, retry)
+  made = launch.of_jobs(jobs, root, retry)
   for state in made.states.values():
     if state.kind == states.REFUSED:
       raise BadInput(state.line)

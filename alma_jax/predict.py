@@ -23,6 +23,8 @@ from alma_jax import config as configs
 from alma_jax.data import examples, task_types
 from alma_jax.errors import BadInput
 from alma_jax.predictors import answers, folder
+from alma_jax.store import local_copy, run_files
+from alma_jax.store.record import Record
 
 if TYPE_CHECKING:  # it imports jax
   from alma_jax.predictors.predictor import Predictor
@@ -63,9 +65,6 @@ def stored_of(args: argparse.Namespace) -> tuple[folder.Stored, pathlib.Path | N
     BadInput: there is neither a run nor a predictor, the run has not completed a stage, or the predictor is that of
       another task.
   """
-  from alma_jax.store import local_copy, run_files
-  from alma_jax.store.record import Record
-
   if args.config:
     configs.load_file(args.config)
   path = local_copy.readable(args.workdir)

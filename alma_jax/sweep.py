@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from alma_jax import commands, extras
 from alma_jax.errors import BadInput
-from alma_jax.sweeps import launch, plan
+from alma_jax.sweeps import launch
 
 
 @commands.command
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   changed = dict(map(override, rest))
   if args.dry_run:  # before jax is imported, as configs of learners do; predictions only trace
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-  sweep = plan.read(args.config, root, changed, args.retry, _seeds(args.seeds))
+  sweep = launch.read(args.config, root, changed, args.retry, _seeds(args.seeds))
   if args.dry_run:
     from alma_jax.sweeps import dry_run  # it imports jax
     print(dry_run.text(sweep, launcher, changed))
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def add_launcher(parser: argparse.ArgumentParser) -> None:
   """Adds the arguments that say how runs are started, for `launcher_of`, and --retry."""
-  parser.add_argument("--launcher", choices=plan.LAUNCHERS, default=plan.LOCAL)
+  parser.add_argument("--launcher", choices=launch.LAUNCHERS, default=launch.LOCAL)
   parser.add_argument("--workers", type=int, default=0,
                       help="runs at once; default: one for each GPU, or else for each core; with slurm no limit")
   parser.add_argument("--retry", action="store_true", help="run the failed runs again")
@@ -55,7 +55,7 @@ def add_launcher(parser: argparse.ArgumentParser) -> None:
                       help="a parameter of submitit, e.g. slurm_partition=gpu or timeout_min=600; can be repeated")
 
 
-def launcher_of(args: argparse.Namespace) -> plan.Launcher:
+def launcher_of(args: argparse.Namespace) -> launch.Launcher:
   """The Launcher of parsed arguments.
 
   Raises:
@@ -63,11 +63,11 @@ def launcher_of(args: argparse.Namespace) -> plan.Launcher:
   """
   if args.workers < 0:
     raise BadInput(f"--workers={args.workers} should be at least 0.")
-  if args.launcher == plan.SLURM:
+  if args.launcher == launch.SLURM:
     extras.need("--launcher=slurm", "submitit")
   elif args.slurm:
     raise BadInput("--slurm is for --launcher=slurm.")
-  return plan.Launcher(args.launcher, args.workers, dict(map(_option, args.slurm)))
+  return launch.Launcher(args.launcher, args.workers, dict(map(_option, args.slurm)))
 
 
 def override(flag: str) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from alma_jax.models import cost
 from alma_jax.parallel import cores, environment
 from alma_jax.runs import memory, settings
 from alma_jax.sweeps import states
-from alma_jax.sweeps.plan import LOCAL, Launcher, Plan
+from alma_jax.sweeps.launch import LOCAL, Launcher, Plan
 
 
 class Prediction(NamedTuple):
