@@ -204,12 +204,10 @@ def board_of(folder, num):
 def test_a_log_that_cannot_be_written(tmp_path, monkeypatch):
   (job,) = jobs.make(small_sweep({"learner": "sm"}), tmp_path)
   monkeypatch.setattr("alma_jax.runs.experiment.run", lambda *args, **named: 1 / 0)
-  with worker._printing_to("/dev/full") as problem:
+  with worker._printing_to("/dev/full"):
     assert worker.attempt(job.packed()) == (worker.BROKEN, "ZeroDivisionError: division by zero")
-  assert problem == ""
-  with worker._printing_to(tmp_path / "nowhere/a.log") as problem:
+  with worker._printing_to(tmp_path / "nowhere/a.log"):
     print("this goes nowhere")
-  assert problem == "No such file or directory"
 
 
 def test_a_folder_that_may_not_be_read(tmp_path, capsys, monkeypatch):

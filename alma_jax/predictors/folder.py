@@ -100,12 +100,10 @@ def current_version(root: pathlib.Path) -> str:
   Raises:
     BadInput: latest.json is missing or cannot be read.
   """
-  try:
-    return _pointer(root)[0]
-  except (OSError, ValueError) as error:
-    if not (root / LATEST).exists() and (root / FACTS).is_file():
-      return ""
-    raise BadInput(f"{root / LATEST} cannot be read ({_reason(error)}).") from error
+  version = latest_version(root)
+  if version is None and ((root / LATEST).exists() or not (root / FACTS).is_file()):
+    raise BadInput(f"{root / LATEST} cannot be read.")
+  return version or ""
 
 
 def parse(data: bytes) -> dict[str, Any]:

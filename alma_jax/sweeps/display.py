@@ -90,8 +90,6 @@ class Board:
       self._say(f"{name} failed: {event.line}")
     elif event.kind == states.DONE:
       self._taken = states.seconds_taken(self._jobs.values())
-      if event.line:
-        self._say(f"{name}: {event.line}")
       if not self._live:
         took = time.monotonic() - self._began.get(name, time.monotonic())
         self._say(f"{name} finished in {duration(took)}; {self.line()}")

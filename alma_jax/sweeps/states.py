@@ -24,8 +24,7 @@ class Event(NamedTuple):
     kind: STARTED, DONE, FAILED, LOST (its process ended, and the job will be
       tried again), STOPPED (saved on request), or QUIET.
     job: None for QUIET, which means that nothing happened for a while.
-    line: the last line of a job that FAILED or was LOST; a remark on one that
-      is DONE.
+    line: the last line of a job that FAILED or was LOST.
   """
   kind: str
   job: Job | None
