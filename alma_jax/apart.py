@@ -27,13 +27,13 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument("--config", required=True, metavar="FILE:hmoe", help="config file with the learner hmoe")
   parser.add_argument("--workdir", required=True, help="folder of the manifest and of the runs")
   sweep.add_launcher(parser)
-  args, rest = parser.parse_known_args(argv)
+  args, changed = parser.parse_with_fields(argv)
   launcher = sweep.launcher_of(args)
   file, _, arg = args.config.partition(":")
   if (run_files.local(args.workdir) / run_files.CONFIG).exists():
     raise BadInput(f"{args.workdir} is the folder of a run; choose another one for the gate and its experts.")
   root = run_files.local(args.workdir).absolute()  # the identity of an expert's run names the file of the gate
-  whole = sweep_jobs.make(Sweep(file, [{"learner": arg or "hmoe"}]), root, dict(map(sweep.override, rest)))[0]
+  whole = sweep_jobs.make(Sweep(file, [{"learner": arg or "hmoe"}]), root, changed)[0]
   from alma_jax.runs import mixture  # imports jax
   num = whole.config.model.num_experts
   base = Job(f"gate{num}", mixture.base_config(whole.config), root / f"gate{num}", whole.file, whole.arg, num)

@@ -6,6 +6,7 @@ import errno
 import functools
 import logging
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,6 +29,40 @@ class Parser(argparse.ArgumentParser):
   def error(self, message: str) -> NoReturn:
     """Raises BadInput; argparse would print its usage and exit."""
     raise BadInput(f"{message}; {self.prog} --help lists the arguments.")
+
+
+  def parse_with_fields(self, argv: Sequence[str] | None) -> tuple[argparse.Namespace, dict[str, str | None]]:
+    """Parses a command line that may also change fields of the config.
+
+    "--config.a.b VALUE" is "--config.a.b=VALUE"; "--config.a.b" alone, at the end or before an option, has the text
+    None.
+
+    Args:
+      argv: see `command`.
+
+    Returns:
+      (the options, {field: text}); of a field that is given several times the last counts.
+
+    Raises:
+      BadInput: an option is unknown or has no value.
+    """
+    overrides: dict[str, str | None] = {}
+    others: list[str] = []
+    args = list(sys.argv[1:] if argv is None else argv)
+    while args:
+      arg = args.pop(0)
+      option, equals, given = arg.lstrip("-").partition("=")
+      if arg.startswith("-") and option.startswith("config."):
+        text = given if equals else args.pop(0) if args and not re.match("-[^0-9.]", args[0]) else None
+        overrides[option.removeprefix("config.")] = text
+      else:
+        others.append(arg)
+    options, rest = self.parse_known_args(others)
+    if rest:
+      kind = ("unknown option {!r}; fields of the config are --config.FIELD=VALUE" if rest[0].startswith("--") else
+              "unexpected argument {!r}; options start with --, as in --config=configs/digits.py:ens")
+      raise BadInput(f"{kind.format(rest[0])}, and {self.prog} --help lists the options.")
+    return options, overrides
 
 
 @contextlib.contextmanager

@@ -30,11 +30,10 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument("--seeds", metavar="SEED,SEED,...", help="seeds to run instead of those of the sweep file")
   parser.add_argument("--dry_run", action="store_true", help="list the runs and their costs, and run nothing")
   add_launcher(parser)
-  args, rest = parser.parse_known_args(argv)
+  args, changed = parser.parse_with_fields(argv)
   launcher = launcher_of(args)
   file, _, arg = args.config.partition(":")
   root = args.workdir or pathlib.Path("runs") / "-".join(filter(None, (pathlib.Path(file).stem, arg)))
-  changed = dict(map(override, rest))
   if args.dry_run:  # before jax is imported, as configs of learners do; predictions only trace
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
   sweep = launch.read(args.config, root, changed, args.retry, _seeds(args.seeds))
@@ -68,18 +67,6 @@ def launcher_of(args: argparse.Namespace) -> launch.Launcher:
   elif args.slurm:
     raise BadInput("--slurm is for --launcher=slurm.")
   return launch.Launcher(args.launcher, args.workers, dict(map(_option, args.slurm)))
-
-
-def override(flag: str) -> tuple[str, str]:
-  """(field, text) of --config.FIELD=VALUE.
-
-  Raises:
-    BadInput: `flag` is no such argument.
-  """
-  name, equals, text = flag.partition("=")
-  if not name.startswith("--config.") or not equals:
-    raise BadInput(f"unexpected argument {flag!r}; use --config.FIELD=VALUE to change a field of all runs.")
-  return name.removeprefix("--config."), text
 
 
 def _seeds(text: str | None) -> list[int]:

@@ -592,7 +592,7 @@ OTHERS = [
     ("sweep --workdir={tmp}/run --config=sweeps/cifar:half", "'half'", "the sizes are night"),
     ("sweep --workdir={tmp}/run --config=sweeps/digits --workers=-1", "--workers=-1", "at least 0"),
     ("sweep --workdir={tmp}/run --config=sweeps/digits --seeds=1,x", "--seeds=1,x", "numbers with commas between"),
-    ("sweep --workdir={tmp}/run --config=sweeps/digits --epochs=1", "'--epochs=1'", "use --config.FIELD=VALUE"),
+    ("sweep --workdir={tmp}/run --config=sweeps/digits --epochs=1", "'--epochs=1'", "are --config.FIELD=VALUE"),
     ("sweep --workdir={tmp}/run --config=sweeps/digits train.epoch=1", "'train.epoch'", "are epochs, steps"),
 ]
 MODULES = {"alma": "cli"}  # of commands that are called otherwise

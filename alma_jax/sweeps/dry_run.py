@@ -27,7 +27,7 @@ class Prediction(NamedTuple):
   macs: int
 
 
-def text(plan: Plan, launcher: Launcher, changed: Mapping[str, str]) -> str:
+def text(plan: Plan, launcher: Launcher, changed: Mapping[str, str | None]) -> str:
   """A line for each run with upper bounds of its costs, and its state; then the sums over the runs that are left.
 
   Runs that cannot be run are named after the others, those with the same reason in one line.

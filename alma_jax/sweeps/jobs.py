@@ -95,7 +95,7 @@ def with_seeds(sweep: sweeps.Sweep, seeds: Sequence[int]) -> sweeps.Sweep:
   return dataclasses.replace(sweep, points=[kind | {"seed": seed} for seed in seeds for kind in kinds.values()])
 
 
-def make(sweep: sweeps.Sweep, root: str | pathlib.Path, overrides: Mapping[str, str] | None = None) -> list[Job]:
+def make(sweep: sweeps.Sweep, root: str | pathlib.Path, overrides: Mapping[str, str | None] | None = None) -> list[Job]:
   """The jobs of a sweep, in order.
 
   Args:
@@ -144,7 +144,7 @@ def _checked(given: sweeps.Point) -> sweeps.Point:
 
 
 def _config(sweep: sweeps.Sweep, tree: dict[str, Any], point: sweeps.Point,
-            overrides: Mapping[str, str]) -> schema.RunConfig:
+            overrides: Mapping[str, str | None]) -> schema.RunConfig:
   """The config of a point; `tree` is the config of the sweep's config file with the point's learner."""
   learner, flat = tree["learner"]["name"], configs.flatten(tree)
   axes: dict[str, str] = {}  # the axis of each field

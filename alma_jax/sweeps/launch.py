@@ -62,7 +62,7 @@ class Plan(NamedTuple):
     return [job for job in self.jobs if self.states[job.name].kind in (states.NEW, states.BEGUN)]
 
 
-def read(path: str, root: str | pathlib.Path, overrides: Mapping[str, str], retry: bool,
+def read(path: str, root: str | pathlib.Path, overrides: Mapping[str, str | None], retry: bool,
          seeds: Sequence[int] = ()) -> Plan:
   """The plan of a sweep file.
 

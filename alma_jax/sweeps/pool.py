@@ -64,24 +64,19 @@ def run(jobs: Sequence[Job], num_workers: int, logs: pathlib.Path, should_stop: 
       ready = multiprocessing.connection.wait([one.pipe for one in workers], _SECONDS)
       for one in [one for one in workers if one.pipe in ready]:
         event = one.hear()
-        job = one.job
+        job, goes_on = one.job, event.kind not in (LOST, STOPPED)
         if event.kind == STOPPED and not stopping:  # the signal did not come from this process
-          one.close()
           event = Event(LOST, job, "its process received a signal to stop")
         if event.kind == LOST:
           attempts[job.name] += 1
-          workers.remove(one)
-          free.append(one.place)
           if stopping:
             event = event._replace(kind=STOPPED)
           elif attempts[job.name] < _ATTEMPTS:
             waiting.append(job)
           else:
             event = event._replace(kind=FAILED)
-          yield event
-          continue
         yield event
-        if waiting and one.suits(waiting[-1]):
+        if goes_on and waiting and one.suits(waiting[-1]):
           yield one.begin(waiting.pop())
         else:
           workers.remove(one)
