@@ -100,10 +100,12 @@ def current_version(root: pathlib.Path) -> str:
   Raises:
     BadInput: latest.json is missing or cannot be read.
   """
-  version = latest_version(root)
-  if version is None and ((root / LATEST).exists() or not (root / FACTS).is_file()):
-    raise BadInput(f"{root / LATEST} cannot be read.")
-  return version or ""
+  if not (root / LATEST).exists() and (root / FACTS).is_file():
+    return ""
+  try:
+    return _pointer(root)[0]
+  except (OSError, ValueError) as error:
+    raise BadInput(f"{root / LATEST} cannot be read ({_reason(error)}).") from error
 
 
 def parse(data: bytes) -> dict[str, Any]:
