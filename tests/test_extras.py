@@ -58,7 +58,7 @@ def test_packages_of_extras_are_imported_only_through_extras():
 @pytest.mark.parametrize(("package", "args"), [
     ("tokenizers", "main --config=lm:sm,tiny --config.dataset.name=text:{text}"),
     ("tensorflow_datasets", "main --config=mnist:sm --config.dataset.data_dir={tfds}"),
-    ("tensorflow", "main --config=mnist:sm --config.dataset.data_dir={empty}"),
+    ("tensorflow", "main --config=mnist:sm"),
     ("pyarrow", "main --config=npz:sm --config.dataset.name=npz:{parquet}"),
     ("pyarrow", "predict --workdir={empty} --out=a.parquet x.npz"),
     ("river", "main --config=digits:sm --config.log.drift=0.002"),
@@ -74,6 +74,7 @@ def test_a_missing_package_is_refused_by_one_sentence(tmp_path, tfds_dir, monkey
   (places["text"] / "a.txt").write_text("It was a dark and stormy night. " * 200)
   (places["parquet"]).write_bytes(b"PAR1")
   (places["run"] / "config.json").write_text("{}")
+  monkeypatch.setenv("TFDS_DATA_DIR", str(places["empty"]))
   real = importlib.util.find_spec
   monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == package else real(name, *rest))
   command, *rest = args.format(**places).split()
