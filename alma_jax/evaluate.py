@@ -39,17 +39,16 @@ from alma_jax.data.labels import Labels
 from alma_jax.errors import BadInput
 from alma_jax.files import write_bytes
 from alma_jax.predictors import answers, inputs
+from alma_jax.store import local_copy
+from alma_jax.store.record import Record
 
 _NAMES = ("digits", "mnist", "cifar10")
 _MOST_OVERLAP = 0.01  # of the examples; few of them may be equal by chance
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the command line; returns the exit code: 0, or 2 for bad input."""
-  return commands.exit_code(lambda: _main(argv))
-
-
-def _main(argv: Sequence[str] | None) -> None:
+@commands.command
+def main(argv: Sequence[str] | None = None) -> None:
+  """Runs the command line."""
   parser = commands.Parser("-m alma_jax.evaluate", __doc__)
   predict.add_arguments(parser)
   parser.add_argument("--data", required=True, help="labelled data: a folder DIR/CLASS/*.png, FILE.npz, FILE.parquet, "
@@ -66,10 +65,13 @@ def _main(argv: Sequence[str] | None) -> None:
   commands.quiet()
   if args.out:
     answers.check_place(args.out)
-  predictor = predict.load(predict.stored_of(args))
-  metrics = _metrics(args, predictor.problem)
+  predictor, record = predict.load(predict.stored_of(args)[0]), Record(local_copy.readable(args.workdir))
+  known = record.fields.get("log.metrics", ()) if record.is_begun else ()
+  problem = record.kind.problem if record.is_begun else predictor.problem
+  metrics = [registry.METRICS[problem].of(name, "--metrics")()
+             for name in (args.metrics.split(",") if args.metrics else known)]
   found = predictor.evaluate(inputs.Labelled(args.data, lambda size: _batches(args, size, predictor.facts),
-                                             lambda hashes: _overlap(args, hashes, predictor.form), metrics))
+                                             lambda hashes: _overlap(args, record, hashes, predictor.form), metrics))
   if predictor.facts.get("task"):
     found["task"] = predictor.facts["task"]["name"]
   found |= dict(data=args.data, workdir=str(args.workdir), predictor=predictor.version or None,
@@ -80,17 +82,6 @@ def _main(argv: Sequence[str] | None) -> None:
     except OSError as error:
       raise BadInput(f"--out={args.out!r} cannot be written: {error.strerror}.") from error
   commands.show(predictor.describe(found, [metric.name for metric in metrics]))
-
-
-def _metrics(args: argparse.Namespace, problem: str) -> list[sections.Metric]:
-  """The metrics of --metrics, or else those of the run; `problem` of a predictor without its run."""
-  from alma_jax.store import local_copy
-  from alma_jax.store.record import Record
-
-  record, names = Record(local_copy.readable(args.workdir)), args.metrics and args.metrics.split(",")
-  if record.is_begun:
-    problem, names = record.kind.problem, names or record.fields.get("log.metrics", ())
-  return [registry.METRICS[problem].of(name, "--metrics")() for name in names or ()]
 
 
 def _batches(args: argparse.Namespace, size: int, facts: Mapping[str, Any]) -> Iterator[examples.Examples]:
@@ -132,21 +123,18 @@ def _of_a_task(x: np.ndarray, name: str, form: Form, facts: Mapping[str, Any]) -
   return task_sources.to_colour(x) if fits else x
 
 
-def _overlap(args: argparse.Namespace, hashes: Sequence[int], form: Form | None) -> int | None:
+def _overlap(args: argparse.Namespace, record: Record, hashes: Sequence[int], form: Form | None) -> int | None:
   """The number of examples that are in the run's stream, or None if that cannot be found out.
 
   Args:
     args: of the command.
+    record: of the run.
     hashes: of the examples.
     form: of the images that the predictor takes, if it takes images.
 
   Raises:
     BadInput: there are many, and --allow_overlap is not given.
   """
-  from alma_jax.store import local_copy
-  from alma_jax.store.record import Record
-
-  record = Record(local_copy.readable(args.workdir))
   if not record.is_begun:
     return None  # an exported predictor does not know its stream
   config = record.config
@@ -155,7 +143,7 @@ def _overlap(args: argparse.Namespace, hashes: Sequence[int], form: Form | None)
       section: Any = config.dataset
       if args.data_dir and "data_dir" in {field.name for field in dataclasses.fields(section)}:
         section = dataclasses.replace(section, data_dir=args.data_dir)
-      seen = set(map(cache.hash_row, section.arrived(config, form, functools.partial(_entries, config, args))))
+      seen = set(map(cache.hash_row, section.arrived(config, form, functools.partial(_entries, record))))
   except BadInput as error:
     commands.warn([f"it is not known whether the data overlap the stream of the run, which cannot be read: "
                    f"{_advised(error)}"])
@@ -169,13 +157,11 @@ def _overlap(args: argparse.Namespace, hashes: Sequence[int], form: Form | None)
   return num
 
 
-def _entries(config: Any, args: argparse.Namespace, read: Callable[[pathlib.Path], Any]) -> list[Any]:
+def _entries(record: Record, read: Callable[[pathlib.Path], Any]) -> list[Any]:
   """What `read` returns for each entry that a run on a live stream has used, if it is still what it was."""
   from alma_jax.data import inbox
-  from alma_jax.store import local_copy
-  from alma_jax.store.record import Record
-  folder = pathlib.Path(config.dataset.name.removeprefix(sections.LIVE)).expanduser() / "stream"
-  used = Record(local_copy.readable(args.workdir)).entries
+  folder = pathlib.Path(record.config.dataset.name.removeprefix(sections.LIVE)).expanduser() / "stream"
+  used = record.entries
   paths = [folder / line["name"] for line in used
            if inbox.signature_of(folder / line["name"]) and inbox.digest(folder / line["name"]) == line["sha256"]]
   if len(paths) < len(used):

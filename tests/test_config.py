@@ -308,7 +308,8 @@ def test_fields_may_stand_before_or_without_the_config_file():
 
 
 def test_fields_without_a_value():
-  config = parsed("--config.deterministic", "--noconfig.log.tensorboard", "--noconfig.log.progress", "--config.seed=3")
+  config = parsed("--config.deterministic", "--config.log.tensorboard", "false", "--config.log.progress=false",
+                  "--config.seed=3")
   assert (config.deterministic, config.log.tensorboard, config.log.progress, config.seed) == (True, False, False, 3)
 
 

@@ -264,8 +264,6 @@ FIELDS = [
     ("digits learner.name=hmoe", "learner", "after the colon of --config=configs/NAME.py:LEARNER"),
     ("digits:ens --config.seed", "--config.seed", "give --config.seed=VALUE"),
     ("digits:ens --config.dataset.name --overwrite", "dataset.name=None", "is not one of"),
-    ("digits:ens --noconfig.seed", "seed='false'", "a whole number"),
-    ("digits:ens --noconfig.a.b", "'a.b'", "the fields are seed, "),
     ("{tmp}/c.py seed=0", "'train.epoch'", "are epochs, steps", config_file("c.train.unlock()\n  c.train.epoch = 3")),
 ]
 
@@ -455,7 +453,7 @@ def bad(field, words, command="predict", **arrays):
 
 
 def sweep(points):
-  code = f"import itertools\nfrom alma_jax.sweeps import *\ndef get_sweep():\n  return Sweep('digits', {points})"
+  code = f"from alma_jax.sweeps import *\ndef get_sweep():\n  return Sweep('digits', {points})"
   return file("s.py", code)
 
 
@@ -555,12 +553,11 @@ OTHERS = [
     ("sweep --workdir={tmp}/run --config={tmp}/s.py", "s.py", "has no points", sweep("[]")),
     ("sweep --workdir={tmp}/run --config={tmp}/s.py", "'digits:sm'", "only the path of a config file",
      file("s.py", "def get_sweep():\n  from alma_jax.sweeps import Sweep\n  return Sweep('digits:sm', [{}])\n")),
-    ("sweep --workdir={tmp}/run --config={tmp}/s.py", "type int", "give a list of dicts, and a dict", sweep("3")),
+    ("sweep --workdir={tmp}/run --config={tmp}/s.py", "not 3", "should be a list", sweep("3")),
     ("sweep --workdir={tmp}/run --config={tmp}/s.py model.width=3", "--config.model.width", "would change an axis",
      sweep("[{'width': 4}]")),
     axes("'seed'", "needs a list of values, not 5", "axis('seed', 5)"),
-    axes("'seed'", "a sweep has at most 10,000 points", "axis('seed', itertools.count())"),
-    axes("a product", "at most 1,000,000 are allowed", "product(axis('a', range(2000)), axis('b', range(1000)))"),
+    axes("10,001 points", "at most 10,000 are allowed", "axis('seed', range(10_001))"),
     axes("zipped lists", "should be equally long", "zipped(axis('a', [1]), axis('b', [1, 2]))"),
     axes("'a'", "given twice", "product(axis('a', [1]), axis('a', [2]))"),
     axes("product", "as axis() makes them", "product(axis('a', [1]), [1, 2])"),
@@ -583,8 +580,8 @@ OTHERS = [
      sweep("[{'dataset.name': 'tfds:a'}, {'dataset.name': 'tfds::a'}]")),
     ("sweep --workdir={tmp}/run --config={tmp}/s.py", "model.width=0", "at least 1", sweep("[{'width': 0}]")),
     ("sweep --workdir={tmp}/run --config={tmp}/s.py", "'best'", "the learners are", sweep("[{'learner': 'best'}]")),
-    ("sweep --workdir={tmp}/run --config={tmp}/s.py", "point 3", "should be a dict", sweep("[3]")),
-    ("sweep --workdir={tmp}/run --config={tmp}/s.py", "{4: 4}", "a dict of axes", sweep("[{4: 4}]")),
+    ("sweep --workdir={tmp}/run --config={tmp}/s.py", "not 3", "should be dicts", sweep("[3]")),
+    ("sweep --workdir={tmp}/run --config={tmp}/s.py", "{4: 4}", "should be dicts", sweep("[{4: 4}]")),
     ("sweep --workdir={tmp}/run --config={tmp}/s.py", "'learner'", "names of learners, not ['sm']",
      sweep("[{'learner': ['sm']}]")),
     ("sweep --workdir={tmp}/run --config={tmp}/s.py", "'width'", "no field can have", sweep("[{'width': print}]")),
@@ -595,7 +592,7 @@ OTHERS = [
     ("sweep --workdir={tmp}/run --config=sweeps/cifar:half", "'half'", "the sizes are night"),
     ("sweep --workdir={tmp}/run --config=sweeps/digits --workers=-1", "--workers=-1", "at least 0"),
     ("sweep --workdir={tmp}/run --config=sweeps/digits --seeds=1,x", "--seeds=1,x", "numbers with commas between"),
-    ("sweep --workdir={tmp}/run --config=sweeps/digits --epochs=1", "'--epochs=1'", "use --config.FIELD=VALUE"),
+    ("sweep --workdir={tmp}/run --config=sweeps/digits --epochs=1", "'--epochs=1'", "are --config.FIELD=VALUE"),
     ("sweep --workdir={tmp}/run --config=sweeps/digits train.epoch=1", "'train.epoch'", "are epochs, steps"),
 ]
 MODULES = {"alma": "cli"}  # of commands that are called otherwise

@@ -254,8 +254,6 @@ def test_refused_stores(store, arrays, monkeypatch):
   refused("memory://b/x cannot be used: Access Denied.")
   store.before = lambda name: (_ for _ in ()).throw(ConnectionError("refused"))
   refused("memory://b/x cannot be written: refused", error=alma_jax.Unsaved)
-  monkeypatch.setattr(remote.importlib.util, "find_spec", lambda name: None)
-  refused("s3://b/x needs the package s3fs; run `pip install alma_jax.remote.`", "s3://b/x")
 
 
 # ------------------------------------------------------------------ damage, lost leases, readers

@@ -13,7 +13,7 @@ from alma_jax import config as configs
 from alma_jax.data import textures
 from alma_jax.errors import BadInput
 from alma_jax.problems import sequence
-from alma_jax.sweeps import costs
+from alma_jax.sweeps import dry_run
 
 
 def test_shuffled_labels_are_balanced_and_not_those_of_the_images(tmp_path):
@@ -58,7 +58,7 @@ def test_a_sweep_counts_the_steps_of_a_list_of_ones_own(tmp_path):
   stream = own(tmp_path, dict(name="mine", arrays=given()), dict(name="again", arrays=given()))
   c = configs.tasks("independent", stream)
   c.train.epochs, c.train.batch_size, c.train.learning_rate, c.train.weight_decay = 7, 5, (0.1, 0.2), (0.0,)
-  (found,) = costs.predict([configs.parse(c)])
+  (found,) = dry_run.predict([configs.parse(c)])
   assert found.steps == 2 * 2 * 7 * 3  # tasks, pairs, epochs, batches of 12 examples
 
 

@@ -569,7 +569,7 @@ class Log(Section):
   progress: bool = field(True, "show a progress bar (terminals only)")
   tensorboard: bool = field(True, "write TensorBoard files")
   wandb: str = field(
-      "", "project at Weights & Biases that receives the metrics (needs `pip install wandb`); empty: none")
+      "", "project at Weights & Biases that receives the metrics (needs `pip install 'alma_jax[wandb]'`); empty: none")
   predictor: bool = field(
       False, "write a new predictor into the run folder after every stage, for `alma predict` and `alma serve`; "
       "without it they read the last checkpoint when they start")

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from alma_jax import extras
 from alma_jax.data import folders, image_file, unpacking
 from alma_jax.data import labels as class_labels
 from alma_jax.data.form import Form, too_small
@@ -265,11 +266,7 @@ class Reader:
 
   def _cells(self, path: pathlib.Path, most: int | None) -> Iterator[_Cell]:
     """The rows of a Parquet file."""
-    try:
-      import pyarrow as pa
-      from pyarrow import parquet
-    except ImportError as error:
-      raise BadInput("it needs a package that is missing; run `pip install pyarrow`.") from error
+    pa, parquet = (extras.load(name, "it") for name in ("pyarrow", "pyarrow.parquet"))
     row = 0
     try:
       with parquet.ParquetFile(path) as file:

@@ -5,7 +5,6 @@ read one in another format.
 """
 import contextlib
 import fnmatch
-import importlib.util
 import os
 import pathlib
 import re
@@ -17,7 +16,7 @@ from typing import Any
 
 import filelock
 
-from alma_jax import messages
+from alma_jax import extras, messages
 from alma_jax.data import cache, connection
 from alma_jax.errors import BadInput
 
@@ -148,17 +147,8 @@ def _readable(size: float) -> str:
 
 
 def import_tfds() -> ModuleType:
-  """The package tensorflow_datasets.
-
-  Raises:
-    BadInput: the package, or one that it needs, is not installed.
-  """
-  try:
-    import tensorflow_datasets
-  except ImportError as error:
-    raise BadInput(f"reading TFDS data needs a package that is missing ({_first_line(error)}); "
-                   "install alma_jax again with its dependencies.") from error
-  return tensorflow_datasets
+  """The package tensorflow_datasets; raises BadInput if it is not installed."""
+  return extras.load("tensorflow_datasets", "a TFDS data set")
 
 
 def examples(builder: Any, split: str) -> Iterator[dict[str, Any]]:
@@ -216,9 +206,7 @@ def _failing_fast() -> Iterator[None]:
 
 
 def _need_tensorflow(what: str) -> None:
-  if importlib.util.find_spec("tensorflow") is None:
-    raise BadInput(f"{what} needs TensorFlow; install the extra `prepare` (pip install 'alma_jax[prepare]', in a clone "
-                   "pip install -e '.[prepare]') and try again.")
+  extras.need(what, "tensorflow")
 
 
 def _first_line(error: Exception) -> str:

@@ -1,7 +1,6 @@
 """`run`: checks a run, claims its folder, and runs it by loop.py."""
 import contextlib
 import functools
-import importlib.util
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +9,7 @@ from typing import Any
 import jax
 
 from alma_jax import config as configs
-from alma_jax import messages, protocols
+from alma_jax import extras, messages, protocols
 from alma_jax.config import code, schema
 from alma_jax.errors import BadInput, Diverged, Stopped, Unsaved, disk_problem, is_out_of_memory
 from alma_jax.parallel import environment, peers, runtime, sharding
@@ -44,8 +43,8 @@ def run(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: Seq
   config = configs.parse(config)
   if data is not None:
     config = config.with_arrays()
-  if config.log.wandb and importlib.util.find_spec("wandb") is None:
-    raise BadInput(f"log.wandb={config.log.wandb!r} needs a package that is missing; run `pip install wandb`.")
+  if config.log.wandb:
+    extras.need(f"log.wandb={config.log.wandb!r}", "wandb")
   runtime.setup(config)
   workdir = workdir or configs.default_workdir(config)
   path = remote.Remote(workdir).folder if run_files.is_address(workdir) else run_files.local(workdir)

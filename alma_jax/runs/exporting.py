@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pathlib
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -18,8 +19,7 @@ from alma_jax.errors import BadInput
 from alma_jax.files import write_bytes
 from alma_jax.learners import contract, prediction
 from alma_jax.parallel import environment, sharding
-from alma_jax.predictors import card, folder
-from alma_jax.predictors import facts as predictor_facts
+from alma_jax.predictors import folder
 from alma_jax.problems.contract import Interface
 from alma_jax.protocols.contract import Standing
 from alma_jax.runs import results, settings
@@ -28,6 +28,7 @@ from alma_jax.types import Tree
 from alma_jax.version import __version__
 
 _PLATFORMS = ("cpu", "cuda", "tpu")
+_MOST_CLASSES = 100  # names of classes that a model card lists
 _LOADER = '''"""Runs an exported predictor; needs jax and flatbuffers. predictor.json says what x is.
 
 In the folder `predictor` of a run this file loads the version that latest.json names.
@@ -101,14 +102,14 @@ class Exporter:
                                         config.learner.combine == "vote")
     facts = interface.facts
     self._compile(state, structure, weights, interface)
-    facts |= dict(format=predictor_facts.FORMAT, learner=config.learner.name,
+    facts |= dict(format=folder.FORMAT, learner=config.learner.name,
                   description=self._learner.describe(state), platforms=list(_PLATFORMS), jax=jax.__version__,
                   **_provenance(position, self._problem.metric))
     files = {folder.PROGRAM: self._program, folder.WEIGHTS: _npz(weights)}
     files |= {name: (position.path / name).read_bytes() for name in self._problem.files}
     facts["sha256"] = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
     return files | {folder.FACTS: (json.dumps(facts, indent=2, allow_nan=False) + "\n").encode(),
-                    folder.CARD: card.text(facts).encode(), folder.LOADER: _LOADER.encode()}
+                    folder.CARD: _card(facts).encode(), folder.LOADER: _LOADER.encode()}
 
   def _compile(self, state: contract.LearnerState, structure: Any, weights: list[np.ndarray],
                interface: Interface) -> None:
@@ -196,6 +197,41 @@ def _provenance(position: Position, metric: str) -> dict[str, Any]:
           run=position.path.name, dataset=config.dataset.name, data_fingerprint=position.fingerprint,
           data_covered=config.dataset.covered(last["t"]), config_sha256=configs.digest(config), seed=config.seed,
           **size, alma_jax=__version__, written=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")))
+
+
+def _card(facts: Mapping[str, Any]) -> str:
+  """Markdown of a model card (Mitchell et al., 2019); `facts` are the entries of predictor.json."""
+  measured, source, metric, task = facts["metrics"], facts["provenance"], facts["metric"], facts.get("task")
+  rows = {
+      f"{metric} on the run's test set": measured.get(metric), "test loss, nats": measured.get("loss"),
+      f"{metric} on the {'task' if task else 'stage'}'s validation data": measured.get(f"val_{metric}"),
+      f"prequential {metric}, the mean over {measured['prequential_megabatches']} mega-batches":
+          measured["prequential"]}
+  description = facts["description"].splitlines()[0]
+  if task:
+    title, trained = f"task {task['number']}", f"for task {task['number']} of {task['of']}, {task['name']!r}"
+  else:
+    title, trained = f"stage {facts['stage']}", (f"trained until mega-batch {facts['megabatch']} of "
+                                                 f"{source['num_megabatches'] or 'a stream without an end'}")
+  lines = [
+      f"# {facts['learner']} on {source['dataset']}, {title}", "", f"{description}, {trained}.", "",
+      "## Input and output", "", f"- input: {facts['input']}", f"- output: {facts['output']}"]
+  if "normalization" in facts:
+    lines.append("- normalisation: (x - mean) / std, inside the program, where a std of 0 counts as 1; the constants "
+                 "stand in predictor.json")
+  if "classes" in facts:
+    names = facts.get("class_names") or []
+    shown = f": {', '.join(names)}" if 0 < len(names) <= _MOST_CLASSES else ""
+    lines.append(f"- {facts['classes']} classes{shown}")
+  lines += ["", "## Metrics", "", "| metric | value |", "| --- | ---: |",
+            *(f"| {name} | {value:.6g} |" for name, value in rows.items() if value is not None)]
+  lines += ["", "## Cost", "", "| | |", "| --- | ---: |",
+            *(f"| {name} | {value:,} |" for name, value in (
+                ("parameters", measured.get("num_params")),
+                ("multiply-adds of a prediction", measured.get("predict_macs"))) if value is not None)]
+  lines += ["", "## Provenance", "", "| | |", "| --- | --- |",
+            *(f"| {name} | {value} |" for name, value in source.items() if value is not None)]
+  return "\n".join([*lines, ""])
 
 
 def _npz(arrays: list[np.ndarray]) -> bytes:

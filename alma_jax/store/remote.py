@@ -12,7 +12,6 @@ import concurrent.futures
 import datetime
 import errno
 import hashlib
-import importlib.util
 import json
 import os
 import pathlib
@@ -23,7 +22,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from alma_jax import messages
+from alma_jax import extras, messages
 from alma_jax.errors import BadInput
 from alma_jax.files import parse_json, usable
 from alma_jax.store import run_files
@@ -99,8 +98,6 @@ class Remote:
     Raises:
       BadInput: it is not valid, or its package is missing.
     """
-    import fsspec
-
     scheme, parts = _split(address)
     rest = "/".join(parts)
     self.address = f"{scheme}:///{rest}" if scheme in run_files.LOCAL else f"{scheme}://{rest}"
@@ -109,9 +106,9 @@ class Remote:
     self._patience = PATIENCE if patience is None else patience
     self._waits = patience is None
     self._outage = Outage()
-    package = _PACKAGES.get(scheme)
-    if package is not None and importlib.util.find_spec(package) is None:
-      raise BadInput(f"{self.address} needs the package {package}; run `pip install alma_jax[remote]`.")
+    fsspec = extras.load("fsspec", self.address)
+    if scheme in _PACKAGES:
+      extras.need(self.address, _PACKAGES[scheme])
     options = dict(auto_mkdir=True) if scheme in run_files.LOCAL else {}
     try:
       self._fs, self._root = fsspec.core.url_to_fs(self.address, use_listings_cache=False, **options)
