@@ -350,7 +350,7 @@ def test_what_cannot_be_registered(base, inside, sentence):
     (alma_jax.DataSet, {"problems": ("text",)}, {"problem": "text", "dataset": {"name": "mine"}},
      "dataset.name='mine' stands for Mine, which should inherit from alma_jax.config.text_sections.Text"),
     (alma_jax.Optimizer, {"decay": 0.1, "__annotations__": {"decay": float}}, {"train": {"optimizer": "mine"}},
-     "train.optimizer='mine' declares train.decay, a field of all configs")])
+     "train.decay is declared twice, by alma_jax and by your class; rename")])
 def test_what_cannot_be_part_of_a_config(monkeypatch, base, inside, tree, sentence):
   for each in base.registries.values():
     monkeypatch.setattr(each, "_classes", {name: each[name] for name in each})

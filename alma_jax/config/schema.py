@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from alma_jax.config import image_sections, task_sections, text_sections
-from alma_jax.config.fields import field, section
+from alma_jax.config.fields import choice, field
 from alma_jax.config.registry import DATA_SETS, IMAGES, LEARNERS, NETWORKS, TASKS, TEXT
 from alma_jax.config.sections import AnyOptions, AnyStream, Checkpoint, DataSet, Log, Model, StreamLog, TaskLog
 from alma_jax.errors import BadInput
@@ -35,8 +35,8 @@ class RunConfig:
   learner: AnyOptions
   model: Model
   train: image_sections.Train | text_sections.Train | task_sections.Train
-  checkpoint: Checkpoint = section()
-  log: Log = section()
+  checkpoint: Checkpoint
+  log: Log
   precision: str = field("float32", "floating-point type of the computation", choices=("float32", "bfloat16"))
   deterministic: bool = field(False, "on a GPU: make repeated runs equal to the bit, which is slower")
   devices: int = field(
@@ -81,12 +81,12 @@ class RunConfig:
 class ImageConfig(RunConfig):
   """A run on images."""
   problem: str = IMAGES
-  dataset: DataSet = section(DATA_SETS[IMAGES], "digits")
-  stream: image_sections.Stream = section()
-  learner: AnyOptions = section(LEARNERS[IMAGES], "ens")
-  model: Model = section(NETWORKS[IMAGES], "mlp")
-  train: image_sections.Train = section()
-  log: StreamLog = section()
+  dataset: DataSet = choice(DATA_SETS[IMAGES], "digits")
+  stream: image_sections.Stream
+  learner: AnyOptions = choice(LEARNERS[IMAGES], "ens")
+  model: Model = choice(NETWORKS[IMAGES], "mlp")
+  train: image_sections.Train
+  log: StreamLog
 
   def with_arrays(self) -> "ImageConfig":
     return dataclasses.replace(self, dataset=DATA_SETS[IMAGES]["data"]())
@@ -96,12 +96,12 @@ class ImageConfig(RunConfig):
 class TextConfig(RunConfig):
   """A run on text."""
   problem: str = TEXT
-  dataset: text_sections.Text = section(DATA_SETS[TEXT], "tfds:tiny_shakespeare")
-  stream: text_sections.Stream = section()
-  learner: AnyOptions = section(LEARNERS[TEXT], "ens")
-  model: Model = section(NETWORKS[TEXT], "switch")
-  train: text_sections.Train = section()
-  log: StreamLog = section()
+  dataset: text_sections.Text = choice(DATA_SETS[TEXT], "tfds:tiny_shakespeare")
+  stream: text_sections.Stream
+  learner: AnyOptions = choice(LEARNERS[TEXT], "ens")
+  model: Model = choice(NETWORKS[TEXT], "switch")
+  train: text_sections.Train
+  log: StreamLog
 
   metric: ClassVar[str] = "perplexity"
   results: ClassVar[tuple[str, ...]] = ("average_perplexity", "final_perplexity")
@@ -127,12 +127,12 @@ class TextConfig(RunConfig):
 class TaskConfig(RunConfig):
   """A run on a stream of tasks."""
   problem: str = TASKS
-  dataset: task_sections.Tasks = section(DATA_SETS[TASKS], "digits")
-  stream: task_sections.Stream = section()
-  learner: task_sections.TaskOptions = section(LEARNERS[TASKS], "select")
-  model: Model = section(NETWORKS[TASKS], "mlp")
-  train: task_sections.Train = section()
-  log: TaskLog = section()
+  dataset: task_sections.Tasks = choice(DATA_SETS[TASKS], "digits")
+  stream: task_sections.Stream
+  learner: task_sections.TaskOptions = choice(LEARNERS[TASKS], "select")
+  model: Model = choice(NETWORKS[TASKS], "mlp")
+  train: task_sections.Train
+  log: TaskLog
 
   single: ClassVar[str] = "task"
   unit: ClassVar[str] = "tasks"

@@ -9,17 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from alma_jax.config.fields import choice, field
-from alma_jax.config.registry import (
-  DATA_SETS,
-  IMAGES,
-  LEARNERS,
-  METRICS,
-  NETWORKS,
-  OPTIMIZERS,
-  TASKS,
-  TEXT,
-  Registry,
-)
+from alma_jax.config.registry import DATA_SETS, IMAGES, LEARNERS, METRICS, NETWORKS, OPTIMIZERS, TASKS, TEXT, Registry
 from alma_jax.errors import BadInput
 
 LIVE = "live:"  # before the folder of a stream that arrives while the run goes on
@@ -75,7 +65,7 @@ class DataSet:
     Raises:
       BadInput: the data do not exist or cannot be used.
     """
-    raise BadInput(f"{type(self).__name__} has no method load(self); write one that returns the data.")
+    raise _missing(self, "load(self)", "the data")
 
   def covered(self, t: int) -> str:
     """What the fingerprint of the data that mega-batches 1 to t are from is a hash of."""
@@ -136,8 +126,7 @@ class Optimizer:
 
   def transform(self, rate: Any) -> Any:
     """An optax.GradientTransformation without weight decay. `rate`: the learning rate, a number or a schedule."""
-    raise BadInput(f"{type(self).__name__} has no method transform(self, rate); write one that returns an optax "
-                   "transformation.")
+    raise _missing(self, "transform(self, rate)", "an optax transformation")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,15 +153,14 @@ class Metric:
       labels: for images, int [B], from 0 to K - 1. For text, a problems.measures.Targets.
       mask: bool, [B] for images and [B, L] for text: which examples or targets count.
     """
-    raise BadInput(f"{type(self).__name__} has no method sums(self, prediction, labels, mask); write one that returns "
-                   "sums over a batch.")
+    raise _missing(self, "sums(self, prediction, labels, mask)", "sums over a batch")
 
   def value(self, sums: Any) -> Any:
     """The metric, from sums that were added over batches: a number, a list with a number for each class, or a matrix.
 
     NaN, also as an entry, stands for what is not known, and becomes null in metrics.jsonl. None: there is no entry.
     """
-    raise BadInput(f"{type(self).__name__} has no method value(self, sums); write one that returns the metric.")
+    raise _missing(self, "value(self, sums)", "the metric")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,7 +203,7 @@ class AnyOptions:
 
   def make(self, context: Any) -> Any:
     """The learner, a learners.contract.Learner. `context` is a learners.contract.Context."""
-    raise BadInput(f"{type(self).__name__} has no method make(self, context); write one that returns the learner.")
+    raise _missing(self, "make(self, context)", "the learner")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -259,6 +247,10 @@ class Options(AnyOptions):
                      "stage takes over, but every stage starts from scratch; leave them 1 and 0.")
 
 
+def _missing(of: Any, method: str, result: str) -> BadInput:
+  return BadInput(f"{type(of).__name__} has no method {method}; write one that returns {result}.")
+
+
 # ---------------------------------------------------------------------------- the stream
 
 
@@ -288,11 +280,6 @@ class Schedule:
     `num_megabatches` is 0 if the stream has no limit.
     """
     raise NotImplementedError
-
-  @property
-  def rarer(self) -> str:
-    """Advice to train less often."""
-    return "train less often"
 
   def described(self, num_trainings: int) -> str:
     """When a run has trained, e.g. "7 trainings (power)"; `num_trainings` there were."""
@@ -324,10 +311,6 @@ class Every(Schedule):
       2, "number of mega-batches of a stage, w: the learner waits for w mega-batches, then trains", at_least=1)
 
   trains_at_end: ClassVar[bool] = True
-
-  @property
-  def rarer(self) -> str:
-    return f"raise stream.waiting_time={self.waiting_time}"
 
   def described(self, num_trainings: int) -> str:
     del num_trainings
@@ -425,6 +408,7 @@ def _power_ends(num_megabatches: int, num: int, exponent: float) -> tuple[int, .
   return tuple(ends[1:])
 
 
+ALWAYS: Schedule = Every(waiting_time=1)
 SCHEDULES: Mapping[str, type[Schedule]] = {cls.name: cls for cls in (Every, Power, Geometric, Adaptive)}
 WHEN = ("when the learner trains: after `every` waiting_time mega-batches; at t_s = B (s/S)^p (`power`); at "
         "t_(s+1) = factor t_s (`geometric`); or when the expected gain pays for a training (`adaptive`)")
@@ -436,10 +420,7 @@ class AnyStream:
   num_megabatches: int = field(
       20, "number of mega-batches of the stream, B; for `live:DIR` at most this many, and 0: no limit", at_least=0)
 
-  @property
-  def schedule(self) -> Schedule:
-    """When the learner is trained."""
-    return Every(waiting_time=1)
+  schedule = ALWAYS
 
   @property
   def expected_ends(self) -> tuple[int, ...]:
