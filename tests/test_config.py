@@ -124,7 +124,7 @@ def test_defaults_are_read_back_from_the_text_of_the_command_line(problem):
   flat = configs.flatten(TEMPLATES[problem]().to_dict())
   for path, field in configs.fields_of(flat).items():
     if path not in configs.FIXED:
-      assert field.read(fields.text_of(flat[path]), path) == flat[path]
+      assert field.accept(fields.text_of(flat[path]), path) == flat[path]
 
 
 def test_a_text_is_read_by_the_declared_type():

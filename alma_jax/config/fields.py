@@ -57,8 +57,8 @@ class Declared(NamedTuple):
   def accept(self, value: Any, path: str) -> Any:
     """The value, converted to exactly the field's type.
 
-    A numpy scalar becomes a Python number. A whole number becomes a float if the field is a float. A list or a single
-    number becomes a tuple if the field is a tuple.
+    A text is read as on the command line. Numpy's values become Python's. A whole number becomes a float if the
+    field is a float. A list or a single number becomes a tuple if the field is a tuple.
 
     Args:
       value: any object.
@@ -67,27 +67,22 @@ class Declared(NamedTuple):
     Raises:
       BadInput: the value has the wrong type, or is not allowed.
     """
-    value = _converted(self.kind, value, path)
+    value = value.tolist() if hasattr(value, "tolist") else value  # numpy's
+    try:
+      value = _converted(self.kind, value)
+    except (ValueError, KeyError):
+      raise BadInput(f"{path}={value!r} should be {KINDS[self.kind]}.") from None
     for part in value if isinstance(value, tuple) else (value,):
       if not (self.choices is None or part in self.choices if isinstance(part, str) else
               all(_BOUNDS[name](part, bound) for name, bound in self.bounds.items())):
         raise BadInput(f"{path}={value!r} should be {self.allowed()}.")
     return value
 
-  def read(self, text: str, path: str) -> Any:
-    """The value of a text on the command line; call `accept` to check it.
-
-    Raises:
-      BadInput: the text is not a value of the field's type.
-    """
-    try:
-      return _read(self.kind, text)
-    except (ValueError, KeyError):
-      raise BadInput(f"{path}={text!r} should be {KINDS[self.kind]}.") from None
-
   def allowed(self, mark: str = "") -> str:
     """The allowed values in words, with `mark` around each choice; empty if all values of the type are allowed."""
     bounds = " and ".join(f"{name.replace('_', ' ')} {bound}" for name, bound in self.bounds.items())
+    if self.bounds.keys() == {"at_least", "at_most"}:
+      bounds = f"between {self.bounds['at_least']} and {self.bounds['at_most']}"
     choices = listed(f"{mark}{choice}{mark}" for choice in self.choices or ())
     return " or ".join(filter(None, (bounds, f"one of {choices}" if "," in choices else choices)))
 
@@ -202,34 +197,27 @@ def kind_name(kind: Any) -> str:
 
 
 def text_of(value: Any) -> str:
-  """A value as you write it on the command line; `Declared.read` reads it back."""
+  """A value as you write it on the command line; `Declared.accept` reads it back."""
   if isinstance(value, tuple):
     return text_of(value[0]) if len(value) == 1 else f"({','.join(map(text_of, value))})"
   return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _converted(kind: Any, value: Any, path: str) -> Any:
+def _converted(kind: Any, value: Any) -> Any:
+  """Raises ValueError or KeyError if this cannot be a value of the type."""
   if typing.get_origin(kind) is tuple:
-    values = value if isinstance(value, (list, tuple)) else [value]
-    return tuple(_converted(typing.get_args(kind)[0], part, path) for part in values)
+    if isinstance(value, str):
+      value = [part.strip(" '\"") for part in value.strip("()[] ").split(",") if part.strip()]
+    return tuple(_converted(typing.get_args(kind)[0], part)
+                 for part in (value if isinstance(value, (list, tuple)) else [value]))
   if kind == float | str:
-    return value if isinstance(value, str) else _converted(float, value, path)
-  if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0:
-    value = value.item()
+    return value if isinstance(value, str) and value[:1].isalpha() else _converted(float, value)
+  if type(value).__module__ == "numpy":
+    value = value.tolist()
+  if isinstance(value, str) and kind is not str:
+    value = _BOOLS[value.lower()] if kind is bool else kind(value)
   if kind is float and type(value) is int and abs(value) <= sys.float_info.max:
     value = float(value)
   if type(value) is not kind or (kind is float and not math.isfinite(value)):
-    raise BadInput(f"{path}={value!r} should be {KINDS[kind]}.")
+    raise ValueError(value)
   return value
-
-
-def _read(kind: Any, text: str) -> Any:
-  """Raises ValueError or KeyError if the text cannot be a value of this type."""
-  if typing.get_origin(kind) is tuple:
-    parts = text.strip("()[] ").split(",")
-    return tuple(_read(typing.get_args(kind)[0], part.strip(" '\"")) for part in parts if part.strip())
-  if kind is bool:
-    return _BOOLS[text.lower()]
-  if kind == float | str:
-    return text if text[:1].isalpha() else float(text)
-  return kind(text)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from alma_jax.config import schema
@@ -88,14 +88,12 @@ def renamed(flat: Mapping[str, Any], path: str, name: Any) -> Tree:
   return {path: result[path] if keeps(path, each) else each.default for path, each in after.items()}
 
 
-def changed(flat: Mapping[str, Any], changes: Mapping[str, Any],
-            read: Callable[[Declared, Any, str], Any] = lambda field, value, path: value) -> Tree:
+def changed(flat: Mapping[str, Any], changes: Mapping[str, Any]) -> Tree:
   """A flat config with some fields changed; their order does not matter.
 
   Args:
     flat: all fields.
     changes: {path: value}; names change first, see `renamed`.
-    read: (declaration, value, path) -> value to set; not called for names.
 
   Raises:
     BadInput: a field does not exist, or a name is unknown.
@@ -105,8 +103,7 @@ def changed(flat: Mapping[str, Any], changes: Mapping[str, Any],
   while names := [path for path, each in fields_of(result).items() if path in left and each.classes is not None]:
     result = renamed(result, names[0], left.pop(names[0]))
   _check_names(result | left)
-  fields = fields_of(result)
-  return result | {path: read(fields[path], value, path) for path, value in left.items()}
+  return result | left
 
 
 def overridden(tree: Mapping[str, Any], texts: Mapping[str, str | None]) -> Tree:
@@ -117,15 +114,20 @@ def overridden(tree: Mapping[str, Any], texts: Mapping[str, str | None]) -> Tree
     texts: {path: text}. None: the field was given without a value, which means True.
 
   Returns:
-    The nested dict of the changed config.
+    The nested dict of the changed config; `parse` reads the texts.
 
   Raises:
-    BadInput: a field does not exist, or the text is not a value of its type.
+    BadInput: a field does not exist, cannot be set, or needs a value.
   """
   for path in texts:
     if path in FIXED:
       raise BadInput(f"--config.{path} cannot be set; {FIXED[path]}.")
-  return nested(changed(flatten(tree), texts, _read))
+  flat = changed(flatten(tree), texts)
+  for path in [path for path, text in texts.items() if text is None]:
+    if fields_of(flat)[path].kind is not bool:
+      raise BadInput(f"--config.{path} has no value; give --config.{path}=VALUE.")
+    flat[path] = True
+  return nested(flat)
 
 
 def alternatives(flat: Mapping[str, Any], owner: str = "", cls: Any = None) -> Iterator[tuple[str, Any, Fields]]:
@@ -254,9 +256,3 @@ def _built(cls: Any, flat: Mapping[str, Any], prefix: str = "", **values: Any) -
     elif name not in values:
       values[name] = each.accept(flat[prefix + name], prefix + name)
   return cls(**values)
-
-
-def _read(field: Declared, text: str | None, path: str) -> Any:
-  if text is None and field.kind is not bool:
-    raise BadInput(f"--config.{path} has no value; give --config.{path}=VALUE.")
-  return field.read("true" if text is None else text, path)

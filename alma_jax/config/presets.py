@@ -85,14 +85,11 @@ def base(learner: str = "ens") -> ConfigDict:
   Raises:
     BadInput: there is no such learner.
   """
-  learner, comma, rule = learner.partition(",")
-  early_stop: Mapping[str, Any] = {}
-  if comma:
-    if rule != AUTHORS or learner not in LEARNERS[IMAGES]:
-      raise BadInput(f"{learner!r} has no variant {rule!r}; write NAME,{AUTHORS}, where NAME is one of "
-                     f"{listed(LEARNERS[IMAGES])}.")
-    early_stop = _EARLY_STOP if LEARNERS[IMAGES][learner].stops_early else {}
-  return _template(IMAGES, learner, {}, early_stop)
+  name, comma, rule = learner.partition(",")
+  if comma and (rule != AUTHORS or name not in LEARNERS[IMAGES]):
+    raise BadInput(f"{name!r} has no variant {rule!r}; write NAME,{AUTHORS}, where NAME is one of "
+                   f"{listed(LEARNERS[IMAGES])}.")
+  return _template(IMAGES, name, {}, _EARLY_STOP if comma and LEARNERS[IMAGES][name].stops_early else {})
 
 
 def tasks(learner: str = "select", stream: str = "digits") -> ConfigDict:

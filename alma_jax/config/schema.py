@@ -59,7 +59,10 @@ class RunConfig:
     Raises:
       BadInput: its data cannot be arrays.
     """
-    raise NotImplementedError
+    if "data" not in DATA_SETS[self.problem]:
+      raise BadInput(f"arrays are for image classification, not for problem={self.problem}; name its data by "
+                     "dataset.name.")
+    return dataclasses.replace(self, dataset=DATA_SETS[self.problem]["data"]())
 
   @property
   def num_members(self) -> int:
@@ -88,9 +91,6 @@ class ImageConfig(RunConfig):
   train: image_sections.Train
   log: StreamLog
 
-  def with_arrays(self) -> "ImageConfig":
-    return dataclasses.replace(self, dataset=DATA_SETS[IMAGES]["data"]())
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextConfig(RunConfig):
@@ -106,9 +106,6 @@ class TextConfig(RunConfig):
   metric: ClassVar[str] = "perplexity"
   results: ClassVar[tuple[str, ...]] = ("average_perplexity", "final_perplexity")
   draws_data: ClassVar[bool] = True  # the seed orders the documents and trains the tokenizer
-
-  def with_arrays(self) -> "TextConfig":
-    raise BadInput("arrays are for image classification; texts are named by dataset.name=text:DIR.")
 
   @property
   def candidates(self) -> Sequence[RunConfig]:
@@ -143,9 +140,6 @@ class TaskConfig(RunConfig):
   @property
   def num_members(self) -> int:
     return self.train.num_pairs
-
-  def with_arrays(self) -> "TaskConfig":
-    raise BadInput("arrays are for streams of mega-batches; tasks of your own are named by dataset.name=tasks:PATH.py.")
 
 
 CONFIGS: Mapping[str, type[RunConfig]] = {IMAGES: ImageConfig, TEXT: TextConfig, TASKS: TaskConfig}

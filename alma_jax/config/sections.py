@@ -223,15 +223,11 @@ class Options(AnyOptions):
 
   registries: ClassVar[Mapping[str, Registry]] = {problem: LEARNERS[problem] for problem in (IMAGES, TEXT)}
   stops_early: ClassVar[bool] = True
+  keep_optimizer = False  # whether a stage continues with the optimiser's state of the stage before
 
   @property
   def init_from_scratch(self) -> bool:
     """Whether every stage starts from fresh weights."""
-    return False
-
-  @property
-  def keep_optimizer(self) -> bool:
-    """Whether a stage continues with the optimiser's state of the stage before."""
     return False
 
   def check(self, config: Any) -> None:
@@ -298,9 +294,6 @@ class Schedule:
     """
     del history
     return t == self.next(t, num_megabatches) or (self.trains_at_end and is_last()), {}
-
-  def check(self, config: Any) -> None:
-    """Raises BadInput if the schedule does not fit the stream."""
 
 
 @dataclasses.dataclass(frozen=True)
