@@ -9,12 +9,12 @@ import inspect
 
 from test_layout import FILES
 
-from alma_jax.config import image_sections, schema, sections, task_sections, text_sections
+from alma_jax.config import image_sections, schema, sections, stream, task_sections, text_sections
 from alma_jax.learners import stacked, task_learner, tuned
 from alma_jax.problems import classification, language_modeling, live_source, sequence
 from alma_jax.protocols.contract import Protocol
 
-KINDS = (schema.RunConfig, sections.DataSet, sections.AnyOptions, sections.AnyStream, sections.Schedule, sections.Log,
+KINDS = (schema.RunConfig, sections.DataSet, sections.AnyOptions, stream.AnyStream, stream.Schedule, sections.Log,
          image_sections.Train, text_sections.Train, task_sections.Train, classification.Classification,
          language_modeling.LanguageModeling, classification.Images, language_modeling.Texts, sequence.Tasks,
          live_source.LiveSource, stacked.Stacked, task_learner.TaskLearner, tuned.Tuned, Protocol)

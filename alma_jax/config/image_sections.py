@@ -3,15 +3,16 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from alma_jax.config import sections
+from alma_jax.config import stream
 from alma_jax.config.fields import choice, field
 from alma_jax.config.registry import IMAGES, OPTIMIZERS
-from alma_jax.config.sections import Optimizer, Plan, memory_part
+from alma_jax.config.sections import Optimizer, Plan
+from alma_jax.config.stream import memory_part
 from alma_jax.errors import BadInput
 
 
 @dataclasses.dataclass(frozen=True)
-class Stream(sections.Stream):
+class Stream(stream.Stream):
   """A stream of mega-batches of images."""
   val_fraction: float = field(
       0.1, "share of every mega-batch that is held out for validation, to select the best epoch",

@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 from alma_jax.config import image_sections, task_sections, text_sections
 from alma_jax.config.fields import choice, field
 from alma_jax.config.registry import DATA_SETS, IMAGES, LEARNERS, NETWORKS, TASKS, TEXT
-from alma_jax.config.sections import AnyOptions, AnyStream, Checkpoint, DataSet, Log, Model, StreamLog, TaskLog
+from alma_jax.config.sections import AnyOptions, Checkpoint, DataSet, Log, Model, StreamLog, TaskLog
+from alma_jax.config.stream import AnyStream
 from alma_jax.errors import BadInput
 
 

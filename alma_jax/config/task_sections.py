@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 from alma_jax.config import image_sections
 from alma_jax.config.fields import choice, field
 from alma_jax.config.registry import LEARNERS, OPTIMIZERS, TASKS, Registry
-from alma_jax.config.sections import DATA_DIR, AnyOptions, AnyStream, DataSet, Optimizer
+from alma_jax.config.sections import DATA_DIR, AnyOptions, DataSet, Optimizer
+from alma_jax.config.stream import AnyStream
 from alma_jax.config.text_sections import check_different
 from alma_jax.errors import BadInput
 
