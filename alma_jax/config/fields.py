@@ -44,7 +44,6 @@ class Declared(NamedTuple):
     meaning, choices: see `field`.
     bounds: {"at_least": number, ...}, see `field`.
     classes: {name: dataclass} if the value names a class, and so decides which other fields the config has.
-    owner: as in "stream.schedule=power" if the field exists only with this name.
   """
   kind: Any = str
   default: Any = dataclasses.MISSING
@@ -52,7 +51,6 @@ class Declared(NamedTuple):
   bounds: Mapping[str, float] = {}
   choices: Collection[str] | None = None
   classes: Mapping[str, Any] | None = None
-  owner: str = ""
 
   def accept(self, value: Any, path: str) -> Any:
     """The value, converted to exactly the field's type.

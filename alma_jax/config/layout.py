@@ -46,8 +46,9 @@ def parse(config: ConfigDict | Mapping[str, Any] | schema.RunConfig) -> schema.R
     raise BadInput(f"the config {config!r} is of type {type(config).__name__}; it should be a ConfigDict, such as "
                    "alma_jax.base_config('ens') returns.")
   flat = flatten(tree)
-  _check_names(flat)
-  parsed: schema.RunConfig = _built(_root(flat), defaults(flat) | flat)
+  fields = fields_of(flat)
+  _check_names(flat, fields)
+  parsed: schema.RunConfig = _built(_root(flat), {path: flat.get(path, each.default) for path, each in fields.items()})
   for section in sections_of(parsed):
     if hasattr(section, "check"):
       section.check(parsed)
@@ -61,7 +62,7 @@ def fields_of(flat: Mapping[str, Any]) -> Fields:
     BadInput: a name is unknown, or stands for a class that declares a field of all configs.
   """
   fields: Fields = {}
-  for path, each in _walk(_root(flat), flat):
+  for path, each, _ in _walk(_root(flat), flat):
     if path in fields:
       raise BadInput(f"{path} is declared twice, by alma_jax and by your class; rename your field.")
     fields[path] = each
@@ -82,8 +83,9 @@ def renamed(flat: Mapping[str, Any], path: str, name: Any) -> Tree:
   before, after = fields_of(flat), fields_of(result := {**flat, path: name})
 
   def keeps(path: str, each: Declared) -> bool:
-    same = path not in before or before[path]._replace(meaning="", owner="") == each._replace(meaning="", owner="")
-    return path in result and (same or each.classes is not None)
+    other = before.get(path, each)
+    return path in result and (
+        each.classes is not None or other is each or other._replace(meaning="") == each._replace(meaning=""))
 
   return {path: result[path] if keeps(path, each) else each.default for path, each in after.items()}
 
@@ -98,11 +100,12 @@ def changed(flat: Mapping[str, Any], changes: Mapping[str, Any]) -> Tree:
   Raises:
     BadInput: a field does not exist, or a name is unknown.
   """
-  _check_names(flat)
-  result, left = dict(flat), dict(changes)
-  while names := [path for path, each in fields_of(result).items() if path in left and each.classes is not None]:
+  result, left, fields = dict(flat), dict(changes), fields_of(flat)
+  _check_names(flat, fields)
+  while names := [path for path in left if path in fields and fields[path].classes is not None]:
     result = renamed(result, names[0], left.pop(names[0]))
-  _check_names(result | left)
+    fields = fields_of(result)
+  _check_names(result | left, fields)
   return result | left
 
 
@@ -138,7 +141,7 @@ def alternatives(flat: Mapping[str, Any], owner: str = "", cls: Any = None) -> I
     flat: {"problem": its name}.
     owner, cls: where to begin; leave them out.
   """
-  own = {path: each for path, each in fields_of(flat).items() if each.owner == owner}
+  own = {path: each for path, each, of in _walk(_root(flat), flat) if of == owner}
   yield owner, cls, own
   for path, each in own.items():
     for option in (each.classes or {}).values():
@@ -189,9 +192,8 @@ def _root(flat: Mapping[str, Any]) -> type[schema.RunConfig]:
   return schema.CONFIGS[problem]
 
 
-def _check_names(flat: Mapping[str, Any]) -> None:
-  """Raises BadInput if the config has a field that does not exist."""
-  fields = fields_of(flat)
+def _check_names(flat: Mapping[str, Any], fields: Fields) -> None:
+  """Raises BadInput if the config has a field that does not exist; `fields` are those it can have."""
   path = next((path for path in flat if path not in fields), None)
   if path is None:
     return
@@ -234,16 +236,17 @@ def _chosen(each: Choice, flat: Mapping[str, Any], path: str) -> Any:
   return each.classes[value]
 
 
-def _walk(cls: Any, flat: Mapping[str, Any], prefix: str = "", owner: str = "") -> Iterator[tuple[str, Declared]]:
+def _walk(cls: Any, flat: Mapping[str, Any], prefix: str = "", owner: str = "") -> Iterator[tuple[str, Declared, str]]:
+  """Yields (path, declaration, owner) of all fields; the owner is as in "stream.schedule=power", or empty."""
   for name, each in declared(cls).items():
     if isinstance(each, Choice):
       path, below = each.places(prefix, name)
       chosen = _chosen(each, flat, path)
       if each.classes is not None:
-        yield path, each.named()._replace(owner=owner)
+        yield path, each.named(), owner
       yield from _walk(chosen, flat, below, owner if each.classes is None else f"{path}={form(chosen)}")
     elif not (owner and name == "name"):  # the field that chooses the class stands for it
-      yield prefix + name, each._replace(owner=owner)
+      yield prefix + name, each, owner
 
 
 def _built(cls: Any, flat: Mapping[str, Any], prefix: str = "", **values: Any) -> Any:

@@ -142,7 +142,7 @@ def _template(problem: str, given: str, first: Mapping[str, Any], last: Mapping[
     raise BadInput(f"there is no learner {name!r} for {problem}{elsewhere}; the learners are "
                    f"{listed([*learners, *recipes])}; {YOURS}.")
   flat = layout.defaults({"problem": problem, "learner.name": name})
-  for part in (first, learners[name].defaults, changes, last):
+  for part in filter(None, (first, learners[name].defaults, changes, last)):
     flat = layout.changed(flat, part)
   from alma_jax.config.template import config_dict  # only here: it imports ml_collections
 
