@@ -35,6 +35,22 @@ KINDS: Mapping[Any, str] = {
     tuple[str, ...]: "a name, or several as in (a,b)", float | str: "a number or a word"}
 
 
+class Section:
+  """Base class of the parts of a config, frozen dataclasses.
+
+  Attributes:
+    registries: {problem: where `register` adds the class}; empty: it is not registered.
+    form: how users write its name, if that is more than the name, e.g. "npz:PATH".
+    defaults: {field: value}, what it changes in other sections.
+  """
+  registries: ClassVar[Mapping[str, Any]] = {}
+  form: ClassVar[str] = ""
+  defaults: ClassVar[Mapping[str, Any]] = {}
+
+  def check(self, config: Any) -> None:
+    """Raises BadInput if the fields do not go together, or not with the rest of the config."""
+
+
 class Declared(NamedTuple):
   """A field of a config.
 

@@ -50,8 +50,7 @@ def parse(config: ConfigDict | Mapping[str, Any] | schema.RunConfig) -> schema.R
   _check_names(flat, fields)
   parsed: schema.RunConfig = _built(_root(flat), {path: flat.get(path, each.default) for path, each in fields.items()})
   for section in sections_of(parsed):
-    if hasattr(section, "check"):
-      section.check(parsed)
+    section.check(parsed)
   return parsed
 
 

@@ -18,7 +18,7 @@ from alma_jax.errors import BadInput
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RunConfig:
+class RunConfig(Section):
   """All fields of a run: an ImageConfig, a TextConfig or a TaskConfig.
 
   Attributes:

@@ -23,7 +23,7 @@ MOST_EXPERTS = 1024  # the size of the array that holds a tree of gates is quadr
 
 
 @dataclasses.dataclass(frozen=True)
-class DataSet:
+class DataSet(Section):
   """Base class of the fields of a data set, under `dataset.`.
 
   Attributes:
@@ -36,7 +36,6 @@ class DataSet:
 
   registries: ClassVar[Mapping[str, Registry]] = DATA_SETS
   problems: ClassVar[tuple[str, ...]] = (IMAGES,)
-  form: ClassVar[str] = ""
   is_complete: ClassVar[bool] = True
   protocol: ClassVar[Any] = "alma_jax.protocols.offline:Images"
   # For data sets without these fields: TFDS's own folder, and images keep their size.
@@ -61,6 +60,15 @@ class DataSet:
       BadInput: the data do not exist or cannot be used.
     """
     raise _missing(self, "load(self)", "the data")
+
+  def blank(self) -> Any:
+    """Data of the same shapes that are there at once, to predict costs from; None: there are none."""
+    return None
+
+  @property
+  def is_downloaded(self) -> bool:
+    """Whether the first run downloads the data, which their costs are predicted without."""
+    return False
 
   def covered(self, t: int) -> str:
     """What the fingerprint of the data that mega-batches 1 to t are from is a hash of."""
@@ -133,6 +141,9 @@ class Model:
 
   registries: ClassVar[Mapping[str, Registry]] = NETWORKS
   problems: ClassVar[tuple[str, ...]] = (IMAGES,)
+  one_thread: ClassVar[int] = 0
+  layer_weights: ClassVar[int] = 0
+  num_layers = 1  # for networks without this field
 
   def build(self, num_outputs: int, example_shape: tuple[int, ...], dtype: Any, axis: str | None,
             **changes: Any) -> Any:
@@ -154,7 +165,7 @@ class Model:
 
 
 @dataclasses.dataclass(frozen=True)
-class Optimizer:
+class Optimizer(Section):
   """Base class of the fields of an optimiser, under `train.`."""
   name: str = ""
 
@@ -167,7 +178,7 @@ class Optimizer:
 
 
 @dataclasses.dataclass(frozen=True)
-class Metric:
+class Metric(Section):
   """Base class of metrics, which `log.metrics` names (docs/add-a-metric.md).
 
   Both methods work on the host. Predictions of all devices and processes are whole there, so sums over the batches of
@@ -201,7 +212,7 @@ class Metric:
 
 
 @dataclasses.dataclass(frozen=True)
-class AnyOptions:
+class AnyOptions(Section):
   """Base class of the options of all learners, under `learner.`.
 
   Code for all learners reads the attributes and properties below. A subclass may replace a property by an option or by
@@ -213,19 +224,22 @@ class AnyOptions:
     stops_early: whether stages stop early in the authors' code, and so with `:LEARNER,authors`.
     splits_data: whether every expert trains on its own examples; then each takes `train.steps`.
     has_experts: whether the learner uses `model.num_experts`; with other learners for images, it must be 1.
+    adds_experts: whether growth adds experts to the mixtures of one network.
     trains_apart: whether the experts can be trained by runs of their own, see runs/mixture.py.
     num_tried: number of trainings in a stage of which one is kept; a guess, for progress bars.
+    members: the option with the number of networks that train side by side; empty: there is none.
   """
   name: str = field("", "the learner; choose it after the colon of --config=configs/NAME.py:LEARNER")
 
   registries: ClassVar[Mapping[str, Registry]] = LEARNERS
   problems: ClassVar[tuple[str, ...]] = (IMAGES,)
-  defaults: ClassVar[Mapping[str, Any]] = {}
   stops_early: ClassVar[bool] = False
   splits_data: ClassVar[bool] = False
   has_experts: ClassVar[bool] = False
+  adds_experts: ClassVar[bool] = False
   trains_apart: ClassVar[bool] = False
   num_tried: ClassVar[int] = 1
+  members: ClassVar[str] = ""
   combine, root = "", ""  # for learners without these options
 
   @property
@@ -302,7 +316,7 @@ class Plan(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(Section):
   """Checkpoints."""
   seconds: float = field(30.0, "longest time between two checkpoints, in seconds", at_least=0)
   keep: int = field(2, "number of checkpoints to keep, the newest ones", at_least=1)
@@ -311,7 +325,7 @@ class Checkpoint:
 
 
 @dataclasses.dataclass(frozen=True)
-class Log:
+class Log(Section):
   """What a run reports besides its metrics files."""
   progress: bool = field(True, "show a progress bar (terminals only)")
   tensorboard: bool = field(True, "write TensorBoard files")

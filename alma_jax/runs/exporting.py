@@ -66,7 +66,7 @@ class Position(NamedTuple):
   Attributes:
     path: run folder.
     config: RunConfig.
-    data: what `meta` of the run's source returned, for a task what `task_results.shown` did.
+    data: `meta` of the protocols.contract.Shown, what the predictor needs to know of its data.
     fingerprint: of the data; for a live stream, of the data up to the stage's last mega-batch.
     standing: until the stage's last mega-batch.
   """

@@ -24,7 +24,6 @@ from alma_jax.training import loop
 from alma_jax.types import Tree
 
 _FLOAT = 4  # bytes
-_WEIGHTS = {"mlp": 1, "vgg": 9, "switch": 4}  # weights of each layer that ends in model.width, over its square
 _COPIES = 3  # of all variables: between stages, in training, and those of the best epoch or a moment of the optimiser
 
 
@@ -136,10 +135,10 @@ def _batches(setting: Setting, apart: bool) -> Part:
 
 def _least_variables(setting: Setting, apart: bool) -> Part:
   """A lower bound of the variables in training, from the config alone."""
-  c, options = setting.config, setting.config.learner
-  one = _WEIGHTS.get(c.model.name, 0) * c.model.width**2 * getattr(c.model, "num_layers", 1)
-  members = c.num_members * options.mixture_size
-  return _variables(setting, _FLOAT * one * members, _FLOAT * one * members * (_COPIES - 1), apart)
+  c = setting.config
+  one = c.model.layer_weights * c.model.num_layers * c.model.width**2
+  size = _FLOAT * one * c.num_members * c.learner.mixture_size
+  return _variables(setting, size, size * (_COPIES - 1), apart)
 
 
 def _training(setting: Setting, apart: bool) -> list[Part]:
@@ -157,7 +156,7 @@ def _training(setting: Setting, apart: bool) -> list[Part]:
 def _variables(setting: Setting, live: int, carry: int, apart: bool) -> Part:
   """Variables between two stages, all of them on each device, and the state of a stage, which devices share."""
   c, (field, members) = setting.config, _members(setting.config)
-  layers = getattr(c.model, "num_layers", 1)
+  layers = c.model.num_layers
   advice = _lower((c.model.width**2, "model.width", c.model.width), (members, field, members),
                   (c.model.num_experts, "model.num_experts", c.model.num_experts), (layers, "model.num_layers", layers))
   shares = setting.learner.mesh.shape[sharding.MEMBER] if apart else 1
@@ -203,10 +202,8 @@ def _of_devices(what: str, advice: str, size: int, apart: bool) -> Part:
 
 def _members(config: schema.RunConfig) -> tuple[str, int]:
   """(field, value) of the number of networks that are trained side by side."""
-  for name in ("num_members", "members_per_stage"):
-    if hasattr(config.learner, name):
-      return f"learner.{name}", getattr(config.learner, name)
-  return "learner.name", 1
+  name = config.learner.members
+  return (f"learner.{name}", getattr(config.learner, name)) if name else ("learner.name", 1)
 
 
 def _lower(*factors: tuple[float, str, Any]) -> str:
