@@ -10,16 +10,17 @@ import pkgutil
 
 from test_layout import FILES
 
-from alma_jax.config import image_sections, schema, sections, stream, task_sections, text_sections
-from alma_jax.learners import stacked, task_learner, tuned
+from alma_jax.config import registry
+from alma_jax.config.fields import Section
+from alma_jax.learners import contract, tuned
 from alma_jax.problems import classification, language_modeling, live_source, sequence
 from alma_jax.protocols.contract import Protocol
 
-KINDS = (schema.RunConfig, sections.DataSet, sections.AnyOptions, stream.AnyStream, stream.Schedule, sections.Log,
-         image_sections.Train, text_sections.Train, task_sections.Train, classification.Classification,
-         language_modeling.LanguageModeling, classification.Images, language_modeling.Texts, sequence.Tasks,
-         live_source.LiveSource, stacked.Stacked, task_learner.TaskLearner, tuned.Tuned, Protocol)
-FLAGS = ("is_language", "is_live", "has_test")
+BASES = (Section, contract.Learner, tuned.Tuned, classification.Classification, language_modeling.LanguageModeling,
+         classification.Images, language_modeling.Texts, sequence.Tasks, live_source.LiveSource, Protocol)
+FLAGS = ("is_language", "is_live", "has_test", "waits")
+PROBLEMS = {name for value in (registry.IMAGES, registry.TEXT, registry.TASKS) for name in (value.upper(), repr(value))}
+NAMED = ("model.name", "learner.name", "dataset.name", "train.optimizer.name", "stream.schedule.name")
 
 ALLOWED = {
     ("config.layout", "schema.RunConfig"): "a parsed config, or a tree that is still to be parsed",

@@ -20,7 +20,7 @@ def code_of(config: schema.RunConfig) -> dict[str, str]:
   has no file and is left out.
   """
   functions = {each.name: functions_of(type(each)) for each in layout.sections_of(config)
-               if hasattr(each, "registries") and is_own(type(each))}
+               if each.registries and is_own(type(each))}
   found = {name: file.resolve() for name, each in functions.items() for function in each
            if (file := pathlib.Path(function.__code__.co_filename)).is_file()}  # one file; generated methods have none
   for name, file in list(found.items()):

@@ -75,7 +75,7 @@ def markdown() -> str:
 
 def _about(cls: Any) -> str:
   """The docstring of a class, and the defaults that a learner changes in other sections."""
-  others = " and ".join(f"`{path}={text_of(value)}`" for path, value in getattr(cls, "defaults", {}).items())
+  others = " and ".join(f"`{path}={text_of(value)}`" for path, value in (cls.defaults if cls else {}).items())
   about = " ".join(((cls.__doc__ if cls else None) or "").split())
   return f"{about} By default it sets {others}." if others else about
 

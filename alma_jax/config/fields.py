@@ -19,7 +19,7 @@ import operator
 import sys
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from alma_jax.errors import BadInput
 

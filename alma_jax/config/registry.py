@@ -121,7 +121,7 @@ def register(cls: C) -> C:
     BadInput: the class is not of this form, or alma_jax has a class with this name.
   """
   made: Any = cls  # mypy does not know its attributes
-  if not hasattr(cls, "registries"):
+  if not getattr(cls, "registries", None):
     raise BadInput(f"{cls.__name__} should inherit from alma_jax.Options, TaskOptions, Model, DataSet, Optimizer or "
                    "Metric.")
   if "__dataclass_fields__" not in vars(cls):
@@ -143,7 +143,7 @@ def register(cls: C) -> C:
 
 def form(cls: Any) -> str:
   """The name of a registered class as users write it, e.g. "npz:PATH"."""
-  return getattr(cls, "form", "") or str(cls.name)
+  return cls.form or str(cls.name)
 
 
 def is_own(cls: type) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from alma_jax.config import image_sections, task_sections, text_sections
-from alma_jax.config.fields import choice, field
+from alma_jax.config.fields import Section, choice, field
 from alma_jax.config.registry import DATA_SETS, IMAGES, LEARNERS, NETWORKS, TASKS, TEXT
 from alma_jax.config.sections import AnyOptions, Checkpoint, DataSet, Log, Model, StreamLog, TaskLog
 from alma_jax.config.stream import AnyStream

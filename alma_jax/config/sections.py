@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
-from alma_jax.config.fields import field
+from alma_jax.config.fields import Section, field
 from alma_jax.config.registry import DATA_SETS, IMAGES, LEARNERS, METRICS, NETWORKS, OPTIMIZERS, TASKS, TEXT, Registry
 from alma_jax.errors import BadInput
 
@@ -131,8 +131,13 @@ class Live(DataSet):
 
 
 @dataclasses.dataclass(frozen=True)
-class Model:
-  """Base class of the fields of a network, under `model.`."""
+class Model(Section):
+  """Base class of the fields of a network, under `model.`.
+
+  Attributes:
+    layer_weights: weights of each layer that ends in `width`, over its square; 0: unknown.
+    one_thread: product of all widths of a layer and the batch size, up to which a CPU is faster with one thread.
+  """
   name: str = field("", "the network; `alma list` has the names")
   width: int = field(32, "neurons of each hidden layer, or channels of each convolution", at_least=1)
   num_experts: int = field(

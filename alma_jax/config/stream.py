@@ -5,12 +5,12 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from alma_jax.config.fields import choice, field
+from alma_jax.config.fields import Section, choice, field
 from alma_jax.errors import BadInput
 
 
 @dataclasses.dataclass(frozen=True)
-class Schedule:
+class Schedule(Section):
   """Base class of schedules: after which mega-batches the learner is trained.
 
   Attributes:
@@ -167,7 +167,7 @@ WHEN = ("when the learner trains: after `every` waiting_time mega-batches; at t_
 
 
 @dataclasses.dataclass(frozen=True)
-class AnyStream:
+class AnyStream(Section):
   """Base class of all streams."""
   num_megabatches: int = field(
       20, "number of mega-batches of the stream, B; for `live:DIR` at most this many, and 0: no limit", at_least=0)

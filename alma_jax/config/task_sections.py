@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from alma_jax.config import image_sections
-from alma_jax.config.fields import Section, choice, field
+from alma_jax.config.fields import choice, field
 from alma_jax.config.registry import LEARNERS, OPTIMIZERS, TASKS, Registry
 from alma_jax.config.sections import DATA_DIR, AnyOptions, DataSet, Optimizer
 from alma_jax.config.stream import AnyStream

@@ -3,7 +3,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from alma_jax.config import stream
-from alma_jax.config.fields import choice, field
+from alma_jax.config.fields import Section, choice, field
 from alma_jax.config.registry import TEXT
 from alma_jax.config.sections import DataSet, Plan
 from alma_jax.config.stream import SCHEDULES, WHEN, Every, Schedule

@@ -15,7 +15,6 @@ import numpy as np
 
 from alma_jax import keys
 from alma_jax.config import stream
-from alma_jax.training import optimizers
 from alma_jax.training.stage import Training
 from alma_jax.training.state import TrainBatches, ValBatches, pad_members
 
