@@ -167,7 +167,7 @@ def _frozen(setting: Setting, live: int, apart: bool) -> Part:
   """Members of earlier stages, in the last stage. The newest is not counted, as the live member may start from it."""
   c = setting.config
   num = max(0, len(setting.protocol.sizes().train) - 2) if setting.learner.freezes else 0
-  advice = f"{c.stream.schedule.rarer} or lower model.width={c.model.width}"
+  advice = f"train less often or lower model.width={c.model.width}"
   return _of_devices("the members kept of earlier stages", advice, num * live, apart)
 
 

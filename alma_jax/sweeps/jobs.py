@@ -152,7 +152,7 @@ def _config(sweep: sweeps.Sweep, tree: dict[str, Any], point: sweeps.Point,
   while values:  # first the names, which decide what other fields there are
     fields = {path: each for path, each in configs.fields_of(flat).items() if path not in configs.FIXED}
     named = {axis: full[0] for axis in values if len(full := _meant(axis, fields)) == 1}
-    part = {axis: path for axis, path in named.items() if fields[path].names} or {
+    part = {axis: path for axis, path in named.items() if fields[path].classes is not None} or {
         axis: _field(axis, fields, sweep.config, learner) for axis in values}
     for axis, path in part.items():
       other = axes.get(path, axis)
