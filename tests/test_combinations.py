@@ -1,12 +1,17 @@
 """Combinations of digit, colour and rotation; which experts answer for an image."""
+import sys
+
 import numpy as np
 import pytest
-from runs import blobs, small_config
+from runs import ROOT, blobs, small_config
 
 import alma_jax
-from alma_jax.data import combinations, datasets
+from alma_jax.data import datasets
 from alma_jax.errors import BadInput
 from alma_jax.runs import routes
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import combinations
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from test_language import books, text_config  # noqa: F401
 import alma_jax
 from alma_jax import config as configs
 from alma_jax import keys, messages
-from alma_jax.data import datasets, documents, examples, feed, inbox, live_images, text_source, unpacking
+from alma_jax.data import datasets, examples, feed, inbox, live_entries, text, unpacking
 from alma_jax.errors import BadInput
 from alma_jax.learners import prediction
 from alma_jax.monitor import dashboard, view
@@ -301,7 +301,7 @@ def test_only_the_first_entry_must_not_be_too_small(tmp_path):
   x, y = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 2
   tiny = x * [1, 1, 1e-40]
   np.savez(tmp_path / "test.npz", x=-tiny, y=y)
-  reader = live_images.ImageReader(tmp_path, 0, 0)
+  reader = live_entries.ImageReader(tmp_path, 0, 0)
   for name, found in dict(tiny=tiny, usual=x, small=x * 1e-300, large=x * [1, 1, 1e35]).items():
     np.savez(tmp_path / f"{name}.npz", x=found, y=y)
   for name, what in ("tiny", "column 2"), ("small", "column 0"):
@@ -815,9 +815,9 @@ def test_the_files_of_a_folder_may_arrive_slowly(tmp_path, monkeypatch):
 def text_parts(books):  # noqa: F811
   """(offline config, the documents of its mega-batches)."""
   offline = text_config(books)
-  source = text_source.find(offline.dataset.name)
+  source = configs.parse(offline).dataset.source()
   corpus = settings.prepare(configs.parse(offline)).protocol.source.corpus
-  every = documents.prepare(source.read(), 4, 0)["train"]
+  every = text.prepare(source.read(), 4, 0)["train"]
   return offline, [every[first:last] for first, last in zip(corpus.parts, corpus.parts[1:])]
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from alma_jax.config import schema
-from alma_jax.data import cache, datasets, examples, live_images, memory, normalization, rows
-from alma_jax.data.megabatches import Arrived
+from alma_jax.data import cache, datasets, examples, live_entries, memory, normalization
+from alma_jax.data.megabatches import Arrived, Rows
 from alma_jax.errors import BadInput
 from alma_jax.problems import classification, measures
 from alma_jax.problems.live_source import LiveSource, folder_of, numbered, opened, padded
@@ -33,10 +33,10 @@ class LiveImages(LiveSource, classification.Images):
     folder = folder_of(config)
     columns = examples.Columns(section.image_column, section.label_column)
     self._metrics = measures.chosen(config)
-    self._config, self._reader = config, live_images.ImageReader(folder, section.image_size, config.seed, columns)
+    self._config, self._reader = config, live_entries.ImageReader(folder, section.image_size, config.seed, columns)
     self.has_test = self._reader.test is not None
     if config.stream.untrained_error == "model" and not self.has_test:
-      raise BadInput(f"stream.untrained_error='model' needs a test set, {str(folder / live_images.TEST)!r}; give one, "
+      raise BadInput(f"stream.untrained_error='model' needs a test set, {str(folder / live_entries.TEST)!r}; give one, "
                      "or set stream.untrained_error=chance.")
     self.feed = opened(config, self._reader, run)
     arrived = self.megabatches = Arrived(self.feed, config.stream.val_fraction)
@@ -46,7 +46,7 @@ class LiveImages(LiveSource, classification.Images):
       first |= normalization.made(self.feed.arrays(1)["x"][arrived.part(1)[0]]).entries()
     self.constants = normalization.of_entries(first)
     self.fingerprint = self._fingerprint()
-    self._rows = rows.Rows(lambda t: (self.feed.arrays(t)["x"], self.feed.arrays(t)["y"]), arrived.where, arrived.first)
+    self._rows = Rows(lambda t: (self.feed.arrays(t)["x"], self.feed.arrays(t)["y"]), arrived)
     self.set_outputs(self.num_outputs_after(1))
 
   def num_outputs_after(self, t: int) -> int:

@@ -8,8 +8,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from alma_jax.config import schema, text_sections
-from alma_jax.data import cache, live_texts, memory, rows, text, tokens
-from alma_jax.data.megabatches import Arrived
+from alma_jax.data import cache, live_entries, memory, text, tokens
+from alma_jax.data.megabatches import Arrays, Arrived, Rows
 from alma_jax.problems import language_modeling, measures
 from alma_jax.problems.live_source import LiveSource, folder_of, numbered, opened
 
@@ -25,7 +25,7 @@ class LiveTexts(LiveSource, language_modeling.Texts):
     c = config.dataset
     self.chance, self.untrained = None, None
     self._metrics, self._watches = measures.chosen(config), config.log.drift > 0
-    self._reader = live_texts.TextReader(folder_of(config), c)
+    self._reader = live_entries.TextReader(folder_of(config), c)
     self.feed = opened(config, self._reader, run)
     self.corpus = self._corpus(c)
     self.has_test = "test" in self.corpus.tokens
@@ -35,7 +35,7 @@ class LiveTexts(LiveSource, language_modeling.Texts):
     arrived = self.megabatches = Arrived(
         self.feed, 0.0, held_out=np.arange(len(self._held_out["valid"].start), dtype=np.int32))
     self.memory = memory.make(config.stream, arrived, config.seed)
-    self._rows = rows.Rows(self._read, arrived.where, arrived.first)
+    self._rows = Rows(self._read, arrived)
     self.fingerprint = self.corpus.fingerprint
     self.problem, self.example_shape = language_modeling.of_meta(config, self.meta())
     self.files = {"tokenizer.json": self.corpus.tokenizer}
@@ -58,10 +58,10 @@ class LiveTexts(LiveSource, language_modeling.Texts):
     ids, length = self._rows.take(which)
     return length, lambda rows: ids[rows]
 
-  def _read(self, t: int) -> rows.Arrays:
+  def _read(self, t: int) -> Arrays:
     """(tokens int32 [N, L + 1], number of targets that count int32 [N]) of the windows of mega-batch t."""
     arrays = self.feed.arrays(t)
-    found = self._reader.windows(live_texts.Encoded(arrays["ids"], arrays["starts"]))
+    found = self._reader.windows(live_entries.Encoded(arrays["ids"], arrays["starts"]))
     return text.gather(arrays["ids"], found.start, self.problem.sequence_length), found.length
 
   def _corpus(self, c: text_sections.Text) -> text.Corpus:
@@ -70,7 +70,7 @@ class LiveTexts(LiveSource, language_modeling.Texts):
     encoded = {split: self._reader.encode(tokenizer, found) for split, found in self._reader.held_out.items()}
     if "valid" not in encoded:
       arrays = self.feed.arrays(1)
-      encoded["valid"] = live_texts.Encoded(arrays["valid"], arrays["valid_starts"])
+      encoded["valid"] = live_entries.Encoded(arrays["valid"], arrays["valid_starts"])
     written, hashes = tokenizer.to_str(), {split: cache.hash_arrays(each._asdict()) for split, each in encoded.items()}
     known = [written, hashes, self.feed.lines[0]["content"]]
     return text.Corpus(c.name, written, tokens.vocabulary_size(tokenizer), tokens.end_of(tokenizer),

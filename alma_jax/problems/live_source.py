@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from alma_jax.config import schema
-from alma_jax.data import feed, rows, unpacking
+from alma_jax.data import feed, unpacking
+from alma_jax.data.megabatches import Rows
 from alma_jax.data.memory import Memory
 from alma_jax.errors import BadInput
 
@@ -60,7 +61,7 @@ class LiveSource:
   memory: Memory
   problem: Any
   fingerprint: str
-  _rows: rows.Rows
+  _rows: Rows
 
   def num_outputs_after(self, t: int) -> int:
     """How many outputs a network needs for the labels up to mega-batch t."""
