@@ -11,21 +11,20 @@ from test_layout import FILES
 
 from alma_jax.config import image_sections, schema, sections, task_sections, text_sections
 from alma_jax.learners import stacked, task_learner, tuned
-from alma_jax.problems import classification, language_modeling, live_source, sequence
+from alma_jax.problems import classification, language_modeling, live, sequence
 from alma_jax.protocols.contract import Protocol
 
 KINDS = (schema.RunConfig, sections.DataSet, sections.AnyOptions, sections.AnyStream, sections.Schedule, sections.Log,
          image_sections.Train, text_sections.Train, task_sections.Train, classification.Classification,
          language_modeling.LanguageModeling, classification.Images, language_modeling.Texts, sequence.Tasks,
-         live_source.LiveSource, stacked.Stacked, task_learner.TaskLearner, tuned.Tuned, Protocol)
+         live.LiveSource, stacked.Stacked, task_learner.TaskLearner, tuned.Tuned, Protocol)
 FLAGS = ("is_language", "is_live", "has_test")
 
 ALLOWED = {
     ("config.layout", "schema.RunConfig"): "a parsed config, or a tree that is still to be parsed",
     ("problems.classification", "has_test"): "a source says whether it has a test set",
     ("problems.language_modeling", "has_test"): "likewise",
-    ("problems.live_classification", "has_test"): "likewise",
-    ("problems.live_language", "has_test"): "likewise",
+    ("problems.live", "has_test"): "likewise",
     ("training.optimizers", "text_sections.Train"): "the schedule of a text's learning rate is inside its optimiser",
     ("runs.routes", "hmoe.HMoE"): "pictures of routes, which these learners alone have",
     ("runs.routes", "gmoe.MoE"): "likewise",

@@ -12,7 +12,6 @@ import contextlib
 import functools
 import hashlib
 import json
-import os
 import pathlib
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
@@ -23,7 +22,7 @@ import numpy as np
 from alma_jax import messages
 from alma_jax.data import cache, inbox, unpacking
 from alma_jax.errors import BadInput
-from alma_jax.files import parse_json
+from alma_jax.files import parse_json, write_bytes
 
 LEDGER, COPIES, REJECTED, NOTICES = "stream.jsonl", "megabatches", "rejected.jsonl", "notices.jsonl"
 FILES = (LEDGER, COPIES, REJECTED, NOTICES)
@@ -189,7 +188,7 @@ class Feed:
     if (path / LEDGER).exists():  # a kill may have torn the last line
       whole = "".join(json.dumps(line) + "\n" for line in self.lines[:len(self.lines) - self._num_pending])
       if (path / LEDGER).read_text() != whole:
-        _write(path / LEDGER, whole)
+        write_bytes(path / LEDGER, whole.encode())
     for t, arrays in self._held.items():
       _save(_copy(path, t), arrays)
     for name, line in self._pending:
@@ -317,8 +316,6 @@ def _check_folder(folder: pathlib.Path) -> None:
   if not folder.is_dir():
     raise BadInput(f"there is no folder {str(folder)!r} of mega-batches; make it, and name the folder above it by "
                    "dataset.name=live:DIR.")
-  if not os.access(folder, os.R_OK | os.X_OK):
-    raise BadInput(f"the folder {str(folder)!r} cannot be read: permission denied.")
 
 
 def _copy(run: pathlib.Path, t: int) -> pathlib.Path:
@@ -335,12 +332,6 @@ def _save(path: pathlib.Path, arrays: Arrays) -> None:
 def _append(path: pathlib.Path, line: Line) -> None:
   with path.open("a") as file:
     file.write(json.dumps(line) + "\n")
-
-
-def _write(path: pathlib.Path, text: str) -> None:
-  temporary = path.with_name(f".{path.name}.tmp")
-  temporary.write_text(text)
-  temporary.replace(path)
 
 
 def _read(path: pathlib.Path, kinds: Mapping[str, type[Any]]) -> list[Line]:
