@@ -1,4 +1,5 @@
 """Which files of a folder are examples: splits, classes, depths, suffixes, and how images are turned."""
+import dataclasses
 import json
 import warnings
 
@@ -382,9 +383,7 @@ def test_a_live_text_whose_documents_are_tested_is_told(tmp_path):
 
 
 def small_text():
-  c = config("live:")
-  c.sequence_length, c.cross_documents = 2, True
-  return c
+  return dataclasses.replace(config("live:DIR"), sequence_length=2)
 
 
 @pytest.mark.parametrize(("name", "split"), [
