@@ -126,25 +126,18 @@ def test_tfds_names_may_pin_a_version(tfds_dir, tmp_path, version):
 
 
 @pytest.mark.parametrize(("factor", "dtype", "sentence"), [
-    (1e-40, np.float32, "has values up to 3e-40 in its column 1, .* multiply them by a constant"),
-    (1e-300, np.float64, "has values up to 3e-300 in its column 1, .* multiply them by a constant"),
     (1e38, np.float32, r"has values up to 3e\+38 in its column 1, .* divide them by a constant"),
     (1e300, np.float64, r"has values up to 3e\+300 in its column 1, .* divide them by a constant"),
-    (1e-34, np.float32, None), (1e29, np.float64, None), (0.0, np.float32, None)])
+    (1e-40, np.float32, None), (1e29, np.float64, None), (0.0, np.float32, None)])
 def test_values_that_float32_cannot_normalise_are_refused(factor, dtype, sentence):
-  """Too large values are refused everywhere; too small ones only where the first constants come from."""
   x, y, usual = np.array([[1, -3], [2, 1]], dtype) * np.array([1, factor], dtype), [0, 1], np.ones((2, 2), dtype)
   load = lambda x_train, x_test: datasets.from_arrays("mine", dict(x_train=x_train, y_train=y, x_test=x_test, y_test=y))
   if sentence is None:
     assert load(x, x).x_train.dtype == np.float32
-  else:
+    return
+  for arrays in (x, usual), (usual, x):
     with pytest.raises(BadInput, match=sentence):
-      load(x, usual)
-  if factor < 1:
-    assert load(usual, x).x_test.dtype == np.float32
-  elif sentence:
-    with pytest.raises(BadInput, match=sentence):
-      load(usual, x)
+      load(*arrays)
 
 
 def test_a_label_may_have_any_number_of_digits():

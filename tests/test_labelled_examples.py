@@ -153,7 +153,7 @@ BAD = {
     "large pixels": (parquet(x=list_of(GREY.astype(int) + 9, pa.int64()), y=Y), "outside of 0 to 255", True),
     "not finite": (npz(x=NAN, y=Y), "x holds NaN or infinite values; replace or remove them", True),
     "a list that is not finite": (parquet(x=list_of(NAN, pa.float64()), y=Y), "it holds NaN or infinite", True),
-    "too large": (npz(x=LARGE, y=Y), "in its column 1, but float32 can normalise values from 1e-35 to 1e+30", True),
+    "too large": (npz(x=LARGE, y=Y), "in its column 1, but float32 can normalise values up to 1e+30", True),
     "a list too large": (parquet(x=list_of(LARGE, pa.float64()), y=Y), "in its column 1, but float32", True),
     "empty": (npz(x=GREY[:0], y=Y[:0]), "x is empty; give at least one example", True),
     "an empty table": (parquet(image=pa.array([], pa.binary()), label=pa.array([], pa.int64())), "it is empty", True),

@@ -269,7 +269,7 @@ def test_the_second_load_reads_the_cache(tmp_path, cache, monkeypatch):
     np.testing.assert_array_equal(second.tokens[split], first.tokens[split])
     np.testing.assert_array_equal(second.starts[split], first.starts[split])
   np.testing.assert_array_equal(second.parts, first.parts)
-  assert len(list(cache.iterdir())) == 2  # tokens and overlap; nothing temporary left
+  assert len(list(cache.iterdir())) == 1  # nothing temporary is left
 
 
 def test_another_text_seed_or_vocabulary_is_encoded_again(tmp_path, cache):

@@ -15,7 +15,7 @@ from alma_jax.config.sections import DataSet
 from alma_jax.data import cache, unpacking
 from alma_jax.data import labels as class_labels
 from alma_jax.data.examples import named
-from alma_jax.data.form import Form, too_small
+from alma_jax.data.form import Form
 from alma_jax.errors import BadInput
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
@@ -88,8 +88,6 @@ def from_arrays(name: str, arrays: Mapping[str, Any],
     with named(f"x_{split} of {name}"):
       x = _array(arrays[f"x_{split}"])
       clean[f"x_{split}"] = form.fit(x)
-      if split == "train" and unit_normalization is None and (reason := too_small(x)):
-        raise BadInput(reason)
     with named(f"y_{split} of {name}"):
       y = arrays[f"y_{split}"]
       # numpy would turn the numbers of a list that also holds names into names

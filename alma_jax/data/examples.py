@@ -31,7 +31,7 @@ import numpy as np
 
 from alma_jax.data import folders, image_file, unpacking
 from alma_jax.data import labels as class_labels
-from alma_jax.data.form import Form, too_small
+from alma_jax.data.form import Form
 from alma_jax.errors import BadInput
 
 if TYPE_CHECKING:
@@ -134,14 +134,12 @@ class Reader:
     part: TRAIN or TEST, the part to read from a file or folder with parts; "": parts are not allowed.
     columns: names of columns and arrays.
     classes: the classes whose numbers the labels become; None: labels stay as they are in the file.
-    first: whether normalisation constants are computed from the examples. Then their values may not be too small.
   """
   form: Form = _ANY
   labelled: bool = True
   part: str = ""
   columns: Columns = USUAL
   classes: class_labels.Classes | None = None
-  first: bool = False
 
   def whole(self, path: pathlib.Path) -> Examples:
     """All examples of a file or folder; see `batches`."""
@@ -252,8 +250,6 @@ class Reader:
     """Examples of raw arrays, without their sources; `names`: see labels.read; `called`: x and y in messages."""
     with _instead_of_it(called[0]):
       shaped = self.form.fit(x)
-      if self.first and (reason := too_small(x)):
-        raise BadInput(reason)
     with _instead_of_it(called[1]):
       labels = None if y is None else class_labels.read(y, names)
     if labels and len(x) != len(labels.numbers):

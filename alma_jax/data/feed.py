@@ -186,7 +186,8 @@ class Feed:
     self._path = path
     (path / COPIES).mkdir(exist_ok=True)
     if (path / LEDGER).exists():  # a kill may have torn the last line
-      whole = "".join(json.dumps(line) + "\n" for line in self.lines[:len(self.lines) - self._num_pending])
+      num = len(self.lines) - sum(name == LEDGER for name, _ in self._pending)
+      whole = "".join(json.dumps(line) + "\n" for line in self.lines[:num])
       if (path / LEDGER).read_text() != whole:
         write_bytes(path / LEDGER, whole.encode())
     for t, arrays in self._held.items():
@@ -210,10 +211,6 @@ class Feed:
       found = [*inbox.changed(self._stream, used)]
     for name, what in found:
       self._notice(what, name, t=next(line["t"] for line in self.lines if line["name"] == name))
-
-  @property
-  def _num_pending(self) -> int:
-    return sum(name == LEDGER for name, _ in self._pending)
 
   def _resume(self, run: pathlib.Path) -> None:
     self.lines = _read(run / LEDGER, {**_OF_LINE, **self._reader.notes})

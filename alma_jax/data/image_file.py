@@ -54,8 +54,8 @@ def readable(among: tuple[str, ...] | None = None) -> tuple[str, ...]:
   Image.init()
   found = {name for name in Image.registered_extensions().values() if name in Image.OPEN and name not in _NOT_READ
            and (among is None or name in among)}
-  has_no_signature = lambda name: Image.OPEN[name][1] is None  # such a format is tried after all others
-  return tuple(sorted(sorted(found, key=Image.ID.index), key=has_no_signature))
+  # Formats without a signature are tried after all others.
+  return tuple(sorted(found, key=lambda name: (Image.OPEN[name][1] is None, Image.ID.index(name))))
 
 
 @functools.cache

@@ -71,8 +71,6 @@ class ImageReader:
     self.declared = _read_classes(folder / CLASSES)
     self.test = self._read_test(folder)
     self._tested = None if self.test is None else frozenset(map(cache.hash_row, self.test.x))
-    self._arrived: list[tuple[int, str]] = []  # (mega-batch, name) of the classes of the first `_num_read` of them
-    self._num_read = 0
     self._padded = False  # whether a label differed from its class in leading zeros
 
   def read(self, path: pathlib.Path, lines: list[feed.Line]) -> feed.Read:
@@ -82,8 +80,7 @@ class ImageReader:
       form = form._replace(shape=tuple(lines[0]["example_shape"]), dtype=np.dtype(lines[0]["dtype"]))
     elif self.test is not None:
       form = form._replace(shape=self.test.x.shape[1:], dtype=self.test.x.dtype)
-    # The normalisation constants come from the first entry.
-    entry = dataclasses.replace(self._reader, form=form, first=not lines).whole(path)
+    entry = dataclasses.replace(self._reader, form=form).whole(path)
     assert entry.labels is not None
     x, num = entry.x, len(entry.x)
     if num < _LEAST:
@@ -98,13 +95,9 @@ class ImageReader:
 
   def classes(self, lines: list[feed.Line], num: int | None = None) -> list[str]:
     """Names of the classes after the first `num` mega-batches of `lines`; None: after all."""
-    num = len(lines) if num is None else num
     if self.declared is not None:
       return self.declared
-    for t, line in enumerate(lines[self._num_read:num], self._num_read + 1):
-      self._arrived += [(t, name) for name in line["new_classes"]]
-    self._num_read = max(self._num_read, num)
-    return [name for t, name in self._arrived if t <= num]
+    return [name for line in lines[:num] for name in line["new_classes"]]
 
   def test_labels(self, classes: list[str]) -> np.ndarray:
     """int32 [N], the class numbers of the test examples; UNKNOWN if a class is not known yet."""

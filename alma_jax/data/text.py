@@ -5,7 +5,6 @@ trains a tokenizer on the first mega-batch and encodes all documents. A window c
 target tokens that follow each of them.
 """
 import dataclasses
-import functools
 import hashlib
 import warnings
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
   from tokenizers import Tokenizer
 
 END = tokens.END
+_FORMAT = 1  # of what is cached; raise it if that changes
 _SHARE = 0.05  # share of the text that valid and test get each, if they are held out
 _HOLD_OUT, _ORDER = 1, 2  # purposes of random numbers, after keys.STREAM
 _SPLIT_SEED = 0  # the same for every run, so that runs of several seeds are tested on the same text
@@ -79,21 +79,19 @@ def load(dataset: Any, num_megabatches: int, seed: int) -> Corpus:
   given = tokens.read(dataset.tokenizer, dataset.vocab_size) if dataset.tokenizer else None
   source = dataset.source()
   made_from = [source.fingerprint, num_megabatches, seed, dataset.vocab_size,
-               given and hashlib.sha256(given.to_str().encode()).hexdigest()]
-  whole = functools.cache(lambda: complete(source.read()))
+               given and hashlib.sha256(given.to_str().encode()).hexdigest(), _FORMAT]
 
   def encoded() -> cache.Entry:
     messages.say(f"encoding {dataset.name}, which is done once")
-    return _encode(prepare(whole(), num_megabatches, seed), num_megabatches, given, dataset.vocab_size)
+    whole = _complete(source.read())
+    entry = _encode(prepare(whole, num_megabatches, seed), num_megabatches, given, dataset.vocab_size)
+    return entry._replace(facts=entry.facts | dict(num_seen=_num_seen(whole)))
 
   arrays, facts = cache.load_or_make(
       [cache.home_folder("tokens", dataset.name, made_from)], made_from, encoded, mapped=True)
-  # It has an entry of its own, because it depends neither on the tokenizer nor on the number of mega-batches.
-  _, seen = cache.load_or_make([cache.home_folder("overlap", dataset.name, source.fingerprint)], source.fingerprint,
-                               lambda: cache.Entry({}, dict(num_seen=_num_seen(whole()))))
   corpus = Corpus(dataset.name, tokens={split: arrays[split] for split in SPLITS},
                   starts={split: np.array(arrays[f"{split}_starts"]) for split in SPLITS},
-                  parts=np.array(arrays["parts"]), **(facts | dict(num_seen=seen["num_seen"])))
+                  parts=np.array(arrays["parts"]), **facts)
   if corpus.num_seen:
     warnings.warn(f"{corpus.num_seen} of {len(corpus.starts['test'])} test documents of {dataset.name} "
                   f"{'is' if corpus.num_seen == 1 else 'are'} also in the training text, so the test perplexity is "
@@ -214,7 +212,7 @@ def prepare(splits: Documents, num_megabatches: int, seed: int) -> Documents:
   Raises:
     BadInput: there are fewer training documents than mega-batches, or too few to hold out a split.
   """
-  splits = complete(splits)
+  splits = _complete(splits)
   total = sum(map(len, splits["train"]))
   documents = cut_long(splits["train"], total / num_megabatches, total // (8 * num_megabatches))
   if len(documents) < num_megabatches:
@@ -224,7 +222,7 @@ def prepare(splits: Documents, num_megabatches: int, seed: int) -> Documents:
   return {split: splits[split] for split in SPLITS} | {"train": [documents[i] for i in order]}
 
 
-def complete(splits: Documents) -> Documents:
+def _complete(splits: Documents) -> Documents:
   """Holds out the splits that are missing; see `hold_out`."""
   missing = [split for split in SPLITS if split not in splits]
   return splits | hold_out(splits["train"], missing) if missing else splits

@@ -1,5 +1,4 @@
 """Images and texts of live streams: only the examples that a stage can use are in memory."""
-import functools
 import hashlib
 import json
 import pathlib
@@ -47,15 +46,7 @@ class LiveSource:
 
   def fingerprint_after(self, t: int) -> str:
     """The fingerprint of all data up to mega-batch t, see feed.fingerprint."""
-    known = self._fingerprints
-    while len(known) <= t:
-      known.append(feed.fingerprint(known[-1], self.feed.lines[len(known) - 1:len(known)]))
-    return known[t]
-
-  @functools.cached_property
-  def _fingerprints(self) -> list[str]:
-    """The fingerprints after 0, 1, ... mega-batches, as far as they were needed."""
-    return [self.fingerprint]
+    return feed.fingerprint(self.fingerprint, self.feed.lines[:t])
 
   def release(self, ends: tuple[int, ...]) -> None:
     """Forgets the examples that no stage after those that end at `ends` can use."""

@@ -75,8 +75,8 @@ def load(section: Columns, image_size: int) -> Dataset:
   """
   kind, _, rest = section.name.partition(":")
   root = pathlib.Path(rest).expanduser()
-  reader = examples.Reader(Form(image_size=image_size), first=True,
-                           columns=examples.Columns(section.image_column, section.label_column))
+  columns = examples.Columns(section.image_column, section.label_column)
+  reader = examples.Reader(Form(image_size=image_size), columns=columns)
   if not root.exists() or root.is_dir() != (kind == "folder"):
     if root.exists():
       other = "folder" if root.is_dir() else "npz"
@@ -167,7 +167,7 @@ def _tables(root: pathlib.Path, parts: dict[str, pathlib.Path], reader: examples
     parts = dict.fromkeys(_PARTS, root)
   made: dict[str, Any] = {}
   for split, path in (parts or {TRAIN: root}).items():
-    read = dataclasses.replace(reader, part=split if path == root else "", first=split == TRAIN).whole(path)
+    read = dataclasses.replace(reader, part=split if path == root else "").whole(path)
     made |= {f"x_{split}": read.x, f"y_{split}": read.labels}
   return made
 
