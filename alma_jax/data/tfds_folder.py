@@ -23,8 +23,9 @@ from alma_jax.data import cache
 from alma_jax.data.unpacking import first_line
 from alma_jax.errors import BadInput
 
-# Seconds before each attempt to reach a host, because the first may fail by accident, and until one is given up.
-_PAUSES, _TIMEOUT = (0, 1, 2), 4
+# Seconds before each attempt to reach a host, because the first may fail by accident; until an address of the host is
+# given up; and after which no further attempt begins.
+_PAUSES, _TIMEOUT, _SECONDS = (0, 1, 2), 4, 15
 
 _is_trying_once = False
 _failed: dict[tuple[pathlib.Path, str], BadInput] = {}  # downloads that failed while they were tried once
@@ -152,8 +153,10 @@ def _why_unreachable(url: str) -> str:
   Any answer shows that the host can be reached, even a refusal. A host that is slow to answer may answer later.
   """
   import requests
-  reason = ""
+  reason, end = "", time.monotonic() + _SECONDS
   for pause in _PAUSES:
+    if time.monotonic() > end:
+      break
     time.sleep(pause)
     try:
       requests.head(url, timeout=_TIMEOUT)
