@@ -385,26 +385,6 @@ def test_a_limited_split_is_spread_evenly(tmp_path, cross_documents, max_tokens)
     assert np.ptp(np.diff(places)) <= 1
 
 
-@pytest.mark.parametrize(("change", "num_megabatches", "sentence"), [
-    (lambda folder: shutil.rmtree(folder), 2, "there is no file or folder .* to read text from"),
-    (lambda folder: shutil.rmtree(folder / "valid"), 2, "has no folder valid; give train, valid and test"),
-    (lambda folder: [shutil.rmtree(folder / split) for split in ("train", "test")], 2,
-     "has no folder train and no folder test"),
-    (lambda folder: [shutil.rmtree(folder / split) for split in text.SPLITS], 2, "give a .txt file, a .jsonl file"),
-    (lambda folder: [path.unlink() for path in (folder / "test").iterdir()], 2, "test' cannot be used: it is of a"),
-    (lambda folder: (folder / "test" / "a.txt").write_text(" \n"), 2, "the split test of .* holds no text"),
-    (lambda folder: (folder / "val").mkdir(), 2, "has the folders val and valid for the same split; keep one"),
-    (lambda folder: (folder / "train" / "b.txt").write_bytes(b"\xef\xbb\xbfab\xff"), 2,
-     "'.*b.txt' cannot be used: it is not UTF-8: byte 5 is 0xff; convert it to UTF-8"),
-    (lambda folder: None, 9, "stream.num_megabatches=9 is more than the .* documents and pieces of documents"),
-])
-def test_texts_that_cannot_be_used(tmp_path, change, num_megabatches, sentence):
-  name = small(tmp_path / "data", ["a", "b"])
-  change(tmp_path / "data")
-  with pytest.raises(BadInput, match=sentence):
-    text.load(config(name), num_megabatches, 0)
-
-
 def test_other_bad_input(tmp_path):
   corpus = text.load(config(small(tmp_path)), 2, 0)
   with pytest.raises(BadInput, match="the text of mega-batch 1 has only 11 tokens, but one window needs 12; "

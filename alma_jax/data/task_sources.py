@@ -69,9 +69,9 @@ class Sources:
     """
     missing = [TFDS[name] for name in names if name in TFDS and not self._is_real(name)]
     if self._kind == "real" and missing:
-      raise BadInput(f"sources='real' needs the TFDS data sets {', '.join(missing)}, which are not prepared in "
-                     f"{str(tfds_folder.root_of(self._data_dir))!r}; prepare them there, or use sources='auto' for "
-                     "stand-ins.")
+      raise BadInput(f"dataset.sources='real' needs the TFDS data sets {', '.join(missing)}, which are not prepared in "
+                     f"{str(tfds_folder.root_of(self._data_dir))!r}; prepare them there, or set "
+                     "dataset.sources=auto for stand-ins.")
 
   def __getitem__(self, name: str) -> Source:
     """The source of a name: one of those above, or a data set of datasets.py.
@@ -130,9 +130,7 @@ def _load(name: str, data_dir: str, image_size: int) -> datasets.Dataset:
   return datasets.load(name, data_dir, image_size)
 
 
-@functools.cache
-def _textures() -> stand_ins.Textures:
-  return stand_ins.Textures()
+_textures = functools.cache(stand_ins.Textures)
 
 
 def _of_dataset(name: str, data: datasets.Dataset) -> Source:

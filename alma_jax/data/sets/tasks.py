@@ -88,14 +88,14 @@ class Named(Made):
 
   drawn_from: ClassVar[tuple[str, ...]] = _SHORT
 
-  def fill(self, tasks: TaskList) -> None:
+  def _fill(self, tasks: TaskList) -> None:
     """Adds the recipes of all tasks."""
     raise NotImplementedError
 
   def made(self, sources: Sources, seed: int, num_tasks: int) -> task_streams.TaskStream:
     sources.need(self.drawn_from)
     tasks, planned = TaskList(sources, seed), list[Planned]()
-    self.fill(tasks)
+    self._fill(tasks)
     for recipe in self._first(tasks.recipes, num_tasks):
       few = dataclasses.replace(recipe, test=self.test_per_class or recipe.test)
       planned.append(task_streams.plan(few, sources[recipe.source], seed))
@@ -110,7 +110,7 @@ class Digits(Named):
 
   drawn_from = ("digits",)
 
-  def fill(self, tasks: TaskList) -> None:
+  def _fill(self, tasks: TaskList) -> None:
     low, high, counts = (0, 1, 2, 3, 4), (5, 6, 7, 8, 9), (60, 20)
     tasks.add("digits", counts, "0 to 4", low)
     tasks.add("digits", counts, "5 to 9", high)
@@ -128,7 +128,7 @@ class SMinus(Named):
   """CTrL-like: can it use what it learned first?"""
   name: str = "s_minus"
 
-  def fill(self, tasks: TaskList) -> None:
+  def _fill(self, tasks: TaskList) -> None:
     tasks.add("cifar10", _LARGE, "large")
     _add_small(tasks)
     tasks.add("cifar10", _SMALL, "small")
@@ -140,7 +140,7 @@ class SPlus(Named):
   """CTrL-like: can it improve on a task that it saw with few examples?"""
   name: str = "s_plus"
 
-  def fill(self, tasks: TaskList) -> None:
+  def _fill(self, tasks: TaskList) -> None:
     tasks.add("cifar10", _SMALL, "small")
     _add_small(tasks)
     tasks.add("cifar10", _LARGE, "large")
@@ -152,7 +152,7 @@ class SIn(Named):
   """CTrL-like: the last task has the classes of the first on another colour."""
   name: str = "s_in"
 
-  def fill(self, tasks: TaskList) -> None:
+  def _fill(self, tasks: TaskList) -> None:
     rng = keys.rng(tasks.seed, keys.BACKGROUNDS)
     hue = rng.random()
     colours = [colorsys.hsv_to_rgb(h % 1, 1, 0.7) for h in (hue, hue + rng.uniform(1/3, 2/3))]
@@ -168,7 +168,7 @@ class SOut(Named):
   """CTrL-like: the last task has the images of the first with other labels."""
   name: str = "s_out"
 
-  def fill(self, tasks: TaskList) -> None:
+  def _fill(self, tasks: TaskList) -> None:
     tasks.add("cifar10", _LARGE, "large")
     _add_small(tasks)
     tasks.add("cifar10", _SMALL, "small, labels shifted", label_shift=1)
@@ -180,7 +180,7 @@ class SPl(Named):
   """CTrL-like: unrelated tasks, a large one last."""
   name: str = "s_pl"
 
-  def fill(self, tasks: TaskList) -> None:
+  def _fill(self, tasks: TaskList) -> None:
     _add_small(tasks)
     tasks.add("cifar10", _LARGE, "large")
 
@@ -193,7 +193,7 @@ class SLong(Named):
 
   drawn_from = _LONG
 
-  def fill(self, tasks: TaskList) -> None:
+  def _fill(self, tasks: TaskList) -> None:
     rng = keys.rng(tasks.seed, keys.TASK_ORDER)
     for t in range(100):
       source, is_large = _LONG[rng.integers(len(_LONG))], rng.random() < (1/2 if t < 33 else 1/4 if t < 66 else 0)
@@ -212,7 +212,7 @@ class NevisMini(Named):
 
   drawn_from = (*_SHORT, "cifar100", "digits32")
 
-  def fill(self, tasks: TaskList) -> None:
+  def _fill(self, tasks: TaskList) -> None:
     animals, vehicles = (2, 3, 4, 5, 6, 7), (0, 1, 8, 9)
     tasks.add("mnist", (100, 50), "digits")
     tasks.add("cifar10", (1000, 200), "animals", animals)
