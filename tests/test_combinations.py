@@ -8,6 +8,7 @@ from alma_jax.data import datasets
 from alma_jax.errors import BadInput
 from alma_jax.runs import routes
 
+
 @pytest.fixture(scope="module")
 def combinations():
   """The module benchmarks/combinations.py."""
