@@ -98,9 +98,9 @@ def _listeners(setting: settings.Setting, folder: run_folder.RunFolder, mirrored
   config, protocol = setting.config, setting.protocol
   shown = progress.Progress(config.log.progress and sharding.is_main(), loop.samples(setting), protocol.measure,
                             settings.round_name(setting.facts.problem), protocol.sizes().exact)
-  listeners: list[Listener] = [loggers.Boards(folder.path, config, protocol.measure), shown]
+  listeners: list[Listener] = [shown, loggers.Boards(folder.path, config, protocol.measure)]
   if config.log.predictor:
-    listeners.insert(1, publishing.Publisher(protocol, folder, shown))
+    listeners.append(publishing.Publisher(protocol, folder, shown))
   if mirrored is not None:
     listeners.append(uploading.Uploader(mirrored))
   return shown, listeners
