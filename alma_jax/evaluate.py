@@ -112,15 +112,15 @@ def _batches(args: argparse.Namespace, size: int, facts: Mapping[str, Any]) -> I
 
 def _of_a_task(x: np.ndarray, name: str, form: Form, facts: Mapping[str, Any]) -> np.ndarray:
   """Images [N, H, W, C] of a data set, of which those of another shape are changed as streams of tasks change them."""
-  from alma_jax.data import task_sources
+  from alma_jax.data import image_changes
   if name == "digits" and facts.get("provenance", {}).get("dataset") == "digits":
-    return task_sources.bright(x)
+    return image_changes.bright(x)
   if x.ndim != 4 or x.shape[1:] == form.shape or x.shape[-1] not in (1, 3):
     return x
   if form.image_size:
-    return task_sources.resized(x, form.image_size)
-  fits = form.shape == task_sources.IN_COLOUR and max(x.shape[1:3]) <= min(form.shape[:2])
-  return task_sources.to_colour(x) if fits else x
+    return image_changes.resized(x, form.image_size)
+  fits = form.shape == image_changes.IN_COLOUR and max(x.shape[1:3]) <= min(form.shape[:2])
+  return image_changes.to_colour(x) if fits else x
 
 
 def _overlap(args: argparse.Namespace, record: Record, hashes: Sequence[int], form: Form | None) -> int | None:

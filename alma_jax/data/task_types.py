@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-Change = tuple[str | int | float, ...]  # the name of a function of image_changes.py, and its arguments
+from alma_jax.data.image_changes import Change
 
 
 class TaskInfo(NamedTuple):
