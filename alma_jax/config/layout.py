@@ -169,11 +169,8 @@ def nested(flat: Mapping[str, Any]) -> Tree:
 
 def to_dict(config: schema.RunConfig) -> Tree:
   """The nested dict of a RunConfig, ready for JSON; `parse` reads it back."""
-  tree = dataclasses.asdict(config)
-  for section in [each for each in tree.values() if isinstance(each, dict)]:
-    for name, chosen in [(name, each) for name, each in section.items() if isinstance(each, dict)]:
-      section |= {name: chosen.pop("name"), **chosen}  # its fields stand beside its name
-  return tree
+  values = {name: (getattr(config, name), each) for name, each in declared(type(config)).items()}
+  return {name: _tree(value) if isinstance(each, Choice) else value for name, (value, each) in values.items()}
 
 
 def sections_of(section: Any) -> Iterator[Any]:
@@ -246,6 +243,19 @@ def _walk(cls: Any, flat: Mapping[str, Any], prefix: str = "", owner: str = "") 
       yield from _walk(chosen, flat, below, owner if each.classes is None else f"{path}={form(chosen)}")
     elif not (owner and name == "name"):  # the field that chooses the class stands for it
       yield prefix + name, each, owner
+
+
+def _tree(section: Any) -> Tree:
+  """{name: value} of the fields of a section; those of a chosen class stand beside its name."""
+  tree: Tree = {}
+  for name, each in declared(type(section)).items():
+    value = getattr(section, name)
+    if isinstance(each, Choice):
+      chosen = _tree(value)
+      tree |= {name: chosen.pop("name"), **chosen}
+    else:
+      tree[name] = value
+  return tree
 
 
 def _built(cls: Any, flat: Mapping[str, Any], prefix: str = "", **values: Any) -> Any:
