@@ -6,14 +6,15 @@ from typing import Any
 import numpy as np
 
 from alma_jax import protocols
-from alma_jax.data import tokens
+from alma_jax.config import schema
+from alma_jax.data import cache, tokens
 from alma_jax.errors import BadInput
 from alma_jax.learners import contract, prediction
 from alma_jax.parallel import environment, runtime
 from alma_jax.problems import classification
 from alma_jax.protocols.contract import Shown
 from alma_jax.runs import sampling, settings, snapshot
-from alma_jax.store import checkpoint, local_copy, run_files
+from alma_jax.store import arrays, checkpoint, local_copy, run_files
 from alma_jax.store.metrics import Entry
 from alma_jax.store.record import Record
 
@@ -226,6 +227,31 @@ def load_run(workdir: str | os.PathLike[str]) -> Run:
   return Run(workdir)
 
 
+def load_root(config: schema.RunConfig) -> contract.Root | None:
+  """The pretrained network that `learner.root` names (docs/task-streams.md): that of a run after its last stage.
+
+  Of a run on a stream of tasks it is the network of the last task.
+
+  Raises:
+    BadInput: there is no such run, it is not finished, or it has not one network.
+  """
+  path = config.learner.root
+  if not path:
+    return None
+  try:
+    run = load_run(path)
+    if run.summary is None:
+      raise BadInput("the run is not finished; its own command goes on with it.")
+    opened, learner = run.open()
+    state = snapshot.restore_learner(learner, opened)
+    variables = learner.only_network(state)
+    if variables is None:
+      raise BadInput("the run has not one network; take a run of the learner sm, or on a stream of tasks.")
+  except BadInput as error:
+    raise BadInput(f"learner.root={path!r} cannot be used: {error}") from error
+  return contract.Root(path, variables, cache.hash_arrays(dict(arrays.flatten(variables))))
+
+
 def _columns(lines: list[Entry]) -> dict[str, np.ndarray]:
   if not lines:
     return {}
@@ -244,4 +270,3 @@ def like_examples(x: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray
   if x.dtype != dtype and not (dtype == np.float32 and np.issubdtype(x.dtype, np.floating)):
     raise BadInput(f"inputs are {x.dtype}, but the training examples were {dtype}; give raw, unnormalised inputs.")
   return x.astype(dtype)
-

@@ -14,6 +14,7 @@ from alma_jax.parallel import environment
 from alma_jax.protocols.contract import Facts, Protocol
 from alma_jax.runs import loaded
 from alma_jax.store.metrics import Entry
+from alma_jax.store.run_folder import Identity
 
 
 class Setting(NamedTuple):
@@ -35,16 +36,13 @@ class Setting(NamedTuple):
   arrays: Mapping[str, str] = {}
 
   @property
-  def digests(self) -> dict[str, Any]:
-    """Hashes of what decides the results besides the config, as config.json has them."""
+  def identity(self) -> Identity:
+    """What makes this run the run in a folder."""
     of_root = {} if self.root is None else {"root_sha256": self.root.sha256}
     of_arrays = {"arrays": dict(self.arrays)} if self.arrays else {}
-    return {"data_fingerprint": self.protocol.fingerprint} | of_root | of_arrays
-
-  @property
-  def made_with(self) -> dict[str, str]:
-    """What the rounding of the results depends on, by name."""
-    return environment.made_with(describe_devices(self.learner.mesh))
+    digests = {"data_fingerprint": self.protocol.fingerprint} | of_root | of_arrays
+    return Identity(self.config, digests, environment.made_with(describe_devices(self.learner.mesh)),
+                    self.protocol.named_data)
 
   def fitted(self, facts: Facts) -> "Setting":
     """The setting with a learner for other facts."""

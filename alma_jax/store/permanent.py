@@ -19,10 +19,9 @@ from flax import serialization
 from alma_jax.errors import BadInput
 from alma_jax.files import write_bytes
 from alma_jax.parallel import sharding
-from alma_jax.store import arrays
+from alma_jax.store import arrays, run_files
 from alma_jax.types import Tree
 
-COPIES = "copies"
 _SHOWN = 12  # characters of a checksum in the name of its file
 _PART = 128  # lines of a part of a History
 
@@ -74,7 +73,7 @@ class Store:
     read = [_read(path, digest) for path in paths]
     sound = next((data for data in read if data is not None), None)
     if sound is None:
-      raise Lost(f"{paths[0]} and its copy in {COPIES}/ are both damaged or missing; restore one of them.")
+      raise Lost(f"{paths[0]} and its copy in {run_files.COPIES}/ are both damaged or missing; restore one of them.")
     for path, data in zip(paths, read):
       if data is None and self._writes:
         _repair(path, sound)
@@ -82,7 +81,7 @@ class Store:
 
   def _paths(self, number: int, digest: str) -> tuple[pathlib.Path, pathlib.Path]:
     file = f"{number:05d}-{digest[:_SHOWN]}{self._suffix}"
-    return self._folder / file, self._folder / COPIES / file
+    return self._folder / file, self._folder / run_files.COPIES / file
 
 
 class Read(NamedTuple):

@@ -7,7 +7,8 @@ import pathlib
 import shutil
 import time
 import warnings
-from typing import IO, Any
+from collections.abc import Mapping
+from typing import IO, Any, NamedTuple
 
 import filelock
 
@@ -15,12 +16,28 @@ from alma_jax import config as configs
 from alma_jax.config import code, schema
 from alma_jax.errors import BadInput, InUse, Unsaved
 from alma_jax.files import write_bytes
+from alma_jax.predictors import folder as predictors
 from alma_jax.store import run_files
 from alma_jax.store.metrics import Entry
-from alma_jax.store.run_files import DIVERGED, DOING, WRITTEN
+from alma_jax.store.run_files import DIVERGED, DOING, PREDICTOR, WRITTEN
 from alma_jax.version import __version__
 
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+class Identity(NamedTuple):
+  """What makes a run the run in a folder.
+
+  Attributes:
+    config: RunConfig.
+    digests: hashes of what decides the results besides the config, as config.json has them.
+    made_with: what the rounding of the results depends on, by name.
+    named_data: what has changed if the fingerprint of the data has.
+  """
+  config: schema.RunConfig
+  digests: dict[str, Any]
+  made_with: dict[str, str]
+  named_data: str
 
 
 class RunFolder:
@@ -57,20 +74,14 @@ class RunFolder:
         raise BadInput(f"the run folder {self.path} cannot be made or written: {error.strerror}.") from error
       self._lock, self._writes, self._read_only = None, False, True
 
-  def claim(self, config: schema.RunConfig, digests: dict[str, Any], made_with: dict[str, str], overwrite: bool,
-            named_data: str) -> None:
-    """Makes sure that the folder is this run's, or empty.
-
-    Args:
-      config: RunConfig.
-      digests, made_with: of settings.Setting.
-      overwrite: delete the run that is in it.
-      named_data: what has changed if the fingerprint of the data has.
+  def claim(self, run: Identity, overwrite: bool) -> None:
+    """Makes sure that the folder is this run's, or empty; `overwrite`: delete the run that is in it.
 
     Raises:
       BadInput: it holds another run, whose differing fields are named; or files
         that no run has written, which are never changed.
     """
+    self._run = run
     if overwrite and self._read_only:
       raise BadInput(f"the run folder {self.path} cannot be written, which --overwrite needs; "
                      "choose another --workdir.")
@@ -85,23 +96,23 @@ class RunFolder:
     elif overwrite:
       self._delete()
     else:
-      self._compare(stored, config, digests, named_data)
-      self._compare_code(stored.get("code", {}), config)
-      self._compare_made_with(stored.get("made_with", {}), made_with)
-      return  # loop.run writes it once the run is restored
-    self.write_config(config, digests, made_with)
+      self._compare(stored)
+      self._compare_code(stored.get("code", {}))
+      self._compare_made_with(stored.get("made_with", {}))
+      return  # the loop writes it once the run is restored
+    self.write_config()
 
-  def write_config(self, config: schema.RunConfig, digests: dict[str, Any], made_with: dict[str, str]) -> None:
-    """Writes config.json: every field, digests and `made_with` of the setting, and hashes of the user's own code.
+  def write_config(self) -> None:
+    """Writes config.json: every field, what identifies the run, and hashes of the user's own code.
 
     The hashes and `made_with` stay as they were when the run began.
     """
     if self._writes:
-      first = run_files.find_config(self.path) or {}
-      tree = dict(format=run_files.FORMAT, **configs.to_dict(config), **digests, alma_jax_version=__version__)
-      own = first.get("code") or code.code_of(config)
+      first, run = run_files.find_config(self.path) or {}, self._run
+      tree = dict(format=run_files.FORMAT, **configs.to_dict(run.config), **run.digests, alma_jax_version=__version__)
+      own = first.get("code") or code.code_of(run.config)
       tree |= {"code": own} if own else {}
-      run_files.write_json(self.path / run_files.CONFIG, tree | dict(made_with=(first.get("made_with") or made_with)))
+      run_files.write_json(self.path / run_files.CONFIG, tree | dict(made_with=first.get("made_with") or run.made_with))
 
   def write_files(self, files: dict[str, str]) -> None:
     """Writes the files {name: text} that do not exist yet."""
@@ -115,6 +126,11 @@ class RunFolder:
       if self._writes:
         write_bytes(self.path / name, data)
 
+  def publish(self, name: str, stage: int, files: Mapping[str, bytes]) -> None:
+    """Replaces the predictor of this name by the files {name: contents} of one that a stage has changed."""
+    if self._writes:
+      predictors.publish(self.path / PREDICTOR / name, stage, files)
+
   def _delete(self) -> None:
     for name in WRITTEN:
       path, doomed = self.path / name, self.path / f".deleted-{name}"
@@ -126,11 +142,11 @@ class RunFolder:
       else:
         path.unlink(missing_ok=True)
 
-  def _compare(self, stored: dict[str, Any], config: schema.RunConfig, digests: dict[str, Any], named_data: str
-               ) -> None:
-    differ = configs.differences(stored, config)
+  def _compare(self, stored: dict[str, Any]) -> None:
+    digests = self._run.digests
+    differ = configs.differences(stored, self._run.config)
     if not differ and stored["data_fingerprint"] != digests["data_fingerprint"]:
-      differ = [named_data]
+      differ = [self._run.named_data]
     if not differ and stored.get("root_sha256") != digests.get("root_sha256"):
       differ = ["the network of learner.root (same folder, other weights)"]
     if not differ:
@@ -141,18 +157,19 @@ class RunFolder:
       raise BadInput(f"{self.shown} holds another run, which differs in {', '.join(differ)}; "
                      "choose another --workdir, or --overwrite it.")
 
-  def _compare_code(self, stored: dict[str, str], config: schema.RunConfig) -> None:
-    now = code.code_of(config)
+  def _compare_code(self, stored: dict[str, str]) -> None:
+    now = code.code_of(self._run.config)
     for name in now.keys() & stored.keys():
       if now[name] != stored[name]:
         file = f"the file {name}" if name.endswith(".py") else f"the file that defines {name!r}"
         warnings.warn(f"{file} has changed since the run in {self.shown} began, so its "
                       "results belong to the old code; --overwrite starts it again", stacklevel=2)
 
-  def _compare_made_with(self, stored: dict[str, str], now: dict[str, str]) -> None:
+  def _compare_made_with(self, stored: dict[str, str]) -> None:
     """Warns if an unfinished run goes on with versions, devices or flags that may round differently."""
     if (self.path / "summary.json").exists():
       return
+    now = self._run.made_with
     differ = [f"{name} ({stored.get(name, 'not set')} there, {now.get(name, 'not set')} here)"
               for name in dict.fromkeys([*stored, *now]) if stored.get(name) != now.get(name)]
     if differ:
