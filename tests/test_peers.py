@@ -294,29 +294,13 @@ def test_two_living_processes_of_one_number_are_refused():
   assert problems == ["two processes have --process_id=1; start them with 0 to 2, each once."]
 
 
-def test_a_process_that_leaves_before_all_have_come_ends_the_others(monkeypatch, capfd):
-  class Ended(BaseException):
-    pass
-
-  codes = []
-
-  def end(code):
-    codes.append(code)
-    raise Ended
-
-  monkeypatch.setattr(connections.os, "_exit", end)
-  port, channel = free_port(), Channel(3, 0, 10.0)
-
-  def listen():
-    with contextlib.suppress(Ended):
-      channel.listen(port)
-
-  thread = threading.Thread(target=listen)
-  thread.start()
-  with hello(port, 1, 3) as link:
+def test_a_process_that_leaves_before_all_have_come_ends_the_others(ended, capfd):
+  with gathering(3) as (port, problems), hello(port, 1, 3) as link:
     link.sendall(b'{"left": 1, "sentence": "process 1 has stopped: there are no data.", "code": 2}\n')
-    thread.join(timeout=10)
-  assert codes == [2]
+    until(lambda: ended)
+    with hello(port, 1, 3):  # one of this number is connected, so that process 0 stops waiting
+      until(lambda: problems)
+  assert ended[0] == 2
   assert "error: process 1 has stopped: there are no data.\n" in capfd.readouterr().err
 
 
