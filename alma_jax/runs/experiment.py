@@ -62,37 +62,38 @@ def run(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: Seq
                    "other processes.")
   with contextlib.ExitStack() as cleanup:
     mirrored = _mirrored(workdir, path, overwrite, cleanup) if run_files.is_address(workdir) else None
-    return _run(config, path, data, overwrite, should_stop, mirrored)
-
-
-def _run(config: schema.RunConfig, path: pathlib.Path, data: Sequence[Any] | None, overwrite: bool,
-         should_stop: Callable[[], bool] | None, mirrored: mirror.Mirror | None) -> results.Run:
-  """`run` in a local folder, after the processes have found out that their settings are equal."""
-  with messages.sign("loading the data", config.log.progress and sharding.is_main()):
-    setting = settings.prepare(config, data, None if overwrite else path, results.load_root(config))
-  # Before any collective, which would wait only 30 s for slow processes, and fail if numbers of devices differ.
-  peers.compare("data or devices", setting.identity.digests | dict(
-      devices=f"{jax.local_device_count()} x {jax.devices()[0].platform}"))
-  sharding.connect()
-  peers.together("memory", lambda: _check_memory(path, setting, overwrite))
-  with _explained(functools.partial(_shortage, path)), _claimed(path, setting, overwrite, mirrored) as folder:
+    with messages.sign("loading the data", config.log.progress and sharding.is_main()):
+      setting = settings.prepare(config, data, None if overwrite else path, results.load_root(config))
+    # Before any collective, which would wait only 30 s for slow processes, and fail if numbers of devices differ.
+    peers.compare("data or devices", setting.identity.digests | dict(
+        devices=f"{jax.local_device_count()} x {jax.devices()[0].platform}"))
+    sharding.connect()
+    peers.together("memory", lambda: _check_memory(path, setting, overwrite))
+    cleanup.enter_context(_explained(functools.partial(_shortage, path)))
+    folder = peers.together("run folder", lambda: _claimed(cleanup.enter_context(
+        RunFolder(path, sharding.is_main(), mirrored.address if mirrored else "")), setting, overwrite))
     was_complete = Record(path).is_finished
-    if not was_complete:
-      folder.write_files(setting.protocol.files)
-      with _uploaded(mirrored), _explained(lambda error: folder.moved()):
-        shown, heard = _listeners(setting, folder, mirrored)
-        state = loop.Session(setting, folder, shown, heard, should_stop or (lambda: False)).run()
-        if sharding.is_main():
-          _end(setting, folder, state)
-      sharding.barrier("the run is complete")
-    else:
-      _mend(setting, folder)
-      if mirrored is not None:
-        mirrored.finish()  # the session that has completed it may not have uploaded all
+    with _uploaded(mirrored):
+      if was_complete:
+        _mend(setting, folder)
+      else:
+        with _explained(lambda error: folder.moved()):
+          _compute(setting, folder, mirrored, should_stop or (lambda: False))
+    sharding.barrier("the run is complete")
     run = results.load_run(path)
     if was_complete:
       sharding.say(f"{run_files.shown(path)} is complete.")
     return run
+
+
+def _compute(setting: settings.Setting, folder: RunFolder, mirrored: mirror.Mirror | None,
+             should_stop: Callable[[], bool]) -> None:
+  """Runs the stream from where it stands to its end."""
+  folder.write_files(setting.protocol.files)
+  shown, heard = _listeners(setting, folder, mirrored)
+  state = loop.Session(setting, folder, shown, heard, should_stop).run()
+  if sharding.is_main():
+    _end(setting, folder, state)
 
 
 def _end(setting: settings.Setting, folder: RunFolder, now: State) -> None:
@@ -206,19 +207,9 @@ def _uploaded(mirrored: mirror.Mirror | None) -> Iterator[None]:
     mirrored.finish()
 
 
-def _claimed(path: pathlib.Path, setting: settings.Setting, overwrite: bool,
-             mirrored: mirror.Mirror | None) -> RunFolder:
-  """The run folder; if process 0 refuses it, all processes do."""
-  with contextlib.ExitStack() as cleanup:
-    def claim() -> RunFolder:
-      address = mirrored.address if mirrored else ""
-      folder = cleanup.enter_context(RunFolder(path, sharding.is_main(), address))
-      folder.claim(setting.identity, overwrite)
-      return folder
-
-    folder = peers.together("run folder", claim)
-    cleanup.pop_all()
-    return folder
+def _claimed(folder: RunFolder, setting: settings.Setting, overwrite: bool) -> RunFolder:
+  folder.claim(setting.identity, overwrite)
+  return folder
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from alma_jax.parallel import environment, runtime
 from alma_jax.problems import classification
 from alma_jax.protocols.contract import Shown
 from alma_jax.runs import sampling, settings, snapshot
-from alma_jax.store import arrays, checkpoint, local_copy, run_files
+from alma_jax.store import checkpoint, local_copy, run_files
 from alma_jax.store.metrics import Entry
 from alma_jax.store.record import Record
 
@@ -249,7 +249,7 @@ def load_root(config: schema.RunConfig) -> contract.Root | None:
       raise BadInput("the run has not one network; take a run of the learner sm, or on a stream of tasks.")
   except BadInput as error:
     raise BadInput(f"learner.root={path!r} cannot be used: {error}") from error
-  return contract.Root(path, variables, cache.hash_arrays(dict(arrays.flatten(variables))))
+  return contract.Root(path, variables, cache.hash_arrays(dict(checkpoint.flatten(variables))))
 
 
 def _columns(lines: list[Entry]) -> dict[str, np.ndarray]:
