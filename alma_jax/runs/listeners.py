@@ -53,7 +53,8 @@ class Publisher(Listener):
   def begin(self, learner: Learner, state: State) -> None:
     """Publishes what is older than the last complete stage, as after `log.predictor` was switched on."""
     ends = (*state.ends, *([state.arrival.t] if state.arrival else []))
-    self._exporter = exporting.Exporter(learner, self._protocol.facts(ends).problem)
+    self._exporter = exporting.Exporter(learner, self._protocol.facts(ends).problem, self._protocol.config,
+                                        self._folder.path)
     if state.stage and state.complete:
       self._publish(learner, state)
 
@@ -71,10 +72,8 @@ class Publisher(Listener):
           number = version.partition("-")[0]
           self._stages[shown.name] = sharding.agree(int(number) if number.isdecimal() else -1)
         if self._stages[shown.name] < shown.stage:
-          position = exporting.Position(
-              self._folder.path, self._protocol.config, shown.meta,
-              self._protocol.fingerprint_after(shown.standing.line["t"]), shown.standing)
-          self._folder.publish(shown.name, state.stage - 1, self._exporter.files(shown.state, position))
+          files = self._exporter.files(shown, self._protocol.fingerprint_after(shown.standing.line["t"]))
+          self._folder.publish(shown.name, state.stage - 1, files)
           self._stages[shown.name] = shown.stage
 
 

@@ -18,7 +18,7 @@ from alma_jax.learners import contract
 from alma_jax.messages import num_bytes
 from alma_jax.models import convolution, cost
 from alma_jax.parallel import sharding
-from alma_jax.parallel.host_memory import host_memory
+from alma_jax.parallel.machine import host_memory
 from alma_jax.runs.settings import Setting
 from alma_jax.training import loop
 from alma_jax.types import Tree

@@ -140,8 +140,8 @@ class Run:
     Raises:
       BadInput: the run is no language model, has not saved the stage, or an argument is out of range.
     """
-    options = sampling.Options(num_tokens, temperature, top_k, seed)
-    sampling.check(prompt, options)
+    options: dict[str, Any] = dict(num_tokens=num_tokens, temperature=temperature, top_k=top_k, seed=seed)
+    sampling.check(prompt, **options)
     opened, learner = self.open(stage)
     state, problem = snapshot.restore_learner(learner, opened), settings.problem_of(self.config, opened.meta["data"])
     end = opened.meta["data"].get("end")
@@ -153,7 +153,7 @@ class Run:
       raise BadInput(f"{self.path / 'tokenizer.json'} cannot be read ({error}); delete it, and the run's own command "
                      "writes it again.") from error
     start = [end, *tokens.encode_one(tokenizer, prompt)]
-    written = sampling.continuation(learner, problem, state, start, end, problem.sequence_length, options)
+    written = sampling.continuation(learner, problem, state, start, end, **options)
     return prompt + tokenizer.decode(written)
 
   @environment.fixed()

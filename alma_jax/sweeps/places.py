@@ -4,7 +4,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
-from alma_jax.parallel.cores import usable_cores
+from alma_jax.parallel.machine import usable_cores
 
 T = TypeVar("T")
 

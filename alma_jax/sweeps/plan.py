@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import filelock
 
 from alma_jax.errors import BadInput
-from alma_jax.parallel.cores import num_cores
+from alma_jax.parallel.machine import num_cores
 from alma_jax.store import run_files
 from alma_jax.sweeps import jobs as sweep_jobs
 from alma_jax.sweeps import places, states
