@@ -149,14 +149,13 @@ def _listeners(setting: settings.Setting, folder: RunFolder, mirrored: mirror.Mi
   config, protocol = setting.config, setting.protocol
   shown = progress.Progress(config.log.progress and sharding.is_main(), loop.samples(setting), protocol.measure,
                             settings.round_name(setting.facts.problem), protocol.sizes().exact)
-  heard: list[Listener] = []
+  heard: list[Listener] = [shown]  # first, because others show what they do
   if config.log.tensorboard and sharding.is_main():
     heard.append(loggers.TensorBoard(folder.path / "tensorboard", config, protocol.measure))
   if config.log.wandb and sharding.is_main():
     heard.append(loggers.Wandb(folder.path, config, protocol.measure))
   if config.log.predictor:
     heard.append(listeners.Publisher(protocol, folder, shown.phase))
-  heard.append(shown)
   if mirrored is not None:
     heard.append(listeners.Uploader(mirrored))
   return shown, heard

@@ -99,11 +99,8 @@ class Run:
     state, data = shown.state, shown.meta
     if "num_classes" not in data:
       raise BadInput(f"{self._shown} is a language model, which predicts no classes; use `sample`.")
-    x = like_examples(x, tuple(data["example_shape"]), np.dtype(data["dtype"]))
-    mean, std = (np.asarray(data[key], np.float32) for key in ("mean", "std"))
-    pool = classification.make_pool(x, np.zeros(len(x)), mean, std, learner.mesh)
-    kind = classification.Classification(data["num_classes"], augment=False)
-    probabilities: np.ndarray = prediction.of_pool(learner, kind, state, pool)[1]
+    problem, pool = to_predict(x, data, learner)
+    probabilities: np.ndarray = prediction.of_pool(learner, problem, state, pool)[1]
     return probabilities
 
   def shown(self, task: int | str | None = None, stage: int | None = None) -> tuple[Shown, contract.Learner]:
@@ -260,7 +257,19 @@ def _columns(lines: list[Entry]) -> dict[str, np.ndarray]:
   return {key: np.array([value(entry, key) for entry in lines]) for key in single}
 
 
-def like_examples(x: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+def to_predict(x: Any, meta: Entry, learner: contract.Learner) -> tuple[classification.Classification, Any]:
+  """(the problem, a pool of the learner) to predict the classes of raw inputs; `meta`: of the State of the run.
+
+  Raises:
+    BadInput: x does not look like the training examples.
+  """
+  x = _like_examples(x, tuple(meta["example_shape"]), np.dtype(meta["dtype"]))
+  mean, std = (np.asarray(meta[key], np.float32) for key in ("mean", "std"))
+  pool = classification.make_pool(x, np.zeros(len(x)), mean, std, learner.mesh)
+  return classification.Classification(meta["num_classes"], augment=False), pool
+
+
+def _like_examples(x: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
   x = np.asarray(x)
   if x.ndim == len(shape) and shape[-1] == 1 and x.shape[1:] == shape[:-1]:
     x = x[..., None]  # grey images without their channel

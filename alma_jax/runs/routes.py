@@ -10,9 +10,8 @@ from alma_jax.learners import gmoe, hmoe, prediction, stacked
 from alma_jax.learners.contract import Contribution
 from alma_jax.models import moe
 from alma_jax.parallel import environment
-from alma_jax.problems import classification
 from alma_jax.runs import snapshot
-from alma_jax.runs.results import Run
+from alma_jax.runs.results import Run, to_predict
 
 
 @environment.fixed()
@@ -37,9 +36,7 @@ def weights(run: Run, x: np.ndarray, stage: int | None = None) -> dict[str, np.n
     base, combine = state.predicting, ""
   else:
     raise BadInput(f"{run.path} has no experts to choose from; give a run of moe, gmoe or hmoe that has several.")
-  mean, std = (np.asarray(data[key], np.float32) for key in ("mean", "std"))
-  pool = classification.make_pool(np.asarray(x), np.zeros(len(x)), mean, std, learner.mesh)
-  problem = classification.Classification(data["num_classes"], augment=False)
+  problem, pool = to_predict(x, data, learner)
   network = learner.network(learner.first_spec() if combine else state.spec)
 
   def look(inputs: Any) -> Contribution:

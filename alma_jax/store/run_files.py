@@ -16,7 +16,7 @@ LOCAL = ("file", "local")  # schemes of addresses that are folders of this machi
 DOING = ".doing.json"  # {"activity", "since"} while something takes long
 PREDICTOR = "predictor"  # folder of the predictors that `log.predictor` asks for
 COPIES = "copies"  # folder of second copies of what is written once
-GATE = "gate.msgpack"  # what mixture.publish writes
+GATE = "gate.msgpack"  # of learners/gate.py, published by runs/mixture.py
 # --overwrite deletes these in this order. If it is interrupted, the rest is an unfinished run of the stored config, and
 # the command without --overwrite resumes it. Checkpoints can replace a missing METRICS, but not a missing TRAIN.
 WRITTEN = ("summary.json", METRICS, "checkpoints", "pool", TRAIN, DIVERGED, "curve.png", "accuracy.csv", "graph.json",
