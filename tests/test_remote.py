@@ -5,6 +5,7 @@ The quick tests use fsspec's store in memory, the slow ones an S3 server on this
 import contextlib
 import functools
 import hashlib
+import json
 import os
 import shutil
 import signal
@@ -123,6 +124,24 @@ def test_every_state_of_the_store_is_a_moment_of_the_run(store, whole, arrays):
     store.new_machine()
     alma_jax.run(config_of("gens"), ADDRESS, data=arrays)
     assert_same_run(whole, store.folder(ADDRESS))
+    assert {name: store.objects()[name] for name in named} == {
+        name: (store.folder(ADDRESS) / name).read_bytes() for name in named}
+
+
+def test_predictors_have_their_own_names_in_the_store(store, arrays):
+  """Whenever latest.json names a version, its files are there. At the end the store holds what the folder holds."""
+  alma_jax.run(config_of(log__predictor=True), ADDRESS, data=arrays)
+  there = {}
+  for _, name, data in store.log:
+    there[name] = data
+    if name.endswith("predictor/latest.json"):
+      latest = json.loads(data)
+      for file in latest["sha256"]:
+        assert there[f"/b/x/predictor/{latest['version']}/{file}"] is not None
+  folder = store.folder(ADDRESS)
+  assert {name for name in store.objects() if name.startswith("predictor/")} == {
+      name for name in local_copy.mirrored(folder) if name.startswith("predictor/")}
+  assert store.objects()["predictor/latest.json"] == (folder / "predictor/latest.json").read_bytes()
 
 
 def test_a_store_that_cannot_be_reached_loses_nothing(store, whole, arrays):
@@ -238,6 +257,19 @@ def test_overwriting_starts_again_everywhere(store, arrays):
   assert {name for name in store.objects() if name.startswith(remote.CONTENTS)} == {*manifest.objects.values()}
   store.new_machine()
   assert alma_jax.load_run(ADDRESS).config.learner.name == "sm"
+
+
+def test_an_overwrite_that_is_killed_before_its_first_manifest_leaves_the_run(store, arrays):
+  alma_jax.run(config_of(), ADDRESS, data=arrays)
+  folder = store.folder(ADDRESS)
+  local = {name: (folder / name).read_bytes() for name in local_copy.mirrored(folder)}
+  (folder / local_copy.AHEAD).touch()  # an earlier session was killed, too
+  with mirror.opened(ADDRESS, overwrite=True) as opened:
+    spoil(folder, "everything")
+    put(opened, "config.json", "{}")
+  with pytest.warns(UserWarning, match="lacks files of memory://b/x"), mirror.opened(ADDRESS):
+    pass
+  assert {name: (folder / name).read_bytes() for name in local_copy.mirrored(folder)} == local
 
 
 def test_refused_stores(store, arrays, monkeypatch):

@@ -118,7 +118,7 @@ class Mirror:
     self.wait()
     with _explained(self._place):
       self._confirm()
-    (self.folder / local_copy.AHEAD).unlink()
+    (self.folder / local_copy.AHEAD).unlink(missing_ok=True)
 
   def check(self) -> None:
     """Raises Unsaved if another process has taken the run folder over."""
@@ -146,6 +146,8 @@ class Mirror:
   def _begin(self, overwrite: bool) -> Manifest:
     """Makes the local folder equal to the store, unless it goes on from it; returns the manifest of the store."""
     place = self._place
+    if overwrite:
+      (self.folder / local_copy.AHEAD).unlink(missing_ok=True)
     try:
       stored = place.manifest()
     except BadInput:
