@@ -199,14 +199,12 @@ def test_a_folder_that_another_process_writes_stays_as_it_is(tmp_path):
   with run_folder.RunFolder(tmp_path, writes=False) as folder:
     folder.claim(identity, overwrite=False)
     folder.write_config()
-    folder.write_files({"graph.json": "{}"})
-    folder.write_reports({"curve.png": b"a"})
+    folder.write({"curve.png": b"a"})
     folder.publish("", 0, {"predictor.json": b"{}"})
     folder.cut("train.jsonl", 0)
     folder.append("train.jsonl", {"stage": 0})
     folder.mend("metrics.jsonl", b"")
     folder.note("compiling")
-    folder.write_diverged({"stage": 0})
     folder.sync()
   assert not list(tmp_path.iterdir())
 

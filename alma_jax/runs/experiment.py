@@ -89,7 +89,7 @@ def run(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: Seq
 def _compute(setting: settings.Setting, folder: RunFolder, mirrored: mirror.Mirror | None,
              should_stop: Callable[[], bool]) -> None:
   """Runs the stream from where it stands to its end."""
-  folder.write_files(setting.protocol.files)
+  folder.write({name: text.encode() for name, text in setting.protocol.files.items()}, again=False)
   shown, heard = _listeners(setting, folder, mirrored)
   state = loop.Session(setting, folder, shown, heard, should_stop).run()
   if sharding.is_main():
@@ -100,7 +100,7 @@ def _end(setting: settings.Setting, folder: RunFolder, now: State) -> None:
   """Writes summary.json, curve.png and the protocol's reports, once all is saved; `now`: the state at the end."""
   from alma_jax.runs import plots  # matplotlib is slow to import
   protocol, c, lines = setting.protocol, setting.config, now.lines
-  folder.write_reports(protocol.reports(setting.learner, now.learner.spec, lines))  # they may have been changed since
+  folder.write(protocol.reports(setting.learner, now.learner.spec, lines))  # they may have been changed since
   summary = protocol.summary(lines, now.initial_params)
   summary |= dict(wall_seconds=now.wall_seconds, compile_seconds=now.compile_seconds,
                   device=settings.describe_devices(setting.learner.mesh), versions=environment.versions(),
@@ -108,7 +108,7 @@ def _end(setting: settings.Setting, folder: RunFolder, now: State) -> None:
   name = c.dataset.name.rstrip("/").rsplit("/", 1)[-1].split(":", 1)[-1]
   title = f"{name}, {c.label}: {protocol.headline(summary, lines)}"
   picture = plots.curve(lines, protocol.measure, title, protocol.chance, protocol.unit)
-  folder.write_reports({"curve.png": picture, "summary.json": run_files.json_bytes(summary)})
+  folder.write({"curve.png": picture, "summary.json": run_files.json_bytes(summary)})
 
 
 def _mend(setting: settings.Setting, folder: RunFolder) -> None:

@@ -27,7 +27,7 @@ from alma_jax.runs.settings import Setting
 from alma_jax.runs.snapshot import Growth
 from alma_jax.store import checkpoint, metrics, run_files
 from alma_jax.store.metrics import Entry
-from alma_jax.store.run_files import METRICS, TRAIN
+from alma_jax.store.run_files import DIVERGED, METRICS, TRAIN
 from alma_jax.store.run_folder import RunFolder
 from alma_jax.training import loop, optimizers
 
@@ -89,7 +89,7 @@ class Session:
     folder.write_config()
     folder.cut(METRICS, len(now.lines), now.lines)
     folder.cut(TRAIN, now.num_train_lines, total=now.train_total)
-    folder.write_diverged(None)
+    folder.delete(DIVERGED)  # the run goes on
     with contextlib.ExitStack() as cleanup:
       folder.note("")  # what a killed session may have left
       cleanup.callback(folder.note, "")
@@ -173,7 +173,7 @@ class Session:
     now.arrival, now.epoch, self._is_saved = None, 0, False
     folder.append(METRICS, entry)
     if entry["updated"]:
-      folder.write_reports(protocol.reports(self._setting.learner, now.learner.spec, now.lines))
+      folder.write(protocol.reports(self._setting.learner, now.learner.spec, now.lines))
     for listener in self._listeners:
       listener.line(entry, self._setting.learner, now)
     if entry["updated"]:
@@ -256,7 +256,7 @@ class Session:
       with self._shown.training(now.stage):
         return loop.finish(self._fit(growth, data, began))
     except Diverged as diverged:
-      self._folder.write_diverged(dict(stage=now.stage, epoch=now.epoch, line=str(diverged)))
+      self._folder.write({DIVERGED: run_files.json_bytes(dict(stage=now.stage, epoch=now.epoch, line=str(diverged)))})
       if self._saved_in != now.stage:
         now.num_train_lines, now.train_total, now.epoch = before
         self._save()

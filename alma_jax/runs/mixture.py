@@ -97,7 +97,7 @@ def publish(config: schema.RunConfig, workdir: str | os.PathLike[str], num_clust
   published = gate.Gate(config.model.width, sharding.fetch(base), clusters.prototypes, clusters.counts,
                         line["fwd_macs"] + looked)
   with RunFolder(path) as folder:
-    folder.write_reports({run_files.GATE: gate.packed(published)})
+    folder.write({run_files.GATE: gate.packed(published)})
   messages.say(f"published {path / run_files.GATE} with {len(clusters.counts)} clusters")
 
 

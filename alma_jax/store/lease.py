@@ -45,8 +45,8 @@ class Lease:
 
   def check(self, is_patient: bool = True) -> None:
     """Raises remote.Lost if another process has taken the lease over; it may have deleted it at its own end."""
-    found = self._place.read(remote.LEASE, is_patient)
-    self.is_lost = self.is_lost or found is None or _entry(found, "session") != self._session
+    held = self._place.read(remote.LEASE, is_patient)
+    self.is_lost = self.is_lost or held is None or _entry(held, "session") != self._session
     if self.is_lost:
       raise remote.Lost
 
@@ -64,32 +64,32 @@ class Lease:
   def _take(self) -> None:
     began = time.monotonic()
     while True:
-      found = self._place.read(remote.LEASE)  # first, for stores whose puts do not know conditions
-      if found is None:
+      held = self._place.read(remote.LEASE)  # first, for stores whose puts do not know conditions
+      if held is None:
         if self._place.create(remote.LEASE, self._text()):
           return
         if time.monotonic() - began > 2 * SECONDS:
           raise remote.Problem(f"{remote.LEASE} can be neither read nor made", is_final=True)
         time.sleep(min(_LOOK, SECONDS / 4))  # another process was faster, or the store shows it late
-      elif _entry(found, "owner") == self._owner:  # its process has ended, as this one has locked the folder
+      elif _entry(held, "owner") == self._owner:  # its process has ended, as this one has locked the folder
         self._place.write(remote.LEASE, self._text())
         return
       else:
-        self._await_end(found)
-        if self._place.read(remote.LEASE) == found:
+        self._await_end(held)
+        if self._place.read(remote.LEASE) == held:
           self._place.delete([remote.LEASE])
 
-  def _await_end(self, found: bytes) -> None:
+  def _await_end(self, held: bytes) -> None:
     """Returns if a lease does not change for SECONDS; raises InUse if it does."""
     began = time.monotonic()
-    who = f"a process on {_entry(found, 'owner').split(' ')[0]}"
+    who = f"a process on {_entry(held, 'owner').split(' ')[0]}"
     messages.say(f"{who} has used {self._place.address}; waiting up to {messages.duration(SECONDS)} for a sign of it")
     while time.monotonic() - began < SECONDS:
       time.sleep(min(_LOOK, SECONDS / 4))
       now = self._place.read(remote.LEASE)
       if now is None:
         return
-      if now != found:
+      if now != held:
         raise InUse(f"the run folder {self._place.address} is in use by {who}; wait until it ends, or choose another "
                     "folder.")
 
@@ -114,11 +114,11 @@ def holder(place: remote.Remote, folder_id: str) -> str | None:
   To show it only: without waiting for a heartbeat, it compares the clocks of the store and of this machine. A process
   that uses the local folder of this machine, which has `folder_id`, is not meant; that folder has a lock.
   """
-  found = place.read(remote.LEASE)
-  written = None if found is None else place.changed(remote.LEASE)
-  if found is None or written is None or abs(time.time() - written) > SECONDS:
+  held = place.read(remote.LEASE)
+  written = None if held is None else place.changed(remote.LEASE)
+  if held is None or written is None or abs(time.time() - written) > SECONDS:
     return None
-  host, _, folder = _entry(found, "owner").partition(" ")
+  host, _, folder = _entry(held, "owner").partition(" ")
   return None if (host, folder) == (platform.node(), folder_id) else host or None
 
 

@@ -53,10 +53,10 @@ def readable_folders(path: str | os.PathLike[str], names: Iterable[str]) -> list
     raise BadInput(f"there is no folder {str(folder)!r}.")
   if (folder / run_files.CONFIG).exists():
     return [folder]
-  found = sorted({file.parent for name in names for file in folder.rglob(name)})
-  if not found:
+  folders = sorted({file.parent for name in names for file in folder.rglob(name)})
+  if not folders:
     raise BadInput(f"{str(folder)!r} holds no run: there is no config.json in it or below it.")
-  return found
+  return folders
 
 
 def equalize(place: Remote, whole: bool = True, is_reader: bool = False) -> set[str]:

@@ -167,9 +167,9 @@ class Mirror:
 
   def _refuse_lost(self, overwrite: bool) -> None:
     """Raises BadInput if a store without a manifest holds files, or has held the run of the local folder."""
-    found = sorted({name.split("/")[0] for name in self._place.names()} & set(run_files.WRITTEN))
-    if found:
-      raise BadInput(f"{self.address} holds {', '.join(found)}, but not from a run of alma_jax; choose another "
+    theirs = sorted({name.split("/")[0] for name in self._place.names()} & set(run_files.WRITTEN))
+    if theirs:
+      raise BadInput(f"{self.address} holds {', '.join(theirs)}, but not from a run of alma_jax; choose another "
                      "--workdir.")
     if (self.folder / MANIFEST).exists() and not overwrite:
       raise BadInput(f"{self.address} is empty, although it has held the run whose local copy is {self.folder}; delete "
@@ -192,8 +192,8 @@ class Mirror:
     """Brings the store to a moment of the folder."""
     paths = {name: staged / name for name in local_copy.mirrored(staged)}
     before, now = self._base, self._made({name: self._file(path) for name, path in paths.items()})
-    there = {object_ for name, object_ in before.objects.items() if name not in self._damaged}
-    lacking = {object_: paths[name] for name, object_ in now.objects.items() if object_ not in there}
+    sound = {object_ for name, object_ in before.objects.items() if name not in self._damaged}
+    lacking = {object_: paths[name] for name, object_ in now.objects.items() if object_ not in sound}
     self._place.upload(lacking)
     if lacking or now.files != before.files:
       self._commit(now)
@@ -204,8 +204,8 @@ class Mirror:
       self._place.upload({name: paths[name] for name in named if name.endswith(_LATEST) == are_last})
     self._named = {name: now.files[name] for name in _named(now)}
     # At first also what a process has left that was killed.
-    found = _belonging(self._place.names()) if not self._is_tidy else {*before.objects.values(), *_named(before)}
-    self._place.delete(found - {*now.objects.values(), *_named(now)})
+    there = {*before.objects.values(), *_named(before)} if self._is_tidy else _belonging(self._place.names())
+    self._place.delete(there - {*now.objects.values(), *_named(now)})
     self._is_tidy = True
 
   def _commit(self, manifest: Manifest) -> None:

@@ -75,11 +75,11 @@ class Once:
 
   def _read(self, i: int, digest: str) -> bytes | Lost:
     paths = self._paths(i, digest)
-    found = [_contents(path) for path in paths]
-    sound = next((data for data in found if _digest(data) == digest), None)
+    contents = [_contents(path) for path in paths]
+    sound = next((data for data in contents if _digest(data) == digest), None)
     if sound is None:
       return Lost(f"{paths[0]} and its copy in {COPIES}/ are both damaged or missing; restore one of them.")
-    for path, data in zip(paths, found):
+    for path, data in zip(paths, contents):
       if data != sound and self._writes:
         _repair(path, sound)
     return sound

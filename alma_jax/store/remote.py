@@ -155,12 +155,14 @@ class Remote:
   def changed(self, name: str) -> float | None:
     """When an object was written, seconds since the epoch by the clock of the store; None: it does not say."""
     try:
-      found = self._try(lambda: self._fs.modified(self._path(name)), missing=None, is_small=True)
+      written = self._try(lambda: self._fs.modified(self._path(name)), missing=None, is_small=True)
     except Problem as problem:
       if isinstance(problem.__cause__, NotImplementedError):
         return None
       raise
-    return None if found is None else (found if found.tzinfo else found.replace(tzinfo=datetime.UTC)).timestamp()
+    if written is None:
+      return None
+    return (written if written.tzinfo else written.replace(tzinfo=datetime.UTC)).timestamp()
 
   def write(self, name: str, data: bytes, is_patient: bool = True) -> None:
     """Replaces an object, whole or not at all."""
@@ -191,8 +193,8 @@ class Remote:
 
   def names(self) -> list[str]:
     """The names of all objects."""
-    found = self._try(lambda: self._fs.find(self._root), missing=[], is_small=True)
-    return sorted(path[len(self._root):].lstrip("/") for path in found)
+    paths = self._try(lambda: self._fs.find(self._root), missing=[], is_small=True)
+    return sorted(path[len(self._root):].lstrip("/") for path in paths)
 
   def manifest(self) -> Manifest | None:
     """The current manifest, or None if there is none.
@@ -225,9 +227,9 @@ class Remote:
     temporary = path.with_name(f".{path.name}.tmp")
     path.parent.mkdir(parents=True, exist_ok=True)
     for _ in range(2):
-      found = self._try(lambda: (self._fs.get_file(self._path(object_), str(temporary)), True)[1], missing=False,
-                        is_small=file.size < _SMALL)
-      if not found:
+      is_there = self._try(lambda: (self._fs.get_file(self._path(object_), str(temporary)), True)[1], missing=False,
+                           is_small=file.size < _SMALL)
+      if not is_there:
         temporary.unlink(missing_ok=True)
         path.unlink(missing_ok=True)
         return False
@@ -264,9 +266,9 @@ class Remote:
           guard()
         is_again = True
         left = self._patience - (time.monotonic() - began)
-        found = _within(left, work) if self._is_reader and is_small else work()
+        result = _within(left, work) if self._is_reader and is_small else work()
         self._reached()
-        return found
+        return result
       except Lost:
         raise
       except Exception as error:  # libraries raise many kinds

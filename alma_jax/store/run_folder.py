@@ -19,7 +19,7 @@ from alma_jax.files import write_bytes
 from alma_jax.predictors import folder as predictors
 from alma_jax.store import run_files
 from alma_jax.store.metrics import Entry
-from alma_jax.store.run_files import DIVERGED, DOING, PREDICTOR, WRITTEN
+from alma_jax.store.run_files import DOING, PREDICTOR, WRITTEN, json_bytes
 from alma_jax.version import __version__
 
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
@@ -112,19 +112,19 @@ class RunFolder:
       tree = dict(format=run_files.FORMAT, **configs.to_dict(run.config), **run.digests, alma_jax_version=__version__)
       own = first.get("code") or code.code_of(run.config)
       tree |= {"code": own} if own else {}
-      run_files.write_json(self.path / run_files.CONFIG, tree | dict(made_with=first.get("made_with") or run.made_with))
+      tree |= dict(made_with=first.get("made_with") or run.made_with)
+      self.write({run_files.CONFIG: json_bytes(tree)})
 
-  def write_files(self, files: dict[str, str]) -> None:
-    """Writes the files {name: text} that do not exist yet."""
-    for name, text in files.items():
-      if self._writes and not (self.path / name).exists():
-        write_bytes(self.path / name, text.encode())
-
-  def write_reports(self, files: dict[str, bytes]) -> None:
-    """Writes the files {name: contents}, each whole or not at all."""
+  def write(self, files: Mapping[str, bytes], again: bool = True) -> None:
+    """Writes the files {name: contents}, each whole or not at all; not `again`: only those that do not exist yet."""
     for name, data in files.items():
-      if self._writes:
+      if self._writes and (again or not (self.path / name).exists()):
         write_bytes(self.path / name, data)
+
+  def delete(self, name: str) -> None:
+    """Deletes a file, if it exists."""
+    if self._writes:
+      (self.path / name).unlink(missing_ok=True)
 
   def publish(self, name: str, stage: int, files: Mapping[str, bytes]) -> None:
     """Replaces the predictor of this name by the files {name: contents} of one that a stage has changed."""
@@ -222,7 +222,7 @@ class RunFolder:
     path = self.path / name
     if self._writes and not (path.is_file() and path.read_bytes() == data):
       _warn_changed(path)
-      write_bytes(path, data)
+      self.write({name: data})
 
   def append(self, name: str, entry: Entry) -> None:
     """Adds a line to a .jsonl file opened with `cut`, and flushes it.
@@ -253,25 +253,17 @@ class RunFolder:
 
   def note(self, activity: str, seconds: float = 0.0) -> None:
     """Notes an activity and its seconds so far, for `alma status` and `alma board`; "": nothing takes long now."""
-    if self._writes:
-      with contextlib.suppress(OSError):  # a full disk shows when something important is written
-        if activity:
-          run_files.write_json(self.path / DOING, dict(activity=activity, since=time.time() - seconds))
-        else:
-          (self.path / DOING).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # a full disk shows when something important is written
+      if activity:
+        self.write({DOING: json_bytes(dict(activity=activity, since=time.time() - seconds))})
+      else:
+        self.delete(DOING)
 
   def sync(self) -> None:
     """Makes sure that all lines are on disk, in this folder."""
     self.check_place()
     for file in self._files.values():
       os.fsync(file.fileno())
-
-  def write_diverged(self, entry: Entry | None) -> None:
-    """Writes diverged.json, for reports; None: deletes it, because the run goes on."""
-    if self._writes and entry is not None:
-      run_files.write_json(self.path / DIVERGED, entry)
-    elif self._writes:
-      (self.path / DIVERGED).unlink(missing_ok=True)
 
   def close(self) -> None:
     """Closes files and releases the folder."""
