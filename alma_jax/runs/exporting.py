@@ -174,7 +174,7 @@ def files_of(run: results.Run, stage: int | None = None, of_task: int | str | No
   """{name: contents} of the predictor of a saved stage and task, see `export`; raises BadInput if it is not saved."""
   shown, learner = run.shown(of_task, stage)
   fingerprint = protocols.of(run.config).saved_fingerprint(run.record, shown.standing.line["t"])
-  problem = settings.problem_of(run.config, shown.meta)
+  problem = settings.context_of(run.config, shown.meta).problem
   return Exporter(learner, problem, run.config, run.path).files(shown, fingerprint)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from alma_jax import protocols
+from alma_jax import learners, protocols
 from alma_jax.config import schema
 from alma_jax.data import cache, tokens
 from alma_jax.errors import BadInput
@@ -13,7 +13,7 @@ from alma_jax.learners import contract, prediction
 from alma_jax.parallel import environment, runtime
 from alma_jax.problems import classification
 from alma_jax.protocols.contract import Shown
-from alma_jax.runs import sampling, settings, snapshot
+from alma_jax.runs import loaded, sampling, settings, snapshot
 from alma_jax.store import checkpoint, local_copy, run_files
 from alma_jax.store.metrics import Entry
 from alma_jax.store.record import Record
@@ -140,8 +140,8 @@ class Run:
     options: dict[str, Any] = dict(num_tokens=num_tokens, temperature=temperature, top_k=top_k, seed=seed)
     sampling.check(prompt, **options)
     opened, learner = self.open(stage)
-    state, problem = snapshot.restore_learner(learner, opened), settings.problem_of(self.config, opened.meta["data"])
-    end = opened.meta["data"].get("end")
+    state, data = snapshot.restore_learner(learner, opened), opened.meta["data"]
+    problem, end = settings.context_of(self.config, data).problem, data.get("end")
     if end is None:
       raise BadInput(f"{self._shown} is a run of image classification, which writes no text.")
     try:
@@ -196,12 +196,13 @@ class Run:
     opened = self._checkpoints().open(saved[max(saved) if stage is None else stage])
     snapshot.check_config(self.path, self.config, opened.meta)
     stored, self._arrays = self._arrays, {}
-    now = settings.arrays_of(self.config, opened.meta["data"]) if stored else {}
+    context = settings.context_of(self.config, opened.meta["data"])
+    now = loaded.digests(context) if stored else {}
     for name in stored.keys() & now.keys():
       if stored[name] != now[name]:
         warnings.warn(f"the arrays that {name!r} loads have changed since the run in {self._shown} began, so its "
                       "predictions may differ; restore them", stacklevel=3)
-    return opened, settings.reader(self.config, opened.meta["data"])
+    return opened, learners.make(context)
 
   def _checkpoints(self) -> checkpoint.Checkpoints:
     return checkpoint.Checkpoints(self.path, self.config.checkpoint.keep, create=False)

@@ -65,26 +65,13 @@ def prepare(config: schema.RunConfig, data: Sequence[Any] | datasets.Dataset | N
   protocol = protocols.of(config)(config, data, run)
   facts = protocol.facts(())
   learner = learners.make(contract.Context(config, *facts, root=root))
-  return Setting(config, protocol, facts, learner, root, _arrays(config, facts))
+  arrays = loaded.digests(contract.Context(config, facts.problem, facts.example_shape, 1))  # as in context_of
+  return Setting(config, protocol, facts, learner, root, arrays)
 
 
-def problem_of(config: schema.RunConfig, meta: Entry) -> Any:
-  """The problem for the data that `meta` of a checkpoint describes."""
-  return protocols.of(config).of_meta(config, meta).problem
-
-
-def reader(config: schema.RunConfig, meta: Entry) -> contract.Learner:
-  """The config's learner for the data that `meta` of a checkpoint describes, to predict and not to be trained."""
-  return learners.make(contract.Context(config, *protocols.of(config).of_meta(config, meta)))
-
-
-def arrays_of(config: schema.RunConfig, meta: Entry) -> dict[str, str]:
-  """What loaded.digests returns for the data that `meta` of a checkpoint describes."""
-  return _arrays(config, protocols.of(config).of_meta(config, meta))
-
-
-def _arrays(config: schema.RunConfig, facts: Facts) -> dict[str, str]:
-  return loaded.digests(contract.Context(config, facts.problem, facts.example_shape, 1))
+def context_of(config: schema.RunConfig, meta: Entry) -> contract.Context:
+  """What a learner that only predicts is built from, for the data that `meta` of a checkpoint describes."""
+  return contract.Context(config, *protocols.of(config).of_meta(config, meta))
 
 
 def describe_devices(mesh: Mesh) -> str:
