@@ -127,9 +127,9 @@ def _mend(setting: settings.Setting, folder: RunFolder) -> None:
   folder.mend(run_files.METRICS, b"".join(map(run_files.encoded, lines)))
   for name, data in setting.protocol.reports(setting.learner, meta["spec"], lines).items():
     folder.mend(name, data)
-  results = setting.protocol.summary(lines, meta["initial_params"])
-  if any(summary.get(name) != value for name, value in results.items()):
-    folder.mend("summary.json", run_files.json_bytes(summary | results))
+  computed = setting.protocol.summary(lines, meta["initial_params"])
+  if any(summary.get(name) != value for name, value in computed.items()):
+    folder.mend("summary.json", run_files.json_bytes(summary | computed))
 
 
 def _newest_meta(folder: RunFolder) -> checkpoint.Meta | None:
