@@ -47,7 +47,11 @@ class Channel:
   # ------------------------------------------------------------ meeting
 
   def listen(self, port: int) -> None:
-    """Accepts one connection from every other process; for process 0."""
+    """Accepts one connection from every other process; for process 0.
+
+    Raises:
+      BadInput: the port cannot be used, a process does not connect in time, or one does not fit.
+    """
     try:
       family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
       listener = socket.create_server(("", port), family=family, dualstack_ipv6=family == socket.AF_INET6)
@@ -73,7 +77,11 @@ class Channel:
     self._send_all(dict(go=True))
 
   def connect(self, host: str, port: int) -> None:
-    """Connects to process 0 and waits until all processes have; for the others."""
+    """Connects to process 0 and waits until all processes have; for the others.
+
+    Raises:
+      BadInput: process 0 cannot be reached in time, or the others do not come.
+    """
     wait, self._address = _Wait(self._seconds), f"{host}:{port}"
     while True:
       try:
@@ -117,7 +125,18 @@ class Channel:
   # ------------------------------------------------------------ messages
 
   def gather(self, what: str, value: Any) -> list[Any]:
-    """The values of all processes in the order of their numbers; every process gets them. `what` names the values."""
+    """Exchanges values: every process gets those of all processes.
+
+    Args:
+      what: names the values in messages.
+      value: of this process; JSON can hold it.
+
+    Returns:
+      The values in the order of the processes' numbers.
+
+    Raises:
+      BadInput: a process does not report its value in time.
+    """
     wait = _Wait(self._seconds)
     if self.me:
       self._links[0].send(dict(name=what, sender=self.me, value=value))

@@ -259,7 +259,12 @@ def _columns(lines: list[Entry]) -> dict[str, np.ndarray]:
 
 
 def to_predict(x: Any, meta: Entry, learner: contract.Learner) -> tuple[classification.Classification, Any]:
-  """(the problem, a pool of the learner) to predict the classes of raw inputs; `meta`: of the State of the run.
+  """(the problem, a pool of the learner) to predict the classes of inputs.
+
+  Args:
+    x: raw inputs [N, ...], of the shape and dtype of the training images.
+    meta: of the State of the run.
+    learner: of the run.
 
   Raises:
     BadInput: x does not look like the training examples.

@@ -98,7 +98,10 @@ def equalize(place: Remote, whole: bool = True, is_reader: bool = False) -> set[
 
 
 def own_id(folder: pathlib.Path) -> str:
-  """The id of a local folder, which is made if there is none."""
+  """The id of a local folder, which is made if there is none.
+
+  No other folder has it, so that processes with the same id see the same folder.
+  """
   if not (folder / _OWNER).is_file():
     (folder / MIRROR).mkdir(parents=True, exist_ok=True)
     write_bytes(folder / _OWNER, new_id().encode())

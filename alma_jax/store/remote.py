@@ -214,9 +214,16 @@ class Remote:
     self.write(MANIFEST, manifest.encoded())
 
   def fetch(self, manifest: Manifest, names: Iterable[str]) -> set[str]:
-    """Writes files into the local folder; returns the names of those that are damaged or missing in the store.
+    """Writes files into the local folder.
 
     A damaged one is written as it is: the run notices it as it notices damage of a local folder.
+
+    Args:
+      manifest: the files.
+      names: which of them to write.
+
+    Returns:
+      The names of those that are damaged or missing in the store.
     """
     objects, names = manifest.objects, list(names)
     are_sound = _each(lambda name: self._fetched(name, objects[name], manifest.files[name]), names)

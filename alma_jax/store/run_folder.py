@@ -75,7 +75,11 @@ class RunFolder:
       self._lock, self._writes, self._read_only = None, False, True
 
   def claim(self, run: Identity, overwrite: bool) -> None:
-    """Makes sure that the folder is this run's, or empty; `overwrite`: delete the run that is in it.
+    """Makes sure that the folder is this run's, or empty.
+
+    Args:
+      run: what the folder should belong to.
+      overwrite: delete the run that is in it.
 
     Raises:
       BadInput: it holds another run, whose differing fields are named; or files
@@ -116,7 +120,12 @@ class RunFolder:
       self.write({run_files.CONFIG: json_bytes(tree)})
 
   def write(self, files: Mapping[str, bytes], again: bool = True) -> None:
-    """Writes the files {name: contents}, each whole or not at all; not `again`: only those that do not exist yet."""
+    """Writes files, each whole or not at all.
+
+    Args:
+      files: {name: contents}.
+      again: whether to replace those that exist.
+    """
     for name, data in files.items():
       if self._writes and (again or not (self.path / name).exists()):
         write_bytes(self.path / name, data)
@@ -127,7 +136,13 @@ class RunFolder:
       (self.path / name).unlink(missing_ok=True)
 
   def publish(self, name: str, stage: int, files: Mapping[str, bytes]) -> None:
-    """Replaces the predictor of this name by the files {name: contents} of one that a stage has changed."""
+    """Replaces a predictor, which others may be reading.
+
+    Args:
+      name: of its folder in PREDICTOR; "": that folder itself.
+      stage: after which it is written, from 0.
+      files: {name: contents}.
+    """
     if self._writes:
       predictors.publish(self.path / PREDICTOR / name, stage, files)
 
