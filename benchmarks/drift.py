@@ -46,7 +46,7 @@ def main() -> None:
     report("images, error 0.05 to 0.25", images, size, 0.25)
   for jump in (0.5, 1.0, 2.0):
     for size in (4, 16, 64, 1000):
-      report(f"text, loss +{jump} nats", texts, size, jump, "prequential_perplexity", VOCABULARY)
+      report(f"text, loss +{jump} nats", texts, size, jump, "prequential_perplexity", math.log(VOCABULARY))
 
 
 if __name__ == "__main__":

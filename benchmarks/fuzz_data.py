@@ -169,7 +169,7 @@ def text(folder: pathlib.Path) -> Target:
         return
       each(lambda: tokens.encode(tokenizer, [document.text for document in text_files.read(path)], in_sections=True),
            lambda: [texts.windows(tokenizer, [document.text.decode()], 8) for document in texts.read([str(root)])],
-           lambda: text_source.find(f"text:{root}").read())
+           lambda: text_source.of_files(root).read())
     finally:
       path.unlink()
 

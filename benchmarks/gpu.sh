@@ -31,7 +31,7 @@ if [ "$form" = short ]; then
   language=(--size tiny --steps 1 --repeats 1)
 else
   learners=(members_of_an_ensemble_are_separate_runs one_member_of_anything_is_a_single_model
-            an_ensemble_predicts_as_its_members_together the_examiner_evaluates_final_members_once)
+            an_ensemble_predicts_as_its_members_together the_test_set_is_predicted_once_by_final_members)
   tests=(tests/test_models.py tests/test_numerics.py tests/test_moe.py tests/test_switch.py
          "${learners[@]/#/tests/test_learners.py::test_}")
   least=3.12 cases=(mlp vgg vgg64) turns=5

@@ -86,16 +86,16 @@ def begin(training, stepwise):
 
 
 @functools.partial(jax.jit, static_argnames="spec", donate_argnames="carry")
-def nested(spec, carry, keys, batches, val, pool, val_pool):
+def nested(spec, carry, own, batches, val, pool, val_pool):
   """program.advance with nested loops."""
   return program._on_mesh(
       spec, functools.partial(nested_local, spec),
       (state.STATE_SPEC, P(MEMBER), state.train_batches_spec(spec), state.val_batches_spec(spec), P(), P()),
-      (state.STATE_SPEC, state.SUMS_SPEC))(carry, keys, batches, val, pool, val_pool)
+      (state.STATE_SPEC, state.SUMS_SPEC))(carry, own, batches, val, pool, val_pool)
 
 
-def nested_local(spec, carry, keys, batches, val, pool, val_pool):
-  stack, size = program._Stack(keys), spec.problem.max_steps
+def nested_local(spec, carry, own, batches, val, pool, val_pool):
+  stack, size = program._Stack(own.key), spec.problem.max_steps
   empty = jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape), leaf.dtype), program._zeros(spec, stack.size))
   # The step after each round's last one of this dispatch.
   stops = jnp.where(batches.ends_round, jnp.arange(size) + 1, size + 1)
@@ -114,9 +114,9 @@ def nested_local(spec, carry, keys, batches, val, pool, val_pool):
 
   def step(r, loop):
     carry, examples = loop
-    train = lambda member, raw_key, batch, *count: member._replace(**program._train_step(
-        spec, state.trained_of(member), raw_key, batch, batches, r, pool, *count)._asdict())
-    return stack.update(train, carry, keys, examples, *program._own_counts(spec, batches, r)), take(r + 1)
+    train = lambda member, mine, batch, *count: member._replace(**program._train_step(
+        spec, state.trained_of(member), mine, batch, batches, r, pool, *count)._asdict())
+    return stack.update(train, carry, own, examples, *program._own_counts(spec, batches, r)), take(r + 1)
 
   def round_(loop):
     number, start, carry, ended = loop

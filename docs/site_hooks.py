@@ -26,9 +26,11 @@ API = {
         "config.task_sections.TaskOptions", "learners.contract", "learners.stacked.Stacked", "learners.paths.Paths",
         "learners.paths.Proposal", "data.memory.StageData", "training.stage.Examples", "training.stage.Training",
         "training.stage.Trained", "training.stage.FitReport"],
-    "Networks, data sets and optimisers of your own": [
+    "Networks, data sets, optimisers and metrics of your own": [
         "config.sections.Model", "models.network.ImageModel", "models.layers", "config.sections.DataSet",
-        "data.datasets.from_arrays", "data.datasets.Dataset", "config.sections.Optimizer"],
+        "data.datasets.from_arrays", "data.datasets.Dataset", "config.sections.Optimizer", "config.sections.Metric",
+        "problems.measures.Targets"],
+    "Protocols of your own": ["protocols.contract"],
     "Sweeps": ["sweeps.Sweep", "sweeps.axis", "sweeps.product", "sweeps.zipped"],
     "Export": ["runs.exporting.export"],
     "Errors": ["errors"],
@@ -61,9 +63,9 @@ def command_line() -> str:
 def api() -> str:
   """A page with the docstrings of what users call."""
   parts = ["# API\n\n`alma_jax.run`, `load_run`, `Run`, `base_config`, `task_config`, `language_config`, `register`, "
-           "`field`, `Options`, `TaskOptions`, `Model` (models.network.ImageModel), `DataSet`, `Optimizer`, `Stacked`, "
-           "`Paths`, `Proposal`, `Context`, `GrowthReport` and the errors can be imported from `alma_jax` itself. "
-           "Arrays carry their axes in their names; the legend is in `alma_jax.types`."]
+           "`field`, `Options`, `TaskOptions`, `Model` (models.network.ImageModel), `DataSet`, `Optimizer`, `Metric`, "
+           "`Protocol`, `Stacked`, `Paths`, `Proposal`, `Context`, `GrowthReport` and the errors can be imported from "
+           "`alma_jax` itself. Arrays carry their axes in their names; the legend is in `alma_jax.types`."]
   for title, names in API.items():
     parts += [f"## {title}", *(f"::: alma_jax.{name}" for name in names)]
   return "\n\n".join(parts) + "\n"

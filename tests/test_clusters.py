@@ -52,6 +52,16 @@ def test_the_limits_of_the_parts_on_a_gpu_are_ten_minutes_together():
   assert sum(limits) + 5 * (len(limits) + 2) <= 600
 
 
+def test_the_tests_on_a_gpu_exist():
+  script, learners = (ROOT / "benchmarks/gpu.sh").read_text(), (ROOT / "tests/test_learners.py").read_text()
+  named = re.search(r"learners=\((.*?)\)", script, re.DOTALL)[1].split()
+  assert len(named) == 4
+  for name in named:
+    assert f"def test_{name}(" in learners
+  for file in re.findall(r"tests/test_\w+\.py", script):
+    assert (ROOT / file).exists()
+
+
 def test_kubernetes_accepts_the_manifest():
   service, job = yaml.safe_load_all(MANIFEST)
   for part in (service, job):

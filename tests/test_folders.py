@@ -332,26 +332,26 @@ def test_files_of_text(tmp_path):
     (tmp_path / "a/Training" / name).write_text("unread")
   sentence = r"^3 files of '.*Training' are not read \(2 .md, 1 without a suffix\)"
   with pytest.warns(UserWarning, match=sentence + "; only .txt and .jsonl files are text$"):
-    found = text_source.find(f"text:{tmp_path}/a").read()
+    found = text_source.of_files(tmp_path / "a").read()
   assert found == dict(train=[b"aaaa", b"bbbb", b"cccc"], valid=[b"vv"], test=[b"tt"])
   with pytest.warns(UserWarning, match=sentence):
     assert [each.text for each in texts.read([f"{tmp_path}/a/Training"])] == [b"aaaa", b"bbbb", b"cccc"]
   (tmp_path / "a/testing/a.txt").rename(tmp_path / "a/testing/a.md")
   with pytest.warns(UserWarning, match=sentence), pytest.raises(
       BadInput, match="testing' cannot be used: it is of a kind that cannot be read here; give a .txt file"):
-    text_source.find(f"text:{tmp_path}/a")
+    text_source.of_files(tmp_path / "a")
 
 
 def test_names_of_splits_of_text_may_be_topics(tmp_path):
   write(tmp_path / "b", training=["a"], setup=["b"])  # chapters of a manual
-  assert text_source.find(f"text:{tmp_path}/b").read() == dict(train=[b"b", b"a"])
+  assert text_source.of_files(tmp_path / "b").read() == dict(train=[b"b", b"a"])
   write(tmp_path / "c", training=["a"], testing=["b"], deployment=["c"])
   with pytest.warns(UserWarning, match="^testing and training of .* are read as topics of one text, .*; if they are "
                     "splits, rename them to train, valid and test$"):
-    assert text_source.find(f"text:{tmp_path}/c").read() == dict(train=[b"c", b"b", b"a"])
+    assert text_source.of_files(tmp_path / "c").read() == dict(train=[b"c", b"b", b"a"])
   write(tmp_path / "d", training=["a"], testing=["b"])  # nothing but splits
   with pytest.raises(BadInput, match="it has no folder valid; give train, valid and test, or rename testing and t"):
-    text_source.find(f"text:{tmp_path}/d")
+    text_source.of_files(tmp_path / "d")
 
 
 def test_text_beside_the_splits_is_named(tmp_path):
@@ -359,7 +359,7 @@ def test_text_beside_the_splits_is_named(tmp_path):
   (tmp_path / "loose.txt").write_text("e")
   (tmp_path / "notes/README.md").write_text("f")
   with pytest.warns(UserWarning, match="^extra and loose.txt of .* are not used: only train, valid and test are read$"):
-    found = text_source.find(f"text:{tmp_path}").read()
+    found = text_source.of_files(tmp_path).read()
   assert found == dict(train=[b"a"], valid=[b"b"], test=[b"c"])
 
 
@@ -374,17 +374,11 @@ def test_test_documents_that_are_training_documents_are_counted(tmp_path):
 def test_a_live_text_whose_documents_are_tested_is_told(tmp_path):
   write(tmp_path, stream=["aaaa bbbb", "tt"], test=["tt"])
   (tmp_path / "stream/c.jsonl").write_text("\n".join(map(json.dumps, ("aaaa bbbb", "tt", "cc"))))
-  reader = live_texts.TextReader(tmp_path, small_text())
+  reader = live_texts.TextReader(tmp_path, config(f"live:{tmp_path}", sequence_length=2))
   with pytest.raises(BadInput, match="^all its documents are also in the test text.$"):
     reader.read(tmp_path / "stream/b.txt", [])
   found = reader.read(tmp_path / "stream/c.jsonl", [])
   assert found.remarks == ("1 of 3 documents is also in the test text, so its perplexity is too low",)
-
-
-def small_text():
-  c = config("live:")
-  c.sequence_length, c.cross_documents = 2, True
-  return c
 
 
 @pytest.mark.parametrize(("name", "split"), [

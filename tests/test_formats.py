@@ -12,7 +12,7 @@ from alma_jax.monitor import dashboard
 from alma_jax.runs import exporting
 from alma_jax.sweeps import Sweep, jobs, states
 
-REFUSAL = ("{} holds a run of alma_jax 0.1 (config.json: format None), but this version reads only format 1; "
+REFUSAL = ("{} holds a run of alma_jax 0.1 (config.json: format None), but this version reads only format 2; "
            "run it again, with --overwrite or in another folder, or use the version that wrote it.")
 
 
@@ -51,7 +51,7 @@ def test_an_old_run_does_not_go_on_and_can_be_overwritten(tmp_path):
     alma_jax.run(config(), tmp_path)
   assert str(refused.value) == REFUSAL.format(tmp_path)
   alma_jax.run(config(), tmp_path, overwrite=True)
-  assert json.loads((tmp_path / "config.json").read_text())["format"] == 1
+  assert json.loads((tmp_path / "config.json").read_text())["format"] == 2
 
 
 @pytest.mark.parametrize("command", [
@@ -89,4 +89,4 @@ def test_an_old_predictor_is_refused(old, capsys):
 
 def test_the_format_takes_no_part_in_the_identity_of_a_run(old):
   tree = json.loads((old / "runs/new/config.json").read_text())
-  assert configs.digest(tree) == configs.digest(tree | {"format": 2})
+  assert configs.digest(tree) == configs.digest(tree | {"format": 3})

@@ -336,7 +336,7 @@ def written(root, files):
 
 
 def text_of_a_run(path):
-  return text_source.find(f"text:{path}").read()["train"]
+  return text_source.of_files(path).read()["train"]
 
 
 def text_of_an_entry(path):

@@ -5,6 +5,8 @@ What starts at once does not import jax.
 import ast
 import graphlib
 import json
+import pkgutil
+import re
 import subprocess
 import sys
 
@@ -78,6 +80,23 @@ def test_finished_runs_are_shown_without_jax(tmp_path, args):
 def test_every_package_says_what_it_is():
   for package in {path.parent for path in FILES.values()}:
     assert ast.get_docstring(ast.parse((package / "__init__.py").read_text())), package
+
+
+def test_the_page_of_the_architecture_is_true():
+  """It has a paragraph for each package, in the order of the layers, and names only what exists."""
+  page, picture = ((ROOT / "docs" / name).read_text() for name in ("architecture.md", "images/architecture.svg"))
+  packages = [name for name in LAYERS if (ROOT / "alma_jax" / name).is_dir()]
+  assert re.findall(r"^\*\*`(\w+)`\*\*", page, re.MULTILINE) == packages
+  code = [path.read_text() for path in FILES.values()]
+  for name in re.findall(r"`([\w./]+)`", page) + re.findall(r">([\w/]+/(?:\w+[.]py)?)<", picture):
+    first, _, rest = name.partition(".")
+    if "/" in name or rest == "py":
+      assert (ROOT / "alma_jax" / name).exists() or (ROOT / name).exists(), name
+    elif first in (*LAYERS, *COMMANDS):
+      pkgutil.resolve_name(f"alma_jax.{name}")
+    elif first[0].isupper():
+      method = f"\n  def {rest}(" if rest else ""
+      assert any(re.search(rf"^class {first}\b", text, re.MULTILINE) and method in text for text in code), name
 
 
 def test_the_list_of_slow_tests_names_tests():

@@ -23,7 +23,7 @@ from test_language import books, text_config  # noqa: F401
 import alma_jax
 from alma_jax import config as configs
 from alma_jax import keys, messages
-from alma_jax.data import datasets, documents, examples, feed, inbox, live_images, text_source, unpacking
+from alma_jax.data import datasets, documents, examples, feed, inbox, live_images, unpacking
 from alma_jax.errors import BadInput
 from alma_jax.learners import prediction
 from alma_jax.monitor import dashboard, view
@@ -815,9 +815,9 @@ def test_the_files_of_a_folder_may_arrive_slowly(tmp_path, monkeypatch):
 def text_parts(books):  # noqa: F811
   """(offline config, the documents of its mega-batches)."""
   offline = text_config(books)
-  source = text_source.find(offline.dataset.name)
-  corpus = settings.prepare(configs.parse(offline)).protocol.source.corpus
-  every = documents.prepare(source.read(), 4, 0)["train"]
+  parsed = configs.parse(offline)
+  corpus = settings.prepare(parsed).protocol.source.corpus
+  every = documents.prepare(parsed.dataset.source().read(), 4, 0)["train"]
   return offline, [every[first:last] for first, last in zip(corpus.parts, corpus.parts[1:])]
 
 

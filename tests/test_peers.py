@@ -386,7 +386,8 @@ def test_two_processes_of_different_configs_are_refused_before_compute(tmp_path)
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_two_processes_end_together(tmp_path, number):
-  processes = start_two(tmp_path, "--config.train.epochs=20000", "--config.checkpoint.seconds=0.5")
+  processes = start_two(tmp_path, "--config.train.epochs=20000", "--config.checkpoint.seconds=0.5",
+                        "--config.log.progress=false")
   while not list((tmp_path / "run" / "checkpoints").glob("[0-9]*")):
     assert processes[0].poll() is None
     time.sleep(0.1)

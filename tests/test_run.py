@@ -16,6 +16,7 @@ from runs import alma, blobs, interrupted, launch, lines, scalars, slow, small_c
 import alma_jax
 from alma_jax import config as configs
 from alma_jax.learners import stacked
+from alma_jax.protocols.tasks import Tasks
 from alma_jax.runs.plots import curve as draw_curve
 from alma_jax.store import run_files
 from alma_jax.store.metrics import Measure
@@ -268,4 +269,4 @@ def test_the_curve_of_a_long_stream_of_tasks_warns_of_nothing():
   with warnings.catch_warnings():
     warnings.simplefilter("error")
     for shown in (lines, [dict(line, error=0.0) for line in lines]):
-      assert draw_curve(shown, Measure("error"), "select", unit="tasks").startswith(b"\x89PNG")
+      assert draw_curve(shown, Measure("error"), "select", labels=Tasks.labels).startswith(b"\x89PNG")

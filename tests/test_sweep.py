@@ -57,7 +57,8 @@ def sweep_process(*flags):
 def finished(job, **summary):
   """Makes the job's folder that of a finished run of 10 s, 4 of them for compiling."""
   job.workdir.mkdir(parents=True)
-  (job.workdir / "config.json").write_text(json.dumps(job.packed()["config"] | {"data_fingerprint": "0", "format": 1}))
+  (job.workdir / "config.json").write_text(json.dumps(
+      job.packed()["config"] | {"data_fingerprint": "0", "format": run_files.FORMAT}))
   (job.workdir / "summary.json").write_text(json.dumps(
       dict(cer=1.0, mean_error=0.5, final_error=0.5, wall_seconds=10.0, compile_seconds=4.0, device="cpu",
            cumulative_params=1, cumulative_fwd_macs=1, cumulative_train_flops=1, cumulative_growth_macs=0, num_stages=1,
@@ -118,7 +119,7 @@ def test_a_folder_of_another_run_is_refused(tmp_path):
   job.workdir.mkdir()
   for changes, kind in (({}, states.BEGUN), ({"train.epochs": "3"}, states.REFUSED)):
     (other,) = jobs.make(small_sweep({"learner": "sm"}), tmp_path, changes)
-    stored = other.packed()["config"] | {"data_fingerprint": "0", "format": 1}
+    stored = other.packed()["config"] | {"data_fingerprint": "0", "format": run_files.FORMAT}
     (job.workdir / "config.json").write_text(json.dumps(stored))
     assert states.state(job, {}).kind == kind
   state = states.state(job, {})

@@ -22,7 +22,7 @@ from alma_jax.reports import (
   task_modules,
   task_tables,
 )
-from alma_jax.store import metrics
+from alma_jax.store import metrics, run_files
 
 
 def write_task_run(path, accuracies, learner="independent", origins=None, paths=None, families=None, flops=1000,
@@ -38,7 +38,7 @@ def write_task_run(path, accuracies, learner="independent", origins=None, paths=
   path.mkdir(parents=True)
   seed = changes.get("seed", 0)
   tree = dict(configs.to_dict(configs.parse(config)), data_fingerprint=f"{seed:064}", alma_jax_version="0.2.0",
-              format=1)
+              format=run_files.FORMAT)
   (path / "config.json").write_text(json.dumps(tree))
   paths = paths or [[3 * t, 3 * t + 1, 3 * t + 2] for t in range(num)]
   made = {module: next(t for t, path in enumerate(paths) if module in path) for path in paths for module in path}

@@ -15,8 +15,8 @@ _NOT_OWN = {*sys.stdlib_module_names, "alma_jax"}
 
 def own_classes(config: schema.RunConfig) -> dict[str, type]:
   """The user's registered classes that a config names, {name: class}."""
-  return {each.name: type(each) for each in layout.sections_of(config) if hasattr(each, "registries")
-          and is_own(type(each))}
+  return {each.name: type(each) for each in layout.sections_of(config)
+          if each.registries and is_own(type(each))}
 
 
 def code_of(config: schema.RunConfig) -> dict[str, str]:

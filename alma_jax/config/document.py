@@ -101,7 +101,7 @@ def _about(cls: Any) -> str:
   """The docstring of a class, and the defaults that a learner changes in other sections."""
   if cls is None:
     return ""
-  others = " and ".join(f"`{path}={text_of(value)}`" for path, value in getattr(cls, "defaults", {}).items())
+  others = " and ".join(f"`{path}={text_of(value)}`" for path, value in cls.defaults.items())
   return " ".join((cls.__doc__ or "").split()) + (f" By default it sets {others}." if others else "")
 
 

@@ -18,7 +18,7 @@ import math
 import sys
 import typing
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from alma_jax.errors import BadInput
 
@@ -55,6 +55,22 @@ class Bounds(NamedTuple):
       return f"strictly between {above} and {below}"
     words = {"at least": at_least, "above": above, "at most": at_most, "below": below}
     return " and ".join(f"{word} {number}" for word, number in words.items() if number)
+
+
+class Section:
+  """Base class of the parts of a config, frozen dataclasses.
+
+  Attributes:
+    registries: {problem: where `register` adds the class}; empty: it is not registered.
+    form: how users write its name, if that is more than the name, e.g. "npz:PATH".
+    defaults: {field: value}, what it changes in other sections.
+  """
+  registries: ClassVar[Mapping[str, Any]] = {}
+  form: ClassVar[str] = ""
+  defaults: ClassVar[Mapping[str, Any]] = {}
+
+  def check(self, config: Any) -> None:
+    """Raises BadInput if the fields do not go together, or not with the rest of the config."""
 
 
 class Declared(NamedTuple):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from alma_jax.config import sections
-from alma_jax.config.fields import choice, field
+from alma_jax.config.fields import Section, choice, field
 from alma_jax.config.registry import IMAGES, OPTIMIZERS
 from alma_jax.config.sections import Optimizer, Plan, memory_part
 from alma_jax.errors import BadInput
@@ -22,7 +22,7 @@ class Stream(sections.Stream):
 
 
 @dataclasses.dataclass(frozen=True)
-class Train:
+class Train(Section):
   """Training of image networks."""
   epochs: int = field(
       100, "largest number of epochs of a stage; in the first stage, `hmoe` trains first its base network and then its "
@@ -54,6 +54,26 @@ class Train:
 
   micro_batch: ClassVar[int] = 0
   num_pairs: ClassVar[int] = 1
+
+  def transform(self) -> Any:
+    """The optimiser, an optax.GradientTransformation, apart from the `factors` of its updates.
+
+    The L2 penalty is coupled: it is added to the gradient of every parameter, of batch norm and biases, too, before
+    momentum.
+    """
+    import optax  # it imports jax
+    core = self.optimizer.transform(self.learning_rate)
+    return optax.chain(optax.add_decayed_weights(self.weight_decay), core) if self.weight_decay else core
+
+  def rate(self, step: int) -> float:
+    """The learning rate of `transform` at a step of a stage, from 0."""
+    del step
+    return self.learning_rate
+
+  def factors(self, stage: int, steps: Sequence[int], num: int) -> list[float] | None:
+    """Factors of the updates in these steps of a stage of `num` steps, from 0; None: always 1."""
+    del stage
+    return [min(max((num - step) / (self.decay * num), 0.0), 1.0) for step in steps] if self.decay else None
 
   def relative_steps(self, shares: Sequence[float]) -> float:
     """Steps of stages on these `shares` of the data, up to a factor that depends on the data alone."""

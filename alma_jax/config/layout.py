@@ -48,8 +48,7 @@ def parse(config: ConfigDict | Mapping[str, Any] | schema.RunConfig) -> schema.R
   _check_names(flat, fields_of(flat))
   parsed: schema.RunConfig = _built(_root(flat), defaults(flat) | flat)
   for section in sections_of(parsed):
-    if hasattr(section, "check"):
-      section.check(parsed)
+    section.check(parsed)
   return parsed
 
 
@@ -267,7 +266,7 @@ def _alternatives(cls: Any, prefix: str, owner: str, chosen: Any) -> Iterator[tu
       continue
     own[path] = each.named()
     for value, option in each.classes.items():
-      written = getattr(option, "form", "") or value
+      written = option.form or value
       for label, made, fields in _alternatives(option, below, f"{path}={written}", option):
         fields.pop(f"{below}name", None)
         inner.append((label, made, fields))

@@ -151,7 +151,7 @@ def register(cls: C) -> C:
 
 
 def _form(cls: Any) -> str:
-  return getattr(cls, "form", "") or str(cls.name)
+  return cls.form or str(cls.name)
 
 
 def is_own(cls: type) -> bool:

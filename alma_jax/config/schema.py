@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from alma_jax.config import image_sections, task_sections, text_sections
-from alma_jax.config.fields import field, section
+from alma_jax.config.fields import Section, field, section
 from alma_jax.config.registry import DATA_SETS, IMAGES, LEARNERS, NETWORKS, TASKS, TEXT
 from alma_jax.config.sections import AnyOptions, AnyStream, Checkpoint, DataSet, Log, Model, StreamLog, TaskLog
 from alma_jax.errors import BadInput
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RunConfig:
+class RunConfig(Section):
   """All fields of a run: an ImageConfig, a TextConfig or a TaskConfig.
 
   Attributes:

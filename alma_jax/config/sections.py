@@ -8,7 +8,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
-from alma_jax.config.fields import choice, field
+from alma_jax.config.fields import Section, choice, field
 from alma_jax.config.registry import (
   DATA_SETS,
   IMAGES,
@@ -38,7 +38,7 @@ MOST_EXPERTS = 1024  # the size of the array that holds a tree of gates is quadr
 
 
 @dataclasses.dataclass(frozen=True)
-class DataSet:
+class DataSet(Section):
   """Base class of the fields of a data set, under `dataset.`.
 
   Attributes:
@@ -51,7 +51,6 @@ class DataSet:
 
   registries: ClassVar[Mapping[str, Registry]] = DATA_SETS
   problems: ClassVar[tuple[str, ...]] = (IMAGES,)
-  form: ClassVar[str] = ""
   is_complete: ClassVar[bool] = True
   protocol: ClassVar[Any] = "alma_jax.protocols.offline:Images"
   # For data sets without these fields: TFDS's own folder, and images keep their size.
@@ -77,6 +76,15 @@ class DataSet:
     """
     raise BadInput(f"{type(self).__name__} has no method load(self); write one that returns the data.")
 
+  def blank(self) -> Any:
+    """Data of the same shapes that are there at once, to predict costs from; None: there are none."""
+    return None
+
+  @property
+  def is_downloaded(self) -> bool:
+    """Whether the first run downloads the data, which their costs are predicted without."""
+    return False
+
   def covered(self, t: int) -> str:
     """What the fingerprint of the data that mega-batches 1 to t are from is a hash of."""
     del t
@@ -96,8 +104,13 @@ class DataSet:
 
 
 @dataclasses.dataclass(frozen=True)
-class Model:
-  """Base class of the fields of a network, under `model.`."""
+class Model(Section):
+  """Base class of the fields of a network, under `model.`.
+
+  Attributes:
+    layer_weights: weights of each layer that ends in `width`, over its square; 0: unknown.
+    one_thread: product of all widths of a layer and the batch size, up to which a CPU is faster with one thread.
+  """
   name: str = field("", "the network; `alma list` has the names")
   width: int = field(32, "neurons of each hidden layer, or channels of each convolution", at_least=1)
   num_experts: int = field(
@@ -106,6 +119,9 @@ class Model:
 
   registries: ClassVar[Mapping[str, Registry]] = NETWORKS
   problems: ClassVar[tuple[str, ...]] = (IMAGES,)
+  one_thread: ClassVar[int] = 0
+  layer_weights: ClassVar[int] = 0
+  num_layers = 1  # for networks without this field
 
   def build(self, num_outputs: int, example_shape: tuple[int, ...], dtype: Any, axis: str | None,
             **changes: Any) -> Any:
@@ -127,7 +143,7 @@ class Model:
 
 
 @dataclasses.dataclass(frozen=True)
-class Optimizer:
+class Optimizer(Section):
   """Base class of the fields of an optimiser, under `train.`."""
   name: str = ""
 
@@ -141,7 +157,7 @@ class Optimizer:
 
 
 @dataclasses.dataclass(frozen=True)
-class Metric:
+class Metric(Section):
   """Base class of metrics, which `log.metrics` names (docs/add-a-metric.md).
 
   Both methods work on the host. Predictions of all devices and processes are whole there, so sums over the batches of
@@ -176,7 +192,7 @@ class Metric:
 
 
 @dataclasses.dataclass(frozen=True)
-class AnyOptions:
+class AnyOptions(Section):
   """Base class of the options of all learners, under `learner.`.
 
   Code for all learners reads the attributes and properties below. A subclass may replace a property by an option or by
@@ -188,19 +204,22 @@ class AnyOptions:
     stops_early: whether stages stop early in the authors' code, and so with `:LEARNER,authors`.
     splits_data: whether every expert trains on its own examples; then each takes `train.steps`.
     has_experts: whether the learner uses `model.num_experts`; with other learners for images, it must be 1.
+    adds_experts: whether growth adds experts to the mixtures of one network.
     trains_apart: whether the experts can be trained by runs of their own, see runs/mixture.py.
     num_tried: number of trainings in a stage of which one is kept; a guess, for progress bars.
+    members: the option with the number of networks that train side by side; empty: there is none.
   """
   name: str = field("", "the learner; choose it after the colon of --config=configs/NAME.py:LEARNER")
 
   registries: ClassVar[Mapping[str, Registry]] = LEARNERS
   problems: ClassVar[tuple[str, ...]] = (IMAGES,)
-  defaults: ClassVar[Mapping[str, Any]] = {}
   stops_early: ClassVar[bool] = False
   splits_data: ClassVar[bool] = False
   has_experts: ClassVar[bool] = False
+  adds_experts: ClassVar[bool] = False
   trains_apart: ClassVar[bool] = False
   num_tried: ClassVar[int] = 1
+  members: ClassVar[str] = ""
   combine, root = "", ""  # for learners without these options
 
   @property
@@ -263,7 +282,7 @@ class Options(AnyOptions):
 
 
 @dataclasses.dataclass(frozen=True)
-class Schedule:
+class Schedule(Section):
   """Base class of schedules: after which mega-batches the learner is trained.
 
   Attributes:
@@ -311,9 +330,6 @@ class Schedule:
     """
     del history
     return t == self.next(t, num_megabatches) or (self.trains_at_end and is_last()), {}
-
-  def check(self, config: Any) -> None:
-    """Raises BadInput if the schedule does not fit the stream."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -431,7 +447,7 @@ WHEN = ("when the learner trains: after `every` waiting_time mega-batches; at t_
 
 
 @dataclasses.dataclass(frozen=True)
-class AnyStream:
+class AnyStream(Section):
   """Base class of all streams."""
   num_megabatches: int = field(
       20, "number of mega-batches of the stream, B; for `live:DIR` at most this many, and 0: no limit", at_least=0)
@@ -539,7 +555,7 @@ class Plan(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(Section):
   """Checkpoints."""
   seconds: float = field(30.0, "longest time between two checkpoints, in seconds", at_least=0)
   keep: int = field(2, "number of checkpoints to keep, the newest ones", at_least=1)
@@ -548,7 +564,7 @@ class Checkpoint:
 
 
 @dataclasses.dataclass(frozen=True)
-class Log:
+class Log(Section):
   """What a run reports besides its metrics files."""
   progress: bool = field(True, "show a progress bar (terminals only)")
   tensorboard: bool = field(True, "write TensorBoard files")

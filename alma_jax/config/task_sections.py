@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from alma_jax.config import image_sections
-from alma_jax.config.fields import choice, field
+from alma_jax.config.fields import Section, choice, field
 from alma_jax.config.registry import LEARNERS, OPTIMIZERS, TASKS, Registry
 from alma_jax.config.sections import DATA_DIR, AnyOptions, AnyStream, DataSet, Optimizer, Plan
 from alma_jax.config.text_sections import check_different
@@ -66,7 +66,7 @@ class Stream(AnyStream):
 
 
 @dataclasses.dataclass(frozen=True)
-class Train:
+class Train(Section):
   """Training of a task. Of several learning rates and weight decays, it selects the pair that validates best."""
   epochs: int = field(300, "largest number of epochs of a training", at_least=1)
   steps: int = field(

@@ -3,12 +3,13 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from alma_jax.config import sections
-from alma_jax.config.fields import choice, field
+from alma_jax.config.fields import Section, choice, field
 from alma_jax.config.registry import TEXT
 from alma_jax.config.sections import SCHEDULES, WHEN, DataSet, Every, Plan, Schedule
 from alma_jax.errors import BadInput
 
 _LEAST_VOCABULARY = 257  # 256 bytes, and the end of a document
+_ADAM = 0.9, 0.98, 1e-8  # β1, β2 and ε
 _MOST_TOKENS = 2**31  # between two validations: they are counted in int32
 
 
@@ -51,7 +52,7 @@ class Stream(sections.Stream):
 
 
 @dataclasses.dataclass(frozen=True)
-class Train:
+class Train(Section):
   """Training of language models, by Adam."""
   steps: int = field(300, "number of training steps of a stage, also of a shorter last stage", at_least=1)
   steps_multiplier: int = field(
@@ -77,6 +78,29 @@ class Train:
   patience: ClassVar[int] = 0
   patience_delta: ClassVar[float] = 0.0
   num_pairs: ClassVar[int] = 1
+
+  def transform(self) -> Any:
+    """See image_sections.Train. Adam (docs/algorithms.md §5), whose state knows the step and so the `rate`."""
+    import optax  # it imports jax
+    return optax.adam(self.rate, *_ADAM)
+
+  def rate(self, step: Any) -> Any:
+    """See image_sections.Train; traceable.
+
+    Linear up to the peak at step `warmup_steps`, constant, then linear down to 0 after the last step.
+    """
+    import optax
+    peak, = self.learning_rate
+    steps, warm = self.plan(0).steps, self.warmup_steps
+    falling = max(1, min(round(self.decay * steps), steps - warm))
+    up = optax.linear_schedule(peak / (warm + 1), peak, warm)  # the rate of step 0 is not 0
+    down = optax.linear_schedule(peak, 0.0, falling, steps - warm - falling)
+    return optax.join_schedules([up, down], [warm])(step)
+
+  def factors(self, stage: int, steps: Sequence[int], num: int) -> list[float] | None:
+    """See image_sections.Train."""
+    del num
+    return None if self.restart == 1 else [self.restart if stage else 1.0] * len(steps)
 
   def relative_steps(self, shares: Sequence[float]) -> float:
     """Steps of stages on these `shares` of the data, with every learning rate."""

@@ -7,12 +7,11 @@ import dataclasses
 import functools
 import hashlib
 import warnings
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from alma_jax import messages
-from alma_jax.config import text_sections
 from alma_jax.data import cache, documents, text_source, tokens
 from alma_jax.errors import BadInput
 
@@ -61,12 +60,11 @@ class Windows(NamedTuple):
   length: np.ndarray
 
 
-def load(dataset: text_sections.Text, num_megabatches: int, seed: int) -> Corpus:
+def load(dataset: Any, num_megabatches: int, seed: int) -> Corpus:
   """Loads a text. If it was encoded before, its token ids are mapped from the cache.
 
   Args:
-    dataset: the section `dataset` of the config: name ("text:DIR" or "tfds:NAME"), data_dir, vocab_size, and tokenizer
-      (path of a JSON file; empty: one is trained).
+    dataset: the section `dataset` of the config, a data.sets.texts.Stored.
     num_megabatches: B.
     seed: decides the order of the training documents.
 
@@ -74,7 +72,7 @@ def load(dataset: text_sections.Text, num_megabatches: int, seed: int) -> Corpus
     BadInput: there is no such text or tokenizer, the text is not UTF-8 or too short, or the cache is damaged.
   """
   given = tokens.read(dataset.tokenizer, dataset.vocab_size) if dataset.tokenizer else None
-  source = text_source.find(dataset.name, dataset.data_dir)
+  source = dataset.source()
   made_from = [source.fingerprint, num_megabatches, seed, dataset.vocab_size,
                given and hashlib.sha256(given.to_str().encode()).hexdigest()]
   folder = cache.home_folder("tokens", dataset.name, made_from)

@@ -1,6 +1,6 @@
 """Finds the documents of a text, in files or in a TFDS data set, and reads them.
 
-A document is non-empty UTF-8 bytes. `find` reads the files only to compute a fingerprint; if the tokens of the same
+A document is non-empty UTF-8 bytes. `of_files` reads the files only to compute a fingerprint; if the tokens of the same
 files are cached, no document is decoded.
 """
 import pathlib
@@ -28,26 +28,18 @@ class TextSource(NamedTuple):
   read: Callable[[], Documents]
 
 
-def find(name: str, data_dir: str = "") -> TextSource:
-  """Finds a text.
+def of_tfds(name: str, data_dir: str) -> TextSource:
+  """A TFDS data set; see `tfds_folder.prepared` for the arguments and errors."""
+  folder = tfds_folder.prepared(name, data_dir)
+  return TextSource([str(folder.resolve()), tfds_folder.fingerprint(folder)], lambda: _read_tfds(folder, name))
 
-  Args:
-    name: "text:DIR" or "tfds:NAME".
-    data_dir: see `tfds_folder.prepared`.
+
+def of_files(path: pathlib.Path) -> TextSource:
+  """A file, or the files of a folder.
 
   Raises:
-    BadInput: there is no such text.
+    BadInput: there is no such file or folder, or it holds no text.
   """
-  kind, _, rest = name.partition(":")
-  if kind == "text" and rest:
-    return _find_files(pathlib.Path(rest).expanduser())
-  if kind == "tfds" and rest:
-    folder = tfds_folder.prepared(rest, data_dir)
-    return TextSource([str(folder.resolve()), tfds_folder.fingerprint(folder)], lambda: _read_tfds(folder, rest))
-  raise BadInput(f"there is no text {name!r}; there are text:DIR and tfds:NAME.")
-
-
-def _find_files(path: pathlib.Path) -> TextSource:
   if not path.exists():
     raise BadInput(f"there is no file or folder {str(path)!r} to read text from; name yours by dataset.name=text:DIR.")
   with named(repr(str(path))):

@@ -13,6 +13,7 @@ are trained side by side, or of `paths.Paths` for streams of tasks, and register
 """
 import dataclasses
 import json
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -146,7 +147,7 @@ class Learner(Protocol):
       state: of the learner.
       block: number of the block, from 0.
       inputs: a batch as the network reads it: normalised images [B, ...] float32, or one of the kinds of inputs of
-        tasks/language_modeling.py.
+        problems/language_modeling.py.
 
     Returns:
       Dict of arrays [B, ...], which the problem's `join` adds to those of the other blocks. A name that only one block
@@ -177,6 +178,11 @@ class Learner(Protocol):
   def cost(self, state: LearnerState) -> Cost:
     """Parameters and multiply-adds of the state, per example."""
     ...
+
+  def router(self, state: LearnerState) -> Callable[[Tree], dict[str, np.ndarray]] | None:
+    """Pool -> the weights of the experts for each image, {mixture: float32 [N, E]}; None: no experts to choose from."""
+    del state
+    return None
 
   def describe(self, state: LearnerState) -> str:
     """Text for people: what has grown. Only `spec` and `host` of the state are used."""

@@ -18,6 +18,7 @@ class Options(sections.Options):
   init_from_scratch: bool = field(False, sections.INIT_FROM_SCRATCH)
 
   stops_early: ClassVar[bool] = False
+  members: ClassVar[str] = "num_members"
 
   @property
   def num_trained(self) -> int:

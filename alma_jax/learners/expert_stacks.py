@@ -120,7 +120,8 @@ def shards(which: np.ndarray, shares: np.ndarray, places: Sequence[int] | np.nda
   return [which[shares == expert] for expert in places]
 
 
-def features(network: Any, problem: Any, mesh: Mesh, base: Variables, pool: Tree, which: np.ndarray) -> np.ndarray:
+def features(network: Any, problem: Any, mesh: Mesh, base: Variables, pool: Tree, which: np.ndarray | None
+             ) -> np.ndarray:
   """Features float32 [N, H] of the examples `which` of a pool: the inputs of the last layer of `base` [1, ...]."""
   look = lambda inputs: stacked.contribute(network, problem, mesh, "features", base, inputs)
   return np.asarray(prediction.in_batches(look, problem, mesh, pool, which)["features"])

@@ -102,7 +102,7 @@ class Firefly(Stacked):
       variables = refreshed(self.network(spec), self._problem, sharding.put(variables, self.mesh), data, batch)
     live = sharding.put(jax.tree.map(lambda leaf: leaf[None], variables), self.mesh)
     host = {**state.host, "grown": [*state.host["grown"], [data.stage, *added]]}
-    report = GrowthReport(*self._price(state.spec, spec, len(data.train)))
+    report = GrowthReport(*self._price(state.spec, spec, len(data.train), bool(variables.stats)))
     return state._replace(spec=spec, live=live, host=host), report
 
   def _select(self, spec: dict[str, Any], scores: Any) -> list[surgery.Picks]:
@@ -120,12 +120,15 @@ class Firefly(Stacked):
       return sum(spec["widths"]) + sum(spec["residuals"])
     return models.count_params(cost.abstract_variables(self.network(spec), self._shape).params)
 
-  def _price(self, before: dict[str, Any], after: dict[str, Any], num: int) -> tuple[int, int]:
-    """Multiply-adds of forward passes and flops of a growth with `num` training examples."""
+  def _price(self, before: dict[str, Any], after: dict[str, Any], num: int, refreshes: bool) -> tuple[int, int]:
+    """Multiply-adds of forward passes and flops of a growth with `num` training examples.
+
+    `refreshes`: whether the statistics of batch norm are computed again.
+    """
     options, config = self.options, self.context.config
     forward, train, score = _search_costs(self.network(before), self._num_candidates, options.grow_depth, self._shape)
     scored = options.score_points * min(num, options.score_batches * config.train.batch_size)
-    again = num * cost.forward_macs(self.network(after), self._shape) if config.model.name == "vgg" else 0
+    again = num * cost.forward_macs(self.network(after), self._shape) if refreshes else 0
     return (num + scored) * forward + again, num * train + scored * score + 2 * again
 
   def describe(self, state: LearnerState) -> str:

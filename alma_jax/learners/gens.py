@@ -21,6 +21,8 @@ class Options(sections.Options):
       choices=("copy", "scratch"))
   combine: str = field("probabilities", sections.COMBINE, choices=sections.COMBINATIONS)
 
+  members: ClassVar[str] = "members_per_stage"
+
   @property
   def num_trained(self) -> int:
     return self.members_per_stage

@@ -12,12 +12,13 @@ from alma_jax.config import sections
 from alma_jax.config.fields import field
 from alma_jax.config.registry import register
 from alma_jax.growth import split
+from alma_jax.learners import prediction
 from alma_jax.learners.contract import GrowthReport, LearnerState, StageResult
 from alma_jax.learners.stacked import Stacked, initialized
 from alma_jax.models import cost, moe
 from alma_jax.parallel import sharding
 from alma_jax.training import loop
-from alma_jax.types import Cost, Variables
+from alma_jax.types import Cost, Tree, Variables
 
 
 @register
@@ -51,6 +52,7 @@ class GMoEOptions(MoEOptions):
       "expert get those of their parent")
 
   defaults: ClassVar = {"model.num_experts": 1}
+  adds_experts: ClassVar[bool] = True
 
   def make(self, context: Any) -> Any:
     return GMoE(context)
@@ -88,6 +90,16 @@ class MoE(Stacked):
     one, two = (_cost(self._mixture(size), self._shape) for size in (1, 2))
     num, macs, flops = (a + (num_experts(state.spec) - 1) * (b - a) for a, b in zip(one, two))
     return Cost(num * state.num_held, macs, flops, macs)
+
+  def router(self, state: LearnerState) -> Callable[[Tree], dict[str, np.ndarray]] | None:
+    network, num = self.network(state.spec), num_experts(state.spec)
+    one = jax.tree.map(lambda leaf: leaf[0], state.predicting)
+
+    def weights(pool: Tree) -> dict[str, np.ndarray]:
+      found = prediction.in_batches(lambda x: {**moe.route(network, one, x)[1]}, self._problem, self.mesh, pool)
+      return {layer: np.asarray(found[layer])[:, :num] for layer in network.module.mixtures}
+
+    return weights if num > 1 else None
 
   def describe(self, state: LearnerState) -> str:
     """Text tree of the gates of every mixture layer, with each expert's shares on the last validation data.

@@ -1,6 +1,7 @@
 """hmoe: a flat hard mixture, an independent expert for every cluster of features (docs/algorithms.md §6.1)."""
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
@@ -282,6 +283,14 @@ class HMoE(Experts):
     total = int(state.host["counts"].sum())
     return Cost(base + held, spent // total, operations // total, spent // total + self._feature_macs)
 
+  def router(self, state: LearnerState) -> Callable[[Tree], dict[str, np.ndarray]] | None:
+    def weights(pool: Tree) -> dict[str, np.ndarray]:
+      prototypes = state.host["prototypes"]
+      nearest, _ = cluster.nearest(self._features(state, pool), prototypes)
+      return {"experts": np.eye(len(prototypes), dtype=np.float32)[nearest]}
+
+    return weights if state.frozen else None
+
   def describe(self, state: LearnerState) -> str:
     """Each expert's share of the examples and of the validation loss, and its width if they have several."""
     if not state.spec["num_experts"]:
@@ -294,8 +303,8 @@ class HMoE(Experts):
       lines.append(f"  expert {expert}{width}  {num / sum(counts):.1%} of the examples so far{loss}")
     return "\n".join(lines)
 
-  def _features(self, state: LearnerState, pool: Tree, which: np.ndarray) -> np.ndarray:
-    """Features [N, H] of the examples `which` of a pool."""
+  def _features(self, state: LearnerState, pool: Tree, which: np.ndarray | None = None) -> np.ndarray:
+    """Features [N, H] of the examples `which` of a pool; None: of all."""
     return expert_stacks.features(self._base, self._problem, self.mesh, state.frozen[0], pool, which)
 
   def _answers(self, state: LearnerState, expert: int, pool: Tree, which: np.ndarray) -> np.ndarray:

@@ -1,11 +1,13 @@
 """Modular networks with task-driven priors: a new task reuses modules of a similar one (Veniat et al., 2021)."""
 import dataclasses
+import functools
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
 
 from alma_jax import keys
-from alma_jax.config.fields import choice, field
+from alma_jax.config.fields import Section, choice, field
 from alma_jax.config.registry import register
 from alma_jax.config.task_sections import TaskOptions
 from alma_jax.learners import neighbors, path_search
@@ -17,9 +19,14 @@ from alma_jax.training import loop
 
 
 @dataclasses.dataclass(frozen=True)
-class All:
+class All(Section):
   """All candidates are trained, and the best is kept."""
   name: str = "all"
+
+  def judge(self, search: Callable[[path_search.Reinforce], path_search.Found]) -> path_search.Found | None:
+    """What a search finds out about the candidates; None: there is none, and all are trained."""
+    del search
+    return None
 
 
 @register
@@ -76,16 +83,17 @@ class MNTDP(Paths):
           ready.append((whole, self.error(state, whole, data)))
           spent += len(data.val) * cost.forward_macs(self.whole(classes), self._shape)
           ready_origins.append(t)
-    if isinstance(self.options.search, All) or len(candidates) == 1:
+    search = functools.partial(self._searched, state, data, candidates, classes)
+    found = self.options.search.judge(search) if len(candidates) > 1 else None
+    if found is None:
       return Proposal(candidates, ready, [*origins, *ready_origins], spent, notes)
-    found = self._searched(state, data, candidates, classes)
     best = max(range(len(candidates)), key=lambda i: (found.probabilities[i], -num_new(candidates[i])))
     return Proposal([candidates[best]], ready, [origins[best], *ready_origins], spent + found.macs,
                     notes | {"probabilities": found.probabilities}, 2 * spent + found.flops)
 
-  def _searched(self, state: LearnerState, data: loop.StageData, candidates: list[Candidate], num_classes: int
-                ) -> path_search.Found:
-    options, whole = self.options, self.whole(num_classes, axis=None)
+  def _searched(self, state: LearnerState, data: loop.StageData, candidates: list[Candidate], num_classes: int,
+                options: path_search.Reinforce) -> path_search.Found:
+    whole = self.whole(num_classes, axis=None)
     first = jax.tree.map(lambda leaf: leaf[0], sharding.fetch(self.fresh(self.whole(num_classes), data)))
     variables = sharding.put(first, self.mesh)
     given = [path_search.Candidate(
@@ -94,7 +102,7 @@ class MNTDP(Paths):
              for candidate in candidates]
     return path_search.search(
         given, {name: path.part(variables, name) for name in self.parts}, self.problem(num_classes), self._train, data,
-        options.search)
+        options)
 
   def _divisions(self, reused: list[int], same_labels: bool) -> list[Candidate]:
     """Of a path with at least one new module; in each direction those with the fewest new ones first.

@@ -8,7 +8,7 @@ the baseline of a sample is the mean reward of the others of its step, and the e
 """
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -18,11 +18,11 @@ import optax
 
 from alma_jax import keys
 from alma_jax.config import image_sections
-from alma_jax.config.fields import field
+from alma_jax.config.fields import Section, field
 from alma_jax.models import cost
 from alma_jax.models.path import PathNetwork, assembled, part
 from alma_jax.parallel import sharding
-from alma_jax.training import loop, optimizers
+from alma_jax.training import loop
 from alma_jax.types import Array, Tree, Variables
 
 _SAMPLED = 4  # candidates that a step of the sampler compares on one batch
@@ -31,12 +31,16 @@ _RATE = 0.05  # learning rate of the sampler, by Adam
 
 
 @dataclasses.dataclass(frozen=True)
-class Reinforce:
+class Reinforce(Section):
   """The fields of a search, see above."""
   name: str = "reinforce"
   search_steps: int = field(300, "number of training steps of the sampler", at_least=1)
   price: float = field(0.01, "price of a new module, c, in nats of the loss", at_least=0)
   entropy: float = field(0.01, "factor of the sampler's entropy, which is added to its reward", at_least=0)
+
+  def judge(self, search: Callable[["Reinforce"], "Found"]) -> "Found":
+    """What the search finds out about the candidates."""
+    return search(self)
 
 
 class Found(NamedTuple):
@@ -82,7 +86,7 @@ def search(candidates: Sequence[Candidate], fresh: dict[str, Variables], problem
   halves = order[:-(-len(order) // 2)], order[len(order) // 2:]  # of an odd number one example is in both
   drawn = lambda half: half[rng.integers(len(half), size=batch)].astype(np.int32)
   new_of = lambda one, tree: {name: tree[name] for name in fresh if name not in one.stored}
-  optimizer = optimizers.make(train)
+  optimizer = train.transform()
   now, opt = fresh, {name: optimizer.init(each.params) for name, each in fresh.items()}
   sampler = _Sampler([one.choices for one in candidates], options.entropy)
   trained, judged = np.zeros(num, int), np.zeros(num, int)
@@ -169,7 +173,7 @@ def _train(network: PathNetwork, problem: Any, train: image_sections.Train, new:
     return problem.objective(output, batch, all_B, sums, len(index_B)), stats
 
   grads, stats = jax.grad(loss, has_aux=True)(variables.params)
-  whole, optimizer, moments = network.joined(Variables(variables.params, stats)), optimizers.make(train), {}
+  whole, optimizer, moments = network.joined(Variables(variables.params, stats)), train.transform(), {}
   for name in new:
     old = part(whole, name)
     updates, moments[name] = optimizer.update(part(Variables(grads, {}), name).params, opt[name], old.params)

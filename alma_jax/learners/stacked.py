@@ -132,9 +132,7 @@ class Stacked(Learner):
 
   def describe(self, state: LearnerState) -> str:
     """Text for people: how many networks there are."""
-    network, num = self.network(state.spec), self.num_members(state.spec) * (1 + state.spec["num_frozen"])
-    if isinstance(network, models.Mixture):
-      return f"{num} uniform mixture{'s' if num > 1 else ''} of {network.size} networks"
+    num = self.num_members(state.spec) * (1 + state.spec["num_frozen"])
     return f"{num} network{'s' if num > 1 else ''}"
 
   def template(self, spec: dict[str, Any]) -> LearnerState:

@@ -41,7 +41,7 @@ class Tuned:
     inner = self._inner = self._learners[0]
     self.mesh, self.freezes, self.shapes_recur = inner.mesh, inner.freezes, inner.shapes_recur
     self.num_blocks, self.contribution, self.resolve = inner.num_blocks, inner.contribution, inner.resolve
-    self.padded_contribution, self.packed = inner.padded_contribution, inner.packed
+    self.padded_contribution, self.packed, self.router = inner.padded_contribution, inner.packed, inner.router
 
   def init(self) -> LearnerState:
     state = self._inner.init()

@@ -21,6 +21,7 @@ class Options(sections.Options):
   init_from_scratch: bool = field(False, sections.INIT_FROM_SCRATCH)
 
   stops_early: ClassVar[bool] = False
+  members: ClassVar[str] = "num_members"
 
   @property
   def mixture_size(self) -> int:
@@ -39,3 +40,6 @@ class UMix(Stacked):
 
   def network(self, spec: dict[str, Any]) -> models.Mixture:
     return models.Mixture(self.context.network(), self.options.num_members, self.options.combine)
+
+  def describe(self, state: Any) -> str:
+    return f"1 uniform mixture of {self.options.num_members} networks"

@@ -18,6 +18,8 @@ class Model(ImageModel):
   name: str = "mlp"
 
   problems: ClassVar[tuple[str, ...]] = (IMAGES, TASKS)
+  layer_weights: ClassVar[int] = 1
+  one_thread: ClassVar[int] = 128 * 128
 
   @property
   def first_widths(self) -> tuple[int, ...]:

@@ -162,6 +162,7 @@ class Model(sections.Model):
   remat: bool = field(False, "whether the backward pass computes activations again, which saves memory")
 
   problems: ClassVar[tuple[str, ...]] = (TEXT,)
+  layer_weights: ClassVar[int] = 4
 
   def build(self, num_outputs: int, example_shape: Shape, dtype: Any, axis: str | None, *, size: int | None = None,
             **changes: Any) -> SwitchNetwork:

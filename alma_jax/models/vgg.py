@@ -19,6 +19,7 @@ class Model(ImageModel):
   name: str = "vgg"
 
   problems: ClassVar[tuple[str, ...]] = (IMAGES, TASKS)
+  layer_weights: ClassVar[int] = 9
   least_pixels: ClassVar[int] = 2 ** len(layers.VGG_BLOCKS)
 
   @property

@@ -127,7 +127,7 @@ def _paired(measure: Measure, errors: Shared, first: Record, second: Record) -> 
   lines = [f"Paired difference A - B over the {len(errors.t)} {first.unit} that both have:"]
   if not measure.is_prequential:
     lines.append(f"  {measure.name}: mean {errors.mean:+.4f}")
-  if first.kind.results[0] == "cer" and not measure.is_prequential:
+  if "cer" in first.kind.results and not measure.is_prequential:
     lines[-1] += f", CER {errors.mean * len(errors.t):+.4f}"
   tested = shared(first, second, f"prequential_{measure.metric}")
   if tested.t:

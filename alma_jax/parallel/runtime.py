@@ -12,7 +12,6 @@ from alma_jax.config import schema
 from alma_jax.errors import BadInput
 from alma_jax.parallel import environment, sharding
 
-_ONE_THREAD = 128 * 128  # width times batch size up to which an MLP is faster in one thread
 _HEAP = 3 * 2**29  # bytes of the heap that lie in large pages
 
 _compile_seconds = 0.0
@@ -109,8 +108,8 @@ def _set_up_cpu(config: schema.RunConfig, alone: bool) -> None:
       _num_devices = count
     except RuntimeError:
       pass  # jax is in use already; sharding.make_mesh says how many devices there are
-  small = (config.model.name == "mlp" and config.learner.name != "gmoe"
-           and config.model.num_experts * config.model.width * config.train.batch_size <= _ONE_THREAD)
+  model, growing = config.model, config.learner.adds_experts
+  small = not growing and model.num_experts * model.width * config.train.batch_size <= model.one_thread
   if alone and only_cpu and small and "NPROC" not in os.environ:
     os.environ["NPROC"] = "1"  # XLA reads it when it makes its thread pool, and has no other setting
     try:

@@ -289,9 +289,9 @@ class Images:
     """(a pool that holds these training examples, their places in it, int32)."""
     return self._pool(mesh), examples
 
-  def test_pool(self, mesh: Mesh) -> Pool | None:
-    """The pool of test examples; None if there are none."""
-    return None if not self.has_test else make_pool(self.dataset.x_test, self.dataset.y_test, *self.constants, mesh)
+  def test_pool(self, mesh: Mesh) -> Pool:
+    """The pool of test examples."""
+    return make_pool(self.dataset.x_test, self.dataset.y_test, *self.constants, mesh)
 
   def score(self, prediction: measures.Prediction) -> measures.Entry:
     """Error, loss in nats and the chosen metrics of a prediction (classes, probabilities) for the test examples."""

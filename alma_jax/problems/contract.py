@@ -256,7 +256,7 @@ class Source(Protocol):
     """(a pool that holds these training examples, their places in it, int32)."""
 
   def test_pool(self, mesh: Mesh) -> Tree:
-    """The pool of test examples; None if there are none."""
+    """The pool of test examples, if there are any."""
 
   def score(self, prediction: Any) -> dict[str, Any]:
     """The metric, the loss in nats and the chosen metrics (measures.py) of a prediction for all test examples."""

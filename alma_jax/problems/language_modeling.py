@@ -321,9 +321,9 @@ class Texts:
     del mesh
     return self._pool_on_host, examples
 
-  def test_pool(self, mesh: Mesh) -> Pool | None:
-    """The test windows; None if there are none."""
-    return self._pool("test", mesh) if self.has_test else None
+  def test_pool(self, mesh: Mesh) -> Pool:
+    """The test windows."""
+    return self._pool("test", mesh)
 
   def score(self, prediction: np.ndarray) -> measures.Entry:
     """Perplexity, loss in nats per token and the chosen metrics of log-probabilities [N, L] of the test text."""

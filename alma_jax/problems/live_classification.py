@@ -35,7 +35,7 @@ class LiveImages(LiveSource, classification.Images):
     self._metrics = measures.chosen(config)
     self._config, self._reader = config, live_images.ImageReader(folder, section.image_size, config.seed, columns)
     self.has_test = self._reader.test is not None
-    if config.stream.untrained_error == "model" and not self.has_test:
+    if config.stream.untrained_error == "model" and self._reader.test is None:
       raise BadInput(f"stream.untrained_error='model' needs a test set, {str(folder / live_images.TEST)!r}; give one, "
                      "or set stream.untrained_error=chance.")
     self.feed = opened(config, self._reader, run)

@@ -178,6 +178,7 @@ class Protocol:
 
   Attributes:
     unit: what arrives, in the plural.
+    labels: of the curve of a run: below it, and behind the name of the metric.
     waits: whether `arrivals` may yield None. Such a stream is run by one process.
     files: {name: text} of files that are written into the run folder.
     fingerprint: SHA-256 of the data; what arrives later is not part of it.
@@ -186,6 +187,7 @@ class Protocol:
     named_data: what has changed if the fingerprint of a run's data has, for a message.
   """
   unit: ClassVar[str] = "mega-batches"
+  labels: ClassVar[tuple[str, str]] = "mega-batches seen", ""
   waits: ClassVar[bool] = False
   files: dict[str, str] = {}  # noqa: RUF012
   fingerprint: str
@@ -209,6 +211,11 @@ class Protocol:
       raise BadInput(f"dataset.name={config.dataset.name!r} takes no arrays.")
 
   # ------------------------------------------------------------------------ what a learner and a run are made from
+
+  @classmethod
+  def stand_in(cls, dataset: Any) -> Any:
+    """`data` by which the costs of many runs on a data set are predicted; None: each loads its own."""
+    return None
 
   @classmethod
   def of_meta(cls, config: Any, meta: Entry) -> Facts:

@@ -158,6 +158,10 @@ class Images(Offline):
     del run
     super().__init__(config, classification.Images(config, data))
 
+  @classmethod
+  def stand_in(cls, dataset: Any) -> Any:
+    return dataset.blank() or dataset.load()
+
 
 class Texts(Offline):
   """Texts of a data set."""

@@ -40,6 +40,7 @@ class Tasks(Protocol):
     source: problems.sequence.Tasks.
   """
   unit: ClassVar[str] = "tasks"
+  labels: ClassVar[tuple[str, str]] = "task", " on it, when it was learned"
 
   def __init__(self, config: Any, data: Any = None, run: Any = None):
     del data, run

@@ -1,1 +1,1 @@
-"""A run: what it is made of, its session, its folder, checkpoints, logs and results."""
+"""A run: what it is made of, its loop, what hears of its progress, and its results."""

@@ -107,7 +107,7 @@ def _end(setting: settings.Setting, folder: RunFolder, now: State) -> None:
                   config_sha256=configs.digest(c))
   name = c.dataset.name.rstrip("/").rsplit("/", 1)[-1].split(":", 1)[-1]
   title = f"{name}, {c.label}: {protocol.headline(summary, lines)}"
-  picture = plots.curve(lines, protocol.measure, title, protocol.chance, protocol.unit)
+  picture = plots.curve(lines, protocol.measure, title, protocol.chance, protocol.labels)
   folder.write({"curve.png": picture, "summary.json": run_files.json_bytes(summary)})
 
 

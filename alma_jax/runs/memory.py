@@ -23,7 +23,6 @@ from alma_jax.training import loop
 from alma_jax.types import Tree
 
 _FLOAT = 4  # bytes
-_WEIGHTS = {"mlp": 1, "vgg": 9, "switch": 4}  # weights of each layer that ends in model.width, over its square
 _COPIES = 3  # of all variables: between stages, in training, and those of the best epoch or a moment of the optimiser
 
 
@@ -121,8 +120,8 @@ class Held:
     problem: Any = setting.facts.problem
     train: Any = c.train
     self._spec = loop.FitSpec(None, problem, train, c.num_members, 0, setting.learner.mesh, False)  # for its arithmetic
-    field = next((name for name in ("num_members", "members_per_stage") if hasattr(c.learner, name)), "")
-    self._members = (getattr(c.learner, field), f"learner.{field}") if field else (1, "learner.name")
+    name = c.learner.members
+    self._members = (getattr(c.learner, name), f"learner.{name}") if name else (1, "learner.name")
 
   def data(self) -> Part:
     """The data set, once, because a CPU may use the host's arrays as they are."""
@@ -139,7 +138,7 @@ class Held:
   def least_variables(self) -> Part:
     """A lower bound of the variables in training, from the config alone."""
     c = self._setting.config
-    one = _WEIGHTS.get(c.model.name, 0) * c.model.width**2 * getattr(c.model, "num_layers", 1)
+    one = c.model.layer_weights * c.model.num_layers * c.model.width**2
     size = _FLOAT * one * c.num_members * c.learner.mixture_size
     return self._variables(size, size * (_COPIES - 1))
 
@@ -157,9 +156,9 @@ class Held:
 
   def _variables(self, live: int, carry: int) -> Part:
     """Variables between two stages, all of them on each device, and the state of a stage, which devices share."""
-    c, layers = self._setting.config, getattr(self._setting.config.model, "num_layers", 1)
+    c = self._setting.config
     advice = _lower((c.model.width**2, "model.width", c.model.width), self._members,
-                    (c.model.num_experts, "model.num_experts"), (layers, "model.num_layers"))
+                    (c.model.num_experts, "model.num_experts"), (c.model.num_layers, "model.num_layers"))
     shares = self._setting.learner.mesh.shape[sharding.MEMBER] if self._apart else 1
     return self._of_devices("the network's variables and their optimiser", advice, live + carry // shares)
 

@@ -6,6 +6,7 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 
+from alma_jax.protocols.contract import Protocol
 from alma_jax.store.metrics import Measure
 
 COLOUR = "#0072B2"  # blue of the Okabe-Ito palette, distinct for colour-blind readers
@@ -15,7 +16,7 @@ _LETTER = 0.62  # width of a digit, as a share of the font size
 
 
 def curve(lines: Sequence[dict[str, Any]], measure: Measure, title: str,
-          chance: float | None = None, unit: str = "mega-batches") -> bytes:
+          chance: float | None = None, labels: tuple[str, str] = Protocol.labels) -> bytes:
   """A PNG of error or perplexity over the stream, as the paper's Figure 1; the area below the error is the CER.
 
   For a stream of tasks it draws the error on each task when it was learned. For a live stream without a test set it
@@ -26,7 +27,7 @@ def curve(lines: Sequence[dict[str, Any]], measure: Measure, title: str,
     measure: what the metric of the lines is measured on.
     title: text above the picture.
     chance: error of guessing, drawn as a dotted line; None: no line.
-    unit: "mega-batches" or "tasks", what the stream consists of.
+    labels: of the run's protocol.
   """
   from matplotlib.backends.backend_agg import FigureCanvasAgg
   from matplotlib.figure import Figure
@@ -46,15 +47,13 @@ def curve(lines: Sequence[dict[str, Any]], measure: Measure, title: str,
       axes.stairs(errors, edges, color=COLOUR, alpha=0.12, fill=True)
       axes.annotate(f"{errors[-1]:.4f}" if measure.metric == "error" else f"{errors[-1]:.1f}", (edges[-1], errors[-1]),
                     xytext=(5, 0), textcoords="offset points", va="center", color=COLOUR, annotation_clip=False)
-    of_tasks = unit == "tasks"
     updates = [(entry["t"], entry[key]) for entry in lines if entry["updated"]]
-    if 0 < len(updates) <= 60 and not of_tasks:
+    if 0 < len(updates) <= 60:
       axes.plot(*zip(*updates), "o", color=COLOUR, markersize=4,
                 label="before an update" if measure.is_prequential else "after an update")
     if chance is not None:
       axes.axhline(chance, color="0.5", linestyle=":", linewidth=1, label="guessing")
-    axes.set(xlabel="task" if of_tasks else f"{unit} seen",
-             ylabel=f"{measure.name}{' on it, when it was learned' if of_tasks else ''}", xlim=(0.5, total + 0.5),
+    axes.set(xlabel=labels[0], ylabel=measure.name + labels[1], xlim=(0.5, total + 0.5),
              ylim=(0, max([chance or 0, *errors]) * 1.08 or 1))
     axes.set_title(title, fontsize=11)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -1,14 +1,7 @@
 """Which experts of a finished run answer for an image."""
-from typing import Any
-
-import jax
 import numpy as np
 
 from alma_jax.errors import BadInput
-from alma_jax.growth import cluster
-from alma_jax.learners import gmoe, hmoe, prediction, stacked
-from alma_jax.learners.contract import Contribution
-from alma_jax.models import moe
 from alma_jax.parallel import environment
 from alma_jax.runs import snapshot
 from alma_jax.runs.results import Run, to_predict
@@ -29,23 +22,7 @@ def weights(run: Run, x: np.ndarray, stage: int | None = None) -> dict[str, np.n
     BadInput: the learner has no gates, or has a single expert, or no such stage is saved.
   """
   opened, learner = run.open(stage)
-  state, data = snapshot.restore_learner(learner, opened), opened.meta["data"]
-  if isinstance(learner, hmoe.HMoE) and state.frozen:
-    base, combine = state.frozen[0], "features"
-  elif isinstance(learner, gmoe.MoE) and gmoe.num_experts(state.spec) > 1:
-    base, combine = state.predicting, ""
-  else:
+  weights_of = learner.router(snapshot.restore_learner(learner, opened))
+  if weights_of is None:
     raise BadInput(f"{run.path} has no experts to choose from; give a run of moe, gmoe or hmoe that has several.")
-  problem, pool = to_predict(x, data, learner)
-  network = learner.network(learner.first_spec() if combine else state.spec)
-
-  def look(inputs: Any) -> Contribution:
-    if combine:
-      return stacked.contribute(network, problem, learner.mesh, combine, base, inputs)
-    return {**moe.route(network, jax.tree.map(lambda leaf: leaf[0], base), inputs)[1]}
-
-  found: dict[str, Any] = prediction.in_batches(look, problem, learner.mesh, pool)
-  if combine:
-    prototypes = state.host["prototypes"]
-    return {"experts": np.eye(len(prototypes), dtype=np.float32)[cluster.nearest(found["features"], prototypes)[0]]}
-  return {layer: found[layer][:, :gmoe.num_experts(state.spec)] for layer in network.module.mixtures}
+  return weights_of(to_predict(x, opened.meta["data"], learner)[1])

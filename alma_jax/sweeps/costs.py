@@ -4,10 +4,9 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from alma_jax import protocols
 from alma_jax.config import schema, sections
-from alma_jax.config.registry import IMAGES
-from alma_jax.data import datasets, tfds_folder
-from alma_jax.data.sets import tfds_images
+from alma_jax.data import tfds_folder
 from alma_jax.errors import BadInput
 from alma_jax.models import cost
 from alma_jax.parallel import environment
@@ -43,9 +42,7 @@ def predict(configs: Sequence[schema.RunConfig], here: bool = False) -> list[Pre
 
 def downloads(configs: Sequence[schema.RunConfig]) -> list[str]:
   """The names of data sets whose costs are predicted without them, and which the first run will download here."""
-  named = {c.dataset.name for c in configs if IMAGES in c.dataset.problems and not c.dataset.data_dir}
-  return sorted(name for name in named
-                if tfds_images.blank(name) and not tfds_folder.is_prepared(name.removeprefix("tfds:")))
+  return sorted({c.dataset.name for c in configs if c.dataset.is_downloaded})
 
 
 def _predicted(configs: Sequence[schema.RunConfig], refused: Mapping[schema.RunConfig, BadInput]
@@ -113,15 +110,10 @@ def _problem(config: schema.RunConfig) -> BadInput | None:
 
 
 def _setting(config: schema.RunConfig) -> settings.Setting:
-  return settings.prepare(config, _data(config.dataset))
+  protocol: Any = protocols.of(config)
+  return settings.prepare(config, _data(protocol, config.dataset))
 
 
 @functools.cache
-def _data(section: sections.DataSet) -> datasets.Dataset | None:
-  """The images of a config, or blank ones of the same shapes; None for texts and for streams of tasks."""
-  if IMAGES not in section.problems:
-    return None
-  # Nothing is downloaded into a folder that the config names: the data have to be there.
-  may_be_blank = not section.data_dir or tfds_folder.is_prepared(section.name.removeprefix("tfds:"), section.data_dir)
-  blank = tfds_images.blank(section.name) if may_be_blank else None
-  return blank or section.load()
+def _data(protocol: Any, section: sections.DataSet) -> Any:
+  return protocol.stand_in(section)

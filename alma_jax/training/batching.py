@@ -15,7 +15,6 @@ import numpy as np
 
 from alma_jax import keys
 from alma_jax.config import sections
-from alma_jax.training import optimizers
 from alma_jax.training.stage import Training
 from alma_jax.training.state import TrainBatches, ValBatches, pad_members
 
@@ -36,12 +35,12 @@ def train_batches(training: Training, start: int, stop: int) -> TrainBatches:
   ends_round = ((steps + 1) % plan.per_round == 0) | (steps + 1 == plan.steps)
   counts = pad_members(spec, _counts(training, steps)).astype(np.int32)
   counts = counts.swapaxes(0, 1) if spec.own_examples else counts[0]
-  blend = None
+  factors, blend = spec.train.factors(training.data.stage, steps.tolist(), plan.steps), None
   if spec.average:  # a plain mean until the horizon is reached
     blend = (1 / np.minimum(steps + 1, max(1.0, spec.average * plan.steps))).astype(np.float32)
   return TrainBatches(examples.swapaxes(0, 1), counts, epoch, step, ends_round, np.array(stop - start, np.int32),
                       weight if weight is None else weight.swapaxes(0, 1),
-                      optimizers.scale(spec.train, training.data.stage, steps, plan.steps), blend)
+                      None if factors is None else np.array(factors, np.float32), blend)
 
 
 def val_batches(training: Training) -> ValBatches:

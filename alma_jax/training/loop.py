@@ -17,7 +17,7 @@ does not matter. For small networks the host's loop is slower; benchmarks/loop.p
   state.py       what the devices hold
   batching.py    which examples a step reads
   program.py     what the devices compute
-  optimizers.py  optimisers and learning rates
+  optimizers.py  optimisers
 """
 import dataclasses
 import functools

@@ -1,5 +1,6 @@
 """Texts."""
 import dataclasses
+import pathlib
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -14,11 +15,15 @@ from alma_jax.data import text_source
 class Stored(Text):
   """Base class of texts that are complete when a run starts."""
 
+  def source(self) -> text_source.TextSource:
+    """Where the text is read from; raises BadInput if it is not there."""
+    raise NotImplementedError
+
   def arrived(self, config: Any, form: Any, entries: Any) -> Iterator[Any]:
     from alma_jax.data import documents  # it imports jax
 
     del form, entries
-    splits = text_source.find(self.name, self.data_dir).read()
+    splits = self.source().read()
     if "test" not in splits:  # it is a part of the documents' pieces
       splits = documents.prepare(splits, config.stream.num_megabatches, config.seed)
     return (text.strip() for text in splits["train"])
@@ -32,6 +37,9 @@ class Files(Stored):
 
   form: ClassVar[str] = "text:DIR"
 
+  def source(self) -> text_source.TextSource:
+    return text_source.of_files(pathlib.Path(self.path).expanduser())
+
 
 @register
 @dataclasses.dataclass(frozen=True)
@@ -41,3 +49,6 @@ class TFDS(Stored):
   data_dir: str = field("", DATA_DIR)
 
   form: ClassVar[str] = "tfds:NAME"
+
+  def source(self) -> text_source.TextSource:
+    return text_source.of_tfds(self.path, self.data_dir)

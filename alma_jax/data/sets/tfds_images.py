@@ -51,6 +51,24 @@ class TFDS(DataSet):
   def load(self) -> Dataset:
     return load(self.name, self.data_dir)
 
+  def blank(self) -> Dataset | None:
+    facts, known = _facts(self.name), not self.data_dir or self._is_prepared
+    if facts is None or not known:  # nothing is downloaded into a folder that the config names
+      return None
+    arrays: dict[str, np.ndarray] = {}
+    for split, num in ("train", facts.num_train), ("test", facts.num_test):
+      arrays[f"x_{split}"] = np.broadcast_to(np.uint8(0), (num, *facts.shape))  # takes no memory
+      arrays[f"y_{split}"] = np.arange(num) % _NUM_CLASSES
+    return from_arrays(self.name, arrays, (facts.mean, facts.std), fingerprint="blank")
+
+  @property
+  def is_downloaded(self) -> bool:
+    return not self.data_dir and _facts(self.name) is not None and not self._is_prepared
+
+  @property
+  def _is_prepared(self) -> bool:
+    return tfds_folder.is_prepared(self.name.removeprefix("tfds:"), self.data_dir)
+
 
 @register
 @dataclasses.dataclass(frozen=True)
@@ -85,21 +103,6 @@ def load(name: str, data_dir: str) -> Dataset:
   labels = {f"y_{split}": Labels(entry.arrays[f"y_{split}"], names, names is not None) for split in _SPLITS}
   facts = _facts(name)
   return from_arrays(name, entry.arrays | labels, facts and (facts.mean, facts.std), entry.facts["fingerprint"])
-
-
-def blank(name: str) -> Dataset | None:
-  """A data set of the same shapes and dtypes, whose pixels are 0 and take no memory; None if `name` is not known.
-
-  With it a run's costs are computed before its data are there.
-  """
-  facts = _facts(name)
-  if facts is None:
-    return None
-  arrays: dict[str, np.ndarray] = {}
-  for split, num in ("train", facts.num_train), ("test", facts.num_test):
-    arrays[f"x_{split}"] = np.broadcast_to(np.uint8(0), (num, *facts.shape))
-    arrays[f"y_{split}"] = np.arange(num) % _NUM_CLASSES
-  return from_arrays(name, arrays, (facts.mean, facts.std), fingerprint="blank")
 
 
 def _facts(name: str) -> _Facts | None:
