@@ -120,7 +120,7 @@ def test_an_expert_learns_from_its_cluster_alone(tmp_path):
   joint = setting_of("hmoe", model__num_experts=3)
   state, _, _ = train_stage(joint, joint.learner.init(), 0)
   host, file = state.host, tmp_path / "gate"
-  gate.write(file, gate.Gate(4, state.frozen[0], host["prototypes"], host["counts"], 0))
+  file.write_bytes(gate.packed(gate.Gate(4, state.frozen[0], host["prototypes"], host["counts"], 0)))
   setting = setting_of("expert", learner__gate=str(file), learner__cluster=1)
   learner, data = setting.learner, Stages(setting)[0]
   grown, growth = learner.grow(learner.init(), data)

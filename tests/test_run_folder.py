@@ -194,6 +194,21 @@ def test_a_finished_run_on_a_read_only_disk_shows_its_summary(tmp_path, arrays, 
     alma_jax.run(small_config(train__epochs=6), tmp_path / "begun", data=arrays)
 
 
+def test_a_folder_that_another_process_writes_stays_as_it_is(tmp_path):
+  identity = run_folder.Identity(configs.parse(small_config()), {"data_fingerprint": "a"}, {}, "the data")
+  with run_folder.RunFolder(tmp_path, writes=False) as folder:
+    folder.claim(identity, overwrite=False)
+    folder.write_config()
+    folder.write({"curve.png": b"a"})
+    folder.publish("", 0, {"predictor.json": b"{}"})
+    folder.cut("train.jsonl", 0)
+    folder.append("train.jsonl", {"stage": 0})
+    folder.mend("metrics.jsonl", b"")
+    folder.note("compiling")
+    folder.sync()
+  assert not list(tmp_path.iterdir())
+
+
 def test_other_errors_are_not_disk_problems():
   def raised(error, over, suppress=False):
     try:

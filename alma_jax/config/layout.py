@@ -169,8 +169,9 @@ def nested(flat: Mapping[str, Any]) -> Tree:
 
 def to_dict(config: schema.RunConfig) -> Tree:
   """The nested dict of a RunConfig, ready for JSON; `parse` reads it back."""
-  values = {name: (getattr(config, name), each) for name, each in declared(type(config)).items()}
-  return {name: _tree(value) if isinstance(each, Choice) else value for name, (value, each) in values.items()}
+  cls: Any = type(config)
+  return {name: _tree(getattr(config, name)) if isinstance(each, Choice) else getattr(config, name)
+          for name, each in declared(cls).items()}
 
 
 def sections_of(section: Any) -> Iterator[Any]:
@@ -248,7 +249,8 @@ def _walk(cls: Any, flat: Mapping[str, Any], prefix: str = "", owner: str = "") 
 def _tree(section: Any) -> Tree:
   """{name: value} of the fields of a section; those of a chosen class stand beside its name."""
   tree: Tree = {}
-  for name, each in declared(type(section)).items():
+  cls: Any = type(section)
+  for name, each in declared(cls).items():
     value = getattr(section, name)
     if isinstance(each, Choice):
       chosen = _tree(value)

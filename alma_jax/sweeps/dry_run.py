@@ -9,7 +9,7 @@ from alma_jax.config import schema, sections
 from alma_jax.data import tfds_folder
 from alma_jax.errors import BadInput
 from alma_jax.models import cost
-from alma_jax.parallel import cores, environment
+from alma_jax.parallel import environment, machine
 from alma_jax.runs import memory, settings
 from alma_jax.sweeps import states
 from alma_jax.sweeps.launch import LOCAL, Launcher, Plan
@@ -38,7 +38,7 @@ def text(plan: Plan, launcher: Launcher, changed: Mapping[str, str | None]) -> s
     launcher: how it would be started.
     changed: {field: text} of the command line, for all jobs.
   """
-  here = launcher.name == LOCAL and not cores.num_gpus()  # otherwise the runs use other memory
+  here = launcher.name == LOCAL and not machine.num_gpus()  # otherwise the runs use other memory
   predicted = dict(zip((job.name for job in plan.jobs), predict([job.config for job in plan.jobs], here)))
   refused = _refused({name: str(each) for name, each in predicted.items() if isinstance(each, BadInput)})
   possible = {name: each for name, each in predicted.items() if not isinstance(each, BadInput)}

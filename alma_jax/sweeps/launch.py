@@ -10,7 +10,7 @@ import filelock
 
 from alma_jax import commands, messages
 from alma_jax.errors import BadInput
-from alma_jax.parallel.cores import num_cores, num_gpus
+from alma_jax.parallel.machine import num_cores, num_gpus
 from alma_jax.store import run_files
 from alma_jax.sweeps import display, pool, states
 from alma_jax.sweeps import jobs as sweep_jobs

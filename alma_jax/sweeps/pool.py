@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from alma_jax import config as configs
 from alma_jax.config import schema
-from alma_jax.parallel.cores import num_gpus, usable_cores
+from alma_jax.parallel.machine import num_gpus, usable_cores
 from alma_jax.sweeps import worker
 from alma_jax.sweeps.jobs import Job
 from alma_jax.sweeps.states import FAILED, LOST, QUIET, STARTED, STOPPED, Event
