@@ -423,7 +423,7 @@ DATA = [
     tasks("'rotate'", "it should be ('rotate', QUARTER_TURNS)", "[dict(D, changes=[('rotate', 'left')])]"),
     tasks("changes", "as in [('rotate', 1)]", "[dict(D, changes=('rotate', 1))]"),
     tasks("name=1", "should be a string", "[dict(D, name=1)]"),
-    tasks("draw=", "below 2**31", "[dict(D, draw=2**40)]"),
+    tasks("draw=", "below 2147483648", "[dict(D, draw=2**40)]"),
     tasks("draw=-1", "at least 0", "[dict(D, draw=-1)]"),
     tasks("returns='a'", "names no earlier task of the list", "[dict(D, returns='a')]"),
     tasks("'b' returns to 'a'", "the same classes in the same order",
