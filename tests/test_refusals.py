@@ -411,7 +411,7 @@ DATA = [
     tasks("'a'", "a task has at least two", "[dict(D, classes=[1])]"),
     tasks("class 10 of digits", "are 0 to 9", "[dict(D, classes=[1, 10])]"),
     tasks("class of digits", "twice", "[dict(D, classes=[1, 1])]"),
-    tasks("classes=", "should be a whole number", "[dict(D, classes=['1', '2'])]"),
+    tasks("classes=", "should be a whole number", "[dict(D, classes=['one', 'two'])]"),
     tasks("'a'", "ask for fewer", "[dict(D, train=599)]"),
     tasks("val=0", "should be at least 1", "[dict(D, val=0)]"),
     tasks("train=True", "should be a whole number", "[dict(D, train=True)]"),
