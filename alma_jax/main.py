@@ -177,28 +177,12 @@ def _watch_signals() -> tuple[Callable[[], bool], Callable[[], int]]:
 
 
 def _report(run: "Run") -> str:
-  from alma_jax.store import metrics, run_files
+  from alma_jax import protocols
+  from alma_jax.store import run_files
 
   s = run.summary or {}
-  measure = metrics.measure("error" if "cer" in s else "perplexity", run.lines)
-  num = len(run.metrics["t"])
-  if "average_accuracy" in s:
-    judged = (f"average accuracy {s['average_accuracy']:.4f} over {num} tasks, forgetting {s['forgetting']:.4f}, "
-              f"{s['num_modules']} modules with {s['memory']:,} parameters")
-  elif measure.is_prequential:
-    values = measure.values(run.lines)
-    judged = (f"{measure.name} {sum(values) / len(values):.4f}, the mean over {len(values)} mega-batch"
-              f"{'es' * (len(values) != 1)}, and "
-              f"{values[-1]:.4f} on the last" if values else f"no {measure.name}, because nothing arrived after "
-              "the first training")
-  elif "cer" in s:
-    judged = (f"CER {s['cer']:.4f} over {num} mega-batches, mean error {s['mean_error']:.4f}, "
-              f"final error {s['final_error']:.4f}")
-  else:
-    judged = (f"average perplexity {s['average_perplexity']:.2f} after {num} mega-batches, "
-              f"final perplexity {s['final_perplexity']:.2f}")
   held = "" if "memory" in s else f"parameters held, summed over the stream, {s['cumulative_params']:,}, "
-  return (f"{judged}\n"
+  return (f"{protocols.of(run.config).told(run.config, s, run.lines)}\n"
           f"{held}forward multiply-adds {s['cumulative_fwd_macs']:,}, "
           f"training flops {s['cumulative_train_flops']:,}\n"
           f"{s['num_stages']} stage{'s' * (s['num_stages'] != 1)} in {s['wall_seconds']:.1f} s, "

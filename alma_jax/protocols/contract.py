@@ -297,6 +297,18 @@ class Protocol:
     value = self.measure.values(lines)[-1]
     return f"final {self.measure.name} {value:.4g} over {summary['num_megabatches']} {self.unit}"
 
+  @classmethod
+  def told(cls, config: Any, summary: Entry, lines: list[Entry]) -> str:
+    """The results of a run in a sentence; `summary`: what `summary` returned."""
+    measure = metrics.measure(config.metric, lines)
+    if measure.is_prequential:
+      values = measure.values(lines)
+      return (f"{measure.name} {sum(values) / len(values):.4f}, the mean over {len(values)} mega-batch"
+              f"{'es' * (len(values) != 1)}, and {values[-1]:.4f} on the last" if values else
+              f"no {measure.name}, because nothing arrived after the first training")
+    first, *others = (f"{name.replace('_', ' ').replace('cer', 'CER')} {summary[name]:.4f}" for name in config.results)
+    return ", ".join([f"{first} over {len(lines)} {cls.unit}", *others])
+
   def reports(self, learner: Learner, spec: Entry, lines: list[Entry]) -> dict[str, bytes]:
     """{name: contents} of further files, written after every stage; `spec`: of the LearnerState then."""
     del learner, spec, lines

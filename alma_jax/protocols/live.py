@@ -1,4 +1,4 @@
-"""Mega-batches that arrive in a folder while the run goes on (docs/live-streams.md)."""
+"""Mega-batches that arrive in a folder while the run goes on (docs/live.md)."""
 import pathlib
 from collections.abc import Generator, Sequence
 from typing import Any, ClassVar

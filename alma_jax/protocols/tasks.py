@@ -139,6 +139,11 @@ class Tasks(Protocol):
   def headline(self, summary: Entry, lines: list[Entry]) -> str:
     return f"average accuracy {summary['average_accuracy']:.3f} over {len(lines)} tasks"
 
+  @classmethod
+  def told(cls, config: Any, summary: Entry, lines: list[Entry]) -> str:
+    return (f"average accuracy {summary['average_accuracy']:.4f} over {len(lines)} tasks, forgetting "
+            f"{summary['forgetting']:.4f}, {summary['num_modules']} modules with {summary['memory']:,} parameters")
+
   def reports(self, learner: Any, spec: Entry, lines: list[Entry]) -> dict[str, bytes]:
     """Contents of accuracy.csv, a row per task t with R[t, i], and of graph.json, what was made from what."""
     names = [info.name for info in self.source.data.infos]

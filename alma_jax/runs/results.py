@@ -43,9 +43,8 @@ class Run:
   def __repr__(self) -> str:
     state = f"{len(self.metrics.get('t', ()))} mega-batches"
     if self.summary:
-      name = "cer" if "cer" in self.summary else "average_perplexity"
       measured = f" ({self.summary['measured']})" if "measured" in self.summary else ""
-      state = f"{name}={self.summary[name]:.4f}{measured}"
+      state = f"{self.config.results[0]}={self.summary[self.config.results[0]]:.4f}{measured}"
     return f"Run({self._shown!r}, {state})"
 
   @property
