@@ -66,10 +66,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   if args.out:
     answers.check_place(args.out)
   predictor, record = predict.load(predict.stored_of(args)[0]), Record(local_copy.readable(args.workdir))
-  known = record.fields.get("log.metrics", ()) if record.is_begun else ()
-  problem = record.kind.problem if record.is_begun else predictor.problem
-  metrics = [registry.METRICS[problem].of(name, "--metrics")()
-             for name in (args.metrics.split(",") if args.metrics else known)]
+  metrics = _metrics(args, record, predictor.problem)
   found = predictor.evaluate(inputs.Labelled(args.data, lambda size: _batches(args, size, predictor.facts),
                                              lambda hashes: _overlap(args, record, hashes, predictor.form), metrics))
   if predictor.facts.get("task"):
@@ -82,6 +79,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     except OSError as error:
       raise BadInput(f"--out={args.out!r} cannot be written: {error.strerror}.") from error
   commands.show(predictor.describe(found, [metric.name for metric in metrics]))
+
+
+def _metrics(args: argparse.Namespace, record: Record, problem: str) -> list[sections.Metric]:
+  """The metrics of --metrics, or else those of the run; `problem` of a predictor without its run."""
+  known = registry.METRICS[record.kind.problem if record.is_begun else problem]
+  if args.metrics is not None:
+    return [known.of(name, "--metrics")() for name in args.metrics.split(",") if name]
+  chosen = record.fields.get("log.metrics", ()) if record.is_begun else ()
+  commands.warn([f"the metric {name!r} of the run is left out, because it is not known; give the file that registers it "
+                 "as --config" for name in chosen if name not in known])
+  return [known[name]() for name in chosen if name in known]
 
 
 def _batches(args: argparse.Namespace, size: int, facts: Mapping[str, Any]) -> Iterator[examples.Examples]:

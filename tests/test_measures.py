@@ -77,7 +77,7 @@ def test_values_of_scikit_learn(classes):
     assert found["balanced_error"] == pytest.approx(
         1 - np.mean(sklearn.metrics.recall_score(labels, predicted, labels=there, average=None)))
   assert found["macro_f1"] == pytest.approx(
-      sklearn.metrics.f1_score(labels, predicted, labels=there, average="macro"))
+      sklearn.metrics.f1_score(labels, predicted, average="macro"))
   assert found["nll"] == pytest.approx(
       sklearn.metrics.log_loss(labels, exact, labels=range(classes)), rel=1e-5)
   assert found["class_errors"][-1] is None
@@ -120,14 +120,14 @@ def test_classes_that_a_network_does_not_know_are_errors():
   found = measured(probabilities, labels, ("a", "b", "c"))
   assert found["class_errors"] == [0, None, 1]
   assert found["balanced_error"] == 0.5
-  assert found["macro_f1"] == 0.5
+  assert found["macro_f1"] == pytest.approx(1 / 3)
   assert found["confusion"] == [[1, 0, 0], [0, 0, 0], [0, 1, 0]]
   assert found["classes"] == ["a", "b", "c"]
   # A probability of 0 counts as the smallest float32.
   assert found["nll"] == pytest.approx((-math.log(.9) - math.log(np.finfo(np.float32).tiny)) / 2, rel=1e-6)
   unnumbered = measured(probabilities, np.array([0, -1]), ("a", "b"))
   assert unnumbered["class_errors"] == [0, None, 1]
-  assert unnumbered["classes"] == ["a", "b"]
+  assert unnumbered["classes"] == ["a", "b", "unknown"]
   many = np.concatenate([probabilities, np.zeros((2, 4))], 1).astype(np.float32)
   assert measured(many[:, :4], np.array([0, 6]))["top5_error"] == 0.5  # with the unknown ones, there are seven classes
 
@@ -386,7 +386,7 @@ def test_a_live_stream_with_new_classes(tmp_path, arrays):
   config = live_config(folder, stream__waiting_time=1, train__epochs=12, log__metrics=("class_errors", "confusion"))
   found = alma_jax.run(config, tmp_path / "run").lines
   first, second, third, last = found
-  assert first["classes"] == ["0", "2"]
+  assert first["classes"] == ["0", "2", "unknown"]
   assert len(first["class_errors"]) == 3  # the last are the test examples of a class that has not come
   assert first["class_errors"][2] == 1
   assert third["prequential_class_errors"][2] == 1  # before the training that adds it
@@ -413,3 +413,21 @@ def test_metrics_of_the_newest_task(tmp_path, learner):
     assert 1 - line["accuracies"][-1] == pytest.approx(line["error"])
     np.testing.assert_allclose(line["class_errors"], 1 - np.diag(confusion) / confusion.sum(1), atol=1e-15)
     assert "top5_error" not in line
+
+
+def test_metrics_of_a_network_that_has_diverged():
+  probabilities, labels = np.full((4, 7), np.nan, np.float32), np.arange(4)
+  found = measured(probabilities, labels)
+  assert (found["top5_error"], found["calibration_error"], found["nll"]) == (1, None, None)
+
+
+def test_a_live_class_without_a_new_output_has_its_name(tmp_path, arrays):
+  """The network has two outputs from the beginning, so the second class adds none."""
+  folder, (x, y) = make_folder(tmp_path / "live"), arrays[:2]
+  for t, classes in enumerate(([2], [2, 0]), 1):
+    which = np.flatnonzero(np.isin(y, classes))[30 * t:][:30]
+    drop(folder, t, x[which], y[which])
+  (folder / "end").touch()
+  run = alma_jax.run(live_config(folder, stream__waiting_time=1, train__epochs=2), tmp_path / "run")
+  assert run.classes == ["2", "0"]
+  assert run.predict(x[:3]).shape == (3, 2)

@@ -102,25 +102,31 @@ def read(y: Any, names: tuple[str, ...] | None = None) -> Labels:
   Raises:
     BadInput: they are neither. The message begins with "it".
   """
+  if y.dtype.kind in "OT":
+    are_text = {isinstance(label, str | bytes) for label in y.flat}
+    if len(are_text) > 1:
+      raise BadInput("it has labels that are names and others that are not; give labels of one kind, all of them names "
+                     "or all of them numbers.")
+    try:
+      y = np.array(y.tolist())
+    except ValueError as error:  # lists of different lengths
+      raise BadInput("it has labels that are lists; labels are [N], one for each example.") from error
   if y.ndim != 1:
     raise BadInput(f"it has labels of shape {y.shape}; labels are [N], one for each example.")
   if not len(y):
     raise BadInput("it has no labels; give one for each example.")
-  if y.dtype.kind == "O":
-    kinds = {str if isinstance(label, str) else type(label) for label in y.tolist()}
-    if str in kinds and len(kinds) > 1:
-      raise BadInput("it has labels that are names and others that are not; give labels of one kind, all of them names "
-                     "or all of them numbers.")
-    y = np.array(y.tolist())
   if y.dtype.kind in "US":
     try:
       y = y.astype(str)
     except UnicodeDecodeError as error:
       raise BadInput("it has labels that are bytes but not ASCII; give strings.") from error
     unique, places = np.unique(y, return_inverse=True)
-    if not all(map(normal, unique.tolist())):
+    first: dict[str, str] = {}  # a class keeps its first name
+    classes = [first.setdefault(_same(name), normal(name)) for name in unique.tolist()]
+    if "" in first:
       raise BadInput("it has examples with an empty label; name their class, or remove them.")
-    return Labels(places.astype(np.int32), tuple(unique.tolist()))
+    different, index = np.unique(classes, return_inverse=True)
+    return Labels(index[places].astype(np.int32), tuple(different.tolist()))
   if y.dtype.kind not in "iuf" or (y.dtype.kind == "f" and not np.array_equal(y, np.trunc(y))):
     raise BadInput(f"it has {y.dtype} labels that are not whole numbers and not names; labels are names, or count "
                    "classes from 0.")
@@ -156,9 +162,10 @@ def of_parts(train: Labels, test: Labels) -> tuple[Labels, Labels]:
   if unknown:
     raise BadInput(f"it has the class {', '.join(unknown[:5])} only in its test part; give every class training "
                    "examples.")
-  place = {name: i for i, name in enumerate(names)}
-  known = np.array([place[name] for name in others], np.int32)
-  return Labels(numbers, names, True), Labels(known[tested], names, True)
+  if others != names:  # of a data set that declares its names, two may be equal
+    place = {name: i for i, name in enumerate(names)}
+    tested = np.array([place[name] for name in others], np.int32)[tested]
+  return Labels(numbers, names, True), Labels(tested, names, True)
 
 
 def joined(parts: Sequence[Labels]) -> Labels:

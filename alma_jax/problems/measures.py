@@ -20,6 +20,7 @@ Entry = dict[str, Any]
 Prediction = tuple[np.ndarray, np.ndarray]  # classes int [B], probabilities float32 [B, K]
 
 CLASSES = "classes"  # in a line of metrics.jsonl: the names of the classes that its lists and matrices are over
+UNKNOWN = "unknown"  # among them: test examples whose class has not come yet
 _PREQUENTIAL = "prequential_"
 _BINS = 15  # of the calibration error
 _MOST_CLASSES = 100  # of a confusion matrix
@@ -71,7 +72,7 @@ class BalancedError(ClassErrors):
 @register
 @dataclasses.dataclass(frozen=True)
 class MacroF1(ClassErrors):
-  """Mean over the classes of the harmonic mean of precision and recall."""
+  """Mean of the F1 scores of all classes that occur among labels or predictions."""
   name: str = "macro_f1"
 
   def sums(self, prediction: Prediction, labels: np.ndarray, mask: np.ndarray) -> Any:
@@ -81,7 +82,8 @@ class MacroF1(ClassErrors):
 
   def value(self, sums: Any) -> Any:
     right, num = sums["num"] - sums["wrong"], sums["num"]
-    return (2 * right / np.maximum(num + sums["predicted"], 1))[num > 0].mean()
+    either = num + sums["predicted"]  # twice the denominator of F1, and 0 for a class that does not occur
+    return (2 * right[either > 0] / either[either > 0]).mean()
 
 
 @register
@@ -110,7 +112,7 @@ class CalibrationError(Metric):
     """For each bin, the number of examples, the sum of their confidence, and the number that are right: [3, 15]."""
     probabilities = prediction[1][mask]
     confidence = probabilities.max(-1).astype(np.float64)
-    index = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
+    index = np.minimum((np.nan_to_num(confidence) * _BINS).astype(int), _BINS - 1)
     rows = np.ones(len(index)), confidence, probabilities.argmax(-1) == labels[mask]
     return np.stack([np.bincount(index, row, _BINS) for row in rows])
 
@@ -130,7 +132,7 @@ class TopError(Metric):
     right = np.take_along_axis(probabilities, labels, -1)
     before = np.arange(probabilities.shape[-1]) < labels
     rank = ((probabilities > right) | ((probabilities == right) & before)).sum(-1)
-    wrong = (rank >= _TOP) | (right[:, 0] == 0)
+    wrong = (rank >= _TOP) | ~(right[:, 0] > 0)  # NaN is wrong
     return np.array([wrong.sum(), len(wrong) if probabilities.shape[-1] > _TOP else 0])
 
   def value(self, sums: Any) -> Any:
@@ -213,7 +215,7 @@ def of_images(metrics: Sequence[Metric], prediction: Prediction, y: np.ndarray, 
   """The metrics of a prediction (classes, probabilities) for examples with labels y, see Totals.entry.
 
   A class that the network does not know yet has the probability 0. Examples with a negative label, whose class has no
-  number yet, form one further class, the last.
+  number yet, form one further class, the last, called UNKNOWN.
   """
   if not metrics:
     return {}
@@ -221,6 +223,8 @@ def of_images(metrics: Sequence[Metric], prediction: Prediction, y: np.ndarray, 
   num = max(probabilities.shape[-1], int(y.max()) + 1)
   width = num + bool((y < 0).any())
   y = np.where(y < 0, num, y)
+  if names:
+    names = [*names[:num], *map(str, range(len(names), num)), *[UNKNOWN] * (width > num)]
   for start in range(0, len(y), _ROWS):
     rows = slice(start, start + _ROWS)
     part = np.pad(probabilities[rows], ((0, 0), (0, width - probabilities.shape[-1])))

@@ -259,10 +259,10 @@ class Protocol:
     """
 
   def arrivals(self, lines: list[Entry]) -> Generator[int | None, None, None]:
-    """Yields every mega-batch t when it is there: here `stream.num_megabatches` of them.
+    """A generator that yields every mega-batch t, 1, 2, ..., when it is there: here `stream.num_megabatches` of them.
 
-    It may yield None while it waits, several times a second, and a t that has its line already, which is then taken
-    back, as the mega-batch is received again. `lines` is the present list of lines.
+    It may yield None while it waits, several times a second. It may yield the last t again, if the learner was not
+    trained after it: its line is then taken back, and it is received again. `lines` is the present list of lines.
     """
     while len(lines) < self.config.stream.num_megabatches:
       yield len(lines) + 1
@@ -279,7 +279,7 @@ class Protocol:
   def test(self, learner: Learner, state: State, trained: Trained) -> Entry:
     """Entries of a line of metrics.jsonl on the test set, after a stage; none without a test set.
 
-    Nothing else sees test data. It may replace `state.joined`; the line is not yet among `state.lines`.
+    Nothing outside the protocol sees test data. It may replace `state.joined`; the line is not yet among `state.lines`.
     """
     raise NotImplementedError
 
@@ -314,8 +314,8 @@ class Protocol:
     del learner, spec, lines
     return {}
 
-  def shown(self, learner: Learner, state: State) -> Iterator[Shown]:
-    """All predictors of a run between two stages."""
+  def shown(self, learner: Learner, state: State, since: int = 0) -> Iterator[Shown]:
+    """The predictors of a run between two stages that a stage from `since` on, counted from 0, has changed."""
     yield self.view(learner, state)
 
   @classmethod

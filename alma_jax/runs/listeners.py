@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from alma_jax.learners.contract import Learner
 from alma_jax.parallel import sharding
 from alma_jax.predictors import folder as predictors
-from alma_jax.protocols.contract import Protocol, State
+from alma_jax.protocols.contract import Protocol, Shown, State
 from alma_jax.runs import exporting
 from alma_jax.store.metrics import Entry
 from alma_jax.store.mirror import Mirror
@@ -48,33 +48,27 @@ class Publisher(Listener):
     """`protocol` and `folder` of the run; `phase` shows a long activity, see Progress.phase."""
     self._protocol, self._folder, self._phase = protocol, folder, phase
     self._exporter: exporting.Exporter | None = None
-    self._stages: dict[str, int] = {}  # of the predictors that are there
 
   def begin(self, learner: Learner, state: State) -> None:
     """Publishes what is older than the last complete stage, as after `log.predictor` was switched on."""
     ends = (*state.ends, *([state.arrival.t] if state.arrival else []))
     self._exporter = exporting.Exporter(learner, self._protocol.facts(ends).problem, self._protocol.config,
                                         self._folder.path)
-    if state.stage and state.complete:
-      self._publish(learner, state)
+    for shown in self._protocol.shown(learner, state) if state.stage and state.complete else ():
+      number = (predictors.latest_version(self._folder.path / PREDICTOR / shown.name) or "").partition("-")[0]
+      if sharding.agree(int(number) if number.isdecimal() else -1) < shown.stage:
+        self._publish(shown, state)
 
   def line(self, entry: Entry, learner: Learner, state: State) -> None:
     """Before the checkpoint: no saved stage is without its predictor."""
-    if entry["updated"]:
-      self._publish(learner, state)
+    for shown in self._protocol.shown(learner, state, state.stage - 1) if entry["updated"] else ():
+      self._publish(shown, state)
 
-  def _publish(self, learner: Learner, state: State) -> None:
+  def _publish(self, shown: Shown, state: State) -> None:
     assert self._exporter is not None
     with self._phase("writing the predictor"):
-      for shown in self._protocol.shown(learner, state):
-        if shown.name not in self._stages:
-          version = predictors.latest_version(self._folder.path / PREDICTOR / shown.name) or ""
-          number = version.partition("-")[0]
-          self._stages[shown.name] = sharding.agree(int(number) if number.isdecimal() else -1)
-        if self._stages[shown.name] < shown.stage:
-          files = self._exporter.files(shown, self._protocol.fingerprint_after(shown.standing.line["t"]))
-          self._folder.publish(shown.name, state.stage - 1, files)
-          self._stages[shown.name] = shown.stage
+      files = self._exporter.files(shown, self._protocol.fingerprint_after(shown.standing.line["t"]))
+      self._folder.publish(shown.name, state.stage - 1, files)
 
 
 class Uploader(Listener):
@@ -88,7 +82,7 @@ class Uploader(Listener):
       self._mirror.take()  # later there are lines, which a folder without a checkpoint must not have in a store
 
   def begin(self, learner: Learner, state: State) -> None:
-    if state.lines and not self._began:
+    if (state.lines or state.arrival) and not self._began:
       self._mirror.take()  # not before: only a sound moment of the run may replace what the store holds
     self._began = True
 

@@ -373,5 +373,5 @@ def samples(setting: Setting) -> list[int]:
 
 def _tried(setting: Setting, now: State) -> int:
   """Training examples of the stage in progress that earlier candidates of learners.tuned have processed."""
-  of_stage = samples(setting)[:now.stage + 1][-1]  # an adaptive run may have more stages than expected
-  return of_stage * tuned.num_tried(now.learner) // setting.config.num_candidates
+  of_stage = samples(setting)[:now.stage + 1][-1:]  # an adaptive run may have more stages than expected
+  return sum(of_stage) * tuned.num_tried(now.learner) // setting.config.num_candidates
