@@ -87,8 +87,8 @@ def _metrics(args: argparse.Namespace, record: Record, problem: str) -> list[sec
   if args.metrics is not None:
     return [known.of(name, "--metrics")() for name in args.metrics.split(",") if name]
   chosen = record.fields.get("log.metrics", ()) if record.is_begun else ()
-  commands.warn([f"the metric {name!r} of the run is left out, because it is not known; give the file that registers it "
-                 "as --config" for name in chosen if name not in known])
+  commands.warn([f"the metric {name!r} of the run is left out, because it is not known; give the file that registers "
+                 "it as --config" for name in chosen if name not in known])
   return [known[name]() for name in chosen if name in known]
 
 

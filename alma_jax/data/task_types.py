@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from alma_jax.data.image_changes import Change
+Change = tuple[str | int | float, ...]  # the name of a function of image_changes.py, and its arguments
 
 
 class TaskInfo(NamedTuple):
