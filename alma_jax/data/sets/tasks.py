@@ -12,9 +12,8 @@ from alma_jax.config.fields import field
 from alma_jax.config.registry import register
 from alma_jax.config.task_sections import Tasks
 from alma_jax.data import task_file, task_streams
-from alma_jax.data.task_types import Change
 from alma_jax.data.task_sources import Sources
-from alma_jax.data.task_types import Planned, Recipe
+from alma_jax.data.task_types import Change, Planned, Recipe
 from alma_jax.errors import BadInput
 
 _T = TypeVar("_T")
