@@ -91,7 +91,8 @@ def run(setting: Setting, folder: RunFolder, shown: Progress, listeners: Sequenc
         pending = None
       else:
         entry = metrics.waiting(setting.facts.problem.metric, t, now.lines[-1] if now.lines else None,
-                                now.arrival.notes.get(metrics.UNTRAINED), setting.learner.cost(now.learner))
+                                now.arrival.notes.get(metrics.UNTRAINED, setting.facts.problem.chance),
+                                setting.learner.cost(now.learner))
         entry |= now.arrival.notes
       now.lines.append(entry)
       now.arrival, now.epoch, saver.is_saved = None, 0, False
