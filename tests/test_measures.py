@@ -15,10 +15,11 @@ from test_paths import task_config
 
 import alma_jax
 from alma_jax import config as configs
-from alma_jax.config import registry
+from alma_jax.config import registry, sections
 from alma_jax.data import tokens
 from alma_jax.errors import BadInput
 from alma_jax.problems import measures
+from alma_jax.store import metrics
 
 IMAGES = [cls() for cls in registry.METRICS["images"].values()]
 NAMES = tuple(metric.name for metric in IMAGES)
@@ -431,3 +432,51 @@ def test_a_live_class_without_a_new_output_has_its_name(tmp_path, arrays):
   run = alma_jax.run(live_config(folder, stream__waiting_time=1, train__epochs=2), tmp_path / "run")
   assert run.classes == ["2", "0"]
   assert run.predict(x[:3]).shape == (3, 2)
+
+
+@pytest.mark.parametrize("name", [
+    "t", "loss", "num_params", "seconds", "classes", "val_f1", "prequential_f1", "my metric"])
+def test_a_metric_takes_no_name_of_a_column(name):
+  own = dataclasses.make_dataclass("Own", [("name", str, name)], bases=(alma_jax.Metric,), frozen=True)
+  with pytest.raises(BadInput, match=f"^Own.name={name!r} cannot be the name of a metric"):
+    alma_jax.register(own)
+
+
+def test_the_columns_of_lines_are_known(run):
+  known = sections.COLUMNS | {*run.config.log.metrics}
+  columns = {key.removeprefix("prequential_").removeprefix("val_") for line in run.lines for key in line}
+  assert columns <= known
+  assert {each.name for each in dataclasses.fields(metrics.Line)} - {"value", "val_value"} <= known
+
+
+@dataclasses.dataclass(frozen=True)
+class Wrong(alma_jax.Metric):
+  name: str = "wrong"
+
+  def sums(self, prediction, labels, mask):
+    return np.ones(self.size(mask))
+
+  def value(self, sums):
+    return self.result
+
+
+@pytest.mark.parametrize(("size", "result", "sentence"), [
+    (len, 1.0, r"the sums of the metric 'wrong' have the shapes \(3,\) for one batch and \(2,\) for another; "),
+    (lambda mask: 1, "high", "the metric 'wrong' has the value 'high'; it should be a number, "),
+    (lambda mask: 1, True, "the metric 'wrong' has the value True; "),
+    (lambda mask: 1, np.ones((2, 2, 2)), r"the metric 'wrong' has the value array\(")])
+def test_a_metric_is_tried_before_any_training(monkeypatch, size, result, sentence):
+  monkeypatch.setattr(Wrong, "size", staticmethod(size), raising=False)
+  monkeypatch.setattr(Wrong, "result", result, raising=False)
+  with pytest.raises(BadInput, match=sentence):
+    measures.tried([Wrong()], 4)
+
+
+def test_a_run_is_read_without_the_file_of_its_metric(run, tmp_path):
+  shutil.copytree(run.path, tmp_path / "copy")
+  config = json.loads((tmp_path / "copy/config.json").read_text())
+  config["log"]["metrics"] = ["lost", "macro_f1"]
+  (tmp_path / "copy/config.json").write_text(json.dumps(config))
+  copy = alma_jax.load_run(tmp_path / "copy")
+  assert copy.config.log.metrics == ("macro_f1",)
+  assert copy.lines == run.lines

@@ -133,6 +133,7 @@ def register(cls: C) -> C:
   if {*":,"} & {*made.name}:
     raise BadInput(f"{cls.__name__}.name={made.name!r} should have no colon and no comma; form: ClassVar[str] = "
                    "'NAME:PATH' of a data set says what follows its name.")
+  made.check_class()
   for problem in made.problems:
     if problem not in made.registries:
       raise BadInput(f"{cls.__name__}.problems={made.problems!r} should be a tuple of one or more of "

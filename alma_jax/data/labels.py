@@ -141,7 +141,8 @@ def read(y: Any, names: tuple[str, ...] | None = None) -> Labels:
 
 def check_same(classes: Iterable[str], others: Iterable[str]) -> None:
   """Raises BadInput if the training part and the test part of a data set have other classes."""
-  if odd := sorted({*classes} ^ {*others}):
+  here, there = ({_same(name): name for name in names} for names in (classes, others))
+  if odd := sorted((here | there)[same] for same in here.keys() ^ there.keys()):
     raise BadInput(f"it has the class {', '.join(odd[:5])} in only one of train and test; give both the same classes.")
 
 
@@ -155,16 +156,16 @@ def of_parts(train: Labels, test: Labels) -> tuple[Labels, Labels]:
   if train.names is None and test.names is None:
     return train, test
   (numbers, names), (tested, others) = train.by_name(), test.by_name()
-  unknown = sorted({*others} - {*names})
+  index = Index(names)
+  unknown = sorted(name for name in others if index.find(name) is None)
   if unknown and (train.names is None) != (test.names is None):
     raise BadInput(f"it has the training label {names[0]!r} and the test label {others[0]!r}, but labels are either "
                    "names or numbers; give both parts labels of one kind.")
   if unknown:
-    raise BadInput(f"it has the class {', '.join(unknown[:5])} only in its test part; give every class training "
-                   "examples.")
+    raise BadInput(f"it has the class {', '.join(unknown[:5])} only in its test part"
+                   f"{index.advice(unknown[0]) or '; give every class training examples.'}")
   if others != names:  # of a data set that declares its names, two may be equal
-    place = {name: i for i, name in enumerate(names)}
-    tested = np.array([place[name] for name in others], np.int32)[tested]
+    tested = np.array([names.index(str(index.find(name))) for name in others], np.int32)[tested]
   return Labels(numbers, names, True), Labels(tested, names, True)
 
 

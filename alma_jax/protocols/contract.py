@@ -220,7 +220,7 @@ class Protocol:
   @classmethod
   def of_meta(cls, config: Any, meta: Entry) -> Facts:
     """What a learner that only predicts is made from; `meta`: of the State that it was saved with."""
-    raise NotImplementedError
+    raise _missing(cls, "of_meta(cls, config, meta)")
 
   @classmethod
   def classes(cls, meta: Entry) -> Any:
@@ -229,11 +229,11 @@ class Protocol:
 
   def facts(self, ends: Sequence[int]) -> Facts:
     """Of the last of the stages `ends`, of which they are a function; (): before the first one."""
-    raise NotImplementedError
+    raise _missing(type(self), "facts(self, ends)")
 
   def meta(self, ends: Sequence[int]) -> Entry:
     """What predictions need to know of the data, likewise; JSON can hold it. `of_meta` reads it."""
-    raise NotImplementedError
+    raise _missing(type(self), "meta(self, ends)")
 
   @property
   def num_bytes(self) -> tuple[int, int]:
@@ -274,14 +274,14 @@ class Protocol:
 
   def stage(self, ends: Sequence[int], learner: Learner, meta: Entry) -> Prepared:
     """The last of the stages `ends`; `meta`: of the State before it."""
-    raise NotImplementedError
+    raise _missing(type(self), "stage(self, ends, learner, meta)")
 
   def test(self, learner: Learner, state: State, trained: Trained) -> Entry:
     """Entries of a line of metrics.jsonl on the test set, after a stage; none without a test set.
 
     Nothing outside the protocol sees test data. It may replace `state.joined`; the line is not yet among `state.lines`.
     """
-    raise NotImplementedError
+    raise _missing(type(self), "test(self, learner, state, trained)")
 
   def covered(self, t: int) -> None:
     """No checkpoint from which the run may resume needs the mega-batches up to t to be trained on again."""
@@ -350,6 +350,10 @@ class Protocol:
     del t
     fingerprint: str = record.fields[DATA]
     return fingerprint
+
+
+def _missing(protocol: type, method: str) -> BadInput:
+  return BadInput(f"{protocol.__name__} has no method {method}; write one, see docs/add-a-protocol.md.")
 
 
 def standing(lines: Sequence[Entry]) -> Standing:

@@ -167,7 +167,8 @@ class Session:
       entry = self._stage(protocol.stage(ends, self._setting.learner, now.meta))
     else:
       entry = metrics.waiting(self._setting.facts.problem.metric, t, now.lines[-1] if now.lines else None,
-                              now.arrival.notes.get(metrics.UNTRAINED), self._setting.learner.cost(now.learner))
+                              now.arrival.notes.get(metrics.UNTRAINED, self._setting.facts.problem.chance),
+                              self._setting.learner.cost(now.learner))
       entry |= now.arrival.notes
     now.lines.append(entry)
     now.arrival, now.epoch, self._is_saved = None, 0, False

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from alma_jax import config as configs
-from alma_jax.config import schema
+from alma_jax.config import registry, schema
 from alma_jax.data import feed
 from alma_jax.errors import BadInput
 from alma_jax.problems import measures
@@ -128,8 +128,11 @@ class Record:
 
   @functools.cached_property
   def config(self) -> schema.RunConfig:
-    """The config. What it names has to be registered."""
-    return configs.parse({name: value for name, value in self.tree.items() if name not in configs.STORED})
+    """The config. What it names has to be registered, but for metrics: those that are not known are left out."""
+    tree = {name: value for name, value in self.tree.items() if name not in configs.STORED}
+    known, chosen = registry.METRICS[self.kind.problem], self.fields.get("log.metrics", ())
+    tree["log"] = tree["log"] | {"metrics": [name for name in chosen if name in known]}
+    return configs.parse(tree)
 
   @functools.cached_property
   def summary(self) -> Entry | None:
@@ -164,7 +167,7 @@ class Record:
         raise self._bad(run_files.METRICS, f"has a line with {key}={_brief(bad)}")
     if any((line.get("stage") or 0) >= len(lines) for line in lines):
       raise self._bad(run_files.METRICS, f"has a line with a stage from {len(lines)} on")
-    if any(not _are_names(line[measures.CLASSES]) for line in lines if measures.CLASSES in line):
+    if any(not _are_names(line.get(key, [])) for line in lines for key in measures.NAMED):
       raise self._bad(run_files.METRICS, f"has a line whose {measures.CLASSES} are no list of names")
     if [line.get("t") for line in lines] != [*range(1, len(lines) + 1)]:
       raise self._bad(run_files.METRICS, f"should have lines with t from 1 to {len(lines)}, in this order")
