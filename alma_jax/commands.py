@@ -154,10 +154,14 @@ def _code(work: Callable[[], int | None]) -> int:
   except (BadInput, Diverged, Unsaved) as error:
     messages.say(f"error: {error}")
     return 2 if isinstance(error, BadInput) else 1
+  except PermissionError as error:
+    messages.say(f"error: {error.filename or 'a file or folder'} cannot be opened or written: "
+                 f"{(error.strerror or 'no permission').lower()}; change its permissions, or name another one.")
+    return 2
   except Exception as error:
-    if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG):
-      messages.say(f"error: {messages.brief(error.filename)} cannot be opened or written: "
-                   f"{os.strerror(error.errno).lower()}; name another file or folder.")
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+      messages.say(f"error: the path {messages.brief(str(error.filename))} is longer than the file system allows; use "
+                   "a shorter one.")
       return 2
     if not is_out_of_memory(error):
       raise
