@@ -32,7 +32,7 @@ def main() -> None:
   sequential = run(path / "sequential", *flags, "--config.stream.waiting_time=1")
   metric, lines = config.metric, []
   for k in map(int, ks):
-    longer = [f"--config.train.steps={k * config.train.steps}"] if config.train.steps else []
+    longer = [f"--config.train.steps_multiplier={k}"] if hasattr(config.train, "steps_multiplier") else []
     iid = run(path / ("iid" if k == total else f"iid{k}"), *flags, f"--config.stream.waiting_time={k}", *longer)
     one, other = (each.metrics[metric][k - 1] for each in (sequential, iid))
     lines.append(f"{metric} after {k} mega-batches: sequential {one:.4f}, iid {other:.4f}")

@@ -337,7 +337,7 @@ DATA = [
     npz("y_train", "negative label -1", y_train=np.array([0, 1, -1, 0, 1, 2])),
     npz("y_test", "not whole", y_test=np.array([0, 1, 0.5, 0, 1, 2])),
     npz("y_test", "not whole", y_test=np.array([0, 1, np.nan, 0, 1, 2])),
-    npz("a.npz", "give both parts labels of one kind", y_test=np.array(list("abcabc"))),
+    npz("a.npz", "give both parts the same kind of labels", y_test=np.array(list("abcabc"))),
     npz("x_train", "NaN", x_train=np.where(np.arange(96).reshape(6, 4, 4) == 7, np.nan, X)),
     npz("x_test", "is empty", x_test=X[:0], y_test=Y[:0]),
     npz("x_train", "is empty", x_train=X[:0], y_train=Y[:0]),

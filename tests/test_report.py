@@ -515,14 +515,14 @@ BAD_RUNS = [
     ("summary.json", {"cumulative_params": 10**400}, "has cumulative_params=1000"),
     *[("config.json", value, sentence) for value, sentence in [
         ([], "config.json is not from a run"), ({}, "config.json is not from a run"), ({"seed": 5}, _EDITED),
-        ({"seed": "0"}, "has seed='0', which that field cannot have"),
+        ({"seed": "0"}, "has seed='0', which is not a valid value"),
         ({"stream": {}}, "lacks 'stream.num_megabatches'"), ({"dataset": "digits"}, "lacks 'dataset.name'"),
         ({"data_fingerprint": 3}, "has data_fingerprint=3"),
         ({"learner": {"name": ["sm"]}}, r"has learner.name=\['sm'\]"), ({"log": {"label": 4}}, "has log.label=4")]],
     ("config.json", {"model": {"name": "mlp", "width": "x", "num_experts": 1}}, _EDITED),
     *[("metrics.jsonl", value, sentence) for value, sentence in BAD_LINES],
     ("metrics.jsonl", None, "metrics.jsonl has 0 of 2 mega-batches, although"),
-    ("metrics.jsonl", [], "a line without named values"),
+    ("metrics.jsonl", [], "a line that is not a JSON object"),
 ]
 
 

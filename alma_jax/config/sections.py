@@ -191,10 +191,10 @@ COLUMNS = frozenset((  # of metrics.jsonl, besides metrics, val_ and prequential
 
 @dataclasses.dataclass(frozen=True)
 class Metric(Section):
-  """Base class of metrics, which `log.metrics` names (docs/add-a-metric.md).
+  """Base class of the metrics that `log.metrics` can name (docs/add-a-metric.md).
 
-  Both methods work on the host. Predictions of all devices and processes are whole there, so sums over the batches of
-  examples are exact, whatever computed the predictions.
+  Both methods run on the host, after the predictions have been gathered from all devices and processes. Sums over
+  batches are therefore exact.
 
   Attributes:
     problems: what the metric is for: images, text, tasks.
@@ -207,24 +207,24 @@ class Metric(Section):
   @classmethod
   def check_class(cls) -> None:
     if not cls.name.isidentifier() or cls.name in COLUMNS or cls.name.startswith(("val_", "prequential_")):
-      raise BadInput(f"{cls.__name__}.name={cls.name!r} cannot be the name of a metric: it should be a word such as "
-                     "brier_score, and no column that metrics.jsonl has anyway.")
+      raise BadInput(f"{cls.__name__}.name={cls.name!r} cannot be the name of a metric: use an identifier such as "
+                     "brier_score that is not a column of metrics.jsonl and does not begin with val_ or prequential_.")
 
   def sums(self, prediction: Any, labels: Any, mask: Any) -> Any:
     """Sums over a batch of examples, a pytree of numbers and numpy arrays.
 
     Args:
       prediction: for images, (classes int [B], probabilities float32 [B, K]). A class that the network does not know
-        yet has the probability 0. For text, log-probabilities of the targets, float32 [B, L].
-      labels: for images, int [B], from 0 to K - 1. For text, a problems.measures.Targets.
-      mask: bool, [B] for images and [B, L] for text: which examples or targets count.
+        yet has probability 0. For text, log-probabilities of the targets, float32 [B, L].
+      labels: for images, int [B], from 0 to K - 1. For text, problems.measures.Targets.
+      mask: bool, [B] for images and [B, L] for text: True for the examples or targets that count.
     """
     raise _missing(self, "sums(self, prediction, labels, mask)", "sums over a batch")
 
   def value(self, sums: Any) -> Any:
-    """The metric, from sums that were added over batches: a number, a list with a number for each class, or a matrix.
+    """The metric, from the sums over all batches: a number, a list with one number per class, or a matrix.
 
-    NaN, also as an entry, stands for what is not known, and becomes null in metrics.jsonl. None: there is no entry.
+    Use NaN for an unknown value or element; it becomes null in metrics.jsonl. Return None for no entry at all.
     """
     raise _missing(self, "value(self, sums)", "the metric")
 

@@ -105,8 +105,7 @@ def read(y: Any, names: tuple[str, ...] | None = None) -> Labels:
   if y.dtype.kind in "OT":
     are_text = {isinstance(label, str | bytes) for label in y.flat}
     if len(are_text) > 1:
-      raise BadInput("it has labels that are names and others that are not; give labels of one kind, all of them names "
-                     "or all of them numbers.")
+      raise BadInput("it has labels that are names and others that are not; give only names or only numbers.")
     try:
       y = np.array(y.tolist())
     except ValueError as error:  # lists of different lengths
@@ -150,8 +149,8 @@ def of_parts(train: Labels, test: Labels) -> tuple[Labels, Labels]:
   """The labels of the two parts of a data set, with the classes of the training part.
 
   Raises:
-    BadInput: the test part has another class, or one part has names and the other one numbers. The message begins with
-      "it".
+    BadInput: the test part has a class that the training part lacks, or one part has names and the other numbers. The
+      message begins with "it".
   """
   if train.names is None and test.names is None:
     return train, test
@@ -160,7 +159,7 @@ def of_parts(train: Labels, test: Labels) -> tuple[Labels, Labels]:
   unknown = sorted(name for name in others if index.find(name) is None)
   if unknown and (train.names is None) != (test.names is None):
     raise BadInput(f"it has the training label {names[0]!r} and the test label {others[0]!r}, but labels are either "
-                   "names or numbers; give both parts labels of one kind.")
+                   "names or numbers; give both parts the same kind of labels.")
   if unknown:
     raise BadInput(f"it has the class {', '.join(unknown[:5])} only in its test part"
                    f"{index.advice(unknown[0]) or '; give every class training examples.'}")

@@ -1,8 +1,8 @@
 """Metrics of predictions besides error, loss and perplexity: their sums, their values, and how they are shown.
 
-docs/metrics.md has the formulas. Predictions of all devices and processes are gathered before they are measured
-(parallel.sharding.fetch), so a sum over batches on the host is exact. Imports no jax before it adds sums: commands that
-only read configs and metrics start without it.
+docs/metrics.md has the formulas. Predictions are gathered from all devices and processes first
+(parallel.sharding.fetch), so sums over batches on the host are exact. Imports jax only when it adds sums, so commands
+that only read configs and metrics start without it.
 """
 import collections
 import dataclasses
@@ -20,7 +20,7 @@ from alma_jax.errors import BadInput
 Entry = dict[str, Any]
 Prediction = tuple[np.ndarray, np.ndarray]  # classes int [B], probabilities float32 [B, K]
 
-CLASSES = "classes"  # in a line of metrics.jsonl: the names of the classes that its lists and matrices are over
+CLASSES = "classes"  # in a line of metrics.jsonl: the names of the classes in its lists and matrices
 UNKNOWN = "unknown"  # among them: test examples whose class has not come yet
 _PREQUENTIAL = "prequential_"
 NAMED = CLASSES, _PREQUENTIAL + CLASSES
@@ -32,11 +32,11 @@ _WORST = 3  # classes that a line of status shows
 
 
 class Targets(NamedTuple):
-  """The targets of windows of text, the labels of its metrics.
+  """The targets of windows of text: the labels for metrics of text.
 
   Attributes:
     ids: int32 [B, L], token ids.
-    num_bytes: float64 [B, L], UTF-8 bytes of the text that each stands for; NaN if the tokenizer does not tell.
+    num_bytes: float64 [B, L], UTF-8 bytes of the text of each target; NaN if the tokenizer does not say.
   """
   ids: np.ndarray
   num_bytes: np.ndarray
@@ -52,7 +52,7 @@ class ClassErrors(Metric):
   name: str = "class_errors"
 
   def sums(self, prediction: Prediction, labels: np.ndarray, mask: np.ndarray) -> Any:
-    """Examples of each class int [K], and how many of them are wrong."""
+    """For each class, the number of examples and how many of them are wrong: int [K] each."""
     classes, probabilities = prediction
     count = lambda which: np.bincount(labels[which], minlength=probabilities.shape[-1])
     return dict(num=count(mask), wrong=count(mask & (classes != labels)))
@@ -64,7 +64,7 @@ class ClassErrors(Metric):
 @register
 @dataclasses.dataclass(frozen=True)
 class BalancedError(ClassErrors):
-  """Mean of the classes' error rates; 1 minus the balanced accuracy."""
+  """Mean of the error rates of the classes: 1 minus the balanced accuracy."""
   name: str = "balanced_error"
 
   def value(self, sums: Any) -> Any:
@@ -74,7 +74,7 @@ class BalancedError(ClassErrors):
 @register
 @dataclasses.dataclass(frozen=True)
 class MacroF1(ClassErrors):
-  """Mean of the F1 scores of all classes that occur among labels or predictions."""
+  """Mean F1 score of all classes that occur among the labels or the predictions."""
   name: str = "macro_f1"
 
   def sums(self, prediction: Prediction, labels: np.ndarray, mask: np.ndarray) -> Any:
@@ -91,7 +91,7 @@ class MacroF1(ClassErrors):
 @register
 @dataclasses.dataclass(frozen=True)
 class Confusion(Metric):
-  """Confusion matrix, a row for each true class; for up to 100 classes."""
+  """Confusion matrix, one row per true class; for at most 100 classes."""
   name: str = "confusion"
 
   def sums(self, prediction: Prediction, labels: np.ndarray, mask: np.ndarray) -> Any:
@@ -111,7 +111,7 @@ class CalibrationError(Metric):
   name: str = "calibration_error"
 
   def sums(self, prediction: Prediction, labels: np.ndarray, mask: np.ndarray) -> Any:
-    """For each bin, the number of examples, the sum of their confidence, and the number that are right: [3, 15]."""
+    """For each bin, the number of examples, the sum of their confidences, and how many are right: [3, 15]."""
     probabilities = prediction[1][mask]
     confidence = probabilities.max(-1).astype(np.float64)
     index = np.minimum((np.nan_to_num(confidence) * _BINS).astype(int), _BINS - 1)
@@ -126,7 +126,7 @@ class CalibrationError(Metric):
 @register
 @dataclasses.dataclass(frozen=True)
 class TopError(Metric):
-  """Share of the examples whose class is not among the five likeliest; needs at least six classes."""
+  """Fraction of examples whose class is not among the five most probable; for at least six classes."""
   name: str = "top5_error"
 
   def sums(self, prediction: Prediction, labels: np.ndarray, mask: np.ndarray) -> Any:
@@ -145,7 +145,7 @@ class TopError(Metric):
 @register
 @dataclasses.dataclass(frozen=True)
 class NLL(Metric):
-  """Negative log-likelihood of the labels in nats, the same as the loss."""
+  """Negative log-likelihood of the labels in nats; equals the loss."""
   name: str = "nll"
 
   def sums(self, prediction: Prediction, labels: np.ndarray, mask: np.ndarray) -> Any:
@@ -162,7 +162,7 @@ class NLL(Metric):
 @register
 @dataclasses.dataclass(frozen=True)
 class BitsPerByte(Metric):
-  """Loss in bits for each UTF-8 byte of the text; it does not depend on the tokenizer."""
+  """Loss in bits per UTF-8 byte of the text; comparable across tokenizers."""
   name: str = "bits_per_byte"
 
   problems: ClassVar[tuple[str, ...]] = (TEXT,)
@@ -203,12 +203,12 @@ class Totals:
         shapes = [jax.tree.map(np.shape, each) for each in (self.sums[metric.name], new)]
         if shapes[0] != shapes[1]:
           raise BadInput(f"the sums of the metric {metric.name!r} have the shapes {shapes[0]} for one batch and "
-                         f"{shapes[1]} for another; they should not depend on the number of examples.")
+                         f"{shapes[1]} for another; return shapes that do not depend on the number of examples.")
         new = jax.tree.map(np.add, self.sums[metric.name], new)
       self.sums[metric.name] = new
 
   def entry(self, names: Sequence[str] | None = None) -> Entry:
-    """{name of the metric: value}, as JSON can hold it; with lists, also CLASSES if the classes have `names`."""
+    """{name of the metric: value}, ready for JSON; also CLASSES, if a value is a list over the classes `names`."""
     entry: Entry = {}
     for metric in self._metrics:
       value = metric.value(self.sums[metric.name])
@@ -227,10 +227,10 @@ def chosen(config: schema.RunConfig) -> list[Metric]:
 
 
 def of_images(metrics: Sequence[Metric], prediction: Prediction, y: np.ndarray, names: Sequence[str] | None) -> Entry:
-  """The metrics of a prediction (classes, probabilities) for examples with labels y, see Totals.entry.
+  """The metrics of a prediction (classes, probabilities) for examples with labels y; see Totals.entry.
 
-  A class that the network does not know yet has the probability 0. Examples with a negative label, whose class has no
-  number yet, form one further class, the last, called UNKNOWN.
+  A class that the network does not know yet has probability 0. Examples with a negative label, whose class has no
+  number yet, form one extra class, the last, called UNKNOWN.
   """
   if not metrics:
     return {}
@@ -248,7 +248,7 @@ def of_images(metrics: Sequence[Metric], prediction: Prediction, y: np.ndarray, 
 
 
 def tried(metrics: Sequence[Metric], num_classes: int) -> Sequence[Metric]:
-  """The metrics of images, after two small batches have shown that they can be computed."""
+  """The same metrics of images, after a check on two small batches that they can be computed."""
   totals = Totals(metrics)
   for num in (3, 2):
     probabilities = np.full((num, num_classes), 1 / num_classes, np.float32)
@@ -259,7 +259,7 @@ def tried(metrics: Sequence[Metric], num_classes: int) -> Sequence[Metric]:
 
 def of_text(metrics: Sequence[Metric], log_probs: np.ndarray, length: np.ndarray,
             targets: Callable[[slice], Targets]) -> Entry:
-  """The metrics of log-probabilities [N, L], of which the first `length` [N] count; `targets`: rows -> Targets."""
+  """The metrics of log-probabilities [N, L]; in each row, the first `length` [N] count. `targets`: rows -> Targets."""
   if not metrics:
     return {}
   totals, num = Totals(metrics), max(1, _TOKENS // log_probs.shape[1])
@@ -271,7 +271,7 @@ def of_text(metrics: Sequence[Metric], log_probs: np.ndarray, length: np.ndarray
 
 
 def prequential(entry: Entry) -> Entry:
-  """The entry of predictions for data before they are trained on: its names begin with prequential_."""
+  """The entry of predictions on data before training on them: all names begin with prequential_."""
   return {_PREQUENTIAL + name: _plain(value) for name, value in entry.items()}
 
 
@@ -288,7 +288,7 @@ def _plain(value: Any) -> Any:
 def parts(entry: Entry, names: Sequence[str]) -> Iterator[tuple[str, Any]]:
   """Yields (key, value) of the metrics `names` in a line of metrics.jsonl.
 
-  The value is a number, or for a list {name of the class: number}. Matrices, and what is not known, are left out.
+  The value is a number or, for a list, {name of the class: number}. Matrices and unknown values are left out.
   """
   number = lambda value: type(value) in (int, float)
   for key in _keys(names):
@@ -312,7 +312,7 @@ def scalars(entry: Entry, names: Sequence[str]) -> Entry:
 
 
 def newest(lines: Sequence[Entry], names: Sequence[str]) -> Entry:
-  """{key: what `parts` yields} of the last line that has it."""
+  """{key: value} as `parts` yields them, each from the last line that has the key."""
   found: Entry = {}
   for line in lines:
     found |= dict(parts(line, names))
@@ -320,9 +320,9 @@ def newest(lines: Sequence[Entry], names: Sequence[str]) -> Entry:
 
 
 def brief(found: Entry) -> list[str]:
-  """What `newest` returned as text, e.g. "nll 0.31" and "class_errors largest cat 0.4, dog 0.3, owl 0.1".
+  """The result of `newest` as text, e.g. "nll 0.31" and "class_errors largest cat 0.4, dog 0.3, owl 0.1".
 
-  Prequential values are left out where there are values on a test set.
+  A prequential value is left out if there is also one on the test set.
   """
   texts = []
   for key, value in found.items():

@@ -1,8 +1,8 @@
-"""What a run asks of a protocol, and what they exchange; runs/loop.py is the loop that asks.
+"""The interface between a protocol and the run loop (runs/loop.py), and the types that they exchange.
 
-A protocol is a way in which data reach a learner: mega-batches of a data set, mega-batches that arrive in a folder,
-tasks one after the other. It decides what arrives, when the learner is trained and on which examples, and what it is
-tested on. Nobody else asks what kind of stream a run is on.
+A protocol defines how data reach a learner: mega-batches of a data set, mega-batches that arrive in a folder, tasks one
+after the other. It decides what arrives, when the learner is trained and on which examples, and what it is tested on.
+No other code checks which kind of stream a run is on.
 """
 import dataclasses
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -19,13 +19,13 @@ from alma_jax.training.loop import StageData
 
 
 class Facts(NamedTuple):
-  """What a learner is made from. Other facts make another learner, whose state outputs.add_classes brings along.
+  """What a learner is built from. If the facts change, a new learner is built; outputs.add_classes converts the state.
 
   Attributes:
     problem: problems.contract.Problem.
     example_shape: shape of one example; for text (L + 1,).
     max_val: validation examples of the largest stage.
-    num_train: training examples of the first stage; None if the learner is only read and never trained.
+    num_train: training examples of the first stage; None if the learner is never trained.
   """
   problem: Any
   example_shape: tuple[int, ...]
@@ -34,12 +34,12 @@ class Facts(NamedTuple):
 
 
 class Arrival(NamedTuple):
-  """A mega-batch that has arrived. Checkpoints inside its stage hold it.
+  """A mega-batch that has arrived. Checkpoints saved during its stage contain it.
 
   Attributes:
     t: number of the mega-batch, from 1.
     trains: whether the learner is trained after it.
-    notes: entries of its line of metrics.jsonl.
+    notes: further entries for its line of metrics.jsonl.
   """
   t: int
   trains: bool
@@ -47,12 +47,12 @@ class Arrival(NamedTuple):
 
 
 class Prepared(NamedTuple):
-  """A stage that is ready to be trained on.
+  """A stage that is ready for training.
 
   Attributes:
     data: its examples.
-    meta: entries of `State.meta` for the learner that it makes.
-    notes: entries of its line of metrics.jsonl.
+    meta: entries of `State.meta` for the learner after this stage.
+    notes: further entries for its line of metrics.jsonl.
   """
   data: StageData
   meta: Entry = {}  # noqa: RUF012 (never changed in place)
@@ -60,10 +60,10 @@ class Prepared(NamedTuple):
 
 
 class Trained(NamedTuple):
-  """A stage that was trained, for measurements that repeat a part of it (`log.lca`).
+  """A trained stage, for measurements that repeat a part of the training (`log.lca`).
 
   Attributes:
-    before: LearnerState after growing, before the training.
+    before: LearnerState after growth, before training.
     data: the examples.
   """
   before: LearnerState
@@ -71,17 +71,17 @@ class Trained(NamedTuple):
 
 
 class Joined(NamedTuple):
-  """The joint test prediction of the first `num` blocks of a learner, which never change again."""
+  """The cached test prediction of the first `num` blocks of a learner together; they never change again."""
   cached: Contribution | None = None
   num: int = 0
 
 
 class Sizes(NamedTuple):
-  """Sizes of the stages of a whole stream, as far as they are known before it begins.
+  """The sizes of all stages of a stream, as far as they are known before it begins.
 
   Attributes:
     train: int [S], training examples of each stage.
-    share: float [S], part of every batch that comes from the memory.
+    share: float [S], fraction of every batch that comes from the memory.
     exact: whether the number of stages is known; otherwise it is a guess.
   """
   train: Sequence[int] | np.ndarray
@@ -93,10 +93,10 @@ class Standing(NamedTuple):
   """How good a predictor is, as far as the run knows.
 
   Attributes:
-    line: the line of metrics.jsonl after which it was trained last, with its own results.
-    is_prequential: whether the metric of `line` is the prequential one, as there is no test set.
-    prequential: mean of the prequential metric so far; None: there is none.
-    num_prequential: number of mega-batches that have one.
+    line: the line of metrics.jsonl of its last training, with its own results.
+    is_prequential: whether the metric of `line` is the prequential one, because there is no test set.
+    prequential: mean of the prequential metric so far; None if there is none.
+    num_prequential: number of mega-batches in this mean.
   """
   line: Entry
   is_prequential: bool = False
@@ -108,10 +108,10 @@ class Shown(NamedTuple):
   """A predictor of a run.
 
   Attributes:
-    name: of its folder in RUN/predictor; "": that folder itself.
+    name: of its folder in RUN/predictor; "" is that folder itself.
     stage: the last stage that changed it, from 0.
     state: LearnerState that predicts.
-    meta: what it needs to know of its data, as `State.meta`.
+    meta: what it needs to know about its data, as in `State.meta`.
     standing: how good it is.
   """
   name: str
@@ -123,20 +123,20 @@ class Shown(NamedTuple):
 
 @dataclasses.dataclass
 class State:
-  """The state of a run: what a checkpoint holds, apart from a stage in training.
+  """The state of a run: what a checkpoint holds, except for a stage in training.
 
   Attributes:
     learner: LearnerState after the last complete training.
     initial_params: parameters of the untrained learner.
-    meta: what the learner's predictions need to know of the data; JSON can hold it.
+    meta: what the learner's predictions need to know about the data; JSON-serialisable.
     stage: the stage in progress, or the next one, from 0.
     epoch: epochs (language: rounds) of the stage so far.
     lines: entries of metrics.jsonl so far.
-    arrival: the mega-batch whose stage is in training, from the decision on.
-    joined: see Joined; it is void once `meta` changes.
-    complete: whether `learner` is that of a complete stage.
-    num_train_lines: lines of train.jsonl so far.
-    train_total: their checksum, see run_files.chained.
+    arrival: the mega-batch being processed, from `Protocol.decide` on.
+    joined: see Joined; reset when `meta` changes.
+    complete: whether `learner` comes from a complete stage.
+    num_train_lines: number of lines of train.jsonl so far.
+    train_total: their checksum; see run_files.chained.
     wall_seconds, compile_seconds: of earlier sessions.
   """
   learner: LearnerState
@@ -157,14 +157,14 @@ class State:
 
   @property
   def ends(self) -> tuple[int, ...]:
-    """The mega-batches after which the learner was trained, counted from 1. No line with one of them is taken back."""
+    """The mega-batches after which the learner was trained, counted from 1. Their lines are never removed."""
     self._num_read = min(self._num_read, len(self.lines))
     self._ends += metrics.ends(self.lines[self._num_read:])
     self._num_read = len(self.lines)
     return tuple(self._ends)
 
   def adopt(self, meta: Entry) -> None:
-    """Takes over entries of `meta`, for the learner that now predicts."""
+    """Merges `meta` into the state's own, for the learner that predicts from now on."""
     if any(self.meta.get(name) != value for name, value in meta.items()):
       self.meta, self.joined = self.meta | meta, Joined()
 
@@ -172,19 +172,19 @@ class State:
 class Protocol:
   """Base class of protocols; a data set names its own (docs/add-a-protocol.md).
 
-  The constructor loads the data: it touches no device, and writes nothing. After that, all processes of a run make the
-  same calls. Mega-batches t and stages are numbered as in metrics.jsonl, t from 1, stages from 0; a stage is named by
-  `ends`, the last mega-batches of all stages up to it.
+  The constructor loads the data; it uses no device and writes no files. After that, all processes of a run make the
+  same calls. As in metrics.jsonl, mega-batches t count from 1 and stages from 0. `ends` identifies a stage: it holds
+  the last mega-batch of every stage up to this one.
 
   Attributes:
     unit: what arrives, in the plural.
-    labels: of the curve of a run: below it, and behind the name of the metric.
-    waits: whether `arrivals` may yield None. Such a stream is run by one process.
-    files: {name: text} of files that are written into the run folder.
-    fingerprint: SHA-256 of the data; what arrives later is not part of it.
+    labels: of a run's plot: the label of the x axis, and what follows the name of the metric.
+    waits: whether `arrivals` may yield None. Such a stream needs a run with a single process.
+    files: {name: text} of files to write into the run folder.
+    fingerprint: SHA-256 of the data, without what arrives later.
     measure: what the metric is measured on.
-    chance: the metric of guessing, for pictures; None: unknown.
-    named_data: what has changed if the fingerprint of a run's data has, for a message.
+    chance: the metric of random guessing, for plots; None if unknown.
+    named_data: what a message says has changed, if the fingerprint has.
   """
   unit: ClassVar[str] = "mega-batches"
   labels: ClassVar[tuple[str, str]] = "mega-batches seen", ""
@@ -200,106 +200,106 @@ class Protocol:
 
     Args:
       config: schema.RunConfig.
-      data: arrays in place of `dataset.name`; None: there are none.
-      run: folder of a run that goes on; None: a run that begins.
+      data: arrays in place of `dataset.name`, or None.
+      run: folder of the run to resume; None for a new run.
 
     Raises:
-      BadInput: the data do not exist, or do not fit the config.
+      BadInput: the data do not exist or do not match the config.
     """
     self.config = config
     if data is not None:
-      raise BadInput(f"dataset.name={config.dataset.name!r} takes no arrays.")
+      raise BadInput(f"dataset.name={config.dataset.name!r} takes no arrays; leave data out.")
 
   # ------------------------------------------------------------------------ what a learner and a run are made from
 
   @classmethod
   def stand_in(cls, dataset: Any) -> Any:
-    """`data` by which the costs of many runs on a data set are predicted; None: each loads its own."""
+    """Shared `data` for predicting the costs of many runs on a data set; None: each run loads its own."""
     return None
 
   @classmethod
   def of_meta(cls, config: Any, meta: Entry) -> Facts:
-    """What a learner that only predicts is made from; `meta`: of the State that it was saved with."""
+    """The facts for a learner that only predicts; `meta` comes from the State that it was saved with."""
     raise _missing(cls, "of_meta(cls, config, meta)")
 
   @classmethod
   def classes(cls, meta: Entry) -> Any:
-    """Names of the classes; without names, their numbers as texts; None: there are no classes. `meta`: of the State."""
+    """Names of the classes, or their numbers as strings; None without classes. `meta` comes from the State."""
     return list(meta["class_names"] or map(str, range(meta["num_classes"]))) if "num_classes" in meta else None
 
   def facts(self, ends: Sequence[int]) -> Facts:
-    """Of the last of the stages `ends`, of which they are a function; (): before the first one."""
+    """The facts for the stage `ends`, and a function of `ends` alone; () means before the first stage."""
     raise _missing(type(self), "facts(self, ends)")
 
   def meta(self, ends: Sequence[int]) -> Entry:
-    """What predictions need to know of the data, likewise; JSON can hold it. `of_meta` reads it."""
+    """What predictions need to know about the data after the stage `ends`; JSON-serialisable. `of_meta` reads it."""
     raise _missing(type(self), "meta(self, ends)")
 
   @property
   def num_bytes(self) -> tuple[int, int]:
-    """(bytes in the host's memory, bytes on each device) of the examples that a run holds at one time, at least."""
+    """(bytes in host memory, bytes on each device): a lower bound for the examples that a run holds at a time."""
     return 0, 0
 
   def sizes(self) -> Sizes:
-    """Of all stages: here one after each mega-batch, as large as the first."""
+    """The sizes of all stages; by default, one stage per mega-batch, all as large as the first."""
     num = self.config.stream.num_megabatches
     return Sizes([self.facts(()).num_train or 0] * num, [0.0] * num)
 
   # ------------------------------------------------------------------------ the life of a stream
 
   def attach(self, folder: Any, num_lines: int) -> None:
-    """The run folder is claimed: from now on files may be written to it.
+    """Called when the run has claimed its folder; from now on, files may be written to it.
 
     Args:
       folder: its path.
-      num_lines: mega-batches that the checkpoint covers from which the run goes on.
+      num_lines: number of mega-batches in the checkpoint that the run resumes from; 0 for a new run.
 
     Raises:
-      BadInput: the folder lacks something that they need.
+      BadInput: the folder lacks something that these mega-batches need.
     """
 
   def arrivals(self, lines: list[Entry]) -> Generator[int | None, None, None]:
-    """A generator that yields every mega-batch t, 1, 2, ..., when it is there: here `stream.num_megabatches` of them.
+    """Yields t = 1, 2, ..., each when its mega-batch is available; by default, up to `stream.num_megabatches`.
 
-    It may yield None while it waits, several times a second. It may yield the last t again, if the learner was not
-    trained after it: its line is then taken back, and it is received again. `lines` is the present list of lines.
+    It may yield None several times a second while it waits. If the learner was not trained after the last t, it may
+    yield that t again: the loop then removes its line and receives it again. `lines` is the list that the loop updates.
     """
     while len(lines) < self.config.stream.num_megabatches:
       yield len(lines) + 1
 
   def decide(self, t: int, learner: Learner, state: State) -> Arrival:
-    """Receives mega-batch t: may test the deployed learner on it, and says whether to train."""
+    """Receives mega-batch t, may test the deployed learner on it, and says whether to train."""
     del learner, state
     return Arrival(t, True, {})
 
   def stage(self, ends: Sequence[int], learner: Learner, meta: Entry) -> Prepared:
-    """The last of the stages `ends`; `meta`: of the State before it."""
+    """The examples of the stage `ends`; `meta` is that of the State before it."""
     raise _missing(type(self), "stage(self, ends, learner, meta)")
 
   def test(self, learner: Learner, state: State, trained: Trained) -> Entry:
-    """Entries of a line of metrics.jsonl on the test set, after a stage; none without a test set.
+    """Results on the test set after a stage, as entries for metrics.jsonl; empty without a test set.
 
-    Nothing outside the protocol sees test data. It may replace `state.joined`; the line is not yet among `state.lines`.
+    Nothing outside the protocol sees test data. May replace `state.joined`. `state.lines` does not have the line yet.
     """
     raise _missing(type(self), "test(self, learner, state, trained)")
 
   def covered(self, t: int) -> None:
-    """No checkpoint from which the run may resume needs the mega-batches up to t to be trained on again."""
+    """Called when no checkpoint that the run may resume from needs mega-batches 1 to t for training again."""
 
   # ------------------------------------------------------------------------ what a run shows
 
   def summary(self, lines: list[Entry], initial_params: int) -> Entry:
-    """The results, as summary.json has them."""
+    """The results, as written to summary.json."""
     return metrics.summarize(lines, initial_params)
 
   def headline(self, summary: Entry, lines: list[Entry]) -> str:
-    """The result in a few words, for a title; `summary`: what `summary` returned."""
+    """The result in a few words, for a title; `summary` is the result of the method `summary`."""
     value = self.measure.values(lines)[-1]
     return f"final {self.measure.name} {value:.4g} over {summary['num_megabatches']} {self.unit}"
 
   @classmethod
   def told(cls, config: Any, summary: Entry, lines: list[Entry]) -> str:
-    """The results of a run in a sentence; `summary`: what `summary` returned."""
+    """The results of a run in one sentence; `summary` is the result of the method `summary`."""
     measure = metrics.measure(config.metric, lines)
     if measure.is_prequential:
       values = measure.values(lines)
@@ -310,25 +310,25 @@ class Protocol:
     return ", ".join([f"{first} over {len(lines)} {cls.unit}", *others])
 
   def reports(self, learner: Learner, spec: Entry, lines: list[Entry]) -> dict[str, bytes]:
-    """{name: contents} of further files, written after every stage; `spec`: of the LearnerState then."""
+    """{name: contents} of further files to write after every stage; `spec` is that of the LearnerState."""
     del learner, spec, lines
     return {}
 
   def shown(self, learner: Learner, state: State, since: int = 0) -> Iterator[Shown]:
-    """The predictors of a run between two stages that a stage from `since` on, counted from 0, has changed."""
+    """Yields the predictors of a run, between two stages, that stage `since` (from 0) or a later one has changed."""
     yield self.view(learner, state)
 
   @classmethod
   def view(cls, learner: Learner, state: State, task: int | str | None = None, lost: Mapping[int, str] = {},
            named: str = "the run") -> Shown:
-    """A predictor of a run, which may have been saved.
+    """A predictor of a run in progress or of a saved one.
 
     Args:
       learner: of the run.
       state: of the run, between two stages.
-      task: which of several predictors; None: the only one.
-      lost: sentences about frozen blocks that could not be restored, by their numbers.
-      named: the run, for messages.
+      task: which of several predictors; None for the only one.
+      lost: {number of a frozen block that could not be restored: a sentence about it}.
+      named: how messages refer to the run.
 
     Raises:
       BadInput: there is no such predictor, or a block of it is lost.
@@ -346,7 +346,7 @@ class Protocol:
 
   @classmethod
   def saved_fingerprint(cls, record: Record, t: int) -> str:
-    """The same for a run in a folder."""
+    """The same as `fingerprint_after`, for a run read from its folder."""
     del t
     fingerprint: str = record.fields[DATA]
     return fingerprint

@@ -1,4 +1,4 @@
-"""What hears how a run goes on: the progress display, boards, predictors, the copy in a store. None changes results."""
+"""Listeners of a run: the progress display, boards, predictors, the remote copy. They never change results."""
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
@@ -14,28 +14,28 @@ from alma_jax.store.run_folder import RunFolder
 
 
 class Listener:
-  """Hears how a run goes on. All processes call all methods in the same order; only process 0 shows or writes."""
+  """Base class of listeners. All processes call all methods in the same order; only process 0 shows or writes."""
 
   def claimed(self, is_new: bool) -> None:
-    """The folder is the run's, and nothing in it has changed since the last session; `is_new`: it has no lines yet."""
+    """The run has claimed its folder and has not changed it yet; `is_new`: the folder has no lines yet."""
 
   def begin(self, learner: Learner, state: State) -> None:
-    """A session begins with this state, or goes on with another learner after new classes have come."""
+    """A session begins with this state, or continues with a new learner because new classes have arrived."""
 
   def epoch(self, entry: Entry) -> None:
     """A line of train.jsonl was written."""
 
   def line(self, entry: Entry, learner: Learner, state: State) -> None:
-    """A line of metrics.jsonl was written, the last of `state.lines`. No checkpoint holds it yet."""
+    """A line of metrics.jsonl was written, the last of `state.lines`. It is in no checkpoint yet."""
 
   def check(self) -> None:
-    """Called often; may raise Unsaved if the run cannot go on."""
+    """Called often. May raise Unsaved if the run cannot continue."""
 
   def flush(self) -> None:
-    """A checkpoint follows, which covers all lines so far."""
+    """A checkpoint is about to be saved that covers all lines so far."""
 
   def saved(self, wait: Callable[[], None]) -> None:
-    """The run was saved; `wait` returns when the checkpoint is on disk."""
+    """The run is being saved; `wait()` returns when the checkpoint is on disk."""
 
   def close(self) -> None:
     """The session ends."""

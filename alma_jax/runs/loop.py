@@ -1,7 +1,7 @@
 """The loop of a run (Algorithm 1), for all protocols: receive a mega-batch, grow, train, test, write, save.
 
-It asks the protocol what arrives, when to train, and what to train and test on (protocols/contract.py), the learner how
-(learners/contract.py), and tells listeners what has happened (listeners.py).
+The protocol decides what arrives, when to train, and what to train and test on (protocols/contract.py). The learner
+decides how (learners/contract.py). Listeners are told what has happened (listeners.py).
 """
 import collections
 import contextlib
@@ -47,11 +47,11 @@ class Session:
     """Opens the newest checkpoint. Nothing has changed if it is refused.
 
     Args:
-      setting: of the run.
-      folder: claimed by this run.
-      shown: the progress, one of the listeners.
-      listeners: hear what happens, in this order.
-      should_stop: () -> bool; True saves and stops.
+      setting: the config with its protocol and its learner.
+      folder: the run folder, claimed by this run.
+      shown: the progress display, one of the listeners.
+      listeners: notified of every event, in this order.
+      should_stop: () -> bool; if True, the run is saved and stops.
 
     Raises:
       BadInput: the checkpoints are damaged, or have disappeared: the run would start again and overwrite its lines.
@@ -367,7 +367,7 @@ class Session:
 
 
 def samples(setting: Setting) -> list[int]:
-  """The largest number of training examples that each stage processes, as far as the stages are known."""
+  """The maximum number of training examples that each stage processes, as far as the stages are known."""
   num, sizes, train = setting.config.num_candidates, setting.protocol.sizes(), setting.config.train
   return [num * train.plan(int(size), float(share)).samples for size, share in zip(sizes.train, sizes.share)]
 

@@ -1,6 +1,6 @@
-"""A run folder as everyone reads it: each file is read and checked when it is first asked for.
+"""Reads a run folder, for everyone: each file is read and checked when it is first needed.
 
-Imports neither jax nor pandas. A problem is one sentence, which names the file and the field and says what to do.
+Imports neither jax nor pandas. An error is one sentence that names the file and the field, and says what to do.
 """
 import functools
 import math
@@ -39,14 +39,14 @@ _RESTORE = "restore the file"
 
 
 class Graph(NamedTuple):
-  """What was started from what in a stream of tasks; tasks and modules are counted from 0.
+  """Which task started from which in a stream of tasks; tasks and modules count from 0.
 
   Attributes:
     names, families: of the tasks.
-    origins: for each task the earlier one that its network comes from, or None.
+    origins: for each task, the earlier task that its network comes from, or None.
     parts: names of the parts of a network, from the inputs to the head.
-    made: for each module the task that trained it.
-    paths: for each task the module of each part.
+    made: for each module, the task that trained it.
+    paths: for each task, the module of each part.
   """
   names: tuple[str, ...]
   families: tuple[str, ...]
@@ -63,7 +63,7 @@ class Graph(NamedTuple):
 
 
 class Record:
-  """The files of a run folder, finished or not. Every attribute but `path` raises BadInput if its file is damaged.
+  """The files of a run folder, finished or not. All attributes except `path` raise BadInput if a file is damaged.
 
   Attributes:
     path: the folder.
@@ -84,12 +84,12 @@ class Record:
 
   @property
   def is_published(self) -> bool:
-    """Whether it is the first part of `alma apart`, which ends after the first stage, without a summary."""
+    """Whether this is the first part of `alma apart`, which ends after the first stage, without a summary."""
     return (self.path / run_files.GATE).exists()
 
   @property
   def num_lines(self) -> int:
-    """The number of lines of metrics.jsonl, now; they are not parsed."""
+    """The current number of lines of metrics.jsonl, without parsing them."""
     try:
       with open(self.path / run_files.METRICS, "rb") as file:
         return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 16), b""))
@@ -113,9 +113,9 @@ class Record:
         raise self._bad(run_files.CONFIG, f"lacks {field!r}")
       value = fields.get(field, least)
       if type(value) is not type(least) or value < least:
-        raise self._bad(run_files.CONFIG, f"has {field}={_brief(value)}, which that field cannot have")
+        raise self._bad(run_files.CONFIG, f"has {field}={_brief(value)}, which is not a valid value")
     if not _are_names(fields.get("log.metrics", [])):
-      raise self._bad(run_files.CONFIG, "has a log.metrics that is no list of names")
+      raise self._bad(run_files.CONFIG, "has a log.metrics that is not a list of names")
     if fields["problem"] not in schema.CONFIGS:
       raise self._bad(run_files.CONFIG, f"has problem={fields['problem']!r}, which is not one of "
                       f"{', '.join(schema.CONFIGS)}")
@@ -123,12 +123,12 @@ class Record:
 
   @property
   def kind(self) -> type[schema.RunConfig]:
-    """The class of the config, whose attributes say what the files hold."""
+    """The class of the config; its attributes say what the files contain."""
     return schema.CONFIGS[self.fields["problem"]]
 
   @functools.cached_property
   def config(self) -> schema.RunConfig:
-    """The config. What it names has to be registered, but for metrics: those that are not known are left out."""
+    """The config. All names in it must be registered, except for metrics: unknown ones are left out."""
     tree = {name: value for name, value in self.tree.items() if name not in configs.STORED}
     known, chosen = registry.METRICS[self.kind.problem], self.fields.get("log.metrics", ())
     tree["log"] = tree["log"] | {"metrics": [name for name in chosen if name in known]}
@@ -141,7 +141,7 @@ class Record:
     if summary is None:
       return None
     if not isinstance(summary, dict):
-      raise self._bad(SUMMARY, f"holds {_brief(summary)} instead of named results", _AGAIN)
+      raise self._bad(SUMMARY, f"holds {_brief(summary)} instead of a JSON object", _AGAIN)
     needed = (*self.kind.results, *_COSTS, "device")
     for key in (*needed, *_MEASURED):
       if key not in summary and key in needed:
@@ -166,9 +166,9 @@ class Record:
         bad = next(value for value in values if not _fit([value], kinds))
         raise self._bad(run_files.METRICS, f"has a line with {key}={_brief(bad)}")
     if any((line.get("stage") or 0) >= len(lines) for line in lines):
-      raise self._bad(run_files.METRICS, f"has a line with a stage from {len(lines)} on")
+      raise self._bad(run_files.METRICS, f"has a line with a stage of {len(lines)} or more")
     if any(not _are_names(line.get(key, [])) for line in lines for key in measures.NAMED):
-      raise self._bad(run_files.METRICS, f"has a line whose {measures.CLASSES} are no list of names")
+      raise self._bad(run_files.METRICS, f"has a line whose {measures.CLASSES} are not a list of names")
     if [line.get("t") for line in lines] != [*range(1, len(lines) + 1)]:
       raise self._bad(run_files.METRICS, f"should have lines with t from 1 to {len(lines)}, in this order")
     if summary is not None and len(lines) != self.total:
@@ -191,12 +191,12 @@ class Record:
 
   @property
   def data(self) -> str:
-    """The fingerprint of the data, with what has arrived."""
+    """The fingerprint of the data, including what has arrived."""
     return feed.fingerprint(self.fields[DATA], self.entries)
 
   @property
   def divergence(self) -> str | None:
-    """Why the run diverged, a clause; "": that is not known; None: it has finished, or may go on."""
+    """Why the run diverged, as a clause; "" if the reason is unknown; None if it has not diverged, or has finished."""
     if self.is_finished or not (self.path / run_files.DIVERGED).exists():
       return None
     stored = run_files.read_json(self.path / run_files.DIVERGED)
@@ -220,12 +220,12 @@ class Record:
 
   @property
   def total(self) -> int:
-    """The number of units of the stream; 0: it is not known before the end."""
+    """The number of units of the stream; 0 if it is unknown before the end."""
     return int((self.summary or {}).get("num_megabatches") or self.fields[TOTAL])
 
   @property
   def further(self) -> Entry:
-    """The newest values of the metrics of `log.metrics`, see measures.newest."""
+    """The latest values of the metrics in `log.metrics`; see measures.newest."""
     return measures.newest(self.lines, self.fields.get("log.metrics", ()))
 
   @functools.cached_property
@@ -244,7 +244,7 @@ class Record:
 
   @functools.cached_property
   def graph(self) -> Graph:
-    """What the tasks so far were started from."""
+    """What each task so far was started from."""
     tree, num = run_files.read_json(self.path / GRAPH), len(self.lines)
     try:
       parts, modules, tasks = tuple(map(str, tree["parts"])), tree["modules"], tree["tasks"]
@@ -264,11 +264,11 @@ class Record:
     return graph
 
   def values(self, key: str) -> list[tuple[int, float]]:
-    """[(t, value)] of an entry of metrics.jsonl, without the lines that lack it."""
+    """[(t, value)] of an entry of metrics.jsonl, skipping lines without a value."""
     return [(line["t"], line[key]) for line in self.lines if line.get(key) is not None]
 
   def column(self, key: str) -> list[Any]:
-    """An entry of all lines of metrics.jsonl; raises BadInput if a line lacks it."""
+    """The values of an entry in all lines of metrics.jsonl. Raises BadInput if a line lacks it."""
     try:
       return [line[key] for line in self.lines]
     except KeyError:
@@ -282,7 +282,7 @@ class Record:
     except OSError as error:
       raise self._bad(name, f"cannot be read ({error.strerror})") from error
     if not all(isinstance(line, dict) for line in lines):
-      raise self._bad(name, "has a line without named values")
+      raise self._bad(name, "has a line that is not a JSON object")
     return lines
 
   def _bad(self, name: str, problem: str, advice: str = _RESTORE) -> BadInput:
