@@ -89,8 +89,14 @@ def _metrics(args: argparse.Namespace, problem: str) -> list[sections.Metric]:
 
   record, names = Record(local_copy.readable(args.workdir)), args.metrics and args.metrics.split(",")
   if record.is_begun:
-    problem, names = record.kind.problem, names or record.fields.get("log.metrics", ())
-  return [registry.METRICS[problem].of(name, "--metrics")() for name in names or ()]
+    problem = record.kind.problem
+  known = registry.METRICS[problem]
+  if names is None:
+    chosen = record.fields.get("log.metrics", ()) if record.is_begun else ()
+    names = [name for name in chosen if name in known]
+    commands.warn([f"the metric {name!r} of the run is left out, because it is not known; give the file that registers "
+                   "it as --config" for name in chosen if name not in known])
+  return [known.of(name, "--metrics")() for name in names]
 
 
 def _batches(args: argparse.Namespace, size: int, facts: Mapping[str, Any]) -> Iterator[examples.Examples]:

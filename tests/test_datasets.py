@@ -82,7 +82,30 @@ def test_names_of_classes_in_python(named):
   assert (data.num_classes, data.y_test.tolist()) == (3, [2, 0])  # the test set lacks b
 
 
-@pytest.mark.parametrize("y", [[*"abcab", 2], np.array([*"abcab", 2], object), np.array([*"abcab", None], object)])
+def test_names_that_are_the_same_are_one_class():
+  named = ["cat", "cat ", "\u00e9t\u00e9", "e\u0301te\u0301", "cat", "\u00e9t\u00e9"]
+  y_test = np.array(named[2:4], np.dtypes.StringDType())
+  data = datasets.from_arrays("data", dict(x_train=X, y_train=named, x_test=X[:2], y_test=y_test))
+  assert (data.class_names, data.y_train.tolist()) == (("cat", "\u00e9t\u00e9"), [0, 0, 1, 1, 0, 1])
+  assert data.y_test.tolist() == [1, 1]
+
+
+def test_two_declared_classes_of_one_name_stay_apart():
+  names = ("crane", "dog", "crane")
+  parts = labels.of_parts(*(labels.Labels(np.array(numbers), names, True) for numbers in ([0, 1, 2], [2, 0, 1])))
+  assert [part.numbers.tolist() for part in parts] == [[0, 1, 2], [2, 0, 1]]
+
+
+@pytest.mark.parametrize("rows", [[[1, 0], [0, 1]] * 3, [[1, 0], [0]] * 3])
+def test_labels_that_are_lists_are_refused(rows):
+  y = np.empty(6, object)
+  y[:] = rows
+  with pytest.raises(BadInput, match=r"labels are \[N\], one for each example"):
+    datasets.from_arrays("data", dict(x_train=X, y_train=y, x_test=X, y_test=[*"abcabc"]))
+
+
+@pytest.mark.parametrize("y", [
+    [*"abcab", 2], [*[b"a"] * 5, 2], np.array([*"abcab", 2], object), np.array([*"abcab", None], object)])
 def test_labels_are_of_one_kind(y):
   with pytest.raises(BadInput, match="y_train of data .* has labels that are names and others that are not"):
     datasets.from_arrays("data", dict(x_train=X, y_train=y, x_test=X, y_test=[*"abcabc"]))

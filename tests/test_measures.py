@@ -15,10 +15,11 @@ from test_paths import task_config
 
 import alma_jax
 from alma_jax import config as configs
-from alma_jax.config import registry
+from alma_jax.config import registry, sections
 from alma_jax.data import tokens
 from alma_jax.errors import BadInput
 from alma_jax.problems import measures
+from alma_jax.store import metrics
 
 IMAGES = [cls() for cls in registry.METRICS["images"].values()]
 NAMES = tuple(metric.name for metric in IMAGES)
@@ -77,7 +78,7 @@ def test_values_of_scikit_learn(classes):
     assert found["balanced_error"] == pytest.approx(
         1 - np.mean(sklearn.metrics.recall_score(labels, predicted, labels=there, average=None)))
   assert found["macro_f1"] == pytest.approx(
-      sklearn.metrics.f1_score(labels, predicted, labels=there, average="macro"))
+      sklearn.metrics.f1_score(labels, predicted, average="macro"))
   assert found["nll"] == pytest.approx(
       sklearn.metrics.log_loss(labels, exact, labels=range(classes)), rel=1e-5)
   assert found["class_errors"][-1] is None
@@ -120,14 +121,14 @@ def test_classes_that_a_network_does_not_know_are_errors():
   found = measured(probabilities, labels, ("a", "b", "c"))
   assert found["class_errors"] == [0, None, 1]
   assert found["balanced_error"] == 0.5
-  assert found["macro_f1"] == 0.5
+  assert found["macro_f1"] == pytest.approx(1 / 3)
   assert found["confusion"] == [[1, 0, 0], [0, 0, 0], [0, 1, 0]]
   assert found["classes"] == ["a", "b", "c"]
   # A probability of 0 counts as the smallest float32.
   assert found["nll"] == pytest.approx((-math.log(.9) - math.log(np.finfo(np.float32).tiny)) / 2, rel=1e-6)
   unnumbered = measured(probabilities, np.array([0, -1]), ("a", "b"))
   assert unnumbered["class_errors"] == [0, None, 1]
-  assert unnumbered["classes"] == ["a", "b"]
+  assert unnumbered["classes"] == ["a", "b", "unknown"]
   many = np.concatenate([probabilities, np.zeros((2, 4))], 1).astype(np.float32)
   assert measured(many[:, :4], np.array([0, 6]))["top5_error"] == 0.5  # with the unknown ones, there are seven classes
 
@@ -386,7 +387,7 @@ def test_a_live_stream_with_new_classes(tmp_path, arrays):
   config = live_config(folder, stream__waiting_time=1, train__epochs=12, log__metrics=("class_errors", "confusion"))
   found = alma_jax.run(config, tmp_path / "run").lines
   first, second, third, last = found
-  assert first["classes"] == ["0", "2"]
+  assert first["classes"] == ["0", "2", "unknown"]
   assert len(first["class_errors"]) == 3  # the last are the test examples of a class that has not come
   assert first["class_errors"][2] == 1
   assert third["prequential_class_errors"][2] == 1  # before the training that adds it
@@ -413,3 +414,69 @@ def test_metrics_of_the_newest_task(tmp_path, learner):
     assert 1 - line["accuracies"][-1] == pytest.approx(line["error"])
     np.testing.assert_allclose(line["class_errors"], 1 - np.diag(confusion) / confusion.sum(1), atol=1e-15)
     assert "top5_error" not in line
+
+
+def test_metrics_of_a_network_that_has_diverged():
+  probabilities, labels = np.full((4, 7), np.nan, np.float32), np.arange(4)
+  found = measured(probabilities, labels)
+  assert (found["top5_error"], found["calibration_error"], found["nll"]) == (1, None, None)
+
+
+def test_a_live_class_without_a_new_output_has_its_name(tmp_path, arrays):
+  """The network has two outputs from the beginning, so the second class adds none."""
+  folder, (x, y) = make_folder(tmp_path / "live"), arrays[:2]
+  for t, classes in enumerate(([2], [2, 0]), 1):
+    which = np.flatnonzero(np.isin(y, classes))[30 * t:][:30]
+    drop(folder, t, x[which], y[which])
+  (folder / "end").touch()
+  run = alma_jax.run(live_config(folder, stream__waiting_time=1, train__epochs=2), tmp_path / "run")
+  assert run.classes == ["2", "0"]
+  assert run.predict(x[:3]).shape == (3, 2)
+
+
+@pytest.mark.parametrize("name", [
+    "t", "loss", "num_params", "seconds", "classes", "val_f1", "prequential_f1", "my metric"])
+def test_a_metric_takes_no_name_of_a_column(name):
+  own = dataclasses.make_dataclass("Own", [("name", str, name)], bases=(alma_jax.Metric,), frozen=True)
+  with pytest.raises(BadInput, match=f"^Own.name={name!r} cannot be the name of a metric"):
+    alma_jax.register(own)
+
+
+def test_the_columns_of_lines_are_known(run):
+  known = sections.COLUMNS | {*run.config.log.metrics}
+  columns = {key.removeprefix("prequential_").removeprefix("val_") for line in run.lines for key in line}
+  assert columns <= known
+  assert {each.name for each in dataclasses.fields(metrics.Line)} - {"value", "val_value"} <= known
+
+
+@dataclasses.dataclass(frozen=True)
+class Wrong(alma_jax.Metric):
+  name: str = "wrong"
+
+  def sums(self, prediction, labels, mask):
+    return np.ones(self.size(mask))
+
+  def value(self, sums):
+    return self.result
+
+
+@pytest.mark.parametrize(("size", "result", "sentence"), [
+    (len, 1.0, r"the sums of the metric 'wrong' have the shapes \(3,\) for one batch and \(2,\) for another; "),
+    (lambda mask: 1, "high", "the metric 'wrong' has the value 'high'; it should be a number, "),
+    (lambda mask: 1, True, "the metric 'wrong' has the value True; "),
+    (lambda mask: 1, np.ones((2, 2, 2)), r"the metric 'wrong' has the value array\(")])
+def test_a_metric_is_tried_before_any_training(monkeypatch, size, result, sentence):
+  monkeypatch.setattr(Wrong, "size", staticmethod(size), raising=False)
+  monkeypatch.setattr(Wrong, "result", result, raising=False)
+  with pytest.raises(BadInput, match=sentence):
+    measures.tried([Wrong()], 4)
+
+
+def test_a_run_is_read_without_the_file_of_its_metric(run, tmp_path):
+  shutil.copytree(run.path, tmp_path / "copy")
+  config = json.loads((tmp_path / "copy/config.json").read_text())
+  config["log"]["metrics"] = ["lost", "macro_f1"]
+  (tmp_path / "copy/config.json").write_text(json.dumps(config))
+  copy = alma_jax.load_run(tmp_path / "copy")
+  assert copy.config.log.metrics == ("macro_f1",)
+  assert copy.lines == run.lines

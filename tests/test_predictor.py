@@ -1,6 +1,7 @@
 """The predictor in a run folder: whole at every moment, and that of the last complete stage."""
 import importlib.util
 import json
+import shutil
 import threading
 
 import numpy as np
@@ -69,6 +70,21 @@ def test_a_run_that_is_resumed_with_the_field_catches_up(tmp_path, make_config, 
       root, number, files))
   alma_jax.run(make_config(log__predictor=True), tmp_path / "run", data=arrays)
   assert published == list(range(num - 1, 2))
+
+
+def test_a_predictor_that_a_killed_session_has_left_is_replaced(tmp_path, make_config, arrays, monkeypatch):
+  """It may be of a stage that the newest checkpoint does not hold, and that is trained again, on other mega-batches."""
+  one_step_a_dispatch(monkeypatch)
+  config = make_config(log__predictor=True)
+  alma_jax.run(config, tmp_path / "ahead", data=arrays)
+  assert interrupted(config, tmp_path / "run", 2, data=arrays)
+  num = len([line for line in lines(tmp_path / "run", "metrics.jsonl") if line["updated"]])
+  shutil.copytree(tmp_path / "ahead/predictor", tmp_path / "run/predictor", dirs_exist_ok=True)
+  published, publish = [], folder.publish
+  monkeypatch.setattr(folder, "publish", lambda root, number, files: published.append(number) or publish(
+      root, number, files))
+  alma_jax.run(config, tmp_path / "run", data=arrays)
+  assert published == list(range(num, 2))
 
 
 def test_overwriting_a_run_deletes_its_predictor(tmp_path, make_config, arrays):

@@ -69,6 +69,10 @@ class Section:
   form: ClassVar[str] = ""
   defaults: ClassVar[Mapping[str, Any]] = {}
 
+  @classmethod
+  def check_class(cls) -> None:
+    """Raises BadInput if `register` should not add the class."""
+
   def check(self, config: Any) -> None:
     """Raises BadInput if the fields do not go together, or not with the rest of the config."""
 

@@ -142,6 +142,7 @@ def register(cls: C) -> C:
   if {*":,"} & {*cls.name}:  # type: ignore[attr-defined]
     raise BadInput(f"{cls.__name__}.name={cls.name!r} should have no colon and no comma; "  # type: ignore[attr-defined]
                    "form: ClassVar[str] = 'NAME:PATH' of a data set says what follows its name.")
+  cls.check_class()  # type: ignore[attr-defined]
   for problem in cls.problems:  # type: ignore[attr-defined]
     if problem not in registries:
       raise BadInput(f"{cls.__name__}.problems={cls.problems!r} should be a tuple of one or more of "  # type: ignore[attr-defined]

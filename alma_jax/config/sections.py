@@ -156,6 +156,13 @@ class Optimizer(Section):
                    "transformation.")
 
 
+COLUMNS = frozenset((  # of metrics.jsonl, besides metrics, val_ and prequential_
+    "t", "stage", "updated", "error", "perplexity", "loss", "num_params", "fwd_macs", "train_flops", "growth_macs",
+    "predict_macs", "seconds", "classes", "new_classes", "untrained_error", "untrained_perplexity", "renormalized",
+    "drift_before", "drift_after", "regret", "training_price", "law_exponent", "law_floor", "law_scale", "task",
+    "accuracies", "num_modules", "new_modules", "lca", "errors", "scores", "best", "learning_rate", "weight_decay"))
+
+
 @dataclasses.dataclass(frozen=True)
 class Metric(Section):
   """Base class of metrics, which `log.metrics` names (docs/add-a-metric.md).
@@ -170,6 +177,12 @@ class Metric(Section):
 
   registries: ClassVar[Mapping[str, Registry]] = METRICS
   problems: ClassVar[tuple[str, ...]] = (IMAGES, TASKS)
+
+  @classmethod
+  def check_class(cls) -> None:
+    if not cls.name.isidentifier() or cls.name in COLUMNS or cls.name.startswith(("val_", "prequential_")):
+      raise BadInput(f"{cls.__name__}.name={cls.name!r} cannot be the name of a metric: it should be a word such as "
+                     "brier_score, and no column that metrics.jsonl has anyway.")
 
   def sums(self, prediction: Any, labels: Any, mask: Any) -> Any:
     """Sums over a batch of examples, a pytree of numbers and numpy arrays.

@@ -100,6 +100,9 @@ def from_arrays(name: str, arrays: Mapping[str, Any],
     form = Form(clean["x_train"].shape[1:], clean["x_train"].dtype, owner="the training set has")
   with named(name):
     train, test = class_labels.of_parts(*labels)
+  for one, other in class_labels.alike(train.names or ()):
+    warnings.warn(f"the classes {one!r} and {other!r} of {name} have similar names; if they are one class, give them "
+                  "the same name", stacklevel=3)
   clean |= dict(y_train=train.numbers, y_test=test.numbers)
   num_classes = 1 + int(max(train.numbers.max(), test.numbers.max()))
   if num_classes < 2:

@@ -102,25 +102,31 @@ def read(y: Any, names: tuple[str, ...] | None = None) -> Labels:
   Raises:
     BadInput: they are neither. The message begins with "it".
   """
+  if y.dtype.kind in "OT":
+    are_text = {isinstance(label, str | bytes) for label in y.flat}
+    if len(are_text) > 1:
+      raise BadInput("it has labels that are names and others that are not; give labels of one kind, all of them names "
+                     "or all of them numbers.")
+    try:
+      y = np.array(y.tolist())
+    except ValueError as error:  # lists of different lengths
+      raise BadInput("it has labels that are lists; labels are [N], one for each example.") from error
   if y.ndim != 1:
     raise BadInput(f"it has labels of shape {y.shape}; labels are [N], one for each example.")
   if not len(y):
     raise BadInput("it has no labels; give one for each example.")
-  if y.dtype.kind == "O":
-    kinds = {str if isinstance(label, str) else type(label) for label in y.tolist()}
-    if str in kinds and len(kinds) > 1:
-      raise BadInput("it has labels that are names and others that are not; give labels of one kind, all of them names "
-                     "or all of them numbers.")
-    y = np.array(y.tolist())
   if y.dtype.kind in "US":
     try:
       y = y.astype(str)
     except UnicodeDecodeError as error:
       raise BadInput("it has labels that are bytes but not ASCII; give strings.") from error
     unique, places = np.unique(y, return_inverse=True)
-    if not all(map(normal, unique.tolist())):
+    first: dict[str, str] = {}  # a class keeps its first name
+    classes = [first.setdefault(_same(name), normal(name)) for name in unique.tolist()]
+    if "" in first:
       raise BadInput("it has examples with an empty label; name their class, or remove them.")
-    return Labels(places.astype(np.int32), tuple(unique.tolist()))
+    different, index = np.unique(classes, return_inverse=True)
+    return Labels(index[places].astype(np.int32), tuple(different.tolist()))
   if y.dtype.kind not in "iuf" or (y.dtype.kind == "f" and not np.array_equal(y, np.trunc(y))):
     raise BadInput(f"it has {y.dtype} labels that are not whole numbers and not names; labels are names, or count "
                    "classes from 0.")
@@ -135,7 +141,8 @@ def read(y: Any, names: tuple[str, ...] | None = None) -> Labels:
 
 def check_same(classes: Iterable[str], others: Iterable[str]) -> None:
   """Raises BadInput if the training part and the test part of a data set have other classes."""
-  if odd := sorted({*classes} ^ {*others}):
+  here, there = ({_same(name): name for name in names} for names in (classes, others))
+  if odd := sorted((here | there)[same] for same in here.keys() ^ there.keys()):
     raise BadInput(f"it has the class {', '.join(odd[:5])} in only one of train and test; give both the same classes.")
 
 
@@ -149,16 +156,17 @@ def of_parts(train: Labels, test: Labels) -> tuple[Labels, Labels]:
   if train.names is None and test.names is None:
     return train, test
   (numbers, names), (tested, others) = train.by_name(), test.by_name()
-  unknown = sorted({*others} - {*names})
+  index = Index(names)
+  unknown = sorted(name for name in others if index.find(name) is None)
   if unknown and (train.names is None) != (test.names is None):
     raise BadInput(f"it has the training label {names[0]!r} and the test label {others[0]!r}, but labels are either "
                    "names or numbers; give both parts labels of one kind.")
   if unknown:
-    raise BadInput(f"it has the class {', '.join(unknown[:5])} only in its test part; give every class training "
-                   "examples.")
-  place = {name: i for i, name in enumerate(names)}
-  known = np.array([place[name] for name in others], np.int32)
-  return Labels(numbers, names, True), Labels(known[tested], names, True)
+    raise BadInput(f"it has the class {', '.join(unknown[:5])} only in its test part"
+                   f"{index.advice(unknown[0]) or '; give every class training examples.'}")
+  if others != names:  # of a data set that declares its names, two may be equal
+    tested = np.array([names.index(str(index.find(name))) for name in others], np.int32)[tested]
+  return Labels(numbers, names, True), Labels(tested, names, True)
 
 
 def joined(parts: Sequence[Labels]) -> Labels:

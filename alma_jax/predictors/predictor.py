@@ -184,6 +184,10 @@ class ImagePredictor(Predictor):
     lines += [f"{title}:", *(f"  {classes[k]!s:<{width}}  {error:.4f} of {found['class_examples'][k]:,}"
                              for error, k in worst)]
     further = [name for name in names if name not in {metric.name for metric in _BASIC}]
+    if "confusion" in further and found.get("confusion"):
+      width = max(len(str(each)) for row in found["confusion"] for each in row)
+      lines += ["confusion, a row for each true class:", *(
+          "  " + " ".join(f"{each:>{width}}" for each in row) for row in found["confusion"])]
     return "\n".join([*lines, *measures.brief(measures.newest([found], further))])
 
   def prepared(self, most: int) -> tuple[list[int], int]:

@@ -10,6 +10,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from alma_jax.config import schema
+from alma_jax.config.sections import Metric
 from alma_jax.data import augment, datasets, memory, normalization
 from alma_jax.data.megabatches import Megabatches, Permuted
 from alma_jax.errors import BadInput
@@ -87,6 +88,11 @@ class Classification:
   def num_outputs(self) -> int:
     """K, the number of logits."""
     return self.num_classes
+
+  @property
+  def chance(self) -> float:
+    """1 - 1/K."""
+    return 1 - 1 / self.num_classes
 
   def interface(self, meta: Mapping[str, Any], votes: bool) -> contract.Interface:
     """Raw images -> classes and probabilities, see contract.Problem."""
@@ -240,7 +246,8 @@ class Images:
                      f"pass ({', '.join(datasets.ARRAYS)}).")
     else:
       self.dataset = datasets.from_arrays("data", dict(zip(datasets.ARRAYS, data)))
-    d, self._metrics = self.dataset, measures.chosen(config)
+    d = self.dataset
+    self._metrics = measures.tried(measures.chosen(config), d.num_classes)
     if d is not data:
       datasets.warn_of_overlap(d)
     self.megabatches = Permuted(len(d.x_train), stream.num_megabatches, stream.val_fraction, config.seed)
@@ -295,9 +302,7 @@ class Images:
 
   def score(self, prediction: measures.Prediction) -> measures.Entry:
     """Error, loss in nats and the chosen metrics of a prediction (classes, probabilities) for the test examples."""
-    error, loss = error_and_loss(*prediction, self.dataset.y_test)
-    further = measures.of_images(self._metrics, prediction, self.dataset.y_test, self.dataset.class_names)
-    return further | dict(error=error, loss=loss)
+    return scored(self._metrics, prediction, self.dataset.y_test, self.dataset.class_names)
 
   def tested(self, t: int) -> np.ndarray:
     """All examples of mega-batch t, those for validation included."""
@@ -431,6 +436,13 @@ def resolve(total: Arrays, count: float, combine: str) -> tuple[Any, Any]:
 def _numpy(array: Any) -> Any:
   """The module numpy for an array of numpy, jax.numpy for an array of jax."""
   return np if isinstance(array, np.ndarray) else jnp
+
+
+def scored(metrics: Sequence[Metric], prediction: measures.Prediction, y: np.ndarray,
+           names: Sequence[str] | None = None) -> measures.Entry:
+  """Error, loss in nats and further metrics of a prediction (classes, probabilities) for examples with labels y."""
+  error, loss = error_and_loss(*prediction, y)
+  return measures.of_images(metrics, prediction, y, names) | dict(error=error, loss=loss)
 
 
 def error_and_loss(predicted_B: np.ndarray, probabilities_BK: np.ndarray, y_B: np.ndarray) -> tuple[float, float]:

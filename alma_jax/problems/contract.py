@@ -58,6 +58,10 @@ class Problem(Protocol):
   def guessing_loss(self) -> float | None:
     """The largest sensible loss of an example in nats, if drift is watched by losses; None: it is watched by errors."""
 
+  @property
+  def chance(self) -> float | None:
+    """The metric of guessing; None: there is none."""
+
   def written(self, value: float) -> str:
     """A value of the metric as text."""
 

@@ -32,7 +32,7 @@ class LiveImages(LiveSource, classification.Images):
     self.files: dict[str, str] = {}
     folder = folder_of(config)
     columns = examples.Columns(section.image_column, section.label_column)
-    self._metrics = measures.chosen(config)
+    self._metrics = measures.tried(measures.chosen(config), 2)
     self._config, self._reader = config, live_images.ImageReader(folder, section.image_size, config.seed, columns)
     self.has_test = self._reader.test is not None
     if config.stream.untrained_error == "model" and self._reader.test is None:

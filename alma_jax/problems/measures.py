@@ -15,12 +15,15 @@ import numpy as np
 from alma_jax.config import schema
 from alma_jax.config.registry import METRICS, TEXT, register
 from alma_jax.config.sections import Metric
+from alma_jax.errors import BadInput
 
 Entry = dict[str, Any]
 Prediction = tuple[np.ndarray, np.ndarray]  # classes int [B], probabilities float32 [B, K]
 
 CLASSES = "classes"  # in a line of metrics.jsonl: the names of the classes that its lists and matrices are over
+UNKNOWN = "unknown"  # among them: test examples whose class has not come yet
 _PREQUENTIAL = "prequential_"
+NAMED = CLASSES, _PREQUENTIAL + CLASSES
 _BINS = 15  # of the calibration error
 _MOST_CLASSES = 100  # of a confusion matrix
 _TOP = 5
@@ -71,7 +74,7 @@ class BalancedError(ClassErrors):
 @register
 @dataclasses.dataclass(frozen=True)
 class MacroF1(ClassErrors):
-  """Mean over the classes of the harmonic mean of precision and recall."""
+  """Mean of the F1 scores of all classes that occur among labels or predictions."""
   name: str = "macro_f1"
 
   def sums(self, prediction: Prediction, labels: np.ndarray, mask: np.ndarray) -> Any:
@@ -81,7 +84,8 @@ class MacroF1(ClassErrors):
 
   def value(self, sums: Any) -> Any:
     right, num = sums["num"] - sums["wrong"], sums["num"]
-    return (2 * right / np.maximum(num + sums["predicted"], 1))[num > 0].mean()
+    either = num + sums["predicted"]  # twice the denominator of F1, and 0 for a class that does not occur
+    return (2 * right[either > 0] / either[either > 0]).mean()
 
 
 @register
@@ -110,7 +114,7 @@ class CalibrationError(Metric):
     """For each bin, the number of examples, the sum of their confidence, and the number that are right: [3, 15]."""
     probabilities = prediction[1][mask]
     confidence = probabilities.max(-1).astype(np.float64)
-    index = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
+    index = np.minimum((np.nan_to_num(confidence) * _BINS).astype(int), _BINS - 1)
     rows = np.ones(len(index)), confidence, probabilities.argmax(-1) == labels[mask]
     return np.stack([np.bincount(index, row, _BINS) for row in rows])
 
@@ -130,7 +134,7 @@ class TopError(Metric):
     right = np.take_along_axis(probabilities, labels, -1)
     before = np.arange(probabilities.shape[-1]) < labels
     rank = ((probabilities > right) | ((probabilities == right) & before)).sum(-1)
-    wrong = (rank >= _TOP) | (right[:, 0] == 0)
+    wrong = (rank >= _TOP) | ~(right[:, 0] > 0)  # NaN is wrong
     return np.array([wrong.sum(), len(wrong) if probabilities.shape[-1] > _TOP else 0])
 
   def value(self, sums: Any) -> Any:
@@ -193,15 +197,28 @@ class Totals:
   def add(self, prediction: Any, labels: Any, mask: np.ndarray) -> None:
     """Adds a batch; see Metric.sums."""
     import jax
-    new = {metric.name: metric.sums(prediction, labels, mask) for metric in self._metrics}
-    self.sums = jax.tree.map(np.add, self.sums, new) if self.sums else new
+    for metric in self._metrics:
+      new = metric.sums(prediction, labels, mask)
+      if metric.name in self.sums:
+        shapes = [jax.tree.map(np.shape, each) for each in (self.sums[metric.name], new)]
+        if shapes[0] != shapes[1]:
+          raise BadInput(f"the sums of the metric {metric.name!r} have the shapes {shapes[0]} for one batch and "
+                         f"{shapes[1]} for another; they should not depend on the number of examples.")
+        new = jax.tree.map(np.add, self.sums[metric.name], new)
+      self.sums[metric.name] = new
 
   def entry(self, names: Sequence[str] | None = None) -> Entry:
     """{name of the metric: value}, as JSON can hold it; with lists, also CLASSES if the classes have `names`."""
-    values = {metric.name: metric.value(self.sums[metric.name]) for metric in self._metrics}
-    entry = {name: _plain(np.asarray(value).tolist()) for name, value in values.items() if value is not None}
-    longest = max((len(value) for value in entry.values() if isinstance(value, list)), default=0)
-    return entry | ({CLASSES: list(names[:longest])} if names and longest else {})
+    entry: Entry = {}
+    for metric in self._metrics:
+      value = metric.value(self.sums[metric.name])
+      array = np.asarray(value)
+      if value is not None and (array.dtype.kind not in "iuf" or array.ndim > 2):
+        raise BadInput(f"the metric {metric.name!r} has the value {value!r}; it should be a number, a list of numbers, "
+                       "a matrix or None.")
+      entry |= {} if value is None else {metric.name: _plain(array.tolist())}
+    are_classes = names and any(isinstance(value, list) and len(value) == len(names) for value in entry.values())
+    return entry | ({CLASSES: list(names or ())} if are_classes else {})
 
 
 def chosen(config: schema.RunConfig) -> list[Metric]:
@@ -213,7 +230,7 @@ def of_images(metrics: Sequence[Metric], prediction: Prediction, y: np.ndarray, 
   """The metrics of a prediction (classes, probabilities) for examples with labels y, see Totals.entry.
 
   A class that the network does not know yet has the probability 0. Examples with a negative label, whose class has no
-  number yet, form one further class, the last.
+  number yet, form one further class, the last, called UNKNOWN.
   """
   if not metrics:
     return {}
@@ -221,11 +238,23 @@ def of_images(metrics: Sequence[Metric], prediction: Prediction, y: np.ndarray, 
   num = max(probabilities.shape[-1], int(y.max()) + 1)
   width = num + bool((y < 0).any())
   y = np.where(y < 0, num, y)
+  if names:
+    names = [*names[:num], *map(str, range(len(names), num)), *[UNKNOWN] * (width > num)]
   for start in range(0, len(y), _ROWS):
     rows = slice(start, start + _ROWS)
     part = np.pad(probabilities[rows], ((0, 0), (0, width - probabilities.shape[-1])))
     totals.add((classes[rows], part), y[rows], np.ones(len(part), bool))
   return totals.entry(names)
+
+
+def tried(metrics: Sequence[Metric], num_classes: int) -> Sequence[Metric]:
+  """The metrics of images, after two small batches have shown that they can be computed."""
+  totals = Totals(metrics)
+  for num in (3, 2):
+    probabilities = np.full((num, num_classes), 1 / num_classes, np.float32)
+    totals.add((np.zeros(num, int), probabilities), np.arange(num) % num_classes, np.ones(num, bool))
+  totals.entry() if metrics else None
+  return metrics
 
 
 def of_text(metrics: Sequence[Metric], log_probs: np.ndarray, length: np.ndarray,
@@ -243,7 +272,7 @@ def of_text(metrics: Sequence[Metric], log_probs: np.ndarray, length: np.ndarray
 
 def prequential(entry: Entry) -> Entry:
   """The entry of predictions for data before they are trained on: its names begin with prequential_."""
-  return {name if name == CLASSES else _PREQUENTIAL + name: _plain(value) for name, value in entry.items()}
+  return {_PREQUENTIAL + name: _plain(value) for name, value in entry.items()}
 
 
 def _plain(value: Any) -> Any:
@@ -261,14 +290,13 @@ def parts(entry: Entry, names: Sequence[str]) -> Iterator[tuple[str, Any]]:
 
   The value is a number, or for a list {name of the class: number}. Matrices, and what is not known, are left out.
   """
-  classes = entry.get(CLASSES) or []
   number = lambda value: type(value) in (int, float)
   for key in _keys(names):
-    value = entry.get(key)
+    value, classes = entry.get(key), entry.get(_PREQUENTIAL * key.startswith(_PREQUENTIAL) + CLASSES) or []
     if number(value):
       yield key, value
     elif isinstance(value, list) and not any(isinstance(each, list) for each in value):
-      named = [*classes, *map(str, range(len(classes), len(value)))]
+      named = classes if len(classes) == len(value) else [*map(str, range(len(value)))]
       times = collections.Counter(named)  # data sets of TFDS may give two classes one name
       yield key, {name if times[name] == 1 else f"{name} ({place})": each
                   for place, (name, each) in enumerate(zip(named, value)) if number(each)}
@@ -276,7 +304,7 @@ def parts(entry: Entry, names: Sequence[str]) -> Iterator[tuple[str, Any]]:
 
 def scalars(entry: Entry, names: Sequence[str]) -> Entry:
   """A line of metrics.jsonl with a number METRIC/CLASS in place of each list of the metrics, and without matrices."""
-  keys = {CLASSES, *_keys(names)}
+  keys = {*_keys([CLASSES, *names])}
   entry, found = {key: value for key, value in entry.items() if key not in keys}, dict(parts(entry, names))
   for key, value in found.items():
     entry |= {f"{key}/{name}": each for name, each in value.items()} if isinstance(value, dict) else {key: value}

@@ -29,7 +29,7 @@ class Tasks:
       BadInput: the stream does not exist, or a task cannot be used.
     """
     self.data = config.dataset.stream(config)
-    self._replays, self._metrics = _replays(config), measures.chosen(config)
+    self._replays, self._metrics = _replays(config), measures.tried(measures.chosen(config), 2)
     self._seen: dict[int, task_streams.TaskData] = {}  # tasks that are replayed
     self._normalizations: dict[int, normalization.Normalization] = {}
     self._visits = visits(self.meta()["tasks"])
@@ -98,9 +98,7 @@ class Tasks:
 
   def score(self, t: int, prediction: measures.Prediction, labels: np.ndarray) -> measures.Entry:
     """Error, loss in nats and the chosen metrics of a prediction for examples of task t."""
-    error, loss = classification.error_and_loss(*prediction, labels)
-    further = measures.of_images(self._metrics, prediction, labels, self.data.infos[t].class_names)
-    return further | dict(error=error, loss=loss)
+    return classification.scored(self._metrics, prediction, labels, self.data.infos[t].class_names)
 
   def _task(self, t: int) -> task_streams.TaskData:
     """The examples of task t; those that will be replayed are kept."""

@@ -220,7 +220,7 @@ class Protocol:
   @classmethod
   def of_meta(cls, config: Any, meta: Entry) -> Facts:
     """What a learner that only predicts is made from; `meta`: of the State that it was saved with."""
-    raise NotImplementedError
+    raise _missing(cls, "of_meta(cls, config, meta)")
 
   @classmethod
   def classes(cls, meta: Entry) -> Any:
@@ -229,11 +229,11 @@ class Protocol:
 
   def facts(self, ends: Sequence[int]) -> Facts:
     """Of the last of the stages `ends`, of which they are a function; (): before the first one."""
-    raise NotImplementedError
+    raise _missing(type(self), "facts(self, ends)")
 
   def meta(self, ends: Sequence[int]) -> Entry:
     """What predictions need to know of the data, likewise; JSON can hold it. `of_meta` reads it."""
-    raise NotImplementedError
+    raise _missing(type(self), "meta(self, ends)")
 
   @property
   def num_bytes(self) -> tuple[int, int]:
@@ -259,10 +259,10 @@ class Protocol:
     """
 
   def arrivals(self, lines: list[Entry]) -> Generator[int | None, None, None]:
-    """Yields every mega-batch t when it is there: here `stream.num_megabatches` of them.
+    """A generator that yields every mega-batch t, 1, 2, ..., when it is there: here `stream.num_megabatches` of them.
 
-    It may yield None while it waits, several times a second, and a t that has its line already, which is then taken
-    back, as the mega-batch is received again. `lines` is the present list of lines.
+    It may yield None while it waits, several times a second. It may yield the last t again, if the learner was not
+    trained after it: its line is then taken back, and it is received again. `lines` is the present list of lines.
     """
     while len(lines) < self.config.stream.num_megabatches:
       yield len(lines) + 1
@@ -274,14 +274,14 @@ class Protocol:
 
   def stage(self, ends: Sequence[int], learner: Learner, meta: Entry) -> Prepared:
     """The last of the stages `ends`; `meta`: of the State before it."""
-    raise NotImplementedError
+    raise _missing(type(self), "stage(self, ends, learner, meta)")
 
   def test(self, learner: Learner, state: State, trained: Trained) -> Entry:
     """Entries of a line of metrics.jsonl on the test set, after a stage; none without a test set.
 
-    Nothing else sees test data. It may replace `state.joined`; the line is not yet among `state.lines`.
+    Nothing outside the protocol sees test data. It may replace `state.joined`; the line is not yet among `state.lines`.
     """
-    raise NotImplementedError
+    raise _missing(type(self), "test(self, learner, state, trained)")
 
   def covered(self, t: int) -> None:
     """No checkpoint from which the run may resume needs the mega-batches up to t to be trained on again."""
@@ -314,8 +314,8 @@ class Protocol:
     del learner, spec, lines
     return {}
 
-  def shown(self, learner: Learner, state: State) -> Iterator[Shown]:
-    """All predictors of a run between two stages."""
+  def shown(self, learner: Learner, state: State, since: int = 0) -> Iterator[Shown]:
+    """The predictors of a run between two stages that a stage from `since` on, counted from 0, has changed."""
     yield self.view(learner, state)
 
   @classmethod
@@ -350,6 +350,10 @@ class Protocol:
     del t
     fingerprint: str = record.fields[DATA]
     return fingerprint
+
+
+def _missing(protocol: type, method: str) -> BadInput:
+  return BadInput(f"{protocol.__name__} has no method {method}; write one, see docs/add-a-protocol.md.")
 
 
 def standing(lines: Sequence[Entry]) -> Standing:

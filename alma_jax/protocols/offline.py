@@ -101,7 +101,7 @@ class Offline(Protocol):
     pool = classification.renormalized(data.pool, constants, learner.mesh)
     val_pool = pool if data.val_pool is data.pool else classification.renormalized(
         data.val_pool, constants, learner.mesh)
-    return Prepared(data._replace(pool=pool, val_pool=val_pool), constants.entries(),
+    return Prepared(data._replace(pool=pool, val_pool=val_pool), self.meta(ends) | constants.entries(),
                     {metrics.RENORMALIZED: changed} if changed else {})
 
   def _is_last(self, t: int) -> bool:

@@ -161,9 +161,11 @@ class Tasks(Protocol):
     return {ACCURACY: text.getvalue().encode(),
             GRAPH: run_files.json_bytes(dict(parts=list(learner.parts), modules=modules, tasks=tasks))}
 
-  def shown(self, learner: Any, state: State) -> Iterator[Shown]:
+  def shown(self, learner: Any, state: State, since: int = 0) -> Iterator[Shown]:
+    visits = sequence.visits(state.meta["tasks"][:state.stage])
     for t in range(state.stage):
-      yield self.view(learner, state, t + 1)
+      if learner.options.forgets or visits[t][-1] >= since:
+        yield self.view(learner, state, t + 1)
 
   @classmethod
   def view(cls, learner: Any, state: State, task: int | str | None = None, lost: Mapping[int, str] = {},

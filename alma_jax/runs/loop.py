@@ -91,7 +91,8 @@ def run(setting: Setting, folder: RunFolder, shown: Progress, listeners: Sequenc
         pending = None
       else:
         entry = metrics.waiting(setting.facts.problem.metric, t, now.lines[-1] if now.lines else None,
-                                now.arrival.notes.get(metrics.UNTRAINED), setting.learner.cost(now.learner))
+                                now.arrival.notes.get(metrics.UNTRAINED, setting.facts.problem.chance),
+                                setting.learner.cost(now.learner))
         entry |= now.arrival.notes
       now.lines.append(entry)
       now.arrival, now.epoch, saver.is_saved = None, 0, False
@@ -116,8 +117,8 @@ def samples(setting: Setting) -> list[int]:
 
 def _tried(setting: Setting, now: State) -> int:
   """Training examples of the stage in progress that earlier candidates of learners.tuned have processed."""
-  of_stage = samples(setting)[:now.stage + 1][-1]  # an adaptive run may have more stages than expected
-  return of_stage * tuned.num_tried(now.learner) // setting.config.num_candidates
+  of_stage = samples(setting)[:now.stage + 1][-1:]  # an adaptive run may have more stages than expected
+  return sum(of_stage) * tuned.num_tried(now.learner) // setting.config.num_candidates
 
 
 def _resumed(setting: Setting, folder: RunFolder, opened: checkpoint.Opened | None) -> tuple[Setting, State]:

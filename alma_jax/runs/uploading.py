@@ -18,7 +18,7 @@ class Uploader(Listener):
       self._mirror.take()  # later there are lines, which a folder without a checkpoint must not have in a store
 
   def begin(self, learner: Learner, state: State) -> None:
-    if state.lines and not self._began:
+    if (state.lines or state.arrival) and not self._began:
       self._mirror.take()  # not before: only a sound moment of the run may replace what the store holds
     self._began = True
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from alma_jax import config as configs
-from alma_jax.config import schema
+from alma_jax.config import registry, schema
 from alma_jax.data import feed
 from alma_jax.errors import BadInput
 from alma_jax.problems import measures
@@ -24,8 +24,7 @@ SUMMARY, GRAPH = "summary.json", "graph.json"
 DATA, TOTAL, LABEL = "data_fingerprint", "stream.num_megabatches", "log.label"
 _NUMBER, _OR_NULL = (int, float), (int, float, NoneType)
 _NEEDED: dict[str, Any] = {"problem": "", "seed": 0, "learner.name": "", "dataset.name": "", TOTAL: 0, DATA: ""}
-_FIELDS = _NEEDED | {  # and their least values
-    LABEL: "", "stream.waiting_time": 1, "stream.num_trainings": 0, "log.metrics": []}
+_FIELDS = _NEEDED | {LABEL: "", "stream.waiting_time": 1, "stream.num_trainings": 0}  # and their least values
 _COLUMNS: dict[str, tuple[type, ...]] = {  # of metrics.jsonl, besides the metric
     "t": (int,), "stage": (int, NoneType), "updated": (bool,), "task": (str,),
     **dict.fromkeys(("num_params", "fwd_macs", "train_flops", "predict_macs", "seconds", "num_modules"), _NUMBER),
@@ -115,6 +114,8 @@ class Record:
       value = fields.get(field, least)
       if type(value) is not type(least) or value < least:
         raise self._bad(run_files.CONFIG, f"has {field}={_brief(value)}, which that field cannot have")
+    if not _are_names(fields.get("log.metrics", [])):
+      raise self._bad(run_files.CONFIG, "has a log.metrics that is no list of names")
     if fields["problem"] not in schema.CONFIGS:
       raise self._bad(run_files.CONFIG, f"has problem={fields['problem']!r}, which is not one of "
                       f"{', '.join(schema.CONFIGS)}")
@@ -127,8 +128,11 @@ class Record:
 
   @functools.cached_property
   def config(self) -> schema.RunConfig:
-    """The config. What it names has to be registered."""
-    return configs.parse({name: value for name, value in self.tree.items() if name not in configs.STORED})
+    """The config. What it names has to be registered, but for metrics: those that are not known are left out."""
+    tree = {name: value for name, value in self.tree.items() if name not in configs.STORED}
+    known, chosen = registry.METRICS[self.kind.problem], self.fields.get("log.metrics", ())
+    tree["log"] = tree["log"] | {"metrics": [name for name in chosen if name in known]}
+    return configs.parse(tree)
 
   @functools.cached_property
   def summary(self) -> Entry | None:
@@ -161,6 +165,10 @@ class Record:
       if not _fit(values, kinds):
         bad = next(value for value in values if not _fit([value], kinds))
         raise self._bad(run_files.METRICS, f"has a line with {key}={_brief(bad)}")
+    if any((line.get("stage") or 0) >= len(lines) for line in lines):
+      raise self._bad(run_files.METRICS, f"has a line with a stage from {len(lines)} on")
+    if any(not _are_names(line.get(key, [])) for line in lines for key in measures.NAMED):
+      raise self._bad(run_files.METRICS, f"has a line whose {measures.CLASSES} are no list of names")
     if [line.get("t") for line in lines] != [*range(1, len(lines) + 1)]:
       raise self._bad(run_files.METRICS, f"should have lines with t from 1 to {len(lines)}, in this order")
     if summary is not None and len(lines) != self.total:
@@ -279,6 +287,10 @@ class Record:
 
   def _bad(self, name: str, problem: str, advice: str = _RESTORE) -> BadInput:
     return BadInput(f"{run_files.shown(self.path / name)} {problem}; {advice}.")
+
+
+def _are_names(value: Any) -> bool:
+  return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 
 def _is_number(value: Any) -> bool:

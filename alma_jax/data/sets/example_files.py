@@ -83,11 +83,7 @@ def load(section: Columns, image_size: int) -> Dataset:
       arrays = _tables(root, parts, reader)
     if "x_test" not in arrays:
       arrays, fingerprint = _hold_out(arrays), None
-  dataset = from_arrays(section.name, arrays, fingerprint=fingerprint)
-  for one, other in class_labels.alike(dataset.class_names or ()):
-    warnings.warn(f"the classes {one!r} and {other!r} of {rest!r} have similar names; if they are one class, give them "
-                  "the same name", stacklevel=3)
-  return dataset
+  return from_arrays(section.name, arrays, fingerprint=fingerprint)
 
 
 def _folders_of(root: pathlib.Path) -> dict[str, pathlib.Path]:
