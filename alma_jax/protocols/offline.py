@@ -1,4 +1,5 @@
 """Mega-batches that are all there before the run begins (Caccia et al., 2021; docs/algorithms.md §1)."""
+import functools
 from collections.abc import Generator, Sequence
 from typing import Any, ClassVar
 
@@ -38,6 +39,10 @@ class Offline(Protocol):
     return Facts(*cls.Source.of_meta(config, meta))
 
   def facts(self, ends: Sequence[int]) -> Facts:
+    return self._facts
+
+  @functools.cached_property
+  def _facts(self) -> Facts:
     return Facts(self.source.problem, self.source.example_shape,
                  self.source.memory.most_val(self.expected_ends if self.schedule.is_fixed else None), self._num_first)
 
