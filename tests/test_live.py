@@ -865,6 +865,6 @@ def test_text_without_a_test_set_and_with_bad_entries(tmp_path, books, text_part
   assert "1 of the 1 examples" in refused.stderr
   reasons = rejected(tmp_path / "run")
   for name, part in {"0.txt": "not UTF-8", "0.jsonl": "line 2 is neither", "0a.jsonl": "line 1 is not JSON",
-                     "0b.txt": "holds no text", "0c.txt": "has only 9 tokens", "0.npz": "no .txt file"}.items():
+                     "0b.txt": "holds no text", "0c.txt": "has only 9 tokens", "0.npz": "give a .txt file"}.items():
     assert part in reasons.pop(name)
   assert not reasons
