@@ -32,7 +32,7 @@ class LiveImages(LiveSource, classification.Images):
     self.files: dict[str, str] = {}
     folder = folder_of(config)
     columns = examples.Columns(section.image_column, section.label_column)
-    self._metrics = measures.tried(measures.chosen(config), 2)
+    self._metrics = measures.tried(measures.chosen(config), measures.blank_images(2))
     self._config, self._reader = config, live_images.ImageReader(folder, section.image_size, config.seed, columns)
     self.has_test = self._reader.test is not None
     if config.stream.untrained_error == "model" and self._reader.test is None:
@@ -64,8 +64,7 @@ class LiveImages(LiveSource, classification.Images):
                                     None, self.fingerprint, tuple(names))
     self.problem, self.example_shape = classification.of_meta(self._config, self.meta())
     stream: Any = self._config.stream
-    self.chance = 1 - 1 / num
-    self.untrained = self.chance if stream.untrained_error == "chance" else None
+    self.untrained = self.problem.chance if stream.untrained_error == "chance" else None
 
   def notes(self, t: int) -> dict[str, Any]:
     """What metrics.jsonl says about the entry of mega-batch t, besides its metrics: classes that are new."""

@@ -23,8 +23,8 @@ class LiveTexts(LiveSource, language_modeling.Texts):
       BadInput: the folder cannot be used.
     """
     c = config.dataset
-    self.chance, self.untrained = None, None
-    self._metrics, self._watches = measures.chosen(config), config.log.drift > 0
+    self.untrained = None
+    self._metrics, self._watches = measures.tried(measures.chosen(config), measures.blank_text), config.log.drift > 0
     self._reader = live_texts.TextReader(folder_of(config), c)
     self.feed = opened(config, self._reader, run)
     self.corpus = self._corpus(c)

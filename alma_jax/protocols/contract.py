@@ -183,7 +183,6 @@ class Protocol:
     files: {name: text} of files to write into the run folder.
     fingerprint: SHA-256 of the data, without what arrives later.
     measure: what the metric is measured on.
-    chance: the metric of random guessing, for plots; None if unknown.
     named_data: what a message says has changed, if the fingerprint has.
   """
   unit: ClassVar[str] = "mega-batches"
@@ -192,7 +191,6 @@ class Protocol:
   files: dict[str, str] = {}  # noqa: RUF012
   fingerprint: str
   measure: Measure = metrics.ERROR
-  chance: float | None = None
   named_data: str = "the data (same name, other contents)"
 
   def __init__(self, config: Any, data: Any = None, run: Any = None) -> None:
@@ -213,8 +211,8 @@ class Protocol:
   # ------------------------------------------------------------------------ what a learner and a run are made from
 
   @classmethod
-  def stand_in(cls, dataset: Any) -> Any:
-    """Shared `data` for predicting the costs of many runs on a data set; None: each run loads its own."""
+  def data_for_costs(cls, dataset: Any) -> Any:
+    """`data` that the costs of all runs on a data set are predicted with; None: each run loads its own."""
     return None
 
   @classmethod
@@ -291,6 +289,11 @@ class Protocol:
   def summary(self, lines: list[Entry], initial_params: int) -> Entry:
     """The results, as written to summary.json."""
     return metrics.summarize(lines, initial_params)
+
+  @property
+  def chance(self) -> float | None:
+    """The metric of random guessing, for plots; None if the plot should not show it."""
+    return None
 
   def headline(self, summary: Entry, lines: list[Entry]) -> str:
     """The result in a few words, for a title; `summary` is the result of the method `summary`."""

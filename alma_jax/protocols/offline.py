@@ -26,7 +26,7 @@ class Offline(Protocol):
 
   def __init__(self, config: Any, source: Any):
     self.config, self.source, self.schedule = config, source, config.stream.schedule
-    self.files, self.fingerprint, self.chance = source.files, source.fingerprint, source.chance
+    self.files, self.fingerprint = source.files, source.fingerprint
     self.measure = metrics.Measure(source.problem.metric, not source.has_test)
     self._prequential = Prequential(config, source)
     self._watch = drift.Watch(config, source) if config.log.drift else None
@@ -142,8 +142,12 @@ class Offline(Protocol):
       return value
     return float(self.test(learner, state, None)[self.measure.metric])
 
-
   # ------------------------------------------------------------------------ what a run shows
+
+  @property
+  def chance(self) -> float | None:
+    chance: float | None = self.source.problem.chance
+    return chance
 
   def headline(self, summary: Entry, lines: list[Entry]) -> str:
     problem, values, num = self.source.problem, self.measure.values(lines), len(lines)
@@ -164,7 +168,7 @@ class Images(Offline):
     super().__init__(config, classification.Images(config, data))
 
   @classmethod
-  def stand_in(cls, dataset: Any) -> Any:
+  def data_for_costs(cls, dataset: Any) -> Any:
     return dataset.blank() or dataset.load()
 
 
