@@ -20,12 +20,12 @@ def all_of(study: Study) -> list[Table]:
         of_classes.setdefault(key, {})[run] = value
       else:
         numbers.setdefault(run, {})[key] = value
-  found = [("Further metrics, their last values", pd.DataFrame.from_dict(numbers, "index"))] if numbers else []
+  found = [("Further metrics, the last values", pd.DataFrame.from_dict(numbers, "index"))] if numbers else []
   for key, classes in of_classes.items():
     table = pd.DataFrame.from_dict(classes, "index")
     worst = table.mean().sort_values(ascending=False, kind="stable").index[:_MOST]
     which = f", the {_MOST} of {len(table.columns)} classes with the largest" if len(table.columns) > _MOST else ""
-    found.append((f"{key} of each class, the last values{which}", table[[c for c in table if c in worst]]))
+    found.append((f"{key}, the last values{which}", table[[c for c in table if c in worst]]))
   return [Table(f"{heading}: {tables.MEANS}", _table(study, values)) for heading, values in found]
 
 

@@ -18,7 +18,7 @@ class Publisher(Listener):
   """The folder `predictor` of a run. Predictors that a stage does not change are left as they are."""
 
   def __init__(self, protocol: Protocol, folder: RunFolder, progress: Progress):
-    """All of them of the run."""
+    """Publishes what `protocol` shows into `folder`; `progress` says so."""
     self._protocol, self._folder, self._progress = protocol, folder, progress
     self._exporter: exporting.Exporter | None = None
 
