@@ -185,7 +185,7 @@ class Replay(Memory):
     return np.floor(self._share * previous + 1e-9), 0.0
 
   def _all(self, ends: tuple[int, ...]) -> tuple[np.ndarray, ...]:
-    """M of the stage that ends at ends[-1], (training, validation) examples; that of the next one starts from it."""
+    """M of the stage that ends at ends[-1], as (training, validation) examples; the next M is drawn from it."""
     known, sides = self._latest
     if ends[:len(known)] != known:
       known, sides = (), (_NONE, _NONE)
@@ -201,7 +201,7 @@ class Replay(Memory):
 class Reservoir(Memory):
   """`stream.replay_share`: a part of every batch is drawn from a uniform sample of the examples of earlier stages.
 
-  The validation data of a stage are the new ones and so many old ones that their share is that of a batch.
+  The validation data of a stage mix new and old examples in the same proportion as a batch.
 
   Every example has a random number; those with the smallest numbers are kept. So the sample does not depend on how the
   stream is cut into stages, and what it has dropped never comes back.

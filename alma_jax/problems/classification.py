@@ -216,7 +216,7 @@ class Images:
     fingerprint: SHA-256 of the data.
     dataset: datasets.Dataset.
     constants: Normalization of the first stage.
-    untrained: error rate before the first update (docs/algorithms.md §1): that of random guessing, or None if the
+    untrained: error rate before the first update (docs/algorithms.md §1): 1 - 1/K, as for guessing, or None if the
       untrained network has to be tested.
     files: {}; there are no files of images in a run folder.
     has_test: whether there is a test set, which only a live stream can lack.

@@ -60,7 +60,7 @@ class Problem(Protocol):
 
   @property
   def chance(self) -> float | None:
-    """The metric of guessing; None: there is none."""
+    """The metric of random guessing; None if it is unknown."""
 
   def written(self, value: float) -> str:
     """A value of the metric as text."""

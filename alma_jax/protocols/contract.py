@@ -95,7 +95,7 @@ class Standing(NamedTuple):
   Attributes:
     line: the line of metrics.jsonl of its last training, with its own results.
     is_prequential: whether the metric of `line` is the prequential one, because there is no test set.
-    prequential: mean of the prequential metric so far; None if there is none.
+    prequential: mean of the prequential metric so far; None before the first one.
     num_prequential: number of mega-batches in this mean.
   """
   line: Entry
@@ -271,7 +271,7 @@ class Protocol:
     return Arrival(t, True, {})
 
   def stage(self, ends: Sequence[int], learner: Learner, meta: Entry) -> Prepared:
-    """The examples of the stage `ends`; `meta` is that of the State before it."""
+    """The examples of the stage `ends`; `meta` comes from the State before it."""
     raise _missing(type(self), "stage(self, ends, learner, meta)")
 
   def test(self, learner: Learner, state: State, trained: Trained) -> Entry:
@@ -313,7 +313,7 @@ class Protocol:
     return ", ".join([f"{first} over {len(lines)} {cls.unit}", *others])
 
   def reports(self, learner: Learner, spec: Entry, lines: list[Entry]) -> dict[str, bytes]:
-    """{name: contents} of further files to write after every stage; `spec` is that of the LearnerState."""
+    """{name: contents} of further files to write after every stage; `spec` comes from the LearnerState."""
     del learner, spec, lines
     return {}
 

@@ -131,12 +131,12 @@ class Offline(Protocol):
     return self._test[0]
 
   def _constants(self, meta: Entry) -> normalization.Normalization | None:
-    """The normalisation constants of the learner with this `meta`; those of the first stage if it is untrained."""
+    """The normalisation constants of the learner with this `meta`; an untrained one uses the first stage's."""
     first: normalization.Normalization | None = self.source.constants
     return first if first is None or "mean" not in meta else normalization.of_entries(meta)
 
   def _untrained(self, learner: Learner, state: State) -> float | None:
-    """The metric before the first training (docs/algorithms.md §1); None: there is none."""
+    """The metric before the first training (docs/algorithms.md §1); None if it is unknown."""
     if self.source.untrained is not None or not self.source.problem.selects:
       value: float | None = self.source.untrained
       return value

@@ -122,7 +122,7 @@ def _tried(setting: Setting, now: State) -> int:
 
 
 def _resumed(setting: Setting, folder: RunFolder, opened: checkpoint.Opened | None) -> tuple[Setting, State]:
-  """(the setting with the learner of the checkpoint, the state that it holds); without one those of a new run."""
+  """(the setting with the checkpoint's learner, its state); without a checkpoint, of a new run."""
   protocol, shown = setting.protocol, run_files.shown(folder.path)
   if opened is None:
     protocol.attach(folder.path, 0)
