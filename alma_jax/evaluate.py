@@ -17,7 +17,7 @@ images, a warning says so. Images of a NAME are changed as streams of tasks chan
 `digits` those of digits from 0..16 to 0..255; if a task has another shape, smaller ones to 32x32 pixels of three
 channels, or all to dataset.image_size.
 
-Besides the error it prints the metrics of the run's `log.metrics`, or those of --metrics, as in --metrics=nll,macro_f1.
+It also prints the metrics that --metrics names, as in --metrics=nll,macro_f1; by default, the run's `log.metrics`.
 """
 import argparse
 import dataclasses
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   parser.add_argument("--label_column", default="", help="column of a Parquet file with the labels; default: label, "
                       "labels, y or class, or the only one whose name ends in _label")
   parser.add_argument("--allow_overlap", action="store_true", help="also score examples that are in the run's stream")
-  parser.add_argument("--metrics", help="further metrics, as in nll,macro_f1; default: those of the run's log.metrics")
+  parser.add_argument("--metrics", help="further metrics, as in nll,macro_f1; default: the run's log.metrics")
   parser.add_argument("--out", help="file to write the scores to, as JSON")
   args = parser.parse_args(argv)
   commands.quiet()
@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _metrics(args: argparse.Namespace, record: Record, problem: str) -> list[sections.Metric]:
-  """The metrics of --metrics, or else those of the run; `problem` of a predictor without its run."""
+  """The metrics that --metrics names, by default the run's; `problem`: for a predictor without its run."""
   known = registry.METRICS[record.kind.problem if record.is_begun else problem]
   if args.metrics is not None:
     return [known.of(name, "--metrics")() for name in args.metrics.split(",") if name]

@@ -159,12 +159,18 @@ def small_disk(folder: pathlib.Path, size: int, later: int) -> Iterator[Callable
 @contextlib.contextmanager
 def read_only(folder: pathlib.Path) -> Iterator[None]:
   """What is opened below the folder from now on cannot be written."""
-  subprocess.run(["mount", "--bind", str(folder), str(folder)], check=True)
-  subprocess.run(["mount", "-o", "remount,bind,ro", str(folder)], check=True)
+  unmount = lambda: subprocess.run(["umount", "-l", str(folder)], check=True)
+  for _ in range(100):
+    subprocess.run(["mount", "--bind", str(folder), str(folder)], check=True)
+    if not subprocess.run(["mount", "-o", "remount,bind,ro", str(folder)], capture_output=True).returncode:
+      break
+    unmount()  # busy: the process opened a file for writing between the two calls
+  else:
+    raise OSError(f"{folder} did not become read-only in 100 attempts")
   try:
     yield
   finally:
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    unmount()
 
 
 def _text(folder: pathlib.Path) -> tuple[str, ...]:

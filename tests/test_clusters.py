@@ -36,7 +36,7 @@ def small_python(folder):
   """The text of a `python` that has the config and the folder of the small run in the place of the page's."""
   given = " ".join(shlex.quote(flag) for flag in (*SMALL, f"--workdir={folder}"))
   return f"""for arg; do
-  case $arg in --config=*|--workdir=*) ;; *) kept+=("$arg") ;; esac
+  case $arg in --config=*|--config.dataset.*|--workdir=*) ;; *) kept+=("$arg") ;; esac
 done
 cd {ROOT} && exec {sys.executable} "${{kept[@]}}" {given}"""
 

@@ -30,7 +30,8 @@ PLAIN = dict(train__epochs=2, train__patience=1, train__batch_size=32, stream__r
 FULL = dict(stream__num_megabatches=3, stream__schedule="geometric", stream__factor=2.0, stream__replay_share=0.5,
             stream__memory_size=30, train__steps=3, train__eval_every=2, train__batch_size=12, train__decay=0.5,
             learner__average=0.5, learner__shrink=0.7, learner__perturb=0.1)
-ADAPTIVE = FULL | dict(stream__schedule="adaptive", stream__price=1e-6, stream__factor=1.15, stream__num_megabatches=4)
+ADAPTIVE = {field: value for field, value in FULL.items() if field != "stream__factor"} | dict(
+    stream__schedule="adaptive", stream__price=1e-6, stream__num_megabatches=4)
 OPTIONS = {
     "ens": dict(learner__num_members=2), "umix": dict(learner__num_members=2),
     "bagging": dict(learner__members_per_stage=2), "gmoe": dict(learner__gating="hard", learner__keep_optimizer=True),

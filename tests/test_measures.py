@@ -465,11 +465,12 @@ class Wrong(alma_jax.Metric):
     (lambda mask: 1, "high", "the metric 'wrong' has the value 'high'; it should be a number, "),
     (lambda mask: 1, True, "the metric 'wrong' has the value True; "),
     (lambda mask: 1, np.ones((2, 2, 2)), r"the metric 'wrong' has the value array\(")])
-def test_a_metric_is_tried_before_any_training(monkeypatch, size, result, sentence):
+@pytest.mark.parametrize("batch", [measures.blank_images(4), measures.blank_text])
+def test_a_metric_is_tried_before_any_training(monkeypatch, batch, size, result, sentence):
   monkeypatch.setattr(Wrong, "size", staticmethod(size), raising=False)
   monkeypatch.setattr(Wrong, "result", result, raising=False)
   with pytest.raises(BadInput, match=sentence):
-    measures.tried([Wrong()], 4)
+    measures.tried([Wrong()], batch)
 
 
 def test_a_run_is_read_without_the_file_of_its_metric(run, tmp_path):

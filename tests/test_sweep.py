@@ -442,6 +442,14 @@ def test_predictions_allocate_nothing(tmp_path):
   assert "lower model.width=10000000" in str(refused)
 
 
+def test_a_dry_run_does_not_wait_for_a_live_stream(tmp_path, capsys):
+  (tmp_path / "live/stream").mkdir(parents=True)
+  flags = [f"--config={sweep_file(tmp_path, [{}])}", f"--workdir={tmp_path}/runs", "--dry_run",
+           f"--config.dataset.name=live:{tmp_path}/live"]
+  assert command.main(flags) == 2
+  assert f"the costs of dataset.name=live:{tmp_path}/live depend on mega-batches" in capsys.readouterr().err
+
+
 def test_a_dry_run_estimates_from_finished_runs(tmp_path, capsys):
   path = sweep_file(tmp_path, [{"epochs": 2}, {"epochs": 4}, {"epochs": 4, "width": 10**7}])
   flags = [f"--config={path}", f"--workdir={tmp_path}/runs", "--dry_run", "--workers=1"]

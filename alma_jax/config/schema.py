@@ -72,7 +72,7 @@ class RunConfig(Section):
 
   @property
   def candidates(self) -> "Sequence[RunConfig]":
-    """The configs of which every stage keeps the one that validates best: this one, if there is nothing to choose."""
+    """The configs that every stage trains; it keeps the one that validates best. Only this one, without a choice."""
     return (self,)
 
   @property

@@ -245,7 +245,7 @@ class AnyOptions(Section):
     adds_experts: whether growth adds experts to the mixtures of one network.
     trains_apart: whether the experts can be trained by runs of their own, see runs/mixture.py.
     num_tried: number of trainings in a stage of which one is kept; a guess, for progress bars.
-    members: the option with the number of networks that train side by side; empty: there is none.
+    members: the option with the number of networks that train side by side; empty if the learner has only one.
   """
   name: str = field("", "the learner; choose it after the colon of --config=configs/NAME.py:LEARNER")
 

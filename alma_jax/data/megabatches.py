@@ -17,7 +17,7 @@ class Megabatches(abc.ABC):
   Attributes:
     val_fraction: share of a mega-batch, at its end, that is held out for validation: at least one example, unless the
       share is 0.
-    held_out: int32, the validation examples of every stage, which are numbered apart from those of the mega-batches;
+    held_out: int32, the validation examples of every stage, numbered apart from the examples of the mega-batches;
       None: the mega-batches hold out their own.
   """
   val_fraction: float = 0.0
@@ -96,7 +96,7 @@ class Consecutive(Megabatches):
   """Consecutive windows of a text."""
 
   def __init__(self, starts: Sequence[int] | np.ndarray, held_out: np.ndarray):
-    """`starts` and `held_out` are those of Megabatches."""
+    """`starts` and `held_out`: see Megabatches."""
     self._starts, self.held_out = np.asarray(starts), held_out
 
   @property
@@ -111,7 +111,7 @@ class Arrived(Megabatches):
   """
 
   def __init__(self, feed: Feed, val_fraction: float, held_out: np.ndarray | None = None):
-    """`feed` has at least one mega-batch; `val_fraction` and `held_out` are those of Megabatches."""
+    """`feed` has at least one mega-batch; `val_fraction` and `held_out`: see Megabatches."""
     self._feed, self.val_fraction, self.held_out = feed, val_fraction, held_out
     self._starts = np.zeros(1, np.int64)
 

@@ -13,6 +13,7 @@ from alma_jax.config.stream import Stream
 from alma_jax.data.megabatches import Megabatches
 
 Side = tuple[np.ndarray, np.ndarray]  # (int32 examples, float64 their random numbers), in the order of the stream
+Row = tuple[float, float, float]  # numbers of training and validation examples of a stage, and its share, see Sizes
 
 _NONE = np.zeros(0, np.int32)
 _EMPTY: tuple[Side, ...] = ((_NONE, np.zeros(0)),) * 2  # of training and of validation examples
@@ -91,6 +92,7 @@ class Memory:
   def __init__(self, megabatches: Megabatches, seed: int):
     """`seed` decides which examples are kept and drawn."""
     self._megabatches, self._seed = megabatches, seed
+    self._known: tuple[tuple[int, ...], list[Row]] = (), []  # the ends of stages, and their sizes
 
   def stage(self, ends: Sequence[int]) -> StageData:
     """The last of the stages that end at `ends`, without its pools."""
@@ -101,20 +103,32 @@ class Memory:
         val=np.concatenate([val, old.val]) if held_out is None else held_out, num_new=len(train), memory=old.memory,
         share=old.share)
 
-  def sizes(self, ends: Sequence[int]) -> Sizes:
-    """Sizes of the stages that end at `ends`; if the last has not arrived, a guess at one stage up to its end."""
+  def sizes(self, ends: Sequence[int], start: int = 0) -> Sizes:
+    """Sizes of the stages that end at `ends`, from number `start` on.
+
+    If the last one has not arrived, a guess at one stage up to its end.
+    """
     num, held_out = self._megabatches.num, self._megabatches.held_out
-    seen, previous, found = self._megabatches.seen, np.zeros(2), []
-    for first, last in zip((0, *ends), ends) if ends[-1] <= num else [(0, num)]:
-      new = seen[last] - seen[first]
-      old, share = self._num_old(seen[first], new, previous)
-      previous = new + old
-      found.append((*previous, share))
-    train, val, shares = np.array(found).T
+    train, val, shares = np.array(self._rows(tuple(ends) if ends[-1] <= num else (num,))[start:]).T
     if ends[-1] > num:
       train, val = (np.ceil(side * (ends[-1] / num)) for side in (train, val))
-    val = val if held_out is None else np.full(len(ends), len(held_out))
+    val = val if held_out is None else np.full(len(val), len(held_out))
     return Sizes(train.astype(np.int64), val.astype(np.int64), shares)
+
+  def _rows(self, ends: tuple[int, ...]) -> list[Row]:
+    """Sizes of the stages that end at `ends`; a long stream is not gone through again at every stage."""
+    known, rows = self._known
+    if known[:len(ends)] == ends:
+      return rows[:len(ends)]
+    if ends[:len(known)] != known:
+      known, rows = (), []
+    seen = self._megabatches.seen
+    for first, last in zip((0, *ends)[len(known):], ends[len(known):]):
+      new = seen[last] - seen[first]
+      old, share = self._num_old(seen[first], new, np.array(rows[-1][:2] if rows else (0, 0)))
+      rows.append((*(new + old), share))
+    self._known = ends, rows
+    return rows
 
   def most_val(self, ends: Sequence[int] | None) -> int:
     """The largest number of validation examples of the stages that end at `ends`; None: at any mega-batches."""
@@ -171,7 +185,7 @@ class Replay(Memory):
     return np.floor(self._share * previous + 1e-9), 0.0
 
   def _all(self, ends: tuple[int, ...]) -> tuple[np.ndarray, ...]:
-    """M of the stage that ends at ends[-1], (training, validation) examples; that of the next one starts from it."""
+    """M of the stage that ends at ends[-1], as (training, validation) examples; the next M is drawn from it."""
     known, sides = self._latest
     if ends[:len(known)] != known:
       known, sides = (), (_NONE, _NONE)
@@ -187,7 +201,7 @@ class Replay(Memory):
 class Reservoir(Memory):
   """`stream.replay_share`: a part of every batch is drawn from a uniform sample of the examples of earlier stages.
 
-  The validation data of a stage are the new ones and so many old ones that their share is that of a batch.
+  The validation data of a stage mix new and old examples in the same proportion as a batch.
 
   Every example has a random number; those with the smallest numbers are kept. So the sample does not depend on how the
   stream is cut into stages, and what it has dropped never comes back.

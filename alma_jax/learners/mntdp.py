@@ -24,7 +24,7 @@ class All(Section):
   name: str = "all"
 
   def judge(self, search: Callable[[path_search.Reinforce], path_search.Found]) -> path_search.Found | None:
-    """What a search finds out about the candidates; None: there is none, and all are trained."""
+    """What a search finds out about the candidates; None if there is no search, and all are trained."""
     del search
     return None
 

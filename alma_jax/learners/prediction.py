@@ -49,7 +49,7 @@ def joined(learner: Learner, problem: Any, state: LearnerState, pool: Tree, whic
 
 
 def of_pool(learner: Learner, problem: Any, state: LearnerState, pool: Tree, which: np.ndarray | None = None) -> Any:
-  """The prediction for many examples; the arguments are those of `contributions`."""
+  """The prediction for many examples; for the arguments see `contributions`."""
   return learner.resolve(state, joined(learner, problem, state, pool, which))
 
 

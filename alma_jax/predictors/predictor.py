@@ -169,7 +169,7 @@ class ImagePredictor(Predictor):
     overlap = labelled.overlap(hashes)
     counts, found = totals.sums[_BASIC[0].name], totals.entry(inputs.classes_of(self.facts).names)
     num = int(counts["num"].sum())
-    error = int(counts["wrong"].sum()) / num  # to the bit that of the run
+    error = int(counts["wrong"].sum()) / num  # equal to the run's, to the bit
     return dict(num_examples=num, error=error, error_standard_error=math.sqrt(error * (1 - error) / num),
                 loss=found["nll"]) | found | dict(class_examples=counts["num"].tolist(), overlap=overlap)
 

@@ -56,7 +56,7 @@ def images(body: bytes, kind: str, facts: Mapping[str, Any]) -> np.ndarray:
 
 
 def texts(body: bytes, kind: str, facts: Mapping[str, Any]) -> list[str]:
-  """The texts of a request to a language model; the arguments are those of `images`."""
+  """The texts of a request to a language model; for the arguments see `images`."""
   given = _entry(body, kind, "texts", facts)
   if not isinstance(given, list) or not all(isinstance(text, str) and text for text in given) or not given:
     raise Refused(400, "`texts` should be a list of strings that are not empty.")

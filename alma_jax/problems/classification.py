@@ -216,9 +216,8 @@ class Images:
     fingerprint: SHA-256 of the data.
     dataset: datasets.Dataset.
     constants: Normalization of the first stage.
-    chance: error rate of guessing, 1 - 1/K.
-    untrained: error rate before the first update (docs/algorithms.md §1): `chance`, or None if that of the untrained
-      network has to be measured.
+    untrained: error rate before the first update (docs/algorithms.md §1): 1 - 1/K, as for guessing, or None if the
+      untrained network has to be tested.
     files: {}; there are no files of images in a run folder.
     has_test: whether there is a test set, which only a live stream can lack.
   """
@@ -247,7 +246,7 @@ class Images:
     else:
       self.dataset = datasets.from_arrays("data", dict(zip(datasets.ARRAYS, data)))
     d = self.dataset
-    self._metrics = measures.tried(measures.chosen(config), d.num_classes)
+    self._metrics = measures.tried(measures.chosen(config), measures.blank_images(d.num_classes))
     if d is not data:
       datasets.warn_of_overlap(d)
     self.megabatches = Permuted(len(d.x_train), stream.num_megabatches, stream.val_fraction, config.seed)
@@ -256,8 +255,7 @@ class Images:
                       normalization.Normalization(*d.normalization))
     self.fingerprint = d.fingerprint
     self.problem, self.example_shape = of_meta(config, self.meta())
-    self.chance: float | None = 1 - 1 / d.num_classes
-    self.untrained: float | None = self.chance if stream.untrained_error == "chance" else None
+    self.untrained: float | None = self.problem.chance if stream.untrained_error == "chance" else None
 
   @property
   def num_bytes(self) -> tuple[int, int]:

@@ -60,7 +60,7 @@ class Problem(Protocol):
 
   @property
   def chance(self) -> float | None:
-    """The metric of guessing; None: there is none."""
+    """The metric of random guessing; None if it is unknown."""
 
   def written(self, value: float) -> str:
     """A value of the metric as text."""
@@ -218,7 +218,6 @@ class Source(Protocol):
     memory: data.memory.Memory.
     example_shape: shape of one example: of an image, or (L + 1,) of a window of text.
     fingerprint: SHA-256 of the data.
-    chance: the metric of guessing; None if the problem has none.
     untrained: the metric before the first update (docs/algorithms.md §1). None: it is measured if the problem selects,
       and there is none otherwise.
     files: {name: text} of files that are written into the run folder.
@@ -232,7 +231,6 @@ class Source(Protocol):
   memory: Memory
   example_shape: tuple[int, ...]
   fingerprint: str
-  chance: float | None
   untrained: float | None
   files: dict[str, str]
 

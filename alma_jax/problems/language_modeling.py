@@ -265,7 +265,6 @@ class Texts:
     example_shape: (L + 1,).
     fingerprint: SHA-256 of the tokens and their tokenizer.
     corpus: text.Corpus.
-    chance: None.
     untrained: None, since no perplexity is given before the first update.
     files: the tokenizer's JSON.
     has_test: whether there is a test set, which only a live stream can lack.
@@ -281,10 +280,9 @@ class Texts:
       BadInput: the text does not exist, or is too short.
     """
     c = config.dataset
-    self.chance: float | None = None
     self.untrained: float | None = None
+    self._metrics, self._watches = measures.tried(measures.chosen(config), measures.blank_text), config.log.drift > 0
     self.corpus = text.load(c, config.stream.num_megabatches, config.seed)
-    self._metrics, self._watches = measures.chosen(config), config.log.drift > 0
     parts = [text.megabatch_windows(self.corpus, t, c.sequence_length, c.cross_documents)
              for t in range(1, config.stream.num_megabatches + 1)]
     self._train = text.Windows(*map(np.concatenate, zip(*parts)))

@@ -69,7 +69,7 @@ class LiveImages(LiveSource, classification.Images):
     self.files: dict[str, str] = {}
     folder = _folder(config)
     columns = examples.Columns(section.image_column, section.label_column)
-    self._metrics = measures.tried(measures.chosen(config), 2)
+    self._metrics = measures.tried(measures.chosen(config), measures.blank_images(2))
     self._config, self._reader = config, live_entries.ImageReader(folder, section.image_size, config.seed, columns)
     self.has_test = self._reader.test is not None
     if config.stream.untrained_error == "model" and self._reader.test is None:
@@ -101,8 +101,7 @@ class LiveImages(LiveSource, classification.Images):
                                     None, self.fingerprint, tuple(names))
     self.problem, self.example_shape = classification.of_meta(self._config, self.meta())
     stream: Any = self._config.stream
-    self.chance = 1 - 1 / num
-    self.untrained = self.chance if stream.untrained_error == "chance" else None
+    self.untrained = self.problem.chance if stream.untrained_error == "chance" else None
 
   def notes(self, t: int) -> dict[str, Any]:
     """What metrics.jsonl says about the entry of mega-batch t, besides its metrics: classes that are new."""
@@ -145,8 +144,8 @@ class LiveTexts(LiveSource, language_modeling.Texts):
       BadInput: the folder cannot be used.
     """
     c = config.dataset
-    self.chance, self.untrained = None, None
-    self._metrics, self._watches = measures.chosen(config), config.log.drift > 0
+    self.untrained = None
+    self._metrics, self._watches = measures.tried(measures.chosen(config), measures.blank_text), config.log.drift > 0
     self._reader = live_entries.TextReader(_folder(config), c)
     self.feed = _opened(config, self._reader, run)
     self.corpus = self._corpus(c)

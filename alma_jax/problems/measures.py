@@ -226,6 +226,27 @@ def chosen(config: schema.RunConfig) -> list[Metric]:
   return [METRICS[config.problem][name]() for name in config.log.metrics]
 
 
+def tried(metrics: Sequence[Metric], batch: Callable[[int], tuple[Any, Any, np.ndarray]]) -> Sequence[Metric]:
+  """The same metrics, after two small batches have shown that they can be computed; `batch`: its size -> Totals.add."""
+  totals = Totals(metrics)
+  for num in (3, 2):
+    totals.add(*batch(num))
+  totals.entry()
+  return metrics
+
+
+def blank_images(num_classes: int) -> Callable[[int], tuple[Any, Any, np.ndarray]]:
+  """Size -> a batch of images of K classes that are all equally probable, see `tried`."""
+  return lambda num: ((np.zeros(num, int), np.full((num, num_classes), 1 / num_classes, np.float32)),
+                      np.arange(num) % num_classes, np.ones(num, bool))
+
+
+def blank_text(num: int) -> tuple[Any, Any, np.ndarray]:
+  """A batch of windows of four tokens, see `tried`."""
+  shape = num, 4
+  return np.full(shape, -1, np.float32), Targets(np.zeros(shape, np.int32), np.ones(shape)), np.ones(shape, bool)
+
+
 def of_images(metrics: Sequence[Metric], prediction: Prediction, y: np.ndarray, names: Sequence[str] | None) -> Entry:
   """The metrics of a prediction (classes, probabilities) for examples with labels y; see Totals.entry.
 
@@ -245,16 +266,6 @@ def of_images(metrics: Sequence[Metric], prediction: Prediction, y: np.ndarray, 
     part = np.pad(probabilities[rows], ((0, 0), (0, width - probabilities.shape[-1])))
     totals.add((classes[rows], part), y[rows], np.ones(len(part), bool))
   return totals.entry(names)
-
-
-def tried(metrics: Sequence[Metric], num_classes: int) -> Sequence[Metric]:
-  """The same metrics of images, after a check on two small batches that they can be computed."""
-  totals = Totals(metrics)
-  for num in (3, 2):
-    probabilities = np.full((num, num_classes), 1 / num_classes, np.float32)
-    totals.add((np.zeros(num, int), probabilities), np.arange(num) % num_classes, np.ones(num, bool))
-  totals.entry() if metrics else None
-  return metrics
 
 
 def of_text(metrics: Sequence[Metric], log_probs: np.ndarray, length: np.ndarray,

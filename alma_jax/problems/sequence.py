@@ -29,7 +29,7 @@ class Tasks:
       BadInput: the stream does not exist, or a task cannot be used.
     """
     self.data = config.dataset.stream(config)
-    self._replays, self._metrics = _replays(config), measures.tried(measures.chosen(config), 2)
+    self._replays, self._metrics = _replays(config), measures.tried(measures.chosen(config), measures.blank_images(2))
     self._seen: dict[int, task_streams.TaskData] = {}  # tasks that are replayed
     self._normalizations: dict[int, normalization.Normalization] = {}
     self._visits = visits(self.meta()["tasks"])

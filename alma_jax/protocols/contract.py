@@ -95,7 +95,7 @@ class Standing(NamedTuple):
   Attributes:
     line: the line of metrics.jsonl of its last training, with its own results.
     is_prequential: whether the metric of `line` is the prequential one, because there is no test set.
-    prequential: mean of the prequential metric so far; None if there is none.
+    prequential: mean of the prequential metric so far; None before the first one.
     num_prequential: number of mega-batches in this mean.
   """
   line: Entry
@@ -183,7 +183,6 @@ class Protocol:
     files: {name: text} of files to write into the run folder.
     fingerprint: SHA-256 of the data, without what arrives later.
     measure: what the metric is measured on.
-    chance: the metric of random guessing, for plots; None if unknown.
     named_data: what a message says has changed, if the fingerprint has.
   """
   unit: ClassVar[str] = "mega-batches"
@@ -192,7 +191,6 @@ class Protocol:
   files: dict[str, str] = {}  # noqa: RUF012
   fingerprint: str
   measure: Measure = metrics.ERROR
-  chance: float | None = None
   named_data: str = "the data (same name, other contents)"
 
   def __init__(self, config: Any, data: Any = None, run: Any = None) -> None:
@@ -213,8 +211,8 @@ class Protocol:
   # ------------------------------------------------------------------------ what a learner and a run are made from
 
   @classmethod
-  def stand_in(cls, dataset: Any) -> Any:
-    """Shared `data` for predicting the costs of many runs on a data set; None: each run loads its own."""
+  def data_for_costs(cls, dataset: Any) -> Any:
+    """`data` that the costs of all runs on a data set are predicted with; None: each run loads its own."""
     return None
 
   @classmethod
@@ -273,7 +271,7 @@ class Protocol:
     return Arrival(t, True, {})
 
   def stage(self, ends: Sequence[int], learner: Learner, meta: Entry) -> Prepared:
-    """The examples of the stage `ends`; `meta` is that of the State before it."""
+    """The examples of the stage `ends`; `meta` comes from the State before it."""
     raise _missing(type(self), "stage(self, ends, learner, meta)")
 
   def test(self, learner: Learner, state: State, trained: Trained) -> Entry:
@@ -291,6 +289,11 @@ class Protocol:
   def summary(self, lines: list[Entry], initial_params: int) -> Entry:
     """The results, as written to summary.json."""
     return metrics.summarize(lines, initial_params)
+
+  @property
+  def chance(self) -> float | None:
+    """The metric of random guessing, for plots; None if the plot should not show it."""
+    return None
 
   def headline(self, summary: Entry, lines: list[Entry]) -> str:
     """The result in a few words, for a title; `summary` is the result of the method `summary`."""
@@ -310,7 +313,7 @@ class Protocol:
     return ", ".join([f"{first} over {len(lines)} {cls.unit}", *others])
 
   def reports(self, learner: Learner, spec: Entry, lines: list[Entry]) -> dict[str, bytes]:
-    """{name: contents} of further files to write after every stage; `spec` is that of the LearnerState."""
+    """{name: contents} of further files to write after every stage; `spec` comes from the LearnerState."""
     del learner, spec, lines
     return {}
 

@@ -39,7 +39,7 @@ class Live(Offline):
     new = ends[len(self._fitted):]
     if ends[:len(self._fitted)] != self._fitted:
       self._most, new = self._least, ends
-    for num in self.source.memory.sizes(ends).val[len(ends) - len(new):] if new else ():
+    for num in self.source.memory.sizes(ends, len(ends) - len(new)).val if new else ():
       self._most = int(num) if num > 2 * self._most else 2 * self._most if num > self._most else self._most
     self._fitted = ends
 
@@ -67,10 +67,12 @@ class Live(Offline):
                      "restore the file, or --overwrite the run.")
 
   def arrivals(self, lines: list[Entry]) -> Generator[int | None, None, None]:
+    ends: tuple[int, ...] = ()
+    num_read = 0  # lines that `ends` covers; no line of a training is taken back
     while True:
-      ends = metrics.ends(lines[-1:])
-      if ends:
-        self.source.release(metrics.ends(lines))
+      if lines[-1:] and lines[-1]["updated"]:
+        ends, num_read = ends + metrics.ends(lines[num_read:]), len(lines)
+        self.source.release(ends)
       t = len(lines) + 1
       training = self._next(t)
       after = f"; the next training is after mega-batch {training}" if training is not None and training > t else ""

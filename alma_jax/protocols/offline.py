@@ -1,4 +1,5 @@
 """Mega-batches that are all there before the run begins (Caccia et al., 2021; docs/algorithms.md §1)."""
+import functools
 from collections.abc import Generator, Sequence
 from typing import Any, ClassVar
 
@@ -25,7 +26,7 @@ class Offline(Protocol):
 
   def __init__(self, config: Any, source: Any):
     self.config, self.source, self.schedule = config, source, config.stream.schedule
-    self.files, self.fingerprint, self.chance = source.files, source.fingerprint, source.chance
+    self.files, self.fingerprint = source.files, source.fingerprint
     self.measure = metrics.Measure(source.problem.metric, not source.has_test)
     self._prequential = Prequential(config, source)
     self._watch = drift.Watch(config, source) if config.log.drift else None
@@ -38,6 +39,10 @@ class Offline(Protocol):
     return Facts(*cls.Source.of_meta(config, meta))
 
   def facts(self, ends: Sequence[int]) -> Facts:
+    return self._facts
+
+  @functools.cached_property
+  def _facts(self) -> Facts:
     return Facts(self.source.problem, self.source.example_shape,
                  self.source.memory.most_val(self.expected_ends if self.schedule.is_fixed else None), self._num_first)
 
@@ -126,19 +131,23 @@ class Offline(Protocol):
     return self._test[0]
 
   def _constants(self, meta: Entry) -> normalization.Normalization | None:
-    """The normalisation constants of the learner with this `meta`; those of the first stage if it is untrained."""
+    """The normalisation constants of the learner with this `meta`; an untrained one uses the first stage's."""
     first: normalization.Normalization | None = self.source.constants
     return first if first is None or "mean" not in meta else normalization.of_entries(meta)
 
   def _untrained(self, learner: Learner, state: State) -> float | None:
-    """The metric before the first training (docs/algorithms.md §1); None: there is none."""
+    """The metric before the first training (docs/algorithms.md §1); None if it is unknown."""
     if self.source.untrained is not None or not self.source.problem.selects:
       value: float | None = self.source.untrained
       return value
     return float(self.test(learner, state, None)[self.measure.metric])
 
-
   # ------------------------------------------------------------------------ what a run shows
+
+  @property
+  def chance(self) -> float | None:
+    chance: float | None = self.source.problem.chance
+    return chance
 
   def headline(self, summary: Entry, lines: list[Entry]) -> str:
     problem, values, num = self.source.problem, self.measure.values(lines), len(lines)
@@ -159,7 +168,7 @@ class Images(Offline):
     super().__init__(config, classification.Images(config, data))
 
   @classmethod
-  def stand_in(cls, dataset: Any) -> Any:
+  def data_for_costs(cls, dataset: Any) -> Any:
     return dataset.blank() or dataset.load()
 
 

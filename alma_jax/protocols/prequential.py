@@ -75,7 +75,7 @@ class Prequential:
     return values
 
   def _macs(self, t: int, learner: Learner, state: State) -> float:
-    """Multiply-adds of a training after mega-batch t: those of the last training, for as many examples as it has."""
+    """Multiply-adds of a training after mega-batch t: as in the last training, in proportion to its examples."""
     config, sizes = self._config, self._source.memory.sizes((*state.ends, t))
     plans = [config.train.plan(int(num), float(share)).samples for num, share in zip(sizes.train, sizes.share)]
     trained = [entry for entry in state.lines if entry["updated"]]

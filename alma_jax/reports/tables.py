@@ -182,13 +182,13 @@ def further(study: Study) -> list[Table]:
         of_classes.setdefault(key, {})[run] = value
       else:
         numbers.setdefault(run, {})[key] = value
-  tables = {"Further metrics, their last values": pd.DataFrame.from_dict(numbers, "index")} if numbers else {}
+  tables = {"Further metrics, the last values": pd.DataFrame.from_dict(numbers, "index")} if numbers else {}
   for key, classes in of_classes.items():
     table = pd.DataFrame.from_dict(classes, "index")
     worst = table.mean().sort_values(ascending=False, kind="stable").index[:_MOST_CLASSES]
     which = (f", the {_MOST_CLASSES} of {len(table.columns)} classes with the largest"
              if len(table.columns) > _MOST_CLASSES else "")
-    tables[f"{key} of each class, the last values{which}"] = table[[c for c in table if c in worst]]
+    tables[f"{key}, the last values{which}"] = table[[c for c in table if c in worst]]
   return [Table(f"{heading}: {MEANS}", _further(study, values)) for heading, values in tables.items()]
 
 

@@ -49,7 +49,7 @@ class RunFolder:
     Args:
       path: the folder.
       writes: whether this process is the one that writes.
-      address: the address in a store of which it is the local copy; "": it is no copy.
+      address: in a store, if the folder is the local copy; "" otherwise.
 
     Raises:
       BadInput: a live process uses it, or it cannot be made. A folder with a

@@ -70,7 +70,13 @@ def predict(configs: Sequence[schema.RunConfig], here: bool = False) -> list[Pre
     configs: of the runs.
     here: whether they will run on this machine, on the kind of device that jax
       uses now; then a config that does not fit into its memory cannot run.
+
+  Raises:
+    BadInput: the costs depend on data that arrive while the runs go on.
   """
+  for section in {config.dataset for config in configs if not config.dataset.is_complete}:
+    raise BadInput(f"the costs of dataset.name={section.name} depend on mega-batches that arrive while it runs; leave "
+                   "--dry_run out.")
   alike = [dataclasses.replace(config, seed=0, devices=0) for config in configs]  # these fields change no costs
   with tfds_folder.trying_once():
     return _predicted(alike, _too_large(alike) if here else {})
@@ -188,4 +194,4 @@ def _setting(config: schema.RunConfig) -> settings.Setting:
 
 @functools.cache
 def _data(protocol: Any, section: sections.DataSet) -> Any:
-  return protocol.stand_in(section)
+  return protocol.data_for_costs(section)
