@@ -19,6 +19,11 @@ NO_READER = 141  # the code that a shell reports after SIGPIPE, as for `report r
 _called_as = contextvars.ContextVar("called_as", default="")  # "alma run" where that was typed
 
 
+def written(command: str) -> str:
+  """A command in the form that was typed: "alma report" or "python -m alma_jax.report"."""
+  return f"alma {command}" if _called_as.get() else f"python -m alma_jax.{command}"
+
+
 class Parser(argparse.ArgumentParser):
   """Parser of a command's arguments. --help prints the docstring of the command's module."""
 

@@ -20,10 +20,12 @@ from alma_jax import commands, messages
 from alma_jax import config as configs
 from alma_jax.config import schema
 from alma_jax.errors import BadInput, Diverged, Stopped, Unsaved
+from alma_jax.messages import brief_number, duration
 
 if TYPE_CHECKING:  # it imports jax
   from alma_jax.runs.results import Run
 
+_LABEL, _TITLE = 11, 70  # widths of columns
 _SIGNALS: dict[int, int] = {signal.SIGTERM: 143, signal.SIGINT: 130}
 if hasattr(signal, "SIGHUP"):
   _SIGNALS[signal.SIGHUP] = 129
@@ -177,16 +179,22 @@ def _watch_signals() -> tuple[Callable[[], bool], Callable[[], int]]:
 
 
 def _report(run: "Run") -> str:
+  """The results, the costs, and what to do next."""
   from alma_jax import protocols
   from alma_jax.store import run_files
 
-  s = run.summary or {}
-  held = "" if "memory" in s else f"parameters held, summed over the stream, {s['cumulative_params']:,}, "
-  return (f"{protocols.of(run.config).told(run.config, s, run.lines)}\n"
-          f"{held}forward multiply-adds {s['cumulative_fwd_macs']:,}, "
-          f"training flops {s['cumulative_train_flops']:,}\n"
-          f"{s['num_stages']} stage{'s' * (s['num_stages'] != 1)} in {s['wall_seconds']:.1f} s, "
-          f"{s['compile_seconds']:.1f} s of it compiling, on {s['device']}\n{run_files.shown(run.path)}")
+  summary, config, folder = run.summary or {}, run.config, run_files.shown(run.path)
+  compiling = summary["compile_seconds"]
+  rows = [*protocols.of(config).told(config, summary, run.lines),
+          ("cost", f"{brief_number(summary['cumulative_fwd_macs'])} multiply-adds · {run.lines[-1]['num_params']:,} "
+                   f"parameters · {duration(summary['wall_seconds'])}, {duration(compiling)} of it compiling"
+                   + " (cached next time)" * (compiling >= 1))]
+  links = [("picture", f"{folder}/curve.png"),
+           ("next", f"{commands.written('compare')} {folder} ANOTHER_RUN"),
+           ("", f"{commands.written('board')} {run_files.shown(run.path.parent)}")]
+  title = f"{config.dataset.name} · {config.label} · {len(run.lines)} {config.unit}"
+  body = ["\n".join(f"  {label:<{_LABEL}} {text}".rstrip() for label, text in part) for part in (rows, links)]
+  return "\n\n".join([f"{title:<{_TITLE}}  {folder}", *body])
 
 
 if __name__ == "__main__":

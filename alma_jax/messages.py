@@ -4,9 +4,10 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 _UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
+_BARS = "▁▂▃▄▅▆▇█"
 _BRIEF = 60  # characters of a value in a message
 _LONG, _AGAIN = 5.0, 60.0  # seconds until `sign` announces a block that still runs, and until it does so again
 _hearing: list[Callable[[str, float], None]] = []
@@ -94,3 +95,24 @@ def num_bytes(size: float) -> str:
   """E.g. "1.5 GB"."""
   power = min(int(math.log10(max(size, 1))) // 3, len(_UNITS) - 1)
   return f"{size / 10**(3 * power):.3g} {_UNITS[power]}"
+
+
+def brief_number(number: float) -> str:
+  """E.g. "950", "18.2 k", "2.2 G"."""
+  power = min(int(math.log10(max(number, 1))) // 3, 6)
+  return f"{number:.4g}" if not power else f"{number / 10**(3 * power):.3g} {' kMGTPE'[power]}"
+
+
+def spark(values: Sequence[float], top: float = 0.0, width: int = 24) -> str:
+  """Bars that show how values change, e.g. "█▃▁▁"; the highest bar is the largest value, or `top` if that is larger.
+
+  Args:
+    values: at least one, none negative; of more than `width`, neighbours are averaged.
+    top: value of the highest bar at least.
+    width: number of bars at most.
+  """
+  num = min(len(values), width)
+  parts = [values[i * len(values) // num:(i + 1) * len(values) // num] for i in range(num)]
+  means = [sum(part) / len(part) for part in parts]
+  scale = (len(_BARS) - 1) / (max(top, *means, 0.0) or 1)
+  return "".join(_BARS[round(mean * scale)] for mean in means)

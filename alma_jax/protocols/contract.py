@@ -12,6 +12,7 @@ import numpy as np
 
 from alma_jax.errors import BadInput
 from alma_jax.learners.contract import Contribution, Learner, LearnerState
+from alma_jax.messages import spark
 from alma_jax.store import metrics
 from alma_jax.store.metrics import Entry, Measure
 from alma_jax.store.record import DATA, Record
@@ -301,16 +302,25 @@ class Protocol:
     return f"final {self.measure.name} {value:.4g} over {summary['num_megabatches']} {self.unit}"
 
   @classmethod
-  def told(cls, config: Any, summary: Entry, lines: list[Entry]) -> str:
-    """The results of a run in one sentence; `summary` is the result of the method `summary`."""
+  def told(cls, config: Any, summary: Entry, lines: list[Entry]) -> list[tuple[str, str]]:
+    """The results of a finished run, as rows (label, text) for a terminal; `summary` is what summary.json holds."""
     measure = metrics.measure(config.metric, lines)
+    values, chance, result = measure.values(lines), summary.get("chance"), config.results[0]
+    if not values:
+      return [(measure.name, "not measured, because nothing arrived after the first training")]
+    number = (lambda value: f"{value:.2f}") if measure.metric == "error" else (lambda value: f"{value:.4g}")
+    shown = [*([lines[0][metrics.UNTRAINED]] if metrics.UNTRAINED in lines[0] else []), *values]
+    rows = [(measure.name, f"{number(shown[0])} {spark(shown, chance or 0.0)} {number(shown[-1])}"
+             + (f"     guessing {number(chance)}" if chance else ""))]
     if measure.is_prequential:
-      values = measure.values(lines)
-      return (f"{measure.name} {sum(values) / len(values):.4f}, the mean over {len(values)} mega-batch"
-              f"{'es' * (len(values) != 1)}, and {values[-1]:.4f} on the last" if values else
-              f"no {measure.name}, because nothing arrived after the first training")
-    first, *others = (f"{name.replace('_', ' ').replace('cer', 'CER')} {summary[name]:.4f}" for name in config.results)
-    return ", ".join([f"{first} over {len(lines)} {cls.unit}", *others])
+      what = (f"{sum(values) / len(values):.4f}   mean over {len(values)} {cls.unit}, each tested before it is used; "
+              "lower is better")
+    elif result == "cer":
+      what = f"{summary[result]:.4f}   sum of the {len(lines)} errors (CER), lower is better" + (
+          f"; guessing scores {chance * len(lines):.1f}" if chance else "")
+    else:
+      what = f"{summary[result]:.4f}   {result.replace('_', ' ')}"
+    return [*rows, ("score", what)]
 
   def reports(self, learner: Learner, spec: Entry, lines: list[Entry]) -> dict[str, bytes]:
     """{name: contents} of further files to write after every stage; `spec` comes from the LearnerState."""

@@ -13,6 +13,7 @@ from alma_jax.errors import BadInput
 from alma_jax.learners import prediction
 from alma_jax.learners.contract import Learner, LearnerState
 from alma_jax.learners.task_learner import FROM_ROOT
+from alma_jax.messages import spark
 from alma_jax.problems import sequence
 from alma_jax.protocols.contract import (
   Arrival,
@@ -140,9 +141,11 @@ class Tasks(Protocol):
     return f"average accuracy {summary['average_accuracy']:.3f} over {len(lines)} tasks"
 
   @classmethod
-  def told(cls, config: Any, summary: Entry, lines: list[Entry]) -> str:
-    return (f"average accuracy {summary['average_accuracy']:.4f} over {len(lines)} tasks, forgetting "
-            f"{summary['forgetting']:.4f}, {summary['num_modules']} modules with {summary['memory']:,} parameters")
+  def told(cls, config: Any, summary: Entry, lines: list[Entry]) -> list[tuple[str, str]]:
+    final = lines[-1][ACCURACIES]
+    return [("accuracy", f"{final[0]:.2f} {spark(final, 1.0)} {final[-1]:.2f}     the {len(lines)} tasks at the end"),
+            ("score", f"{summary['average_accuracy']:.4f}   their average, higher is better; forgetting "
+                      f"{summary['forgetting']:.4f}, {summary['num_modules']} modules")]
 
   def reports(self, learner: Any, spec: Entry, lines: list[Entry]) -> dict[str, bytes]:
     """Contents of accuracy.csv, a row per task t with R[t, i], and of graph.json, what was made from what."""

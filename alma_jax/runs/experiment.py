@@ -101,6 +101,7 @@ def _end(setting: settings.Setting, folder: RunFolder, now: State) -> None:
   protocol, c, lines = setting.protocol, setting.config, now.lines
   folder.write(protocol.reports(setting.learner, now.learner.spec, lines))  # they may have been changed since
   summary = protocol.summary(lines, now.initial_params)
+  summary |= {} if protocol.chance is None else {"chance": protocol.chance}
   summary |= dict(wall_seconds=now.wall_seconds, compile_seconds=now.compile_seconds,
                   device=settings.describe_devices(setting.learner.mesh), versions=environment.versions(),
                   config_sha256=configs.digest(c))

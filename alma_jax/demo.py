@@ -1,0 +1,190 @@
+"""Shows anytime learning on your machine: alma demo [live]
+
+`alma demo` trains three learners on the digits that come with scikit-learn, in less than a minute, and opens a page
+that compares them. `alma demo live` plays five nights: new digits arrive in a folder, while a run tests itself on them,
+learns from them and replaces its predictor. Nothing is downloaded.
+"""
+import html
+import pathlib
+import string
+import sys
+import threading
+import time
+import webbrowser
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from alma_jax import commands
+from alma_jax import config as configs
+from alma_jax.errors import BadInput
+from alma_jax.messages import brief_number, duration
+
+_LEARNERS = {  # what each of them is, and when it trains
+    "sm": ("One network", "waits for two mega-batches, then trains on these"),
+    "ens": ("Five networks", "wait for two mega-batches, then train on these; their predictions are averaged"),
+    "anytime": ("The anytime learner", "trains at once, on all data so far")}
+_MOMENTS = (1, 5, 20)  # mega-batches after which the page shows predictions
+_NUM_DIGITS = 8
+_NIGHTS, _PER_NIGHT = 5, 280
+_PAUSE = 0.2  # seconds between two looks at the run
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 340, 190, 34, 24  # of a plot, in the units of its SVG
+
+
+class Shown(NamedTuple):
+  """A learner on the page.
+
+  Attributes:
+    run: runs.results.Run, finished.
+    guesses: {mega-batch: predicted classes of the test digits, int [N]}; None before the first training.
+  """
+  run: Any
+  guesses: dict[int, np.ndarray | None]
+
+  @property
+  def name(self) -> str:
+    """The learner."""
+    name: str = self.run.config.learner.name
+    return name
+
+
+@commands.command
+def main(argv: Sequence[str] | None = None) -> None:
+  """Runs the command line."""
+  parser = commands.Parser("-m alma_jax.demo", __doc__)
+  parser.add_argument("what", nargs="?", choices=("live",), help="play five nights instead")
+  parser.add_argument("--out", default="", metavar="DIR",
+                      help="folder for the runs and the page; default: runs/demo or runs/demo-live")
+  parser.add_argument("--no_open", action="store_true", help="do not open the page in a browser")
+  args = parser.parse_args(argv)
+  out = pathlib.Path(args.out or f"runs/demo{'-live' * bool(args.what)}").expanduser()
+  commands.quiet()
+  page = (_live if args.what else _compared)(out)
+  commands.show(f"\n  page        {page}")
+  if not args.no_open:
+    webbrowser.open(page.resolve().as_uri())
+
+
+def _compared(out: pathlib.Path) -> pathlib.Path:
+  """Runs the learners, and writes the page that compares them."""
+  import alma_jax
+  commands.show(f"The digits arrive in {_MOMENTS[-1]} mega-batches. After each, the learners are tested; the sum of "
+                f"the errors is the score.\n")
+  shown = []
+  for name, (title, what) in _LEARNERS.items():
+    commands.show(f"  {title} ({name}): {what} ...")
+    config = configs.base(name)
+    config.checkpoint.keep_every, config.log.tensorboard, config.log.progress = 1, False, False
+    run = alma_jax.run(config, out / name)
+    commands.show(f"    score {run.summary['cer']:.2f}, {brief_number(run.summary['cumulative_fwd_macs'])} "
+                  f"multiply-adds, {duration(run.summary['wall_seconds'])}")
+    shown.append(run)
+  data = shown[0].config.dataset.load()
+  learners = [Shown(run, {t: _guesses(run, data.x_test, t) for t in _MOMENTS}) for run in shown]
+  return _write(out, "Your data arrives in batches. When do you train?", _comparison(learners, data.x_test, data.y_test))
+
+
+def _guesses(run: Any, x: np.ndarray, t: int) -> np.ndarray | None:
+  """The classes that a run predicted after mega-batch t, int [N]; None before its first training."""
+  stage = run.lines[t - 1]["stage"]
+  return None if stage is None else run.predict(x, stage=stage).argmax(1)
+
+
+def _comparison(learners: Sequence[Shown], x: np.ndarray, y: np.ndarray) -> str:
+  """The body of the page; `x` are the test digits [N, 8, 8], `y` their classes."""
+  best = min(learners, key=lambda each: each.run.summary["cer"])
+  second = next(each for each in learners if each.name == "ens")
+  ratio = second.run.summary["cer"] / best.run.summary["cer"]
+  macs = [each.run.summary["cumulative_fwd_macs"] for each in (best, second)]
+  panels = "".join(_panel(each) for each in learners)
+  return f"""<h1>Your data arrives in batches. When do you train?</h1>
+<p>Twenty mega-batches of handwritten digits arrived one after the other. After each of them, every learner below had to
+classify the same {len(y)} test digits. The coloured area under a curve is its <b>score</b>, the sum of the errors (CER):
+whoever is good <em>soon</em> and <em>stays</em> good has a small area.</p>
+<div class="panels">{panels}</div>
+<p>Here, <b class="{best.name}">{best.name}</b> makes {ratio:.1f} times fewer errors than
+<b class="ens">ens</b>, with {brief_number(macs[0])} against {brief_number(macs[1])} multiply-adds.
+Waiting saves compute, but until the first training a learner can only guess; training on the new data alone forgets
+what the old data showed.</p>
+<h2>Eight of the digits</h2>
+<p>What each learner said after mega-batches {', '.join(map(str, _MOMENTS))}. These test digits were difficult: they
+are the ones on which the learners changed their minds most often.</p>
+<div class="digits">{''.join(_digit(learners, i, x[i], y[i]) for i in _difficult(learners, y))}</div>
+<h2>Your turn</h2>
+<p>Try a longer wait, or your own images in one folder per class:</p>
+<pre>alma run --config=digits:anytime --config.stream.waiting_time=5 --config.stream.schedule=every
+alma run --config=folder:anytime --config.dataset.name=folder:DIR
+alma demo live</pre>"""
+
+
+def _panel(shown: Shown) -> str:
+  """A learner's curve with its score and costs."""
+  summary, (title, what) = shown.run.summary, _LEARNERS[shown.name]
+  return (f'<div class="panel"><h3 class="{shown.name}">{title} <code>{shown.name}</code></h3><p>{what}</p>'
+          f'<b class="{shown.name}">{summary["cer"]:.2f}</b> score'
+          f'{_curve(shown.run.metrics["error"], summary["chance"], shown.name)}'
+          f'<p>{brief_number(summary["cumulative_fwd_macs"])} multiply-adds · '
+          f'{shown.run.lines[-1]["num_params"]:,} parameters · final error {summary["final_error"]:.1%}</p></div>')
+
+
+def _curve(errors: np.ndarray, chance: float, colour: str, unit: str = "mega-batches") -> str:
+  """An SVG of errors [B] as a stair; the area below it is their sum."""
+  across, up = (_WIDTH - _LEFT - 8) / len(errors), _HEIGHT - _BOTTOM - 10
+  x = lambda t: round(_LEFT + t * across, 1)
+  y = lambda error: round(_HEIGHT - _BOTTOM - error * up, 1)
+  stair = " ".join(f"{'L' if t else 'M'}{x(t)},{y(error)} H{x(t + 1)}" for t, error in enumerate(errors))
+  area = f"{stair} V{y(0)} H{x(0)} Z"
+  marks = "".join(f'<line class="axis" x1="{_LEFT}" x2="{_WIDTH - 8}" y1="{y(value)}" y2="{y(value)}"/>'
+                  f'<text x="{_LEFT - 6}" y="{y(value) + 4}" text-anchor="end">{value:g}</text>'
+                  for value in (0, .25, .5, .75, 1))
+  return (f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" class="{colour}" '
+          f'aria-label="Error after each of {len(errors)} {unit}, from {errors[0]:.2f} to {errors[-1]:.2f}">{marks}'
+          f'<line class="guess" x1="{_LEFT}" x2="{_WIDTH - 8}" y1="{y(chance)}" y2="{y(chance)}"/>'
+          f'<text x="{_WIDTH - 8}" y="{y(chance) + 15}" text-anchor="end">guessing</text>'
+          f'<path d="{area}" fill="currentColor" opacity=".22"/>'
+          f'<path d="{stair}" fill="none" stroke="currentColor" stroke-width="2.5"/>'
+          f'<text x="{_LEFT}" y="{_HEIGHT - 6}">1</text><text x="{_WIDTH - 8}" y="{_HEIGHT - 6}" '
+          f'text-anchor="end">{len(errors)} {unit}</text></svg>')
+
+
+def _difficult(learners: Sequence[Shown], y: np.ndarray) -> Sequence[int]:
+  """Test digits about which the learners changed their minds most often, and that they got right in the end."""
+  wrong = np.array([[np.ones(len(y)) if guess is None else guess != y for guess in each.guesses.values()]
+                    for each in learners])  # [L, T, N]
+  never = wrong[:, -1].sum(0)
+  order = np.lexsort((-wrong.sum((0, 1)), never))
+  return [int(i) for i in order[:_NUM_DIGITS]]
+
+
+def _digit(learners: Sequence[Shown], i: int, image: np.ndarray, label: int) -> str:
+  """A test digit, with what each learner said after the moments."""
+  def cell(guess: np.ndarray | None) -> str:
+    if guess is None:
+      return '<td class="none" title="not trained yet">·</td>'
+    return f'<td{"" if guess[i] == label else " class=no"}>{guess[i]}</td>'
+
+  rows = "".join(f'<tr><th class="{each.name}">{each.name}</th>{"".join(map(cell, each.guesses.values()))}</tr>'
+                 for each in learners)
+  heads = "".join(f"<th>{t}</th>" for t in _MOMENTS)
+  return (f'<div class="digit">{_image(image, f"a {label}")}<table><thead><tr><th></th>{heads}</tr></thead>'
+          f"<tbody>{rows}</tbody></table></div>")
+
+
+def _image(image: np.ndarray, label: str) -> str:
+  """An SVG of grey pixels [H, W], 0 to 16."""
+  pixels = "".join(f'<rect x="{c}" y="{r}" width="1.02" height="1.02" fill="#fff" opacity="{value / 16:.2f}"/>'
+                   for (r, c), value in np.ndenumerate(np.squeeze(image)) if value)
+  return f'<svg viewBox="0 0 {image.shape[1]} {image.shape[0]}" role="img" aria-label="{label}">{pixels}</svg>'
+
+
+def _write(out: pathlib.Path, title: str, body: str) -> pathlib.Path:
+  """Writes DIR/index.html."""
+  template = string.Template(pathlib.Path(__file__).with_name("demo.html").read_text(encoding="utf-8"))
+  path = out / "index.html"
+  path.write_text(template.substitute(title=html.escape(title), body=body), encoding="utf-8")
+  return path
+
+
+if __name__ == "__main__":
+  sys.exit(main())
