@@ -45,7 +45,8 @@ from alma_jax.version import __version__
 
 _WIDTH = 120  # where there is no terminal
 _MODULES = {"run": "main", **{name: name for name in (
-    "demo", "sweep", "apart", "report", "sample", "export", "predict", "evaluate", "serve", "status", "compare", "board")}}
+    "demo", "sweep", "apart", "report", "sample", "export", "predict", "evaluate", "serve", "status", "compare",
+    "board")}}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -9,7 +9,6 @@ import pathlib
 import string
 import sys
 import threading
-import time
 import webbrowser
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -18,13 +17,14 @@ import numpy as np
 
 from alma_jax import commands
 from alma_jax import config as configs
-from alma_jax.errors import BadInput
 from alma_jax.messages import brief_number, duration
+from alma_jax.store.record import Record
 
 _LEARNERS = {  # what each of them is, and when it trains
     "sm": ("One network", "waits for two mega-batches, then trains on these"),
     "ens": ("Five networks", "wait for two mega-batches, then train on these; their predictions are averaged"),
     "anytime": ("The anytime learner", "trains at once, on all data so far")}
+_QUESTION = "Your data arrives in batches. When do you train?"
 _MOMENTS = (1, 5, 20)  # mega-batches after which the page shows predictions
 _NUM_DIGITS = 8
 _NIGHTS, _PER_NIGHT = 5, 280
@@ -45,7 +45,7 @@ class Shown(NamedTuple):
   @property
   def name(self) -> str:
     """The learner."""
-    name: str = self.run.config.learner.name
+    name: str = self.run.config.label
     return name
 
 
@@ -82,7 +82,7 @@ def _compared(out: pathlib.Path) -> pathlib.Path:
     shown.append(run)
   data = shown[0].config.dataset.load()
   learners = [Shown(run, {t: _guesses(run, data.x_test, t) for t in _MOMENTS}) for run in shown]
-  return _write(out, "Your data arrives in batches. When do you train?", _comparison(learners, data.x_test, data.y_test))
+  return _write(out, _QUESTION, _comparison(learners, data.x_test, data.y_test))
 
 
 def _guesses(run: Any, x: np.ndarray, t: int) -> np.ndarray | None:
@@ -93,20 +93,18 @@ def _guesses(run: Any, x: np.ndarray, t: int) -> np.ndarray | None:
 
 def _comparison(learners: Sequence[Shown], x: np.ndarray, y: np.ndarray) -> str:
   """The body of the page; `x` are the test digits [N, 8, 8], `y` their classes."""
-  best = min(learners, key=lambda each: each.run.summary["cer"])
-  second = next(each for each in learners if each.name == "ens")
-  ratio = second.run.summary["cer"] / best.run.summary["cer"]
-  macs = [each.run.summary["cumulative_fwd_macs"] for each in (best, second)]
+  best, ens = (next(each for each in learners if each.name == name) for name in ("anytime", "ens"))
+  ratio = ens.run.summary["cer"] / best.run.summary["cer"]
+  macs = [brief_number(each.run.summary["cumulative_fwd_macs"]) for each in (best, ens)]
   panels = "".join(_panel(each) for each in learners)
-  return f"""<h1>Your data arrives in batches. When do you train?</h1>
+  return f"""<h1>{_QUESTION}</h1>
 <p>Twenty mega-batches of handwritten digits arrived one after the other. After each of them, every learner below had to
-classify the same {len(y)} test digits. The coloured area under a curve is its <b>score</b>, the sum of the errors (CER):
-whoever is good <em>soon</em> and <em>stays</em> good has a small area.</p>
+classify the same {len(y)} test digits. The coloured area under a curve is the learner's <b>score</b>, the sum of its
+errors (CER). To keep it small, a learner has to be good <em>soon</em> and <em>stay</em> good.</p>
 <div class="panels">{panels}</div>
-<p>Here, <b class="{best.name}">{best.name}</b> makes {ratio:.1f} times fewer errors than
-<b class="ens">ens</b>, with {brief_number(macs[0])} against {brief_number(macs[1])} multiply-adds.
-Waiting saves compute, but until the first training a learner can only guess; training on the new data alone forgets
-what the old data showed.</p>
+<p>The score of <b class="anytime">anytime</b> is {ratio:.1f} times lower than that of <b class="ens">ens</b>, at the
+same compute ({macs[0]} and {macs[1]} multiply-adds). A learner that waits can only guess until its first training. A
+learner that trains on new data alone forgets some of the old.</p>
 <h2>Eight of the digits</h2>
 <p>What each learner said after mega-batches {', '.join(map(str, _MOMENTS))}. These test digits were difficult: they
 are the ones on which the learners changed their minds most often.</p>
@@ -157,6 +155,75 @@ def _difficult(learners: Sequence[Shown], y: np.ndarray) -> Sequence[int]:
   return [int(i) for i in order[:_NUM_DIGITS]]
 
 
+def _live(out: pathlib.Path) -> pathlib.Path:
+  """Plays the nights, and writes the page about them."""
+  import alma_jax
+  commands.show(f"Each night, {_PER_NIGHT} new digits arrive in {out / 'data' / 'stream'}. A run tests its predictor on "
+                "them, trains on\nthem, and replaces the predictor.\n")
+  tree = configs.load_file("live", "anytime")
+  tree["dataset"] |= dict(name=f"live:{out / 'data'}", settle_seconds=0.0)
+  tree["log"] |= dict(drift=0.0, tensorboard=False, progress=False)
+  tree["checkpoint"]["keep_every"] = 1
+  data = configs.parse(configs.base()).dataset.load()
+  over = threading.Event()
+  feeder = threading.Thread(target=_feed, args=(out, data, over), daemon=True)
+  (out / "data" / "stream").mkdir(parents=True, exist_ok=True)
+  feeder.start()
+  try:
+    run = alma_jax.run(configs.parse(tree), out / "run")
+  finally:
+    over.set()
+    feeder.join()
+  shown = Shown(run, {t: _guesses(run, data.x_test, t) for t in (1, 3, _NIGHTS)})
+  return _write(out, "Data arrives every night", _nights(shown, out, data.x_test, data.y_test))
+
+
+def _feed(out: pathlib.Path, data: Any, over: threading.Event) -> None:
+  """Puts a night's digits into the folder when the run has learned those of the night before; then ends the stream."""
+  record = Record(out / "run")
+  for night in range(1, _NIGHTS + 1):
+    part, path = slice((night - 1) * _PER_NIGHT, night * _PER_NIGHT), out / "data" / "stream" / f"night-{night}.npz"
+    if not path.exists():
+      np.savez(out / "data" / "arriving.npz", x=data.x_train[part], y=data.y_train[part])
+      (out / "data" / "arriving.npz").replace(path)  # at once: the run never sees half of a file
+    while record.num_lines < night and not over.wait(_PAUSE):
+      pass
+    if over.is_set():
+      return
+    line = Record(out / "run").lines[night - 1]
+    error = line["prequential_error"]
+    tested = "nothing to test yet" if error is None else f"last night's predictor was wrong on {error:.0%} of them"
+    commands.show(f"  night {night}: {_PER_NIGHT} digits arrived, {tested}; trained for {duration(line['seconds'])}")
+  (out / "data" / "end").touch()
+
+
+def _nights(shown: Shown, out: pathlib.Path, x: np.ndarray, y: np.ndarray) -> str:
+  """The body of the page about the nights."""
+  lines, chance = shown.run.lines, shown.run.summary["chance"]
+  errors = np.array([chance if line["prequential_error"] is None else line["prequential_error"] for line in lines])
+  rows = "".join(f"<tr><td>{line['t']}</td><td>{_PER_NIGHT}</td><td>{'–' if line['t'] == 1 else f'{error:.1%}'}</td>"
+                 f"<td>{duration(line['seconds'])}</td></tr>" for line, error in zip(lines, errors))
+  return f"""<h1>Data arrives every night</h1>
+<p>For {_NIGHTS} nights, {_PER_NIGHT} handwritten digits arrived in a folder. Each night, the run first used its
+predictor on the new digits, so you know how good it was <em>before</em> it had seen them. Then it trained on all digits
+so far and replaced the predictor. You could have stopped or killed it at any time: it goes on where it stopped.</p>
+<div class="panels"><div class="panel"><h3 class="{shown.name}">Error on the digits of the night, before learning
+them</h3>{_curve(errors, chance, shown.name, "nights")}</div>
+<div class="panel"><table class="nights"><thead><tr><th>night</th><th>digits</th><th>error</th><th>training</th></tr>
+</thead><tbody>{rows}</tbody></table></div></div>
+<h2>Eight digits that never arrived</h2>
+<p>What the predictors of nights {', '.join(map(str, shown.guesses))} say about eight difficult digits that were in no
+night's data.</p>
+<div class="digits">{''.join(_digit([shown], i, x[i], y[i]) for i in _difficult([shown], y))}</div>
+<h2>Your turn</h2>
+<p>Put your own files into a folder (one <code>.npz</code> file or one folder of images by class per night), and leave a
+run beside it. Whoever needs predictions asks the newest predictor:</p>
+<pre>alma run --config=live:anytime --config.dataset.name=live:DIR --workdir runs/mine
+alma predict --workdir runs/mine IMAGES
+alma serve --workdir runs/mine
+alma status runs/mine</pre>"""
+
+
 def _digit(learners: Sequence[Shown], i: int, image: np.ndarray, label: int) -> str:
   """A test digit, with what each learner said after the moments."""
   def cell(guess: np.ndarray | None) -> str:
@@ -166,7 +233,7 @@ def _digit(learners: Sequence[Shown], i: int, image: np.ndarray, label: int) -> 
 
   rows = "".join(f'<tr><th class="{each.name}">{each.name}</th>{"".join(map(cell, each.guesses.values()))}</tr>'
                  for each in learners)
-  heads = "".join(f"<th>{t}</th>" for t in _MOMENTS)
+  heads = "".join(f"<th>{t}</th>" for t in learners[0].guesses)
   return (f'<div class="digit">{_image(image, f"a {label}")}<table><thead><tr><th></th>{heads}</tr></thead>'
           f"<tbody>{rows}</tbody></table></div>")
 
