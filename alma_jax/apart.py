@@ -15,32 +15,29 @@ from collections.abc import Sequence
 from alma_jax import commands, sweep
 from alma_jax.errors import BadInput
 from alma_jax.store import run_files
-from alma_jax.sweeps import Sweep, launch, plan, states
+from alma_jax.sweeps import Sweep, launch, states
 from alma_jax.sweeps import jobs as sweep_jobs
 from alma_jax.sweeps.jobs import Job
 
 
+@commands.command
 def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the command line; returns the exit code."""
-  return sweep.exit_code(lambda: _main(argv))
-
-
-def _main(argv: Sequence[str] | None) -> int:
+  """Runs the command line."""
   parser = commands.Parser("-m alma_jax.apart", __doc__)
   parser.add_argument("--config", required=True, metavar="FILE:hmoe", help="config file with the learner hmoe")
   parser.add_argument("--workdir", required=True, help="folder of the manifest and of the runs")
   sweep.add_launcher(parser)
-  args, rest = parser.parse_known_args(argv)
+  args, changed = parser.parse_with_fields(argv)
   launcher = sweep.launcher_of(args)
   file, _, arg = args.config.partition(":")
   if (run_files.local(args.workdir) / run_files.CONFIG).exists():
     raise BadInput(f"{args.workdir} is the folder of a run; choose another one for the gate and its experts.")
   root = run_files.local(args.workdir).absolute()  # the identity of an expert's run names the file of the gate
-  whole = sweep_jobs.make(Sweep(file, [{"learner": arg or "hmoe"}]), root, dict(map(sweep.override, rest)))[0]
+  whole = sweep_jobs.make(Sweep(file, [{"learner": arg or "hmoe"}]), root, changed)[0]
   from alma_jax.runs import mixture  # imports jax
   num = whole.config.model.num_experts
   base = Job(f"gate{num}", mixture.base_config(whole.config), root / f"gate{num}", whole.file, whole.arg, num)
-  code = launch.run(_plan(root, [base], args.retry), launcher)
+  code = _run(root, [base], args.retry, launcher)
   published = base.workdir / run_files.GATE
   if code or not published.exists():
     return code or 1
@@ -48,7 +45,7 @@ def _main(argv: Sequence[str] | None) -> int:
   count = len(gate.read(published)[0].counts)
   experts = [Job(f"expert{number}", mixture.expert_config(whole.config, published, number), root / f"expert{number}",
                  whole.file, whole.arg) for number in range(count)]
-  code = launch.run(_plan(root, experts, args.retry), launcher)
+  code = _run(root, experts, args.retry, launcher)
   folders = {i: job.workdir for i, job in enumerate(experts)}
   manifest = mixture.write_manifest(root, published, folders, whole.config).manifest
   if "test_error" in manifest:
@@ -56,15 +53,13 @@ def _main(argv: Sequence[str] | None) -> int:
   return code
 
 
-def _plan(root: pathlib.Path, jobs: list[Job], retry: bool) -> plan.Plan:
-  with plan.folder_problems(root):
-    failures = {} if retry else states.read_texts(
-        root / plan.FAILURES, "delete it, or give --retry, which runs the failed experts again")
-    made = plan.Plan(root, jobs, {job.name: states.state(job, failures) for job in jobs}, failures)
-  refused = [state.line for state in made.states.values() if state.kind == states.REFUSED]
-  if refused:
-    raise BadInput(refused[0])
-  return made
+def _run(root: pathlib.Path, jobs: list[Job], retry: bool, launcher: launch.Launcher) -> int:
+  """Runs jobs; returns the exit code. Raises BadInput if the folder of one holds something else."""
+  made = launch.of_jobs(jobs, root, retry)
+  for state in made.states.values():
+    if state.kind == states.REFUSED:
+      raise BadInput(state.line)
+  return launch.run(made, launcher)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 RUNS are run folders, or folders that hold run folders; runs that appear there later are shown as well. The page has the
 test errors, the prequential errors with drift alarms, the decisions to train and the growth of the runs, and is
 refreshed while they run. It loads nothing from other sites. The service listens to this machine alone; --host=0.0.0.0
-lets everyone in. Needs `pip install alma_jax[serve]`.
+lets everyone in. Needs `pip install 'alma_jax[serve]'`.
 """
 import sys
 from collections.abc import Sequence
@@ -12,19 +12,14 @@ from alma_jax import commands, messages, web
 from alma_jax.monitor import dashboard
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the command line; returns the exit code: 0, or 2 for bad input."""
-  return commands.exit_code(lambda: _main(argv))
-
-
-def _main(argv: Sequence[str] | None) -> None:
+@commands.command
+def main(argv: Sequence[str] | None = None) -> None:
+  """Runs the command line."""
   parser = commands.Parser("-m alma_jax.board", __doc__)
   parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folders, or folders that hold run folders")
-  parser.add_argument("--host", default="127.0.0.1", help="address to listen to; default: 127.0.0.1, this machine")
-  parser.add_argument("--port", type=int, default=8001, help="port; 0: a free one; default: 8001")
+  web.add_arguments(parser, port=8001)
   args = parser.parse_args(argv)
   made = dashboard.Board(args.runs)
-  web.check_packages("alma board")
   with web.listen(args.host, args.port) as sock:
     messages.say(f"the board is at {web.address(sock)}")
     web.run(dashboard.app(made), sock)

@@ -11,12 +11,9 @@ from alma_jax import commands
 from alma_jax.monitor import pairs, view
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the command line; returns the exit code: 0, or 2 for bad input."""
-  return commands.exit_code(lambda: _main(argv))
-
-
-def _main(argv: Sequence[str] | None) -> None:
+@commands.command
+def main(argv: Sequence[str] | None = None) -> None:
+  """Runs the command line."""
   parser = commands.Parser("-m alma_jax.compare", __doc__)
   parser.add_argument("first", metavar="RUN", help="run folder A")
   parser.add_argument("second", metavar="RUN", help="run folder B")

@@ -39,17 +39,16 @@ from alma_jax.data.labels import Labels
 from alma_jax.errors import BadInput
 from alma_jax.files import write_bytes
 from alma_jax.predictors import answers, inputs
+from alma_jax.store import local_copy
+from alma_jax.store.record import Record
 
 _NAMES = ("digits", "mnist", "cifar10")
 _MOST_OVERLAP = 0.01  # of the examples; few of them may be equal by chance
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the command line; returns the exit code: 0, or 2 for bad input."""
-  return commands.exit_code(lambda: _main(argv))
-
-
-def _main(argv: Sequence[str] | None) -> None:
+@commands.command
+def main(argv: Sequence[str] | None = None) -> None:
+  """Runs the command line."""
   parser = commands.Parser("-m alma_jax.evaluate", __doc__)
   predict.add_arguments(parser)
   parser.add_argument("--data", required=True, help="labelled data: a folder DIR/CLASS/*.png, FILE.npz, FILE.parquet, "
@@ -66,10 +65,10 @@ def _main(argv: Sequence[str] | None) -> None:
   commands.quiet()
   if args.out:
     answers.check_place(args.out)
-  predictor = predict.load(predict.stored_of(args))
-  metrics = _metrics(args, predictor.problem)
+  predictor, record = predict.load(predict.stored_of(args)[0]), Record(local_copy.readable(args.workdir))
+  metrics = _metrics(args, record, predictor.problem)
   found = predictor.evaluate(inputs.Labelled(args.data, lambda size: _batches(args, size, predictor.facts),
-                                             lambda hashes: _overlap(args, hashes, predictor.form), metrics))
+                                             lambda hashes: _overlap(args, record, hashes, predictor.form), metrics))
   if predictor.facts.get("task"):
     found["task"] = predictor.facts["task"]["name"]
   found |= dict(data=args.data, workdir=str(args.workdir), predictor=predictor.version or None,
@@ -82,21 +81,15 @@ def _main(argv: Sequence[str] | None) -> None:
   commands.show(predictor.describe(found, [metric.name for metric in metrics]))
 
 
-def _metrics(args: argparse.Namespace, problem: str) -> list[sections.Metric]:
+def _metrics(args: argparse.Namespace, record: Record, problem: str) -> list[sections.Metric]:
   """The metrics that --metrics names, by default the run's; `problem`: for a predictor without its run."""
-  from alma_jax.store import local_copy
-  from alma_jax.store.record import Record
-
-  record, names = Record(local_copy.readable(args.workdir)), args.metrics and args.metrics.split(",")
-  if record.is_begun:
-    problem = record.kind.problem
-  known = registry.METRICS[problem]
-  if names is None:
-    chosen = record.fields.get("log.metrics", ()) if record.is_begun else ()
-    names = [name for name in chosen if name in known]
-    commands.warn([f"the metric {name!r} of the run is left out, because it is not known; give the file that registers "
-                   "it as --config" for name in chosen if name not in known])
-  return [known.of(name, "--metrics")() for name in names]
+  known = registry.METRICS[record.kind.problem if record.is_begun else problem]
+  if args.metrics is not None:
+    return [known.of(name, "--metrics")() for name in args.metrics.split(",") if name]
+  chosen = record.fields.get("log.metrics", ()) if record.is_begun else ()
+  commands.warn([f"the metric {name!r} of the run is left out, because it is not known; give the file that registers "
+                 "it as --config" for name in chosen if name not in known])
+  return [known[name]() for name in chosen if name in known]
 
 
 def _batches(args: argparse.Namespace, size: int, facts: Mapping[str, Any]) -> Iterator[examples.Examples]:
@@ -127,32 +120,29 @@ def _batches(args: argparse.Namespace, size: int, facts: Mapping[str, Any]) -> I
 
 def _of_a_task(x: np.ndarray, name: str, form: Form, facts: Mapping[str, Any]) -> np.ndarray:
   """Images [N, H, W, C] of a data set, of which those of another shape are changed as streams of tasks change them."""
-  from alma_jax.data import task_sources
+  from alma_jax.data import image_changes
   if name == "digits" and facts.get("provenance", {}).get("dataset") == "digits":
-    return task_sources.bright(x)
+    return image_changes.bright(x)
   if x.ndim != 4 or x.shape[1:] == form.shape or x.shape[-1] not in (1, 3):
     return x
   if form.image_size:
-    return task_sources.resized(x, form.image_size)
-  fits = form.shape == task_sources.IN_COLOUR and max(x.shape[1:3]) <= min(form.shape[:2])
-  return task_sources.to_colour(x) if fits else x
+    return image_changes.resized(x, form.image_size)
+  fits = form.shape == image_changes.IN_COLOUR and max(x.shape[1:3]) <= min(form.shape[:2])
+  return image_changes.to_colour(x) if fits else x
 
 
-def _overlap(args: argparse.Namespace, hashes: Sequence[int], form: Form | None) -> int | None:
+def _overlap(args: argparse.Namespace, record: Record, hashes: Sequence[int], form: Form | None) -> int | None:
   """The number of examples that are in the run's stream, or None if that cannot be found out.
 
   Args:
     args: of the command.
+    record: of the run.
     hashes: of the examples.
     form: of the images that the predictor takes, if it takes images.
 
   Raises:
     BadInput: there are many, and --allow_overlap is not given.
   """
-  from alma_jax.store import local_copy
-  from alma_jax.store.record import Record
-
-  record = Record(local_copy.readable(args.workdir))
   if not record.is_begun:
     return None  # an exported predictor does not know its stream
   config = record.config
@@ -161,7 +151,7 @@ def _overlap(args: argparse.Namespace, hashes: Sequence[int], form: Form | None)
       section: Any = config.dataset
       if args.data_dir and "data_dir" in {field.name for field in dataclasses.fields(section)}:
         section = dataclasses.replace(section, data_dir=args.data_dir)
-      seen = set(map(cache.hash_row, section.arrived(config, form, functools.partial(_entries, config, args))))
+      seen = set(map(cache.hash_row, section.arrived(config, form, functools.partial(_entries, record))))
   except BadInput as error:
     commands.warn([f"it is not known whether the data overlap the stream of the run, which cannot be read: "
                    f"{_advised(error)}"])
@@ -175,13 +165,11 @@ def _overlap(args: argparse.Namespace, hashes: Sequence[int], form: Form | None)
   return num
 
 
-def _entries(config: Any, args: argparse.Namespace, read: Callable[[pathlib.Path], Any]) -> list[Any]:
+def _entries(record: Record, read: Callable[[pathlib.Path], Any]) -> list[Any]:
   """What `read` returns for each entry that a run on a live stream has used, if it is still what it was."""
   from alma_jax.data import inbox
-  from alma_jax.store import local_copy
-  from alma_jax.store.record import Record
-  folder = pathlib.Path(config.dataset.name.removeprefix(sections.LIVE)).expanduser() / "stream"
-  used = Record(local_copy.readable(args.workdir)).entries
+  folder = pathlib.Path(record.config.dataset.name.removeprefix(sections.LIVE)).expanduser() / "stream"
+  used = record.entries
   paths = [folder / line["name"] for line in used
            if inbox.signature_of(folder / line["name"]) and inbox.digest(folder / line["name"]) == line["sha256"]]
   if len(paths) < len(used):

@@ -7,18 +7,16 @@ jax and flatbuffers alone, on a CPU, GPU or TPU. Any stage that the run has save
 be exported (counted from 0; the last one saved by default).
 """
 import sys
+from collections.abc import Sequence
 
 from alma_jax import commands
 from alma_jax import config as configs
 from alma_jax.runs.exporting import export
 
 
-def main(argv: list[str] | None = None) -> int:
-  """Runs the command line; returns the exit code: 0, or 2 for bad input."""
-  return commands.exit_code(lambda: _main(argv))
-
-
-def _main(argv: list[str] | None) -> None:
+@commands.command
+def main(argv: Sequence[str] | None = None) -> None:
+  """Runs the command line."""
   parser = commands.Parser("-m alma_jax.export", __doc__)
   parser.add_argument("--workdir", required=True, help="run folder")
   parser.add_argument("--stage", type=int, help="stage of the run, from 0; default: the last one saved")

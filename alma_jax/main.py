@@ -9,7 +9,6 @@ anything else.
 """
 import argparse
 import os
-import re
 import signal
 import sys
 import threading
@@ -52,14 +51,10 @@ streams of tasks tasks:LEARNER, and for live streams live:LEARNER.
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line; returns the exit code. `argv` are its arguments; None: those of the process."""
-  def work() -> int:
-    options, config = _parse(sys.argv[1:] if argv is None else argv)
-    return _run(options, config)
-
-  return commands.exit_code(work)
+  return commands.exit_code(lambda: _run(*_parse(argv)))
 
 
-def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, schema.RunConfig]:
+def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, schema.RunConfig]:
   """The options of the command line, and the checked config.
 
   Raises:
@@ -79,12 +74,7 @@ def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, schema.RunConfig]:
   parser.add_argument("--process_id", type=int, metavar="I", help="with --coordinator: number of this process, from 0")
   parser.add_argument("--peer_timeout", type=float, default=300.0, metavar="SECONDS",
                       help="how long to wait for the other processes; default: 300")
-  overrides, others = _split_overrides(argv)
-  options, rest = parser.parse_known_args(others)
-  if rest:
-    kind = ("unknown option {!r}; fields of the config are --config.FIELD=VALUE" if rest[0].startswith("--") else
-            "unexpected argument {!r}; options start with --, as in --config=configs/digits.py:ens")
-    raise BadInput(f"{kind.format(rest[0])}, and {parser.prog} --help lists the options.")
+  options, overrides = parser.parse_with_fields(argv)
   if len(options.config or ()) > 1:
     raise BadInput("--config is given more than once; give it once.")
   if not options.peer_timeout > 0:
@@ -94,29 +84,6 @@ def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, schema.RunConfig]:
   else:
     tree = configs.load_file(*options.config[0].partition(":")[::2])
   return options, configs.parse(configs.overridden(tree, overrides))
-
-
-def _split_overrides(args: Sequence[str]) -> tuple[dict[str, str | None], list[str]]:
-  """({field: text}, other arguments) of a command line; of a field that is given several times the last counts.
-
-  "--config.a.b VALUE" is "--config.a.b=VALUE", "--noconfig.a.b" is "--config.a.b=false"; "--config.a.b" alone, at the
-  end or before an option, has the text None.
-  """
-  overrides: dict[str, str | None] = {}
-  others: list[str] = []
-  args = list(args)
-  while args:
-    arg = args.pop(0)
-    option, equals, given = arg.lstrip("-").partition("=")
-    if re.match("--?noconfig[.]", arg) and not equals:
-      overrides[option.removeprefix("noconfig.")] = "false"
-      continue
-    if not arg.startswith("-") or not option.startswith("config."):
-      others.append(arg)
-      continue
-    text = given if equals else args.pop(0) if args and not re.match("-[^0-9.]", args[0]) else None
-    overrides[option.removeprefix("config.")] = text
-  return overrides, others
 
 
 def _run(options: argparse.Namespace, config: schema.RunConfig) -> int:

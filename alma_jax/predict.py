@@ -22,18 +22,17 @@ from alma_jax import commands
 from alma_jax import config as configs
 from alma_jax.data import examples, task_types
 from alma_jax.errors import BadInput
-from alma_jax.predictors import answers, facts, folder
+from alma_jax.predictors import answers, folder
+from alma_jax.store import local_copy, run_files
+from alma_jax.store.record import Record
 
 if TYPE_CHECKING:  # it imports jax
   from alma_jax.predictors.predictor import Predictor
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the command line; returns the exit code: 0, or 2 for bad input."""
-  return commands.exit_code(lambda: _main(argv))
-
-
-def _main(argv: Sequence[str] | None) -> None:
+@commands.command
+def main(argv: Sequence[str] | None = None) -> None:
+  """Runs the command line."""
   parser = commands.Parser("-m alma_jax.predict", __doc__)
   add_arguments(parser)
   parser.add_argument("inputs", nargs="+", metavar="INPUT", help="images, folders, .npz, .parquet, .txt, .jsonl")
@@ -43,7 +42,7 @@ def _main(argv: Sequence[str] | None) -> None:
   args = parser.parse_args(argv)
   commands.quiet()
   with answers.Table(args.out) as table:
-    for columns in load(stored_of(args)).tables(args.inputs, examples.Columns(args.image_column)):
+    for columns in load(stored_of(args)[0]).tables(args.inputs, examples.Columns(args.image_column)):
       table.write(columns)
   if args.out:
     commands.show(args.out)
@@ -56,70 +55,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument("--config", help="config file that registers what the run uses of your own")
 
 
-def place_of(args: argparse.Namespace) -> pathlib.Path | None:
-  """The folder of the predictor that the arguments name; None: it has to be made from a checkpoint.
+def stored_of(args: argparse.Namespace) -> tuple[folder.Stored, pathlib.Path | None]:
+  """The predictor that the arguments name. Imports no jax if it lies in a folder.
+
+  Returns:
+    (its files, the folder that holds it); the folder is None if the files were made from a checkpoint.
 
   Raises:
-    BadInput: there is neither a run nor a predictor, or a predictor of another task.
+    BadInput: there is neither a run nor a predictor, the run has not completed a stage, or the predictor is that of
+      another task.
   """
-  from alma_jax.store import local_copy, run_files
-  from alma_jax.store.record import Record
-
+  if args.config:
+    configs.load_file(args.config)
   path = local_copy.readable(args.workdir)
   if folder.holds_predictor(path):
-    _check_task(path, args.task)
-    return path
+    stored = folder.read(path)
+    _check_task(stored, args.task, run_files.shown(path))
+    return stored, path
   record = Record(path)
   if not record.is_begun:
     raise BadInput(f"there is neither a run nor a predictor in {run_files.shown(path)}; give a run folder, or a folder "
                    "that alma export has written.")
-  if not record.fields.get("log.predictor"):
-    return None
-  place = path / "predictor"
+  place: pathlib.Path | None = path / "predictor"
   if args.task is not None:
-    try:
-      number = task_types.number_of(args.task, record.graph.names)
-    except BadInput:  # no such file, or a damaged one
-      return None
-    if number is None:
-      return None
-    place = folder.of_task(place, number)
-  return place if folder.holds_predictor(place) else None
+    number = None if record.accuracies is None else task_types.number_of(args.task, record.graph.names)
+    place = None if number is None else folder.of_task(path / "predictor", number)
+  if place is not None and record.fields.get("log.predictor") and folder.holds_predictor(place):
+    return folder.read(place), place
+  from alma_jax.runs import exporting, results  # these import all of flax and orbax
+
+  commands.quiet()
+  return folder.Stored("", exporting.files_of(results.load_run(args.workdir), of_task=args.task)), None
 
 
-def _check_task(path: pathlib.Path, task: str | None) -> None:
+def _check_task(stored: folder.Stored, task: str | None, place: str) -> None:
   """Raises BadInput if a predictor is not that of a task."""
-  from alma_jax.store import run_files
-
+  known = folder.parse(stored.files[folder.FACTS]).get("task")
   if task is None:
     return
-  place = run_files.shown(path)
-  try:
-    known = facts.parse(folder.read(path).files[folder.FACTS]).get("task")
-  except BadInput as error:
-    raise BadInput(f"the predictor in {place} cannot be read: {error}.") from error
   if not known:
     raise BadInput(f"the predictor in {place} knows no tasks; leave --task={task} out.")
   if not task_types.is_meant(task, known["number"], known["name"]):
     raise BadInput(f"the predictor in {place} is that of task {known['number']} ({known['name']!r}), not of {task!r}; "
                    "leave --task out, or give the run folder.")
-
-
-def stored_of(args: argparse.Namespace) -> folder.Stored:
-  """The files of the predictor that the arguments name. Imports no jax if they lie in a folder.
-
-  Raises:
-    BadInput: there is neither a run nor a predictor, or the run has not completed a stage.
-  """
-  place = place_of(args)
-  if args.config:
-    configs.load_file(args.config)
-  if place is not None:
-    return folder.read(place)
-  from alma_jax.runs import exporting, results  # these import all of flax and orbax
-
-  commands.quiet()
-  return folder.Stored("", exporting.files_of(results.load_run(args.workdir), of_task=args.task))
 
 
 def load(stored: folder.Stored) -> "Predictor":

@@ -22,12 +22,9 @@ from alma_jax import commands
 from alma_jax.errors import BadInput
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the command line; returns the exit code: 0, or 2 for bad input."""
-  return commands.exit_code(lambda: _main(argv))
-
-
-def _main(argv: Sequence[str] | None) -> None:
+@commands.command
+def main(argv: Sequence[str] | None = None) -> None:
+  """Runs the command line."""
   parser = commands.Parser("-m alma_jax.report", __doc__)
   parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folders, or folders that hold run folders")
   parser.add_argument("--out", help="folder of the report; without it the tables are printed")
@@ -35,17 +32,21 @@ def _main(argv: Sequence[str] | None) -> None:
   parser.add_argument("--waiting_times", metavar="W,W,...", help="those that figures show; by default all, if they fit")
   args = parser.parse_args(argv)
   # pandas and scipy only now, where Ctrl-C ends the command quietly
-  from alma_jax.reports import ablation, blocks, collect
+  from alma_jax.reports import ablation, collect, tables
   waits = [] if args.waiting_times is None else _waits(args.waiting_times, args.out)
   parts = [] if args.ablation is None else ablation.parse(args.ablation)
   studies, notes = collect.collect(args.runs)
   commands.warn(notes)
   if args.out:
-    from alma_jax.reports import write  # only here, because matplotlib is slow to import
-    print(write.report(studies, notes, args.out, parts, waits))
+    from alma_jax.reports import page  # only here, because matplotlib is slow to import
+    print(page.write(studies, notes, args.out, parts, waits))
   else:
-    found = ablation.of_all(studies, parts)
-    print(blocks.text(studies, [[ablation.table(study, each) for each in mine] for study, mine in found]))
+    blocks = []
+    for study, ablations in ablation.of_all(studies, parts):
+      blocks += [study.name] if len(studies) > 1 else []
+      more = [ablation.table(study, each) for each in ablations]
+      blocks += [f"{table.heading}\n\n{table.markdown}" for table in (*tables.all_of(study), *more)]
+    print("\n\n".join(blocks))
 
 
 def _waits(text: str, out: str | None) -> list[int]:

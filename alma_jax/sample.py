@@ -4,17 +4,15 @@
 ensemble uses the mean of its members' probabilities.
 """
 import sys
+from collections.abc import Sequence
 
 from alma_jax import commands
 from alma_jax.runs.results import load_run
 
 
-def main(argv: list[str] | None = None) -> int:
-  """Runs the command line; returns the exit code: 0, or 2 for bad input."""
-  return commands.exit_code(lambda: _main(argv))
-
-
-def _main(argv: list[str] | None) -> None:
+@commands.command
+def main(argv: Sequence[str] | None = None) -> None:
+  """Runs the command line."""
   parser = commands.Parser("-m alma_jax.sample", __doc__)
   parser.add_argument("--workdir", required=True, help="run folder of a language model")
   parser.add_argument("--prompt", default="", help="text to continue; empty: the beginning of a document")

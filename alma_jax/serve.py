@@ -10,7 +10,7 @@
 If RUN has a folder `predictor` (log.predictor=true), each new predictor of the run is loaded while the old one answers.
 Otherwise the last checkpoint is served. Of a stream of tasks a service answers for one task, which --task names. The
 service listens to this machine alone; --host=0.0.0.0 lets everyone in, so put a proxy with authentication before it.
-Needs `pip install alma_jax[serve]`.
+Needs `pip install 'alma_jax[serve]'`.
 """
 import sys
 from collections.abc import Sequence
@@ -21,16 +21,12 @@ from alma_jax.errors import BadInput
 _MAX_BYTES = 2**24
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the command line; returns the exit code: 0, or 2 for bad input."""
-  return commands.exit_code(lambda: _main(argv))
-
-
-def _main(argv: Sequence[str] | None) -> None:
+@commands.command
+def main(argv: Sequence[str] | None = None) -> None:
+  """Runs the command line."""
   parser = commands.Parser("-m alma_jax.serve", __doc__)
   predict.add_arguments(parser)
-  parser.add_argument("--host", default="127.0.0.1", help="address to listen to; default: 127.0.0.1, this machine")
-  parser.add_argument("--port", type=int, default=8000, help="port; 0: a free one; default: 8000")
+  web.add_arguments(parser, port=8000)
   parser.add_argument("--max_batch", type=int, default=256, help="examples of a request, at most; default: 256")
   parser.add_argument("--max_bytes", type=int, default=_MAX_BYTES, help="bytes of a request, at most; default: 16 MiB")
   parser.add_argument("--timeout", type=int, default=web.TIMEOUT, help="seconds that a client may take to send a "
@@ -42,12 +38,10 @@ def _main(argv: Sequence[str] | None) -> None:
   for name in ("max_batch", "max_bytes", "timeout", "max_connections", "poll"):
     if not getattr(args, name) > 0:
       raise BadInput(f"--{name}={getattr(args, name)} should be above 0.")
-  web.check_packages("alma serve")
   with web.listen(args.host, args.port) as sock:
-    stored = predict.stored_of(args)
-    predictor = predict.load(stored)
+    stored, place = predict.stored_of(args)
     from alma_jax.predictors import service
-    made = service.Service(predictor, predict.place_of(args), args.max_batch, args.max_bytes, args.timeout, args.poll)
+    made = service.Service(predict.load(stored), place, args.max_batch, args.max_bytes, args.timeout, args.poll)
     messages.say(f"serving {args.workdir} on {web.address(sock)}")
     web.run(service.app(made), sock, args.timeout, args.max_connections)
 

@@ -13,12 +13,9 @@ from alma_jax.errors import BadInput
 from alma_jax.monitor import view
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the command line; returns the exit code: 0, or 2 for bad input."""
-  return commands.exit_code(lambda: _main(argv))
-
-
-def _main(argv: Sequence[str] | None) -> None:
+@commands.command
+def main(argv: Sequence[str] | None = None) -> None:
+  """Runs the command line."""
   parser = commands.Parser("-m alma_jax.status", __doc__)
   parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folders, or folders that hold run folders")
   args = parser.parse_args(argv)

@@ -12,29 +12,17 @@ running jobs are saved. A second signal ends it at once. Exit codes: 0 all finis
 import argparse
 import os
 import pathlib
-import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from alma_jax import commands
+from alma_jax import commands, extras
 from alma_jax.errors import BadInput
-from alma_jax.sweeps import launch, plan
+from alma_jax.sweeps import launch
 
 
+@commands.command
 def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the command line; returns the exit code."""
-  return exit_code(lambda: _main(argv))
-
-
-def exit_code(work: Callable[[], int]) -> int:
-  """That of a command that launches runs; see commands.exit_code."""
-  try:
-    return commands.exit_code(work)
-  except KeyboardInterrupt:  # before the signals are watched
-    return 128 + signal.SIGINT
-
-
-def _main(argv: Sequence[str] | None) -> int:
+  """Runs the command line."""
   parser = commands.Parser("-m alma_jax.sweep", __doc__)
   parser.add_argument("--config", required=True,
                       help="sweep file, see configs/sweeps, or FILE:ARG, where ARG is for its get_sweep")
@@ -42,24 +30,23 @@ def _main(argv: Sequence[str] | None) -> int:
   parser.add_argument("--seeds", metavar="SEED,SEED,...", help="seeds to run instead of those of the sweep file")
   parser.add_argument("--dry_run", action="store_true", help="list the runs and their costs, and run nothing")
   add_launcher(parser)
-  args, rest = parser.parse_known_args(argv)
+  args, changed = parser.parse_with_fields(argv)
   launcher = launcher_of(args)
   file, _, arg = args.config.partition(":")
   root = args.workdir or pathlib.Path("runs") / "-".join(filter(None, (pathlib.Path(file).stem, arg)))
-  changed = dict(map(override, rest))
   if args.dry_run:  # before jax is imported, as configs of learners do; predictions only trace
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-  sweep = plan.read(args.config, root, changed, args.retry, _seeds(args.seeds))
+  sweep = launch.read(args.config, root, changed, args.retry, _seeds(args.seeds))
   if args.dry_run:
-    from alma_jax.sweeps import listing
-    print(listing.text(sweep, launcher, changed))
+    from alma_jax.sweeps import dry_run  # it imports jax
+    print(dry_run.text(sweep, launcher, changed))
     return 0
   return launch.run(sweep, launcher)
 
 
 def add_launcher(parser: argparse.ArgumentParser) -> None:
   """Adds the arguments that say how runs are started, for `launcher_of`, and --retry."""
-  parser.add_argument("--launcher", choices=plan.LAUNCHERS, default=plan.LOCAL)
+  parser.add_argument("--launcher", choices=launch.LAUNCHERS, default=launch.LOCAL)
   parser.add_argument("--workers", type=int, default=0,
                       help="runs at once; default: one for each GPU, or else for each core; with slurm no limit")
   parser.add_argument("--retry", action="store_true", help="run the failed runs again")
@@ -67,7 +54,7 @@ def add_launcher(parser: argparse.ArgumentParser) -> None:
                       help="a parameter of submitit, e.g. slurm_partition=gpu or timeout_min=600; can be repeated")
 
 
-def launcher_of(args: argparse.Namespace) -> plan.Launcher:
+def launcher_of(args: argparse.Namespace) -> launch.Launcher:
   """The Launcher of parsed arguments.
 
   Raises:
@@ -75,21 +62,11 @@ def launcher_of(args: argparse.Namespace) -> plan.Launcher:
   """
   if args.workers < 0:
     raise BadInput(f"--workers={args.workers} should be at least 0.")
-  if args.slurm and args.launcher != plan.SLURM:
+  if args.launcher == launch.SLURM:
+    extras.need("--launcher=slurm", "submitit")
+  elif args.slurm:
     raise BadInput("--slurm is for --launcher=slurm.")
-  return plan.Launcher(args.launcher, args.workers, dict(map(_option, args.slurm)))
-
-
-def override(flag: str) -> tuple[str, str]:
-  """(field, text) of --config.FIELD=VALUE.
-
-  Raises:
-    BadInput: `flag` is no such argument.
-  """
-  name, equals, text = flag.partition("=")
-  if not name.startswith("--config.") or not equals:
-    raise BadInput(f"unexpected argument {flag!r}; use --config.FIELD=VALUE to change a field of all runs.")
-  return name.removeprefix("--config."), text
+  return launch.Launcher(args.launcher, args.workers, dict(map(_option, args.slurm)))
 
 
 def _seeds(text: str | None) -> list[int]:

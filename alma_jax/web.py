@@ -1,26 +1,25 @@
 """HTTP services of the commands: their socket, and the server. Imports neither FastAPI nor uvicorn at start-up."""
+import argparse
 import errno
-import importlib.util
 import socket
 import time
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
+from alma_jax import extras
 from alma_jax.errors import BadInput
 
 if TYPE_CHECKING:
   import uvicorn
 
 TIMEOUT, CONNECTIONS = 30, 128  # seconds that a client may keep a service waiting, and connections that stay open
-_PACKAGES = ("fastapi", "uvicorn", "prometheus_client", "plotly")
 _BACKLOG = 2048
 
 
-def check_packages(command: str) -> None:
-  """Raises BadInput if a package of the extra `serve` is missing; `command` is named in the message."""
-  missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
-  if missing:
-    raise BadInput(f"{command} needs {', '.join(missing)}; run `pip install alma_jax[serve]`.")
+def add_arguments(parser: argparse.ArgumentParser, port: int) -> None:
+  """Adds the arguments of `listen`; `port` is the default."""
+  parser.add_argument("--host", default="127.0.0.1", help="address to listen to; default: 127.0.0.1, this machine")
+  parser.add_argument("--port", type=int, default=port, help=f"port; 0: a free one; default: {port}")
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -31,8 +30,9 @@ def listen(host: str, port: int) -> socket.socket:
     port: 0 to 65535; 0: a free one.
 
   Raises:
-    BadInput: the port is in use, or the address cannot be bound.
+    BadInput: the port is in use, the address cannot be bound, or a package of the extra `serve` is missing.
   """
+  extras.need("an HTTP service", *extras.EXTRAS["serve"])
   if not 0 <= port <= 65535:
     raise BadInput(f"--port={port} should be 0 to 65535.")
   try:

@@ -20,7 +20,7 @@ from study_runs import (
   Runs,
 )
 
-from alma_jax.reports.comparisons import NEAR, SLACK
+from alma_jax.reports.findings import NEAR, SLACK
 
 
 class Study(NamedTuple):

@@ -27,7 +27,7 @@ from study_runs import COSTS, FACTORS, FIXED, GROWING, LEARNER, Runs, name_of
 
 from alma_jax import commands
 from alma_jax.errors import BadInput
-from alma_jax.reports import contents, factors
+from alma_jax.reports import collect, statistics, studies
 from alma_jax.reports.read import DATA
 from alma_jax.sweeps import jobs
 
@@ -255,7 +255,7 @@ def comparisons(results: pathlib.Path) -> pd.DataFrame:
 def number_of(found: Evidence, points: bool = False) -> str:
   """The mean effect, with its interval."""
   form, unit = _form(found, points)
-  interval = "no interval" if math.isnan(found.low) else f"{form(found.low)} to {form(found.high)}"
+  interval = "no interval" if math.isinf(found.low) else f"{form(found.low)} to {form(found.high)}"
   return f"{form(found.mean)}{unit} ({interval})"
 
 
@@ -276,7 +276,7 @@ def adjusted_of(rows: list[Row], family: Callable[[str], str]) -> list[float]:
   ps = {i: each.p for i, (_, _, each) in enumerate(rows) if not isinstance(each, str) and each.p is not None}
   for name in set(of_row):
     mine = [i for i in ps if of_row[i] == name]
-    for i, p in zip(mine, evidence.holm([ps[i] for i in mine])):
+    for i, p in zip(mine, statistics.holm([ps[i] for i in mine])):
       found[i] = p
   return found
 
@@ -450,14 +450,14 @@ def _check_alike(runs: pd.DataFrame, path: object) -> None:
   """
   runs = runs.loc[_of_the_paper(runs)]
   drawn = ["average_perplexity" in runs] * len(runs)  # texts depend on the seed
-  for what, values in (("data", contents.apart(runs, drawn)), ("precision", runs["precision"])):
+  for what, values in (("data", collect.contents_apart(runs, drawn)), ("precision", runs["precision"])):
     if values.nunique() > 1:
       raise BadInput(f"{path}: its runs cannot be compared; their {what} differs: {_listed(set(values))}.")
   kinds = _kinds(runs)
   twice = runs.assign(kind=kinds).duplicated(["kind", "seed"])
   if twice.any():
     raise BadInput(f"{path}: several runs of {kinds[twice].iloc[0]} have the same seed.")
-  fields = [field for field in runs if factors.identifies(field) and field not in (*FACTORS, "seed", DATA)]
+  fields = [field for field in runs if studies.identifies(field) and field not in (*FACTORS, "seed", DATA)]
   num_values = runs.groupby(kinds)[fields].nunique()
   for field in fields:
     for kind in num_values.index[num_values[field] > 1][:1]:

@@ -3,7 +3,7 @@
     python benchmarks/composition.py --workdir runs/composition --data_dir DIR
 
 The images are digits of MNIST on coloured backgrounds, rotated; a third of the combinations of digit, colour and
-rotation is held out (alma_jax/data/combinations.py). `hmoe` of k experts stands beside hard `moe` of E experts in each
+rotation is held out (combinations.py). `hmoe` of k experts stands beside hard `moe` of E experts in each
 of two layers, which has no more parameters and no more multiply-adds of a prediction, and beside `sm` of the width
 whose prediction costs as much, and of the width that has as many parameters. `moe` with soft gates has the experts of
 the hard one and computes all of them. `hmoe` trains its base and then its experts for --epochs; the others train for
@@ -17,11 +17,12 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import combinations
 import numpy as np
 import sklearn.metrics
 
 import alma_jax
-from alma_jax.data import combinations, datasets
+from alma_jax.data import datasets
 from alma_jax.runs import routes
 
 WIDTH, EPOCHS = 16, 10

@@ -16,10 +16,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import special
+
+from alma_jax.reports import statistics
+from alma_jax.reports.statistics import LEVEL, Estimate, holm
 
 AGREES, DISAGREES, CANNOT_TELL, IN_PART, DEPENDS = "agrees", "disagrees", "cannot tell", "in part", "depends"
-LEVEL = 0.05
 FEWEST = 3  # seeds of a verdict
 
 
@@ -56,8 +57,8 @@ class Evidence(NamedTuple):
   """The effect of a claim.
 
   Attributes:
-    mean, low, high: the mean effect and its 95 % interval, which is NaN without a test. If `exact`, the lowest and the
-      highest effect of all cells and seeds instead of the interval.
+    mean, low, high: the mean effect and its 95 % interval, which is infinite without a test. If `exact`, the lowest
+      and the highest effect of all cells and seeds instead of the interval.
     p: of the test; NaN if there are fewer than FEWEST seeds, or no variation over seeds.
     seeds: number of seeds.
     cells, positive: number of cells, and of those whose mean supports the claim; if `exact`, on all seeds.
@@ -120,15 +121,14 @@ def weigh(cells: Iterable[Cell], exact: bool = False) -> Evidence | None:
     groups = _groups(whole, [sign == [1.0] for sign in signs])
     return Evidence(mean, float(effects.min()), float(effects.max()), math.nan, len(seeds), len(whole), supporting,
                     supporting, opposing, span, [group for group, _ in groups], left_out, True)
-  p, margin = tested(effects.mean(0))
-  adjusted = holm([tested(row)[0] for row in effects])
-  significant = [np.sign(mean) for mean, each in zip(means, adjusted) if each < LEVEL]
   groups = _groups(whole, (means > 0).tolist())
-  rows = [effects[places].mean(0) for _, places in groups]
-  found = [group._replace(sign=int(np.sign(row.mean())) if each < LEVEL else 0)
-           for (group, _), row, each in zip(groups, rows, holm([tested(row)[0] for row in rows]))]
-  return Evidence(mean, mean - margin, mean + margin, p, len(seeds), len(whole), int((means > 0).sum()),
-                  significant.count(1), significant.count(-1), span, found, left_out)
+  of_all, *others = tested(np.stack([effects.mean(0), *effects, *(effects[places].mean(0) for _, places in groups)]))
+  of_cells, of_groups = others[:len(whole)], others[len(whole):]
+  significant = [np.sign(each.mean) for each, p in zip(of_cells, holm([each.p for each in of_cells])) if p < LEVEL]
+  signed = [group._replace(sign=int(np.sign(each.mean)) if p < LEVEL else 0)
+            for (group, _), each, p in zip(groups, of_groups, holm([each.p for each in of_groups]))]
+  return Evidence(mean, mean - of_all.margin, mean + of_all.margin, of_all.p, len(seeds), len(whole),
+                  int((means > 0).sum()), significant.count(1), significant.count(-1), span, signed, left_out)
 
 
 def _groups(cells: Sequence[Cell], positive: Sequence[bool]) -> list[tuple[Group, list[int]]]:
@@ -157,28 +157,10 @@ def _in_order(group: Group) -> tuple[list[float], str]:
   return [float(number) for number in re.findall(r"\d+(?:\.\d+)?", group.value)], group.value
 
 
-def tested(values: np.ndarray) -> tuple[float, float]:
-  """(p, half the width of the 95 % interval) of the mean of one value per seed, for the hypothesis that it is 0.
-
-  Both are NaN for fewer than FEWEST values, and for values without variation.
-  """
-  error = values.std(ddof=1) / math.sqrt(len(values)) if len(values) >= FEWEST else 0.0
-  if error <= 1e-9 * np.abs(values).max():
-    return math.nan, math.nan
-  freedom = len(values) - 1
-  return (float(2 * special.stdtr(freedom, -abs(values.mean()) / error)),
-          float(special.stdtrit(freedom, 0.975) * error))
-
-
-def holm(ps: Sequence[float]) -> list[float]:
-  """p-values adjusted for their number by Holm's step-down procedure. A NaN stays, and does not count."""
-  found = [math.nan] * len(ps)
-  order = sorted((i for i, p in enumerate(ps) if not math.isnan(p)), key=lambda i: ps[i])
-  highest = 0.0
-  for place, i in enumerate(order):
-    highest = max(highest, min(1.0, (len(order) - place) * ps[i]))
-    found[i] = highest
-  return found
+def tested(rows: np.ndarray) -> list[Estimate]:
+  """The Estimate of each row of one value per seed [N, S]; without an interval if there are fewer than FEWEST seeds."""
+  found = statistics.estimates(rows)
+  return found if rows.shape[1] >= FEWEST else [each._replace(margin=math.inf, p=math.nan) for each in found]
 
 
 def verdict(found: Evidence, adjusted: float) -> str:

@@ -19,6 +19,7 @@ from evidence import Cell
 
 from alma_jax import commands
 from alma_jax.errors import BadInput
+from alma_jax.reports import statistics
 from alma_jax.store import run_files
 
 PAGE, RUNS = "README.md", "runs.csv"
@@ -89,8 +90,8 @@ def page(table: pd.DataFrame) -> str:
   """The text of the page: a verdict for each claim, and the mean errors of each kind of run."""
   found = [(claim, weighed) for claim in claims(table) if (weighed := evidence.weigh(claim.cells)) is not None]
   lines = []
-  for (claim, weighed), p in zip(found, evidence.holm([weighed.p for _, weighed in found])):
-    interval = "no interval" if math.isnan(weighed.low) else f"{_percent(weighed.low)} to {_percent(weighed.high)}"
+  for (claim, weighed), p in zip(found, statistics.holm([weighed.p for _, weighed in found])):
+    interval = "no interval" if math.isinf(weighed.low) else f"{_percent(weighed.low)} to {_percent(weighed.high)}"
     lines.append(
         f"| {claim.text}. Number: {claim.quantity} | **{evidence.verdict(weighed, p)}** | {_percent(weighed.mean)} "
         f"({interval}); {evidence.basis(weighed, p)} |")

@@ -21,11 +21,10 @@ from alma_jax.data import (
   examples,
   feed,
   inbox,
-  live_images,
+  live_entries,
   task_file,
   task_sources,
   text_files,
-  text_source,
   tokens,
 )
 from alma_jax.errors import BadInput
@@ -72,7 +71,7 @@ def given(path: pathlib.Path, facts: Mapping[str, Any], labelled: bool) -> None:
 
 def entry_of(path: pathlib.Path, size: int = 0) -> None:
   """Reads a file or folder as the first mega-batch of a live stream."""
-  live_images.ImageReader(path.parent / "none", size, 0).read(path, [])
+  live_entries.ImageReader(path.parent / "none", size, 0).read(path, [])
 
 
 def check_sentence(error: BadInput) -> None:
@@ -169,7 +168,7 @@ def text(folder: pathlib.Path) -> Target:
         return
       each(lambda: tokens.encode(tokenizer, [document.text for document in text_files.read(path)], in_sections=True),
            lambda: [texts.windows(tokenizer, [document.text.decode()], 8) for document in texts.read([str(root)])],
-           lambda: text_source.of_files(root).read())
+           lambda: text_files.source(root).read())
     finally:
       path.unlink()
 
@@ -188,7 +187,7 @@ def live(folder: pathlib.Path) -> Target:
   _write(stream, {"test.npz": entries[0], "classes.txt": b"cat\ndog\ncow\n", "end": b""})
 
   def opened(path: pathlib.Path | None) -> feed.Feed:
-    reader = live_images.ImageReader(stream, 0, 0)
+    reader = live_entries.ImageReader(stream, 0, 0)
     return feed.Feed(stream, reader, settle=0, idle=0, limit=0, run=path)
 
   run.mkdir()

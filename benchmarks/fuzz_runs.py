@@ -128,7 +128,7 @@ def resume(folder: pathlib.Path) -> Target:
     name, data = example
     (path / name).write_bytes(data)
     with run_folder.RunFolder(path) as opened:
-      opened.claim(parsed, digests, stored["made_with"], overwrite=False, named_data="the data")
+      opened.claim(run_folder.Identity(parsed, digests, stored["made_with"], "the data"), overwrite=False)
       assert Record(path).summary is None
       found = checkpoint.Checkpoints(path, 2)
       try:

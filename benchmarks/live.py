@@ -17,7 +17,7 @@ from sklearn.datasets import load_digits
 
 import alma_jax
 from alma_jax import config as configs
-from alma_jax.runs import saving
+from alma_jax.runs import loop
 from alma_jax.store import run_files, run_folder
 
 _SKIPPED, _SIZE = 50, 20
@@ -70,7 +70,7 @@ def watched() -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
   """Lists that the run fills: (clock, processor) at every line, and the seconds of every checkpoint by both."""
   lines: list[tuple[float, float]] = []
   saves: list[tuple[float, float]] = []
-  write, save = run_folder.RunFolder.append, saving.Saver.save
+  write, save = run_folder.RunFolder.append, loop.Session._save
   now = lambda: np.array([time.monotonic(), time.process_time()])
 
   def timed_write(self, name, entry) -> None:
@@ -81,10 +81,10 @@ def watched() -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
   def timed_save(self, *args, **options) -> None:
     began = now()
     save(self, *args, **options)
-    self.checkpoints._manager.wait_until_finished()
+    self._checkpoints._manager.wait_until_finished()
     saves.append(tuple(now() - began))
 
-  run_folder.RunFolder.append, saving.Saver.save = timed_write, timed_save
+  run_folder.RunFolder.append, loop.Session._save = timed_write, timed_save
   return lines, saves
 
 

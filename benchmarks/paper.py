@@ -47,7 +47,7 @@ from study_runs import (
   number,
 )
 
-from alma_jax.reports.comparisons import NEAR, SLACK
+from alma_jax.reports.findings import NEAR, SLACK
 
 ENSEMBLES = ("ens", "umix")
 _UNITS = {COMP: "multiply-adds", MEM: "parameters"}
@@ -188,9 +188,10 @@ def no_learner_is_always_best(runs: Runs) -> Judged | str | None:
 
 def _sign_and_p(effects: dict[int, float]) -> tuple[float, float]:
   """(sign, p) of a mean effect; p is 1 if it cannot be tested."""
-  values = np.array([*effects.values()])
-  p = evidence.tested(values)[0] if len(values) else math.nan
-  return (float(np.sign(values.mean())) if len(values) else 0.0), 1.0 if math.isnan(p) else p
+  if not effects:
+    return 0.0, 1.0
+  (tested,) = evidence.tested(np.array([[*effects.values()]]))
+  return float(np.sign(tested.mean)), 1.0 if math.isnan(tested.p) else tested.p
 
 
 def waiting_helps(size: str) -> Callable[[Runs], list[Cell]]:

@@ -13,14 +13,11 @@ import json
 import pathlib
 from collections.abc import Sequence
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 import alma_jax
 from alma_jax.reports import collect, drawing, figures
+from alma_jax.reports.drawing import Line, Panel, Plot
 
 SIZE, DPI = (7.2, 2.6), 110
 FIRST, FIRST_PAGE = "digits-stream.png", ("sm", "gens", "gmoe", "ens")
@@ -34,28 +31,19 @@ def main() -> None:
   args = parser.parse_args()
   (args.out / "learners").mkdir(parents=True, exist_ok=True)
   (study,), _ = collect.collect([str(args.runs / name) for name in FIRST_PAGE])
-  _, draw = figures.plan(study)["stream"]
-  save(draw(), args.out / FIRST, args.runs, FIRST_PAGE, ["error"], dpi=200)
+  save(drawing.draw(figures.plots(study)["stream"]), args.out / FIRST, args.runs, FIRST_PAGE, ["error"], dpi=200)
   for name in sorted(place.parent.name for place in args.runs.glob("*/config.json")):
     save(figure(name, args.runs), args.out / "learners" / f"{name}.png", args.runs, sorted({"sm", name}), [*COLUMNS])
 
 
 def figure(name: str, runs: pathlib.Path) -> Figure:
   """The picture of one learner."""
-  run, reference = (alma_jax.load_run(runs / each) for each in (name, "sm"))
-  edges = range(len(run.metrics["t"]) + 1)  # a bar for every mega-batch
-  figure, axes = plt.subplots(1, 2, figsize=SIZE, layout="constrained")
-  for axis, (column, label) in zip(axes, COLUMNS.items()):
-    if name != "sm":
-      axis.stairs(reference.metrics[column], edges, baseline=None, color="#767676", label="sm")
-    color, _ = drawing.STYLES[name]
-    axis.stairs(run.metrics[column], edges, baseline=None, color=color, linewidth=2, label=name)
-    axis.set(xlabel="mega-batches", ylabel=label, ylim=(0, None))
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.xaxis.get_major_locator().set_params(integer=True)
-  axes[0].legend(frameon=False)
-  axes[1].yaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: f"{value:,.0f}"))
-  return figure
+  keys = {each: drawing.key(each, each, marked=False) for each in ("sm", name)}
+  metrics = {each: alma_jax.load_run(runs / each).metrics for each in keys}
+  panels = [Panel("", [Line(keys[each], run["t"], run[column], run[column], run[column], "middle")
+                       for each, run in metrics.items()], x="mega-batches", y=label)
+            for column, label in COLUMNS.items()]
+  return drawing.draw(Plot("", panels, [*keys.values()], 2, (SIZE[0] / 2, SIZE[1]), (False, False), "none"))
 
 
 def save(figure: Figure, path: pathlib.Path, runs: pathlib.Path, names: Sequence[str], columns: Sequence[str],
@@ -64,7 +52,6 @@ def save(figure: Figure, path: pathlib.Path, runs: pathlib.Path, names: Sequence
   metrics = {name: alma_jax.load_run(runs / name).metrics for name in names}
   shown = {name: {column: list(its[column]) for column in columns} for name, its in metrics.items()}
   figure.savefig(path, dpi=dpi, metadata={"Software": None, "Description": json.dumps(shown, default=float)})
-  plt.close(figure)
 
 
 if __name__ == "__main__":

@@ -170,8 +170,9 @@ def perplexities(stream: pd.DataFrame, kinds: dict[str, str], reference: str) ->
 
 def with_interval(values: pd.Series) -> str:
   """Mean and the limits of its 95 % interval (benchmarks/evidence.py), if there is one."""
-  mean, (_, half) = values.mean(), evidence.tested(values.to_numpy())
-  return f"{mean:.2f}" if math.isnan(half) else f"{mean:.2f} ({mean - half:.2f} to {mean + half:.2f})"
+  (found,) = evidence.tested(values.to_numpy()[None])
+  limits = f" ({found.mean - found.margin:.2f} to {found.mean + found.margin:.2f})"
+  return f"{found.mean:.2f}{'' if math.isinf(found.margin) else limits}"
 
 
 def spread(values: pd.Series) -> str:

@@ -64,10 +64,10 @@ def flags(case: str, data_dir: str) -> list[str]:
 def num_steps(case: str, data_dir: str) -> int:
   """Training steps of all members of a run."""
   from alma_jax import main as command
-  from alma_jax.sweeps import costs
+  from alma_jax.sweeps import dry_run
   _, config = command._parse(flags(case, data_dir))
-  found, = costs.predict([config])
-  assert isinstance(found, costs.Prediction), found
+  found, = dry_run.predict([config])
+  assert isinstance(found, dry_run.Prediction), found
   return found.steps
 
 

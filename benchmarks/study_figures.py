@@ -14,7 +14,7 @@ from claims import RUNS, STREAM
 
 from alma_jax import commands
 from alma_jax.errors import BadInput
-from alma_jax.reports import factors, figures, page, scoring
+from alma_jax.reports import drawing, figures, page, read, studies
 from alma_jax.reports.studies import Study
 
 # {study: {figure of its page: the waiting times of its panels; empty: all, or as many as fit}}
@@ -45,15 +45,15 @@ def draw(folder: pathlib.Path) -> dict[str, str]:
   """
   if folder.name not in PAGES:
     raise BadInput(f"{folder} is not the folder of a study; the studies are {', '.join(PAGES)}.")
-  study, found = study_of(folder), {}
+  study, captions = study_of(folder), {}
   for name, waits in PAGES[folder.name].items():
-    drawn = figures.plan(study, waits)
-    if name in drawn:
-      found[name], draw_it = drawn[name]
-      (folder / f"{name}.png").write_bytes(page.png(draw_it()))
-    else:
+    plot = figures.plots(study, waits).get(name)
+    if plot is None:
       (folder / f"{name}.png").unlink(missing_ok=True)  # of other runs
-  return found
+    else:
+      captions[name] = plot.caption
+      (folder / f"{name}.png").write_bytes(page.png(drawing.draw(plot)))
+  return captions
 
 
 def study_of(folder: pathlib.Path) -> Study:
@@ -63,12 +63,12 @@ def study_of(folder: pathlib.Path) -> Study:
     raise BadInput(f"there is no {folder / RUNS}; `alma sweep --config={sweep}` makes the runs.")
   runs = pd.read_csv(folder / RUNS)
   runs = runs[runs["run"].astype(str).str.fullmatch(SHOWN.get(folder.name, ".*"))]
-  scored = scoring.PERPLEXITY if "average_perplexity" in runs else scoring.ERROR
+  scored = read.PERPLEXITY if "average_perplexity" in runs else read.ERROR
   kept = pd.read_csv(folder / STREAM) if (folder / STREAM).is_file() else pd.DataFrame(
       {name: [] for name in ("run", "t", "stage", "updated", scored.metric, "cumulative_fwd_macs")})
   stream = kept if scored.averages else _whole(kept, runs)
   fields = runs[[column for column in runs if column == "seed" or "." in column]]
-  return Study(folder.name, scored, runs, stream, factors.find(fields), runs.iloc[:0])
+  return Study(folder.name, scored, runs, stream, studies.factors(fields), runs.iloc[:0])
 
 
 def _whole(kept: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:

@@ -44,9 +44,8 @@ from study_runs import (
 
 from alma_jax import commands
 from alma_jax.errors import BadInput
-from alma_jax.reports import drawing, sizes, studies, tables
-from alma_jax.reports.factors import plain
-from alma_jax.reports.studies import Study
+from alma_jax.reports import drawing, studies, tables
+from alma_jax.reports.studies import Study, plain
 
 
 def main() -> None:
@@ -83,9 +82,10 @@ def over_the_stream(study: Study) -> str:
   """The perplexities of text learners that do not wait, after each mega-batch, and their costs."""
   study = _at_every_t(study._replace(runs=study.runs[study.runs[WAIT] == 1]))
   steps = [column for column in study.runs if column.startswith("t = ")]
-  size_of, rows = sizes.cells(study), []
+  size_of = {studies.key(kind.row, study.factors): studies.size_cells(study, kind) for kind in studies.kinds(study)}
+  rows = []
   for _, row in _kinds(study, *steps, COMP, MEM):
-    size = size_of[studies.kind(row, study.factors)]
+    size = size_of[studies.key(row, study.factors)]
     rows.append({"learner": f"`{row[LEARNER]}`", **size, **{t: _cell(row, t, ".1f") for t in steps},
                  "multiply-adds": f"{row[COMP]:.2g}", "cumulative parameters": f"{row[MEM]:.2g}"})
   return tables.markdown(rows)
@@ -95,7 +95,7 @@ def after_the_last(study: Study) -> str:
   """The perplexities of text learners after the last mega-batch, by waiting time and multiple of steps."""
   rows: dict[tuple[str, str], dict[str, str]] = {}
   for _, row in _kinds(study, "final_perplexity"):
-    first = sizes.experts(row)[0]
+    first = studies.experts(row)[0]
     size = f"{first.each}@{plain(row[MEMBERS])}" if not pd.isna(row[MEMBERS]) else str(first.each)
     mine = rows.setdefault((row[LEARNER], size), {"learner": f"`{row[LEARNER]}`", "experts at first": size})
     times = f", {plain(row[STEPS])} times the steps" if row[STEPS] != 1 else ""

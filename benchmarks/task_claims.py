@@ -18,20 +18,12 @@ import pandas as pd
 import retrieval
 import task_runs
 import task_verdicts
-from matplotlib.figure import Figure
 from task_runs import LEARNER, NETWORK, SEED, STUDY
 
 from alma_jax import commands
 from alma_jax.errors import BadInput
-from alma_jax.reports import (
-  drawing,
-  page,
-  task_fronts,
-  task_graph,
-  task_matrix,
-  task_memory,
-  task_tables,
-)
+from alma_jax.reports import drawing, page, tables, task_figures
+from alma_jax.reports.drawing import Plot
 from alma_jax.reports.studies import Study
 
 PAGE, RUNS, SEARCHING = "README.md", "runs.csv", "retrieval.csv"
@@ -44,27 +36,27 @@ class Picture(NamedTuple):
     name: of its file, before the name of the stream.
     streams: the first of these that the runs have is shown.
     learners: those that are shown; empty: all.
-    draw: Study -> Figure.
+    plot: Study -> Plot.
     caption: with {} for the name of the study.
   """
   name: str
   streams: Sequence[str]
   learners: Sequence[str]
-  draw: Callable[[Study], Figure]
+  plot: Callable[[Study], Plot | None]
   caption: str
 
 
 PICTURES = [
-    Picture("pareto", ("nevis_mini", "digits"), (), task_fronts.pareto,
+    Picture("pareto", ("nevis_mini", "digits"), (), task_figures.pareto,
             "{}: cumulative error E against cost C, and average accuracy A against memory M; mean ± standard deviation "
             "over seeds. Rings and the line show the Pareto front."),
-    Picture("memory", ("s_long", "s_minus", "digits"), (), task_memory.over_tasks,
+    Picture("memory", ("s_long", "s_minus", "digits"), (), task_figures.memory,
             "{}: parameters (left) and modules (right) that are stored after each task; mean over seeds, with a band "
             "from the lowest to the highest value."),
-    Picture("origins", ("nevis_mini", "digits"), ("select",), task_graph.origins,
+    Picture("origins", ("nevis_mini", "digits"), ("select",), task_figures.origins,
             "{}, `select`, the lowest seed: an arrow leads from an earlier task to the task whose network was started "
             "from it. An open circle is a network from scratch; colours show the families of the tasks."),
-    Picture("matrix", ("s_minus", "digits"), ("mntdp", "replay"), task_matrix.matrix,
+    Picture("matrix", ("s_minus", "digits"), ("mntdp", "replay"), task_figures.matrix,
             "{}: the accuracy matrix R in percent; row t, column i is the test accuracy on task i after task t, mean "
             "over seeds."),
 ]
@@ -147,9 +139,10 @@ def draw(studies: Sequence[Study], folder: pathlib.Path) -> None:
     for old in folder.glob(f"{picture.name}-*.png"):
       old.unlink()
     study = next((_only(named[name], picture.learners) for name in picture.streams if name in named), None)
-    if study is not None and len(study.runs):
+    plot = picture.plot(study) if study is not None and len(study.runs) else None
+    if study is not None and plot is not None:
       stream = study.name.partition(",")[0]
-      (folder / f"{picture.name}-{stream}.png").write_bytes(page.png(picture.draw(study), dots=110))
+      (folder / f"{picture.name}-{stream}.png").write_bytes(page.png(drawing.draw(plot), dots=110))
 
 
 def text(folder: pathlib.Path) -> str:
@@ -158,11 +151,11 @@ def text(folder: pathlib.Path) -> str:
   lines = ["| claim | data | verdict | number | command |", "| --- | --- | --- | --- | --- |"]
   lines += [f"| {row.text} | {row.data} | {f'**{row.verdict}**' if row.number else row.verdict} | {row.number} | "
             f"`alma sweep --config={row.sweep}` |" for row in task_verdicts.rows(runs)]
-  tables = [f"{network}:\n\n{transfers(mine)}\n" for network, mine in runs.groupby(NETWORK, sort=False)]
-  parts = [_HEAD + "\n".join(lines) + "\n" + _unfinished(runs), _TRANSFER + "\n".join(tables),
+  of_networks = [f"{network}:\n\n{transfers(mine)}\n" for network, mine in runs.groupby(NETWORK, sort=False)]
+  parts = [_HEAD + "\n".join(lines) + "\n" + _unfinished(runs), _TRANSFER + "\n".join(of_networks),
            _STREAMS + _returning(runs)]
   for (name, network), mine in runs.groupby([STUDY, NETWORK], sort=False):
-    parts.append(f"### {name}, {network}\n\n{task_tables.overview(task_runs.study_of(mine, name))}\n")
+    parts.append(f"### {name}, {network}\n\n{tables.task_overview(task_runs.study_of(mine, name))}\n")
   shown = [_shown(picture, folder) for picture in PICTURES]
   parts.append("## Figures\n\nThe command at the top of the page draws them from the run folders, which we did not "
                "keep.\n\n" + "\n".join(filter(None, shown)))
@@ -174,11 +167,11 @@ def text(folder: pathlib.Path) -> str:
 def transfers(runs: pd.DataFrame) -> str:
   """The table of T: a row for each learner, a column for each stream."""
   tested = {name: task_verdicts.tests(runs, name.partition(",")[0]) for name in dict.fromkeys(runs[STUDY])}
-  cell = lambda mean, margin, p: f"{'**' * (p < 0.05)}{task_verdicts.interval(mean, margin)}{'**' * (p < 0.05)}"
+  cell = lambda each: f"{'**' * (each.p < 0.05)}{task_verdicts.interval(each)}{'**' * (each.p < 0.05)}"
   heads = ["learner", *(name.partition(",")[0] for name in tested)]
   lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
   for learner in drawing.in_order({name for found in tested.values() for name in found}):
-    cells = [cell(*found[learner]) if learner in found else "" for found in tested.values()]
+    cells = [cell(found[learner]) if learner in found else "" for found in tested.values()]
     lines.append(f"| {learner} | {' | '.join(cells)} |")
   return "\n".join(lines)
 

@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 
 from alma_jax.errors import BadInput
-from alma_jax.reports import collect, scoring
+from alma_jax.reports import collect, read
+from alma_jax.reports.collect import TRANSFER
 from alma_jax.reports.read import LEARNER, SEED, TaskRun
 from alma_jax.reports.studies import Study
-from alma_jax.reports.task_studies import TRANSFER
 from alma_jax.store import run_files
 from alma_jax.store.record import Graph
 
@@ -56,7 +56,7 @@ def study_of(mine: pd.DataFrame, name: str) -> Study:
   # The tables of reports ask for the number of tasks, and for nothing else of a TaskRun.
   num, none = int(mine["num_tasks"][0]), np.zeros(0)
   tasks = {run: TaskRun(("",) * num, none, none, none, none, None, "") for run in mine["run"]}
-  return Study(name, scoring.ACCURACY, mine, pd.DataFrame(), (), pd.DataFrame(), tasks)
+  return Study(name, read.ACCURACY, mine, pd.DataFrame(), (), pd.DataFrame(), tasks)
 
 
 def depths(graph: Graph) -> list[int]:

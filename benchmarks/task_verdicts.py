@@ -11,7 +11,8 @@ import task_runs
 from evidence import AGREES, CANNOT_TELL, DISAGREES, Cell, Evidence
 from task_runs import LEARNER, NETWORK, SEED, STUDY, TRANSFER
 
-from alma_jax.reports import drawing, trade_offs
+from alma_jax.reports import drawing, statistics, trade_offs
+from alma_jax.reports.statistics import Estimate
 
 BASELINE, LOOKING = "independent", ("select", "mntdp")
 SHORT, NEVIS, LONG = ("s_minus", "s_in", "s_pl", "s_plus", "s_out"), "nevis_mini", "s_long"
@@ -58,8 +59,8 @@ def corrected(runs: pd.DataFrame) -> dict[tuple[str, str], float]:
   """
   found = {(REPEATED[0], learner): transfer(runs, learner) for learner in LOOKING} | {(LONG, "mntdp"): gain(runs)}
   ps = {key: math.nan if each is None else each.p for key, each in found.items()}
-  ps |= {(PLASTIC, learner): p for learner, (_, _, p) in measured(runs, PLASTIC).items()}
-  return dict(zip(ps, evidence.holm([*ps.values()])))
+  ps |= {(PLASTIC, learner): each.p for learner, each in measured(runs, PLASTIC).items()}
+  return dict(zip(ps, statistics.holm([*ps.values()])))
 
 
 def values(runs: pd.DataFrame, stream: str, learner: str, column: str) -> dict[int, float]:
@@ -95,29 +96,26 @@ def above(runs: pd.DataFrame, stream: str) -> Row:
   what = f"Who is better than `{BASELINE}` on the last task? Number: T"
   if not tested:
     return Row(what, stream, NOT_MEASURED, "")
-  names = {side: [f"`{learner}`" for learner, (mean, _, p) in tested.items() if p < evidence.LEVEL and mean * sign > 0]
+  names = {side: [f"`{learner}`" for learner, each in tested.items()
+                  if each.p < evidence.LEVEL and each.mean * sign > 0]
            for side, sign in (("above", 1), ("below", -1))}
   said = [f"{', '.join(mine)} {side}" for side, mine in names.items() if mine]
-  number = ", ".join(f"`{learner}` {interval(mean, margin)}" for learner, (mean, margin, _) in tested.items())
+  number = ", ".join(f"`{learner}` {interval(each)}" for learner, each in tested.items())
   return Row(what, stream, "; ".join(said) or CANNOT_TELL, f"{number}; {_seeds(runs, stream)}")
 
 
-def tests(runs: pd.DataFrame, stream: str) -> dict[str, tuple[float, float, float]]:
+def tests(runs: pd.DataFrame, stream: str) -> dict[str, Estimate]:
   """What `measured` returns, with p corrected for the number of learners (Holm)."""
-  found = measured(runs, stream)
-  return {learner: (mean, margin, p) for (learner, (mean, margin, _)), p in
-          zip(found.items(), evidence.holm([p for _, _, p in found.values()]))}
+  transfers = measured(runs, stream)
+  adjusted = statistics.holm([each.p for each in transfers.values()])
+  return {learner: each._replace(p=p) for (learner, each), p in zip(transfers.items(), adjusted)}
 
 
-def measured(runs: pd.DataFrame, stream: str) -> dict[str, tuple[float, float, float]]:
-  """{learner: (mean transfer to the last task of a stream, half of its 95 % interval, p)}."""
-  found = {}
-  for learner in drawing.in_order(set(of_stream(runs, stream)[LEARNER]) - {BASELINE}):
-    gains = np.array([*values(runs, stream, learner, TRANSFER).values()])
-    if len(gains):
-      p, margin = evidence.tested(gains)
-      found[learner] = (float(gains.mean()), margin, p)
-  return found
+def measured(runs: pd.DataFrame, stream: str) -> dict[str, Estimate]:
+  """{learner: its transfer to the last task of a stream}."""
+  gains = {learner: [*values(runs, stream, learner, TRANSFER).values()]
+           for learner in drawing.in_order(set(of_stream(runs, stream)[LEARNER]) - {BASELINE})}
+  return {learner: evidence.tested(np.array([each]))[0] for learner, each in gains.items() if each}
 
 
 def plasticity(runs: pd.DataFrame, learners: Sequence[str] = ()) -> Row:
@@ -131,13 +129,12 @@ def plasticity(runs: pd.DataFrame, learners: Sequence[str] = ()) -> Row:
   who = "No learner" if not learners else f"Neither {' nor '.join(f'`{learner}`' for learner in learners)}"
   text = f"{who} is below `{BASELINE}` on the last task by more than one standard error. Number: T ± its error"
   ps, said, worst = corrected(runs), [], AGREES
-  for learner, (mean, _, _) in measured(runs, stream).items():
+  for learner, transfer_of in measured(runs, stream).items():
     if learners and learner not in learners:
       continue
-    gains, p = [*values(runs, stream, learner, TRANSFER).values()], ps[stream, learner]
-    if len(gains) < evidence.FEWEST:
+    (mean, error, *_), p = transfer_of, ps[stream, learner]
+    if transfer_of.num < evidence.FEWEST:
       return Row(text, stream, CANNOT_TELL, f"fewer than {evidence.FEWEST} seeds")
-    error = float(np.std(gains, ddof=1)) / math.sqrt(len(gains))
     said.append(f"`{learner}` {100 * mean:+.1f} ± {100 * error:.1f}")
     if mean < -error:
       said[-1] = f"**{said[-1]}**" + (f" (p = {p:.2g})" if p < evidence.LEVEL else "")
@@ -203,7 +200,7 @@ def pareto(runs: pd.DataFrame) -> Row:
       f"`{name}` {np.mean([found[name][seed] for seed in seeds]):{form}}" for name in points)
   number = "no seed has a run of each learner"
   if seeds:
-    number = (f"{interval(float(lower.mean()), evidence.tested(lower)[1])}; on the front with {sum(on_front)}, C "
+    number = (f"{interval(evidence.tested(lower[None])[0])}; on the front with {sum(on_front)}, C "
               f"between with {sum(between)} of {len(seeds)} seeds; E: {means(points, '.3f')}; C: {means(costs, '.3g')}")
   return Row(text, NEVIS, verdict, number)
 
@@ -268,11 +265,11 @@ def _of(row: Row, network: str) -> Row:
   return row._replace(data=f"{row.data}, {network}", sweep=sweep)
 
 
-def interval(mean: float, margin: float) -> str:
+def interval(of: Estimate) -> str:
   """E.g. "+1.2 (-0.3 to +2.7)", in points."""
-  if math.isnan(margin):
-    return f"{100 * mean:+.1f} (no interval)"
-  return f"{100 * mean:+.1f} ({100 * (mean - margin):+.1f} to {100 * (mean + margin):+.1f})"
+  if math.isinf(of.margin):
+    return f"{100 * of.mean:+.1f} (no interval)"
+  return f"{100 * of.mean:+.1f} ({100 * (of.mean - of.margin):+.1f} to {100 * (of.mean + of.margin):+.1f})"
 
 
 def _said(found: Evidence | None, p: float) -> tuple[str, str]:

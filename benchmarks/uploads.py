@@ -61,12 +61,18 @@ def measure(config: Any) -> None:
   timed(checkpoint.Checkpoints, "wait", waits)
   timed(mirror.Mirror, "take", takes)
   timed(mirror.Mirror, "_upload", uploads)
-  original = remote.Remote.upload
+  whole, original = mirror.Mirror._upload, remote.Remote.upload
+
+  def moment(mirrored: mirror.Mirror, staged: Any) -> None:
+    sizes.append((0, 0))
+    whole(mirrored, staged)
 
   def upload(place: remote.Remote, files: dict[str, Any]) -> None:
-    sizes.append((len(files), sum(path.stat().st_size for path in files.values())))
+    num, size = sizes[-1]
+    sizes[-1] = num + len(files), size + sum(path.stat().st_size for path in files.values())
     original(place, files)
 
+  mirror.Mirror._upload = moment  # type: ignore[method-assign]
   remote.Remote.upload = upload  # type: ignore[method-assign, assignment]
   began = time.perf_counter()
   alma_jax.run(config, "s3://runs/x")

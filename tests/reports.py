@@ -2,10 +2,7 @@
 import json
 
 from alma_jax import config as configs
-from alma_jax.reports import (
-  collect,
-  write,
-)
+from alma_jax.reports import collect, drawing, figures, page
 from alma_jax.store import metrics, run_files
 
 
@@ -57,7 +54,7 @@ def set_learner(path, **options):
 
 
 def write_report(paths, out):
-  return write.report(*collect.collect(paths), out)
+  return page.write(*collect.collect(paths), out)
 
 
 def study_of(*paths):
@@ -69,3 +66,8 @@ def study_of(*paths):
 def legend(figure):
   """The names in the legend of a figure."""
   return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def drawn(study, name, waits=()):
+  """One of the figures of a study."""
+  return drawing.draw(figures.plots(study, waits)[name])

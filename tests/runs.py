@@ -22,7 +22,7 @@ import alma_jax
 from alma_jax import config as configs
 from alma_jax import main
 from alma_jax.parallel import runtime
-from alma_jax.runs import snapshot, stage_training
+from alma_jax.runs import loop, snapshot
 
 ROOT = pathlib.Path(__file__).parents[1]
 FOUNDATION = ["sm", "ens", "umix", "gens"]
@@ -174,8 +174,8 @@ def interrupted(config, workdir, dispatches, **options):
 
 
 def one_step_a_dispatch(monkeypatch):
-  monkeypatch.setattr(stage_training, "_TARGET_SECONDS", 1e-9)
-  monkeypatch.setattr(stage_training, "_FIRST_ROWS", 1)
+  monkeypatch.setattr(loop, "_TARGET_SECONDS", 1e-9)
+  monkeypatch.setattr(loop, "_FIRST_ROWS", 1)
 
 
 def slow(*values):

@@ -18,7 +18,7 @@ from alma_jax.growth import cluster
 from alma_jax.learners import gate
 from alma_jax.runs import mixture, settings
 from alma_jax.store import run_files
-from alma_jax.sweeps import events, jobs, pool, states, worker
+from alma_jax.sweeps import jobs, pool, states, worker
 
 SMALL = ("--config=configs/digits.py:hmoe", "--config.model.num_experts=3", "--config.model.width=4",
          "--config.stream.num_megabatches=4", "--config.train.epochs=20", "--config.devices=1",
@@ -34,7 +34,7 @@ def in_process(monkeypatch):
     for job in todo:
       begun.append(job.name)
       kind, line = worker.attempt(job.packed())
-      yield events.Event(kind, job, line)
+      yield states.Event(kind, job, line)
 
   monkeypatch.setattr(pool, "run", run)
   return begun
@@ -120,7 +120,7 @@ def test_an_expert_learns_from_its_cluster_alone(tmp_path):
   joint = setting_of("hmoe", model__num_experts=3)
   state, _, _ = train_stage(joint, joint.learner.init(), 0)
   host, file = state.host, tmp_path / "gate"
-  gate.write(file, gate.Gate(4, state.frozen[0], host["prototypes"], host["counts"], 0))
+  file.write_bytes(gate.packed(gate.Gate(4, state.frozen[0], host["prototypes"], host["counts"], 0)))
   setting = setting_of("expert", learner__gate=str(file), learner__cluster=1)
   learner, data = setting.learner, Stages(setting)[0]
   grown, growth = learner.grow(learner.init(), data)
@@ -159,13 +159,13 @@ def test_a_killed_worker_changes_no_expert(tmp_path):
 
   lost = []
   for event in pool.run(made(tmp_path / "killed"), 2, tmp_path / "logs", lambda: False):
-    if event.kind == events.LOST:
+    if event.kind == states.LOST:
       lost.append(event.job.name)
     elif not lost and list((tmp_path / "killed/expert0/checkpoints").glob("[0-9]")):
       os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
   assert len(lost) == 1
   for job in made(tmp_path / "whole"):
-    assert worker.attempt(job.packed()) == (events.DONE, "")
+    assert worker.attempt(job.packed()) == (states.DONE, "")
     assert weights(job.workdir) == weights(tmp_path / "killed" / job.name)
     assert_same_run(job.workdir, tmp_path / "killed" / job.name)
 
@@ -179,5 +179,5 @@ def test_a_node_of_a_cluster_publishes_the_gate(tmp_path, stand_in, monkeypatch)
   base = mixture.base_config(configs.parse(small_config("hmoe", model__num_experts=3)))
   job = jobs.Job("gate3", base, tmp_path / "runs/gate3", str(ROOT / "configs/digits.py"), "hmoe", 3)
   seen = [event.kind for event in slurm.run([job], 0, folder, {}, lambda: False) if event.job is not None]
-  assert seen == [events.STARTED, events.DONE]
+  assert seen == [states.STARTED, states.DONE]
   assert len(gate.read(job.workdir / run_files.GATE)[0].counts) == 3

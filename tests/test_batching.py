@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stages import batches_of
 
-from alma_jax.config import image_sections, sections, text_sections
+from alma_jax.config import image_sections, stream, text_sections
 from alma_jax.parallel import sharding
 from alma_jax.problems import classification
 from alma_jax.training import batching, loop
@@ -51,7 +51,7 @@ def test_a_batch_has_its_part_of_new_examples_and_its_part_of_the_memory(trainin
   plan, size, data = training.plan, training.spec.train.batch_size, training.data
   old = min(round(size * data.share), size - 1)
   new = size - old
-  assert sections.memory_part(size, data.share) == old
+  assert stream.memory_part(size, data.share) == old
   assert plan.per_pass == -(-len(data.train) // new)
   assert plan.steps == (training.spec.train.steps or training.spec.train.epochs * plan.per_pass)
   found, total = batches_of(training, 0, plan.steps), 0

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from alma_jax.errors import BadInput
-from alma_jax.store import checkpoint, permanent
+from alma_jax.store import checkpoint
 
 W = np.random.default_rng(0).normal(size=(200, 300)).astype(np.float32)
 TREES = {"live": {"w": W, "n": np.int32(3)}}
@@ -205,7 +205,7 @@ def test_a_leaf_without_place_or_source_is_an_error(tmp_path):
 
 def test_old_lines_are_written_once(tmp_path, monkeypatch):
   """A checkpoint holds a bounded number of lines; all of them come back, and damage to sealed ones is noticed."""
-  monkeypatch.setattr(permanent, "_PART", 3)
+  monkeypatch.setattr(checkpoint, "_PART", 3)
   saver = checkpoint.Checkpoints(tmp_path, 2)
   lines = []
   for t in range(1, 11):

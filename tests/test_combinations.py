@@ -1,20 +1,29 @@
 """Combinations of digit, colour and rotation; which experts answer for an image."""
 import numpy as np
 import pytest
-from runs import blobs, small_config
+from runs import ROOT, blobs, small_config
 
 import alma_jax
-from alma_jax.data import combinations, datasets
+from alma_jax.data import datasets
 from alma_jax.errors import BadInput
 from alma_jax.runs import routes
 
 
 @pytest.fixture(scope="module")
-def made():
+def combinations():
+  """The module benchmarks/combinations.py."""
+  with pytest.MonkeyPatch.context() as patched:
+    patched.syspath_prepend(ROOT / "benchmarks")
+    import combinations
+    yield combinations
+
+
+@pytest.fixture(scope="module")
+def made(combinations):
   return combinations.make(datasets.load("digits", ""), 0, 1400, 200)
 
 
-def test_a_third_is_held_out_and_every_digit_is_seen_in_every_colour_and_rotation():
+def test_a_third_is_held_out_and_every_digit_is_seen_in_every_colour_and_rotation(combinations):
   out = combinations.held_out(3)
   assert out.shape == (10, 6, 4)
   assert out.sum((1, 2)).tolist() == [8] * 10  # of 24
@@ -32,7 +41,7 @@ def test_images_are_in_combinations_that_are_allowed(made):
   assert len(seen) == 160  # of 1,400 draws: all of 240 less a third
 
 
-def test_images_have_their_colour_and_rotation(made):
+def test_images_have_their_colour_and_rotation(combinations, made):
   data = datasets.load("digits", "")
   again = combinations.make(data, 0, 1400, 200)
   np.testing.assert_array_equal(again.train.x, made.train.x)
@@ -48,7 +57,7 @@ def test_images_have_their_colour_and_rotation(made):
     assert np.abs(images - grey[None]).max((1, 2)).min() < 0.01
 
 
-def test_coloured_images_are_refused():
+def test_coloured_images_are_refused(combinations):
   x, y = blobs(60, (6, 6, 3))
   data = datasets.from_arrays("photos", dict(x_train=x, y_train=y, x_test=x, y_test=y))
   with pytest.raises(BadInput, match=r"photos has images of shape \(6, 6, 3\) and dtype uint8; combinations are made"):

@@ -51,21 +51,12 @@ def test_the_seed_decides_the_stream_and_not_the_test_set(tmp_path, monkeypatch,
 X = np.zeros((6, 4, 4), np.float32)
 
 
-@pytest.mark.parametrize(("changes", "sentence"), [
-    (dict(y_test=None), "it has no array y_test; its arrays are x_test, x_train, y_train"),
-    (dict(x_test=None, y_test=None), "it has no array x_test; its arrays are x_train, y_train"),
-    (dict(x_test=np.zeros((6, 4, 5), np.uint8)),
-     r"x_test of .* shape \[4, 5, 1\], but the training set has \[4, 4, 1\]"),
-    (dict(x_test=X), "x_test of .* dtype float32, but the training set has uint8"),
-    (dict(y_train=np.zeros(6, int), y_test=np.zeros(6, int)), "a single class"),
-    (dict(y_train=np.array(list("abcabc"))), "the training label 'a' and the test label '0', but"),
-    (dict(y_train=np.array(list("abcabc")), y_test=np.array(list("abdabd"))), "the class d only in its test part"),
-])
-def test_arrays_that_do_not_belong_together_are_refused(tmp_path, changes, sentence):
+@pytest.mark.parametrize(("y_train", "y_test", "sentence"), [
+    ("abcabc", [0, 1, 2, 0, 1, 2], "the training label 'a' and the test label '0', but"),
+    ("abcabc", "abdabd", "the class d only in its test part")])
+def test_labels_of_both_parts_go_together(y_train, y_test, sentence):
   with pytest.raises(BadInput, match=sentence):
-    datasets.load(save(tmp_path / "a.npz", **changes))
-  with pytest.raises(BadInput, match="data has 6 examples but 5 labels in its test split; give one label for each"):
-    datasets.from_arrays("data", dict(x_train=X, y_train=range(6), x_test=X, y_test=range(5)))
+    datasets.from_arrays("data", dict(x_train=X, y_train=list(y_train), x_test=X, y_test=list(y_test)))
 
 
 def test_names_of_classes_in_arrays(tmp_path):
@@ -149,25 +140,18 @@ def test_tfds_names_may_pin_a_version(tfds_dir, tmp_path, version):
 
 
 @pytest.mark.parametrize(("factor", "dtype", "sentence"), [
-    (1e-40, np.float32, "has values up to 3e-40 in its column 1, .* multiply them by a constant"),
-    (1e-300, np.float64, "has values up to 3e-300 in its column 1, .* multiply them by a constant"),
     (1e38, np.float32, r"has values up to 3e\+38 in its column 1, .* divide them by a constant"),
     (1e300, np.float64, r"has values up to 3e\+300 in its column 1, .* divide them by a constant"),
-    (1e-34, np.float32, None), (1e29, np.float64, None), (0.0, np.float32, None)])
+    (1e-40, np.float32, None), (1e29, np.float64, None), (0.0, np.float32, None)])
 def test_values_that_float32_cannot_normalise_are_refused(factor, dtype, sentence):
-  """Too large values are refused everywhere; too small ones only where the first constants come from."""
   x, y, usual = np.array([[1, -3], [2, 1]], dtype) * np.array([1, factor], dtype), [0, 1], np.ones((2, 2), dtype)
   load = lambda x_train, x_test: datasets.from_arrays("mine", dict(x_train=x_train, y_train=y, x_test=x_test, y_test=y))
   if sentence is None:
     assert load(x, x).x_train.dtype == np.float32
-  else:
+    return
+  for arrays in (x, usual), (usual, x):
     with pytest.raises(BadInput, match=sentence):
-      load(x, usual)
-  if factor < 1:
-    assert load(usual, x).x_test.dtype == np.float32
-  elif sentence:
-    with pytest.raises(BadInput, match=sentence):
-      load(usual, x)
+      load(*arrays)
 
 
 def test_a_label_may_have_any_number_of_digits():
@@ -362,30 +346,14 @@ def test_folders_without_a_test_set(tmp_path, monkeypatch):
   assert datasets.load(f"folder:{tmp_path}/a").fingerprint == data.fingerprint
 
 
-def test_folders_that_cannot_be_used(tmp_path, monkeypatch):
+def test_pixels_that_do_not_fit_are_refused(tmp_path, monkeypatch):
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-  cases = {}
-  cases["half"] = (pictures(tmp_path / "half/train", {"a": 1, "b": 2}).parent, "it has a folder train, but no")
-  cases["one"] = (pictures(tmp_path / "one", {"a": 1}), "a single class|a class with a single example")
-  pictures(tmp_path / "odd/train", {"a": 1, "b": 2, "c": 3})
-  cases["odd"] = (pictures(tmp_path / "odd/test", {"a": 1, "b": 2}).parent, "the class c in only one of train and test")
-  pictures(tmp_path / "sizes", {"a": 1})
-  cases["sizes"] = (pictures(tmp_path / "sizes", {"b": 1}, size=(4, 4)),
-                    "'a/0.png' has 3x2 pixels, 'b/0.png' 4x4 pixels; give one size, or set dataset.image_size=N for")
-  cases["few"] = (pictures(tmp_path / "few", {"a": 1, "b": 1}, num=1), "it has a class with a single example")
   pictures(tmp_path / "deep", {"a": 1, "b": 1})
   pictures_of(tmp_path / "deep/b", {"x.tif": 0.5}, mode="F")
   pictures_of(tmp_path / "deep/b", {"y.tif": 2**16}, mode="I")
-  cases["deep"] = (tmp_path / "deep", r"it has 2 examples that cannot be read, b/x.tif \(pixels of the kind 'F'\), "
-                   r"b/y.tif \(values beyond 16 bits\); repair, convert")
-  cases["val"] = (pictures(tmp_path / "val/train", {"a": 1, "b": 2}).parent,
-                  "has the folders train and valid, but no folder test; rename valid to test, because validation "
-                  r"examples are held out of every mega-batch \(stream.val_fraction\)")
-  pictures(tmp_path / "val/valid", {"a": 1, "b": 2})
-  cases["none"] = (tmp_path / "none", "there is no folder .* to read the data set from")
-  for folder, sentence in cases.values():
-    with pytest.raises(BadInput, match=sentence):
-      datasets.load(f"folder:{folder}")
+  with pytest.raises(BadInput, match=r"it has 2 examples that cannot be read, b/x.tif \(pixels of the kind 'F'\), "
+                     r"b/y.tif \(values beyond 16 bits\); repair, convert"):
+    datasets.load(f"folder:{tmp_path}/deep")
 
 
 def test_all_bad_files_are_listed(tmp_path, monkeypatch):

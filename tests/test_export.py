@@ -73,7 +73,7 @@ def test_language_models_are_exported(tmp_path, books):  # noqa: F811
   assert found.shape == (2, 16, facts["vocabulary"])
   np.testing.assert_allclose(np.exp(found).sum(-1), 1, rtol=1e-5)
   opened, learner = run.open()
-  state, task = snapshot.restore_learner(learner, opened), settings.problem_of(run.config, opened.meta["data"])
+  state, task = snapshot.restore_learner(learner, opened), settings.context_of(run.config, opened.meta["data"]).problem
   asked = sampling._next_log_probs(learner, task, state, tokens[1, :9].tolist())
   np.testing.assert_allclose(found[1, 8], asked, atol=1e-4)
 

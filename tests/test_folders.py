@@ -11,7 +11,7 @@ from runs import blobs, launch, small_config
 from test_text import config, write
 
 from alma_jax import config as configs
-from alma_jax.data import datasets, examples, folders, image_file, live_images, live_texts, text, text_source
+from alma_jax.data import datasets, examples, folders, image_file, live_entries, text, text_files
 from alma_jax.data.form import Form
 from alma_jax.data.labels import Classes
 from alma_jax.errors import BadInput
@@ -155,12 +155,12 @@ def test_a_live_stream_says_what_it_does_not_read(tmp_path):
   draw(tmp_path, "test/a/*.png", "test/b/*.png", "test/b/*.heic", num=1)
   draw(tmp_path, "stream/n/a/*.png", "stream/n/b/*.png", "stream/n/b/*.svg", num=3)
   with pytest.warns(UserWarning, match=r"^1 file of '.*test' is not read \(1 .heic\)$"):
-    reader = live_images.ImageReader(tmp_path, 0, 0)
+    reader = live_entries.ImageReader(tmp_path, 0, 0)
   assert reader.read(tmp_path / "stream/n", []).remarks == (
       f"3 files of '{tmp_path / 'stream/n'}' are not read (3 .svg)",)
   np.savez(tmp_path / "test/more.npz", x=np.zeros((2, 4, 6, 3), np.uint8), y=[0, 1])
   with pytest.raises(BadInput, match="test' cannot be used: it holds both images and files such as 'more.npz'; keep"):
-    live_images.ImageReader(tmp_path, 0, 0)
+    live_entries.ImageReader(tmp_path, 0, 0)
 
 
 def test_a_class_may_be_a_link_but_links_inside_are_not_followed(tmp_path):
@@ -290,7 +290,7 @@ def test_the_first_frame_is_read_and_others_are_counted(tmp_path):
       data = datasets.load(f"folder:{tmp_path}")
   x = np.concatenate([data.x_train, data.x_test])
   assert (x == (255, 0, 0)).all((1, 2, 3)).sum() == 2
-  reader = live_images.ImageReader(tmp_path / "none", 0, 0)
+  reader = live_entries.ImageReader(tmp_path / "none", 0, 0)
   assert reader.read(tmp_path, []).remarks == (sentence,)
 
 
@@ -332,26 +332,26 @@ def test_files_of_text(tmp_path):
     (tmp_path / "a/Training" / name).write_text("unread")
   sentence = r"^3 files of '.*Training' are not read \(2 .md, 1 without a suffix\)"
   with pytest.warns(UserWarning, match=sentence + "; only .txt and .jsonl files are text$"):
-    found = text_source.of_files(tmp_path / "a").read()
+    found = text_files.source(tmp_path / "a").read()
   assert found == dict(train=[b"aaaa", b"bbbb", b"cccc"], valid=[b"vv"], test=[b"tt"])
   with pytest.warns(UserWarning, match=sentence):
     assert [each.text for each in texts.read([f"{tmp_path}/a/Training"])] == [b"aaaa", b"bbbb", b"cccc"]
   (tmp_path / "a/testing/a.txt").rename(tmp_path / "a/testing/a.md")
   with pytest.warns(UserWarning, match=sentence), pytest.raises(
       BadInput, match="testing' cannot be used: it is of a kind that cannot be read here; give a .txt file"):
-    text_source.of_files(tmp_path / "a")
+    text_files.source(tmp_path / "a")
 
 
 def test_names_of_splits_of_text_may_be_topics(tmp_path):
   write(tmp_path / "b", training=["a"], setup=["b"])  # chapters of a manual
-  assert text_source.of_files(tmp_path / "b").read() == dict(train=[b"b", b"a"])
+  assert text_files.source(tmp_path / "b").read() == dict(train=[b"b", b"a"])
   write(tmp_path / "c", training=["a"], testing=["b"], deployment=["c"])
   with pytest.warns(UserWarning, match="^testing and training of .* are read as topics of one text, .*; if they are "
                     "splits, rename them to train, valid and test$"):
-    assert text_source.of_files(tmp_path / "c").read() == dict(train=[b"c", b"b", b"a"])
+    assert text_files.source(tmp_path / "c").read() == dict(train=[b"c", b"b", b"a"])
   write(tmp_path / "d", training=["a"], testing=["b"])  # nothing but splits
   with pytest.raises(BadInput, match="it has no folder valid; give train, valid and test, or rename testing and t"):
-    text_source.of_files(tmp_path / "d")
+    text_files.source(tmp_path / "d")
 
 
 def test_text_beside_the_splits_is_named(tmp_path):
@@ -359,7 +359,7 @@ def test_text_beside_the_splits_is_named(tmp_path):
   (tmp_path / "loose.txt").write_text("e")
   (tmp_path / "notes/README.md").write_text("f")
   with pytest.warns(UserWarning, match="^extra and loose.txt of .* are not used: only train, valid and test are read$"):
-    found = text_source.of_files(tmp_path).read()
+    found = text_files.source(tmp_path).read()
   assert found == dict(train=[b"a"], valid=[b"b"], test=[b"c"])
 
 
@@ -374,7 +374,7 @@ def test_test_documents_that_are_training_documents_are_counted(tmp_path):
 def test_a_live_text_whose_documents_are_tested_is_told(tmp_path):
   write(tmp_path, stream=["aaaa bbbb", "tt"], test=["tt"])
   (tmp_path / "stream/c.jsonl").write_text("\n".join(map(json.dumps, ("aaaa bbbb", "tt", "cc"))))
-  reader = live_texts.TextReader(tmp_path, config(f"live:{tmp_path}", sequence_length=2))
+  reader = live_entries.TextReader(tmp_path, config("live:DIR", sequence_length=2))
   with pytest.raises(BadInput, match="^all its documents are also in the test text.$"):
     reader.read(tmp_path / "stream/b.txt", [])
   found = reader.read(tmp_path / "stream/c.jsonl", [])

@@ -13,11 +13,11 @@ from test_layout import FILES
 from alma_jax.config import registry
 from alma_jax.config.fields import Section
 from alma_jax.learners import contract, tuned
-from alma_jax.problems import classification, language_modeling, live_source, sequence
+from alma_jax.problems import classification, language_modeling, live, sequence
 from alma_jax.protocols.contract import Protocol
 
 BASES = (Section, contract.Learner, tuned.Tuned, classification.Classification, language_modeling.LanguageModeling,
-         classification.Images, language_modeling.Texts, sequence.Tasks, live_source.LiveSource, Protocol)
+         classification.Images, language_modeling.Texts, sequence.Tasks, live.LiveSource, Protocol)
 FLAGS = ("is_language", "is_live", "has_test", "waits")
 PROBLEMS = {name for value in (registry.IMAGES, registry.TEXT, registry.TASKS) for name in (value.upper(), repr(value))}
 NAMED = ("model.name", "learner.name", "dataset.name", "train.optimizer.name", "stream.schedule.name")
@@ -29,8 +29,7 @@ ALLOWED = {
     ("config.presets", "table"): "the recipes",
     ("runs.experiment", "waits"): "the check of processes",
     ("models.path", "parts"): "of a user's Flax module, which may lack it",
-    ("data.task_streams", "'tasks'"): "the stream tasks:PATH.py",
-    ("data.text_source", "'text'"): "a column of a TFDS data set",
+    ("data.sets.texts", "'text'"): "a column of a TFDS data set",
 }
 
 

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from alma_jax import evaluate
-from alma_jax.data import datasets, examples, live_images, live_texts, text_source, tokens
+from alma_jax.data import datasets, examples, live_entries, text_files, tokens
 from alma_jax.data.form import Form
 from alma_jax.errors import BadInput
 from alma_jax.predictors import inputs, texts
@@ -153,7 +153,7 @@ BAD = {
     "large pixels": (parquet(x=list_of(GREY.astype(int) + 9, pa.int64()), y=Y), "outside of 0 to 255", True),
     "not finite": (npz(x=NAN, y=Y), "x holds NaN or infinite values; replace or remove them", True),
     "a list that is not finite": (parquet(x=list_of(NAN, pa.float64()), y=Y), "it holds NaN or infinite", True),
-    "too large": (npz(x=LARGE, y=Y), "in its column 1, but float32 can normalise values from 1e-35 to 1e+30", True),
+    "too large": (npz(x=LARGE, y=Y), "in its column 1, but float32 can normalise values up to 1e+30", True),
     "a list too large": (parquet(x=list_of(LARGE, pa.float64()), y=Y), "in its column 1, but float32", True),
     "empty": (npz(x=GREY[:0], y=Y[:0]), "x is empty; give at least one example", True),
     "an empty table": (parquet(image=pa.array([], pa.binary()), label=pa.array([], pa.int64())), "it is empty", True),
@@ -203,7 +203,7 @@ def by_run(path, form, names):
 
 
 def by_first_entry(path, form, names, lines=()):
-  reader = live_images.ImageReader(path.parent / "no stream", 0, 0)
+  reader = live_entries.ImageReader(path.parent / "no stream", 0, 0)
   read = reader.read(path, list(lines))
   classes = reader.classes([*lines, read.notes])
   return read.arrays["x"], [classes[label] for label in read.arrays["y"]]
@@ -219,7 +219,7 @@ def by_entry_after_a_test_set(path, form, names):
   live.mkdir(exist_ok=True)
   x = np.full((2, *form.shape), 7).astype(form.dtype)
   np.savez(live / "test.npz", x=x, y=np.array(names[:2]))
-  read = live_images.ImageReader(live, 0, 0).read(path, [])
+  read = live_entries.ImageReader(live, 0, 0).read(path, [])
   return read.arrays["x"], [read.notes["new_classes"][label] for label in read.arrays["y"]]
 
 
@@ -228,7 +228,7 @@ def by_test_set(path, form, names):
   live.mkdir(exist_ok=True)
   path.rename(live / f"test{path.suffix}")
   try:
-    test = live_images.ImageReader(live, 0, 0).test
+    test = live_entries.ImageReader(live, 0, 0).test
   finally:
     (live / f"test{path.suffix}").rename(path)
   return test.x, test.names.tolist()
@@ -336,12 +336,12 @@ def written(root, files):
 
 
 def text_of_a_run(path):
-  return text_source.of_files(path).read()["train"]
+  return text_files.source(path).read()["train"]
 
 
 def text_of_an_entry(path):
   config = types.SimpleNamespace(vocab_size=257, tokenizer="", sequence_length=1, cross_documents=True)
-  reader = live_texts.TextReader(path.parent / "none", config)
+  reader = live_entries.TextReader(path.parent / "none", config)
   arrays = reader.read(path, [dict(tokenizer=tokens.train([b"a"], 257).to_str())]).arrays
   bounds, tokenizer = [*arrays["starts"], len(arrays["ids"]) - 1], reader.tokenizer([])
   return [tokenizer.decode(arrays["ids"][a + 1:b].tolist()).encode() for a, b in itertools.pairwise(bounds)]
@@ -352,7 +352,7 @@ def text_of_a_held_out_split(path):
   live.mkdir()
   path.rename(live / f"test{path.suffix.lower()}")
   config = types.SimpleNamespace(vocab_size=257, tokenizer="")
-  return live_texts.TextReader(live, config).held_out["test"]
+  return live_entries.TextReader(live, config).held_out["test"]
 
 
 def text_for_a_predictor(path):

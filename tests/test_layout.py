@@ -15,7 +15,7 @@ from reports import write_run
 from runs import ROOT
 
 # From the lowest to the highest. A module at the top of the package is a layer as well.
-LAYERS = ("version", "errors", "messages", "files", "web", "types", "keys", "config",
+LAYERS = ("version", "errors", "messages", "extras", "files", "web", "types", "keys", "config",
           "commands", "parallel", "data", "models", "problems", "training", "growth", "learners", "predictors", "store",
           "protocols", "runs", "sweeps", "reports", "monitor")
 COMMANDS = ("__init__", "cli", "main", "sweep", "apart", "report", "sample", "export", "predict", "evaluate", "serve",

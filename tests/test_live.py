@@ -22,7 +22,7 @@ from test_language import books, text_config  # noqa: F401
 import alma_jax
 from alma_jax import config as configs
 from alma_jax import keys, messages
-from alma_jax.data import datasets, documents, examples, feed, inbox, live_images, unpacking
+from alma_jax.data import datasets, examples, feed, inbox, text, unpacking
 from alma_jax.errors import BadInput
 from alma_jax.learners import prediction
 from alma_jax.monitor import dashboard, view
@@ -293,24 +293,6 @@ def test_entries_that_cannot_be_used_are_set_aside(tmp_path, arrays, capsys):
   printed = capsys.readouterr().err
   assert "030.npz: 3 of 33 examples are also in the test set, so its error is too low" in printed
   assert "set aside" in printed
-
-
-def test_only_the_first_entry_must_not_be_too_small(tmp_path):
-  """The normalisation constants come from it; in later entries and in the test set a column may be tiny."""
-  x, y = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 2
-  tiny = x * [1, 1, 1e-40]
-  np.savez(tmp_path / "test.npz", x=-tiny, y=y)
-  reader = live_images.ImageReader(tmp_path, 0, 0)
-  for name, found in dict(tiny=tiny, usual=x, small=x * 1e-300, large=x * [1, 1, 1e35]).items():
-    np.savez(tmp_path / f"{name}.npz", x=found, y=y)
-  for name, what in ("tiny", "column 2"), ("small", "column 0"):
-    with pytest.raises(BadInput, match=f"x has values up to .* in its {what}, .*; multiply them by a constant"):
-      reader.read(tmp_path / f"{name}.npz", [])
-  lines = [dict(reader.read(tmp_path / "usual.npz", []).notes)]
-  for name in "tiny", "small":
-    assert reader.read(tmp_path / f"{name}.npz", lines).notes["num"] == 20
-  with pytest.raises(BadInput, match="in its column 2, .*; divide them by a constant"):
-    reader.read(tmp_path / "large.npz", lines)
 
 
 def bomb(folder, num):
@@ -816,9 +798,9 @@ def test_the_files_of_a_folder_may_arrive_slowly(tmp_path, monkeypatch):
 def text_parts(books):  # noqa: F811
   """(offline config, the documents of its mega-batches)."""
   offline = text_config(books)
-  parsed = configs.parse(offline)
-  corpus = settings.prepare(parsed).protocol.source.corpus
-  every = documents.prepare(parsed.dataset.source().read(), 4, 0)["train"]
+  source = configs.parse(offline).dataset.source()
+  corpus = settings.prepare(configs.parse(offline)).protocol.source.corpus
+  every = text.prepare(source.read(), 4, 0)["train"]
   return offline, [every[first:last] for first, last in zip(corpus.parts, corpus.parts[1:])]
 
 

@@ -11,7 +11,7 @@ from test_live import drop, interrupted, live_config, make_folder
 import alma_jax
 from alma_jax import config as configs
 from alma_jax.config import code
-from alma_jax.runs import settings
+from alma_jax.runs import loaded
 
 NETWORK = '''
 import dataclasses, functools, pathlib
@@ -159,7 +159,7 @@ def test_a_run_compares_its_arrays_once(own, monkeypatch):
   configs.load_file(str(own / "mine.py"))
   data, asked = (*blobs(60), *blobs(30, seed=1)), []
   run = alma_jax.run(small_config("sm", model__name="on_body"), own / "run", data=data)
-  monkeypatch.setattr(settings, "arrays_of", lambda *args: asked.append(args) or {})
+  monkeypatch.setattr(loaded, "digests", lambda *args: asked.append(args) or {})
   for _ in range(2):
     run.predict(data[2])
   assert len(asked) == 1

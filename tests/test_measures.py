@@ -373,7 +373,7 @@ def test_the_field_is_a_list_of_names():
   assert read(["nll", "macro_f1"]) == ("nll", "macro_f1")
   tree = configs.overridden(configs.to_dict(configs.parse(small_config())), {"log.metrics": "('nll', macro_f1)"})
   assert configs.parse(tree).log.metrics == ("nll", "macro_f1")
-  with pytest.raises(BadInput, match=re.escape("log.metrics=3 should be a string.")):
+  with pytest.raises(BadInput, match=re.escape("log.metrics=3 should be a name, or several")):
     read(3)
 
 

@@ -26,8 +26,8 @@ def num_bytes(tree):
 
 def parts(setting):
   """{what: bytes} of a run on a CPU."""
-  held = [memory._data(setting, False), memory._batches(setting, False), *memory._training(setting, False)]
-  return {part.what: part.host for part in held}
+  held = memory.Held(setting, apart=False)
+  return {part.what: part.host for part in (held.data(), held.batches(), *held.training())}
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def assert_judged(setting):
   predicted, state = parts(setting), memory.untrained(setting.learner)
   variables = predicted["the network's variables and their optimiser"]
   assert 4 * setting.learner.cost(state).num_params < variables < sum(predicted.values()) < memory.host_memory()
-  assert 0 < memory._least_variables(setting, False).host <= variables
+  assert 0 < memory.Held(setting, apart=False).least_variables().host <= variables
   assert predicted["the output of one layer"] > 0
   with pytest.raises(BadInput, match="the run needs at least .* of memory, but there are 1 bytes"):
     memory.check(setting, NOTHING)

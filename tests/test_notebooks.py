@@ -69,9 +69,10 @@ def test_the_first_cells_are_equal():
 
 
 @pytest.mark.parametrize(("beside", "source"), [
-    (["alma_jax-0.2.0-py3-none-any.whl", "repo/alma_jax/version.py"], "{here}/alma_jax-0.2.0-py3-none-any.whl"),
-    (["repo/alma_jax/version.py", "note.txt"], "{here}/repo"), (["alma_jax/alma_jax/version.py"], "{here}/alma_jax"),
-    (["../alma_jax/version.py"], "{above}"), ([], "alma_jax @ git+https://github.com/alma-jax/alma_jax"),
+    (["alma_jax-0.2.0-py3-none-any.whl", "repo/alma_jax/version.py"], "{here}/alma_jax-0.2.0-py3-none-any.whl[tfds]"),
+    (["repo/alma_jax/version.py", "note.txt"], "{here}/repo[tfds]"),
+    (["alma_jax/alma_jax/version.py"], "{here}/alma_jax[tfds]"),
+    (["../alma_jax/version.py"], "{above}[tfds]"), ([], "alma_jax[tfds] @ git+https://github.com/alma-jax/alma_jax"),
     (None, None)])
 def test_the_first_cell_installs_what_lies_beside_the_notebook(tmp_path, monkeypatch, capsys, beside, source):
   here = tmp_path / "colabs"

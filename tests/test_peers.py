@@ -200,19 +200,6 @@ def test_a_wait_for_data_ends_as_well(ended):
   assert "waited 0.5 s for process 1 to report the data in vain; start all" in str(together(2, work, seconds=0.5)[0])
 
 
-def test_strangers_at_the_port_are_ignored():
-  port, channel, joined = free_port(), Channel(2, 0, 10.0), []
-  thread = threading.Thread(target=lambda: joined.append(channel.listen(port)))
-  thread.start()
-  with _connected(port) as stranger:
-    stranger.sendall(b"GET / HTTP/1.1\r\n")
-  other = Channel(2, 1, 10.0)
-  other.connect("127.0.0.1", port)
-  thread.join(timeout=10)
-  assert joined == [None]
-  channel._left = other._left = True
-
-
 @contextlib.contextmanager
 def gathering(num):
   """(port, problems) of a process 0 that gathers `num` in a thread; leaves once it has ended."""
@@ -240,6 +227,16 @@ def hello(port, number, num):
   return link
 
 
+def _connected(port):
+  deadline = time.monotonic() + 10
+  while True:
+    try:
+      return socket.create_connection(("127.0.0.1", port))
+    except OSError:
+      assert time.monotonic() < deadline
+      time.sleep(0.01)
+
+
 def until(condition):
   deadline = time.monotonic() + 10
   while not condition():
@@ -256,7 +253,12 @@ def join(port, number, num):
   return channel, thread
 
 
-def test_a_silent_stranger_blocks_nobody(monkeypatch):
+def test_strangers_block_nobody(monkeypatch):
+  with gathering(2) as (port, problems), _connected(port) as stranger:
+    stranger.sendall(b"GET / HTTP/1.1\r\n")
+    assert stranger.recv(1) == b""
+    join(port, 1, 2)[1].join(timeout=5)
+  assert not problems
   monkeypatch.setattr(connections, "_HELLO", 0.2)
   with gathering(3) as (port, problems):
     with _connected(port) as stranger:
@@ -288,35 +290,25 @@ def test_a_process_that_is_started_again_takes_the_place_of_the_dead_one(capfd):
   assert not problems
 
 
-def test_two_living_processes_of_one_number_are_refused():
-  with gathering(3) as (port, problems), hello(port, 1, 3), hello(port, 1, 3):
+@pytest.mark.parametrize(("num", "hellos", "sentence"), [
+    (2, [(1, 3)], "--num_processes is 3 for process 1 and 2 for process 0; start all with the same."),
+    (2, [(0, 2)], "two processes have --process_id=0; start them with 0 to 1, each once."),
+    (3, [(1, 3), (1, 3)], "two processes have --process_id=1; start them with 0 to 2, each once.")])
+def test_processes_that_do_not_fit_are_refused(num, hellos, sentence):
+  with gathering(num) as (port, problems), contextlib.ExitStack() as links:
+    for number, of in hellos:
+      links.enter_context(hello(port, number, of))
     until(lambda: problems)
-  assert problems == ["two processes have --process_id=1; start them with 0 to 2, each once."]
+  assert problems == [sentence]
 
 
-def test_a_process_that_leaves_before_all_have_come_ends_the_others(monkeypatch, capfd):
-  class Ended(BaseException):
-    pass
-
-  codes = []
-
-  def end(code):
-    codes.append(code)
-    raise Ended
-
-  monkeypatch.setattr(connections.os, "_exit", end)
-  port, channel = free_port(), Channel(3, 0, 10.0)
-
-  def listen():
-    with contextlib.suppress(Ended):
-      channel.listen(port)
-
-  thread = threading.Thread(target=listen)
-  thread.start()
-  with hello(port, 1, 3) as link:
+def test_a_process_that_leaves_before_all_have_come_ends_the_others(ended, capfd):
+  with gathering(3) as (port, problems), hello(port, 1, 3) as link:
     link.sendall(b'{"left": 1, "sentence": "process 1 has stopped: there are no data.", "code": 2}\n')
-    thread.join(timeout=10)
-  assert codes == [2]
+    until(lambda: ended)
+    with hello(port, 1, 3):  # one of this number is connected, so that process 0 stops waiting
+      until(lambda: problems)
+  assert ended[0] == 2
   assert "error: process 1 has stopped: there are no data.\n" in capfd.readouterr().err
 
 
@@ -371,36 +363,6 @@ def test_a_process_ends_with_the_others_even_if_stderr_is_closed(ended, monkeypa
   assert ended == [2]
 
 
-def _connected(port):
-  deadline = time.monotonic() + 10
-  while True:
-    try:
-      return socket.create_connection(("127.0.0.1", port))
-    except OSError:
-      assert time.monotonic() < deadline
-      time.sleep(0.01)
-
-
-@pytest.mark.parametrize(("num", "number", "sentence"), [
-    (3, 1, "--num_processes is 3 for process 1 and 2 for process 0; start all with the same."),
-    (2, 0, "two processes have --process_id=0; start them with 0 to 1, each once.")])
-def test_processes_that_do_not_fit_are_refused(num, number, sentence):
-  port, channel, problems = free_port(), Channel(2, 0, 10.0), []
-
-  def listen():
-    try:
-      channel.listen(port)
-    except BadInput as error:
-      problems.append(str(error))
-
-  thread = threading.Thread(target=listen)
-  thread.start()
-  with _connected(port) as link:
-    link.sendall(b'{"hello": %d, "num": %d}\n' % (number, num))
-    thread.join(timeout=10)
-  assert problems == [sentence]
-
-
 def start_two(tmp_path, *flags, of_second=(), script=("-m", "alma_jax.main"), env=None):
   command = [sys.executable, *script, f"--config={ROOT}/configs/digits.py:ens",
              "--config.learner.num_members=2", f"--workdir={tmp_path}/run", f"--coordinator=127.0.0.1:{free_port()}",
@@ -424,7 +386,8 @@ def test_two_processes_of_different_configs_are_refused_before_compute(tmp_path)
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_two_processes_end_together(tmp_path, number):
-  processes = start_two(tmp_path, "--config.train.epochs=20000", "--config.checkpoint.seconds=0.5")
+  processes = start_two(tmp_path, "--config.train.epochs=20000", "--config.checkpoint.seconds=0.5",
+                        "--config.log.progress=false")
   while not list((tmp_path / "run" / "checkpoints").glob("[0-9]*")):
     assert processes[0].poll() is None
     time.sleep(0.1)

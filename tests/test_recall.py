@@ -5,11 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_stream import Made, assert_sizes, make, stages_of
 
-from alma_jax.config import sections, text_sections
+from alma_jax.config import text_sections
+from alma_jax.config.stream import Adaptive, Geometric, Power
 from alma_jax.data import memory
 from alma_jax.data.megabatches import Consecutive
 
-SCHEDULES = [{}, dict(schedule=sections.Geometric(factor=1.5)), dict(schedule=sections.Power(num_trainings=3))]
+SCHEDULES = [{}, dict(schedule=Geometric(factor=1.5)), dict(schedule=Power(num_trainings=3))]
 
 
 @st.composite
@@ -143,6 +144,6 @@ def test_windows_of_text_are_remembered():
 def test_the_largest_validation_set_of_an_undecided_schedule():
   """How many stages there will be is not known: at most all validation examples are used."""
   stream, every = (make(300, 10, 1, replay_share="uniform", **fields)
-                   for fields in (dict(schedule=sections.Adaptive(price=1.0)), {}))
+                   for fields in (dict(schedule=Adaptive(price=1.0)), {}))
   assert stream.memory.most_val(None) == 30
   assert stream.memory.most_val(None) >= every.memory.most_val(every.ends)

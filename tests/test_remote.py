@@ -5,6 +5,7 @@ The quick tests use fsspec's store in memory, the slow ones an S3 server on this
 import contextlib
 import functools
 import hashlib
+import json
 import os
 import shutil
 import signal
@@ -27,7 +28,7 @@ from alma_jax import main
 from alma_jax.errors import InUse
 from alma_jax.monitor import view
 from alma_jax.reports import collect
-from alma_jax.store import lease, local_copy, mirror, outage, remote, run_files
+from alma_jax.store import lease, local_copy, mirror, remote, run_files
 
 
 class Store:
@@ -102,17 +103,20 @@ def test_every_state_of_the_store_is_a_moment_of_the_run(store, whole, arrays):
   assert_same_run(whole, store.folder(ADDRESS))
   local = {name: (store.folder(ADDRESS) / name).read_bytes() for name in local_copy.mirrored(store.folder(ADDRESS))}
   stored = store.objects()
-  assert {name: data for name, data in stored.items() if not name.startswith(".mirror/")} == local
-  assert [name for name in stored if name.startswith(".mirror/")] == [".mirror/manifest.json"]  # no lease is left
+  named = {name: data for name, data in local.items() if name in ("metrics.jsonl", "summary.json")}
+  assert len(named) == 2
+  assert {name: data for name, data in stored.items() if not name.startswith(".mirror/")} == named
+  assert {name for name in stored if name.startswith(".mirror/")} == {  # no lease is left
+      ".mirror/manifest.json", *remote.Remote(ADDRESS).manifest().objects.values()}
   moments = {}
   for num in range(1, len(store.log) + 1):
     store.replay(num)
     manifest = remote.Remote(ADDRESS).manifest()
     if manifest is None:
       continue
-    moments.setdefault(manifest.id, num)
+    moments.setdefault(manifest.time, num)
     objects = store.objects()
-    assert {name: hashlib.sha256(objects[file.object]).hexdigest() for name, file in manifest.files.items()} == {
+    assert {name: hashlib.sha256(objects[held]).hexdigest() for name, held in manifest.objects.items()} == {
         name: file.sha256 for name, file in manifest.files.items()}
   assert len(moments) > 4
   for num in list(moments.values())[1:-1:len(moments) // 2]:
@@ -120,6 +124,24 @@ def test_every_state_of_the_store_is_a_moment_of_the_run(store, whole, arrays):
     store.new_machine()
     alma_jax.run(config_of("gens"), ADDRESS, data=arrays)
     assert_same_run(whole, store.folder(ADDRESS))
+    assert {name: store.objects()[name] for name in named} == {
+        name: (store.folder(ADDRESS) / name).read_bytes() for name in named}
+
+
+def test_predictors_have_their_own_names_in_the_store(store, arrays):
+  """Whenever latest.json names a version, its files are there. At the end the store holds what the folder holds."""
+  alma_jax.run(config_of(log__predictor=True), ADDRESS, data=arrays)
+  there = {}
+  for _, name, data in store.log:
+    there[name] = data
+    if name.endswith("predictor/latest.json"):
+      latest = json.loads(data)
+      for file in latest["sha256"]:
+        assert there[f"/b/x/predictor/{latest['version']}/{file}"] is not None
+  folder = store.folder(ADDRESS)
+  assert {name for name in store.objects() if name.startswith("predictor/")} == {
+      name for name in local_copy.mirrored(folder) if name.startswith("predictor/")}
+  assert store.objects()["predictor/latest.json"] == (folder / "predictor/latest.json").read_bytes()
 
 
 def test_a_store_that_cannot_be_reached_loses_nothing(store, whole, arrays):
@@ -146,14 +168,15 @@ def test_damaged_objects_are_noticed_and_replaced(store, whole, arrays):
   late = lambda: len(list((store.folder(ADDRESS) / "pool").glob("0*"))) > 1  # two checkpoints refer to the first one
   with pytest.raises(alma_jax.Stopped):
     alma_jax.run(config_of("gens"), ADDRESS, data=arrays, should_stop=late)
-  names = sorted(store.objects())
+  objects = remote.Remote(ADDRESS).manifest().objects
+  names = sorted(objects)
   newest = max(int(name.split("/")[1]) for name in names if name.startswith("checkpoints/") and "history" not in name)
   doomed = [next(name for name in names if name.startswith("pool/0")),
             next(name for name in names if name.startswith(f"checkpoints/{newest}/arrays/d/"))]
   for name in doomed:
-    data = bytearray(store.objects()[name])
+    data = bytearray(store.objects()[objects[name]])
     data[len(data) // 2] ^= 1
-    fsspec.filesystem("memory").pipe_file(f"/b/x/{name}", bytes(data))
+    fsspec.filesystem("memory").pipe_file(f"/b/x/{objects[name]}", bytes(data))
   store.new_machine()
   with warnings.catch_warnings(record=True) as warned:
     warnings.simplefilter("always")
@@ -229,9 +252,24 @@ def test_overwriting_starts_again_everywhere(store, arrays):
     alma_jax.run(config_of("sm"), ADDRESS, data=arrays)
   store.new_machine()
   alma_jax.run(config_of("sm"), ADDRESS, data=arrays, overwrite=True)
-  assert not [name for name in store.objects() if name.startswith("pool/")]
+  manifest = remote.Remote(ADDRESS).manifest()
+  assert not [name for name in manifest.files if name.startswith("pool/")]
+  assert {name for name in store.objects() if name.startswith(remote.CONTENTS)} == {*manifest.objects.values()}
   store.new_machine()
   assert alma_jax.load_run(ADDRESS).config.learner.name == "sm"
+
+
+def test_an_overwrite_that_is_killed_before_its_first_manifest_leaves_the_run(store, arrays):
+  alma_jax.run(config_of(), ADDRESS, data=arrays)
+  folder = store.folder(ADDRESS)
+  local = {name: (folder / name).read_bytes() for name in local_copy.mirrored(folder)}
+  (folder / local_copy.AHEAD).touch()  # an earlier session was killed, too
+  with mirror.opened(ADDRESS, overwrite=True) as opened:
+    spoil(folder, "everything")
+    put(opened, "config.json", "{}")
+  with pytest.warns(UserWarning, match="lacks files of memory://b/x"), mirror.opened(ADDRESS):
+    pass
+  assert {name: (folder / name).read_bytes() for name in local_copy.mirrored(folder)} == local
 
 
 def test_refused_stores(store, arrays, monkeypatch):
@@ -246,7 +284,7 @@ def test_refused_stores(store, arrays, monkeypatch):
   MemoryFileSystem.store.clear()
   assert interrupted(config_of(), ADDRESS, 3, data=arrays)
   kept = store.objects()
-  fsspec.filesystem("memory").pipe_file("/b/x/.mirror/manifest.json", kept[remote.MANIFEST].replace(b"[", b"[1", 1))
+  fsspec.filesystem("memory").pipe_file("/b/x/.mirror/manifest.json", kept[remote.MANIFEST].replace(b"[\n", b"[\n1", 1))
   refused("manifest.json is not what a run has written")
   MemoryFileSystem.store.clear()
   refused("memory://b/x is empty, although it has held the run whose local copy is")
@@ -254,8 +292,6 @@ def test_refused_stores(store, arrays, monkeypatch):
   refused("memory://b/x cannot be used: Access Denied.")
   store.before = lambda name: (_ for _ in ()).throw(ConnectionError("refused"))
   refused("memory://b/x cannot be written: refused", error=alma_jax.Unsaved)
-  monkeypatch.setattr(remote.importlib.util, "find_spec", lambda name: None)
-  refused("s3://b/x needs the package s3fs; run `pip install alma_jax.remote.`", "s3://b/x")
 
 
 # ------------------------------------------------------------------ damage, lost leases, readers
@@ -280,7 +316,7 @@ def test_a_damaged_local_copy_of_an_unfinished_run(store, whole, arrays, monkeyp
   """What it lacks is fetched, and the run goes on from the checkpoint of the store."""
   assert interrupted(config_of("gens"), ADDRESS, 5, data=arrays)
   folder = store.folder(ADDRESS)
-  local_copy.remember(folder, local_copy.known(folder).ids, is_ahead)
+  (folder / local_copy.AHEAD).touch() if is_ahead else (folder / local_copy.AHEAD).unlink(missing_ok=True)
   spoil(folder, what)
   sums = lambda manifest: {name: file.sha256 for name, file in manifest.files.items()
                            if name.startswith("checkpoints/")}
@@ -314,7 +350,7 @@ def test_a_refused_local_copy_changes_nothing_in_the_store(store, arrays):
   """The lines of train.jsonl are in no checkpoint."""
   assert interrupted(config_of(), ADDRESS, 5, data=arrays)
   folder, kept = store.folder(ADDRESS), store.objects()
-  local_copy.remember(folder, local_copy.known(folder).ids, is_ahead=True)
+  (folder / local_copy.AHEAD).touch()
   (folder / "train.jsonl").write_text("{}\n")
   with pytest.raises(alma_jax.BadInput, match="train.jsonl"):
     alma_jax.run(config_of(), ADDRESS, data=arrays)
@@ -345,8 +381,9 @@ class Flaky:
     return call
 
 
-@pytest.mark.parametrize(("method", "name"), [("put_file", "checkpoints/2/a"), ("pipe_file", "manifest.json"),
-                                          ("pipe_file", "lease.json"), ("rm_file", ".mirror/changed")])
+@pytest.mark.parametrize(("method", "name"), [("put_file", "contents"), ("pipe_file", "manifest.json"),
+                                          ("pipe_file", "lease.json"), ("put_file", "x/metrics.jsonl"),
+                                          ("rm_file", "contents")])
 def test_a_change_that_is_tried_again_after_the_lease_is_lost(store, monkeypatch, method, name):
   """The first machine loses the network in a put or a delete; when it is back, another one has gone on."""
   monkeypatch.setattr(remote, "PATIENCE", 20.0)
@@ -365,12 +402,11 @@ def test_a_change_that_is_tried_again_after_the_lease_is_lost(store, monkeypatch
     store.new_machine()
     monkeypatch.setattr(lease, "BEAT", 100.0)
     with mirror.opened(ADDRESS) as second:
-      put(second, "metrics.jsonl", "two")  # with it the name of the object that the first one deletes
+      put(second, "metrics.jsonl", "two")  # the contents that the first one deletes
       put(second, "checkpoints/2/a", "two of the second")
       second.take()
       second.wait()
       before = store.objects()
-      assert "checkpoints/2/a" not in before or before["checkpoints/2/a"] != b"two of the second"  # see Mirror._plan
       flaky.is_back.set()
       with pytest.raises(alma_jax.Unsaved, match="another process has taken over"):
         first.finish()
@@ -378,8 +414,10 @@ def test_a_change_that_is_tried_again_after_the_lease_is_lost(store, monkeypatch
         first.check()
       assert store.objects() == before
       second.finish()
-    assert store.objects()["checkpoints/2/a"] == b"two of the second"
-  assert [name for name in store.objects() if name.startswith(".mirror/")] == [remote.MANIFEST]
+  objects = remote.Remote(ADDRESS).manifest().objects
+  assert {store.objects()[objects[name]] for name in ("checkpoints/2/a", "metrics.jsonl")} == {
+      b"two of the second", b"two"}
+  assert {name for name in store.objects() if name.startswith(".mirror/")} == {remote.MANIFEST, *objects.values()}
 
 
 @pytest.mark.parametrize("times", [1, 9])
@@ -389,12 +427,12 @@ def test_the_end_of_a_run_whose_manifest_is_replaced(store, times):
     put(opened, "config.json", "{}")
     opened.take()
     opened.wait()
-    commit, late = opened._place.commit, [remote.made({}) for _ in range(times)]
+    commit, late = opened._place.commit, [remote.Manifest("other", {}, i) for i in range(times)]
     opened._place.commit = lambda manifest: (commit(manifest), late and commit(late.pop()))
     put(opened, "metrics.jsonl", "{}")
     with contextlib.nullcontext() if times == 1 else pytest.raises(alma_jax.Unsaved, match="has taken over"):
       opened.finish()
-    assert local_copy.known(opened.folder).is_ahead == (times != 1)
+    assert (opened.folder / local_copy.AHEAD).exists() == (times != 1)
     assert set(opened._place.manifest().files) == ({"config.json", "metrics.jsonl"} if times == 1 else set())
 
 
@@ -443,7 +481,6 @@ def test_readers_wait_for_the_first_fetch_and_delete_nothing_large(store, arrays
   assert not set(fetched) <= {first / name for name in remote.Remote(ADDRESS).manifest().files}
   for path in fetched:
     os.utime(path, (0, 0))
-  local_copy.remember(first, [])
   local_copy.readable(ADDRESS)
   assert local_copy.mirrored(first) == sorted(remote.Remote(ADDRESS).manifest().files)
 
@@ -491,23 +528,6 @@ def test_readers_give_up_a_store_that_does_not_answer(store, monkeypatch):
     held.set()
   assert done.returncode == 2
   assert done.stderr == f"error: {ADDRESS} cannot be read: it does not answer.\n"
-
-
-def test_an_outage_is_that_of_calls_that_are_made_again(monkeypatch):
-  now = [0.0]
-  monkeypatch.setattr(outage.time, "monotonic", lambda: now[0])
-  one = outage.Outage()
-  now[0] = 10.0
-  assert one.lasts(began=7.0) == 3  # of the first call
-  now[0] = 20.0
-  assert one.lasts(began=19.0) == 13  # of another call, in the same outage
-  one.end()
-  now[0] = 30.0
-  assert one.lasts(began=15.0) == 15  # the call itself; the outage lasts since the last answer
-  assert one.lasts(began=29.0) == 10
-  assert [one.is_news(300), one.is_news(300)] == [True, False]
-  now[0] = 331.0
-  assert one.is_news(300)
 
 
 def test_objects_do_not_wait_in_turn_for_a_store(store, monkeypatch):
@@ -605,8 +625,13 @@ class Server:
     return self._path / machine / "alma_jax/remote/s3/bucket/x"
 
   def num_checkpoints(self):
-    found = self.fs.find("bucket/x/checkpoints")  # with the folder itself, if it appears meanwhile
-    return len({name.split("/")[3] for name in found if name.count("/") > 2 and "history" not in name})
+    """Checkpoints in the store so far."""
+    try:
+      names = remote.parse_manifest(self.fs.cat_file("bucket/x/.mirror/manifest.json")).files
+    except FileNotFoundError:
+      return 0
+    return max((int(name.split("/")[1]) for name in names if name.startswith("checkpoints/") and "history" not in name),
+               default=0)
 
   def stop(self):
     self._server.stop()
@@ -687,7 +712,7 @@ def test_s3_server_that_is_down(server, digits, tmp_path, monkeypatch):
   assert_same_run(digits, alma_jax.load_run("s3://bucket/x").path)
 
 
-def test_two_processes_share_the_local_copy(tmp_path):
+def test_two_processes_share_the_local_copy(tmp_path, monkeypatch):
   """Process 0 uploads; a process that does not see its local copy is refused."""
   store = f"file://{tmp_path}/store/x"
 
@@ -710,4 +735,5 @@ def test_two_processes_share_the_local_copy(tmp_path):
   assert codes == [0, 0], errors
   codes, errors = together((tmp_path / "c", tmp_path / "c"), tmp_path / "local")
   assert codes == [0, 0], errors
-  assert_same_run(tmp_path / "local", tmp_path / "store/x")
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "reader"))
+  assert_same_run(tmp_path / "local", alma_jax.load_run(store).path)

@@ -11,32 +11,22 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
-from reports import change, diverge, set_learner, study_of, write_report, write_run
+from reports import change, diverge, drawn, set_learner, study_of, write_report, write_run
 from runs import ROOT, alma
 
 import alma_jax
 from alma_jax import config as configs
 from alma_jax import report
 from alma_jax.errors import BadInput
-from alma_jax.reports import (
-  blocks,
-  collect,
-  comparisons,
-  figures,
-  findings,
-  page,
-  sizes,
-  studies,
-  tables,
-  trade_offs,
-)
-from alma_jax.reports.parts import Bullets, Section, Table
+from alma_jax.reports import collect, drawing, figures, findings, page, statistics, studies, tables, trade_offs
+from alma_jax.reports.page import Bullets, Section
+from alma_jax.reports.tables import Table
 
 
 def test_runs_are_read(runs):
   study = study_of(runs)
   assert (len(study.runs), len(study.stream)) == (24, 48)
-  assert (study.name, study.metric, study.score) == ("digits, 2 mega-batches", "error", "cer")
+  assert (study.name, study.scoring.metric, study.scoring.score) == ("digits, 2 mega-batches", "error", "cer")
   assert study.factors == ("model.width", "stream.waiting_time")
   row = study.runs[study.runs["run"].str.endswith("gens8w2s1")].iloc[0]
   assert row["cer"] == pytest.approx(0.9 + 0.372)
@@ -130,7 +120,7 @@ def test_sequential_and_iid_training_after_any_number_of_megabatches(tmp_path):
 
 
 def test_numbers_of_parameters_are_short():
-  assert [sizes.number(n) for n in (16, 17_330, 2_633_216, 1_500_000_000)] == ["16", "17.3k", "2.63M", "1.5B"]
+  assert [studies.number(n) for n in (16, 17_330, 2_633_216, 1_500_000_000)] == ["16", "17.3k", "2.63M", "1.5B"]
 
 
 def test_tables_of_language_models(tmp_path):
@@ -162,23 +152,24 @@ def test_tables_of_language_models(tmp_path):
 ])
 def test_experts_follow_from_the_fields_of_a_run(fields, first, last):
   row = {"model.num_experts": 4, "num_stages": 3, **{f"learner.{field}": value for field, value in fields.items()}}
-  assert tuple(map(str, sizes.experts(row))) == (first, last)
-  alone = sizes.experts(row | {"num_stages": 1})
+  assert tuple(map(str, studies.experts(row))) == (first, last)
+  alone = studies.experts(row | {"num_stages": 1})
   assert str(alone[0]) == str(alone[1]) == first
-  assert sizes.Experts(4, 6).total == 24
+  assert studies.Experts(4, 6).total == 24
 
 
 def test_comparisons_by_hand():
-  found = comparisons.compare({0: 1.0, 1: 2.0, 2: 3.0, 9: 0.0}, {0: 2.0, 1: 4.0, 2: 6.0})
+  found = statistics.compare({0: 1.0, 1: 2.0, 2: 3.0, 9: 0.0}, {0: 2.0, 1: 4.0, 2: 6.0})
   # Differences -1, -2, -3: deviation 1, standard error 1/sqrt(3), and 4.3027 of it are 95 % at two degrees of freedom.
   assert (found.mean, found.num) == (-2.0, 3)
   assert found.margin == pytest.approx(4.302653 / math.sqrt(3), rel=1e-6)
-  assert not found.significant
-  alike = comparisons.compare({0: 1.0, 1: 2.0}, {0: 5.0, 1: 6.0})  # exactly 4 on both: the variation is unknown
-  assert (alike.mean, alike.significant) == (-4.0, False)
-  assert comparisons.compare({0: 1.0}, {1: 1.0}) is None
-  single = comparisons.compare({0: 1.0}, {0: 2.0})
-  assert (single.mean, single.num, single.significant) == (-1.0, 1, False)
+  assert found.error == pytest.approx(1 / math.sqrt(3))
+  assert not found.is_lower
+  alike = statistics.compare({0: 1.0, 1: 2.0}, {0: 5.0, 1: 6.0})  # exactly 4 on both: the variation is unknown
+  assert (alike.mean, alike.is_lower) == (-4.0, False)
+  assert statistics.compare({0: 1.0}, {1: 1.0}) is None
+  single = statistics.compare({0: 1.0}, {0: 2.0})
+  assert (single.mean, single.num, single.is_lower) == (-1.0, 1, False)
 
 
 def test_the_best_waiting_time(runs):
@@ -374,8 +365,8 @@ def test_a_browser_shows_the_page(tmp_path, runs, pixels):
   shown = json.loads(html.unescape(re.search("<title>(.*?)</title>", done.stdout)[1]))
   assert pixels - 20 < shown["page"] == shown["window"] <= pixels  # a scroll bar may take some
   assert shown["pictures"] == [True] * 5
-  for width, (_, figure) in zip(shown["widths"], figures.all_of(study_of(runs)).values()):
-    assert width == round(figure.get_figwidth() * (140 if pixels == 1200 else 95))  # no figure is drawn out
+  for width, plot in zip(shown["widths"], figures.plots(study_of(runs)).values()):
+    assert width == round(drawing.draw(plot).get_figwidth() * (140 if pixels == 1200 else 95))  # none is drawn out
   assert shown["rows"] == 1 + 8 + 1 + 2 + 1 + 3  # heads, kinds of runs, pairs of sequential and iid ones, prices
   assert shown["tops"] == sorted(shown["tops"])
 
@@ -431,7 +422,7 @@ def test_diverged_runs_are_named_and_counted(tmp_path):
                                            ["sm", "2", "2", "10", "3", "1.307 ± 0.101"],
                                            ["sm", "4", "4", "-", "0 (3 diverged)", "-"]]
   assert tables.iid(study) is None  # no run that trains once has finished
-  assert figures.all_of(study)["stream"][0].endswith("4 runs that diverged are not shown.")
+  assert figures.plots(study)["stream"].caption.endswith("4 runs that diverged are not shown.")
   write_report([tmp_path], tmp_path / "out")
   for name in ("report.md", "index.html"):
     text = (tmp_path / "out" / name).read_text()
@@ -453,7 +444,7 @@ def test_a_kind_with_diverged_seeds_is_not_simply_the_best(tmp_path):
   assert line.endswith("; w 4: all 4 seeds diverged.")
   assert all("w 1, sm (CER 0.44 with 1 of 4 seeds diverged)" in line for line in budgets)
   assert all(line.endswith("**w 1 is best on the seeds that finished**.") for line in budgets)
-  lines = [line for part in blocks.of(study) if isinstance(part, Bullets) for line in part.lines]
+  lines = [line for part in page.parts(study) if isinstance(part, Bullets) for line in part.lines]
   assert findings.HOW_DIVERGED in lines
   for seed in range(4):
     diverge(tmp_path / f"w2s{seed}")
@@ -493,7 +484,7 @@ def test_if_all_runs_diverged_only_their_names_are_reported(tmp_path):
   with pytest.raises(BadInput) as error:
     collect.collect([tmp_path, tmp_path / "lost", tmp_path / "lost/sm"])
   assert str(error.value).count("it diverged") == 1
-  assert [studies.diverged_seeds(num, num) for num in (1, 2, 3)] == [
+  assert [studies.Kind(None, pd.DataFrame(), num).divergence for num in (1, 2, 3)] == [
       "its only seed diverged", "both seeds diverged", "all 3 seeds diverged"]
   write_run(tmp_path / "other", [0.5, 0.4, 0.3])
   (study,), notes = collect.collect([tmp_path])
@@ -619,7 +610,7 @@ def test_a_reader_that_stops_reading_is_no_failure(runs, monkeypatch):
 
 def test_figures_keep_their_size_and_scroll(tmp_path, runs):
   text = write_report([runs], tmp_path / "out").read_text()
-  _, wide = figures.all_of(study_of(runs))["stream"]
+  wide = drawn(study_of(runs), "stream")
   styles = re.findall(r'<img style="width:(\d+)px;min-width:(\d+)px"', text)
   assert len(styles) == 5
   assert styles[0] == (str(round(140 * wide.get_figwidth())), str(round(95 * wide.get_figwidth())))

@@ -7,25 +7,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.text import Text
-from reports import change, diverge, legend, study_of, write_run
+from reports import change, diverge, drawn, legend, study_of, write_run
 from runs import alma
 
+from alma_jax import config as configs
 from alma_jax.errors import BadInput
-from alma_jax.reports import (
-  ablation,
-  collect,
-  drawing,
-  factors,
-  figures,
-  findings,
-  fronts,
-  read,
-  scales,
-  studies,
-  tables,
-  trade_offs,
-  write,
-)
+from alma_jax.reports import ablation, collect, drawing, figures, findings, page, read, studies, tables, trade_offs
+from alma_jax.reports.drawing import Line, Panel, Plot
 from alma_jax.reports.trade_offs import Best
 
 COMP, MEM = read.COMP, read.MEM
@@ -82,7 +70,7 @@ def test_points_of_a_study(tmp_path, three):
       ["price from", "price to", "learner", "width", "seeds"], ["---:", "---:", "---", "---:", "---:"],
       ["0", "0.0025", "ens", "32", "2"], ["0.0025", "0.01", "sm", "32", "2"], ["0.01", "∞", "sm", "4", "2"],
       ["never", "", "gens", "", ""]]
-  write.report([study], [], tmp_path / "out")
+  page.write([study], [], tmp_path / "out")
   stored = pd.read_csv(tmp_path / "out/pareto.csv")
   assert stored.columns[0] == "study"
   assert stored["on_memory_front"].sum() == 3
@@ -105,7 +93,7 @@ def test_language_models_are_compared_by_their_final_perplexity(tmp_path):
   assert table["on_compute_front"].tolist() == [True, True]
   heads = [table.heading for table in tables.all_of(study)]
   assert any("lowest final perplexity + λ Comp; λ in perplexity per multiply-add" in head for head in heads)
-  assert fronts.pareto(study).axes[0].get_ylabel() == "final perplexity"
+  assert drawn(study, "pareto").axes[0].get_ylabel() == "final perplexity"
 
 
 def test_curves_against_compute_by_hand():
@@ -128,56 +116,53 @@ def test_the_figure_against_compute(tmp_path):
   study = study_of(tmp_path)
   assert study.stream.groupby("run")[COMP].last().to_dict() == {
       str(tmp_path / "sm1"): 200, str(tmp_path / "sm2"): 200, str(tmp_path / "idle"): 0}
-  first, second = figures.over_compute(study).axes
+  first, second = drawn(study, "stream-compute").axes
   assert first.get_xscale() == second.get_xscale() == "log"
   assert first.lines[0].get_xydata().tolist() == [[100, 0.5], [200, 0.4]]
   assert second.lines[0].get_xydata().tolist() == [[200, 0.4]]
   assert first.get_title() == "w = 1"
-  assert "stream-compute" in figures.all_of(study)
+  assert "stream-compute" in figures.plots(study)
   (study,), _ = collect.collect([tmp_path / "idle"])
-  assert not {"stream-compute", "pareto"} & set(figures.all_of(study))
+  assert not {"stream-compute", "pareto"} & set(figures.plots(study))
   assert tables.prices(study) is None
 
 
 def test_the_figure_of_the_fronts(three):
-  figure = fronts.pareto(study_of(three))
+  figure = drawn(study_of(three), "pareto")
   compute, memory = figure.axes
-  assert compute.lines[0].get_xydata().tolist() == [[200, 4], [400, 4], [400, 2], [800, 2], [800, 1]]
-  assert memory.lines[0].get_xydata().tolist() == [[15, 4], [30, 4], [30, 2], [150, 2], [150, 1]]  # three times
+  assert compute.lines[0].get_xydata().tolist() == [[200, 4], [400, 2], [800, 1]]
+  assert memory.lines[0].get_xydata().tolist() == [[15, 4], [30, 2], [150, 1]]  # three times
+  assert {axes.lines[0].get_drawstyle() for axes in figure.axes} == {"steps-post"}
   assert {text.get_text() for text in compute.texts} == {"sm, width 4", "sm, width 32", "ens"}  # those on the front
   assert legend(figure) == ["sm", "ens", "gens"]
 
 
-def test_labels_of_points_do_not_touch():
-  axes = drawing.figure(4, width=5).subplots()
-  axes.set(xlim=(0, 1), ylim=(0, 1))
-  places = [(0.5, 0.5), (0.5, 0.51), (0.51, 0.5), (0.98, 0.5), (0.02, 0.98), (0.5, 0.02)]
-  labels = [(f"a longer name {i}", x, y, "#000000") for i, (x, y) in enumerate(places)]
-  left_out = drawing.place_labels(axes, [*labels, ("", 0.1, 0.1, "#000000")], [[(0.1, 0.47), (0.9, 0.47), (0.9, 0)]])
-  assert left_out == []
-  axes.figure.canvas.draw()
+def test_texts_at_points_do_not_touch():
+  places = np.array([(0.5, 0.5), (0.5, 0.51), (0.51, 0.5), (0.98, 0.5), (0.02, 0.98), (0.5, 0.02)])
+  corners = np.array([(0.1, 0.47), (0.9, 0.47), (0.9, 0.01)])
+
+  def axes_of(places, texts):
+    key, corner_key = drawing.key("", "sm", joined=False), drawing.key("", "sm")
+    lines = [Line(key, *places.T, places[:, 1], places[:, 1], texts=texts),
+             Line(corner_key, *corners.T, corners[:, 1], corners[:, 1])]
+    (axes,) = drawing.draw(Plot("", [Panel("", lines)], size=(5, 4), log=(False, False))).axes
+    axes.figure.draw_without_rendering()
+    return axes
+
+  axes = axes_of(places, [f"a longer name {i}" for i in range(6)])
+  assert len(axes.texts) == 6
   boxes = [Text.get_window_extent(text) for text in axes.texts]
-  dots = axes.transData.transform(places)
-  frame = axes.get_window_extent()
+  dots, frame = axes.transData.transform(places), axes.get_window_extent()
   for i, box in enumerate(boxes):
     assert not any(box.overlaps(other) for other in boxes[:i])
     assert not any(box.contains(*dot) for dot in dots)
     assert not any(box.contains(*axes.transData.transform((x, 0.47))) for x in np.linspace(0.1, 0.9, 200))
     assert frame.x0 <= box.x0 < box.x1 <= frame.x1
     assert frame.y0 <= box.y0 < box.y1 <= frame.y1
-  crowd = [(f"name {i}", 0.5, 0.5, "#000000") for i in range(60)]  # there are fewer places than points
-  axes = drawing.figure(4, width=5).subplots()
-  left_out = drawing.place_labels(axes, crowd)
-  assert 0 < len(left_out) < 60
-  assert left_out[-1] == "name 59"  # the first labels are the most important
-
-
-@pytest.mark.parametrize(("low", "high", "shown"), [(12, 90, [20, 30, 50]), (12, 40, [15, 20, 30, 40])])
-def test_numbers_at_the_axis_of_scores(low, high, shown):
-  axes = drawing.figure(4, width=5).subplots()
-  axes.set(yscale="log", ylim=(low, high))
-  scales.score_axes([axes])
-  assert [tick for tick in axes.get_yticks() if low <= tick <= high] == pytest.approx(shown)
+  # There are fewer places than points; the first texts are the most important.
+  texts = [text.get_text() for text in axes_of(np.full((60, 2), 0.5), [f"name {i}" for i in range(60)]).texts]
+  assert 0 < len(texts) < 60
+  assert "name 59" not in texts
 
 
 def ablated(root, cers, seeds=(0, 1, 2), **fields):
@@ -279,19 +264,38 @@ def test_the_schedule_as_a_part(tmp_path):
   assert [setting.name for setting in found.settings] == ["all on", "all off, w 1", "all off, w 2"]
   assert [len(setting.runs) for setting in found.settings] == [1, 1, 1]
   # In figures such a run is compared with those of every waiting time, but it is no answer to the best waiting time.
-  figure = figures.over_the_stream(study)
+  figure = drawn(study, "stream")
   assert legend(figure) == ["sm, schedule every", "sm, schedule geometric", "ens"]
   assert all(len(axes.lines) == 3 for axes in figure.axes)
   assert [axes.get_title() for axes in figure.axes] == ["w = 1, other schedules", "w = 2, other schedules"]
-  caption, _ = figures.all_of(study)["stream-compute"]
+  caption = figures.plots(study)["stream-compute"].caption
   assert caption.endswith("Runs whose schedule has no waiting time are in every panel.")
   lines = findings.waiting_times(study)
   assert lines
   assert not any("geometric" in line or "nan" in line for line in lines)
   assert "| sm | geometric |  |" in tables.overview(study)
   (study,), _ = collect.collect([tmp_path / "geometric"])
-  assert set(figures.all_of(study)) == {"stream", "stream-compute"}  # a single kind of run has nothing to trade off
+  assert set(figures.plots(study)) == {"stream", "stream-compute"}  # a single kind of run has nothing to trade off
   assert findings.waiting_times(study) == []
+
+
+@pytest.mark.parametrize("text", ["optimizer=adadelta", "train.optimizer=sgd"])
+def test_a_name_with_fields_of_its_own_as_a_part(tmp_path, text):
+  """`sgd` alone has a momentum: each of its values is a setting, or a reference."""
+  for seed in (0, 1):
+    write_run(tmp_path / f"adadelta{seed}", [0.5, 0.4 + seed / 100], seed=seed, train__optimizer="adadelta")
+    for momentum in (0.0, 0.9):
+      run = write_run(tmp_path / f"sgd{momentum}{seed}", [0.5, 0.3 - momentum / 10 + seed / 90], seed=seed)
+      tree = json.loads((run / "config.json").read_text())
+      change(run / "config.json", train=tree["train"] | {"optimizer": "sgd", "momentum": momentum})
+      tree = json.loads((run / "config.json").read_text())
+      change(run / "summary.json", config_sha256=configs.digest(tree))
+  study = study_of(tmp_path)
+  ablations = ablation.of(study, ablation.parse(text))
+  names = {each.name: [(setting.name, len(setting.runs)) for setting in each.settings] for each in ablations}
+  assert names == ({"sm, momentum 0": [("all on", 2), ("all off", 2)], "sm, momentum 0.9": [("all on", 2), (
+      "all off", 2)]} if "adadelta" in text else
+      {"sm": [("all on", 2), ("all off, momentum 0", 2), ("all off, momentum 0.9", 2)]})
 
 
 def test_words_and_numbers_in_one_field(tmp_path):
@@ -305,12 +309,12 @@ def test_words_and_numbers_in_one_field(tmp_path):
   assert study.factors == ("stream.replay_share", "learner.average")
   assert studies.means(study, "cer")["seeds"].tolist() == [2] * 8
   assert tables.overview(study).splitlines()[0].startswith("| learner | share | average |")
-  write.report([study], [], tmp_path / "out")
-  names = legend(figures.over_the_stream(study))
+  page.write([study], [], tmp_path / "out")
+  names = legend(drawn(study, "stream"))
   assert names[:3] == ["sm", "sm, average 0.2", "sm, share 0.25"]
   assert names[-1] == "sm, share uniform, average 0.2"
   values = ["uniform", 0.5, None, "12", 3, "every", math.nan]
-  assert sorted(values, key=factors.order)[:5] == [0.5, 3, "12", "every", "uniform"]
+  assert sorted(values, key=studies.order)[:5] == [0.5, 3, "12", "every", "uniform"]
 
 
 @pytest.mark.parametrize(("text", "sentence"), [

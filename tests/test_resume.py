@@ -18,7 +18,7 @@ from runs import (
 )
 
 import alma_jax
-from alma_jax.runs import stage_training
+from alma_jax.runs import loop
 
 
 def test_equal_seeds_equal_runs(tmp_path, arrays):
@@ -126,7 +126,7 @@ def test_a_divergence_after_resuming_inside_the_stage_loses_and_doubles_nothing(
   alma_jax.run(config, tmp_path / "whole", data=arrays)
   assert interrupted(config, tmp_path / "cut", 24 + 10, data=arrays)
   assert [(entry["stage"], entry["epoch"]) for entry in lines(tmp_path / "cut", "train.jsonl")][-1][0] == 1
-  record = stage_training.Trainer._record
+  record = loop.Session._record
 
   def diverging(self, fitting, records, began):
     done = record(self, fitting, records, began)
@@ -135,7 +135,7 @@ def test_a_divergence_after_resuming_inside_the_stage_loses_and_doubles_nothing(
     return done
 
   with monkeypatch.context() as patched:
-    patched.setattr(stage_training.Trainer, "_record", diverging)
+    patched.setattr(loop.Session, "_record", diverging)
     with pytest.raises(alma_jax.Diverged):
       alma_jax.run(config, tmp_path / "cut", data=arrays)
   alma_jax.run(config, tmp_path / "cut", data=arrays)

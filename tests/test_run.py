@@ -228,12 +228,6 @@ def test_weights_and_biases_gets_the_same_scalars(tmp_path, make_config, arrays,
   assert alma_jax.run(again, tmp_path / "run", data=arrays).summary == run.summary
 
 
-def test_without_the_package_there_is_no_weights_and_biases(tmp_path, make_config, arrays, monkeypatch):
-  monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-  with pytest.raises(alma_jax.BadInput, match="pip install wandb"):
-    alma_jax.run(make_config(log__wandb="streams"), tmp_path / "run", data=arrays)
-  assert not (tmp_path / "run").exists()
-
 
 def test_a_torn_last_line_is_not_read(tmp_path, make_config, arrays):
   run = alma_jax.run(make_config(), tmp_path / "run", data=arrays)

@@ -18,7 +18,7 @@ from tensorboardX.record_writer import RecordWriter
 import alma_jax
 from alma_jax import commands, errors, export, messages, sweep
 from alma_jax import config as configs
-from alma_jax.reports import write
+from alma_jax.reports import page
 from alma_jax.runs import progress
 from alma_jax.store import checkpoint, run_files, run_folder
 
@@ -93,7 +93,7 @@ def test_addresses_are_no_folders_for_what_writes_many_files(tmp_path, monkeypat
   monkeypatch.chdir(tmp_path)
   (tmp_path / "a.py").write_text("def get_sweep():\n  return []\n")
   for use in (lambda: run_files.local(path), lambda: export.export("run", out=path),
-              lambda: write.report([], [], path)):
+              lambda: page.write([], [], path)):
     with pytest.raises(alma_jax.BadInput, match=r"'(gs|s3)://?b/run' is an address, not a folder"):
       use()
   assert sweep.main(["--config=a.py", f"--workdir={path}"]) == 2
@@ -192,6 +192,21 @@ def test_a_finished_run_on_a_read_only_disk_shows_its_summary(tmp_path, arrays, 
     alma_jax.run(small_config(seed=1), tmp_path / "done", data=arrays, overwrite=True)
   with pytest.raises(alma_jax.BadInput, match="cannot be made or written: Read-only file system"):
     alma_jax.run(small_config(train__epochs=6), tmp_path / "begun", data=arrays)
+
+
+def test_a_folder_that_another_process_writes_stays_as_it_is(tmp_path):
+  identity = run_folder.Identity(configs.parse(small_config()), {"data_fingerprint": "a"}, {}, "the data")
+  with run_folder.RunFolder(tmp_path, writes=False) as folder:
+    folder.claim(identity, overwrite=False)
+    folder.write_config()
+    folder.write({"curve.png": b"a"})
+    folder.publish("", 0, {"predictor.json": b"{}"})
+    folder.cut("train.jsonl", 0)
+    folder.append("train.jsonl", {"stage": 0})
+    folder.mend("metrics.jsonl", b"")
+    folder.note("compiling")
+    folder.sync()
+  assert not list(tmp_path.iterdir())
 
 
 def test_other_errors_are_not_disk_problems():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alma_jax.config import sections
+from alma_jax.config.stream import Every, Geometric, Power
 from alma_jax.data import schedule
 
 SIZE, UNTRAINED = 120, 0.9  # examples of a mega-batch; error before the first training
@@ -17,8 +17,8 @@ def fixed(kind, b, w=1, s=1, p=4.0, g=1.15):
 
 
 def made(kind, w=1, s=1, p=4.0, g=1.15):
-  return {"every": sections.Every(waiting_time=w), "power": sections.Power(num_trainings=s, exponent=p),
-          "geometric": sections.Geometric(factor=g)}[kind]
+  return {"every": Every(waiting_time=w), "power": Power(num_trainings=s, exponent=p),
+          "geometric": Geometric(factor=g)}[kind]
 
 
 @pytest.mark.parametrize(("args", "ends"), [

@@ -64,7 +64,7 @@ def test_p_is_corrected_for_all_tests_about_a_network():
   import task_verdicts
   runs = table(TRUE, 15, 5)
   alone = [*(task_verdicts.transfer(runs, name).p for name in ("select", "mntdp")), task_verdicts.gain(runs).p,
-           *(p for _, _, p in task_verdicts.measured(runs, "s_pl").values())]
+           *(each.p for each in task_verdicts.measured(runs, "s_pl").values())]
   found = task_verdicts.corrected(runs)
   assert (len(alone), min(found.values())) == (6, pytest.approx(6 * min(alone)))
   assert f"p = {found['s_minus', 'mntdp']:.2g}" in task_verdicts.transfers(runs)[1].number

@@ -10,10 +10,10 @@ from runs import ROOT
 from task_data import counts, given, make, own, parts, same
 
 from alma_jax import config as configs
-from alma_jax.data import textures
+from alma_jax.data import stand_ins
 from alma_jax.errors import BadInput
 from alma_jax.problems import sequence
-from alma_jax.sweeps import costs
+from alma_jax.sweeps import dry_run
 
 
 def test_shuffled_labels_are_balanced_and_not_those_of_the_images(tmp_path):
@@ -58,7 +58,7 @@ def test_a_sweep_counts_the_steps_of_a_list_of_ones_own(tmp_path):
   stream = own(tmp_path, dict(name="mine", arrays=given()), dict(name="again", arrays=given()))
   c = configs.tasks("independent", stream)
   c.train.epochs, c.train.batch_size, c.train.learning_rate, c.train.weight_decay = 7, 5, (0.1, 0.2), (0.0,)
-  (found,) = costs.predict([configs.parse(c)])
+  (found,) = dry_run.predict([configs.parse(c)])
   assert found.steps == 2 * 2 * 7 * 3  # tasks, pairs, epochs, batches of 12 examples
 
 
@@ -137,7 +137,7 @@ def test_real_data_sets_where_they_are_prepared(textures_dir, tmp_path):
   path = own(tmp_path, dict(name="a", data="dtd", train=5, val=3, test=2))
   real, stand_in = (make(path, data_dir=str(textures_dir), sources=kind) for kind in ("auto", "stand_ins"))
   assert real.infos[0].class_names == ("plain", "dotted")
-  assert stand_in.infos[0].class_names == textures.NAMES
+  assert stand_in.infos[0].class_names == stand_ins.TEXTURES
   assert real.fingerprint != stand_in.fingerprint
   for part, numbers in (("train", {0, 1}), ("val", {0, 1}), ("test", {2})):
     x, y = parts(real.task(0))[part]

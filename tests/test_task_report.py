@@ -8,20 +8,8 @@ import pytest
 from reports import write_report, write_run
 
 from alma_jax import config as configs
-from alma_jax.reports import (
-  ablation,
-  blocks,
-  collect,
-  drawing,
-  figures,
-  task_figures,
-  task_fronts,
-  task_graph,
-  task_matrix,
-  task_memory,
-  task_modules,
-  task_tables,
-)
+from alma_jax import report
+from alma_jax.reports import ablation, collect, drawing, figures, tables, task_figures
 from alma_jax.store import metrics, run_files
 
 
@@ -77,12 +65,12 @@ def runs(tmp_path):
   return root
 
 
-def test_metrics_are_tabled(runs):
+def test_metrics_are_tabled(runs, capsys):
   (study,), notes = collect.collect([runs])
   assert study.name == "digits, 3 tasks"
   assert notes == []
-  assert any("Every seed draws the examples of the tasks anew" in line for line in task_tables.columns(study).lines)
-  table = task_tables.points(study).set_index("learner.name")
+  assert any("Every seed draws the examples of the tasks anew" in line for line in tables.task_columns(study))
+  table = tables.task_points(study).set_index("learner.name")
   assert table.index[0] == "mntdp"  # the best A comes first
   mntdp, finetune = table.loc["mntdp"], table.loc["finetune"]
   assert mntdp["average_accuracy"] == pytest.approx(0.8)
@@ -96,11 +84,12 @@ def test_metrics_are_tabled(runs):
   # (C, E): finetune 3000, .233; independent 3000, .25; mntdp 9000, .2. (M, A): mntdp 70, .8 against 90 and lower.
   assert dict(table["on_cost_front"]) == {"mntdp": True, "finetune": True, "independent": False}
   assert dict(table["on_memory_front"]) == {"mntdp": True, "finetune": False, "independent": False}
-  head, _, first, *_ = task_tables.overview(study).splitlines()
+  head, _, first, *_ = tables.task_overview(study).splitlines()
   assert head == "| learner | seeds | A | F | E | C | T | M | modules |"
   assert first == ("| mntdp | 2 | 0.800 ± 0.000 | 0.000 ± 0.000 | 0.200 ± 0.000 | 9e+03 ± 0 | 0.250 ± 0.071 | 70 ± 0 | "
                    "7 ± 0 |")
-  assert blocks.text([study]).startswith("Runs: mean ± standard deviation over seeds\n\n| learner")
+  report.main([str(runs)])
+  assert capsys.readouterr().out.startswith("Runs: mean ± standard deviation over seeds\n\n| learner")
 
 
 def test_lca_is_shown_where_it_was_measured(runs):
@@ -108,7 +97,7 @@ def test_lca_is_shown_where_it_was_measured(runs):
     file = runs / f"mntdp{seed}/summary.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"lca": lca}))
   (study,), _ = collect.collect([runs])
-  head, _, *rows = task_tables.overview(study).splitlines()
+  head, _, *rows = tables.task_overview(study).splitlines()
   assert head.endswith("| modules | LCA |")
   assert rows[0].endswith("| 0.500 ± 0.141 |")
   assert rows[1].endswith("| - |")
@@ -118,12 +107,12 @@ def test_transfer_needs_an_independent_run_of_the_seed(tmp_path):
   write_task_run(tmp_path / "select0", [0.8, 0.7], "select", seed=0)
   (study,), notes = collect.collect([tmp_path])
   assert "there is no finished run of `independent`" in notes[0]
-  assert task_tables.overview(study).splitlines()[2].split(" | ")[6] == "-"
+  assert tables.task_overview(study).splitlines()[2].split(" | ")[6] == "-"
   write_task_run(tmp_path / "select1", [0.8, 0.7], "select", seed=1)
   write_task_run(tmp_path / "independent1", [0.8, 0.6], seed=1)
   (study,), notes = collect.collect([tmp_path])
   assert any("the transfer to the last task (T) leaves out select (seed 0), because" in note for note in notes)
-  row = next(line for line in task_tables.overview(study).splitlines() if "select" in line)
+  row = next(line for line in tables.task_overview(study).splitlines() if "select" in line)
   assert row.split(" | ")[6] == "0.100 (1)"
   # Another width is another baseline.
   for width, last in ((8, 0.3), (16, 0.4)):
@@ -136,45 +125,46 @@ def test_transfer_needs_an_independent_run_of_the_seed(tmp_path):
 
 def test_figures_show_the_runs(runs):
   (study,), _ = collect.collect([runs])
-  found = task_figures.all_of(study)
-  assert list(found) == ["task-pareto", "task-memory", "task-origins", "task-modules", "task-matrix"]
-  assert "Without any arrow: independent" in found["task-origins"][0]
-  panels = task_fronts.pareto(study).axes
-  assert [axes.get_ylabel() for axes in panels] == ["cumulative error E", "average accuracy A"]
+  plots = task_figures.plots(study)
+  figures_of = {name: drawing.draw(plot) for name, plot in plots.items()}
+  assert list(plots) == ["task-pareto", "task-memory", "task-origins", "task-modules", "task-matrix"]
+  assert "Without any arrow: independent" in plots["task-origins"].caption
+  panels = figures_of["task-pareto"].axes
+  assert [axes.get_ylabel() for axes in panels] == ["cumulative error E", "average error 1 - A"]
   assert {text.get_text() for text in panels[0].texts} == {"independent", "mntdp", "finetune"}
-  params, modules = task_memory.over_tasks(study).axes
-  lines = {tuple(line.get_ydata()) for line in modules.lines if len(line.get_ydata()) == 3}
-  assert lines == {(3, 6, 9), (3, 6, 7)}
-  assert {tuple(line.get_ydata()) for line in params.lines if len(line.get_ydata()) == 3} == {(30, 60, 90),
-                                                                                           (30, 60, 70)}
-  panels = {axes.get_title(loc="left"): axes for axes in task_graph.origins(study).axes}
+  for axes, expected in zip(figures_of["task-memory"].axes, ({(30, 60, 90), (30, 60, 70)}, {(3, 6, 9), (3, 6, 7)})):
+    assert {tuple(line.get_ydata()) for line in axes.lines} == expected
+  panels = {axes.get_title(): axes for axes in figures_of["task-origins"].axes}
   assert list(panels) == ["finetune", "mntdp"]
   assert [len(axes.patches) for axes in panels.values()] == [2, 1]
-  (arrow,) = panels["mntdp"].patches
-  assert [round(point[1]) for point in arrow._path_original.vertices[[0, -1]]] == [0, 2]
-  (axes,) = task_modules.modules(study).axes
-  assert axes.get_title(loc="left") == "mntdp: 7 modules"
-  cells = {(round(cell.get_x() + 0.5), round(cell.get_y() + 0.5)): cell.get_facecolor() for cell in axes.patches}
-  assert cells[0, 0] == cells[2, 0] == cells[2, 1] != cells[2, 2]
-  assert cells[1, 0] == cells[2, 2]  # grey: of one task alone
-  image = next(axes for axes in task_matrix.matrix(study).axes if axes.get_title() == "finetune").images[0]
-  np.testing.assert_allclose(np.ma.filled(image.get_array(), -1), [[0.8, -1, -1], [0.7, 0.9, -1], [0.5, 0.8, 0.6]])
+  assert plots["task-origins"].panels[1].grid.arrows[0][:2] == (0, 2)
+  assert [filled for _, filled in plots["task-origins"].panels[1].grid.nodes] == [False, False, True]
+  (panel,) = plots["task-modules"].panels
+  assert panel.title == "mntdp: 7 modules"
+  assert panel.grid.rows == ("head", "mid", "low")
+  head, mid, low = panel.grid.colours.tolist()
+  assert low[0] == low[2] == mid[2] != head[2]
+  assert low[1] == head[2]  # grey: of one task alone
+  assert panel.grid.texts == [["1", "2", "3"], ["1", "2", "1"], ["1", "2", "1"]]
+  (grid,) = (panel.grid for panel in plots["task-matrix"].panels if panel.title == "finetune")
+  assert grid.texts == [["80", "", ""], ["70", "90", ""], ["50", "80", "60"]]
+  assert len({tuple(grid.colours[t, i]) for t in range(3) for i in range(t + 1)}) == 5  # 80 % twice
 
 
 def test_coinciding_lines_show_all_colours(runs):
   (study,), _ = collect.collect([runs])
-  _, modules = task_memory.over_tasks(study).axes
-  dashed = [line for line in modules.lines if line.get_linestyle() == "--" and len(line.get_ydata()) == 3]
-  assert {line.get_color() for line in dashed} == {drawing.style(name)[0] for name in ("independent", "finetune")}
+  _, modules = drawing.draw(task_figures.memory(study)).axes
+  dashed = [line for line in modules.lines if line.get_linestyle() == "--"]
+  assert {line.get_color().lower() for line in dashed} == {
+      drawing.style(name)[0].lower() for name in ("independent", "finetune")}
 
 
 def test_a_report_beside_other_streams(tmp_path, runs, monkeypatch):
-  monkeypatch.setattr(figures, "all_of", lambda *_: {})  # those of mega-batches are slow, and tested elsewhere
+  monkeypatch.setattr(figures, "plots", lambda *_: {})  # those of mega-batches are slow, and tested elsewhere
   others = [write_run(tmp_path / "images", [0.5, 0.4]), write_run(tmp_path / "text", [9.0, 8.0], language=True)]
   alone, out = tmp_path / "alone", tmp_path / "out"
   write_report(others, alone)
-  page = write_report([runs, *others], out)
-  html = page.read_text()
+  html = write_report([runs, *others], out).read_text()
   for heading in ("digits, 3 tasks", "digits, 2 mega-batches", "What the columns mean"):
     assert heading in html
   assert pd.read_csv(out / "tasks.csv")["learner.name"].tolist() == ["mntdp", "independent", "finetune"]
@@ -206,11 +196,13 @@ def test_one_task_and_crowds(tmp_path):
   write_task_run(tmp_path / "one", [0.8], "select")
   (one,), _ = collect.collect([tmp_path / "one"])
   assert one.name == "digits, 1 task"
-  assert task_figures.all_of(one) == {}
+  assert task_figures.plots(one) == {}
   for i in range(10):
     write_task_run(tmp_path / f"many{i}", [0.5] * 41, "select", [None, *range(40)], learner__neighbors=i + 1)
   (many,), _ = collect.collect([tmp_path / f"many{i}" for i in range(10)])
-  captions = {name: caption for name, (caption, _) in task_figures.all_of(many).items()}
+  captions = {name: plot.caption for name, plot in task_figures.plots(many).items()}
+  for plot in task_figures.plots(many).values():
+    drawing.draw(plot)
   assert list(captions) == ["task-pareto", "task-memory", "task-origins", "task-matrix"]
   assert "The first 9 of 10 kinds of runs are shown." in captions["task-matrix"]
 

@@ -13,22 +13,18 @@ from alma_jax.config.registry import is_own
 _NOT_OWN = {*sys.stdlib_module_names, "alma_jax"}
 
 
-def own_classes(config: schema.RunConfig) -> dict[str, type]:
-  """The user's registered classes that a config names, {name: class}."""
-  return {each.name: type(each) for each in layout.sections_of(config)
-          if each.registries and is_own(type(each))}
-
-
 def code_of(config: schema.RunConfig) -> dict[str, str]:
   """Hashes of the files behind the user's classes that a config names, {name: SHA-256 of the file}.
 
   Files that these import from the same folder are listed too, under their paths. A class that is defined in a notebook
   has no file and is left out.
   """
-  made = own_classes(config)
-  found = {name: file.resolve() for name, each in made.items() if (file := _file_of(each)) is not None}
+  functions = {each.name: functions_of(type(each)) for each in layout.sections_of(config)
+               if each.registries and is_own(type(each))}
+  found = {name: file.resolve() for name, each in functions.items() for function in each
+           if (file := pathlib.Path(function.__code__.co_filename)).is_file()}  # one file; generated methods have none
   for name, file in list(found.items()):
-    imported = _imported([each.__globals__ for each in functions_of(made[name])], file.parent)
+    imported = _imported([each.__globals__ for each in functions[name]], file.parent)
     found |= {path: each for path, each in imported.items() if each not in found.values()}
   return {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in found.items()}
 
@@ -38,12 +34,6 @@ def functions_of(made: Callable[..., Any]) -> list[Any]:
   # Flax wraps the methods of its modules. A class that runpy has loaded has no module in which it could be looked up.
   functions = [inspect.unwrap(each) for each in (made, *getattr(made, "__dict__", {}).values()) if callable(each)]
   return [each for each in functions if hasattr(each, "__code__") and each.__module__ == made.__module__]
-
-
-def _file_of(made: Callable[..., Any]) -> pathlib.Path | None:
-  """The file that defines a function or a class; None in a notebook."""
-  files = (pathlib.Path(each.__code__.co_filename) for each in functions_of(made))
-  return next((file for file in files if file.is_file()), None)
 
 
 def _imported(todo: list[dict[str, Any]], folder: pathlib.Path) -> dict[str, pathlib.Path]:

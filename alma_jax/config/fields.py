@@ -10,51 +10,29 @@ Declare their fields with `field`:
       every: int = alma_jax.field(1, "stages between two selections", at_least=1)
 
 The checks of a config, `alma fields` and docs/fields.md are made from these declarations. A field whose type is a
-dataclass is a section, or a choice among several dataclasses; see `section` and `choice`.
+dataclass is a section; `choice` declares one that is an instance of one of several dataclasses.
 """
 import dataclasses
 import functools
 import math
+import operator
 import sys
 import typing
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from alma_jax.errors import BadInput
 
 T = TypeVar("T")
 _KEY = "alma_jax"  # of dataclasses.Field.metadata
-_TRUE, _FALSE = ("true", "t", "1"), ("false", "f", "0")
-_NAMED_POWERS = range(20, 64)  # exponents; 2**31 is easier to read than 2147483648
-
+_BOOLS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
+_BOUNDS: Mapping[str, Callable[[float, float], bool]] = {
+    "at_least": operator.ge, "above": operator.gt, "at_most": operator.le, "below": operator.lt}
 # The types that a field can have, as errors describe them.
 KINDS: Mapping[Any, str] = {
     int: "a whole number", float: "a finite number", bool: "True or False", str: "a string",
     tuple[int, ...]: "a whole number, or several as in (1,2)", tuple[float, ...]: "a number, or several as in (1,2)",
-    tuple[str, ...]: "a name, or several as in (a,b)",
-    float | str: "a number or a word"}
-
-
-class Bounds(NamedTuple):
-  """The numbers that a field can have; None: no bound."""
-  at_least: float | None = None
-  above: float | None = None
-  at_most: float | None = None
-  below: float | None = None
-
-  def allow(self, number: float) -> bool:
-    return ((self.at_least is None or number >= self.at_least) and (self.above is None or number > self.above)
-            and (self.at_most is None or number <= self.at_most) and (self.below is None or number < self.below))
-
-  def __str__(self) -> str:
-    """As in "at least 1"; empty without bounds."""
-    at_least, above, at_most, below = map(_number, self)
-    if at_least and at_most:
-      return f"between {at_least} and {at_most}"
-    if above and below:
-      return f"strictly between {above} and {below}"
-    words = {"at least": at_least, "above": above, "at most": at_most, "below": below}
-    return " and ".join(f"{word} {number}" for word, number in words.items() if number)
+    tuple[str, ...]: "a name, or several as in (a,b)", float | str: "a number or a word"}
 
 
 class Section:
@@ -83,21 +61,22 @@ class Declared(NamedTuple):
   Attributes:
     kind: its type, one of KINDS.
     default: dataclasses.MISSING if it has no default.
-    meaning, bounds, choices: see `field`.
-    names: whether the value names a class, and so decides which other fields the config has.
+    meaning, choices: see `field`.
+    bounds: {"at_least": number, ...}, see `field`.
+    classes: {name: dataclass} if the value names a class, and so decides which other fields the config has.
   """
   kind: Any = str
   default: Any = dataclasses.MISSING
   meaning: str = ""
-  bounds: Bounds = Bounds()
+  bounds: Mapping[str, float] = {}
   choices: Collection[str] | None = None
-  names: bool = False
+  classes: Mapping[str, Any] | None = None
 
   def accept(self, value: Any, path: str) -> Any:
     """The value, converted to exactly the field's type.
 
-    A numpy scalar becomes a Python number. A whole number becomes a float if the field is a float. A list or a single
-    number becomes a tuple if the field is a tuple.
+    A text is read as on the command line. Numpy's values become Python's. A whole number becomes a float if the
+    field is a float. A list or a single number becomes a tuple if the field is a tuple.
 
     Args:
       value: any object.
@@ -106,64 +85,52 @@ class Declared(NamedTuple):
     Raises:
       BadInput: the value has the wrong type, or is not allowed.
     """
-    value = _converted(self.kind, value, path)
-    parts = value if isinstance(value, tuple) else (value,)
-    if self.kind == float | str:
-      if not (value in (self.choices or ()) if isinstance(value, str) else self.bounds.allow(value)):
+    value = value.tolist() if hasattr(value, "tolist") else value  # numpy's
+    try:
+      value = _converted(self.kind, value)
+    except (ValueError, KeyError):
+      raise BadInput(f"{path}={value!r} should be {KINDS[self.kind]}.") from None
+    for part in value if isinstance(value, tuple) else (value,):
+      if not (self.choices is None or part in self.choices if isinstance(part, str) else
+              all(_BOUNDS[name](part, bound) for name, bound in self.bounds.items())):
         raise BadInput(f"{path}={value!r} should be {self.allowed()}.")
-      return value
-    if self.choices is not None and not all(part in self.choices for part in parts):
-      raise BadInput(f"{path}={value!r} is not one of {listed(self.choices)}.")
-    if not all(self.bounds.allow(part) for part in parts):
-      raise BadInput(f"{path}={value} should be {self.bounds}.")
     return value
 
-  def read(self, text: str, path: str) -> Any:
-    """The value of a text on the command line; call `accept` to check it.
-
-    Raises:
-      BadInput: the text is not a value of the field's type.
-    """
-    try:
-      return _read(self.kind, text)
-    except ValueError:
-      raise BadInput(f"{path}={text!r} should be {KINDS[self.kind]}.") from None
-
-  def allowed(self) -> str:
-    """The allowed values in words; empty if all values of the type are allowed."""
-    if self.kind == float | str:
-      return f"{self.bounds} or {listed(self.choices or ())}"
-    return f"one of {listed(self.choices)}" if self.choices is not None else str(self.bounds)
+  def allowed(self, mark: str = "") -> str:
+    """The allowed values in words, with `mark` around each choice; empty if all values of the type are allowed."""
+    bounds = " and ".join(f"{name.replace('_', ' ')} {bound}" for name, bound in self.bounds.items())
+    if self.bounds.keys() == {"at_least", "at_most"}:
+      bounds = f"between {self.bounds['at_least']} and {self.bounds['at_most']}"
+    choices = listed(f"{mark}{choice}{mark}" for choice in self.choices or ())
+    return " or ".join(filter(None, (bounds, f"one of {choices}" if "," in choices else choices)))
 
 
 class Choice(NamedTuple):
-  """A field that holds an instance of one of several dataclasses; see `section` and `choice`.
+  """A field that holds an instance of a dataclass; see `choice`.
 
   Attributes:
-    classes: {name: dataclass}; None: it is always of the type `kind`.
-    default: name of the class in a template.
-    meaning: what the name decides; empty for a section.
     kind: the type of the field, which all the dataclasses inherit from.
+    default: name of the class in a template.
+    meaning: what the name decides; empty: as its field `name` says.
+    classes: {name: dataclass}; None: it is always of the type `kind`.
   """
-  classes: Mapping[str, Any] | None
-  default: str
-  meaning: str
   kind: Any = None
+  default: str = ""
+  meaning: str = ""
+  classes: Mapping[str, Any] | None = None
 
   def places(self, prefix: str, name: str) -> tuple[str, str]:
     """(full name of the field that holds the class's name, what the full names of its fields begin with).
 
-    `prefix` is that of the dataclass in which the field is called `name`.
+    `prefix` is that of the dataclass in which the field is called `name`. The fields of a section are called
+    SECTION.FIELD; those of a class that a field in a section chooses stand beside that field.
     """
-    return (prefix + name, prefix) if self.meaning else (f"{prefix}{name}.name", f"{prefix}{name}.")
+    return (prefix + name, prefix) if prefix else (f"{name}.name", f"{name}.")
 
   def named(self) -> Declared:
     """The field that holds the name."""
-    if self.meaning:
-      return Declared(default=self.default, meaning=self.meaning, choices=self.classes, names=True)
-    name = declared(self.kind)["name"]
-    assert isinstance(name, Declared)
-    return name._replace(default=self.default, names=True)
+    named = Declared(meaning=self.meaning, choices=self.classes) if self.meaning else declared(self.kind)["name"]
+    return named._replace(default=self.default, classes=self.classes)
 
 
 def field(default: T, meaning: str, *, at_least: float | None = None, above: float | None = None,
@@ -185,43 +152,38 @@ def field(default: T, meaning: str, *, at_least: float | None = None, above: flo
   Returns:
     A dataclasses.Field, typed as the default.
   """
-  bounds = Bounds(at_least, above, at_most, below)
+  given = {"at_least": at_least, "above": above, "at_most": at_most, "below": below}
+  bounds = {name: bound for name, bound in given.items() if bound is not None}
   return dataclasses.field(default=default, metadata={
       _KEY: Declared(meaning=meaning, bounds=bounds, choices=choices)})
 
 
-def section(classes: Mapping[str, Any] | None = None, default: str = "") -> Any:
-  """Declares a section, whose fields are called `SECTION.FIELD`.
+def choice(classes: Mapping[str, Any], default: str, meaning: str = "") -> Any:
+  """Declares a field that chooses a dataclass: a section, or in a section a field with further fields beside it.
 
   Args:
-    classes: {name: dataclass}, from which the field `SECTION.name` chooses. None: the class is the field's type.
+    classes: {name: dataclass with a field `name`}. A registry imports them when one is chosen.
     default: the name in a template.
+    meaning: what the name decides, for `alma fields` and docs/fields.md; empty: as its field `name` says.
   """
-  return dataclasses.field(metadata={_KEY: Choice(classes, default, "")})
-
-
-def choice(classes: Mapping[str, Any], default: str, meaning: str) -> Any:
-  """Declares a field that chooses a dataclass. The fields of the dataclass stand beside it in the same section.
-
-  Args:
-    classes: {name: dataclass with a field `name`}. The value of the field is the name.
-    default: the name in a template.
-    meaning: what the name decides, for `alma fields` and docs/fields.md.
-  """
-  metadata = {_KEY: Choice(classes, default, meaning)}
-  if isinstance(classes, dict):
-    return dataclasses.field(default=classes[default](), metadata=metadata)
-  return dataclasses.field(default_factory=lambda: classes[default](), metadata=metadata)  # a registry imports it then
+  made = Choice(default=default, meaning=meaning, classes=classes)
+  return dataclasses.field(default_factory=lambda: classes[default](), metadata={_KEY: made})
 
 
 @functools.cache
-def declared(cls: Any) -> Mapping[str, Declared | Choice]:
-  """{name: declaration} of the fields of a dataclass."""
+def declared(cls: Any) -> Mapping[str, Any]:
+  """{name: Declared or Choice} of the fields of a dataclass.
+
+  A subclass that sets only a default inherits the declaration of the nearest base class.
+  """
   hints, fields = typing.get_type_hints(cls), {}
   for each in dataclasses.fields(cls):
-    made = _declaration(cls, each.name)
-    own = {"kind": hints[each.name]} | ({} if isinstance(made, Choice) else {"default": each.default})
-    fields[each.name] = made._replace(**own)
+    kind = hints[each.name]
+    inherited = (vars(base).get("__dataclass_fields__", {}).get(each.name) for base in cls.__mro__)
+    made = next((other.metadata[_KEY] for other in inherited if other and _KEY in other.metadata),
+                Choice() if dataclasses.is_dataclass(kind) else Declared())
+    fields[each.name] = made._replace(kind=kind) if isinstance(made, Choice) else made._replace(
+        kind=kind, default=each.default)
   return fields
 
 
@@ -229,8 +191,7 @@ def check_declarations(cls: type) -> None:
   """Checks the declarations of a class of options.
 
   Raises:
-    BadInput: a field has no default, its default is not allowed, its type is not in KINDS, or it has bounds that its
-      type cannot have.
+    BadInput: a field has no default, its default is not allowed, or its type is not in KINDS.
   """
   for name, each in declared(cls).items():
     path = f"{cls.__name__}.{name}"
@@ -240,8 +201,6 @@ def check_declarations(cls: type) -> None:
       raise BadInput(f"{path} is of type {kind_name(each.kind)}; declare one of {listed(map(kind_name, KINDS))}.")
     if each.default is dataclasses.MISSING:
       raise BadInput(f"{path} has no default; declare it as alma_jax.field(DEFAULT, MEANING).")
-    if each.kind in (str, bool) and each.bounds != Bounds():
-      raise BadInput(f"{path} is of type {kind_name(each.kind)}, which has no bounds; leave them out.")
     each.accept(each.default, path)
 
 
@@ -256,52 +215,27 @@ def kind_name(kind: Any) -> str:
 
 
 def text_of(value: Any) -> str:
-  """A value as you write it on the command line; `Declared.read` reads it back."""
+  """A value as you write it on the command line; `Declared.accept` reads it back."""
   if isinstance(value, tuple):
     return text_of(value[0]) if len(value) == 1 else f"({','.join(map(text_of, value))})"
   return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _declaration(cls: type, name: str) -> Declared | Choice:
-  """The declaration of a field by the class, or by the nearest base class that declares it."""
-  inherited = (vars(base).get("__dataclass_fields__", {}).get(name) for base in cls.__mro__)
-  return next((each.metadata[_KEY] for each in inherited if each is not None and _KEY in each.metadata), Declared())
-
-
-def _converted(kind: Any, value: Any, path: str) -> Any:
+def _converted(kind: Any, value: Any) -> Any:
+  """Raises ValueError or KeyError if this cannot be a value of the type."""
   if typing.get_origin(kind) is tuple:
-    values = value if isinstance(value, (list, tuple)) else [value]
-    return tuple(_converted(typing.get_args(kind)[0], part, path) for part in values)
-  if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0:
-    value = value.item()
-  if kind == float | str and not isinstance(value, str):
-    kind = float
+    if isinstance(value, str):
+      value = [part.strip(" '\"") for part in value.strip("()[] ").split(",") if part.strip()]
+    return tuple(_converted(typing.get_args(kind)[0], part)
+                 for part in (value if isinstance(value, (list, tuple)) else [value]))
+  if kind == float | str:
+    return value if isinstance(value, str) and value[:1].isalpha() else _converted(float, value)
+  if type(value).__module__ == "numpy":
+    value = value.tolist()
+  if isinstance(value, str) and kind is not str:
+    value = _BOOLS[value.lower()] if kind is bool else kind(value)
   if kind is float and type(value) is int and abs(value) <= sys.float_info.max:
     value = float(value)
-  if not (type(value) is kind or (kind == float | str and isinstance(value, str))) or (
-      kind is float and not math.isfinite(value)):
-    raise BadInput(f"{path}={value!r} should be {KINDS[kind]}.")
+  if type(value) is not kind or (kind is float and not math.isfinite(value)):
+    raise ValueError(value)
   return value
-
-
-def _read(kind: Any, text: str) -> Any:
-  """Raises ValueError if the text cannot be a value of this type."""
-  if typing.get_origin(kind) is tuple:
-    parts = text.strip("()[] ").split(",")
-    return tuple(_read(typing.get_args(kind)[0], part.strip(" '\"")) for part in parts if part.strip())
-  if kind is bool:
-    if text.lower() not in _TRUE + _FALSE:
-      raise ValueError(text)
-    return text.lower() in _TRUE
-  if kind == float | str:
-    try:
-      return float(text)
-    except ValueError:
-      return text
-  return kind(text)
-
-
-def _number(bound: float | None) -> str:
-  if bound is None:
-    return ""
-  return next((f"2**{power}" for power in _NAMED_POWERS if bound == 2**power), str(bound))

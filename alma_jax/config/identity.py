@@ -69,9 +69,8 @@ def digest(config: RunConfig | Tree) -> str:
 
 def default_workdir(config: RunConfig) -> str:
   """The default run folder, runs/DATA-LEARNER-HASH. Long names are cut."""
-  name, label = (re.sub(r"[^A-Za-z0-9.]+", "_", text).strip("_")
-                 for text in (config.dataset.name.removesuffix(".npz"), config.label))
-  folder = f"{name}-{label}-{digest(config)[:8]}"
-  if len(folder) > MOST_OF_NAME:
-    folder = f"{name[:_SHORTENED]}-{label[:_SHORTENED]}-{digest(config)[:8]}"
-  return f"runs/{folder}"
+  parts = [re.sub(r"[^A-Za-z0-9.]+", "_", text).strip("_")
+           for text in (config.dataset.name.removesuffix(".npz"), config.label)]
+  if sum(map(len, parts)) + len("--") + 8 > MOST_OF_NAME:
+    parts = [part[:_SHORTENED] for part in parts]
+  return f"runs/{'-'.join([*parts, digest(config)[:8]])}"

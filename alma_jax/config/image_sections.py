@@ -1,17 +1,18 @@
 """The sections of the configs of image classification. Imports neither jax nor numpy."""
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
-from alma_jax.config import sections
+from alma_jax.config import stream
 from alma_jax.config.fields import Section, choice, field
 from alma_jax.config.registry import IMAGES, OPTIMIZERS
-from alma_jax.config.sections import Optimizer, Plan, memory_part
+from alma_jax.config.sections import Optimizer, Plan
+from alma_jax.config.stream import memory_part
 from alma_jax.errors import BadInput
 
 
 @dataclasses.dataclass(frozen=True)
-class Stream(sections.Stream):
+class Stream(stream.Stream):
   """A stream of mega-batches of images."""
   val_fraction: float = field(
       0.1, "share of every mega-batch that is held out for validation, to select the best epoch",
@@ -22,18 +23,56 @@ class Stream(sections.Stream):
 
 
 @dataclasses.dataclass(frozen=True)
-class Train(Section):
-  """Training of image networks."""
+class Epochs(Section):
+  """Training by epochs or steps, of images and of tasks."""
   epochs: int = field(
-      100, "largest number of epochs of a stage; in the first stage, `hmoe` trains first its base network and then its "
-      "experts", at_least=1)
+      100, "largest number of epochs of a training; in the first stage, `hmoe` trains first its base network and then "
+      "its experts", at_least=1)
   steps: int = field(
-      0, "number of training steps of a stage, however many examples it has (`hmoe`: of its base network and of each "
+      0, "number of steps of a training, however many examples it has (`hmoe`: of its base network and of each "
       "expert); 0: `train.epochs` decide", at_least=0)
   eval_every: int = field(
       0, "with `train.steps`: number of steps between two validations; 0: a pass over the new examples. The last "
       "step is always followed by one", at_least=0)
   batch_size: int = field(128, "number of examples of a batch; the partial last batch of an epoch is used", at_least=1)
+  label_smoothing: float = field(
+      0.0, "share of the uniform distribution in the training labels (Szegedy et al., 2016); reported losses do not "
+      "include it", at_least=0, below=1)
+  augment: bool = field(False, "flip and crop training images at random, after padding by 4 pixels")
+
+  num_pairs = 1  # number of networks that are trained side by side because there is a pair of fields to choose
+  micro_batch, patience, patience_delta = 0, 0, 0.0
+
+  def relative_steps(self, shares: Sequence[float]) -> float:
+    """Steps of trainings on these `shares` of the data, up to a factor that depends on the data alone."""
+    return self.num_pairs * (len(shares) * self.steps if self.steps else sum(shares) * self.epochs / self.batch_size)
+
+  def plan(self, num: int, share: float = 0.0) -> Plan:
+    """Plan of a training on `num` new examples, if a `share` of every batch comes from the memory."""
+    if not num:
+      return Plan(0, 0, 0, 0, 0)
+    old = memory_part(self.batch_size, share)
+    new = self.batch_size - old
+    per_pass = -(-num // new)
+    steps = self.steps or self.epochs * per_pass
+    per_round = min(self.eval_every or per_pass, steps)
+    samples = steps * old + steps // per_pass * num + min(steps % per_pass * new, num)
+    return Plan(-(-steps // per_round), per_round, steps, samples, per_pass)
+
+  def check(self, config: Any) -> None:
+    """Raises BadInput if validations do not fit into the steps of a training."""
+    del config
+    if self.eval_every and not self.steps:
+      raise BadInput(f"train.eval_every={self.eval_every} is for train.steps above 0; set train.steps, or leave "
+                     "train.eval_every=0 to validate after every epoch.")
+    if self.steps and self.eval_every and self.patience and (self.patience + 1) * self.eval_every >= self.steps:
+      raise BadInput(f"train.patience={self.patience} can never end a stage of train.steps={self.steps} with "
+                     f"train.eval_every={self.eval_every}; set train.patience=0, or lower train.eval_every.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Train(Epochs):
+  """Training of image networks."""
   optimizer: Optimizer = choice(
       OPTIMIZERS[IMAGES], "adadelta",
       "the optimiser; its state starts afresh in every stage (except with `learner.keep_optimizer`)")
@@ -47,13 +86,6 @@ class Train(Section):
       "`train.eval_every` steps); 0: never stop early", at_least=0)
   patience_delta: float = field(
       0.0, "a validation is an improvement if it raises the validation accuracy by more than this", at_least=0)
-  label_smoothing: float = field(
-      0.0, "share of the uniform distribution in the training labels (Szegedy et al., 2016); reported losses do not "
-      "include it", at_least=0, below=1)
-  augment: bool = field(False, "flip and crop training images at random, after padding by 4 pixels")
-
-  micro_batch: ClassVar[int] = 0
-  num_pairs: ClassVar[int] = 1
 
   def transform(self) -> Any:
     """The optimiser, an optax.GradientTransformation, apart from the `factors` of its updates.
@@ -74,36 +106,3 @@ class Train(Section):
     """Factors of the updates in these steps of a stage of `num` steps, from 0; None: always 1."""
     del stage
     return [min(max((num - step) / (self.decay * num), 0.0), 1.0) for step in steps] if self.decay else None
-
-  def relative_steps(self, shares: Sequence[float]) -> float:
-    """Steps of stages on these `shares` of the data, up to a factor that depends on the data alone."""
-    return len(shares) * self.steps if self.steps else sum(shares) * self.epochs / self.batch_size
-
-  def plan(self, num: int, share: float = 0.0) -> Plan:
-    """Plan of a stage of `num` new training examples, if a `share` of every batch comes from the memory."""
-    if not num:
-      return Plan(0, 0, 0, 0, 0)
-    old = memory_part(self.batch_size, share)
-    new = self.batch_size - old
-    per_pass = -(-num // new)
-    steps = self.steps or self.epochs * per_pass
-    per_round = min(self.eval_every or per_pass, steps)
-    samples = steps * old + steps // per_pass * num + min(steps % per_pass * new, num)
-    return Plan(-(-steps // per_round), per_round, steps, samples, per_pass)
-
-  def check(self, config: Any) -> None:
-    """Raises BadInput if the fields do not go together."""
-    del config
-    check_validations(self)
-
-
-def check_validations(train: Any) -> None:
-  """Raises BadInput if validations do not fit into the steps of a stage; `train` is Train or task_sections.Train."""
-  if train.eval_every and not train.steps:
-    raise BadInput(f"train.eval_every={train.eval_every} is for train.steps above 0; set train.steps, or leave "
-                   "train.eval_every=0 to validate after every epoch.")
-  if train.steps and train.eval_every and train.patience and (train.patience + 1) * train.eval_every >= train.steps:
-    raise BadInput(f"train.patience={train.patience} can never end a stage of train.steps={train.steps} with "
-                   f"train.eval_every={train.eval_every}; set train.patience=0, or lower train.eval_every.")
-
-

@@ -5,13 +5,14 @@ chooses the dataclass that declares the fields beside it. So a config has only t
 """
 from __future__ import annotations
 
+import dataclasses
 import difflib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from alma_jax.config import schema
 from alma_jax.config.fields import Choice, Declared, declared, listed
-from alma_jax.config.registry import Registry, meant
+from alma_jax.config.registry import Registry, form, meant
 from alma_jax.errors import BadInput
 
 if TYPE_CHECKING:
@@ -40,13 +41,14 @@ def parse(config: ConfigDict | Mapping[str, Any] | schema.RunConfig) -> schema.R
   """
   if isinstance(config, schema.RunConfig):
     return config
-  tree = dict(config) if isinstance(config, dict) else getattr(config, "to_dict", lambda: None)()
-  if not isinstance(tree, dict):
+  tree = config if isinstance(config, dict) else getattr(config, "to_dict", lambda: None)()
+  if tree is None:
     raise BadInput(f"the config {config!r} is of type {type(config).__name__}; it should be a ConfigDict, such as "
                    "alma_jax.base_config('ens') returns.")
   flat = flatten(tree)
-  _check_names(flat, fields_of(flat))
-  parsed: schema.RunConfig = _built(_root(flat), defaults(flat) | flat)
+  fields = fields_of(flat)
+  _check_names(flat, fields)
+  parsed: schema.RunConfig = _built(_root(flat), {path: flat.get(path, each.default) for path, each in fields.items()})
   for section in sections_of(parsed):
     section.check(parsed)
   return parsed
@@ -56,41 +58,54 @@ def fields_of(flat: Mapping[str, Any]) -> Fields:
   """All fields of a config with these names, {path: Declared}, in the order of their declarations.
 
   Raises:
-    BadInput: a name is unknown.
+    BadInput: a name is unknown, or stands for a class that declares a field of all configs.
   """
-  return _fields(_root(flat), flat, "")
+  fields: Fields = {}
+  for path, each, _ in _walk(_root(flat), flat):
+    if path in fields:
+      raise BadInput(f"{path} is declared twice, by alma_jax and by your class; rename your field.")
+    fields[path] = each
+  return fields
 
 
 def defaults(flat: Mapping[str, Any]) -> Tree:
   """The defaults of all fields of a config with these names, {path: default}; the names keep their values."""
-  return {path: flat.get(path, each.default) if each.names or path in FIXED else each.default
+  return {path: flat.get(path, each.default) if each.classes is not None or path in FIXED else each.default
           for path, each in fields_of(flat).items()}
 
 
-def changed(flat: Mapping[str, Any], changes: Mapping[str, Any],
-            read: Callable[[Declared, Any, str], Any] = lambda field, value, path: value) -> Tree:
-  """A flat config with some fields changed; their order does not matter.
+def renamed(flat: Mapping[str, Any], path: str, name: Any) -> Tree:
+  """A flat config with another name in the field `path`, which brings the fields of its class with their defaults.
 
-  A new name brings the fields of its class with their defaults. A field that the old class declared in the same way
-  keeps its value.
+  A field that the old class declared in the same way keeps its value, and so does one that was set before its name.
+  """
+  before, after = fields_of(flat), fields_of(result := {**flat, path: name})
+
+  def keeps(path: str, each: Declared) -> bool:
+    other = before.get(path, each)
+    return path in result and (
+        each.classes is not None or other is each or other._replace(meaning="") == each._replace(meaning=""))
+
+  return {path: result[path] if keeps(path, each) else each.default for path, each in after.items()}
+
+
+def changed(flat: Mapping[str, Any], changes: Mapping[str, Any]) -> Tree:
+  """A flat config with some fields changed; their order does not matter.
 
   Args:
     flat: all fields.
-    changes: {path: value}.
-    read: (declaration, value, path) -> value to set; not called for names.
+    changes: {path: value}; names change first, see `renamed`.
 
   Raises:
     BadInput: a field does not exist, or a name is unknown.
   """
   result, left, fields = dict(flat), dict(changes), fields_of(flat)
   _check_names(flat, fields)
-  while (path := next((path for path in left if path in fields and fields[path].names), None)) is not None:
-    result[path], before = left.pop(path), fields
+  while names := [path for path in left if path in fields and fields[path].classes is not None]:
+    result = renamed(result, names[0], left.pop(names[0]))
     fields = fields_of(result)
-    result = {path: result[path] if path in result and (each.names or _alike(each, before.get(path))) else each.default
-              for path, each in fields.items()}
   _check_names(result | left, fields)
-  return result | {path: read(fields[path], value, path) for path, value in left.items()}
+  return result | left
 
 
 def overridden(tree: Mapping[str, Any], texts: Mapping[str, str | None]) -> Tree:
@@ -101,49 +116,42 @@ def overridden(tree: Mapping[str, Any], texts: Mapping[str, str | None]) -> Tree
     texts: {path: text}. None: the field was given without a value, which means True.
 
   Returns:
-    The nested dict of the changed config.
+    The nested dict of the changed config; `parse` reads the texts.
 
   Raises:
-    BadInput: a field does not exist, or the text is not a value of its type.
+    BadInput: a field does not exist, cannot be set, or needs a value.
   """
   for path in texts:
     if path in FIXED:
       raise BadInput(f"--config.{path} cannot be set; {FIXED[path]}.")
-  return nested(changed(flatten(tree), texts, _read))
+  flat = changed(flatten(tree), texts)
+  for path in [path for path, text in texts.items() if text is None]:
+    if fields_of(flat)[path].kind is not bool:
+      raise BadInput(f"--config.{path} has no value; give --config.{path}=VALUE.")
+    flat[path] = True
+  return nested(flat)
 
 
-def no_field(path: str, flat: Mapping[str, Any]) -> BadInput:
-  """The error for a field that the config `flat` does not have."""
-  fields, section = fields_of(flat), path.rpartition(".")[0]
-  if any(name.startswith(f"{path}.") for name in fields):
-    return BadInput(f"{path!r} is a group of fields, not a field; its fields are {_inside(path, fields)}.")
-  owners = [owner for owner, _, fields_there in alternatives(flat) if owner and path in fields_there]
-  if owners:
-    name = owners[0].partition("=")[0]
-    return BadInput(f"{path} is a field of {listed(owners)}, but this config has {name}={defaults(flat)[name]!r}; "
-                    f"leave the field out, or change {name}.")
-  if not any(name.startswith(f"{section}.") for name in fields):
-    section = ""
-  where = f" under {section!r}" if section else ""
-  close = _meant(path, [name for name in fields if name not in FIXED])
-  return BadInput(f"there is no field {path!r}{close}; the fields{where} are {_inside(section, fields)}.")
-
-
-def alternatives(flat: Mapping[str, Any]) -> Iterator[tuple[str, Any, Fields]]:
+def alternatives(flat: Mapping[str, Any], owner: str = "", cls: Any = None) -> Iterator[tuple[str, Any, Fields]]:
   """Yields ("", None, the fields of every config for this problem), and then, for every name that can be chosen,
   ("FIELD=NAME", its class, the fields that exist only with it).
+
+  Args:
+    flat: {"problem": its name}.
+    owner, cls: where to begin; leave them out.
   """
-  yield from _alternatives(_root(flat), "", "", None)
+  own = {path: each for path, each, of in _walk(_root(flat), flat) if of == owner}
+  yield owner, cls, own
+  for path, each in own.items():
+    for option in (each.classes or {}).values():
+      yield from alternatives({**flat, path: form(option)}, f"{path}={form(option)}", option)
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> Tree:
   """{"a": {"b": 1}} -> {"a.b": 1}."""
   flat: Tree = {}
   for key, value in tree.items():
-    if isinstance(value, dict):
-      flat |= flatten(value, f"{prefix}{key}.")
-    else:
-      flat[f"{prefix}{key}"] = value
+    flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
   return flat
 
 
@@ -161,15 +169,17 @@ def nested(flat: Mapping[str, Any]) -> Tree:
 
 def to_dict(config: schema.RunConfig) -> Tree:
   """The nested dict of a RunConfig, ready for JSON; `parse` reads it back."""
-  return nested(_flat(config, ""))
+  cls: Any = type(config)
+  return {name: _tree(getattr(config, name)) if isinstance(each, Choice) else getattr(config, name)
+          for name, each in declared(cls).items()}
 
 
 def sections_of(section: Any) -> Iterator[Any]:
   """The sections and chosen parts of a config, itself included."""
   yield section
-  for name, each in declared(section.__class__).items():
-    if isinstance(each, Choice):
-      yield from sections_of(getattr(section, name))
+  for each in vars(section).values():
+    if dataclasses.is_dataclass(each):
+      yield from sections_of(each)
 
 
 def _root(flat: Mapping[str, Any]) -> type[schema.RunConfig]:
@@ -179,15 +189,32 @@ def _root(flat: Mapping[str, Any]) -> type[schema.RunConfig]:
   return schema.CONFIGS[problem]
 
 
-def _alike(one: Declared, other: Declared | None) -> bool:
-  """Whether two classes declare a field in the same way, but for its meaning."""
-  return other is not None and one._replace(meaning="") == other._replace(meaning="")
-
-
 def _check_names(flat: Mapping[str, Any], fields: Fields) -> None:
-  for path in flat:
-    if path not in fields:
-      raise no_field(path, flat)
+  """Raises BadInput if the config has a field that does not exist; `fields` are those it can have."""
+  path = next((path for path in flat if path not in fields), None)
+  if path is None:
+    return
+  group = [name for name in fields if name.startswith(f"{path}.")]
+  if group:
+    raise BadInput(f"{path!r} is a group of fields, not a field; its fields are {_last(path, group)}.")
+  owners = [owner for owner, _, others in alternatives({"problem": _root(flat).problem}) if owner and path in others]
+  if owners:
+    name = owners[0].partition("=")[0]
+    raise BadInput(f"{path} is a field of {listed(owners)}, but this config has {name}={defaults(flat)[name]!r}; "
+                   f"leave the field out, or change {name}.")
+  section, _, last = path.rpartition(".")
+  free = [name for name in fields if name not in FIXED]
+  group = [name for name in free if section and name.startswith(f"{section}.")]
+  close = [name for name in free if name.endswith(f".{last}")] or difflib.get_close_matches(path, free, 1, 0.85)
+  hint = f" (did you mean {close[0]!r}?)" if close else ""
+  where = f"under {section!r} are {_last(section, group)}" if group else f"are {_last('', free)}"
+  raise BadInput(f"there is no field {path!r}{hint}; the fields {where}.")
+
+
+def _last(section: str, paths: list[str]) -> str:
+  """The names of the fields and groups below a section; "": of the whole config."""
+  start = len(section) + bool(section)
+  return listed(dict.fromkeys(path[start:].partition(".")[0] for path in paths if path not in FIXED))
 
 
 def _chosen(each: Choice, flat: Mapping[str, Any], path: str) -> Any:
@@ -206,90 +233,40 @@ def _chosen(each: Choice, flat: Mapping[str, Any], path: str) -> Any:
   return each.classes[value]
 
 
-def _fields(cls: Any, flat: Mapping[str, Any], prefix: str) -> Fields:
-  fields: Fields = {}
+def _walk(cls: Any, flat: Mapping[str, Any], prefix: str = "", owner: str = "") -> Iterator[tuple[str, Declared, str]]:
+  """Yields (path, declaration, owner) of all fields; the owner is as in "stream.schedule=power", or empty."""
   for name, each in declared(cls).items():
-    if isinstance(each, Declared):
-      fields[prefix + name] = each
-      continue
-    path, below = each.places(prefix, name)
-    inside = _fields(_chosen(each, flat, path), flat, below)
-    if each.classes is not None:
-      del inside[f"{below}name"]
-      fields[path] = each.named()
-    if clash := [other for other in inside if other.removeprefix(prefix) in declared(cls)]:
-      raise BadInput(f"{path}={flat.get(path)!r} declares {clash[0]}, a field of all configs; rename the class's own.")
-    fields |= inside
-  return fields
-
-
-def _built(cls: Any, flat: Mapping[str, Any], prefix: str = "") -> Any:
-  """An instance of a dataclass, made from the fields below `prefix`."""
-  values: Tree = {}
-  for name, each in declared(cls).items():
-    if isinstance(each, Declared):
-      values[name] = each.accept(flat[prefix + name], prefix + name)
-    else:
+    if isinstance(each, Choice):
       path, below = each.places(prefix, name)
-      values[name] = _built(_chosen(each, flat, path), {**flat, f"{below}name": flat.get(path)}, below)
-  return cls(**values)
+      chosen = _chosen(each, flat, path)
+      if each.classes is not None:
+        yield path, each.named(), owner
+      yield from _walk(chosen, flat, below, owner if each.classes is None else f"{path}={form(chosen)}")
+    elif not (owner and name == "name"):  # the field that chooses the class stands for it
+      yield prefix + name, each, owner
 
 
-def _flat(section: Any, prefix: str) -> Tree:
-  """The fields of a section, an inverse of `_built`."""
-  flat: Tree = {}
-  for name, each in declared(section.__class__).items():
-    value = getattr(section, name)
-    if isinstance(each, Declared):
-      flat[prefix + name] = value
-      continue
-    path, below = each.places(prefix, name)
-    inside = _flat(value, below)
-    if each.classes is not None:
-      flat[path] = inside.pop(f"{below}name")
-    flat |= inside
-  return flat
-
-
-def _alternatives(cls: Any, prefix: str, owner: str, chosen: Any) -> Iterator[tuple[str, Any, Fields]]:
-  own: Fields = {}
-  inner: list[tuple[str, Any, Fields]] = []
+def _tree(section: Any) -> Tree:
+  """{name: value} of the fields of a section; those of a chosen class stand beside its name."""
+  tree: Tree = {}
+  cls: Any = type(section)
   for name, each in declared(cls).items():
-    if isinstance(each, Declared):
-      own[prefix + name] = each
-      continue
-    path, below = each.places(prefix, name)
-    if each.classes is None:
-      (_, _, fields), *others = _alternatives(each.kind, below, owner, chosen)
-      own |= fields
-      inner += others
-      continue
-    own[path] = each.named()
-    for value, option in each.classes.items():
-      written = option.form or value
-      for label, made, fields in _alternatives(option, below, f"{path}={written}", option):
-        fields.pop(f"{below}name", None)
-        inner.append((label, made, fields))
-  yield owner, chosen, own
-  yield from inner
+    value = getattr(section, name)
+    if isinstance(each, Choice):
+      chosen = _tree(value)
+      tree |= {name: chosen.pop("name"), **chosen}
+    else:
+      tree[name] = value
+  return tree
 
 
-def _meant(path: str, fields: Sequence[str]) -> str:
-  """As in " (did you mean 'train.epochs'?)", for a path or the last part of one that is close to a field's."""
-  last = {field.rpartition(".")[2]: field for field in reversed(fields)}
-  close = difflib.get_close_matches(path, fields, 1, 0.85) or [
-      last[name] for name in difflib.get_close_matches(path.rpartition(".")[2], last, 1, 0.75)]
-  return f" (did you mean {close[0]!r}?)" if close else ""
-
-
-def _inside(section: str, fields: Fields) -> str:
-  """The names of the fields and groups below a section; "": of the whole config."""
-  prefix = f"{section}." if section else ""
-  return listed(dict.fromkeys(path.removeprefix(prefix).partition(".")[0] for path in fields
-                              if path.startswith(prefix) and path not in FIXED))
-
-
-def _read(field: Declared, text: str | None, path: str) -> Any:
-  if text is None and field.kind is not bool:
-    raise BadInput(f"--config.{path} has no value; give --config.{path}=VALUE.")
-  return field.read("true" if text is None else text, path)
+def _built(cls: Any, flat: Mapping[str, Any], prefix: str = "", **values: Any) -> Any:
+  """An instance of a dataclass, made from the fields below `prefix`, except `values`."""
+  for name, each in declared(cls).items():
+    if isinstance(each, Choice):
+      path, below = each.places(prefix, name)
+      named = {} if each.classes is None else {"name": flat[path]}
+      values[name] = _built(_chosen(each, flat, path), flat, below, **named)
+    elif name not in values:
+      values[name] = each.accept(flat[prefix + name], prefix + name)
+  return cls(**values)

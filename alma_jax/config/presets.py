@@ -85,14 +85,11 @@ def base(learner: str = "ens") -> ConfigDict:
   Raises:
     BadInput: there is no such learner.
   """
-  learner, comma, rule = learner.partition(",")
-  early_stop: Mapping[str, Any] = {}
-  if comma:
-    if rule != AUTHORS or learner not in LEARNERS[IMAGES]:
-      raise BadInput(f"{learner!r} has no variant {rule!r}; write NAME,{AUTHORS}, where NAME is one of "
-                     f"{listed(LEARNERS[IMAGES])}.")
-    early_stop = _EARLY_STOP if LEARNERS[IMAGES][learner].stops_early else {}
-  return _template(IMAGES, learner, {}, early_stop)
+  name, comma, rule = learner.partition(",")
+  if comma and (rule != AUTHORS or name not in LEARNERS[IMAGES]):
+    raise BadInput(f"{name!r} has no variant {rule!r}; write NAME,{AUTHORS}, where NAME is one of "
+                   f"{listed(LEARNERS[IMAGES])}.")
+  return _template(IMAGES, name, {}, _EARLY_STOP if comma and LEARNERS[IMAGES][name].stops_early else {})
 
 
 def tasks(learner: str = "select", stream: str = "digits") -> ConfigDict:
@@ -145,7 +142,7 @@ def _template(problem: str, given: str, first: Mapping[str, Any], last: Mapping[
     raise BadInput(f"there is no learner {name!r} for {problem}{elsewhere}; the learners are "
                    f"{listed([*learners, *recipes])}; {YOURS}.")
   flat = layout.defaults({"problem": problem, "learner.name": name})
-  for part in (first, learners[name].defaults, changes, last):
+  for part in filter(None, (first, learners[name].defaults, changes, last)):
     flat = layout.changed(flat, part)
   from alma_jax.config.template import config_dict  # only here: it imports ml_collections
 

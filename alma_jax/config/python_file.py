@@ -56,33 +56,32 @@ def load_file(path: str, arg: str | None = None) -> Tree:
   Raises:
     BadInput: the file does not exist, has no get_config, fails, or does not return a ConfigDict.
   """
-  found = find(path)
-  if found is None:
-    names = listed(name for name in packaged() if "/" not in name)
+  file = find(path)
+  if file is None:
     if os.path.isfile(f"{path}.py"):
       raise BadInput(f"{path!r} is not a file; write --config={path}.py:LEARNER.")
+    names = listed(name for name in packaged() if "/" not in name)
     raise BadInput(f"{path!r} is not a file in {pathlib.Path.cwd()}, nor one of the package's configs: {names}; "
                    f"{_USAGE}.")
-  path = str(found)
-  folder = str(found.resolve().parent)
+  folder = str(file.resolve().parent)
   if folder not in sys.path:
     sys.path.append(folder)  # the file may import others of its folder
 
   def made(names: dict[str, Any]) -> Any:
     get_config = names.get("get_config")
     if get_config is None:
-      raise BadInput(f"{path} has no function get_config; a config file defines get_config(learner).")
+      raise BadInput(f"{file} has no function get_config; a config file defines get_config(learner).")
     try:
       return get_config(arg) if arg else get_config()
     except TypeError as error:
       if "get_config()" not in str(error):
         raise
-      how = f"{path}, without :{arg}" if arg else f"{path}:LEARNER"
-      raise BadInput(f"{path}: {error}; write --config={how}.") from error
+      how = f"{file}, without :{arg}" if arg else f"{file}:LEARNER"
+      raise BadInput(f"{file}: {error}; write --config={how}.") from error
 
-  config = run_file(path, made, f"; {_USAGE}")
+  config = run_file(str(file), made, f"; {_USAGE}")
   if not hasattr(config, "to_dict"):
-    raise BadInput(f"get_config of {path} returned {type(config).__name__}; it should return a ConfigDict, such as "
+    raise BadInput(f"get_config of {file} returned {type(config).__name__}; it should return a ConfigDict, such as "
                    "alma_jax.base_config returns.")
   tree: Tree = config.to_dict()
   return tree
@@ -106,14 +105,6 @@ def run_file(path: str, use: Callable[[dict[str, Any]], T], advice: str = "") ->
   except SyntaxError as error:
     raise BadInput(f"{path} is not a Python file (line {error.lineno}: {error.msg}){advice}.") from error
   except (Exception, SystemExit) as error:  # whatever the file does
-    raise BadInput(_failure(path, error)) from error
-
-
-def _failure(path: str, error: BaseException) -> str:
-  return f"{path}{_line(path, error)} failed with {type(error).__name__}: {' '.join(str(error).split())}."
-
-
-def _line(path: str, error: BaseException) -> str:
-  """As in " (line 3)": the last line of the file that was running; empty if none was."""
-  frames = reversed(traceback.extract_tb(error.__traceback__))
-  return next((f" (line {frame.lineno})" for frame in frames if frame.filename == path), "")
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+    where = f" (line {lines[-1]})" if lines else ""
+    raise BadInput(f"{path}{where} failed with {type(error).__name__}: {' '.join(str(error).split())}.") from error

@@ -5,7 +5,6 @@ network, data set or optimiser from them; a metric has no fields. `register` add
 registers when its module is imported, and a module is imported when a config first names its class. This module imports
 neither jax nor numpy.
 """
-import dataclasses
 import difflib
 import importlib
 import pkgutil
@@ -39,21 +38,18 @@ class Registry(Mapping[str, Any]):
 
   def __getitem__(self, name: str) -> Any:
     name = name.partition(":")[0]
-    if name not in self._classes and not self._is_complete:
-      with _importing:
-        for module in self._modules():
-          if module.rpartition(".")[2] == name:
-            importlib.import_module(module)
     if name not in self._classes:
-      self._complete()
+      self._import(name)  # the module of this name, because it is likely and all of them take long
+    if name not in self._classes:
+      self._import()
     return self._classes[name]
 
   def __iter__(self) -> Iterator[str]:
-    self._complete()
+    self._import()
     return iter(sorted(self._classes, key=lambda name: (is_own(self._classes[name]), name)))
 
   def __len__(self) -> int:
-    self._complete()
+    self._import()
     return len(self._classes)
 
   def of(self, name: object, field: str) -> Any:
@@ -62,17 +58,16 @@ class Registry(Mapping[str, Any]):
     Raises:
       BadInput: the name is unknown, or the part after its colon is missing or unexpected.
     """
-    cls = self[name] if isinstance(name, str) and name in self else None
-    if cls is None:
+    if not isinstance(name, str) or name not in self:
       raise BadInput(f"{field}={name!r} is not one of {listed(self.forms())}{meant(name, self.forms())}; {YOURS}.")
-    form, (_, colon, rest) = _form(cls), str(name).partition(":")
-    if (":" in form) != bool(colon) or (colon and not rest):
-      raise BadInput(f"{field}={name!r} should be {form}.")
+    cls, (_, colon, rest) = self[name], name.partition(":")
+    if (":" in form(cls)) != bool(colon) or (colon and not rest):
+      raise BadInput(f"{field}={name!r} should be {form(cls)}.")
     return cls
 
   def forms(self) -> list[str]:
     """The names as users write them, e.g. "npz:PATH"."""
-    return [_form(self[name]) for name in self]
+    return [form(cls) for cls in self.values()]
 
   def add(self, cls: Any) -> None:
     """Adds a class under its `name`. A user's class may replace another of the user's classes.
@@ -80,35 +75,31 @@ class Registry(Mapping[str, Any]):
     Raises:
       BadInput: the name is taken by a class of alma_jax.
     """
-    if not is_own(cls) or cls.name not in self or is_own(self[cls.name]):
-      self._classes[cls.name] = cls
-    else:
+    if is_own(cls) and cls.name in self and not is_own(self[cls.name]):
       raise BadInput(f"the {self.what} {cls.name!r} exists already in alma_jax; give yours another name.")
+    self._classes[cls.name] = cls
 
-  def _complete(self) -> None:
-    """Imports all modules that register classes."""
+  def _import(self, name: str | None = None) -> None:
+    """Imports all modules that register classes, or the one called `name`."""
     with _importing:
-      if not self._is_complete:
-        for module in self._modules():
-          importlib.import_module(module)
-        self._is_complete = True  # not before: an import may fail, and is tried again
-
-  def _modules(self) -> list[str]:
-    package = importlib.import_module(self._module)
-    inside = pkgutil.iter_modules(getattr(package, "__path__", ()))
-    return [self._module, *(f"{self._module}.{each.name}" for each in inside)]
+      if self._is_complete:
+        return
+      package = importlib.import_module(self._module)
+      for each in pkgutil.iter_modules(getattr(package, "__path__", ())):
+        if name in (None, each.name):
+          importlib.import_module(f"{self._module}.{each.name}")
+      self._is_complete = name is None  # not before: an import may fail, and is tried again
 
 
-LEARNERS: Mapping[str, Registry] = {
-    problem: Registry("learner", "alma_jax.learners") for problem in (IMAGES, TEXT, TASKS)}
-NETWORKS: Mapping[str, Registry] = {
-    problem: Registry("network", "alma_jax.models") for problem in (IMAGES, TEXT, TASKS)}
-DATA_SETS: Mapping[str, Registry] = {
-    problem: Registry("data set", "alma_jax.data.sets") for problem in (IMAGES, TEXT, TASKS)}
-OPTIMIZERS: Mapping[str, Registry] = {
-    problem: Registry("optimiser", "alma_jax.training.optimizers") for problem in (IMAGES, TASKS)}
-METRICS: Mapping[str, Registry] = {
-    problem: Registry("metric", "alma_jax.problems.measures") for problem in (IMAGES, TEXT, TASKS)}
+def _registries(what: str, module: str, *problems: str) -> Mapping[str, Registry]:
+  return {problem: Registry(what, f"alma_jax.{module}") for problem in problems}
+
+
+LEARNERS = _registries("learner", "learners", IMAGES, TEXT, TASKS)
+NETWORKS = _registries("network", "models", IMAGES, TEXT, TASKS)
+DATA_SETS = _registries("data set", "data.sets", IMAGES, TEXT, TASKS)
+OPTIMIZERS = _registries("optimiser", "training.optimizers", IMAGES, TASKS)
+METRICS = _registries("metric", "problems.measures", IMAGES, TEXT, TASKS)
 KINDS = (LEARNERS, NETWORKS, DATA_SETS, OPTIMIZERS, METRICS)
 
 
@@ -129,29 +120,30 @@ def register(cls: C) -> C:
   Raises:
     BadInput: the class is not of this form, or alma_jax has a class with this name.
   """
-  registries: Mapping[str, Registry] | None = getattr(cls, "registries", None)
-  if registries is None:
-    raise BadInput(f"{cls.__name__} should inherit from alma_jax.Options, TaskOptions, Model, DataSet, "
-                   "Optimizer or Metric.")
-  if "__dataclass_fields__" not in vars(cls) or not dataclasses.is_dataclass(cls):
+  made: Any = cls  # mypy does not know its attributes
+  if not getattr(cls, "registries", None):
+    raise BadInput(f"{cls.__name__} should inherit from alma_jax.Options, TaskOptions, Model, DataSet, Optimizer or "
+                   "Metric.")
+  if "__dataclass_fields__" not in vars(cls):
     raise BadInput(f"{cls.__name__} is not a dataclass; write @dataclasses.dataclass(frozen=True) between "
                    "@alma_jax.register and the class.")
   check_declarations(cls)
-  if not cls.name:  # type: ignore[attr-defined]
+  if not made.name:
     raise BadInput(f"{cls.__name__}.name has no default; write name: str = \"NAME\" in the class.")
-  if {*":,"} & {*cls.name}:  # type: ignore[attr-defined]
-    raise BadInput(f"{cls.__name__}.name={cls.name!r} should have no colon and no comma; "  # type: ignore[attr-defined]
-                   "form: ClassVar[str] = 'NAME:PATH' of a data set says what follows its name.")
-  cls.check_class()  # type: ignore[attr-defined]
-  for problem in cls.problems:  # type: ignore[attr-defined]
-    if problem not in registries:
-      raise BadInput(f"{cls.__name__}.problems={cls.problems!r} should be a tuple of one or more of "  # type: ignore[attr-defined]
-                     f"{listed(map(repr, registries))}.")
-    registries[problem].add(cls)
+  if {*":,"} & {*made.name}:
+    raise BadInput(f"{cls.__name__}.name={made.name!r} should have no colon and no comma; form: ClassVar[str] = "
+                   "'NAME:PATH' of a data set says what follows its name.")
+  made.check_class()
+  for problem in made.problems:
+    if problem not in made.registries:
+      raise BadInput(f"{cls.__name__}.problems={made.problems!r} should be a tuple of one or more of "
+                     f"{listed(map(repr, made.registries))}.")
+    made.registries[problem].add(cls)
   return cls
 
 
-def _form(cls: Any) -> str:
+def form(cls: Any) -> str:
+  """The name of a registered class as users write it, e.g. "npz:PATH"."""
   return cls.form or str(cls.name)
 
 

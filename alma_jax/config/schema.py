@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from alma_jax.config import image_sections, task_sections, text_sections
-from alma_jax.config.fields import Section, field, section
+from alma_jax.config.fields import Section, choice, field
 from alma_jax.config.registry import DATA_SETS, IMAGES, LEARNERS, NETWORKS, TASKS, TEXT
-from alma_jax.config.sections import AnyOptions, AnyStream, Checkpoint, DataSet, Log, Model, StreamLog, TaskLog
+from alma_jax.config.sections import AnyOptions, Checkpoint, DataSet, Log, Model, StreamLog, TaskLog
+from alma_jax.config.stream import AnyStream
 from alma_jax.errors import BadInput
 
 
@@ -35,8 +36,8 @@ class RunConfig(Section):
   learner: AnyOptions
   model: Model
   train: image_sections.Train | text_sections.Train | task_sections.Train
-  checkpoint: Checkpoint = section()
-  log: Log = section()
+  checkpoint: Checkpoint
+  log: Log
   precision: str = field("float32", "floating-point type of the computation", choices=("float32", "bfloat16"))
   deterministic: bool = field(False, "on a GPU: make repeated runs equal to the bit, which is slower")
   devices: int = field(
@@ -59,7 +60,10 @@ class RunConfig(Section):
     Raises:
       BadInput: its data cannot be arrays.
     """
-    raise NotImplementedError
+    if "data" not in DATA_SETS[self.problem]:
+      raise BadInput(f"arrays are for image classification, not for problem={self.problem}; name its data by "
+                     "dataset.name.")
+    return dataclasses.replace(self, dataset=DATA_SETS[self.problem]["data"]())
 
   @property
   def num_members(self) -> int:
@@ -81,34 +85,28 @@ class RunConfig(Section):
 class ImageConfig(RunConfig):
   """A run on images."""
   problem: str = IMAGES
-  dataset: DataSet = section(DATA_SETS[IMAGES], "digits")
-  stream: image_sections.Stream = section()
-  learner: AnyOptions = section(LEARNERS[IMAGES], "ens")
-  model: Model = section(NETWORKS[IMAGES], "mlp")
-  train: image_sections.Train = section()
-  log: StreamLog = section()
-
-  def with_arrays(self) -> "ImageConfig":
-    return dataclasses.replace(self, dataset=DATA_SETS[IMAGES]["data"]())
+  dataset: DataSet = choice(DATA_SETS[IMAGES], "digits")
+  stream: image_sections.Stream
+  learner: AnyOptions = choice(LEARNERS[IMAGES], "ens")
+  model: Model = choice(NETWORKS[IMAGES], "mlp")
+  train: image_sections.Train
+  log: StreamLog
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextConfig(RunConfig):
   """A run on text."""
   problem: str = TEXT
-  dataset: text_sections.Text = section(DATA_SETS[TEXT], "tfds:tiny_shakespeare")
-  stream: text_sections.Stream = section()
-  learner: AnyOptions = section(LEARNERS[TEXT], "ens")
-  model: Model = section(NETWORKS[TEXT], "switch")
-  train: text_sections.Train = section()
-  log: StreamLog = section()
+  dataset: text_sections.Text = choice(DATA_SETS[TEXT], "tfds:tiny_shakespeare")
+  stream: text_sections.Stream
+  learner: AnyOptions = choice(LEARNERS[TEXT], "ens")
+  model: Model = choice(NETWORKS[TEXT], "switch")
+  train: text_sections.Train
+  log: StreamLog
 
   metric: ClassVar[str] = "perplexity"
   results: ClassVar[tuple[str, ...]] = ("average_perplexity", "final_perplexity")
   draws_data: ClassVar[bool] = True  # the seed orders the documents and trains the tokenizer
-
-  def with_arrays(self) -> "TextConfig":
-    raise BadInput("arrays are for image classification; texts are named by dataset.name=text:DIR.")
 
   @property
   def candidates(self) -> Sequence[RunConfig]:
@@ -127,12 +125,12 @@ class TextConfig(RunConfig):
 class TaskConfig(RunConfig):
   """A run on a stream of tasks."""
   problem: str = TASKS
-  dataset: task_sections.Tasks = section(DATA_SETS[TASKS], "digits")
-  stream: task_sections.Stream = section()
-  learner: task_sections.TaskOptions = section(LEARNERS[TASKS], "select")
-  model: Model = section(NETWORKS[TASKS], "mlp")
-  train: task_sections.Train = section()
-  log: TaskLog = section()
+  dataset: task_sections.Tasks = choice(DATA_SETS[TASKS], "digits")
+  stream: task_sections.Stream
+  learner: task_sections.TaskOptions = choice(LEARNERS[TASKS], "select")
+  model: Model = choice(NETWORKS[TASKS], "mlp")
+  train: task_sections.Train
+  log: TaskLog
 
   single: ClassVar[str] = "task"
   unit: ClassVar[str] = "tasks"
@@ -143,9 +141,6 @@ class TaskConfig(RunConfig):
   @property
   def num_members(self) -> int:
     return self.train.num_pairs
-
-  def with_arrays(self) -> "TaskConfig":
-    raise BadInput("arrays are for streams of mega-batches; tasks of your own are named by dataset.name=tasks:PATH.py.")
 
 
 CONFIGS: Mapping[str, type[RunConfig]] = {IMAGES: ImageConfig, TEXT: TextConfig, TASKS: TaskConfig}

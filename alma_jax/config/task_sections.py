@@ -1,12 +1,13 @@
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from alma_jax.config import image_sections
-from alma_jax.config.fields import Section, choice, field
+from alma_jax.config.fields import choice, field
 from alma_jax.config.registry import LEARNERS, OPTIMIZERS, TASKS, Registry
-from alma_jax.config.sections import DATA_DIR, AnyOptions, AnyStream, DataSet, Optimizer, Plan
+from alma_jax.config.sections import DATA_DIR, AnyOptions, DataSet, Optimizer
+from alma_jax.config.stream import AnyStream
 from alma_jax.config.text_sections import check_different
 from alma_jax.errors import BadInput
 
@@ -66,15 +67,10 @@ class Stream(AnyStream):
 
 
 @dataclasses.dataclass(frozen=True)
-class Train(Section):
+class Train(image_sections.Epochs):
   """Training of a task. Of several learning rates and weight decays, it selects the pair that validates best."""
-  epochs: int = field(300, "largest number of epochs of a training", at_least=1)
-  steps: int = field(
-      0, "number of steps of a training, however many examples it has; 0: `train.epochs` decide", at_least=0)
-  eval_every: int = field(
-      0, "with `train.steps`: number of steps between two validations; 0: a pass over the examples. The last step is "
-      "always followed by one", at_least=0)
-  batch_size: int = field(256, "number of examples of a batch; the partial last batch of an epoch is used", at_least=1)
+  epochs: int = 300
+  batch_size: int = 256
   optimizer: Optimizer = choice(
       OPTIMIZERS[TASKS], "adam", "the optimiser; its state starts afresh in every training")
   learning_rate: tuple[float, ...] = field((1e-2, 1e-3), "learning rate, or several to choose from", above=0)
@@ -88,24 +84,16 @@ class Train(Section):
       0, "number of pairs of a learning rate and a weight decay that every task draws at random: the rate "
       "log-uniformly between the smallest and the largest `train.learning_rate`, the decay from `train.weight_decay`; "
       "0: try all pairs", at_least=0)
-  label_smoothing: float = field(
-      0.0, "share of the uniform distribution in the training labels; reported losses do not include it",
-      at_least=0, below=1)
-  augment: bool = field(False, "flip and crop training images at random, after padding by 4 pixels")
-
-  micro_batch: ClassVar[int] = 0
-  patience_delta: ClassVar[float] = 0.0
 
   @property
   def each(self) -> image_sections.Train:
     """The training of one network, by the first learning rate and without a penalty."""
+    shared = {name: getattr(self, name) for name in image_sections.Epochs.__dataclass_fields__}
     return image_sections.Train(
-        self.epochs, self.steps, self.eval_every, batch_size=self.batch_size, optimizer=self.optimizer,
-        learning_rate=self.learning_rate[0], patience=self.patience, label_smoothing=self.label_smoothing,
-        augment=self.augment)
+        **shared, optimizer=self.optimizer, learning_rate=self.learning_rate[0], patience=self.patience)
 
   @property
-  def num_pairs(self) -> int:
+  def num_pairs(self) -> int:  # type: ignore[override]  # it depends on fields
     """Number of networks that are trained side by side."""
     return self.num_random or len(self.pairs)
 
@@ -114,20 +102,11 @@ class Train(Section):
     """All (learning rate, weight decay) of those listed."""
     return tuple(itertools.product(self.learning_rate, self.weight_decay))
 
-  def relative_steps(self, shares: Sequence[float]) -> float:
-    """Steps of trainings on tasks of these sizes, up to a factor that depends on the data alone."""
-    return self.num_pairs * self.each.relative_steps(shares)
-
-  def plan(self, num: int, share: float = 0.0) -> Plan:
-    """Plan of a training on `num` examples."""
-    return self.each.plan(num, share)
-
   def check(self, config: Any) -> None:
     """Raises BadInput if the fields do not go together."""
-    del config
+    super().check(config)
     check_different("train.learning_rate", self.learning_rate)
     check_different("train.weight_decay", self.weight_decay)
-    image_sections.check_validations(self)
     if self.num_random and len(self.learning_rate) == 1:
       raise BadInput(f"train.num_random={self.num_random} draws learning rates between the smallest and the largest "
                      f"of train.learning_rate, which lists only {self.learning_rate[0]}; list two.")

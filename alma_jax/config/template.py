@@ -15,14 +15,12 @@ class Section(ConfigDict):
       problem, section = self.of
       flat, path = {"problem": problem, **layout.flatten({section: self.to_dict()})}, f"{section}.{key}"
       before = layout.fields_of(flat)
-      if path in before and before[path].names:
-        after = layout.changed({name: flat[name] for name in flat if name in before}, {path: value})
-        early = {name: flat[name] for name in flat if name in after and name not in before}  # set before the name
-        fields = layout.nested(after | early)[section]
+      if path in before and before[path].classes is not None:
+        after = layout.nested(layout.renamed(flat, path, value))[section]
         with self.unlocked():
-          for old in {name for name in self if f"{section}.{name}" in before} - fields.keys():
+          for old in [name for name in self if f"{section}.{name}" in before and name not in after]:
             del self[old]
-          for name, new in fields.items():
+          for name, new in after.items():
             super().__setitem__(name, new)
     super().__setitem__(key, value)
 

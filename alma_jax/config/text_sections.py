@@ -2,10 +2,11 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from alma_jax.config import sections
+from alma_jax.config import stream
 from alma_jax.config.fields import Section, choice, field
 from alma_jax.config.registry import TEXT
-from alma_jax.config.sections import SCHEDULES, WHEN, DataSet, Every, Plan, Schedule
+from alma_jax.config.sections import DataSet, Plan
+from alma_jax.config.stream import SCHEDULES, WHEN, Every, Schedule
 from alma_jax.errors import BadInput
 
 _LEAST_VOCABULARY = 257  # 256 bytes, and the end of a document
@@ -45,7 +46,7 @@ class EveryMegabatch(Every):
 
 
 @dataclasses.dataclass(frozen=True)
-class Stream(sections.Stream):
+class Stream(stream.Stream):
   """A stream of mega-batches of documents."""
   num_megabatches: int = 4
   schedule: Schedule = choice({**SCHEDULES, EveryMegabatch.name: EveryMegabatch}, EveryMegabatch.name, WHEN)

@@ -10,14 +10,13 @@ import pathlib
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.pool import ThreadPool
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from alma_jax import files
-from alma_jax.errors import BadInput
 
 _FORMAT = 3  # an entry of another format is made again
 _READERS = 8  # files that are read at once: on a network file system most of the time of a read is latency
@@ -36,10 +35,6 @@ class Entry(NamedTuple):
   facts: dict[str, Any]
 
 
-class Damaged(BadInput):
-  """The files of a cache folder cannot be read, or are not those that were written."""
-
-
 def read(folder: pathlib.Path, made_from: Any, mapped: bool = False) -> Entry | None:
   """Reads the entry of a cache folder.
 
@@ -49,28 +44,16 @@ def read(folder: pathlib.Path, made_from: Any, mapped: bool = False) -> Entry | 
     mapped: whether to map the arrays from their files instead of reading them.
 
   Returns:
-    The entry, or None if there is no entry or its arrays were made from something else.
-
-  Raises:
-    Damaged: a file is missing or cannot be read, or an array has another dtype or shape than the one written.
+    The entry, or None if there is no entry, it is damaged, or its arrays were made from something else.
   """
   try:
-    described = (folder / "meta.json").read_text()
-  except OSError:
-    return None
-  try:
-    meta = files.parse_json(described)
-    if meta.get("format") != _FORMAT or meta["made_from"] != _as_json(made_from):
+    meta = files.parse_json((folder / "meta.json").read_text())
+    if meta["format"] != _FORMAT or meta["made_from"] != json.loads(json.dumps(made_from)):  # tuples become lists
       return None
     arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r" if mapped else None) for name in meta["arrays"]}
-    facts = meta["facts"]
-  except (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError) as error:
-    raise Damaged(f"the cache {str(folder)!r} is damaged ({error}); delete it.") from error
-  for name, array in arrays.items():
-    if _description(array) != meta["arrays"][name]:
-      raise Damaged(f"the cache {str(folder)!r} is damaged ({name}.npy has dtype and shape {_description(array)}, but "
-                    f"those written were {meta['arrays'][name]}); delete it.")
-  return Entry(arrays, facts)
+    return Entry(arrays, meta["facts"]) if _described(arrays) == meta["arrays"] else None
+  except (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError):
+    return None
 
 
 def write(folder: pathlib.Path, made_from: Any, entry: Entry) -> bool:
@@ -86,9 +69,8 @@ def write(folder: pathlib.Path, made_from: Any, entry: Entry) -> bool:
     for name, array in entry.arrays.items():
       np.save(temporary / f"{name}.npy", array)
     (temporary / "meta.json").write_text(json.dumps(dict(
-        format=_FORMAT, made_from=made_from, facts=entry.facts,
-        arrays={name: _description(array) for name, array in entry.arrays.items()})))
-    if _is_written(folder, made_from):  # by another process in the meantime, which may have mapped its arrays
+        format=_FORMAT, made_from=made_from, facts=entry.facts, arrays=_described(entry.arrays))))
+    if read(folder, made_from, mapped=True):  # by another process in the meantime, which may have mapped its arrays
       shutil.rmtree(temporary)
       return True
     if folder.exists():
@@ -98,34 +80,29 @@ def write(folder: pathlib.Path, made_from: Any, entry: Entry) -> bool:
   except OSError:
     if temporary:
       shutil.rmtree(temporary, ignore_errors=True)
-    return _is_written(folder, made_from)
+    return read(folder, made_from, mapped=True) is not None
 
 
-def load_or_make(folders: Iterable[pathlib.Path], made_from: Any, make: Callable[[], Entry]) -> Entry:
+def load_or_make(folders: Sequence[pathlib.Path], made_from: Any, make: Callable[[], Entry],
+                 mapped: bool = False) -> Entry:
   """Reads an entry from a cache folder, or makes it and writes it there.
 
   Args:
     folders: cache folders, the preferred one first. The entry is written to the first that can be written.
     made_from: JSON-able value that changes if the entry would.
     make: () -> Entry.
+    mapped: whether to map the arrays from their files, if there are files.
 
   Returns:
-    The entry; its facts have a further item "fingerprint", `hash_arrays` of the arrays.
+    The entry; unless `make` gives one, its facts have a further item "fingerprint", `hash_arrays` of the arrays.
   """
-  folders = list(folders)
-  for folder in folders:
-    try:
-      entry = read(folder, made_from)
-    except Damaged:
-      continue  # `write` replaces it
-    if entry is not None:
-      return entry
-  made = make()
-  entry = Entry(made.arrays, made.facts | dict(fingerprint=hash_arrays(made.arrays)))
-  for folder in folders:
-    if write(folder, made_from, entry):
-      break
-  return entry
+  if entry := next(filter(None, (read(folder, made_from, mapped) for folder in folders)), None):
+    return entry
+  entry = make()
+  if "fingerprint" not in entry.facts:
+    entry.facts["fingerprint"] = hash_arrays(entry.arrays)
+  written = next((folder for folder in folders if write(folder, made_from, entry)), None)
+  return (mapped and written and read(written, made_from, mapped)) or entry
 
 
 def home_folder(kind: str, name: str, key: Any) -> pathlib.Path:
@@ -175,18 +152,6 @@ def hash_file(path: pathlib.Path) -> str | None:
     return None
 
 
-def _is_written(folder: pathlib.Path, made_from: Any) -> bool:
-  try:
-    return read(folder, made_from, mapped=True) is not None
-  except Damaged:
-    return False
-
-
-def _description(array: np.ndarray) -> list[Any]:
-  """Dtype and shape, as meta.json holds them."""
-  return [str(array.dtype), list(array.shape)]
-
-
-def _as_json(value: Any) -> Any:
-  """The value as it comes back from a JSON file: tuples become lists."""
-  return json.loads(json.dumps(value))
+def _described(arrays: Arrays) -> dict[str, list[Any]]:
+  """Dtype and shape of each array, as meta.json holds them."""
+  return {name: [str(array.dtype), list(array.shape)] for name, array in arrays.items()}

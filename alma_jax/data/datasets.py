@@ -15,7 +15,7 @@ from alma_jax.config.sections import DataSet
 from alma_jax.data import cache, unpacking
 from alma_jax.data import labels as class_labels
 from alma_jax.data.examples import named
-from alma_jax.data.form import Form, too_small
+from alma_jax.data.form import Form
 from alma_jax.errors import BadInput
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
@@ -66,7 +66,7 @@ def load(name: str, data_dir: str = "", image_size: int = 0) -> Dataset:
 
 def from_arrays(name: str, arrays: Mapping[str, Any],
                 unit_normalization: tuple[tuple[float, ...], tuple[float, ...]] | None = None,
-                fingerprint: str | None = None) -> Dataset:
+                fingerprint: str | None = None, held_out: str = "test") -> Dataset:
   """Checks four arrays and makes a `Dataset` of them.
 
   Args:
@@ -74,21 +74,20 @@ def from_arrays(name: str, arrays: Mapping[str, Any],
     arrays: x_train, y_train, x_test, y_test; see examples.py. y are arrays, or labels.Labels.
     unit_normalization: mean and standard deviation of each channel, for pixels in [0, 1]; None: unknown.
     fingerprint: `cache.hash_arrays` of the checked arrays; None: it is computed.
+    held_out: the part to take as the test part, e.g. "val" for the arrays x_val and y_val.
 
   Raises:
     BadInput: an array is missing or cannot be used, or two of them do not belong together.
   """
-  missing = [k for k in ARRAYS if k not in arrays]
+  missing = [k for k in (*ARRAYS[:2], f"x_{held_out}", f"y_{held_out}") if k not in arrays]
   if missing:
     raise BadInput(f"{name} lacks the arrays {', '.join(missing)}; it holds "
                    f"{', '.join(sorted(arrays)) or 'nothing'}.")
   clean, labels, form = {}, [], Form()
-  for split in ("train", "test"):
+  for split in ("train", held_out):
     with named(f"x_{split} of {name}"):
       x = _array(arrays[f"x_{split}"])
       clean[f"x_{split}"] = form.fit(x)
-      if split == "train" and unit_normalization is None and (reason := too_small(x)):
-        raise BadInput(reason)
     with named(f"y_{split} of {name}"):
       y = arrays[f"y_{split}"]
       # numpy would turn the numbers of a list that also holds names into names
@@ -103,7 +102,7 @@ def from_arrays(name: str, arrays: Mapping[str, Any],
   for one, other in class_labels.alike(train.names or ()):
     warnings.warn(f"the classes {one!r} and {other!r} of {name} have similar names; if they are one class, give them "
                   "the same name", stacklevel=3)
-  clean |= dict(y_train=train.numbers, y_test=test.numbers)
+  clean = dict(x_train=clean["x_train"], y_train=train.numbers, x_test=clean[f"x_{held_out}"], y_test=test.numbers)
   num_classes = 1 + int(max(train.numbers.max(), test.numbers.max()))
   if num_classes < 2:
     raise BadInput(f"{name} has a single class; classification needs at least two.")

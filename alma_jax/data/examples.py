@@ -29,13 +29,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from alma_jax import extras
 from alma_jax.data import folders, image_file, unpacking
 from alma_jax.data import labels as class_labels
-from alma_jax.data.form import Form, too_small
+from alma_jax.data.form import Form
 from alma_jax.errors import BadInput
 
 if TYPE_CHECKING:
   import pyarrow as pa
+  from pyarrow import parquet as pq
 
 TRAIN, TEST = folders.TRAIN, folders.TEST
 _EXAMPLES, _LABELS = ("image", "img", "images", "x"), ("label", "labels", "y", "class")  # the first one counts
@@ -81,16 +83,28 @@ class _Cell(NamedTuple):
     name: how messages refer to it.
     content: a file, the bytes of one, a list of numbers, or something that is no example.
     label: a number or a name; None: there is none.
-    dtype: of the list.
-    names: of the classes that numbers count; None: the file declares none.
   """
   source: str
   row: int
   name: str
   content: Any
   label: Any = None
+
+
+class _Kind(NamedTuple):
+  """What the cells of a file have in common.
+
+  Attributes:
+    dtype: of lists of numbers.
+    names: of the classes that numbers count; None: the file declares none.
+    formats: of images, see image_file.read.
+  """
   dtype: type[Any] = float
   names: tuple[str, ...] | None = None
+  formats: tuple[str, ...] | None = None
+
+
+_FILES = _Kind()
 
 
 @contextlib.contextmanager
@@ -121,14 +135,12 @@ class Reader:
     part: TRAIN or TEST, the part to read from a file or folder with parts; "": parts are not allowed.
     columns: names of columns and arrays.
     classes: the classes whose numbers the labels become; None: labels stay as they are in the file.
-    first: whether normalisation constants are computed from the examples. Then their values may not be too small.
   """
   form: Form = _ANY
   labelled: bool = True
   part: str = ""
   columns: Columns = USUAL
   classes: class_labels.Classes | None = None
-  first: bool = False
 
   def whole(self, path: pathlib.Path) -> Examples:
     """All examples of a file or folder; see `batches`."""
@@ -161,7 +173,7 @@ class Reader:
       elif kind == ".npz":
         yield from self._arrays(path, size)
       elif kind == ".parquet":
-        yield from self._batches(self._cells(path, size), size)
+        yield from self._rows(path, size)
       elif kind in image_file.suffixes() and not self.labelled:
         yield from self.images([path], size=size)
       else:
@@ -188,7 +200,7 @@ class Reader:
 
   def image(self, content: bytes, formats: tuple[str, ...]) -> np.ndarray:
     """One example [1, ...] from the bytes of an image file; `formats`: see image_file.read."""
-    (examples,) = self._batches([_Cell("", -1, "the image", content)], formats=formats)
+    (examples,) = self._batches([_Cell("", -1, "the image", content)], None, _Kind(formats=formats))
     return examples.x
 
   def _folder(self, folder: pathlib.Path, size: int | None) -> Iterator[Examples]:
@@ -239,8 +251,6 @@ class Reader:
     """Examples of raw arrays, without their sources; `names`: see labels.read; `called`: x and y in messages."""
     with _instead_of_it(called[0]):
       shaped = self.form.fit(x)
-      if self.first and (reason := too_small(x)):
-        raise BadInput(reason)
     with _instead_of_it(called[1]):
       labels = None if y is None else class_labels.read(y, names)
     if labels and len(x) != len(labels.numbers):
@@ -263,80 +273,55 @@ class Reader:
     image = _chosen(names, self.columns.image, _EXAMPLES, "image", kind)
     return [image, _chosen(names, self.columns.label, _LABELS, "label", kind)] if self.labelled else [image]
 
-  def _cells(self, path: pathlib.Path, most: int | None) -> Iterator[_Cell]:
-    """The rows of a Parquet file."""
-    try:
-      import pyarrow as pa
-      from pyarrow import parquet
-    except ImportError as error:
-      raise BadInput("it needs a package that is missing; run `pip install pyarrow`.") from error
-    row = 0
+  def _rows(self, path: pathlib.Path, size: int | None) -> Iterator[Examples]:
+    """Yields the rows of a Parquet file."""
+    pa, parquet = (extras.load(name, "it") for name in ("pyarrow", "pyarrow.parquet"))
     try:
       with parquet.ParquetFile(path) as file:
         unpacking.check_contents(file.metadata.num_rows, 0)
-        columns = self.chosen(file.schema_arrow.names, "column")
-        dtype = _dtype(file.schema_arrow.field(columns[0]).type)
-        names = class_labels.class_names(file.schema_arrow, columns[1]) if self.labelled else None
-        at_once = unpacking.rows_at_once(file.metadata, most)
-        for rows in file.iter_batches(at_once, columns=columns, use_threads=False):
-          unpacking.check(rows.nbytes)
-          labels = rows.column(columns[1]).to_pylist() if self.labelled else [None] * rows.num_rows
-          for cell, label in zip(rows.column(columns[0]).to_pylist(), labels):
-            content = cell.get("bytes") if isinstance(cell, dict) else cell
-            yield _Cell(str(path), row, f"row {row}", content, label, dtype, names)
-            row += 1
+        if not file.metadata.num_rows:
+          raise BadInput("it is empty; give at least one example.")
+        columns, schema = self.chosen(file.schema_arrow.names, "column"), file.schema_arrow
+        names = class_labels.class_names(schema, columns[1]) if self.labelled else None
+        yield from self._batches(self._cells(path, file, columns, size), size,
+                                 _Kind(_dtype(schema.field(columns[0]).type), names))
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
       raise BadInput(f"it is not a readable Parquet file ({unpacking.first_line(error)}).") from error
-    if not row:
-      raise BadInput("it is empty; give at least one example.")
 
-  def _batches(self, cells: Iterable[_Cell], size: int | None = None, formats: tuple[str, ...] | None = None
-               ) -> Iterator[Examples]:
+  def _cells(self, path: pathlib.Path, file: "pq.ParquetFile", columns: list[str], size: int | None) -> Iterator[_Cell]:
+    numbers, at_once = itertools.count(), unpacking.rows_at_once(file.metadata, size)
+    for rows in file.iter_batches(at_once, columns=columns, use_threads=False):
+      unpacking.check(rows.nbytes)
+      labels = rows.column(columns[1]).to_pylist() if self.labelled else [None] * rows.num_rows
+      for row, cell, label in zip(numbers, rows.column(columns[0]).to_pylist(), labels):
+        yield _Cell(str(path), row, f"row {row}", cell.get("bytes") if isinstance(cell, dict) else cell, label)
+
+  def _batches(self, cells: Iterable[_Cell], size: int | None = None, kind: _Kind = _FILES) -> Iterator[Examples]:
     cells = iter(cells)
-    while (batch := self._decoded(itertools.islice(cells, size), formats)) is not None:
-      yield batch
+    while batch := list(self._decoded(itertools.islice(cells, size), kind)):
+      x = _joined([(cell.name, image.pixels) for cell, image in batch])
+      y = _stacked([cell.label for cell, _ in batch]) if self.labelled else None
+      yield self._checked(x, y, kind.names)._replace(
+          source=[cell.source for cell, _ in batch], row=[cell.row for cell, _ in batch],
+          decoded=(sum(image.had_transparency for _, image in batch), sum(image.has_frames for _, image in batch)))
 
-  def _decoded(self, cells: Iterable[_Cell], formats: tuple[str, ...] | None) -> Examples | None:
-    """The examples of cells, as one array; None if there are no cells."""
-    arrays: list[np.ndarray] = []
-    source, row, labels, names = [], [], [], None
-    bad: list[str] = []
-    sizes: dict[tuple[int, ...], str] = {}  # {size: name of the first example that has it}
-    num_bytes = num_transparent = num_frames = 0
+  def _decoded(self, cells: Iterable[_Cell], kind: _Kind) -> Iterator[tuple[_Cell, image_file.Decoded]]:
+    """Yields the cells without their contents, which are decoded; the error after them names all that cannot be."""
+    bad, num_bytes = [], 0
     for cell in cells:
       try:
-        image = _decode(cell, self.form.image_size, formats)
+        image = _decode(cell.content, self.form.image_size, kind)
       except BadInput as error:
         bad.append(f"{cell.name} ({str(error).rstrip('.')})")
         continue
-      arrays.append(image.pixels)
-      source.append(cell.source)
-      row.append(cell.row)
-      labels.append(cell.label)
-      names = cell.names
-      sizes.setdefault(image.pixels.shape[:2], cell.name)
-      num_transparent, num_frames = num_transparent + image.had_transparency, num_frames + image.has_frames
       num_bytes += image.pixels.nbytes + (_CHARACTER * len(cell.label) if isinstance(cell.label, str) else 0)
       unpacking.check_contents(0, num_bytes, _COPIES)
+      yield cell._replace(content=None), image
     if bad:
       more = f" and {len(bad) - _MOST_NAMES} more" if len(bad) > _MOST_NAMES else ""
       raise BadInput(f"it has {len(bad)} example{'s' * (len(bad) > 1)} that cannot be read, "
                      f"{', '.join(bad[:_MOST_NAMES])}{more}; repair, convert (images to 8 bits a channel) or remove "
                      f"{'them' if len(bad) > 1 else 'it'}.")
-    if not arrays:
-      return None
-    if len(sizes) > 1:
-      (size, name), (other, another) = list(sizes.items())[:2]
-      raise BadInput(f"it has examples of several sizes: {name!r} has {_pixels(size)}, {another!r} {_pixels(other)}; "
-                     "give one size, or set dataset.image_size=N for the run to resize all images to NxN.")
-    channels = {array.shape[-1] for array in arrays if array.ndim > 1} - {1}
-    if len(channels) > 1:
-      raise BadInput(f"it has examples of {' and '.join(map(str, sorted(channels)))} channels; give one number of them."
-                     )
-    shape = (*arrays[0].shape[:2], *[max(array.shape[-1] for array in arrays)] * (arrays[0].ndim > 1))
-    x = np.stack([array if array.shape == shape else np.broadcast_to(array, shape) for array in arrays])
-    checked = self._checked(x, _stacked(labels) if self.labelled else None, names)
-    return checked._replace(source=source, row=row, decoded=(num_transparent, num_frames))
 
 
 def has_parts(names: Sequence[str]) -> bool:
@@ -375,13 +360,12 @@ def image_remarks(folder: pathlib.Path, decoded: Sequence[int]) -> list[str]:
           for num, each in zip(decoded, what) if num]
 
 
-def _decode(cell: _Cell, image_size: int, formats: tuple[str, ...] | None) -> image_file.Decoded:
+def _decode(content: Any, image_size: int, kind: _Kind) -> image_file.Decoded:
   """The pixels [H, W, C] of an image, or the numbers [D] or [H, W, C] of a list."""
-  if isinstance(cell.content, (bytes, pathlib.Path)):
-    return image_file.read(io.BytesIO(cell.content) if isinstance(cell.content, bytes) else cell.content, image_size,
-                           formats)
+  if isinstance(content, (bytes, pathlib.Path)):
+    return image_file.read(io.BytesIO(content) if isinstance(content, bytes) else content, image_size, kind.formats)
   try:
-    array = np.array(cell.content if isinstance(cell.content, list) else [], cell.dtype)
+    array = np.array(content if isinstance(content, list) else [], kind.dtype)
   except (ValueError, TypeError, OverflowError) as error:
     raise BadInput("lists of different lengths, or of something other than numbers") from error
   if not array.size or array.ndim > 3:
@@ -389,6 +373,23 @@ def _decode(cell: _Cell, image_size: int, formats: tuple[str, ...] | None) -> im
   if array.ndim > 1 and array.dtype == np.int64 and array.min() >= 0 and array.max() <= 255:
     array = array.astype(np.uint8)  # pixels, which take less memory
   return image_file.Decoded(array[..., None] if array.ndim == 2 else array, False, False)
+
+
+def _joined(images: list[tuple[str, np.ndarray]]) -> np.ndarray:
+  """Images or rows of numbers with their names as one array; grey ones beside others become colour."""
+  sizes: dict[tuple[int, ...], str] = {}  # {size: name of the first example that has it}
+  for name, array in images:
+    sizes.setdefault(array.shape[:2], name)
+  if len(sizes) > 1:
+    (size, name), (other, another) = list(sizes.items())[:2]
+    raise BadInput(f"it has examples of several sizes: {name!r} has {_pixels(size)}, {another!r} {_pixels(other)}; "
+                   "give one size, or set dataset.image_size=N for the run to resize all images to NxN.")
+  channels = {array.shape[2:] for _, array in images}
+  if len(channels - {(1,)}) > 1:
+    raise BadInput(f"it has examples of {' and '.join(str(num) for num, in sorted(channels - {(1,)}))} channels; give "
+                   "one number of them.")
+  shape = next(iter(sizes)) + max(channels)
+  return np.stack([array if array.shape == shape else np.broadcast_to(array, shape) for _, array in images])
 
 
 def _stacked(labels: list[Any]) -> np.ndarray:

@@ -23,7 +23,7 @@ import numpy as np
 from alma_jax import messages
 from alma_jax.data import cache, inbox, unpacking
 from alma_jax.errors import BadInput
-from alma_jax.files import parse_json
+from alma_jax.files import parse_json, write_bytes
 
 LEDGER, COPIES, REJECTED, NOTICES = "stream.jsonl", "megabatches", "rejected.jsonl", "notices.jsonl"
 FILES = (LEDGER, COPIES, REJECTED, NOTICES)
@@ -187,9 +187,10 @@ class Feed:
     self._path = path
     (path / COPIES).mkdir(exist_ok=True)
     if (path / LEDGER).exists():  # a kill may have torn the last line
-      whole = "".join(json.dumps(line) + "\n" for line in self.lines[:len(self.lines) - self._num_pending])
+      num = len(self.lines) - sum(name == LEDGER for name, _ in self._pending)
+      whole = "".join(json.dumps(line) + "\n" for line in self.lines[:num])
       if (path / LEDGER).read_text() != whole:
-        _write(path / LEDGER, whole)
+        write_bytes(path / LEDGER, whole.encode())
     for t, arrays in self._held.items():
       _save(_copy(path, t), arrays)
     for name, line in self._pending:
@@ -211,10 +212,6 @@ class Feed:
       found = [*inbox.changed(self._stream, used)]
     for name, what in found:
       self._notice(what, name, t=next(line["t"] for line in self.lines if line["name"] == name))
-
-  @property
-  def _num_pending(self) -> int:
-    return sum(name == LEDGER for name, _ in self._pending)
 
   def _resume(self, run: pathlib.Path) -> None:
     self.lines = _read(run / LEDGER, {**_OF_LINE, **self._reader.notes})
@@ -318,7 +315,7 @@ def _check_folder(folder: pathlib.Path) -> None:
     raise BadInput(f"there is no folder {str(folder)!r} of mega-batches; make it, and name the folder above it by "
                    "dataset.name=live:DIR.")
   if not os.access(folder, os.R_OK | os.X_OK):
-    raise BadInput(f"the folder {str(folder)!r} cannot be read: permission denied.")
+    raise BadInput(f"the folder {str(folder)!r} cannot be read: permission denied; change its permissions.")
 
 
 def _copy(run: pathlib.Path, t: int) -> pathlib.Path:
@@ -335,12 +332,6 @@ def _save(path: pathlib.Path, arrays: Arrays) -> None:
 def _append(path: pathlib.Path, line: Line) -> None:
   with path.open("a") as file:
     file.write(json.dumps(line) + "\n")
-
-
-def _write(path: pathlib.Path, text: str) -> None:
-  temporary = path.with_name(f".{path.name}.tmp")
-  temporary.write_text(text)
-  temporary.replace(path)
 
 
 def _read(path: pathlib.Path, kinds: Mapping[str, type[Any]]) -> list[Line]:

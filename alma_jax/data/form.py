@@ -5,7 +5,7 @@ import numpy as np
 
 from alma_jax.errors import BadInput
 
-_LARGEST, _SMALLEST = 1e30, 1e-35  # of the largest absolute values of float features from which constants are made
+_LARGEST = 1e30  # absolute value; the squares of larger ones are beyond float32
 _MOST_CHANNELS = 4  # grey, grey with alpha, RGB, RGBA
 
 
@@ -54,22 +54,13 @@ class Form(NamedTuple):
     if floats:
       if not np.isfinite(x).all():
         raise BadInput("it holds NaN or infinite values; replace or remove them.")
-      largest = _largest(x)
-      if (largest > _LARGEST).any():
-        raise BadInput(_off_scale(x, largest, largest > _LARGEST))
+      axes = tuple(range(x.ndim - (x.ndim in (2, 4))))  # all but the channels or columns
+      largest = np.atleast_1d(np.maximum(x.max(axes).astype(np.float64), -x.min(axes).astype(np.float64)))
+      if (bad := np.flatnonzero(largest > _LARGEST)).size:
+        where = f" in its {'channel' if x.ndim == 4 else 'column'} {bad[0]}" if len(largest) > 1 else ""
+        raise BadInput(f"it has values up to {largest[bad[0]]:.2g}{where}, but float32 can normalise values up to "
+                       f"{_LARGEST:g}; divide them by a constant.")
     return x.astype(dtype, copy=False)
-
-
-def too_small(x: np.ndarray) -> str | None:
-  """A sentence if values of a channel or column are too small to make normalisation constants of them; else None.
-
-  It concerns only the data that the first constants come from. `x` has the dtype in which it was given.
-  """
-  if x.dtype.kind != "f":
-    return None
-  largest = _largest(x)
-  bad = (largest > 0) & (largest < _SMALLEST)
-  return _off_scale(x, largest, bad) if bad.any() else None
 
 
 def _with_channels(x: np.ndarray) -> np.ndarray:
@@ -81,16 +72,3 @@ def _with_channels(x: np.ndarray) -> np.ndarray:
     raise BadInput(f"it has examples in an array of shape {x.shape}, which looks like [N, C, H, W]; give "
                    "[N, H, W, C], with numpy.moveaxis(x, 1, -1).")
   return x[..., None] if x.ndim == 3 else x
-
-
-def _largest(x: np.ndarray) -> np.ndarray:
-  """The largest absolute value of each channel or column [C]; of images without channels [1]."""
-  axes = tuple(range(x.ndim - (x.ndim in (2, 4))))
-  return np.atleast_1d(np.maximum(x.max(axes).astype(np.float64), -x.min(axes).astype(np.float64)))
-
-
-def _off_scale(x: np.ndarray, largest: np.ndarray, bad: np.ndarray) -> str:
-  i = int(np.flatnonzero(bad)[0])
-  where = f" in its {'channel' if x.ndim == 4 else 'column'} {i}" if len(largest) > 1 else ""
-  return (f"it has values up to {largest[i]:.2g}{where}, but float32 can normalise values from {_SMALLEST:g} to "
-          f"{_LARGEST:g}; {'divide' if largest[i] > 1 else 'multiply'} them by a constant.")

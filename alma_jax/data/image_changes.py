@@ -8,6 +8,9 @@ from alma_jax.data.task_types import Change
 from alma_jax.errors import BadInput
 from alma_jax.messages import brief
 
+SIZE = 32  # height and width of the images of all streams but `digits`
+IN_COLOUR = (SIZE, SIZE, 3)  # the shape of these images
+
 
 def apply(x: np.ndarray, changes: Sequence[Change], seed: int) -> np.ndarray:
   """The images after all changes. `seed` decides the permutations of pixels."""
@@ -93,3 +96,31 @@ _USES = {"permute": "('permute', NUMBER)", "tiles": "('tiles', NUMBER)", "rotate
          "invert": "('invert',)", "grey": "('grey',)",
          "colour": "('colour', RED, GREEN, BLUE) with a number from 0 to 1 for each channel, or ('colour', GREY) for "
                    "images of one"}
+
+
+def to_colour(x: np.ndarray) -> np.ndarray:
+  """Images of at most 32x32 pixels, in the middle of black ones of 32x32 pixels and three channels."""
+  rows, columns = (SIZE - x.shape[1]) // 2, (SIZE - x.shape[2]) // 2
+  made = np.zeros((len(x), *IN_COLOUR), np.uint8)
+  made[:, rows:rows + x.shape[1], columns:columns + x.shape[2]] = x
+  return made
+
+
+def bright(x: np.ndarray) -> np.ndarray:
+  """Grey levels 0 to 16 as 0 to 255."""
+  return np.rint(x * (255 / 16)).astype(np.uint8)
+
+
+def resized(x: np.ndarray, size: int) -> np.ndarray:
+  """Images uint8 [n, H, W, 1 or 3] as [n, size, size, 3], by bicubic interpolation."""
+  made = np.zeros((len(x), size, size, 3), np.uint8)
+  for i, image in enumerate(x):
+    resized = resized_one(image.squeeze(-1) if x.shape[-1] == 1 else image, size)
+    made[i] = resized if resized.ndim == 3 else resized[..., None]
+  return made
+
+
+def resized_one(image: np.ndarray, size: int) -> np.ndarray:
+  """An image [H, W] or [H, W, 3] of uint8, resized to size x size by bicubic interpolation."""
+  from PIL import Image
+  return np.asarray(Image.fromarray(image).resize((size, size), Image.Resampling.BICUBIC))

@@ -54,8 +54,8 @@ def readable(among: tuple[str, ...] | None = None) -> tuple[str, ...]:
   Image.init()
   found = {name for name in Image.registered_extensions().values() if name in Image.OPEN and name not in _NOT_READ
            and (among is None or name in among)}
-  has_no_signature = lambda name: Image.OPEN[name][1] is None  # such a format is tried after all others
-  return tuple(sorted(sorted(found, key=Image.ID.index), key=has_no_signature))
+  # Formats without a signature are tried after all others.
+  return tuple(sorted(found, key=lambda name: (Image.OPEN[name][1] is None, Image.ID.index(name))))
 
 
 @functools.cache
@@ -101,20 +101,13 @@ def read(path: str | os.PathLike[str] | io.BytesIO, size: int = 0, formats: tupl
 
 
 def _upright(image: "Image.Image") -> "Image.Image":
-  """The image, rotated or flipped as its EXIF or XMP says. Damaged metadata are ignored.
-
-  PIL.ImageOps.exif_transpose also writes new metadata, and fails where it cannot.
-  """
-  from PIL import ExifTags, Image
-  turn = Image.Transpose
+  """The image, rotated or flipped as its EXIF or XMP says. Damaged metadata are ignored."""
+  from PIL import ImageOps
   image.load()  # some metadata come after the pixels, and Pillow turns TIFF files itself
   try:
-    orientation = image.getexif().get(ExifTags.Base.Orientation)
+    return ImageOps.exif_transpose(image)
   except Exception:  # parsers of metadata raise many kinds
     return image
-  turns = {2: turn.FLIP_LEFT_RIGHT, 3: turn.ROTATE_180, 4: turn.FLIP_TOP_BOTTOM, 5: turn.TRANSPOSE, 6: turn.ROTATE_270,
-            7: turn.TRANSVERSE, 8: turn.ROTATE_90}
-  return image.transpose(turns[orientation]) if orientation in turns else image
 
 
 def _on_white(image: "Image.Image") -> tuple["Image.Image", bool]:

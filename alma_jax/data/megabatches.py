@@ -1,12 +1,14 @@
 """Which examples the mega-batches of a stream hold: arithmetic on the numbers of examples (docs/algorithms.md §1)."""
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from alma_jax import keys
 from alma_jax.data.feed import Feed
 from alma_jax.errors import BadInput
+
+Arrays = tuple[np.ndarray, ...]  # of one length
 
 
 class Megabatches(abc.ABC):
@@ -105,7 +107,7 @@ class Consecutive(Megabatches):
 class Arrived(Megabatches):
   """The entries of a live stream that have arrived, whose examples are numbered in the order of arrival.
 
-  The examples of an entry are in random order (see data.live_images), because files are often sorted by class.
+  The examples of an entry are in random order (see data.live_entries), because files are often sorted by class.
   """
 
   def __init__(self, feed: Feed, val_fraction: float, held_out: np.ndarray | None = None):
@@ -128,3 +130,42 @@ class Arrived(Megabatches):
   def first(self, t: int) -> int:
     """Number of the first example of mega-batch t."""
     return int(self.starts[t - 1])
+
+
+class Rows:
+  """The examples of a live stream that are in memory: those of the present stage, and those that a memory keeps."""
+
+  def __init__(self, load: Callable[[int], Arrays], megabatches: Arrived):
+    """No rows. `load`: t -> the arrays of mega-batch t, one of `megabatches`."""
+    self._load, self._megabatches = load, megabatches
+    self._parts: dict[int, tuple[np.ndarray, Arrays]] = {}  # (examples of a mega-batch, ascending; their arrays)
+
+  def take(self, examples: np.ndarray) -> Arrays:
+    """The rows of examples int [N], from memory or, if they are not there, loaded."""
+    made: Arrays = ()
+    for t, places in self._places(examples):
+      held, arrays = self._part(t, examples[places])
+      made = made or tuple(np.empty((len(examples), *array.shape[1:]), array.dtype) for array in arrays)
+      for array, part in zip(made, arrays):
+        array[places] = part[np.searchsorted(held, examples[places])]
+    return made
+
+  def keep(self, examples: np.ndarray) -> None:
+    """Forgets all other examples; they are loaded again if they are needed."""
+    examples = np.sort(examples)
+    self._parts = {t: (examples[places], self.take(examples[places])) for t, places in self._places(examples)}
+
+  def _places(self, examples: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """(t, the places of the examples of mega-batch t) for each mega-batch that has some."""
+    of = self._megabatches.where(examples)
+    order = np.argsort(of, kind="stable")
+    for places in np.split(order, np.flatnonzero(np.diff(of[order])) + 1):
+      if len(places):
+        yield int(of[places[0]]), places
+
+  def _part(self, t: int, needed: np.ndarray) -> tuple[np.ndarray, Arrays]:
+    """What is in memory of mega-batch t, all of it unless the examples `needed` are there."""
+    if t not in self._parts or not np.isin(needed, self._parts[t][0]).all():
+      arrays, first = self._load(t), self._megabatches.first(t)
+      self._parts[t] = np.arange(first, first + len(arrays[0])), arrays
+    return self._parts[t]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from alma_jax import keys
-from alma_jax.config import sections
+from alma_jax.config.stream import Stream
 from alma_jax.data.megabatches import Megabatches
 
 Side = tuple[np.ndarray, np.ndarray]  # (int32 examples, float64 their random numbers), in the order of the stream
@@ -75,7 +75,7 @@ def span(ends: Sequence[int]) -> range:
   return range((ends[-2] if len(ends) > 1 else 0) + 1, ends[-1] + 1)
 
 
-def make(config: sections.Stream, megabatches: Megabatches, seed: int) -> "Memory":
+def make(config: Stream, megabatches: Megabatches, seed: int) -> "Memory":
   """The memory that the section `stream` of a config describes."""
   if config.replay:
     return Replay(megabatches, seed, config.replay)

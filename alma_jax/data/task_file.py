@@ -15,19 +15,21 @@ from typing import Any
 import numpy as np
 
 from alma_jax import config as configs
-from alma_jax.data import cache, datasets, task_draws
-from alma_jax.data.task_sources import Source, Sources, check_images, resized
+from alma_jax.config.fields import Declared
+from alma_jax.data import cache, datasets, task_streams
+from alma_jax.data.image_changes import resized
+from alma_jax.data.task_sources import Source, Sources, check_images
 from alma_jax.data.task_types import Planned, Recipe, TaskData, TaskInfo
 from alma_jax.errors import BadInput
 from alma_jax.messages import brief
 
-_SHARED = ("name", "family", "returns")
-_OF_ARRAYS = ("arrays", "class_names")
-_OF_DATA: dict[str, type | tuple[type, ...]] = {
-    "data": str, "classes": (list, tuple, range), "train": int, "val": int, "test": int, "changes": (list, tuple),
-    "label_shift": int, "shuffled": bool, "draw": int}
+_NUM = Declared(int, bounds=dict(at_least=1, below=2**31))
+_SHARED = {name: Declared(str) for name in ("name", "family", "returns")}
+_OF_ARRAYS = {"class_names": Declared(tuple[str, ...])}
+_OF_DATA = {"data": Declared(str), "train": _NUM, "val": _NUM, "test": _NUM, "classes": Declared(tuple[int, ...]),
+            "label_shift": Declared(int, bounds=dict(above=-2**31, below=2**31)), "shuffled": Declared(bool),
+            "draw": Declared(int, bounds=dict(at_least=0, below=2**31))}
 _REQUIRED = ("data", "train", "val")
-_LARGEST = 2**31  # beyond all whole numbers of a task
 _MOST_TEST = 1000  # test examples of a class, unless the task says otherwise
 
 Given = Mapping[str, Any]
@@ -42,6 +44,7 @@ def load(path: str, seed: int) -> list[Given]:
   file = pathlib.Path(path).expanduser()
   if not file.is_file():
     raise BadInput(f"there is no file {str(file)!r} to read tasks from; name yours by tasks:PATH.py.")
+
   def called(names: dict[str, Any]) -> Any:
     if "get_tasks" not in names:
       raise BadInput(f"{path} has no function get_tasks; a file of tasks defines get_tasks(seed).")
@@ -51,13 +54,11 @@ def load(path: str, seed: int) -> list[Given]:
   if not isinstance(made, list | tuple) or not made or not all(isinstance(task, Mapping) for task in made):
     raise BadInput(f"get_tasks of {path} returned {type(made).__name__} {brief(made)}; it should return a list of "
                    "dicts, one for each task.")
-  names: set[str] = set()
-  for number, task in enumerate(made, 1):
-    _check_keys(f"task {number} of {path}", task)
-    if task["name"] in names:
-      raise BadInput(f"{path} has two tasks with the name {task['name']!r}; give each a name of its own.")
-    names.add(task["name"])
-  return list(made)
+  tasks = [_checked_keys(f"task {number} of {path}", task) for number, task in enumerate(made, 1)]
+  names = [task["name"] for task in tasks]
+  if twins := [name for name in names if names.count(name) > 1]:
+    raise BadInput(f"{path} has two tasks with the name {twins[0]!r}; give each a name of its own.")
+  return tasks
 
 
 def plan(tasks: Sequence[Given], sources: Sources, seed: int, test_per_class: int,
@@ -79,8 +80,8 @@ def plan(tasks: Sequence[Given], sources: Sources, seed: int, test_per_class: in
       raise BadInput(f"the task {task['name']!r} has images of shape {shape}, which cannot be resized; images have 1 "
                      "or 3 channels.")
     if not image_size and shape != first:
-      raise BadInput(f"the task {task['name']!r} has images of shape {shape}, the first task {first}; set image_size=N "
-                     "to resize all to NxN pixels of three channels.")
+      raise BadInput(f"the task {task['name']!r} has images of shape {shape}, the first task {first}; set "
+                     "dataset.image_size=N to resize all to NxN pixels of three channels.")
     planned.append(_returning(task, made, planned))
   assert first is not None  # `load` returns at least one task
   return (image_size, image_size, 3) if image_size else first, planned
@@ -104,41 +105,26 @@ def _returning(task: Given, made: Planned, earlier: Sequence[Planned]) -> Planne
   return made._replace(info=made.info._replace(returns=first), decides=[made.decides, dict(returns=first)])
 
 
-def _check_keys(what: str, task: Given) -> None:
+def _checked_keys(what: str, task: Given) -> Given:
+  """The dict with its values converted to the types that are declared above."""
   if "arrays" in task and "data" in task:
     raise BadInput(f"{what} has both arrays and data; give one of them, because its examples come from one place.")
-  possible = _SHARED + (_OF_ARRAYS if "arrays" in task else tuple(_OF_DATA))
-  unknown = [key for key in task if key not in possible]
-  if unknown:
+  known = _SHARED | (_OF_ARRAYS if "arrays" in task else _OF_DATA)
+  possible = [*known, "arrays" if "arrays" in task else "changes"]
+  if unknown := [key for key in task if key not in possible]:
     raise BadInput(f"{what} has the unknown key {brief(unknown[0])}; possible are {', '.join(possible)}, or arrays "
                    "with class_names.")
-  for key in _SHARED:
-    if key in task and not (isinstance(task[key], str) and task[key]):
-      raise BadInput(f"{what} has {key}={brief(task[key])}; it should be a text.")
   if "name" not in task:
     raise BadInput(f"{what} lacks a name; give every task one of its own, as in name='letters'.")
-  missing = [key for key in _REQUIRED if key not in task and "arrays" not in task]
-  if missing:
+  if missing := [key for key in _REQUIRED if key not in task and "arrays" not in task]:
     raise BadInput(f"{what} lacks {', '.join(missing)}; give it arrays, or data with the numbers of examples of a "
                    "class, train and val.")
-  for key, kind in _OF_DATA.items():
-    if key in task and not (isinstance(task[key], kind) and isinstance(task[key], bool) == (kind is bool)):
-      names = " or ".join(k.__name__ for k in (kind if isinstance(kind, tuple) else (kind,)))
-      raise BadInput(f"{what} has {key}={brief(task[key])}; it should be of type {names}.")
-    if key in task and kind is int and abs(task[key]) >= _LARGEST:
-      raise BadInput(f"{what} has {key}={brief(task[key])}; it should be below 2**31.")
-  changes = task.get("changes")
-  if changes and isinstance(changes[0], str):
-    raise BadInput(f"{what} has changes={brief(changes)}; it should be a list of changes, as in "
-                   f"[{brief(tuple(changes))}].")
-  if task.get("draw", 0) < 0:
-    raise BadInput(f"{what} has draw={task['draw']}; it should be at least 0.")
-  for key in "classes", "class_names":
-    wanted: type | tuple[type, ...] = (int, np.integer) if key == "classes" else str
-    if key in task and not (isinstance(task[key], (list, tuple, range))
-                            and all(isinstance(value, wanted) for value in task[key])):
-      raise BadInput(f"{what} has {key}={brief(task[key])}; they should be "
-                     f"{'numbers' if key == 'classes' else 'texts'}.")
+  accepted = {key: known[key].accept(list(value) if isinstance(value, range) else value, f"{what}: {key}")
+              for key, value in task.items() if key in known}
+  changes = task.get("changes", ())
+  if not isinstance(changes, list | tuple) or (changes and isinstance(changes[0], str)):
+    raise BadInput(f"{what} has changes={brief(changes)}; it should be a list of changes, as in [('rotate', 1)].")
+  return {**task, **accepted}
 
 
 def _of_data(task: Given, number: int, sources: Sources, seed: int, test_per_class: int,
@@ -147,18 +133,18 @@ def _of_data(task: Given, number: int, sources: Sources, seed: int, test_per_cla
   stored = sources[task["data"]]
   source = _resized_source(stored, image_size) if image_size else stored
   recipe = Recipe(
-      task["name"], task["data"], tuple(map(int, task.get("classes", range(len(source.class_names))))), task["train"],
+      task["name"], task["data"], task.get("classes", tuple(range(len(source.class_names)))), task["train"],
       task["val"], test_per_class or task.get("test", _MOST_TEST), task.get("draw", number),
       tuple(tuple(change) if isinstance(change, list) else change for change in task.get("changes", ())),
       task.get("label_shift", 0), task.get("shuffled", False))
-  return stored.image_shape, task_draws.plan(recipe, source, seed, task.get("family", ""))
+  return stored.image_shape, task_streams.plan(recipe, source, seed, task.get("family", ""))
 
 
 def _of_arrays(task: Given, test_per_class: int, image_size: int) -> tuple[tuple[int, ...], Planned]:
   """(shape of the images before they are resized, task) of a task whose arrays are given."""
   what = f"the task {task['name']!r}"
   given, num_classes = _checked(what, task["arrays"])
-  names = tuple(task.get("class_names", map(str, range(num_classes))))
+  names = task.get("class_names", tuple(map(str, range(num_classes))))
   if len(names) != num_classes:
     raise BadInput(f"{what} has {len(names)} class_names, but labels from 0 to {num_classes - 1}; give one name for "
                    "each class.")
@@ -184,11 +170,7 @@ def _checked(what: str, arrays: Any) -> tuple[TaskData, int]:
   with warnings.catch_warnings():
     warnings.simplefilter("ignore", UserWarning)  # about classes without examples, an error here
     tested = datasets.from_arrays(what, given._asdict())
-    try:
-      chosen = datasets.from_arrays(what, given._asdict() | dict(x_test=given.x_val, y_test=given.y_val))
-    except BadInput as error:
-      text = str(error).replace("x_test", "x_val").replace("y_test", "y_val").replace(" test ", " validation ")
-      raise BadInput(text) from error
+    chosen = datasets.from_arrays(what, given._asdict(), held_out="val")
   check_images(what, tested.x_train.shape, np.asarray(given.x_train).dtype)
   if tested.class_names is not None:
     raise BadInput(f"{what} has labels that are names; give numbers that count its class_names from 0.")

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from alma_jax.config.fields import listed
-from alma_jax.data import cache, datasets, image_changes, stand_ins, textures, tfds_folder
+from alma_jax.data import cache, datasets, image_changes, stand_ins, tfds_folder
+from alma_jax.data.image_changes import IN_COLOUR, SIZE, bright, resized, resized_one, to_colour
 from alma_jax.errors import BadInput
 
 TFDS = {"svhn": "svhn_cropped", "fashion": "fashion_mnist", "dtd": "dtd", "cifar100": "cifar100"}
@@ -15,8 +16,6 @@ KINDS = ("auto", "real", "stand_ins")
 _FAMILIES = {"mnist": "digits", "digits": "digits", "digits32": "digits", "cifar10": "cifar", "cifar100": "cifar",
              "svhn": "house numbers", "fashion": "clothes", "dtd": "texture"}
 _OF_ONES_OWN = ("tfds:", "npz:", "folder:")
-_SIZE = 32  # height and width of the images of all sources but `digits`
-IN_COLOUR = (_SIZE, _SIZE, 3)  # the shape of these images
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -70,9 +69,9 @@ class Sources:
     """
     missing = [TFDS[name] for name in names if name in TFDS and not self._is_real(name)]
     if self._kind == "real" and missing:
-      raise BadInput(f"sources='real' needs the TFDS data sets {', '.join(missing)}, which are not prepared in "
-                     f"{str(tfds_folder.root_of(self._data_dir))!r}; prepare them there, or use sources='auto' for "
-                     "stand-ins.")
+      raise BadInput(f"dataset.sources='real' needs the TFDS data sets {', '.join(missing)}, which are not prepared in "
+                     f"{str(tfds_folder.root_of(self._data_dir))!r}; prepare them there, or set "
+                     "dataset.sources=auto for stand-ins.")
 
   def __getitem__(self, name: str) -> Source:
     """The source of a name: one of those above, or a data set of datasets.py.
@@ -103,7 +102,7 @@ class Sources:
         return _stand_in(name, cifar10, lambda split, index: image_changes.tiles(cifar10.images(split, index), 0, 0))
       case "dtd":
         made = _textures()
-        return Source("dtd-like", _FAMILIES[name], textures.NAMES, made.labels, IN_COLOUR, made.images,
+        return Source("dtd-like", _FAMILIES[name], stand_ins.TEXTURES, made.labels, IN_COLOUR, made.images,
                       f"textures {stand_ins.VERSION}")
       case "digits" | "digits32":
         digits = self._dataset("digits")
@@ -131,9 +130,7 @@ def _load(name: str, data_dir: str, image_size: int) -> datasets.Dataset:
   return datasets.load(name, data_dir, image_size)
 
 
-@functools.cache
-def _textures() -> textures.Textures:
-  return textures.Textures()
+_textures = functools.cache(stand_ins.Textures)
 
 
 def _of_dataset(name: str, data: datasets.Dataset) -> Source:
@@ -173,39 +170,6 @@ def _stand_in(name: str, base: Source, images: Callable[[str, np.ndarray], np.nd
                 f"{name} {stand_ins.VERSION} {base.fingerprint} {further}")
 
 
-def to_colour(x: np.ndarray) -> np.ndarray:
-  """Images of at most 32x32 pixels, in the middle of black ones of 32x32 pixels and three channels."""
-  rows, columns = (_SIZE - x.shape[1]) // 2, (_SIZE - x.shape[2]) // 2
-  made = np.zeros((len(x), *IN_COLOUR), np.uint8)
-  made[:, rows:rows + x.shape[1], columns:columns + x.shape[2]] = x
-  return made
-
-
-def bright(x: np.ndarray) -> np.ndarray:
-  """Grey levels 0 to 16 as 0 to 255."""
-  return np.rint(x * (255 / 16)).astype(np.uint8)
-
-
-def resized(x: np.ndarray, size: int) -> np.ndarray:
-  """Images uint8 [n, H, W, C] as [n, size, size, 3], by bicubic interpolation.
-
-  Raises:
-    BadInput: C is neither 1 nor 3.
-  """
-  if x.shape[-1] not in (1, 3):
-    raise BadInput(f"images of {x.shape[-1]} channels cannot be resized; images have 1 or 3 channels.")
-  made = np.zeros((len(x), size, size, x.shape[-1]), np.uint8)
-  for i, image in enumerate(x):
-    made[i] = _resized(image.squeeze(-1) if x.shape[-1] == 1 else image, size).reshape(made.shape[1:])
-  return np.broadcast_to(made, (*made.shape[:3], 3)).copy()
-
-
-def _resized(image: np.ndarray, size: int) -> np.ndarray:
-  """An image [H, W] or [H, W, 3] of uint8, resized to size x size by bicubic interpolation."""
-  from PIL import Image
-  return np.asarray(Image.fromarray(image).resize((size, size), Image.Resampling.BICUBIC))
-
-
 def _real_textures(root: pathlib.Path) -> Source:
   """DTD: the middle square of each image, resized. The training part is TFDS's train and validation."""
   folder = tfds_folder.prepared("dtd", str(root))
@@ -216,12 +180,13 @@ def _real_textures(root: pathlib.Path) -> Source:
     for split in ("train", "test"):
       parts = ("train", "validation") if split == "train" else ("test",)
       examples = [example for part in parts for example in tfds_folder.examples(builder, part)]
-      arrays[f"x_{split}"] = np.stack([_resized(_square(np.asarray(e["image"])), _SIZE) for e in examples])
+      squares = (_square(np.asarray(example["image"])) for example in examples)
+      arrays[f"x_{split}"] = np.stack([resized_one(square, SIZE) for square in squares])
       arrays[f"y_{split}"] = np.array([e["label"] for e in examples], np.int32)
     return cache.Entry(arrays, {})
 
-  made_from = [tfds_folder.fingerprint(folder), _SIZE]
-  entry = cache.load_or_make([folder / f"alma_jax_arrays_{_SIZE}", cache.home_folder("arrays", "dtd", made_from)],
+  made_from = [tfds_folder.fingerprint(folder), SIZE]
+  entry = cache.load_or_make([folder / f"alma_jax_arrays_{SIZE}", cache.home_folder("arrays", "dtd", made_from)],
                              made_from, make)
   (names,) = folder.glob("*.labels.txt")
   data = datasets.from_arrays("dtd", entry.arrays, fingerprint=entry.facts["fingerprint"])

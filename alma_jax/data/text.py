@@ -1,25 +1,30 @@
 """Loads a text as token ids, and cuts it into the windows that language models are trained on.
 
-`load` finds the documents, divides them into mega-batches, trains a tokenizer on the first mega-batch and encodes all
-documents. A window consists of L input tokens and the L target tokens that follow each of them.
+`load` finds the documents, holds out the splits that are missing, orders the stream, divides it into mega-batches,
+trains a tokenizer on the first mega-batch and encodes all documents. A window consists of L input tokens and the L
+target tokens that follow each of them.
 """
 import dataclasses
-import functools
 import hashlib
 import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from alma_jax import messages
-from alma_jax.data import cache, documents, text_source, tokens
+from alma_jax import keys, messages
+from alma_jax.data import cache, tokens
+from alma_jax.data.text_files import SPLITS, Documents
 from alma_jax.errors import BadInput
 
 if TYPE_CHECKING:
   from tokenizers import Tokenizer
 
 END = tokens.END
-SPLITS = text_source.SPLITS
+_FORMAT = 1  # of what is cached; raise it if that changes
+_SHARE = 0.05  # share of the text that valid and test get each, if they are held out
+_HOLD_OUT, _ORDER = 1, 2  # purposes of random numbers, after keys.STREAM
+_SPLIT_SEED = 0  # the same for every run, so that runs of several seeds are tested on the same text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,28 +74,24 @@ def load(dataset: Any, num_megabatches: int, seed: int) -> Corpus:
     seed: decides the order of the training documents.
 
   Raises:
-    BadInput: there is no such text or tokenizer, the text is not UTF-8 or too short, or the cache is damaged.
+    BadInput: there is no such text or tokenizer, or the text is not UTF-8 or too short.
   """
   given = tokens.read(dataset.tokenizer, dataset.vocab_size) if dataset.tokenizer else None
   source = dataset.source()
   made_from = [source.fingerprint, num_megabatches, seed, dataset.vocab_size,
-               given and hashlib.sha256(given.to_str().encode()).hexdigest()]
-  folder = cache.home_folder("tokens", dataset.name, made_from)
-  whole = functools.cache(lambda: documents.complete(source.read()))
-  entry = cache.read(folder, made_from, mapped=True)
-  if entry is None:
+               given and hashlib.sha256(given.to_str().encode()).hexdigest(), _FORMAT]
+
+  def encoded() -> cache.Entry:
     messages.say(f"encoding {dataset.name}, which is done once")
-    splits = documents.prepare(whole(), num_megabatches, seed)
-    entry = _encode(splits, num_megabatches, given, dataset.vocab_size)
-    cache.write(folder, made_from, entry)
-    entry = cache.read(folder, made_from, mapped=True) or entry
-  # It has an entry of its own, because it depends neither on the tokenizer nor on the number of mega-batches.
-  seen = cache.load_or_make([cache.home_folder("overlap", dataset.name, source.fingerprint)], source.fingerprint,
-                            lambda: cache.Entry({}, dict(num_seen=documents.num_seen(whole()))))
-  arrays = entry.arrays
+    whole = _complete(source.read())
+    entry = _encode(prepare(whole, num_megabatches, seed), num_megabatches, given, dataset.vocab_size)
+    return entry._replace(facts=entry.facts | dict(num_seen=_num_seen(whole)))
+
+  arrays, facts = cache.load_or_make(
+      [cache.home_folder("tokens", dataset.name, made_from)], made_from, encoded, mapped=True)
   corpus = Corpus(dataset.name, tokens={split: arrays[split] for split in SPLITS},
-                starts={split: np.array(arrays[f"{split}_starts"]) for split in SPLITS},
-                parts=np.array(arrays["parts"]), **(entry.facts | dict(num_seen=seen.facts["num_seen"])))
+                  starts={split: np.array(arrays[f"{split}_starts"]) for split in SPLITS},
+                  parts=np.array(arrays["parts"]), **facts)
   if corpus.num_seen:
     warnings.warn(f"{corpus.num_seen} of {len(corpus.starts['test'])} test documents of {dataset.name} "
                   f"{'is' if corpus.num_seen == 1 else 'are'} also in the training text, so the test perplexity is "
@@ -171,21 +172,136 @@ def gather(ids: np.ndarray, start: np.ndarray, length: int) -> np.ndarray:
   return np.take(np.asarray(ids), start[:, None] + np.arange(length + 1), mode="clip").astype(np.int32)
 
 
-def _encode(splits: text_source.Documents, num_megabatches: int, given: "Tokenizer | None",
+def _encode(splits: Documents, num_megabatches: int, given: "Tokenizer | None",
             vocab_size: int) -> cache.Entry:
   """The token ids of a text, encoded by the given tokenizer or one trained on the first mega-batch."""
-  parts = documents.nearest_bounds([len(document) for document in splits["train"]], num_megabatches)
+  parts = nearest_bounds([len(document) for document in splits["train"]], num_megabatches)
   tokenizer = given or tokens.train(splits["train"][:parts[1]], vocab_size)
   arrays = {}
   for split in SPLITS:
     arrays[split], arrays[f"{split}_starts"] = tokens.encode(tokenizer, splits[split], in_sections=given is None)
   sizes = np.diff(arrays["train_starts"], append=len(arrays["train"]) - 1)
   if given:
-    parts = documents.nearest_bounds(sizes, num_megabatches)
+    parts = nearest_bounds(sizes, num_megabatches)
   elif num_megabatches > 1:  # the first mega-batch stays the one that the tokenizer was trained on
-    parts[1:] = parts[1] + documents.nearest_bounds(sizes[parts[1]:], num_megabatches - 1)
+    parts[1:] = parts[1] + nearest_bounds(sizes[parts[1]:], num_megabatches - 1)
   arrays["parts"] = parts
   text = tokenizer.to_str()
   fingerprint = cache.hash_arrays(arrays | {"tokenizer": np.frombuffer(text.encode(), np.uint8)})
   return cache.Entry(arrays, dict(tokenizer=text, vocab_size=tokens.vocabulary_size(tokenizer),
                                   end=tokenizer.token_to_id(END), fingerprint=fingerprint))
+
+
+# ------------------------------------------------------------------ documents
+
+
+def prepare(splits: Documents, num_megabatches: int, seed: int) -> Documents:
+  """Holds out missing splits, cuts long training documents, and permutes them.
+
+  A document longer than a mega-batch is cut into pieces of at most an eighth of a mega-batch, so that all mega-batches
+  have one distribution.
+
+  Args:
+    splits: as text_files.TextSource.read returns them.
+    num_megabatches: B.
+    seed: decides the order of the training documents. What is held out is the same for every seed.
+
+  Returns:
+    Documents of "train" in the order of the stream, of "valid" and of "test".
+
+  Raises:
+    BadInput: there are fewer training documents than mega-batches, or too few to hold out a split.
+  """
+  splits = _complete(splits)
+  total = sum(map(len, splits["train"]))
+  documents = cut_long(splits["train"], total / num_megabatches, total // (8 * num_megabatches))
+  if len(documents) < num_megabatches:
+    raise BadInput(f"stream.num_megabatches={num_megabatches} is more than the {len(documents)} documents and pieces "
+                   "of documents that the training text can be divided into; lower it.")
+  order = keys.rng(seed, keys.STREAM, _ORDER).permutation(len(documents))
+  return {split: splits[split] for split in SPLITS} | {"train": [documents[i] for i in order]}
+
+
+def _complete(splits: Documents) -> Documents:
+  """Holds out the splits that are missing; see `hold_out`."""
+  missing = [split for split in SPLITS if split not in splits]
+  return splits | hold_out(splits["train"], missing) if missing else splits
+
+
+def _num_seen(splits: Documents) -> int:
+  """The number of test documents that are also training documents."""
+  seen = {cache.hash_row(document.strip()) for document in splits["train"]}
+  return sum(cache.hash_row(document.strip()) in seen for document in splits["test"])
+
+
+def hold_out(documents: list[bytes], missing: list[str]) -> Documents:
+  """Holds out 5 % of the bytes for each missing split, from the end of a permutation of the documents.
+
+  Raises:
+    BadInput: there is too little text.
+  """
+  total = sum(map(len, documents))
+  if len(documents) < 20:
+    documents = cut_long(documents, total / 20, total // 40)
+  if len(documents) <= len(missing):
+    raise BadInput(f"there is too little training text to hold out {' and '.join(missing)}: "
+                   f"{len(documents)} {'piece' if len(documents) == 1 else 'pieces'}; "
+                   "give more text, or a folder for each split.")
+  order = keys.rng(_SPLIT_SEED, keys.STREAM, _HOLD_OUT).permutation(len(documents))
+  ends = np.cumsum([len(documents[i]) for i in order])
+  held, stop = {}, len(order)
+  for place, split in enumerate(reversed(missing)):
+    first = len(missing) - place  # documents that must remain
+    target = total * (1 - _SHARE * (place + 1))
+    start = first + int(np.argmin(np.abs(ends[first - 1:stop - 1] - target)))
+    held[split] = [documents[i] for i in order[start:stop]]
+    stop = start
+  return {"train": [documents[i] for i in order[:stop]]} | held
+
+
+def nearest_bounds(sizes: Sequence[int] | np.ndarray, num_parts: int) -> np.ndarray:
+  """Divides a sequence of documents into consecutive parts, as equal in size as the documents allow.
+
+  Args:
+    sizes: int [n], the size of each document; n >= num_parts.
+    num_parts: number of parts. Each gets at least one document.
+
+  Returns:
+    int64 [num_parts + 1]; part i consists of the documents bounds[i] to bounds[i + 1] - 1.
+  """
+  ends = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+  bounds = [0]
+  for part in range(1, num_parts):
+    first, last = bounds[-1] + 1, len(sizes) - num_parts + part
+    target = ends[-1] * part / num_parts
+    bounds.append(first + int(np.argmin(np.abs(ends[first:last + 1] - target))))
+  return np.array([*bounds, len(sizes)], np.int64)
+
+
+def cut_long(documents: Sequence[bytes], longest: float, piece: int) -> list[bytes]:
+  """Cuts documents of more than `longest` bytes into pieces of at most `piece` bytes.
+
+  Pieces have nearly equal sizes. They end at ends of lines if possible, else between two characters. A character is
+  never cut, even if it has more than `piece` bytes.
+  """
+  piece, cut = max(piece, 1), []
+  for document in documents:
+    start = 0
+    while len(document) > longest and len(document) - start > piece:
+      rest = len(document) - start
+      target = start + rest // -(-rest // piece)  # divides the rest into equal pieces
+      line_end = document.rfind(b"\n", start + (target - start) // 2, target) + 1
+      end = line_end or _character_end(document, start, target)
+      cut.append(document[start:end])
+      start = end
+    cut.append(document[start:])
+  return [document for document in cut if document]
+
+
+def _character_end(document: bytes, start: int, target: int) -> int:
+  """The last end of a character among start + 1 to target, or else the first one after them."""
+  inside = lambda i: i < len(document) and document[i] & 0xC0 == 0x80
+  end = next((i for i in range(target, start, -1) if not inside(i)), target)
+  while inside(end):
+    end += 1
+  return end

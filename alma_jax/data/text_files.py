@@ -5,17 +5,21 @@ Documents are UTF-8. A byte order mark and blank documents are dropped. Messages
 """
 import pathlib
 import warnings
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
-from alma_jax.data import folders, unpacking
+from alma_jax.data import cache, folders, unpacking
 from alma_jax.data.examples import named
 from alma_jax.errors import BadInput
 from alma_jax.files import parse_json
 
 SUFFIXES = (".txt", ".jsonl")
+SPLITS = ("train", "valid", "test")
 _KINDS = "a .txt file, a .jsonl file, or a folder of them"
 _FIELD = "text"  # of the objects in lines
+
+
+Documents = dict[str, list[bytes]]  # by split; a document is non-empty UTF-8
 
 
 class Document(NamedTuple):
@@ -23,6 +27,51 @@ class Document(NamedTuple):
   source: str
   row: int
   text: bytes
+
+
+class TextSource(NamedTuple):
+  """A text that was found but not read.
+
+  Attributes:
+    fingerprint: JSON-able value that changes with the place, the names or the contents of the files.
+    read: () -> documents by split, in the order of file names or of storage. "train" is there, "valid" and "test" may
+      be missing. Raises BadInput if a document is not UTF-8, or all documents of a split are blank.
+  """
+  fingerprint: list[Any]
+  read: Callable[[], Documents]
+
+
+def source(path: pathlib.Path) -> TextSource:
+  """Finds the text of a run in a file, a folder, or folders train, valid and test. It is read only to hash it.
+
+  Raises:
+    BadInput: there is no such text.
+  """
+  if not path.exists():
+    raise BadInput(f"there is no file or folder {str(path)!r} to read text from; name yours by dataset.name=text:DIR.")
+  with named(repr(str(path))):
+    parts = folders.text_splits(path) if path.is_dir() else {}
+    if parts and len(parts) < len(SPLITS):
+      missing = " and no folder ".join(split for split in SPLITS if split not in parts)
+      raise BadInput(f"it has no folder {missing}; give train, valid and test, or rename "
+                     f"{folders.listed(sorted(part.name for part in parts.values()))} if these are no splits.")
+    if parts:
+      folders.warn_of_others(path, [parts[split] for split in SPLITS], SUFFIXES)
+  files = {}
+  for split in SPLITS if parts else SPLITS[:1]:
+    part = parts.get(split, path)
+    with named(repr(str(part))):
+      files[split] = files_of(part)
+  root = path if path.is_dir() else path.parent
+  hashes = {split: cache.hash_files(root, of_split) for split, of_split in files.items()}
+  return TextSource([str(path.resolve()), hashes], lambda: _read(path, files))
+
+
+def check_not_blank(what: str, documents: Documents) -> None:
+  """Raises BadInput if all documents of a split are blank."""
+  blank = [split for split, of_split in documents.items() if not of_split]
+  if blank:
+    raise BadInput(f"the split {blank[0]} of {what} holds no text: every document is blank.")
 
 
 def files_of(path: pathlib.Path) -> list[pathlib.Path]:
@@ -73,6 +122,16 @@ def of_file(path: pathlib.Path) -> list[Document]:
   else:
     documents = [Document(str(path), i, _of_line(line, i)) for i, line in enumerate(text.split("\n")) if line.strip()]
   return [document for document in documents if document.text.decode().strip()]
+
+
+def _read(path: pathlib.Path, files: dict[str, list[pathlib.Path]]) -> Documents:
+  documents: Documents = {split: [] for split in files}
+  for split, of_split in files.items():
+    for file in of_split:
+      with named(repr(str(file))):
+        documents[split] += [document.text for document in of_file(file)]
+  check_not_blank(repr(str(path)), documents)
+  return documents
 
 
 def decoded(content: bytes) -> str:

@@ -5,11 +5,11 @@ read one in another format.
 """
 import contextlib
 import fnmatch
-import importlib.util
 import os
 import pathlib
 import re
 import sys
+import time
 import urllib.parse
 from collections.abc import Iterator
 from types import ModuleType
@@ -17,9 +17,14 @@ from typing import Any
 
 import filelock
 
-from alma_jax import messages
-from alma_jax.data import cache, connection
+from alma_jax import extras, messages
+from alma_jax.data import cache
+from alma_jax.data.unpacking import first_line
 from alma_jax.errors import BadInput
+
+# Seconds before each attempt to reach a host, because the first may fail by accident; until an address of the host is
+# given up; and after which no further attempt begins.
+_PAUSES, _TIMEOUT, _SECONDS = (0, 1, 2), 4, 15
 
 _is_trying_once = False
 _failed: dict[tuple[pathlib.Path, str], BadInput] = {}  # downloads that failed while they were tried once
@@ -109,28 +114,31 @@ def _downloaded(root: pathlib.Path, name: str) -> pathlib.Path:
   try:
     builder = tfds.builder(name, data_dir=root)
   except (tfds.core.registered.DatasetNotFoundError, ValueError) as error:
-    raise BadInput(f"TFDS knows no data set {name!r} ({_first_line(error)}).") from error
+    raise BadInput(f"TFDS knows no data set {name!r} ({first_line(error)}).") from error
   if not sys.stderr.isatty() and "ipykernel" not in sys.modules:
     tfds.disable_progress_bar()  # in a file it would write a line for every change
   try:
     root.mkdir(parents=True, exist_ok=True)
-    lock = filelock.FileLock(root / f".alma_jax-{re.sub('[^A-Za-z0-9_.]', '-', name)}.lock")
-    with lock, _failing_fast():  # the processes of a sweep start together
+    # The processes of a sweep start together.
+    with filelock.FileLock(root / f".alma_jax-{re.sub('[^A-Za-z0-9_.]', '-', name)}.lock"):
       if not pathlib.Path(builder.data_dir, "dataset_info.json").exists():  # else another process has just prepared it
         messages.say(_announcement(name, builder, root))
+        addresses = {urllib.parse.urljoin(url, "/") for url in builder.url_infos or () if url.startswith("http")}
+        if reason := next(filter(None, map(_why_unreachable, sorted(addresses))), ""):
+          raise BadInput(f"{root} holds no prepared {name!r}, and it cannot be downloaded ({reason}); connect this "
+                         "machine to the network, or name a folder of prepared data sets by dataset.data_dir=DIR.")
         builder.download_and_prepare(file_format="array_record")
-  except connection.Unreachable as error:
-    raise BadInput(f"{root} holds no prepared {name!r}, and it cannot be downloaded ({error}); connect this machine to "
-                   "the network, or name a folder of prepared data sets by dataset.data_dir=DIR.") from error
+  except BadInput:
+    raise
   except Exception as error:  # the network, the disk and the builder raise many kinds
-    raise BadInput(f"TFDS could not download and prepare {name!r} into {root}: {_first_line(error)}") from error
+    raise BadInput(f"TFDS could not download and prepare {name!r} into {root}: {first_line(error)}.") from error
   return pathlib.Path(builder.data_dir)
 
 
 def _announcement(name: str, builder: Any, root: pathlib.Path) -> str:
   """What is downloaded, how large, from where and to where, as far as TFDS knows."""
   files = builder.url_infos or {}
-  size = f" ({_readable(sum(info.size for info in files.values()))})" if files else ""
+  size = f" ({messages.num_bytes(sum(info.size for info in files.values()))})" if files else ""
   if size and len(builder.builder_configs) > 1:  # the sizes are those of all configurations together
     size = size.replace("(", "(at most ")
   hosts = sorted({urllib.parse.urlsplit(url).netloc for url in files} - {""})
@@ -138,27 +146,31 @@ def _announcement(name: str, builder: Any, root: pathlib.Path) -> str:
   return f"downloading {name}{size}{source} into {root}, and preparing it there"
 
 
-def _readable(size: float) -> str:
-  """A number of bytes as in "170 MB"."""
-  for unit in ("KB", "MB", "GB"):
-    size /= 1000
-    if size < 1000:
-      return f"{size:.3g} {unit}"
-  return f"{size / 1000:.3g} TB"
+def _why_unreachable(url: str) -> str:
+  """The reason why the host of a URL cannot be reached, or "" if it can. TFDS itself would retry for minutes.
+
+  Any answer shows that the host can be reached, even a refusal. A host that is slow to answer may answer later.
+  """
+  import requests
+  reason, end = "", time.monotonic() + _SECONDS
+  for pause in _PAUSES:
+    if time.monotonic() > end:
+      break
+    time.sleep(pause)
+    try:
+      requests.head(url, timeout=_TIMEOUT)
+      return ""
+    except requests.ConnectionError as error:  # no such name, route or proxy, or a bad certificate
+      cause = getattr(error.args[0], "reason", error) if error.args else error  # without the names of objects
+      reason = str(getattr(cause, "original_error", cause)).rpartition(": ")[2]  # `original_error`: of a proxy
+    except requests.RequestException:
+      return ""
+  return f"no connection to {urllib.parse.urlsplit(url).netloc}: {reason}"
 
 
 def import_tfds() -> ModuleType:
-  """The package tensorflow_datasets.
-
-  Raises:
-    BadInput: the package, or one that it needs, is not installed.
-  """
-  try:
-    import tensorflow_datasets
-  except ImportError as error:
-    raise BadInput(f"reading TFDS data needs a package that is missing ({_first_line(error)}); "
-                   "install alma_jax again with its dependencies.") from error
-  return tensorflow_datasets
+  """The package tensorflow_datasets; raises BadInput if it is not installed."""
+  return extras.load("tensorflow_datasets", "a TFDS data set")
 
 
 def examples(builder: Any, split: str) -> Iterator[dict[str, Any]]:
@@ -197,30 +209,5 @@ def _newest(root: pathlib.Path, name: str) -> pathlib.Path | None:
   return max((folder for folder in versions if fnmatch.fnmatchcase(folder.name, wanted or "*")), key=key, default=None)
 
 
-@contextlib.contextmanager
-def _failing_fast() -> Iterator[None]:
-  """A context in which TFDS gives up a download at once if its host cannot be reached.
-
-  TFDS has no setting for this, so a private function of its own is wrapped. In a version of TFDS without that function
-  a failing download takes minutes.
-  """
-  from tensorflow_datasets.core.download import downloader
-  real = getattr(downloader, "_open_url", None)
-  if real is not None:
-    downloader._open_url = connection.fail_fast(real)
-  try:
-    yield
-  finally:
-    if real is not None:
-      downloader._open_url = real
-
-
 def _need_tensorflow(what: str) -> None:
-  if importlib.util.find_spec("tensorflow") is None:
-    raise BadInput(f"{what} needs TensorFlow; install the extra `prepare` (pip install 'alma_jax[prepare]', in a clone "
-                   "pip install -e '.[prepare]') and try again.")
-
-
-def _first_line(error: Exception) -> str:
-  lines = str(error).strip().splitlines()
-  return lines[0] if lines else type(error).__name__
+  extras.need(what, "tensorflow")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from alma_jax import extras
 from alma_jax.errors import BadInput
 
 if TYPE_CHECKING:
@@ -28,14 +29,14 @@ def train(documents: Iterable[bytes], vocab_size: int) -> "Tokenizer":
   Returns:
     A tokenizer that encodes a literal END in a text like other text.
   """
-  from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
-  tokenizer = Tokenizer(models.BPE())
-  tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-  tokenizer.decoder = decoders.ByteLevel()
-  tokenizer.train_from_iterator((document.decode() for document in documents), trainers.BpeTrainer(
+  tokenizers = extras.load("tokenizers", "a language model")
+  byte_level = tokenizers.pre_tokenizers.ByteLevel
+  tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+  tokenizer.pre_tokenizer = byte_level(add_prefix_space=False)
+  tokenizer.decoder = tokenizers.decoders.ByteLevel()
+  tokenizer.train_from_iterator((document.decode() for document in documents), tokenizers.trainers.BpeTrainer(
       vocab_size=vocab_size, min_frequency=2, show_progress=False, special_tokens=[END],
-      initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+      initial_alphabet=byte_level.alphabet()))
   size = tokenizer.get_vocab_size()
   if size < vocab_size:
     warnings.warn(f"the vocabulary has {size} units instead of dataset.vocab_size={vocab_size}, because no other "
@@ -49,10 +50,9 @@ def parse(text: str) -> "Tokenizer":
   Raises:
     BadInput: the string is not a tokenizer, or END is not in its vocabulary.
   """
-  from tokenizers import Tokenizer
-
+  tokenizers = extras.load("tokenizers", "a language model")
   try:
-    tokenizer = Tokenizer.from_str(text)
+    tokenizer = tokenizers.Tokenizer.from_str(text)
   except Exception as error:  # the package raises no class of its own
     raise BadInput(f"the tokenizer is not JSON of the tokenizers package: {error}.") from error
   if tokenizer.token_to_id(END) is None:

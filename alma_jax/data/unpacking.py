@@ -19,7 +19,7 @@ import numpy as np
 
 from alma_jax.errors import BadInput
 from alma_jax.messages import num_bytes
-from alma_jax.parallel.host_memory import host_memory
+from alma_jax.parallel.machine import host_memory
 
 if TYPE_CHECKING:
   import pyarrow.parquet as pq

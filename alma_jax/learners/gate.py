@@ -8,7 +8,6 @@ import flax.serialization
 import numpy as np
 
 from alma_jax.errors import BadInput
-from alma_jax.files import write_bytes
 from alma_jax.types import Variables
 
 
@@ -29,17 +28,17 @@ class Gate(NamedTuple):
   macs: int
 
 
-def write(path: pathlib.Path, gate: Gate) -> None:
-  """Writes a Gate, whole or not at all. Equal gates make equal files."""
-  tree = gate._asdict() | {"base": gate.base._asdict()}
-  write_bytes(path, flax.serialization.msgpack_serialize(tree))
+def packed(gate: Gate) -> bytes:
+  """The file of a Gate. Equal gates make equal files."""
+  data: bytes = flax.serialization.msgpack_serialize(gate._asdict() | {"base": gate.base._asdict()})
+  return data
 
 
 def read(path: str | os.PathLike[str]) -> tuple[Gate, str]:
   """(the Gate of a file, the file's SHA-256).
 
   Raises:
-    BadInput: there is no such file, or `write` has not written it.
+    BadInput: there is no such file, or `packed` has not made it.
   """
   try:
     data = pathlib.Path(path).expanduser().read_bytes()

@@ -1,5 +1,6 @@
 """The live page of runs: one page, the data behind it, and the chart library that Plotly's package carries."""
 import hashlib
+import importlib.resources
 import json
 import math
 import os
@@ -106,31 +107,26 @@ def shown(run: View) -> dict[str, Any]:
 
 def app(board: Board) -> Any:
   """The FastAPI application of the page."""
-  import importlib.resources
-
   from fastapi import FastAPI, Request, Response
   made = FastAPI(title="alma_jax", docs_url=None, redoc_url=None, openapi_url=None)
-  library = importlib.resources.files("plotly").joinpath("package_data/plotly.min.js").read_bytes()
-  files = {"/": ("board.html", "text/html; charset=utf-8"), "/board.js": ("board.js", "text/javascript"),
-           "/plotly.js": ("", "text/javascript")}
+  plotly = importlib.resources.files("plotly").joinpath("package_data/plotly.min.js").read_bytes()
 
-  def answer(request: Request, content: bytes, kind: str) -> Response:
-    tag = f'"{hashlib.sha256(content).hexdigest()[:20]}"'
-    headers = {"ETag": tag, "Cache-Control": "no-cache", "Content-Security-Policy": _POLICY}
-    if request.headers.get("if-none-match") == tag:
-      return Response(status_code=304, headers=headers)
-    return Response(content, media_type=kind, headers=headers)
+  def route(place: str, kind: str, content: Callable[[], bytes]) -> None:
+    """The browser asks each time whether the content is still that of its tag."""
+    def answer(request: Request) -> Response:
+      data = content()
+      tag = f'"{hashlib.sha256(data).hexdigest()[:20]}"'
+      headers = {"ETag": tag, "Cache-Control": "no-cache", "Content-Security-Policy": _POLICY}
+      if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+      return Response(data, media_type=kind, headers=headers)
 
-  def route(place: str, content: bytes, kind: str) -> None:
-    made.add_route(place, lambda request: answer(request, content, kind), methods=["GET"])
+    made.add_route(place, answer, methods=["GET"])  # also answers HEAD, unlike @made.get
 
-  for place, (name, kind) in files.items():
-    route(place, (_HERE / name).read_bytes() if name else library, kind)
-
-  def runs(request: Request) -> Response:
-    return answer(request, json.dumps(board.runs(), allow_nan=False).encode(), "application/json")
-
-  made.add_route("/runs.json", runs, methods=["GET"])  # also answers HEAD, unlike @made.get
+  route("/", "text/html; charset=utf-8", (_HERE / "board.html").read_bytes)
+  route("/board.js", "text/javascript", (_HERE / "board.js").read_bytes)
+  route("/plotly.js", "text/javascript", lambda: plotly)
+  route("/runs.json", "application/json", lambda: json.dumps(board.runs(), allow_nan=False).encode())
   return made
 
 

@@ -141,14 +141,14 @@ def _interval(tested: Shared) -> str:
   Every mega-batch is new data, which both runs predict before they use it. The errors on one test set, which are
   computed on the same images at every t, have no such interval.
   """
-  from alma_jax.reports import comparisons  # scipy is slow to import
+  from alma_jax.reports import statistics  # scipy is slow to import
   num = len(tested.t)
   blocks = min(_BLOCKS, num // 2)
   if blocks < 2:
     return ""
   bounds = [num * i // blocks for i in range(blocks + 1)]
   mean = lambda values, i: sum(values[bounds[i]:bounds[i + 1]]) / (bounds[i + 1] - bounds[i])
-  comparison = comparisons.compare({i: mean(tested.first, i) for i in range(blocks)},
+  comparison = statistics.compare({i: mean(tested.first, i) for i in range(blocks)},
                                    {i: mean(tested.second, i) for i in range(blocks)})
   if comparison is None or comparison.margin == float("inf"):
     return ""

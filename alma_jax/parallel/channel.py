@@ -1,17 +1,17 @@
 """The connections between the processes of one run. Messages are lines of JSON, each a dict.
 
 Process 0 listens at the coordinator's address until all processes have connected, then leaves the port to
-jax.distributed. Every other process has one connection, to process 0, which passes messages on.
+jax.distributed. Every other process has one connection, to process 0, which passes messages on. A thread reads each
+connection until it ends.
 """
 import contextlib
 import json
 import os
 import queue
-import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from alma_jax import messages
@@ -35,34 +35,53 @@ class Channel:
     """Connects nothing yet; the arguments are those of `peers.meet`."""
     self._num, self.me, self._seconds = num, me, seconds
     self._address = ""  # of process 0
+    self._lock = threading.Lock()  # of what follows, until all have connected
     self._links: dict[int, _Link] = {}  # by number of the process
     self._refused: list[_Link] = []  # of processes that do not fit; they get the reason when this process leaves
-    self._inbox: queue.Queue[Message] = queue.Queue()
+    self._problem: str | None = None  # why they do not
     self._begun = False  # whether all processes have connected
+    self._inbox: queue.Queue[Message] = queue.Queue()
     self._over: set[int] = set()  # processes whose run is over
     self._left = False  # whether this process has left
 
   # ------------------------------------------------------------ meeting
 
   def listen(self, port: int) -> None:
-    """Accepts one connection from every other process; for process 0."""
+    """Accepts one connection from every other process; for process 0.
+
+    Raises:
+      BadInput: the port cannot be used, a process does not connect in time, or one does not fit.
+    """
     try:
       family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
       listener = socket.create_server(("", port), family=family, dualstack_ipv6=family == socket.AF_INET6)
     except OSError as error:
       raise BadInput(f"--coordinator names the port {port}, which cannot be used ({error.strerror}); "
                      "choose another.") from error
-    with listener, selectors.DefaultSelector() as ready:
-      listener.setblocking(False)
-      ready.register(listener, selectors.EVENT_READ)
-      self._accept_all(listener, ready)
-    self._begun = True
+    wait = _Wait(self._seconds)
+    with listener:
+      listener.settimeout(_RETRY)
+      while missing := self._missing():
+        with contextlib.suppress(OSError):  # nobody has come, or the connection has ended already
+          connection = listener.accept()[0]
+          connection.settimeout(_HELLO)
+          self._watch(_Link(connection))
+        if self._problem is not None:
+          raise BadInput(self._problem)
+        if wait.is_over():
+          raise BadInput(f"{named(missing)} of {self._num} did not connect within {self._seconds:g} s; start them, or "
+                         "raise --peer_timeout.")
+        if wait.is_due():
+          messages.say(f"waiting for {named(missing)} of {self._num}")
+          self._send_all(dict(waiting=missing))
     self._send_all(dict(go=True))
-    for number in self._links:
-      self._watch(number)
 
   def connect(self, host: str, port: int) -> None:
-    """Connects to process 0 and waits until all processes have; for the others."""
+    """Connects to process 0 and waits until all processes have; for the others.
+
+    Raises:
+      BadInput: process 0 cannot be reached in time, or the others do not come.
+    """
     wait, self._address = _Wait(self._seconds), f"{host}:{port}"
     while True:
       try:
@@ -76,99 +95,54 @@ class Channel:
       if wait.is_due():
         messages.say(f"waiting for process 0 at {self._address} ({reason})")
       time.sleep(_RETRY)
-    self._links[0] = _Link(connection)
-    self._links[0].send(dict(hello=self.me, num=self._num))
-    self._watch(0)
+    connection.settimeout(None)
+    link = self._links[0] = _Link(connection, 0)
+    link.send(dict(hello=self.me, num=self._num))
+    self._watch(link)
     self._receive("go", wait, lambda: "process 0 to gather the others")
 
-  def _accept_all(self, listener: socket.socket, ready: selectors.BaseSelector) -> None:
-    """Waits until there is a connection to every other process; `ready` watches `listener`."""
-    wait = _Wait(self._seconds)
-    strangers: dict[_Link, float] = {}  # connections that have not named their process yet, and their deadlines
-    try:
-      while self._missing():
-        found = [key.fileobj for key, _ in ready.select(max(0.0, min(
-            [wait.slice(), *(until - time.monotonic() for until in strangers.values())])))]
-        for number in [number for number, link in self._links.items() if link in found]:
-          self._read_early(number, ready)  # first, because a process may come in the place of one that has ended
-        for link in [link for link in strangers if link in found]:
-          self._welcome(link, strangers, ready)
-        if listener in found:
-          with contextlib.suppress(OSError):  # the connection has ended already
-            link = _Link(listener.accept()[0])
-            strangers[link] = time.monotonic() + _HELLO
-            ready.register(link, selectors.EVENT_READ)
-        for link in [link for link, until in strangers.items() if time.monotonic() > until]:
-          self._drop(link, strangers, ready)
-        if self._missing() and wait.is_over():
-          raise BadInput(f"{named(self._missing())} of {self._num} did not connect within {self._seconds:g} s; start "
-                         "them, or raise --peer_timeout.")
-        if self._missing() and wait.is_due():
-          messages.say(f"waiting for {named(self._missing())} of {self._num}")
-          self._send_all(dict(waiting=self._missing()))
-    finally:
-      for link in strangers:
-        link.close()
-
-  def _read_early(self, number: int, ready: selectors.BaseSelector) -> None:
-    """Reads from a process before all have connected: it can only have ended, with a message or without one."""
-    link = self._links[number]
-    try:
-      self._end_if_left(number, link.receive())
-    except (OSError, ValueError):
-      ready.unregister(link)
-      self._links.pop(number).close()
-      messages.say(f"process {number} has ended before all had connected; waiting for it to be started again")
-
-  def _end_if_left(self, number: int, received: Sequence[Message]) -> None:
-    for message in received:
-      if message.get("sentence"):
-        self._end(number, message["sentence"], message["code"])
-
-  def _welcome(self, link: "_Link", strangers: dict["_Link", float], ready: selectors.BaseSelector) -> None:
-    """Adds the process that a connection names, or raises BadInput if it does not fit."""
-    try:
-      received = link.receive()
-      if not received:
-        return  # a part of a line
-      (first, *more) = received
-      number, num = first["hello"], first["num"]
-      if type(number) is not int:
-        raise ValueError
-    except (OSError, ValueError, KeyError):
-      self._drop(link, strangers, ready)
-      return
-    del strangers[link]
-    if num == self._num and number in self._missing():
-      self._links[number] = link
-      self._end_if_left(number, more)
-      return
-    self._refused.append(link)
-    if num != self._num:
-      raise BadInput(f"--num_processes is {num} for process {number} and {self._num} for process 0; "
-                     "start all with the same.")
-    raise BadInput(f"two processes have --process_id={number}; start them with 0 to {self._num - 1}, each once.")
-
-  @staticmethod
-  def _drop(link: "_Link", strangers: dict["_Link", float], ready: selectors.BaseSelector) -> None:
-    """Closes a connection that belongs to no process of this run."""
-    ready.unregister(link)
-    del strangers[link]
-    link.close()
-
   def _missing(self) -> list[int]:
-    return [number for number in range(1, self._num) if number not in self._links]
+    """The processes that have not connected yet; if there are none, the run has begun."""
+    with self._lock:
+      missing = [number for number in range(1, self._num) if number not in self._links]
+      self._begun = not missing
+      return missing
+
+  def _welcome(self, link: "_Link", hello: Message) -> None:
+    """Gives a connection the number that its process names, or refuses the process if it does not fit."""
+    number, num = hello["hello"], hello["num"]
+    if type(number) is not int:
+      raise ValueError
+    with self._lock:
+      if num == self._num and 0 < number < num and number not in self._links:
+        link.number, self._links[number] = number, link
+        return
+      self._refused.append(link)
+      self._problem = (f"--num_processes is {num} for process {number} and {self._num} for process 0; start all with "
+                       "the same." if num != self._num else
+                       f"two processes have --process_id={number}; start them with 0 to {num - 1}, each once.")
 
   # ------------------------------------------------------------ messages
 
   def gather(self, what: str, value: Any) -> list[Any]:
-    """The values of all processes in the order of their numbers; every process gets them. `what` names the values."""
+    """Exchanges values: every process gets those of all processes.
+
+    Args:
+      what: names the values in messages.
+      value: of this process; JSON can hold it.
+
+    Returns:
+      The values in the order of the processes' numbers.
+
+    Raises:
+      BadInput: a process does not report its value in time.
+    """
     wait = _Wait(self._seconds)
     if self.me:
       self._links[0].send(dict(name=what, sender=self.me, value=value))
       return self._receive("values", wait, lambda: f"the others to report their {what}")["values"]
     values = {0: value}
-    absent = lambda: _missing_of(self._num, values) + f" to report the {what}"
+    absent = lambda: f"{named([n for n in range(self._num) if n not in values])} to report the {what}"
     while len(values) < self._num:
       message = self._receive("name", wait, absent)
       values[message["sender"]] = message["value"]
@@ -208,24 +182,38 @@ class Channel:
 
   # ------------------------------------------------------------ watching
 
-  def _watch(self, number: int) -> None:
-    threading.Thread(target=self._read, args=(number,), daemon=True).start()
+  def _watch(self, link: "_Link") -> None:
+    threading.Thread(target=self._read, args=(link,), daemon=True).start()
 
-  def _read(self, number: int) -> None:
+  def _read(self, link: "_Link") -> None:
     """Reads what a process sends until its connection ends."""
-    link = self._links[number]
     try:
-      while True:
-        for message in link.receive():
-          if "left" not in message:
-            self._begun = self._begun or "go" in message
-            self._inbox.put(message)
-          elif message["sentence"] is None:
-            self._over.add(message["left"])
-          else:
-            self._end(message["left"], message["sentence"], message["code"])
-    except (OSError, ValueError):
+      for message in link.messages():
+        if link.number is None:
+          self._welcome(link, message)
+        elif "left" not in message:
+          self._begun = self._begun or "go" in message
+          self._inbox.put(message)
+        elif message["sentence"] is None:
+          self._over.add(message["left"])
+        else:
+          self._end(message["left"], message["sentence"], message["code"])
+    except (OSError, ValueError, KeyError):
       pass
+    self._lose(link)
+
+  def _lose(self, link: "_Link") -> None:
+    """A connection has ended, or was never one of a process of this run."""
+    number = link.number
+    with self._lock:
+      is_early = self.me == 0 and not self._begun
+      if number is None or is_early:
+        if link not in self._refused:
+          link.close()
+        if number is not None:
+          del self._links[number]
+          messages.say(f"process {number} has ended before all had connected; waiting for it to be started again")
+        return
     if not self._begun:
       self._end(number, f"the program that answers at {self._address} is not process 0 of a run that starts: process 0 "
                 "has ended, this process was started too late, or another program uses the port; start all processes "
@@ -248,41 +236,35 @@ class Channel:
 
 
 class _Link:
-  """A connection to another process."""
+  """A connection to another process, whose number is None until it has named it."""
 
-  def __init__(self, connection: socket.socket):
-    connection.settimeout(None)
+  def __init__(self, connection: socket.socket, number: int | None = None):
     for level, name, value in _KEEP_ALIVE:
       if hasattr(socket, name):
         connection.setsockopt(level, getattr(socket, name), value)
-    self._connection, self._rest, self._sending = connection, b"", threading.Lock()
+    self.number, self._connection, self._sending = number, connection, threading.Lock()
 
   def fileno(self) -> int:
-    """For selectors."""
+    """The file descriptor of the connection."""
     return self._connection.fileno()
 
   def send(self, message: Message) -> None:
     """Sends a message. If the connection has ended, nothing happens, because its reader notices."""
-    try:
-      with self._sending:
-        self._connection.sendall(json.dumps(message).encode() + b"\n")
-    except OSError:
-      pass
+    with contextlib.suppress(OSError), self._sending:
+      self._connection.sendall(json.dumps(message).encode() + b"\n")
 
-  def receive(self) -> list[Message]:
-    """Waits until something arrives, and returns the messages that are complete.
+  def messages(self) -> Iterator[Message]:
+    """Yields what arrives until the connection ends; raises OSError or ValueError if it breaks or carries no messages.
 
-    Raises:
-      OSError, ValueError: the connection has ended, or what arrives is not a message.
+    A process that connects has little time for its first message.
     """
-    data = self._connection.recv(2**16)
-    if not data:
-      raise ConnectionResetError
-    *lines, self._rest = (self._rest + data).split(b"\n")
-    received = [json.loads(line) for line in lines]
-    if not all(isinstance(message, dict) for message in received):
-      raise ValueError
-    return received
+    with self._connection.makefile("rb") as lines:
+      for line in lines:
+        message = json.loads(line)
+        if not isinstance(message, dict):
+          raise ValueError
+        yield message
+        self._connection.settimeout(None)
 
   def shutdown(self) -> None:
     """Ends the connection for both sides."""
@@ -320,7 +302,3 @@ class _Wait:
 def named(numbers: Sequence[int]) -> str:
   """E.g. "process 1", "processes 1, 2"."""
   return f"{'process' if len(numbers) == 1 else 'processes'} {', '.join(map(str, numbers))}"
-
-
-def _missing_of(num: int, values: dict[int, Any]) -> str:
-  return named([number for number in range(num) if number not in values])

@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec as P
 from alma_jax import messages
 from alma_jax.errors import BadInput
 from alma_jax.parallel import peers
-from alma_jax.parallel.cores import num_cores
+from alma_jax.parallel.machine import num_cores
 from alma_jax.types import Tree
 
 MEMBER, DATA = "member", "data"

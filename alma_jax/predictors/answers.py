@@ -1,18 +1,20 @@
 """Writes predictions as CSV or Parquet, part by part; the file appears when it is complete. Imports no jax."""
+import csv
 import io
 import os
 import pathlib
 import sys
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 
+from alma_jax import extras
 from alma_jax.errors import BadInput
 from alma_jax.files import usable
 
-_SUFFIXES = (".csv", ".parquet")
+_PARQUET = ".parquet"
+_SUFFIXES = (".csv", _PARQUET)
 
 
 class Table:
@@ -28,16 +30,18 @@ class Table:
       BadInput: the name has another ending, or the file cannot be written.
     """
     self._path = None if out is None else pathlib.Path(out).expanduser()
-    self._sink: Any = None
-    self._writer: Any = None
+    self._file: Any = None  # what is renamed to `out` in the end
+    self._parquet: Any = None  # its writer, from the first rows on
+    self._is_begun = False
     if self._path is None:
       return
     if self._path.suffix.lower() not in _SUFFIXES:
       raise BadInput(f"--out={str(self._path)!r} should end in {' or '.join(_SUFFIXES)}.")
+    if self._path.suffix.lower() == _PARQUET:
+      extras.need(f"--out={str(self._path)!r}", "pyarrow")
     check_place(self._path)
-    self._temporary = self._path.with_name(f".{self._path.name}.tmp")
     try:
-      self._sink = open(self._temporary, "wb")  # noqa: SIM115 (closed by __exit__)
+      self._file = open(_temporary(self._path), "wb")  # noqa: SIM115 (closed by __exit__)
     except OSError as error:
       raise BadInput(f"--out={str(self._path)!r} cannot be written: {error.strerror}.") from error
 
@@ -50,42 +54,40 @@ class Table:
     Args:
       columns: {name: values [B]}, lists of strings, of numbers, or of None where all numbers are missing; or arrays.
     """
+    if self._path is not None and self._path.suffix.lower() == _PARQUET:
+      self._write_parquet(columns)
+    else:
+      text = _csv(columns, header=not self._is_begun)
+      if self._file is None:
+        sys.stdout.write(text)
+      else:
+        self._file.write(text.encode())
+    self._is_begun = True
+
+  def _write_parquet(self, columns: Mapping[str, Any]) -> None:
     import pyarrow as pa
+    from pyarrow import parquet
+    rows = pa.table({name: pa.array(values, pa.int64() if values[0] is None else None)
+                     for name, values in columns.items()})
+    self._parquet = self._parquet or parquet.ParquetWriter(self._file, rows.schema)
+    self._parquet.write_table(rows)
 
-    batch = pa.RecordBatch.from_arrays([_array(values) for values in columns.values()], names=list(columns))
-    if self._path is not None and self._path.suffix.lower() == ".parquet":
-      if self._writer is None:
-        import pyarrow.parquet as pq
-        self._writer = pq.ParquetWriter(self._sink, batch.schema)
-      self._writer.write_batch(batch)
+  def __exit__(self, kind: type[BaseException] | None, *unused: Any) -> None:
+    if self._path is None:
       return
-    text = _csv(batch, header=self._writer is None)
-    self._writer = True
-    if self._sink is not None:
-      self._sink.write(text)
-    elif hasattr(sys.stdout, "buffer"):
-      sys.stdout.flush()
-      sys.stdout.buffer.write(text)
+    if self._parquet is not None:
+      self._parquet.close()
+    self._file.close()
+    if kind is None:
+      _temporary(self._path).replace(self._path)
     else:
-      sys.stdout.write(text.decode())
-
-  def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-               trace: TracebackType | None) -> None:
-    if self._sink is None:
-      return
-    if self._writer not in (None, True):
-      self._writer.close()
-    self._sink.close()
-    if kind is None and self._path is not None:
-      self._temporary.replace(self._path)
-    else:
-      self._temporary.unlink(missing_ok=True)
+      _temporary(self._path).unlink(missing_ok=True)
 
 
 def check_place(out: str | os.PathLike[str]) -> None:
   """Raises BadInput if --out is a folder, is in a folder that does not exist, or is too long."""
   path = usable(out)
-  usable(path.with_name(f".{path.name}.tmp"))  # this file is written first
+  usable(_temporary(path))  # this file is written first
   if path.is_dir():
     raise BadInput(f"--out={str(path)!r} is a folder; name a file in it.")
   if not path.parent.is_dir():
@@ -97,7 +99,7 @@ def rows(source: Sequence[str], row: Sequence[int], classes: np.ndarray, probabi
   """The columns of a table of classified images.
 
   Args:
-    source, row: where each example comes from, see inputs.Batch.
+    source, row: where each example comes from, see examples.Examples.
     classes: int [B].
     probabilities: float32 [B, K].
     names: names of the classes; empty: they have none.
@@ -106,29 +108,25 @@ def rows(source: Sequence[str], row: Sequence[int], classes: np.ndarray, probabi
     {"input", "row", "class", and "p_CLASS" for each class: values}; `row` is None for an image file.
   """
   labels = [names[i] for i in classes.tolist()] if names else classes
-  columns = np.ascontiguousarray(probabilities.T)
-  return {"input": list(source), "row": [None if i < 0 else i for i in row], "class": labels,
-          **{f"p_{names[k] if names else k}": columns[k] for k in range(len(columns))}}
+  return {"input": list(map(printable, source)), "row": [None if i < 0 else i for i in row], "class": labels,
+          **{f"p_{names[k] if names else k}": column for k, column in enumerate(probabilities.T)}}
 
 
-def _array(values: Any) -> Any:
-  """An Arrow array. pyarrow.array would import pandas first, which takes longer than to write 100,000 rows."""
-  import pyarrow as pa
-
-  num = len(values)
-  if isinstance(values, list) and isinstance(values[0], str):
-    encoded = [value.encode("utf-8", "replace") for value in values]  # names of files need not be UTF-8
-    offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
-    return pa.Array.from_buffers(pa.string(), num, [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded))])
-  if isinstance(values, list) and values[0] is None:
-    return pa.nulls(num, pa.int64())
-  numbers = np.ascontiguousarray(values)
-  return pa.Array.from_buffers(pa.from_numpy_dtype(numbers.dtype), num, [None, pa.py_buffer(numbers)])
+def printable(name: str) -> str:
+  """The name of a file, of which Python stores bytes that are not UTF-8 as characters that cannot be written."""
+  return name.encode("utf-8", "replace").decode()
 
 
-def _csv(batch: Any, header: bool) -> bytes:
-  import pyarrow.csv
+def _temporary(path: pathlib.Path) -> pathlib.Path:
+  return path.with_name(f".{path.name}.tmp")
 
-  file = io.BytesIO()
-  pyarrow.csv.write_csv(batch, file, pyarrow.csv.WriteOptions(include_header=header, quoting_style="needed"))
+
+def _csv(columns: Mapping[str, Any], header: bool) -> str:
+  """Rows as CSV; nine digits are enough to read the same float32 again."""
+  file = io.StringIO()
+  writer = csv.writer(file, lineterminator="\n")
+  if header:
+    writer.writerow(columns)
+  writer.writerows(zip(*(map("{:.9g}".format, values.tolist()) if getattr(values, "dtype", None) == np.float32 else
+                         values for values in columns.values())))
   return file.getvalue()

@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 
 from alma_jax.errors import BadInput
 from alma_jax.files import parse_json, write_bytes
-from alma_jax.predictors import facts
 
 LATEST, FACTS, PROGRAM, WEIGHTS = "latest.json", "predictor.json", "predictor.stablehlo", "weights.npz"
 TOKENIZER, LOADER, CARD = "tokenizer.json", "load.py", "model_card.md"
+FORMAT = 1  # of predictor.json; a change after which this version cannot read older ones raises it
 _TEMPORARY = ".tmp-"
 _TRIES, _PAUSE = 5, 0.2  # how often a predictor that changes meanwhile is read, and seconds between
 
@@ -100,12 +100,29 @@ def current_version(root: pathlib.Path) -> str:
   Raises:
     BadInput: latest.json is missing or cannot be read.
   """
+  if not (root / LATEST).exists() and (root / FACTS).is_file():
+    return ""
   try:
     return _pointer(root)[0]
   except (OSError, ValueError) as error:
-    if not (root / LATEST).exists() and (root / FACTS).is_file():
-      return ""
     raise BadInput(f"{root / LATEST} cannot be read ({_reason(error)}).") from error
+
+
+def parse(data: bytes) -> dict[str, Any]:
+  """The entries of a predictor.json, which say what the predictor takes and answers.
+
+  Raises:
+    BadInput: it is none of this version; the message is a clause about what is wrong.
+  """
+  try:
+    facts: dict[str, Any] = parse_json(data)
+  except ValueError as error:
+    raise BadInput(f"{FACTS} is not JSON ({error})") from error
+  found = facts.get("format") if isinstance(facts, dict) else None
+  if found != FORMAT:
+    raise BadInput(f"{FACTS} is of another version of alma_jax: it has format {found}, and this version reads format "
+                   f"{FORMAT}")
+  return facts
 
 
 def holds_predictor(root: pathlib.Path) -> bool:
@@ -141,7 +158,7 @@ def _read(root: pathlib.Path) -> Stored:
     if missing:
       raise ValueError(f"{sorted(missing)[0]} is missing")
     files = {name: (root / name).read_bytes() for name in names}
-    return Stored("", _verified(files, facts.parse(files[FACTS])["sha256"]))
+    return Stored("", _verified(files, parse(files[FACTS])["sha256"]))
   version, sums = _pointer(root)
   files = {name: (root / version / name).read_bytes() for name in sums}
   _verified(files, sums)

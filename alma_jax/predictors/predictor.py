@@ -5,9 +5,8 @@ A predictor takes images or texts; the two classes answer the commands and the H
 import io
 import math
 import sys
-import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -20,7 +19,7 @@ from alma_jax.data import cache, examples, tokens, unpacking
 from alma_jax.data.form import Form
 from alma_jax.errors import BadInput
 from alma_jax.parallel import environment
-from alma_jax.predictors import answers, facts, folder, inputs, requests, scale, texts
+from alma_jax.predictors import answers, folder, inputs, requests, texts
 from alma_jax.problems import measures
 
 _BASIC = (measures.ClassErrors(), measures.NLL(), measures.CalibrationError())  # of images, always measured
@@ -43,8 +42,8 @@ def load(stored: folder.Stored, before: "Predictor | None" = None) -> "Predictor
     BadInput: the files are not those of a predictor, or jax cannot run them on this machine.
   """
   try:
-    known = facts.parse(stored.files[folder.FACTS])
-    return (TextPredictor if facts.takes_text(known) else ImagePredictor)(known, stored, before)
+    known = folder.parse(stored.files[folder.FACTS])
+    return (TextPredictor if "vocabulary" in known else ImagePredictor)(known, stored, before)
   except Exception as error:  # jax raises many kinds
     raise BadInput(f"the predictor cannot be loaded ({type(error).__name__}: {unpacking.first_line(error)}); export "
                    "it again.") from error
@@ -70,9 +69,14 @@ class Predictor:
   def __init__(self, known: dict[str, Any], stored: folder.Stored, before: "Predictor | None" = None):
     """See `load`; `known` are the entries of predictor.json."""
     self.facts, self.version, self._bytes = known, stored.version, stored.files[folder.PROGRAM]
-    same = before is not None and before._bytes == self._bytes
-    self._program: _Program = before._program if before is not None and same else _Program(self._bytes)
-    self._weights = jax.device_put(_weights(stored, self._program.avals[:-1]))
+    if before is not None and before._bytes == self._bytes:
+      self._program: export.Exported = before._program
+      self._call: Callable[..., Any] = before._call
+    else:
+      environment.keep_programs()
+      self._program = export.deserialize(bytearray(self._bytes))
+      self._call = jax.jit(self._program.call)
+    self._weights = jax.device_put(_weights(stored, self._program.in_avals[:-1]))
 
   def tables(self, paths: Sequence[str], columns: examples.Columns) -> Iterator[dict[str, Any]]:
     """Predicts the examples of files and folders; yields rows of a table, {column: values}, see answers.Table."""
@@ -112,15 +116,6 @@ class Predictor:
     return int(np.clip(1 << (max(_BATCH_BYTES // one, 1).bit_length() - 1), 1, _MOST))
 
   @environment.fixed()
-  def compile(self, size: int) -> None:
-    """Compiles the program for batches of `size` examples, if that has not been done."""
-    try:
-      self._program.compile(size, (*self._weights, jax.ShapeDtypeStruct((size, *self.shape), self.dtype)))
-    except Exception as error:  # as above
-      raise BadInput(f"the predictor cannot be compiled for batches of {size} ({type(error).__name__}: "
-                     f"{unpacking.first_line(error)}); export it again.") from error
-
-  @environment.fixed()
   def __call__(self, x: np.ndarray, size: int | None = None) -> tuple[np.ndarray, ...]:
     """Predicts one batch.
 
@@ -130,15 +125,20 @@ class Predictor:
 
     Returns:
       For images (classes int32 [B], probabilities float32 [B, K]); for text (log-probabilities float32 [B, L, V],).
+
+    Raises:
+      BadInput: jax cannot compile the program for so many examples, or run it.
     """
     num = len(x)
     size = size or 1 << (num - 1).bit_length()
     if num < size:
       x = np.concatenate([x, np.zeros((size - num, *x.shape[1:]), x.dtype)])
-    if size not in self._program.compiled:
-      self.compile(size)
-    # np.asarray waits; jax.device_get does more for a tuple, and takes longer than the program of a small network
-    return tuple(np.asarray(each)[:num] for each in self._program.compiled[size](*self._weights, x))
+    try:
+      # np.asarray waits; jax.device_get does more for a tuple, and takes longer than the program of a small network
+      return tuple(np.asarray(each)[:num] for each in self._call(*self._weights, x))
+    except (RuntimeError, ValueError) as error:
+      raise BadInput(f"the predictor cannot run on batches of {size} ({unpacking.first_line(error)}); export it "
+                     "again.") from error
 
 
 class ImagePredictor(Predictor):
@@ -158,7 +158,7 @@ class ImagePredictor(Predictor):
 
   def evaluate(self, labelled: inputs.Labelled) -> dict[str, Any]:
     hashes: list[int] = []
-    values = scale.Scale(self.facts)
+    values = inputs.Scale(self.facts)
     totals = measures.Totals({metric.name: metric for metric in (*_BASIC, *labelled.metrics)}.values())
     for batch, classes, probabilities in self._classified(labelled.batches(self.batch_size)):
       assert batch.labels is not None
@@ -245,7 +245,7 @@ class TextPredictor(Predictor):
     with _progress(None, "texts") as shown:
       for document in texts.read(paths):
         found = self._score(document.text.decode())
-        yield {"input": [document.source], "row": [None if document.row < 0 else document.row],
+        yield {"input": [answers.printable(document.source)], "row": [None if document.row < 0 else document.row],
                "num_tokens": [found.num_tokens], "log_probability": [found.log_probability],
                "perplexity": [found.perplexity], "next": [found.next_token[0]], "p_next": [found.next_token[1]]}
         shown.update(1)
@@ -268,7 +268,7 @@ class TextPredictor(Predictor):
     return "\n".join([line, *measures.brief(measures.newest([found], names))])
 
   def prepared(self, most: int) -> tuple[list[int], int]:
-    self.compile(self.batch_size)
+    self(np.zeros((self.batch_size, *self.shape), self.dtype))
     return [self.batch_size], 0
 
   def requested(self, body: bytes, kind: str) -> list[str]:
@@ -288,27 +288,6 @@ def _progress(total: int | None, unit: str) -> Any:
   """A bar on a terminal, and nothing elsewhere."""
   from tqdm import tqdm
   return tqdm(total=total, unit=f" {unit}", unit_scale=True, disable=not sys.stderr.isatty(), leave=False)
-
-
-class _Program:
-  """A program that is compiled for some sizes of batches.
-
-  Attributes:
-    avals: shapes and dtypes of its arguments.
-    compiled: {size: what runs batches of that size}.
-  """
-
-  def __init__(self, stored: bytes):
-    environment.keep_programs()
-    exported = export.deserialize(bytearray(stored))
-    self.avals, self._call, self._lock = exported.in_avals, jax.jit(exported.call), threading.Lock()
-    self.compiled: dict[int, Any] = {}
-
-  def compile(self, size: int, arguments: tuple[Any, ...]) -> None:
-    """Compiles the program for batches of `size` examples, unless that has been done."""
-    with self._lock:
-      if size not in self.compiled:
-        self.compiled[size] = self._call.lower(*arguments).compile()
 
 
 def _weights(stored: folder.Stored, avals: Any) -> list[np.ndarray]:

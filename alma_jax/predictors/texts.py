@@ -77,19 +77,12 @@ def windows(tokenizer: Any, documents: Sequence[str], length: int) -> tuple[np.n
 
 def score(predict: LogProbs, tokenizer: Any, text: str, length: int, size: int) -> Score:
   """The Score of one text; windows of L tokens are predicted `size` at a time."""
-  tokens_NL, counts = windows(tokenizer, [text], length)
-  total, after = sums(predict, tokens_NL, counts, size)
-  best = int(after.argmax())
-  return Score(int(counts.sum()), total, (tokenizer.decode([best], skip_special_tokens=False),
-                                          float(np.exp(after[best]))))
-
-
-def sums(predict: LogProbs, tokens_NL: np.ndarray, counts: np.ndarray, size: int) -> tuple[float, np.ndarray]:
-  """(sum of the targets' log-probabilities in nats, log-probabilities [V] of what follows before the last target)."""
-  total, after = 0.0, np.zeros(1)
+  (tokens_NL, counts), total = windows(tokenizer, [text], length), 0.0
   for batch in batches(predict, tokens_NL, counts, size):
-    total, after = total + float(batch.log_probs[batch.mask].sum(dtype=np.float64)), batch.after
-  return total, after
+    total += float(batch.log_probs[batch.mask].sum(dtype=np.float64))
+  best = int(batch.after.argmax())
+  return Score(int(counts.sum()), total, (tokenizer.decode([best], skip_special_tokens=False),
+                                          float(np.exp(batch.after[best]))))
 
 
 def batches(predict: LogProbs, tokens_NL: np.ndarray, counts: np.ndarray, size: int) -> Iterator[Batch]:

@@ -13,6 +13,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from alma_jax import extras
 from alma_jax.parallel.sharding import say
 from alma_jax.store import metrics
 
@@ -29,7 +30,8 @@ class Watch:
   """
 
   def __init__(self, config: Any, source: Any):
-    """`source`: see problems.contract.Source."""
+    """`source`: see problems.contract.Source. Raises BadInput if river is not installed."""
+    extras.need(f"log.drift={config.log.drift}", "river")
     self._config, self._source, self._heard = config, source, 0
     self._detector: Detector | None = None
 
@@ -59,8 +61,7 @@ class Detector:
       metric: name of the prequential metric.
       guessing: loss of guessing a token in nats, of text; None: images.
     """
-    from river import drift  # slow to import
-    self._adwin: Any = drift.ADWIN(delta=delta)
+    self._adwin: Any = extras.load("river.drift", "log.drift").ADWIN(delta=delta)  # slow to import
     self._metric, self._guessing = metric, guessing
 
   def update(self, line: metrics.Entry, num: int) -> metrics.Entry:

@@ -7,7 +7,7 @@ from alma_jax.data import feed
 from alma_jax.errors import BadInput
 from alma_jax.learners.contract import Learner
 from alma_jax.parallel.sharding import say
-from alma_jax.problems import live_classification, live_language
+from alma_jax.problems import live
 from alma_jax.protocols.contract import Arrival, Facts, Sizes, State
 from alma_jax.protocols.offline import Offline
 from alma_jax.store import metrics
@@ -115,9 +115,9 @@ class Live(Offline):
 
 class Images(Live):
   """Images, or other arrays."""
-  Source = live_classification.LiveImages
+  Source = live.LiveImages
 
 
 class Texts(Live):
   """Texts."""
-  Source = live_language.LiveTexts
+  Source = live.LiveTexts

@@ -1,22 +1,22 @@
 """Findings: sentences that answer the paper's practical questions from the runs of a study.
 
-A kind of run is called best, or better, only if it is significantly better than every alternative (see `comparisons`);
-else the line says so. If some seeds of a kind diverged, a verdict in its favour ends with "on the seeds that finished",
-and each line that gives its value also gives the number of seeds that diverged.
+A kind of run is called best, or better, only if it is significantly better than every alternative (see `statistics`);
+else the line says so. A run that diverged has no value, which favours its kind: a verdict in favour of a kind with such
+seeds ends with "on the seeds that finished", and each line that gives its value also gives their number.
 """
 import math
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
-import pandas as pd
+import numpy as np
 
-from alma_jax.reports import comparisons, studies
-from alma_jax.reports.comparisons import BUDGETS, NEAR, SLACK, Candidate, Comparison, Pair
-from alma_jax.reports.factors import plain
-from alma_jax.reports.read import COMP, LEARNER, MEM, SCHEDULE, WAITING
-from alma_jax.reports.studies import Study
+from alma_jax.reports import statistics, studies
+from alma_jax.reports.read import COMP, LEARNER, MEM, SEED, WAITING
+from alma_jax.reports.statistics import Estimate
+from alma_jax.reports.studies import Kind, Study, label, plain
 
-_BUDGET_NAMES = {COMP: "multiply-adds", MEM: "cumulative parameters"}
+SLACK, NEAR = 1.05, 0.8  # a budget is not larger up to this ratio, and similar from this ratio on
+_BUDGETS = {COMP: "multiply-adds", MEM: "cumulative parameters"}
 HOW = ("- Each value is the mean over all seeds of a kind of run. Each difference is the mean over the seeds that both "
        "kinds share. The ± of a difference is half the width of its confidence interval (CI), not a standard "
        "deviation. The confidence level is 95 % for all alternatives of a line together (paired t-test, Bonferroni). "
@@ -28,7 +28,40 @@ HOW_GROWTH = ("- A learner that grows is compared with fixed learners that have 
               "better if it is significantly better than all of them, and at least one of them had at least "
               f"{NEAR:.0%} of both budgets.")
 _MOST_NAMED = 3  # alternatives in a list
-_UNDECIDED, _FINISHED = "**undecided**", " on the seeds that finished"
+_UNDECIDED = "**undecided**"
+
+
+class Candidate(NamedTuple):
+  """A kind of run that can be compared.
+
+  Attributes:
+    kind: with a finished run.
+    values: {seed: CER or perplexity}; lower is better.
+    costs: {column of _BUDGETS: mean}.
+    grew: whether its parameters increased from the first to the last mega-batch.
+  """
+  kind: Kind
+  values: dict[int, float]
+  costs: dict[str, float]
+  grew: bool
+
+  @property
+  def row(self) -> Any:
+    """One of its runs."""
+    return self.kind.row
+
+  @property
+  def mean(self) -> float:
+    """Over its seeds."""
+    return float(np.mean(list(self.values.values())))
+
+  @property
+  def on_finished(self) -> str:
+    """The end of a verdict in its favour if some of its seeds diverged."""
+    return " on the seeds that finished" if self.kind.diverged else ""
+
+
+Pair = tuple[Candidate, Estimate]  # an alternative, and the difference of a candidate from it
 
 
 def waiting_times(study: Study) -> list[str]:
@@ -38,29 +71,27 @@ def waiting_times(study: Study) -> list[str]:
     Markdown lines; empty if all runs have the same waiting time.
   """
   # A run whose schedule does not use a waiting time is no alternative here.
-  study = study._replace(runs=_waits(study.runs), diverged=_waits(study.diverged))
-  lost = studies.lost(study)
-  if len({*study.runs[WAITING], *(row[WAITING] for row, _ in lost)}) < 2:
+  kinds = [kind for kind in studies.kinds(study) if not _is_missing(kind.row.get(WAITING))]
+  if len({kind.row[WAITING] for kind in kinds}) < 2:
     return []
   lines = []
   if study.scoring.averages:
-    study = study._replace(runs=study.runs.assign(**{study.score: study.runs[study.overall]}))
     lines.append(f"- Waiting times are compared by the {study.scoring.overall_name}, because a learner that waits "
                  "longer averages over fewer and later updates.")
-  others, every = [f for f in study.factors if f != WAITING], comparisons.candidates(study)
-  groups: dict[str, tuple[list[Candidate], list[tuple[Any, int]]]] = {}
-  for candidate in every:
-    groups.setdefault(studies.label(candidate.row, others), ([], []))[0].append(candidate)
-  for row, num in lost:
-    groups.setdefault(studies.label(row, others), ([], []))[1].append((row, num))
-  for name, (mine, gone) in groups.items():
-    if len(mine) + len(gone) > 1:
-      texts = [_choice(study, mine)] if mine else []
-      texts += [f"w {plain(row[WAITING])}: {studies.diverged_seeds(num, num)}" for row, num in gone]
+  others = [field for field in study.factors if field != WAITING]
+  groups: dict[str, list[Kind]] = {}
+  for kind in kinds:
+    groups.setdefault(label(kind.row, others), []).append(kind)
+  for name, group in groups.items():
+    if len(group) > 1:
+      candidates = _candidates(study, group, study.scoring.overall)
+      texts = [_choice(study, candidates)] if candidates else []
+      texts += [f"{_wait(kind.row)}: {kind.divergence}" for kind in group if kind.runs.empty]
       lines.append(f"- {name}: {'; '.join(texts)}.")
-  if study.runs[WAITING].nunique() < 2:
-    return lines
-  return lines + [line for column in BUDGETS for line in _budgets(study, every, others, column)]
+  candidates = _candidates(study, kinds, study.scoring.overall)
+  if len({each.row[WAITING] for each in candidates}) > 1:
+    lines += [line for column in _BUDGETS for line in _budgets(study, candidates, others, column)]
+  return lines
 
 
 def growth(study: Study) -> list[str]:
@@ -72,73 +103,83 @@ def growth(study: Study) -> list[str]:
   Returns:
     Markdown lines.
   """
-  every = comparisons.candidates(study)
-  lines = [_growth(study, candidate, every) for candidate in every if candidate.grew]
-  growing = {candidate.row[LEARNER] for candidate in every if candidate.grew}
-  return lines + [f"- {studies.label(row, study.factors)}: {studies.diverged_seeds(num, num)}."
-                  for row, num in studies.lost(study) if row[LEARNER] in growing]
+  kinds = studies.kinds(study)
+  candidates = _candidates(study, kinds, study.scoring.score)
+  growing = {each.row[LEARNER] for each in candidates if each.grew}
+  lost = [kind for kind in kinds if kind.runs.empty and kind.row[LEARNER] in growing]
+  return [*(_growth(study, each, candidates) for each in candidates if each.grew),
+          *(f"- {label(kind.row, study.factors)}: {kind.divergence}." for kind in lost)]
 
 
-def _growth(study: Study, mine: Candidate, every: list[Candidate]) -> str:
+def _candidates(study: Study, kinds: Iterable[Kind], score: str) -> list[Candidate]:
+  """The candidates of the kinds with a finished run."""
+  return [Candidate(kind, dict(zip(kind.runs[SEED], kind.runs[score])),
+                    {column: kind.runs[column].mean() for column in _BUDGETS},
+                    bool((kind.runs["last_params"] > kind.runs["first_params"]).any()))
+          for kind in kinds if len(kind.runs)]
+
+
+# ------------------------------------------------------------------------------------------------------------ lines
+
+def _growth(study: Study, grown: Candidate, every: list[Candidate]) -> str:
   """The line about one kind that grew."""
-  timing = {field: mine.row[field] for field in (SCHEDULE, WAITING) if not pd.isna(mine.row.get(field))}
-  within = [c for c in every if not c.grew and all(c.row.get(field) == value for field, value in timing.items())
-            and all(c.costs[column] <= SLACK * mine.costs[column] for column in BUDGETS)]
-  pairs, missing = comparisons.with_each(mine, within)
-  rivals = comparisons.best_of_each(LEARNER, [c for c, _ in pairs])
+  timing = [field for field in ("stream.schedule", WAITING) if not _is_missing(grown.row.get(field))]
+  within = [c for c in every if not c.grew and all(c.row.get(field) == grown.row[field] for field in timing)
+            and all(c.costs[column] <= SLACK * grown.costs[column] for column in _BUDGETS)]
+  pairs, missing = _with_each(grown, within)
+  rivals = _best_of_each(LEARNER, [c for c, _ in pairs])
   # The confidence level is that of all pairs, because the rivals are chosen from all of them.
-  found = [(c, comparison) for c, comparison in pairs if any(c is rival for rival in rivals)]
-  text = f"- {studies.label(mine.row, study.factors)}"
-  if not found:
+  pairs = [pair for pair in pairs if any(pair[0] is rival for rival in rivals)]
+  text = f"- {label(grown.row, study.factors)}"
+  if not pairs:
     return f"{text}: no fixed learner within its compute and memory has a finished run with one of its seeds."
-  similar = any(all(c.costs[column] >= NEAR * mine.costs[column] for column in BUDGETS) for c in within)
-  verdict, (rival, difference) = _growth_verdict(mine, found, bool(missing), similar)
-  shares = ", ".join(f"{_share(rival.costs[column] / mine.costs[column])} of the {what}"
+  similar = any(all(c.costs[column] >= NEAR * grown.costs[column] for column in _BUDGETS) for c in within)
+  verdict, (rival, difference) = _growth_verdict(grown, pairs, bool(missing), similar)
+  shares = ", ".join(f"{_share(rival.costs[column] / grown.costs[column])} of the {what}"
                      for column, what in ((COMP, "compute"), (MEM, "memory")))
-  return (f"{text} ({_value(study, mine)}) against {studies.label(rival.row, study.factors)} "
-          f"({_value(study, rival)}; {shares}): {verdict}, {_difference(difference)}"
-          f"{_not_compared([studies.label(c.row, study.factors) for c in missing])}.")
+  return (f"{text} ({_value(study, grown)}) against {label(rival.row, study.factors)} ({_value(study, rival)}; "
+          f"{shares}): {verdict}, {_difference(difference)}"
+          f"{_not_compared(label(c.row, study.factors) for c in missing)}.")
 
 
-def _growth_verdict(mine: Candidate, found: list[Pair], missing: bool, similar: bool) -> tuple[str, Pair]:
+def _growth_verdict(grown: Candidate, pairs: list[Pair], missing: bool, similar: bool) -> tuple[str, Pair]:
   """(verdict, the pair that decides it).
 
   Args:
-    mine: the kind that grew.
-    found: its comparisons with fixed kinds, at least one.
+    grown: the kind that grew.
+    pairs: its comparisons with fixed kinds, at least one.
     missing: whether a fixed kind within its budgets shares no seed with it.
     similar: whether a fixed kind has similar budgets.
   """
-  worse = [pair for pair in found if pair[1].worse]
-  worse = [pair for pair in worse if not pair[0].diverged] or worse  # prefer rivals without a diverged seed
+  worse = [pair for pair in pairs if pair[1].is_higher]
+  worse = [pair for pair in worse if not pair[0].kind.diverged] or worse  # prefer rivals without a diverged seed
   if worse:
     pair = max(worse, key=lambda pair: pair[1].mean - pair[1].margin)
-    return f"**the fixed learner is better{_if_diverged(pair[0])}**", pair
-  if missing or not all(comparison.better for _, comparison in found):
-    not_better = [pair for pair in found if not pair[1].better] or found
-    return _UNDECIDED, max(not_better, key=lambda pair: pair[1].mean)
-  pair = max(found, key=lambda pair: pair[1].mean + pair[1].margin)
-  if similar:
-    return f"**growing is better{_if_diverged(mine)}**", pair
-  return f"growing is better{_if_diverged(mine)}, but has a larger budget: {_UNDECIDED}", pair
+    return f"**the fixed learner is better{pair[0].on_finished}**", pair
+  not_better = [pair for pair in pairs if not pair[1].is_lower]
+  if missing or not_better:
+    return _UNDECIDED, max(not_better or pairs, key=lambda pair: pair[1].mean)
+  verdict = f"growing is better{grown.on_finished}"
+  return f"**{verdict}**" if similar else f"{verdict}, but has a larger budget: {_UNDECIDED}", _closest(pairs)
 
 
-def _choice(study: Study, every: list[Candidate]) -> str:
+def _choice(study: Study, candidates: list[Candidate]) -> str:
   """The best of candidates that differ only in their waiting time, or a note that none is significantly better."""
-  best, *rest = comparisons.ranked(every)
-  text = ", ".join(f"{_wait(c)} {_value(study, c)}" for c in (best, *rest))
+  best, *rest = _ranked(candidates)
+  text = ", ".join(f"{_wait(c.row)} {_value(study, c)}" for c in (best, *rest))
   if not rest:
     return text
-  text += ": "
-  found, missing = comparisons.with_each(best, rest)
-  not_better = [pair for pair in found if not pair[1].better]
-  if not found:
-    return f"{text}{_UNDECIDED}{_not_compared(map(_wait, missing))}"
+  pairs, missing = _with_each(best, rest)
+  not_compared = _not_compared(_wait(c.row) for c in missing)
+  if not pairs:
+    return f"{text}: {_UNDECIDED}{not_compared}"
+  not_better = [pair for pair in pairs if not pair[1].is_lower]
   if not_better:
-    verdict = f"**{_wait(best)} is not significantly better than {', '.join(_wait(c) for c, _ in not_better)}**"
+    rivals = ", ".join(_wait(c.row) for c, _ in not_better)
+    verdict = f"**{_wait(best.row)} is not significantly better than {rivals}**"
   else:
-    verdict = _UNDECIDED if missing else f"**{_wait(best)} is best{_if_diverged(best)}**"
-  return f"{text}{verdict}, {_difference(_closest(not_better or found)[1])}{_not_compared(map(_wait, missing))}"
+    verdict = _UNDECIDED if missing else _is_best(best)
+  return f"{text}: {verdict}, {_difference(_closest(not_better or pairs)[1])}{not_compared}"
 
 
 def _budgets(study: Study, every: list[Candidate], others: list[str], column: str) -> list[str]:
@@ -151,22 +192,48 @@ def _budgets(study: Study, every: list[Candidate], others: list[str], column: st
     within = [c for c in every if c.costs[column] <= 10.0**power]
     if len(within) == len(before):
       continue  # the smaller budget allows the same kinds
-    before, best = within, comparisons.ranked(within)[0]
-    rivals = comparisons.best_of_each(WAITING, [c for c in within if c.row[WAITING] != best.row[WAITING]])
-    text = f"{_wait(best)}, {studies.label(best.row, others)} ({_value(study, best)})"
-    found, missing = comparisons.with_each(best, rivals)
-    if found:
-      not_better = [pair for pair in found if not pair[1].better]
-      rival, difference = _closest(not_better or found)
-      verdict = _UNDECIDED if not_better or missing else f"**{_wait(best)} is best{_if_diverged(best)}**"
-      text += (f"; against the best at {_wait(rival)}: {studies.label(rival.row, others)} "
-               f"({_value(study, rival)}), {_difference(difference)}; {verdict}")
+    before, best = within, _ranked(within)[0]
+    rivals = _best_of_each(WAITING, [c for c in within if c.row[WAITING] != best.row[WAITING]])
+    text = f"{_wait(best.row)}, {label(best.row, others)} ({_value(study, best)})"
+    pairs, missing = _with_each(best, rivals)
+    if pairs:
+      not_better = [pair for pair in pairs if not pair[1].is_lower]
+      rival, difference = _closest(not_better or pairs)
+      text += (f"; against the best at {_wait(rival.row)}: {label(rival.row, others)} ({_value(study, rival)}), "
+               f"{_difference(difference)}; {_UNDECIDED if not_better or missing else _is_best(best)}")
     elif missing:
       text += f"; {_UNDECIDED}"
-    text += _not_compared([f"{_wait(c)}, {studies.label(c.row, others)}" for c in missing])
+    text += _not_compared(f"{_wait(c.row)}, {label(c.row, others)}" for c in missing)
     if not lines or not lines[-1].endswith(f": {text}."):  # a larger budget may have the same answer
-      lines.append(f"- within 1e{power} {_BUDGET_NAMES[column]}: {text}.")
+      lines.append(f"- within 1e{power} {_BUDGETS[column]}: {text}.")
   return lines
+
+
+# ------------------------------------------------------------------------------------------------------ comparisons
+
+def _with_each(candidate: Candidate, others: Sequence[Candidate]) -> tuple[list[Pair], list[Candidate]]:
+  """(a Pair for each of `others` that shares a seed with a candidate, those that share none)."""
+  compared = [(other, statistics.compare(candidate.values, other.values, len(others))) for other in others]
+  return ([(other, difference) for other, difference in compared if difference],
+          [other for other, difference in compared if not difference])
+
+
+def _ranked(candidates: Sequence[Candidate]) -> list[Candidate]:
+  """Candidates, ordered by the number of others that have a lower mean on the shared seeds."""
+  def loses(candidate: Candidate, other: Candidate) -> bool:
+    """Whether `other` has the lower mean on shared seeds; also True if no seed is shared."""
+    seeds = candidate.values.keys() & other.values.keys()
+    return not seeds or sum(candidate.values[seed] - other.values[seed] for seed in seeds) > 0
+
+  return sorted(candidates, key=lambda c: (sum(loses(c, other) for other in candidates if other is not c), c.mean))
+
+
+def _best_of_each(field: str, candidates: Iterable[Candidate]) -> list[Candidate]:
+  """The best candidate for each value of a field."""
+  groups: dict[Any, list[Candidate]] = {}
+  for candidate in candidates:
+    groups.setdefault(candidate.row[field], []).append(candidate)
+  return [_ranked(group)[0] for group in groups.values()]
 
 
 def _closest(pairs: list[Pair]) -> Pair:
@@ -174,13 +241,18 @@ def _closest(pairs: list[Pair]) -> Pair:
   return max(pairs, key=lambda pair: (pair[1].mean + pair[1].margin, pair[1].mean))
 
 
-def _waits(rows: pd.DataFrame) -> pd.DataFrame:
-  """The rows that have a waiting time."""
-  return rows.dropna(subset=[WAITING]) if WAITING in rows else rows.iloc[:0]
+# ------------------------------------------------------------------------------------------------------------- text
+
+def _is_best(candidate: Candidate) -> str:
+  return f"**{_wait(candidate.row)} is best{candidate.on_finished}**"
 
 
-def _wait(candidate: Candidate) -> str:
-  return f"w {plain(candidate.row[WAITING])}"
+def _wait(row: Any) -> str:
+  return f"w {plain(row[WAITING])}"
+
+
+def _is_missing(value: Any) -> bool:
+  return value is None or value != value  # None or NaN
 
 
 def _not_compared(names: Iterable[str]) -> str:
@@ -190,16 +262,11 @@ def _not_compared(names: Iterable[str]) -> str:
   return f"; not compared, because no seed is shared: {', '.join(names[:_MOST_NAMED])}{more}" if names else ""
 
 
-def _if_diverged(candidate: Candidate) -> str:
-  """The end of a verdict in favour of a kind of which some seeds diverged."""
-  return _FINISHED if candidate.diverged else ""
-
-
 def _share(value: float) -> str:
   return f"{value:.0%}" if value >= 0.01 else "below 1%"
 
 
-def _difference(difference: Comparison) -> str:
+def _difference(difference: Estimate) -> str:
   if difference.num == 1:
     return f"difference {difference.mean:+.3g} on one seed"
   if math.isinf(difference.margin):
@@ -210,6 +277,5 @@ def _difference(difference: Comparison) -> str:
 
 def _value(study: Study, candidate: Candidate) -> str:
   """E.g. "CER 0.624", with the number of seeds that diverged if there are any."""
-  total = candidate.diverged + len(candidate.values)
-  diverged = f" with {studies.diverged_seeds(candidate.diverged, total)}" if candidate.diverged else ""
-  return f"{study.measure.named(study.scoring.brief)} {candidate.mean:.4g}{diverged}"
+  diverged = f" with {candidate.kind.divergence}" if candidate.kind.diverged else ""
+  return f"{study.scoring.brief} {candidate.mean:.4g}{diverged}"

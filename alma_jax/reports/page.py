@@ -1,52 +1,117 @@
-"""One self-contained HTML page of tables, findings and figures; readable on a phone."""
+"""The files of a report: tables, lists and figures of studies, and one self-contained HTML page of all of them."""
 import base64
 import html
 import io
+import pathlib
 import re
-from collections.abc import Sequence
+import string
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
+import pandas as pd
 from matplotlib.figure import Figure
 
-from alma_jax.reports.parts import Bullets, Part, Section, Table
+from alma_jax.errors import BadInput
+from alma_jax.reports import ablation, drawing, figures, findings, tables, task_figures, trade_offs
+from alma_jax.reports.ablation import Ablation, Part
+from alma_jax.reports.studies import Study
+from alma_jax.reports.tables import Table
+from alma_jax.store import run_files
 
-_STYLE = """
-:root { color-scheme: light; }
-body { font: 16px/1.5 system-ui, sans-serif; color: #1c1c1c; background: #fff; max-width: 1100px;
-       margin: 0 auto; padding: 1rem; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.25rem; margin-top: 2.5rem; border-top: 1px solid #ddd; padding-top: 1rem; }
-h3 { font-size: 1.05rem; margin-top: 1.75rem; }
-/* Content that is wider than the page scrolls. A dark edge of the frame shows that there is more. Where the content
-   begins or ends, a white edge that moves with the content hides it. */
-.wide { overflow-x: auto; -webkit-overflow-scrolling: touch; background:
-        linear-gradient(to right, #fff 50%, transparent) local left / 4rem 100% no-repeat,
-        linear-gradient(to left, #fff 50%, transparent) local right / 4rem 100% no-repeat,
-        linear-gradient(to right, rgb(0 0 0 / .4), transparent) left / 1.25rem 100% no-repeat,
-        linear-gradient(to left, rgb(0 0 0 / .4), transparent) right / 1.25rem 100% no-repeat, #fff; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .875rem; white-space: nowrap; }
-th, td { padding: .25rem .6rem; border-bottom: 1px solid #e4e4e4; text-align: left; }
-td.number, th.number { text-align: right; }
-tbody tr:nth-child(even) { background: rgb(0 0 0 / .03); }
-figure { margin: 1rem 0; } figcaption { color: #444; font-size: .9rem; margin-bottom: .5rem; }
-figure img { display: block; max-width: 100%; mix-blend-mode: multiply; /* the dark edge stays visible */ }
-ul { padding-left: 1.2rem; } li { margin: .35rem 0; }
-nav a { margin-right: 1rem; } .note { color: #7a3b00; }
-"""
 _NATURAL, _LEAST = 140, 95  # CSS pixels per inch of a figure: if there is room, and at least
+
+
+class Bullets(NamedTuple):
+  """Markdown lines that begin with "- ", under a heading."""
+  heading: str
+  lines: list[str]
+
+
+class Picture(NamedTuple):
+  """A figure with its caption.
+
+  Attributes:
+    caption: text.
+    png: contents of the file.
+    width: of the figure, in inches.
+  """
+  caption: str
+  png: bytes
+  width: float
+
+
+class Section(NamedTuple):
+  """The tables, lists and pictures of a study, under its name."""
+  heading: str
+  parts: Sequence[Table | Bullets | Picture]
+
+
+def write(studies: Sequence[Study], notes: Sequence[str], out: str | pathlib.Path,
+          ablated: Sequence[Part] = (), waits: Collection[float] = ()) -> pathlib.Path:
+  """Writes the report of studies into a folder.
+
+  The files of an earlier report in the folder are replaced. Figures that the earlier report has and this one lacks are
+  removed.
+
+  Args:
+    studies, notes: as collect.collect returns them.
+    out: folder; it is made if it does not exist.
+    ablated: the parts of learners that the ablation tables switch off.
+    waits: the waiting times that figures show; empty: all, or as many as fit.
+
+  Returns:
+    Path of the page.
+
+  Raises:
+    BadInput: `out` cannot be written, the runs do not form the ablation, or no figure can show `waits`.
+  """
+  figures.check(waits, studies)
+  out, ablations = run_files.local(out), ablation.of_all(studies, ablated)
+  try:
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "index.html").touch()
+  except OSError as error:
+    raise BadInput(f"the folder {out} cannot be made or written: {error.strerror}.") from error
+  earlier = (out / "report.md").read_text() if (out / "report.md").exists() else ""
+  _write_csv(ablations, out, earlier)
+  sections, markdown = [], ["# Report", *notes]
+  for (study, of_study), prefix in zip(ablations, _prefixes(studies)):
+    texts, pictures = parts(study, of_study), _write_figures(study, out, prefix, waits)
+    markdown += [f"## {study.name}", *map(_markdown, texts),
+                 *(f"![{picture.caption}]({stem}.png)\n\n{picture.caption}" for stem, picture in pictures.items())]
+    sections.append(Section(study.name, [*texts, *pictures.values()]))
+  text = "\n\n".join(markdown) + "\n"
+  (out / "report.md").write_text(text)
+  for stem in _figures_of(earlier) - _figures_of(text):
+    for suffix in (".png", ".pdf"):
+      (out / f"{stem}{suffix}").unlink(missing_ok=True)
+  (out / "index.html").write_text(page("Anytime learning: report", sections, notes))
+  return out / "index.html"
+
+
+def parts(study: Study, ablations: Sequence[Ablation] = ()) -> list[Table | Bullets]:
+  """The tables and lists of a study."""
+  every = [*tables.all_of(study), *(ablation.table(study, each) for each in ablations)]
+  if study.tasks:
+    return [*every, Bullets("What the columns mean", tables.task_columns(study))]
+  diverged = [] if study.diverged.empty else [findings.HOW_DIVERGED]
+  lists = [("Which waiting time is best?", [findings.HOW], findings.waiting_times(study)),
+           ("Is growing better than a fixed learner with the same compute and memory?",
+            [findings.HOW, findings.HOW_GROWTH], findings.growth(study))]
+  return [*every, *(Bullets(heading, [*how, *diverged, *lines]) for heading, how, lines in lists if lines)]
 
 
 def page(title: str, sections: Sequence[Section], notes: Sequence[str] = ()) -> str:
   """HTML text of a page; the notes stand above the sections."""
-  body = [f"<h1>{html.escape(title)}</h1>"]
+  body = []
   if len(sections) > 1:
     links = "".join(f'<a href="#s{i}">{html.escape(section.heading)}</a>' for i, section in enumerate(sections))
     body.append(f"<nav>{links}</nav>")
   body += [f'<p class="note">{html.escape(note)}</p>' for note in notes]
   for i, section in enumerate(sections):
-    body.append(f'<h2 id="s{i}">{html.escape(section.heading)}</h2>')
-    body += [_part(part) for part in section.parts]
-  return (f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-          f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{html.escape(title)}</title>'
-          f"<style>{_STYLE}</style></head>\n<body>\n" + "\n".join(body) + "\n</body></html>\n")
+    body += [f'<h2 id="s{i}">{html.escape(section.heading)}</h2>', *map(_html, section.parts)]
+  template = string.Template(pathlib.Path(__file__).with_name("page.html").read_text())
+  return template.substitute(title=html.escape(title), body="\n".join(body))
 
 
 def png(figure: Figure, dots: int = 200) -> bytes:
@@ -56,22 +121,63 @@ def png(figure: Figure, dots: int = 200) -> bytes:
   return file.getvalue()
 
 
-def _part(part: Part) -> str:
+def _write_csv(ablations: Sequence[tuple[Study, list[Ablation]]], out: pathlib.Path, earlier: str) -> None:
+  """Writes the CSV files of studies and their ablations; `earlier` is the text of the report that they replace."""
+  studies = [study for study, _ in ablations]
+  pd.concat([study.runs for study in studies]).to_csv(out / "runs.csv", index=False)
+  pd.concat([study.stream for study in studies]).to_csv(out / "stream.csv", index=False)
+  files = {name: [points(study).assign(study=study.name).set_index("study") for study in studies
+                  if bool(study.tasks) == of_tasks]
+           for name, points, of_tasks in (("pareto.csv", trade_offs.points, False),
+                                          ("tasks.csv", tables.task_points, True))}
+  files["ablation.csv"] = [ablation.frame(study, each).set_index("study") for study, of_study in ablations
+                           for each in of_study]
+  for name, rows in files.items():
+    if rows:
+      pd.concat(rows).to_csv(out / name)
+    elif earlier and (name != "ablation.csv" or f"### {ablation.TITLE}" in earlier):
+      (out / name).unlink(missing_ok=True)
+
+
+def _write_figures(study: Study, out: pathlib.Path, prefix: str, waits: Collection[float]) -> dict[str, Picture]:
+  """Writes the figures of a study as PNG and PDF; {file name without suffix: Picture}."""
+  pictures = {}
+  plots = task_figures.plots(study) if study.tasks else figures.plots(study, waits)
+  for name, plot in plots.items():
+    figure = drawing.draw(plot)
+    pictures[f"{prefix}{name}"] = Picture(plot.caption, png(figure), figure.get_figwidth())
+    (out / f"{prefix}{name}.png").write_bytes(pictures[f"{prefix}{name}"].png)
+    figure.savefig(out / f"{prefix}{name}.pdf", metadata={"CreationDate": None, "Producer": None})
+  return pictures
+
+
+def _figures_of(report: str) -> set[str]:
+  """File names, without suffix, of the figures that a report shows; `report` is the text of its report.md."""
+  return set(re.findall(r"^!\[.*\]\(([A-Za-z0-9-]+)\.png\)$", report, re.MULTILINE))
+
+
+def _prefixes(studies: Sequence[Study]) -> list[str]:
+  """The beginning of the names of each study's figures: "" for a single study."""
+  if len(studies) == 1:
+    return [""]
+  stems = [re.sub(r"[^A-Za-z0-9]+", "-", study.name).strip("-") for study in studies]
+  return [f"{stem}-{i}-" if stems.count(stem) > 1 else f"{stem}-" for i, stem in enumerate(stems, 1)]
+
+
+def _markdown(part: Table | Bullets) -> str:
+  return f"### {part.heading}\n\n{part.markdown if isinstance(part, Table) else chr(10).join(part.lines)}"
+
+
+def _html(part: Table | Bullets | Picture) -> str:
   if isinstance(part, Table):
     return f"<h3>{html.escape(part.heading)}</h3>\n{_table(part.markdown)}"
   if isinstance(part, Bullets):
     items = "".join(f"<li>{_inline(line.removeprefix('- '))}</li>" for line in part.lines)
     return f"<h3>{html.escape(part.heading)}</h3>\n<ul>{items}</ul>"
-  data = base64.b64encode(part.png).decode()
-  caption = html.escape(part.caption)
+  data, caption = base64.b64encode(part.png).decode(), html.escape(part.caption)
   widths = f"width:{round(_NATURAL * part.width)}px;min-width:{round(_LEAST * part.width)}px"
   image = f'<img style="{widths}" alt="{caption}" src="data:image/png;base64,{data}">'
   return f"<figure><figcaption>{caption}</figcaption>{_wide(image)}</figure>"
-
-
-def _wide(content: str) -> str:
-  """A frame that scrolls content that is wider than the page: by touch, mouse or keys."""
-  return f'<div class="wide" tabindex="0">{content}</div>'
 
 
 def _table(markdown: str) -> str:
@@ -80,6 +186,11 @@ def _table(markdown: str) -> str:
   cells = lambda tag, row: "".join(f"<{tag} {kind}>{_inline(cell)}</{tag}>" for cell, kind in zip(row, number))
   body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
   return _wide(f"<table><thead><tr>{cells('th', head)}</tr></thead><tbody>{body}</tbody></table>")
+
+
+def _wide(content: str) -> str:
+  """A frame that scrolls content that is wider than the page: by touch, mouse or keys."""
+  return f'<div class="wide" tabindex="0">{content}</div>'
 
 
 def _inline(text: str) -> str:

@@ -33,30 +33,34 @@ def points(study: Study) -> pd.DataFrame:
   """A row per kind of run, the lowest score first.
 
   Returns:
-    DataFrame with what studies.means returns for study.overall, COMP and MEM; the number of seeds that `diverged`;
+    DataFrame with what studies.means returns for the overall score, COMP and MEM; the number of seeds that `diverged`;
     whether the kind is on each of FRONTS; and the prices `price_low` and `price_high` between which it is the best
     choice (NaN if it is so at no price).
   """
-  table = studies.means(study, study.overall, COMP, MEM)
-  diverged = studies.divergences(study)
-  table["diverged"] = [diverged.get(studies.kind(row, study.factors), (0,))[0] for _, row in table.iterrows()]
+  score = study.scoring.overall
+  table = studies.with_diverged(study, studies.means(study, score, COMP, MEM))
   for cost, column in FRONTS.items():
-    on_front = set(front(table[cost], table[study.overall]))
-    table[column] = [point in on_front for point in zip(table[cost], table[study.overall])]
+    table[column] = on_front(table[cost], table[score])
   table[["price_low", "price_high"]] = math.nan
-  for best in prices(table[COMP], table[study.overall]):
+  for best in prices(table[COMP], table[score]):
     table.loc[best.kind, ["price_low", "price_high"]] = best.low, best.high
   return table
 
 
 def front(costs: Iterable[float], scores: Iterable[float]) -> list[tuple[float, float]]:
   """The (cost, score) for which no other is better in both, by ascending cost."""
-  found, best = [], math.inf
+  corners, best = [], math.inf
   for cost, score in sorted(zip(costs, scores)):
     if score < best:
-      found.append((cost, score))
+      corners.append((cost, score))
       best = score
-  return found
+  return corners
+
+
+def on_front(costs: Sequence[float], scores: Sequence[float]) -> list[bool]:
+  """Whether each (cost, score) is on the front of all."""
+  corners = set(front(costs, scores))
+  return [point in corners for point in zip(costs, scores)]
 
 
 def prices(costs: Sequence[float], scores: Sequence[float]) -> list[Best]:
@@ -65,13 +69,13 @@ def prices(costs: Sequence[float], scores: Sequence[float]) -> list[Best]:
   Of equal kinds the first is named. At the limit of two intervals both kinds are equally good.
   """
   kinds = range(len(costs))
-  now, low, found = min(kinds, key=lambda i: (scores[i], costs[i])), 0.0, []
+  now, low, choices = min(kinds, key=lambda i: (scores[i], costs[i])), 0.0, []
   while True:
-    cheaper = [i for i in kinds if costs[i] < costs[now]]
-    # The price at which each of these becomes as good as the present one.
-    limits = [((scores[i] - scores[now]) / (costs[now] - costs[i]), costs[i], i) for i in cheaper]
+    # The price at which each cheaper kind becomes as good as the present one.
+    limits = [((scores[i] - scores[now]) / (costs[now] - costs[i]), costs[i], i)
+              for i in kinds if costs[i] < costs[now]]
     high, _, successor = min(limits, default=(math.inf, 0, now))
-    found.append(Best(now, low, high))
+    choices.append(Best(now, low, high))
     if not limits:
-      return found
+      return choices
     now, low = successor, high

@@ -1,23 +1,25 @@
-"""`run`: checks a run, claims its folder, and runs it by loop.py."""
+"""`run`: checks a run, claims its folder, runs it by loop.py, and writes its summary and its curve."""
 import contextlib
 import functools
-import importlib.util
 import os
 import pathlib
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 
 from alma_jax import config as configs
-from alma_jax import messages, protocols
+from alma_jax import extras, messages, protocols
 from alma_jax.config import code, schema
 from alma_jax.errors import BadInput, Diverged, Stopped, Unsaved, disk_problem, is_out_of_memory
 from alma_jax.parallel import environment, peers, runtime, sharding
-from alma_jax.runs import ending, loggers, loop, memory, progress, publishing, results, roots, settings, uploading
+from alma_jax.protocols.contract import State
+from alma_jax.runs import listeners, loggers, loop, memory, progress, results, settings
 from alma_jax.runs.listeners import Listener
-from alma_jax.store import mirror, remote, run_files, run_folder
+from alma_jax.store import checkpoint, local_copy, mirror, remote, run_files
 from alma_jax.store.record import Record
+from alma_jax.store.run_folder import RunFolder
 
 
 @environment.fixed()
@@ -44,8 +46,8 @@ def run(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: Seq
   config = configs.parse(config)
   if data is not None:
     config = config.with_arrays()
-  if config.log.wandb and importlib.util.find_spec("wandb") is None:
-    raise BadInput(f"log.wandb={config.log.wandb!r} needs a package that is missing; run `pip install wandb`.")
+  if config.log.wandb:
+    extras.need(f"log.wandb={config.log.wandb!r}", "wandb")
   runtime.setup(config)
   workdir = workdir or configs.default_workdir(config)
   path = remote.Remote(workdir).folder if run_files.is_address(workdir) else run_files.local(workdir)
@@ -59,51 +61,103 @@ def run(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: Seq
                    "other processes.")
   with contextlib.ExitStack() as cleanup:
     mirrored = _mirrored(workdir, path, overwrite, cleanup) if run_files.is_address(workdir) else None
-    return _run(config, path, data, overwrite, should_stop, mirrored)
-
-
-def _run(config: schema.RunConfig, path: pathlib.Path, data: Sequence[Any] | None, overwrite: bool,
-         should_stop: Callable[[], bool] | None, mirrored: mirror.Mirror | None) -> results.Run:
-  """`run` in a local folder, after the processes have found out that their settings are equal."""
-  with messages.sign("loading the data", config.log.progress and sharding.is_main()):
-    setting = settings.prepare(config, data, None if overwrite else path, roots.load(config))
-  # Before any collective, which would wait only 30 s for slow processes, and fail if numbers of devices differ.
-  peers.compare("data or devices", setting.digests | dict(
-      devices=f"{jax.local_device_count()} x {jax.devices()[0].platform}"))
-  sharding.connect()
-  peers.together("memory", lambda: _check_memory(path, setting, overwrite))
-  with _explained(functools.partial(_shortage, path)), _claimed(path, setting, overwrite, mirrored) as folder:
+    with messages.sign("loading the data", config.log.progress and sharding.is_main()):
+      setting = settings.prepare(config, data, None if overwrite else path, results.load_root(config))
+    # Before any collective, which would wait only 30 s for slow processes, and fail if numbers of devices differ.
+    peers.compare("data or devices", setting.identity.digests | dict(
+        devices=f"{jax.local_device_count()} x {jax.devices()[0].platform}"))
+    sharding.connect()
+    peers.together("memory", lambda: _check_memory(path, setting, overwrite))
+    cleanup.enter_context(_explained(functools.partial(_shortage, path)))
+    folder = peers.together("run folder", lambda: _claimed(cleanup.enter_context(
+        RunFolder(path, sharding.is_main(), mirrored.address if mirrored else "")), setting, overwrite))
     was_complete = Record(path).is_finished
-    if not was_complete:
-      folder.write_files(setting.protocol.files)
-      with _uploaded(mirrored), _explained(lambda error: folder.moved()):
-        shown, listeners = _listeners(setting, folder, mirrored)
-        state = loop.run(setting, folder, shown, listeners, should_stop or (lambda: False))
-        if sharding.is_main():
-          ending.write(setting, folder, state)
-      sharding.barrier("the run is complete")
-    else:
-      ending.mend(setting, folder)
-      if mirrored is not None:
-        mirrored.finish()  # the session that has completed it may not have uploaded all
+    with _uploaded(mirrored):
+      if was_complete:
+        _mend(setting, folder)
+      else:
+        with _explained(lambda error: folder.moved()):
+          _compute(setting, folder, mirrored, should_stop or (lambda: False))
+    sharding.barrier("the run is complete")
     run = results.load_run(path)
     if was_complete:
       sharding.say(f"{run_files.shown(path)} is complete.")
     return run
 
 
-def _listeners(setting: settings.Setting, folder: run_folder.RunFolder, mirrored: mirror.Mirror | None
+def _compute(setting: settings.Setting, folder: RunFolder, mirrored: mirror.Mirror | None,
+             should_stop: Callable[[], bool]) -> None:
+  """Runs the stream from where it stands to its end."""
+  folder.write({name: text.encode() for name, text in setting.protocol.files.items()}, again=False)
+  shown, heard = _listeners(setting, folder, mirrored)
+  state = loop.Session(setting, folder, shown, heard, should_stop).run()
+  if sharding.is_main():
+    _end(setting, folder, state)
+
+
+def _end(setting: settings.Setting, folder: RunFolder, now: State) -> None:
+  """Writes summary.json, curve.png and the protocol's reports, once all is saved; `now`: the state at the end."""
+  from alma_jax.runs import plots  # matplotlib is slow to import
+  protocol, c, lines = setting.protocol, setting.config, now.lines
+  folder.write(protocol.reports(setting.learner, now.learner.spec, lines))  # they may have been changed since
+  summary = protocol.summary(lines, now.initial_params)
+  summary |= dict(wall_seconds=now.wall_seconds, compile_seconds=now.compile_seconds,
+                  device=settings.describe_devices(setting.learner.mesh), versions=environment.versions(),
+                  config_sha256=configs.digest(c))
+  name = c.dataset.name.rstrip("/").rsplit("/", 1)[-1].split(":", 1)[-1]
+  title = f"{name}, {c.label}: {protocol.headline(summary, lines)}"
+  picture = plots.curve(lines, protocol.measure, title, protocol.chance, protocol.labels)
+  folder.write({"curve.png": picture, "summary.json": run_files.json_bytes(summary)})
+
+
+def _mend(setting: settings.Setting, folder: RunFolder) -> None:
+  """Writes the files of a finished run again that are not what it has written, and warns.
+
+  metrics.jsonl, the results in summary.json and, of a stream of tasks, accuracy.csv and graph.json follow from the
+  newest checkpoint. Without one, or if it cannot be read, nothing is done.
+  """
+  if not (folder.path / checkpoint.CHECKPOINTS).is_dir():
+    return
+  meta = _newest_meta(folder)
+  summary = Record(folder.path).summary or {}
+  lines = [] if meta is None else meta["lines"]
+  if meta is None or len(lines) != summary.get("num_megabatches"):  # the last checkpoint has been deleted
+    return
+  folder.mend(run_files.METRICS, b"".join(map(run_files.encoded, lines)))
+  for name, data in setting.protocol.reports(setting.learner, meta["spec"], lines).items():
+    folder.mend(name, data)
+  computed = setting.protocol.summary(lines, meta["initial_params"])
+  if any(summary.get(name) != value for name, value in computed.items()):
+    folder.mend("summary.json", run_files.json_bytes(summary | computed))
+
+
+def _newest_meta(folder: RunFolder) -> checkpoint.Meta | None:
+  try:
+    checkpoints = checkpoint.Checkpoints(folder.path, 1, create=False)
+    meta = checkpoints.newest_meta()
+    checkpoints.finish()
+    return meta
+  except BadInput as error:
+    warnings.warn(f"the files of {folder.shown} were not compared with its checkpoint: {error}", stacklevel=2)
+    return None
+
+
+def _listeners(setting: settings.Setting, folder: RunFolder, mirrored: mirror.Mirror | None
                ) -> tuple[progress.Progress, list[Listener]]:
   """(the progress display, all that hear how the run goes on, in their order)."""
   config, protocol = setting.config, setting.protocol
   shown = progress.Progress(config.log.progress and sharding.is_main(), loop.samples(setting), protocol.measure,
                             settings.round_name(setting.facts.problem), protocol.sizes().exact)
-  listeners: list[Listener] = [shown, loggers.Boards(folder.path, config, protocol.measure)]
+  heard: list[Listener] = [shown]  # first, because others show what they do
+  if config.log.tensorboard and sharding.is_main():
+    heard.append(loggers.TensorBoard(folder.path / "tensorboard", config, protocol.measure))
+  if config.log.wandb and sharding.is_main():
+    heard.append(loggers.Wandb(folder.path, config, protocol.measure))
   if config.log.predictor:
-    listeners.append(publishing.Publisher(protocol, folder, shown))
+    heard.append(listeners.Publisher(protocol, folder, shown.phase))
   if mirrored is not None:
-    listeners.append(uploading.Uploader(mirrored))
-  return shown, listeners
+    heard.append(listeners.Uploader(mirrored))
+  return shown, heard
 
 
 def _settings(config: schema.RunConfig, workdir: str | os.PathLike[str], overwrite: bool) -> dict[str, Any]:
@@ -129,7 +183,7 @@ def _mirrored(address: str | os.PathLike[str], path: pathlib.Path, overwrite: bo
 
   opened = peers.together("remote folder", begin)
   try:
-    peers.compare("local copy of the remote folder", dict(session=mirror.session(path)))
+    peers.compare("local copy of the remote folder", dict(id=local_copy.own_id(path)))
   except BadInput as error:
     raise BadInput(f"the processes of a run at an address share its local copy {path}, but do not see the same folder "
                    "there; set XDG_CACHE_HOME to a folder of a common file system.") from error
@@ -151,19 +205,9 @@ def _uploaded(mirrored: mirror.Mirror | None) -> Iterator[None]:
     mirrored.finish()
 
 
-def _claimed(path: pathlib.Path, setting: settings.Setting, overwrite: bool,
-             mirrored: mirror.Mirror | None) -> run_folder.RunFolder:
-  """The run folder; if process 0 refuses it, all processes do."""
-  with contextlib.ExitStack() as cleanup:
-    def claim() -> run_folder.RunFolder:
-      address = mirrored.address if mirrored else ""
-      folder = cleanup.enter_context(run_folder.RunFolder(path, sharding.is_main(), address))
-      folder.claim(setting.config, setting.digests, setting.made_with, overwrite, setting.protocol.named_data)
-      return folder
-
-    folder = peers.together("run folder", claim)
-    cleanup.pop_all()
-    return folder
+def _claimed(folder: RunFolder, setting: settings.Setting, overwrite: bool) -> RunFolder:
+  folder.claim(setting.identity, overwrite)
+  return folder
 
 
 @contextlib.contextmanager

@@ -5,7 +5,8 @@ import io
 import json
 import os
 import pathlib
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,16 +19,16 @@ from alma_jax.errors import BadInput
 from alma_jax.files import write_bytes
 from alma_jax.learners import contract, prediction
 from alma_jax.parallel import environment, sharding
-from alma_jax.predictors import card, folder
-from alma_jax.predictors import facts as predictor_facts
+from alma_jax.predictors import folder
 from alma_jax.problems.contract import Interface
-from alma_jax.protocols.contract import Standing
+from alma_jax.protocols.contract import Shown
 from alma_jax.runs import results, settings
 from alma_jax.store import metrics, run_files
 from alma_jax.types import Tree
 from alma_jax.version import __version__
 
 _PLATFORMS = ("cpu", "cuda", "tpu")
+_MOST_CLASSES = 100  # names of classes that a model card lists
 _LOADER = '''"""Runs an exported predictor; needs jax and flatbuffers. predictor.json says what x is.
 
 In the folder `predictor` of a run this file loads the version that latest.json names.
@@ -60,55 +61,37 @@ def classify(x):
 '''
 
 
-class Position(NamedTuple):
-  """What is known of a learner that is exported, besides its state.
-
-  Attributes:
-    path: run folder.
-    config: RunConfig.
-    data: `meta` of the protocols.contract.Shown, what the predictor needs to know of its data.
-    fingerprint: of the data; for a live stream, of the data up to the stage's last mega-batch.
-    standing: until the stage's last mega-batch.
-  """
-  path: pathlib.Path
-  config: schema.RunConfig
-  data: dict[str, Any]
-  fingerprint: str | None
-  standing: Standing
-
-
 class Exporter:
   """Exports the states of a learner. If only the weights have changed, the program of the last export is used again."""
 
-  def __init__(self, learner: contract.Learner, problem: Any):
-    """`learner` and `problem` are those of the run."""
-    self._learner, self._problem = learner, problem
+  def __init__(self, learner: contract.Learner, problem: Any, config: schema.RunConfig, path: pathlib.Path):
+    """`learner`, `problem` and `config` are those of the run; `path`: its folder."""
+    self._learner, self._problem, self._config, self._path = learner, problem, config, path
     self._key: Any = None
     self._program = b""
 
-  def files(self, state: contract.LearnerState, position: Position) -> dict[str, bytes]:
-    """{name: contents} of the predictor; all processes of a run call it.
+  def files(self, shown: Shown, fingerprint: str | None) -> dict[str, bytes]:
+    """{name: contents} of a predictor; all processes of a run call it.
 
     Args:
-      state: of the learner.
-      position: where the run is.
+      shown: the predictor.
+      fingerprint: of the data; for a live stream, of the data up to the last mega-batch that it was trained on.
     """
-    state = self._learner.packed(state)
+    config, state = self._config, self._learner.packed(shown.state)
     leaves, structure = jax.tree.flatten(sharding.fetch((state.live, state.frozen)))
     weights = [np.asarray(leaf) for leaf in leaves]
-    config = position.config
-    interface = self._problem.interface(position.data | dict(image_size=config.dataset.image_size),
+    interface = self._problem.interface(shown.meta | dict(image_size=config.dataset.image_size),
                                         config.learner.combine == "vote")
     facts = interface.facts
     self._compile(state, structure, weights, interface)
-    facts |= dict(format=predictor_facts.FORMAT, learner=config.learner.name,
+    facts |= dict(format=folder.FORMAT, learner=config.learner.name,
                   description=self._learner.describe(state), platforms=list(_PLATFORMS), jax=jax.__version__,
-                  **_provenance(position, self._problem.metric))
+                  **self._provenance(shown, fingerprint))
     files = {folder.PROGRAM: self._program, folder.WEIGHTS: _npz(weights)}
-    files |= {name: (position.path / name).read_bytes() for name in self._problem.files}
+    files |= {name: (self._path / name).read_bytes() for name in self._problem.files}
     facts["sha256"] = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
     return files | {folder.FACTS: (json.dumps(facts, indent=2, allow_nan=False) + "\n").encode(),
-                    folder.CARD: card.text(facts).encode(), folder.LOADER: _LOADER.encode()}
+                    folder.CARD: _card(facts).encode(), folder.LOADER: _LOADER.encode()}
 
   def _compile(self, state: contract.LearnerState, structure: Any, weights: list[np.ndarray],
                interface: Interface) -> None:
@@ -136,6 +119,22 @@ class Exporter:
         *(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in weights),
         jax.ShapeDtypeStruct((batch, *example.shape), example.dtype))
     self._program, self._key = bytes(exported.serialize()), key
+
+  def _provenance(self, shown: Shown, fingerprint: str | None) -> dict[str, Any]:
+    """Where a predictor comes from, and how good it was there."""
+    config, standing, last, metric = self._config, shown.standing, shown.standing.line, self._problem.metric
+    # In predictor.json, the plain name of the metric means that it was measured on a test set.
+    logged = metrics.Measure(metric, standing.is_prequential).logged(last)
+    values = {name: logged.get(name) for name in (metric, f"val_{metric}", "loss", "num_params", "predict_macs")}
+    task = shown.meta.get("task")
+    size = dict(num_tasks=task["of"]) if task else dict(num_megabatches=config.stream.num_megabatches)
+    values |= {"prequential": standing.prequential, "prequential_megabatches": standing.num_prequential}
+    return dict(
+        stage=last.get("stage"), megabatch=last.get("t"), metric=metric, metrics=values,
+        provenance=dict(
+            run=self._path.name, dataset=config.dataset.name, data_fingerprint=fingerprint,
+            data_covered=config.dataset.covered(last["t"]), config_sha256=configs.digest(config), seed=config.seed,
+            **size, alma_jax=__version__, written=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")))
 
 
 @environment.fixed()
@@ -175,27 +174,44 @@ def export(run: results.Run | str | os.PathLike[str], stage: int | None = None,
 def files_of(run: results.Run, stage: int | None = None, of_task: int | str | None = None) -> dict[str, bytes]:
   """{name: contents} of the predictor of a saved stage and task, see `export`; raises BadInput if it is not saved."""
   shown, learner = run.shown(of_task, stage)
-  fingerprint = protocols.of(run.config).saved_fingerprint(
-      run.record, shown.standing.line["t"])
-  position = Position(run.path, run.config, shown.meta, fingerprint, shown.standing)
-  return Exporter(learner, settings.problem_of(run.config, shown.meta)).files(shown.state, position)
+  fingerprint = protocols.of(run.config).saved_fingerprint(run.record, shown.standing.line["t"])
+  problem = settings.context_of(run.config, shown.meta).problem
+  return Exporter(learner, problem, run.config, run.path).files(shown, fingerprint)
 
 
-def _provenance(position: Position, metric: str) -> dict[str, Any]:
-  """Where a predictor comes from, and how good it was there."""
-  config, standing, last = position.config, position.standing, position.standing.line
-  # In predictor.json, the plain name of the metric means that it was measured on a test set.
-  logged = metrics.Measure(metric, standing.is_prequential).logged(last)
-  values = {name: logged.get(name) for name in (metric, f"val_{metric}", "loss", "num_params", "predict_macs")}
-  task = position.data.get("task")
-  size = dict(num_tasks=task["of"]) if task else dict(num_megabatches=config.stream.num_megabatches)
-  values |= {"prequential": standing.prequential, "prequential_megabatches": standing.num_prequential}
-  return dict(
-      stage=last.get("stage"), megabatch=last.get("t"), metric=metric, metrics=values,
-      provenance=dict(
-          run=position.path.name, dataset=config.dataset.name, data_fingerprint=position.fingerprint,
-          data_covered=config.dataset.covered(last["t"]), config_sha256=configs.digest(config), seed=config.seed,
-          **size, alma_jax=__version__, written=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")))
+def _card(facts: Mapping[str, Any]) -> str:
+  """Markdown of a model card (Mitchell et al., 2019); `facts` are the entries of predictor.json."""
+  measured, source, metric, task = facts["metrics"], facts["provenance"], facts["metric"], facts.get("task")
+  rows = {
+      f"{metric} on the run's test set": measured.get(metric), "test loss, nats": measured.get("loss"),
+      f"{metric} on the {'task' if task else 'stage'}'s validation data": measured.get(f"val_{metric}"),
+      f"prequential {metric}, the mean over {measured['prequential_megabatches']} mega-batches":
+          measured["prequential"]}
+  description = facts["description"].splitlines()[0]
+  if task:
+    title, trained = f"task {task['number']}", f"for task {task['number']} of {task['of']}, {task['name']!r}"
+  else:
+    title, trained = f"stage {facts['stage']}", (f"trained until mega-batch {facts['megabatch']} of "
+                                                 f"{source['num_megabatches'] or 'a stream without an end'}")
+  lines = [
+      f"# {facts['learner']} on {source['dataset']}, {title}", "", f"{description}, {trained}.", "",
+      "## Input and output", "", f"- input: {facts['input']}", f"- output: {facts['output']}"]
+  if "normalization" in facts:
+    lines.append("- normalisation: (x - mean) / std, inside the program, where a std of 0 counts as 1; the constants "
+                 "stand in predictor.json")
+  if "classes" in facts:
+    names = facts.get("class_names") or []
+    shown = f": {', '.join(names)}" if 0 < len(names) <= _MOST_CLASSES else ""
+    lines.append(f"- {facts['classes']} classes{shown}")
+  lines += ["", "## Metrics", "", "| metric | value |", "| --- | ---: |",
+            *(f"| {name} | {value:.6g} |" for name, value in rows.items() if value is not None)]
+  lines += ["", "## Cost", "", "| | |", "| --- | ---: |",
+            *(f"| {name} | {value:,} |" for name, value in (
+                ("parameters", measured.get("num_params")),
+                ("multiply-adds of a prediction", measured.get("predict_macs"))) if value is not None)]
+  lines += ["", "## Provenance", "", "| | |", "| --- | --- |",
+            *(f"| {name} | {value} |" for name, value in source.items() if value is not None)]
+  return "\n".join([*lines, ""])
 
 
 def _npz(arrays: list[np.ndarray]) -> bytes:

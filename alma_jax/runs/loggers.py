@@ -3,13 +3,12 @@ import contextlib
 import hashlib
 import pathlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from alma_jax import config as configs
 from alma_jax.config import schema
 from alma_jax.learners.contract import Learner
-from alma_jax.parallel import sharding
 from alma_jax.problems import measures
 from alma_jax.protocols.contract import State
 from alma_jax.runs.listeners import Listener
@@ -18,69 +17,41 @@ from alma_jax.store.metrics import Entry, Measure
 _SHOWN = 60.0  # seconds after which TensorBoard sees an entry, at the latest when the next one is written
 
 
-class Boards(Listener):
-  """The boards that a config asks for, in process 0."""
+class TensorBoard(Listener):
+  """Scalars of both .jsonl files: at t, and at the number of the line of train.jsonl."""
 
   def __init__(self, folder: pathlib.Path, config: schema.RunConfig, measure: Measure):
-    """`folder` of the run; `measure`: what its metric is measured on."""
-    self._folder, self._config, self._measure = folder, config, measure
-    self._boards: list[TensorBoard | Wandb] | None = None
+    """`folder` and `config` of the run; `measure`: what its metric is measured on."""
+    self._folder, self._metrics, self._measure = folder, config.log.metrics, measure
+    self._stream: _Events | None = None
+    self._train: _Events | None = None
+    self._num_lines = 0  # of train.jsonl
 
   def begin(self, learner: Learner, state: State) -> None:
-    if self._boards is None:
-      self._boards = []
-      if self._config.log.tensorboard and sharding.is_main():
-        self._boards.append(TensorBoard(self._folder / "tensorboard", len(state.lines), state.num_train_lines,
-                                        self._config.log.metrics))
-      if self._config.log.wandb and sharding.is_main():
-        self._boards.append(Wandb(self._folder, self._config, state.num_train_lines))
+    if self._stream is None:
+      self._num_lines = state.num_train_lines
+      self._stream = _Events(self._folder / "stream", len(state.lines) + 1)
+      self._train = _Events(self._folder / "train", self._num_lines + 1)
 
   def epoch(self, entry: Entry) -> None:
-    for board in self._boards or ():
-      board.train(entry)
+    assert self._train is not None
+    self._num_lines += 1
+    self._train.write(entry, self._num_lines)
 
   def line(self, entry: Entry, learner: Learner, state: State) -> None:
-    for board in self._boards or ():
-      board.stream(self._measure.logged(entry))
+    assert self._stream is not None
+    self._stream.write(measures.scalars(self._measure.logged(entry), self._metrics), entry["t"])
 
   def flush(self) -> None:
-    for board in self._boards or ():
-      board.flush()
+    for events in (self._stream, self._train):
+      if events is not None:
+        events.flush()
 
   def close(self) -> None:
     with contextlib.ExitStack() as cleanup:
-      for board in self._boards or ():
-        cleanup.callback(board.close)
-
-
-class TensorBoard:
-  """Scalars of both .jsonl files: at t, and at the number of the line of train.jsonl."""
-
-  def __init__(self, folder: pathlib.Path, t: int, epoch: int, metrics: Sequence[str] = ()):
-    """Writes to `folder`; drops what is later than `t` and `epoch`. `metrics`: names of the chosen ones."""
-    self._metrics = metrics
-    self._stream, self._train = _Events(folder / "stream", t + 1), _Events(folder / "train", epoch + 1)
-    self._epoch = epoch
-
-  def stream(self, entry: Entry) -> None:
-    """A line of metrics.jsonl."""
-    self._stream.write(measures.scalars(entry, self._metrics), entry["t"])
-
-  def train(self, entry: Entry) -> None:
-    """A line of train.jsonl."""
-    self._epoch += 1
-    self._train.write(entry, self._epoch)
-
-  def flush(self) -> None:
-    """Writes to disk what the next checkpoint covers."""
-    self._stream.flush()
-    self._train.flush()
-
-  def close(self) -> None:
-    try:
-      self._stream.close()
-    finally:
-      self._train.close()
+      for events in (self._stream, self._train):
+        if events is not None:
+          cleanup.callback(events.close)
 
 
 class _Events:
@@ -118,38 +89,43 @@ class _Events:
     self._file.close()
 
 
-class Wandb:
+class Wandb(Listener):
   """The same scalars for Weights & Biases: `stream/...` over t, `train/...` over the number of the line.
 
   A resumed run goes on under its own name there. Lines since its last checkpoint are logged again, with equal values.
   """
 
-  def __init__(self, folder: pathlib.Path, config: schema.RunConfig, train_lines: int):
-    """Logs the run in `folder` with its config, from line `train_lines` of train.jsonl on."""
+  def __init__(self, folder: pathlib.Path, config: schema.RunConfig, measure: Measure):
+    """`folder` and `config` of the run; `measure`: what its metric is measured on."""
+    self._folder, self._config, self._measure = folder, config, measure
+    self._run: Any = None
+    self._num_lines = 0  # of train.jsonl
+
+  def begin(self, learner: Learner, state: State) -> None:
+    if self._run is not None:
+      return
     import wandb
-    name = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
-    self._run = wandb.init(project=config.log.wandb, id=name, name=folder.name, resume="allow", dir=str(folder),
-                           config=configs.flatten(configs.to_dict(config)))
+    name = hashlib.sha256(str(self._folder.resolve()).encode()).hexdigest()[:16]
+    self._run = wandb.init(project=self._config.log.wandb, id=name, name=self._folder.name, resume="allow",
+                           dir=str(self._folder), config=configs.flatten(configs.to_dict(self._config)))
     self._run.define_metric("stream/*", step_metric="stream/t")
     self._run.define_metric("train/*", step_metric="train/line")
-    self._line, self._metrics = train_lines, config.log.metrics
+    self._num_lines = state.num_train_lines
 
-  def stream(self, entry: Entry) -> None:
-    """A line of metrics.jsonl."""
-    named = measures.scalars(entry, self._metrics)
-    self._run.log({f"stream/{name}": number for key, value in named.items() for name, number in _scalars(key, value)})
+  def epoch(self, entry: Entry) -> None:
+    self._num_lines += 1
+    self._log("train", entry, {"train/line": self._num_lines})
 
-  def train(self, entry: Entry) -> None:
-    """A line of train.jsonl."""
-    self._line += 1
-    logged = {f"train/{name}": number for key, value in entry.items() for name, number in _scalars(key, value)}
-    self._run.log(logged | {"train/line": self._line})
-
-  def flush(self) -> None:
-    """Does nothing: wandb sends its entries by itself."""
+  def line(self, entry: Entry, learner: Learner, state: State) -> None:
+    self._log("stream", measures.scalars(self._measure.logged(entry), self._config.log.metrics))
 
   def close(self) -> None:
-    self._run.finish()
+    if self._run is not None:
+      self._run.finish()
+
+  def _log(self, where: str, entry: Entry, more: Mapping[str, int] = {}) -> None:
+    named = {f"{where}/{name}": number for key, value in entry.items() for name, number in _scalars(key, value)}
+    self._run.log(named | dict(more))
 
 
 def _scalars(name: str, value: Any) -> Iterator[tuple[str, int | float]]:

@@ -12,13 +12,12 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from alma_jax.config import schema
 from alma_jax.errors import BadInput
 from alma_jax.learners import contract
 from alma_jax.messages import num_bytes
 from alma_jax.models import convolution, cost
 from alma_jax.parallel import sharding
-from alma_jax.parallel.host_memory import host_memory
+from alma_jax.parallel.machine import host_memory
 from alma_jax.runs.settings import Setting
 from alma_jax.training import loop
 from alma_jax.types import Tree
@@ -64,10 +63,10 @@ def check(setting: Setting, limits: Limits | None = None) -> None:
     BadInput: the run needs more memory than there is. The message says how much, and which field to change.
   """
   limits = limits or available(setting.learner.mesh)
-  apart = limits.device is not None
-  fixed = [_data(setting, apart), _batches(setting, apart)]
-  problem = _problem([*fixed, _least_variables(setting, apart)], limits)  # plain integers, so of any size
-  problem = problem or _problem([*fixed, *_training(setting, apart)], limits)
+  held = Held(setting, apart=limits.device is not None)
+  fixed = [held.data(), held.batches()]
+  problem = _problem([*fixed, held.least_variables()], limits)  # plain integers, so of any size
+  problem = problem or _problem([*fixed, *held.training()], limits)
   if problem:
     raise BadInput(problem)
 
@@ -111,76 +110,81 @@ def _problem(parts: Sequence[Part], limits: Limits) -> str | None:
   return None
 
 
-# ---------------------------------------------------------------- what a run holds
+class Held:
+  """What a run holds in memory, part by part."""
 
+  def __init__(self, setting: Setting, apart: bool):
+    """`apart`: whether devices have a memory of their own."""
+    self._setting, self._apart = setting, apart
+    c = setting.config
+    problem: Any = setting.facts.problem
+    train: Any = c.train
+    self._spec = loop.FitSpec(None, problem, train, c.num_members, 0, setting.learner.mesh, False)  # for its arithmetic
+    name = c.learner.members
+    self._members = (getattr(c.learner, name), f"learner.{name}") if name else (1, "learner.name")
 
-def _data(setting: Setting, apart: bool) -> Part:
-  """The data set, once, because a CPU may use the host's arrays as they are.
+  def data(self) -> Part:
+    """The data set, once, because a CPU may use the host's arrays as they are."""
+    advice = f"take fewer or smaller examples than dataset.name={self._setting.config.dataset.name!r} has"
+    return self._of_host("the data set", advice, *self._setting.protocol.num_bytes)
 
-  `apart`, here and below: whether devices have a memory of their own.
-  """
-  host, device = setting.protocol.num_bytes
-  return Part("the data set", f"take fewer or smaller examples than dataset.name={setting.config.dataset.name!r} has",
-              host, device if apart else 0)
+  def batches(self) -> Part:
+    """What the host prepares for a dispatch, see `loop.advance`: indices, and for text the windows."""
+    c, spec, rows = self._setting.config, self._spec, self._setting.facts.problem.max_steps
+    sizes = self._setting.facts.problem.batch_bytes(rows * spec.padded_members * spec.padded_batch, spec.mesh.size)
+    advice = _lower((c.train.batch_size, "train.batch_size"), self._members)
+    return self._of_host(f"the batches of {rows} training steps", advice, *sizes)
 
+  def least_variables(self) -> Part:
+    """A lower bound of the variables in training, from the config alone."""
+    c = self._setting.config
+    one = c.model.layer_weights * c.model.num_layers * c.model.width**2
+    size = _FLOAT * one * c.num_members * c.learner.mixture_size
+    return self._variables(size, size * (_COPIES - 1))
 
-def _batches(setting: Setting, apart: bool) -> Part:
-  """What the host prepares for a dispatch, see `loop.advance`: indices, and for text the windows."""
-  c, spec, rows = setting.config, _fit_spec(setting), setting.facts.problem.max_steps
-  host, device = setting.facts.problem.batch_bytes(rows * spec.padded_members * spec.padded_batch, spec.mesh.size)
-  field, members = _members(c)
-  advice = _lower((c.train.batch_size, "train.batch_size", c.train.batch_size), (members, field, members))
-  return Part(f"the batches of {rows} training steps", advice, host, device if apart else 0)
+  def training(self) -> list[Part]:
+    """The variables of a stage in training, members of earlier stages, and the largest output of one layer."""
+    learner = self._setting.learner
+    state = untrained(learner)
+    if state is None:
+      return [self.least_variables()]
+    live = _bytes(state.live)
+    data = loop.StageData(0, self._setting.config.seed, None, None, np.zeros(1, np.int32), np.zeros(1, np.int32), 1)
+    training = learner.largest_training(state, data)
+    return [self._variables(live, _bytes(loop.template(training.spec, training.variables))), self._frozen(live),
+            self._activations(training.spec.network)]
 
+  def _variables(self, live: int, carry: int) -> Part:
+    """Variables between two stages, all of them on each device, and the state of a stage, which devices share."""
+    c = self._setting.config
+    advice = _lower((c.model.width**2, "model.width", c.model.width), self._members,
+                    (c.model.num_experts, "model.num_experts"), (c.model.num_layers, "model.num_layers"))
+    shares = self._setting.learner.mesh.shape[sharding.MEMBER] if self._apart else 1
+    return self._of_devices("the network's variables and their optimiser", advice, live + carry // shares)
 
-def _least_variables(setting: Setting, apart: bool) -> Part:
-  """A lower bound of the variables in training, from the config alone."""
-  c = setting.config
-  one = c.model.layer_weights * c.model.num_layers * c.model.width**2
-  size = _FLOAT * one * c.num_members * c.learner.mixture_size
-  return _variables(setting, size, size * (_COPIES - 1), apart)
+  def _frozen(self, live: int) -> Part:
+    """Members of earlier stages, in the last stage. The newest is not counted: the live member may start from it."""
+    c = self._setting.config
+    num = max(0, len(self._setting.protocol.sizes().train) - 2) if self._setting.learner.freezes else 0
+    advice = f"train less often or lower model.width={c.model.width}"
+    return self._of_devices("the members kept of earlier stages", advice, num * live)
 
+  def _activations(self, network: Any) -> Part:
+    """The largest output of a matrix product or convolution, for the examples that a device takes at once."""
+    c, shape = self._setting.config, (self._spec.at_once, *self._setting.facts.example_shape)
+    variables = cost.abstract_variables(network, (1, *shape[1:]))
+    mask = jax.ShapeDtypeStruct(shape[:1], bool)
+    largest = _largest_output(jax.make_jaxpr(network.scalar_output)(variables, network.inputs(shape), mask).jaxpr)
+    batch = ((c.train.micro_batch, "train.micro_batch") if c.train.micro_batch else
+             (c.train.batch_size, "train.batch_size"))
+    return self._of_devices("the output of one layer", _lower(batch, (c.model.width, "model.width")), largest)
 
-def _training(setting: Setting, apart: bool) -> list[Part]:
-  """The variables of a stage in training, members of earlier stages, and the largest output of one layer."""
-  state = untrained(setting.learner)
-  if state is None:
-    return [_least_variables(setting, apart)]
-  live = _bytes(state.live)
-  data = loop.StageData(0, setting.config.seed, None, None, np.zeros(1, np.int32), np.zeros(1, np.int32), 1)
-  training = setting.learner.largest_training(state, data)
-  return [_variables(setting, live, _bytes(loop.template(training.spec, training.variables)), apart),
-          _frozen(setting, live, apart), _activations(setting, training.spec.network, apart)]
+  def _of_host(self, what: str, advice: str, host: int, device: int) -> Part:
+    return Part(what, advice, host, device if self._apart else 0)
 
-
-def _variables(setting: Setting, live: int, carry: int, apart: bool) -> Part:
-  """Variables between two stages, all of them on each device, and the state of a stage, which devices share."""
-  c, (field, members) = setting.config, _members(setting.config)
-  layers = c.model.num_layers
-  advice = _lower((c.model.width**2, "model.width", c.model.width), (members, field, members),
-                  (c.model.num_experts, "model.num_experts", c.model.num_experts), (layers, "model.num_layers", layers))
-  shares = setting.learner.mesh.shape[sharding.MEMBER] if apart else 1
-  return _of_devices("the network's variables and their optimiser", advice, live + carry // shares, apart)
-
-
-def _frozen(setting: Setting, live: int, apart: bool) -> Part:
-  """Members of earlier stages, in the last stage. The newest is not counted, as the live member may start from it."""
-  c = setting.config
-  num = max(0, len(setting.protocol.sizes().train) - 2) if setting.learner.freezes else 0
-  advice = f"{c.stream.schedule.rarer} or lower model.width={c.model.width}"
-  return _of_devices("the members kept of earlier stages", advice, num * live, apart)
-
-
-def _activations(setting: Setting, network: Any, apart: bool) -> Part:
-  """The largest output of a matrix product or convolution, for the examples that a device takes at once."""
-  c, shape = setting.config, (_fit_spec(setting).at_once, *setting.facts.example_shape)
-  variables = cost.abstract_variables(network, (1, *shape[1:]))
-  mask = jax.ShapeDtypeStruct(shape[:1], bool)
-  largest = _largest_output(jax.make_jaxpr(network.scalar_output)(variables, network.inputs(shape), mask).jaxpr)
-  batch = "train.micro_batch" if c.train.micro_batch else "train.batch_size"
-  num = c.train.micro_batch or c.train.batch_size
-  advice = _lower((num, batch, num), (c.model.width, "model.width", c.model.width))
-  return _of_devices("the output of one layer", advice, largest, apart)
+  def _of_devices(self, what: str, advice: str, size: int) -> Part:
+    """A Part that devices alone hold. If they have no memory of their own, it is in the host's."""
+    return Part(what, advice, 0 if self._apart else size, size if self._apart else 0)
 
 
 def _largest_output(jaxpr: Any) -> int:
@@ -195,29 +199,10 @@ def _largest_output(jaxpr: Any) -> int:
   return max(found)
 
 
-def _of_devices(what: str, advice: str, size: int, apart: bool) -> Part:
-  """A Part that devices alone hold. If they have no memory of their own, it is in the host's."""
-  return Part(what, advice, 0 if apart else size, size if apart else 0)
-
-
-def _members(config: schema.RunConfig) -> tuple[str, int]:
-  """(field, value) of the number of networks that are trained side by side."""
-  name = config.learner.members
-  return (f"learner.{name}", getattr(config.learner, name)) if name else ("learner.name", 1)
-
-
-def _lower(*factors: tuple[float, str, Any]) -> str:
-  """Advice to lower the field that contributes most, of (contribution, field, value)."""
-  _, field, value = max(factors, key=lambda factor: factor[0])
+def _lower(*factors: tuple[Any, ...]) -> str:
+  """Advice to lower the field that contributes most, of (contribution, field) or (contribution, field, value)."""
+  _, field, value = max(((*factor, factor[0])[:3] for factor in factors), key=lambda factor: factor[0])
   return f"lower {field}={value}"
-
-
-def _fit_spec(setting: Setting) -> loop.FitSpec:
-  """A FitSpec for its arithmetic of batches and members."""
-  c, learner = setting.config, setting.learner
-  problem: Any = setting.facts.problem
-  train: Any = c.train
-  return loop.FitSpec(None, problem, train, c.num_members, 0, learner.mesh, False)
 
 
 def _bytes(tree: Tree) -> int:

@@ -20,10 +20,10 @@ from alma_jax.errors import BadInput, Stopped
 from alma_jax.growth import cluster
 from alma_jax.learners import expert, expert_stacks, gate, hmoe, sm
 from alma_jax.parallel import environment, sharding
-from alma_jax.problems import classification
 from alma_jax.runs import experiment, results, settings, snapshot
 from alma_jax.store import metrics, run_files
 from alma_jax.store.record import Record
+from alma_jax.store.run_folder import RunFolder
 
 MANIFEST = "manifest.json"
 
@@ -94,8 +94,10 @@ def publish(config: schema.RunConfig, workdir: str | os.PathLike[str], num_clust
   clusters = cluster.kmeans(features, num_clusters, cluster.rng_of(data, 0))
   line = run_files.read_lines(path / run_files.METRICS)[ends[0] - 1]
   looked = expert_stacks.feature_macs(network, shape) * len(data.train)
-  gate.write(path / run_files.GATE, gate.Gate(
-      config.model.width, sharding.fetch(base), clusters.prototypes, clusters.counts, line["fwd_macs"] + looked))
+  published = gate.Gate(config.model.width, sharding.fetch(base), clusters.prototypes, clusters.counts,
+                        line["fwd_macs"] + looked)
+  with RunFolder(path) as folder:
+    folder.write({run_files.GATE: gate.packed(published)})
   messages.say(f"published {path / run_files.GATE} with {len(clusters.counts)} clusters")
 
 
@@ -171,10 +173,7 @@ class Mixture:
     opened, learner = results.load_run(self._file.parent).open(0)
     data: Any = opened.meta["data"]
     stacked: Any = learner
-    x = results.like_examples(x, tuple(data["example_shape"]), np.dtype(data["dtype"]))
-    mean, std = (np.asarray(data[key], np.float32) for key in ("mean", "std"))
-    pool = classification.make_pool(x, np.zeros(len(x)), mean, std, learner.mesh)
-    problem = classification.Classification(data["num_classes"], augment=False)
+    problem, pool = results.to_predict(x, data, learner)
     base = sharding.put(self._gate.base, learner.mesh)
     features = expert_stacks.features(stacked.network({}), problem, learner.mesh, base, pool,
                                       np.arange(len(x), dtype=np.int32))

@@ -5,14 +5,15 @@ from typing import Any
 
 import numpy as np
 
-from alma_jax import protocols
-from alma_jax.data import tokens
+from alma_jax import learners, protocols
+from alma_jax.config import schema
+from alma_jax.data import cache, tokens
 from alma_jax.errors import BadInput
 from alma_jax.learners import contract, prediction
 from alma_jax.parallel import environment, runtime
 from alma_jax.problems import classification
 from alma_jax.protocols.contract import Shown
-from alma_jax.runs import sampling, settings, snapshot
+from alma_jax.runs import loaded, sampling, settings, snapshot
 from alma_jax.store import checkpoint, local_copy, run_files
 from alma_jax.store.metrics import Entry
 from alma_jax.store.record import Record
@@ -97,11 +98,8 @@ class Run:
     state, data = shown.state, shown.meta
     if "num_classes" not in data:
       raise BadInput(f"{self._shown} is a language model, which predicts no classes; use `sample`.")
-    x = like_examples(x, tuple(data["example_shape"]), np.dtype(data["dtype"]))
-    mean, std = (np.asarray(data[key], np.float32) for key in ("mean", "std"))
-    pool = classification.make_pool(x, np.zeros(len(x)), mean, std, learner.mesh)
-    kind = classification.Classification(data["num_classes"], augment=False)
-    probabilities: np.ndarray = prediction.of_pool(learner, kind, state, pool)[1]
+    problem, pool = to_predict(x, data, learner)
+    probabilities: np.ndarray = prediction.of_pool(learner, problem, state, pool)[1]
     return probabilities
 
   def shown(self, task: int | str | None = None, stage: int | None = None) -> tuple[Shown, contract.Learner]:
@@ -138,11 +136,11 @@ class Run:
     Raises:
       BadInput: the run is no language model, has not saved the stage, or an argument is out of range.
     """
-    options = sampling.Options(num_tokens, temperature, top_k, seed)
-    sampling.check(prompt, options)
+    options: dict[str, Any] = dict(num_tokens=num_tokens, temperature=temperature, top_k=top_k, seed=seed)
+    sampling.check(prompt, **options)
     opened, learner = self.open(stage)
-    state, problem = snapshot.restore_learner(learner, opened), settings.problem_of(self.config, opened.meta["data"])
-    end = opened.meta["data"].get("end")
+    state, data = snapshot.restore_learner(learner, opened), opened.meta["data"]
+    problem, end = settings.context_of(self.config, data).problem, data.get("end")
     if end is None:
       raise BadInput(f"{self._shown} is a run of image classification, which writes no text.")
     try:
@@ -151,7 +149,7 @@ class Run:
       raise BadInput(f"{self.path / 'tokenizer.json'} cannot be read ({error}); delete it, and the run's own command "
                      "writes it again.") from error
     start = [end, *tokens.encode_one(tokenizer, prompt)]
-    written = sampling.continuation(learner, problem, state, start, end, problem.sequence_length, options)
+    written = sampling.continuation(learner, problem, state, start, end, **options)
     return prompt + tokenizer.decode(written)
 
   @environment.fixed()
@@ -197,12 +195,13 @@ class Run:
     opened = self._checkpoints().open(saved[max(saved) if stage is None else stage])
     snapshot.check_config(self.path, self.config, opened.meta)
     stored, self._arrays = self._arrays, {}
-    now = settings.arrays_of(self.config, opened.meta["data"]) if stored else {}
+    context = settings.context_of(self.config, opened.meta["data"])
+    now = loaded.digests(context) if stored else {}
     for name in stored.keys() & now.keys():
       if stored[name] != now[name]:
         warnings.warn(f"the arrays that {name!r} loads have changed since the run in {self._shown} began, so its "
                       "predictions may differ; restore them", stacklevel=3)
-    return opened, settings.reader(self.config, opened.meta["data"])
+    return opened, learners.make(context)
 
   def _checkpoints(self) -> checkpoint.Checkpoints:
     return checkpoint.Checkpoints(self.path, self.config.checkpoint.keep, create=False)
@@ -225,6 +224,31 @@ def load_run(workdir: str | os.PathLike[str]) -> Run:
   return Run(workdir)
 
 
+def load_root(config: schema.RunConfig) -> contract.Root | None:
+  """The pretrained network that `learner.root` names (docs/task-streams.md): that of a run after its last stage.
+
+  Of a run on a stream of tasks it is the network of the last task.
+
+  Raises:
+    BadInput: there is no such run, it is not finished, or it has not one network.
+  """
+  path = config.learner.root
+  if not path:
+    return None
+  try:
+    run = load_run(path)
+    if run.summary is None:
+      raise BadInput("the run is not finished; its own command goes on with it.")
+    opened, learner = run.open()
+    state = snapshot.restore_learner(learner, opened)
+    variables = learner.only_network(state)
+    if variables is None:
+      raise BadInput("the run has not one network; take a run of the learner sm, or on a stream of tasks.")
+  except BadInput as error:
+    raise BadInput(f"learner.root={path!r} cannot be used: {error}") from error
+  return contract.Root(path, variables, cache.hash_arrays(dict(checkpoint.flatten(variables))))
+
+
 def _columns(lines: list[Entry]) -> dict[str, np.ndarray]:
   if not lines:
     return {}
@@ -233,7 +257,24 @@ def _columns(lines: list[Entry]) -> dict[str, np.ndarray]:
   return {key: np.array([value(entry, key) for entry in lines]) for key in single}
 
 
-def like_examples(x: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+def to_predict(x: Any, meta: Entry, learner: contract.Learner) -> tuple[classification.Classification, Any]:
+  """(the problem, a pool of the learner) to predict the classes of inputs.
+
+  Args:
+    x: raw inputs [N, ...], of the shape and dtype of the training images.
+    meta: of the State of the run.
+    learner: of the run.
+
+  Raises:
+    BadInput: x does not look like the training examples.
+  """
+  x = _like_examples(x, tuple(meta["example_shape"]), np.dtype(meta["dtype"]))
+  mean, std = (np.asarray(meta[key], np.float32) for key in ("mean", "std"))
+  pool = classification.make_pool(x, np.zeros(len(x)), mean, std, learner.mesh)
+  return classification.Classification(meta["num_classes"], augment=False), pool
+
+
+def _like_examples(x: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
   x = np.asarray(x)
   if x.ndim == len(shape) and shape[-1] == 1 and x.shape[1:] == shape[:-1]:
     x = x[..., None]  # grey images without their channel
@@ -243,4 +284,3 @@ def like_examples(x: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray
   if x.dtype != dtype and not (dtype == np.float32 and np.issubdtype(x.dtype, np.floating)):
     raise BadInput(f"inputs are {x.dtype}, but the training examples were {dtype}; give raw, unnormalised inputs.")
   return x.astype(dtype)
-

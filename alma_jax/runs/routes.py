@@ -3,9 +3,8 @@ import numpy as np
 
 from alma_jax.errors import BadInput
 from alma_jax.parallel import environment
-from alma_jax.problems import classification
 from alma_jax.runs import snapshot
-from alma_jax.runs.results import Run
+from alma_jax.runs.results import Run, to_predict
 
 
 @environment.fixed()
@@ -26,5 +25,4 @@ def weights(run: Run, x: np.ndarray, stage: int | None = None) -> dict[str, np.n
   weights_of = learner.router(snapshot.restore_learner(learner, opened))
   if weights_of is None:
     raise BadInput(f"{run.path} has no experts to choose from; give a run of moe, gmoe or hmoe that has several.")
-  mean, std = (np.asarray(opened.meta["data"][key], np.float32) for key in ("mean", "std"))
-  return weights_of(classification.make_pool(np.asarray(x), np.zeros(len(x)), mean, std, learner.mesh))
+  return weights_of(to_predict(x, opened.meta["data"], learner)[1])

@@ -1,6 +1,6 @@
 """Writing text with a language model."""
 import numbers
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,18 +13,10 @@ from alma_jax.problems.language_modeling import Ends
 _LEAST_CONTEXT = 32  # contexts are padded to powers of two, at least this, so that few programs are compiled
 
 
-class Options(NamedTuple):
-  """How a text is continued; see results.Run.sample."""
-  num_tokens: int
-  temperature: float
-  top_k: int
-  seed: int
-
-
-def check(prompt: str, options: Options) -> None:
+def check(prompt: str, **options: Any) -> None:
   """Raises BadInput where an argument of results.Run.sample is of another type or out of range."""
-  for name, least in (("num_tokens", 1), ("temperature", 0), ("top_k", 0), ("seed", 0)):
-    value: Any = getattr(options, name)
+  for name, value in options.items():
+    least = 1 if name == "num_tokens" else 0
     if not isinstance(value, numbers.Real if name == "temperature" else numbers.Integral):
       raise BadInput(f"{name}={value!r} should be a {'' if name == 'temperature' else 'whole '}number.")
     if not float(value) >= least:  # NaN too
@@ -33,21 +25,20 @@ def check(prompt: str, options: Options) -> None:
     raise BadInput(f"prompt={prompt!r} should be one string.")
 
 
-def continuation(learner: Learner, problem: Any, state: LearnerState, start: list[int], end: int, length: int,
-                 options: Options) -> list[int]:
+def continuation(learner: Learner, problem: Any, state: LearnerState, start: list[int], end: int, *, num_tokens: int,
+                 temperature: float, top_k: int, seed: int) -> list[int]:
   """Tokens that continue a text.
 
   Args:
     learner, problem, state: of the run.
     start: tokens of the text so far.
     end: the token at which a document ends; it is not returned.
-    length: tokens of a context, at most.
-    options: see results.Run.sample.
+    num_tokens, temperature, top_k, seed: see results.Run.sample.
   """
-  rng, written = np.random.default_rng(options.seed), list(start)
-  while len(written) < len(start) + options.num_tokens:
-    log_probs = _next_log_probs(learner, problem, state, written[-length:])
-    token = _draw(log_probs, options.temperature, options.top_k, rng)
+  rng, written = np.random.default_rng(seed), list(start)
+  while len(written) < len(start) + num_tokens:
+    log_probs = _next_log_probs(learner, problem, state, written[-problem.sequence_length:])
+    token = _draw(log_probs, temperature, top_k, rng)
     if token == end:
       break
     written.append(token)

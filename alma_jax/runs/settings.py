@@ -14,6 +14,7 @@ from alma_jax.parallel import environment
 from alma_jax.protocols.contract import Facts, Protocol
 from alma_jax.runs import loaded
 from alma_jax.store.metrics import Entry
+from alma_jax.store.run_folder import Identity
 
 
 class Setting(NamedTuple):
@@ -35,16 +36,13 @@ class Setting(NamedTuple):
   arrays: Mapping[str, str] = {}
 
   @property
-  def digests(self) -> dict[str, Any]:
-    """Hashes of what decides the results besides the config, as config.json has them."""
+  def identity(self) -> Identity:
+    """What makes this run the run in a folder."""
     of_root = {} if self.root is None else {"root_sha256": self.root.sha256}
     of_arrays = {"arrays": dict(self.arrays)} if self.arrays else {}
-    return {"data_fingerprint": self.protocol.fingerprint} | of_root | of_arrays
-
-  @property
-  def made_with(self) -> dict[str, str]:
-    """What the rounding of the results depends on, by name."""
-    return environment.made_with(describe_devices(self.learner.mesh))
+    digests = {"data_fingerprint": self.protocol.fingerprint} | of_root | of_arrays
+    return Identity(self.config, digests, environment.made_with(describe_devices(self.learner.mesh)),
+                    self.protocol.named_data)
 
   def fitted(self, facts: Facts) -> "Setting":
     """The setting with a learner for other facts."""
@@ -67,26 +65,13 @@ def prepare(config: schema.RunConfig, data: Sequence[Any] | datasets.Dataset | N
   protocol = protocols.of(config)(config, data, run)
   facts = protocol.facts(())
   learner = learners.make(contract.Context(config, *facts, root=root))
-  return Setting(config, protocol, facts, learner, root, _arrays(config, facts))
+  arrays = loaded.digests(contract.Context(config, facts.problem, facts.example_shape, 1))  # as in context_of
+  return Setting(config, protocol, facts, learner, root, arrays)
 
 
-def problem_of(config: schema.RunConfig, meta: Entry) -> Any:
-  """The problem for the data that `meta` of a checkpoint describes."""
-  return protocols.of(config).of_meta(config, meta).problem
-
-
-def reader(config: schema.RunConfig, meta: Entry) -> contract.Learner:
-  """The config's learner for the data that `meta` of a checkpoint describes, to predict and not to be trained."""
-  return learners.make(contract.Context(config, *protocols.of(config).of_meta(config, meta)))
-
-
-def arrays_of(config: schema.RunConfig, meta: Entry) -> dict[str, str]:
-  """What loaded.digests returns for the data that `meta` of a checkpoint describes."""
-  return _arrays(config, protocols.of(config).of_meta(config, meta))
-
-
-def _arrays(config: schema.RunConfig, facts: Facts) -> dict[str, str]:
-  return loaded.digests(contract.Context(config, facts.problem, facts.example_shape, 1))
+def context_of(config: schema.RunConfig, meta: Entry) -> contract.Context:
+  """What a learner that only predicts is built from, for the data that `meta` of a checkpoint describes."""
+  return contract.Context(config, *protocols.of(config).of_meta(config, meta))
 
 
 def describe_devices(mesh: Mesh) -> str:

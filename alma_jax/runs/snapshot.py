@@ -1,7 +1,7 @@
 """What a checkpoint holds: the state of a run, its learner, and the stage in training."""
 import dataclasses
 import pathlib
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -31,15 +31,9 @@ class Growth:
   fit: loop.FitState
 
 
-class Snapshot(NamedTuple):
-  """The content of a checkpoint, as `checkpoint.Checkpoints.save` takes it: JSON, arrays, and what never changes."""
-  meta: checkpoint.Meta
-  trees: dict[str, Tree]
-  frozen: tuple[Tree, ...]
-
-
-def take(config: schema.RunConfig, now: State, seconds: dict[str, float], growth: Growth | None = None) -> Snapshot:
-  """The snapshot of a run.
+def take(config: schema.RunConfig, now: State, seconds: dict[str, float], growth: Growth | None = None
+         ) -> tuple[checkpoint.Meta, dict[str, Tree], tuple[Tree, ...]]:
+  """What a checkpoint of a run holds, as `checkpoint.Checkpoints.save` takes it.
 
   Args:
     config: of the run.
@@ -69,7 +63,7 @@ def take(config: schema.RunConfig, now: State, seconds: dict[str, float], growth
       cursor=None if growth is None else growth.fit.cursor, spec=state.spec, host=host, growth=grown, lines=now.lines,
       arrival=now.arrival and list(now.arrival), num_train_lines=now.num_train_lines, train_total=now.train_total,
       num_joined=now.joined.num, initial_params=now.initial_params, data=now.meta, **seconds)
-  return Snapshot(meta, trees, frozen)
+  return meta, trees, frozen
 
 
 def restore(learner: contract.Learner, opened: checkpoint.Opened, partly: bool = False) -> State:

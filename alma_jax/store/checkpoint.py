@@ -2,7 +2,10 @@
 
 A checkpoint has two items: `meta` (JSON: static facts, the history, and a SHA-256 of every array) and `arrays`. Orbax
 does not notice a flipped bit; therefore the sums are verified here. What never changes again is written once and kept
-twice, and every checkpoint refers to it (permanent.py): members and modules, and most lines of metrics.jsonl.
+twice, and every checkpoint refers to it (once.py): what a run has frozen (the members of an ensemble, the modules of a
+stream of tasks), each in one file, and the lines of metrics.jsonl, so that late checkpoints take no longer. Lines are
+sealed in parts of a fixed size; a checkpoint itself holds the lines after the last sealed part. At least one line is
+never sealed, because a live run may take its last line back.
 """
 import hashlib
 import json
@@ -12,19 +15,22 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import numpy as np
 import orbax.checkpoint as ocp
+from flax import serialization
 
 from alma_jax.errors import BadInput, disk_problem
 from alma_jax.parallel import sharding
-from alma_jax.store import arrays as flat
-from alma_jax.store.permanent import Frozen, History, Leaves
+from alma_jax.store.once import Lost, Once
 from alma_jax.types import Tree
 
 CHECKPOINTS, POOL = "checkpoints", "pool"  # folders of a run folder
 _HISTORY = "history"  # in CHECKPOINTS
+_PART = 128  # lines of metrics.jsonl that are sealed in one file
 
 Meta = dict[str, Any]
+Leaves = dict[str, np.ndarray]
 
 
 class Checkpoints:
@@ -57,8 +63,8 @@ class Checkpoints:
       raise BadInput(f"the checkpoints in {self._folder} cannot be opened ({_reason(error)}); a file "
                      "_CHECKPOINT_METADATA in one of them is damaged: restore or delete it, a run goes on without it."
                      ) from error
-    self._history = History(self._folder / _HISTORY, sharding.is_main())
-    self._frozen = Frozen(self._folder.parent / POOL, sharding.is_main())
+    self._history = Once(self._folder / _HISTORY, ".json", sharding.is_main())
+    self._frozen = Once(self._folder.parent / POOL, ".msgpack", sharding.is_main())
     self._bad: set[int] = set()  # steps found damaged
     self._permanent: set[int] | None = None  # steps that are kept permanently, once they have been read from disk
 
@@ -80,12 +86,14 @@ class Checkpoints:
       self._permanent = {s for s in self._manager.all_steps() if self._permanent_on_disk(s)}
     self._delete_stale()
     trees = {key: sharding.fetch(tree) for key, tree in trees.items()}
-    arrays = {f"{key}.{name}": leaf for key, tree in trees.items() for name, leaf in flat.flatten(tree)}
+    arrays = {f"{key}.{name}": leaf for key, tree in trees.items() for name, leaf in flatten(tree)}
     arrays = arrays or {"nothing": np.zeros(1, np.int8)}  # Orbax refuses to save no arrays
-    sealed, rest = self._history.seal(meta["lines"])
-    meta = dict(meta, sealed=sealed, lines=rest, permanent=permanent,
-                sha256={name: flat.digest(leaf) for name, leaf in arrays.items()},
-                frozen=[self._frozen.save(i, tree) for i, tree in enumerate(frozen)])
+    lines = meta["lines"]
+    sealed = self._history.save(max(0, len(lines) - 1) // _PART, lambda i: json.dumps(
+        lines[i * _PART:(i + 1) * _PART], allow_nan=False).encode())
+    meta = dict(meta, sealed=sealed, lines=lines[len(sealed) * _PART:], permanent=permanent,
+                sha256={name: _sum_of(leaf) for name, leaf in arrays.items()},
+                frozen=self._frozen.save(len(frozen), lambda i: _packed(frozen[i])))
     meta = dict(meta, meta_sha256=_meta_digest(meta))
     meta = json.loads(json.dumps(meta))  # a copy: Orbax writes it later, when the caller's lists have grown
     step = (self._manager.latest_step() or 0) + 1
@@ -177,14 +185,21 @@ class Checkpoints:
 
   def _open(self, step: int) -> "Opened":
     meta = self._whole_meta(step)
-    arrays = flat.verified(lambda shapes: self._manager.restore(
-        step, args=ocp.args.Composite(arrays=ocp.args.StandardRestore(shapes))).arrays, meta["sha256"])
-    return Opened(meta, arrays, *self._frozen.read(meta["frozen"]))
+    shapes = {name: np.zeros(shape, dtype) for name, (_, shape, dtype) in meta["sha256"].items()}
+    arrays = self._manager.restore(step, args=ocp.args.Composite(arrays=ocp.args.StandardRestore(shapes))).arrays
+    for name, expected in meta["sha256"].items():
+      if _sum_of(arrays[name]) != expected:
+        raise ValueError(f"array {name} does not match its checksum")
+    return Opened(meta, arrays, self._frozen.read(meta["frozen"]))
 
   def _whole_meta(self, step: int) -> Meta:
     meta = self._read_meta(step)
-    meta["lines"] = self._history.read(meta["sealed"], meta["lines"])
-    return meta
+    sealed: list[Any] = []
+    for part in self._history.read(meta["sealed"]):
+      if isinstance(part, Lost):
+        raise part
+      sealed += json.loads(part)
+    return dict(meta, lines=sealed + meta["lines"])
 
   def _read_meta(self, step: int) -> Meta:
     meta = dict(self._manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore())).meta)
@@ -216,9 +231,9 @@ class Opened:
     lost: {number: why} of frozen trees that cannot be read.
   """
 
-  def __init__(self, meta: Meta, arrays: Leaves, frozen: list[Leaves | None], lost: dict[int, str]):
-    self.meta, self.lost = meta, lost
-    self._arrays, self._frozen = arrays, frozen
+  def __init__(self, meta: Meta, arrays: Leaves, frozen: Sequence[bytes | Lost]):
+    self.meta, self._arrays, self._frozen = meta, arrays, frozen
+    self.lost = {i: str(entry) for i, entry in enumerate(frozen) if isinstance(entry, Lost)}
 
   def has(self, key: str) -> bool:
     """Whether a tree of this name was saved."""
@@ -226,8 +241,7 @@ class Opened:
 
   def tree(self, key: str, shapes: Tree) -> Tree:
     """The saved tree of this name, numpy leaves in the structure of `shapes`."""
-    return flat.unflatten({name.removeprefix(f"{key}."): leaf for name, leaf in self._arrays.items()
-                       if name.startswith(f"{key}.")}, shapes)
+    return _unflatten(self.arrays(key), shapes)
 
   def arrays(self, key: str) -> dict[str, np.ndarray]:
     """A saved dict of arrays, without knowing its shapes."""
@@ -236,8 +250,46 @@ class Opened:
 
   def frozen(self, shapes: Sequence[Tree]) -> tuple[Tree | None, ...]:
     """The first frozen trees, in the structures of `shapes`; None in the place of one that is lost."""
-    return tuple(None if leaves is None else flat.unflatten(leaves, shape)
-                 for leaves, shape in zip(self._frozen[:len(shapes)], shapes, strict=True))
+    return tuple(None if isinstance(entry, Lost) else _unflatten(serialization.msgpack_restore(entry), shape)
+                 for entry, shape in zip(self._frozen[:len(shapes)], shapes, strict=True))
+
+
+def flatten(tree: Tree) -> list[tuple[str, np.ndarray]]:
+  """[(name, array)] of the leaves."""
+  leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+  return [(jax.tree_util.keystr(path, simple=True, separator="."), np.asarray(leaf)) for path, leaf in leaves]
+
+
+def _unflatten(leaves: dict[str, np.ndarray], shapes: Tree) -> Tree:
+  """The tree of `flatten`, in the structure of `shapes`.
+
+  Raises:
+    BadInput: names, shapes or dtypes differ.
+  """
+  paths, structure = jax.tree_util.tree_flatten_with_path(shapes)
+  names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in paths]
+  if set(names) != set(leaves):
+    odd = ", ".join(sorted(set(leaves) ^ set(names))[:4])
+    raise BadInput(f"the run was saved by another version of alma_jax: the "
+                   f"arrays {odd} are in only one of the checkpoint and the learner.")
+  for name, (_, shape) in zip(names, paths):
+    if leaves[name].shape != shape.shape or leaves[name].dtype != shape.dtype:
+      raise BadInput(f"the run was saved by another version of alma_jax: {name} has shape {leaves[name].shape} "
+                     f"and dtype {leaves[name].dtype}, not {shape.shape} and {shape.dtype}.")
+  return jax.tree.unflatten(structure, [leaves[name] for name in names])
+
+
+def _packed(tree: Tree) -> bytes:
+  """A file of the pool; msgpack_restore returns its arrays by their names."""
+  leaves = {name: np.asarray(leaf, order="C") for name, leaf in flatten(sharding.fetch(tree))}
+  packed: bytes = serialization.msgpack_serialize(leaves)
+  return packed
+
+
+def _sum_of(array: Any) -> list[Any]:
+  """[SHA-256, shape, dtype] of an array, as JSON holds it."""
+  array = np.asarray(array)
+  return [hashlib.sha256(np.ascontiguousarray(array).data).hexdigest(), list(array.shape), str(array.dtype)]
 
 
 def _reason(error: Exception) -> str:

@@ -7,14 +7,13 @@ heartbeat, before each manifest, before it deletes an object, and before it trie
 Between that look and the change itself some milliseconds remain, and a change that is on its way may arrive later.
 """
 import json
-import pathlib
 import platform
 import threading
 import time
 
 from alma_jax import messages
 from alma_jax.errors import InUse
-from alma_jax.files import parse_json, write_bytes
+from alma_jax.files import parse_json
 from alma_jax.store import remote
 
 SECONDS = 60.0  # without a heartbeat, after which a lease may be taken over
@@ -27,20 +26,17 @@ class Lease:
 
   Attributes:
     is_lost: whether another process has taken it over.
-    is_inherited: whether it was taken over from a process of another folder, of which a change may still arrive.
   """
 
-  def __init__(self, place: remote.Remote):
-    """Takes the lease. The local folder is locked by this process.
+  def __init__(self, place: remote.Remote, folder_id: str):
+    """Takes the lease. The local folder, which has this id, is locked by this process.
 
     Raises:
       InUse: another process has it.
       remote.Problem: the store cannot be used.
     """
-    self._place, self._beat = place, 0
-    self.is_lost = self.is_inherited = False
-    self._owner = f"{platform.node()} {_own_id(place.folder)}"
-    self._session = remote.new_id()
+    self._place, self._beat, self.is_lost = place, 0, False
+    self._owner, self._session = f"{platform.node()} {folder_id}", remote.new_id()
     self._take()
     place.guard = lambda: self.check(is_patient=False)
     self._ended = threading.Event()
@@ -49,8 +45,8 @@ class Lease:
 
   def check(self, is_patient: bool = True) -> None:
     """Raises remote.Lost if another process has taken the lease over; it may have deleted it at its own end."""
-    found = self._place.read(remote.LEASE, is_patient)
-    self.is_lost = self.is_lost or found is None or _entry(found, "session") != self._session
+    held = self._place.read(remote.LEASE, is_patient)
+    self.is_lost = self.is_lost or held is None or _entry(held, "session") != self._session
     if self.is_lost:
       raise remote.Lost
 
@@ -68,33 +64,32 @@ class Lease:
   def _take(self) -> None:
     began = time.monotonic()
     while True:
-      found = self._place.read(remote.LEASE)  # first, for stores whose puts do not know conditions
-      if found is None:
+      held = self._place.read(remote.LEASE)  # first, for stores whose puts do not know conditions
+      if held is None:
         if self._place.create(remote.LEASE, self._text()):
           return
         if time.monotonic() - began > 2 * SECONDS:
           raise remote.Problem(f"{remote.LEASE} can be neither read nor made", is_final=True)
         time.sleep(min(_LOOK, SECONDS / 4))  # another process was faster, or the store shows it late
-        continue
-      if _entry(found, "owner") == self._owner:  # the folder is locked by this process, so that its owner has ended
+      elif _entry(held, "owner") == self._owner:  # its process has ended, as this one has locked the folder
         self._place.write(remote.LEASE, self._text())
         return
-      self._await_end(found)
-      self.is_inherited = True
-      if self._place.read(remote.LEASE) == found:
-        self._place.delete([remote.LEASE])
+      else:
+        self._await_end(held)
+        if self._place.read(remote.LEASE) == held:
+          self._place.delete([remote.LEASE])
 
-  def _await_end(self, found: bytes) -> None:
+  def _await_end(self, held: bytes) -> None:
     """Returns if a lease does not change for SECONDS; raises InUse if it does."""
     began = time.monotonic()
-    who = f"a process on {_entry(found, 'owner').split(' ')[0]}"
+    who = f"a process on {_entry(held, 'owner').split(' ')[0]}"
     messages.say(f"{who} has used {self._place.address}; waiting up to {messages.duration(SECONDS)} for a sign of it")
     while time.monotonic() - began < SECONDS:
       time.sleep(min(_LOOK, SECONDS / 4))
       now = self._place.read(remote.LEASE)
       if now is None:
         return
-      if now != found:
+      if now != held:
         raise InUse(f"the run folder {self._place.address} is in use by {who}; wait until it ends, or choose another "
                     "folder.")
 
@@ -105,7 +100,7 @@ class Lease:
         self._place.write(remote.LEASE, self._text(), is_patient=False)
       except remote.Lost:
         return
-      except Exception:  # the store cannot be reached: what is uploaded meanwhile says so
+      except remote.Problem:  # the store cannot be reached: what is uploaded meanwhile says so
         continue
 
   def _text(self) -> bytes:
@@ -113,28 +108,18 @@ class Lease:
     return json.dumps(dict(owner=self._owner, session=self._session, beat=self._beat)).encode()
 
 
-def holder(place: remote.Remote) -> str | None:
+def holder(place: remote.Remote, folder_id: str) -> str | None:
   """The name of the machine whose process holds the lease of a run folder; None: no process does.
 
   To show it only: without waiting for a heartbeat, it compares the clocks of the store and of this machine. A process
-  that uses the local folder of this machine is not meant; that folder has a lock.
+  that uses the local folder of this machine, which has `folder_id`, is not meant; that folder has a lock.
   """
-  found = place.read(remote.LEASE)
-  if found is None:
+  held = place.read(remote.LEASE)
+  written = None if held is None else place.changed(remote.LEASE)
+  if held is None or written is None or abs(time.time() - written) > SECONDS:
     return None
-  written, (host, _, folder) = place.changed(remote.LEASE), _entry(found, "owner").partition(" ")
-  if written is None or abs(time.time() - written) > SECONDS or (host == platform.node() and
-                                                                folder == _own_id(place.folder)):
-    return None
-  return host or None
-
-
-def _own_id(folder: pathlib.Path) -> str:
-  """The id of a local folder."""
-  path = folder / remote.MIRROR / "owner"
-  if not path.is_file():
-    write_bytes(path, remote.new_id().encode())
-  return path.read_text()
+  host, _, folder = _entry(held, "owner").partition(" ")
+  return None if (host, folder) == (platform.node(), folder_id) else host or None
 
 
 def _entry(data: bytes, key: str) -> str:

@@ -1,36 +1,30 @@
-"""The local folders of runs at addresses, and how what a store holds gets into them. Imports no jax."""
+"""The local folders of runs at addresses, and how what a store holds gets into them. Imports no jax.
+
+The folder .mirror of a local folder holds
+  owner           its id, which the manifests have that are made from it
+  manifest.json   the last manifest that was uploaded from it or fetched into it
+  ahead           is there while the folder may hold more than the store: a session has begun to change it
+  holder          the machine that ran the run when a command has looked
+"""
 import contextlib
-import json
 import os
 import pathlib
 import time
 import warnings
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 import filelock
 
 from alma_jax.errors import BadInput
-from alma_jax.files import parse_json, write_bytes
+from alma_jax.files import write_bytes
 from alma_jax.store import lease, run_files
-from alma_jax.store.remote import MANIFEST, MIRROR, File, Manifest, Problem, Remote, digest
+from alma_jax.store.remote import MANIFEST, MIRROR, File, Manifest, Problem, Remote, digest, new_id, parse_manifest
 
-_TIME, _HOLDER = "time", "holder"  # in MIRROR of the local folder
+AHEAD, _OWNER, _HOLDER = f"{MIRROR}/ahead", f"{MIRROR}/owner", f"{MIRROR}/holder"
 READ_PATIENCE = 30.0  # seconds for which commands that read a run try to reach a store
 _LARGE = ("checkpoints", "pool", "predictor", "megabatches", "tensorboard", "wandb", "export")
 _ONCE = ("checkpoints", "pool")  # folders whose files are written once, and deleted when newer ones replace them
 _LOADING = 24 * 3600.0  # seconds for which a command may go on reading large files that it has fetched
-
-
-class Known(NamedTuple):
-  """What the files in a local folder go on from.
-
-  Attributes:
-    ids: of manifests; several while it is not known which one is current.
-    is_ahead: whether a session has begun to change the folder since, and has not uploaded its last moment.
-  """
-  ids: list[str]
-  is_ahead: bool
 
 
 def readable(path: str | os.PathLike[str]) -> pathlib.Path:
@@ -59,10 +53,10 @@ def readable_folders(path: str | os.PathLike[str], names: Iterable[str]) -> list
     raise BadInput(f"there is no folder {str(folder)!r}.")
   if (folder / run_files.CONFIG).exists():
     return [folder]
-  found = sorted({file.parent for name in names for file in folder.rglob(name)})
-  if not found:
+  folders = sorted({file.parent for name in names for file in folder.rglob(name)})
+  if not folders:
     raise BadInput(f"{str(folder)!r} holds no run: there is no config.json in it or below it.")
-  return found
+  return folders
 
 
 def equalize(place: Remote, whole: bool = True, is_reader: bool = False) -> set[str]:
@@ -70,8 +64,7 @@ def equalize(place: Remote, whole: bool = True, is_reader: bool = False) -> set[
 
   If it does, because a session was killed or could not upload, it keeps what it has; but what it lacks of the store's
   files, and each damaged one of those that are written once, is fetched. Therefore the newest sound checkpoint of the
-  local folder is never older than that of the store. A folder of which no store is known goes on from a store without
-  files: a run can be copied there by hand.
+  local folder is never older than that of the store.
 
   Args:
     place: whose store has a manifest.
@@ -79,62 +72,60 @@ def equalize(place: Remote, whole: bool = True, is_reader: bool = False) -> set[
     is_reader: whether other commands may be loading large files of the folder, which are not deleted then.
 
   Returns:
-    The names of the files that are damaged in the store.
+    The names of the files that are damaged in the store, of which there is a warning each.
   """
+  folder, manifest = place.folder, place.manifest()
   damaged: set[str] = set()
-  fetched, manifest, before = None, place.manifest(), known(place.folder)
-  if manifest is None or (not manifest.files and (not before.ids or manifest.id in before.ids)):
-    return damaged
-  while manifest is not None and manifest.id != fetched:
-    is_known = manifest.id in before.ids
-    is_ahead = is_known and before.is_ahead
-    if not is_known:
-      remember(place.folder, [])
+  fetched: Manifest | None = None
+  while manifest is not None and manifest != fetched:
+    is_own = manifest.owner == own_id(folder)
+    is_ahead = is_own and (folder / AHEAD).exists()
     if not is_ahead:
-      _tidy(place.folder, manifest, is_reader)
-      is_saved = any(_step(name) >= 0 for name in manifest.files)
-      write_bytes(place.folder / MIRROR / _TIME, str(manifest.time if is_saved else None).encode())
-    differ = {name: file for name, file in manifest.files.items() if whole or name.split("/")[0] not in _LARGE
-              if not _is(place.folder / name, file) and (not is_ahead or _is_needed(place.folder, name))}
-    if differ and is_known and not is_ahead and whole:
-      warnings.warn(f"{place.folder} lacks files of {place.address}, or has others ({len(differ)} of "
-                    f"{len(manifest.files)}), which are fetched again", stacklevel=2)
-    damaged, fetched = place.fetch(differ), manifest.id
-    if whole and not is_known:
-      remember(place.folder, [fetched])
+      (folder / AHEAD).unlink(missing_ok=True)
+      _tidy(folder, manifest, is_reader)
+    differ = [name for name, file in manifest.files.items() if whole or name.split("/")[0] not in _LARGE
+              if not _is(folder / name, file) and (not is_ahead or _is_needed(folder, name))]
+    if differ and is_own and not is_ahead and whole:
+      warnings.warn(f"{folder} lacks files of {place.address}, or has others ({len(differ)} of {len(manifest.files)}), "
+                    "which are fetched again", stacklevel=2)
+    damaged, fetched = place.fetch(manifest, differ), manifest
+    remember(folder, manifest)
     if damaged:  # or the run has gone on meanwhile, and has replaced what was read
       manifest = place.manifest()
+  for name in sorted(damaged):
+    warnings.warn(f"{place.address}/{name} is damaged or missing", stacklevel=2)
   return damaged
 
 
-def known(folder: pathlib.Path) -> Known:
-  """What the files in a local folder go on from."""
-  try:
-    tree = parse_json((folder / MIRROR / "known.json").read_bytes())
-    return Known(list(tree["ids"]), bool(tree["is_ahead"]))
-  except (OSError, ValueError, TypeError, KeyError):
-    return Known([], False)
+def own_id(folder: pathlib.Path) -> str:
+  """The id of a local folder, which is made if there is none.
+
+  No other folder has it, so that processes with the same id see the same folder.
+  """
+  if not (folder / _OWNER).is_file():
+    (folder / MIRROR).mkdir(parents=True, exist_ok=True)
+    write_bytes(folder / _OWNER, new_id().encode())
+  return (folder / _OWNER).read_text()
 
 
-def remember(folder: pathlib.Path, ids: list[str], is_ahead: bool = False) -> None:
-  """Stores what `known` returns."""
-  (folder / MIRROR).mkdir(parents=True, exist_ok=True)
-  write_bytes(folder / MIRROR / "known.json", json.dumps(Known(ids, is_ahead)._asdict()).encode())
-  if is_ahead:
-    (folder / MIRROR / _TIME).unlink(missing_ok=True)
+def remember(folder: pathlib.Path, manifest: Manifest) -> None:
+  """Stores the manifest that the files in a local folder are equal to, or go on from."""
+  write_bytes(folder / MANIFEST, manifest.encoded())
 
 
 def saved(folder: pathlib.Path) -> float | None:
-  """When a fetched moment was uploaded, seconds since the epoch; None: a session of this machine made what is there."""
+  """When the checkpoint in a local folder was uploaded, seconds since the epoch; None: it has none or a newer one."""
   try:
-    return float((folder / MIRROR / _TIME).read_text())
-  except (OSError, ValueError):
+    manifest = parse_manifest((folder / MANIFEST).read_bytes())
+  except (OSError, ValueError, TypeError, KeyError, AttributeError):
     return None
+  is_saved = any(_step(name) >= 0 for name in manifest.files)
+  return manifest.time if is_saved and not (folder / AHEAD).exists() else None
 
 
 def holder(folder: pathlib.Path) -> str | None:
   """The machine that ran a fetched run when a command has looked; None: none did, or that was long ago."""
-  path = folder / MIRROR / _HOLDER
+  path = folder / _HOLDER
   try:
     return path.read_text() if time.time() - path.stat().st_mtime < lease.SECONDS else None
   except OSError:
@@ -155,18 +146,8 @@ def locked(folder: pathlib.Path, name: str, wait: bool = False) -> Iterator[None
 
 def mirrored(folder: pathlib.Path) -> list[str]:
   """The names of the files of a local folder that belong to its run; none that is being written."""
-  found = []
-  for top in run_files.WRITTEN:
-    paths = [folder / top, *(folder / top).rglob("*")] if (folder / top).is_dir() else [folder / top]
-    found += [name for path in paths if not path.is_symlink() and path.is_file()
-              for name in [path.relative_to(folder).as_posix()] if not _is_temporary(name)]
-  return sorted(found)
-
-
-def warn_of(place: Remote, damaged: set[str]) -> None:
-  """Warns of files that are damaged in a store."""
-  for name in sorted(damaged):
-    warnings.warn(f"{place.address}/{name} is damaged or missing", stacklevel=2)
+  return sorted(name for name, path in _paths(folder) if not path.is_symlink() and path.is_file()
+                and not _is_temporary(name))
 
 
 def _fetch(path: str | os.PathLike[str], whole: bool) -> list[pathlib.Path]:
@@ -190,9 +171,9 @@ def _update(place: Remote, whole: bool) -> pathlib.Path:
   """
   with (locked(place.folder, "fetching", wait=True), contextlib.suppress(filelock.Timeout),
         locked(place.folder, "run")):
-    warn_of(place, equalize(place, whole, is_reader=True))
+    equalize(place, whole, is_reader=True)
   if not whole:
-    host, path = lease.holder(place), place.folder / MIRROR / _HOLDER
+    host, path = lease.holder(place, own_id(place.folder)), place.folder / _HOLDER
     path.unlink(missing_ok=True)
     if host is not None:
       write_bytes(path, host.encode())
@@ -214,16 +195,20 @@ def _tidy(folder: pathlib.Path, manifest: Manifest, is_reader: bool) -> None:
   A reader keeps large files for a while, unless they are newer checkpoints than those of the store.
   """
   newest, late = max(map(_step, manifest.files), default=-1), time.time() - _LOADING
+  for name, path in reversed([*_paths(folder)]):  # what is in a folder comes after it
+    if path.is_dir() and not path.is_symlink():
+      with contextlib.suppress(OSError):  # it is not empty
+        path.rmdir()
+    elif name not in manifest.files and path.exists() and not (
+        is_reader and name.split("/")[0] in _LARGE and _step(name) <= newest and path.stat().st_mtime > late):
+      path.unlink(missing_ok=True)
+
+
+def _paths(folder: pathlib.Path) -> Iterator[tuple[str, pathlib.Path]]:
+  """(name, path) of all that a run may have written into a folder; some may not exist."""
   for top in run_files.WRITTEN:
-    paths = [folder / top, *(folder / top).rglob("*")] if (folder / top).is_dir() else [folder / top]
-    for path in reversed(paths):  # what is in a folder comes after it
-      name = path.relative_to(folder).as_posix()
-      if path.is_dir() and not path.is_symlink():
-        with contextlib.suppress(OSError):  # it is not empty
-          path.rmdir()
-      elif name not in manifest.files and path.exists() and not (
-          is_reader and top in _LARGE and _step(name) <= newest and path.stat().st_mtime > late):
-        path.unlink(missing_ok=True)
+    for path in (folder / top, *(folder / top).rglob("*")):
+      yield path.relative_to(folder).as_posix(), path
 
 
 def _step(name: str) -> int:

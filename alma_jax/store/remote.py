@@ -1,19 +1,19 @@
-"""Run folders at addresses, as s3://bucket/runs/x: the objects that a store holds of them.
+"""Run folders at addresses, as s3://bucket/runs/x: what a store holds of them.
 
 A run at an address works in a local folder, which mirror.py copies to the store and local_copy.py from it. It holds
-  NAME                          a file of the run folder, under its own name
-  .mirror/changed/NAME-SHA256   a file whose name is taken by the contents that the manifest refers to
-  .mirror/manifest.json         {"id", "time", "sha256", "files": {NAME: [size, SHA-256, object]}}
-  .mirror/lease.json            who writes, see lease.py
-An object that the manifest refers to is never replaced. A single put makes a new manifest the current one. Therefore
-the manifest always stands for one moment of the local folder, whatever was uploaded before or after it. Imports no jax.
+  .mirror/contents/SHA256   the contents of a file
+  .mirror/manifest.json     {"owner", "time", "sha256", "files": {NAME: [size, SHA-256]}}
+  .mirror/lease.json        who writes, see lease.py
+  metrics.jsonl, summary.json, predictor/...   copies for other programs; alma_jax does not read them
+Contents never change, and a single put makes a new manifest the current one. Therefore the manifest always stands for
+one moment of the local folder, whatever was uploaded before or after it. Imports no jax.
 """
 import concurrent.futures
 import datetime
 import errno
 import hashlib
-import importlib.util
 import json
+import math
 import os
 import pathlib
 import re
@@ -23,14 +23,13 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from alma_jax import messages
+from alma_jax import extras, messages
 from alma_jax.errors import BadInput
 from alma_jax.files import parse_json, usable
 from alma_jax.store import run_files
-from alma_jax.store.outage import Outage
 
 MIRROR = ".mirror"  # a folder of the store, and of the local folder
-CHANGED, MANIFEST, LEASE = f"{MIRROR}/changed", f"{MIRROR}/manifest.json", f"{MIRROR}/lease.json"
+CONTENTS, MANIFEST, LEASE = f"{MIRROR}/contents", f"{MIRROR}/manifest.json", f"{MIRROR}/lease.json"
 PATIENCE = 300.0  # seconds for which a run tries to reach a store
 _SMALL = 2**22  # bytes; an object below it should arrive within the patience of a reader
 _AT_ONCE = 8  # transfers
@@ -39,7 +38,6 @@ _FINAL = (PermissionError, FileNotFoundError, FileExistsError, IsADirectoryError
           TypeError)  # trying again does not help
 
 _RAISE = object()
-
 _Result = TypeVar("_Result")
 
 
@@ -60,22 +58,45 @@ class Lost(Exception):
 
 
 class File(NamedTuple):
-  """A file of a run folder in a store: its size in bytes, its SHA-256, and the name of its object."""
+  """A file of a run folder in a store: its size in bytes and its SHA-256."""
   size: int
   sha256: str
-  object: str
 
 
 class Manifest(NamedTuple):
   """The files that a run folder in a store consists of, by their names.
 
   Attributes:
-    id: no other manifest has it.
+    owner: id of the local folder that was uploaded, see local_copy.own_id.
+    files: {name: File}.
     time: when it was made, seconds since the epoch, by the clock of the machine that made it.
   """
-  id: str
+  owner: str
   files: Mapping[str, File]
   time: float
+
+  @property
+  def objects(self) -> dict[str, str]:
+    """{name: object with its contents}. A file that is kept twice has two objects, in case one is damaged."""
+    return {name: f"{CONTENTS}/{file.sha256}{'-copy' if run_files.COPIES in name.split('/') else ''}"
+            for name, file in self.files.items()}
+
+  def encoded(self) -> bytes:
+    """The contents of MANIFEST."""
+    tree = dict(owner=self.owner, time=self.time, sha256=_digest_of(self.files), files=self.files)
+    return (json.dumps(tree, indent=0) + "\n").encode()
+
+
+def parse_manifest(data: bytes) -> Manifest:
+  """The manifest that MANIFEST holds; raises ValueError, TypeError, KeyError or AttributeError if it is damaged."""
+  tree = parse_json(data)
+  if tree["sha256"] != _digest_of(tree["files"]):
+    raise ValueError("its checksum is another one")
+  files = {name: File(*file) for name, file in tree["files"].items()}
+  for name in files:
+    if name.split("/")[0] not in run_files.WRITTEN or ".." in name.split("/"):
+      raise ValueError(f"it names {name!r}")
+  return Manifest(tree["owner"], files, float(tree["time"]))
 
 
 class Remote:
@@ -99,19 +120,20 @@ class Remote:
     Raises:
       BadInput: it is not valid, or its package is missing.
     """
-    import fsspec
-
     scheme, parts = _split(address)
     rest = "/".join(parts)
     self.address = f"{scheme}:///{rest}" if scheme in run_files.LOCAL else f"{scheme}://{rest}"
     self.folder = usable(run_files.copies() / scheme / rest)
     self.guard: Callable[[], None] = lambda: None
     self._patience = PATIENCE if patience is None else patience
-    self._waits = patience is None
-    self._outage = Outage()
-    package = _PACKAGES.get(scheme)
-    if package is not None and importlib.util.find_spec(package) is None:
-      raise BadInput(f"{self.address} needs the package {package}; run `pip install alma_jax[remote]`.")
+    self._is_reader = patience is not None
+    # An outage is that of all calls together, so that objects do not wait in turn.
+    self._answered = -math.inf  # when a call was answered last
+    self._down_since: float | None = None  # None: no call has failed since then
+    self._has_said = False  # whether the person at the terminal knows of the outage
+    fsspec = extras.load("fsspec", self.address)
+    if scheme in _PACKAGES:
+      extras.need(self.address, _PACKAGES[scheme])
     options = dict(auto_mkdir=True) if scheme in run_files.LOCAL else {}
     try:
       self._fs, self._root = fsspec.core.url_to_fs(self.address, use_listings_cache=False, **options)
@@ -130,12 +152,14 @@ class Remote:
   def changed(self, name: str) -> float | None:
     """When an object was written, seconds since the epoch by the clock of the store; None: it does not say."""
     try:
-      found = self._try(lambda: self._fs.modified(self._path(name)), missing=None, is_small=True)
+      written = self._try(lambda: self._fs.modified(self._path(name)), missing=None, is_small=True)
     except Problem as problem:
       if isinstance(problem.__cause__, NotImplementedError):
         return None
       raise
-    return None if found is None else (found if found.tzinfo else found.replace(tzinfo=datetime.UTC)).timestamp()
+    if written is None:
+      return None
+    return (written if written.tzinfo else written.replace(tzinfo=datetime.UTC)).timestamp()
 
   def write(self, name: str, data: bytes, is_patient: bool = True) -> None:
     """Replaces an object, whole or not at all."""
@@ -145,8 +169,10 @@ class Remote:
     """Writes an object unless there is one; returns whether it was written."""
     try:
       self._try(lambda: self._fs.pipe_file(self._path(name), data, mode="create"))
-    except FileExistsError:
-      return False
+    except Problem as problem:
+      if isinstance(problem.__cause__, FileExistsError):
+        return False
+      raise
     return True
 
   def upload(self, files: Mapping[str, pathlib.Path]) -> None:
@@ -164,8 +190,8 @@ class Remote:
 
   def names(self) -> list[str]:
     """The names of all objects."""
-    found = self._try(lambda: self._fs.find(self._root), missing=[], is_small=True)
-    return sorted(path[len(self._root):].lstrip("/") for path in found)
+    paths = self._try(lambda: self._fs.find(self._root), missing=[], is_small=True)
+    return sorted(path[len(self._root):].lstrip("/") for path in paths)
 
   def manifest(self) -> Manifest | None:
     """The current manifest, or None if there is none.
@@ -174,42 +200,46 @@ class Remote:
       BadInput: it is damaged.
     """
     data = self.read(MANIFEST)
-    if data is None:
-      return None
     try:
-      return _parse(data)
+      return None if data is None else parse_manifest(data)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
       raise BadInput(f"{self.address}/{MANIFEST} is not what a run has written; restore it, or --overwrite the run."
                      ) from error
 
   def commit(self, manifest: Manifest) -> None:
     """Makes a manifest the current one."""
-    files = {name: list(file) for name, file in manifest.files.items()}
-    tree = dict(id=manifest.id, time=manifest.time, sha256=_digest_of(files), files=files)
-    self.write(MANIFEST, (json.dumps(tree, indent=0) + "\n").encode())
+    self.write(MANIFEST, manifest.encoded())
 
-  def fetch(self, files: Mapping[str, File]) -> set[str]:
-    """Writes files into the local folder; returns the names of those that are damaged or missing in the store.
+  def fetch(self, manifest: Manifest, names: Iterable[str]) -> set[str]:
+    """Writes files into the local folder.
 
     A damaged one is written as it is: the run notices it as it notices damage of a local folder.
-    """
-    damaged: set[str] = set()
-    _each(lambda name: None if self._fetched(name, files[name]) else damaged.add(name), files)
-    return damaged
 
-  def _fetched(self, name: str, file: File) -> bool:
+    Args:
+      manifest: the files.
+      names: which of them to write.
+
+    Returns:
+      The names of those that are damaged or missing in the store.
+    """
+    objects, names = manifest.objects, list(names)
+    are_sound = _each(lambda name: self._fetched(name, objects[name], manifest.files[name]), names)
+    return {name for name, is_sound in zip(names, are_sound) if not is_sound}
+
+  def _fetched(self, name: str, object_: str, file: File) -> bool:
     path = self.folder / name
     temporary = path.with_name(f".{path.name}.tmp")
     path.parent.mkdir(parents=True, exist_ok=True)
     for _ in range(2):
-      found = self._try(lambda: (self._fs.get_file(self._path(file.object), str(temporary)), True)[1], missing=False,
-                        is_small=file.size < _SMALL)
-      if not found:
+      is_there = self._try(lambda: (self._fs.get_file(self._path(object_), str(temporary)), True)[1], missing=False,
+                           is_small=file.size < _SMALL)
+      if not is_there:
         temporary.unlink(missing_ok=True)
         path.unlink(missing_ok=True)
         return False
       is_sound = digest(temporary) == file.sha256
-      _sync(temporary)
+      with open(temporary, "rb") as written:
+        os.fsync(written.fileno())
       temporary.replace(path)
       if is_sound:
         return True
@@ -230,9 +260,8 @@ class Remote:
       is_small: whether a reader gives up a call that takes longer than its patience.
 
     Raises:
-      FileExistsError: there is such an object.
       Lost: `guard` has raised it.
-      Problem: anything else.
+      Problem: anything else; its cause is the exception of the store's package.
     """
     began, pause, is_again = time.monotonic(), 0.2, False
     while True:
@@ -241,30 +270,33 @@ class Remote:
           guard()
         is_again = True
         left = self._patience - (time.monotonic() - began)
-        found = work() if self._waits or not is_small else _within(left, work)
-        self._outage.end()
-        return found
-      except FileExistsError:
-        self._outage.end()
-        raise
+        result = _within(left, work) if self._is_reader and is_small else work()
+        self._reached()
+        return result
       except Lost:
         raise
       except Exception as error:  # libraries raise many kinds
         if isinstance(error, FileNotFoundError) and missing is not _RAISE:
-          self._outage.end()
+          self._reached()
           return missing
         is_final = (isinstance(error, _FINAL) or "Credentials" in type(error).__name__ or
                     getattr(error, "errno", None) == errno.EINVAL or getattr(error, "is_final", False))
         if is_final or not is_patient:
           raise Problem(_reason(error), is_final) from error
-        lasts = self._outage.lasts(began)
+        if self._down_since is None:
+          self._down_since = max(began, self._answered)
+        lasts = time.monotonic() - min(began, self._down_since)
         if lasts + pause > self._patience:
           raise Problem(_reason(error), is_final) from error
-        if lasts > 2 and self._outage.is_news(self._patience):
+        if lasts > 2 and not self._has_said:
+          self._has_said = True
           messages.say(f"{self.address} cannot be reached ({_reason(error)}); trying again for "
                        f"{messages.duration(self._patience)}")
         time.sleep(pause)
         pause = min(2 * pause, 15.0)
+
+  def _reached(self) -> None:
+    self._answered, self._down_since, self._has_said = time.monotonic(), None, False
 
 
 def digest(path: pathlib.Path) -> str:
@@ -274,7 +306,7 @@ def digest(path: pathlib.Path) -> str:
 
 
 def new_id() -> str:
-  """An id that no other manifest or process has."""
+  """An id that no other folder or process has."""
   return uuid.uuid4().hex
 
 
@@ -289,29 +321,16 @@ def _within(seconds: float, work: Callable[[], _Result]) -> _Result:
       done.set_exception(error)
 
   threading.Thread(target=call, daemon=True).start()
-  try:
-    return done.result(max(seconds, 0.0))
-  except TimeoutError as error:
-    if done.done():
-      raise
-    raise TimeoutError("it does not answer") from error
+  concurrent.futures.wait([done], max(seconds, 0.0))
+  if not done.done():
+    raise TimeoutError("it does not answer")
+  return done.result()
 
 
-def _sync(path: pathlib.Path) -> None:
-  with open(path, "rb") as file:
-    os.fsync(file.fileno())
-
-
-def _each(work: Callable[[str], Any], names: Iterable[str]) -> None:
-  """Calls a function for each name, several at once; raises the first exception when all have ended."""
+def _each(work: Callable[[str], _Result], names: Iterable[str]) -> list[_Result]:
+  """Calls a function for each name, several at once; after an exception, which is raised, no further ones begin."""
   with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as pool:
-    futures = [pool.submit(work, name) for name in names]
-    done, _ = concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_EXCEPTION)
-    if any(future.exception() for future in done):
-      pool.shutdown(cancel_futures=True)
-  for future in futures:
-    if not future.cancelled():
-      future.result()
+    return list(pool.map(work, names))
 
 
 def _split(address: str | os.PathLike[str]) -> tuple[str, list[str]]:
@@ -323,25 +342,8 @@ def _split(address: str | os.PathLike[str]) -> tuple[str, list[str]]:
   return scheme.lower(), parts
 
 
-def _parse(data: bytes) -> Manifest:
-  tree = parse_json(data)
-  if tree["sha256"] != _digest_of(tree["files"]):
-    raise ValueError("its checksum is another one")
-  files = {name: File(*file) for name, file in tree["files"].items()}
-  for name in files:
-    if name.split("/")[0] not in run_files.WRITTEN or ".." in name.split("/"):
-      raise ValueError(f"it names {name!r}")
-  return Manifest(tree["id"], files, float(tree["time"]))
-
-
-def made(files: Mapping[str, File]) -> Manifest:
-  """A new Manifest of these files."""
-  return Manifest(uuid.uuid4().hex, files, time.time())
-
-
 def _digest_of(files: Any) -> str:
   return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
-
 
 
 def _reason(error: BaseException) -> str:

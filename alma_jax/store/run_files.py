@@ -14,11 +14,13 @@ FORMAT = 2  # of run folders, in CONFIG; raise it if the readers below can no lo
 CONFIG, METRICS, TRAIN, DIVERGED = "config.json", "metrics.jsonl", "train.jsonl", "diverged.json"
 LOCAL = ("file", "local")  # schemes of addresses that are folders of this machine
 DOING = ".doing.json"  # {"activity", "since"} while something takes long
-GATE = "gate.msgpack"  # what mixture.publish writes
+PREDICTOR = "predictor"  # folder of the predictors that `log.predictor` asks for
+COPIES = "copies"  # folder of second copies of what is written once
+GATE = "gate.msgpack"  # of learners/gate.py, published by runs/mixture.py
 # --overwrite deletes these in this order. If it is interrupted, the rest is an unfinished run of the stored config, and
 # the command without --overwrite resumes it. Checkpoints can replace a missing METRICS, but not a missing TRAIN.
 WRITTEN = ("summary.json", METRICS, "checkpoints", "pool", TRAIN, DIVERGED, "curve.png", "accuracy.csv", "graph.json",
-           "tensorboard", "wandb", "tokenizer.json", "export", "predictor", GATE, *feed.FILES, CONFIG)
+           "tensorboard", "wandb", "tokenizer.json", "export", PREDICTOR, GATE, *feed.FILES, CONFIG)
 
 
 def local(path: str | os.PathLike[str]) -> pathlib.Path:

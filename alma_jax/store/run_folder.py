@@ -7,7 +7,8 @@ import pathlib
 import shutil
 import time
 import warnings
-from typing import IO, Any
+from collections.abc import Mapping
+from typing import IO, Any, NamedTuple
 
 import filelock
 
@@ -15,12 +16,28 @@ from alma_jax import config as configs
 from alma_jax.config import code, schema
 from alma_jax.errors import BadInput, InUse, Unsaved
 from alma_jax.files import write_bytes
+from alma_jax.predictors import folder as predictors
 from alma_jax.store import run_files
 from alma_jax.store.metrics import Entry
-from alma_jax.store.run_files import DIVERGED, DOING, WRITTEN
+from alma_jax.store.run_files import DOING, PREDICTOR, WRITTEN, json_bytes
 from alma_jax.version import __version__
 
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+class Identity(NamedTuple):
+  """What makes a run the run in a folder.
+
+  Attributes:
+    config: RunConfig.
+    digests: hashes of what decides the results besides the config, as config.json has them.
+    made_with: what the rounding of the results depends on, by name.
+    named_data: what has changed if the fingerprint of the data has.
+  """
+  config: schema.RunConfig
+  digests: dict[str, Any]
+  made_with: dict[str, str]
+  named_data: str
 
 
 class RunFolder:
@@ -57,20 +74,18 @@ class RunFolder:
         raise BadInput(f"the run folder {self.path} cannot be made or written: {error.strerror}.") from error
       self._lock, self._writes, self._read_only = None, False, True
 
-  def claim(self, config: schema.RunConfig, digests: dict[str, Any], made_with: dict[str, str], overwrite: bool,
-            named_data: str) -> None:
+  def claim(self, run: Identity, overwrite: bool) -> None:
     """Makes sure that the folder is this run's, or empty.
 
     Args:
-      config: RunConfig.
-      digests, made_with: of settings.Setting.
+      run: what the folder should belong to.
       overwrite: delete the run that is in it.
-      named_data: what has changed if the fingerprint of the data has.
 
     Raises:
       BadInput: it holds another run, whose differing fields are named; or files
         that no run has written, which are never changed.
     """
+    self._run = run
     if overwrite and self._read_only:
       raise BadInput(f"the run folder {self.path} cannot be written, which --overwrite needs; "
                      "choose another --workdir.")
@@ -85,35 +100,51 @@ class RunFolder:
     elif overwrite:
       self._delete()
     else:
-      self._compare(stored, config, digests, named_data)
-      self._compare_code(stored.get("code", {}), config)
-      self._compare_made_with(stored.get("made_with", {}), made_with)
-      return  # loop.run writes it once the run is restored
-    self.write_config(config, digests, made_with)
+      self._compare(stored)
+      self._compare_code(stored.get("code", {}))
+      self._compare_made_with(stored.get("made_with", {}))
+      return  # the loop writes it once the run is restored
+    self.write_config()
 
-  def write_config(self, config: schema.RunConfig, digests: dict[str, Any], made_with: dict[str, str]) -> None:
-    """Writes config.json: every field, digests and `made_with` of the setting, and hashes of the user's own code.
+  def write_config(self) -> None:
+    """Writes config.json: every field, what identifies the run, and hashes of the user's own code.
 
     The hashes and `made_with` stay as they were when the run began.
     """
     if self._writes:
-      first = run_files.find_config(self.path) or {}
-      tree = dict(format=run_files.FORMAT, **configs.to_dict(config), **digests, alma_jax_version=__version__)
-      own = first.get("code") or code.code_of(config)
+      first, run = run_files.find_config(self.path) or {}, self._run
+      tree = dict(format=run_files.FORMAT, **configs.to_dict(run.config), **run.digests, alma_jax_version=__version__)
+      own = first.get("code") or code.code_of(run.config)
       tree |= {"code": own} if own else {}
-      run_files.write_json(self.path / run_files.CONFIG, tree | dict(made_with=(first.get("made_with") or made_with)))
+      tree |= dict(made_with=first.get("made_with") or run.made_with)
+      self.write({run_files.CONFIG: json_bytes(tree)})
 
-  def write_files(self, files: dict[str, str]) -> None:
-    """Writes the files {name: text} that do not exist yet."""
-    for name, text in files.items():
-      if self._writes and not (self.path / name).exists():
-        write_bytes(self.path / name, text.encode())
+  def write(self, files: Mapping[str, bytes], again: bool = True) -> None:
+    """Writes files, each whole or not at all.
 
-  def write_reports(self, files: dict[str, bytes]) -> None:
-    """Writes the files {name: contents}, each whole or not at all."""
+    Args:
+      files: {name: contents}.
+      again: whether to replace those that exist.
+    """
     for name, data in files.items():
-      if self._writes:
+      if self._writes and (again or not (self.path / name).exists()):
         write_bytes(self.path / name, data)
+
+  def delete(self, name: str) -> None:
+    """Deletes a file, if it exists."""
+    if self._writes:
+      (self.path / name).unlink(missing_ok=True)
+
+  def publish(self, name: str, stage: int, files: Mapping[str, bytes]) -> None:
+    """Replaces a predictor, which others may be reading.
+
+    Args:
+      name: of its folder in PREDICTOR; "": that folder itself.
+      stage: after which it is written, from 0.
+      files: {name: contents}.
+    """
+    if self._writes:
+      predictors.publish(self.path / PREDICTOR / name, stage, files)
 
   def _delete(self) -> None:
     for name in WRITTEN:
@@ -126,11 +157,11 @@ class RunFolder:
       else:
         path.unlink(missing_ok=True)
 
-  def _compare(self, stored: dict[str, Any], config: schema.RunConfig, digests: dict[str, Any], named_data: str
-               ) -> None:
-    differ = configs.differences(stored, config)
+  def _compare(self, stored: dict[str, Any]) -> None:
+    digests = self._run.digests
+    differ = configs.differences(stored, self._run.config)
     if not differ and stored["data_fingerprint"] != digests["data_fingerprint"]:
-      differ = [named_data]
+      differ = [self._run.named_data]
     if not differ and stored.get("root_sha256") != digests.get("root_sha256"):
       differ = ["the network of learner.root (same folder, other weights)"]
     if not differ:
@@ -141,18 +172,19 @@ class RunFolder:
       raise BadInput(f"{self.shown} holds another run, which differs in {', '.join(differ)}; "
                      "choose another --workdir, or --overwrite it.")
 
-  def _compare_code(self, stored: dict[str, str], config: schema.RunConfig) -> None:
-    now = code.code_of(config)
+  def _compare_code(self, stored: dict[str, str]) -> None:
+    now = code.code_of(self._run.config)
     for name in now.keys() & stored.keys():
       if now[name] != stored[name]:
         file = f"the file {name}" if name.endswith(".py") else f"the file that defines {name!r}"
         warnings.warn(f"{file} has changed since the run in {self.shown} began, so its "
                       "results belong to the old code; --overwrite starts it again", stacklevel=2)
 
-  def _compare_made_with(self, stored: dict[str, str], now: dict[str, str]) -> None:
+  def _compare_made_with(self, stored: dict[str, str]) -> None:
     """Warns if an unfinished run goes on with versions, devices or flags that may round differently."""
     if (self.path / "summary.json").exists():
       return
+    now = self._run.made_with
     differ = [f"{name} ({stored.get(name, 'not set')} there, {now.get(name, 'not set')} here)"
               for name in dict.fromkeys([*stored, *now]) if stored.get(name) != now.get(name)]
     if differ:
@@ -205,7 +237,7 @@ class RunFolder:
     path = self.path / name
     if self._writes and not (path.is_file() and path.read_bytes() == data):
       _warn_changed(path)
-      write_bytes(path, data)
+      self.write({name: data})
 
   def append(self, name: str, entry: Entry) -> None:
     """Adds a line to a .jsonl file opened with `cut`, and flushes it.
@@ -236,25 +268,17 @@ class RunFolder:
 
   def note(self, activity: str, seconds: float = 0.0) -> None:
     """Notes an activity and its seconds so far, for `alma status` and `alma board`; "": nothing takes long now."""
-    if self._writes:
-      with contextlib.suppress(OSError):  # a full disk shows when something important is written
-        if activity:
-          run_files.write_json(self.path / DOING, dict(activity=activity, since=time.time() - seconds))
-        else:
-          (self.path / DOING).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # a full disk shows when something important is written
+      if activity:
+        self.write({DOING: json_bytes(dict(activity=activity, since=time.time() - seconds))})
+      else:
+        self.delete(DOING)
 
   def sync(self) -> None:
     """Makes sure that all lines are on disk, in this folder."""
     self.check_place()
     for file in self._files.values():
       os.fsync(file.fileno())
-
-  def write_diverged(self, entry: Entry | None) -> None:
-    """Writes diverged.json, for reports; None: deletes it, because the run goes on."""
-    if self._writes and entry is not None:
-      run_files.write_json(self.path / DIVERGED, entry)
-    elif self._writes:
-      (self.path / DIVERGED).unlink(missing_ok=True)
 
   def close(self) -> None:
     """Closes files and releases the folder."""

@@ -12,29 +12,22 @@ the points.
 
 The other modules:
   jobs        a sweep file -> jobs, each with a checked config and a run folder
-  states      the state of each job, from its run folder
-  plan        the jobs of a sweep with their states
-  timing      seconds of runs, estimated from finished runs
-  costs       training steps and multiply-adds of runs, computed from their configs (imports jax)
-  listing     the table of --dry_run
-  events      what happens to a job
-  places      the cores and GPUs of each worker
+  states      the state of each job, from its run folder; events; seconds of runs, estimated from finished runs
+  dry_run     the table of --dry_run, with costs computed from the configs (imports jax)
   worker      a worker process: it runs job after job
   pool        starts jobs in workers on this machine
   slurm       starts jobs on a SLURM cluster
   display     the live table on a terminal
-  launch      runs a sweep: starts its jobs, shows the table, and writes the failures
+  launch      the plan of a sweep (its jobs with their states), and its run
 """
 import dataclasses
 import itertools
-import math
 from collections.abc import Iterable
 from typing import Any
 
 from alma_jax.errors import BadInput
+from alma_jax.messages import brief
 
-MOST = 10_000  # points of a sweep
-_LARGEST = 10**6  # points of a product
 Point = dict[str, Any]  # {axis: value}
 
 
@@ -47,37 +40,37 @@ class Sweep:
     points: list of {axis: value}; an axis is `learner` or a field, by its full
       name ("stream.waiting_time") or the end of it ("waiting_time").
     fixed: {field: value} of all points; the names of the runs do not show it.
+
+  Raises:
+    BadInput: the points are not a list of such dicts, or `fixed` is none.
   """
   config: str
   points: list[Point]
   fixed: Point = dataclasses.field(default_factory=dict)
+
+  def __post_init__(self) -> None:
+    if not isinstance(self.points, (list, tuple)):
+      raise BadInput(f"the points of a Sweep should be a list, as axis() and product() make, not {brief(self.points)}.")
+    for point in (*self.points, self.fixed):
+      if not isinstance(point, dict) or not all(isinstance(axis, str) for axis in point):
+        raise BadInput(f"the points and the fixed fields of a Sweep should be dicts {{axis: value}}, not "
+                       f"{brief(point)}.")
 
 
 def axis(name: str, values: Iterable[Any]) -> list[Point]:
   """Points that differ in one field.
 
   Raises:
-    BadInput: `values` is a single value, or has more than MOST values.
+    BadInput: `values` is a single value.
   """
   if isinstance(values, str) or not hasattr(values, "__iter__"):
     raise BadInput(f"the axis {name!r} needs a list of values, not {values!r}.")
-  points = [{name: value} for value in itertools.islice(values, MOST + 1)]
-  if len(points) > MOST:
-    raise BadInput(f"the axis {name!r} has more than {MOST:,} values; a sweep has at most {MOST:,} points.")
-  return points
+  return [{name: value} for value in values]
 
 
 def product(*lists: list[Point]) -> list[Point]:
-  """Every combination of points, one of each list; the last list varies fastest.
-
-  Raises:
-    BadInput: there are more than _LARGEST, which leaves room for a comprehension that leaves points out.
-  """
-  given = [list(points) for points in lists]
-  num = math.prod(map(len, given))
-  if num > _LARGEST:
-    raise BadInput(f"a product has {num:,} points; at most {_LARGEST:,} are allowed.")
-  return [_joined(parts) for parts in itertools.product(*given)]
+  """Every combination of points, one of each list; the last list varies fastest."""
+  return [_joined(parts) for parts in itertools.product(*lists)]
 
 
 def zipped(*lists: list[Point]) -> list[Point]:

@@ -14,6 +14,7 @@ from alma_jax import files, sweeps
 from alma_jax.config import fields, schema
 from alma_jax.errors import BadInput
 
+_MOST = 10_000  # points of a sweep
 _LONGEST = 200  # characters in a folder's name; file systems allow 255 bytes
 
 Packed = dict[str, Any]  # a job as plain data
@@ -85,7 +86,7 @@ def with_seeds(sweep: sweeps.Sweep, seeds: Sequence[int]) -> sweeps.Sweep:
   Raises:
     BadInput: a point has no axis "seed", or a seed is given twice.
   """
-  if not all(isinstance(point, dict) and "seed" in point for point in sweep.points):
+  if not all("seed" in point for point in sweep.points):
     raise BadInput("--seeds needs a sweep whose points have the axis 'seed'; for this sweep, give --config.seed=SEED.")
   if len(set(seeds)) < len(seeds):
     raise BadInput(f"--seeds={','.join(map(str, seeds))} names a seed twice; name each once.")
@@ -94,7 +95,7 @@ def with_seeds(sweep: sweeps.Sweep, seeds: Sequence[int]) -> sweeps.Sweep:
   return dataclasses.replace(sweep, points=[kind | {"seed": seed} for seed in seeds for kind in kinds.values()])
 
 
-def make(sweep: sweeps.Sweep, root: str | pathlib.Path, overrides: Mapping[str, str] | None = None) -> list[Job]:
+def make(sweep: sweeps.Sweep, root: str | pathlib.Path, overrides: Mapping[str, str | None] | None = None) -> list[Job]:
   """The jobs of a sweep, in order.
 
   Args:
@@ -108,11 +109,8 @@ def make(sweep: sweeps.Sweep, root: str | pathlib.Path, overrides: Mapping[str, 
   made: list[Job] = []
   template = functools.cache(functools.partial(configs.load_file, sweep.config))  # by the learner
   seen: dict[str, sweeps.Point] = {}
-  if not isinstance(sweep.points, (list, tuple)) or not isinstance(sweep.fixed, dict):
-    raise BadInput(f"the sweep has points of type {type(sweep.points).__name__} and fixed fields of type "
-                   f"{type(sweep.fixed).__name__}; give a list of dicts, and a dict.")
-  if len(sweep.points) > sweeps.MOST:
-    raise BadInput(f"the sweep has {len(sweep.points):,} points; at most {sweeps.MOST:,} are allowed.")
+  if len(sweep.points) > _MOST:
+    raise BadInput(f"the sweep has {len(sweep.points):,} points; at most {_MOST:,} are allowed.")
   if ":" in str(sweep.config):
     raise BadInput(f"the sweep's config {sweep.config!r} should be only the path of a config file; name the learners "
                    "in an axis 'learner'.")
@@ -132,10 +130,8 @@ def make(sweep: sweeps.Sweep, root: str | pathlib.Path, overrides: Mapping[str, 
   return made
 
 
-def _checked(given: Any) -> sweeps.Point:
+def _checked(given: sweeps.Point) -> sweeps.Point:
   """A point of plain values; numpy's values are converted."""
-  if not isinstance(given, dict) or not all(isinstance(axis, str) for axis in given):
-    raise BadInput(f"the sweep's point {given!r} should be a dict of axes (strings) and values.")
   point = {axis: value.tolist() if hasattr(value, "tolist") else value for axis, value in given.items()}
   for axis, value in point.items():
     try:
@@ -148,7 +144,7 @@ def _checked(given: Any) -> sweeps.Point:
 
 
 def _config(sweep: sweeps.Sweep, tree: dict[str, Any], point: sweeps.Point,
-            overrides: Mapping[str, str]) -> schema.RunConfig:
+            overrides: Mapping[str, str | None]) -> schema.RunConfig:
   """The config of a point; `tree` is the config of the sweep's config file with the point's learner."""
   learner, flat = tree["learner"]["name"], configs.flatten(tree)
   axes: dict[str, str] = {}  # the axis of each field
@@ -156,7 +152,7 @@ def _config(sweep: sweeps.Sweep, tree: dict[str, Any], point: sweeps.Point,
   while values:  # first the names, which decide what other fields there are
     fields = {path: each for path, each in configs.fields_of(flat).items() if path not in configs.FIXED}
     named = {axis: full[0] for axis in values if len(full := _meant(axis, fields)) == 1}
-    part = {axis: path for axis, path in named.items() if fields[path].names} or {
+    part = {axis: path for axis, path in named.items() if fields[path].classes is not None} or {
         axis: _field(axis, fields, sweep.config, learner) for axis in values}
     for axis, path in part.items():
       other = axes.get(path, axis)

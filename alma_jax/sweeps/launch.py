@@ -1,20 +1,95 @@
-"""Runs a sweep: starts its jobs, shows the board, and writes the last lines of failed jobs to failures.json."""
+"""The plan of a sweep, and its run: starts the jobs, shows the board, and writes failures.json."""
 import contextlib
+import dataclasses
 import pathlib
 import signal
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import filelock
 
 from alma_jax import commands, messages
 from alma_jax.errors import BadInput
+from alma_jax.parallel.machine import num_cores, num_gpus
 from alma_jax.store import run_files
-from alma_jax.sweeps import display, events, pool
-from alma_jax.sweeps.events import Event
-from alma_jax.sweeps.plan import FAILURES, SLURM, Launcher, Plan, folder_problems
+from alma_jax.sweeps import display, pool, states
+from alma_jax.sweeps import jobs as sweep_jobs
+from alma_jax.sweeps.jobs import Job
+from alma_jax.sweeps.states import Event, State
 
+LOCAL, SLURM = LAUNCHERS = ("local", "slurm")
+_FAILURES = "failures.json"  # {name: last line} of failed jobs
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclasses.dataclass(frozen=True)
+class Launcher:
+  """How the jobs of a sweep are started.
+
+  Attributes:
+    name: LOCAL or SLURM.
+    num_workers: how many run at once; 0: one for each GPU, or else for each
+      core; with SLURM no limit.
+    options: parameters of submitit, with SLURM.
+  """
+  name: str = LOCAL
+  num_workers: int = 0
+  options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+  def workers_for(self, jobs: Sequence[Job]) -> int:
+    """How many of these jobs run at once, at least 1."""
+    default = len(jobs) if self.name == SLURM else num_gpus() or num_cores()
+    return max(1, min(self.num_workers or default, len(jobs)))
+
+
+class Plan(NamedTuple):
+  """A sweep.
+
+  Attributes:
+    root: folder of the run folders.
+    jobs: all of them, in order.
+    states: {name: State}.
+    failures: {name: last line} of the jobs that failed in an earlier session.
+  """
+  root: pathlib.Path
+  jobs: list[Job]
+  states: dict[str, State]
+  failures: dict[str, str]
+
+  @property
+  def to_do(self) -> list[Job]:
+    """The jobs that will be run."""
+    return [job for job in self.jobs if self.states[job.name].kind in (states.NEW, states.BEGUN)]
+
+
+def read(path: str, root: str | pathlib.Path, overrides: Mapping[str, str | None], retry: bool,
+         seeds: Sequence[int] = ()) -> Plan:
+  """The plan of a sweep file.
+
+  Args:
+    path: of the sweep file.
+    root: folder of the run folders.
+    overrides: {field: text} for all jobs.
+    retry: whether failed jobs are run again.
+    seeds: those of the jobs, instead of the sweep file's; none: as in the file.
+
+  Raises:
+    BadInput: the sweep is not valid, or `root` cannot be read.
+  """
+  root = run_files.local(root)
+  with _folder_problems(root):
+    if root.exists() and not root.is_dir():
+      raise BadInput(f"{root} is a file; --workdir should be a folder.")
+  sweep = sweep_jobs.load(path)
+  return of_jobs(sweep_jobs.make(sweep_jobs.with_seeds(sweep, seeds) if seeds else sweep, root, overrides), root, retry)
+
+
+def of_jobs(jobs: list[Job], root: pathlib.Path, retry: bool) -> Plan:
+  """The plan of some jobs, with the states that earlier sessions have left in `root`; see `read`."""
+  with _folder_problems(root):
+    failures = {} if retry else states.read_texts(
+        root / _FAILURES, "delete it, or give --retry, which runs the failed jobs again")
+    return Plan(root, jobs, {job.name: states.state(job, failures) for job in jobs}, failures)
 
 
 def run(plan: Plan, launcher: Launcher) -> int:
@@ -28,18 +103,15 @@ def run(plan: Plan, launcher: Launcher) -> int:
     BadInput: another process runs a sweep in the folder, or the folder cannot
       be written.
   """
-  lock = filelock.FileLock(plan.root / ".lock")
-  try:
-    with folder_problems(plan.root):
+  with contextlib.ExitStack() as locked:
+    with _folder_problems(plan.root):
       for name in ("logs", *(["slurm"] if launcher.name == SLURM else [])):
         (plan.root / name).mkdir(parents=True, exist_ok=True)
-      lock.acquire(timeout=0)
-  except filelock.Timeout as error:
-    raise BadInput(f"another process runs a sweep in {plan.root}.") from error
-  try:
+      try:
+        locked.enter_context(filelock.FileLock(plan.root / ".lock", timeout=0))
+      except filelock.Timeout as error:
+        raise BadInput(f"another process runs a sweep in {plan.root}.") from error
     return _run(plan, launcher)
-  finally:
-    lock.release()
 
 
 def _run(plan: Plan, launcher: Launcher) -> int:
@@ -49,10 +121,16 @@ def _run(plan: Plan, launcher: Launcher) -> int:
   with display.Board(plan.jobs, plan.states, launcher.workers_for(plan.to_do)) as shown:
     for event in started:
       shown.update(event)
-      if event.job is not None and event.kind in (events.DONE, events.FAILED):
+      if event.job is not None and event.kind in (states.DONE, states.FAILED):
         failures.pop(event.job.name, None)
-        failures |= {event.job.name: event.line} if event.kind == events.FAILED else {}
-        problem = _write_failures(plan.root / FAILURES, failures)
+        if event.kind == states.FAILED:
+          failures[event.job.name] = event.line
+        try:
+          run_files.write_json(plan.root / _FAILURES, failures)
+          problem = ""
+        except OSError as error:
+          problem = (f"{plan.root / _FAILURES} cannot be written: {error.strerror or error}; the same command will run "
+                     "the failed jobs again.")
   with contextlib.suppress(OSError):  # the terminal was closed, or the disk is full
     print(shown.summary(), flush=True)
   commands.warn([problem] if problem else [])
@@ -85,10 +163,10 @@ def _watch_signals() -> list[int]:
   return signals
 
 
-def _write_failures(path: pathlib.Path, failures: dict[str, str]) -> str:
-  """Writes failures.json; returns "", or a sentence about why it cannot be written."""
+@contextlib.contextmanager
+def _folder_problems(root: pathlib.Path) -> Iterator[None]:
+  """Raises BadInput if the disk or the permissions of a folder cause an OSError."""
   try:
-    run_files.write_json(path, failures)
+    yield
   except OSError as error:
-    return f"{path} cannot be written: {error.strerror or error}; the same command will run the failed jobs again."
-  return ""
+    raise BadInput(f"the folder {root} cannot be made, read or written: {error.strerror or error}.") from error

@@ -9,19 +9,31 @@ import os
 import pathlib
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from alma_jax import config as configs
 from alma_jax.config import schema
+from alma_jax.parallel.machine import num_gpus, usable_cores
 from alma_jax.sweeps import worker
-from alma_jax.sweeps.events import FAILED, LOST, QUIET, STARTED, STOPPED, Event
 from alma_jax.sweeps.jobs import Job
-from alma_jax.sweeps.places import Place, places
+from alma_jax.sweeps.states import FAILED, LOST, QUIET, STARTED, STOPPED, Event
 
 _ATTEMPTS = 3  # of a job whose process is killed
 _SETTINGS = ("model.name", "model.width", "model.num_experts", "train.batch_size", "learner.name", "devices",
              "deterministic")
 _SECONDS, _CLOSING = 0.5, 10.0  # between two checks of the workers; for a process to end
+T = TypeVar("T")
+
+
+class Place(NamedTuple):
+  """What one worker may use.
+
+  Attributes:
+    environment: variables that select its GPUs; empty without GPUs.
+    cores: numbers of its CPU cores.
+  """
+  environment: dict[str, str]
+  cores: list[int]
 
 
 def run(jobs: Sequence[Job], num_workers: int, logs: pathlib.Path, should_stop: Callable[[], bool]) -> Iterator[Event]:
@@ -52,24 +64,19 @@ def run(jobs: Sequence[Job], num_workers: int, logs: pathlib.Path, should_stop: 
       ready = multiprocessing.connection.wait([one.pipe for one in workers], _SECONDS)
       for one in [one for one in workers if one.pipe in ready]:
         event = one.hear()
-        job = one.job
+        job, goes_on = one.job, event.kind not in (LOST, STOPPED)
         if event.kind == STOPPED and not stopping:  # the signal did not come from this process
-          one.close()
           event = Event(LOST, job, "its process received a signal to stop")
         if event.kind == LOST:
           attempts[job.name] += 1
-          workers.remove(one)
-          free.append(one.place)
           if stopping:
             event = event._replace(kind=STOPPED)
           elif attempts[job.name] < _ATTEMPTS:
             waiting.append(job)
           else:
             event = event._replace(kind=FAILED)
-          yield event
-          continue
         yield event
-        if waiting and one.suits(waiting[-1]):
+        if goes_on and waiting and one.suits(waiting[-1]):
           yield one.begin(waiting.pop())
         else:
           workers.remove(one)
@@ -79,6 +86,19 @@ def run(jobs: Sequence[Job], num_workers: int, logs: pathlib.Path, should_stop: 
   finally:
     for one in workers:
       one.process.kill()
+
+
+def places(num_workers: int) -> list[Place]:
+  """A Place for each worker. If there are more workers than cores or GPUs, several workers share one."""
+  cores, num = usable_cores(), num_gpus()
+  gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(num)))).split(",")
+  shares = []
+  for i in range(num_workers):
+    environment = {"CUDA_VISIBLE_DEVICES": ",".join(_share(gpus, i, num_workers))} if num else {}
+    if num and num_workers > num:  # several workers on a GPU, whose memory the first one would take
+      environment["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+    shares.append(Place(environment, _share(cores, i, num_workers)))
+  return shares
 
 
 class _Worker:
@@ -142,3 +162,8 @@ def _settings(config: schema.RunConfig) -> tuple[Any, ...]:
   """The fields by which runtime.setup sets up a whole process."""
   fields = configs.flatten(configs.to_dict(config))
   return (*(fields[name] for name in _SETTINGS), config.learner.num_trained)
+
+
+def _share(every: Sequence[T], i: int, num: int) -> list[T]:
+  """The i-th of `num` equal parts; at least one item."""
+  return list(every[i * len(every) // num:(i + 1) * len(every) // num]) or [every[i % len(every)]]

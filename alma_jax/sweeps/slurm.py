@@ -14,8 +14,8 @@ import submitit
 from alma_jax.errors import BadInput
 from alma_jax.store import run_files
 from alma_jax.sweeps import states, worker
-from alma_jax.sweeps.events import DONE, FAILED, QUIET, STARTED, STOPPED, Event
 from alma_jax.sweeps.jobs import Job, Packed
+from alma_jax.sweeps.states import DONE, FAILED, QUIET, STARTED, STOPPED, Event
 
 _SECONDS = 5.0  # between two checks of the queue
 _MINUTES = 24 * 60  # default time limit of a job

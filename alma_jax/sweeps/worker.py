@@ -15,8 +15,8 @@ from typing import Any
 
 from alma_jax import commands, messages
 from alma_jax.errors import BadInput, Diverged, InUse, Stopped
-from alma_jax.sweeps.events import DONE, FAILED, STOPPED
 from alma_jax.sweeps.jobs import Packed, unpacked
+from alma_jax.sweeps.states import DONE, FAILED, STOPPED
 
 BROKEN = "broken"  # the answer after an unexpected exception; the worker is then replaced
 _IN_USE = 60.0  # seconds to wait until another process leaves the run folder
@@ -67,10 +67,8 @@ def work(pipe: Connection, cores: Sequence[int], parent: int) -> None:
       import jax
       jax.clear_caches()  # the compiled programs will not be needed again
     last = job
-    with _printing_to(log) as problem:
+    with _printing_to(log):
       answer = attempt(job, should_stop)
-    if problem and answer[0] == DONE:
-      answer = DONE, f"its log {log} cannot be written: {problem}"
     with contextlib.suppress(OSError):  # the parent has ended
       pipe.send(answer)
 
@@ -124,24 +122,19 @@ def _programs(job: Packed) -> list[Any]:
 
 
 @contextlib.contextmanager
-def _printing_to(path: str | pathlib.Path) -> Iterator[str]:
-  """Appends the output of this process and its libraries to a file; without the file the output is lost.
-
-  Yields:
-    Why the file cannot be opened, or "".
-  """
+def _printing_to(path: str | pathlib.Path) -> Iterator[None]:
+  """Appends the output of this process and its libraries to a file; if it cannot be opened, the output is lost."""
   _flush()
-  problem = ""
   try:
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-  except OSError as error:
-    file, problem = os.open(os.devnull, os.O_WRONLY), error.strerror or str(error)
+  except OSError:
+    file = os.open(os.devnull, os.O_WRONLY)
   kept = [os.dup(number) for number in (1, 2)]
   for number in (1, 2):
     os.dup2(file, number)
   os.close(file)
   try:
-    yield problem
+    yield
   finally:
     _flush()
     for number, old in zip((1, 2), kept):

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from alma_jax import keys
-from alma_jax.config import sections
+from alma_jax.config import stream
 from alma_jax.training.stage import Training
 from alma_jax.training.state import TrainBatches, ValBatches, pad_members
 
@@ -83,7 +83,7 @@ def round_sizes(training: Training, number: int) -> np.ndarray:
 def _parts(training: Training) -> tuple[int, int]:
   """(new, old): how many examples of a batch come from the stage, and how many from the memory."""
   size = training.spec.train.batch_size
-  old = sections.memory_part(size, training.data.share)
+  old = stream.memory_part(size, training.data.share)
   return size - old, old
 
 

@@ -1,4 +1,4 @@
-"""Loads data sets from files and folders, npz:PATH and folder:DIR; examples.py lists what can be read.
+"""Your own data: files and folders, npz:PATH and folder:DIR, as examples.py lists them, and arrays that you pass.
 
 If there is no test part, one fifth of every class is held out, always the same. Images of folders are decoded once and
 cached. They have one channel if all are grey, and three otherwise.
@@ -14,7 +14,7 @@ import numpy as np
 from alma_jax import keys
 from alma_jax.config.fields import field
 from alma_jax.config.registry import register
-from alma_jax.config.sections import Columns
+from alma_jax.config.sections import Columns, DataSet
 from alma_jax.data import cache, examples, folders, image_file
 from alma_jax.data import labels as class_labels
 from alma_jax.data.datasets import ARRAYS, Dataset, from_arrays
@@ -56,6 +56,17 @@ class Folder(Columns):
     return load(self, self.image_size)
 
 
+@register
+@dataclasses.dataclass(frozen=True)
+class Given(DataSet):
+  """The arrays that you pass to alma_jax.run."""
+  name: str = "data"
+
+  def load(self) -> Dataset:
+    raise BadInput("dataset.name='data' stands for arrays that you pass in Python, as in alma_jax.run(config, "
+                   "data=(x_train, y_train, x_test, y_test)); pass them, or name another data set.")
+
+
 def load(section: Columns, image_size: int) -> Dataset:
   """Reads the examples of the file or folder that a section names.
 
@@ -64,8 +75,8 @@ def load(section: Columns, image_size: int) -> Dataset:
   """
   kind, _, rest = section.name.partition(":")
   root = pathlib.Path(rest).expanduser()
-  reader = examples.Reader(Form(image_size=image_size), first=True,
-                           columns=examples.Columns(section.image_column, section.label_column))
+  columns = examples.Columns(section.image_column, section.label_column)
+  reader = examples.Reader(Form(image_size=image_size), columns=columns)
   if not root.exists() or root.is_dir() != (kind == "folder"):
     if root.exists():
       other = "folder" if root.is_dir() else "npz"
@@ -152,7 +163,7 @@ def _tables(root: pathlib.Path, parts: dict[str, pathlib.Path], reader: examples
     parts = dict.fromkeys(_PARTS, root)
   made: dict[str, Any] = {}
   for split, path in (parts or {TRAIN: root}).items():
-    read = dataclasses.replace(reader, part=split if path == root else "", first=split == TRAIN).whole(path)
+    read = dataclasses.replace(reader, part=split if path == root else "").whole(path)
     made |= {f"x_{split}": read.x, f"y_{split}": read.labels}
   return made
 

@@ -1,26 +1,33 @@
-"""The entries of a live stream of examples: their checks, their classes, and the fixed test set beside them.
+"""The entries of a live stream: their checks, their classes or tokens, and the fixed test set beside them.
 
-examples.py says what an entry and the test set can be. Classes are the lines of DIR/classes.txt. Labels that are
-numbers count its lines from 0; if a line is a number that is not its own place, they are looked up in it. Without this
-file classes are found as they come: numbers and names of labels are names of classes, and a class that occurs for the
-first time is the next one.
+examples.py and text_files.py say what an entry and the test set can be. The classes of examples are the lines of
+DIR/classes.txt. Labels that are numbers count its lines from 0; if a line is a number that is not its own place, they
+are looked up in it. Without this file classes are found as they come: numbers and names of labels are names of classes,
+and a class that occurs for the first time is the next one.
+
+For text, the tokenizer is trained on the first mega-batch, unless the config names one. Validation text is DIR/valid,
+or else a twentieth of the first mega-batch.
 """
 import dataclasses
 import hashlib
 import pathlib
 import types
 import warnings
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from alma_jax import keys
-from alma_jax.data import cache, examples, feed
+from alma_jax.config import text_sections
+from alma_jax.data import cache, examples, feed, text, text_files, tokens
 from alma_jax.data import labels as class_labels
 from alma_jax.data.form import Form
 from alma_jax.data.labels import Classes, Labels
 from alma_jax.errors import BadInput
+
+if TYPE_CHECKING:
+  from tokenizers import Tokenizer
 
 CLASSES, TEST = "classes.txt", "test"
 _LEAST = 2  # examples of a mega-batch: one to train on, and one for validation
@@ -64,8 +71,6 @@ class ImageReader:
     self.declared = _read_classes(folder / CLASSES)
     self.test = self._read_test(folder)
     self._tested = None if self.test is None else frozenset(map(cache.hash_row, self.test.x))
-    self._arrived: list[tuple[int, str]] = []  # (mega-batch, name) of the classes of the first `_num_read` of them
-    self._num_read = 0
     self._padded = False  # whether a label differed from its class in leading zeros
 
   def read(self, path: pathlib.Path, lines: list[feed.Line]) -> feed.Read:
@@ -75,8 +80,7 @@ class ImageReader:
       form = form._replace(shape=tuple(lines[0]["example_shape"]), dtype=np.dtype(lines[0]["dtype"]))
     elif self.test is not None:
       form = form._replace(shape=self.test.x.shape[1:], dtype=self.test.x.dtype)
-    # The normalisation constants come from the first entry.
-    entry = dataclasses.replace(self._reader, form=form, first=not lines).whole(path)
+    entry = dataclasses.replace(self._reader, form=form).whole(path)
     assert entry.labels is not None
     x, num = entry.x, len(entry.x)
     if num < _LEAST:
@@ -91,13 +95,9 @@ class ImageReader:
 
   def classes(self, lines: list[feed.Line], num: int | None = None) -> list[str]:
     """Names of the classes after the first `num` mega-batches of `lines`; None: after all."""
-    num = len(lines) if num is None else num
     if self.declared is not None:
       return self.declared
-    for t, line in enumerate(lines[self._num_read:num], self._num_read + 1):
-      self._arrived += [(t, name) for name in line["new_classes"]]
-    self._num_read = max(self._num_read, num)
-    return [name for t, name in self._arrived if t <= num]
+    return [name for line in lines[:num] for name in line["new_classes"]]
 
   def test_labels(self, classes: list[str]) -> np.ndarray:
     """int32 [N], the class numbers of the test examples; UNKNOWN if a class is not known yet."""
@@ -146,15 +146,13 @@ class ImageReader:
             ) if num else ()
 
   def _read_test(self, folder: pathlib.Path) -> TestSet | None:
-    paths = [path for path in (folder / f"{TEST}{suffix}" for suffix in ("", ".npz", ".parquet")) if path.exists()]
-    if len(paths) > 1:
-      raise BadInput(f"there are both {str(paths[0])!r} and {str(paths[1])!r}; keep one test set.")
-    if not paths:
+    path = _only(folder, TEST, (".npz", ".parquet"))
+    if path is None:
       return None
-    with examples.named(f"the test set {str(paths[0])!r}"):
-      read = dataclasses.replace(self._reader, part=TEST).whole(paths[0])
+    with examples.named(f"the test set {str(path)!r}"):
+      read = dataclasses.replace(self._reader, part=TEST).whole(path)
       assert read.labels is not None
-      for remark in (*read.remarks, *examples.image_remarks(paths[0], read.decoded)):
+      for remark in (*read.remarks, *examples.image_remarks(path, read.decoded)):
         warnings.warn(remark, stacklevel=3)
       return TestSet(read.x, self._test_names(read.labels))
 
@@ -163,6 +161,90 @@ class ImageReader:
       return np.array(self.declared)[self._declared().number(labels)]
     numbers, names = labels.by_name()
     return np.array([*map(class_labels.normal, names)])[numbers]
+
+
+class Encoded(NamedTuple):
+  """Documents as token ids; see text.Corpus."""
+  ids: np.ndarray
+  starts: np.ndarray
+
+
+class TextReader:
+  """Reads entries of text; see feed.Reader.
+
+  Attributes:
+    held_out: documents of the folders DIR/valid and DIR/test, by split, as far as they exist.
+  """
+  notes: Mapping[str, type[Any]] = types.MappingProxyType(dict(num=int))
+
+  def __init__(self, folder: pathlib.Path, config: text_sections.Text):
+    """Reads DIR/valid and DIR/test.
+
+    Raises:
+      BadInput: one of them or the tokenizer cannot be used.
+    """
+    self._config = config
+    self._given = tokens.read(config.tokenizer, config.vocab_size) if config.tokenizer else None
+    self._parsed: Tokenizer | None = None
+    self.held_out = {split: found for split in ("valid", "test") if (found := _read_split(folder, split))}
+    self._tested = {cache.hash_row(document.strip()) for document in self.held_out.get("test", ())}
+
+  def read(self, path: pathlib.Path, lines: list[feed.Line]) -> feed.Read:
+    """The token ids of an entry; its notes are num (of windows), and tokenizer of the first mega-batch."""
+    found = [document.text for document in text_files.read(path)]
+    digest = cache.hash_arrays({f"{i:09d}": np.frombuffer(document, np.uint8) for i, document in enumerate(found)})
+    num_seen = sum(cache.hash_row(document.strip()) in self._tested for document in found)
+    if num_seen == len(found):
+      raise BadInput("all its documents are also in the test text.")
+    remarks = [f"{num_seen} of {len(found)} documents {'is' if num_seen == 1 else 'are'} also in the test text, so its "
+               "perplexity is too low"]
+    arrays, notes = {}, {}
+    if lines:
+      tokenizer = self.tokenizer(lines)
+    else:
+      splits = {"train": found}
+      if "valid" not in self.held_out:
+        splits = text.hold_out(found, ["valid"])
+      tokenizer = self._given or tokens.train(splits["train"], self._config.vocab_size)
+      notes["tokenizer"] = tokenizer.to_str()
+      found = splits["train"]
+      if "valid" in splits:
+        arrays["valid"], arrays["valid_starts"] = self.encode(tokenizer, splits["valid"])
+    arrays["ids"], arrays["starts"] = self.encode(tokenizer, found)
+    num = len(self.windows(Encoded(arrays["ids"], arrays["starts"])).start)
+    return feed.Read(arrays, dict(num=num, **notes), digest, tuple(remarks) if num_seen else ())
+
+  def tokenizer(self, lines: list[feed.Line]) -> "Tokenizer":
+    """The tokenizer of the stream."""
+    if self._parsed is None:
+      self._parsed = self._given or tokens.parse(str(lines[0].get("tokenizer")))
+    return self._parsed
+
+  def encode(self, tokenizer: "Tokenizer", found: list[bytes]) -> Encoded:
+    """Token ids of documents; raises BadInput if the tokenizer has no units for them."""
+    return Encoded(*tokens.encode(tokenizer, found, in_sections=self._given is None))
+
+  def windows(self, encoded: Encoded) -> text.Windows:
+    """The windows of an entry; raises BadInput if it is too short for one."""
+    c = self._config
+    return text.windows(encoded.starts, len(encoded.ids) - 1, c.sequence_length, c.cross_documents, "the entry")
+
+
+def _read_split(folder: pathlib.Path, split: str) -> list[bytes]:
+  """The documents of DIR/SPLIT, a folder or a file; none if it does not exist."""
+  path = _only(folder, split, text_files.SUFFIXES)
+  if path is None:
+    return []
+  with examples.named(repr(str(path))):
+    return [document.text for document in text_files.read(path)]
+
+
+def _only(folder: pathlib.Path, name: str, suffixes: Sequence[str]) -> pathlib.Path | None:
+  """The folder, or the file with one of the suffixes, that holds the test set or the validation text; None: neither."""
+  paths = [path for path in (folder / f"{name}{suffix}" for suffix in ("", *suffixes)) if path.exists()]
+  if len(paths) > 1:
+    raise BadInput(f"there are both {str(paths[0])!r} and {str(paths[1])!r}; keep one of them.")
+  return paths[0] if paths else None
 
 
 def _digest(x: np.ndarray, labels: np.ndarray) -> str:
