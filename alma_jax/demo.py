@@ -106,8 +106,9 @@ errors (CER). To keep it small, a learner has to be good <em>soon</em> and <em>s
 same compute ({macs[0]} and {macs[1]} multiply-adds). A learner that waits can only guess until its first training. A
 learner that trains on new data alone forgets some of the old.</p>
 <h2>Eight of the digits</h2>
-<p>What each learner said after mega-batches {', '.join(map(str, _MOMENTS))}. These test digits were difficult: they
-are the ones on which the learners changed their minds most often.</p>
+<p>What each learner said after {_MOMENTS[0]}, {_MOMENTS[1]} and {_MOMENTS[2]} mega-batches; wrong answers are struck
+through, and a dot means that it was not trained yet. These are hard digits: at first most learners got them wrong, and
+in the end all got them right.</p>
 <div class="digits">{''.join(_digit(learners, i, x[i], y[i]) for i in _difficult(learners, y))}</div>
 <h2>Your turn</h2>
 <p>Try a longer wait, or your own images in one folder per class:</p>
@@ -120,7 +121,7 @@ def _panel(shown: Shown) -> str:
   """A learner's curve with its score and costs."""
   summary, (title, what) = shown.run.summary, _LEARNERS[shown.name]
   return (f'<div class="panel"><h3 class="{shown.name}">{title} <code>{shown.name}</code></h3><p>{what}</p>'
-          f'<b class="{shown.name}">{summary["cer"]:.2f}</b> score'
+          f'<div><b class="{shown.name}">{summary["cer"]:.2f}</b> score</div>'
           f'{_curve(shown.run.metrics["error"], summary["chance"], shown.name)}'
           f'<p>{brief_number(summary["cumulative_fwd_macs"])} multiply-adds · '
           f'{shown.run.lines[-1]["num_params"]:,} parameters · final error {summary["final_error"]:.1%}</p></div>')
@@ -147,7 +148,7 @@ def _curve(errors: np.ndarray, chance: float, colour: str, unit: str = "mega-bat
 
 
 def _difficult(learners: Sequence[Shown], y: np.ndarray) -> Sequence[int]:
-  """Test digits about which the learners changed their minds most often, and that they got right in the end."""
+  """Test digits that the learners got right in the end, and wrong as often as possible before."""
   wrong = np.array([[np.ones(len(y)) if guess is None else guess != y for guess in each.guesses.values()]
                     for each in learners])  # [L, T, N]
   never = wrong[:, -1].sum(0)
@@ -158,8 +159,8 @@ def _difficult(learners: Sequence[Shown], y: np.ndarray) -> Sequence[int]:
 def _live(out: pathlib.Path) -> pathlib.Path:
   """Plays the nights, and writes the page about them."""
   import alma_jax
-  commands.show(f"Each night, {_PER_NIGHT} new digits arrive in {out / 'data' / 'stream'}. A run tests its predictor on "
-                "them, trains on\nthem, and replaces the predictor.\n")
+  commands.show(f"Each night, {_PER_NIGHT} new digits arrive in {out / 'data' / 'stream'}. A run tests its predictor\n"
+                "on them, trains on them, and replaces the predictor.\n")
   tree = configs.load_file("live", "anytime")
   tree["dataset"] |= dict(name=f"live:{out / 'data'}", settle_seconds=0.0)
   tree["log"] |= dict(drift=0.0, tensorboard=False, progress=False)
@@ -212,8 +213,8 @@ them</h3>{_curve(errors, chance, shown.name, "nights")}</div>
 <div class="panel"><table class="nights"><thead><tr><th>night</th><th>digits</th><th>error</th><th>training</th></tr>
 </thead><tbody>{rows}</tbody></table></div></div>
 <h2>Eight digits that never arrived</h2>
-<p>What the predictors of nights {', '.join(map(str, shown.guesses))} say about eight difficult digits that were in no
-night's data.</p>
+<p>What the predictors of nights 1, 3 and {_NIGHTS} say about digits that were in no night's data: eight hard ones,
+which the first predictor got wrong and the last one right.</p>
 <div class="digits">{''.join(_digit([shown], i, x[i], y[i]) for i in _difficult([shown], y))}</div>
 <h2>Your turn</h2>
 <p>Put your own files into a folder (one <code>.npz</code> file or one folder of images by class per night), and leave a

@@ -77,7 +77,9 @@ def say(text: str) -> None:
 
 
 def duration(seconds: float) -> str:
-  """E.g. "4 s", "4.2 s", "48 s", "14 min", "2.5 h"."""
+  """E.g. "0.04 s", "4.2 s", "48 s", "14 min", "2.5 h"."""
+  if 0 < seconds < 0.095:
+    return f"{seconds:.1g} s" if seconds >= 0.005 else "0 s"
   if seconds < 9.95:
     return f"{round(seconds, 1):g} s"
   if seconds < 99.5:
