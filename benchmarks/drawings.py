@@ -1,0 +1,131 @@
+"""Draws the pictures that explain the project: README's, and the timeline of the protocol. They are SVG files.
+
+    python benchmarks/drawings.py docs/images
+
+Their colours follow the reader's theme, light or dark. front.svg shows the runs in docs/results/anytime/runs.csv: CER
+against compute on MNIST in 500 mega-batches, means over seeds. timeline.svg is a sketch with invented errors.
+"""
+import argparse
+import math
+import pathlib
+from collections.abc import Iterable
+
+import pandas as pd
+
+RUNS = pathlib.Path(__file__).parents[1] / "docs/results/anytime/runs.csv"
+STYLE = """  <style>
+    svg { --text: #1d2528; --soft: #5d686d; --line: #d7dde0; --good: #00806b; --other: #3b6fb6; --page: #fff; }
+    @media (prefers-color-scheme: dark) {
+      svg { --text: #e6eaec; --soft: #a3afb5; --line: #3b464b; --good: #4fc9b0; --other: #8ab4f0; --page: #1e2129; }
+    }
+    .page { fill: var(--page); }
+    text { font: 15px system-ui, -apple-system, "Segoe UI", Roboto, Arial, sans-serif; fill: var(--text); }
+    .soft { fill: var(--soft); font-size: 13px; } .end { text-anchor: end; } .mid { text-anchor: middle; }
+    .grid { stroke: var(--line); } .axis { stroke: var(--soft); }
+    .good { fill: var(--good); } .other { fill: var(--other); } .bold { font-weight: 700; }
+    .curve { fill: none; stroke: var(--good); stroke-width: 3; } .area { fill: var(--good); opacity: .2; }
+    .arrow { fill: none; stroke: var(--text); stroke-width: 1.5; } .head { fill: var(--text); }
+    .box { fill: var(--line); } .trains { fill: var(--other); opacity: .85; }
+  </style>
+"""
+# What the settings of runs that wait are called, where their texts are, in pixels right of and below the points, and their anchors.
+WAITING = {"sm": ("one network", (10, 5), ""), "gens": ("growing ensemble", (10, 5), ""),
+           "umix": ("ensemble, trained as one", (12, -6), ""), "ens": ("ensemble of five", (12, 5), ""),
+           "retrain-epochs20": ("one network, retrained on all data", (-12, 5), "end")}
+ANYTIME = ("anytime-steps20", "anytime-steps40", "anytime", "anytime-steps180", "anytime-steps400")
+LEFT, TOP, WIDTH, HEIGHT = 62, 48, 620, 300  # of the plot
+COMPUTE, MOST = (4e9, 3e12), 42.0
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("out", type=pathlib.Path, help="folder for the pictures")
+  out = parser.parse_args().out
+  for name, drawn in (("front", front()), ("timeline", timeline())):
+    (out / f"{name}.svg").write_text(drawn, encoding="utf-8")
+
+
+def front() -> str:
+  """CER against compute: learners that wait as points, `anytime` as a curve."""
+  runs = pd.read_csv(RUNS)
+  setting = runs["run"].str.extract(r"seed\d+-(.*)")[0]
+  mean = runs.groupby(setting)[["cumulative_fwd_macs", "cer"]].mean()
+  place = lambda name: (x(mean["cumulative_fwd_macs"][name]), y(mean["cer"][name]))
+  parts = []
+  for cer in range(0, 41, 10):
+    parts.append(f'<line class="grid" x1="{LEFT}" x2="{LEFT + WIDTH}" y1="{y(cer):.0f}" y2="{y(cer):.0f}"/>'
+                 + text(LEFT - 8, y(cer) + 5, str(cer), "soft end"))
+  for power, label in ((10, "10 G"), (11, "100 G"), (12, "1,000 G")):
+    parts.append(text(x(10.0**power), TOP + HEIGHT + 20, label, "soft mid"))
+  parts.append(text(LEFT, 20, "CER on MNIST in 500 mega-batches: the sum of 500 test errors, lower is better", "soft"))
+  parts.append(text(LEFT + WIDTH, TOP + HEIGHT + 40, "compute, in multiply-adds", "soft end"))
+  for name, (label, (right, down), anchor) in WAITING.items():
+    at = place(name)
+    parts.append(circle(*at, "other") + text(at[0] + right, at[1] + down, label, anchor))
+  points = [place(name) for name in ANYTIME]
+  parts.append(f'<path class="curve" d="{path(points)}"/>' + "".join(circle(*point, "good") for point in points))
+  parts.append(text(points[0][0] - 12, points[0][1] + 5, "anytime", "good bold end"))
+  (x0, y0), (x1, y1) = place("ens"), place("anytime")
+  parts.append(f'<path class="arrow" d="M{x0 - 8:.0f},{y0 + 8:.0f} Q{x0 - 40:.0f},{y1:.0f} {x1 + 18:.0f},{y1 - 3:.0f}"/>'
+               f'<path class="head" d="M{x1 + 9:.0f},{y1 - 2:.0f} l12,-7 l0,12 z"/>')
+  return svg("CER against compute on MNIST: anytime has half the error of an ensemble at a fourteenth of its compute",
+             LEFT + WIDTH + 118, TOP + HEIGHT + 56,
+             [*parts, text(x1, y(5), "half the error, a fourteenth of the compute", "bold")])
+
+
+def timeline() -> str:
+  """Mega-batches that arrive, trainings after every second one, and the stair of the error, whose area is the CER."""
+  errors, num = [.9, .42, .42, .27, .27, .19, .19, .15], 8
+  across, top, below = 78, 118, 200
+  left, base = 96, top + below
+  parts = [text(20, 40, "arrive"), text(20, 88, "trains"), text(20, top + 20, "test"), text(20, top + 38, "error")]
+  for t in range(1, num + 1):
+    at = left + (t - 1) * across
+    parts.append(f'<rect class="box" x="{at + 6}" y="18" width="{across - 12}" height="34" rx="5"/>'
+                 + text(at + across / 2, 40, str(t), "mid"))
+    if t % 2 == 0:
+      parts.append(f'<rect class="trains" x="{at + across - 36}" y="70" width="30" height="24" rx="4"/>'
+                   f'<path class="arrow" d="M{at + across - 6},82 H{at + across + 14}" opacity="0"/>')
+  # The learner that is deployed after mega-batch t is tested: its error is the height of the bar of t.
+  stair = " ".join(f"{'L' if i else 'M'}{left + i * across},{base - error * below:.0f} H{left + (i + 1) * across}"
+                   for i, error in enumerate(errors))
+  parts.append(f'<path class="area" d="{stair} V{base} H{left} Z"/><path class="curve" d="{stair}"/>')
+  parts.append(f'<line class="axis" x1="{left}" x2="{left + num * across}" y1="{base}" y2="{base}"/>')
+  parts.append(text(left + 0.4 * across, base - 18, "the coloured area is the CER", "bold"))
+  parts.append(text(left + across + 10, top + 24, "until its first training, the learner guesses", "soft"))
+  parts.append(text(left + num * across, base + 24, "mega-batches", "soft end"))
+  return svg("Mega-batches arrive one after the other. The learner trains after every second one. Its test error falls "
+             "in steps; the area below it is the CER.", left + num * across + 24, base + 40, parts)
+
+
+def x(macs: float) -> float:
+  low, high = map(math.log, COMPUTE)
+  return LEFT + WIDTH * (math.log(macs) - low) / (high - low)
+
+
+def y(cer: float) -> float:
+  return TOP + HEIGHT * (1 - cer / MOST)
+
+
+def text(right: float, down: float, words: str, classes: str = "") -> str:
+  return f'<text x="{right:.0f}" y="{down:.0f}" class="{classes}">{words}</text>'
+
+
+def circle(right: float, down: float, classes: str) -> str:
+  return f'<circle cx="{right:.1f}" cy="{down:.1f}" r="6" class="{classes}"/>'
+
+
+def path(points: Iterable[tuple[float, float]]) -> str:
+  return "M" + " L".join(f"{right:.1f},{down:.1f}" for right, down in points)
+
+
+def svg(title: str, width: float, height: float, parts: Iterable[str]) -> str:
+  size = f"{width:.0f}", f"{height:.0f}"
+  return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{size[0]}" height="{size[1]}" '
+          f'viewBox="0 0 {size[0]} {size[1]}" role="img">\n  <title>{title}</title>\n{STYLE}'
+          f'  <rect class="page" width="{size[0]}" height="{size[1]}" rx="8"/>\n  '
+          + "\n  ".join(parts) + "\n</svg>\n")
+
+
+if __name__ == "__main__":
+  main()
