@@ -35,31 +35,63 @@ _ALL = [*CLAIMS, *QUESTIONS]
 PAGE, RUNS, STREAM, COMPARISONS = "README.md", "runs.csv", "stream.csv.gz", "comparisons.csv"
 
 
-_HEAD = """# The paper's claims
+_HEAD = """# What we found
 
-This page lists the paper's claims that our runs can test, with a verdict on each. It is written by
-`python benchmarks/claims.py docs/results` from the runs of the studies, `STUDY/runs.csv`.
+The paper makes claims, and we ran the experiments again: {num} runs. The short version:
 
-- **agrees**: the mean supports the claim significantly, and no comparison or group of comparisons is significantly
-  against it.
-- **disagrees**: the mean is significantly against the claim, and nothing is significantly for it.
-- **depends**: the mean, a comparison or a group is significantly for the claim, and another one significantly against
-  it. [The comparisons](#the-comparisons) say where.
-- **in part**: the claim is about costs, which are counted, and some comparisons support it, but not all.
-- **cannot tell**: all other cases. There are fewer than three seeds, or the seeds differ too much.
-- *not measured*: the runs that the claim compares are missing. The column "number" says why. If there is a command, it
-  makes them.
+{short}
 
+{matrix}
+
+- **agrees**, **disagrees**: the mean is significantly for the claim, or against it, and no comparison says otherwise.
+- **depends**: significant both ways. [The comparisons](#the-comparisons) say where.
+- **in part**: the claim is about costs, which are counted; it is true for some of the comparisons.
+- **cannot tell**: fewer than three seeds, or they differ too much.
+- An empty cell was not measured.
+
+Each study has a page with its figures and commands:
+
+{studies}
+
+Beyond the paper: [the anytime learner](anytime/README.md), [streams of tasks](tasks/README.md), [flat hard
+mixtures](tasks/experts/README.md), [flat mixtures and paths](tasks/composition/README.md),
+[Branch-Train-Merge](tasks/branch_train_merge/README.md), and [other measurements](../results.md) of speed and memory.
+
+## The claims
+
+This page is written by `python benchmarks/claims.py docs/results` from the runs of the studies, `STUDY/runs.csv`.
 Figures, tables, sections and appendices are numbered as in the current version of
 [arXiv 2106.09563](https://arxiv.org/abs/2106.09563) (2022), whose abstract only asks questions. The abstracts of
 earlier versions answer them: A is the one that finds bigger models better, B the one that tests about thirty baselines.
 
 The number says by how much the first quantity of a comparison is larger than the second: the geometric mean over all
 comparisons, and its 95 % interval over seeds. A positive percentage supports the claim, and so does a multiple above 1,
-except for the claims that name the learners or the multiples.
+except for the claims that name the learners or the multiples. If a claim was not measured, the number says why.
 [The comparisons](#the-comparisons) list the quantities, [how the verdicts are made](#how-the-verdicts-are-made)
 describes the statistics, and [the commands](#the-commands) continue a study and write this page.
 """
+# The findings in short: a sentence with the numbers of rows, and the verdicts on which it rests, {{(claim, study):
+# verdict}}. A sentence whose verdicts have changed is left out.
+_SHORT = [
+    ("**Larger networks win.** The CER of a network is {0} higher than that of the next larger one on MNIST, and {1} "
+     "higher on CIFAR-10.", {(1, "mnist"): "agrees", (1, "cifar"): "agrees", (1, "mnist_authors"): "agrees"}),
+    ("**Ensembles beat learners that grow,** at the same width and waiting time: the CER of those that grow is {0} "
+     "higher on MNIST and {1} higher on CIFAR-10.",
+     {(3, "mnist"): "agrees", (3, "cifar"): "agrees", (3, "mnist_authors"): "agrees"}),
+    ("**At equal memory, growing does not pay:** the CER of the best learner that grows is {0} higher on MNIST. At "
+     "equal compute we cannot tell, and with the authors' early stopping growing is ahead.",
+     {(7, "mnist"): "agrees", (6, "mnist"): "cannot tell", (6, "mnist_authors"): "disagrees"}),
+    ("**The shortest waiting time ends worst.** If you train on every mega-batch at once, the final error is {0} "
+     "higher on MNIST and {1} higher on CIFAR-10.", {(18, "mnist"): "agrees", (18, "cifar"): "agrees"}),
+    ("**Replay helps, but you pay for it.** Without it the CER is {0} higher on MNIST and {1} higher on CIFAR-10. At "
+     "equal compute the CER *with* it is {2} higher on MNIST.",
+     {(21, "mnist_replay"): "agrees", (21, "cifar"): "agrees", (24, "mnist_replay"): "agrees"}),
+    ("**Having all data at once is better** than getting it piece by piece, with as many training steps: the "
+     "perplexity of language models is {0} higher in pieces.", {(25, "text"): "agrees"}),
+]
+# Columns of the matrix: data sets, and their studies; the first one that measured a claim fills the cell.
+_COLUMNS = {"MNIST": ("mnist", "mnist_replay"), "MNIST, stopped early": ("mnist_authors",),
+            "CIFAR-10": ("cifar", "cifar-full"), "small text": ("text",)}
 _QUESTIONS = """
 ## Further questions
 
@@ -233,8 +265,44 @@ def page(results: pathlib.Path) -> str:
       runs = studies[study]
       details.append(f"| {number} | {'' if said else claim.quantity} | {data} | "
                      f"{_counts(found, adjusted[i], claim.points, runs.complete if runs else (0, 0))} |")
-  return "\n".join([_HEAD.rstrip(), *tables[False], _QUESTIONS.rstrip(), *tables[True], _COMPARISONS, *details,
+  labels = [f"- {_data(results, study)}" for study in STUDIES if (results / study / PAGE).is_file()]
+  head = _HEAD.format(short=_short(rows, adjusted), matrix=_matrix(rows, adjusted), num=_num_runs(results),
+                      studies="\n".join(labels))
+  return "\n".join([head.rstrip(), *tables[False], _QUESTIONS.rstrip(), *tables[True], _COMPARISONS, *details,
                     _METHOD.rstrip(), *_together(rows, adjusted)]) + "\n" + _COMMANDS
+
+
+def _short(rows: list[Row], adjusted: list[float]) -> str:
+  """A list of the findings whose verdicts are those that they were written for."""
+  there = {(number, study): (verdict_of(found, p).strip("*"), _number(found, _ALL[number - 1].points).split(" (")[0])
+           for (number, study, found), p in zip(rows, adjusted)}
+  told = [_wrapped(text.format(*(there[row][1].lstrip("+") for row in rests))) for text, rests in _SHORT
+          if all(there.get(row, ("", ""))[0] == verdict for row, verdict in rests.items())]
+  return "\n".join(f"{i}. {text}" for i, text in enumerate(told, 1))
+
+
+def _wrapped(text: str) -> str:
+  return "\n".join(textwrap.wrap(text, 117, subsequent_indent="   ", break_long_words=False, break_on_hyphens=False))
+
+
+def _matrix(rows: list[Row], adjusted: list[float]) -> str:
+  """An HTML table of the verdicts, claims x data sets; the site colours the cells by their classes."""
+  cells: dict[tuple[int, str], list[str]] = {}
+  for (number, study, found), p in zip(rows, adjusted):
+    column = next(name for name, studies in _COLUMNS.items() if study in studies)
+    cells.setdefault((number, column), []).append(verdict_of(found, p).strip("*"))
+  lines = ["<table>", "<tr><th>claim</th>" + "".join(f"<th>{name}</th>" for name in _COLUMNS) + "</tr>"]
+  for number, claim in enumerate(_ALL, 1):
+    said = [next((each for each in cells.get((number, name), []) if each != "not measured"), "") for name in _COLUMNS]
+    lines.append(f"<tr><td>{number}. {claim.text}</td>" + "".join(
+        f'<td class="{each.replace(" ", "-")}">{each}</td>' if each else "<td></td>" for each in said) + "</tr>")
+  return "\n".join([*lines, "</table>"])
+
+
+def _num_runs(results: pathlib.Path) -> str:
+  """The number of runs of all studies."""
+  paths = [results / study / RUNS for study in STUDIES]
+  return f"{sum(len(pd.read_csv(path, usecols=['seed'])) for path in paths if path.is_file()):,}"
 
 
 def comparisons(results: pathlib.Path) -> pd.DataFrame:

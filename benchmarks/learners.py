@@ -29,7 +29,7 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
                                    allow_abbrev=False)
   parser.add_argument("--config", default="configs/digits.py")
-  names = [name for name in LEARNERS["images"] if name != "expert"]  # which is a part of `alma apart`
+  names = ["anytime", *(name for name in LEARNERS["images"] if name != "expert")]  # a part of `alma apart`
   parser.add_argument("--learners", nargs="+", default=names, choices=names)
   parser.add_argument("--workdir", help="folder of the run folders; default: a temporary one")
   args, flags = parser.parse_known_args()
@@ -57,7 +57,8 @@ def _has(learner: str, flag: str) -> bool:
   """Whether a learner takes a flag: it has the field, or the flag is not one of --config.learner.*."""
   prefix = "--config.learner."
   field = flag.partition("=")[0].removeprefix(prefix)
-  return not flag.startswith(prefix) or field in {f.name for f in dataclasses.fields(LEARNERS["images"][learner])}
+  name = "sm" if learner == "anytime" else learner  # whose recipe it is
+  return not flag.startswith(prefix) or field in {f.name for f in dataclasses.fields(LEARNERS["images"][name])}
 
 
 if __name__ == "__main__":

@@ -3,8 +3,9 @@
     python benchmarks/learners.py --workdir runs/learners
     python benchmarks/pictures.py runs/learners docs/images
 
-Writes digits-stream.png, the figure `stream` of `alma report` for four learners, and learners/NAME.png, the test error
-and the parameters of a learner over the stream. Each picture also stores the numbers it shows, so that
+Writes digits-stream.png, the figure `stream` of `alma report` for four learners, learners/NAME.png, the test error and
+the parameters of a learner over the stream, and learners/summary.csv, from which drawings.py draws all learners in one
+plane. Each picture also stores the numbers it shows, so that
 tests/test_pictures.py can compare it with today's runs: the text "Description" of the PNG file is JSON,
 {learner: {column of metrics.jsonl: values}}.
 """
@@ -13,6 +14,7 @@ import json
 import pathlib
 from collections.abc import Sequence
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 import alma_jax
@@ -20,7 +22,7 @@ from alma_jax.reports import collect, drawing, figures
 from alma_jax.reports.drawing import Line, Panel, Plot
 
 SIZE, DPI = (7.2, 2.6), 110
-FIRST, FIRST_PAGE = "digits-stream.png", ("sm", "gens", "gmoe", "ens")
+FIRST, FIRST_PAGE = "digits-stream.png", ("sm", "ens", "gmoe", "anytime")
 COLUMNS = {"error": "test error", "num_params": "parameters held"}
 
 
@@ -32,7 +34,11 @@ def main() -> None:
   (args.out / "learners").mkdir(parents=True, exist_ok=True)
   (study,), _ = collect.collect([str(args.runs / name) for name in FIRST_PAGE])
   save(drawing.draw(figures.plots(study)["stream"]), args.out / FIRST, args.runs, FIRST_PAGE, ["error"], dpi=200)
-  for name in sorted(place.parent.name for place in args.runs.glob("*/config.json")):
+  names = sorted(place.parent.name for place in args.runs.glob("*/config.json"))
+  summaries = {name: alma_jax.load_run(args.runs / name).summary for name in names}
+  pd.DataFrame([{"learner": name, "cer": its["cer"], "cumulative_fwd_macs": its["cumulative_fwd_macs"]}
+                for name, its in summaries.items()]).to_csv(args.out / "learners/summary.csv", index=False)
+  for name in names:
     save(figure(name, args.runs), args.out / "learners" / f"{name}.png", args.runs, sorted({"sm", name}), [*COLUMNS])
 
 

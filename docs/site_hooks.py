@@ -1,4 +1,4 @@
-"""Pages of the site that are made from other sources when it is built: the command line, and files of the repository.
+"""What the site adds to the pages in docs/: pages from other sources, old addresses, hover texts, unbroken numbers.
 
 MkDocs calls the functions `on_*`. `mkdocs build --strict` fails on a broken link.
 """
@@ -6,6 +6,8 @@ import contextlib
 import importlib
 import io
 import pathlib
+import re
+from html import escape
 from typing import Any
 
 from mkdocs.structure.files import File, Files
@@ -15,7 +17,11 @@ COMMANDS = ("main", "sweep", "apart", "report", "sample", "export", "predict", "
             "board")
 # Pages made from files beside docs/: {page: file}.
 COPIES = {"contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
-CLAIMS = "results/README.md"
+FINDINGS = "results/README.md"
+# Addresses of earlier versions: {address: where it leads now}. The pages say so to browsers and to people.
+MOVED = {"results/claims/": "findings/"}
+GLOSSARY = pathlib.Path(__file__).parent / "glossary.md"
+NUMBER = re.compile(r"<td((?: style=\"[^\"]*\")?)>([-+±≤≥]?\d[^<]{0,34})</td>")
 # Modules of the API page: {title: [names]}.
 API = {
     "Running": ["runs.experiment.run", "runs.results.load_run", "runs.results.Run", "runs.routes.weights",
@@ -42,12 +48,53 @@ def on_files(files: Files, config: Any) -> Files:
   pages = {"command-line.md": command_line(), "api.md": api()}
   for page, source in COPIES.items():
     pages[page] = (ROOT / source).read_text().replace("](docs/", "](")
-  claims = files.get_file_from_path(CLAIMS)
-  assert claims is not None
-  claims.dest_uri = "results/claims/index.html"
+  findings = files.get_file_from_path(FINDINGS)
+  assert findings is not None
+  findings.dest_uri = "findings/index.html"
   for name, content in pages.items():
     files.append(File.generated(config, name, content=content))
   return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+  """Adds the hover texts of the glossary to every other page."""
+  if page.file.src_uri == GLOSSARY.name:
+    return markdown
+  return markdown + "\n\n" + "\n".join(f"*[{term}]: {meaning}" for term, meaning in hover_texts().items())
+
+
+def on_page_content(html: str, **_: Any) -> str:
+  """Marks cells that are numbers, so that they do not wrap. A term has its hover text where a page first says it."""
+  said: set[str] = set()
+
+  def first(match: re.Match[str]) -> str:
+    if match[1] in said or match.string.rfind("<h", 0, match.start()) > match.string.rfind("</h", 0, match.start()):
+      return match[2]
+    said.add(match[1])
+    return match[0]
+  return NUMBER.sub(r'<td class="number"\1>\2</td>', re.sub(r'<abbr title="(.*?)">(.*?)</abbr>', first, html))
+
+
+def on_post_build(config: Any) -> None:
+  """Writes a page at every old address that leads to the new one."""
+  for old, new in MOVED.items():
+    to = "../" * old.count("/") + new
+    path = pathlib.Path(config.site_dir) / old / "index.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f'<!doctype html><meta charset="utf-8"><title>Moved</title>\n<link rel="canonical" href="{to}">\n'
+                    f'<meta http-equiv="refresh" content="0; url={to}">\n<a href="{to}">This page has moved.</a>\n')
+
+
+def hover_texts() -> dict[str, str]:
+  """{term: first sentence of its entry in the glossary}, in the forms in which pages write it."""
+  texts = {}
+  for terms, meaning in re.findall(r"^\*\*(.+?)\*\* · (.*?)(?=\n\n|\Z)", GLOSSARY.read_text(), re.M | re.S):
+    plain = re.sub(r"[*`$]|\[(.*?)\]\(.*?\)", r"\1", " ".join(meaning.split()))
+    sentence = escape(re.split(r"(?<=[.])\s", plain, maxsplit=1)[0])
+    for term in terms.split(", "):
+      forms = (term, f"{term}s", re.sub("(ch|x)$", r"\1es", term))
+      texts |= {form: sentence for each in forms for form in {each, each[0].upper() + each[1:]}}
+  return texts
 
 
 def command_line() -> str:
