@@ -1,9 +1,10 @@
-"""Draws the pictures that explain the project: README's, and the timeline of the protocol. They are SVG files.
+"""Draws the pictures that explain the project: README's, the timeline of the protocol, and all learners in one plane.
 
     python benchmarks/drawings.py docs/images
 
-Their colours follow the reader's theme, light or dark. front.svg shows the runs in docs/results/anytime/runs.csv: CER
-against compute on MNIST in 500 mega-batches, means over seeds. timeline.svg is a sketch with invented errors.
+They are SVG files, whose colours follow the reader's theme, light or dark. front.svg shows the runs in
+docs/results/anytime/runs.csv: CER against compute on MNIST in 500 mega-batches, means over seeds. timeline.svg is a
+sketch with invented errors. learners.svg shows the runs of pictures.py, docs/images/learners/summary.csv.
 """
 import argparse
 import math
@@ -13,6 +14,7 @@ from collections.abc import Iterable
 import pandas as pd
 
 RUNS = pathlib.Path(__file__).parents[1] / "docs/results/anytime/runs.csv"
+LEARNERS = RUNS.parents[2] / "images/learners/summary.csv"
 STYLE = """  <style>
     svg { --text: #1d2528; --soft: #5d686d; --line: #d7dde0; --good: #00806b; --other: #3b6fb6; --page: #fff; }
     @media (prefers-color-scheme: dark) {
@@ -33,6 +35,8 @@ STYLE = """  <style>
 WAITING = {"sm": ("one network", (10, 5), ""), "gens": ("growing ensemble", (10, 5), ""),
            "umix": ("ensemble, trained as one", (12, -6), ""), "ens": ("ensemble of five", (12, 5), ""),
            "retrain-epochs20": ("one network, retrained on all data", (-12, 5), "end")}
+# Where the names of learners are in learners.svg, if not right of their points.
+BESIDE = {"gens": (-10, 14, "end"), "sm": (-10, -2, "end"), "umix": (-12, 3, "end"), "gmoe": (10, 10, "")}
 ANYTIME = ("anytime-steps20", "anytime-steps40", "anytime", "anytime-steps180", "anytime-steps400")
 LEFT, TOP, WIDTH, HEIGHT = 62, 48, 620, 300  # of the plot
 COMPUTE, MOST = (4e9, 3e12), 42.0
@@ -42,7 +46,7 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("out", type=pathlib.Path, help="folder for the pictures")
   out = parser.parse_args().out
-  for name, drawn in (("front", front()), ("timeline", timeline())):
+  for name, drawn in (("front", front()), ("timeline", timeline()), ("learners", plane())):
     (out / f"{name}.svg").write_text(drawn, encoding="utf-8")
 
 
@@ -73,6 +77,27 @@ def front() -> str:
   return svg("CER against compute on MNIST: anytime has half the error of an ensemble at a fourteenth of its compute",
              LEFT + WIDTH + 118, TOP + HEIGHT + 56,
              [*parts, text(x1, y(5), "half the error, a fourteenth of the compute", "bold")])
+
+
+def plane() -> str:
+  """CER against compute of all learners on the digits."""
+  table, (low, high), most = pd.read_csv(LEARNERS), map(math.log, (3e8, 3e9)), 4.0
+  right = lambda macs: LEFT + WIDTH * (math.log(macs) - low) / (high - low)
+  down = lambda cer: TOP + HEIGHT * (1 - cer / most)
+  parts = [text(LEFT, 20, "CER on the digits in 20 mega-batches: lower is better; guessing scores 18", "soft"),
+           text(LEFT + WIDTH, TOP + HEIGHT + 40, "compute, in multiply-adds", "soft end")]
+  for cer in range(5):
+    parts.append(f'<line class="grid" x1="{LEFT}" x2="{LEFT + WIDTH}" y1="{down(cer):.0f}" y2="{down(cer):.0f}"/>'
+                 + text(LEFT - 8, down(cer) + 5, str(cer), "soft end"))
+  for macs in (0.5, 1, 2):
+    parts.append(text(right(macs * 1e9), TOP + HEIGHT + 20, f"{macs} G", "soft mid"))
+  for name, cer, macs in table[["learner", "cer", "cumulative_fwd_macs"]].itertuples(index=False, name=None):
+    across, below, anchor = BESIDE.get(name, (10, 5, ""))
+    is_best = name == "anytime"
+    parts.append(circle(right(macs), down(cer), "good" if is_best else "other")
+                 + text(right(macs) + across, down(cer) + below, name, "good bold" if is_best else anchor))
+  return svg("CER against compute of all learners on the digits: anytime has a third of the CER of ens at its compute",
+             LEFT + WIDTH + 76, TOP + HEIGHT + 56, parts)
 
 
 def timeline() -> str:
