@@ -18,7 +18,7 @@ PAGES = ("first-run", "reading-the-curve", "your-own-data", "when-to-train", "da
          "predicting-and-serving")
 # What the commands write: {picture of the site: file in the folder}.
 PICTURES = {"first.png": "runs/first/curve.png", "curves.png": "curves.png", "own.png": "runs/own/curve.png",
-            "waiting.png": "report/waiting.png", "live.png": "runs/live/curve.png"}
+            "stream.png": "report/stream.png", "waiting.png": "report/waiting.png", "live.png": "runs/live/curve.png"}
 
 
 def main() -> None:
