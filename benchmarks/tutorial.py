@@ -47,10 +47,11 @@ def script(page: str) -> str:
 
 
 def run(page: str, folder: pathlib.Path, **environment: str) -> subprocess.CompletedProcess[str]:
-  """Runs the commands of a page in a folder, with the programs of this Python's environment."""
-  path = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
+  """Runs the commands of a page in a folder, with the programs of this Python's environment and this checkout."""
+  paths = {"PATH": f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}",
+           "PYTHONPATH": f"{DOCS.parent}:{os.environ.get('PYTHONPATH', '')}"}
   return subprocess.run(["bash", "-eum", "-c", script(page)], cwd=folder, capture_output=True, text=True,
-                        env=os.environ | {"PATH": path} | environment, stdin=subprocess.DEVNULL, check=False)
+                        env=os.environ | paths | environment, stdin=subprocess.DEVNULL, check=False)
 
 
 if __name__ == "__main__":

@@ -295,7 +295,7 @@ def test_the_arrays_of_the_page(tmp_path):
   assert len(lines(tmp_path / "runs/own-arrays", "metrics.jsonl")) == 10
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
+@pytest.mark.parametrize("page", ["docs/python.md"])
 def test_the_run_of_the_page(tmp_path, page):
   code = code_of(page).replace("waiting_time = 5\n", "waiting_time = 5\nconfig.train.epochs = 2\n")
   run_code(code, tmp_path)
@@ -317,10 +317,32 @@ def test_the_fixed_fields_of_the_page(tmp_path):
   assert {(job.config.stream.schedule.waiting_time, job.config.train.epochs) for job in made} == {(5, 3)}
 
 
+@pytest.mark.slow
+def test_every_command_of_the_tutorial_runs(tmp_path, monkeypatch):
+  """From a fresh folder, in the order of the pages; and the pages name all of their pictures."""
+  monkeypatch.syspath_prepend(ROOT / "benchmarks")
+  import tutorial
+  for page in tutorial.PAGES:
+    done = tutorial.run(page, tmp_path)
+    assert done.returncode == 0, (page, done.stderr)
+  assert all((tmp_path / path).is_file() for path in tutorial.PICTURES.values())
+
+
+def test_every_page_of_the_tutorial_has_commands_and_ends_with_a_picture(monkeypatch):
+  monkeypatch.syspath_prepend(ROOT / "benchmarks")
+  import tutorial
+  assert {path.stem for path in (ROOT / "docs/tutorial").iterdir()} == set(tutorial.PAGES)
+  for page in tutorial.PAGES:
+    text = (ROOT / f"docs/tutorial/{page}.md").read_text()
+    assert "alma " in tutorial.script(page)
+    assert text.count("\n    alma ") <= tutorial.script(page).count("alma "), "an indented block is a command"
+    assert "](../images/" in text[text.rindex("\n    "):], page
+
+
 def test_the_readme_is_short_and_has_the_two_commands():
   text = (ROOT / "README.md").read_text()
-  assert len(text.splitlines()) <= 150
-  for what, command in ((".", "alma_jax.main --config=configs/digits.py:ens"), ("-r requirements.txt", "pytest -n 2")):
+  assert len(text.splitlines()) <= 60
+  for what, command in ((".", "alma_jax.main --config=configs/digits.py:anytime"), ("-r requirements.txt", "pytest -n 2")):
     install = f"    python3 -m venv .venv && .venv/bin/pip install {what} && .venv/bin/python -m "
     assert f"\n{install}{command}\n" in text
 

@@ -9,10 +9,13 @@ import pytest
 from PIL import Image
 from runs import ROOT
 
-# What draws pictures: commands, and the page with the command of the README's picture.
-DRAW = r"python benchmarks/(pictures|study_figures|nights|task_claims)\.py .*(docs|--picture)|alma board |" \
+# What draws the pictures of a folder, or of a page: commands, and the page with the command of the README's picture.
+TUTORIAL, DRAWINGS = "images/tutorial/", ("front.svg", "timeline.svg", "learners.svg")
+DRAW = r"python benchmarks/(pictures|study_figures|nights|task_claims)\.py .*(docs|--picture)|" \
+       r"alma (board|report|demo)|" \
        r"\(docs/results/anytime/README\.md\) list the commands"
-PAGES = [path for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))] if ".png)" in path.read_text()]
+PAGES = [path for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+         if re.search(r"!\[.*?\]\(", path.read_text(), re.DOTALL)]
 LEARNERS = sorted((ROOT / "docs/images/learners").glob("*.png"))
 
 
@@ -23,8 +26,15 @@ def shown_by(path):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_page_with_a_picture_has_its_command(page):
-  assert re.search(DRAW, page.read_text())
+def test_a_page_with_a_picture_has_its_command(monkeypatch, page):
+  monkeypatch.syspath_prepend(ROOT / "benchmarks")
+  import tutorial
+  text = page.read_text()
+  for picture in re.findall(r"!\[[^]]*\]\((.*?)\)", text):
+    if TUTORIAL in picture:
+      assert picture.rpartition("/")[2] in tutorial.PICTURES
+    elif not picture.endswith((*DRAWINGS, "architecture.svg")):
+      assert re.search(DRAW, text), picture
 
 
 @pytest.mark.parametrize("path", LEARNERS, ids=lambda path: path.stem)
@@ -40,8 +50,8 @@ def test_the_first_picture_shows_the_runs_of_today(tmp_path):
   """Its command, of two learners; a processor that rounds differently may move single images of the test set of 360."""
   path = ROOT / "docs/images/digits-stream.png"
   environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}  # optimised, as runs are
-  subprocess.run([sys.executable, ROOT / "benchmarks/learners.py", "--learners", "sm", "gens", f"--workdir={tmp_path}",
+  subprocess.run([sys.executable, ROOT / "benchmarks/learners.py", "--learners", "sm", "ens", f"--workdir={tmp_path}",
                   f"--config={ROOT}/configs/digits.py"], check=True, cwd=ROOT, env=environment)
-  for name in ("sm", "gens"):
+  for name in ("sm", "ens"):
     lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["error"] for line in lines] == pytest.approx(shown_by(path)[name]["error"], abs=2.5 / 360)
