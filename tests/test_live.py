@@ -183,8 +183,8 @@ def test_without_a_test_set_nothing_is_called_a_test_error(tmp_path, arrays, mon
     assert done.returncode == 0
   assert "stage 1: " in done.stderr
   assert "stage 2: prequential error 0." in done.stderr
-  assert "prequential error 0." in done.stdout
-  assert "over 3 mega-batches" in done.stdout
+  assert "  prequential error 0." in done.stdout
+  assert "   mean over 3 mega-batches, each tested before it is used; lower is better\n" in done.stdout
   assert {"val_error", "prequential_error"} <= tags
   assert not {"error", "untrained_error"} & tags
   assert len(drawn) == 2

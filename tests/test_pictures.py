@@ -5,14 +5,14 @@ import re
 import subprocess
 import sys
 
+import pandas as pd
 import pytest
 from PIL import Image
 from runs import ROOT
 
-# What draws pictures: commands, and the page with the command of the README's picture.
-DRAW = r"python benchmarks/(pictures|study_figures|nights|task_claims)\.py .*(docs|--picture)|alma board |" \
-       r"\(docs/results/anytime/README\.md\) list the commands"
-PAGES = [path for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))] if ".png)" in path.read_text()]
+# Commands that draw pictures.
+DRAW = r"python benchmarks/(pictures|study_figures|nights|task_claims)\.py .*(docs|--picture)|alma board "
+PAGES = [path for path in sorted(ROOT.glob("docs/**/*.md")) if ".png)" in path.read_text()]
 LEARNERS = sorted((ROOT / "docs/images/learners").glob("*.png"))
 
 
@@ -33,6 +33,22 @@ def test_pictures_of_the_same_runs_agree(path):
   assert set(shown) == {"sm", path.stem}
   for name in set(shown) & set(first):
     assert shown[name]["error"] == first[name]["error"]
+
+
+@pytest.mark.parametrize("name", ["front", "timeline"])
+def test_drawings_are_those_of_their_script(monkeypatch, name):
+  monkeypatch.syspath_prepend(ROOT / "benchmarks")
+  import drawings
+  assert (ROOT / f"docs/images/{name}.svg").read_text() == getattr(drawings, name)()
+
+
+def test_the_front_picture_says_what_the_runs_say():
+  """Half of the error at a fourteenth of the compute, from the table of the runs."""
+  runs = pd.read_csv(ROOT / "docs/results/anytime/runs.csv")
+  mean = runs.groupby(runs["run"].str.extract(r"seed\d+-(.*)")[0])[["cer", "cumulative_fwd_macs"]].mean()
+  error, compute = mean.loc["anytime"] / mean.loc["ens"]
+  assert error == pytest.approx(1 / 2, abs=0.02)
+  assert 1 / compute == pytest.approx(14, abs=0.5)
 
 
 @pytest.mark.slow

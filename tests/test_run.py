@@ -4,6 +4,7 @@ import importlib.machinery
 import importlib.util
 import io
 import json
+import re
 import sys
 import types
 import warnings
@@ -49,7 +50,17 @@ def test_every_config_through_the_entry_point(tmp_path, tfds_dir, name, learner)
   assert run.metrics["t"].tolist() == [1, 2, 3]
   assert run.metrics["updated"].tolist() == [False, True, True]
   assert run.summary["num_stages"] == 2
-  assert f"CER {run.summary['cer']:.4f} over 3 mega-batches" in done.stdout
+  chance = run.metrics["untrained_error"][0]
+  first, *rest = done.stdout.splitlines()
+  assert first.split("  ")[0] == f"{run.config.dataset.name} · {run.config.label} · 3 mega-batches"
+  assert first.endswith(f"  {tmp_path / 'run'}")
+  assert re.fullmatch(rf"  test error  {chance:.2f} █[▁-█]{{3}} {run.summary['final_error']:.2f}     "
+                      rf"guessing {chance:.2f}", rest[1])
+  assert rest[2] == (f"  score       {run.summary['cer']:.4f}   sum of the 3 errors (CER), lower is better; guessing "
+                     f"scores {3 * chance:.1f}")
+  assert f" · {run.lines[-1]['num_params']:,} parameters · " in rest[3]
+  assert f"  picture     {tmp_path / 'run'}/curve.png" in rest
+  assert f"  next        python -m alma_jax.compare {tmp_path / 'run'} ANOTHER_RUN" in rest
 
 
 def test_the_run_folder_holds_the_documented_files(tmp_path, arrays):
@@ -80,7 +91,8 @@ def test_the_run_folder_holds_the_documented_files(tmp_path, arrays):
   assert set(summary) == {"cer", "cer_from_zero", "num_megabatches", "mean_error", "final_error", "cumulative_params",
                           "cumulative_fwd_macs",
                           "cumulative_train_flops", "cumulative_growth_macs", "num_stages", "wall_seconds",
-                          "compile_seconds", "device", "versions", "config_sha256"}
+                          "compile_seconds", "device", "versions", "config_sha256", "chance"}
+  assert summary["chance"] == pytest.approx(2 / 3)
   assert summary["cer"] == pytest.approx(sum(entry["error"] for entry in metrics))
   assert summary["cer_from_zero"] == pytest.approx(2 / 3 + summary["cer"])
   assert summary["cumulative_params"] == 5 * second["num_params"]
