@@ -144,7 +144,7 @@ def test_the_page_of_fields_is_up_to_date():
 def test_every_field_has_a_meaning_and_is_listed():
   text, page = document.text(), document.markdown()
   for problem in TEMPLATES:
-    for _, _, part in layout.alternatives({"problem": problem}):
+    for part in layout.alternatives(problem).values():
       for path, each in part.items():
         assert each.meaning, path
         assert f"--config.{path}={fields.text_of(each.default)}  (" in text

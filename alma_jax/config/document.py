@@ -39,7 +39,7 @@ def groups() -> dict[Group, list[tuple[str, Declared]]]:
   problems: dict[tuple[str, str, str], list[str]] = {}  # with an equal field
   fields: dict[tuple[str, str, str], tuple[str, Declared]] = {}
   for problem in CONFIGS:
-    for owner, cls, own in layout.alternatives({"problem": problem}):
+    for (owner, cls), own in layout.alternatives(problem).items():
       for path, each in own.items() if cls is None or not is_own(cls) else ():
         if isinstance(each.choices, Registry):
           each = each._replace(choices=[name for name, cls in each.choices.items() if not is_own(cls)])
