@@ -249,7 +249,7 @@ FIELDS = [
     ("{tmp}/c.py", "'train' is a group of fields", "its fields are epochs", config_file("c.train = 'x'")),
     ("{tmp}/c.py train.epochs=3", "'train' is a group of fields", "its fields are epochs",
      config_file("c.train = 'x'")),
-    ("{tmp}/c.py", "c.py", "a config file defines get_config(learner)", file("c.py", "x = 1")),
+    ("{tmp}/c.py", "c.py", "give a file that defines get_config", file("c.py", "x = 1")),
     ("configs", "'configs'", "is not a file"),
     ("digits:sm learner.shrink=0.5 learner.init_from_scratch=true", "learner.shrink=0.5", "leave them 1 and 0"),
     ("digits:sm train.steps=100 train.eval_every=10 train.patience=9", "train.patience=9", "set train.patience=0"),

@@ -4,7 +4,7 @@ A config is a ConfigDict until `parse` turns it into a frozen `RunConfig`; no ot
 
     base, tasks, language      configs to start from
     load_file                  runs a config file; `find` and `packaged` know the package's own, under configs/
-    run_file                   runs any Python file
+    run_file                   calls a function of any Python file
     overridden, changed        apply changes from the command line, and from a sweep
     parse                      checks everything that needs no data
     identity                   the fields that decide the results; see also digest, differences and compared

@@ -95,6 +95,7 @@ class Declared(NamedTuple):
     Raises:
       BadInput: the value has the wrong type, or is not allowed.
     """
+    value = value.tolist() if hasattr(value, "tolist") else value  # numpy's
     try:
       value = _converted(self.kind, value)
     except (ValueError, KeyError):
@@ -202,7 +203,6 @@ def text_of(value: Any) -> str:
 
 def _converted(kind: Any, value: Any) -> Any:
   """Raises ValueError or KeyError if this cannot be a value of the type."""
-  value = value.tolist() if hasattr(value, "tolist") else value  # numpy's
   if typing.get_origin(kind) is tuple:
     if isinstance(value, str):
       value = [part.strip(" '\"") for part in value.strip("()[] ").split(",") if part.strip()]
@@ -210,6 +210,7 @@ def _converted(kind: Any, value: Any) -> Any:
                  for part in (value if isinstance(value, (list, tuple)) else [value]))
   if kind == float | str:
     return value if isinstance(value, str) and value[:1].isalpha() else _converted(float, value)
+  value = value.tolist() if hasattr(value, "tolist") else value  # of a list of numpy's
   if isinstance(value, str) and kind is not str:
     value = _BOOLS[value.lower()] if kind is bool else kind(value)
   if kind is float and type(value) is int and abs(value) <= sys.float_info.max:

@@ -171,7 +171,8 @@ def to_dict(section: Any, of_config: bool = True) -> Tree:
   With `of_config=False` it is the dict of a section, where the fields of a chosen class stand beside its name.
   """
   tree: Tree = {}
-  for name, each in declared(type(section)).items():
+  cls: Any = type(section)
+  for name, each in declared(cls).items():
     value = getattr(section, name)
     if not each.is_part:
       tree[name] = value

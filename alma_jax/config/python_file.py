@@ -1,18 +1,16 @@
 """Runs config files: Python files with a function get_config. The package's own are found from any folder."""
+import inspect
 import os
 import pathlib
 import runpy
 import sys
 import traceback
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from alma_jax.config.fields import listed
 from alma_jax.config.layout import Tree
 from alma_jax.errors import BadInput
 
-T = TypeVar("T")
-_USAGE = "write --config=configs/NAME.py:LEARNER"
 _PACKAGE = pathlib.Path(__file__).parents[1]
 # The folder configs/ of an installed package, or of a clone of the repository.
 _FOLDERS = (_PACKAGE / "configs", _PACKAGE.parent / "configs")
@@ -62,24 +60,8 @@ def load_file(path: str, arg: str | None = None) -> Tree:
       raise BadInput(f"{path!r} is not a file; write --config={path}.py:LEARNER.")
     names = listed(name for name in packaged() if "/" not in name)
     raise BadInput(f"{path!r} is not a file in {pathlib.Path.cwd()}, nor one of the package's configs: {names}; "
-                   f"{_USAGE}.")
-  folder = str(file.resolve().parent)
-  if folder not in sys.path:
-    sys.path.append(folder)  # the file may import others of its folder
-
-  def made(names: dict[str, Any]) -> Any:
-    get_config = names.get("get_config")
-    if get_config is None:
-      raise BadInput(f"{file} has no function get_config; a config file defines get_config(learner).")
-    try:
-      return get_config(arg) if arg else get_config()
-    except TypeError as error:
-      if "get_config()" not in str(error):
-        raise
-      how = f"{file}, without :{arg}" if arg else f"{file}:LEARNER"
-      raise BadInput(f"{file}: {error}; write --config={how}.") from error
-
-  config = run_file(str(file), made, f"; {_USAGE}")
+                   "write --config=configs/NAME.py:LEARNER.")
+  config = run_file(file, "get_config", *filter(None, [arg]))
   if not hasattr(config, "to_dict"):
     raise BadInput(f"get_config of {file} returned {type(config).__name__}; it should return a ConfigDict, such as "
                    "alma_jax.base_config returns.")
@@ -87,24 +69,37 @@ def load_file(path: str, arg: str | None = None) -> Tree:
   return tree
 
 
-def run_file(path: str, use: Callable[[dict[str, Any]], T], advice: str = "") -> T:
-  """Runs a Python file and returns use({name: value} of its globals).
+def run_file(path: str | pathlib.Path, name: str, *args: Any) -> Any:
+  """Runs a Python file, and returns what one of its functions returns.
 
   Args:
-    path: path of an existing file.
-    use: called with the file's globals; it may call the file's functions.
-    advice: end of the error if this is not a Python file.
+    path: path of an existing file, which may import others of its folder.
+    name: name of the function, e.g. "get_config".
+    args: its arguments.
 
   Raises:
-    BadInput: the file is not Python, fails, or ends the program.
+    BadInput: the file is not Python, has no such function, fails, or ends the program.
   """
+  folder = str(pathlib.Path(path).resolve().parent)
+  if folder not in sys.path:
+    sys.path.append(folder)
   try:
-    return use(runpy.run_path(path))
+    function = runpy.run_path(str(path)).get(name)
+    if function is None:
+      raise BadInput(f"{path} has no function {name}; give a file that defines {name}.")
+    try:
+      inspect.signature(function).bind(*args)
+    except TypeError as error:
+      how = f"takes no argument, but is given {args[0]!r}; leave it out" if args else (
+          f"needs an argument; give it after a colon, as in {path}:ARGUMENT")
+      raise BadInput(f"{name} of {path} {how}.") from error
+    return function(*args)
   except BadInput:
     raise
   except SyntaxError as error:
-    raise BadInput(f"{path} is not a Python file (line {error.lineno}: {error.msg}){advice}.") from error
+    where = f"line {error.lineno}: {error.msg}"
+    raise BadInput(f"{path} is not a Python file ({where}); give one that defines {name}.") from error
   except (Exception, SystemExit) as error:  # whatever the file does
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     where = f" (line {lines[-1]})" if lines else ""
     raise BadInput(f"{path}{where} failed with {type(error).__name__}: {' '.join(str(error).split())}.") from error

@@ -2,7 +2,6 @@
 import copy
 import dataclasses
 import functools
-import inspect
 import json
 import pathlib
 import re
@@ -66,15 +65,9 @@ def load(given: str | pathlib.Path) -> sweeps.Sweep:
     names = fields.listed(name for name in configs.packaged() if name.startswith("sweeps/"))
     raise BadInput(f"{path!r} is not a sweep file in {pathlib.Path.cwd()}, nor one of the package's: {names}; "
                    "give one of these, or your own file.")
-  def called(names: dict[str, Any]) -> Any:
-    get_sweep = names.get("get_sweep")
-    if arg and get_sweep is not None and not inspect.signature(get_sweep).parameters:
-      raise BadInput(f"the sweep file {path} takes no argument, but --config={given} gives it {arg!r}; leave it out.")
-    return get_sweep and (get_sweep(arg) if arg else get_sweep())
-
-  made = configs.run_file(str(file), called)
+  made = configs.run_file(file, "get_sweep", *filter(None, [arg]))
   if not isinstance(made, sweeps.Sweep):
-    raise BadInput(f"{path} has no function get_sweep that returns an alma_jax.sweeps.Sweep; write one.")
+    raise BadInput(f"get_sweep of {path} returned {type(made).__name__}; it should return an alma_jax.sweeps.Sweep.")
   if not made.points:
     raise BadInput(f"the sweep of {path} has no points; give it at least one.")
   return made
