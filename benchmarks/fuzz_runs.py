@@ -186,7 +186,7 @@ def get_sweep(arg="1"):
     found = states.state(job, {})
     if found.kind == states.REFUSED:
       check_sentence(BadInput(found.line))
-    states.seconds_taken([job])
+    states.estimate([job])
     assert Record(job.workdir).num_lines == 0
     (root / "failures.json").write_bytes(given[1])
     states.read_texts(root / "failures.json", "delete it")

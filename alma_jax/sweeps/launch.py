@@ -118,7 +118,7 @@ def _run(plan: Plan, launcher: Launcher) -> int:
   signals = _watch_signals()
   failures, problem = dict(plan.failures), ""
   started = _start(plan, launcher, lambda: bool(signals))
-  with display.Board(plan.jobs, plan.states, launcher.workers_for(plan.to_do)) as shown:
+  with contextlib.closing(display.Board(plan.jobs, plan.states, launcher.workers_for(plan.to_do))) as shown:
     for event in started:
       shown.update(event)
       if event.job is not None and event.kind in (states.DONE, states.FAILED):
