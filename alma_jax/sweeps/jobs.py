@@ -1,16 +1,17 @@
 """Turns a sweep file into jobs. Each job has a checked config and its own run folder."""
-import copy
 import dataclasses
 import functools
 import json
 import pathlib
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from alma_jax import config as configs
 from alma_jax import files, sweeps
-from alma_jax.config import fields, schema
+from alma_jax.config import layout, schema
+from alma_jax.config.fields import listed
+from alma_jax.config.registry import meant
 from alma_jax.errors import BadInput
 
 _MOST = 10_000  # points of a sweep
@@ -62,7 +63,7 @@ def load(given: str | pathlib.Path) -> sweeps.Sweep:
   path, _, arg = str(given).partition(":")
   file = configs.find(path)
   if file is None:
-    names = fields.listed(name for name in configs.packaged() if name.startswith("sweeps/"))
+    names = listed(name for name in configs.packaged() if name.startswith("sweeps/"))
     raise BadInput(f"{path!r} is not a sweep file in {pathlib.Path.cwd()}, nor one of the package's: {names}; "
                    "give one of these, or your own file.")
   made = configs.run_file(file, "get_sweep", *filter(None, [arg]))
@@ -101,6 +102,7 @@ def make(sweep: sweeps.Sweep, root: str | pathlib.Path, overrides: Mapping[str, 
   """
   made: list[Job] = []
   template = functools.cache(functools.partial(configs.load_file, sweep.config))  # by the learner
+  fields = functools.cache(_fields)
   seen: dict[str, sweeps.Point] = {}
   if len(sweep.points) > _MOST:
     raise BadInput(f"the sweep has {len(sweep.points):,} points; at most {_MOST:,} are allowed.")
@@ -110,7 +112,8 @@ def make(sweep: sweeps.Sweep, root: str | pathlib.Path, overrides: Mapping[str, 
   for given in sweep.points:
     point = _checked(given)
     name = "-".join(_label(axis, value) for axis, value in point.items()) or "run"
-    config = _config(sweep, copy.deepcopy(template(point.get("learner"))), point, overrides or {})
+    tree = template(point.get("learner"))
+    config = _config(sweep, tree, fields(tree["problem"]), point, overrides or {})
     if len(name) > _LONGEST:
       raise BadInput(f"the run folder {name[:40]}... of the sweep has a name of {len(name)} characters; at most "
                      f"{_LONGEST} are allowed.")
@@ -136,49 +139,43 @@ def _checked(given: sweeps.Point) -> sweeps.Point:
   return point
 
 
-def _config(sweep: sweeps.Sweep, tree: dict[str, Any], point: sweeps.Point,
+def _config(sweep: sweeps.Sweep, tree: dict[str, Any], fields: Sequence[str], point: sweeps.Point,
             overrides: Mapping[str, str | None]) -> schema.RunConfig:
   """The config of a point; `tree` is the config of the sweep's config file with the point's learner."""
-  learner, flat = tree["learner"]["name"], configs.flatten(tree)
-  axes: dict[str, str] = {}  # the axis of each field
-  values = sweep.fixed | {axis: value for axis, value in point.items() if axis != "learner"}
-  while values:  # first the names, which decide what other fields there are
-    fields = {path: each for path, each in configs.fields_of(flat).items() if path not in configs.FIXED}
-    named = {axis: full[0] for axis in values if len(full := _meant(axis, fields)) == 1}
-    part = {axis: path for axis, path in named.items() if fields[path].classes is not None} or {
-        axis: _field(axis, fields, sweep.config, learner) for axis in values}
-    for axis, path in part.items():
-      other = axes.get(path, axis)
-      if other != axis and other in point and axis in point:
-        raise BadInput(f"the axes {min(axis, other)!r} and {max(axis, other)!r} of the sweep are the same field; keep "
-                       "one.")
-      axes[path] = axis
-    flat = configs.changed(flat, {path: values.pop(axis) for axis, path in part.items()})
+  axes: dict[str, str] = {}  # the axis of each field of the point
+  changes: dict[str, Any] = {}
+  for axis, value in [*sweep.fixed.items(), *point.items()]:
+    if axis != "learner":
+      path = _field(axis, fields, sweep.config)
+      changes[path] = value
+      if axis in point and axes.setdefault(path, axis) != axis:
+        raise BadInput(f"the axes {min(axis, axes[path])!r} and {max(axis, axes[path])!r} of the sweep are the same "
+                       "field; keep one.")
   for path in overrides:
-    if axes.get(path) in point:
+    if path in axes:
       advice = "give --seeds" if path == "seed" else "change its values in the sweep file"
       raise BadInput(f"--config.{path} would change an axis of the sweep; {advice}.")
-  tree = configs.overridden(configs.nested(flat), overrides)
-  gone = [axis for path, axis in axes.items() if axis in point and path not in configs.flatten(tree)]
+  tree = configs.overridden(configs.nested(configs.changed(configs.flatten(tree), changes)), overrides)
+  gone = [axis for path, axis in axes.items() if path not in configs.flatten(tree)]
   if gone:
     raise BadInput(f"the axis {gone[0]!r} of the sweep is not a field of the configs that "
                    f"--config.{', --config.'.join(overrides)} makes; leave that out, or change the sweep file.")
   return configs.parse(tree)
 
 
-def _meant(axis: str, fields: Collection[str]) -> list[str]:
-  """The full names of the fields that an axis may mean."""
-  return [path for path in fields if path == axis] or [path for path in fields if path.endswith(f".{axis}")]
-
-
-def _field(axis: str, fields: Collection[str], file: str, learner: str) -> str:
-  """The full name of the field that an axis means."""
-  paths = _meant(axis, fields)
+def _field(axis: str, fields: Sequence[str], file: str) -> str:
+  """The full name of the field that an axis means; `fields` are the full names of all that it may be."""
+  paths = [path for path in fields if path == axis] or [path for path in fields if path.endswith(f".{axis}")]
   if len(paths) != 1:
-    problem = f"could be {' or '.join(paths)}" if paths else "is not a field"
-    raise BadInput(f"the axis {axis!r} {problem} of {file} with learner {learner!r}; the axes can be learner, "
-                   f"{', '.join(fields)}.")
+    hint = meant(axis, [name for path in fields for name in (path, path.rpartition(".")[2])])
+    problem = f"could be {' or '.join(paths)}" if paths else f"is not a field{hint}"
+    raise BadInput(f"the axis {axis!r} {problem} of {file}; an axis is learner, or a field that `alma fields` lists.")
   return paths[0]
+
+
+def _fields(problem: str) -> list[str]:
+  """The full names of all fields that configs for a problem can have, except those that are fixed."""
+  return sorted({path for part in layout.alternatives(problem).values() for path in part} - configs.FIXED.keys())
 
 
 def _label(axis: str, value: Any) -> str:
