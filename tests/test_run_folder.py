@@ -374,9 +374,9 @@ def test_a_session_that_has_trained_next_to_nothing_does_not_guess_the_time_left
 
 
 @pytest.mark.parametrize(("path", "sentence"), [
-    ("x" * 300, "has a name of 300 bytes; use at most 255"),
-    ("é" * 200, "has a name of 400 bytes; use at most 255"),
-    ("/".join(["d" * 200] * 25), "bytes; use at most 3896")])
+    ("x" * 300, "a name of 300 bytes; use at most 255"),
+    ("é" * 200, "a name of 400 bytes; use at most 255"),
+    ("/".join(["d" * 200] * 25), "bytes, of which at most 3896 are allowed")])
 def test_paths_that_are_too_long_get_one_sentence(tmp_path, path, sentence):
   """Before anything is computed, wherever a command writes; where it only reads, the system says so."""
   long, data = tmp_path / path, tmp_path / "x.npz"

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import prometheus_client as prometheus
-from anyio import CapacityLimiter, move_on_after, to_thread
+from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI, Request, Response
 from starlette.requests import ClientDisconnect
 
@@ -20,8 +20,6 @@ from alma_jax.messages import say
 from alma_jax.predictors import folder
 from alma_jax.predictors.predictor import Predictor, load
 from alma_jax.predictors.requests import JSON, Refused
-
-_DROP_BYTES, _DROP_SECONDS = 2**28, 10.0  # of a body that is too long, before it is refused
 
 
 class Service:
@@ -124,29 +122,21 @@ class Service:
     return predictor, *predictor.prepared(self._max_batch)
 
   async def _body(self, request: Request) -> bytes:
-    """The body, of which not more is kept than is allowed."""
-    refused = Refused(413, f"the body should have at most {self._max_bytes} bytes; send fewer examples.")
-    announced, stream = request.headers.get("content-length", "0"), request.stream()
-    if not announced.isdecimal() or int(announced) > self._max_bytes:
-      if "expect" not in request.headers:  # else the client waits for the answer before it sends the body
-        await _drop(stream)
-      raise refused
+    """The body. If it is too long it is read, but not kept: most clients write it all before they read an answer."""
     parts, size = [], 0
     try:
       async with asyncio.timeout(self._timeout):
-        async for part in stream:
+        async for part in request.stream():
           size += len(part)
-          if size > self._max_bytes:
-            break
-          parts.append(part)
+          if size <= self._max_bytes:
+            parts.append(part)
     except TimeoutError as error:
       raise Refused(408, f"the body did not arrive within {self._timeout:g} seconds; send it faster, or in smaller "
                           "requests.") from error
     except ClientDisconnect as error:
       raise Refused(400, "the connection was closed before the end of the body.") from error
     if size > self._max_bytes:
-      await _drop(stream)
-      raise refused
+      raise Refused(413, f"the body should have at most {self._max_bytes} bytes; send fewer examples.")
     return b"".join(parts)
 
 
@@ -170,17 +160,3 @@ def app(service: Service) -> FastAPI:
   made.add_route("/healthz", health, methods=["GET"])  # also answers HEAD, unlike @made.get
   made.add_route("/metrics", metrics, methods=["GET"])
   return made
-
-
-async def _drop(stream: AsyncIterator[bytes]) -> None:
-  """Reads the rest of a body that is refused, up to a limit.
-
-  Most clients write the whole body before they read the answer. If the service closed the connection earlier, they
-  would see that it is reset, and no answer.
-  """
-  size = 0
-  with contextlib.suppress(ClientDisconnect), move_on_after(_DROP_SECONDS):
-    async for part in stream:
-      size += len(part)
-      if size > _DROP_BYTES:
-        return
