@@ -6,12 +6,12 @@ refreshed while they run. It loads nothing from other sites. The service listens
 lets everyone in. Needs `pip install 'alma_jax[serve]'`.
 """
 import contextlib
+import functools
 import json
 import math
 import os
 import pathlib
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -24,6 +24,7 @@ from alma_jax.monitor.view import View
 from alma_jax.problems import measures
 from alma_jax.store import run_files
 from alma_jax.store.metrics import DRIFT_AFTER, DRIFT_BEFORE
+from alma_jax.store.record import Record
 
 _POINTS = 1000  # of a curve; of longer ones every n-th point and the last one are sent
 _LOOK = 10.0  # seconds between two searches for new runs
@@ -59,31 +60,22 @@ class Board:
     Raises:
       BadInput: a folder does not exist, or holds no run.
     """
-    self._paths, self._lock = list(paths), threading.Lock()
+    self._paths = list(paths)
     self._folders, self._searched = view.find(paths), time.monotonic()
-    self._views: dict[pathlib.Path, tuple[Any, View]] = {}
 
   def runs(self) -> list[dict[str, Any]]:
     """What the page shows of each run, see `shown` and `looks`; for a run that cannot be read, its `problem`."""
-    with self._lock:
-      if time.monotonic() - self._searched > _LOOK:
-        self._searched = time.monotonic()
-        with contextlib.suppress(BadInput):  # a folder has disappeared: its runs are shown with their problem
-          self._folders = view.find(self._paths)
-      runs = []
-      for folder in self._folders:
-        try:
-          runs.append(shown(self._view(folder)))
-        except BadInput as error:
-          runs.append(dict(path=str(folder), problem=str(error)))
-      return [run | look for run, look in zip(runs, looks([run["path"] for run in runs]))]
-
-  def _view(self, folder: pathlib.Path) -> View:
-    signature = [(found.st_mtime_ns, found.st_size) for name in _WATCHED if (found := _stat(folder / name))]
-    before, kept = self._views.get(folder, (None, None))
-    run = view.current(kept.record) if kept is not None and before == signature else view.view(folder)
-    self._views[folder] = signature, run
-    return run
+    if time.monotonic() - self._searched > _LOOK:
+      self._searched = time.monotonic()
+      with contextlib.suppress(BadInput):  # a folder has disappeared: its runs are shown with their problem
+        self._folders = view.find(self._paths)
+    runs = []
+    for folder in self._folders:
+      try:
+        runs.append(shown(view.current(_record(folder, _signature(folder)))))
+      except BadInput as error:
+        runs.append(dict(path=str(folder), problem=str(error)))
+    return [run | look for run, look in zip(runs, looks([run["path"] for run in runs]))]
 
 
 def looks(paths: Sequence[str]) -> list[dict[str, str]]:
@@ -149,11 +141,18 @@ def _decision(line: dict[str, Any]) -> str:
   return f"regret {line['regret']:.3g}, price of a training {line['training_price']:.3g}"
 
 
-def _stat(path: pathlib.Path) -> os.stat_result | None:
-  try:
-    return path.stat()
-  except OSError:
-    return None
+def _signature(folder: pathlib.Path) -> tuple[tuple[str, int, int], ...]:
+  """Names, times and sizes of the files that the page is made from; another one means that they have changed."""
+  with contextlib.suppress(FileNotFoundError):
+    return tuple((entry.name, found.st_mtime_ns, found.st_size) for entry in os.scandir(folder)
+                 if entry.name in _WATCHED and (found := entry.stat()))
+  return ()
+
+
+@functools.lru_cache(maxsize=1000)
+def _record(folder: pathlib.Path, signature: Any) -> Record:
+  del signature
+  return view.view(folder).record
 
 
 if __name__ == "__main__":

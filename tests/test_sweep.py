@@ -27,7 +27,7 @@ from alma_jax.models import cost
 from alma_jax.reports import collect
 from alma_jax.runs import memory, settings
 from alma_jax.store import run_files
-from alma_jax.sweeps import axis, display, dry_run, jobs, pool, product, states, worker, zipped
+from alma_jax.sweeps import axis, dry_run, jobs, launch, pool, product, states, worker, zipped
 
 SMALL = {"stream.num_megabatches": 2, "stream.waiting_time": 1, "train.epochs": 2, "model.width": 4,
          "log.tensorboard": False}
@@ -124,7 +124,7 @@ def test_a_folder_of_another_run_is_refused(tmp_path):
     assert states.state(job, {}).kind == kind
   state = states.state(job, {})
   assert "differs in train.epochs (3 there, 2 here); move it away" in state.line
-  shown = display.Board([job], {job.name: state}, 1).summary()
+  shown = launch.Board([job], {job.name: state}, 1).summary()
   assert shown.startswith("0 of 1 runs are finished.\nrefused: sm: ")
   assert "--retry" not in shown
   for text in ("{", "[]", "{}"):
@@ -190,7 +190,7 @@ def test_a_full_disk_stops_no_run(tmp_path, capfd, monkeypatch, fake_pool):
   assert "failures.json cannot be written: No space left on device; the same command will run" in err
   assert "Traceback" not in err
   monkeypatch.setattr("sys.stderr", open("/dev/full", "w"))  # noqa: SIM115
-  shown = display.Board(*board_of(tmp_path, 1), 1)
+  shown = launch.Board(*board_of(tmp_path, 1), 1)
   shown.update(states.Event(states.FAILED, next(iter(shown._jobs.values())), "it broke"))
   shown.close()
   assert command.main(flags) == 1
@@ -465,7 +465,7 @@ def test_a_dry_run_estimates_from_finished_runs(tmp_path, capsys):
 
 
 def test_time_left_from_the_first_finished_run_on(tmp_path):
-  shown = display.Board(*board_of(tmp_path, 3), 1)
+  shown = launch.Board(*board_of(tmp_path, 3), 1)
   made = list(shown._jobs.values())
   shown.update(states.Event(states.STARTED, made[0]))
   assert shown.line() == "0 finished, 1 running, 0 failed, 2 waiting"
@@ -483,7 +483,7 @@ def test_time_left_from_the_first_finished_run_on(tmp_path):
 def test_time_left_counts_runs_with_an_estimate(tmp_path):
   made, before = board_of(tmp_path, 3)
   finished(made[0])
-  shown = display.Board(made, before | {made[0].name: states.state(made[0], {})}, 1)
+  shown = launch.Board(made, before | {made[0].name: states.state(made[0], {})}, 1)
   assert shown.line() == "1 finished, 0 running, 0 failed, 2 waiting, about 20 s left"
   assert states.time_left({"a": before["seed1"], "b": before["seed2"]}, {"a": 7.0}, 2) == "at least 7 s"
   assert states.time_left({"a": before["seed1"]}, {}, 2) == ""
@@ -561,7 +561,7 @@ def test_the_bar(tmp_path, monkeypatch):
   monkeypatch.setattr("sys.stderr", terminal := io.StringIO())
   terminal.isatty = lambda: True
   made = jobs.make(small_sweep({"seed": 0}, {"seed": 1}, {"seed": 2}), tmp_path)
-  shown = display.Board(made, {job.name: states.state(job, {}) for job in made}, 2)
+  shown = launch.Board(made, {job.name: states.state(job, {}) for job in made}, 2)
   shown.update(states.Event(states.STARTED, made[0]))
   shown.update(states.Event(states.STARTED, made[1]))
   shown.update(states.Event(states.FAILED, made[1], "it broke"))
