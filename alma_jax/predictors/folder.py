@@ -86,20 +86,6 @@ def latest_version(root: pathlib.Path) -> str | None:
     return None
 
 
-def current_version(root: pathlib.Path) -> str:
-  """Name of the current version; "" if `alma export` wrote the folder.
-
-  Raises:
-    BadInput: latest.json is missing or cannot be read.
-  """
-  if not (root / LATEST).exists() and (root / FACTS).is_file():
-    return ""
-  try:
-    return _pointer(root)[0]
-  except (OSError, ValueError) as error:
-    raise BadInput(f"{root / LATEST} cannot be read ({_reason(error)}).") from error
-
-
 def parse(data: bytes) -> dict[str, Any]:
   """The entries of a predictor.json, which say what the predictor takes and answers.
 

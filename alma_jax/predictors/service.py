@@ -41,7 +41,7 @@ class Service:
     self._timeout, self._poll = timeout, poll
     self._ready = self._prepared(predictor)
     self._limiter: CapacityLimiter | None = None
-    self._refused = ""  # the version that could not be loaded, or the reason why none was found
+    self._refused: str | None = None  # the version that could not be loaded, or the reason why none was found
     self.registry = prometheus.CollectorRegistry()
     make = lambda kind, name, text, **options: kind(f"alma_{name}", text, registry=self.registry, **options)
     self._requests = make(prometheus.Counter, "requests", "Requests by HTTP status", labelnames=["status"])
@@ -56,18 +56,19 @@ class Service:
 
   async def watch(self) -> None:
     """Replaces the predictor when its folder changes; runs until it is cancelled."""
-    while self._root is not None:
+    root = self._root
+    while root is not None:
       await asyncio.sleep(self._poll)
-      version = ""
+      version = await to_thread.run_sync(folder.latest_version, root) or ""  # also of a folder of `alma export`
       try:
-        version = await to_thread.run_sync(folder.current_version, self._root)
         if version == self._refused:
           continue
         if version != self._ready[0].version:
-          self._ready = await to_thread.run_sync(self._next)
+          new = await to_thread.run_sync(lambda: load(folder.read(root), self._ready[0]))
+          self._ready = await to_thread.run_sync(self._prepared, new)
           self._replaced.inc()
           self._stage.set(self._ready[0].facts.get("stage") or 0)
-        self._refused = ""
+        self._refused = None
       except Exception as error:  # whatever is wrong with the new one, the old one goes on answering
         reason = " ".join(str(error).split())
         if (version or reason) != self._refused:
@@ -112,10 +113,6 @@ class Service:
     names = ("stage", "megabatch", "task", "input", "classes", "class_names", "metrics")
     kept = {name: facts.get(name) for name in names}
     return dict(status="ok", predictor=self._ready[0].version or None, max_batch=self._max_batch, **kept)
-
-  def _next(self) -> tuple[Predictor, list[int], int]:
-    assert self._root is not None
-    return self._prepared(load(folder.read(self._root), self._ready[0]))
 
   def _prepared(self, predictor: Predictor) -> tuple[Predictor, list[int], int]:
     """(predictor, compiled sizes of batches, examples that are predicted at once without a thread)."""
