@@ -75,24 +75,22 @@ def state(job: Job, failures: Mapping[str, str]) -> State:
 
 
 def estimate(jobs: Sequence[Job]) -> dict[str, float]:
-  """Seconds of whole runs, {name: seconds}; of runs that are not finished an estimate.
+  """Seconds of whole runs, {name: seconds}.
 
-  A run is assumed to compile as long as the finished runs on the same data, with the same learner, network and
-  precision, did on average, and to take as long for a training step. Without such a run, it has no estimate.
+  A run that is not finished is assumed to take as long as the finished runs did on average that have the same data,
+  learner, network, training and precision. Without such a run, it has no estimate.
   """
-  kind = lambda config: (config.dataset, config.learner, config.model, config.precision)
-  steps = {job.name: job.config.train.relative_steps(job.config.stream.shares) for job in jobs}
+  kind = lambda config: (config.dataset, config.learner, config.model, config.train, config.precision)
   seconds: dict[str, float] = {}
-  measured = collections.defaultdict(list)  # (seconds of compiling, of a step) by kind
+  measured = collections.defaultdict(list)
   for job in jobs:
     with contextlib.suppress(BadInput, OSError):
       if summary := Record(job.workdir).summary:
-        wall, compiling = summary["wall_seconds"], min(summary["compile_seconds"], summary["wall_seconds"])
-        seconds[job.name] = wall
-        measured[kind(job.config)].append((compiling, (wall - compiling) / steps[job.name]))
+        seconds[job.name] = summary["wall_seconds"]
+        measured[kind(job.config)].append(summary["wall_seconds"])
   for job in jobs:
     if runs := measured.get(kind(job.config)):
-      seconds.setdefault(job.name, sum(compiling + each * steps[job.name] for compiling, each in runs) / len(runs))
+      seconds.setdefault(job.name, sum(runs) / len(runs))
   return seconds
 
 
