@@ -211,7 +211,9 @@ class Stream(AnyStream):
 
   def check(self, config: Any) -> None:
     """Raises BadInput if the fields do not go together, or not with the rest of the config."""
-    config.dataset.check_length(self.num_megabatches)
+    if not self.num_megabatches and config.dataset.is_complete:
+      raise BadInput("stream.num_megabatches=0 should be at least 1; only a live stream, dataset.name=live:DIR, may "
+                     "have no limit.")
     if self.replay and self.replay_share:
       raise BadInput(f"stream.replay={self.replay} and stream.replay_share={self.replay_share} exclude each other: the "
                      "first adds old data to the new data, the second draws a part of every batch from old data; set "
