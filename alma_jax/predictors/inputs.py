@@ -88,9 +88,3 @@ def read(paths: Sequence[str], reader: examples.Reader, size: int) -> Iterator[e
         yield batch
   with examples.named(repr(str(images[0])) if len(images) == 1 else "the images"):
     yield from reader.images(images, size=size)
-
-
-def count(paths: Sequence[str]) -> int | None:
-  """The number of examples in files, for the progress; None if it is not known before they are read."""
-  are_images = all(pathlib.Path(path).suffix.lower() in image_file.suffixes() for path in paths)
-  return len(paths) if are_images else None

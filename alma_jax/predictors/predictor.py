@@ -164,7 +164,7 @@ class ImagePredictor(Predictor):
     reader = examples.Reader(inputs.form_of(self.facts), labelled=False, part=examples.TEST, columns=columns)
     names = inputs.classes_of(self.facts).names
     batches = inputs.read(paths, reader, self.batch_size)
-    for batch, classes, probabilities in self._classified(batches, inputs.count(paths)):
+    for batch, classes, probabilities in self._classified(batches):
       yield answers.rows(batch.source, batch.row, classes, probabilities, names)
 
   def evaluate(self, data: str, batches: Iterable[examples.Examples], metrics: Sequence[Metric]
@@ -227,11 +227,11 @@ class ImagePredictor(Predictor):
     names = self.facts.get("class_names")
     return dict(classes=[names[k] for k in classes] if names else classes, probabilities=probabilities)
 
-  def _classified(self, batches: Iterable[examples.Examples], total: int | None = None
+  def _classified(self, batches: Iterable[examples.Examples]
                   ) -> Iterator[tuple[examples.Examples, np.ndarray, np.ndarray]]:
-    """Yields (batch, classes [B], probabilities [B, K]), and shows the progress; `total`: examples, if known."""
+    """Yields (batch, classes [B], probabilities [B, K]), and shows the progress."""
     size, is_first = self.batch_size, True
-    with _progress(total, "images") as shown:
+    with _progress("images") as shown:
       for batch in batches:
         # the first batch decides; a small one does not have to be padded to the full size
         classes, probabilities = self(batch.x, None if is_first and len(batch.x) < size else size)
@@ -253,7 +253,7 @@ class TextPredictor(Predictor):
 
   def tables(self, paths: Sequence[str], columns: examples.Columns) -> Iterator[dict[str, Any]]:
     del columns
-    with _progress(None, "texts") as shown:
+    with _progress("texts") as shown:
       for document in texts.read(paths):
         found = self._score(document.text.decode())
         yield {"input": [answers.printable(document.source)], "row": [None if document.row < 0 else document.row],
@@ -296,10 +296,10 @@ class TextPredictor(Predictor):
     return texts.score(self, self._tokenizer, text, self._length, self.batch_size)
 
 
-def _progress(total: int | None, unit: str) -> Any:
-  """A bar on a terminal, and nothing elsewhere."""
+def _progress(unit: str) -> Any:
+  """The number of examples so far on a terminal, and nothing elsewhere."""
   from tqdm import tqdm
-  return tqdm(total=total, unit=f" {unit}", unit_scale=True, disable=not sys.stderr.isatty(), leave=False)
+  return tqdm(unit=f" {unit}", unit_scale=True, disable=not sys.stderr.isatty(), leave=False)
 
 
 def _weights(stored: folder.Stored, avals: Any) -> list[np.ndarray]:
