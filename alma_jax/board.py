@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   made = Board(args.runs)
   with web.listen(args.host, args.port) as sock:
     messages.say(f"the board is at {web.address(sock)}")
-    web.run(app(made), sock)
+    web.server(app(made)).run(sockets=[sock])
 
 
 class Board:

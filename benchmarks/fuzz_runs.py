@@ -189,7 +189,7 @@ def get_sweep(arg="1"):
     states.estimate([job])
     assert Record(job.workdir).num_lines == 0
     (root / "failures.json").write_bytes(given[1])
-    states.read_texts(root / "failures.json", "delete it")
+    run_files.read_json(root / "failures.json")
 
   edited = st.tuples(st.one_of(damage.edited(points), damage.values), st.one_of(damage.edited(fixed), st.just({})))
   of_run = configs.to_dict(configs.parse(configs.base("sm"))) | {

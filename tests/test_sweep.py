@@ -144,14 +144,12 @@ def test_a_run_is_finished_by_a_summary_of_a_run(tmp_path):
             "; delete it, and run the run's own command to write it again.") in state.line
 
 
-@pytest.mark.parametrize("text", ["", "[]", "3", '{"seed0": 1}', '{"seed0": ["it broke"]}'])
-def test_a_damaged_file_of_failures(tmp_path, capsys, fake_pool, text):
+def test_a_damaged_file_of_failures(tmp_path, capsys, fake_pool):
   flags = [f"--config={sweep_file(tmp_path, [{}])}", f"--workdir={tmp_path}/runs"]
   (tmp_path / "runs").mkdir()
-  (tmp_path / "runs/failures.json").write_text(text)
+  (tmp_path / "runs/failures.json").write_text("{")
   assert command.main(flags) == command.main([*flags, "--dry_run"]) == 2
-  error = capsys.readouterr().err
-  assert error.count("\n") == error.count("delete it, or give --retry, which runs the failed jobs again.") == 2
+  assert capsys.readouterr().err.count("failures.json cannot be read as JSON") == 2
   assert command.main([*flags, "--retry"]) == 1  # nothing has run
   assert "0 of 1 runs are finished" in capsys.readouterr().out
 
@@ -673,7 +671,4 @@ def test_slurm_with_one_job_that_fails_and_is_submitted_again(tmp_path, stand_in
     list(slurm.run([job], 0, folder, {"nonsense": 1}, lambda: False))
   monkeypatch.setattr(run_files, "write_json", full)
   with pytest.raises(BadInput, match="jobs.json cannot be written: No space left on device"):
-    list(slurm.run([job], 0, folder, {}, lambda: False))
-  (folder / "jobs.json").write_text("[7]")
-  with pytest.raises(BadInput, match="jobs.json should be a JSON object of names and strings; delete it once no job"):
     list(slurm.run([job], 0, folder, {}, lambda: False))

@@ -160,8 +160,7 @@ def read(path: str, root: str | pathlib.Path, overrides: Mapping[str, str | None
 def of_jobs(jobs: list[Job], root: pathlib.Path, retry: bool) -> Plan:
   """The plan of some jobs, with the states that earlier sessions have left in `root`; see `read`."""
   with _folder_problems(root):
-    failures = {} if retry else states.read_texts(
-        root / _FAILURES, "delete it, or give --retry, which runs the failed jobs again")
+    failures = {} if retry else run_files.read_json(root / _FAILURES) or {}
     return Plan(root, jobs, {job.name: states.state(job, failures) for job in jobs}, failures)
 
 

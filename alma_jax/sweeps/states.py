@@ -1,14 +1,12 @@
 """The states of a sweep's jobs, what happens to them, and how long they take. Does not import jax."""
 import collections
 import contextlib
-import pathlib
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from alma_jax import config as configs
 from alma_jax.errors import BadInput
 from alma_jax.messages import duration
-from alma_jax.store import run_files
 from alma_jax.store.record import Record
 from alma_jax.sweeps.jobs import Job
 
@@ -110,20 +108,3 @@ def time_left(states: Mapping[str, State], seconds: Mapping[str, float], num_wor
     return ""
   together = max(sum(rest) / max(num_workers, 1), *rest)
   return f"{'about' if len(rest) == len(states) else 'at least'} {duration(together)}"
-
-
-def read_texts(path: pathlib.Path, advice: str) -> dict[str, str]:
-  """{name: text} of a JSON file that a sweep has written; empty if there is no file.
-
-  Raises:
-    BadInput: it holds something else; the message ends with `advice`.
-  """
-  try:
-    texts = run_files.read_json(path)
-  except BadInput as error:
-    raise BadInput(f"{path} is not JSON; {advice}.") from error
-  if texts is None:
-    return {}
-  if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
-    raise BadInput(f"{path} should be a JSON object of names and strings; {advice}.")
-  return texts
