@@ -257,8 +257,7 @@ class TextPredictor(Predictor):
       for document in texts.read(paths):
         found = self._score(document.text.decode())
         yield {"input": [answers.printable(document.source)], "row": [None if document.row < 0 else document.row],
-               "num_tokens": [found.num_tokens], "log_probability": [found.log_probability],
-               "perplexity": [found.perplexity], "next": [found.next_token[0]], "p_next": [found.next_token[1]]}
+               **{name: [value] for name, value in found.items()}}
         shown.update(1)
 
   def evaluate(self, data: str, batches: Iterable[examples.Examples], metrics: Sequence[Metric]
@@ -287,12 +286,9 @@ class TextPredictor(Predictor):
     return requests.texts(body, kind, self.facts)
 
   def answered(self, given: Sequence[str], sizes: Sequence[int]) -> dict[str, Any]:
-    found = map(self._score, given)
-    return dict(texts=[dict(num_tokens=each.num_tokens, log_probability=each.log_probability,
-                            perplexity=each.perplexity, next=each.next_token[0], p_next=each.next_token[1])
-                       for each in found])
+    return dict(texts=[*map(self._score, given)])
 
-  def _score(self, text: str) -> texts.Score:
+  def _score(self, text: str) -> dict[str, Any]:
     return texts.score(self, self._tokenizer, text, self._length, self.batch_size)
 
 
