@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from alma_jax import config as configs
 from alma_jax import files, sweeps
 from alma_jax.config import layout, schema
-from alma_jax.config.fields import listed
+from alma_jax.config.fields import listed, text_of
 from alma_jax.config.registry import meant
 from alma_jax.errors import BadInput
 
@@ -109,10 +109,12 @@ def make(sweep: sweeps.Sweep, root: str | pathlib.Path, overrides: Mapping[str, 
   if ":" in str(sweep.config):
     raise BadInput(f"the sweep's config {sweep.config!r} should be only the path of a config file; name the learners "
                    "in an axis 'learner'.")
-  for given in sweep.points:
-    point = _checked(given)
+  for point in sweep.points:
+    learner = point.get("learner")
+    if "learner" in point and (not isinstance(learner, str) or not learner):
+      raise BadInput(f"the axis 'learner' needs names of learners, not {learner!r}.")
     name = "-".join(_label(axis, value) for axis, value in point.items()) or "run"
-    tree = template(point.get("learner"))
+    tree = template(learner)
     config = _config(sweep, tree, fields(tree["problem"]), point, overrides or {})
     if len(name) > _LONGEST:
       raise BadInput(f"the run folder {name[:40]}... of the sweep has a name of {len(name)} characters; at most "
@@ -122,21 +124,8 @@ def make(sweep: sweeps.Sweep, root: str | pathlib.Path, overrides: Mapping[str, 
       if key in seen:
         raise BadInput(f"the points {seen[key]} and {point} of the sweep {what}; remove one of them.")
       seen[key] = point
-    made.append(Job(name, config, files.usable(pathlib.Path(root, name)), sweep.config, point.get("learner")))
+    made.append(Job(name, config, files.usable(pathlib.Path(root, name)), sweep.config, learner))
   return made
-
-
-def _checked(given: sweeps.Point) -> sweeps.Point:
-  """A point of plain values; numpy's values are converted."""
-  point = {axis: value.tolist() if hasattr(value, "tolist") else value for axis, value in given.items()}
-  for axis, value in point.items():
-    try:
-      json.dumps(value)
-    except TypeError:
-      raise BadInput(f"the axis {axis!r} has the value {value!r}, which no field can have.") from None
-  if "learner" in point and (not isinstance(point["learner"], str) or not point["learner"]):
-    raise BadInput(f"the axis 'learner' needs names of learners, not {point['learner']!r}.")
-  return point
 
 
 def _config(sweep: sweeps.Sweep, tree: dict[str, Any], fields: Sequence[str], point: sweeps.Point,
@@ -181,5 +170,5 @@ def _fields(problem: str) -> list[str]:
 def _label(axis: str, value: Any) -> str:
   """The part of a run folder's name that shows one axis."""
   name = "" if axis == "learner" else axis.rsplit(".", 1)[-1]
-  text = value if isinstance(value, str) else json.dumps(value)
+  text = text_of(value.tolist() if hasattr(value, "tolist") else value)  # numpy's
   return re.sub(r"[^A-Za-z0-9.]+", "_", f"{name}{text}").strip("_")
