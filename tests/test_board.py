@@ -4,7 +4,6 @@ import html
 import json
 import re
 import shutil
-import socket
 import subprocess
 import threading
 import time
@@ -13,7 +12,6 @@ import urllib.request
 import filelock
 import pytest
 from reports import diverge, write_run
-from runs import alma
 from test_monitor import rewrite
 
 from alma_jax import board, web
@@ -174,11 +172,3 @@ def test_a_browser_shows_a_run_as_it_goes_on(folder, tmp_path, pixels):
   assert shown["alarms"] == [4, 0, 0, 1]  # curves of three runs, and the alarm of one
   assert shown["trainings"] == [3, 6, 1]
   assert shown["elsewhere"] == []
-
-
-def test_a_port_in_use(folder):
-  with socket.create_server(("127.0.0.1", 0)) as busy:
-    port = busy.getsockname()[1]
-    done = alma("board", folder, f"--port={port}")
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
-    assert f"port {port} of 127.0.0.1 is in use" in done.stderr

@@ -298,9 +298,3 @@ def test_fields_may_stand_before_or_without_the_config_file():
   assert (config.deterministic, config.log.progress) == (True, False)
   config = parsed("--config.train.epochs=3")
   assert (config.dataset.name, config.learner.name, config.train.epochs) == ("digits", "ens", 3)
-
-
-def test_fields_without_a_value():
-  config = parsed("--config.deterministic", "--config.log.tensorboard", "false", "--config.log.progress=false",
-                  "--config.seed=3")
-  assert (config.deterministic, config.log.tensorboard, config.log.progress, config.seed) == (True, False, False, 3)
