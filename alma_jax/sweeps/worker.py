@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
@@ -79,8 +79,8 @@ def work(pipe: Connection, place: Place, parent: int) -> None:
       import jax
       jax.clear_caches()  # the compiled programs will not be needed again
     last = job
-    with _printing_to(log):
-      answer = attempt(job, should_stop)
+    _print_to(log)
+    answer = attempt(job, should_stop)
     with contextlib.suppress(OSError):  # the parent has ended
       pipe.send(answer)
 
@@ -133,28 +133,15 @@ def _programs(job: Packed) -> list[Any]:
   return [job["config"][section] for section in ("dataset", "learner", "model", "train", "precision")]
 
 
-@contextlib.contextmanager
-def _printing_to(path: str | pathlib.Path) -> Iterator[None]:
+def _print_to(path: str | pathlib.Path) -> None:
   """Appends the output of this process and its libraries to a file; if it cannot be opened, the output is lost."""
-  _flush()
+  for stream in (sys.stdout, sys.stderr):
+    with contextlib.suppress(OSError):
+      stream.flush()
   try:
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
   except OSError:
     file = os.open(os.devnull, os.O_WRONLY)
-  kept = [os.dup(number) for number in (1, 2)]
-  for number in (1, 2):
-    os.dup2(file, number)
+  os.dup2(file, 1)
+  os.dup2(file, 2)
   os.close(file)
-  try:
-    yield
-  finally:
-    _flush()
-    for number, old in zip((1, 2), kept):
-      os.dup2(old, number)
-      os.close(old)
-
-
-def _flush() -> None:
-  for stream in (sys.stdout, sys.stderr):
-    with contextlib.suppress(OSError):
-      stream.flush()
