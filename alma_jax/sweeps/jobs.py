@@ -75,11 +75,13 @@ def load(given: str | pathlib.Path) -> sweeps.Sweep:
 
 
 def with_seeds(sweep: sweeps.Sweep, seeds: Sequence[int]) -> sweeps.Sweep:
-  """The sweep with these seeds instead of its own, one seed after the other.
+  """The sweep with these seeds instead of its own, one seed after the other; without seeds, the sweep as it is.
 
   Raises:
     BadInput: a point has no axis "seed", or a seed is given twice.
   """
+  if not seeds:
+    return sweep
   if not all("seed" in point for point in sweep.points):
     raise BadInput("--seeds needs a sweep whose points have the axis 'seed'; for this sweep, give --config.seed=SEED.")
   if len(set(seeds)) < len(seeds):

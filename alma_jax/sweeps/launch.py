@@ -17,7 +17,6 @@ from alma_jax.messages import UNSEEN, duration
 from alma_jax.parallel.machine import num_cores, num_gpus
 from alma_jax.store import run_files
 from alma_jax.store.record import Record
-from alma_jax.sweeps import jobs as sweep_jobs
 from alma_jax.sweeps import pool, states
 from alma_jax.sweeps.jobs import Job
 from alma_jax.sweeps.states import Event, State
@@ -135,31 +134,20 @@ class Board:
     return sum(state.kind == kind for state in self._states.values())
 
 
-def read(path: str, root: str | pathlib.Path, overrides: Mapping[str, str | None], retry: bool,
-         seeds: Sequence[int] = ()) -> Plan:
-  """The plan of a sweep file.
+def plan(jobs: list[Job], root: pathlib.Path, retry: bool) -> Plan:
+  """The plan of some jobs, with the states that earlier sessions have left.
 
   Args:
-    path: of the sweep file.
+    jobs: of the sweep.
     root: folder of the run folders.
-    overrides: {field: text} for all jobs.
     retry: whether failed jobs are run again.
-    seeds: those of the jobs, instead of the sweep file's; none: as in the file.
 
   Raises:
-    BadInput: the sweep is not valid, or `root` cannot be read.
+    BadInput: `root` cannot be read.
   """
-  root = run_files.local(root)
   with _folder_problems(root):
     if root.exists() and not root.is_dir():
       raise BadInput(f"{root} is a file; --workdir should be a folder.")
-  sweep = sweep_jobs.load(path)
-  return of_jobs(sweep_jobs.make(sweep_jobs.with_seeds(sweep, seeds) if seeds else sweep, root, overrides), root, retry)
-
-
-def of_jobs(jobs: list[Job], root: pathlib.Path, retry: bool) -> Plan:
-  """The plan of some jobs, with the states that earlier sessions have left in `root`; see `read`."""
-  with _folder_problems(root):
     failures = {} if retry else run_files.read_json(root / _FAILURES) or {}
     return Plan(root, jobs, {job.name: states.state(job, failures) for job in jobs}, failures)
 
