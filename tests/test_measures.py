@@ -297,8 +297,8 @@ def test_metrics_are_shown(run, tmp_path):
   report = (tmp_path / "report/report.md").read_text()
   assert "| learner | seeds | cat | dog |" in report
   assert f" {last['macro_f1']:.4f} " in report
-  from alma_jax.monitor import dashboard
-  (shown,) = dashboard.Board([str(run.path)]).runs()
+  from alma_jax import board
+  (shown,) = board.Board([str(run.path)]).runs()
   assert f"nll {last['nll']:.4g}" in shown["further"]
 
 

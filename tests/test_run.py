@@ -254,8 +254,8 @@ def test_what_may_not_be_read_is_one_sentence(monkeypatch, tmp_path, capsys):
   (tmp_path / "config.json").touch()
   done = alma("export", "--workdir", tmp_path)
   assert done.returncode == 2
-  assert done.stderr == (f"error: {tmp_path}/config.json cannot be opened or written: permission denied; change its "
-                         "permissions, or name another one.\n")
+  assert done.stderr == (f"error: {tmp_path}/config.json cannot be opened or written: permission denied; name another "
+                         "one, or change its permissions.\n")
 
 
 def test_the_curve_of_a_long_stream_of_tasks_warns_of_nothing():
