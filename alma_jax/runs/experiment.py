@@ -133,7 +133,7 @@ def _mend(setting: settings.Setting, folder: RunFolder) -> None:
 
 def _newest_meta(folder: RunFolder) -> checkpoint.Meta | None:
   try:
-    checkpoints = checkpoint.Checkpoints(folder.path, 1, create=False)
+    checkpoints = checkpoint.Checkpoints(folder.path)
     meta = checkpoints.newest_meta()
     checkpoints.finish()
     return meta

@@ -87,8 +87,8 @@ class Session:
     for listener in self._listeners:
       listener.claimed(self._is_new)
     folder.write_config()
-    folder.cut(METRICS, len(now.lines), now.lines)
-    folder.cut(TRAIN, now.num_train_lines, total=now.train_total)
+    folder.cut(METRICS, now.lines)
+    folder.check_and_cut(TRAIN, now.num_train_lines, now.train_total)
     folder.delete(DIVERGED)  # the run goes on
     with contextlib.ExitStack() as cleanup:
       folder.note("")  # what a killed session may have left
@@ -158,7 +158,7 @@ class Session:
     if now.arrival is None:
       if t <= len(now.lines):  # it is received again
         now.lines.pop()
-        folder.cut(METRICS, len(now.lines), now.lines)
+        folder.cut(METRICS, now.lines)
       with self._shown.phase("testing the mega-batch"):
         now.arrival = protocol.decide(t, self._setting.learner, now)
     if now.arrival.trains:
@@ -315,7 +315,7 @@ class Session:
         entry["members"] = {key: finite(value) for key, value in members.items()}
       self._folder.append(TRAIN, entry)
       now.num_train_lines += 1
-      now.train_total = run_files.chained(now.train_total, entry)
+      now.train_total = run_files.chained(now.train_total, run_files.encoded(entry))
       for listener in self._listeners:
         listener.epoch(entry)
     return done

@@ -204,7 +204,7 @@ class Run:
     return opened, learners.make(context)
 
   def _checkpoints(self) -> checkpoint.Checkpoints:
-    return checkpoint.Checkpoints(self.path, self.config.checkpoint.keep, create=False)
+    return checkpoint.Checkpoints(self.path)
 
   def _saved_stages(self) -> dict[int, int]:
     """{stage trained last: newest checkpoint that holds its learner}."""
