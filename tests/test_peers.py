@@ -164,7 +164,7 @@ def test_the_end_of_a_process_is_noticed(ended, capfd, leaving):
       if leaving:
         channel.leave(leaving, 2)
       for link in channel._links.values():
-        link.shutdown()
+        link._connection.shutdown(socket.SHUT_RDWR)
       channel._left = True
     else:
       deadline = time.monotonic() + 10
@@ -338,7 +338,7 @@ def test_connections_are_kept_alive_and_made_in_time(monkeypatch):
   def work(channel, number):
     found = []
     for link in channel._links.values():
-      with socket.socket(fileno=os.dup(link.fileno())) as connection:
+      with socket.socket(fileno=os.dup(link._connection.fileno())) as connection:
         found.append(connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
     channel._left = True
     return found

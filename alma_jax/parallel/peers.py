@@ -6,7 +6,6 @@ heartbeat and print a stack trace.
 import json
 import pathlib
 import socket
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -101,14 +100,6 @@ def together(what: str, work: Callable[[], _Result]) -> _Result:
   if refused:
     raise BadInput(f"{named(refused)} of this run cannot go on; its own message says why.")
   return result
-
-
-def await_news(seconds: float = 2.0) -> None:
-  """Waits a little for news that another process has ended, after an error that this may explain.
-
-  If such news arrive, this process prints them and ends, and the call does not return.
-  """
-  time.sleep(seconds)
 
 
 def leave(sentence: str | None = None, code: int = 1) -> None:

@@ -6,7 +6,6 @@ inside `shard_map` sees its own members and its own part of the batch.
 """
 import math
 import os
-import pathlib
 import signal
 import socket
 from typing import Any
@@ -20,7 +19,7 @@ from jax.sharding import PartitionSpec as P
 from alma_jax import messages
 from alma_jax.errors import BadInput
 from alma_jax.parallel import peers
-from alma_jax.parallel.machine import num_cores
+from alma_jax.parallel.machine import gpus, num_cores
 from alma_jax.types import Tree
 
 MEMBER, DATA = "member", "data"
@@ -59,18 +58,16 @@ def initialize(coordinator: str | None = None, num_processes: int | None = None,
   given = [v is not None for v in (coordinator, num_processes, process_id)]
   if any(given) and not all(given):
     raise BadInput("--coordinator, --num_processes and --process_id should be given together.")
-  if not any(given) and not _in_cluster(launched):
-    return
   if not any(given):
-    found = _of_cluster(seconds)
-    if found is None:
-      _join()
+    if not _in_cluster(launched):
       return
-    coordinator, num_processes, process_id = found
+    from jax._src import clusters  # jax has no public function for what it finds in the environment
+    found = clusters.ClusterEnv.auto_detect_unset_distributed_params(None, None, None, None, None, int(seconds))[:3]
     if None in found:
       raise BadInput("a launcher has started several processes, but its environment does not say where process 0 is, "
                      "how many there are and which number this one has; give --coordinator=HOST:PORT of process 0, and "
                      "--num_processes and --process_id if it does not say these either.")
+    coordinator, num_processes, process_id = found
   assert coordinator is not None
   assert num_processes is not None
   assert process_id is not None
@@ -82,21 +79,15 @@ def initialize(coordinator: str | None = None, num_processes: int | None = None,
   own = None
   if num_processes > 1:
     peers.meet(host.strip("[]"), int(port), num_processes, process_id, seconds)
-    seen = _visible_gpus()
+    seen = gpus()
     neighbours = peers.among_neighbours(seen)
     own = None if any(name in os.environ for name in _DIVIDED) else own_devices(*neighbours, len(seen))
-  # Without "deactivate" jax would look for a launcher again, and take one GPU alone where there is one.
-  _join(coordinator, num_processes, process_id, local_device_ids=own, cluster_detection_method="deactivate",
-        heartbeat_timeout_seconds=_HEARTBEAT)
-
-
-def _join(*args: Any, **named: Any) -> None:
-  """Calls jax.distributed.initialize, but leaves SIGTERM to main.py, which saves the run."""
-  if hasattr(jax.config, "jax_enable_preemption_service"):
+  if hasattr(jax.config, "jax_enable_preemption_service"):  # main.py saves the run at SIGTERM
     jax.config.update("jax_enable_preemption_service", False)
-  jax.distributed.initialize(*args, **named)
-  # Earlier versions of jax lack this setting and replace the handler behind Python's back.
-  signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+  # Without "deactivate" jax would look for a launcher again, and take one GPU alone where there is one.
+  jax.distributed.initialize(coordinator, num_processes, process_id, local_device_ids=own,
+                             cluster_detection_method="deactivate", heartbeat_timeout_seconds=_HEARTBEAT)
+  signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))  # jax 0.7 has replaced it behind Python's back
 
 
 def connect() -> None:
@@ -131,14 +122,6 @@ def own_devices(number: int, num: int, num_gpus: int) -> list[int] | None:
   return None if num == 1 or not share else list(range(number * share, (number + 1) * share))
 
 
-def _visible_gpus() -> list[str]:
-  """Names of the NVIDIA GPUs that this process may use."""
-  given = os.environ.get("CUDA_VISIBLE_DEVICES")
-  if given is not None:
-    return [name for name in given.split(",") if name]
-  return sorted(place.name for place in pathlib.Path("/dev").glob("nvidia[0-9]*"))
-
-
 def _launched() -> tuple[int, int | None] | None:
   """(number of processes, number of this one) as the environment of a launcher says, which may lack the second."""
   found = [(_number(count) or 1, _number(number)) for count, number in _LAUNCHERS.items() if count in os.environ]
@@ -158,19 +141,6 @@ def _in_cluster(launched: tuple[int, int | None] | None) -> bool:
   """Whether a launcher that jax.distributed knows has started several processes."""
   return (launched is not None and launched[0] > 1) or (
       "KUBERNETES_SERVICE_HOST" in os.environ and (os.environ.get("JOBSET_REPLICAS") or "1") != "1")
-
-
-def _of_cluster(seconds: float) -> tuple[Any, Any, Any] | None:
-  """(coordinator, num_processes, process_id) as jax.distributed finds them in the launcher's environment.
-
-  Each is None if it cannot be found. The result is None if this version of jax has no such function.
-  """
-  try:
-    from jax._src import clusters  # jax has no public function for it
-    detect = clusters.ClusterEnv.auto_detect_unset_distributed_params
-  except (ImportError, AttributeError):
-    return None
-  return detect(None, None, None, None, None, int(seconds))[:3]
 
 
 def make_mesh(num_members: int, num_devices: int = 0, spread: bool = True) -> Mesh:
