@@ -105,18 +105,17 @@ class Lease:
 
   def _text(self) -> bytes:
     self._beat += 1
-    return json.dumps(dict(owner=self._owner, session=self._session, beat=self._beat)).encode()
+    return json.dumps(dict(owner=self._owner, session=self._session, beat=self._beat, time=time.time())).encode()
 
 
 def holder(place: remote.Remote, folder_id: str) -> str | None:
   """The name of the machine whose process holds the lease of a run folder; None: no process does.
 
-  To show it only: without waiting for a heartbeat, it compares the clocks of the store and of this machine. A process
+  To show it only: without waiting for a heartbeat, it compares the clocks of that machine and of this one. A process
   that uses the local folder of this machine, which has `folder_id`, is not meant; that folder has a lock.
   """
   held = place.read(remote.LEASE)
-  written = None if held is None else place.changed(remote.LEASE)
-  if held is None or written is None or abs(time.time() - written) > SECONDS:
+  if held is None or abs(time.time() - float(_entry(held, "time") or 0.0)) > SECONDS:
     return None
   host, _, folder = _entry(held, "owner").partition(" ")
   return None if (host, folder) == (platform.node(), folder_id) else host or None

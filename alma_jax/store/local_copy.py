@@ -161,7 +161,7 @@ def _fetch(path: str | os.PathLike[str], whole: bool) -> list[pathlib.Path]:
       raise BadInput(f"there is no run at {place.address}; check the name of the bucket, and the path.")
     return [_update(Remote(f"{place.address}/{name}", READ_PATIENCE), whole) for name in below]
   except Problem as problem:
-    raise BadInput(f"{place.address} cannot be read: {str(problem).rstrip('.')}.") from problem
+    raise BadInput(f"{place.address} cannot be read: {problem}.") from problem
 
 
 def _update(place: Remote, whole: bool) -> pathlib.Path:

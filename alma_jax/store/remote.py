@@ -9,7 +9,6 @@ Contents never change, and a single put makes a new manifest the current one. Th
 one moment of the local folder, whatever was uploaded before or after it. Imports no jax.
 """
 import concurrent.futures
-import datetime
 import errno
 import hashlib
 import json
@@ -31,7 +30,7 @@ from alma_jax.store import run_files
 MIRROR = ".mirror"  # a folder of the store, and of the local folder
 CONTENTS, MANIFEST, LEASE = f"{MIRROR}/contents", f"{MIRROR}/manifest.json", f"{MIRROR}/lease.json"
 PATIENCE = 300.0  # seconds for which a run tries to reach a store
-_SMALL = 2**22  # bytes; an object below it should arrive within the patience of a reader
+_LARGE = 2**22  # bytes; a smaller object should arrive within the patience of a reader
 _AT_ONCE = 8  # transfers
 _PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs"}
 _FINAL = (PermissionError, FileNotFoundError, FileExistsError, IsADirectoryError, NotImplementedError, ValueError,
@@ -42,7 +41,7 @@ _Result = TypeVar("_Result")
 
 
 class Problem(Exception):
-  """A store cannot be used; the message is the reason.
+  """A store cannot be used; the message is the reason, without a full stop.
 
   Attributes:
     is_final: whether it is not the network, e.g. a bucket that does not exist.
@@ -105,7 +104,7 @@ class Remote:
   Attributes:
     address: as s3://bucket/runs/x.
     folder: the local folder that belongs to it.
-    guard: () -> None, called before anything is deleted, and before a change is tried again, which may be long after
+    guard: () -> None, called before anything is deleted, and before anything is tried again, which may be long after
       the first time. It raises Lost, or Problem if the store cannot be reached.
   """
 
@@ -147,23 +146,11 @@ class Remote:
 
   def read(self, name: str, is_patient: bool = True) -> bytes | None:
     """The contents of an object, or None if there is none."""
-    return self._try(lambda: self._fs.cat_file(self._path(name)), missing=None, is_patient=is_patient, is_small=True)
-
-  def changed(self, name: str) -> float | None:
-    """When an object was written, seconds since the epoch by the clock of the store; None: it does not say."""
-    try:
-      written = self._try(lambda: self._fs.modified(self._path(name)), missing=None, is_small=True)
-    except Problem as problem:
-      if isinstance(problem.__cause__, NotImplementedError):
-        return None
-      raise
-    if written is None:
-      return None
-    return (written if written.tzinfo else written.replace(tzinfo=datetime.UTC)).timestamp()
+    return self._try(lambda: self._fs.cat_file(self._path(name)), missing=None, is_patient=is_patient)
 
   def write(self, name: str, data: bytes, is_patient: bool = True) -> None:
     """Replaces an object, whole or not at all."""
-    self._try(lambda: self._fs.pipe_file(self._path(name), data), is_patient=is_patient, guard=self.guard)
+    self._try(lambda: self._fs.pipe_file(self._path(name), data), is_patient=is_patient)
 
   def create(self, name: str, data: bytes) -> bool:
     """Writes an object unless there is one; returns whether it was written."""
@@ -177,8 +164,7 @@ class Remote:
 
   def upload(self, files: Mapping[str, pathlib.Path]) -> None:
     """Writes objects from local files {object: path}."""
-    put = lambda name: self._fs.put_file(str(files[name]), self._path(name))
-    _each(lambda name: self._try(lambda: put(name), guard=self.guard), files)
+    _each(lambda name: self._try(lambda: self._fs.put_file(str(files[name]), self._path(name))), files)
 
   def delete(self, names: Iterable[str]) -> None:
     """Deletes objects, if they exist."""
@@ -190,7 +176,7 @@ class Remote:
 
   def names(self) -> list[str]:
     """The names of all objects."""
-    paths = self._try(lambda: self._fs.find(self._root), missing=[], is_small=True)
+    paths = self._try(lambda: self._fs.find(self._root), missing=[])
     return sorted(path[len(self._root):].lstrip("/") for path in paths)
 
   def manifest(self) -> Manifest | None:
@@ -232,7 +218,7 @@ class Remote:
     path.parent.mkdir(parents=True, exist_ok=True)
     for _ in range(2):
       is_there = self._try(lambda: (self._fs.get_file(self._path(object_), str(temporary)), True)[1], missing=False,
-                           is_small=file.size < _SMALL)
+                           is_large=file.size >= _LARGE)
       if not is_there:
         temporary.unlink(missing_ok=True)
         path.unlink(missing_ok=True)
@@ -249,28 +235,26 @@ class Remote:
     return f"{self._root}/{name}"
 
   def _try(self, work: Callable[[], _Result], missing: Any = _RAISE, is_patient: bool = True,
-           guard: Callable[[], None] = lambda: None, is_small: bool = False) -> _Result:
+           is_large: bool = False) -> _Result:
     """What `work` returns; it is called again while the store cannot be reached.
 
     Args:
       work: () -> anything.
       missing: what to return if there is no such object; by default that is a Problem.
       is_patient: whether it is called again.
-      guard: called before it is called again.
-      is_small: whether a reader gives up a call that takes longer than its patience.
+      is_large: whether it may take longer than the patience of a reader.
 
     Raises:
-      Lost: `guard` has raised it.
+      Lost: `guard` has raised it before another call.
       Problem: anything else; its cause is the exception of the store's package.
     """
-    began, pause, is_again = time.monotonic(), 0.2, False
+    began, pause = time.monotonic(), 0.2
     while True:
       try:
-        if is_again:
-          guard()
-        is_again = True
+        if pause > 0.2:
+          self.guard()
         left = self._patience - (time.monotonic() - began)
-        result = _within(left, work) if self._is_reader and is_small else work()
+        result = work() if is_large or not self._is_reader else _within(left, work)
         self._reached()
         return result
       except Lost:
@@ -347,5 +331,5 @@ def _digest_of(files: Any) -> str:
 
 
 def _reason(error: BaseException) -> str:
-  text = (str(error).strip().splitlines() or [""])[0][:200]
+  text = (str(error).strip().splitlines() or [""])[0][:200].rstrip(".")
   return text or type(error).__name__
