@@ -18,6 +18,7 @@ from alma_jax.parallel import channel as connections
 from alma_jax.parallel import peers
 from alma_jax.parallel.channel import Channel
 from alma_jax.runs import experiment, memory
+from alma_jax.store import run_folder
 
 
 def free_port():
@@ -129,7 +130,7 @@ def test_data_and_devices_are_compared_before_the_first_collective(tmp_path, arr
     return call
 
   monkeypatch.setattr(memory, "check", later(memory.check))
-  monkeypatch.setattr(experiment, "_claimed", later(experiment._claimed))
+  monkeypatch.setattr(run_folder.RunFolder, "claim", later(run_folder.RunFolder.claim))
   alma_jax.run(small_config(), tmp_path, data=arrays)
 
 

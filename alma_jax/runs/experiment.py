@@ -67,10 +67,11 @@ def run(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: Seq
     peers.compare("data or devices", setting.identity.digests | dict(
         devices=f"{jax.local_device_count()} x {jax.devices()[0].platform}"))
     sharding.connect()
-    peers.together("memory", lambda: _check_memory(path, setting, overwrite))
+    is_finished = not overwrite and (path / "summary.json").exists()
+    peers.together("memory", lambda: None if is_finished else memory.check(setting))
     cleanup.enter_context(_explained(functools.partial(_shortage, path)))
-    folder = peers.together("run folder", lambda: _claimed(cleanup.enter_context(
-        RunFolder(path, sharding.is_main(), mirrored.address if mirrored else "")), setting, overwrite))
+    folder = peers.together("run folder", lambda: cleanup.enter_context(RunFolder(
+        path, sharding.is_main(), mirrored.address if mirrored else "")).claim(setting.identity, overwrite))
     was_complete = Record(path).is_finished
     with _uploaded(mirrored):
       if was_complete:
@@ -118,7 +119,11 @@ def _mend(setting: settings.Setting, folder: RunFolder) -> None:
   """
   if not (folder.path / checkpoint.CHECKPOINTS).is_dir():
     return
-  meta = _newest_meta(folder)
+  try:
+    meta = checkpoint.Checkpoints(folder.path).newest_meta()
+  except BadInput as error:
+    warnings.warn(f"the files of {folder.shown} were not compared with its checkpoint: {error}", stacklevel=2)
+    return
   summary = Record(folder.path).summary or {}
   lines = [] if meta is None else meta["lines"]
   if meta is None or len(lines) != summary.get("num_megabatches"):  # the last checkpoint has been deleted
@@ -129,17 +134,6 @@ def _mend(setting: settings.Setting, folder: RunFolder) -> None:
   computed = setting.protocol.summary(lines, meta["initial_params"])
   if any(summary.get(name) != value for name, value in computed.items()):
     folder.mend("summary.json", run_files.json_bytes(summary | computed))
-
-
-def _newest_meta(folder: RunFolder) -> checkpoint.Meta | None:
-  try:
-    checkpoints = checkpoint.Checkpoints(folder.path)
-    meta = checkpoints.newest_meta()
-    checkpoints.finish()
-    return meta
-  except BadInput as error:
-    warnings.warn(f"the files of {folder.shown} were not compared with its checkpoint: {error}", stacklevel=2)
-    return None
 
 
 def _listeners(setting: settings.Setting, folder: RunFolder, mirrored: mirror.Mirror | None
@@ -167,12 +161,6 @@ def _settings(config: schema.RunConfig, workdir: str | os.PathLike[str], overwri
   same |= {f"the version of {name}": version for name, version in environment.versions().items()}
   same |= {f"the file that defines {name}": code for name, code in code.code_of(config).items()}
   return same | environment.flags() | {"--workdir": str(workdir), "--overwrite": bool(overwrite)}
-
-
-def _check_memory(path: pathlib.Path, setting: settings.Setting, overwrite: bool) -> None:
-  """Raises BadInput if the run is not finished and there is too little memory for it."""
-  if overwrite or not (path / "summary.json").exists():
-    memory.check(setting)
 
 
 def _mirrored(address: str | os.PathLike[str], path: pathlib.Path, overwrite: bool,
@@ -203,11 +191,6 @@ def _uploaded(mirrored: mirror.Mirror | None) -> Iterator[None]:
     raise
   if mirrored is not None:
     mirrored.finish()
-
-
-def _claimed(folder: RunFolder, setting: settings.Setting, overwrite: bool) -> RunFolder:
-  folder.claim(setting.identity, overwrite)
-  return folder
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Mapping
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, Self
 
 import filelock
 
@@ -74,8 +74,8 @@ class RunFolder:
         raise BadInput(f"the run folder {self.path} cannot be made or written: {error.strerror}.") from error
       self._lock, self._writes, self._read_only = None, False, True
 
-  def claim(self, run: Identity, overwrite: bool) -> None:
-    """Makes sure that the folder is this run's, or empty.
+  def claim(self, run: Identity, overwrite: bool) -> Self:
+    """Makes sure that the folder is this run's, or empty, and returns it.
 
     Args:
       run: what the folder should belong to.
@@ -90,21 +90,20 @@ class RunFolder:
       raise BadInput(f"the run folder {self.path} cannot be written, which --overwrite needs; "
                      "choose another --workdir.")
     if self._lock is None and (overwrite or not (self.path / "summary.json").is_file()):
-      return  # another process claims it
+      return self  # another process claims it
     stored = run_files.find_config(self.path, of_any_format=overwrite)
-    if stored is None:
-      foreign = [name for name in WRITTEN if (self.path / name).exists()]
-      if foreign:
-        raise BadInput(f"{self.shown} holds {', '.join(foreign)}, but not from a run of alma_jax; "
-                       "choose another --workdir.")
-    elif overwrite:
-      self._delete()
-    else:
+    if stored is not None and not overwrite:
       self._compare(stored)
       self._compare_code(stored.get("code", {}))
       self._compare_made_with(stored.get("made_with", {}))
-      return  # the loop writes it once the run is restored
+      return self  # the loop writes config.json once the run is restored
+    if stored is not None:
+      self._delete()
+    elif foreign := [name for name in WRITTEN if (self.path / name).exists()]:
+      raise BadInput(f"{self.shown} holds {', '.join(foreign)}, but not from a run of alma_jax; "
+                     "choose another --workdir.")
     self.write_config()
+    return self
 
   def write_config(self) -> None:
     """Writes config.json: every field, what identifies the run, and hashes of the user's own code.
