@@ -15,7 +15,7 @@ from alma_jax.config import code, schema
 from alma_jax.errors import BadInput, Diverged, Stopped, Unsaved, disk_problem, is_out_of_memory
 from alma_jax.parallel import environment, peers, runtime, sharding
 from alma_jax.protocols.contract import State
-from alma_jax.runs import listeners, loggers, loop, memory, progress, results, settings
+from alma_jax.runs import listeners, loop, memory, progress, results, settings
 from alma_jax.runs.listeners import Listener
 from alma_jax.store import checkpoint, local_copy, mirror, remote, run_files
 from alma_jax.store.record import Record
@@ -144,9 +144,9 @@ def _listeners(setting: settings.Setting, folder: RunFolder, mirrored: mirror.Mi
                             settings.round_name(setting.facts.problem), protocol.sizes().exact)
   heard: list[Listener] = [shown]  # first, because others show what they do
   if config.log.tensorboard and sharding.is_main():
-    heard.append(loggers.TensorBoard(folder.path / "tensorboard", config, protocol.measure))
+    heard.append(listeners.TensorBoard(folder.path, config, protocol.measure))
   if config.log.wandb and sharding.is_main():
-    heard.append(loggers.Wandb(folder.path, config, protocol.measure))
+    heard.append(listeners.Wandb(folder.path, config, protocol.measure))
   if config.log.predictor:
     heard.append(listeners.Publisher(protocol, folder, shown.phase))
   if mirrored is not None:
