@@ -235,15 +235,8 @@ def is_main() -> bool:
   return jax.process_index() == 0
 
 
-def agree(number: Any) -> Any:
-  """The value of process 0, in all processes, of a number that may differ between them."""
-  if jax.process_count() == 1:
-    return number
-  return type(number)(multihost_utils.broadcast_one_to_all(np.asarray(number)))
-
-
-def agree_on(tree: Tree) -> Tree:
-  """The host arrays of process 0, in all processes, which decide by them and therefore need equal bits."""
+def agree(tree: Tree) -> Tree:
+  """The host numbers or arrays of process 0, in all processes, which decide by them and therefore need equal bits."""
   if jax.process_count() == 1:
     return tree
   return jax.tree.map(np.asarray, multihost_utils.broadcast_one_to_all(tree))

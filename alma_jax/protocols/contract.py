@@ -89,21 +89,6 @@ class Sizes(NamedTuple):
   exact: bool = True
 
 
-class Standing(NamedTuple):
-  """How good a predictor is, as far as the run knows.
-
-  Attributes:
-    line: the line of metrics.jsonl of its last training, with its own results.
-    is_prequential: whether the metric of `line` is the prequential one, because there is no test set.
-    prequential: mean of the prequential metric so far; None before the first one.
-    num_prequential: number of mega-batches in this mean.
-  """
-  line: Entry
-  is_prequential: bool = False
-  prequential: float | None = None
-  num_prequential: int = 0
-
-
 class Shown(NamedTuple):
   """A predictor of a run.
 
@@ -112,13 +97,15 @@ class Shown(NamedTuple):
     stage: the last stage that changed it, from 0.
     state: LearnerState that predicts.
     meta: what it needs to know about its data, as in `State.meta`.
-    standing: how good it is.
+    line: the line of metrics.jsonl of its last training, with its own results.
+    lines: the lines of metrics.jsonl so far, if their prequential metric says how good it is.
   """
   name: str
   stage: int
   state: LearnerState
   meta: Entry
-  standing: Standing
+  line: Entry
+  lines: Sequence[Entry] = ()
 
 
 @dataclasses.dataclass
@@ -340,7 +327,8 @@ class Protocol:
       raise BadInput(f"{named} has no tasks; leave task={task!r} out.")
     if lost:
       raise BadInput(f"a network of the learner is lost: {next(iter(lost.values()))}")
-    return Shown("", state.stage - 1, state.learner, state.meta, standing(state.lines))
+    last = next((line for line in reversed(state.lines) if line["updated"]), {})
+    return Shown("", state.stage - 1, state.learner, state.meta, last, state.lines)
 
   def fingerprint_after(self, t: int) -> str:
     """SHA-256 of the data up to mega-batch t."""
@@ -357,12 +345,3 @@ class Protocol:
 
 def _missing(protocol: type, method: str) -> BadInput:
   return BadInput(f"{protocol.__name__} has no method {method}; write one, see docs/add-a-protocol.md.")
-
-
-def standing(lines: Sequence[Entry]) -> Standing:
-  """How good a learner is after these lines of metrics.jsonl."""
-  last = next((line for line in reversed(lines) if line["updated"]), {})
-  metric = metrics.metric_of(lines)
-  values = [value for line in lines if (value := line.get(f"prequential_{metric}")) is not None]
-  return Standing(last, metrics.measure(metric, [last]).is_prequential, sum(values) / len(values) if values else None,
-                  len(values))

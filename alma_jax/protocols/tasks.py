@@ -21,7 +21,6 @@ from alma_jax.protocols.contract import (
   Protocol,
   Shown,
   Sizes,
-  Standing,
   State,
   Trained,
 )
@@ -196,7 +195,7 @@ class Tasks(Protocol):
     # A predictor that is newer than the line of its task: nothing but its error is known.
     line = (state.lines[-1] | dict(loss=None, val_error=None) if forgets and visit < newest else state.lines[visit])
     line = line | dict(error=1 - state.lines[-1][ACCURACIES][t], num_params=num_params)
-    return Shown(f"task-{t + 1:04d}", newest if forgets else visit, shown, meta, Standing(line))
+    return Shown(f"task-{t + 1:04d}", newest if forgets else visit, shown, meta, line)
 
 
 def _first(num: int) -> np.ndarray:

@@ -122,13 +122,16 @@ class Exporter:
 
   def _provenance(self, shown: Shown, fingerprint: str | None) -> dict[str, Any]:
     """Where a predictor comes from, and how good it was there."""
-    config, standing, last, metric = self._config, shown.standing, shown.standing.line, self._problem.metric
+    config, last, metric = self._config, shown.line, self._problem.metric
     # In predictor.json, the plain name of the metric means that it was measured on a test set.
-    logged = metrics.Measure(metric, standing.is_prequential).logged(last)
+    logged = metrics.measure(metric, [last] if shown.lines else []).logged(last)
     values = {name: logged.get(name) for name in (metric, f"val_{metric}", "loss", "num_params", "predict_macs")}
     task = shown.meta.get("task")
     size = dict(num_tasks=task["of"]) if task else dict(num_megabatches=config.stream.num_megabatches)
-    values |= {"prequential": standing.prequential, "prequential_megabatches": standing.num_prequential}
+    key = f"prequential_{metric}"
+    measured = [line[key] for line in shown.lines if line.get(key) is not None]
+    values |= {"prequential": sum(measured) / len(measured) if measured else None,
+               "prequential_megabatches": len(measured)}
     return dict(
         stage=last.get("stage"), megabatch=last.get("t"), metric=metric, metrics=values,
         provenance=dict(
@@ -174,7 +177,7 @@ def export(run: results.Run | str | os.PathLike[str], stage: int | None = None,
 def files_of(run: results.Run, stage: int | None = None, of_task: int | str | None = None) -> dict[str, bytes]:
   """{name: contents} of the predictor of a saved stage and task, see `export`; raises BadInput if it is not saved."""
   shown, learner = run.shown(of_task, stage)
-  fingerprint = protocols.of(run.config).saved_fingerprint(run.record, shown.standing.line["t"])
+  fingerprint = protocols.of(run.config).saved_fingerprint(run.record, shown.line["t"])
   problem = settings.context_of(run.config, shown.meta).problem
   return Exporter(learner, problem, run.config, run.path).files(shown, fingerprint)
 

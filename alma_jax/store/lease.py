@@ -108,14 +108,16 @@ class Lease:
     return json.dumps(dict(owner=self._owner, session=self._session, beat=self._beat, time=time.time())).encode()
 
 
-def holder(place: remote.Remote, folder_id: str) -> str | None:
-  """The name of the machine whose process holds the lease of a run folder; None: no process does.
+def holder(held: bytes, folder_id: str) -> str | None:
+  """The name of the machine whose process holds a lease; None: no process does, or one that uses the local folder.
 
-  To show it only: without waiting for a heartbeat, it compares the clocks of that machine and of this one. A process
-  that uses the local folder of this machine, which has `folder_id`, is not meant; that folder has a lock.
+  To show it only: without waiting for a heartbeat, it compares the clocks of that machine and of this one.
+
+  Args:
+    held: the contents of the lease.
+    folder_id: of the local folder of this machine, which has a lock.
   """
-  held = place.read(remote.LEASE)
-  if held is None or abs(time.time() - float(_entry(held, "time") or 0.0)) > SECONDS:
+  if abs(time.time() - float(_entry(held, "time") or 0.0)) > SECONDS:
     return None
   host, _, folder = _entry(held, "owner").partition(" ")
   return None if (host, folder) == (platform.node(), folder_id) else host or None
