@@ -177,7 +177,7 @@ def export(run: results.Run | str | os.PathLike[str], stage: int | None = None,
 def files_of(run: results.Run, stage: int | None = None, of_task: int | str | None = None) -> dict[str, bytes]:
   """{name: contents} of the predictor of a saved stage and task, see `export`; raises BadInput if it is not saved."""
   shown, learner = run.shown(of_task, stage)
-  fingerprint = protocols.of(run.config).saved_fingerprint(run.record, shown.line["t"])
+  fingerprint = protocols.of(run.config).saved_fingerprint(run, shown.line["t"])
   problem = settings.context_of(run.config, shown.meta).problem
   return Exporter(learner, problem, run.config, run.path).files(shown, fingerprint)
 

@@ -19,26 +19,25 @@ from alma_jax.store.metrics import Entry
 from alma_jax.store.record import Record
 
 
-class Run:
+class Run(Record):
   """A run folder, finished or not.
 
   Attributes:
     path: the folder.
-    record: its files.
     config: RunConfig.
     lines: list of the entries of metrics.jsonl, one for each mega-batch (of a stream of tasks for each task) so far.
     metrics: dict of numpy arrays [B'], a column of `lines` each; null is NaN. Entries that are lists are left out.
     train: list of the entries of train.jsonl.
     summary: dict of summary.json, or None while the run is unfinished.
+    accuracies: of a stream of tasks R[t, i], the test accuracy on task i after task t, so far; None of other runs.
   """
 
   def __init__(self, path: str | os.PathLike[str]):
-    self.path = local_copy.readable(path)
-    self.record = Record(self.path)
-    self.config, self.lines = self.record.config, self.record.lines
-    self.train, self.summary = self.record.train, self.record.summary
+    super().__init__(local_copy.readable(path))
+    for read in ("config", "lines", "train", "summary"):  # a damaged file is refused now
+      getattr(self, read)
     self.metrics = _columns(self.lines)
-    self._arrays: dict[str, str] = self.record.tree.get("arrays", {})  # until they are compared, which is done once
+    self._arrays: dict[str, str] = self.tree.get("arrays", {})  # until they are compared, which is done once
 
   def __repr__(self) -> str:
     state = f"{len(self.metrics.get('t', ()))} mega-batches"
@@ -50,15 +49,6 @@ class Run:
   @property
   def _shown(self) -> str:
     return run_files.shown(self.path)
-
-  @property
-  def accuracies(self) -> np.ndarray | None:
-    """Of a stream of tasks R[t, i], the test accuracy on task i after task t, so far; None of other runs.
-
-    Returns:
-      float64 [T', T'], rows and columns from 0, NaN for i > t.
-    """
-    return self.record.accuracies
 
   @property
   def classes(self) -> Any:
