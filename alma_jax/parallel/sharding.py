@@ -79,9 +79,8 @@ def initialize(coordinator: str | None = None, num_processes: int | None = None,
   own = None
   if num_processes > 1:
     peers.meet(host.strip("[]"), int(port), num_processes, process_id, seconds)
-    seen = gpus()
-    neighbours = peers.among_neighbours(seen)
-    own = None if any(name in os.environ for name in _DIVIDED) else own_devices(*neighbours, len(seen))
+    share = peers.share_of(gpus())
+    own = None if any(name in os.environ for name in _DIVIDED) else share
   if hasattr(jax.config, "jax_enable_preemption_service"):  # main.py saves the run at SIGTERM
     jax.config.update("jax_enable_preemption_service", False)
   # Without "deactivate" jax would look for a launcher again, and take one GPU alone where there is one.
@@ -104,22 +103,6 @@ def connect() -> None:
     raise BadInput(f"the processes of this run cannot connect to each other. This machine is {socket.gethostname()}, "
                    "a name that the other machines have to be able to reach; on some systems /etc/hosts gives it the "
                    "address 127.0.1.1, which only the machine itself reaches.") from error
-
-
-def own_devices(number: int, num: int, num_gpus: int) -> list[int] | None:
-  """Which GPUs one of several processes uses that see the same ones.
-
-  Args:
-    number: of the process among these, from 0.
-    num: how many processes there are.
-    num_gpus: how many GPUs they see.
-
-  Returns:
-    Positions among the visible GPUs, equal shares of them. None, which is all of them, if no other process sees them,
-    or if there are too few to share.
-  """
-  share = num_gpus // num
-  return None if num == 1 or not share else list(range(number * share, (number + 1) * share))
 
 
 def _launched() -> tuple[int, int | None] | None:

@@ -59,7 +59,7 @@ class Run(Record):
     Raises:
       BadInput: nothing is saved yet.
     """
-    metas = self._checkpoints().metas() if (self.path / "checkpoints").is_dir() else {}
+    metas = self._metas()
     if not metas:
       raise BadInput(f"{self._shown} has saved nothing yet, so its classes are not known.")
     return protocols.of(self.config).classes(metas[max(metas)]["data"])
@@ -182,7 +182,7 @@ class Run(Record):
     if stage is not None and stage not in saved:
       raise BadInput(f"{self._shown} has saved the stages {sorted(saved)}, not {stage}; "
                      "the last one is always kept, others as checkpoint.keep_every says.")
-    opened = self._checkpoints().open(saved[max(saved) if stage is None else stage])
+    opened = checkpoint.Checkpoints(self.path).open(saved[max(saved) if stage is None else stage])
     snapshot.check_config(self.path, self.config, opened.meta)
     stored, self._arrays = self._arrays, {}
     context = settings.context_of(self.config, opened.meta["data"])
@@ -193,16 +193,14 @@ class Run(Record):
                       "predictions may differ; restore them", stacklevel=3)
     return opened, learners.make(context)
 
-  def _checkpoints(self) -> checkpoint.Checkpoints:
-    return checkpoint.Checkpoints(self.path)
+  def _metas(self) -> dict[int, checkpoint.Meta]:
+    is_there = (self.path / checkpoint.CHECKPOINTS).is_dir()
+    return checkpoint.Checkpoints(self.path).metas() if is_there else {}
 
   def _saved_stages(self) -> dict[int, int]:
     """{stage trained last: newest checkpoint that holds its learner}."""
-    if not (self.path / "checkpoints").is_dir():
-      return {}
-    metas = self._checkpoints().metas()
     # Between two trainings of a stage the state belongs to no stage.
-    return {meta["stage"] - 1: step for step, meta in metas.items() if meta["stage"] and meta["complete"]}
+    return {meta["stage"] - 1: step for step, meta in self._metas().items() if meta["stage"] and meta["complete"]}
 
 
 def load_run(workdir: str | os.PathLike[str]) -> Run:

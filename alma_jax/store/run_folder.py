@@ -158,15 +158,13 @@ class RunFolder:
 
   def _compare(self, stored: dict[str, Any]) -> None:
     digests = self._run.digests
+    before, arrays = stored.get("arrays", {}), digests.get("arrays", {})
+    named = {"data_fingerprint": self._run.named_data,
+             "root_sha256": "the network of learner.root (same folder, other weights)"}
     differ = configs.differences(stored, self._run.config)
-    if not differ and stored["data_fingerprint"] != digests["data_fingerprint"]:
-      differ = [self._run.named_data]
-    if not differ and stored.get("root_sha256") != digests.get("root_sha256"):
-      differ = ["the network of learner.root (same folder, other weights)"]
-    if not differ:
-      before, arrays = stored.get("arrays", {}), digests.get("arrays", {})
-      differ = [f"the arrays that {name!r} loads (same name, other contents)" for name in before.keys() | arrays.keys()
-                if before.get(name) != arrays.get(name)]
+    differ = differ or [what for key, what in named.items() if stored.get(key) != digests.get(key)]
+    differ = differ or [f"the arrays that {name!r} loads (same name, other contents)"
+                        for name in before.keys() | arrays.keys() if before.get(name) != arrays.get(name)]
     if differ:
       raise BadInput(f"{self.shown} holds another run, which differs in {', '.join(differ)}; "
                      "choose another --workdir, or --overwrite it.")
