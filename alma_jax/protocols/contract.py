@@ -339,8 +339,7 @@ class Protocol:
   def saved_fingerprint(cls, record: Record, t: int) -> str:
     """The same as `fingerprint_after`, for a run read from its folder."""
     del t
-    fingerprint: str = record.fields[DATA]
-    return fingerprint
+    return str(record.fields[DATA])
 
 
 def _missing(protocol: type, method: str) -> BadInput:

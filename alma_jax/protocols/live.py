@@ -18,6 +18,7 @@ from alma_jax.store.record import DATA, Record
 class Live(Offline):
   """The entries of a folder, in the order in which they are complete. New classes and larger stages may come."""
   waits: ClassVar[bool] = True
+  source: Any
 
   def __init__(self, config: Any, data: Any = None, run: pathlib.Path | None = None):
     del data
@@ -53,8 +54,7 @@ class Live(Offline):
     return (self._next(1) or 1,)
 
   def _next(self, t: int) -> int | None:
-    training: int | None = self.schedule.next(t, self.config.stream.num_megabatches)
-    return training
+    return self.schedule.next(t, self.config.stream.num_megabatches)
 
   def sizes(self) -> Sizes:
     return super().sizes()._replace(exact=False)
@@ -101,8 +101,7 @@ class Live(Offline):
       self.source.feed.forget(t)
 
   def fingerprint_after(self, t: int) -> str:
-    fingerprint: str = self.source.fingerprint_after(t)
-    return fingerprint
+    return str(self.source.fingerprint_after(t))
 
   @classmethod
   def saved_fingerprint(cls, record: Record, t: int) -> str:

@@ -6,12 +6,13 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 
+from alma_jax.config.stream import Schedule
 from alma_jax.data import normalization, schedule
 from alma_jax.learners import prediction
 from alma_jax.learners.contract import Learner, LearnerState
 from alma_jax.parallel import sharding
 from alma_jax.parallel.sharding import say
-from alma_jax.problems import classification, language_modeling
+from alma_jax.problems import classification, contract, language_modeling
 from alma_jax.protocols import drift
 from alma_jax.protocols.contract import Arrival, Facts, Joined, Prepared, Protocol, Sizes, State, Trained
 from alma_jax.store import metrics
@@ -28,6 +29,8 @@ class Offline(Protocol):
     schedule: when the learner is trained.
   """
   Source: ClassVar[Any]
+  source: contract.Source
+  schedule: Schedule
 
   def __init__(self, config: Any, source: Any):
     self.config, self.source, self.schedule = config, source, config.stream.schedule
@@ -52,13 +55,11 @@ class Offline(Protocol):
                  self.source.memory.most_val(self.expected_ends if self.schedule.is_fixed else None), self._num_first)
 
   def meta(self, ends: Sequence[int]) -> Entry:
-    meta: Entry = self.source.meta()
-    return meta
+    return self.source.meta()
 
   @property
   def num_bytes(self) -> tuple[int, int]:
-    num: tuple[int, int] = self.source.num_bytes
-    return num
+    return self.source.num_bytes
 
   def sizes(self) -> Sizes:
     sizes = self.source.memory.sizes(self.expected_ends)
@@ -67,8 +68,7 @@ class Offline(Protocol):
   @property
   def expected_ends(self) -> tuple[int, ...]:
     """The last mega-batch of each stage; a guess if the schedule is not fixed."""
-    ends: tuple[int, ...] = self.schedule.ends(self.source.megabatches.num)
-    return ends
+    return self.schedule.ends(self.source.megabatches.num)
 
   @property
   def _num_first(self) -> int:
@@ -123,8 +123,7 @@ class Offline(Protocol):
     total = prediction.joined(learner, problem, state.learner, pool, None, *state.joined)
     if trained is not None and learner.freezes:
       state.joined = Joined(total, learner.num_blocks(state.learner))
-    measured: Entry = self.source.score(learner.resolve(state.learner, total))
-    return measured
+    return self.source.score(learner.resolve(state.learner, total))
 
   def _test_pool(self, learner: Learner, meta: Entry) -> Any:
     if self._test[0] is None:
@@ -143,8 +142,7 @@ class Offline(Protocol):
   def _untrained(self, learner: Learner, state: State) -> float | None:
     """The metric before the first training (docs/algorithms.md §1); None if it is unknown."""
     if self.source.untrained is not None or not self.source.problem.selects:
-      value: float | None = self.source.untrained
-      return value
+      return self.source.untrained
     return float(self.test(learner, state, None)[self.measure.metric])
 
   # ------------------------------------------------------------------------ what a run shows

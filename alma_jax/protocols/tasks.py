@@ -66,8 +66,7 @@ class Tasks(Protocol):
 
   @property
   def num_bytes(self) -> tuple[int, int]:
-    num: tuple[int, int] = self.source.num_bytes
-    return num
+    return self.source.num_bytes
 
   def sizes(self) -> Sizes:
     num_train, _ = self.source.sizes()

@@ -4,7 +4,6 @@ Imports neither jax nor pandas. An error is one sentence that names the file and
 """
 import functools
 import math
-import operator
 import os
 import pathlib
 from types import NoneType
@@ -158,10 +157,7 @@ class Record:
     summary, lines = self.summary, self._read(run_files.METRICS)  # in this order: the summary is written last
     for key, kinds in (_COLUMNS | dict.fromkeys((
         self.metric, f"val_{self.metric}", f"prequential_{self.metric}"), _OR_NULL)).items():
-      try:
-        values = [*map(operator.itemgetter(key), lines)]
-      except KeyError:  # some lines lack it
-        values = [line[key] for line in lines if key in line]
+      values = [line[key] for line in lines if key in line]
       if not _fit(values, kinds):
         bad = next(value for value in values if not _fit([value], kinds))
         raise self._bad(run_files.METRICS, f"has a line with {key}={_brief(bad)}")
