@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 
+from alma_jax import extras
 from alma_jax.config.stream import Schedule
 from alma_jax.data import normalization, schedule
 from alma_jax.learners import prediction
@@ -37,7 +38,9 @@ class Offline(Protocol):
     self.files, self.fingerprint = source.files, source.fingerprint
     self.measure = metrics.Measure(source.problem.metric, not source.has_test)
     self._prequential = Prequential(config, source)
-    self._watch = drift.Watch(config, source) if config.log.drift else None
+    if config.log.drift:
+      extras.need(f"log.drift={config.log.drift}", "river")
+    self._detector: drift.Detector | None = None
     self._test: tuple[Any, Any] = (None, None)  # (pool of test examples, its normalisation constants)
 
   # ------------------------------------------------------------------------ what a learner and a run are made from
@@ -85,14 +88,27 @@ class Offline(Protocol):
     trains, why = self.schedule.decide(t, self.config.stream.num_megabatches, lambda: self._is_last(t),
                                        lambda: self._prequential.history(t, learner, state, notes))
     notes |= why
-    if self._watch is not None:
-      notes |= self._watch.update(t, state.lines, notes)
+    if self.config.log.drift:
+      notes |= self._drift(t, state.lines, notes)
     if self.measure.is_prequential:
       value = notes[self.measure.key]
       notes[self.measure.metric] = self.source.untrained if value is None else value
     elif t == 1 and (untrained := self._untrained(learner, state)) is not None:
       notes[metrics.UNTRAINED] = untrained
     return Arrival(t, trains, notes)
+
+  def _drift(self, t: int, lines: Sequence[Entry], notes: Entry) -> Entry:
+    """What the line of mega-batch t says about drift; `lines`: of the mega-batches before, `notes`: of its own."""
+    problem, tested = self.source.problem, lambda u: len(self.source.tested(u))
+    if self._detector is None or self._detector.num_heard != t - 1:  # the run is resumed, or a line was taken back
+      self._detector = drift.Detector(self.config.log.drift, f"prequential_{problem.metric}", problem.guessing_loss)
+      for u, line in enumerate(lines[:t - 1], 1):
+        self._detector.update(line, tested(u))
+    alarm = self._detector.update(notes, tested(t))
+    if alarm:
+      before, after = (problem.written(alarm[name]) for name in (drift.BEFORE, drift.AFTER))
+      say(f"drift at mega-batch {t}: the prequential {problem.metric} has risen from {before} to {after}")
+    return alarm
 
   def stage(self, ends: Sequence[int], learner: Learner, meta: Entry) -> Prepared:
     data = self.source.load(self.source.memory.stage(ends), learner.mesh)

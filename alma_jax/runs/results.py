@@ -89,8 +89,7 @@ class Run(Record):
     if "num_classes" not in data:
       raise BadInput(f"{self._shown} is a language model, which predicts no classes; use `sample`.")
     problem, pool = to_predict(x, data, learner)
-    probabilities: np.ndarray = prediction.of_pool(learner, problem, state, pool)[1]
-    return probabilities
+    return np.asarray(prediction.of_pool(learner, problem, state, pool)[1])
 
   def shown(self, task: int | str | None = None, stage: int | None = None) -> tuple[Shown, contract.Learner]:
     """(a predictor of this run, the learner that it is a state of).
@@ -106,6 +105,25 @@ class Run(Record):
     opened, learner = self.open(stage)
     state = snapshot.restore(learner, opened, partly=True)
     return protocols.of(self.config).view(learner, state, task, opened.lost, self._shown), learner
+
+  @environment.fixed()
+  def routes(self, x: Any, stage: int | None = None) -> dict[str, np.ndarray]:
+    """The weights of the experts for each image, {mixture: float32 [N, E]}; each row sums to 1.
+
+    `moe` and `gmoe` have a mixture in each of several layers. `hmoe` has one, "experts", whose weights are 0 and 1.
+
+    Args:
+      x: raw images [N, ...], of the shape and dtype of the training images.
+      stage: counts from 0; None: the last one saved.
+
+    Raises:
+      BadInput: the learner has no gates, or has a single expert, or no such stage is saved.
+    """
+    opened, learner = self.open(stage)
+    weights_of = learner.router(snapshot.restore_learner(learner, opened))
+    if weights_of is None:
+      raise BadInput(f"{self._shown} has no experts to choose from; give a run of moe, gmoe or hmoe that has several.")
+    return weights_of(to_predict(x, opened.meta["data"], learner)[1])
 
   @environment.fixed()
   def sample(self, prompt: str = "", *, num_tokens: int = 200, temperature: float = 0.8, top_k: int = 0, seed: int = 0,
