@@ -23,6 +23,7 @@ from flax import serialization
 from alma_jax.errors import BadInput, disk_problem
 from alma_jax.parallel import sharding
 from alma_jax.store.once import Lost, Once
+from alma_jax.store.run_files import digest_of
 from alma_jax.types import Tree
 
 CHECKPOINTS, POOL = "checkpoints", "pool"  # folders of a run folder
@@ -94,7 +95,7 @@ class Checkpoints:
     meta = dict(meta, sealed=sealed, lines=lines[len(sealed) * _PART:], permanent=sorted(self._permanent),
                 sha256={name: _sum_of(leaf) for name, leaf in arrays.items()},
                 frozen=self._frozen.save(len(frozen), lambda i: _packed(frozen[i])))
-    meta = dict(meta, meta_sha256=_meta_digest(meta))
+    meta = dict(meta, meta_sha256=digest_of(meta))
     meta = json.loads(json.dumps(meta))  # a copy: Orbax writes it later, when the caller's lists have grown
     saved = self._manager.save(step, args=ocp.args.Composite(
         meta=ocp.args.JsonSave(meta), arrays=ocp.args.StandardSave(arrays)))
@@ -189,7 +190,7 @@ class Checkpoints:
 
   def _meta(self, step: int) -> Meta:
     meta = dict(self._manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore())).meta)
-    if meta.pop("meta_sha256") != _meta_digest(meta):
+    if meta.pop("meta_sha256") != digest_of(meta):
       raise ValueError("its description does not match its checksum")
     return meta
 
@@ -274,7 +275,3 @@ def _sum_of(array: Any) -> list[Any]:
 
 def _reason(error: Exception) -> str:
   return (str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip(".")
-
-
-def _meta_digest(meta: Meta) -> str:
-  return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()

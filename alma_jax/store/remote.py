@@ -82,14 +82,14 @@ class Manifest(NamedTuple):
 
   def encoded(self) -> bytes:
     """The contents of MANIFEST."""
-    tree = dict(owner=self.owner, time=self.time, sha256=_digest_of(self.files), files=self.files)
+    tree = dict(owner=self.owner, time=self.time, sha256=run_files.digest_of(self.files), files=self.files)
     return (json.dumps(tree, indent=0) + "\n").encode()
 
 
 def parse_manifest(data: bytes) -> Manifest:
   """The manifest that MANIFEST holds; raises ValueError, TypeError, KeyError or AttributeError if it is damaged."""
   tree = parse_json(data)
-  if tree["sha256"] != _digest_of(tree["files"]):
+  if tree["sha256"] != run_files.digest_of(tree["files"]):
     raise ValueError("its checksum is another one")
   files = {name: File(*file) for name, file in tree["files"].items()}
   for name in files:
@@ -324,10 +324,6 @@ def _split(address: str | os.PathLike[str]) -> tuple[str, list[str]]:
   if not parts or any(part in (".", "..") for part in parts) or re.search(r"[\x00-\x1f*?\[\]]", rest):
     raise BadInput(f"{str(address)!r} is not an address of a folder; write it as s3://BUCKET/PATH.")
   return scheme.lower(), parts
-
-
-def _digest_of(files: Any) -> str:
-  return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
 
 
 def _reason(error: BaseException) -> str:

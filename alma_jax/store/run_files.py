@@ -133,3 +133,8 @@ def write_json(path: pathlib.Path, tree: Any) -> None:
 def json_bytes(tree: Any) -> bytes:
   """What `write_json` writes."""
   return (json.dumps(tree, indent=2, allow_nan=False) + "\n").encode()
+
+
+def digest_of(tree: Any) -> str:
+  """SHA-256 of what JSON can hold."""
+  return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
