@@ -7,7 +7,7 @@ import numpy as np
 
 from alma_jax import learners, protocols
 from alma_jax.config import schema
-from alma_jax.data import cache, tokens
+from alma_jax.data import cache, form, tokens
 from alma_jax.errors import BadInput
 from alma_jax.learners import contract, prediction
 from alma_jax.parallel import environment, runtime
@@ -274,19 +274,11 @@ def to_predict(x: Any, meta: Entry, learner: contract.Learner) -> tuple[classifi
   Raises:
     BadInput: x does not look like the training examples.
   """
-  x = _like_examples(x, tuple(meta["example_shape"]), np.dtype(meta["dtype"]))
+  like = form.Form(tuple(meta["example_shape"]), np.dtype(meta["dtype"]), owner="the training examples have")
+  try:
+    x = like.fit(np.asarray(x))
+  except BadInput as error:
+    raise BadInput(f"x cannot be predicted: {error}") from error
   mean, std = (np.asarray(meta[key], np.float32) for key in ("mean", "std"))
   pool = classification.make_pool(x, np.zeros(len(x)), mean, std, learner.mesh)
   return classification.Classification(meta["num_classes"], augment=False), pool
-
-
-def _like_examples(x: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-  x = np.asarray(x)
-  if x.ndim == len(shape) and shape[-1] == 1 and x.shape[1:] == shape[:-1]:
-    x = x[..., None]  # grey images without their channel
-  if x.shape[1:] != shape or x.ndim != len(shape) + 1 or not len(x):
-    wanted = ", ".join(map(str, shape))
-    raise BadInput(f"inputs of shape {x.shape} do not look like the training examples, [N, {wanted}], N at least 1.")
-  if x.dtype != dtype and not (dtype == np.float32 and np.issubdtype(x.dtype, np.floating)):
-    raise BadInput(f"inputs are {x.dtype}, but the training examples were {dtype}; give raw, unnormalised inputs.")
-  return x.astype(dtype)
