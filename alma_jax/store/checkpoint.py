@@ -20,7 +20,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from flax import serialization
 
-from alma_jax.errors import BadInput, disk_problem
+from alma_jax.errors import BadInput, disk_problem, reason
 from alma_jax.parallel import sharding
 from alma_jax.store.once import Lost, Once
 from alma_jax.store.run_files import digest_of
@@ -60,7 +60,7 @@ class Checkpoints:
     except Exception as error:  # Orbax reads the times of all checkpoints
       if disk_problem(error):
         raise
-      raise BadInput(f"the checkpoints in {self._folder} cannot be opened ({_reason(error)}); a file "
+      raise BadInput(f"the checkpoints in {self._folder} cannot be opened ({reason(error)}); a file "
                      "_CHECKPOINT_METADATA in one of them is damaged: restore or delete it, a run goes on without it."
                      ) from error
     self._history = Once(self._folder / _HISTORY, ".json", sharding.is_main())
@@ -153,7 +153,7 @@ class Checkpoints:
           raise ValueError(f"array {name} does not match its checksum")
       return Opened(meta, arrays, self._frozen.read(meta["frozen"]))
     except Exception as error:  # Orbax and tensorstore raise many kinds
-      raise BadInput(f"checkpoint {step} of {self._folder} is damaged ({_reason(error)}).") from error
+      raise BadInput(f"checkpoint {step} of {self._folder} is damaged ({reason(error)}).") from error
 
   def renew_frozen(self) -> None:
     """The frozen trees have other shapes from now on, and are saved again."""
@@ -176,7 +176,7 @@ class Checkpoints:
       try:
         metas[step] = read(step)
       except Exception as error:  # as above
-        warnings.warn(f"checkpoint {step} of {self._folder} cannot be read ({_reason(error)})", stacklevel=3)
+        warnings.warn(f"checkpoint {step} of {self._folder} cannot be read ({reason(error)})", stacklevel=3)
     return metas
 
   def _whole_meta(self, step: int) -> Meta:
@@ -271,7 +271,3 @@ def _sum_of(array: Any) -> list[Any]:
   """[SHA-256, shape, dtype] of an array, as JSON holds it."""
   array = np.asarray(array)
   return [hashlib.sha256(np.ascontiguousarray(array).data).hexdigest(), list(array.shape), str(array.dtype)]
-
-
-def _reason(error: Exception) -> str:
-  return (str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip(".")

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from alma_jax import extras, messages
-from alma_jax.errors import BadInput
+from alma_jax.errors import BadInput, reason
 from alma_jax.files import parse_json, usable
 from alma_jax.store import run_files
 
@@ -137,7 +137,7 @@ class Remote:
     try:
       self._fs, self._root = fsspec.core.url_to_fs(self.address, use_listings_cache=False, **options)
     except (ValueError, ImportError) as error:
-      raise BadInput(f"{self.address} cannot be used ({str(error).rstrip('.')}); give a folder, or an address as "
+      raise BadInput(f"{self.address} cannot be used ({reason(error)}); give a folder, or an address as "
                      "s3://BUCKET/PATH or gs://BUCKET/PATH.") from error
 
   def hurry(self) -> None:
@@ -266,15 +266,15 @@ class Remote:
         is_final = (isinstance(error, _FINAL) or "Credentials" in type(error).__name__ or
                     getattr(error, "errno", None) == errno.EINVAL or getattr(error, "is_final", False))
         if is_final or not is_patient:
-          raise Problem(_reason(error), is_final) from error
+          raise Problem(reason(error), is_final) from error
         if self._down_since is None:
           self._down_since = max(began, self._answered)
         lasts = time.monotonic() - min(began, self._down_since)
         if lasts + pause > self._patience:
-          raise Problem(_reason(error), is_final) from error
+          raise Problem(reason(error), is_final) from error
         if lasts > 2 and not self._has_said:
           self._has_said = True
-          messages.say(f"{self.address} cannot be reached ({_reason(error)}); trying again for "
+          messages.say(f"{self.address} cannot be reached ({reason(error)}); trying again for "
                        f"{messages.duration(self._patience)}")
         time.sleep(pause)
         pause = min(2 * pause, 15.0)
@@ -324,8 +324,3 @@ def _split(address: str | os.PathLike[str]) -> tuple[str, list[str]]:
   if not parts or any(part in (".", "..") for part in parts) or re.search(r"[\x00-\x1f*?\[\]]", rest):
     raise BadInput(f"{str(address)!r} is not an address of a folder; write it as s3://BUCKET/PATH.")
   return scheme.lower(), parts
-
-
-def _reason(error: BaseException) -> str:
-  text = (str(error).strip().splitlines() or [""])[0][:200].rstrip(".")
-  return text or type(error).__name__
