@@ -226,13 +226,14 @@ class Session:
     cost, grown = learner.cost(now.learner), growth.report
     grown_flops = 2 * grown.macs if grown.flops is None else grown.flops
     now.stage += 1
-    line = metrics.Line(
+    line = metrics.line(
+        self._setting.facts.problem.metric,
         t=now.arrival.t, stage=now.stage - 1, updated=True, value=None, val_value=report.val, loss=None,
         num_params=cost.num_params, growth_macs=grown.macs, seconds=time.monotonic() - began,
         fwd_macs=(cost.fwd_macs * report.samples if report.macs is None else report.macs) + grown.macs,
         train_flops=(cost.train_flops * report.samples if report.flops is None else report.flops) + grown_flops,
         predict_macs=cost.predict_macs)
-    return line.entry(self._setting.facts.problem.metric) | now.arrival.notes | tested | prepared.notes
+    return line | now.arrival.notes | tested | prepared.notes
 
   def _grown(self, data: loop.StageData) -> Growth:
     learner, before = self._setting.learner, self.now.learner

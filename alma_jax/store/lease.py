@@ -10,6 +10,7 @@ import json
 import platform
 import threading
 import time
+import uuid
 
 from alma_jax import messages
 from alma_jax.errors import InUse
@@ -36,7 +37,7 @@ class Lease:
       remote.Problem: the store cannot be used.
     """
     self._place, self._beat, self.is_lost = place, 0, False
-    self._owner, self._session = f"{platform.node()} {folder_id}", remote.new_id()
+    self._owner, self._session = f"{platform.node()} {folder_id}", uuid.uuid4().hex
     self._take()
     place.guard = lambda: self.check(is_patient=False)
     self._ended = threading.Event()

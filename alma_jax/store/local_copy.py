@@ -10,6 +10,7 @@ import contextlib
 import os
 import pathlib
 import time
+import uuid
 import warnings
 from collections.abc import Iterable, Iterator
 
@@ -104,7 +105,7 @@ def own_id(folder: pathlib.Path) -> str:
   """
   if not (folder / _OWNER).is_file():
     (folder / MIRROR).mkdir(parents=True, exist_ok=True)
-    write_bytes(folder / _OWNER, remote.new_id().encode())
+    write_bytes(folder / _OWNER, uuid.uuid4().hex.encode())
   return (folder / _OWNER).read_text()
 
 

@@ -18,7 +18,6 @@ import pathlib
 import re
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -287,11 +286,6 @@ def digest(path: pathlib.Path) -> str:
   """SHA-256 of a file."""
   with open(path, "rb") as file:
     return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def new_id() -> str:
-  """An id that no other folder or process has."""
-  return uuid.uuid4().hex
 
 
 def _within(seconds: float, work: Callable[[], _Result]) -> _Result:
