@@ -67,12 +67,9 @@ class Live(Offline):
                      "restore the file, or --overwrite the run.")
 
   def arrivals(self, lines: list[Entry]) -> Generator[int | None, None, None]:
-    ends: tuple[int, ...] = ()
-    num_read = 0  # lines that `ends` covers; no line of a training is taken back
     while True:
       if lines[-1:] and lines[-1]["updated"]:
-        ends, num_read = ends + metrics.ends(lines[num_read:]), len(lines)
-        self.source.release(ends)
+        self.source.release(metrics.ends(lines))
       t = len(lines) + 1
       training = self._next(t)
       after = f"; the next training is after mega-batch {training}" if training is not None and training > t else ""

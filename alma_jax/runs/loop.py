@@ -5,7 +5,6 @@ decides how (learners/contract.py). Listeners are told what has happened (listen
 """
 import collections
 import contextlib
-import dataclasses
 import itertools
 import time
 from collections.abc import Callable, Sequence
@@ -288,7 +287,7 @@ class Session:
       if not done and self._is_due():
         done, pending = self._record(fit, pending, began), None
         if not done:
-          self._save(dataclasses.replace(growth, fit=fit))
+          self._save(growth._replace(fit=fit))
       rows = fit.cursor - start
       aim = rows * _TARGET_SECONDS / max(time.monotonic() - since, 1e-4)
       self._rows = int(sharding.agree(int(np.clip(aim, 1, min(2 * self._rows, fit.spec.problem.max_steps)))))

@@ -1,7 +1,6 @@
 """What a checkpoint holds: the state of a run, its learner, and the stage in training."""
-import dataclasses
 import pathlib
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,8 +19,7 @@ from alma_jax.types import Tree
 _FIELDS = ("stage", "epoch", "complete", "initial_params", "lines", "num_train_lines", "train_total")
 
 
-@dataclasses.dataclass(frozen=True)
-class Growth:
+class Growth(NamedTuple):
   """A stage that has grown, and how it is trained.
 
   Attributes:
