@@ -67,11 +67,7 @@ class Channel:
           self._watch(_Link(connection))
         if self._problem is not None:
           raise BadInput(self._problem)
-        if wait.is_over():
-          raise BadInput(f"{named(missing)} of {self._num} did not connect within {self._seconds:g} s; start them, or "
-                         "raise --peer_timeout.")
-        if wait.is_due():
-          messages.say(f"waiting for {named(missing)} of {self._num}")
+        if wait.reports(f"{named(missing)} of {self._num} to connect"):
           self._send_all(dict(waiting=missing))
     self._send_all(dict(go=True))
 
@@ -88,11 +84,7 @@ class Channel:
         break
       except OSError as error:
         reason = error.strerror or str(error)
-      if wait.is_over():
-        raise BadInput(f"process 0 cannot be reached at {self._address} ({reason}) within {self._seconds:g} s; start "
-                       "it, or raise --peer_timeout.")
-      if wait.is_due():
-        messages.say(f"waiting for process 0 at {self._address} ({reason})")
+      wait.reports(f"process 0 at {self._address} ({reason})")
       time.sleep(_RETRY)
     connection.settimeout(None)
     link = self._links[0] = _Link(connection, 0)
@@ -162,11 +154,7 @@ class Channel:
       try:
         message = self._inbox.get(timeout=wait.slice())
       except queue.Empty:
-        if wait.is_over():
-          raise BadInput(f"waited {self._seconds:g} s for {awaited()} in vain; start all processes, or raise "
-                         "--peer_timeout.") from None
-        if wait.is_due():
-          messages.say(f"waiting for {awaited()}")
+        wait.reports(awaited())
         continue
       if "waiting" in message:
         messages.say(f"waiting for {named(message['waiting'])} of {self._num}")
@@ -264,26 +252,30 @@ class _Link:
 
 
 class _Wait:
-  """Measures a wait: when it is over, and when the process should report that it waits."""
+  """A wait that reports itself, and ends."""
 
   def __init__(self, seconds: float):
     now = time.monotonic()
-    self._end, self._due = now + seconds, now + _QUIET
+    self._seconds, self._end, self._due = seconds, now + seconds, now + _QUIET
 
   def slice(self) -> float:
     """Seconds until the wait is over or due, at least 0.01."""
     return max(0.01, min(self._end, self._due) - time.monotonic())
 
-  def is_over(self) -> bool:
-    """Whether the time is up."""
-    return time.monotonic() >= self._end
+  def reports(self, awaited: str) -> bool:
+    """Prints what this process waits for, if it is time to; returns whether it did.
 
-  def is_due(self) -> bool:
-    """Whether the process should now report that it waits; the next report is due _AGAIN seconds later."""
-    due = time.monotonic() >= self._due
-    if due:
-      self._due = time.monotonic() + _AGAIN
-    return due
+    Raises:
+      BadInput: the wait is over.
+    """
+    now = time.monotonic()
+    if now >= self._end:
+      raise BadInput(f"waited {self._seconds:g} s for {awaited} in vain; start all processes, or raise --peer_timeout.")
+    if now < self._due:
+      return False
+    self._due = now + _AGAIN
+    messages.say(f"waiting for {awaited}")
+    return True
 
 
 def _left(number: int, sentence: str | None, code: int) -> Message:
