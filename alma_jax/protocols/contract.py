@@ -14,7 +14,6 @@ from alma_jax.errors import BadInput
 from alma_jax.learners.contract import Contribution, Learner, LearnerState
 from alma_jax.store import metrics
 from alma_jax.store.metrics import Entry, Measure
-from alma_jax.store.record import DATA, Record
 from alma_jax.training.loop import StageData
 
 
@@ -324,17 +323,6 @@ class Protocol:
       raise BadInput(f"a network of the learner is lost: {next(iter(lost.values()))}")
     last = next((line for line in reversed(state.lines) if line["updated"]), {})
     return Shown("", state.stage - 1, state.learner, state.meta, last, state.lines)
-
-  def fingerprint_after(self, t: int) -> str:
-    """SHA-256 of the data up to mega-batch t."""
-    del t
-    return self.fingerprint
-
-  @classmethod
-  def saved_fingerprint(cls, record: Record, t: int) -> str:
-    """The same as `fingerprint_after`, for a run read from its folder."""
-    del t
-    return str(record.fields[DATA])
 
 
 def _missing(protocol: type, method: str) -> BadInput:

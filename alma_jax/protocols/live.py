@@ -12,7 +12,6 @@ from alma_jax.protocols.contract import Arrival, Facts, Sizes, State
 from alma_jax.protocols.offline import Offline
 from alma_jax.store import metrics
 from alma_jax.store.metrics import Entry
-from alma_jax.store.record import DATA, Record
 
 
 class Live(Offline):
@@ -96,17 +95,6 @@ class Live(Offline):
     """Deletes the run's copies of these mega-batches, unless they may be replayed."""
     if not self.config.stream.replay and not self.config.stream.replay_share:
       self.source.feed.forget(t)
-
-  def fingerprint_after(self, t: int) -> str:
-    return str(self.source.fingerprint_after(t))
-
-  @classmethod
-  def saved_fingerprint(cls, record: Record, t: int) -> str:
-    used = record.entries[:t]
-    if len(used) < t:
-      raise BadInput(f"{record.path / feed.LEDGER} lists only {len(used)} of the {t} mega-batches that the predictor "
-                     "was trained on; restore the file.")
-    return feed.fingerprint(record.fields[DATA], used)
 
 
 class Images(Live):

@@ -77,7 +77,7 @@ class Publisher(Listener):
   def _publish(self, shown: Shown, state: State) -> None:
     assert self._exporter is not None
     with self._phase("writing the predictor"):
-      files = self._exporter.files(shown, self._protocol.fingerprint_after(shown.line["t"]))
+      files = self._exporter.files(shown)
       self._folder.publish(shown.name, state.stage - 1, files)
 
 

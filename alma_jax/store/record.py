@@ -188,7 +188,14 @@ class Record:
   @property
   def data(self) -> str:
     """The fingerprint of the data, including what has arrived."""
-    return feed.fingerprint(self.fields[DATA], self.entries)
+    return self.data_until(len(self.entries))
+
+  def data_until(self, t: int) -> str:
+    """The fingerprint of the data, including what has arrived until mega-batch t."""
+    used = self.entries[:t]
+    if len(used) < t and not self.config.dataset.is_complete:
+      raise self._bad(feed.LEDGER, f"lists only {len(used)} of the {t} mega-batches that were used")
+    return feed.fingerprint(self.fields[DATA], used)
 
   @property
   def divergence(self) -> str | None:
