@@ -276,14 +276,9 @@ class Protocol:
     """The metric of random guessing, for plots; None if the plot should not show it."""
     return None
 
-  def headline(self, summary: Entry, lines: list[Entry]) -> str:
-    """The result in a few words, for a title; `summary` is the result of the method `summary`."""
-    value = self.measure.values(lines)[-1]
-    return f"final {self.measure.name} {value:.4g} over {summary['num_megabatches']} {self.unit}"
-
   @classmethod
   def told(cls, config: Any, summary: Entry, lines: list[Entry]) -> str:
-    """The results of a run in one sentence; `summary` is the result of the method `summary`."""
+    """The results of a run in one sentence; its first clause is a title. `summary` comes from the method `summary`."""
     measure = metrics.measure(config.metric, lines)
     if measure.is_prequential:
       values = measure.values(lines)

@@ -168,15 +168,6 @@ class Offline(Protocol):
     chance: float | None = self.source.problem.chance
     return chance
 
-  def headline(self, summary: Entry, lines: list[Entry]) -> str:
-    problem, values, num = self.source.problem, self.measure.values(lines), len(lines)
-    name, result = problem.judged, summary[problem.result]
-    if self.measure.is_prequential:
-      name, num = self.measure.name, len(values)
-      result = sum(values) / max(num, 1)
-    when = self.config.stream.schedule.described(summary["num_stages"])
-    return f"{name} {problem.written(result)} over {num} mega-batches, {when}"
-
 
 class Images(Offline):
   """Images, or other arrays, of a data set."""

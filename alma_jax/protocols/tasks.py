@@ -134,9 +134,6 @@ class Tasks(Protocol):
   def summary(self, lines: list[Entry], initial_params: int) -> Entry:
     return super().summary(lines, initial_params) | summarize(lines)
 
-  def headline(self, summary: Entry, lines: list[Entry]) -> str:
-    return f"average accuracy {summary['average_accuracy']:.3f} over {len(lines)} tasks"
-
   @classmethod
   def told(cls, config: Any, summary: Entry, lines: list[Entry]) -> str:
     return (f"average accuracy {summary['average_accuracy']:.4f} over {len(lines)} tasks, forgetting "

@@ -106,7 +106,7 @@ def _end(setting: settings.Setting, folder: RunFolder, now: State) -> None:
                   device=settings.describe_devices(setting.learner.mesh), versions=environment.versions(),
                   config_sha256=configs.digest(c))
   name = c.dataset.name.rstrip("/").rsplit("/", 1)[-1].split(":", 1)[-1]
-  title = f"{name}, {c.label}: {protocol.headline(summary, lines)}"
+  title = f"{name}, {c.label}: {protocol.told(c, summary, lines).partition(',')[0]}"
   picture = plots.curve(lines, protocol.measure, title, protocol.chance, protocol.labels)
   folder.write({"curve.png": picture, "summary.json": run_files.json_bytes(summary)})
 
