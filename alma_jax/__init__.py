@@ -33,7 +33,8 @@ if TYPE_CHECKING:  # type checkers cannot see what __getattr__ imports
 
 # Where each name comes from that needs jax: "MODULE", or "MODULE:NAME THERE".
 _EXPORTS = {
-    "run": "runs.experiment", "load_run": "runs.results", "Run": "runs.results", "load_mixture": "runs.mixture:Mixture",
+    "run": "runs.experiment", "load_run": "runs.results", "Run": "runs.results", "plot": "runs.results",
+    "load_mixture": "runs.mixture:Mixture",
     "Protocol": "protocols.contract", "Model": "models.network:ImageModel", "Stacked": "learners.stacked",
     "Paths": "learners.paths", "Proposal": "learners.paths", "GrowthReport": "learners.contract",
     "Context": "learners.contract"}

@@ -108,9 +108,9 @@ def _end(setting: settings.Setting, folder: RunFolder, now: State) -> None:
                   config_sha256=configs.digest(c))
   name = c.dataset.name.rstrip("/").rsplit("/", 1)[-1].split(":", 1)[-1]
   told = protocol.told(c, summary, lines)
-  title = f"{name} · {c.label} · {told.name} {told.value}"
-  picture = plots.curve(lines, protocol.measure, title, protocol.chance, protocol.labels)
-  folder.write({"curve.png": picture, "summary.json": run_files.json_bytes(summary)})
+  curve = plots.Curve(f"{name} · {c.label}", f"{told.name} {told.value}", lines, protocol.measure, protocol.chance,
+                      protocol.labels)
+  folder.write({"curve.png": plots.png(plots.draw(curve)), "summary.json": run_files.json_bytes(summary)})
 
 
 def _mend(setting: settings.Setting, folder: RunFolder) -> None:

@@ -1,7 +1,7 @@
 """Reading a run folder: metrics, summary, predictions."""
 import os
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,10 +13,13 @@ from alma_jax.learners import contract, prediction
 from alma_jax.parallel import environment, runtime
 from alma_jax.problems import classification
 from alma_jax.protocols.contract import Shown
-from alma_jax.runs import loaded, sampling, settings, snapshot
+from alma_jax.runs import loaded, plots, sampling, settings, snapshot
 from alma_jax.store import checkpoint, local_copy, run_files
 from alma_jax.store.metrics import Entry
 from alma_jax.store.record import Record
+
+if TYPE_CHECKING:  # slow to import
+  from matplotlib.figure import Figure
 
 
 class Run(Record):
@@ -45,6 +48,10 @@ class Run(Record):
       measured = f" ({self.summary['measured']})" if "measured" in self.summary else ""
       state = f"{self.config.results[0]}={self.summary[self.config.results[0]]:.4f}{measured}"
     return f"Run({self._shown!r}, {state})"
+
+  def _repr_png_(self) -> bytes:
+    """The curve, for notebooks."""
+    return plots.png(plot(self))
 
   @property
   def _shown(self) -> str:
@@ -219,6 +226,28 @@ class Run(Record):
     """{stage trained last: newest checkpoint that holds its learner}."""
     # Between two trainings of a stage the state belongs to no stage.
     return {meta["stage"] - 1: step for step, meta in self._metas().items() if meta["stage"] and meta["complete"]}
+
+
+def plot(*runs: Run) -> "Figure":
+  """Draws the curves of runs, finished or not, into one matplotlib Figure: `alma_jax.plot(run, other)`.
+
+  Raises:
+    BadInput: there is no run, nothing was measured yet, or the runs do not measure the same.
+  """
+  curves = []
+  for run in runs:
+    protocol, told = protocols.of(run.config), ""
+    if run.summary is not None:
+      result = protocol.told(run.config, run.summary, run.lines)
+      told = f"{result.name} {result.value}"
+    chance = (run.summary or {}).get("chance")
+    curves.append(plots.Curve(f"{run.config.dataset.name} · {run.config.label}", told, run.lines, run.measure, chance,
+                              protocol.labels))
+  measured = {(curve.measure, curve.labels) for curve in curves if curve.lines}
+  if len(measured) != 1:
+    raise BadInput("plot needs runs that have seen a mega-batch and that measure the same; give for example two runs on "
+                   "images with a test set.")
+  return plots.draw(*curves)
 
 
 def load_run(workdir: str | os.PathLike[str]) -> Run:
