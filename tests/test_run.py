@@ -17,7 +17,9 @@ from runs import alma, blobs, interrupted, launch, lines, scalars, slow, small_c
 import alma_jax
 from alma_jax import config as configs
 from alma_jax.learners import stacked
+from alma_jax.protocols.contract import Protocol
 from alma_jax.protocols.tasks import Tasks
+from alma_jax.runs.plots import Curve, draw
 from alma_jax.runs.plots import curve as draw_curve
 from alma_jax.store import run_files
 from alma_jax.store.metrics import Measure
@@ -154,7 +156,8 @@ def test_the_curve_of_a_run(metric, chance):
   from PIL import Image
   values = [None if chance is None else chance, 0.5, 0.5, 0.25]
   lines = [{"t": t + 1, metric: value, "updated": t in (1, 3)} for t, value in enumerate(values)]
-  with Image.open(io.BytesIO(draw_curve(lines, Measure(metric), "four mega-batches", chance))) as picture:
+  shown = Curve("four mega-batches", "CER 2", lines, Measure(metric), chance, Protocol.labels)
+  with Image.open(io.BytesIO(draw_curve(shown))) as picture:
     assert picture.size == (1050, 630)
     red, _, blue = (np.asarray(channel, int) for channel in picture.convert("RGB").split())
   assert (blue > red + 20).sum() > 10_000  # the area below the curve
@@ -271,8 +274,31 @@ def test_what_may_not_be_read_is_one_sentence(monkeypatch, tmp_path, capsys):
 
 
 def test_the_curve_of_a_long_stream_of_tasks_warns_of_nothing():
-  lines = [dict(t=t, error=0.5, updated=True) for t in range(1, 100)]
+  lines = [dict(t=t, task=f"task {t}", error=0.5, updated=True) for t in range(1, 100)]
   with warnings.catch_warnings():
     warnings.simplefilter("error")
     for shown in (lines, [dict(line, error=0.0) for line in lines]):
-      assert draw_curve(shown, Measure("error"), "select", labels=Tasks.labels).startswith(b"\x89PNG")
+      for num in (len(shown), 5):
+        made = Curve("select", "", shown[:num], Measure("error"), None, Tasks.labels)
+        assert draw_curve(made).startswith(b"\x89PNG")
+
+
+def test_several_curves_and_what_cannot_be_drawn_together(tmp_path, arrays):
+  runs = [alma_jax.run(small_config(learner), tmp_path / learner, data=arrays) for learner in ("sm", "ens")]
+  figure = alma_jax.plot(*runs)
+  assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == [
+      f"data · {run.config.label} · CER {run.summary['cer']:.4f}" for run in runs]
+  assert runs[0]._repr_png_().startswith(b"\x89PNG")
+  for none in ((), (alma_jax.load_run(tmp_path / "sm"),)):
+    if none:
+      none[0].lines.clear()
+    with pytest.raises(alma_jax.BadInput, match="plot needs runs that have seen a mega-batch"):
+      alma_jax.plot(*none)
+
+
+def test_the_part_before_the_first_training_does_not_squeeze_the_rest():
+  """0.9 before, 0.1 at most after it: the axis ends at 0.13, and the hatched part says what it cuts off."""
+  lines = [dict(t=t, error=error, updated=t > 2) for t, error in enumerate((0.9, 0.9, 0.1, 0.05), 1)]
+  (axes,) = draw(Curve("", "CER 1.95", lines, Measure("error"), 0.9, Protocol.labels)).axes
+  assert axes.get_ylim() == (0, pytest.approx(0.13))
+  assert {"0.90 before the first training", "area: CER 1.95"} <= {text.get_text() for text in axes.texts}

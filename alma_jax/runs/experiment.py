@@ -110,7 +110,7 @@ def _end(setting: settings.Setting, folder: RunFolder, now: State) -> None:
   told = protocol.told(c, summary, lines)
   curve = plots.Curve(f"{name} · {c.label}", f"{told.name} {told.value}", lines, protocol.measure, protocol.chance,
                       protocol.labels)
-  folder.write({"curve.png": plots.png(plots.draw(curve)), "summary.json": run_files.json_bytes(summary)})
+  folder.write({"curve.png": plots.curve(curve), "summary.json": run_files.json_bytes(summary)})
 
 
 def _mend(setting: settings.Setting, folder: RunFolder) -> None:

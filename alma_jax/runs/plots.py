@@ -80,6 +80,11 @@ def draw(*curves: Curve) -> "Figure":
   return figure
 
 
+def curve(shown: Curve) -> bytes:
+  """The PNG file curve.png of a run."""
+  return png(draw(shown))
+
+
 def png(figure: "Figure") -> bytes:
   """The PNG file of a figure."""
   picture = io.BytesIO()

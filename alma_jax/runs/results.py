@@ -245,8 +245,8 @@ def plot(*runs: Run) -> "Figure":
                               protocol.labels))
   measured = {(curve.measure, curve.labels) for curve in curves if curve.lines}
   if len(measured) != 1:
-    raise BadInput("plot needs runs that have seen a mega-batch and that measure the same; give for example two runs on "
-                   "images with a test set.")
+    raise BadInput("plot needs runs that have seen a mega-batch and that measure the same; give, for example, two runs "
+                   "on images with a test set.")
   return plots.draw(*curves)
 
 
