@@ -1,8 +1,9 @@
 """Compares two runs: alma compare RUN RUN [--out FILE.png]
 
-Prints the fields in which their configurations differ, the test errors of both over the stream, and the mean paired
-difference: of the test error and, with a 95 % interval, of the prequential error, on the mega-batches that both runs
-have seen. The runs need not be finished. --out draws the curves. For many runs over several seeds use `alma report`.
+Says which run is better and what both cost, on the mega-batches that both have seen. Then it prints the fields in which
+their configurations differ, the test errors of both over the stream, and the mean paired difference: of the test error
+and, with a 95 % interval, of the prequential error. The runs need not be finished. --out draws the curves. For many
+runs over several seeds use `alma report`.
 """
 import math
 import pathlib
@@ -13,13 +14,14 @@ from typing import NamedTuple
 from alma_jax import commands
 from alma_jax import config as configs
 from alma_jax.errors import BadInput
+from alma_jax.messages import brief_number, spark
 from alma_jax.monitor import view
+from alma_jax.store import run_files
 from alma_jax.store.metrics import Measure
 from alma_jax.store.record import DATA, Record
 
 _ROWS, _WIDTH = 12, 60  # of the table of curves; characters of a curve
 _BLOCKS = 20  # consecutive mega-batches are averaged, at most so many means are compared
-_BARS = "▁▂▃▄▅▆▇█"
 _CUTS = ("seed", "stream.num_megabatches")  # fields that decide which examples a mega-batch has
 _COLOURS = ("#0072B2", "#D55E00")  # of the Okabe-Ito palette
 
@@ -80,7 +82,7 @@ def text(first: Record, second: Record) -> str:
   errors = shared(first, second, measure.key)
   if not errors.t:
     raise BadInput(f"{first.path} and {second.path} have no {first.unit} with a {measure.name} in common.")
-  return "\n".join(["A " + str(first.path), "B " + str(second.path), "", *_differences(first, second), "",
+  return "\n".join([*_verdict(measure, errors, first, second), "", *_differences(first, second), "",
                     *_curves(measure, errors, first), "", *_paired(measure, errors, first, second)])
 
 
@@ -91,6 +93,7 @@ def draw(first: Record, second: Record, path: str) -> None:
     BadInput: it cannot be written.
   """
   from matplotlib.figure import Figure
+  from matplotlib.ticker import MaxNLocator
   figure, measure = Figure(figsize=(7, 4.2), layout="constrained"), _measure(first, second)
   axes = figure.subplots()
   for run, letter, colour in zip((first, second), "AB", _COLOURS):
@@ -99,11 +102,34 @@ def draw(first: Record, second: Record, path: str) -> None:
       axes.plot(*_xy(run, f"prequential_{measure.metric}"), ":", color=colour, drawstyle="steps-mid")
   axes.set(xlabel=f"{first.unit} seen", ylabel=measure.name + " (dotted: prequential)" * (len(axes.lines) > 2))
   axes.set_ylim(bottom=0)
+  axes.xaxis.set_major_locator(MaxNLocator(integer=True))
   axes.legend(frameon=False)
   try:
     figure.savefig(pathlib.Path(path).expanduser(), dpi=150)
   except (OSError, ValueError) as error:
     raise BadInput(f"--out={path!r} cannot be written: {error}.") from error
+
+
+def _verdict(measure: Measure, errors: Shared, first: Record, second: Record) -> list[str]:
+  """A table of results and costs of the mega-batches that both runs have, and a sentence about them."""
+  is_sum = "cer" in first.kind.results
+  name = ("prequential " if measure.is_prequential else "") + ("CER" if is_sum else f"mean {measure.metric}")
+  results = [sum(values) / (1 if is_sum else len(values)) for values in (errors.first, errors.second)]
+  costs = [sum(line["fwd_macs"] for line in run.lines[:errors.t[-1]]) for run in (first, second)]
+  rows = [["", name, f"last {measure.metric}", "multiply-adds", "parameters", ""]]
+  for letter, run, result, last, cost in zip("AB", (first, second), results, (errors.first[-1], errors.second[-1]),
+                                             costs):
+    rows.append([letter, f"{result:.4f}", f"{last:.4f}", brief_number(cost),
+                 f"{run.lines[errors.t[-1] - 1]['num_params']:,}", run_files.shown(run.path)])
+  widths = [max(map(len, column)) for column in zip(*rows)]
+  table = ["  " + "  ".join(cell.ljust(width) if i in (0, 5) else cell.rjust(width)
+                            for i, (cell, width) in enumerate(zip(row, widths))).rstrip() for row in rows]
+  if results[0] == results[1] or not min(results):
+    return [*table, "", f"A and B have {'the same' if results[0] == results[1] else 'different values of'} {name}."]
+  better = results.index(min(results))
+  compute = f", for {costs[better] / costs[1 - better]:.3g} times the compute" if min(costs) else ""
+  times = f"{max(results) / min(results):.2g} times lower"
+  return [*table, "", f"{'AB'[better]} is better: its {name} is {times}{compute}."]
 
 
 def _xy(run: Record, key: str) -> list[list[float]]:
@@ -133,10 +159,9 @@ def _differences(first: Record, second: Record) -> list[str]:
 def _curves(measure: Measure, errors: Shared, first: Record) -> list[str]:
   when = "" if first.accuracies is None else " on each task when it was learned"
   rows = sorted({*_spread(len(errors.t), _ROWS), len(errors.t) - 1})
-  largest = max(*errors.first, *errors.second) or 1.0
-  spark = lambda values: "".join(_BARS[min(int(values[i] / largest * len(_BARS)), len(_BARS) - 1)]
-                                 for i in _spread(len(values), _WIDTH))
-  lines = [f"{measure.name.capitalize()}{when}:", f"  A {spark(errors.first)}", f"  B {spark(errors.second)}",
+  largest = max(*errors.first, *errors.second)
+  lines = [f"{measure.name.capitalize()}{when}:", f"  A {spark(errors.first, largest, _WIDTH)}",
+           f"  B {spark(errors.second, largest, _WIDTH)}",
            f"  {'t':>6} {'A':>9} {'B':>9} {'A - B':>10}"]
   return lines + [f"  {errors.t[i]:>6} {errors.first[i]:>9.4f} {errors.second[i]:>9.4f} "
                   f"{errors.first[i] - errors.second[i]:>+10.4f}" for i in rows]

@@ -88,6 +88,10 @@ def test_two_runs_are_compared(tmp_path):
   assert "  prequential error: mean +0.1250, 95 % interval -0.1927 to +0.4427 over 2 means" in done.stdout
   assert (tmp_path / "curves.png").read_bytes()[:4] == b"\x89PNG"
   assert compare.shared(Record(first), Record(second), "error").t == [1, 2, 3, 4]
+  sums = [sum(line["error"] for line in Record(run).lines[:4]) for run in (first, second)]
+  rows = {line.split()[0]: line.split() for line in done.stdout.splitlines()[1:3]}
+  assert [rows[letter][1] for letter in "AB"] == [f"{value:.4f}" for value in sums]
+  assert f"B is better: its CER is {sums[0] / sums[1]:.2g} times lower, for " in done.stdout
   assert "The configurations are equal.\n\n" in alma("compare", first, first).stdout
 
 
