@@ -1,7 +1,9 @@
 """Anytime learning: train and test on data that arrive in mega-batches.
 
 Run
-  alma run --config=digits:ens   run a learner on a stream, or resume the run
+  alma demo                      compare three learners on your machine, in a page
+  alma run --config=digits:anytime
+                                 run a learner on a stream, or resume the run
   alma sweep --config=FILE       run many configs
   alma apart --config=CONFIG:hmoe --workdir DIR
                                  train experts in separate processes
@@ -43,6 +45,7 @@ from alma_jax.config import document, registry
 from alma_jax.errors import BadInput
 from alma_jax.version import __version__
 
+_FIRST = ("anytime", "sm")  # learners to start with
 _WIDTH = 120  # where there is no terminal
 _MODULES = {"run": "main", **{name: name for name in (
     "demo", "sweep", "apart", "report", "sample", "export", "predict", "evaluate", "serve", "status", "compare",
@@ -112,8 +115,10 @@ def _listing() -> Iterator[str]:
 def _learners(problem: str) -> dict[str, str]:
   """{name: one line} of the learners of a problem, and of recipes with their learners."""
   recipes = configs.RECIPES[problem]
-  return _about(registry.LEARNERS[problem]) | {
+  every = _about(registry.LEARNERS[problem]) | {
       name: f"{recipe.meaning} ({recipe.learner})" for name, recipe in recipes.items()}
+  return {name: f"{every[name]} Start here." for name in _FIRST if name in every} | {
+      name: text for name, text in every.items() if name not in _FIRST}
 
 
 def _about(names: registry.Registry) -> dict[str, str]:

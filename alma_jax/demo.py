@@ -230,7 +230,7 @@ def _digit(learners: Sequence[Shown], i: int, image: np.ndarray, label: int) -> 
   def cell(guess: np.ndarray | None) -> str:
     if guess is None:
       return '<td class="none" title="not trained yet">·</td>'
-    return f'<td{"" if guess[i] == label else " class=no"}>{guess[i]}</td>'
+    return f'<td class="{"yes" if guess[i] == label else "no"}">{guess[i]}</td>'
 
   rows = "".join(f'<tr><th class="{each.name}">{each.name}</th>{"".join(map(cell, each.guesses.values()))}</tr>'
                  for each in learners)

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -104,7 +105,7 @@ def _run(options: argparse.Namespace, config: schema.RunConfig) -> int:
     return stopped_code()
   except BaseException as error:
     if peers.is_connected():
-      peers.await_news()  # if another process has ended, that is the cause, and is printed instead
+      time.sleep(2.0)  # if another process has ended, that is the cause: its sentence arrives and ends this one
     if peers.is_connected() or isinstance(error, Unsaved):
       _leave(error)
     raise
@@ -185,7 +186,8 @@ def _report(run: "Run") -> str:
 
   summary, config, folder = run.summary or {}, run.config, run_files.shown(run.path)
   compiling = summary["compile_seconds"]
-  rows = [*protocols.of(config).told(config, summary, run.lines),
+  told = protocols.of(config).told(config, summary, run.lines)
+  rows = [(told.measured, told.curve), ("score", f"{told.value}   {told.meaning}"),
           ("cost", f"{brief_number(summary['cumulative_fwd_macs'])} multiply-adds · {run.lines[-1]['num_params']:,} "
                    f"parameters · {duration(summary['wall_seconds'])}, {duration(compiling)} of it compiling"
                    + " (cached next time)" * (compiling >= 1))]

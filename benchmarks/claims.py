@@ -291,9 +291,11 @@ def _matrix(rows: list[Row], adjusted: list[float]) -> str:
   for (number, study, found), p in zip(rows, adjusted):
     column = next(name for name, studies in _COLUMNS.items() if study in studies)
     cells.setdefault((number, column), []).append(verdict_of(found, p).strip("*"))
-  lines = ['<div class="matrix">', "<table>", "<tr><th>claim</th>" + "".join(f"<th>{name}</th>" for name in _COLUMNS) + "</tr>"]
+  head = "".join(f"<th>{name}</th>" for name in _COLUMNS)
+  lines = ['<div class="matrix">', "<table>", f"<tr><th>claim</th>{head}</tr>"]
   for number, claim in enumerate(CLAIMS, 1):
-    said = [next((each for each in cells.get((number, name), []) if each != "not measured"), "") for name in _COLUMNS]
+    measured = ([each for each in cells.get((number, name), []) if each != "not measured"] for name in _COLUMNS)
+    said = [each[0] if each else "" for each in measured]
     lines.append(f"<tr><td>{number}. {claim.text}</td>" + "".join(
         f'<td class="{each.replace(" ", "-")}">{each}</td>' if each else "<td></td>" for each in said) + "</tr>")
   return "\n".join([*lines, "</table>", "</div>"])

@@ -30,8 +30,7 @@ STYLE = """  <style>
     .box { fill: var(--line); } .trains { fill: var(--other); opacity: .85; }
   </style>
 """
-# What the settings of runs that wait are called, where their texts are, in pixels right of and below the points, and
-# their anchors.
+# Settings of runs that wait: text, its place in pixels right of and below the point, and the end it is anchored at.
 WAITING = {"sm": ("one network", (10, 5), ""), "gens": ("growing ensemble", (10, 5), ""),
            "umix": ("ensemble, trained as one", (12, -6), ""), "ens": ("ensemble of five", (12, 5), ""),
            "retrain-epochs20": ("one network, retrained on all data", (-12, 5), "end")}
@@ -46,8 +45,8 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("out", type=pathlib.Path, help="folder for the pictures")
   out = parser.parse_args().out
-  for name, drawn in (("front", front()), ("timeline", timeline()), ("learners", plane())):
-    (out / f"{name}.svg").write_text(drawn, encoding="utf-8")
+  for name, drawn in DRAWN.items():
+    (out / f"{name}.svg").write_text(drawn(), encoding="utf-8")
 
 
 def front() -> str:
@@ -71,8 +70,8 @@ def front() -> str:
   parts.append(f'<path class="curve" d="{path(points)}"/>' + "".join(circle(*point, "good") for point in points))
   parts.append(text(points[0][0] - 12, points[0][1] + 5, "anytime", "good bold end"))
   (x0, y0), (x1, y1) = place("ens"), place("anytime")
-  parts.append(f'<path class="arrow" d="M{x0 - 8:.0f},{y0 + 8:.0f} '
-               f'Q{x0 - 40:.0f},{y1:.0f} {x1 + 18:.0f},{y1 - 3:.0f}"/>'
+  bend = f"M{x0 - 8:.0f},{y0 + 8:.0f} Q{x0 - 40:.0f},{y1:.0f} {x1 + 18:.0f},{y1 - 3:.0f}"
+  parts.append(f'<path class="arrow" d="{bend}"/>'
                f'<path class="head" d="M{x1 + 9:.0f},{y1 - 2:.0f} l12,-7 l0,12 z"/>')
   return svg("CER against compute on MNIST: anytime has half the error of an ensemble at a fourteenth of its compute",
              LEFT + WIDTH + 118, TOP + HEIGHT + 56,
@@ -152,6 +151,9 @@ def svg(title: str, width: float, height: float, parts: Iterable[str]) -> str:
           f'viewBox="0 0 {size[0]} {size[1]}" role="img">\n  <title>{title}</title>\n{STYLE}'
           f'  <rect class="page" width="{size[0]}" height="{size[1]}" rx="8"/>\n  '
           + "\n  ".join(parts) + "\n</svg>\n")
+
+
+DRAWN = {"front": front, "timeline": timeline, "learners": plane}
 
 
 if __name__ == "__main__":

@@ -24,8 +24,7 @@ GLOSSARY = pathlib.Path(__file__).parent / "glossary.md"
 NUMBER = re.compile(r"<td((?: style=\"[^\"]*\")?)>([-+±≤≥]?\d[^<]{0,34})</td>")
 # Modules of the API page: {title: [names]}.
 API = {
-    "Running": ["runs.experiment.run", "runs.results.load_run", "runs.results.Run", "runs.routes.weights",
-                "runs.mixture.Mixture"],
+    "Running": ["runs.experiment.run", "runs.results.load_run", "runs.results.Run", "runs.mixture.Mixture"],
     "Configs": ["config.presets.base", "config.presets.tasks", "config.presets.language"],
     "Learners of your own": [
         "config.registry.register", "config.fields.field", "config.sections.AnyOptions", "config.sections.Options",

@@ -342,7 +342,8 @@ def test_every_page_of_the_tutorial_has_commands_and_ends_with_a_picture(monkeyp
 def test_the_readme_is_short_and_has_the_two_commands():
   text = (ROOT / "README.md").read_text()
   assert len(text.splitlines()) <= 60
-  for what, command in ((".", "alma_jax.main --config=configs/digits.py:anytime"), ("-r requirements.txt", "pytest -n 2")):
+  for what, command in ((".", "alma_jax.main --config=configs/digits.py:anytime"),
+                        ("-r requirements.txt", "pytest -n 2")):
     install = f"    python3 -m venv .venv && .venv/bin/pip install {what} && .venv/bin/python -m "
     assert f"\n{install}{command}\n" in text
 

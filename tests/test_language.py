@@ -79,7 +79,7 @@ def test_every_learner_through_the_entry_point(tmp_path, books, learner):
     assert entry["perplexity"] == pytest.approx(math.exp(entry["loss"]))
   assert run.summary["average_perplexity"] == pytest.approx(np.mean([entry["perplexity"] for entry in entries[2:]]))
   assert run.summary["final_perplexity"] == entries[-1]["perplexity"]
-  assert f"average perplexity {run.summary['average_perplexity']:.4f} over 4 mega-batches" in done.stdout
+  assert f"  score       {run.summary['average_perplexity']:.4f}   average perplexity" in done.stdout
   train = lines(run.path, "train.jsonl")
   assert [(entry["stage"], entry["step"]) for entry in train] == [(0, 4), (0, 6), (1, 4), (1, 6)]
   for entry in train:

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 
+import pandas as pd
 import pytest
 from PIL import Image
 from runs import ROOT
@@ -13,7 +14,7 @@ from runs import ROOT
 TUTORIAL, DRAWINGS = "images/tutorial/", ("front.svg", "timeline.svg", "learners.svg")
 DRAW = r"python benchmarks/(pictures|study_figures|nights|task_claims)\.py .*(docs|--picture)|" \
        r"alma (board|report|demo)|" \
-       r"\(docs/results/anytime/README\.md\) list the commands"
+       r"\(docs/results/anytime/README\.md\)"
 PAGES = [path for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
          if re.search(r"!\[.*?\]\(", path.read_text(), re.DOTALL)]
 LEARNERS = sorted((ROOT / "docs/images/learners").glob("*.png"))
@@ -43,6 +44,22 @@ def test_pictures_of_the_same_runs_agree(path):
   assert set(shown) == {"sm", path.stem}
   for name in set(shown) & set(first):
     assert shown[name]["error"] == first[name]["error"]
+
+
+@pytest.mark.parametrize("name", ["front", "timeline", "learners"])
+def test_drawings_are_those_of_their_script(monkeypatch, name):
+  monkeypatch.syspath_prepend(ROOT / "benchmarks")
+  import drawings
+  assert (ROOT / f"docs/images/{name}.svg").read_text() == drawings.DRAWN[name]()
+
+
+def test_the_front_picture_says_what_the_runs_say():
+  """Half of the error at a fourteenth of the compute, from the table of the runs."""
+  runs = pd.read_csv(ROOT / "docs/results/anytime/runs.csv")
+  mean = runs.groupby(runs["run"].str.extract(r"seed\d+-(.*)")[0])[["cer", "cumulative_fwd_macs"]].mean()
+  error, compute = mean.loc["anytime"] / mean.loc["ens"]
+  assert error == pytest.approx(1 / 2, abs=0.02)
+  assert 1 / compute == pytest.approx(14, abs=0.5)
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import importlib.machinery
 import importlib.util
 import io
 import json
+import re
 import sys
 import types
 import warnings
@@ -16,7 +17,9 @@ from runs import alma, blobs, interrupted, launch, lines, scalars, slow, small_c
 import alma_jax
 from alma_jax import config as configs
 from alma_jax.learners import stacked
+from alma_jax.protocols.contract import Protocol
 from alma_jax.protocols.tasks import Tasks
+from alma_jax.runs.plots import Curve, draw
 from alma_jax.runs.plots import curve as draw_curve
 from alma_jax.store import run_files
 from alma_jax.store.metrics import Measure
@@ -49,7 +52,17 @@ def test_every_config_through_the_entry_point(tmp_path, tfds_dir, name, learner)
   assert run.metrics["t"].tolist() == [1, 2, 3]
   assert run.metrics["updated"].tolist() == [False, True, True]
   assert run.summary["num_stages"] == 2
-  assert f"CER {run.summary['cer']:.4f} over 3 mega-batches" in done.stdout
+  chance = run.metrics["untrained_error"][0]
+  first, *rest = done.stdout.splitlines()
+  assert first.split("  ")[0] == f"{run.config.dataset.name} · {run.config.label} · 3 mega-batches"
+  assert first.endswith(f"  {tmp_path / 'run'}")
+  assert re.fullmatch(rf"  test error  {chance:.2f} █[▁-█]{{3}} {run.summary['final_error']:.2f}     "
+                      rf"guessing {chance:.2f}", rest[1])
+  assert rest[2] == (f"  score       {run.summary['cer']:.4f}   sum of the 3 errors (CER), lower is better; guessing "
+                     f"scores {3 * chance:.1f}")
+  assert f" · {run.lines[-1]['num_params']:,} parameters · " in rest[3]
+  assert f"  picture     {tmp_path / 'run'}/curve.png" in rest
+  assert f"  next        python -m alma_jax.compare {tmp_path / 'run'} ANOTHER_RUN" in rest
 
 
 def test_the_run_folder_holds_the_documented_files(tmp_path, arrays):
@@ -80,7 +93,8 @@ def test_the_run_folder_holds_the_documented_files(tmp_path, arrays):
   assert set(summary) == {"cer", "cer_from_zero", "num_megabatches", "mean_error", "final_error", "cumulative_params",
                           "cumulative_fwd_macs",
                           "cumulative_train_flops", "cumulative_growth_macs", "num_stages", "wall_seconds",
-                          "compile_seconds", "device", "versions", "config_sha256"}
+                          "compile_seconds", "device", "versions", "config_sha256", "chance"}
+  assert summary["chance"] == pytest.approx(2 / 3)
   assert summary["cer"] == pytest.approx(sum(entry["error"] for entry in metrics))
   assert summary["cer_from_zero"] == pytest.approx(2 / 3 + summary["cer"])
   assert summary["cumulative_params"] == 5 * second["num_params"]
@@ -142,7 +156,8 @@ def test_the_curve_of_a_run(metric, chance):
   from PIL import Image
   values = [None if chance is None else chance, 0.5, 0.5, 0.25]
   lines = [{"t": t + 1, metric: value, "updated": t in (1, 3)} for t, value in enumerate(values)]
-  with Image.open(io.BytesIO(draw_curve(lines, Measure(metric), "four mega-batches", chance))) as picture:
+  shown = Curve("four mega-batches", "CER 2", lines, Measure(metric), chance, Protocol.labels)
+  with Image.open(io.BytesIO(draw_curve(shown))) as picture:
     assert picture.size == (1050, 630)
     red, _, blue = (np.asarray(channel, int) for channel in picture.convert("RGB").split())
   assert (blue > red + 20).sum() > 10_000  # the area below the curve
@@ -191,9 +206,9 @@ def test_predictions_of_saved_stages(tmp_path, arrays):
   np.testing.assert_array_equal(run.predict(x_test[..., None]), probabilities)
   with pytest.raises(alma_jax.BadInput, match=r"saved the stages \[1, 3\], not 0"):
     run.predict(x_test, stage=0)
-  with pytest.raises(alma_jax.BadInput, match="do not look like the training examples"):
+  with pytest.raises(alma_jax.BadInput, match="predicted: it has examples of shape .* the training examples have"):
     run.predict(x_test[:, :5])
-  with pytest.raises(alma_jax.BadInput, match="give raw, unnormalised inputs"):
+  with pytest.raises(alma_jax.BadInput, match="x cannot be predicted: .* give raw, unnormalised examples"):
     run.predict(x_test / 255)
 
 
@@ -254,13 +269,36 @@ def test_what_may_not_be_read_is_one_sentence(monkeypatch, tmp_path, capsys):
   (tmp_path / "config.json").touch()
   done = alma("export", "--workdir", tmp_path)
   assert done.returncode == 2
-  assert done.stderr == (f"error: {tmp_path}/config.json cannot be opened or written: permission denied; change its "
-                         "permissions, or name another one.\n")
+  assert done.stderr == (f"error: {tmp_path}/config.json cannot be opened or written: permission denied; name another "
+                         "one, or change its permissions.\n")
 
 
 def test_the_curve_of_a_long_stream_of_tasks_warns_of_nothing():
-  lines = [dict(t=t, error=0.5, updated=True) for t in range(1, 100)]
+  lines = [dict(t=t, task=f"task {t}", error=0.5, updated=True) for t in range(1, 100)]
   with warnings.catch_warnings():
     warnings.simplefilter("error")
     for shown in (lines, [dict(line, error=0.0) for line in lines]):
-      assert draw_curve(shown, Measure("error"), "select", labels=Tasks.labels).startswith(b"\x89PNG")
+      for num in (len(shown), 5):
+        made = Curve("select", "", shown[:num], Measure("error"), None, Tasks.labels)
+        assert draw_curve(made).startswith(b"\x89PNG")
+
+
+def test_several_curves_and_what_cannot_be_drawn_together(tmp_path, arrays):
+  runs = [alma_jax.run(small_config(learner), tmp_path / learner, data=arrays) for learner in ("sm", "ens")]
+  figure = alma_jax.plot(*runs)
+  assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == [
+      f"data · {run.config.label} · CER {run.summary['cer']:.4f}" for run in runs]
+  assert runs[0]._repr_png_().startswith(b"\x89PNG")
+  for none in ((), (alma_jax.load_run(tmp_path / "sm"),)):
+    if none:
+      none[0].lines.clear()
+    with pytest.raises(alma_jax.BadInput, match="plot needs runs that have seen a mega-batch"):
+      alma_jax.plot(*none)
+
+
+def test_the_part_before_the_first_training_does_not_squeeze_the_rest():
+  """0.9 before, 0.1 at most after it: the axis ends at 0.13, and the hatched part says what it cuts off."""
+  lines = [dict(t=t, error=error, updated=t > 2) for t, error in enumerate((0.9, 0.9, 0.1, 0.05), 1)]
+  (axes,) = draw(Curve("", "CER 1.95", lines, Measure("error"), 0.9, Protocol.labels)).axes
+  assert axes.get_ylim() == (0, pytest.approx(0.13))
+  assert {"0.90 before the first training", "area: CER 1.95"} <= {text.get_text() for text in axes.texts}

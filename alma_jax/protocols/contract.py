@@ -15,7 +15,6 @@ from alma_jax.learners.contract import Contribution, Learner, LearnerState
 from alma_jax.messages import spark
 from alma_jax.store import metrics
 from alma_jax.store.metrics import Entry, Measure
-from alma_jax.store.record import DATA, Record
 from alma_jax.training.loop import StageData
 
 
@@ -90,21 +89,6 @@ class Sizes(NamedTuple):
   exact: bool = True
 
 
-class Standing(NamedTuple):
-  """How good a predictor is, as far as the run knows.
-
-  Attributes:
-    line: the line of metrics.jsonl of its last training, with its own results.
-    is_prequential: whether the metric of `line` is the prequential one, because there is no test set.
-    prequential: mean of the prequential metric so far; None before the first one.
-    num_prequential: number of mega-batches in this mean.
-  """
-  line: Entry
-  is_prequential: bool = False
-  prequential: float | None = None
-  num_prequential: int = 0
-
-
 class Shown(NamedTuple):
   """A predictor of a run.
 
@@ -113,13 +97,15 @@ class Shown(NamedTuple):
     stage: the last stage that changed it, from 0.
     state: LearnerState that predicts.
     meta: what it needs to know about its data, as in `State.meta`.
-    standing: how good it is.
+    line: the line of metrics.jsonl of its last training, with its own results.
+    lines: the lines of metrics.jsonl so far, if their prequential metric says how good it is.
   """
   name: str
   stage: int
   state: LearnerState
   meta: Entry
-  standing: Standing
+  line: Entry
+  lines: Sequence[Entry] = ()
 
 
 @dataclasses.dataclass
@@ -153,21 +139,32 @@ class State:
   train_total: str = ""
   wall_seconds: float = 0.0
   compile_seconds: float = 0.0
-  _ends: list[int] = dataclasses.field(default_factory=list)
-  _num_read: int = 0  # lines that `_ends` covers
 
   @property
   def ends(self) -> tuple[int, ...]:
     """The mega-batches after which the learner was trained, counted from 1. Their lines are never removed."""
-    self._num_read = min(self._num_read, len(self.lines))
-    self._ends += metrics.ends(self.lines[self._num_read:])
-    self._num_read = len(self.lines)
-    return tuple(self._ends)
+    return metrics.ends(self.lines)
 
   def adopt(self, meta: Entry) -> None:
     """Merges `meta` into the state's own, for the learner that predicts from now on."""
     if any(self.meta.get(name) != value for name, value in meta.items()):
       self.meta, self.joined = self.meta | meta, Joined()
+
+
+class Told(NamedTuple):
+  """The results of a finished run, as text.
+
+  Attributes:
+    measured: what the curve shows, e.g. "test error".
+    curve: its first value, bars, and its last value.
+    name, value: of the result of the whole stream, e.g. "CER" and "2.4250".
+    meaning: what the value is.
+  """
+  measured: str
+  curve: str
+  name: str
+  value: str
+  meaning: str
 
 
 class Protocol:
@@ -296,31 +293,26 @@ class Protocol:
     """The metric of random guessing, for plots; None if the plot should not show it."""
     return None
 
-  def headline(self, summary: Entry, lines: list[Entry]) -> str:
-    """The result in a few words, for a title; `summary` is the result of the method `summary`."""
-    value = self.measure.values(lines)[-1]
-    return f"final {self.measure.name} {value:.4g} over {summary['num_megabatches']} {self.unit}"
-
   @classmethod
-  def told(cls, config: Any, summary: Entry, lines: list[Entry]) -> list[tuple[str, str]]:
-    """The results of a finished run, as rows (label, text) for a terminal; `summary` is what summary.json holds."""
+  def told(cls, config: Any, summary: Entry, lines: list[Entry]) -> Told:
+    """The results of a finished run in words; `summary` is what summary.json holds, without its wall-clock times."""
     measure = metrics.measure(config.metric, lines)
     values, chance, result = measure.values(lines), summary.get("chance"), config.results[0]
     if not values:
-      return [(measure.name, "not measured, because nothing arrived after the first training")]
-    number = (lambda value: f"{value:.2f}") if measure.metric == "error" else (lambda value: f"{value:.4g}")
+      return Told(measure.name, "not measured", measure.named("mean"), "–", "nothing arrived after the first training")
+    number = "{:.2f}".format if measure.metric == "error" else "{:.4g}".format
     shown = [*([lines[0][metrics.UNTRAINED]] if metrics.UNTRAINED in lines[0] else []), *values]
-    rows = [(measure.name, f"{number(shown[0])} {spark(shown, chance or 0.0)} {number(shown[-1])}"
-             + (f"     guessing {number(chance)}" if chance else ""))]
+    curve = f"{number(shown[0])} {spark(shown, chance or 0.0)} {number(shown[-1])}"
+    curve += f"     guessing {number(chance)}" if chance else ""
     if measure.is_prequential:
-      what = (f"{sum(values) / len(values):.4f}   mean over {len(values)} {cls.unit}, each tested before it is used; "
-              "lower is better")
-    elif result == "cer":
-      what = f"{summary[result]:.4f}   sum of the {len(lines)} errors (CER), lower is better" + (
-          f"; guessing scores {chance * len(lines):.1f}" if chance else "")
-    else:
-      what = f"{summary[result]:.4f}   {result.replace('_', ' ')}"
-    return [*rows, ("score", what)]
+      return Told(measure.name, curve, measure.name, f"{sum(values) / len(values):.4f}",
+                  f"mean over {len(values)} {cls.unit}, each tested before it is used; lower is better")
+    if result != "cer":
+      name = result.replace("_", " ")
+      return Told(measure.name, curve, name, f"{summary[result]:.4f}", name)
+    guessing = f"; guessing scores {chance * len(lines):.1f}" if chance else ""
+    return Told(measure.name, curve, "CER", f"{summary[result]:.4f}",
+                f"sum of the {len(lines)} errors (CER), lower is better{guessing}")
 
   def reports(self, learner: Learner, spec: Entry, lines: list[Entry]) -> dict[str, bytes]:
     """{name: contents} of further files to write after every stage; `spec` comes from the LearnerState."""
@@ -350,29 +342,9 @@ class Protocol:
       raise BadInput(f"{named} has no tasks; leave task={task!r} out.")
     if lost:
       raise BadInput(f"a network of the learner is lost: {next(iter(lost.values()))}")
-    return Shown("", state.stage - 1, state.learner, state.meta, standing(state.lines))
-
-  def fingerprint_after(self, t: int) -> str:
-    """SHA-256 of the data up to mega-batch t."""
-    del t
-    return self.fingerprint
-
-  @classmethod
-  def saved_fingerprint(cls, record: Record, t: int) -> str:
-    """The same as `fingerprint_after`, for a run read from its folder."""
-    del t
-    fingerprint: str = record.fields[DATA]
-    return fingerprint
+    last = next((line for line in reversed(state.lines) if line["updated"]), {})
+    return Shown("", state.stage - 1, state.learner, state.meta, last, state.lines)
 
 
 def _missing(protocol: type, method: str) -> BadInput:
   return BadInput(f"{protocol.__name__} has no method {method}; write one, see docs/add-a-protocol.md.")
-
-
-def standing(lines: Sequence[Entry]) -> Standing:
-  """How good a learner is after these lines of metrics.jsonl."""
-  last = next((line for line in reversed(lines) if line["updated"]), {})
-  metric = metrics.metric_of(lines)
-  values = [value for line in lines if (value := line.get(f"prequential_{metric}")) is not None]
-  return Standing(last, metrics.measure(metric, [last]).is_prequential, sum(values) / len(values) if values else None,
-                  len(values))

@@ -22,8 +22,8 @@ from alma_jax.protocols.contract import (
   Protocol,
   Shown,
   Sizes,
-  Standing,
   State,
+  Told,
   Trained,
 )
 from alma_jax.store import metrics, run_files
@@ -68,8 +68,7 @@ class Tasks(Protocol):
 
   @property
   def num_bytes(self) -> tuple[int, int]:
-    num: tuple[int, int] = self.source.num_bytes
-    return num
+    return self.source.num_bytes
 
   def sizes(self) -> Sizes:
     num_train, _ = self.source.sizes()
@@ -137,15 +136,13 @@ class Tasks(Protocol):
   def summary(self, lines: list[Entry], initial_params: int) -> Entry:
     return super().summary(lines, initial_params) | summarize(lines)
 
-  def headline(self, summary: Entry, lines: list[Entry]) -> str:
-    return f"average accuracy {summary['average_accuracy']:.3f} over {len(lines)} tasks"
-
   @classmethod
-  def told(cls, config: Any, summary: Entry, lines: list[Entry]) -> list[tuple[str, str]]:
+  def told(cls, config: Any, summary: Entry, lines: list[Entry]) -> Told:
     final = lines[-1][ACCURACIES]
-    return [("accuracy", f"{final[0]:.2f} {spark(final, 1.0)} {final[-1]:.2f}     the {len(lines)} tasks at the end"),
-            ("score", f"{summary['average_accuracy']:.4f}   their average, higher is better; forgetting "
-                      f"{summary['forgetting']:.4f}, {summary['num_modules']} modules")]
+    return Told("accuracy", f"{final[0]:.2f} {spark(final, 1.0)} {final[-1]:.2f}     the {len(lines)} tasks at the end",
+                "average accuracy", f"{summary['average_accuracy']:.4f}",
+                f"average accuracy, higher is better; forgetting {summary['forgetting']:.4f}, {summary['num_modules']} "
+                "modules")
 
   def reports(self, learner: Any, spec: Entry, lines: list[Entry]) -> dict[str, bytes]:
     """Contents of accuracy.csv, a row per task t with R[t, i], and of graph.json, what was made from what."""
@@ -199,7 +196,7 @@ class Tasks(Protocol):
     # A predictor that is newer than the line of its task: nothing but its error is known.
     line = (state.lines[-1] | dict(loss=None, val_error=None) if forgets and visit < newest else state.lines[visit])
     line = line | dict(error=1 - state.lines[-1][ACCURACIES][t], num_params=num_params)
-    return Shown(f"task-{t + 1:04d}", newest if forgets else visit, shown, meta, Standing(line))
+    return Shown(f"task-{t + 1:04d}", newest if forgets else visit, shown, meta, line)
 
 
 def _first(num: int) -> np.ndarray:

@@ -1,34 +1,49 @@
 """Pictures of one run: the curve of its error, and the gate tree of a mixture."""
 import io
+import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import matplotlib
-from matplotlib.axes import Axes
-
-from alma_jax.protocols.contract import Protocol
 from alma_jax.store.metrics import Measure
 
-COLOUR = "#0072B2"  # blue of the Okabe-Ito palette, distinct for colour-blind readers
+if TYPE_CHECKING:  # slow to import
+  from matplotlib.axes import Axes
+  from matplotlib.figure import Figure
+
+# Of the Okabe-Ito palette, distinct for colour-blind readers.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+COLOUR = COLOURS[0]
+_SQUEEZED = 2.5  # an axis that is this many times as high as the values after the first training squeezes them
+_NAMED = 24  # tasks whose names have room
 _LARGEST, _SMALLEST = 0.45, 0.28  # radii of the circles of a gate tree; neighbouring leaves have the distance 1
-_LEAST_WIDTH, _STEEPEST = 4.0, 3.0  # in leaves: width of a small tree, and largest distance of two levels
-_LETTER = 0.62  # width of a digit, as a share of the font size
 
 
-def curve(lines: Sequence[dict[str, Any]], measure: Measure, title: str,
-          chance: float | None = None, labels: tuple[str, str] = Protocol.labels) -> bytes:
-  """A PNG of error or perplexity over the stream, as the paper's Figure 1; the area below the error is the CER.
+class Curve(NamedTuple):
+  """A run, as a picture shows it.
 
-  For a stream of tasks it draws the error on each task when it was learned. For a live stream without a test set it
-  draws the prequential metric, from the first mega-batch that has one.
-
-  Args:
+  Attributes:
+    name: of the run, e.g. "digits · ens".
+    result: e.g. "CER 2.4250"; empty while the run is unfinished.
     lines: entries of metrics.jsonl.
     measure: what the metric of the lines is measured on.
-    title: text above the picture.
-    chance: error of guessing, drawn as a dotted line; None: no line.
+    chance: the metric of guessing, or None.
     labels: of the run's protocol.
   """
+  name: str
+  result: str
+  lines: Sequence[dict[str, Any]]
+  measure: Measure
+  chance: float | None
+  labels: tuple[str, str]
+
+
+def draw(*curves: Curve) -> "Figure":
+  """A matplotlib Figure of the metric over the stream, as the paper's Figure 1. The area below an error is the CER.
+
+  A live stream without a test set shows its prequential metric. The axis is for what the learners do after their first
+  training: what is higher before it is cut off, hatched, and named. Streams of tasks are drawn as a bar for each task.
+  """
+  import matplotlib
   from matplotlib.backends.backend_agg import FigureCanvasAgg
   from matplotlib.figure import Figure
   from matplotlib.ticker import MaxNLocator
@@ -36,35 +51,85 @@ def curve(lines: Sequence[dict[str, Any]], measure: Measure, title: str,
   with matplotlib.rc_context({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False}):
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    # Around every t a bar of width 1: their area is the CER. Perplexity is None before the first update.
-    total, key = len(lines), measure.key
-    lines = [entry for entry in lines if entry.get(key) is not None]
-    errors = [entry[key] for entry in lines]
-    if lines:
-      edges = [entry["t"] - 0.5 for entry in lines] + [lines[-1]["t"] + 0.5]
-      axes.stairs(errors, edges, color=COLOUR, linewidth=2, baseline=None)
-      axes.stairs(errors, edges, color=COLOUR, alpha=0.12, fill=True)
-      axes.annotate(f"{errors[-1]:.4f}" if measure.metric == "error" else f"{errors[-1]:.1f}", (edges[-1], errors[-1]),
-                    xytext=(5, 0), textcoords="offset points", va="center", color=COLOUR, annotation_clip=False)
-    updates = [(entry["t"], entry[key]) for entry in lines if entry["updated"]]
-    if 0 < len(updates) <= 60:
-      axes.plot(*zip(*updates), "o", color=COLOUR, markersize=4,
-                label="before an update" if measure.is_prequential else "after an update")
-    if chance is not None:
-      axes.axhline(chance, color="0.5", linestyle=":", linewidth=1, label="guessing")
-    axes.set(xlabel=labels[0], ylabel=measure.name + labels[1], xlim=(0.5, total + 0.5),
-             ylim=(0, max([chance or 0, *errors]) * 1.08 or 1))
-    axes.set_title(title, fontsize=11)
+    axes, one = figure.subplots(), len(curves) == 1
+    tops = [top for curve in curves if (top := _top(curve))]
+    axes.set(xlim=(0.5, max([len(curve.lines) for curve in curves]) + 0.5), ylim=(0, max(tops, default=1.0)))
+    tasks = [line["task"] for line in curves[0].lines if "task" in line]
+    for i, curve in enumerate(curves):
+      values = [(line["t"], line[curve.measure.key]) for line in curve.lines if line.get(curve.measure.key) is not None]
+      label = " · ".join(filter(None, (curve.name, curve.result)))
+      if tasks:
+        width = 0.8 / len(curves)
+        axes.bar([t - 0.4 + (i + 0.5) * width for t, _ in values], [value for _, value in values], width,
+                 color=COLOURS[i % len(COLOURS)], label=label)
+      elif values:
+        _draw_stair(axes, curve, values, COLOURS[i % len(COLOURS)], label, one)
+    chance = curves[0].chance
+    if chance is not None and chance <= axes.get_ylim()[1]:
+      axes.axhline(chance, color="0.5", linestyle=":", linewidth=1)
+      axes.annotate("guessing", (1, chance), (-4, -3), ("axes fraction", "data"), "offset points", ha="right", va="top",
+                    color="0.4", fontsize=9)
+    axes.set(xlabel=curves[0].labels[0], ylabel=curves[0].measure.name + curves[0].labels[1])
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    if axes.get_legend_handles_labels()[0]:  # a long stream of tasks has nothing to explain
-      axes.legend(frameon=False, loc="best")
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=150, metadata={"Software": None})
+    if 0 < len(tasks) <= _NAMED:
+      axes.set_xticks(range(1, len(tasks) + 1), tasks, rotation=40, ha="right", fontsize=9)
+    if one:
+      axes.set_title(" · ".join(filter(None, (curves[0].name, curves[0].result))), fontsize=11)
+    else:
+      axes.legend(frameon=False)
+  return figure
+
+
+def curve(shown: Curve) -> bytes:
+  """The PNG file curve.png of a run."""
+  return png(draw(shown))
+
+
+def png(figure: "Figure") -> bytes:
+  """The PNG file of a figure."""
+  picture = io.BytesIO()
+  figure.savefig(picture, format="png", dpi=150, metadata={"Software": None})
   return picture.getvalue()
 
 
-def gate_tree(splits: Sequence[int], axes: Axes, sizes: Sequence[float] | None = None) -> None:
+def _first(curve: Curve) -> int:
+  """The first mega-batch whose value follows a training; after the last one if there is none."""
+  trained = next((line["t"] for line in curve.lines if line["updated"]), len(curve.lines) + 1)
+  return trained + curve.measure.is_prequential  # which is measured before the training
+
+
+def _top(curve: Curve) -> float:
+  """Where the axis of a curve ends: above all values if that does not squeeze those that follow a training."""
+  values = {line["t"]: line[curve.measure.key] for line in curve.lines if line.get(curve.measure.key) is not None}
+  later = [value for t, value in values.items() if t >= _first(curve)]
+  highest, most = max(values.values(), default=0.0), max(later, default=0.0)
+  return 1.08 * highest if highest <= _SQUEEZED * most or not most else 1.3 * most
+
+
+def _draw_stair(axes: "Axes", curve: Curve, values: Sequence[tuple[int, float]], colour: str, label: str, one: bool
+                ) -> None:
+  """The values as a stair; a lone curve gets its area, its last value and the part before its first training."""
+  errors, top = [value for _, value in values], axes.get_ylim()[1]
+  edges = [t - 0.5 for t, _ in values] + [values[-1][0] + 0.5]  # the area of bars of width 1 is the CER
+  axes.stairs(errors, edges, color=colour, linewidth=2, baseline=None, label=label)
+  if not one:
+    return
+  first = _first(curve) - 0.5
+  axes.stairs(errors, edges, color=colour, alpha=0.12, fill=True)
+  is_error = curve.measure.metric == "error"
+  axes.annotate(f"{errors[-1]:.3f}" if is_error else f"{errors[-1]:.4g}", (edges[-1], errors[-1]),
+                (5, 0), textcoords="offset points", va="center", color=colour, annotation_clip=False)
+  if edges[0] < first:
+    axes.axvspan(edges[0], min(first, edges[-1]), facecolor="none", edgecolor="0.75", hatch="//", linewidth=0, zorder=0)
+    height = f"{errors[0]:.2f} " if is_error and errors[0] > top else ""
+    axes.annotate(f"{height}before the first training", (edges[0], 0.97), (4, 0), ("data", "axes fraction"),
+                  "offset points", va="top", color="0.35", fontsize=9, backgroundcolor=(1, 1, 1, 0.8))
+  if curve.result.startswith("CER"):
+    axes.annotate(f"area: {curve.result}", (0.5, 0), (0, 8), "axes fraction", "offset points", ha="center",
+                  color=colour, fontsize=10)
+
+
+def gate_tree(splits: Sequence[int], axes: "Axes", sizes: Sequence[float] | None = None) -> None:
   """Draws the binary tree of a mixture's gates. The leaves are experts, drawn as circles.
 
   The circles have the units of the axes. They stay round, and do not touch, if the figure is resized.
@@ -79,39 +144,26 @@ def gate_tree(splits: Sequence[int], axes: Axes, sizes: Sequence[float] | None =
   from matplotlib.patches import Circle
 
   from alma_jax.models import moe
-  num, tree = len(splits) + 1, moe.nested(splits)
+  num, leaves = len(splits) + 1, itertools.count()
   sizes = [1] * num if sizes is None else sizes
-  box, levels = axes.get_window_extent(), _depth(tree)
-  across = max(num, _LEAST_WIDTH)
-  room = (across * box.height / box.width - 1) / max(levels, 1)
-  below = min(max(1.0, room), _STEEPEST)  # distance of two levels
-  scale = min(box.width / across, box.height / (below * levels + 1))  # pixels between neighbouring leaves
-  leaves = iter(range(num))
 
-  def draw(node: Any, y: float) -> float:
-    """Draws a node and all below it; returns its x."""
+  def draw(node: Any, level: int) -> tuple[float, int]:
+    """Draws a node and all below it; returns its x, and the lowest level."""
     if isinstance(node, int):
-      x: float = next(leaves)
+      x = next(leaves)
       radius = (_SMALLEST**2 + (_LARGEST**2 - _SMALLEST**2) * min(max(sizes[node], 0), 1)) ** 0.5
-      axes.add_patch(Circle((x, y), radius, color=COLOUR, linewidth=0, zorder=2))
-      diameter = 2 * radius * scale * 72 / axes.figure.dpi
-      font = min(9, 0.85 * diameter / max(1.0, _LETTER * len(str(node))))
-      axes.annotate(str(node), (x, y), color="white", ha="center", va="center", fontsize=font, zorder=3)
-      return x
-    ends = [draw(child, y - below) for child in node[1:]]
-    x = sum(ends) / 2
+      axes.add_patch(Circle((x, -level), radius, color=COLOUR, linewidth=0, zorder=2))
+      axes.annotate(str(node), (x, -level), color="white", ha="center", va="center", fontsize=7, zorder=3)
+      return x, level
+    ends, lowest = zip(*(draw(child, level + 1) for child in node[1:]))
+    middle = sum(ends) / 2
     for end in ends:
-      axes.plot([x, end], [y, y - below], color="0.6", linewidth=1.2, zorder=1)
-    axes.add_patch(Circle((x, y), 0.1, color="0.6", linewidth=0, zorder=2))
-    return x
+      axes.plot([middle, end], [-level, -level - 1], color="0.6", linewidth=1.2, zorder=1)
+    axes.add_patch(Circle((middle, -level), 0.1, color="0.6", linewidth=0, zorder=2))
+    return middle, max(lowest)
 
-  draw(tree, 0.0)
-  x, y, half_width, half_height = (num - 1) / 2, -below * levels / 2, box.width / scale / 2, box.height / scale / 2
-  axes.set(xticks=[], yticks=[], xlim=(x - half_width, x + half_width), ylim=(y - half_height, y + half_height))
+  _, lowest = draw(moe.nested(splits), 0)
+  middle, half = (num - 1) / 2, max(num, 4) / 2
+  axes.set(xticks=[], yticks=[], xlim=(middle - half, middle + half), ylim=(-lowest - 0.5, 0.5))
   axes.set_aspect("equal")
   axes.set_frame_on(False)
-
-
-def _depth(tree: Any) -> int:
-  """Levels below the root of a tree of moe.nested."""
-  return 0 if isinstance(tree, int) else 1 + max(_depth(child) for child in tree[1:])

@@ -8,12 +8,14 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from alma_jax.learners.contract import Learner
-from alma_jax.messages import UNSEEN, duration, say, sign
+from alma_jax.messages import UNSEEN, duration, say, sign, spark
 from alma_jax.protocols.contract import State
 from alma_jax.runs.listeners import Listener
 from alma_jax.store.metrics import ERROR, Entry, Measure
 
 COMPILING = "compiling"
+_BAR = "{desc}  {percentage:3.0f}% |{bar}|"
+_BARS = 12  # bars of the metric so far
 _ENOUGH = 0.1  # part of a stage that a session has to train before it says how long the rest takes
 
 
@@ -35,6 +37,7 @@ class Progress(Listener):
     self._samples, self._measure, self._rounds = [int(num) for num in samples], measure, rounds
     self._lines, self._where, self._before = False, "", 0
     self._val: float | None = None
+    self._values: list[float] = []  # of the stages of this session
     self._began = time.monotonic()
     self._bar: Any = None
 
@@ -49,8 +52,7 @@ class Progress(Listener):
     self._lines = self._shown and not bar
     make = functools.partial(
         tqdm, total=sum(self._samples), initial=self._before, unit=" samples", unit_scale=True, dynamic_ncols=True,
-        mininterval=0.2, smoothing=0, leave=False,
-        bar_format="{desc} {percentage:3.0f}%|{bar}| {rate_fmt}, {remaining} left")
+        mininterval=0.2, smoothing=0, leave=False, bar_format=_BAR)
     self._bar = make(disable=True)  # until it can be drawn
     if bar:
       with UNSEEN:
@@ -70,9 +72,13 @@ class Progress(Listener):
       stage, round_: where training is, from 0.
       num_rounds: rounds of the stage.
     """
-    val = "" if self._val is None else f" val {self._measure.metric} {_short(self._val)}"
-    self._where = f"stage {stage + 1}{self._of('/')} {self._rounds} {round_}/{num_rounds}{val}"
+    metric = "" if self._val is None else f"val {self._measure.metric} {_short(self._val)}"
+    if self._values:
+      metric = f"{self._measure.name} {spark(self._values, width=_BARS)} {_short(self._values[-1])}"
+    self._where = " · ".join(filter(None, (f"stage {stage + 1}{self._of(' of ')}", metric,
+                                           f"{self._rounds} {round_} of {num_rounds}")))
     with UNSEEN:
+      self._bar.bar_format = f"{_BAR} {{remaining}} left"
       self._bar.set_description_str(self._where, refresh=False)
       self._bar.update(min(samples, self._bar.total - self._bar.n))  # a stage may take longer than planned
 
@@ -83,6 +89,7 @@ class Progress(Listener):
     if not entry["updated"]:
       return
     stage, value, seconds = entry["stage"], entry.get(self._measure.key), entry["seconds"]
+    self._values += [] if value is None else [value]
     done = sum(self._samples[:stage + 1])  # patience may have ended the stage early
     with UNSEEN:
       self._bar.update(max(0, done - self._bar.n))
@@ -98,7 +105,7 @@ class Progress(Listener):
   def phase(self, name: str) -> Iterator[None]:
     """Shows an activity that is not a training step, e.g. "compiling", while the block runs."""
     with UNSEEN:
-      self._bar.set_description_str(f"{self._where} {name}".strip(), refresh=not self._bar.disable)
+      self._bar.set_description_str(" · ".join(filter(None, (self._where, name))), refresh=not self._bar.disable)
     began = time.monotonic()
     with sign(name, self._lines):
       yield
