@@ -56,7 +56,8 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-  """Adds the hover texts of the glossary to every other page."""
+  """Adds the hover texts of the glossary to every other page. Lists in lists get the four spaces that MkDocs wants."""
+  markdown = re.sub(r"^ {2,3}(?=(?:-|\d+\.) )", "    ", markdown, flags=re.MULTILINE)
   if page.file.src_uri == GLOSSARY.name:
     return markdown
   return markdown + "\n\n" + "\n".join(f"*[{term}]: {meaning}" for term, meaning in hover_texts().items())
