@@ -28,12 +28,13 @@ STYLE = """  <style>
     .curve { fill: none; stroke: var(--good); stroke-width: 3; } .area { fill: var(--good); opacity: .2; }
     .arrow { fill: none; stroke: var(--text); stroke-width: 1.5; } .head { fill: var(--text); }
     .box { fill: var(--line); } .trains { fill: var(--other); opacity: .85; }
+    @media (max-width: 480px) { text { font-size: 24px; } .soft { font-size: 22px; } .detail { display: none; } }
   </style>
 """
 # Settings of runs that wait: text, its place in pixels right of and below the point, and the end it is anchored at.
 WAITING = {"sm": ("one network", (10, 5), ""), "gens": ("growing ensemble", (10, 5), ""),
-           "umix": ("ensemble, trained as one", (12, -6), ""), "ens": ("ensemble of five", (12, 5), ""),
-           "retrain-epochs20": ("one network, retrained on all data", (-12, 5), "end")}
+           "umix": ("ensemble, trained as one", (12, -6), "detail"), "ens": ("ensemble of five", (12, 5), ""),
+           "retrain-epochs20": ("one network, retrained on all data", (-12, 5), "end detail")}
 # Where the names of learners are in learners.svg, if not right of their points.
 BESIDE = {"gens": (-10, 14, "end"), "sm": (-10, -2, "end"), "umix": (-12, 3, "end"), "gmoe": (10, 10, "")}
 ANYTIME = ("anytime-steps20", "anytime-steps40", "anytime", "anytime-steps180", "anytime-steps400")
@@ -61,7 +62,8 @@ def front() -> str:
                  + text(LEFT - 8, y(cer) + 5, str(cer), "soft end"))
   for power, label in ((10, "10 G"), (11, "100 G"), (12, "1,000 G")):
     parts.append(text(x(10.0**power), TOP + HEIGHT + 20, label, "soft mid"))
-  parts.append(text(LEFT, 20, "CER on MNIST in 500 mega-batches: the sum of 500 test errors, lower is better", "soft"))
+  title = "CER on MNIST in 500 mega-batches" + detail(": the sum of 500 test errors, lower is better")
+  parts.append(text(LEFT, 20, title, "soft"))
   parts.append(text(LEFT + WIDTH, TOP + HEIGHT + 40, "compute, in multiply-adds", "soft end"))
   for name, (label, (right, down), anchor) in WAITING.items():
     at = place(name)
@@ -75,7 +77,7 @@ def front() -> str:
                f'<path class="head" d="M{x1 + 9:.0f},{y1 - 2:.0f} l12,-7 l0,12 z"/>')
   return svg("CER against compute on MNIST: anytime has half the error of an ensemble at a fourteenth of its compute",
              LEFT + WIDTH + 118, TOP + HEIGHT + 56,
-             [*parts, text(x1, y(5), "half the error, a fourteenth of the compute", "bold")])
+             [*parts, text((x0 + x1) / 2, y(5), "half the error, a fourteenth of the compute", "bold mid")])
 
 
 def plane() -> str:
@@ -83,7 +85,8 @@ def plane() -> str:
   table, (low, high), most = pd.read_csv(LEARNERS), map(math.log, (3e8, 3e9)), 4.0
   right = lambda macs: LEFT + WIDTH * (math.log(macs) - low) / (high - low)
   down = lambda cer: TOP + HEIGHT * (1 - cer / most)
-  parts = [text(LEFT, 20, "CER on the digits in 20 mega-batches: lower is better; guessing scores 18", "soft"),
+  title = "CER on the digits in 20 mega-batches" + detail(": lower is better; guessing scores 18")
+  parts = [text(LEFT, 20, title, "soft"),
            text(LEFT + WIDTH, TOP + HEIGHT + 40, "compute, in multiply-adds", "soft end")]
   for cer in range(5):
     parts.append(f'<line class="grid" x1="{LEFT}" x2="{LEFT + WIDTH}" y1="{down(cer):.0f}" y2="{down(cer):.0f}"/>'
@@ -104,7 +107,7 @@ def timeline() -> str:
   errors, num = [.9, .42, .42, .27, .27, .19, .19, .15], 8
   across, top, below = 78, 118, 200
   left, base = 96, top + below
-  parts = [text(20, 40, "arrive"), text(20, 88, "trains"), text(20, top + 20, "test"), text(20, top + 38, "error")]
+  parts = [text(20, 40, "arrive"), text(20, 88, "trains"), text(20, top + 20, "test"), text(20, top + 44, "error")]
   for t in range(1, num + 1):
     at = left + (t - 1) * across
     parts.append(f'<rect class="box" x="{at + 6}" y="18" width="{across - 12}" height="34" rx="5"/>'
@@ -135,6 +138,11 @@ def y(cer: float) -> float:
 
 def text(right: float, down: float, words: str, classes: str = "") -> str:
   return f'<text x="{right:.0f}" y="{down:.0f}" class="{classes}">{words}</text>'
+
+
+def detail(words: str) -> str:
+  """Words that narrow screens leave out."""
+  return f'<tspan class="detail">{words}</tspan>'
 
 
 def circle(right: float, down: float, classes: str) -> str:

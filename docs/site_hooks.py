@@ -21,7 +21,7 @@ FINDINGS = "results/README.md"
 # Addresses of earlier versions: {address: where it leads now}. The pages say so to browsers and to people.
 MOVED = {"results/claims/": "findings/"}
 GLOSSARY = pathlib.Path(__file__).parent / "glossary.md"
-NUMBER = re.compile(r"<td((?: style=\"[^\"]*\")?)>([-+±≤≥]?\d[^<]{0,34})</td>")
+NUMBER = re.compile(r"<td((?: style=\"[^\"]*\")?)>((?!\d+[.] )[-+±≤≥]?\d[^<]{0,34})</td>")
 # Modules of the API page: {title: [names]}.
 API = {
     "Running": ["runs.experiment.run", "runs.results.load_run", "runs.results.Run", "runs.mixture.Mixture"],
@@ -64,7 +64,10 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-  """Marks cells that are numbers, so that they do not wrap. A term has its hover text where a page first says it."""
+  """Marks cells that are numbers, so that they do not wrap. A click on a picture shows it in full size.
+
+  A term has its hover text where a page first says it.
+  """
   said: set[str] = set()
 
   def first(match: re.Match[str]) -> str:
@@ -72,6 +75,7 @@ def on_page_content(html: str, **_: Any) -> str:
       return match[2]
     said.add(match[1])
     return match[0]
+  html = re.sub(r'(<img [^>]*src="([^"]+\.(?:png|svg))"[^>]*>)', r'<a class="picture" href="\2">\1</a>', html)
   return NUMBER.sub(r'<td class="number"\1>\2</td>', re.sub(r'<abbr title="(.*?)">(.*?)</abbr>', first, html))
 
 
