@@ -4,9 +4,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from alma_jax import keys
-from alma_jax.data.task_types import Change
 from alma_jax.errors import BadInput
 from alma_jax.messages import brief
+
+Change = tuple[str | int | float, ...]  # the name of a function below, and its arguments
 
 SIZE = 32  # height and width of the images of all streams but `digits`
 IN_COLOUR = (SIZE, SIZE, 3)  # the shape of these images

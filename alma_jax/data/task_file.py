@@ -19,7 +19,7 @@ from alma_jax.config.fields import Declared
 from alma_jax.data import cache, datasets, task_streams
 from alma_jax.data.image_changes import resized
 from alma_jax.data.task_sources import Source, Sources, check_images
-from alma_jax.data.task_types import Planned, Recipe, TaskData, TaskInfo
+from alma_jax.data.task_streams import Planned, Recipe, TaskData, TaskInfo
 from alma_jax.errors import BadInput
 from alma_jax.messages import brief
 

@@ -12,7 +12,6 @@ from alma_jax.data.image_changes import IN_COLOUR, SIZE, bright, resized, resize
 from alma_jax.errors import BadInput
 
 TFDS = {"svhn": "svhn_cropped", "fashion": "fashion_mnist", "dtd": "dtd", "cifar100": "cifar100"}
-KINDS = ("auto", "real", "stand_ins")
 _FAMILIES = {"mnist": "digits", "digits": "digits", "digits32": "digits", "cifar10": "cifar", "cifar100": "cifar",
              "svhn": "house numbers", "fashion": "clothes", "dtd": "texture"}
 _OF_ONES_OWN = ("tfds:", "npz:", "folder:")
@@ -51,13 +50,8 @@ class Sources:
 
   def __init__(self, data_dir: str, kind: str, given: Mapping[str, datasets.Dataset] | None = None,
                image_size: int = 0):
-    """See task_streams.make.
-
-    Raises:
-      BadInput: `kind` is unknown.
+    """`data_dir`, `kind` (`sources`) and `image_size` are fields of the section `dataset`; `given`: task_streams.make.
     """
-    if kind not in KINDS:
-      raise BadInput(f"there are no sources {kind!r}; possible are {', '.join(KINDS)}.")
     self._data_dir, self._kind, self._given, self._image_size = data_dir, kind, given or {}, image_size
     self._found: dict[str, Source] = {}
 
