@@ -15,7 +15,7 @@ from alma_jax.errors import BadInput, Diverged
 from alma_jax.learners import mntdp, path_search
 from alma_jax.learners.paths import Paths
 from alma_jax.monitor import dashboard, pairs, view
-from alma_jax.problems import heads, sequence
+from alma_jax.problems import classification, sequence
 from alma_jax.runs import exporting, settings
 from alma_jax.store.record import Record
 
@@ -128,8 +128,8 @@ def test_results_do_not_depend_on_later_tasks(tmp_path, learner):
 
 def test_replay_draws_evenly_over_tasks(tmp_path):
   """A task of 20 images is drawn as often as one of 200; errors are means over tasks."""
-  task = heads.JointClassification(2, False, 0.0, 3)
-  sums = task.sums(np.zeros((4, 6), np.float32), heads.JointBatch(None, np.array([0, 1, 1, 0]), None, np.array(
+  task = sequence.JointClassification(2, False, 0.0, 3)
+  sums = task.sums(np.zeros((4, 6), np.float32), classification.Batch(None, np.array([0, 1, 1, 0]), None, np.array(
       [0, 0, 0, 2]), np.full(4, 2)), np.array([True, True, True, True]))  # equal logits predict class 0
   assert sums.wrong.tolist() == [2, 0, 0]
   report = task.report(jax.tree.map(lambda leaf: np.asarray(leaf)[None], sums), np.array([4]), np.array([4]))

@@ -2,7 +2,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from alma_jax.config import schema
 from alma_jax.config.sections import Metric
 from alma_jax.data import augment, datasets, memory, normalization
-from alma_jax.data.megabatches import Megabatches, Permuted
+from alma_jax.data.megabatches import Permuted
 from alma_jax.errors import BadInput
 from alma_jax.parallel import sharding
 from alma_jax.problems import contract, measures
@@ -27,13 +27,19 @@ class Pool(NamedTuple):
   Attributes:
     x: uint8 or float32 [N, ...].
     y: int32 [N], labels.
-    mean: float32 [C] or [D], of training examples, in units of x.
-    std: float32 [C] or [D], likewise; 0 where they are all equal.
+    mean: float32 [C] or [D], of training examples, in units of x; of several tasks [T, C].
+    std: float32 of the same shape, likewise; 0 where they are all equal.
+    num_classes: of a task, int32 []; of several tasks [T].
+    labels: checksums of the names of the classes of a task, in their order, uint32 []; of several tasks [T].
+    task: of several tasks, the task of each example, int32 [N].
   """
   x: Array
   y: Array
   mean: Array
   std: Array
+  num_classes: Array | None = None
+  labels: Array | None = None
+  task: Array | None = None
 
 
 class Batch(NamedTuple):
@@ -43,10 +49,13 @@ class Batch(NamedTuple):
     x: uint8 or float32 [B, D]. The examples are flat, because a CPU gathers short rows slowly.
     y: int32 [B], labels.
     weight: float32 [B], factors of the losses; None: 1.
+    task, num_classes: int32 [B], of several tasks; see Pool.
   """
   x: Array
   y: Array
   weight: Array | None = None
+  task: Array | None = None
+  num_classes: Array | None = None
 
 
 class Sums(NamedTuple):
@@ -61,8 +70,8 @@ class Sums(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Classification:
-  """The problem of classifying images; its methods are those of contract.Problem.
+class Classification(contract.Problem):
+  """The problem of classifying images.
 
   Attributes:
     num_classes: K.
@@ -73,29 +82,19 @@ class Classification:
   augment: bool
   label_smoothing: float = 0.0
 
-  metric: ClassVar[str] = "error"
-  files: ClassVar[tuple[str, ...]] = ()
-  result: ClassVar[str] = "cer"
-  judged: ClassVar[str] = "CER"
-  guessing_loss: ClassVar[None] = None
-  selects: ClassVar[bool] = True
-  in_epochs: ClassVar[bool] = True
-  max_steps: ClassVar[int] = 256
-  eval_batch: ClassVar[int] = 512
-  group: ClassVar[int] = 1
+  metric, result, judged, decimals = "error", "cer", "CER", 3
+  max_steps = 256
 
   @property
   def num_outputs(self) -> int:
-    """K, the number of logits."""
     return self.num_classes
 
   @property
   def chance(self) -> float:
-    """1 - 1/K."""
     return 1 - 1 / self.num_classes
 
   def interface(self, meta: Mapping[str, Any], votes: bool) -> contract.Interface:
-    """Raw images -> classes and probabilities, see contract.Problem."""
+    """Raw images -> classes and probabilities."""
     mean, std = (np.asarray(meta[key], np.float32) for key in ("mean", "std"))
     shape, dtype = tuple(meta["example_shape"]), np.dtype(meta["dtype"])
     task = {"task": meta["task"]} if "task" in meta else {}
@@ -116,20 +115,11 @@ class Classification:
     """Of the indices of the examples, int32."""
     return 4 * num, 4 * num // num_devices
 
-  def written(self, value: float) -> str:
-    """An error rate as text."""
-    return f"{value:.3f}"
-
-  def size(self, pool: Pool) -> int:
-    """Number of examples of a pool."""
-    return pool.x.shape[0]
-
   def load(self, pool: Pool, index: np.ndarray) -> tuple[Pool, np.ndarray]:
     """Nothing to do: the whole training set is on the device."""
     return pool, index
 
   def take(self, pool: Pool, index_B: Array, weight_B: Array | None = None) -> Batch:
-    """The examples `index_B` of the pool."""
     flat = pool.x.reshape(pool.x.shape[0], -1)
     return Batch(flat[index_B], pool.y[index_B], weight_B)
 
@@ -144,7 +134,6 @@ class Classification:
     return augment.flip_and_crop(key, x, offset, total) if self.augment else x
 
   def zeros(self, network: Any) -> Sums:
-    """Sums over no examples."""
     del network
     return Sums(jnp.float32(0), jnp.int32(0))
 
@@ -167,7 +156,7 @@ class Classification:
     return sums.wrong < best.wrong - val.min_gain
 
   def report(self, sums: Sums, own_M: np.ndarray, num_M: np.ndarray) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Loss in nats and error rate, see contract.Problem."""
+    """Loss in nats and error rate."""
     joint: dict[str, Any] = {}
     members: dict[str, np.ndarray] = {}
     for name, sum_M in (("loss", sums.loss), ("error", sums.wrong)):
@@ -193,36 +182,25 @@ class Classification:
     return contribution(logits_BK, combine)
 
   def merge(self, stacked: Arrays) -> dict[str, Array]:
-    """The joint contribution of stacked members: arrays [M, B, K] -> [B, K]."""
     return {key: part.max(0) if key == "top" else part.sum(0) for key, part in stacked.items()}
 
   def join(self, first: Arrays | None, second: Arrays) -> dict[str, Any]:
-    """See the function `join`."""
     return join(first, second)
 
   def resolve(self, joined: Arrays, count: float, combine: str) -> tuple[Any, Any]:
-    """See the function `resolve`."""
     return resolve(joined, count, combine)
 
 
-class Images:
-  """The images of a run; see contract.Source.
+class Images(contract.Source):
+  """The images of a run.
 
   Attributes:
-    problem: Classification.
-    megabatches: Megabatches.
-    memory: memory.Memory.
-    example_shape: shape of one image.
-    fingerprint: SHA-256 of the data.
     dataset: datasets.Dataset.
     constants: Normalization of the first stage.
     untrained: error rate before the first update (docs/algorithms.md §1): 1 - 1/K, as for guessing, or None if the
       untrained network has to be tested.
-    files: {}; there are no files of images in a run folder.
-    has_test: whether there is a test set, which only a live stream can lack.
   """
-  has_test = True
-  megabatches: Megabatches
+  constants: normalization.Normalization
 
   def __init__(self, config: schema.ImageConfig, data: Sequence[Any] | datasets.Dataset | None = None):
     """Loads the data and cuts the stream.
@@ -235,7 +213,6 @@ class Images:
       BadInput: the data do not exist, or do not fit the config.
     """
     section, stream = config.dataset, config.stream
-    self.files: dict[str, str] = {}
     if isinstance(data, datasets.Dataset):
       self.dataset = data
     elif data is None:
@@ -254,33 +231,33 @@ class Images:
     self.constants = (normalization.made(d.x_train[self.megabatches.part(1)[0]]) if d.normalization is None else
                       normalization.Normalization(*d.normalization))
     self.fingerprint = d.fingerprint
-    self.problem, self.example_shape = of_meta(config, self.meta())
-    self.untrained: float | None = self.problem.chance if stream.untrained_error == "chance" else None
+    self.problem, self.example_shape = self.of_meta(config, self.meta())
+    self.untrained = self.problem.chance if stream.untrained_error == "chance" else None
 
   @property
   def num_bytes(self) -> tuple[int, int]:
-    """See contract.Source. Pages of mapped files need not stay in the host's memory."""
+    """Pages of mapped files need not stay in the host's memory."""
     d = self.dataset
     arrays = [d.x_train, d.y_train, d.x_test, d.y_test]
     return sum(array.nbytes for array in arrays if not _is_mapped(array)), sum(array.nbytes for array in arrays)
 
   @staticmethod
-  def of_meta(config: schema.ImageConfig, meta: Mapping[str, Any]) -> tuple[Classification, tuple[int, ...]]:
-    """See the function `of_meta`."""
-    return of_meta(config, meta)
+  def of_meta(config: Any, meta: Mapping[str, Any]) -> tuple[Classification, tuple[int, ...]]:
+    """(Classification, shape of an image) from what `meta` returned."""
+    train, shape = config.train, tuple(map(int, meta["example_shape"]))
+    if train.augment and len(shape) != 3:
+      raise BadInput(f"train.augment=True flips and crops images, but this data set's examples have shape {shape}; "
+                     "set train.augment=False.")
+    return Classification(meta["num_classes"], train.augment, train.label_smoothing), shape
 
   def meta(self) -> dict[str, Any]:
-    """What `of_meta` and predictions for other images need besides the constants; JSON can hold it."""
+    """What `of_meta` and predictions for other images need besides the constants."""
     d = self.dataset
     return dict(num_classes=d.num_classes, example_shape=list(d.x_train.shape[1:]), dtype=str(d.x_train.dtype),
                 class_names=d.class_names and list(d.class_names))
 
   def followed(self, known: normalization.Normalization, ends: Sequence[int]
                ) -> tuple[normalization.Normalization, list[normalization.Place]]:
-    """(the constants of the last of the stages that end at `ends`, the columns or channels that get new ones).
-
-    `known`: the constants of the previous stage. Constants that belong to the data set never change.
-    """
     if self.dataset.normalization is not None:
       return known, []
     new = np.concatenate([self.megabatches.part(t)[0] for t in memory.span(ends)])
@@ -291,11 +268,9 @@ class Images:
     return data._replace(pool=self._pool(mesh), val_pool=self._pool(mesh))
 
   def select(self, examples: np.ndarray, mesh: Mesh) -> tuple[Pool, np.ndarray]:
-    """(a pool that holds these training examples, their places in it, int32)."""
     return self._pool(mesh), examples
 
   def test_pool(self, mesh: Mesh) -> Pool:
-    """The pool of test examples."""
     return make_pool(self.dataset.x_test, self.dataset.y_test, *self.constants, mesh)
 
   def score(self, prediction: measures.Prediction) -> measures.Entry:
@@ -333,18 +308,13 @@ def _is_mapped(array: Any) -> bool:
   return isinstance(array, np.memmap)
 
 
-def of_meta(config: schema.ImageConfig, meta: Mapping[str, Any]) -> tuple[Classification, tuple[int, ...]]:
-  """(Classification, shape of an image) from what `Images.meta` returned.
+def padded(arrays: Sequence[np.ndarray], least: int = 1) -> list[np.ndarray]:
+  """Arrays [N, ...] with zeros at the end, so that they have room for a power of two of examples, at least `least`.
 
-  Raises:
-    BadInput: `train.augment` is set and the examples are not images.
+  So programs are compiled for few sizes; nothing reads what follows the examples.
   """
-  train = config.train
-  shape = tuple(map(int, meta["example_shape"]))
-  if train.augment and len(shape) != 3:
-    raise BadInput(f"train.augment=True flips and crops images, but this data set's examples have shape {shape}; "
-                   "set train.augment=False.")
-  return Classification(meta["num_classes"], train.augment, train.label_smoothing), shape
+  room = max(least, 1 << (len(arrays[0]) - 1).bit_length())
+  return [np.concatenate([a, np.zeros((room - len(a), *a.shape[1:]), a.dtype)]) for a in arrays]
 
 
 def make_pool(x: np.ndarray, y: np.ndarray, mean: np.ndarray, std: np.ndarray, mesh: Mesh) -> Pool:

@@ -45,8 +45,9 @@ class Watch:
     self._heard = t
     alarm = self._detector.update(notes, len(self._source.tested(t)))
     if alarm:
-      before, after = (self._source.problem.written(alarm[name]) for name in (BEFORE, AFTER))
-      say(f"drift at mega-batch {t}: the prequential {self._source.problem.metric} has risen from {before} to {after}")
+      problem = self._source.problem
+      before, after = (f"{alarm[name]:.{problem.decimals}f}" for name in (BEFORE, AFTER))
+      say(f"drift at mega-batch {t}: the prequential {problem.metric} has risen from {before} to {after}")
     return alarm
 
 

@@ -156,7 +156,7 @@ class Offline(Protocol):
       name, num = self.measure.name, len(values)
       result = sum(values) / max(num, 1)
     when = self.config.stream.schedule.described(summary["num_stages"])
-    return f"{name} {problem.written(result)} over {num} mega-batches, {when}"
+    return f"{name} {result:.{problem.decimals}f} over {num} mega-batches, {when}"
 
 
 class Images(Offline):
