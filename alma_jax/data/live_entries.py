@@ -85,7 +85,7 @@ class ImageReader:
     x, num = entry.x, len(entry.x)
     if num < _LEAST:
       raise BadInput(f"it has {num} example; a mega-batch needs {_LEAST}, one of them for validation.")
-    remarks = (*entry.remarks, *examples.image_remarks(path, entry.decoded), *self._overlap(x))
+    remarks = (*entry.remarks, *self._overlap(x))
     classes = self.classes(lines)
     y, new = self._numbered(entry.labels, classes)
     remarks += self._resemblances(entry.labels, new, classes)
@@ -102,22 +102,22 @@ class ImageReader:
   def test_labels(self, classes: list[str]) -> np.ndarray:
     """int32 [N], the class numbers of the test examples; UNKNOWN if a class is not known yet."""
     assert self.test is not None
-    index, place = class_labels.Index(classes), {name: i for i, name in enumerate(classes)}
-    number = {name: place.get(index.find(name) or "", UNKNOWN) for name in {*self.test.names.tolist()}}
-    return np.array([number[name] for name in self.test.names.tolist()], np.int32)
+    names, places = np.unique(self.test.names, return_inverse=True)
+    found = map(class_labels.Index(classes).find, names.tolist())
+    return np.array([UNKNOWN if place is None else place for place in found], np.int32)[places]
 
   def _numbered(self, labels: Labels, classes: list[str]) -> tuple[np.ndarray, list[str]]:
     """(int32 [N] class numbers, names of new classes)."""
     if self.declared is not None:
       return self._declared().number(labels), []
     numbers, stored = labels.by_name()
-    names = [*map(class_labels.normal, stored)]
+    names, known = [*map(class_labels.normal, stored)], class_labels.Index(classes)
     if classes:
       _refuse_other_kind(names, classes)
-    index = class_labels.Index([*classes, *names])
-    new = [name for name in dict.fromkeys(str(index.find(name)) for name in names) if name not in {*classes}]
-    every = (*classes, *new)
-    return Classes("the stream", every, len(every)).number(Labels(numbers, stored)), new
+    new = [names[place] for place in dict.fromkeys(map(class_labels.Index(names).find, names))
+           if place is not None and known.find(names[place]) is None]
+    every = class_labels.Index([*classes, *new])
+    return np.array([*map(every.find, names)], np.int32)[numbers], new
 
   def _declared(self) -> Classes:
     assert self.declared is not None
@@ -125,13 +125,14 @@ class ImageReader:
 
   def _resemblances(self, labels: Labels, new: list[str], classes: list[str]) -> tuple[str, ...]:
     """Sentences about labels with other leading zeros than their class, and about new classes that resemble others."""
-    index = class_labels.Index([*classes, *new])
-    names = map(class_labels.normal, labels.by_name()[1])
-    padded = [(label, name) for label in names if (name := index.find(label)) not in (None, label)]
+    every = [*classes, *new]
+    index, names = class_labels.Index(every), map(class_labels.normal, labels.by_name()[1])
+    padded = [(label, every[place]) for label in names if (place := index.find(label)) is not None
+              and every[place] != label]
     said = () if self._padded or not padded else (
         f"the label {padded[0][0]!r} means the class {padded[0][1]!r}; leading zeros do not count",)
     self._padded = self._padded or bool(padded)
-    pairs = [(a, b) for a, b in class_labels.alike([*classes, *new]) if b in new]
+    pairs = [(a, b) for a, b in class_labels.alike(every) if b in new]
     return said + tuple(
         f"the new class {b!r} resembles {a!r}; if they are one class, start a new run over entries that use one name "
         f"for it, or declare the classes in {CLASSES}" for a, b in pairs)
@@ -152,7 +153,7 @@ class ImageReader:
     with examples.named(f"the test set {str(path)!r}"):
       read = dataclasses.replace(self._reader, part=TEST).whole(path)
       assert read.labels is not None
-      for remark in (*read.remarks, *examples.image_remarks(path, read.decoded)):
+      for remark in read.remarks:
         warnings.warn(remark, stacklevel=3)
       return TestSet(read.x, self._test_names(read.labels))
 
@@ -272,8 +273,7 @@ def _read_classes(path: pathlib.Path) -> list[str] | None:
   except (OSError, UnicodeDecodeError) as error:
     raise BadInput(f"{str(path)!r} cannot be read ({error}); each of its lines should name a class.") from error
   index = class_labels.Index(names)
-  twins = [(index.find(name), name) for name in names if index.find(name) != name]
-  twins += [(name, name) for name in names if names.count(name) > 1]
+  twins = [(names[first], name) for place, name in enumerate(names) if (first := index.find(name) or 0) != place]
   if len(names) < 2 or twins:
     what = f"names a class twice, {twins[0][0]!r} and {twins[0][1]!r}" if twins else f"names {len(names)} class"
     raise BadInput(f"{str(path)!r} {what}; it should hold the names of at least two classes, one in every line.")

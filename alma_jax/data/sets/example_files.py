@@ -15,7 +15,7 @@ from alma_jax import keys
 from alma_jax.config.fields import field
 from alma_jax.config.registry import register
 from alma_jax.config.sections import Columns, DataSet
-from alma_jax.data import cache, examples, folders, image_file
+from alma_jax.data import cache, examples, folders, image_file, unpacking
 from alma_jax.data import labels as class_labels
 from alma_jax.data.datasets import ARRAYS, Dataset, from_arrays
 from alma_jax.data.examples import TEST, TRAIN
@@ -151,7 +151,7 @@ def _images(root: pathlib.Path, parts: dict[str, pathlib.Path], image_size: int)
 
 def _tables(root: pathlib.Path, parts: dict[str, pathlib.Path], reader: examples.Reader) -> dict[str, Any]:
   """x and y of an .npz or a .parquet file, or of folders of them; of its parts, if it has some."""
-  arrays = examples.arrays_of(root) if root.suffix.lower() == ".npz" and not root.is_dir() else []
+  arrays = unpacking.arrays_of(root) if root.suffix.lower() == ".npz" and not root.is_dir() else []
   has_parts = examples.has_parts(arrays) and reader.columns == examples.USUAL
   used = ARRAYS if has_parts or not arrays else tuple(reader.chosen(arrays, "array"))
   others = [name for name in arrays if name not in used]
