@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from alma_jax.config import image_sections
 from alma_jax.config.stream import Every
 from alma_jax.data import memory
-from alma_jax.data.megabatches import Arrived, Megabatches, Permuted
+from alma_jax.data.megabatches import Arrived, Megabatches, permuted
 from alma_jax.errors import BadInput
 
 
@@ -32,7 +32,7 @@ class Made(NamedTuple):
 def make(n, b, w=1, replay=0.0, val=0.1, seed=0, **fields):
   fields = {"schedule": Every(waiting_time=w), **fields}
   config = image_sections.Stream(b, replay, val_fraction=val, **fields)
-  megabatches = Permuted(n, b, val, seed)
+  megabatches = permuted(n, b, val, seed)
   return Made(config, megabatches, memory.make(config, megabatches, seed))
 
 

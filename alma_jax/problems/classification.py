@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from alma_jax.config import schema
 from alma_jax.config.sections import Metric
 from alma_jax.data import augment, datasets, memory, normalization
-from alma_jax.data.megabatches import Permuted
+from alma_jax.data.megabatches import permuted
 from alma_jax.errors import BadInput
 from alma_jax.parallel import sharding
 from alma_jax.problems import contract, measures
@@ -226,7 +226,7 @@ class Images(contract.Source):
     self._metrics = measures.tried(measures.chosen(config), measures.blank_images(d.num_classes))
     if d is not data:
       datasets.warn_of_overlap(d)
-    self.megabatches = Permuted(len(d.x_train), stream.num_megabatches, stream.val_fraction, config.seed)
+    self.megabatches = permuted(len(d.x_train), stream.num_megabatches, stream.val_fraction, config.seed)
     self.memory = memory.make(stream, self.megabatches, config.seed)
     self.constants = (normalization.made(d.x_train[self.megabatches.part(1)[0]]) if d.normalization is None else
                       normalization.Normalization(*d.normalization))

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from alma_jax.config import schema
 from alma_jax.data import memory, text, tokens
-from alma_jax.data.megabatches import Consecutive
+from alma_jax.data.megabatches import Megabatches
 from alma_jax.models.switch import Windows
 from alma_jax.parallel import sharding
 from alma_jax.parallel.sharding import DATA
@@ -256,7 +256,8 @@ class Texts(contract.Source):
     held_out = self._use(config, text.load(c, num, config.seed))
     parts = [text.megabatch_windows(self.corpus, t, c.sequence_length, c.cross_documents) for t in range(1, num + 1)]
     self._train = text.Windows(*map(np.concatenate, zip(*parts)))
-    self.megabatches = Consecutive(np.cumsum([0, *(len(part.start) for part in parts)]), held_out)
+    self.megabatches = Megabatches(
+        np.cumsum([0, *(len(part.start) for part in parts)]), held_out=held_out)
     self.memory = memory.make(config.stream, self.megabatches, config.seed)
 
   def _measure(self, config: schema.TextConfig) -> None:

@@ -78,7 +78,7 @@ class Offline(Protocol):
   def decide(self, t: int, learner: Learner, state: State) -> Arrival:
     notes = self._prequential.test(t, learner, state)
     trains, why = self.schedule.decide(t, self.config.stream.num_megabatches, lambda: self._is_last(t),
-                                       lambda: self._prequential.history(t, learner, state, notes))
+                                       lambda price: self._prequential.decided(t, learner, state, notes, price))
     notes |= why
     if self._watch is not None:
       notes |= self._watch.update(t, state.lines, notes)

@@ -50,12 +50,13 @@ class Prequential:
       self._known |= self._tested(range(t, min(last, t + _MOST_AT_ONCE - 1, num) + 1), learner, state)
     return dict(self._known[t])
 
-  def history(self, t: int, learner: Learner, state: State, notes: metrics.Entry) -> schedule.History:
-    """What a schedule that is not fixed knows when mega-batch t has arrived; `notes`: what `test` returned."""
+  def decided(self, t: int, learner: Learner, state: State, notes: metrics.Entry, price: float) -> schedule.Decision:
+    """The decision after mega-batch t; `notes`: what `test` returned, `price`: of a multiply-add."""
     values = [line.get(self._key) for line in state.lines] + [notes[self._key]]
     while len(self._sizes) < t:
       self._sizes.append(len(self._source.tested(len(self._sizes) + 1)))
-    return schedule.History(state.ends, values, self._sizes[:t], self._macs(t, learner, state))
+    return schedule.decide(state.ends, values, self._sizes[:t], price_per_mac=price,
+                           macs=self._macs(t, learner, state))
 
   def _tested(self, span: range, learner: Learner, state: State) -> dict[int, metrics.Entry]:
     source, problem = self._source, self._source.problem
