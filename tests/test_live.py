@@ -800,7 +800,7 @@ def text_parts(books):  # noqa: F811
   offline = text_config(books)
   source = configs.parse(offline).dataset.source()
   corpus = settings.prepare(configs.parse(offline)).protocol.source.corpus
-  every = text.prepare(source.read(), 4, 0)["train"]
+  every = text.prepare(text.complete(source.read()), 4, 0)["train"]
   return offline, [every[first:last] for first, last in zip(corpus.parts, corpus.parts[1:])]
 
 

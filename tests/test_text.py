@@ -154,7 +154,7 @@ def test_parts_by_hand():
 
 def stream_order(folder, contents):
   """Numbers of the contents as the stream of seed 0 orders them."""
-  prepared = text.prepare(config(small(folder, contents)).source().read(), 2, 0)
+  prepared = text.prepare(text.complete(config(small(folder, contents)).source().read()), 2, 0)
   return [contents.index(document.decode()) for document in prepared["train"]]
 
 

@@ -164,12 +164,6 @@ class ImageReader:
     return np.array([*map(class_labels.normal, names)])[numbers]
 
 
-class Encoded(NamedTuple):
-  """Documents as token ids; see text.Corpus."""
-  ids: np.ndarray
-  starts: np.ndarray
-
-
 class TextReader:
   """Reads entries of text; see feed.Reader.
 
@@ -212,7 +206,7 @@ class TextReader:
       if "valid" in splits:
         arrays["valid"], arrays["valid_starts"] = self.encode(tokenizer, splits["valid"])
     arrays["ids"], arrays["starts"] = self.encode(tokenizer, found)
-    num = len(self.windows(Encoded(arrays["ids"], arrays["starts"])).start)
+    num = len(self.windows(tokens.Encoded(arrays["ids"], arrays["starts"])).start)
     return feed.Read(arrays, dict(num=num, **notes), digest, tuple(remarks) if num_seen else ())
 
   def tokenizer(self, lines: list[feed.Line]) -> "Tokenizer":
@@ -221,11 +215,11 @@ class TextReader:
       self._parsed = self._given or tokens.parse(str(lines[0].get("tokenizer")))
     return self._parsed
 
-  def encode(self, tokenizer: "Tokenizer", found: list[bytes]) -> Encoded:
+  def encode(self, tokenizer: "Tokenizer", found: list[bytes]) -> tokens.Encoded:
     """Token ids of documents; raises BadInput if the tokenizer has no units for them."""
-    return Encoded(*tokens.encode(tokenizer, found, in_sections=self._given is None))
+    return tokens.encode(tokenizer, found, in_sections=self._given is None)
 
-  def windows(self, encoded: Encoded) -> text.Windows:
+  def windows(self, encoded: tokens.Encoded) -> text.Windows:
     """The windows of an entry; raises BadInput if it is too short for one."""
     c = self._config
     return text.windows(encoded.starts, len(encoded.ids) - 1, c.sequence_length, c.cross_documents, "the entry")

@@ -83,9 +83,11 @@ def load(dataset: Any, num_megabatches: int, seed: int) -> Corpus:
 
   def encoded() -> cache.Entry:
     messages.say(f"encoding {dataset.name}, which is done once")
-    whole = _complete(source.read())
+    whole = complete(source.read())
     entry = _encode(prepare(whole, num_megabatches, seed), num_megabatches, given, dataset.vocab_size)
-    return entry._replace(facts=entry.facts | dict(num_seen=_num_seen(whole)))
+    seen = {cache.hash_row(document.strip()) for document in whole["train"]}
+    num_seen = sum(cache.hash_row(document.strip()) in seen for document in whole["test"])
+    return entry._replace(facts=entry.facts | dict(num_seen=num_seen))
 
   arrays, facts = cache.load_or_make(
       [cache.home_folder("tokens", dataset.name, made_from)], made_from, encoded, mapped=True)
@@ -196,23 +198,22 @@ def _encode(splits: Documents, num_megabatches: int, given: "Tokenizer | None",
 
 
 def prepare(splits: Documents, num_megabatches: int, seed: int) -> Documents:
-  """Holds out missing splits, cuts long training documents, and permutes them.
+  """Cuts long training documents, and permutes them.
 
   A document longer than a mega-batch is cut into pieces of at most an eighth of a mega-batch, so that all mega-batches
   have one distribution.
 
   Args:
-    splits: as text_files.TextSource.read returns them.
+    splits: documents of "train", "valid" and "test".
     num_megabatches: B.
-    seed: decides the order of the training documents. What is held out is the same for every seed.
+    seed: decides the order of the training documents.
 
   Returns:
-    Documents of "train" in the order of the stream, of "valid" and of "test".
+    The same, those of "train" in the order of the stream.
 
   Raises:
-    BadInput: there are fewer training documents than mega-batches, or too few to hold out a split.
+    BadInput: there are fewer training documents than mega-batches.
   """
-  splits = _complete(splits)
   total = sum(map(len, splits["train"]))
   documents = cut_long(splits["train"], total / num_megabatches, total // (8 * num_megabatches))
   if len(documents) < num_megabatches:
@@ -222,16 +223,10 @@ def prepare(splits: Documents, num_megabatches: int, seed: int) -> Documents:
   return {split: splits[split] for split in SPLITS} | {"train": [documents[i] for i in order]}
 
 
-def _complete(splits: Documents) -> Documents:
-  """Holds out the splits that are missing; see `hold_out`."""
+def complete(splits: Documents) -> Documents:
+  """The documents of a text_files.TextSource with the splits that it lacks, always the same; see `hold_out`."""
   missing = [split for split in SPLITS if split not in splits]
   return splits | hold_out(splits["train"], missing) if missing else splits
-
-
-def _num_seen(splits: Documents) -> int:
-  """The number of test documents that are also training documents."""
-  seen = {cache.hash_row(document.strip()) for document in splits["train"]}
-  return sum(cache.hash_row(document.strip()) in seen for document in splits["test"])
 
 
 def hold_out(documents: list[bytes], missing: list[str]) -> Documents:

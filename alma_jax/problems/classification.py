@@ -11,12 +11,15 @@ from jax.sharding import Mesh
 
 from alma_jax.config import schema
 from alma_jax.config.sections import Metric
-from alma_jax.data import augment, datasets, memory, normalization
+from alma_jax.data import datasets, memory, normalization
 from alma_jax.data.megabatches import permuted
 from alma_jax.errors import BadInput
 from alma_jax.parallel import sharding
 from alma_jax.problems import contract, measures
 from alma_jax.types import Array, Key, Variables
+
+PAD = 4  # pixels around an image that is cropped at random
+BLACK = -1.9  # about the value of a black pixel after normalisation
 
 Arrays = Mapping[str, Any]  # a contribution: arrays [B, K] of jax or of numpy by name
 
@@ -131,7 +134,7 @@ class Classification(contract.Problem):
   def train_inputs(self, pool: Pool, batch: Batch, key: Key, offset: Array, total: int) -> Array:
     """Normalised images, float32 [B, ...]; with `augment` they are augmented."""
     x = self.inputs(pool, batch)
-    return augment.flip_and_crop(key, x, offset, total) if self.augment else x
+    return flip_and_crop(key, x, offset, total) if self.augment else x
 
   def zeros(self, network: Any) -> Sums:
     del network
@@ -338,6 +341,31 @@ def normalize(x: Array, mean: Array, std: Array) -> Array:
   scale = jnp.where(std == 0, 1, std)
   z = x.astype(jnp.float32) * (1 / scale) - mean / scale
   return jnp.where((std == 0) & (jnp.abs(z) > normalization.RATIO), 0, z)
+
+
+def flip_and_crop(key: Key, x_BHWC: Array, offset: int | Array, total: int) -> Array:
+  """Pads every image by 4 pixels, crops it at random to its old size, and flips it with probability 1/2.
+
+  Args:
+    key: PRNG key of this batch.
+    x_BHWC: normalised images, this device's part of the batch.
+    offset: position of the first of these images in the whole batch.
+    total: size of the whole batch. Random numbers are drawn for the whole batch, so that the augmentation of an image
+      does not depend on the number of devices.
+
+  Returns:
+    Augmented images, same shape and dtype (docs/algorithms.md §0).
+  """
+  num, height, width, _ = x_BHWC.shape
+  crop_key, flip_key = jax.random.split(key)
+  corner_B2 = jax.random.randint(crop_key, (total, 2), 0, 2 * PAD + 1)
+  flip_B = jax.random.bernoulli(flip_key, 0.5, (total,))
+  corner_B2, flip_B = (jax.lax.dynamic_slice_in_dim(a, offset, num) for a in (corner_B2, flip_B))
+  padded_BHWC = jnp.pad(x_BHWC, ((0, 0), (PAD, PAD), (PAD, PAD), (0, 0)), constant_values=BLACK)
+  row_BH = corner_B2[:, :1] + jnp.arange(height)[None]
+  step_1W = jnp.arange(width)[None]
+  column_BW = corner_B2[:, 1:] + jnp.where(flip_B[:, None], width - 1 - step_1W, step_1W)
+  return padded_BHWC[jnp.arange(num)[:, None, None], row_BH[:, :, None], column_BW[:, None, :]]
 
 
 # A contribution is a dict of arrays [B, K]. The contributions of members and stages are added, except `top`, of which

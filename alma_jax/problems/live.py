@@ -175,7 +175,7 @@ class LiveTexts(LiveSource, language_modeling.Texts):
   def _read(self, t: int) -> Arrays:
     """(tokens int32 [N, L + 1], number of targets that count int32 [N]) of the windows of mega-batch t."""
     arrays = self.feed.arrays(t)
-    found = self._reader.windows(live_entries.Encoded(arrays["ids"], arrays["starts"]))
+    found = self._reader.windows(tokens.Encoded(arrays["ids"], arrays["starts"]))
     return text.gather(arrays["ids"], found.start, self.problem.sequence_length), found.length
 
   def _corpus(self, name: str) -> text.Corpus:
@@ -184,7 +184,7 @@ class LiveTexts(LiveSource, language_modeling.Texts):
     encoded = {split: self._reader.encode(tokenizer, found) for split, found in self._reader.held_out.items()}
     if "valid" not in encoded:
       arrays = self.feed.arrays(1)
-      encoded["valid"] = live_entries.Encoded(arrays["valid"], arrays["valid_starts"])
+      encoded["valid"] = tokens.Encoded(arrays["valid"], arrays["valid_starts"])
     written, hashes = tokenizer.to_str(), {split: cache.hash_arrays(each._asdict()) for split, each in encoded.items()}
     known = [written, hashes, self.feed.lines[0]["content"]]
     return text.Corpus(name, written, tokens.vocabulary_size(tokenizer), tokens.end_of(tokenizer),
