@@ -4,6 +4,7 @@ import itertools
 import jax
 import numpy as np
 import pytest
+from runs import ROOT
 from stages import Stages, arrays_equal, batches_of, fit_stage
 
 from alma_jax import config as configs
@@ -62,13 +63,15 @@ def test_the_weights_are_posteriors():
   np.testing.assert_allclose(mixed, [3 / 8, 2 / 3 / 2 + 1 / 3 / 4, 1], rtol=1e-5)
 
 
-def test_the_prior_moves_from_window_to_window():
+def test_the_prior_moves_from_window_to_window(monkeypatch):
+  monkeypatch.syspath_prepend(ROOT / "benchmarks")
+  from branch_train_merge import with_moving_prior
   one = np.log([[0.5, 0.5], [0.25, 0.25]])  # [M, L]; the posterior after it is 4 : 1 if the prior was 1 : 1
   each = np.stack([one, one], 1)
-  mixed, priors = domain_mixture.with_moving_prior(each, 0.75)
+  mixed, priors = with_moving_prior(each, 0.75)
   np.testing.assert_allclose(priors, [[0.5, 0.5], [0.575, 0.425]])  # 0.75 * 0.5 + 0.25 * 0.8
   np.testing.assert_allclose(np.exp(mixed[1, 0]), 0.575 / 2 + 0.425 / 4)
-  fixed, _ = domain_mixture.with_moving_prior(each, 1.0)
+  fixed, _ = with_moving_prior(each, 1.0)
   uniform = domain_mixture.log_probs(each.astype(np.float32), np.log(np.float32([0.5, 0.5])))
   np.testing.assert_allclose(fixed, uniform, rtol=1e-5)
 

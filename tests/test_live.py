@@ -733,7 +733,7 @@ def test_a_falling_error_is_no_drift():
 
 def found(box):
   entry = box.next()
-  return entry and entry.path.name
+  return entry and entry[0].name
 
 
 def test_an_entry_counts_once_it_has_not_changed(tmp_path, monkeypatch):
@@ -756,7 +756,7 @@ def test_an_entry_counts_once_it_has_not_changed(tmp_path, monkeypatch):
   assert found(box) is None
   now[0] += 5
   assert found(box) == "a.txt"
-  box.use("a.txt")
+  box.finish("a.txt")
   assert found(box) == "b.txt"
 
 
@@ -768,7 +768,7 @@ def test_renamed_and_old_entries_count_at_once(tmp_path):
   assert box.is_empty
   (tmp_path / "d.tmp").rename(tmp_path / "d")
   assert found(box) == "d"
-  box.use("d")
+  box.finish("d")
   (tmp_path / "f").mkdir()
   (tmp_path / "f" / "image").write_text("1")
   assert found(box) is None

@@ -5,7 +5,6 @@ the prior. The mixture predicts the next token by Σ_d p(d | x_1..x_t) p_d(· | 
 """
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from alma_jax.types import Array
 
@@ -38,28 +37,3 @@ def next_log_probs(log_probs_MBLV: Array, tokens_BL: Array, log_prior_M: Array) 
   targets_MBL = jnp.take_along_axis(log_probs_MBLV, following_BL[None, ..., None], -1)[..., 0]
   weights_MBL = log_posteriors(targets_MBL, log_prior_M)
   return jax.nn.logsumexp(weights_MBL[..., None] + log_probs_MBLV, axis=0)
-
-
-def with_moving_prior(log_probs_MNL: np.ndarray, decay: float) -> tuple[np.ndarray, np.ndarray]:
-  """The mixture on windows that are read one after the other.
-
-  The prior of the first window is uniform. After every window π becomes decay π + (1 - decay) p(d | window).
-
-  Args:
-    log_probs_MNL: log-probabilities that each model gives to the targets of N windows in their order; 0 where none
-      counts.
-    decay: from 0 to 1; 1: the prior stays uniform.
-
-  Returns:
-    (log-probabilities of the targets by the mixture float64 [N, L], priors float64 [N, M]).
-  """
-  each_NML = np.moveaxis(np.asarray(log_probs_MNL, np.float64), 1, 0)
-  prior, mixed, priors = np.full(each_NML.shape[1], 1 / each_NML.shape[1]), [], []
-  for each_ML in each_NML:
-    log_prior_M = np.log(np.maximum(prior, np.finfo(np.float64).tiny))
-    joint_ML = log_prior_M[:, None] + np.cumsum(each_ML, 1)  # ln π_d p_d(the targets so far)
-    likelihood = np.logaddexp.reduce(joint_ML, 0)
-    mixed.append(np.diff(likelihood, prepend=0.0))
-    priors.append(prior)
-    prior = decay * prior + (1 - decay) * np.exp(joint_ML[:, -1] - likelihood[-1])
-  return np.array(mixed), np.array(priors)
