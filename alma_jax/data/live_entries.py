@@ -70,7 +70,7 @@ class ImageReader:
     self._reader = examples.Reader(Form(image_size=image_size, owner="the stream has"), columns=columns)
     self.declared = _read_classes(folder / CLASSES)
     self.test = self._read_test(folder)
-    self._tested = None if self.test is None else frozenset(map(cache.hash_row, self.test.x))
+    self._tested = frozenset(() if self.test is None else map(cache.hash_row, self.test.x))
     self._padded = False  # whether a label differed from its class in leading zeros
 
   def read(self, path: pathlib.Path, lines: list[feed.Line]) -> feed.Read:
@@ -138,9 +138,7 @@ class ImageReader:
         f"for it, or declare the classes in {CLASSES}" for a, b in pairs)
 
   def _overlap(self, x: np.ndarray) -> tuple[str, ...]:
-    if self._tested is None:
-      return ()
-    num = sum(cache.hash_row(row) in self._tested for row in x)
+    num = sum(cache.hash_row(row) in self._tested for row in x) if self._tested else 0
     if num == len(x):
       raise BadInput("all its examples are also in the test set.")
     return (f"{num} of {len(x)} examples {'is' if num == 1 else 'are'} also in the test set, so its error is too low",
@@ -155,13 +153,10 @@ class ImageReader:
       assert read.labels is not None
       for remark in read.remarks:
         warnings.warn(remark, stacklevel=3)
-      return TestSet(read.x, self._test_names(read.labels))
-
-  def _test_names(self, labels: Labels) -> np.ndarray:
-    if self.declared is not None:
-      return np.array(self.declared)[self._declared().number(labels)]
-    numbers, names = labels.by_name()
-    return np.array([*map(class_labels.normal, names)])[numbers]
+      if self.declared is not None:
+        return TestSet(read.x, np.array(self.declared)[self._declared().number(read.labels)])
+      numbers, names = read.labels.by_name()
+      return TestSet(read.x, np.array([*map(class_labels.normal, names)])[numbers])
 
 
 class TextReader:
@@ -181,7 +176,11 @@ class TextReader:
     self._config = config
     self._given = tokens.read(config.tokenizer, config.vocab_size) if config.tokenizer else None
     self._parsed: Tokenizer | None = None
-    self.held_out = {split: found for split in ("valid", "test") if (found := _read_split(folder, split))}
+    self.held_out: dict[str, list[bytes]] = {}
+    for split in ("valid", "test"):
+      if (path := _only(folder, split, text_files.SUFFIXES)) is not None:
+        with examples.named(repr(str(path))):
+          self.held_out[split] = [document.text for document in text_files.read(path)]
     self._tested = {cache.hash_row(document.strip()) for document in self.held_out.get("test", ())}
 
   def read(self, path: pathlib.Path, lines: list[feed.Line]) -> feed.Read:
@@ -223,15 +222,6 @@ class TextReader:
     """The windows of an entry; raises BadInput if it is too short for one."""
     c = self._config
     return text.windows(encoded.starts, len(encoded.ids) - 1, c.sequence_length, c.cross_documents, "the entry")
-
-
-def _read_split(folder: pathlib.Path, split: str) -> list[bytes]:
-  """The documents of DIR/SPLIT, a folder or a file; none if it does not exist."""
-  path = _only(folder, split, text_files.SUFFIXES)
-  if path is None:
-    return []
-  with examples.named(repr(str(path))):
-    return [document.text for document in text_files.read(path)]
 
 
 def _only(folder: pathlib.Path, name: str, suffixes: Sequence[str]) -> pathlib.Path | None:

@@ -93,7 +93,10 @@ class LiveImages(LiveSource, classification.Images):
     if "mean" not in first:
       first |= normalization.made(self._read(1)[0][self.megabatches.part(1)[0]]).entries()
     self.constants = normalization.of_entries(first)
-    self.fingerprint = self._fingerprint()
+    test = self._reader.test
+    of_test = test and cache.hash_arrays(dict(x=test.x, names=np.char.encode(test.names, "utf-8")))
+    known = [self._reader.declared, of_test, first["content"]]
+    self.fingerprint = hashlib.sha256(json.dumps(known).encode()).hexdigest()
     self.adopt(1)
 
   def adopt(self, t: int) -> None:
@@ -134,12 +137,6 @@ class LiveImages(LiveSource, classification.Images):
   def _read(self, t: int) -> Arrays:
     arrays = self.feed.arrays(t)
     return arrays["x"], arrays["y"]
-
-  def _fingerprint(self) -> str:
-    test, first = self._reader.test, self.feed.lines[0]
-    of_test = test and cache.hash_arrays(dict(x=test.x, names=np.char.encode(test.names, "utf-8")))
-    known = [self._reader.declared, of_test, first["content"]]
-    return hashlib.sha256(json.dumps(known).encode()).hexdigest()
 
 
 class LiveTexts(LiveSource, language_modeling.Texts):

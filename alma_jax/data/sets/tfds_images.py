@@ -5,7 +5,7 @@ written. With a cache, TFDS is not imported.
 """
 import dataclasses
 import pathlib
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -125,16 +125,11 @@ def _decode(folder: pathlib.Path, name: str) -> cache.Arrays:
                    f"it has {', '.join(builder.info.splits)}.")
   arrays = {}
   for split in _SPLITS:
-    images, labels = _read_split(builder, split, keys)
+    pairs = [(np.asarray(e[keys[0]]), int(e[keys[1]])) for e in tfds_folder.examples(builder, split)]
+    images, labels = zip(*pairs)
     if len({image.shape for image in images}) != 1:
       raise BadInput(f"the images of the TFDS data set {name!r} differ in size; name a data set with "
                        "images of one size.")
     arrays[f"x_{split}"] = np.stack(images)
     arrays[f"y_{split}"] = np.asarray(labels, np.int32)
   return arrays
-
-
-def _read_split(builder: Any, split: str, keys: tuple[str, str]) -> tuple[list[np.ndarray], list[int]]:
-  """Images (uint8 [H, W, C]) and labels, in stored order."""
-  pairs = [(np.asarray(e[keys[0]]), int(e[keys[1]])) for e in tfds_folder.examples(builder, split)]
-  return [image for image, _ in pairs], [label for _, label in pairs]
