@@ -178,6 +178,5 @@ def _real_textures(root: pathlib.Path) -> Source:
   made_from = [tfds_folder.fingerprint(folder), SIZE]
   entry = cache.load_or_make([folder / f"alma_jax_arrays_{SIZE}", cache.home_folder("arrays", "dtd", made_from)],
                              made_from, make)
-  (names,) = folder.glob("*.labels.txt")
   data = datasets.from_arrays("dtd", entry.arrays, fingerprint=entry.facts["fingerprint"])
-  return _of_dataset("dtd", dataclasses.replace(data, class_names=tuple(names.read_text().split("\n")[:-1])))
+  return _of_dataset("dtd", dataclasses.replace(data, class_names=tfds_folder.class_names(folder)))

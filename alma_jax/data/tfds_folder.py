@@ -190,6 +190,12 @@ def examples(builder: Any, split: str) -> Iterator[dict[str, Any]]:
     yield from tfds.as_numpy(builder.as_dataset(split=split, shuffle_files=False, read_config=config))
 
 
+def class_names(folder: pathlib.Path) -> tuple[str, ...] | None:
+  """The names of the classes of a prepared folder; None: there are none, or several features are classes."""
+  files = list(folder.glob("*.labels.txt"))  # TFDS writes one for every feature that is a class
+  return tuple(files[0].read_text().split("\n")[:-1]) if len(files) == 1 else None
+
+
 def fingerprint(folder: pathlib.Path) -> str:
   """SHA-256 over the names and the contents of the files of a prepared folder."""
   return cache.hash_files(folder, sorted(path for path in folder.iterdir() if path.is_file()))

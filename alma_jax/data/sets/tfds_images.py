@@ -49,7 +49,13 @@ class TFDS(DataSet):
   form: ClassVar[str] = "tfds:NAME"
 
   def load(self) -> Dataset:
-    return load(self.name, self.data_dir)
+    name = self.name.removeprefix("tfds:")
+    folder, facts = tfds_folder.prepared(name, self.data_dir), _facts(name)
+    places = [folder / _CACHE, cache.home_folder("arrays", folder.parent.name, str(folder.resolve()))]
+    entry = cache.load_or_make(places, tfds_folder.fingerprint(folder), lambda: cache.Entry(_decode(folder, name), {}))
+    names = tfds_folder.class_names(folder)
+    labels = {f"y_{split}": Labels(entry.arrays[f"y_{split}"], names, names is not None) for split in _SPLITS}
+    return from_arrays(self.name, entry.arrays | labels, facts and (facts.mean, facts.std), entry.facts["fingerprint"])
 
   def blank(self) -> Dataset | None:
     facts, known = _facts(self.name), not self.data_dir or self._is_prepared
@@ -86,23 +92,6 @@ class CIFAR10(TFDS):
   name: str = "cifar10"
 
   form: ClassVar[str] = "cifar10"
-
-
-def load(name: str, data_dir: str) -> Dataset:
-  """Decodes the train and the test split of a TFDS data set, or reads them from the cache.
-
-  Raises:
-    BadInput: the data set cannot be found or prepared, or is not image classification.
-  """
-  of_tfds = name.removeprefix("tfds:")
-  folder = tfds_folder.prepared(of_tfds, data_dir)
-  places = [folder / _CACHE, cache.home_folder("arrays", folder.parent.name, str(folder.resolve()))]
-  entry = cache.load_or_make(places, tfds_folder.fingerprint(folder), lambda: cache.Entry(_decode(folder, of_tfds), {}))
-  files = list(folder.glob("*.labels.txt"))  # TFDS writes one for every feature that is a class
-  names = tuple(files[0].read_text().split("\n")[:-1]) if len(files) == 1 else None
-  labels = {f"y_{split}": Labels(entry.arrays[f"y_{split}"], names, names is not None) for split in _SPLITS}
-  facts = _facts(name)
-  return from_arrays(name, entry.arrays | labels, facts and (facts.mean, facts.std), entry.facts["fingerprint"])
 
 
 def _facts(name: str) -> _Facts | None:
