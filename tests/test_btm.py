@@ -11,9 +11,8 @@ from alma_jax import config as configs
 from alma_jax.data import tokens
 from alma_jax.errors import BadInput
 from alma_jax.growth import domains
-from alma_jax.learners import prediction
+from alma_jax.learners import btm, prediction
 from alma_jax.learners.contract import LearnerState
-from alma_jax.problems import domain_mixture
 from alma_jax.problems.language_modeling import Contexts, Ends, Windows
 from alma_jax.runs import settings
 
@@ -56,10 +55,9 @@ def setting_of(books, **changes):
 def test_the_weights_are_posteriors():
   """Model 0 gives both targets 1/2, model 1 gives them 1/4; the third target does not count."""
   each = np.log([[[0.5, 0.5, 1.0]], [[0.25, 0.25, 1.0]]]).astype(np.float32)
-  prior = np.log(np.float32([0.5, 0.5]))
-  weights = np.exp(domain_mixture.log_posteriors(each, prior))[:, 0]
+  weights = np.exp(btm.log_posteriors(each))[:, 0]
   np.testing.assert_allclose(weights[0], [1 / 2, 2 / 3, 4 / 5], rtol=1e-5)  # 1 : 1, 2 : 1, 4 : 1
-  mixed = np.exp(domain_mixture.log_probs(each, prior))[0]
+  mixed = np.exp(btm.mixed(each))[0]
   np.testing.assert_allclose(mixed, [3 / 8, 2 / 3 / 2 + 1 / 3 / 4, 1], rtol=1e-5)
 
 
@@ -72,7 +70,7 @@ def test_the_prior_moves_from_window_to_window(monkeypatch):
   np.testing.assert_allclose(priors, [[0.5, 0.5], [0.575, 0.425]])  # 0.75 * 0.5 + 0.25 * 0.8
   np.testing.assert_allclose(np.exp(mixed[1, 0]), 0.575 / 2 + 0.425 / 4)
   fixed, _ = with_moving_prior(each, 1.0)
-  uniform = domain_mixture.log_probs(each.astype(np.float32), np.log(np.float32([0.5, 0.5])))
+  uniform = btm.mixed(each.astype(np.float32))
   np.testing.assert_allclose(fixed, uniform, rtol=1e-5)
 
 

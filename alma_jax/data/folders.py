@@ -6,7 +6,7 @@ import pathlib
 import re
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from alma_jax.data import image_file
@@ -68,9 +68,11 @@ def splits(root: pathlib.Path) -> dict[str, pathlib.Path]:
   Raises:
     BadInput: two folders are one split.
   """
-  named = named_splits(root)
+  named = _named(root)
   if len(named) < 2:
-    named = _loosely_named(root) or named
+    loosely, every = _named(root, _loosely), _folders(root)
+    if len(loosely) > 1 and len(every) == sum(map(len, loosely.values())) and not any(map(_loose, every)):
+      named = loosely
   if len(named) == 1 and TEST not in named:
     ((first, *more),) = named.values()
     if not more and len(_folders(root)) > 1 and (_loose(first) or next(visible(first), None) is None):
@@ -88,7 +90,7 @@ def text_splits(root: pathlib.Path) -> dict[str, pathlib.Path]:
   Raises:
     BadInput: two folders are one split.
   """
-  named = named_splits(root)
+  named = _named(root)
   likely = [path for found in named.values() for path in found]
   if len(named) < len({*_SPLIT.values()}) and not {path.name.lower() for path in likely} & _ALONE and (
       len(named) < 2 or len(_folders(root)) > len(likely)):
@@ -111,25 +113,18 @@ def warn_of_others(root: pathlib.Path, used: Collection[pathlib.Path], suffixes:
                   f"{listed(path.name for path in used)} are read{hint}", stacklevel=5)
 
 
-def named_splits(root: pathlib.Path) -> dict[str, list[pathlib.Path]]:
+def _named(root: pathlib.Path, split_of: Callable[[str], str | None] = split_of) -> dict[str, list[pathlib.Path]]:
   """The folders in `root` whose names stand for a split, by split."""
   named: dict[str, list[pathlib.Path]] = {}
   for folder in _folders(root):
-    split = split_of(folder.name)
-    if split:
+    if split := split_of(folder.name):
       named.setdefault(split, []).append(folder)
   return named
 
 
-def _loosely_named(root: pathlib.Path) -> dict[str, list[pathlib.Path]]:
-  """As `named_splits`, if every folder's name contains the name of a split and none holds images itself; else empty."""
-  named: dict[str, list[pathlib.Path]] = {}
-  for folder in _folders(root):
-    split = next(filter(None, map(_SPLIT.get, re.split(r"[\W_\d]+", folder.name.lower()))), None)
-    if split is None or _loose(folder):
-      return {}
-    named.setdefault(split, []).append(folder)
-  return named if len(named) > 1 else {}
+def _loosely(name: str) -> str | None:
+  """The split whose name a folder's name contains."""
+  return next(filter(None, map(_SPLIT.get, re.split(r"[\W_\d]+", name.lower()))), None)
 
 
 def _innermost(folder: pathlib.Path) -> pathlib.Path:
