@@ -227,11 +227,11 @@ class Reader:
     arrays = unpacking.read_npz(path, lambda names: self.chosen(names, "array"))
     x, *_, y = [*arrays] * 2  # the same one if no labels are read
     whole = self._checked(arrays[x], arrays[y] if self.labelled else None, called=(x, y))
-    num = len(whole.x)
-    for start in range(0, num, size or num):
-      stop = min(start + (size or num), num)
-      yield Examples([str(path)] * (stop - start), list(range(start, stop)), whole.x[start:stop],
-                     whole.labels and whole.labels.part(start, stop))
+    every = range(len(whole.x))
+    for start in every[::size or len(every)]:
+      some = slice(start, start + (size or len(every)))
+      labels = whole.labels and whole.labels._replace(numbers=whole.labels.numbers[some])
+      yield Examples([str(path)] * len(every[some]), list(every[some]), whole.x[some], labels)
 
   def _checked(self, x: np.ndarray, y: np.ndarray | None = None, names: tuple[str, ...] | None = None,
                called: tuple[str, str] = ("it", "it")) -> Examples:

@@ -43,10 +43,6 @@ class Labels(NamedTuple):
     numbers, names = self.by_name()
     return np.array(names)[numbers]
 
-  def part(self, start: int, stop: int) -> "Labels":
-    """The labels of the examples start to stop - 1."""
-    return self._replace(numbers=self.numbers[start:stop])
-
 
 class Classes(NamedTuple):
   """The classes of a predictor or of a stream.
