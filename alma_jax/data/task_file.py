@@ -169,8 +169,7 @@ def _checked(what: str, arrays: Any) -> tuple[TaskData, int]:
   if not isinstance(arrays, tuple | list) or len(arrays) != len(TaskData._fields):
     raise BadInput(f"{what} has arrays of type {type(arrays).__name__}; give six, {', '.join(TaskData._fields)}.")
   given = TaskData(*arrays)
-  with warnings.catch_warnings():
-    warnings.simplefilter("ignore", UserWarning)  # about classes without examples, an error here
+  with warnings.catch_warnings(action="ignore", category=UserWarning):  # about classes without examples, an error here
     tested = datasets.from_arrays(what, given._asdict())
     chosen = datasets.from_arrays(what, given._asdict(), held_out="val")
   check_images(what, tested.x_train.shape, np.asarray(given.x_train).dtype)

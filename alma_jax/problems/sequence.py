@@ -1,5 +1,6 @@
 """A stream of tasks as the source of a run: every task has its own images, classes and head (docs/task-streams.md)."""
 import dataclasses
+import functools
 import math
 import zlib
 from collections.abc import Mapping, Sequence
@@ -11,8 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from alma_jax.config import schema
-from alma_jax.data import normalization, task_streams
-from alma_jax.errors import BadInput
+from alma_jax.data import normalization
 from alma_jax.parallel import sharding
 from alma_jax.problems import classification, measures
 from alma_jax.types import Array
@@ -117,6 +117,7 @@ class Tasks:
 
   Attributes:
     data: task_streams.TaskStream.
+    normalization: t -> what is subtracted from task t and what it is divided by.
     example_shape: shape of an image.
     fingerprint: SHA-256 of what decides the data.
     problem: Classification with as many classes as the largest task has; of a learner that replays earlier tasks
@@ -130,8 +131,8 @@ class Tasks:
     """
     self.data = config.dataset.stream(config)
     self._replays, self._metrics = _replays(config), measures.tried(measures.chosen(config), measures.blank_images(2))
-    self._seen: dict[int, task_streams.TaskData] = {}  # tasks that are replayed
-    self._normalizations: dict[int, normalization.Normalization] = {}
+    self._task = functools.cache(self.data.task) if self._replays else self.data.task
+    self.normalization = functools.cache(self._normalization)
     self._visits = visits(self.meta()["tasks"])
     self.fingerprint = self.data.fingerprint
     self.problem, self.example_shape = of_meta(config, self.meta())
@@ -164,16 +165,11 @@ class Tasks:
     """Those of the tasks 0..t that are predicted as task t, which is the newest; the last is t itself."""
     return [visit for visit in self._visits[t] if visit <= t]
 
-  def normalization(self, t: int) -> normalization.Normalization:
-    """What is subtracted from task t and what it is divided by, float32 [C] each.
-
-    Mean and standard deviation of each channel of its training images; 0 and 255 if it is not normalised.
-    """
-    if t not in self._normalizations:
-      plain = (np.full(self.data.image_shape[-1], value, np.float32) for value in (0, 255))
-      self._normalizations[t] = (normalization.made(self._task(t).x_train) if self.data.is_normalized(t) else
-                                 normalization.Normalization(*plain))
-    return self._normalizations[t]
+  def _normalization(self, t: int) -> normalization.Normalization:
+    """Mean and standard deviation of each channel of the training images; 0 and 255 if they are not normalised."""
+    if self.data.is_normalized(t):
+      return normalization.made(self._task(t).x_train)
+    return normalization.Normalization(*(np.full(self.data.image_shape[-1], value, np.float32) for value in (0, 255)))
 
   def examples(self, t: int, mesh: Mesh) -> tuple[Any, np.ndarray, np.ndarray]:
     """(the pool of task t, from 0, its training examples int32 [n], its validation examples int32 [m]).
@@ -200,14 +196,6 @@ class Tasks:
     """Error, loss in nats and the chosen metrics of a prediction for examples of task t."""
     return classification.scored(self._metrics, prediction, labels, self.data.infos[t].class_names)
 
-  def _task(self, t: int) -> task_streams.TaskData:
-    """The examples of task t; those that will be replayed are kept."""
-    if not self._replays:
-      return self.data.task(t)
-    if t not in self._seen:
-      self._seen[t] = self.data.task(t)
-    return self._seen[t]
-
   def _pool(self, parts: Sequence[tuple[int, np.ndarray, np.ndarray]], mesh: Mesh) -> classification.Pool:
     """A pool of these (task, images, labels), with room for more: tasks of similar sizes share their programs."""
     x, y = (np.concatenate([part[i] for part in parts]) for i in (1, 2))
@@ -228,16 +216,9 @@ class Tasks:
 
 def of_meta(config: schema.TaskConfig, meta: Mapping[str, Any]
             ) -> tuple[classification.Classification, tuple[int, ...]]:
-  """(`task` of Tasks, shape of an image) from what `Tasks.meta` returned.
-
-  Raises:
-    BadInput: `train.augment` is set and the images are smaller than the crops.
-  """
-  train = config.train
+  """(`problem` of Tasks, shape of an image) from what `Tasks.meta` returned."""
+  train, shape = config.train, tuple(map(int, meta["example_shape"]))
   most = max(len(task["class_names"]) for task in meta["tasks"])
-  shape = tuple(map(int, meta["example_shape"]))
-  if len(shape) != 3:
-    raise BadInput(f"the examples of a task should be images [H, W, C], but have shape {shape}.")
   if _replays(config):
     return JointClassification(most, train.augment, train.label_smoothing, len(meta["tasks"])), shape
   return classification.Classification(most, train.augment, train.label_smoothing), shape
