@@ -76,10 +76,10 @@ def test_augmentation_does_not_depend_on_how_a_batch_is_split():
 
 def contribute(logits, combine):
   """Contributions of members [M, B, K], joined."""
-  total = None
+  problem, total = classification.Classification(logits.shape[-1], False), None
   for member in logits:
-    total = classification.join(total, jax.device_get(classification.contribution(jnp.asarray(member), combine)))
-  return classification.resolve(total, len(logits), combine)
+    total = problem.join(total, jax.device_get(classification.contribution(jnp.asarray(member), combine)))
+  return problem.resolve(total, len(logits), combine)
 
 
 def test_joint_predictions():

@@ -114,14 +114,6 @@ class Classification(contract.Problem):
         facts, jax.ShapeDtypeStruct(shape, dtype), lambda x: normalize(x, mean, std),  # type: ignore[arg-type]
         lambda prediction: (prediction[0].astype(jnp.int32), prediction[1]))
 
-  def batch_bytes(self, num: int, num_devices: int) -> tuple[int, int]:
-    """Of the indices of the examples, int32."""
-    return 4 * num, 4 * num // num_devices
-
-  def load(self, pool: Pool, index: np.ndarray) -> tuple[Pool, np.ndarray]:
-    """Nothing to do: the whole training set is on the device."""
-    return pool, index
-
   def take(self, pool: Pool, index_B: Array, weight_B: Array | None = None) -> Batch:
     flat = pool.x.reshape(pool.x.shape[0], -1)
     return Batch(flat[index_B], pool.y[index_B], weight_B)
@@ -139,11 +131,6 @@ class Classification(contract.Problem):
   def zeros(self, network: Any) -> Sums:
     del network
     return Sums(jnp.float32(0), jnp.int32(0))
-
-  def norm(self, batch: Batch, mask_B: Array, count: Array) -> Array:
-    """The number of examples of the batch on all devices."""
-    del batch, mask_B
-    return count
 
   def objective(self, logits_BK: Array, batch: Batch, mask_B: Array, sums: Sums, norm: Array) -> Array:
     """Mean loss of an example in nats, against labels that are smoothed."""
@@ -188,10 +175,39 @@ class Classification(contract.Problem):
     return {key: part.max(0) if key == "top" else part.sum(0) for key, part in stacked.items()}
 
   def join(self, first: Arrays | None, second: Arrays) -> dict[str, Any]:
-    return join(first, second)
+    """The joint contribution of two. A name that only one of them has is kept as it is. None stands for no networks."""
+    joined = dict(first or {})
+    for key, value in second.items():
+      if key not in joined:
+        joined[key] = value
+      else:
+        joined[key] = _numpy(value).maximum(joined[key], value) if key == "top" else joined[key] + value
+    return joined
 
   def resolve(self, joined: Arrays, count: float, combine: str) -> tuple[Any, Any]:
-    return resolve(joined, count, combine)
+    """The joint prediction of several networks; traceable.
+
+    Args:
+      joined: their joint contribution, arrays [B, K] of jax or of numpy.
+      count: number of networks, or the sum of their weights.
+      combine: as in `contribution`.
+
+    Returns:
+      (predicted classes int [B], probabilities float32 [B, K]). With "vote" it is the class with most votes. Of several
+      such classes it is the one that has the largest probability of any single member (as in the authors' code, which
+      adds 0.1 to its votes). The probabilities are then the mean of the members' probabilities.
+    """
+    xp = _numpy(joined["sum"])
+    if combine == "logits":
+      logits = joined["sum"] / np.float32(count)
+      exp = xp.exp(logits - logits.max(-1, keepdims=True))
+      return logits.argmax(-1), exp / exp.sum(-1, keepdims=True)
+    if combine == "probabilities":
+      probabilities = joined["sum"] / np.float32(count)
+      return probabilities.argmax(-1), probabilities
+    top = joined["top"].argmax(-1)[:, None] == xp.arange(joined["top"].shape[-1])[None]
+    votes = joined["sum"] + xp.where(top, np.float32(0.1), np.float32(0))
+    return votes.argmax(-1), joined["probabilities"] / np.float32(count)
 
 
 class Images(contract.Source):
@@ -368,10 +384,6 @@ def flip_and_crop(key: Key, x_BHWC: Array, offset: int | Array, total: int) -> A
   return padded_BHWC[jnp.arange(num)[:, None, None], row_BH[:, :, None], column_BW[:, None, :]]
 
 
-# A contribution is a dict of arrays [B, K]. The contributions of members and stages are added, except `top`, of which
-# the maximum is taken. `resolve` turns the total into predictions.
-
-
 def contribution(logits_BK: Array, combine: str) -> dict[str, Array]:
   """One network's part of a joint prediction.
 
@@ -380,7 +392,8 @@ def contribution(logits_BK: Array, combine: str) -> dict[str, Array]:
     combine: "probabilities", "logits" or "vote".
 
   Returns:
-    Dict of float32 arrays [B, K]. `sum` is the sum of what is averaged. For votes there are also the sum of the
+    Dict of float32 arrays [B, K], which are added over members and stages, except `top`, of which the maximum is
+    taken. `sum` is the sum of what is averaged. For votes there are also the sum of the
     `probabilities`, and `top`, the largest probability of any member.
   """
   if combine == "logits":
@@ -390,43 +403,6 @@ def contribution(logits_BK: Array, combine: str) -> dict[str, Array]:
     return {"sum": probabilities}
   votes = jax.nn.one_hot(jnp.argmax(logits_BK, -1), logits_BK.shape[-1])
   return {"sum": votes, "probabilities": probabilities, "top": probabilities}
-
-
-def join(first: Arrays | None, second: Arrays) -> dict[str, Any]:
-  """The joint contribution of two. A name that only one of them has is kept as it is. None stands for no networks."""
-  joined = dict(first or {})
-  for key, value in second.items():
-    if key not in joined:
-      joined[key] = value
-    else:
-      joined[key] = _numpy(value).maximum(joined[key], value) if key == "top" else joined[key] + value
-  return joined
-
-
-def resolve(total: Arrays, count: float, combine: str) -> tuple[Any, Any]:
-  """The joint prediction of several networks; traceable.
-
-  Args:
-    total: their joint contribution, arrays [B, K] of jax or of numpy.
-    count: number of networks, or the sum of their weights.
-    combine: as in `contribution`.
-
-  Returns:
-    (predicted classes int [B], probabilities float32 [B, K]). With "vote" it is the class with most votes. Of several
-    such classes it is the one that has the largest probability of any single member (as in the authors' code, which
-    adds 0.1 to its votes). The probabilities are then the mean of the members' probabilities.
-  """
-  xp = _numpy(total["sum"])
-  if combine == "logits":
-    logits = total["sum"] / np.float32(count)
-    exp = xp.exp(logits - logits.max(-1, keepdims=True))
-    return logits.argmax(-1), exp / exp.sum(-1, keepdims=True)
-  if combine == "probabilities":
-    probabilities = total["sum"] / np.float32(count)
-    return probabilities.argmax(-1), probabilities
-  top = total["top"].argmax(-1)[:, None] == xp.arange(total["top"].shape[-1])[None]
-  votes = total["sum"] + xp.where(top, np.float32(0.1), np.float32(0))
-  return votes.argmax(-1), total["probabilities"] / np.float32(count)
 
 
 def _numpy(array: Any) -> Any:

@@ -91,6 +91,7 @@ class Problem:
 
   def batch_bytes(self, num: int, num_devices: int) -> tuple[int, int]:
     """(bytes on the host, bytes on each device) of what is prepared for a dispatch of `num` examples."""
+    return 4 * num, 4 * num // num_devices  # indices of examples
 
   # ------------------------------------------------------------------------ from a pool to what a network reads
 
@@ -103,8 +104,9 @@ class Problem:
 
     Returns:
       (a pool with these examples, int32 array of the shape of `index` with their indices into it). The pool is `pool`
-      itself if it is on the device already.
+      itself if it is on the device already, as it is unless a problem says otherwise.
     """
+    return pool, index
 
   def take(self, pool: Tree, index_B: Array, weight_B: Array | None = None) -> Tree:
     """The batch of the examples `index_B` of a pool on the device; `weight_B` float32 are factors of their losses."""
@@ -133,6 +135,7 @@ class Problem:
 
   def norm(self, batch: Tree, mask_B: Array, count: Array) -> Any:
     """What `objective` divides by, for the batch on all devices; `count` int32 is its number of examples."""
+    return count
 
   def objective(self, output: Any, batch: Tree, mask_B: Array, sums: Tree, norm: Any) -> Array:
     """The scalar to be minimised. Its values for the parts of a batch are added.
