@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from alma_jax import commands
 from alma_jax import config as configs
-from alma_jax.data import examples, task_streams
+from alma_jax.data import task_streams
 from alma_jax.errors import BadInput
 from alma_jax.predictors import answers, folder
 from alma_jax.store import local_copy, run_files
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   args = parser.parse_args(argv)
   commands.quiet()
   with answers.Table(args.out) as table:
-    for columns in load(stored_of(args)[0]).tables(args.inputs, examples.Columns(args.image_column)):
+    for columns in load(stored_of(args)[0]).tables(args.inputs, args.image_column):
       table.write(columns)
   if args.out:
     commands.show(args.out)

@@ -261,7 +261,7 @@ def rows(x, classes):
 
 def test_a_chosen_column_counts_before_the_parts(tmp_path):
   np.savez(tmp_path / "a.npz", x_test=ROWS, y_test=Y, other=ROWS + 1)
-  read = examples.Reader(part=examples.TEST, columns=examples.Columns("other")).whole(tmp_path / "a.npz")
+  read = examples.Reader(part=examples.TEST, image_column="other").whole(tmp_path / "a.npz")
   np.testing.assert_array_equal(read.x, (ROWS + 1).astype(np.float32))
   np.testing.assert_array_equal(read.labels.numbers, Y)
 

@@ -48,15 +48,6 @@ _MOST_NAMES = 10  # names that a message lists
 _COPIES, _CHARACTER = 2, 4  # of the examples, when they become one array; bytes of a character in an array
 
 
-class Columns(NamedTuple):
-  """Names of columns or arrays; empty: the first of the usual names."""
-  image: str = ""
-  label: str = ""
-
-
-USUAL, _ANY = Columns(), Form()
-
-
 class Examples(NamedTuple):
   """N examples.
 
@@ -118,13 +109,14 @@ class Reader:
     form: of the examples.
     labelled: whether to read labels as well.
     part: TRAIN or TEST, the part to read from a file or folder with parts; "": parts are not allowed.
-    columns: names of columns and arrays.
+    image_column, label_column: columns or arrays; empty: the first of the usual names.
     classes: the classes whose numbers the labels become; None: labels stay as they are in the file.
   """
-  form: Form = _ANY
+  form: Form = Form()
   labelled: bool = True
   part: str = ""
-  columns: Columns = USUAL
+  image_column: str = ""
+  label_column: str = ""
   classes: class_labels.Classes | None = None
 
   def whole(self, path: pathlib.Path) -> Examples:
@@ -249,16 +241,16 @@ class Reader:
   def chosen(self, names: Sequence[str], kind: str) -> list[str]:
     """The names of the array or column of examples and, if labels are read, of labels; `kind` is what it is."""
     if self.part and has_parts(names):
-      chosen = [self.columns.image or f"x_{self.part}", self.columns.label or f"y_{self.part}"][:1 + self.labelled]
+      chosen = [self.image_column or f"x_{self.part}", self.label_column or f"y_{self.part}"][:1 + self.labelled]
       missing = [name for name in chosen if name not in names]
       if missing:
         raise BadInput(f"it has no {kind} {missing[0]}; its {kind}s are {', '.join(names)}.")
       return chosen
-    if has_parts(names) and not self.columns.image and not {*names} & {*_EXAMPLES}:
+    if has_parts(names) and not self.image_column and not {*names} & {*_EXAMPLES}:
       raise BadInput(f"it has a training or a test part ({', '.join(names)}), which cannot be read here; give one "
                      "part, as x and y.")
-    image = _chosen(names, self.columns.image, _EXAMPLES, "image", kind)
-    return [image, _chosen(names, self.columns.label, _LABELS, "label", kind)] if self.labelled else [image]
+    image = _chosen(names, self.image_column, _EXAMPLES, "image", kind)
+    return [image, _chosen(names, self.label_column, _LABELS, "label", kind)] if self.labelled else [image]
 
   def _rows(self, path: pathlib.Path, size: int | None) -> Iterator[Examples]:
     """Yields the rows of a Parquet file."""

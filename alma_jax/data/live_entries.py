@@ -55,19 +55,21 @@ class ImageReader:
   notes: Mapping[str, type[Any]] = types.MappingProxyType(
       dict(num=int, example_shape=list, dtype=str, new_classes=list))
 
-  def __init__(self, folder: pathlib.Path, image_size: int, seed: int, columns: examples.Columns = examples.USUAL):
+  def __init__(self, folder: pathlib.Path, seed: int, image_size: int = 0, image_column: str = "",
+               label_column: str = ""):
     """Reads DIR/classes.txt and DIR/test.
 
     Args:
       folder: DIR.
-      image_size, seed: of the config.
-      columns: of Parquet and .npz files.
+      seed: of the config.
+      image_size, image_column, label_column: of the section `dataset`.
 
     Raises:
       BadInput: one of them is there and cannot be used.
     """
     self._seed = seed
-    self._reader = examples.Reader(Form(image_size=image_size, owner="the stream has"), columns=columns)
+    form = Form(image_size=image_size, owner="the stream has")
+    self._reader = examples.Reader(form, image_column=image_column, label_column=label_column)
     self.declared = _read_classes(folder / CLASSES)
     self.test = self._read_test(folder)
     self._tested = frozenset(() if self.test is None else map(cache.hash_row, self.test.x))

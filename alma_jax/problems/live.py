@@ -9,7 +9,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from alma_jax.config import schema
-from alma_jax.data import cache, datasets, examples, feed, live_entries, memory, normalization, text, tokens, unpacking
+from alma_jax.data import cache, datasets, feed, live_entries, memory, normalization, text, tokens, unpacking
 from alma_jax.data.megabatches import Arrays, Arrived, Rows
 from alma_jax.errors import BadInput
 from alma_jax.problems import classification, contract, language_modeling, measures
@@ -80,9 +80,9 @@ class LiveImages(LiveSource, classification.Images):
       BadInput: the folder cannot be used.
     """
     section, folder = config.dataset, _folder(config)
-    columns = examples.Columns(section.image_column, section.label_column)
     self._metrics = measures.tried(measures.chosen(config), measures.blank_images(2))
-    self._config, self._reader = config, live_entries.ImageReader(folder, section.image_size, config.seed, columns)
+    self._config, self._reader = config, live_entries.ImageReader(
+        folder, config.seed, section.image_size, section.image_column, section.label_column)
     self.has_test = self._reader.test is not None
     if config.stream.untrained_error == "model" and not self.has_test:
       raise BadInput(f"stream.untrained_error='model' needs a test set, {str(folder / live_entries.TEST)!r}; give one, "

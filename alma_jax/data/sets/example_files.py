@@ -48,8 +48,8 @@ class Stored(Columns):
       if root.is_dir() and not any(map(examples.tables_of, parts.values() or [root])):
         arrays, fingerprint = _images(root, parts or {TRAIN: root}, size)
       else:
-        columns = examples.Columns(self.image_column, self.label_column)
-        arrays = _tables(root, parts, examples.Reader(Form(image_size=size), columns=columns))
+        arrays = _tables(root, parts, examples.Reader(
+            Form(image_size=size), image_column=self.image_column, label_column=self.label_column))
       if "x_test" not in arrays:
         arrays, fingerprint = _hold_out(arrays), None
     return from_arrays(self.name, arrays, fingerprint=fingerprint)
@@ -142,7 +142,7 @@ def _images(root: pathlib.Path, parts: dict[str, pathlib.Path], image_size: int)
 def _tables(root: pathlib.Path, parts: dict[str, pathlib.Path], reader: examples.Reader) -> dict[str, Any]:
   """x and y of an .npz or a .parquet file, or of folders of them; of its parts, if it has some."""
   arrays = unpacking.arrays_of(root) if root.suffix.lower() == ".npz" and not root.is_dir() else []
-  has_parts = examples.has_parts(arrays) and reader.columns == examples.USUAL
+  has_parts = examples.has_parts(arrays) and not reader.image_column and not reader.label_column
   used = ARRAYS if has_parts or not arrays else tuple(reader.chosen(arrays, "array"))
   others = [name for name in arrays if name not in used]
   if others:
