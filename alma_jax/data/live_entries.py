@@ -98,7 +98,7 @@ class ImageReader:
   def classes(self, lines: list[feed.Line], num: int | None = None) -> list[str]:
     """Names of the classes after the first `num` mega-batches of `lines`; None: after all."""
     if self.declared is not None:
-      return self.declared
+      return [*self.declared.names]
     return [name for line in lines[:num] for name in line["new_classes"]]
 
   def test_labels(self, classes: list[str]) -> np.ndarray:
@@ -111,7 +111,7 @@ class ImageReader:
   def _numbered(self, labels: Labels, classes: list[str]) -> tuple[np.ndarray, list[str]]:
     """(int32 [N] class numbers, names of new classes)."""
     if self.declared is not None:
-      return self._declared().number(labels), []
+      return self.declared.number(labels), []
     numbers, stored = labels.by_name()
     names, known = [*map(class_labels.normal, stored)], class_labels.Index(classes)
     if classes:
@@ -120,10 +120,6 @@ class ImageReader:
            if place is not None and known.find(names[place]) is None]
     every = class_labels.Index([*classes, *new])
     return np.array([*map(every.find, names)], np.int32)[numbers], new
-
-  def _declared(self) -> Classes:
-    assert self.declared is not None
-    return Classes(CLASSES, tuple(self.declared), len(self.declared))
 
   def _resemblances(self, labels: Labels, new: list[str], classes: list[str]) -> tuple[str, ...]:
     """Sentences about labels with other leading zeros than their class, and about new classes that resemble others."""
@@ -156,7 +152,7 @@ class ImageReader:
       for remark in read.remarks:
         warnings.warn(remark, stacklevel=3)
       if self.declared is not None:
-        return TestSet(read.x, np.array(self.declared)[self._declared().number(read.labels)])
+        return TestSet(read.x, np.array(self.declared.names)[self.declared.number(read.labels)])
       numbers, names = read.labels.by_name()
       return TestSet(read.x, np.array([*map(class_labels.normal, names)])[numbers])
 
@@ -250,7 +246,7 @@ def _refuse_other_kind(names: list[str], known: list[str]) -> None:
                    f"such as {known[0]!r}: each would be a new class. Label it as the stream is.")
 
 
-def _read_classes(path: pathlib.Path) -> list[str] | None:
+def _read_classes(path: pathlib.Path) -> Classes | None:
   if not path.exists():
     return None
   try:
@@ -263,4 +259,4 @@ def _read_classes(path: pathlib.Path) -> list[str] | None:
   if len(names) < 2 or twins:
     what = f"names a class twice, {twins[0][0]!r} and {twins[0][1]!r}" if twins else f"names {len(names)} class"
     raise BadInput(f"{str(path)!r} {what}; it should hold the names of at least two classes, one in every line.")
-  return names
+  return Classes(CLASSES, tuple(names), len(names))

@@ -95,7 +95,8 @@ class LiveImages(LiveSource, classification.Images):
     self.constants = normalization.of_entries(first)
     test = self._reader.test
     of_test = test and cache.hash_arrays(dict(x=test.x, names=np.char.encode(test.names, "utf-8")))
-    known = [self._reader.declared, of_test, first["content"]]
+    declared = self._reader.declared and self._reader.declared.names
+    known = [declared, of_test, first["content"]]
     self.fingerprint = hashlib.sha256(json.dumps(known).encode()).hexdigest()
     self.adopt(1)
 
