@@ -76,7 +76,7 @@ def test_the_prior_moves_from_window_to_window(monkeypatch):
 
 def test_documents_of_different_words_are_different_domains(books):
   source = setting_of(books).protocol.source
-  ids, starts = np.asarray(source.corpus.tokens["train"]), source.corpus.starts["train"]
+  ids, starts = np.asarray(source.corpus.splits["train"].ids), source.corpus.splits["train"].starts
   assert domains.document_of(ids, starts).tolist() == list(range(8))
   assert domains.document_of(ids, starts[1:] - 1).tolist() == list(range(7))
   counts = domains.token_counts(ids, np.arange(8), source.corpus.vocab_size)
@@ -165,5 +165,5 @@ def _fit(learner, state, data):
 def _texts(source):
   """The training documents in their order."""
   tokenizer = tokens.parse(source.corpus.tokenizer)
-  bounds = [*source.corpus.starts["train"], len(source.corpus.tokens["train"]) - 1]
-  return [tokenizer.decode(source.corpus.tokens["train"][a:b].tolist()) for a, b in itertools.pairwise(bounds)]
+  bounds = [*source.corpus.splits["train"].starts, len(source.corpus.splits["train"].ids) - 1]
+  return [tokenizer.decode(source.corpus.splits["train"].ids[a:b].tolist()) for a, b in itertools.pairwise(bounds)]

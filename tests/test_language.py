@@ -260,7 +260,7 @@ def test_every_test_token_is_evaluated_once(books):
   corpus = whole.protocol.source.corpus
   held_out = whole.protocol.source._held_out["test"]
   targets = [np.arange(start + 1, start + length + 1) for start, length in zip(held_out.start, held_out.length)]
-  assert sorted(np.concatenate(targets)) == list(range(1, len(corpus.tokens["test"])))  # all but the first END
+  assert sorted(np.concatenate(targets)) == list(range(1, len(corpus.splits["test"].ids)))  # all but the first END
   few = setting_of(books, dataset__eval_tokens=100)
   assert 16 <= few.protocol.source._held_out["test"].length.sum() <= 100
 
@@ -268,7 +268,7 @@ def test_every_test_token_is_evaluated_once(books):
 def test_a_stage_knows_its_own_mega_batches_only(books):
   setting = setting_of(books, stream__waiting_time=2)
   corpus, stages = setting.protocol.source.corpus, Stages(setting)
-  bounds = [*corpus.starts["train"], len(corpus.tokens["train"]) - 1]
+  bounds = [*corpus.splits["train"].starts, len(corpus.splits["train"].ids) - 1]
   for stage in range(2):
     data = stages[stage]
     first, last = bounds[corpus.parts[2 * stage]], bounds[corpus.parts[2 * stage + 2]]

@@ -219,7 +219,7 @@ class TextReader:
   def windows(self, encoded: tokens.Encoded) -> text.Windows:
     """The windows of an entry; raises BadInput if it is too short for one."""
     c = self._config
-    return text.windows(encoded.starts, len(encoded.ids) - 1, c.sequence_length, c.cross_documents, "the entry")
+    return text.windows(encoded, c.sequence_length, c.cross_documents, "the entry")
 
 
 def _only(folder: pathlib.Path, name: str, suffixes: Sequence[str]) -> pathlib.Path | None:

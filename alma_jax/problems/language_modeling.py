@@ -269,10 +269,10 @@ class Texts(contract.Source):
     """
     c = config.dataset
     self.corpus, self.fingerprint, self.files = corpus, corpus.fingerprint, {"tokenizer.json": corpus.tokenizer}
-    self.has_test = "test" in corpus.tokens
+    self.has_test = "test" in corpus.splits
     self._held_out: dict[str, text.Windows] = {
         split: text.split_windows(corpus, split, c.sequence_length, c.cross_documents, c.eval_tokens)
-        for split in ("valid", "test") if split in corpus.tokens}
+        for split in ("valid", "test") if split in corpus.splits}
     self._most_tested = -(-c.eval_tokens // c.sequence_length)
     self.problem, self.example_shape = self.of_meta(config, self.meta())
     return np.arange(len(self._held_out["valid"].start), dtype=np.int32)
@@ -310,7 +310,7 @@ class Texts(contract.Source):
     """Perplexity, loss in nats per token and the chosen metrics of log-probabilities [N, L] of the test text."""
     windows = self._held_out["test"]
     perplexity, loss = score_windows(prediction, windows.length)
-    ids = lambda rows: text.gather(self.corpus.tokens["test"], windows.start[rows], self.problem.sequence_length)
+    ids = lambda rows: text.gather(self.corpus.splits["test"].ids, windows.start[rows], self.problem.sequence_length)
     return self._measured(prediction, windows.length, ids) | dict(perplexity=perplexity, loss=loss)
 
   def tested(self, t: int) -> np.ndarray:
@@ -332,7 +332,7 @@ class Texts(contract.Source):
   def _windows(self, which: np.ndarray) -> tuple[np.ndarray, Callable[[slice], np.ndarray]]:
     """(numbers of targets of the training windows `which`, a slice of them -> their tokens int32 [n, L + 1])."""
     start, length = self._train.start[which], self.problem.sequence_length
-    return self._train.length[which], lambda rows: text.gather(self.corpus.tokens["train"], start[rows], length)
+    return self._train.length[which], lambda rows: text.gather(self.corpus.splits["train"].ids, start[rows], length)
 
   def _measured(self, prediction: np.ndarray, length: np.ndarray, ids: Callable[[slice], np.ndarray]) -> measures.Entry:
     def targets(rows: slice) -> measures.Targets:
@@ -348,14 +348,14 @@ class Texts(contract.Source):
 
   @property
   def _pool_on_host(self) -> HostPool:
-    return HostPool(self.corpus.tokens["train"], self._train)
+    return HostPool(self.corpus.splits["train"].ids, self._train)
 
   @functools.cached_property
   def _pool(self) -> Callable[[str, Mesh], Pool]:
     """(split, mesh) -> the pool of a text that is held out, which is put on the devices once."""
     def pool(split: str, mesh: Mesh) -> Pool:
       windows, length = self._held_out[split], self.problem.sequence_length
-      loaded: Any = text.gather(self.corpus.tokens[split], windows.start, length), windows.length
+      loaded: Any = text.gather(self.corpus.splits[split].ids, windows.start, length), windows.length
       return sharding.put(Pool(*loaded), mesh)
     return functools.cache(pool)
 

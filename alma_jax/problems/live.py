@@ -185,10 +185,8 @@ class LiveTexts(LiveSource, language_modeling.Texts):
       encoded["valid"] = tokens.Encoded(arrays["valid"], arrays["valid_starts"])
     written, hashes = tokenizer.to_str(), {split: cache.hash_arrays(each._asdict()) for split, each in encoded.items()}
     known = [written, hashes, self.feed.lines[0]["content"]]
-    return text.Corpus(name, written, tokens.vocabulary_size(tokenizer), tokens.end_of(tokenizer),
-                       {split: each.ids for split, each in encoded.items()},
-                       {split: each.starts for split, each in encoded.items()}, np.zeros(1, np.int64),
-                       hashlib.sha256(json.dumps(known).encode()).hexdigest())
+    return text.Corpus(name, written, tokens.vocabulary_size(tokenizer), tokens.end_of(tokenizer), encoded,
+                       np.zeros(1, np.int64), hashlib.sha256(json.dumps(known).encode()).hexdigest())
 
 
 def _folder(config: schema.RunConfig) -> pathlib.Path:
