@@ -257,16 +257,16 @@ def test_large_vocabularies_are_int32(tmp_path):
 def test_the_second_load_reads_the_cache(tmp_path, cache, monkeypatch):
   name = small(tmp_path)
   first = text.load(config(name), 2, 0)
-  for module, attribute in ((tokens, "train"), (tokens, "encode"), (text_files, "_read")):
+  for module, attribute in ((tokens, "train"), (tokens, "encode"), (text_files, "of_file")):
     monkeypatch.setattr(module, attribute, lambda *unused, **also: pytest.fail("made again"))
   start = time.monotonic()
   second = text.load(config(name), 2, 0)
   assert time.monotonic() - start < 1
   assert (second.fingerprint, second.tokenizer, second.vocab_size) == (first.fingerprint, first.tokenizer, 257)
   for split in text.SPLITS:
-    assert isinstance(second.tokens[split], np.memmap)
-    np.testing.assert_array_equal(second.tokens[split], first.tokens[split])
-    np.testing.assert_array_equal(second.starts[split], first.starts[split])
+    assert isinstance(second.splits[split].ids, np.memmap)
+    np.testing.assert_array_equal(second.splits[split].ids, first.splits[split].ids)
+    np.testing.assert_array_equal(second.splits[split].starts, first.splits[split].starts)
   np.testing.assert_array_equal(second.parts, first.parts)
   assert len(list(cache.iterdir())) == 1  # nothing temporary is left
 

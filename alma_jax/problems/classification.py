@@ -90,10 +90,12 @@ class Classification(contract.Problem):
 
   @property
   def num_outputs(self) -> int:
+    """K, the number of logits."""
     return self.num_classes
 
   @property
   def chance(self) -> float:
+    """1 - 1/K."""
     return 1 - 1 / self.num_classes
 
   def interface(self, meta: Mapping[str, Any], votes: bool) -> contract.Interface:
@@ -115,6 +117,7 @@ class Classification(contract.Problem):
         lambda prediction: (prediction[0].astype(jnp.int32), prediction[1]))
 
   def take(self, pool: Pool, index_B: Array, weight_B: Array | None = None) -> Batch:
+    """The examples `index_B` of the pool."""
     flat = pool.x.reshape(pool.x.shape[0], -1)
     return Batch(flat[index_B], pool.y[index_B], weight_B)
 
@@ -172,6 +175,7 @@ class Classification(contract.Problem):
     return contribution(logits_BK, combine)
 
   def merge(self, stacked: Arrays) -> dict[str, Array]:
+    """The joint contribution of stacked members: arrays [M, B, K] -> [B, K]."""
     return {key: part.max(0) if key == "top" else part.sum(0) for key, part in stacked.items()}
 
   def join(self, first: Arrays | None, second: Arrays) -> dict[str, Any]:
@@ -277,6 +281,7 @@ class Images(contract.Source):
 
   def followed(self, known: normalization.Normalization, ends: Sequence[int]
                ) -> tuple[normalization.Normalization, list[normalization.Place]]:
+    """(the constants of the last of the stages that end at `ends`, the columns or channels that get new ones)."""
     if self.dataset.normalization is not None:
       return known, []
     new = np.concatenate([self.megabatches.part(t)[0] for t in memory.span(ends)])
@@ -287,9 +292,11 @@ class Images(contract.Source):
     return data._replace(pool=self._pool(mesh), val_pool=self._pool(mesh))
 
   def select(self, examples: np.ndarray, mesh: Mesh) -> tuple[Pool, np.ndarray]:
+    """(the pool of the whole training set, the examples)."""
     return self._pool(mesh), examples
 
   def test_pool(self, mesh: Mesh) -> Pool:
+    """The pool of test examples."""
     return make_pool(self.dataset.x_test, self.dataset.y_test, *self.constants, mesh)
 
   def score(self, prediction: measures.Prediction) -> measures.Entry:

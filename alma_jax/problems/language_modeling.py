@@ -109,10 +109,12 @@ class LanguageModeling(contract.Problem):
 
   @property
   def eval_batch(self) -> int:
+    """Number of windows of an evaluation batch."""
     return max(1, _EVAL_TOKENS // self.sequence_length)
 
   @property
   def num_outputs(self) -> int:
+    """V, the number of logits of a token."""
     return self.vocab_size
 
   def interface(self, meta: Mapping[str, Any], votes: bool) -> contract.Interface:
@@ -222,10 +224,11 @@ class LanguageModeling(contract.Problem):
     return {"log_sum": jax.nn.log_softmax(logits)}
 
   def merge(self, stacked: Arrays) -> dict[str, Array]:
+    """The joint contribution of stacked members: arrays [M, B, ...] -> [B, ...]."""
     return {"log_sum": jax.nn.logsumexp(stacked["log_sum"], axis=0)}
 
   def join(self, first: Arrays | None, second: Arrays) -> dict[str, Any]:
-    """Their probabilities are added."""
+    """The joint contribution of two, whose probabilities are added. None stands for no networks."""
     if first is None:
       return dict(second)
     xp: Any = np if isinstance(second["log_sum"], np.ndarray) else jnp
@@ -300,10 +303,12 @@ class Texts(contract.Source):
     return data._replace(pool=self._pool_on_host, val_pool=self._pool("valid", mesh))
 
   def select(self, examples: np.ndarray, mesh: Mesh) -> tuple[HostPool, np.ndarray]:
+    """(the pool of all training windows, which stays on the host; the examples)."""
     del mesh
     return self._pool_on_host, examples
 
   def test_pool(self, mesh: Mesh) -> Pool:
+    """The test windows."""
     return self._pool("test", mesh)
 
   def score(self, prediction: np.ndarray) -> measures.Entry:

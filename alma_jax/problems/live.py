@@ -125,6 +125,7 @@ class LiveImages(LiveSource, classification.Images):
     return data._replace(pool=pool, val_pool=pool, train=train, val=val, memory=remembered)
 
   def select(self, examples: np.ndarray, mesh: Mesh) -> tuple[classification.Pool, np.ndarray]:
+    """(a pool with these training examples at its beginning, their places in it, int32)."""
     x, y = classification.padded(self._rows.take(examples))
     pool = classification.make_pool(x, y, *self.constants, mesh)
     return pool, np.arange(len(examples), dtype=np.int32)
@@ -161,6 +162,7 @@ class LiveTexts(LiveSource, language_modeling.Texts):
     return data._replace(pool=pool, val_pool=self._pool("valid", mesh), train=train, memory=remembered)
 
   def select(self, examples: np.ndarray, mesh: Mesh) -> tuple[language_modeling.HostPool, np.ndarray]:
+    """(a pool of these training windows on the host, their places in it, int32)."""
     ids, length = self._rows.take(examples)
     start = np.arange(len(ids), dtype=np.int64) * ids.shape[1]
     pool = language_modeling.HostPool(ids.reshape(-1), text.Windows(start, length))
