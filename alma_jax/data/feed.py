@@ -103,12 +103,6 @@ class Feed:
 
   # ------------------------------------------------------------------ what has arrived
 
-  def wait(self, t: int) -> bool:
-    """Waits until mega-batch t is there; False if the stream has ended before it."""
-    for _ in self.until(t):
-      pass
-    return t <= len(self.lines)
-
   def until(self, t: int, after: str = "") -> Generator[None, None, bool]:
     """Yields several times a second until mega-batch t is there, or the stream has ended.
 

@@ -39,7 +39,9 @@ class LiveSource(contract.Source):
     self.feed = feed.Feed(folder, reader, settle=section.settle_seconds, idle=section.idle_seconds,
                           limit=config.stream.num_megabatches, run=run,
                           largest=unpacking.Limits(section.max_examples, section.max_bytes))
-    if not self.feed.wait(1):
+    for _ in self.feed.until(1):
+      pass
+    if not self.feed.lines:
       cause = (f"the file {feed.END} is there; remove it" if (folder / feed.END).exists() else
                f"none came within dataset.idle_seconds={section.idle_seconds:g}; raise it")
       raise BadInput(f"the live stream {str(folder)!r} has ended without a mega-batch that can be used, as {cause}, or "
