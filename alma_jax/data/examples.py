@@ -195,7 +195,7 @@ class Reader:
       if not classes.classes:
         raise BadInput("it holds no images in folders by class; give them as CLASS/*.png.")
       files, names = classes.pairs()
-      remarks = classes.remarks(folder)
+      remarks = folders.remarks(folder, [classes])
     else:
       files, others = folders.divided(folders.visible(folder), image_file.suffixes())
       if not files:

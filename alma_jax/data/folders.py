@@ -35,20 +35,13 @@ class Found(NamedTuple):
   """
   classes: Classes
   left_out: Counter[str]
-  empty: list[str]
+  empty: list[pathlib.Path]
 
   def pairs(self) -> tuple[list[pathlib.Path], list[str]]:
     """(the images, the class of each)."""
     return ([file for files in self.classes.values() for file in files],
             [name for name, files in self.classes.items() for _ in files])
 
-  def remarks(self, folder: pathlib.Path) -> list[str]:
-    """Warnings about `folder`."""
-    found = [left_out(folder, self.left_out)] if self.left_out else []
-    if self.empty:
-      found.append(f"{listed(self.empty)} of {str(folder)!r} "
-                   f"{'is' if len(self.empty) == 1 else 'are'} empty and not used as a class")
-    return found
 
 
 def split_of(name: str) -> str | None:
@@ -161,7 +154,7 @@ def by_class(folder: pathlib.Path) -> Found:
       raise BadInput(f"its class {of_class.name!r} has no images, but files that are not read ({_kinds(others)}); "
                      "convert them, for example to PNG, or move the folder away if it is not a class.")
     else:
-      empty.append(of_class.name)
+      empty.append(of_class)
   _check_depths(folder, classes)
   _check_sub_folders(folder, classes)
   return Found(classes, skipped, empty)
@@ -204,6 +197,16 @@ def left_out(folder: pathlib.Path, others: Counter[str]) -> str:
   """A clause that says how many files are not read, as in "12 files of 'DIR' are not read (10 .txt, 2 .heic)"."""
   num = others.total()
   return f"{num} file{'s' * (num != 1)} of {str(folder)!r} {'is' if num == 1 else 'are'} not read ({_kinds(others)})"
+
+
+def remarks(root: pathlib.Path, parts: Collection[Found]) -> list[str]:
+  """Warnings about a folder, from what its parts hold, or it itself."""
+  others = sum((part.left_out for part in parts), Counter[str]())
+  empty = sorted(str(folder.relative_to(root)) for part in parts for folder in part.empty)
+  found = [left_out(root, others)] if others else []
+  if empty:
+    found.append(f"{listed(empty)} of {str(root)!r} {'is' if len(empty) == 1 else 'are'} empty and not used as a class")
+  return found
 
 
 def _kinds(others: Counter[str]) -> str:

@@ -6,7 +6,6 @@ cached. They have one channel if all are grey, and three otherwise.
 import dataclasses
 import pathlib
 import warnings
-from collections import Counter
 from typing import Any, ClassVar
 
 import numpy as np
@@ -131,9 +130,8 @@ def _images(root: pathlib.Path, parts: dict[str, pathlib.Path], image_size: int)
 
   place = cache.home_folder("arrays", root.name, [str(root.resolve()), image_size])
   arrays, facts = cache.load_or_make([place], [cache.hash_files(root, files), image_size, _DECODER], make)
-  every = folders.Found({}, sum((each.left_out for each in found.values()), Counter()), sorted(
-      str((parts[split] / name).relative_to(root)) for split, each in found.items() for name in each.empty))
-  for remark in (*every.remarks(root), *examples.image_remarks(root, (facts["num_transparent"], facts["num_frames"]))):
+  decoded = facts["num_transparent"], facts["num_frames"]
+  for remark in (*folders.remarks(root, found.values()), *examples.image_remarks(root, decoded)):
     warnings.warn(remark, stacklevel=4)
   labels = {f"y_{split}": Labels(arrays[f"y_{split}"], tuple(classes), True) for split in parts}
   return {**arrays, **labels}, facts["fingerprint"]
