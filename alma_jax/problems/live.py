@@ -56,6 +56,13 @@ class LiveSource(contract.Source):
     """The rows of mega-batch t."""
     raise NotImplementedError
 
+  def _selected(self, data: memory.StageData, mesh: Mesh, *names: str) -> memory.StageData:
+    """The data with a pool of the examples that its entries `names` list, which are numbered by their places in it."""
+    parts = [getattr(data, name) for name in names]
+    pool, places = self.select(np.concatenate(parts), mesh)
+    ends = np.cumsum([len(part) for part in parts])
+    return data._replace(pool=pool, **dict(zip(names, np.split(places, ends[:-1]))))
+
   def adopt(self, t: int) -> None:
     """Changes the problem to one with the labels up to mega-batch t."""
 
@@ -121,10 +128,8 @@ class LiveImages(LiveSource, classification.Images):
 
   def load(self, data: memory.StageData, mesh: Mesh) -> memory.StageData:
     """The data with one pool, which holds their examples alone."""
-    parts = data.train, data.val, data.memory
-    pool, _ = self.select(np.concatenate(parts), mesh)
-    train, val, remembered = _numbered(*parts)
-    return data._replace(pool=pool, val_pool=pool, train=train, val=val, memory=remembered)
+    data = self._selected(data, mesh, "train", "val", "memory")
+    return data._replace(val_pool=data.pool)
 
   def select(self, examples: np.ndarray, mesh: Mesh) -> tuple[classification.Pool, np.ndarray]:
     """(a pool with these training examples at its beginning, their places in it, int32)."""
@@ -159,9 +164,7 @@ class LiveTexts(LiveSource, language_modeling.Texts):
 
   def load(self, data: memory.StageData, mesh: Mesh) -> memory.StageData:
     """The data with a pool of their training windows."""
-    pool, _ = self.select(np.concatenate([data.train, data.memory]), mesh)
-    train, remembered = _numbered(data.train, data.memory)
-    return data._replace(pool=pool, val_pool=self._pool("valid", mesh), train=train, memory=remembered)
+    return self._selected(data, mesh, "train", "memory")._replace(val_pool=self._pool("valid", mesh))
 
   def select(self, examples: np.ndarray, mesh: Mesh) -> tuple[language_modeling.HostPool, np.ndarray]:
     """(a pool of these training windows on the host, their places in it, int32)."""
@@ -199,9 +202,3 @@ def _folder(config: schema.RunConfig) -> pathlib.Path:
   if not folder.is_dir():
     raise BadInput(f"there is no folder {str(folder)!r} of a live stream; name yours by dataset.name=live:DIR.")
   return folder
-
-
-def _numbered(*parts: np.ndarray) -> list[np.ndarray]:
-  """The parts of examples, int32, by their places in a pool that holds them one after the other."""
-  ends = np.cumsum([len(part) for part in parts])
-  return np.split(np.arange(ends[-1], dtype=np.int32), ends[:-1])
