@@ -60,8 +60,8 @@ class LiveSource(contract.Source):
     """The data with a pool of the examples that its entries `names` list, which are numbered by their places in it."""
     parts = [getattr(data, name) for name in names]
     pool, places = self.select(np.concatenate(parts), mesh)
-    ends = np.cumsum([len(part) for part in parts])
-    return data._replace(pool=pool, **dict(zip(names, np.split(places, ends[:-1]))))
+    numbered: Any = dict(zip(names, np.split(places, np.cumsum([len(part) for part in parts])[:-1])))
+    return data._replace(pool=pool, **numbered)
 
   def adopt(self, t: int) -> None:
     """Changes the problem to one with the labels up to mega-batch t."""
