@@ -69,7 +69,7 @@ EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 6 6\n%%EndComments\nshowpage
 ENTRIES = {
     "bytes.npz": (npz_member(b"no array"), "not an .npz file of plain arrays"),
     "class/eps.png": (EPS, "no image"),
-    "deep.jsonl": (b"[" * 10**5 + b"\n", "nested more than 100 levels deep"),
+    "deep.jsonl": (b"[" * 10**5 + b"\n", "nested too deeply"),
 }
 
 

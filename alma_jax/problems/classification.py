@@ -85,8 +85,7 @@ class Classification(contract.Problem):
   augment: bool
   label_smoothing: float = 0.0
 
-  metric, result, judged, decimals = "error", "cer", "CER", 3
-  max_steps = 256
+  metric, decimals, max_steps = "error", 3, 256
 
   @property
   def num_outputs(self) -> int:

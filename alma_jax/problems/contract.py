@@ -39,8 +39,6 @@ class Problem:
 
   Attributes:
     metric: its name, e.g. "error". Its value on validation data is called val_METRIC.
-    result: name of the result of a whole stream in summary.json, e.g. "cer".
-    judged: its name for people, e.g. "CER".
     decimals: of a value of the metric as text.
     files: of a run folder, which belong to its predictor.
     selects: whether the best round of a stage is selected; otherwise the last round is kept.
@@ -49,8 +47,6 @@ class Problem:
     max_steps: the largest number of training steps of a dispatch.
   """
   metric: str
-  result: str
-  judged: str
   decimals: int
   max_steps: int
   files: tuple[str, ...] = ()

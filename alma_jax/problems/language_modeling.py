@@ -98,8 +98,7 @@ class LanguageModeling(contract.Problem):
   balance: float
   draws: bool
 
-  metric, result, judged, decimals = "perplexity", "average_perplexity", "average perplexity", 1
-  files = ("tokenizer.json",)
+  metric, decimals, files = "perplexity", 1, ("tokenizer.json",)
   selects, in_epochs, max_steps = False, False, 8
 
   @property

@@ -70,10 +70,6 @@ class LiveSource(contract.Source):
     """What metrics.jsonl says about the entry of mega-batch t, besides its metrics."""
     return {}
 
-  def fingerprint_after(self, t: int) -> str:
-    """The fingerprint of all data up to mega-batch t, see feed.fingerprint."""
-    return feed.fingerprint(self.fingerprint, self.feed.lines[:t])
-
   def release(self, ends: tuple[int, ...]) -> None:
     """Forgets the examples that no stage after those that end at `ends` can use."""
     self._rows.keep(self.memory.needed(ends))
