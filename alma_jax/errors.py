@@ -28,6 +28,12 @@ class Unsaved(RuntimeError):
   """A run could not go on for lack of disk or memory; what it saved before is kept. Commands exit with code 1."""
 
 
+def reason(error: BaseException) -> str:
+  """The first line of an exception's message, without a full stop; its type if it has none."""
+  line = (str(error).strip().splitlines() or [""])[0][:200].rstrip(".")
+  return line or type(error).__name__
+
+
 def disk_problem(error: BaseException | None) -> str | None:
   """The problem of the disk that an exception reports, e.g. "no space left on device", or None.
 

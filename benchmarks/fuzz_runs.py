@@ -136,8 +136,8 @@ def resume(folder: pathlib.Path) -> Target:
         found.finish()
       assert newest is not None
       lines = newest.meta["lines"]
-      opened.cut(run_files.METRICS, len(lines), lines)
-      opened.cut(run_files.TRAIN, newest.meta.get("num_train_lines", 0))
+      opened.cut(run_files.METRICS, lines)
+      opened.check_and_cut(run_files.TRAIN, newest.meta["num_train_lines"], newest.meta["train_total"])
 
   def of_file(name: str) -> st.SearchStrategy[bytes]:
     data = (backup / name).read_bytes()

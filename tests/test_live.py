@@ -27,7 +27,7 @@ from alma_jax.errors import BadInput
 from alma_jax.learners import prediction
 from alma_jax.monitor import view
 from alma_jax.protocols import drift
-from alma_jax.runs import exporting, loggers, plots, settings
+from alma_jax.runs import exporting, listeners, plots, settings
 from alma_jax.store import metrics, run_files
 
 LEARNERS = [("sm", {}), ("ens", {"stream__replay": 0.5}), ("gens", {}),
@@ -174,7 +174,7 @@ def test_without_a_test_set_nothing_is_called_a_test_error(tmp_path, arrays, mon
   drawn, tags = [], set()
   monkeypatch.setattr(plots, "curve", CURVE)
   monkeypatch.setattr(figure.Figure, "savefig", lambda made, *_, **__: drawn.append(made))
-  monkeypatch.setattr(loggers._Events, "write", lambda self, entry, step: tags.update(entry))
+  monkeypatch.setattr(listeners._Events, "write", lambda self, entry, step: tags.update(entry))
   fields = ["--config=configs/live.py:sm", f"--config.dataset.name=live:{folder}", "--config.train.epochs=2",
             "--config.log.predictor=true"]
   runs = [tmp_path / "runs" / f"s{seed}" for seed in (0, 1)]

@@ -19,7 +19,6 @@ from alma_jax.config import registry, sections
 from alma_jax.data import tokens
 from alma_jax.errors import BadInput
 from alma_jax.problems import measures
-from alma_jax.store import metrics
 
 IMAGES = [cls() for cls in registry.METRICS["images"].values()]
 NAMES = tuple(metric.name for metric in IMAGES)
@@ -446,7 +445,6 @@ def test_the_columns_of_lines_are_known(run):
   known = sections.COLUMNS | {*run.config.log.metrics}
   columns = {key.removeprefix("prequential_").removeprefix("val_") for line in run.lines for key in line}
   assert columns <= known
-  assert {each.name for each in dataclasses.fields(metrics.Line)} - {"value", "val_value"} <= known
 
 
 @dataclasses.dataclass(frozen=True)

@@ -201,7 +201,7 @@ def test_a_folder_that_another_process_writes_stays_as_it_is(tmp_path):
     folder.write_config()
     folder.write({"curve.png": b"a"})
     folder.publish("", 0, {"predictor.json": b"{}"})
-    folder.cut("train.jsonl", 0)
+    folder.check_and_cut("train.jsonl", 0, "")
     folder.append("train.jsonl", {"stage": 0})
     folder.mend("metrics.jsonl", b"")
     folder.note("compiling")

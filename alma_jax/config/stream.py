@@ -36,10 +36,6 @@ class Schedule(Section):
     """
     raise NotImplementedError
 
-  def described(self, num_trainings: int) -> str:
-    """When a run has trained, e.g. "7 trainings (power)"; `num_trainings` there were."""
-    return f"{num_trainings} training{'s' * (num_trainings != 1)} ({self.name})"
-
   def decide(self, t: int, num_megabatches: int, is_last: Callable[[], bool], history: Callable[[], Any]
              ) -> tuple[bool, dict[str, Any]]:
     """Whether to train after mega-batch t, and what metrics.jsonl says about the decision.
@@ -63,10 +59,6 @@ class Every(Schedule):
       2, "number of mega-batches of a stage, w: the learner waits for w mega-batches, then trains", at_least=1)
 
   trains_at_end: ClassVar[bool] = True
-
-  def described(self, num_trainings: int) -> str:
-    del num_trainings
-    return f"waiting time {self.waiting_time}"
 
   def ends(self, num_megabatches: int) -> tuple[int, ...]:
     return (*range(self.waiting_time, num_megabatches, self.waiting_time), num_megabatches)
