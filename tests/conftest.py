@@ -33,10 +33,10 @@ def pytest_addoption(parser):
 
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at -m
 def pytest_collection_modifyitems(items):
-  """Marks the tests that slow.txt lists, and begins with the longest, so that no process waits for it at the end."""
+  """Marks the tests of tests/slow and those that slow.txt lists; the longest begins, so that none waits for it."""
   listed = {line for line in (ROOT / "tests/slow.txt").read_text().splitlines() if not line.startswith("#")}
   for item in items:
-    if item.nodeid.removeprefix("tests/") in listed:
+    if item.path.parent.name == "slow" or item.nodeid.removeprefix("tests/") in listed:
       item.add_marker(pytest.mark.slow)
   items.sort(key=lambda item: item.path.name != "test_torture.py")
 

@@ -7,7 +7,6 @@ import pytest
 from runs import ROOT
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_short_torture():
   done = subprocess.run(

@@ -13,7 +13,7 @@ a line per trial, and a table at the end:
     killed      the run was killed without a chance to say anything; resumed, and equal
     FAILED      other numbers, a traceback, another exit code, or the same command does not go on
 
-Exits with 0 if nothing failed. `flips` is benchmarks/flips.py; there `survived` is harmless or repaired, `sentence` is
+Exits with 0 if nothing failed. `flips` is tests/slow/flips.py; there `survived` is harmless or repaired, `sentence` is
 refused or an earlier checkpoint. Disks are small tmpfs, for which `unshare` has to be allowed; without it this part is
 left out, and a line says so.
 """
