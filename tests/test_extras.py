@@ -75,6 +75,7 @@ def test_a_missing_package_is_refused_by_one_sentence(tmp_path, tfds_dir, monkey
   (places["parquet"]).write_bytes(b"PAR1")
   (places["run"] / "config.json").write_text("{}")
   monkeypatch.setenv("TFDS_DATA_DIR", str(places["empty"]))
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # data that were read before need no package
   real = importlib.util.find_spec
   monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == package else real(name, *rest))
   command, *rest = args.format(**places).split()
