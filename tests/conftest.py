@@ -1,15 +1,19 @@
 """Eight virtual CPU devices, strict jax, and small data that the tests make."""
+import gc
+import importlib.metadata
 import os
 import tempfile
 
 # Before jax is imported, here and in the processes that tests start. benchmarks/gpu.sh names another platform, on which
 # it runs tests that need one device.
 os.environ["JAX_PLATFORMS"] = PLATFORM = os.environ.get("ALMA_JAX_TEST_PLATFORM", "cpu")
-# Compiling takes half of the time of the suite; without LLVM's optimisations it takes half of that. A run has level 3,
-# with which .ci/run repeats some tests. (--xla_cpu_use_fusion_emitters=false would save another quarter, but at level 0
-# it computes wrong gradients in jax 0.10: test_padding_gets_no_gradient finds it.)
-if PLATFORM == "cpu":
-  os.environ["XLA_FLAGS"] = f"--xla_backend_optimization_level=0 {os.environ.get('XLA_FLAGS', '')}".strip()
+# Compiling takes most of the time of the suite. With LLVM's level 1 and the older emitters of fusions, which later
+# jaxlibs refuse, it takes half of what it takes in a run, which has level 3 (with level 0 these emitters once computed
+# wrong gradients). .ci/run repeats some tests as a run has it: flags that name the level stay as they are.
+if PLATFORM == "cpu" and "--xla_backend_optimization_level" not in os.environ.get("XLA_FLAGS", ""):
+  has_older = [int(part) for part in importlib.metadata.version("jaxlib").split(".")[:2]] < [0, 11]
+  level = "1 --xla_cpu_use_fusion_emitters=false" if has_older else "0"
+  os.environ["XLA_FLAGS"] = f"--xla_backend_optimization_level={level} {os.environ.get('XLA_FLAGS', '')}".strip()
 if "PYTEST_XDIST_WORKER" not in os.environ:  # the workers share compiled programs
   os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="alma_jax_tests")
 
@@ -25,6 +29,7 @@ jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.devices()  # from now on there are eight, whatever a test sets
 runtime.setup()
+gc.freeze()  # what the imports have made is not looked through again in each collection
 
 
 def pytest_addoption(parser):

@@ -1,9 +1,9 @@
 """Results to the bit, while the code is rebuilt: every learner's metrics and the arrays that each stage ends with.
 
 tests/golden/NAME.json holds what a version before the rebuilding computed, and what it was computed with; on another
-processor, jax or Python the tests are skipped. This writes the files anew:
+processor, jax or Python, or with other flags of XLA, the tests are skipped. This compares, and writes them anew:
 
-    python -m pytest -m "" tests/test_golden.py --write-golden
+    XLA_FLAGS=--xla_backend_optimization_level=0 python -m pytest -m slow tests/slow/test_golden.py [--write-golden]
 
 To write them after a change of the package makes the tests worthless: they then compare the change with itself. Write
 them with the commit before it, e.g. for another machine. They are deleted when the rebuilding is done.
