@@ -19,11 +19,12 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # the workers share compiled progra
 
 import jax
 import pytest
-from runs import ROOT, blobs, small_config
+from runs import ROOT, blobs, sentences, small_config
 
 from alma_jax.config import registry
 from alma_jax.parallel import runtime
 from alma_jax.runs import plots
+from alma_jax.sweeps import pool, states, worker
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -74,6 +75,17 @@ def arrays():
 
 
 @pytest.fixture(scope="session")
+def books(tmp_path_factory):
+  """12 training documents of 60 lines, 2 for validation and 2 for test."""
+  root = tmp_path_factory.mktemp("books")
+  for split, num in (("train", 12), ("valid", 2), ("test", 2)):
+    (root / split).mkdir()
+    for i in range(num):
+      (root / split / f"{i:02d}.txt").write_text(sentences(100 * len(split) + i))
+  return root
+
+
+@pytest.fixture(scope="session")
 def tfds_dir(tmp_path_factory):
   """A folder with tiny stand-ins for mnist and cifar10, prepared as array_record."""
   import tensorflow_datasets as tfds
@@ -105,6 +117,21 @@ def tfds_dir(tmp_path_factory):
   for name, shape in (("mnist", (28, 28, 1)), ("cifar10", (32, 32, 3))):
     builder(name, shape)(data_dir=str(root), file_format="array_record").download_and_prepare()
   return root
+
+
+@pytest.fixture
+def in_process(monkeypatch):
+  """Runs jobs in this process, in place of workers. Returns the names of the jobs that were started."""
+  begun = []
+
+  def run(todo, *unused):
+    for job in todo:
+      begun.append(job.name)
+      kind, line = worker.attempt(job.packed())
+      yield states.Event(kind, job, line)
+
+  monkeypatch.setattr(pool, "run", run)
+  return begun
 
 
 @pytest.fixture

@@ -8,8 +8,7 @@ from typing import ClassVar
 import flax.linen as nn
 import numpy as np
 import pytest
-from runs import slow
-from test_language import books, text_config  # noqa: F401
+from runs import slow, text_config
 from test_predictor import load
 
 import alma_jax
@@ -64,7 +63,7 @@ def test_vgg_is_exported(tmp_path, make_config):
   np.testing.assert_allclose(_ask(export.export(run), data[2][:5], tmp_path), run.predict(data[2][:5]), atol=1e-5)
 
 
-def test_language_models_are_exported(tmp_path, books):  # noqa: F811
+def test_language_models_are_exported(tmp_path, books):
   run = alma_jax.run(text_config(books, "gens", stream__num_megabatches=2), tmp_path / "run")
   place = export.export(run, out=tmp_path / "out")
   facts = json.loads((place / "predictor.json").read_text())
@@ -203,7 +202,7 @@ class Speak(sm.Options):
 
 
 @pytest.mark.filterwarnings("ignore:the vocabulary has")
-def test_a_learner_with_several_learning_rates_is_the_users_too(tmp_path, books, monkeypatch):  # noqa: F811
+def test_a_learner_with_several_learning_rates_is_the_users_too(tmp_path, books, monkeypatch):
   alma_jax.register(Speak)
   config = text_config(books, stream__num_megabatches=1)
   config.learner.name, config.train.learning_rate = "spoken", (0.01, 0.02)

@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
-from runs import alma, blobs, interrupted, small_config
-from test_language import text_config
+from runs import alma, blobs, interrupted, small_config, text_config
 from tokenizers import Tokenizer, models
 
 import alma_jax

@@ -19,8 +19,6 @@ import jax
 import numpy as np
 import pytest
 from runs import ROOT, alma, arrays_of_stages, blobs, launch, lines
-from test_apart import in_process  # noqa: F401
-from test_language import books  # noqa: F401
 
 import alma_jax
 
@@ -109,7 +107,7 @@ def test_a_run_computes_what_it_did(tmp_path, request, name):
   compare(request, name, computed)
 
 
-def test_experts_trained_apart_are_what_they_were(tmp_path, request, in_process):  # noqa: F811
+def test_experts_trained_apart_are_what_they_were(tmp_path, request, in_process):
   def computed():
     done = alma("apart", "--config=configs/digits.py:hmoe", *SHORT, "--config.stream.waiting_time=1",
                 "--config.model.num_experts=2", "--config.devices=1", "--workdir", tmp_path)
