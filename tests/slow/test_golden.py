@@ -1,6 +1,6 @@
 """Results to the bit, while the code is rebuilt: every learner's metrics and the arrays that each stage ends with.
 
-tests/golden/NAME.json holds what a version before the rebuilding computed, and what it was computed with; on another
+golden/NAME.json holds what a version before the rebuilding computed, and what it was computed with; on another
 processor, jax or Python, or with other flags of XLA, the tests are skipped. This compares, and writes them anew:
 
     XLA_FLAGS=--xla_backend_optimization_level=0 python -m pytest -m slow tests/slow/test_golden.py [--write-golden]
@@ -64,7 +64,7 @@ def result(path):
 
 def compare(request, name, computed):
   """Compares results with those in golden/NAME.json, or writes them there."""
-  path, key = ROOT / "tests/golden" / f"{name}.json", made_with()
+  path, key = ROOT / "tests/slow/golden" / f"{name}.json", made_with()
   if request.config.getoption("--write-golden"):
     path.write_text(json.dumps({"made_with": key} | computed(), indent=1) + "\n")
     return

@@ -198,14 +198,14 @@ PARTS: dict[str, Callable[[Bench, harm.Case], Outcome]] = {
     function.__name__: function for function in (kills, signals, disk, permissions, clock, memory, two, moved, sweeps)}
 
 
-def trials(part: str, bench: Bench) -> Iterator[tuple[str, Outcome]]:
-  """(name of the case, outcome) of one trial after the other, for ever."""
+def trials(part: str, bench: Bench, at_once: int) -> Iterator[tuple[str, Outcome]]:
+  """(name of the case, outcome) of one trial after the other, for ever; of `at_once` flips in each run."""
   if part == "flips":
     while True:
       for name in FLIPPED_RUNS:
         with tempfile.TemporaryDirectory() as folder:
           lines: list[str] = []
-          found = flips.flips(name, pathlib.Path(folder), 20, bench.rng, lines.append)
+          found = flips.flips(name, pathlib.Path(folder), at_once, bench.rng, lines.append)
           for outcome, num in found.items():
             failures = [line for line in lines if ": FAILED" in line]
             for i in range(num):
@@ -243,7 +243,7 @@ def torture(folder: pathlib.Path, args: argparse.Namespace) -> int:
     if part in ("disk", "permissions") and not harm.has_small_disks():
       print(f"{part}: left out, because this user may not mount a tmpfs", flush=True)
       continue
-    for name, (outcome, line) in trials(part, bench):
+    for name, (outcome, line) in trials(part, bench, min(count, 20)):
       found[part][outcome] += 1
       print(f"{part} {name}: {outcome}{line and ': ' + line}", flush=True)
       if found[part].total() >= count or time.monotonic() > until:
