@@ -7,13 +7,14 @@ import tempfile
 # Before jax is imported, here and in the processes that tests start. benchmarks/gpu.sh names another platform, on which
 # it runs tests that need one device.
 os.environ["JAX_PLATFORMS"] = PLATFORM = os.environ.get("ALMA_JAX_TEST_PLATFORM", "cpu")
-# Compiling takes most of the time of the suite. With LLVM's level 1 and the older emitters of fusions, which later
-# jaxlibs refuse, it takes half of what it takes in a run, which has level 3 (with level 0 these emitters once computed
-# wrong gradients). .ci/run repeats some tests as a run has it: flags that name the level stay as they are.
+# Compiling takes most of the time of the suite. A run has LLVM's level 3; with level 1 and the older emitters of fusions,
+# which later jaxlibs refuse, it takes a third of that. (With level 0 these emitters computed wrong gradients.) .ci/run
+# repeats some tests as a run has it: flags that name the level stay as they are.
 if PLATFORM == "cpu" and "--xla_backend_optimization_level" not in os.environ.get("XLA_FLAGS", ""):
   has_older = [int(part) for part in importlib.metadata.version("jaxlib").split(".")[:2]] < [0, 11]
   level = "1 --xla_cpu_use_fusion_emitters=false" if has_older else "0"
-  os.environ["XLA_FLAGS"] = f"--xla_backend_optimization_level={level} {os.environ.get('XLA_FLAGS', '')}".strip()
+  os.environ["XLA_FLAGS"] = (f"--xla_backend_optimization_level={level} --xla_cpu_parallel_codegen_split_count=1 "
+                             f"{os.environ.get('XLA_FLAGS', '')}").strip()
 if "PYTEST_XDIST_WORKER" not in os.environ:  # the workers share compiled programs
   os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="alma_jax_tests")
 
