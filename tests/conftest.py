@@ -7,8 +7,8 @@ import tempfile
 # Before jax is imported, here and in the processes that tests start. benchmarks/gpu.sh names another platform, on which
 # it runs tests that need one device.
 os.environ["JAX_PLATFORMS"] = PLATFORM = os.environ.get("ALMA_JAX_TEST_PLATFORM", "cpu")
-# Compiling takes most of the time of the suite. A run has LLVM's level 3; with level 1 and the older emitters of fusions
-# (later jaxlibs refuse them) it takes a third of that. (With level 0 these emitters computed wrong gradients.) .ci/run
+# Compiling takes most of the time of the suite. A run has LLVM's level 3; with level 1 and the older emitters of
+# fusions, which later jaxlibs refuse, it takes a third of that. (With level 0 they computed wrong gradients.) .ci/run
 # repeats some tests as a run has it: flags that name the level stay as they are.
 if PLATFORM == "cpu" and "--xla_backend_optimization_level" not in os.environ.get("XLA_FLAGS", ""):
   has_older = [int(part) for part in importlib.metadata.version("jaxlib").split(".")[:2]] < [0, 11]
@@ -40,10 +40,10 @@ def pytest_addoption(parser):
 
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at -m
 def pytest_collection_modifyitems(items):
-  """Marks the tests of tests/slow and those that slow.txt lists; the longest begins, so that none waits for it."""
+  """Marks the tests of tests/slow and studies, and those that slow.txt lists, and begins with the longest."""
   listed = {line for line in (ROOT / "tests/slow.txt").read_text().splitlines() if not line.startswith("#")}
   for item in items:
-    if item.path.parent.name == "slow" or item.nodeid.removeprefix("tests/") in listed:
+    if item.path.parent.name in ("slow", "studies") or item.nodeid.removeprefix("tests/") in listed:
       item.add_marker(pytest.mark.slow)
   items.sort(key=lambda item: item.path.name != "test_torture.py")
 
