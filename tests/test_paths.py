@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import optax
 import pytest
-from runs import lines, small_config
+from runs import lines, slow, small_config
 
 import alma_jax
 from alma_jax import config as configs
@@ -107,7 +107,7 @@ def test_replay_keeps_one_body_and_all_heads(finished):
   assert lines[4]["prequential_error"] is None
 
 
-@pytest.mark.parametrize("learner", ["mntdp", "select", "replay"])
+@pytest.mark.parametrize("learner", ["mntdp", slow("select"), "replay"])
 def test_results_do_not_depend_on_later_tasks(tmp_path, learner):
   """A third task with ten classes changes neither results nor costs of the first two, which have four."""
   classes = {2: [[0, 1, 2, 3], [4, 5, 6, 7]]}
