@@ -304,3 +304,10 @@ def test_fields_without_a_value():
   config = parsed("--config.deterministic", "--config.log.tensorboard", "false", "--config.log.progress=false",
                   "--config.seed=3")
   assert (config.deterministic, config.log.tensorboard, config.log.progress, config.seed) == (True, False, False, 3)
+
+
+def test_numbers_that_no_float_can_be_are_refused():
+  tree = configs.base().to_dict()
+  tree["train"]["learning_rate"] = 10**400
+  with pytest.raises(BadInput, match="train.learning_rate=1000"):
+    configs.parse(tree)

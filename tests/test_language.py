@@ -7,7 +7,7 @@ import math
 import jax
 import numpy as np
 import pytest
-from runs import alma, launch, text_config
+from runs import alma, text_config
 from stages import Stages, arrays_equal, batches_of, begin, contribution, train_stage
 
 import alma_jax
@@ -233,14 +233,6 @@ def test_help(module):
 
 def test_a_gmoe_that_never_grows_may_name_more_experts_than_there_are(books):
   configs.parse(text_config(books, "gmoe", learner__add_experts=(3,), stream__waiting_time=4))  # it never grows
-
-
-def test_sizes_and_learners_are_named_when_unknown():
-  for arg, sentence in (("sm,huge", "no size 'huge'; the sizes are tiny, base, large"),
-                        ("boosting", "no learner 'boosting' for text, but there is one for images; the")):
-    done = launch(f"configs/lm.py:{arg}")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert sentence in done.stderr
 
 
 def test_a_json_config_is_read_back(tmp_path, books):

@@ -449,14 +449,3 @@ def test_predictions_for_a_task(finished, tmp_path, learner):
   folder = exporting.export(run, out=tmp_path / "out", task=5)
   predict = runpy.run_path(str(folder / "load.py"))["predict"]
   np.testing.assert_allclose(predict(x), run.predict(x, task=5), atol=1e-6)
-
-
-@pytest.mark.parametrize(("changes", "message"), [
-    ({"train__learning_rate": (0.1, 0.1)}, "lists a value twice"),
-    ({"train__weight_decay": ()}, "train.weight_decay is an empty list"),
-    ({"train__num_random": 3}, "train.num_random=3 draws learning rates between"),
-    ({"train__eval_every": 3}, "train.eval_every=3 is for train.steps above 0"),
-    ({"model__name": "vgg"}, "model.name='vgg' needs images of at least 32x32 pixels")])
-def test_bad_input(tmp_path, changes, message):
-  with pytest.raises(BadInput, match=message):
-    alma_jax.run(task_config("select", **changes), tmp_path / "run")

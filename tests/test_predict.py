@@ -167,3 +167,8 @@ def test_every_token_is_a_target_once():
   assert counts.tolist() == [2, 2, 2]
   tokens, counts = texts.windows(Tokenizer(), ["12"], 2)
   assert (tokens.tolist(), counts.tolist()) == ([[0, 1, 2], [2, 0, 0]], [2, 1])
+
+
+def test_halves_of_characters_are_replaced(tmp_path):
+  (tmp_path / "a.jsonl").write_text(r'{"text": "a\ud800b"}' '\n"c\u2028d"\n')
+  assert [document.text for document in texts.read([str(tmp_path / "a.jsonl")])] == [b"a?b", "c\u2028d".encode()]
