@@ -399,8 +399,8 @@ DATA = [
          "dataset.tokenizer={tmp}/t"),
     text("tokenizer cannot encode the text", "is it byte-level?", both(ALL_TEXTS, tokenizer(vocab={END: 0})),
          "dataset.tokenizer={tmp}/t"),
-    ("lm:btm dataset.name=text:{tmp} train.steps=16 train.warmup_steps=2 learner.num_domains=9",
-     "learner.num_domains=9", "raise train.steps", ALL_TEXTS),
+    ("lm:btm dataset.name=text:{tmp} train.steps=9 train.warmup_steps=1 dataset.sequence_length=8 "
+     "learner.num_domains=9", "learner.num_domains=9", "raise train.steps", ALL_TEXTS),
     ("lm:sm dataset.name=digits", "dataset.name='digits'", "is not one of live:DIR, text:DIR, tfds:NAME"),
     ("lm:sm dataset.name=text:", "'text:'", "should be text:DIR"),
     ("tasks:select,s_plu", "'s_plu'", "did you mean 's_plus'?"),
