@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(root: pathlib.Path, jobs: list[Job], retry: bool, launcher: launch.Launcher) -> int:
   """Runs jobs; returns the exit code. Raises BadInput if the folder of one holds something else."""
-  made = launch.of_jobs(jobs, root, retry)
+  made = launch.plan(jobs, root, retry)
   for state in made.states.values():
     if state.kind == states.REFUSED:
       raise BadInput(state.line)

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from alma_jax import messages
 from alma_jax.errors import BadInput, Diverged, Unsaved, is_out_of_memory
 
+_SHOWN = 200  # characters of a path in a message
 NO_READER = 141  # the code that a shell reports after SIGPIPE, as for `report runs | head`
 _called_as = contextvars.ContextVar("called_as", default="")  # "alma run" where that was typed
 
@@ -154,14 +155,10 @@ def _code(work: Callable[[], int | None]) -> int:
   except (BadInput, Diverged, Unsaved) as error:
     messages.say(f"error: {error}")
     return 2 if isinstance(error, BadInput) else 1
-  except PermissionError as error:
-    messages.say(f"error: {error.filename or 'a file or folder'} cannot be opened or written: "
-                 f"{(error.strerror or 'no permission').lower()}; change its permissions, or name another one.")
-    return 2
   except Exception as error:
-    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-      messages.say(f"error: the path {messages.brief(str(error.filename))} is longer than the file system allows; use "
-                   "a shorter one.")
+    if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG):
+      messages.say(f"error: {str(error.filename or 'a file')[:_SHOWN]} cannot be opened or written: "
+                   f"{(error.strerror or 'no permission').lower()}; name another one, or change its permissions.")
       return 2
     if not is_out_of_memory(error):
       raise

@@ -5,10 +5,7 @@ from collections.abc import Iterator
 
 _OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.EFBIG)
 _IN_TEXTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # other messages are ambiguous: "Permission denied"
-# XLA's, and Python's where a thread gets no memory for its stack
-_OF_MEMORY = ("RESOURCE_EXHAUSTED", "Out of memory", "can't start new thread", os.strerror(errno.ENOMEM),
-              "returned NULL without setting an exception")  # the last one of jaxlib, whose allocation failed
-_NOT_MAPPED = "failed to map segment from shared object"  # a library; what follows would be another reason
+_OF_MEMORY = ("RESOURCE_EXHAUSTED", "Out of memory", os.strerror(errno.ENOMEM))
 
 
 class BadInput(ValueError):
@@ -31,6 +28,12 @@ class Unsaved(RuntimeError):
   """A run could not go on for lack of disk or memory; what it saved before is kept. Commands exit with code 1."""
 
 
+def reason(error: BaseException) -> str:
+  """The first line of an exception's message, without a full stop; its type if it has none."""
+  line = (str(error).strip().splitlines() or [""])[0][:200].rstrip(".")
+  return line or type(error).__name__
+
+
 def disk_problem(error: BaseException | None) -> str | None:
   """The problem of the disk that an exception reports, e.g. "no space left on device", or None.
 
@@ -50,8 +53,8 @@ def disk_problem(error: BaseException | None) -> str | None:
 
 def is_out_of_memory(error: BaseException | None) -> bool:
   """Whether an exception reports that the process gets no more memory; causes as in `disk_problem`."""
-  return any(isinstance(cause, MemoryError) or any(text in str(cause) for text in _OF_MEMORY) or
-             str(cause).endswith(_NOT_MAPPED) for cause in _causes(error))
+  return any(isinstance(cause, MemoryError) or any(text in str(cause) for text in _OF_MEMORY)
+             for cause in _causes(error))
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

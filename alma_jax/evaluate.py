@@ -67,8 +67,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     answers.check_place(args.out)
   predictor, record = predict.load(predict.stored_of(args)[0]), Record(local_copy.readable(args.workdir))
   metrics = _metrics(args, record, predictor.problem)
-  found = predictor.evaluate(inputs.Labelled(args.data, lambda size: _batches(args, size, predictor.facts),
-                                             lambda hashes: _overlap(args, record, hashes, predictor.form), metrics))
+  found, hashes = predictor.evaluate(args.data, _batches(args, predictor.batch_size, predictor.facts), metrics)
+  found["overlap"] = _overlap(args, record, hashes, predictor.form)
   if predictor.facts.get("task"):
     found["task"] = predictor.facts["task"]["name"]
   found |= dict(data=args.data, workdir=str(args.workdir), predictor=predictor.version or None,

@@ -10,11 +10,8 @@ from alma_jax.errors import BadInput
 # The start of an address such as gs://bucket/run. pathlib reduces its two slashes to one. The colon of C:/run on
 # Windows follows a single letter.
 ADDRESS = re.compile(r"[A-Za-z][\w+.-]+:/")
-MOST_OF_NAME, _MOST_OF_PATH = 255, 4096  # bytes that Linux allows
-_INSIDE = 200  # bytes of the longest path inside a run folder
+MOST_OF_NAME, _MOST_OF_PATH = 255, 4096 - 200  # bytes that Linux allows; the longest path in a run folder has 200
 _SHOWN = 60  # characters of a path that is too long
-_MOST_LEVELS = 100  # of lists and objects in JSON; Python's own functions fail from several hundred levels on
-_DEEP = f"its lists and objects are nested more than {_MOST_LEVELS} levels deep"
 
 
 def cache_home() -> pathlib.Path:
@@ -30,11 +27,10 @@ def usable(path: str | os.PathLike[str]) -> pathlib.Path:
   """
   found = pathlib.Path(path).expanduser()
   longest = max((len(os.fsencode(name)) for name in found.parts), default=0)
-  length = len(os.fsencode(os.path.abspath(found))) + _INSIDE
+  length = len(os.fsencode(os.path.abspath(found)))
   if longest > MOST_OF_NAME or length > _MOST_OF_PATH:
-    what, num, most = (("a name", longest, MOST_OF_NAME) if longest > MOST_OF_NAME else
-                       ("a path", length - _INSIDE, _MOST_OF_PATH - _INSIDE))
-    raise BadInput(f"{str(path)[:_SHOWN]}... has {what} of {num} bytes; use at most {most}.")
+    raise BadInput(f"{str(path)[:_SHOWN]}... is too long: it has {length} bytes, of which at most {_MOST_OF_PATH} are "
+                   f"allowed, and a name of {longest} bytes; use at most {MOST_OF_NAME}.")
   return found
 
 
@@ -58,19 +54,10 @@ def parse_json(text: str | bytes, halves: bool = False) -> Any:
   Raises:
     ValueError: it is not JSON, or not text; or its lists are nested too deeply.
   """
-  open_list, open_object = ("[", "{") if isinstance(text, str) else (b"[", b"{")
   try:
     value = json.loads(text)
   except RecursionError as error:
-    raise ValueError(_DEEP) from error
-  if text.count(open_list) + text.count(open_object) > _MOST_LEVELS:  # type: ignore[arg-type]
-    level = [value]
-    for _ in range(_MOST_LEVELS):
-      level = [inner for each in level if isinstance(each, (dict, list))
-               for inner in (each.values() if isinstance(each, dict) else each)]
-    if level:
-      raise ValueError(_DEEP)
-  escape = "\\u" if isinstance(text, str) else b"\\u"
-  if not halves and escape in text:  # type: ignore[operator]
+    raise ValueError("its lists and objects are nested too deeply") from error
+  if not halves and ("\\u" if isinstance(text, str) else b"\\u") in text:  # type: ignore[operator]
     json.dumps(value, ensure_ascii=False).encode()  # UnicodeEncodeError is a ValueError
   return value

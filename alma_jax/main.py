@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -102,7 +103,7 @@ def _run(options: argparse.Namespace, config: schema.RunConfig) -> int:
     return stopped_code()
   except BaseException as error:
     if peers.is_connected():
-      peers.await_news()  # if another process has ended, that is the cause, and is printed instead
+      time.sleep(2.0)  # if another process has ended, that is the cause: its sentence arrives and ends this one
     if peers.is_connected() or isinstance(error, Unsaved):
       _leave(error)
     raise

@@ -41,9 +41,9 @@ def main(argv: Sequence[str] | None = None) -> None:
                       "default: image, img, images or x")
   args = parser.parse_args(argv)
   commands.quiet()
-  with answers.Table(args.out) as table:
+  with answers.table(args.out) as write:
     for columns in load(stored_of(args)[0]).tables(args.inputs, examples.Columns(args.image_column)):
-      table.write(columns)
+      write(columns)
   if args.out:
     commands.show(args.out)
 

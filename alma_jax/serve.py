@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from alma_jax.predictors import service
     made = service.Service(predict.load(stored), place, args.max_batch, args.max_bytes, args.timeout, args.poll)
     messages.say(f"serving {args.workdir} on {web.address(sock)}")
-    web.run(service.app(made), sock, args.timeout, args.max_connections)
+    web.server(service.app(made), args.timeout, args.max_connections).run(sockets=[sock])
 
 
 if __name__ == "__main__":

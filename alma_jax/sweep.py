@@ -17,7 +17,8 @@ from collections.abc import Sequence
 
 from alma_jax import commands, extras
 from alma_jax.errors import BadInput
-from alma_jax.sweeps import launch
+from alma_jax.store import run_files
+from alma_jax.sweeps import jobs, launch
 
 
 @commands.command
@@ -33,15 +34,16 @@ def main(argv: Sequence[str] | None = None) -> int:
   args, changed = parser.parse_with_fields(argv)
   launcher = launcher_of(args)
   file, _, arg = args.config.partition(":")
-  root = args.workdir or pathlib.Path("runs") / "-".join(filter(None, (pathlib.Path(file).stem, arg)))
+  root = run_files.local(args.workdir or pathlib.Path("runs", "-".join(filter(None, (pathlib.Path(file).stem, arg)))))
   if args.dry_run:  # before jax is imported, as configs of learners do; predictions only trace
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-  sweep = launch.read(args.config, root, changed, args.retry, _seeds(args.seeds))
+  made = jobs.make(jobs.with_seeds(jobs.load(args.config), _seeds(args.seeds)), root, changed)
+  plan = launch.plan(made, root, args.retry)
   if args.dry_run:
     from alma_jax.sweeps import dry_run  # it imports jax
-    print(dry_run.text(sweep, launcher, changed))
+    print(dry_run.text(plan, launcher, changed))
     return 0
-  return launch.run(sweep, launcher)
+  return launch.run(plan, launcher)
 
 
 def add_launcher(parser: argparse.ArgumentParser) -> None:

@@ -54,11 +54,6 @@ def address(sock: socket.socket) -> str:
   return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def run(app: Any, sock: socket.socket, timeout: int = TIMEOUT, connections: int = CONNECTIONS) -> None:
-  """Serves an ASGI application until SIGINT or SIGTERM; open requests are answered first. Arguments: see `server`."""
-  server(app, timeout, connections).run(sockets=[sock])
-
-
 def server(app: Any, timeout: int = TIMEOUT, connections: int = CONNECTIONS) -> "uvicorn.Server":
   """A server that limits how long it waits for its clients.
 

@@ -23,7 +23,6 @@ import sklearn.metrics
 
 import alma_jax
 from alma_jax.data import datasets
-from alma_jax.runs import routes
 
 WIDTH, EPOCHS = 16, 10
 FLAT = (3, 7, 15)  # k; (k + 1) / 2 experts in a layer of the double width have about as many parameters
@@ -134,7 +133,7 @@ def measured(run: alma_jax.Run, model: Model, made: combinations.Combinations, s
     row[name] = float((run.predict(images.x).argmax(1) != images.y).mean())
   if model.experts == 1:
     return row | dict.fromkeys(("paths", "effective", "digit", "colour", "rotation"), "")
-  paths = np.stack([found.argmax(1) for found in routes.weights(run, made.unseen.x).values()], 1)  # [N, layers]
+  paths = np.stack([found.argmax(1) for found in run.routes(made.unseen.x).values()], 1)  # [N, layers]
   _, number = np.unique(paths, axis=0, return_inverse=True)
   shares = np.bincount(number.reshape(-1)) / len(number)
   row["paths"], row["effective"] = len(shares), float(np.exp(-(shares * np.log(shares)).sum()))

@@ -59,9 +59,8 @@ def write_run(path: pathlib.Path, learner: str, width: int, wait: int, seed: int
       lines.append(metrics.waiting("error", t, lines[-1] if lines else None, 0.9, cost))
     else:
       error = float(rng.uniform(0.5, 1) / (1 + t) ** 0.5)
-      line = metrics.Line(t, t // wait, True, error, error, error, cost.num_params, 10**6 * width, 10**7,
-                          predict_macs=cost.predict_macs)
-      lines.append(line.entry("error"))
+      lines.append(metrics.line("error", t, t // wait, True, error, error, error, cost.num_params, 10**6 * width,
+                                10**7, predict_macs=cost.predict_macs))
   path.mkdir(parents=True)
   (path / "config.json").write_text(json.dumps(c.to_dict() | {
       "data_fingerprint": "0" * 64, "format": run_files.FORMAT}))

@@ -18,8 +18,7 @@ COPIES = {"contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
 CLAIMS = "results/README.md"
 # Modules of the API page: {title: [names]}.
 API = {
-    "Running": ["runs.experiment.run", "runs.results.load_run", "runs.results.Run", "runs.routes.weights",
-                "runs.mixture.Mixture"],
+    "Running": ["runs.experiment.run", "runs.results.load_run", "runs.results.Run", "runs.mixture.Mixture"],
     "Configs": ["config.presets.base", "config.presets.tasks", "config.presets.language"],
     "Learners of your own": [
         "config.registry.register", "config.fields.field", "config.sections.AnyOptions", "config.sections.Options",

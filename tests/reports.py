@@ -23,8 +23,9 @@ def write_run(path, values, learner="sm", num_params=10, macs=100, grown=0, **ch
   (path / "config.json").write_text(json.dumps(tree))
   wait = tree["stream"].get("waiting_time", 1)
   metric = "perplexity" if language else "error"
-  lines = [metrics.Line(t, (t - 1) // wait, t % wait == 0, value, value, 0.5, num_params - grown * (t < len(values)),
-                        macs if t % wait == 0 else 0).entry(metric) for t, value in enumerate(values, 1)]
+  lines = [metrics.line(metric, t, (t - 1) // wait, t % wait == 0, value, value, 0.5,
+                        num_params - grown * (t < len(values)), macs if t % wait == 0 else 0)
+           for t, value in enumerate(values, 1)]
   (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
   summary = metrics.summarize(lines, num_params - grown) | dict(
       wall_seconds=2.0, compile_seconds=1.0, device="cpu", config_sha256=configs.digest(tree))

@@ -79,6 +79,7 @@ def test_the_newest_are_kept_and_the_permanent(tmp_path):
   saver.finish()
   assert steps_in(tmp_path) == [2, 5, 6]
   saver = checkpoint.Checkpoints(tmp_path, 1)  # a later session knows them too
+  saver.newest()
   saver.save({"stage": 6, "lines": []}, TREES, ())
   saver.finish()
   assert steps_in(tmp_path) == [2, 7]
@@ -120,7 +121,7 @@ def test_a_member_that_all_checkpoints_need_and_none_has(tmp_path):
   fill(tmp_path, 3)
   for path in files_of(tmp_path, 0):
     flip(path)
-  with pytest.raises(BadInput, match="cannot go on: .*/00000-.* and its copy .* restore"):
+  with pytest.raises(BadInput, match="cannot go on, .* lacks a network: .*/00000-.* and its copy .* restore"):
     checkpoint.Checkpoints(tmp_path, 2).newest()
   opened = checkpoint.Checkpoints(tmp_path, 2).open(3)
   assert list(opened.lost) == [0]
@@ -131,7 +132,6 @@ def test_a_member_that_all_checkpoints_need_and_none_has(tmp_path):
 
 def test_the_last_sound_checkpoint_outlives_damaged_ones(tmp_path):
   saver = with_newest_damaged(tmp_path, 1)
-  saver._permanent = set()
   saver._delete_stale()  # as before a save that is interrupted
   assert steps_in(tmp_path) == [2, 3]
   saver.save({"stage": 3, "lines": []}, TREES, ())
@@ -178,7 +178,7 @@ def test_all_damaged_is_an_error_that_changes_nothing(tmp_path):
   for step in steps_in(tmp_path):
     flip_a_bit(tmp_path / "checkpoints" / str(step))
   before = sorted(p for p in tmp_path.rglob("*"))
-  with pytest.raises(BadInput, match=r"all checkpoints in .* are damaged \(2 tried\): array"):
+  with pytest.raises(BadInput, match=r"cannot go on, because all its checkpoints are damaged: .*\(array"):
     checkpoint.Checkpoints(tmp_path, 2).newest()
   assert sorted(p for p in tmp_path.rglob("*")) == before
 
@@ -225,5 +225,5 @@ def test_old_lines_are_written_once(tmp_path, monkeypatch):
     assert len(checkpoint.Checkpoints(tmp_path, 2).newest().meta["lines"]) == 10
   for part in parts:
     flip(part)
-  with pytest.raises(BadInput, match="all checkpoints .* both damaged"):
+  with pytest.raises(BadInput, match="all its checkpoints are damaged: .* both damaged"):
     checkpoint.Checkpoints(tmp_path, 2).newest()

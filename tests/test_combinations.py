@@ -6,7 +6,6 @@ from runs import ROOT, blobs, small_config
 import alma_jax
 from alma_jax.data import datasets
 from alma_jax.errors import BadInput
-from alma_jax.runs import routes
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +70,7 @@ def test_the_expert_that_answers(tmp_path, learner, changes, mixtures):
   x, y = blobs(120)
   config = small_config(learner, stream__num_megabatches=1, stream__waiting_time=1, **changes)
   run = alma_jax.run(config, tmp_path / "run", data=(x, y, *blobs(30, seed=1)))
-  found = routes.weights(run, x)
+  found = run.routes(x)
   assert list(found) == mixtures
   for weights in found.values():
     assert weights.shape == (120, changes["model__num_experts"])
@@ -87,4 +86,4 @@ def test_a_learner_without_experts_is_refused(tmp_path):
   x, y = blobs(120)
   run = alma_jax.run(small_config(), tmp_path / "run", data=(x, y, *blobs(30, seed=1)))
   with pytest.raises(BadInput, match="has no experts to choose from; give a run of moe, gmoe or hmoe"):
-    routes.weights(run, x)
+    run.routes(x)

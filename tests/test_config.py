@@ -144,7 +144,7 @@ def test_the_page_of_fields_is_up_to_date():
 def test_every_field_has_a_meaning_and_is_listed():
   text, page = document.text(), document.markdown()
   for problem in TEMPLATES:
-    for _, _, part in layout.alternatives({"problem": problem}):
+    for part in layout.alternatives(problem).values():
       for path, each in part.items():
         assert each.meaning, path
         assert f"--config.{path}={fields.text_of(each.default)}  (" in text
@@ -298,12 +298,6 @@ def test_fields_may_stand_before_or_without_the_config_file():
   assert (config.deterministic, config.log.progress) == (True, False)
   config = parsed("--config.train.epochs=3")
   assert (config.dataset.name, config.learner.name, config.train.epochs) == ("digits", "ens", 3)
-
-
-def test_fields_without_a_value():
-  config = parsed("--config.deterministic", "--config.log.tensorboard", "false", "--config.log.progress=false",
-                  "--config.seed=3")
-  assert (config.deterministic, config.log.tensorboard, config.log.progress, config.seed) == (True, False, False, 3)
 
 
 def test_numbers_that_no_float_can_be_are_refused():

@@ -3,6 +3,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import types
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from stages import Stages, begin
 import alma_jax
 from alma_jax import config as configs
 from alma_jax.errors import BadInput
-from alma_jax.parallel import sharding
+from alma_jax.parallel import peers, sharding
 from alma_jax.runs import settings
 from alma_jax.training import loop
 
@@ -31,24 +32,16 @@ def test_meshes():
     sharding.make_mesh(1, 9)
 
 
-@pytest.mark.parametrize("lacks", ["everything", "the function"])
-def test_launchers_that_jax_does_not_know(monkeypatch, lacks):
-  from jax._src import clusters
+def test_launchers_that_jax_does_not_know(monkeypatch):
   for name in list(os.environ):
     if name.startswith(("SLURM_", "OMPI_", "KUBERNETES_")):
       monkeypatch.delenv(name)
   monkeypatch.setenv("PMI_SIZE", "2")
   begun = []
   monkeypatch.setattr(jax.distributed, "initialize", lambda *args: begun.append(args))
-  if lacks == "everything":
-    with pytest.raises(BadInput, match="this one has; give --coordinator=HOST:PORT of process 0, and --num"):
-      sharding.initialize()
-    assert not begun
-  else:
-    monkeypatch.delattr(clusters.ClusterEnv, "auto_detect_unset_distributed_params")
-    monkeypatch.setattr(jax.config, "update", lambda *unused: None)
+  with pytest.raises(BadInput, match="this one has; give --coordinator=HOST:PORT of process 0, and --num"):
     sharding.initialize()
-    assert begun == [()]
+  assert not begun
 
 
 def test_a_launcher_says_the_numbers_and_the_user_says_where(monkeypatch):
@@ -59,7 +52,7 @@ def test_a_launcher_says_the_numbers_and_the_user_says_where(monkeypatch):
   monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "2")
   met, begun = [], []
   monkeypatch.setattr(sharding.peers, "meet", lambda *args: met.append(args))
-  monkeypatch.setattr(sharding.peers, "among_neighbours", lambda seen: (1, 2))
+  monkeypatch.setattr(sharding.peers, "share_of", lambda seen: [2, 3])
   monkeypatch.setattr(jax.config, "update", lambda *unused: None)
   monkeypatch.setattr(jax.distributed, "initialize", lambda *args, **named: begun.append((args, named)))
   monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
@@ -73,12 +66,21 @@ def test_a_launcher_says_the_numbers_and_the_user_says_where(monkeypatch):
     sharding.initialize()
 
 
-def test_the_processes_of_a_machine_share_its_gpus():
-  assert sharding.own_devices(0, 1, 4) is None  # all: no other process sees them
-  assert [sharding.own_devices(number, 2, 4) for number in (0, 1)] == [[0, 1], [2, 3]]
-  assert sharding.own_devices(1, 2, 1) is None
-  assert sharding.own_devices(2, 3, 4) == [2]
-  assert sharding.own_devices(0, 2, 0) is None
+def test_the_processes_of_a_machine_share_its_gpus(monkeypatch):
+  def shares(num_gpus, num, others=0):
+    """Of `num` processes that see the same GPUs, and of `others` on another machine."""
+    found, seen = [], [str(i) for i in range(num_gpus)]
+    for me in range(num):
+      gather = lambda what, here: [here] * num + [["another", *seen]] * others
+      monkeypatch.setattr(peers, "_channel", types.SimpleNamespace(me=me, gather=gather))
+      found.append(peers.share_of(seen))
+    return found
+
+  assert shares(4, 1, others=2) == [None]  # all: no other process sees them
+  assert shares(4, 2) == [[0, 1], [2, 3]]
+  assert shares(1, 2) == [None, None]
+  assert shares(4, 3) == [[0], [1], [2]]
+  assert shares(0, 2) == [None, None]
 
 
 def test_one_launcher_inside_another(monkeypatch):

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import types
 import warnings
 
@@ -78,25 +77,6 @@ def test_threads_of_the_training_have_the_settings_of_the_run():
   with setting("jax_enable_x64", True), environment.fixed():
     found = loop._side_by_side(spec, "programs", lambda i, part: jnp.asarray(part).dtype, [np.ones(2)] * 3)
   assert found == [np.float32] * 3
-
-
-def test_flags_of_flax_come_back_when_the_last_thread_leaves():
-  both_inside, other_left = threading.Barrier(2), threading.Event()
-
-  def other():
-    with environment.fixed():
-      both_inside.wait()
-    other_left.set()
-
-  with setting("flax_return_frozendict", True):
-    thread = threading.Thread(target=other)
-    thread.start()
-    with environment.fixed():
-      both_inside.wait()
-      assert other_left.wait(60)
-      assert flax.config.flax_return_frozendict is False
-    thread.join()
-    assert flax.config.flax_return_frozendict is True
 
 
 def test_the_keys_are_those_of_jax():

@@ -18,13 +18,13 @@ from pyarrow import parquet
 from runs import alma, interrupted, launch, lines, slow, small_config
 
 import alma_jax
+from alma_jax import board, keys, messages
 from alma_jax import config as configs
-from alma_jax import keys, messages
 from alma_jax.data import datasets, examples, feed, inbox, unpacking
 from alma_jax.errors import BadInput
-from alma_jax.monitor import dashboard, view
+from alma_jax.monitor import view
 from alma_jax.protocols import drift
-from alma_jax.runs import loggers, plots, settings
+from alma_jax.runs import listeners, plots, settings
 from alma_jax.store import metrics, run_files
 
 LEARNERS = [("sm", {}), ("ens", {"stream__replay": 0.5}), ("gens", {}),
@@ -171,7 +171,7 @@ def test_without_a_test_set_nothing_is_called_a_test_error(tmp_path, arrays, mon
   drawn, tags = [], set()
   monkeypatch.setattr(plots, "curve", CURVE)
   monkeypatch.setattr(figure.Figure, "savefig", lambda made, *_, **__: drawn.append(made))
-  monkeypatch.setattr(loggers._Events, "write", lambda self, entry, step: tags.update(entry))
+  monkeypatch.setattr(listeners._Events, "write", lambda self, entry, step: tags.update(entry))
   fields = ["--config=configs/live.py:sm", f"--config.dataset.name=live:{folder}", "--config.train.epochs=2",
             "--config.log.predictor=true"]
   runs = [tmp_path / "runs" / f"s{seed}" for seed in (0, 1)]
@@ -198,7 +198,7 @@ def test_without_a_test_set_nothing_is_called_a_test_error(tmp_path, arrays, mon
   assert "test set" not in card
   assert "| prequential error" in card
   assert json.loads((newest / "predictor.json").read_text())["metrics"]["error"] is None
-  shown = dashboard.shown(view.view(runs[0]))
+  shown = board.shown(view.view(runs[0]))
   assert (shown["error"], shown["curve"], shown["prequential_only"]) == (None, [[], []], True)
   looks = [alma("status", tmp_path / "runs"), alma("compare", *runs, f"--out={tmp_path / 'both.png'}"),
            alma("report", tmp_path / "runs", f"--out={tmp_path / 'report'}"), alma("report", tmp_path / "runs")]

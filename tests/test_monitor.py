@@ -9,7 +9,8 @@ from reports import diverge, write_run
 from runs import ROOT, alma
 from test_task_report import write_task_run
 
-from alma_jax.monitor import pairs, view
+from alma_jax import compare
+from alma_jax.monitor import view
 from alma_jax.store.record import Record
 
 
@@ -37,7 +38,7 @@ def test_one_line_for_each_run(tmp_path):
   found = {line.split(":")[0].rsplit("/", 1)[1]: line for line in lines}
   assert ": alive, sm on digits, stage 3 of 4, mega-batch 3 of 4, error 0.2, prequential error 0.25" in found["alive"]
   assert found["alive"].replace("2 min", "100 s").endswith(
-      "1 drift alarm, the last at mega-batch 2, about 100 s left, not saved yet (it saves every 30 s)")
+      "1 drift alarm, the last at mega-batch 2, about 100 s left, nothing saved")
   assert ": dead, " in found["dead"]
   assert "left" not in found["dead"]
   assert view.line(view.view(runs["dead"]), saved.stat().st_mtime + 90).endswith(", saved 90 s ago")
@@ -86,17 +87,17 @@ def test_two_runs_are_compared(tmp_path):
   # Student's t with 1 degree of freedom: 12.7062 * 0.025
   assert "  prequential error: mean +0.1250, 95 % interval -0.1927 to +0.4427 over 2 means" in done.stdout
   assert (tmp_path / "curves.png").read_bytes()[:4] == b"\x89PNG"
-  assert pairs.shared(Record(first), Record(second), "error").t == [1, 2, 3, 4]
+  assert compare.shared(Record(first), Record(second), "error").t == [1, 2, 3, 4]
   assert "The configurations are equal.\n\n" in alma("compare", first, first).stdout
 
 
 def test_runs_on_other_mega_batches_are_no_pairs(tmp_path):
   first, second = (write_run(tmp_path / name, [0.5, 0.3], seed=seed) for seed, name in enumerate("ab"))
-  assert "A and B cut the data into different mega-batches" in pairs.text(Record(first), Record(second))
+  assert "A and B cut the data into different mega-batches" in compare.text(Record(first), Record(second))
   write_run(tmp_path / "c", [0.5, 0.3])
   for name, contents in (("a", "xyz"), ("c", "xy")):
     (tmp_path / name / "stream.jsonl").write_text("".join(f'{{"content": "{each}"}}\n' for each in contents))
-  compared = lambda: pairs.text(Record(first), Record(tmp_path / "c"))
+  compared = lambda: compare.text(Record(first), Record(tmp_path / "c"))
   assert "different" not in compared()
   (tmp_path / "c/stream.jsonl").write_text('{"content": "x"}\n{"content": "other"}\n')
   assert "A and B are runs on different data" in compared()

@@ -145,7 +145,7 @@ COST = Cost(num_params=10, fwd_macs=7, train_flops=40, predict_macs=3)
 
 def entry(t, error, updated=True, params=10):
   spent = dict(fwd_macs=7, train_flops=40) if updated else {}
-  return metrics.Line(t, 0, updated, error, 0.1, 1.0, params, **spent).entry("error")
+  return metrics.line("error", t, 0, updated, error, 0.1, 1.0, params, **spent)
 
 
 def test_metrics_of_a_constant_learner():

@@ -16,6 +16,7 @@ from alma_jax.parallel import channel as connections
 from alma_jax.parallel import peers
 from alma_jax.parallel.channel import Channel
 from alma_jax.runs import experiment, memory
+from alma_jax.store import run_folder
 
 
 def free_port():
@@ -127,7 +128,7 @@ def test_data_and_devices_are_compared_before_the_first_collective(tmp_path, arr
     return call
 
   monkeypatch.setattr(memory, "check", later(memory.check))
-  monkeypatch.setattr(experiment, "_claimed", later(experiment._claimed))
+  monkeypatch.setattr(run_folder.RunFolder, "claim", later(run_folder.RunFolder.claim))
   alma_jax.run(small_config(), tmp_path, data=arrays)
 
 
@@ -162,7 +163,7 @@ def test_the_end_of_a_process_is_noticed(ended, capfd, leaving):
       if leaving:
         channel.leave(leaving, 2)
       for link in channel._links.values():
-        link.shutdown()
+        link._connection.shutdown(socket.SHUT_RDWR)
       channel._left = True
     else:
       deadline = time.monotonic() + 10
@@ -183,10 +184,10 @@ def test_the_end_of_a_process_is_noticed(ended, capfd, leaving):
 def test_a_wait_names_the_missing_processes_and_ends(monkeypatch, capfd):
   monkeypatch.setattr(connections, "_QUIET", 0.1)
   channel = Channel(3, 0, 0.5)
-  with pytest.raises(BadInput, match=r"processes 1, 2 of 3 did not connect within 0.5 s; .* --peer_timeout"):
+  with pytest.raises(BadInput, match=r"waited 0.5 s for processes 1, 2 of 3 to connect in vain; .* --peer_timeout"):
     channel.listen(free_port())
   assert "waiting for processes 1, 2 of 3" in capfd.readouterr().err
-  with pytest.raises(BadInput, match=r"process 0 cannot be reached at .* \(Connection refused\) within 0.5 s"):
+  with pytest.raises(BadInput, match=r"0.5 s for process 0 at .* \(Connection refused\) in vain"):
     Channel(3, 1, 0.5).connect("127.0.0.1", free_port())
 
 
@@ -336,7 +337,7 @@ def test_connections_are_kept_alive_and_made_in_time(monkeypatch):
   def work(channel, number):
     found = []
     for link in channel._links.values():
-      with socket.socket(fileno=os.dup(link.fileno())) as connection:
+      with socket.socket(fileno=os.dup(link._connection.fileno())) as connection:
         found.append(connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
     channel._left = True
     return found
@@ -349,7 +350,7 @@ def test_connections_are_kept_alive_and_made_in_time(monkeypatch):
     raise OSError("no route")
 
   monkeypatch.setattr(connections.socket, "create_connection", refuse)
-  with pytest.raises(BadInput, match=r"cannot be reached at 127.0.0.1:1 \(no route\) within 0.5 s"):
+  with pytest.raises(BadInput, match=r"0.5 s for process 0 at 127.0.0.1:1 \(no route\) in vain"):
     Channel(2, 1, 0.5).connect("127.0.0.1", 1)
   assert max(timeouts) <= 0.5
 

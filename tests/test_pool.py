@@ -83,7 +83,7 @@ def test_a_run_without_a_module_that_it_needs_changes_nothing_and_goes_on_once_i
   flip(sound)
   flip(copy)
   contents = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
-  with pytest.raises(BadInput, match=r"cannot go on: .*/00000-.* restore one of them; nothing was changed"):
+  with pytest.raises(BadInput, match=r"cannot go on, .*/00000-.* restore one of them; nothing was changed"):
     alma_jax.run(changed, path)
   assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file()} == contents
   copy.write_bytes(kept)

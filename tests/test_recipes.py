@@ -1,5 +1,4 @@
 """Recipes: names of configs that are learners with certain fields."""
-import dataclasses
 
 import pytest
 from runs import ROOT, alma, small_config
@@ -62,17 +61,6 @@ def test_texts_have_recipes():
     flat = configs.flatten(configs.language(name).to_dict())
     assert recipe.changes.items() <= flat.items()
     assert configs.parse(configs.language(name)).learner.name == recipe.learner
-
-
-def test_a_learner_of_ones_own_hides_a_recipe():
-  @dataclasses.dataclass(frozen=True)
-  class Warm(alma_jax.Options):
-    name: str = "warm"
-
-  assert configs.base("warm").learner.name == "sm"
-  alma_jax.register(Warm)
-  template = configs.base("warm")
-  assert (template.learner.name, template.stream.replay, template.log.label) == ("warm", 0.0, "")
 
 
 @pytest.mark.parametrize("config", ["digits", "mnist", "cifar", "npz", "folder", "lm"])

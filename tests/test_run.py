@@ -191,9 +191,9 @@ def test_predictions_of_saved_stages(tmp_path, arrays):
   np.testing.assert_array_equal(run.predict(x_test[..., None]), probabilities)
   with pytest.raises(alma_jax.BadInput, match=r"saved the stages \[1, 3\], not 0"):
     run.predict(x_test, stage=0)
-  with pytest.raises(alma_jax.BadInput, match="do not look like the training examples"):
+  with pytest.raises(alma_jax.BadInput, match="predicted: it has examples of shape .* the training examples have"):
     run.predict(x_test[:, :5])
-  with pytest.raises(alma_jax.BadInput, match="give raw, unnormalised inputs"):
+  with pytest.raises(alma_jax.BadInput, match="x cannot be predicted: .* give raw, unnormalised examples"):
     run.predict(x_test / 255)
 
 
@@ -254,8 +254,8 @@ def test_what_may_not_be_read_is_one_sentence(monkeypatch, tmp_path, capsys):
   (tmp_path / "config.json").touch()
   done = alma("export", "--workdir", tmp_path)
   assert done.returncode == 2
-  assert done.stderr == (f"error: {tmp_path}/config.json cannot be opened or written: permission denied; change its "
-                         "permissions, or name another one.\n")
+  assert done.stderr == (f"error: {tmp_path}/config.json cannot be opened or written: permission denied; name another "
+                         "one, or change its permissions.\n")
 
 
 def test_the_curve_of_a_long_stream_of_tasks_warns_of_nothing():

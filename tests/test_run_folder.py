@@ -201,7 +201,7 @@ def test_a_folder_that_another_process_writes_stays_as_it_is(tmp_path):
     folder.write_config()
     folder.write({"curve.png": b"a"})
     folder.publish("", 0, {"predictor.json": b"{}"})
-    folder.cut("train.jsonl", 0)
+    folder.check_and_cut("train.jsonl", 0, "")
     folder.append("train.jsonl", {"stage": 0})
     folder.mend("metrics.jsonl", b"")
     folder.note("compiling")
@@ -232,9 +232,8 @@ def test_other_errors_are_not_disk_problems():
 
 
 @pytest.mark.parametrize("error", [
-    MemoryError(), RuntimeError("can't start new thread"), ValueError("RESOURCE_EXHAUSTED: Out of memory allocating"),
-    OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)),
-    SystemError("<function _cached_lowering_miss at 0x7f> returned NULL without setting an exception")])
+    MemoryError(), ValueError("RESOURCE_EXHAUSTED: Out of memory allocating"),
+    OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))])
 def test_a_lack_of_memory_gets_one_sentence(tmp_path, arrays, monkeypatch, error):
   def fail(*unused, **named):
     raise error
@@ -246,17 +245,12 @@ def test_a_lack_of_memory_gets_one_sentence(tmp_path, arrays, monkeypatch, error
   assert alma_jax.run(small_config(), tmp_path / "run", data=arrays).summary
 
 
-@pytest.mark.parametrize("error", [ImportError("a.so: failed to map segment from shared object"), MemoryError("full")])
-def test_a_lack_of_memory_outside_of_a_run_gets_one_sentence(capsys, error):
+def test_a_lack_of_memory_outside_of_a_run_gets_one_sentence(capsys):
   def fail():
-    raise error
+    raise MemoryError("full")
 
   assert commands.exit_code(fail) == 1
-  assert capsys.readouterr().err == f"error: this process gets no more memory ({error}).\n"
-
-
-def test_a_library_that_may_not_be_run_is_no_lack_of_memory():
-  assert not errors.is_out_of_memory(ImportError("failed to map segment from shared object: Operation not permitted"))
+  assert capsys.readouterr().err == "error: this process gets no more memory (full).\n"
 
 
 @pytest.mark.parametrize("where", ["lines", "checkpoint", "scalars"])
@@ -374,9 +368,9 @@ def test_a_session_that_has_trained_next_to_nothing_does_not_guess_the_time_left
 
 
 @pytest.mark.parametrize(("path", "sentence"), [
-    ("x" * 300, "has a name of 300 bytes; use at most 255"),
-    ("é" * 200, "has a name of 400 bytes; use at most 255"),
-    ("/".join(["d" * 200] * 25), "bytes; use at most 3896")])
+    ("x" * 300, "a name of 300 bytes; use at most 255"),
+    ("é" * 200, "a name of 400 bytes; use at most 255"),
+    ("/".join(["d" * 200] * 25), "bytes, of which at most 3896 are allowed")])
 def test_paths_that_are_too_long_get_one_sentence(tmp_path, path, sentence):
   """Before anything is computed, wherever a command writes; where it only reads, the system says so."""
   long, data = tmp_path / path, tmp_path / "x.npz"

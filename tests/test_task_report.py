@@ -34,8 +34,8 @@ def write_task_run(path, accuracies, learner="independent", origins=None, paths=
   lines = []
   for t, row in enumerate(rows):
     stored = sum(task <= t for task in made.values())
-    line = metrics.Line(t + 1, t, True, 1 - row[-1], 1 - row[-1], 0.5, size * stored, flops // 4, flops)
-    lines.append(line.entry("error") | dict(task=f"task {t + 1}", accuracies=row, num_modules=stored))
+    line = metrics.line("error", t + 1, t, True, 1 - row[-1], 1 - row[-1], 0.5, size * stored, flops // 4, flops)
+    lines.append(line | dict(task=f"task {t + 1}", accuracies=row, num_modules=stored))
   (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
   own = np.array([row[-1] for row in rows])
   summary = metrics.summarize(lines, 0) | dict(

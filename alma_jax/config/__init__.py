@@ -4,7 +4,7 @@ A config is a ConfigDict until `parse` turns it into a frozen `RunConfig`; no ot
 
     base, tasks, language      configs to start from
     load_file                  runs a config file; `find` and `packaged` know the package's own, under configs/
-    run_file                   runs any Python file
+    run_file                   calls a function of any Python file
     overridden, changed        apply changes from the command line, and from a sweep
     parse                      checks everything that needs no data
     identity                   the fields that decide the results; see also digest, differences and compared
@@ -16,6 +16,7 @@ Every field is declared once (see fields.py): those of all runs in sections.py, 
 image_sections.py, text_sections.py and task_sections.py, and those of a learner, a network, a data set or an optimiser
 beside its code. This package imports neither jax nor numpy until a config names something.
 """
+from alma_jax.config.code import find, load_file, packaged, run_file
 from alma_jax.config.identity import (
     INCIDENTAL,
     INCIDENTAL_LIVE,
@@ -28,7 +29,6 @@ from alma_jax.config.identity import (
 )
 from alma_jax.config.layout import FIXED, changed, fields_of, flatten, nested, overridden, parse, to_dict
 from alma_jax.config.presets import RECIPES, Recipe, base, language, tasks
-from alma_jax.config.python_file import find, load_file, packaged, run_file
 from alma_jax.config.registry import register
 
 __all__ = [

@@ -7,9 +7,9 @@ import shutil
 import textwrap
 from typing import Any
 
-from alma_jax.config import layout, presets
+from alma_jax.config import layout
 from alma_jax.config.fields import Declared, kind_name, listed, text_of
-from alma_jax.config.registry import TEXT, Registry, is_own
+from alma_jax.config.registry import Registry, is_own
 from alma_jax.config.schema import CONFIGS
 
 _WIDTH = 100  # at most
@@ -39,7 +39,7 @@ def groups() -> dict[Group, list[tuple[str, Declared]]]:
   problems: dict[tuple[str, str, str], list[str]] = {}  # with an equal field
   fields: dict[tuple[str, str, str], tuple[str, Declared]] = {}
   for problem in CONFIGS:
-    for owner, cls, own in layout.alternatives({"problem": problem}):
+    for (owner, cls), own in layout.alternatives(problem).items():
       for path, each in own.items() if cls is None or not is_own(cls) else ():
         if isinstance(each.choices, Registry):
           each = each._replace(choices=[name for name, cls in each.choices.items() if not is_own(cls)])
@@ -70,7 +70,7 @@ def markdown() -> str:
   for (title, about), fields in groups().items():
     parts.append("\n\n".join(filter(None, (f"## {title}", textwrap.fill(about, 120), _TABLE))))
     parts[-1] += "".join(f"\n{_row(path, each)}" for path, each in fields) + "\n"
-  return "\n".join([*parts, f"## Sizes of language models\n\n{_sizes()}"])
+  return "\n".join(parts)
 
 
 def _about(cls: Any) -> str:
@@ -92,16 +92,6 @@ def _row(path: str, declared: Declared) -> str:
   kind = kind_name(declared.kind).replace(" | ", " or ")  # a bar would end the cell
   default = f"`{text_of(declared.default)}`" if declared.default != "" else "empty"
   return f"| `{path}` | {kind} | {default} | {declared.allowed('`')} | {declared.meaning} |"
-
-
-def _sizes() -> str:
-  """The fields in which the sizes of language models differ."""
-  rows = [f"| field | {' | '.join(f'`{size}`' for size in presets.SIZES)} |", "| --- |" + " --- |" * len(presets.SIZES)]
-  for path, each in layout.fields_of({"problem": TEXT}).items():
-    if any(path in changes for changes in presets.SIZES.values()):
-      values = (text_of(changes.get(path, each.default)) for changes in presets.SIZES.values())
-      rows.append(f"| `{path}` | {' | '.join(values)} |")
-  return "\n".join(rows) + "\n"
 
 
 if __name__ == "__main__":

@@ -56,11 +56,11 @@ class Section:
 
 
 class Declared(NamedTuple):
-  """A field of a config.
+  """A field of a config, or a part that is a dataclass and has fields of its own.
 
   Attributes:
-    kind: its type, one of KINDS.
-    default: dataclasses.MISSING if it has no default.
+    kind: its type, one of KINDS; for a part the dataclass, or what those in `classes` have in common.
+    default: dataclasses.MISSING if it has no default; for a part of a chosen class, the name of the class.
     meaning, choices: see `field`.
     bounds: {"at_least": number, ...}, see `field`.
     classes: {name: dataclass} if the value names a class, and so decides which other fields the config has.
@@ -71,6 +71,16 @@ class Declared(NamedTuple):
   bounds: Mapping[str, float] = {}
   choices: Collection[str] | None = None
   classes: Mapping[str, Any] | None = None
+
+  @property
+  def is_part(self) -> bool:
+    """Whether it has fields of its own."""
+    return self.kind not in KINDS and (self.classes is not None or dataclasses.is_dataclass(self.kind))
+
+  def named(self) -> "Declared":
+    """For a part of a chosen class: the field that holds the name of the class."""
+    named = Declared(meaning=self.meaning, choices=self.classes) if self.meaning else declared(self.kind)["name"]
+    return named._replace(default=self.default, classes=self.classes)
 
   def accept(self, value: Any, path: str) -> Any:
     """The value, converted to exactly the field's type.
@@ -103,34 +113,6 @@ class Declared(NamedTuple):
       bounds = f"between {self.bounds['at_least']} and {self.bounds['at_most']}"
     choices = listed(f"{mark}{choice}{mark}" for choice in self.choices or ())
     return " or ".join(filter(None, (bounds, f"one of {choices}" if "," in choices else choices)))
-
-
-class Choice(NamedTuple):
-  """A field that holds an instance of a dataclass; see `choice`.
-
-  Attributes:
-    kind: the type of the field, which all the dataclasses inherit from.
-    default: name of the class in a template.
-    meaning: what the name decides; empty: as its field `name` says.
-    classes: {name: dataclass}; None: it is always of the type `kind`.
-  """
-  kind: Any = None
-  default: str = ""
-  meaning: str = ""
-  classes: Mapping[str, Any] | None = None
-
-  def places(self, prefix: str, name: str) -> tuple[str, str]:
-    """(full name of the field that holds the class's name, what the full names of its fields begin with).
-
-    `prefix` is that of the dataclass in which the field is called `name`. The fields of a section are called
-    SECTION.FIELD; those of a class that a field in a section chooses stand beside that field.
-    """
-    return (prefix + name, prefix) if prefix else (f"{name}.name", f"{name}.")
-
-  def named(self) -> Declared:
-    """The field that holds the name."""
-    named = Declared(meaning=self.meaning, choices=self.classes) if self.meaning else declared(self.kind)["name"]
-    return named._replace(default=self.default, classes=self.classes)
 
 
 def field(default: T, meaning: str, *, at_least: float | None = None, above: float | None = None,
@@ -166,24 +148,22 @@ def choice(classes: Mapping[str, Any], default: str, meaning: str = "") -> Any:
     default: the name in a template.
     meaning: what the name decides, for `alma fields` and docs/fields.md; empty: as its field `name` says.
   """
-  made = Choice(default=default, meaning=meaning, classes=classes)
-  return dataclasses.field(default_factory=lambda: classes[default](), metadata={_KEY: made})
+  return dataclasses.field(default_factory=lambda: classes[default](), metadata={
+      _KEY: Declared(default=default, meaning=meaning, classes=classes)})
 
 
 @functools.cache
-def declared(cls: Any) -> Mapping[str, Any]:
-  """{name: Declared or Choice} of the fields of a dataclass.
+def declared(cls: Any) -> Mapping[str, Declared]:
+  """{name: Declared} of the fields of a dataclass.
 
   A subclass that sets only a default inherits the declaration of the nearest base class.
   """
   hints, fields = typing.get_type_hints(cls), {}
   for each in dataclasses.fields(cls):
-    kind = hints[each.name]
     inherited = (vars(base).get("__dataclass_fields__", {}).get(each.name) for base in cls.__mro__)
-    made = next((other.metadata[_KEY] for other in inherited if other and _KEY in other.metadata),
-                Choice() if dataclasses.is_dataclass(kind) else Declared())
-    fields[each.name] = made._replace(kind=kind) if isinstance(made, Choice) else made._replace(
-        kind=kind, default=each.default)
+    made = next((other.metadata[_KEY] for other in inherited if other and _KEY in other.metadata), Declared())
+    default = made.default if each.default is dataclasses.MISSING else each.default
+    fields[each.name] = made._replace(kind=hints[each.name], default=default)
   return fields
 
 
@@ -195,7 +175,7 @@ def check_declarations(cls: type) -> None:
   """
   for name, each in declared(cls).items():
     path = f"{cls.__name__}.{name}"
-    if isinstance(each, Choice):
+    if each.is_part:
       continue
     if each.kind not in KINDS:
       raise BadInput(f"{path} is of type {kind_name(each.kind)}; declare one of {listed(map(kind_name, KINDS))}.")
@@ -230,8 +210,7 @@ def _converted(kind: Any, value: Any) -> Any:
                  for part in (value if isinstance(value, (list, tuple)) else [value]))
   if kind == float | str:
     return value if isinstance(value, str) and value[:1].isalpha() else _converted(float, value)
-  if type(value).__module__ == "numpy":
-    value = value.tolist()
+  value = value.tolist() if hasattr(value, "tolist") else value  # of a list of numpy's
   if isinstance(value, str) and kind is not str:
     value = _BOOLS[value.lower()] if kind is bool else kind(value)
   if kind is float and type(value) is int and abs(value) <= sys.float_info.max:

@@ -43,10 +43,6 @@ class Epochs(Section):
   num_pairs = 1  # number of networks that are trained side by side because there is a pair of fields to choose
   micro_batch, patience, patience_delta = 0, 0, 0.0
 
-  def relative_steps(self, shares: Sequence[float]) -> float:
-    """Steps of trainings on these `shares` of the data, up to a factor that depends on the data alone."""
-    return self.num_pairs * (len(shares) * self.steps if self.steps else sum(shares) * self.epochs / self.batch_size)
-
   def plan(self, num: int, share: float = 0.0) -> Plan:
     """Plan of a training on `num` new examples, if a `share` of every batch comes from the memory."""
     if not num:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from alma_jax.config import schema
-from alma_jax.config.fields import Choice, Declared, declared, listed
+from alma_jax.config.fields import Declared, declared, listed
 from alma_jax.config.registry import Registry, form, meant
 from alma_jax.errors import BadInput
 
@@ -61,7 +61,7 @@ def fields_of(flat: Mapping[str, Any]) -> Fields:
     BadInput: a name is unknown, or stands for a class that declares a field of all configs.
   """
   fields: Fields = {}
-  for path, each, _ in _walk(_root(flat), flat):
+  for path, each, *_ in _walk(_root(flat), lambda each, path: [_chosen(each, flat, path)]):
     if path in fields:
       raise BadInput(f"{path} is declared twice, by alma_jax and by your class; rename your field.")
     fields[path] = each
@@ -132,19 +132,17 @@ def overridden(tree: Mapping[str, Any], texts: Mapping[str, str | None]) -> Tree
   return nested(flat)
 
 
-def alternatives(flat: Mapping[str, Any], owner: str = "", cls: Any = None) -> Iterator[tuple[str, Any, Fields]]:
-  """Yields ("", None, the fields of every config for this problem), and then, for every name that can be chosen,
-  ("FIELD=NAME", its class, the fields that exist only with it).
+def alternatives(problem: str) -> dict[tuple[str, Any], Fields]:
+  """All fields that configs for a problem can have.
 
-  Args:
-    flat: {"problem": its name}.
-    owner, cls: where to begin; leave them out.
+  Returns:
+    {(owner, its class): fields}; the owner is empty and its class None for the fields of every config, and "FIELD=NAME"
+    for the fields that exist only with this name.
   """
-  own = {path: each for path, each, of in _walk(_root(flat), flat) if of == owner}
-  yield owner, cls, own
-  for path, each in own.items():
-    for option in (each.classes or {}).values():
-      yield from alternatives({**flat, path: form(option)}, f"{path}={form(option)}", option)
+  groups: dict[tuple[str, Any], Fields] = {}
+  for path, each, *owner in _walk(schema.CONFIGS[problem], lambda each, _: (each.classes or {}).values()):
+    groups.setdefault((owner[0], owner[1]), {})[path] = each
+  return groups
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> Tree:
@@ -167,11 +165,23 @@ def nested(flat: Mapping[str, Any]) -> Tree:
   return tree
 
 
-def to_dict(config: schema.RunConfig) -> Tree:
-  """The nested dict of a RunConfig, ready for JSON; `parse` reads it back."""
-  cls: Any = type(config)
-  return {name: _tree(getattr(config, name)) if isinstance(each, Choice) else getattr(config, name)
-          for name, each in declared(cls).items()}
+def to_dict(section: Any, of_config: bool = True) -> Tree:
+  """The nested dict of a RunConfig, ready for JSON; `parse` reads it back.
+
+  With `of_config=False` it is the dict of a section, where the fields of a chosen class stand beside its name.
+  """
+  tree: Tree = {}
+  cls: Any = type(section)
+  for name, each in declared(cls).items():
+    value = getattr(section, name)
+    if not each.is_part:
+      tree[name] = value
+    elif of_config:
+      tree[name] = to_dict(value, of_config=False)
+    else:
+      below = to_dict(value, of_config=False)
+      tree |= {name: below.pop("name")} | below
+  return tree
 
 
 def sections_of(section: Any) -> Iterator[Any]:
@@ -197,7 +207,7 @@ def _check_names(flat: Mapping[str, Any], fields: Fields) -> None:
   group = [name for name in fields if name.startswith(f"{path}.")]
   if group:
     raise BadInput(f"{path!r} is a group of fields, not a field; its fields are {_last(path, group)}.")
-  owners = [owner for owner, _, others in alternatives({"problem": _root(flat).problem}) if owner and path in others]
+  owners = [owner for (owner, _), others in alternatives(_root(flat).problem).items() if owner and path in others]
   if owners:
     name = owners[0].partition("=")[0]
     raise BadInput(f"{path} is a field of {listed(owners)}, but this config has {name}={defaults(flat)[name]!r}; "
@@ -217,7 +227,16 @@ def _last(section: str, paths: list[str]) -> str:
   return listed(dict.fromkeys(path[start:].partition(".")[0] for path in paths if path not in FIXED))
 
 
-def _chosen(each: Choice, flat: Mapping[str, Any], path: str) -> Any:
+def _places(prefix: str, name: str) -> tuple[str, str]:
+  """(path of the name of a part's class, what the paths of its fields begin with).
+
+  The fields of a section are called SECTION.FIELD; those of a class that a field in a section chooses stand beside
+  that field. `prefix` is that of the dataclass in which the part is called `name`.
+  """
+  return (prefix + name, prefix) if prefix else (f"{name}.name", f"{name}.")
+
+
+def _chosen(each: Declared, flat: Mapping[str, Any], path: str) -> Any:
   """The dataclass of a part of a config; `path` is where its name is."""
   if each.classes is None:
     return each.kind
@@ -233,38 +252,30 @@ def _chosen(each: Choice, flat: Mapping[str, Any], path: str) -> Any:
   return each.classes[value]
 
 
-def _walk(cls: Any, flat: Mapping[str, Any], prefix: str = "", owner: str = "") -> Iterator[tuple[str, Declared, str]]:
-  """Yields (path, declaration, owner) of all fields; the owner is as in "stream.schedule=power", or empty."""
-  for name, each in declared(cls).items():
-    if isinstance(each, Choice):
-      path, below = each.places(prefix, name)
-      chosen = _chosen(each, flat, path)
-      if each.classes is not None:
-        yield path, each.named(), owner
-      yield from _walk(chosen, flat, below, owner if each.classes is None else f"{path}={form(chosen)}")
-    elif not (owner and name == "name"):  # the field that chooses the class stands for it
-      yield prefix + name, each, owner
+def _walk(cls: Any, options: Callable[[Declared, str], Iterable[Any]], prefix: str = "", owner: str = "",
+          owning: Any = None) -> Iterator[tuple[str, Declared, str, Any]]:
+  """Yields (path, declaration, owner, its class) of all fields; see `alternatives` for owners.
 
-
-def _tree(section: Any) -> Tree:
-  """{name: value} of the fields of a section; those of a chosen class stand beside its name."""
-  tree: Tree = {}
-  cls: Any = type(section)
+  `options` are the classes of a part whose name stands at a path that are to be walked through.
+  """
   for name, each in declared(cls).items():
-    value = getattr(section, name)
-    if isinstance(each, Choice):
-      chosen = _tree(value)
-      tree |= {name: chosen.pop("name"), **chosen}
+    path, below = _places(prefix, name)
+    if not each.is_part:
+      if not (owner and name == "name"):  # the field that chooses the class stands for it
+        yield prefix + name, each, owner, owning
+    elif each.classes is None:
+      yield from _walk(each.kind, options, below, owner, owning)
     else:
-      tree[name] = value
-  return tree
+      yield path, each.named(), owner, owning
+      for option in options(each, path):
+        yield from _walk(option, options, below, f"{path}={form(option)}", option)
 
 
 def _built(cls: Any, flat: Mapping[str, Any], prefix: str = "", **values: Any) -> Any:
   """An instance of a dataclass, made from the fields below `prefix`, except `values`."""
   for name, each in declared(cls).items():
-    if isinstance(each, Choice):
-      path, below = each.places(prefix, name)
+    path, below = _places(prefix, name)
+    if each.is_part:
       named = {} if each.classes is None else {"name": flat[path]}
       values[name] = _built(_chosen(each, flat, path), flat, below, **named)
     elif name not in values:

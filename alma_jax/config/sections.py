@@ -47,12 +47,6 @@ class DataSet(Section):
     """The part of the name after the colon."""
     return self.name.partition(":")[2]
 
-  def check_length(self, num_megabatches: int) -> None:
-    """Raises BadInput if the data cannot be cut into this number of mega-batches; 0: no limit."""
-    if not num_megabatches:
-      raise BadInput("stream.num_megabatches=0 should be at least 1; only a live stream, dataset.name=live:DIR, may "
-                     "have no limit.")
-
   def load(self) -> Any:
     """The data, a data.datasets.Dataset of images.
 
@@ -115,9 +109,6 @@ class Live(DataSet):
   form: ClassVar[str] = "live:DIR"
   is_complete: ClassVar[bool] = False
   max_examples = 0  # examples that an entry may hold; 0: no limit
-
-  def check_length(self, num_megabatches: int) -> None:
-    """Any number; 0: no limit."""
 
   def covered(self, t: int) -> str:
     return f"mega-batches 1 to {t}, listed in stream.jsonl in the run folder, and the files beside the folder stream"

@@ -36,10 +36,6 @@ class Schedule(Section):
     """
     raise NotImplementedError
 
-  def described(self, num_trainings: int) -> str:
-    """When a run has trained, e.g. "7 trainings (power)"; `num_trainings` there were."""
-    return f"{num_trainings} training{'s' * (num_trainings != 1)} ({self.name})"
-
   def decide(self, t: int, num_megabatches: int, is_last: Callable[[], bool], history: Callable[[], Any]
              ) -> tuple[bool, dict[str, Any]]:
     """Whether to train after mega-batch t, and what metrics.jsonl says about the decision.
@@ -63,10 +59,6 @@ class Every(Schedule):
       2, "number of mega-batches of a stage, w: the learner waits for w mega-batches, then trains", at_least=1)
 
   trains_at_end: ClassVar[bool] = True
-
-  def described(self, num_trainings: int) -> str:
-    del num_trainings
-    return f"waiting time {self.waiting_time}"
 
   def ends(self, num_megabatches: int) -> tuple[int, ...]:
     return (*range(self.waiting_time, num_megabatches, self.waiting_time), num_megabatches)
@@ -179,11 +171,6 @@ class AnyStream(Section):
     """The last mega-batch of each stage; a guess if the schedule is not fixed."""
     return self.schedule.ends(self.num_megabatches)
 
-  @property
-  def shares(self) -> list[float]:
-    """How much each stage trains on, in units that depend on the data alone; [1.0]: the number of stages is unknown."""
-    return [1.0] * (self.num_megabatches or 1)
-
 
 @dataclasses.dataclass(frozen=True)
 class Stream(AnyStream):
@@ -214,18 +201,11 @@ class Stream(AnyStream):
       return 2**31
     return len(self.expected_ends) if self.schedule.is_fixed else self.num_megabatches
 
-  @property
-  def shares(self) -> list[float]:
-    """The share of the data that each stage trains on, with what is replayed; [1.0]: the stream has no limit."""
-    shares, share, ends = [], 0.0, self.expected_ends if self.num_megabatches else ()
-    for first, last in zip((0, *ends), ends):
-      share = (last - first) / self.num_megabatches + self.replay * share
-      shares.append(share)
-    return shares or [1.0]
-
   def check(self, config: Any) -> None:
     """Raises BadInput if the fields do not go together, or not with the rest of the config."""
-    config.dataset.check_length(self.num_megabatches)
+    if not self.num_megabatches and config.dataset.is_complete:
+      raise BadInput("stream.num_megabatches=0 should be at least 1; only a live stream, dataset.name=live:DIR, may "
+                     "have no limit.")
     if self.replay and self.replay_share:
       raise BadInput(f"stream.replay={self.replay} and stream.replay_share={self.replay_share} exclude each other: the "
                      "first adds old data to the new data, the second draws a part of every batch from old data; set "

@@ -41,9 +41,6 @@ class Tasks(DataSet):
   protocol: ClassVar[Any] = "alma_jax.protocols.tasks:Tasks"
   sources = "auto"  # where the data sets come from that streams of this package are made of
 
-  def check_length(self, num_megabatches: int) -> None:
-    """Any number; 0: all tasks."""
-
   def stream(self, config: Any) -> Any:
     """The tasks of a run, a data.task_streams.TaskStream. `config`: RunConfig.
 

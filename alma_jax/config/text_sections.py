@@ -103,10 +103,6 @@ class Train(Section):
     del num
     return None if self.restart == 1 else [self.restart if stage else 1.0] * len(steps)
 
-  def relative_steps(self, shares: Sequence[float]) -> float:
-    """Steps of stages on these `shares` of the data, with every learning rate."""
-    return len(shares) * self.plan(0).steps * len(self.learning_rate)
-
   def plan(self, num: int, share: float = 0.0) -> Plan:
     """Plan of a stage, which does not depend on the number of windows: they are repeated as often as necessary."""
     del num, share

@@ -44,13 +44,7 @@ def load(path: str, seed: int) -> list[Given]:
   file = pathlib.Path(path).expanduser()
   if not file.is_file():
     raise BadInput(f"there is no file {str(file)!r} to read tasks from; name yours by tasks:PATH.py.")
-
-  def called(names: dict[str, Any]) -> Any:
-    if "get_tasks" not in names:
-      raise BadInput(f"{path} has no function get_tasks; a file of tasks defines get_tasks(seed).")
-    return names["get_tasks"](seed)
-
-  made = configs.run_file(str(file), called)
+  made = configs.run_file(file, "get_tasks", seed)
   if not isinstance(made, list | tuple) or not made or not all(isinstance(task, Mapping) for task in made):
     raise BadInput(f"get_tasks of {path} returned {type(made).__name__} {brief(made)}; it should return a list of "
                    "dicts, one for each task.")

@@ -69,7 +69,7 @@ def scores(network: Any, problem: LanguageModeling, variables: Variables, pool: 
   total: Any = 0.0
   for batch in batching.padded(which, problem.eval_batch):
     total = total + np.float64(sharding.fetch(_scores(network, problem, variables, pool, *sharding.put(batch, mesh))))
-  total = sharding.agree_on(np.float32(total))
+  total = sharding.agree(np.float32(total))
   return dict(zip(layers(variables), total.tolist()))
 
 

@@ -169,7 +169,7 @@ def scores(spec: loop.FitSpec, variables: Variables, pool: Tree, which: np.ndarr
   for batch in batching.padded(which, spec.problem.eval_batch):
     part = sharding.fetch(_scores(spec, variables, pool, *sharding.put(batch, spec.mesh)))
     total = jax.tree.map(np.add, total, part) if total else jax.tree.map(np.float64, part)
-  return jax.tree.map(lambda leaf: leaf.tolist(), sharding.agree_on(jax.tree.map(np.float32, total)))
+  return jax.tree.map(lambda leaf: leaf.tolist(), sharding.agree(jax.tree.map(np.float32, total)))
 
 
 @functools.partial(jax.jit, static_argnames="spec")

@@ -186,7 +186,7 @@ class BTM(stacked.Stacked):
       counts = domains.token_counts(pool.ids, number, self._problem.vocab_size)
       if "centres" not in host:
         made = domains.cluster(counts, num, keys.rng(data.seed, keys.CLUSTER, data.stage, 0))
-        host = {**host, **sharding.agree_on(made._asdict())}
+        host = {**host, **sharding.agree(made._asdict())}
       found = domains.nearest(domains.Domains(host["idf"], host["centres"]), counts)
     shares = found[place]
     train, memory = np.split(shares, [len(data.train)])

@@ -81,7 +81,7 @@ class Expert(stacked.Stacked):
       if len(which):
         features = expert_stacks.features(base, self._problem, self.mesh, variables, data.pool, which)
         own[name] = cluster.nearest(features, found.prototypes)[0] == options.cluster
-    own = sharding.agree_on(own)
+    own = sharding.agree(own)
     live, taught = state.live, own["train_own"].any()
     if not data.stage and options.init == "copy" and found.width == self.context.config.model.width:
       live = variables

@@ -171,7 +171,7 @@ def search(network: Any, problem: Any, live: Variables, data: loop.StageData, ba
     for z in range(options.score_points):
       strength = np.float32((2 * z + 1) / (2 * options.score_points))
       total = widen.add_slopes(module, problem, chain, directions, total, data.pool, *part, strength)
-  return sharding.agree_on(sharding.fetch((chain, directions, total)))
+  return sharding.agree(sharding.fetch((chain, directions, total)))
 
 
 def refreshed(network: Any, problem: Any, variables: Variables, data: loop.StageData, batch: int) -> Variables:
@@ -180,7 +180,7 @@ def refreshed(network: Any, problem: Any, variables: Variables, data: loop.Stage
   rng = keys.rng(data.seed, keys.REFRESH, data.stage)
   for part in batching.padded(rng.permutation(data.train), batch):
     variables = variables._replace(stats=widen.refresh_stats(network, problem, variables, data.pool, *part))
-  return sharding.agree_on(sharding.fetch(variables))
+  return sharding.agree(sharding.fetch(variables))
 
 
 @functools.lru_cache(maxsize=64)

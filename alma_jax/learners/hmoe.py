@@ -139,7 +139,7 @@ class HMoE(Experts):
       _, distance = cluster.nearest(features, clusters.prototypes)
       host = {**host, "spread": float(np.sqrt((distance**2).mean()))}
       parents, spent = [0] * len(clusters.counts), host["base_cost"]
-    clusters, parents = sharding.agree_on((clusters, np.array(parents, np.int32)))
+    clusters, parents = sharding.agree((clusters, np.array(parents, np.int32)))
     spec = {**state.spec, "num_experts": len(clusters.counts)}
     if options.expert_widths:
       turns, old = options.expert_widths, state.spec.get("widths")
@@ -180,7 +180,7 @@ class HMoE(Experts):
     sides = {"train_shares": data.train, "val_shares": data.val, "memory_shares": data.memory}
     features = {name: self._features(state, data.pool, which) for name, which in sides.items() if len(which)}
     clusters = cluster.Clusters(host["prototypes"], host["counts"])
-    clusters = sharding.agree_on(cluster.refit(clusters, features["train_shares"][:len(new)], before, best))
+    clusters = sharding.agree(cluster.refit(clusters, features["train_shares"][:len(new)], before, best))
     shares = {name: _shares(each, clusters) for name, each in features.items()}
     looked = self._feature_macs * sum(map(len, sides.values())) + len(new) * sum(
         len(self._part(one).experts) * cost.forward_macs(self.network(one), self._shape)

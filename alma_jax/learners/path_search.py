@@ -102,7 +102,7 @@ def search(candidates: Sequence[Candidate], fresh: dict[str, Variables], problem
     rewards = {}
     for j in sorted(set(sampled.tolist())):
       one = candidates[j]
-      loss = np.float64(sharding.agree_on(np.asarray(
+      loss = np.float64(sharding.agree(np.asarray(
           _loss(one.network, problem, new_of(one, now), one.stored, data.pool, where))))
       rewards[j] = -min(np.nan_to_num(loss, nan=_WORST), _WORST) - options.price * len(new_of(one, fresh))
       judged[j] += 1

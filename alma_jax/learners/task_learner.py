@@ -193,8 +193,8 @@ class TaskLearner(Learner):
 
 def best_member(trained: loop.Trained) -> tuple[int, float]:
   """(the member with the lowest validation error, this error); if the losses of all have diverged, it is infinite."""
-  errors = sharding.agree_on(np.asarray(trained.val["error"], np.float32))
-  losses = sharding.agree_on(np.asarray(trained.val["loss"], np.float32))
+  errors = sharding.agree(np.asarray(trained.val["error"], np.float32))
+  losses = sharding.agree(np.asarray(trained.val["loss"], np.float32))
   member = min(range(len(errors)), key=lambda m: (not math.isfinite(losses[m]), errors[m], m))
   return member, float(errors[member]) if math.isfinite(losses[member]) else math.inf
 

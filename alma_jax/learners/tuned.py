@@ -69,7 +69,7 @@ class Tuned:
   def finish(self, state: LearnerState, data: loop.StageData, trained: loop.Trained) -> StageResult:
     t, begun = dict(state.host["tuning"]), self._start(state)
     result = self._learners[t["next"]].finish(begun, data, trained)
-    val, samples = sharding.agree(result.report.val), t["samples"] + result.report.samples
+    val, samples = float(sharding.agree(result.report.val)), t["samples"] + result.report.samples
     if not math.isfinite(val):
       t["diverged"] = [*t["diverged"], t["next"]]
     if math.isfinite(val) and (t["val"] is None or val < t["val"]):

@@ -49,9 +49,46 @@ class View(NamedTuple):
     return [] if self.record.measure.is_prequential else self.record.values(self.record.metric)
 
   @property
+  def prequential(self) -> list[tuple[int, float]]:
+    """[(t, value)] of the metric on mega-batches before they are used."""
+    return self.record.values(f"prequential_{self.record.metric}")
+
+  @property
+  def mean_prequential(self) -> float | None:
+    """The mean over the stream so far."""
+    values = [value for _, value in self.prequential]
+    return sum(values) / len(values) if values else None
+
+  @property
   def stages(self) -> list[Entry]:
     """The lines of the mega-batches after which the learner was trained."""
     return [line for line in self.record.lines if line.get("updated")]
+
+  @property
+  def drifts(self) -> list[Entry]:
+    """The lines of the mega-batches with a drift alarm."""
+    return [line for line in self.record.lines if line.get(DRIFT_AFTER) is not None]
+
+  @property
+  def num_stages(self) -> int:
+    """Number of stages of the whole stream; 0: it is not known."""
+    record, fields = self.record, self.record.fields
+    if record.summary is not None:
+      return int(record.summary["num_stages"])
+    if fields.get(_SCHEDULE, "every") == "every" and record.total:
+      return math.ceil(record.total / fields.get("stream.waiting_time", 1))
+    return int(fields.get("stream.num_trainings", 0))
+
+  @property
+  def seconds_left(self) -> float | None:
+    """Seconds that a live run will still take, by its last stages; None if that is not known."""
+    stages, total, done = self.stages, self.record.total, len(self.record.lines)
+    if self.state != ALIVE or not stages or not total or done >= total:
+      return None
+    recent = stages[-_RECENT:] if len(stages) <= 1 else stages[1:][-_RECENT:]  # the first stage compiles
+    each = sum(stage.get("seconds") or 0.0 for stage in recent) / len(recent)
+    left = self.num_stages - len(stages) if self.num_stages else (total - done) * len(stages) / done
+    return max(left, 0) * each or None
 
 
 def view(path: str | os.PathLike[str]) -> View:
@@ -121,57 +158,27 @@ def line(run: View, now: float | None = None) -> str:
   of = lambda number: f" of {number}" if number else ""
   who = f"{run_files.shown(record.path)}: {run.state}{f' on {run.host}' if run.host else ''}"
   who += f" ({run.doing})" if run.doing else ""
-  parts = [f"{who}, {run.name}", *([f"stage {len(stages)}{of(num_stages(run))}"] if _SCHEDULE in record.fields else []),
-           f"{record.kind.single} {len(record.lines)}{of(record.total)}"]
-  newest = ""
+  parts = [who, run.name]
+  if _SCHEDULE in record.fields:
+    parts.append(f"stage {len(stages)}{of(run.num_stages)}")
+  parts.append(f"{record.kind.single} {len(record.lines)}{of(record.total)}")
   if record.accuracies is not None:
     parts.append(f"average accuracy {record.accuracies[-1].mean():.4g}")
-    newest = " on the last task"
-  last, before_use = run.tested, [value for _, value in record.values(f"prequential_{record.metric}")]
-  if stages and last:
-    parts.append(f"{record.metric}{newest} {last[-1][1]:.4g}")
-  if before_use:
-    parts.append(f"prequential {record.metric} {sum(before_use) / len(before_use):.4g}")
+  if stages and run.tested:
+    newest = "" if record.accuracies is None else " on the last task"
+    parts.append(f"{record.metric}{newest} {run.tested[-1][1]:.4g}")
+  if run.mean_prequential is not None:
+    parts.append(f"prequential {record.metric} {run.mean_prequential:.4g}")
   parts += measures.brief(record.further)
-  drifts = [each["t"] for each in record.lines if each.get(DRIFT_AFTER) is not None]
-  if drifts:
-    parts.append(f"{len(drifts)} drift alarm{'s' * (len(drifts) > 1)}, the last at mega-batch {drifts[-1]}")
-  left = seconds_left(run)
-  if left:
-    parts.append(f"about {duration(left)} left")
+  if run.drifts:
+    parts.append(f"{len(run.drifts)} drift alarm{'s' * (len(run.drifts) > 1)}, the last at mega-batch "
+                 f"{run.drifts[-1]['t']}")
+  if run.seconds_left:
+    parts.append(f"about {duration(run.seconds_left)} left")
   if run.state not in (FINISHED, PUBLISHED):
     now = time.time() if now is None else now
-    parts.append(f"saved {duration(max(now - run.saved, 0))} ago" if run.saved is not None else
-                 "nothing saved" if run.state != ALIVE else f"not saved yet{_every(run)}")
+    parts.append("nothing saved" if run.saved is None else f"saved {duration(max(now - run.saved, 0))} ago")
   return ", ".join(parts)
-
-
-def num_stages(run: View) -> int:
-  """Number of stages of the whole stream; 0: it is not known."""
-  record, fields = run.record, run.record.fields
-  if record.summary is not None:
-    return int(record.summary["num_stages"])
-  if fields.get(_SCHEDULE, "every") == "every" and record.total:
-    return math.ceil(record.total / fields.get("stream.waiting_time", 1))
-  return int(fields.get("stream.num_trainings", 0))
-
-
-def seconds_left(run: View) -> float | None:
-  """Seconds that a live run will still take, by its last stages; None if that is not known."""
-  stages, total, done = run.stages, run.record.total, len(run.record.lines)
-  if run.state != ALIVE or not stages or not total or done >= total:
-    return None
-  recent = stages[-_RECENT:] if len(stages) <= 1 else stages[1:][-_RECENT:]  # the first stage compiles
-  each = sum(stage.get("seconds") or 0.0 for stage in recent) / len(recent)
-  num = num_stages(run)
-  left = num - len(stages) if num else (total - done) * len(stages) / done
-  return max(left, 0) * each or None
-
-
-def _every(run: View) -> str:
-  """How often a run saves."""
-  seconds = run.record.fields.get("checkpoint.seconds")
-  return f" (it saves every {duration(seconds)})" if seconds else ""
 
 
 def _doing(folder: pathlib.Path) -> str:
@@ -188,9 +195,7 @@ def _saved(folder: pathlib.Path) -> float | None:
   if (fetched := local_copy.saved(folder)) is not None:
     return fetched
   times = []
-  with contextlib.suppress(OSError):
-    for entry in os.scandir(folder / "checkpoints"):
-      if entry.name.isdecimal():  # others are being written
-        with contextlib.suppress(OSError):
-          times.append(entry.stat().st_mtime)
+  for entry in (folder / "checkpoints").glob("[0-9]*"):
+    with contextlib.suppress(OSError):  # it is deleted now
+      times += [entry.stat().st_mtime] if entry.name.isdecimal() else []  # others are being written
   return max(times, default=None)

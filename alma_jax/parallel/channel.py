@@ -37,8 +37,7 @@ class Channel:
     self._address = ""  # of process 0
     self._lock = threading.Lock()  # of what follows, until all have connected
     self._links: dict[int, _Link] = {}  # by number of the process
-    self._refused: list[_Link] = []  # of processes that do not fit; they get the reason when this process leaves
-    self._problem: str | None = None  # why they do not
+    self._problem: str | None = None  # why a process does not fit
     self._begun = False  # whether all processes have connected
     self._inbox: queue.Queue[Message] = queue.Queue()
     self._over: set[int] = set()  # processes whose run is over
@@ -68,11 +67,7 @@ class Channel:
           self._watch(_Link(connection))
         if self._problem is not None:
           raise BadInput(self._problem)
-        if wait.is_over():
-          raise BadInput(f"{named(missing)} of {self._num} did not connect within {self._seconds:g} s; start them, or "
-                         "raise --peer_timeout.")
-        if wait.is_due():
-          messages.say(f"waiting for {named(missing)} of {self._num}")
+        if wait.reports(f"{named(missing)} of {self._num} to connect"):
           self._send_all(dict(waiting=missing))
     self._send_all(dict(go=True))
 
@@ -89,11 +84,7 @@ class Channel:
         break
       except OSError as error:
         reason = error.strerror or str(error)
-      if wait.is_over():
-        raise BadInput(f"process 0 cannot be reached at {self._address} ({reason}) within {self._seconds:g} s; start "
-                       "it, or raise --peer_timeout.")
-      if wait.is_due():
-        messages.say(f"waiting for process 0 at {self._address} ({reason})")
+      wait.reports(f"process 0 at {self._address} ({reason})")
       time.sleep(_RETRY)
     connection.settimeout(None)
     link = self._links[0] = _Link(connection, 0)
@@ -109,7 +100,7 @@ class Channel:
       return missing
 
   def _welcome(self, link: "_Link", hello: Message) -> None:
-    """Gives a connection the number that its process names, or refuses the process if it does not fit."""
+    """Gives a connection the number that its process names; raises ValueError if the process does not fit."""
     number, num = hello["hello"], hello["num"]
     if type(number) is not int:
       raise ValueError
@@ -117,10 +108,12 @@ class Channel:
       if num == self._num and 0 < number < num and number not in self._links:
         link.number, self._links[number] = number, link
         return
-      self._refused.append(link)
-      self._problem = (f"--num_processes is {num} for process {number} and {self._num} for process 0; start all with "
-                       "the same." if num != self._num else
-                       f"two processes have --process_id={number}; start them with 0 to {num - 1}, each once.")
+    problem = (f"--num_processes is {num} for process {number} and {self._num} for process 0; start all with the same."
+               if num != self._num else
+               f"two processes have --process_id={number}; start them with 0 to {num - 1}, each once.")
+    link.send(_left(self.me, problem, 2))
+    self._problem = problem
+    raise ValueError(problem)
 
   # ------------------------------------------------------------ messages
 
@@ -153,11 +146,7 @@ class Channel:
   def leave(self, sentence: str | None, code: int) -> None:
     """See `peers.leave`."""
     self._left = True
-    sentence = sentence and f"process {self.me} has stopped: {sentence}"
-    message = dict(left=self.me, sentence=sentence, code=code)
-    self._send_all(message)
-    for link in self._refused:
-      link.send(message)
+    self._send_all(_left(self.me, sentence, code))
 
   def _receive(self, kind: str, wait: "_Wait", awaited: Callable[[], str]) -> Message:
     """The next message that has the entry `kind`; `awaited` says what this process waits for."""
@@ -165,11 +154,7 @@ class Channel:
       try:
         message = self._inbox.get(timeout=wait.slice())
       except queue.Empty:
-        if wait.is_over():
-          raise BadInput(f"waited {self._seconds:g} s for {awaited()} in vain; start all processes, or raise "
-                         "--peer_timeout.") from None
-        if wait.is_due():
-          messages.say(f"waiting for {awaited()}")
+        wait.reports(awaited())
         continue
       if "waiting" in message:
         messages.say(f"waiting for {named(message['waiting'])} of {self._num}")
@@ -208,8 +193,7 @@ class Channel:
     with self._lock:
       is_early = self.me == 0 and not self._begun
       if number is None or is_early:
-        if link not in self._refused:
-          link.close()
+        link.close()
         if number is not None:
           del self._links[number]
           messages.say(f"process {number} has ended before all had connected; waiting for it to be started again")
@@ -244,10 +228,6 @@ class _Link:
         connection.setsockopt(level, getattr(socket, name), value)
     self.number, self._connection, self._sending = number, connection, threading.Lock()
 
-  def fileno(self) -> int:
-    """The file descriptor of the connection."""
-    return self._connection.fileno()
-
   def send(self, message: Message) -> None:
     """Sends a message. If the connection has ended, nothing happens, because its reader notices."""
     with contextlib.suppress(OSError), self._sending:
@@ -266,37 +246,40 @@ class _Link:
         yield message
         self._connection.settimeout(None)
 
-  def shutdown(self) -> None:
-    """Ends the connection for both sides."""
-    with contextlib.suppress(OSError):
-      self._connection.shutdown(socket.SHUT_RDWR)
-
   def close(self) -> None:
     """Closes this side of the connection."""
     self._connection.close()
 
 
 class _Wait:
-  """Measures a wait: when it is over, and when the process should report that it waits."""
+  """A wait that reports itself, and ends."""
 
   def __init__(self, seconds: float):
     now = time.monotonic()
-    self._end, self._due = now + seconds, now + _QUIET
+    self._seconds, self._end, self._due = seconds, now + seconds, now + _QUIET
 
   def slice(self) -> float:
     """Seconds until the wait is over or due, at least 0.01."""
     return max(0.01, min(self._end, self._due) - time.monotonic())
 
-  def is_over(self) -> bool:
-    """Whether the time is up."""
-    return time.monotonic() >= self._end
+  def reports(self, awaited: str) -> bool:
+    """Prints what this process waits for, if it is time to; returns whether it did.
 
-  def is_due(self) -> bool:
-    """Whether the process should now report that it waits; the next report is due _AGAIN seconds later."""
-    due = time.monotonic() >= self._due
-    if due:
-      self._due = time.monotonic() + _AGAIN
-    return due
+    Raises:
+      BadInput: the wait is over.
+    """
+    now = time.monotonic()
+    if now >= self._end:
+      raise BadInput(f"waited {self._seconds:g} s for {awaited} in vain; start all processes, or raise --peer_timeout.")
+    if now < self._due:
+      return False
+    self._due = now + _AGAIN
+    messages.say(f"waiting for {awaited}")
+    return True
+
+
+def _left(number: int, sentence: str | None, code: int) -> Message:
+  return dict(left=number, sentence=sentence and f"process {number} has stopped: {sentence}", code=code)
 
 
 def named(numbers: Sequence[int]) -> str:

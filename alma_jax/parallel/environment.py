@@ -8,7 +8,6 @@ import importlib.metadata
 import os
 import platform
 import sys
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,8 +31,6 @@ _SETTINGS = {"jax_disable_most_optimizations": False, "jax_optimization_level": 
              "jax_exec_time_optimization_effort": 0.0, "jax_use_direct_linearize": True}
 _FLAX = ("flax_fix_rng_separator", "flax_return_frozendict", "flax_preserve_adopted_names")  # they change networks
 _NO_MESH = jax.sharding.Mesh(np.empty((), object), ())
-_lock, _inside = threading.Lock(), 0  # threads in `fixed`
-_users_flags: dict[str, Any] = {}  # of Flax, while a thread is in `fixed`
 NUM_DEVICES = "--xla_force_host_platform_device_count"  # a flag of XLA
 
 
@@ -41,40 +38,22 @@ NUM_DEVICES = "--xla_force_host_platform_device_count"  # a flag of XLA
 def fixed() -> Iterator[None]:
   """A context or decorator in which the user's jax settings change no number; afterwards they are restored.
 
-  Every public function that computes with jax runs inside it. The settings belong to a thread, so a new thread must
-  enter the context itself. Settings that only check, such as jax_debug_nans and jax_numpy_rank_promotion, stay as set.
+  Every public function that computes with jax runs inside it. The settings of jax belong to a thread, so a new thread
+  must enter the context itself. Settings that only check, such as jax_debug_nans and jax_numpy_rank_promotion, stay as
+  set.
   """
   with (_enable_x64(False), jax.numpy_dtype_promotion("standard"), jax.default_prng_impl("threefry2x32"),
         jax.threefry_partitionable(True), jax.default_matmul_precision(None), jax.disable_jit(False),
         jax.default_device(None), jax.transfer_guard("allow"), jax.set_mesh(_NO_MESH)):
-    _enter_flax()
+    flags: Any = getattr(sys.modules.get("flax.configurations"), "config", None)  # None: a predictor, without Flax
+    users = {name: getattr(flags, name) for name in _FLAX if flags}
+    for name in users:
+      flags.update(name, False)
     try:
       yield
     finally:
-      _leave_flax()
-
-
-def _enter_flax() -> None:
-  """The first of the threads that are inside at once sets the flags of Flax, which belong to the process."""
-  global _inside
-  with _lock:
-    _inside += 1
-    flax: Any = sys.modules.get("flax.configurations")  # predictors do without Flax, which is slow to import
-    if flax and not _users_flags:
-      _users_flags.update({name: getattr(flax.config, name) for name in _FLAX})
-      for name in _FLAX:
-        flax.config.update(name, False)
-
-
-def _leave_flax() -> None:
-  """The last one restores them."""
-  global _inside
-  with _lock:
-    _inside -= 1
-    if not _inside and _users_flags:
-      for name, value in _users_flags.items():
-        sys.modules["flax.configurations"].config.update(name, value)
-      _users_flags.clear()
+      for name, value in users.items():
+        flags.update(name, value)
 
 
 def keep_programs() -> None:

@@ -17,12 +17,17 @@ def num_cores() -> int:
   return len(usable_cores())
 
 
-def num_gpus() -> int:
-  """Number of NVIDIA GPUs that this process may use."""
+def gpus() -> list[str]:
+  """Names of the NVIDIA GPUs that this process may use."""
   visible = os.environ.get("CUDA_VISIBLE_DEVICES")
   if visible is not None:
-    return len([part for part in visible.split(",") if part.strip() not in ("", "-1", "NoDevFiles")])
-  return len(list(pathlib.Path("/proc/driver/nvidia/gpus").glob("*")))
+    return [name for name in visible.split(",") if name.strip() not in ("", "-1", "NoDevFiles")]
+  return sorted(place.name for place in pathlib.Path("/dev").glob("nvidia[0-9]*"))
+
+
+def num_gpus() -> int:
+  """Number of NVIDIA GPUs that this process may use."""
+  return len(gpus())
 
 
 def host_memory(root: str | pathlib.Path = "/") -> int:

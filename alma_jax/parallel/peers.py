@@ -6,7 +6,6 @@ heartbeat and print a stack trace.
 import json
 import pathlib
 import socket
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -43,20 +42,21 @@ def meet(host: str, port: int, num: int, me: int, seconds: float) -> None:
     _channel.connect(host, port)
 
 
-def among_neighbours(devices: list[str]) -> tuple[int, int]:
-  """Number of this process among those of the run that are on the same machine and see the same devices; after `meet`.
+def share_of(devices: list[str]) -> list[int] | None:
+  """Which of the devices that this process sees it uses, after `meet`: an equal share if others see the same ones.
 
   Args:
     devices: names of the devices that this process sees.
 
   Returns:
-    (its number, from 0; how many such processes there are, with itself).
+    Their positions; None, which is all of them, if no other process sees them, or if there are too few to share.
   """
   assert _channel is not None
   here = [_machine(), *devices]
   places = _channel.gather("machines", here)
   mine = [number for number, place in enumerate(places) if place == here]
-  return mine.index(_channel.me), len(mine)
+  number, share = mine.index(_channel.me), len(devices) // len(mine)
+  return None if len(mine) == 1 or not share else list(range(number * share, (number + 1) * share))
 
 
 def compare(what: str, facts: dict[str, Any]) -> None:
@@ -101,14 +101,6 @@ def together(what: str, work: Callable[[], _Result]) -> _Result:
   if refused:
     raise BadInput(f"{named(refused)} of this run cannot go on; its own message says why.")
   return result
-
-
-def await_news(seconds: float = 2.0) -> None:
-  """Waits a little for news that another process has ended, after an error that this may explain.
-
-  If such news arrive, this process prints them and ends, and the call does not return.
-  """
-  time.sleep(seconds)
 
 
 def leave(sentence: str | None = None, code: int = 1) -> None:

@@ -6,7 +6,6 @@ inside `shard_map` sees its own members and its own part of the batch.
 """
 import math
 import os
-import pathlib
 import signal
 import socket
 from typing import Any
@@ -20,7 +19,7 @@ from jax.sharding import PartitionSpec as P
 from alma_jax import messages
 from alma_jax.errors import BadInput
 from alma_jax.parallel import peers
-from alma_jax.parallel.machine import num_cores
+from alma_jax.parallel.machine import gpus, num_cores
 from alma_jax.types import Tree
 
 MEMBER, DATA = "member", "data"
@@ -59,18 +58,16 @@ def initialize(coordinator: str | None = None, num_processes: int | None = None,
   given = [v is not None for v in (coordinator, num_processes, process_id)]
   if any(given) and not all(given):
     raise BadInput("--coordinator, --num_processes and --process_id should be given together.")
-  if not any(given) and not _in_cluster(launched):
-    return
   if not any(given):
-    found = _of_cluster(seconds)
-    if found is None:
-      _join()
+    if not _in_cluster(launched):
       return
-    coordinator, num_processes, process_id = found
+    from jax._src import clusters  # jax has no public function for what it finds in the environment
+    found = clusters.ClusterEnv.auto_detect_unset_distributed_params(None, None, None, None, None, int(seconds))[:3]
     if None in found:
       raise BadInput("a launcher has started several processes, but its environment does not say where process 0 is, "
                      "how many there are and which number this one has; give --coordinator=HOST:PORT of process 0, and "
                      "--num_processes and --process_id if it does not say these either.")
+    coordinator, num_processes, process_id = found
   assert coordinator is not None
   assert num_processes is not None
   assert process_id is not None
@@ -82,21 +79,14 @@ def initialize(coordinator: str | None = None, num_processes: int | None = None,
   own = None
   if num_processes > 1:
     peers.meet(host.strip("[]"), int(port), num_processes, process_id, seconds)
-    seen = _visible_gpus()
-    neighbours = peers.among_neighbours(seen)
-    own = None if any(name in os.environ for name in _DIVIDED) else own_devices(*neighbours, len(seen))
-  # Without "deactivate" jax would look for a launcher again, and take one GPU alone where there is one.
-  _join(coordinator, num_processes, process_id, local_device_ids=own, cluster_detection_method="deactivate",
-        heartbeat_timeout_seconds=_HEARTBEAT)
-
-
-def _join(*args: Any, **named: Any) -> None:
-  """Calls jax.distributed.initialize, but leaves SIGTERM to main.py, which saves the run."""
-  if hasattr(jax.config, "jax_enable_preemption_service"):
+    share = peers.share_of(gpus())
+    own = None if any(name in os.environ for name in _DIVIDED) else share
+  if hasattr(jax.config, "jax_enable_preemption_service"):  # main.py saves the run at SIGTERM
     jax.config.update("jax_enable_preemption_service", False)
-  jax.distributed.initialize(*args, **named)
-  # Earlier versions of jax lack this setting and replace the handler behind Python's back.
-  signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+  # Without "deactivate" jax would look for a launcher again, and take one GPU alone where there is one.
+  jax.distributed.initialize(coordinator, num_processes, process_id, local_device_ids=own,
+                             cluster_detection_method="deactivate", heartbeat_timeout_seconds=_HEARTBEAT)
+  signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))  # jax 0.7 has replaced it behind Python's back
 
 
 def connect() -> None:
@@ -113,30 +103,6 @@ def connect() -> None:
     raise BadInput(f"the processes of this run cannot connect to each other. This machine is {socket.gethostname()}, "
                    "a name that the other machines have to be able to reach; on some systems /etc/hosts gives it the "
                    "address 127.0.1.1, which only the machine itself reaches.") from error
-
-
-def own_devices(number: int, num: int, num_gpus: int) -> list[int] | None:
-  """Which GPUs one of several processes uses that see the same ones.
-
-  Args:
-    number: of the process among these, from 0.
-    num: how many processes there are.
-    num_gpus: how many GPUs they see.
-
-  Returns:
-    Positions among the visible GPUs, equal shares of them. None, which is all of them, if no other process sees them,
-    or if there are too few to share.
-  """
-  share = num_gpus // num
-  return None if num == 1 or not share else list(range(number * share, (number + 1) * share))
-
-
-def _visible_gpus() -> list[str]:
-  """Names of the NVIDIA GPUs that this process may use."""
-  given = os.environ.get("CUDA_VISIBLE_DEVICES")
-  if given is not None:
-    return [name for name in given.split(",") if name]
-  return sorted(place.name for place in pathlib.Path("/dev").glob("nvidia[0-9]*"))
 
 
 def _launched() -> tuple[int, int | None] | None:
@@ -158,19 +124,6 @@ def _in_cluster(launched: tuple[int, int | None] | None) -> bool:
   """Whether a launcher that jax.distributed knows has started several processes."""
   return (launched is not None and launched[0] > 1) or (
       "KUBERNETES_SERVICE_HOST" in os.environ and (os.environ.get("JOBSET_REPLICAS") or "1") != "1")
-
-
-def _of_cluster(seconds: float) -> tuple[Any, Any, Any] | None:
-  """(coordinator, num_processes, process_id) as jax.distributed finds them in the launcher's environment.
-
-  Each is None if it cannot be found. The result is None if this version of jax has no such function.
-  """
-  try:
-    from jax._src import clusters  # jax has no public function for it
-    detect = clusters.ClusterEnv.auto_detect_unset_distributed_params
-  except (ImportError, AttributeError):
-    return None
-  return detect(None, None, None, None, None, int(seconds))[:3]
 
 
 def make_mesh(num_members: int, num_devices: int = 0, spread: bool = True) -> Mesh:
@@ -265,15 +218,8 @@ def is_main() -> bool:
   return jax.process_index() == 0
 
 
-def agree(number: Any) -> Any:
-  """The value of process 0, in all processes, of a number that may differ between them."""
-  if jax.process_count() == 1:
-    return number
-  return type(number)(multihost_utils.broadcast_one_to_all(np.asarray(number)))
-
-
-def agree_on(tree: Tree) -> Tree:
-  """The host arrays of process 0, in all processes, which decide by them and therefore need equal bits."""
+def agree(tree: Tree) -> Tree:
+  """The host numbers or arrays of process 0, in all processes, which decide by them and therefore need equal bits."""
   if jax.process_count() == 1:
     return tree
   return jax.tree.map(np.asarray, multihost_utils.broadcast_one_to_all(tree))

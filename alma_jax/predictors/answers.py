@@ -1,10 +1,9 @@
 """Writes predictions as CSV or Parquet, part by part; the file appears when it is complete. Imports no jax."""
+import contextlib
 import csv
-import io
-import os
 import pathlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,85 +12,53 @@ from alma_jax import extras
 from alma_jax.errors import BadInput
 from alma_jax.files import usable
 
-_PARQUET = ".parquet"
-_SUFFIXES = (".csv", _PARQUET)
+Write = Callable[[Mapping[str, Any]], None]
 
 
-class Table:
-  """A table of predictions. A context: an exception inside it leaves no file."""
+@contextlib.contextmanager
+def table(out: str | None) -> Iterator[Write]:
+  """A table of predictions; the context is a function that adds rows. An exception inside it leaves no file.
 
-  def __init__(self, out: str | os.PathLike[str] | None):
-    """Checks where the table goes.
+  The rows are {name of the column: values [B]}: lists of strings, of numbers, or of None where all numbers are missing;
+  or arrays. The first call decides about the columns.
 
-    Args:
-      out: path of a .csv or .parquet file; None: CSV on standard output.
+  Args:
+    out: path of a .csv or .parquet file; None: CSV on standard output.
 
-    Raises:
-      BadInput: the name has another ending, or the file cannot be written.
-    """
-    self._path = None if out is None else pathlib.Path(out).expanduser()
-    self._file: Any = None  # what is renamed to `out` in the end
-    self._parquet: Any = None  # its writer, from the first rows on
-    self._is_begun = False
-    if self._path is None:
-      return
-    if self._path.suffix.lower() not in _SUFFIXES:
-      raise BadInput(f"--out={str(self._path)!r} should end in {' or '.join(_SUFFIXES)}.")
-    if self._path.suffix.lower() == _PARQUET:
-      extras.need(f"--out={str(self._path)!r}", "pyarrow")
-    check_place(self._path)
-    try:
-      self._file = open(_temporary(self._path), "wb")  # noqa: SIM115 (closed by __exit__)
-    except OSError as error:
-      raise BadInput(f"--out={str(self._path)!r} cannot be written: {error.strerror}.") from error
-
-  def __enter__(self) -> "Table":
-    return self
-
-  def write(self, columns: Mapping[str, Any]) -> None:
-    """Adds rows; the first call decides about the columns.
-
-    Args:
-      columns: {name: values [B]}, lists of strings, of numbers, or of None where all numbers are missing; or arrays.
-    """
-    if self._path is not None and self._path.suffix.lower() == _PARQUET:
-      self._write_parquet(columns)
-    else:
-      text = _csv(columns, header=not self._is_begun)
-      if self._file is None:
-        sys.stdout.write(text)
-      else:
-        self._file.write(text.encode())
-    self._is_begun = True
-
-  def _write_parquet(self, columns: Mapping[str, Any]) -> None:
-    import pyarrow as pa
-    from pyarrow import parquet
-    rows = pa.table({name: pa.array(values, pa.int64() if values[0] is None else None)
-                     for name, values in columns.items()})
-    self._parquet = self._parquet or parquet.ParquetWriter(self._file, rows.schema)
-    self._parquet.write_table(rows)
-
-  def __exit__(self, kind: type[BaseException] | None, *unused: Any) -> None:
-    if self._path is None:
-      return
-    if self._parquet is not None:
-      self._parquet.close()
-    self._file.close()
-    if kind is None:
-      _temporary(self._path).replace(self._path)
-    else:
-      _temporary(self._path).unlink(missing_ok=True)
+  Raises:
+    BadInput: the name has another ending, or the file cannot be written.
+  """
+  if out is None:
+    yield _csv(sys.stdout)
+    return
+  path = check_place(out)
+  kind = path.suffix.lower()
+  if kind not in (".csv", ".parquet"):
+    raise BadInput(f"--out={out!r} should end in .csv or .parquet.")
+  if kind == ".parquet":
+    extras.need(f"--out={out!r}", "pyarrow")
+  temporary = path.with_name(f".{path.name}.tmp")
+  options = dict(mode="wb") if kind == ".parquet" else dict(mode="w", newline="", encoding="utf-8")
+  try:
+    file: Any = open(temporary, **options)  # type: ignore[call-overload]  # noqa: SIM115 (closed below)
+  except OSError as error:
+    raise BadInput(f"--out={out!r} cannot be written: {error.strerror}.") from error
+  try:
+    with file, contextlib.ExitStack() as opened:
+      yield _parquet(file, opened) if kind == ".parquet" else _csv(file)
+    temporary.replace(path)
+  finally:
+    temporary.unlink(missing_ok=True)
 
 
-def check_place(out: str | os.PathLike[str]) -> None:
-  """Raises BadInput if --out is a folder, is in a folder that does not exist, or is too long."""
+def check_place(out: str) -> pathlib.Path:
+  """The path of --out; raises BadInput if it is a folder, is in a folder that does not exist, or is too long."""
   path = usable(out)
-  usable(_temporary(path))  # this file is written first
   if path.is_dir():
-    raise BadInput(f"--out={str(path)!r} is a folder; name a file in it.")
+    raise BadInput(f"--out={out!r} is a folder; name a file in it.")
   if not path.parent.is_dir():
-    raise BadInput(f"--out={str(path)!r} cannot be written: there is no folder {str(path.parent)!r}; make it.")
+    raise BadInput(f"--out={out!r} cannot be written: there is no folder {str(path.parent)!r}; make it.")
+  return path
 
 
 def rows(source: Sequence[str], row: Sequence[int], classes: np.ndarray, probabilities: np.ndarray,
@@ -117,16 +84,31 @@ def printable(name: str) -> str:
   return name.encode("utf-8", "replace").decode()
 
 
-def _temporary(path: pathlib.Path) -> pathlib.Path:
-  return path.with_name(f".{path.name}.tmp")
-
-
-def _csv(columns: Mapping[str, Any], header: bool) -> str:
+def _csv(file: Any) -> Write:
   """Rows as CSV; nine digits are enough to read the same float32 again."""
-  file = io.StringIO()
-  writer = csv.writer(file, lineterminator="\n")
-  if header:
-    writer.writerow(columns)
-  writer.writerows(zip(*(map("{:.9g}".format, values.tolist()) if getattr(values, "dtype", None) == np.float32 else
-                         values for values in columns.values())))
-  return file.getvalue()
+  writer, heads = csv.writer(file, lineterminator="\n"), list[Mapping[str, Any]]()
+
+  def write(columns: Mapping[str, Any]) -> None:
+    if not heads:
+      heads.append(columns)
+      writer.writerow(columns)
+    writer.writerows(zip(*(map("{:.9g}".format, values.tolist()) if getattr(values, "dtype", None) == np.float32 else
+                           values for values in columns.values())))
+
+  return write
+
+
+def _parquet(file: Any, opened: contextlib.ExitStack) -> Write:
+  """Rows as Parquet; its writer is closed with `opened`."""
+  import pyarrow as pa
+  from pyarrow import parquet
+  writers: list[Any] = []
+
+  def write(columns: Mapping[str, Any]) -> None:
+    rows = pa.table({name: pa.array(values, pa.int64() if values[0] is None else None)
+                     for name, values in columns.items()})
+    if not writers:
+      writers.append(opened.enter_context(parquet.ParquetWriter(file, rows.schema)))
+    writers[0].write_table(rows)
+
+  return write

@@ -5,14 +5,13 @@
     predictor/000004-1a2b3c4d/...   a version: all files of one predictor, which never change
     predictor/task-0003/...         the same for each task of a stream of tasks
 
-A version is written under another name, and renamed when it is complete. Then latest.json is replaced by one rename of
-a file: this is atomic on every file system that a run folder can be on, also on mounted buckets and network folders,
-many of which have no symbolic links and do not rename a folder as a whole. The version before the last one is kept for
-readers that have just read its name, and the sums tell a reader whether it has read whole files. Imports no jax.
+When a version is complete, latest.json is replaced by one rename of a file: this is atomic on every file system that a
+run folder can be on, also on mounted buckets and network folders, many of which have no symbolic links and do not
+rename a folder as a whole. The version before the last one is kept for readers that have just read its name, and the
+sums tell a reader whether it has read whole files. Imports no jax.
 """
 import hashlib
 import json
-import os
 import pathlib
 import shutil
 import time
@@ -25,7 +24,6 @@ from alma_jax.files import parse_json, write_bytes
 LATEST, FACTS, PROGRAM, WEIGHTS = "latest.json", "predictor.json", "predictor.stablehlo", "weights.npz"
 TOKENIZER, LOADER, CARD = "tokenizer.json", "load.py", "model_card.md"
 FORMAT = 1  # of predictor.json; a change after which this version cannot read older ones raises it
-_TEMPORARY = ".tmp-"
 _TRIES, _PAUSE = 5, 0.2  # how often a predictor that changes meanwhile is read, and seconds between
 
 
@@ -61,16 +59,10 @@ def publish(root: pathlib.Path, number: int, files: Mapping[str, bytes]) -> str:
   before = latest_version(root)
   if before == version:
     return version
-  temporary = root / f"{_TEMPORARY}{version}"
-  for doomed in (temporary, root / version):  # left by a process that was killed
-    shutil.rmtree(doomed, ignore_errors=True)
-  temporary.mkdir()
+  shutil.rmtree(root / version, ignore_errors=True)  # left by a process that was killed
+  (root / version).mkdir()
   for name, data in files.items():
-    with open(temporary / name, "wb") as file:
-      file.write(data)
-      file.flush()
-      os.fsync(file.fileno())
-  temporary.rename(root / version)
+    write_bytes(root / version / name, data)
   loader = files.get(LOADER)
   if loader is not None and not ((root / LOADER).exists() and (root / LOADER).read_bytes() == loader):
     write_bytes(root / LOADER, loader)
@@ -92,20 +84,6 @@ def latest_version(root: pathlib.Path) -> str | None:
     return _pointer(root)[0]
   except (OSError, ValueError):
     return None
-
-
-def current_version(root: pathlib.Path) -> str:
-  """Name of the current version; "" if `alma export` wrote the folder.
-
-  Raises:
-    BadInput: latest.json is missing or cannot be read.
-  """
-  if not (root / LATEST).exists() and (root / FACTS).is_file():
-    return ""
-  try:
-    return _pointer(root)[0]
-  except (OSError, ValueError) as error:
-    raise BadInput(f"{root / LATEST} cannot be read ({_reason(error)}).") from error
 
 
 def parse(data: bytes) -> dict[str, Any]:

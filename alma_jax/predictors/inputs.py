@@ -2,30 +2,14 @@
 import math
 import pathlib
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from alma_jax.config.sections import Metric
 from alma_jax.data import examples, image_file, normalization
 from alma_jax.data.form import Form
 from alma_jax.data.labels import Classes
-
-
-class Labelled(NamedTuple):
-  """New data that a predictor is scored on.
-
-  Attributes:
-    name: how the user calls them.
-    batches: number of examples -> the labelled examples in batches of so many.
-    overlap: hashes of the examples -> how many of them are in the stream of the run, or None if it is not known.
-    metrics: to measure besides those that every predictor has.
-  """
-  name: str
-  batches: Callable[[int], Iterable[examples.Examples]]
-  overlap: Callable[[Sequence[int]], int | None]
-  metrics: Sequence[Metric]
 
 
 class Scale:
@@ -104,9 +88,3 @@ def read(paths: Sequence[str], reader: examples.Reader, size: int) -> Iterator[e
         yield batch
   with examples.named(repr(str(images[0])) if len(images) == 1 else "the images"):
     yield from reader.images(images, size=size)
-
-
-def count(paths: Sequence[str]) -> int | None:
-  """The number of examples in files, for the progress; None if it is not known before they are read."""
-  are_images = all(pathlib.Path(path).suffix.lower() in image_file.suffixes() for path in paths)
-  return len(paths) if are_images else None

@@ -15,6 +15,7 @@ from jax import export
 
 from alma_jax import commands
 from alma_jax.config.registry import IMAGES, TEXT
+from alma_jax.config.sections import Metric
 from alma_jax.data import cache, examples, tokens, unpacking
 from alma_jax.data.form import Form
 from alma_jax.errors import BadInput
@@ -82,8 +83,18 @@ class Predictor:
     """Predicts the examples of files and folders; yields rows of a table, {column: values}, see answers.Table."""
     raise NotImplementedError
 
-  def evaluate(self, labelled: inputs.Labelled) -> dict[str, Any]:
-    """The metrics on new data, with `overlap`."""
+  def evaluate(self, data: str, batches: Iterable[examples.Examples], metrics: Sequence[Metric]
+               ) -> tuple[dict[str, Any], list[int]]:
+    """The metrics on new data.
+
+    Args:
+      data: the path of texts; for images, how the user calls them.
+      batches: labelled images, at most `batch_size` at a time.
+      metrics: to measure besides those that every predictor has.
+
+    Returns:
+      ({name: value}, a hash of each example).
+    """
     raise NotImplementedError
 
   def describe(self, found: dict[str, Any], names: Sequence[str]) -> str:
@@ -153,25 +164,25 @@ class ImagePredictor(Predictor):
     reader = examples.Reader(inputs.form_of(self.facts), labelled=False, part=examples.TEST, columns=columns)
     names = inputs.classes_of(self.facts).names
     batches = inputs.read(paths, reader, self.batch_size)
-    for batch, classes, probabilities in self._classified(batches, inputs.count(paths)):
+    for batch, classes, probabilities in self._classified(batches):
       yield answers.rows(batch.source, batch.row, classes, probabilities, names)
 
-  def evaluate(self, labelled: inputs.Labelled) -> dict[str, Any]:
+  def evaluate(self, data: str, batches: Iterable[examples.Examples], metrics: Sequence[Metric]
+               ) -> tuple[dict[str, Any], list[int]]:
     hashes: list[int] = []
     values = inputs.Scale(self.facts)
-    totals = measures.Totals({metric.name: metric for metric in (*_BASIC, *labelled.metrics)}.values())
-    for batch, classes, probabilities in self._classified(labelled.batches(self.batch_size)):
+    totals = measures.Totals({metric.name: metric for metric in (*_BASIC, *metrics)}.values())
+    for batch, classes, probabilities in self._classified(batches):
       assert batch.labels is not None
       totals.add((classes, probabilities), batch.labels.numbers, np.ones(len(classes), bool))
       values.add(batch.x)
       hashes.extend(map(cache.hash_row, batch.x))
-    commands.warn(filter(None, [values.warning(labelled.name)]))
-    overlap = labelled.overlap(hashes)
+    commands.warn(filter(None, [values.warning(data)]))
     counts, found = totals.sums[_BASIC[0].name], totals.entry(inputs.classes_of(self.facts).names)
     num = int(counts["num"].sum())
     error = int(counts["wrong"].sum()) / num  # equal to the run's, to the bit
     return dict(num_examples=num, error=error, error_standard_error=math.sqrt(error * (1 - error) / num),
-                loss=found["nll"]) | found | dict(class_examples=counts["num"].tolist(), overlap=overlap)
+                loss=found["nll"]) | found | dict(class_examples=counts["num"].tolist()), hashes
 
   def describe(self, found: dict[str, Any], names: Sequence[str]) -> str:
     lines = [f"error {found['error']:.4f} ± {found['error_standard_error']:.4f}, loss {found['loss']:.4f} nats, "
@@ -216,11 +227,11 @@ class ImagePredictor(Predictor):
     names = self.facts.get("class_names")
     return dict(classes=[names[k] for k in classes] if names else classes, probabilities=probabilities)
 
-  def _classified(self, batches: Iterable[examples.Examples], total: int | None = None
+  def _classified(self, batches: Iterable[examples.Examples]
                   ) -> Iterator[tuple[examples.Examples, np.ndarray, np.ndarray]]:
-    """Yields (batch, classes [B], probabilities [B, K]), and shows the progress; `total`: examples, if known."""
+    """Yields (batch, classes [B], probabilities [B, K]), and shows the progress."""
     size, is_first = self.batch_size, True
-    with _progress(total, "images") as shown:
+    with _progress("images") as shown:
       for batch in batches:
         # the first batch decides; a small one does not have to be padded to the full size
         classes, probabilities = self(batch.x, None if is_first and len(batch.x) < size else size)
@@ -242,25 +253,25 @@ class TextPredictor(Predictor):
 
   def tables(self, paths: Sequence[str], columns: examples.Columns) -> Iterator[dict[str, Any]]:
     del columns
-    with _progress(None, "texts") as shown:
+    with _progress("texts") as shown:
       for document in texts.read(paths):
         found = self._score(document.text.decode())
         yield {"input": [answers.printable(document.source)], "row": [None if document.row < 0 else document.row],
-               "num_tokens": [found.num_tokens], "log_probability": [found.log_probability],
-               "perplexity": [found.perplexity], "next": [found.next_token[0]], "p_next": [found.next_token[1]]}
+               **{name: [value] for name, value in found.items()}}
         shown.update(1)
 
-  def evaluate(self, labelled: inputs.Labelled) -> dict[str, Any]:
-    documents = [document.text for document in texts.read([labelled.name.removeprefix("text:")])]
-    overlap = labelled.overlap([cache.hash_row(document.strip()) for document in documents])
+  def evaluate(self, data: str, batches: Iterable[examples.Examples], metrics: Sequence[Metric]
+               ) -> tuple[dict[str, Any], list[int]]:
+    del batches
+    documents = [document.text for document in texts.read([data.removeprefix("text:")])]
     windows, counts = texts.windows(self._tokenizer, [document.decode() for document in documents], self._length)
-    total, num_bytes, totals = 0.0, tokens.num_bytes(self._tokenizer), measures.Totals(labelled.metrics)
+    total, num_bytes, totals = 0.0, tokens.num_bytes(self._tokenizer), measures.Totals(metrics)
     for batch in texts.batches(self, windows, counts, self.batch_size):
       total += float(batch.log_probs[batch.mask].sum(dtype=np.float64))
       totals.add(batch.log_probs, measures.Targets(batch.targets, num_bytes[batch.targets]), batch.mask)
     loss = -total / int(counts.sum())
-    return dict(num_documents=len(documents), num_tokens=int(counts.sum()), loss=loss, perplexity=float(np.exp(loss)),
-                overlap=overlap) | totals.entry()
+    found = dict(num_documents=len(documents), num_tokens=int(counts.sum()), loss=loss, perplexity=float(np.exp(loss)))
+    return found | totals.entry(), [cache.hash_row(document.strip()) for document in documents]
 
   def describe(self, found: dict[str, Any], names: Sequence[str]) -> str:
     line = (f"perplexity {found['perplexity']:.2f}, loss {found['loss']:.4f} nats a token, over "
@@ -275,19 +286,16 @@ class TextPredictor(Predictor):
     return requests.texts(body, kind, self.facts)
 
   def answered(self, given: Sequence[str], sizes: Sequence[int]) -> dict[str, Any]:
-    found = map(self._score, given)
-    return dict(texts=[dict(num_tokens=each.num_tokens, log_probability=each.log_probability,
-                            perplexity=each.perplexity, next=each.next_token[0], p_next=each.next_token[1])
-                       for each in found])
+    return dict(texts=[*map(self._score, given)])
 
-  def _score(self, text: str) -> texts.Score:
+  def _score(self, text: str) -> dict[str, Any]:
     return texts.score(self, self._tokenizer, text, self._length, self.batch_size)
 
 
-def _progress(total: int | None, unit: str) -> Any:
-  """A bar on a terminal, and nothing elsewhere."""
+def _progress(unit: str) -> Any:
+  """The number of examples so far on a terminal, and nothing elsewhere."""
   from tqdm import tqdm
-  return tqdm(total=total, unit=f" {unit}", unit_scale=True, disable=not sys.stderr.isatty(), leave=False)
+  return tqdm(unit=f" {unit}", unit_scale=True, disable=not sys.stderr.isatty(), leave=False)
 
 
 def _weights(stored: folder.Stored, avals: Any) -> list[np.ndarray]:

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import prometheus_client as prometheus
-from anyio import CapacityLimiter, move_on_after, to_thread
+from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI, Request, Response
 from starlette.requests import ClientDisconnect
 
@@ -20,8 +20,6 @@ from alma_jax.messages import say
 from alma_jax.predictors import folder
 from alma_jax.predictors.predictor import Predictor, load
 from alma_jax.predictors.requests import JSON, Refused
-
-_DROP_BYTES, _DROP_SECONDS = 2**28, 10.0  # of a body that is too long, before it is refused
 
 
 class Service:
@@ -43,7 +41,7 @@ class Service:
     self._timeout, self._poll = timeout, poll
     self._ready = self._prepared(predictor)
     self._limiter: CapacityLimiter | None = None
-    self._refused = ""  # the version that could not be loaded, or the reason why none was found
+    self._refused: str | None = None  # the version that could not be loaded, or the reason why none was found
     self.registry = prometheus.CollectorRegistry()
     make = lambda kind, name, text, **options: kind(f"alma_{name}", text, registry=self.registry, **options)
     self._requests = make(prometheus.Counter, "requests", "Requests by HTTP status", labelnames=["status"])
@@ -58,18 +56,19 @@ class Service:
 
   async def watch(self) -> None:
     """Replaces the predictor when its folder changes; runs until it is cancelled."""
-    while self._root is not None:
+    root = self._root
+    while root is not None:
       await asyncio.sleep(self._poll)
-      version = ""
+      version = await to_thread.run_sync(folder.latest_version, root) or ""  # also of a folder of `alma export`
       try:
-        version = await to_thread.run_sync(folder.current_version, self._root)
         if version == self._refused:
           continue
         if version != self._ready[0].version:
-          self._ready = await to_thread.run_sync(self._next)
+          new = await to_thread.run_sync(lambda: load(folder.read(root), self._ready[0]))
+          self._ready = await to_thread.run_sync(self._prepared, new)
           self._replaced.inc()
           self._stage.set(self._ready[0].facts.get("stage") or 0)
-        self._refused = ""
+        self._refused = None
       except Exception as error:  # whatever is wrong with the new one, the old one goes on answering
         reason = " ".join(str(error).split())
         if (version or reason) != self._refused:
@@ -115,38 +114,26 @@ class Service:
     kept = {name: facts.get(name) for name in names}
     return dict(status="ok", predictor=self._ready[0].version or None, max_batch=self._max_batch, **kept)
 
-  def _next(self) -> tuple[Predictor, list[int], int]:
-    assert self._root is not None
-    return self._prepared(load(folder.read(self._root), self._ready[0]))
-
   def _prepared(self, predictor: Predictor) -> tuple[Predictor, list[int], int]:
     """(predictor, compiled sizes of batches, examples that are predicted at once without a thread)."""
     return predictor, *predictor.prepared(self._max_batch)
 
   async def _body(self, request: Request) -> bytes:
-    """The body, of which not more is kept than is allowed."""
-    refused = Refused(413, f"the body should have at most {self._max_bytes} bytes; send fewer examples.")
-    announced, stream = request.headers.get("content-length", "0"), request.stream()
-    if not announced.isdecimal() or int(announced) > self._max_bytes:
-      if "expect" not in request.headers:  # else the client waits for the answer before it sends the body
-        await _drop(stream)
-      raise refused
+    """The body. If it is too long it is read, but not kept: most clients write it all before they read an answer."""
     parts, size = [], 0
     try:
       async with asyncio.timeout(self._timeout):
-        async for part in stream:
+        async for part in request.stream():
           size += len(part)
-          if size > self._max_bytes:
-            break
-          parts.append(part)
+          if size <= self._max_bytes:
+            parts.append(part)
     except TimeoutError as error:
       raise Refused(408, f"the body did not arrive within {self._timeout:g} seconds; send it faster, or in smaller "
                           "requests.") from error
     except ClientDisconnect as error:
       raise Refused(400, "the connection was closed before the end of the body.") from error
     if size > self._max_bytes:
-      await _drop(stream)
-      raise refused
+      raise Refused(413, f"the body should have at most {self._max_bytes} bytes; send fewer examples.")
     return b"".join(parts)
 
 
@@ -170,17 +157,3 @@ def app(service: Service) -> FastAPI:
   made.add_route("/healthz", health, methods=["GET"])  # also answers HEAD, unlike @made.get
   made.add_route("/metrics", metrics, methods=["GET"])
   return made
-
-
-async def _drop(stream: AsyncIterator[bytes]) -> None:
-  """Reads the rest of a body that is refused, up to a limit.
-
-  Most clients write the whole body before they read the answer. If the service closed the connection earlier, they
-  would see that it is reset, and no answer.
-  """
-  size = 0
-  with contextlib.suppress(ClientDisconnect), move_on_after(_DROP_SECONDS):
-    async for part in stream:
-      size += len(part)
-      if size > _DROP_BYTES:
-        return

@@ -26,25 +26,6 @@ class Batch(NamedTuple):
   after: np.ndarray
 
 
-class Score(NamedTuple):
-  """How well a text is predicted.
-
-  Attributes:
-    num_tokens: tokens that were predicted, the end of the document included.
-    log_probability: their sum in nats.
-    next_token: the likeliest token after the text, and its probability.
-  """
-  num_tokens: int
-  log_probability: float
-  next_token: tuple[str, float]
-
-  @property
-  def perplexity(self) -> float:
-    """exp of the mean negative log-probability of a token."""
-    with np.errstate(over="ignore"):
-      return float(np.exp(-self.log_probability / self.num_tokens))
-
-
 def read(paths: Sequence[str]) -> Iterator[text_files.Document]:
   """Yields the documents of files and folders; raises BadInput if one of them cannot be used."""
   for path in (pathlib.Path(name).expanduser() for name in paths):
@@ -75,14 +56,20 @@ def windows(tokenizer: Any, documents: Sequence[str], length: int) -> tuple[np.n
   return found, counts
 
 
-def score(predict: LogProbs, tokenizer: Any, text: str, length: int, size: int) -> Score:
-  """The Score of one text; windows of L tokens are predicted `size` at a time."""
+def score(predict: LogProbs, tokenizer: Any, text: str, length: int, size: int) -> dict[str, Any]:
+  """How well one text is predicted; windows of L tokens are predicted `size` at a time.
+
+  Returns:
+    {"num_tokens": that were predicted, the end of the document included; "log_probability": their sum in nats;
+    "perplexity"; "next": the likeliest token after the text, and "p_next", its probability}.
+  """
   (tokens_NL, counts), total = windows(tokenizer, [text], length), 0.0
   for batch in batches(predict, tokens_NL, counts, size):
     total += float(batch.log_probs[batch.mask].sum(dtype=np.float64))
-  best = int(batch.after.argmax())
-  return Score(int(counts.sum()), total, (tokenizer.decode([best], skip_special_tokens=False),
-                                          float(np.exp(batch.after[best]))))
+  num, best = int(counts.sum()), int(batch.after.argmax())
+  with np.errstate(over="ignore"):
+    return dict(num_tokens=num, log_probability=total, perplexity=float(np.exp(-total / num)),
+                next=tokenizer.decode([best], skip_special_tokens=False), p_next=float(np.exp(batch.after[best])))
 
 
 def batches(predict: LogProbs, tokens_NL: np.ndarray, counts: np.ndarray, size: int) -> Iterator[Batch]:

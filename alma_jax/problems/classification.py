@@ -75,8 +75,6 @@ class Classification:
 
   metric: ClassVar[str] = "error"
   files: ClassVar[tuple[str, ...]] = ()
-  result: ClassVar[str] = "cer"
-  judged: ClassVar[str] = "CER"
   guessing_loss: ClassVar[None] = None
   selects: ClassVar[bool] = True
   in_epochs: ClassVar[bool] = True

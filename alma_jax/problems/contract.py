@@ -47,14 +47,6 @@ class Problem(Protocol):
   files: ClassVar[tuple[str, ...]]  # of a run folder, which belong to its predictor
 
   @property
-  def result(self) -> str:
-    """Name of the result of a whole stream in summary.json, e.g. "cer"."""
-
-  @property
-  def judged(self) -> str:
-    """Its name for people, e.g. "CER"."""
-
-  @property
   def guessing_loss(self) -> float | None:
     """The largest sensible loss of an example in nats, if drift is watched by losses; None: it is watched by errors."""
 

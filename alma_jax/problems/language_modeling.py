@@ -100,9 +100,7 @@ class LanguageModeling:
 
   metric: ClassVar[str] = "perplexity"
   files: ClassVar[tuple[str, ...]] = ("tokenizer.json",)
-  result: ClassVar[str] = "average_perplexity"
   chance: ClassVar[None] = None
-  judged: ClassVar[str] = "average perplexity"
   selects: ClassVar[bool] = False
   in_epochs: ClassVar[bool] = False
   max_steps: ClassVar[int] = 8

@@ -44,10 +44,6 @@ class LiveSource:
     del t
     return {}
 
-  def fingerprint_after(self, t: int) -> str:
-    """The fingerprint of all data up to mega-batch t, see feed.fingerprint."""
-    return feed.fingerprint(self.fingerprint, self.feed.lines[:t])
-
   def release(self, ends: tuple[int, ...]) -> None:
     """Forgets the examples that no stage after those that end at `ends` can use."""
     self._rows.keep(self.memory.needed(ends))

@@ -14,7 +14,6 @@ from alma_jax.errors import BadInput
 from alma_jax.learners.contract import Contribution, Learner, LearnerState
 from alma_jax.store import metrics
 from alma_jax.store.metrics import Entry, Measure
-from alma_jax.store.record import DATA, Record
 from alma_jax.training.loop import StageData
 
 
@@ -89,21 +88,6 @@ class Sizes(NamedTuple):
   exact: bool = True
 
 
-class Standing(NamedTuple):
-  """How good a predictor is, as far as the run knows.
-
-  Attributes:
-    line: the line of metrics.jsonl of its last training, with its own results.
-    is_prequential: whether the metric of `line` is the prequential one, because there is no test set.
-    prequential: mean of the prequential metric so far; None before the first one.
-    num_prequential: number of mega-batches in this mean.
-  """
-  line: Entry
-  is_prequential: bool = False
-  prequential: float | None = None
-  num_prequential: int = 0
-
-
 class Shown(NamedTuple):
   """A predictor of a run.
 
@@ -112,13 +96,15 @@ class Shown(NamedTuple):
     stage: the last stage that changed it, from 0.
     state: LearnerState that predicts.
     meta: what it needs to know about its data, as in `State.meta`.
-    standing: how good it is.
+    line: the line of metrics.jsonl of its last training, with its own results.
+    lines: the lines of metrics.jsonl so far, if their prequential metric says how good it is.
   """
   name: str
   stage: int
   state: LearnerState
   meta: Entry
-  standing: Standing
+  line: Entry
+  lines: Sequence[Entry] = ()
 
 
 @dataclasses.dataclass
@@ -152,16 +138,11 @@ class State:
   train_total: str = ""
   wall_seconds: float = 0.0
   compile_seconds: float = 0.0
-  _ends: list[int] = dataclasses.field(default_factory=list)
-  _num_read: int = 0  # lines that `_ends` covers
 
   @property
   def ends(self) -> tuple[int, ...]:
     """The mega-batches after which the learner was trained, counted from 1. Their lines are never removed."""
-    self._num_read = min(self._num_read, len(self.lines))
-    self._ends += metrics.ends(self.lines[self._num_read:])
-    self._num_read = len(self.lines)
-    return tuple(self._ends)
+    return metrics.ends(self.lines)
 
   def adopt(self, meta: Entry) -> None:
     """Merges `meta` into the state's own, for the learner that predicts from now on."""
@@ -295,14 +276,9 @@ class Protocol:
     """The metric of random guessing, for plots; None if the plot should not show it."""
     return None
 
-  def headline(self, summary: Entry, lines: list[Entry]) -> str:
-    """The result in a few words, for a title; `summary` is the result of the method `summary`."""
-    value = self.measure.values(lines)[-1]
-    return f"final {self.measure.name} {value:.4g} over {summary['num_megabatches']} {self.unit}"
-
   @classmethod
   def told(cls, config: Any, summary: Entry, lines: list[Entry]) -> str:
-    """The results of a run in one sentence; `summary` is the result of the method `summary`."""
+    """The results of a run in one sentence; its first clause is a title. `summary` comes from the method `summary`."""
     measure = metrics.measure(config.metric, lines)
     if measure.is_prequential:
       values = measure.values(lines)
@@ -340,29 +316,9 @@ class Protocol:
       raise BadInput(f"{named} has no tasks; leave task={task!r} out.")
     if lost:
       raise BadInput(f"a network of the learner is lost: {next(iter(lost.values()))}")
-    return Shown("", state.stage - 1, state.learner, state.meta, standing(state.lines))
-
-  def fingerprint_after(self, t: int) -> str:
-    """SHA-256 of the data up to mega-batch t."""
-    del t
-    return self.fingerprint
-
-  @classmethod
-  def saved_fingerprint(cls, record: Record, t: int) -> str:
-    """The same as `fingerprint_after`, for a run read from its folder."""
-    del t
-    fingerprint: str = record.fields[DATA]
-    return fingerprint
+    last = next((line for line in reversed(state.lines) if line["updated"]), {})
+    return Shown("", state.stage - 1, state.learner, state.meta, last, state.lines)
 
 
 def _missing(protocol: type, method: str) -> BadInput:
   return BadInput(f"{protocol.__name__} has no method {method}; write one, see docs/add-a-protocol.md.")
-
-
-def standing(lines: Sequence[Entry]) -> Standing:
-  """How good a learner is after these lines of metrics.jsonl."""
-  last = next((line for line in reversed(lines) if line["updated"]), {})
-  metric = metrics.metric_of(lines)
-  values = [value for line in lines if (value := line.get(f"prequential_{metric}")) is not None]
-  return Standing(last, metrics.measure(metric, [last]).is_prequential, sum(values) / len(values) if values else None,
-                  len(values))

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from alma_jax import extras
-from alma_jax.parallel.sharding import say
 from alma_jax.store import metrics
 
 _MOST = 256  # examples of a mega-batch that ADWIN hears of; a larger one is represented by so many
@@ -23,35 +22,12 @@ _MOST_OF_TEXT, _OF_WINDOW = 64, 4  # values of a mega-batch of text: more would 
 BEFORE, AFTER = metrics.DRIFT_BEFORE, metrics.DRIFT_AFTER
 
 
-class Watch:
-  """The detector of a run, which has heard of all mega-batches so far.
-
-  It is a function of the lines of metrics.jsonl: after a resumption, or if a line was taken back, it hears them again.
-  """
-
-  def __init__(self, config: Any, source: Any):
-    """`source`: see problems.contract.Source. Raises BadInput if river is not installed."""
-    extras.need(f"log.drift={config.log.drift}", "river")
-    self._config, self._source, self._heard = config, source, 0
-    self._detector: Detector | None = None
-
-  def update(self, t: int, lines: Sequence[metrics.Entry], notes: metrics.Entry) -> metrics.Entry:
-    """What the line of mega-batch t says about drift; `lines`: of the mega-batches before, `notes`: of its own."""
-    if self._detector is None or self._heard != t - 1:
-      problem = self._source.problem
-      self._detector = Detector(self._config.log.drift, f"prequential_{problem.metric}", problem.guessing_loss)
-      for u, line in enumerate(lines[:t - 1], 1):
-        self._detector.update(line, len(self._source.tested(u)))
-    self._heard = t
-    alarm = self._detector.update(notes, len(self._source.tested(t)))
-    if alarm:
-      before, after = (self._source.problem.written(alarm[name]) for name in (BEFORE, AFTER))
-      say(f"drift at mega-batch {t}: the prequential {self._source.problem.metric} has risen from {before} to {after}")
-    return alarm
-
-
 class Detector:
-  """Detects rises of the prequential metric."""
+  """Detects rises of the prequential metric.
+
+  Attributes:
+    num_heard: number of mega-batches so far.
+  """
 
   def __init__(self, delta: float, metric: str = "prequential_error", guessing: float | None = None):
     """Starts with an empty window.
@@ -62,7 +38,7 @@ class Detector:
       guessing: loss of guessing a token in nats, of text; None: images.
     """
     self._adwin: Any = extras.load("river.drift", "log.drift").ADWIN(delta=delta)  # slow to import
-    self._metric, self._guessing = metric, guessing
+    self._metric, self._guessing, self.num_heard = metric, guessing, 0
 
   def update(self, line: metrics.Entry, num: int) -> metrics.Entry:
     """What the line of a mega-batch says about drift: nothing, or the mean metrics of the part of the window that ADWIN
@@ -73,6 +49,7 @@ class Detector:
         unknown.
       num: number of its examples or windows.
     """
+    self.num_heard += 1
     value = line.get(self._metric)
     if value is None or not math.isfinite(value):  # it would stay in the sums of ADWIN for ever
       return {}

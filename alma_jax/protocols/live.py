@@ -12,12 +12,12 @@ from alma_jax.protocols.contract import Arrival, Facts, Sizes, State
 from alma_jax.protocols.offline import Offline
 from alma_jax.store import metrics
 from alma_jax.store.metrics import Entry
-from alma_jax.store.record import DATA, Record
 
 
 class Live(Offline):
   """The entries of a folder, in the order in which they are complete. New classes and larger stages may come."""
   waits: ClassVar[bool] = True
+  source: Any
 
   def __init__(self, config: Any, data: Any = None, run: pathlib.Path | None = None):
     del data
@@ -53,8 +53,7 @@ class Live(Offline):
     return (self._next(1) or 1,)
 
   def _next(self, t: int) -> int | None:
-    training: int | None = self.schedule.next(t, self.config.stream.num_megabatches)
-    return training
+    return self.schedule.next(t, self.config.stream.num_megabatches)
 
   def sizes(self) -> Sizes:
     return super().sizes()._replace(exact=False)
@@ -67,12 +66,9 @@ class Live(Offline):
                      "restore the file, or --overwrite the run.")
 
   def arrivals(self, lines: list[Entry]) -> Generator[int | None, None, None]:
-    ends: tuple[int, ...] = ()
-    num_read = 0  # lines that `ends` covers; no line of a training is taken back
     while True:
       if lines[-1:] and lines[-1]["updated"]:
-        ends, num_read = ends + metrics.ends(lines[num_read:]), len(lines)
-        self.source.release(ends)
+        self.source.release(metrics.ends(lines))
       t = len(lines) + 1
       training = self._next(t)
       after = f"; the next training is after mega-batch {training}" if training is not None and training > t else ""
@@ -99,18 +95,6 @@ class Live(Offline):
     """Deletes the run's copies of these mega-batches, unless they may be replayed."""
     if not self.config.stream.replay and not self.config.stream.replay_share:
       self.source.feed.forget(t)
-
-  def fingerprint_after(self, t: int) -> str:
-    fingerprint: str = self.source.fingerprint_after(t)
-    return fingerprint
-
-  @classmethod
-  def saved_fingerprint(cls, record: Record, t: int) -> str:
-    used = record.entries[:t]
-    if len(used) < t:
-      raise BadInput(f"{record.path / feed.LEDGER} lists only {len(used)} of the {t} mega-batches that the predictor "
-                     "was trained on; restore the file.")
-    return feed.fingerprint(record.fields[DATA], used)
 
 
 class Images(Live):

@@ -3,16 +3,23 @@ import functools
 from collections.abc import Generator, Sequence
 from typing import Any, ClassVar
 
-from alma_jax.data import normalization
+import jax
+import numpy as np
+
+from alma_jax import extras
+from alma_jax.config.stream import Schedule
+from alma_jax.data import normalization, schedule
 from alma_jax.learners import prediction
-from alma_jax.learners.contract import Learner
+from alma_jax.learners.contract import Learner, LearnerState
+from alma_jax.parallel import sharding
 from alma_jax.parallel.sharding import say
-from alma_jax.problems import classification, language_modeling
+from alma_jax.problems import classification, contract, language_modeling
 from alma_jax.protocols import drift
 from alma_jax.protocols.contract import Arrival, Facts, Joined, Prepared, Protocol, Sizes, State, Trained
-from alma_jax.protocols.prequential import Prequential
 from alma_jax.store import metrics
 from alma_jax.store.metrics import Entry
+
+_MOST_AT_ONCE = 64  # mega-batches whose predictions are computed together
 
 
 class Offline(Protocol):
@@ -23,13 +30,17 @@ class Offline(Protocol):
     schedule: when the learner is trained.
   """
   Source: ClassVar[Any]
+  source: contract.Source
+  schedule: Schedule
 
   def __init__(self, config: Any, source: Any):
     self.config, self.source, self.schedule = config, source, config.stream.schedule
     self.files, self.fingerprint = source.files, source.fingerprint
     self.measure = metrics.Measure(source.problem.metric, not source.has_test)
     self._prequential = Prequential(config, source)
-    self._watch = drift.Watch(config, source) if config.log.drift else None
+    if config.log.drift:
+      extras.need(f"log.drift={config.log.drift}", "river")
+    self._detector: drift.Detector | None = None
     self._test: tuple[Any, Any] = (None, None)  # (pool of test examples, its normalisation constants)
 
   # ------------------------------------------------------------------------ what a learner and a run are made from
@@ -47,13 +58,11 @@ class Offline(Protocol):
                  self.source.memory.most_val(self.expected_ends if self.schedule.is_fixed else None), self._num_first)
 
   def meta(self, ends: Sequence[int]) -> Entry:
-    meta: Entry = self.source.meta()
-    return meta
+    return self.source.meta()
 
   @property
   def num_bytes(self) -> tuple[int, int]:
-    num: tuple[int, int] = self.source.num_bytes
-    return num
+    return self.source.num_bytes
 
   def sizes(self) -> Sizes:
     sizes = self.source.memory.sizes(self.expected_ends)
@@ -62,8 +71,7 @@ class Offline(Protocol):
   @property
   def expected_ends(self) -> tuple[int, ...]:
     """The last mega-batch of each stage; a guess if the schedule is not fixed."""
-    ends: tuple[int, ...] = self.schedule.ends(self.source.megabatches.num)
-    return ends
+    return self.schedule.ends(self.source.megabatches.num)
 
   @property
   def _num_first(self) -> int:
@@ -80,14 +88,27 @@ class Offline(Protocol):
     trains, why = self.schedule.decide(t, self.config.stream.num_megabatches, lambda: self._is_last(t),
                                        lambda: self._prequential.history(t, learner, state, notes))
     notes |= why
-    if self._watch is not None:
-      notes |= self._watch.update(t, state.lines, notes)
+    if self.config.log.drift:
+      notes |= self._drift(t, state.lines, notes)
     if self.measure.is_prequential:
       value = notes[self.measure.key]
       notes[self.measure.metric] = self.source.untrained if value is None else value
     elif t == 1 and (untrained := self._untrained(learner, state)) is not None:
       notes[metrics.UNTRAINED] = untrained
     return Arrival(t, trains, notes)
+
+  def _drift(self, t: int, lines: Sequence[Entry], notes: Entry) -> Entry:
+    """What the line of mega-batch t says about drift; `lines`: of the mega-batches before, `notes`: of its own."""
+    problem, tested = self.source.problem, lambda u: len(self.source.tested(u))
+    if self._detector is None or self._detector.num_heard != t - 1:  # the run is resumed, or a line was taken back
+      self._detector = drift.Detector(self.config.log.drift, f"prequential_{problem.metric}", problem.guessing_loss)
+      for u, line in enumerate(lines[:t - 1], 1):
+        self._detector.update(line, tested(u))
+    alarm = self._detector.update(notes, tested(t))
+    if alarm:
+      before, after = (problem.written(alarm[name]) for name in (drift.BEFORE, drift.AFTER))
+      say(f"drift at mega-batch {t}: the prequential {problem.metric} has risen from {before} to {after}")
+    return alarm
 
   def stage(self, ends: Sequence[int], learner: Learner, meta: Entry) -> Prepared:
     data = self.source.load(self.source.memory.stage(ends), learner.mesh)
@@ -118,8 +139,7 @@ class Offline(Protocol):
     total = prediction.joined(learner, problem, state.learner, pool, None, *state.joined)
     if trained is not None and learner.freezes:
       state.joined = Joined(total, learner.num_blocks(state.learner))
-    measured: Entry = self.source.score(learner.resolve(state.learner, total))
-    return measured
+    return self.source.score(learner.resolve(state.learner, total))
 
   def _test_pool(self, learner: Learner, meta: Entry) -> Any:
     if self._test[0] is None:
@@ -138,8 +158,7 @@ class Offline(Protocol):
   def _untrained(self, learner: Learner, state: State) -> float | None:
     """The metric before the first training (docs/algorithms.md §1); None if it is unknown."""
     if self.source.untrained is not None or not self.source.problem.selects:
-      value: float | None = self.source.untrained
-      return value
+      return self.source.untrained
     return float(self.test(learner, state, None)[self.measure.metric])
 
   # ------------------------------------------------------------------------ what a run shows
@@ -148,15 +167,6 @@ class Offline(Protocol):
   def chance(self) -> float | None:
     chance: float | None = self.source.problem.chance
     return chance
-
-  def headline(self, summary: Entry, lines: list[Entry]) -> str:
-    problem, values, num = self.source.problem, self.measure.values(lines), len(lines)
-    name, result = problem.judged, summary[problem.result]
-    if self.measure.is_prequential:
-      name, num = self.measure.name, len(values)
-      result = sum(values) / max(num, 1)
-    when = self.config.stream.schedule.described(summary["num_stages"])
-    return f"{name} {problem.written(result)} over {num} mega-batches, {when}"
 
 
 class Images(Offline):
@@ -179,3 +189,72 @@ class Texts(Offline):
   def __init__(self, config: Any, data: Any = None, run: Any = None) -> None:
     del data, run
     super().__init__(config, language_modeling.Texts(config))
+
+
+class Prequential:
+  """Tests the deployed learner on every mega-batch before it is trained on: its *prequential* metric.
+
+  Learners that freeze their members are only tested if the schedule is adaptive, there is no test set, or drift is
+  watched: all members have to predict every mega-batch, which may take longer than the training.
+  """
+
+  def __init__(self, config: Any, source: Any):
+    """`source`: see problems.contract.Source."""
+    self._config, self._source, self._schedule = config, source, config.stream.schedule
+    self._key = f"prequential_{source.problem.metric}"
+    self._always = not self._schedule.is_fixed or not source.has_test or config.log.drift > 0
+    self._sizes: list[int] = []  # numbers of examples that the prequential metric of each mega-batch is a mean over
+    self._known: dict[int, Entry] = {}  # what is known of later mega-batches, by the deployed learner
+    self._deployed: LearnerState | None = None
+
+  def test(self, t: int, learner: Learner, state: State) -> Entry:
+    """The metrics of the deployed learner on mega-batch t, and for drift in text the deviation of its losses.
+
+    Its predictions for the next mega-batches are computed at the same time, because they do not change until the next
+    training. Nothing looks at them before their time.
+    """
+    if not state.ends or not (self._always or not learner.freezes):
+      return {self._key: None}
+    if state.learner is not self._deployed:
+      self._known, self._deployed = {}, state.learner
+    if t not in self._known:
+      num, schedule = self._source.megabatches.num, self._schedule
+      # As many as were needed so far, where nobody knows when the learner is trained next.
+      last = t + len(self._known)
+      if schedule.is_fixed:
+        last = schedule.next(t, self._config.stream.num_megabatches) or num
+      self._known |= self._tested(range(t, min(last, t + _MOST_AT_ONCE - 1, num) + 1), learner, state)
+    return dict(self._known[t])
+
+  def history(self, t: int, learner: Learner, state: State, notes: Entry) -> schedule.History:
+    """What a schedule that is not fixed knows when mega-batch t has arrived; `notes`: what `test` returned."""
+    values = [line.get(self._key) for line in state.lines] + [notes[self._key]]
+    while len(self._sizes) < t:
+      self._sizes.append(len(self._source.tested(len(self._sizes) + 1)))
+    return schedule.History(state.ends, values, self._sizes[:t], self._macs(t, learner, state))
+
+  def _tested(self, span: range, learner: Learner, state: State) -> dict[int, Entry]:
+    source, problem = self._source, self._source.problem
+    parts = [source.tested(t) for t in span]
+    held, index = source.select(np.concatenate(parts), learner.mesh)
+    pool, index = problem.load(held, index)
+    pool = pool if pool is held else sharding.put(pool, learner.mesh)
+    if source.constants is not None:
+      pool = classification.renormalized(pool, normalization.of_entries(state.meta), learner.mesh)
+    answers, start = prediction.of_pool(learner, problem, state.learner, pool, index), 0
+    values: dict[int, Entry] = {}
+    for t, part in zip(span, parts):
+      here = slice(start, start + len(part))
+      answer = jax.tree.map(lambda leaf, here=here: np.asarray(leaf)[here], answers)
+      values[t] = source.score_training(answer, part)
+      start += len(part)
+    return values
+
+  def _macs(self, t: int, learner: Learner, state: State) -> float:
+    """Multiply-adds of a training after mega-batch t: as in the last training, in proportion to its examples."""
+    config, sizes = self._config, self._source.memory.sizes((*state.ends, t))
+    plans = [config.train.plan(int(num), float(share)).samples for num, share in zip(sizes.train, sizes.share)]
+    trained = [entry for entry in state.lines if entry["updated"]]
+    if not trained:
+      return learner.cost(state.learner).fwd_macs * plans[-1] * config.num_candidates
+    return (trained[-1]["fwd_macs"] - trained[-1]["growth_macs"]) * plans[-1] / plans[-2]

@@ -21,7 +21,6 @@ from alma_jax.protocols.contract import (
   Protocol,
   Shown,
   Sizes,
-  Standing,
   State,
   Trained,
 )
@@ -67,8 +66,7 @@ class Tasks(Protocol):
 
   @property
   def num_bytes(self) -> tuple[int, int]:
-    num: tuple[int, int] = self.source.num_bytes
-    return num
+    return self.source.num_bytes
 
   def sizes(self) -> Sizes:
     num_train, _ = self.source.sizes()
@@ -136,9 +134,6 @@ class Tasks(Protocol):
   def summary(self, lines: list[Entry], initial_params: int) -> Entry:
     return super().summary(lines, initial_params) | summarize(lines)
 
-  def headline(self, summary: Entry, lines: list[Entry]) -> str:
-    return f"average accuracy {summary['average_accuracy']:.3f} over {len(lines)} tasks"
-
   @classmethod
   def told(cls, config: Any, summary: Entry, lines: list[Entry]) -> str:
     return (f"average accuracy {summary['average_accuracy']:.4f} over {len(lines)} tasks, forgetting "
@@ -196,7 +191,7 @@ class Tasks(Protocol):
     # A predictor that is newer than the line of its task: nothing but its error is known.
     line = (state.lines[-1] | dict(loss=None, val_error=None) if forgets and visit < newest else state.lines[visit])
     line = line | dict(error=1 - state.lines[-1][ACCURACIES][t], num_params=num_params)
-    return Shown(f"task-{t + 1:04d}", newest if forgets else visit, shown, meta, Standing(line))
+    return Shown(f"task-{t + 1:04d}", newest if forgets else visit, shown, meta, line)
 
 
 def _first(num: int) -> np.ndarray:

@@ -15,7 +15,7 @@ from alma_jax.config import code, schema
 from alma_jax.errors import BadInput, Diverged, Stopped, Unsaved, disk_problem, is_out_of_memory
 from alma_jax.parallel import environment, peers, runtime, sharding
 from alma_jax.protocols.contract import State
-from alma_jax.runs import listeners, loggers, loop, memory, progress, results, settings
+from alma_jax.runs import listeners, loop, memory, progress, results, settings
 from alma_jax.runs.listeners import Listener
 from alma_jax.store import checkpoint, local_copy, mirror, remote, run_files
 from alma_jax.store.record import Record
@@ -67,10 +67,11 @@ def run(config: Any, workdir: str | os.PathLike[str] | None = None, *, data: Seq
     peers.compare("data or devices", setting.identity.digests | dict(
         devices=f"{jax.local_device_count()} x {jax.devices()[0].platform}"))
     sharding.connect()
-    peers.together("memory", lambda: _check_memory(path, setting, overwrite))
+    is_finished = not overwrite and (path / "summary.json").exists()
+    peers.together("memory", lambda: None if is_finished else memory.check(setting))
     cleanup.enter_context(_explained(functools.partial(_shortage, path)))
-    folder = peers.together("run folder", lambda: _claimed(cleanup.enter_context(
-        RunFolder(path, sharding.is_main(), mirrored.address if mirrored else "")), setting, overwrite))
+    folder = peers.together("run folder", lambda: cleanup.enter_context(RunFolder(
+        path, sharding.is_main(), mirrored.address if mirrored else "")).claim(setting.identity, overwrite))
     was_complete = Record(path).is_finished
     with _uploaded(mirrored):
       if was_complete:
@@ -105,7 +106,7 @@ def _end(setting: settings.Setting, folder: RunFolder, now: State) -> None:
                   device=settings.describe_devices(setting.learner.mesh), versions=environment.versions(),
                   config_sha256=configs.digest(c))
   name = c.dataset.name.rstrip("/").rsplit("/", 1)[-1].split(":", 1)[-1]
-  title = f"{name}, {c.label}: {protocol.headline(summary, lines)}"
+  title = f"{name}, {c.label}: {protocol.told(c, summary, lines).partition(',')[0]}"
   picture = plots.curve(lines, protocol.measure, title, protocol.chance, protocol.labels)
   folder.write({"curve.png": picture, "summary.json": run_files.json_bytes(summary)})
 
@@ -118,7 +119,11 @@ def _mend(setting: settings.Setting, folder: RunFolder) -> None:
   """
   if not (folder.path / checkpoint.CHECKPOINTS).is_dir():
     return
-  meta = _newest_meta(folder)
+  try:
+    meta = checkpoint.Checkpoints(folder.path).newest_meta()
+  except BadInput as error:
+    warnings.warn(f"the files of {folder.shown} were not compared with its checkpoint: {error}", stacklevel=2)
+    return
   summary = Record(folder.path).summary or {}
   lines = [] if meta is None else meta["lines"]
   if meta is None or len(lines) != summary.get("num_megabatches"):  # the last checkpoint has been deleted
@@ -131,17 +136,6 @@ def _mend(setting: settings.Setting, folder: RunFolder) -> None:
     folder.mend("summary.json", run_files.json_bytes(summary | computed))
 
 
-def _newest_meta(folder: RunFolder) -> checkpoint.Meta | None:
-  try:
-    checkpoints = checkpoint.Checkpoints(folder.path, 1, create=False)
-    meta = checkpoints.newest_meta()
-    checkpoints.finish()
-    return meta
-  except BadInput as error:
-    warnings.warn(f"the files of {folder.shown} were not compared with its checkpoint: {error}", stacklevel=2)
-    return None
-
-
 def _listeners(setting: settings.Setting, folder: RunFolder, mirrored: mirror.Mirror | None
                ) -> tuple[progress.Progress, list[Listener]]:
   """(the progress display, all that hear how the run goes on, in their order)."""
@@ -150,9 +144,9 @@ def _listeners(setting: settings.Setting, folder: RunFolder, mirrored: mirror.Mi
                             settings.round_name(setting.facts.problem), protocol.sizes().exact)
   heard: list[Listener] = [shown]  # first, because others show what they do
   if config.log.tensorboard and sharding.is_main():
-    heard.append(loggers.TensorBoard(folder.path / "tensorboard", config, protocol.measure))
+    heard.append(listeners.TensorBoard(folder.path, config, protocol.measure))
   if config.log.wandb and sharding.is_main():
-    heard.append(loggers.Wandb(folder.path, config, protocol.measure))
+    heard.append(listeners.Wandb(folder.path, config, protocol.measure))
   if config.log.predictor:
     heard.append(listeners.Publisher(protocol, folder, shown.phase))
   if mirrored is not None:
@@ -167,12 +161,6 @@ def _settings(config: schema.RunConfig, workdir: str | os.PathLike[str], overwri
   same |= {f"the version of {name}": version for name, version in environment.versions().items()}
   same |= {f"the file that defines {name}": code for name, code in code.code_of(config).items()}
   return same | environment.flags() | {"--workdir": str(workdir), "--overwrite": bool(overwrite)}
-
-
-def _check_memory(path: pathlib.Path, setting: settings.Setting, overwrite: bool) -> None:
-  """Raises BadInput if the run is not finished and there is too little memory for it."""
-  if overwrite or not (path / "summary.json").exists():
-    memory.check(setting)
 
 
 def _mirrored(address: str | os.PathLike[str], path: pathlib.Path, overwrite: bool,
@@ -203,11 +191,6 @@ def _uploaded(mirrored: mirror.Mirror | None) -> Iterator[None]:
     raise
   if mirrored is not None:
     mirrored.finish()
-
-
-def _claimed(folder: RunFolder, setting: settings.Setting, overwrite: bool) -> RunFolder:
-  folder.claim(setting.identity, overwrite)
-  return folder
 
 
 @contextlib.contextmanager

@@ -13,7 +13,6 @@ import numpy as np
 from jax import export as jax_export
 
 from alma_jax import config as configs
-from alma_jax import protocols
 from alma_jax.config import schema
 from alma_jax.errors import BadInput
 from alma_jax.files import write_bytes
@@ -24,6 +23,7 @@ from alma_jax.problems.contract import Interface
 from alma_jax.protocols.contract import Shown
 from alma_jax.runs import results, settings
 from alma_jax.store import metrics, run_files
+from alma_jax.store.record import Record
 from alma_jax.types import Tree
 from alma_jax.version import __version__
 
@@ -70,13 +70,8 @@ class Exporter:
     self._key: Any = None
     self._program = b""
 
-  def files(self, shown: Shown, fingerprint: str | None) -> dict[str, bytes]:
-    """{name: contents} of a predictor; all processes of a run call it.
-
-    Args:
-      shown: the predictor.
-      fingerprint: of the data; for a live stream, of the data up to the last mega-batch that it was trained on.
-    """
+  def files(self, shown: Shown) -> dict[str, bytes]:
+    """{name: contents} of a predictor; all processes of a run call it."""
     config, state = self._config, self._learner.packed(shown.state)
     leaves, structure = jax.tree.flatten(sharding.fetch((state.live, state.frozen)))
     weights = [np.asarray(leaf) for leaf in leaves]
@@ -86,7 +81,7 @@ class Exporter:
     self._compile(state, structure, weights, interface)
     facts |= dict(format=folder.FORMAT, learner=config.learner.name,
                   description=self._learner.describe(state), platforms=list(_PLATFORMS), jax=jax.__version__,
-                  **self._provenance(shown, fingerprint))
+                  **self._provenance(shown))
     files = {folder.PROGRAM: self._program, folder.WEIGHTS: _npz(weights)}
     files |= {name: (self._path / name).read_bytes() for name in self._problem.files}
     facts["sha256"] = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
@@ -120,19 +115,22 @@ class Exporter:
         jax.ShapeDtypeStruct((batch, *example.shape), example.dtype))
     self._program, self._key = bytes(exported.serialize()), key
 
-  def _provenance(self, shown: Shown, fingerprint: str | None) -> dict[str, Any]:
+  def _provenance(self, shown: Shown) -> dict[str, Any]:
     """Where a predictor comes from, and how good it was there."""
-    config, standing, last, metric = self._config, shown.standing, shown.standing.line, self._problem.metric
+    config, last, metric = self._config, shown.line, self._problem.metric
     # In predictor.json, the plain name of the metric means that it was measured on a test set.
-    logged = metrics.Measure(metric, standing.is_prequential).logged(last)
+    logged = metrics.measure(metric, [last] if shown.lines else []).logged(last)
     values = {name: logged.get(name) for name in (metric, f"val_{metric}", "loss", "num_params", "predict_macs")}
     task = shown.meta.get("task")
     size = dict(num_tasks=task["of"]) if task else dict(num_megabatches=config.stream.num_megabatches)
-    values |= {"prequential": standing.prequential, "prequential_megabatches": standing.num_prequential}
+    key = f"prequential_{metric}"
+    measured = [line[key] for line in shown.lines if line.get(key) is not None]
+    values |= {"prequential": sum(measured) / len(measured) if measured else None,
+               "prequential_megabatches": len(measured)}
     return dict(
         stage=last.get("stage"), megabatch=last.get("t"), metric=metric, metrics=values,
         provenance=dict(
-            run=self._path.name, dataset=config.dataset.name, data_fingerprint=fingerprint,
+            run=self._path.name, dataset=config.dataset.name, data_fingerprint=Record(self._path).data_until(last["t"]),
             data_covered=config.dataset.covered(last["t"]), config_sha256=configs.digest(config), seed=config.seed,
             **size, alma_jax=__version__, written=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")))
 
@@ -174,9 +172,8 @@ def export(run: results.Run | str | os.PathLike[str], stage: int | None = None,
 def files_of(run: results.Run, stage: int | None = None, of_task: int | str | None = None) -> dict[str, bytes]:
   """{name: contents} of the predictor of a saved stage and task, see `export`; raises BadInput if it is not saved."""
   shown, learner = run.shown(of_task, stage)
-  fingerprint = protocols.of(run.config).saved_fingerprint(run.record, shown.standing.line["t"])
   problem = settings.context_of(run.config, shown.meta).problem
-  return Exporter(learner, problem, run.config, run.path).files(shown, fingerprint)
+  return Exporter(learner, problem, run.config, run.path).files(shown)
 
 
 def _card(facts: Mapping[str, Any]) -> str:

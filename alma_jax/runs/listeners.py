@@ -1,16 +1,26 @@
 """Listeners of a run: the progress display, boards, predictors, the remote copy. They never change results."""
-from collections.abc import Callable
+import contextlib
+import hashlib
+import pathlib
+import time
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from typing import Any
 
+from alma_jax import config as configs
+from alma_jax.config import schema
 from alma_jax.learners.contract import Learner
 from alma_jax.parallel import sharding
 from alma_jax.predictors import folder as predictors
+from alma_jax.problems import measures
 from alma_jax.protocols.contract import Protocol, Shown, State
 from alma_jax.runs import exporting
-from alma_jax.store.metrics import Entry
+from alma_jax.store.metrics import Entry, Measure
 from alma_jax.store.mirror import Mirror
 from alma_jax.store.run_files import PREDICTOR
 from alma_jax.store.run_folder import RunFolder
+
+_SHOWN = 60.0  # seconds after which TensorBoard sees an entry, at the latest when the next one is written
 
 
 class Listener:
@@ -67,7 +77,7 @@ class Publisher(Listener):
   def _publish(self, shown: Shown, state: State) -> None:
     assert self._exporter is not None
     with self._phase("writing the predictor"):
-      files = self._exporter.files(shown, self._protocol.fingerprint_after(shown.standing.line["t"]))
+      files = self._exporter.files(shown)
       self._folder.publish(shown.name, state.stage - 1, files)
 
 
@@ -92,3 +102,124 @@ class Uploader(Listener):
   def saved(self, wait: Callable[[], None]) -> None:
     wait()
     self._mirror.take()
+
+
+class Board(Listener):
+  """Base class: shows the numbers of both .jsonl files, "stream" at t, and "train" at the number of the line."""
+
+  def __init__(self, folder: pathlib.Path, config: schema.RunConfig, measure: Measure):
+    """`folder` and `config` of the run; `measure`: what its metric is measured on."""
+    self._folder, self._config, self._measure = folder, config, measure
+    self._num_lines: int | None = None  # of train.jsonl; None before the session begins
+
+  def open(self, state: State) -> None:
+    """The session begins with this state."""
+    raise NotImplementedError
+
+  def write(self, where: str, numbers: dict[str, int | float], step: int) -> None:
+    """Shows numbers of "stream" or "train"."""
+    raise NotImplementedError
+
+  def begin(self, learner: Learner, state: State) -> None:
+    if self._num_lines is None:
+      self._num_lines = state.num_train_lines
+      self.open(state)
+
+  def epoch(self, entry: Entry) -> None:
+    assert self._num_lines is not None
+    self._num_lines += 1
+    self.write("train", _numbers(entry), self._num_lines)
+
+  def line(self, entry: Entry, learner: Learner, state: State) -> None:
+    shown = measures.scalars(self._measure.logged(entry), self._config.log.metrics)
+    self.write("stream", _numbers(shown), entry["t"])
+
+
+class TensorBoard(Board):
+  """The folder tensorboard/ of the run. Later sessions write further files."""
+
+  def open(self, state: State) -> None:
+    path = self._folder / "tensorboard"
+    self._events = {"stream": _Events(path / "stream", len(state.lines) + 1),
+                    "train": _Events(path / "train", state.num_train_lines + 1)}
+
+  def write(self, where: str, numbers: dict[str, int | float], step: int) -> None:
+    self._events[where].write(numbers, step)
+
+  def flush(self) -> None:
+    for events in self._events.values():
+      events.flush()
+
+  def close(self) -> None:
+    with contextlib.ExitStack() as cleanup:
+      for events in self._events.values() if self._num_lines is not None else ():
+        cleanup.callback(events.close)
+
+
+class Wandb(Board):
+  """Weights & Biases: `stream/...` over t, `train/...` over the number of the line.
+
+  A resumed run goes on under its own name there. Lines since its last checkpoint are logged again, with equal values.
+  """
+
+  def open(self, state: State) -> None:
+    import wandb
+    name = hashlib.sha256(str(self._folder.resolve()).encode()).hexdigest()[:16]
+    self._run: Any = wandb.init(project=self._config.log.wandb, id=name, name=self._folder.name, resume="allow",
+                                dir=str(self._folder), config=configs.flatten(configs.to_dict(self._config)))
+    self._run.define_metric("stream/*", step_metric="stream/t")
+    self._run.define_metric("train/*", step_metric="train/line")
+
+  def write(self, where: str, numbers: dict[str, int | float], step: int) -> None:
+    self._run.log({f"{where}/{name}": number for name, number in numbers.items()} | (
+        {"train/line": step} if where == "train" else {}))
+
+  def close(self) -> None:
+    if self._num_lines is not None:
+      self._run.finish()
+
+
+class _Events:
+  """A file of TensorBoard's events. Whoever writes to it gets the OSError of a full disk.
+
+  tensorboardX's SummaryWriter writes in a thread. If that thread fails, it ends without a word, and the next entries
+  wait for it for ever.
+  """
+
+  def __init__(self, folder: pathlib.Path, first: int):
+    """A new file in `folder`, which TensorBoard shows instead of what earlier files have from step `first` on."""
+    from tensorboardX import event_file_writer
+    from tensorboardX.proto import event_pb2, summary_pb2
+    folder.mkdir(parents=True, exist_ok=True)
+    # File names have the time in seconds, and another session may have begun in the same second.
+    self._file = event_file_writer.EventsWriter(str(folder / "events"), f".{time.time_ns()}")
+    self._flushed = time.monotonic()
+    self._event, self._summary = event_pb2.Event, summary_pb2.Summary
+    start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+    self._file.write_event(self._event(wall_time=time.time(), step=first, session_log=start))
+
+  def write(self, numbers: dict[str, int | float], step: int) -> None:
+    """Numbers by their names, at `step`."""
+    values = [self._summary.Value(tag=name, simple_value=number) for name, number in numbers.items()]
+    self._file.write_event(self._event(wall_time=time.time(), step=step, summary=self._summary(value=values)))
+    if time.monotonic() - self._flushed > _SHOWN:
+      self.flush()
+
+  def flush(self) -> None:
+    self._file.flush()
+    self._flushed = time.monotonic()
+
+  def close(self) -> None:
+    self._file.close()
+
+
+def _numbers(entry: Entry) -> dict[str, int | float]:
+  """The numbers of an entry and of its nested lists: "load/1/3" is load[1][3]."""
+  def flat(name: str, value: Any) -> Iterator[tuple[str, int | float]]:
+    if isinstance(value, list):
+      for i, part in enumerate(value):
+        yield from flat(f"{name}/{i}", part)
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+      yield name, value
+
+  return {name: number for key, value in entry.items() for name, number in flat(key, value)}

@@ -5,7 +5,6 @@ decides how (learners/contract.py). Listeners are told what has happened (listen
 """
 import collections
 import contextlib
-import dataclasses
 import itertools
 import time
 from collections.abc import Callable, Sequence
@@ -87,8 +86,8 @@ class Session:
     for listener in self._listeners:
       listener.claimed(self._is_new)
     folder.write_config()
-    folder.cut(METRICS, len(now.lines), now.lines)
-    folder.cut(TRAIN, now.num_train_lines, total=now.train_total)
+    folder.cut(METRICS, now.lines)
+    folder.check_and_cut(TRAIN, now.num_train_lines, now.train_total)
     folder.delete(DIVERGED)  # the run goes on
     with contextlib.ExitStack() as cleanup:
       folder.note("")  # what a killed session may have left
@@ -158,7 +157,7 @@ class Session:
     if now.arrival is None:
       if t <= len(now.lines):  # it is received again
         now.lines.pop()
-        folder.cut(METRICS, len(now.lines), now.lines)
+        folder.cut(METRICS, now.lines)
       with self._shown.phase("testing the mega-batch"):
         now.arrival = protocol.decide(t, self._setting.learner, now)
     if now.arrival.trains:
@@ -226,13 +225,14 @@ class Session:
     cost, grown = learner.cost(now.learner), growth.report
     grown_flops = 2 * grown.macs if grown.flops is None else grown.flops
     now.stage += 1
-    line = metrics.Line(
+    line = metrics.line(
+        self._setting.facts.problem.metric,
         t=now.arrival.t, stage=now.stage - 1, updated=True, value=None, val_value=report.val, loss=None,
         num_params=cost.num_params, growth_macs=grown.macs, seconds=time.monotonic() - began,
         fwd_macs=(cost.fwd_macs * report.samples if report.macs is None else report.macs) + grown.macs,
         train_flops=(cost.train_flops * report.samples if report.flops is None else report.flops) + grown_flops,
         predict_macs=cost.predict_macs)
-    return line.entry(self._setting.facts.problem.metric) | now.arrival.notes | tested | prepared.notes
+    return line | now.arrival.notes | tested | prepared.notes
 
   def _grown(self, data: loop.StageData) -> Growth:
     learner, before = self._setting.learner, self.now.learner
@@ -287,10 +287,10 @@ class Session:
       if not done and self._is_due():
         done, pending = self._record(fit, pending, began), None
         if not done:
-          self._save(dataclasses.replace(growth, fit=fit))
+          self._save(growth._replace(fit=fit))
       rows = fit.cursor - start
       aim = rows * _TARGET_SECONDS / max(time.monotonic() - since, 1e-4)
-      self._rows = sharding.agree(int(np.clip(aim, 1, min(2 * self._rows, fit.spec.problem.max_steps))))
+      self._rows = int(sharding.agree(int(np.clip(aim, 1, min(2 * self._rows, fit.spec.problem.max_steps)))))
       self._shown.steps(rows * plan.samples // total, data.stage, fit.cursor // -(-total // plan.rounds), plan.rounds)
     if pending is not None:
       self._record(fit, pending, began)
@@ -315,7 +315,7 @@ class Session:
         entry["members"] = {key: finite(value) for key, value in members.items()}
       self._folder.append(TRAIN, entry)
       now.num_train_lines += 1
-      now.train_total = run_files.chained(now.train_total, entry)
+      now.train_total = run_files.chained(now.train_total, run_files.encoded(entry))
       for listener in self._listeners:
         listener.epoch(entry)
     return done

@@ -5,8 +5,6 @@ its own, and reads nothing but the gate and the data. The manifest lists the exp
 """
 import dataclasses
 import functools
-import hashlib
-import json
 import os
 import pathlib
 from collections.abc import Callable, Mapping
@@ -222,4 +220,4 @@ def _digest(run: results.Run) -> str:
   """SHA-256 of the weights of a finished run, from the sums that its checkpoint was verified by."""
   opened, _ = run.open()
   sums = {name: each for name, each in opened.meta["sha256"].items() if name.startswith(("live.", "average."))}
-  return hashlib.sha256(json.dumps(sums, sort_keys=True).encode()).hexdigest()
+  return run_files.digest_of(sums)

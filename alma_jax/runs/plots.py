@@ -1,5 +1,6 @@
 """Pictures of one run: the curve of its error, and the gate tree of a mixture."""
 import io
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,8 +12,6 @@ from alma_jax.store.metrics import Measure
 
 COLOUR = "#0072B2"  # blue of the Okabe-Ito palette, distinct for colour-blind readers
 _LARGEST, _SMALLEST = 0.45, 0.28  # radii of the circles of a gate tree; neighbouring leaves have the distance 1
-_LEAST_WIDTH, _STEEPEST = 4.0, 3.0  # in leaves: width of a small tree, and largest distance of two levels
-_LETTER = 0.62  # width of a digit, as a share of the font size
 
 
 def curve(lines: Sequence[dict[str, Any]], measure: Measure, title: str,
@@ -79,39 +78,26 @@ def gate_tree(splits: Sequence[int], axes: Axes, sizes: Sequence[float] | None =
   from matplotlib.patches import Circle
 
   from alma_jax.models import moe
-  num, tree = len(splits) + 1, moe.nested(splits)
+  num, leaves = len(splits) + 1, itertools.count()
   sizes = [1] * num if sizes is None else sizes
-  box, levels = axes.get_window_extent(), _depth(tree)
-  across = max(num, _LEAST_WIDTH)
-  room = (across * box.height / box.width - 1) / max(levels, 1)
-  below = min(max(1.0, room), _STEEPEST)  # distance of two levels
-  scale = min(box.width / across, box.height / (below * levels + 1))  # pixels between neighbouring leaves
-  leaves = iter(range(num))
 
-  def draw(node: Any, y: float) -> float:
-    """Draws a node and all below it; returns its x."""
+  def draw(node: Any, level: int) -> tuple[float, int]:
+    """Draws a node and all below it; returns its x, and the lowest level."""
     if isinstance(node, int):
-      x: float = next(leaves)
+      x = next(leaves)
       radius = (_SMALLEST**2 + (_LARGEST**2 - _SMALLEST**2) * min(max(sizes[node], 0), 1)) ** 0.5
-      axes.add_patch(Circle((x, y), radius, color=COLOUR, linewidth=0, zorder=2))
-      diameter = 2 * radius * scale * 72 / axes.figure.dpi
-      font = min(9, 0.85 * diameter / max(1.0, _LETTER * len(str(node))))
-      axes.annotate(str(node), (x, y), color="white", ha="center", va="center", fontsize=font, zorder=3)
-      return x
-    ends = [draw(child, y - below) for child in node[1:]]
-    x = sum(ends) / 2
+      axes.add_patch(Circle((x, -level), radius, color=COLOUR, linewidth=0, zorder=2))
+      axes.annotate(str(node), (x, -level), color="white", ha="center", va="center", fontsize=7, zorder=3)
+      return x, level
+    ends, lowest = zip(*(draw(child, level + 1) for child in node[1:]))
+    middle = sum(ends) / 2
     for end in ends:
-      axes.plot([x, end], [y, y - below], color="0.6", linewidth=1.2, zorder=1)
-    axes.add_patch(Circle((x, y), 0.1, color="0.6", linewidth=0, zorder=2))
-    return x
+      axes.plot([middle, end], [-level, -level - 1], color="0.6", linewidth=1.2, zorder=1)
+    axes.add_patch(Circle((middle, -level), 0.1, color="0.6", linewidth=0, zorder=2))
+    return middle, max(lowest)
 
-  draw(tree, 0.0)
-  x, y, half_width, half_height = (num - 1) / 2, -below * levels / 2, box.width / scale / 2, box.height / scale / 2
-  axes.set(xticks=[], yticks=[], xlim=(x - half_width, x + half_width), ylim=(y - half_height, y + half_height))
+  _, lowest = draw(moe.nested(splits), 0)
+  middle, half = (num - 1) / 2, max(num, 4) / 2
+  axes.set(xticks=[], yticks=[], xlim=(middle - half, middle + half), ylim=(-lowest - 0.5, 0.5))
   axes.set_aspect("equal")
   axes.set_frame_on(False)
-
-
-def _depth(tree: Any) -> int:
-  """Levels below the root of a tree of moe.nested."""
-  return 0 if isinstance(tree, int) else 1 + max(_depth(child) for child in tree[1:])

@@ -7,7 +7,7 @@ import numpy as np
 
 from alma_jax import learners, protocols
 from alma_jax.config import schema
-from alma_jax.data import cache, tokens
+from alma_jax.data import cache, form, tokens
 from alma_jax.errors import BadInput
 from alma_jax.learners import contract, prediction
 from alma_jax.parallel import environment, runtime
@@ -19,26 +19,25 @@ from alma_jax.store.metrics import Entry
 from alma_jax.store.record import Record
 
 
-class Run:
+class Run(Record):
   """A run folder, finished or not.
 
   Attributes:
     path: the folder.
-    record: its files.
     config: RunConfig.
     lines: list of the entries of metrics.jsonl, one for each mega-batch (of a stream of tasks for each task) so far.
     metrics: dict of numpy arrays [B'], a column of `lines` each; null is NaN. Entries that are lists are left out.
     train: list of the entries of train.jsonl.
     summary: dict of summary.json, or None while the run is unfinished.
+    accuracies: of a stream of tasks R[t, i], the test accuracy on task i after task t, so far; None of other runs.
   """
 
   def __init__(self, path: str | os.PathLike[str]):
-    self.path = local_copy.readable(path)
-    self.record = Record(self.path)
-    self.config, self.lines = self.record.config, self.record.lines
-    self.train, self.summary = self.record.train, self.record.summary
+    super().__init__(local_copy.readable(path))
+    for read in ("config", "lines", "train", "summary"):  # a damaged file is refused now
+      getattr(self, read)
     self.metrics = _columns(self.lines)
-    self._arrays: dict[str, str] = self.record.tree.get("arrays", {})  # until they are compared, which is done once
+    self._arrays: dict[str, str] = self.tree.get("arrays", {})  # until they are compared, which is done once
 
   def __repr__(self) -> str:
     state = f"{len(self.metrics.get('t', ()))} mega-batches"
@@ -52,15 +51,6 @@ class Run:
     return run_files.shown(self.path)
 
   @property
-  def accuracies(self) -> np.ndarray | None:
-    """Of a stream of tasks R[t, i], the test accuracy on task i after task t, so far; None of other runs.
-
-    Returns:
-      float64 [T', T'], rows and columns from 0, NaN for i > t.
-    """
-    return self.record.accuracies
-
-  @property
   def classes(self) -> Any:
     """Names of the classes, in the order of the columns of `predict`; of a stream of tasks a list for each task.
 
@@ -69,7 +59,7 @@ class Run:
     Raises:
       BadInput: nothing is saved yet.
     """
-    metas = self._checkpoints().metas() if (self.path / "checkpoints").is_dir() else {}
+    metas = self._metas()
     if not metas:
       raise BadInput(f"{self._shown} has saved nothing yet, so its classes are not known.")
     return protocols.of(self.config).classes(metas[max(metas)]["data"])
@@ -99,8 +89,7 @@ class Run:
     if "num_classes" not in data:
       raise BadInput(f"{self._shown} is a language model, which predicts no classes; use `sample`.")
     problem, pool = to_predict(x, data, learner)
-    probabilities: np.ndarray = prediction.of_pool(learner, problem, state, pool)[1]
-    return probabilities
+    return np.asarray(prediction.of_pool(learner, problem, state, pool)[1])
 
   def shown(self, task: int | str | None = None, stage: int | None = None) -> tuple[Shown, contract.Learner]:
     """(a predictor of this run, the learner that it is a state of).
@@ -116,6 +105,25 @@ class Run:
     opened, learner = self.open(stage)
     state = snapshot.restore(learner, opened, partly=True)
     return protocols.of(self.config).view(learner, state, task, opened.lost, self._shown), learner
+
+  @environment.fixed()
+  def routes(self, x: Any, stage: int | None = None) -> dict[str, np.ndarray]:
+    """The weights of the experts for each image, {mixture: float32 [N, E]}; each row sums to 1.
+
+    `moe` and `gmoe` have a mixture in each of several layers. `hmoe` has one, "experts", whose weights are 0 and 1.
+
+    Args:
+      x: raw images [N, ...], of the shape and dtype of the training images.
+      stage: counts from 0; None: the last one saved.
+
+    Raises:
+      BadInput: the learner has no gates, or has a single expert, or no such stage is saved.
+    """
+    opened, learner = self.open(stage)
+    weights_of = learner.router(snapshot.restore_learner(learner, opened))
+    if weights_of is None:
+      raise BadInput(f"{self._shown} has no experts to choose from; give a run of moe, gmoe or hmoe that has several.")
+    return weights_of(to_predict(x, opened.meta["data"], learner)[1])
 
   @environment.fixed()
   def sample(self, prompt: str = "", *, num_tokens: int = 200, temperature: float = 0.8, top_k: int = 0, seed: int = 0,
@@ -192,7 +200,7 @@ class Run:
     if stage is not None and stage not in saved:
       raise BadInput(f"{self._shown} has saved the stages {sorted(saved)}, not {stage}; "
                      "the last one is always kept, others as checkpoint.keep_every says.")
-    opened = self._checkpoints().open(saved[max(saved) if stage is None else stage])
+    opened = checkpoint.Checkpoints(self.path).open(saved[max(saved) if stage is None else stage])
     snapshot.check_config(self.path, self.config, opened.meta)
     stored, self._arrays = self._arrays, {}
     context = settings.context_of(self.config, opened.meta["data"])
@@ -203,16 +211,14 @@ class Run:
                       "predictions may differ; restore them", stacklevel=3)
     return opened, learners.make(context)
 
-  def _checkpoints(self) -> checkpoint.Checkpoints:
-    return checkpoint.Checkpoints(self.path, self.config.checkpoint.keep, create=False)
+  def _metas(self) -> dict[int, checkpoint.Meta]:
+    is_there = (self.path / checkpoint.CHECKPOINTS).is_dir()
+    return checkpoint.Checkpoints(self.path).metas() if is_there else {}
 
   def _saved_stages(self) -> dict[int, int]:
     """{stage trained last: newest checkpoint that holds its learner}."""
-    if not (self.path / "checkpoints").is_dir():
-      return {}
-    metas = self._checkpoints().metas()
     # Between two trainings of a stage the state belongs to no stage.
-    return {meta["stage"] - 1: step for step, meta in metas.items() if meta["stage"] and meta["complete"]}
+    return {meta["stage"] - 1: step for step, meta in self._metas().items() if meta["stage"] and meta["complete"]}
 
 
 def load_run(workdir: str | os.PathLike[str]) -> Run:
@@ -268,19 +274,11 @@ def to_predict(x: Any, meta: Entry, learner: contract.Learner) -> tuple[classifi
   Raises:
     BadInput: x does not look like the training examples.
   """
-  x = _like_examples(x, tuple(meta["example_shape"]), np.dtype(meta["dtype"]))
+  like = form.Form(tuple(meta["example_shape"]), np.dtype(meta["dtype"]), owner="the training examples have")
+  try:
+    x = like.fit(np.asarray(x))
+  except BadInput as error:
+    raise BadInput(f"x cannot be predicted: {error}") from error
   mean, std = (np.asarray(meta[key], np.float32) for key in ("mean", "std"))
   pool = classification.make_pool(x, np.zeros(len(x)), mean, std, learner.mesh)
   return classification.Classification(meta["num_classes"], augment=False), pool
-
-
-def _like_examples(x: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-  x = np.asarray(x)
-  if x.ndim == len(shape) and shape[-1] == 1 and x.shape[1:] == shape[:-1]:
-    x = x[..., None]  # grey images without their channel
-  if x.shape[1:] != shape or x.ndim != len(shape) + 1 or not len(x):
-    wanted = ", ".join(map(str, shape))
-    raise BadInput(f"inputs of shape {x.shape} do not look like the training examples, [N, {wanted}], N at least 1.")
-  if x.dtype != dtype and not (dtype == np.float32 and np.issubdtype(x.dtype, np.floating)):
-    raise BadInput(f"inputs are {x.dtype}, but the training examples were {dtype}; give raw, unnormalised inputs.")
-  return x.astype(dtype)

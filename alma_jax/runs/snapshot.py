@@ -1,7 +1,6 @@
 """What a checkpoint holds: the state of a run, its learner, and the stage in training."""
-import dataclasses
 import pathlib
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,9 +15,11 @@ from alma_jax.store import checkpoint
 from alma_jax.training import loop
 from alma_jax.types import Tree
 
+# Fields of State that a checkpoint holds as they are; `meta` is called "data" there.
+_FIELDS = ("stage", "epoch", "complete", "initial_params", "lines", "num_train_lines", "train_total")
 
-@dataclasses.dataclass(frozen=True)
-class Growth:
+
+class Growth(NamedTuple):
   """A stage that has grown, and how it is trained.
 
   Attributes:
@@ -43,11 +44,8 @@ def take(config: schema.RunConfig, now: State, seconds: dict[str, float], growth
   """
   state = now.learner
   host, trees = _parted(state.host, "host")
-  trees["live"] = state.live
-  if state.opt is not None:
-    trees["opt"] = state.opt
-  if state.average is not None:
-    trees["average"] = state.average
+  found = dict(live=state.live, opt=state.opt, average=state.average, joined=now.joined.cached)
+  trees |= {name: tree for name, tree in found.items() if tree is not None}
   grown, frozen = None, state.frozen
   if growth is not None:
     trees["fit"] = loop.save(growth.fit)
@@ -56,13 +54,10 @@ def take(config: schema.RunConfig, now: State, seconds: dict[str, float], growth
       trees |= arrays | {"grown": growth.state.live}
       frozen = growth.state.frozen
       grown = dict(spec=growth.state.spec, host=grown_host, report=list(growth.report))
-  if now.joined.cached is not None:
-    trees["joined"] = now.joined.cached
   meta = dict(
-      config=configs.identity(config), stage=now.stage, epoch=now.epoch, complete=now.complete,
-      cursor=None if growth is None else growth.fit.cursor, spec=state.spec, host=host, growth=grown, lines=now.lines,
-      arrival=now.arrival and list(now.arrival), num_train_lines=now.num_train_lines, train_total=now.train_total,
-      num_joined=now.joined.num, initial_params=now.initial_params, data=now.meta, **seconds)
+      config=configs.identity(config), cursor=None if growth is None else growth.fit.cursor, spec=state.spec, host=host,
+      growth=grown, arrival=now.arrival and list(now.arrival), num_joined=now.joined.num, data=now.meta, **seconds,
+      **{name: getattr(now, name) for name in _FIELDS})
   return meta, trees, frozen
 
 
@@ -71,9 +66,8 @@ def restore(learner: contract.Learner, opened: checkpoint.Opened, partly: bool =
   meta = opened.meta
   joined = Joined(dict(opened.arrays("joined")), meta["num_joined"]) if opened.has("joined") else Joined()
   return State(
-      restore_learner(learner, opened, partly), meta["initial_params"], meta["data"], meta["stage"], meta["epoch"],
-      meta["lines"], arrival_of(meta), joined, meta["complete"], meta["num_train_lines"], meta["train_total"],
-      meta["wall_seconds"], meta["compile_seconds"])
+      restore_learner(learner, opened, partly), meta=meta["data"], arrival=arrival_of(meta), joined=joined,
+      **{name: meta[name] for name in (*_FIELDS, "wall_seconds", "compile_seconds")})
 
 
 def arrival_of(meta: checkpoint.Meta) -> Arrival | None:
@@ -113,8 +107,7 @@ def restore_learner(learner: contract.Learner, opened: checkpoint.Opened, partly
     raise BadInput(f"a network of the learner is lost: {next(iter(opened.lost.values()))}")
   spec, host = spec_and_host(opened)
   shapes = learner.template(spec)
-  opt = opened.tree("opt", shapes.opt) if opened.has("opt") else None
-  average = opened.tree("average", shapes.average) if opened.has("average") else None
+  opt, average = (opened.tree(name, getattr(shapes, name)) if opened.has(name) else None for name in ("opt", "average"))
   arrays = (opened.tree("live", shapes.live), opened.frozen(shapes.frozen), opt, average)
   live, frozen, opt, average = sharding.put(arrays, learner.mesh)
   return LearnerState(spec, live, frozen, opt, host, average)

@@ -12,7 +12,7 @@ import json
 import os
 import pathlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -20,9 +20,10 @@ import numpy as np
 import orbax.checkpoint as ocp
 from flax import serialization
 
-from alma_jax.errors import BadInput, disk_problem
+from alma_jax.errors import BadInput, disk_problem, reason
 from alma_jax.parallel import sharding
 from alma_jax.store.once import Lost, Once
+from alma_jax.store.run_files import digest_of
 from alma_jax.types import Tree
 
 CHECKPOINTS, POOL = "checkpoints", "pool"  # folders of a run folder
@@ -40,13 +41,12 @@ class Checkpoints:
   run may be resumed on another number of devices.
   """
 
-  def __init__(self, path: str | os.PathLike[str], keep: int, create: bool = True):
+  def __init__(self, path: str | os.PathLike[str], keep: int = 0):
     """Opens the checkpoints in a run folder.
 
     Args:
       path: run folder.
-      keep: how many of the newest checkpoints are kept.
-      create: whether the folder of checkpoints is made if it does not exist.
+      keep: how many of the newest checkpoints are kept; 0: they are only read.
 
     Raises:
       BadInput: Orbax cannot open them.
@@ -56,20 +56,20 @@ class Checkpoints:
     try:
       self._manager = ocp.CheckpointManager(
           self._folder, item_names=("meta", "arrays"),
-          options=ocp.CheckpointManagerOptions(max_to_keep=None, create=create))
+          options=ocp.CheckpointManagerOptions(max_to_keep=None, create=keep > 0))
     except Exception as error:  # Orbax reads the times of all checkpoints
       if disk_problem(error):
         raise
-      raise BadInput(f"the checkpoints in {self._folder} cannot be opened ({_reason(error)}); a file "
+      raise BadInput(f"the checkpoints in {self._folder} cannot be opened ({reason(error)}); a file "
                      "_CHECKPOINT_METADATA in one of them is damaged: restore or delete it, a run goes on without it."
                      ) from error
     self._history = Once(self._folder / _HISTORY, ".json", sharding.is_main())
     self._frozen = Once(self._folder.parent / POOL, ".msgpack", sharding.is_main())
-    self._bad: set[int] = set()  # steps found damaged
-    self._permanent: set[int] | None = None  # steps that are kept permanently, once they have been read from disk
+    self._bad: set[int] = set()  # steps that are damaged
+    self._permanent: set[int] = set()  # steps that are kept permanently, as `newest` has read them
 
   def save(self, meta: Meta, trees: dict[str, Tree], frozen: tuple[Tree, ...], permanent: bool = False) -> None:
-    """Saves a checkpoint; returns while it is still being written.
+    """Saves a checkpoint; returns while it is still being written. A session calls `newest` first.
 
     Args:
       meta: JSON-able dict, which `Opened.meta` returns. Its entry `lines` is a list that only grows at its end.
@@ -82,27 +82,25 @@ class Checkpoints:
       RuntimeError: Orbax did not write it.
     """
     self._manager.wait_until_finished()
-    if self._permanent is None:
-      self._permanent = {s for s in self._manager.all_steps() if self._permanent_on_disk(s)}
     self._delete_stale()
+    step = (self._manager.latest_step() or 0) + 1
+    if permanent:
+      self._permanent.add(step)
     trees = {key: sharding.fetch(tree) for key, tree in trees.items()}
     arrays = {f"{key}.{name}": leaf for key, tree in trees.items() for name, leaf in flatten(tree)}
     arrays = arrays or {"nothing": np.zeros(1, np.int8)}  # Orbax refuses to save no arrays
     lines = meta["lines"]
     sealed = self._history.save(max(0, len(lines) - 1) // _PART, lambda i: json.dumps(
         lines[i * _PART:(i + 1) * _PART], allow_nan=False).encode())
-    meta = dict(meta, sealed=sealed, lines=lines[len(sealed) * _PART:], permanent=permanent,
+    meta = dict(meta, sealed=sealed, lines=lines[len(sealed) * _PART:], permanent=sorted(self._permanent),
                 sha256={name: _sum_of(leaf) for name, leaf in arrays.items()},
                 frozen=self._frozen.save(len(frozen), lambda i: _packed(frozen[i])))
-    meta = dict(meta, meta_sha256=_meta_digest(meta))
+    meta = dict(meta, meta_sha256=digest_of(meta))
     meta = json.loads(json.dumps(meta))  # a copy: Orbax writes it later, when the caller's lists have grown
-    step = (self._manager.latest_step() or 0) + 1
     saved = self._manager.save(step, args=ocp.args.Composite(
         meta=ocp.args.JsonSave(meta), arrays=ocp.args.StandardSave(arrays)))
     if not saved:
       raise RuntimeError(f"Orbax skipped checkpoint {step} of {self._folder}")
-    if permanent:
-      self._permanent.add(step)
 
   def newest(self) -> "Opened | None":
     """The newest undamaged checkpoint, or None if no checkpoint exists.
@@ -112,50 +110,33 @@ class Checkpoints:
     Raises:
       BadInput: there are checkpoints, and all are damaged, or lack a frozen tree.
     """
-    steps = sorted(self._manager.all_steps(), reverse=True)
-    lost = ""
-    damaged: list[str] = []
-    for step in steps:
+    problems: list[str] = []
+    for step in sorted(self._manager.all_steps(), reverse=True):
       try:
-        opened = self._open(step)
-        if not opened.lost:
-          for sentence in damaged:
-            warnings.warn(sentence, stacklevel=2)
-          return opened
-        reason = lost = next(iter(opened.lost.values()))
-      except Exception as error:  # Orbax and tensorstore raise many kinds
-        reason = _reason(error)
+        opened = self.open(step)
+        problem = "".join(f"checkpoint {step} lacks a network: {why}" for why in [*opened.lost.values()][:1])
+      except BadInput as error:
+        problem = str(error)
+      if not problem:
+        for each in problems:
+          warnings.warn(f"{each}; falling back to the checkpoint before it", stacklevel=2)
+        self._permanent = set(opened.meta["permanent"])
+        return opened
       self._bad.add(step)
-      damaged.append(f"checkpoint {step} of {self._folder} is damaged ({reason.rstrip('.')}); falling back to the one "
-                     "before it")
-    if lost:
-      raise BadInput(f"the run in {self._folder.parent} cannot go on: {lost.rstrip('.')}; nothing was changed, and "
-                     "--overwrite would start the run again.")
-    if steps:
-      raise BadInput(f"all checkpoints in {self._folder} are damaged ({len(steps)} tried): {reason.rstrip('.')}; "
-                     "nothing was changed, and --overwrite would start the run again.")
+      problems.append(problem.rstrip("."))
+    if problems:
+      raise BadInput(f"the run in {self._folder.parent} cannot go on, because all its checkpoints are damaged: "
+                     f"{problems[0]}; nothing was changed, and --overwrite would start the run again.")
     return None
 
   def newest_meta(self) -> Meta | None:
     """The meta of the newest checkpoint, without its arrays; None, with a warning, if it cannot be read."""
     step = self._manager.latest_step()
-    if step is None:
-      return None
-    try:
-      return self._whole_meta(step)
-    except Exception as error:  # as above
-      warnings.warn(f"checkpoint {step} of {self._folder} cannot be read ({_reason(error)})", stacklevel=2)
-      return None
+    return None if step is None else self._readable([step], self._whole_meta).get(step)
 
   def metas(self) -> dict[int, Meta]:
     """{step: meta} of the checkpoints whose meta can be read, oldest first; without the sealed part of `lines`."""
-    metas = {}
-    for step in sorted(self._manager.all_steps()):
-      try:
-        metas[step] = self._read_meta(step)
-      except Exception as error:  # as above
-        warnings.warn(f"checkpoint {step} of {self._folder} cannot be read ({error})", stacklevel=2)
-    return metas
+    return self._readable(sorted(self._manager.all_steps()), self._meta)
 
   def open(self, step: int) -> "Opened":
     """One checkpoint, verified; frozen trees may be missing, see `Opened.lost`.
@@ -164,9 +145,15 @@ class Checkpoints:
       BadInput: it is damaged.
     """
     try:
-      return self._open(step)
-    except Exception as error:  # as above
-      raise BadInput(f"checkpoint {step} of {self._folder} is damaged ({_reason(error).rstrip('.')}).") from error
+      meta = self._whole_meta(step)
+      shapes = {name: np.zeros(shape, dtype) for name, (_, shape, dtype) in meta["sha256"].items()}
+      arrays = self._manager.restore(step, args=ocp.args.Composite(arrays=ocp.args.StandardRestore(shapes))).arrays
+      for name, expected in meta["sha256"].items():
+        if _sum_of(arrays[name]) != expected:
+          raise ValueError(f"array {name} does not match its checksum")
+      return Opened(meta, arrays, self._frozen.read(meta["frozen"]))
+    except Exception as error:  # Orbax and tensorstore raise many kinds
+      raise BadInput(f"checkpoint {step} of {self._folder} is damaged ({reason(error)}).") from error
 
   def renew_frozen(self) -> None:
     """The frozen trees have other shapes from now on, and are saved again."""
@@ -179,21 +166,21 @@ class Checkpoints:
   def finish(self) -> None:
     """Waits until everything is on disk, and tidies up."""
     self._manager.wait_until_finished()
-    if self._permanent is not None:
+    if self._keep:
       self._delete_stale()
     self._manager.close()
 
-  def _open(self, step: int) -> "Opened":
-    meta = self._whole_meta(step)
-    shapes = {name: np.zeros(shape, dtype) for name, (_, shape, dtype) in meta["sha256"].items()}
-    arrays = self._manager.restore(step, args=ocp.args.Composite(arrays=ocp.args.StandardRestore(shapes))).arrays
-    for name, expected in meta["sha256"].items():
-      if _sum_of(arrays[name]) != expected:
-        raise ValueError(f"array {name} does not match its checksum")
-    return Opened(meta, arrays, self._frozen.read(meta["frozen"]))
+  def _readable(self, steps: Sequence[int], read: Callable[[int], Meta]) -> dict[int, Meta]:
+    metas = {}
+    for step in steps:
+      try:
+        metas[step] = read(step)
+      except Exception as error:  # as above
+        warnings.warn(f"checkpoint {step} of {self._folder} cannot be read ({reason(error)})", stacklevel=3)
+    return metas
 
   def _whole_meta(self, step: int) -> Meta:
-    meta = self._read_meta(step)
+    meta = self._meta(step)
     sealed: list[Any] = []
     for part in self._history.read(meta["sealed"]):
       if isinstance(part, Lost):
@@ -201,23 +188,17 @@ class Checkpoints:
       sealed += json.loads(part)
     return dict(meta, lines=sealed + meta["lines"])
 
-  def _read_meta(self, step: int) -> Meta:
+  def _meta(self, step: int) -> Meta:
     meta = dict(self._manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore())).meta)
-    if meta.pop("meta_sha256") != _meta_digest(meta):
+    if meta.pop("meta_sha256") != digest_of(meta):
       raise ValueError("its description does not match its checksum")
     return meta
-
-  def _permanent_on_disk(self, step: int) -> bool:
-    try:
-      return bool(self._read_meta(step)["permanent"])
-    except Exception:  # a checkpoint that cannot be read now is kept
-      return True
 
   def _delete_stale(self) -> None:
     """Deletes all but the newest sound checkpoints, the permanent ones, and damaged ones that are the newest."""
     steps = sorted(self._manager.all_steps())
     sound = [step for step in steps if step not in self._bad]
-    stale = set(sound[:-self._keep]) - (self._permanent or set())
+    stale = set(sound[:-self._keep]) - self._permanent
     stale |= {step for step in self._bad.intersection(steps) if sound and step < sound[-1]}
     for step in sorted(stale):
       self._manager.delete(step)
@@ -290,11 +271,3 @@ def _sum_of(array: Any) -> list[Any]:
   """[SHA-256, shape, dtype] of an array, as JSON holds it."""
   array = np.asarray(array)
   return [hashlib.sha256(np.ascontiguousarray(array).data).hexdigest(), list(array.shape), str(array.dtype)]
-
-
-def _reason(error: Exception) -> str:
-  return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-
-
-def _meta_digest(meta: Meta) -> str:
-  return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()

@@ -10,6 +10,7 @@ import json
 import platform
 import threading
 import time
+import uuid
 
 from alma_jax import messages
 from alma_jax.errors import InUse
@@ -36,7 +37,7 @@ class Lease:
       remote.Problem: the store cannot be used.
     """
     self._place, self._beat, self.is_lost = place, 0, False
-    self._owner, self._session = f"{platform.node()} {folder_id}", remote.new_id()
+    self._owner, self._session = f"{platform.node()} {folder_id}", uuid.uuid4().hex
     self._take()
     place.guard = lambda: self.check(is_patient=False)
     self._ended = threading.Event()
@@ -105,18 +106,19 @@ class Lease:
 
   def _text(self) -> bytes:
     self._beat += 1
-    return json.dumps(dict(owner=self._owner, session=self._session, beat=self._beat)).encode()
+    return json.dumps(dict(owner=self._owner, session=self._session, beat=self._beat, time=time.time())).encode()
 
 
-def holder(place: remote.Remote, folder_id: str) -> str | None:
-  """The name of the machine whose process holds the lease of a run folder; None: no process does.
+def holder(held: bytes, folder_id: str) -> str | None:
+  """The name of the machine whose process holds a lease; None: no process does, or one that uses the local folder.
 
-  To show it only: without waiting for a heartbeat, it compares the clocks of the store and of this machine. A process
-  that uses the local folder of this machine, which has `folder_id`, is not meant; that folder has a lock.
+  To show it only: without waiting for a heartbeat, it compares the clocks of that machine and of this one.
+
+  Args:
+    held: the contents of the lease.
+    folder_id: of the local folder of this machine, which has a lock.
   """
-  held = place.read(remote.LEASE)
-  written = None if held is None else place.changed(remote.LEASE)
-  if held is None or written is None or abs(time.time() - written) > SECONDS:
+  if abs(time.time() - float(_entry(held, "time") or 0.0)) > SECONDS:
     return None
   host, _, folder = _entry(held, "owner").partition(" ")
   return None if (host, folder) == (platform.node(), folder_id) else host or None

@@ -4,12 +4,13 @@ The folder .mirror of a local folder holds
   owner           its id, which the manifests have that are made from it
   manifest.json   the last manifest that was uploaded from it or fetched into it
   ahead           is there while the folder may hold more than the store: a session has begun to change it
-  holder          the machine that ran the run when a command has looked
+  lease.json      the lease in the store when a command has looked, see lease.py
 """
 import contextlib
 import os
 import pathlib
 import time
+import uuid
 import warnings
 from collections.abc import Iterable, Iterator
 
@@ -17,10 +18,10 @@ import filelock
 
 from alma_jax.errors import BadInput
 from alma_jax.files import write_bytes
-from alma_jax.store import lease, run_files
-from alma_jax.store.remote import MANIFEST, MIRROR, File, Manifest, Problem, Remote, digest, new_id, parse_manifest
+from alma_jax.store import lease, remote, run_files
+from alma_jax.store.remote import LEASE, MANIFEST, MIRROR, File, Manifest, Problem, Remote
 
-AHEAD, _OWNER, _HOLDER = f"{MIRROR}/ahead", f"{MIRROR}/owner", f"{MIRROR}/holder"
+AHEAD, _OWNER = f"{MIRROR}/ahead", f"{MIRROR}/owner"
 READ_PATIENCE = 30.0  # seconds for which commands that read a run try to reach a store
 _LARGE = ("checkpoints", "pool", "predictor", "megabatches", "tensorboard", "wandb", "export")
 _ONCE = ("checkpoints", "pool")  # folders whose files are written once, and deleted when newer ones replace them
@@ -104,7 +105,7 @@ def own_id(folder: pathlib.Path) -> str:
   """
   if not (folder / _OWNER).is_file():
     (folder / MIRROR).mkdir(parents=True, exist_ok=True)
-    write_bytes(folder / _OWNER, new_id().encode())
+    write_bytes(folder / _OWNER, uuid.uuid4().hex.encode())
   return (folder / _OWNER).read_text()
 
 
@@ -116,7 +117,7 @@ def remember(folder: pathlib.Path, manifest: Manifest) -> None:
 def saved(folder: pathlib.Path) -> float | None:
   """When the checkpoint in a local folder was uploaded, seconds since the epoch; None: it has none or a newer one."""
   try:
-    manifest = parse_manifest((folder / MANIFEST).read_bytes())
+    manifest = remote.parse_manifest((folder / MANIFEST).read_bytes())
   except (OSError, ValueError, TypeError, KeyError, AttributeError):
     return None
   is_saved = any(_step(name) >= 0 for name in manifest.files)
@@ -125,11 +126,9 @@ def saved(folder: pathlib.Path) -> float | None:
 
 def holder(folder: pathlib.Path) -> str | None:
   """The machine that ran a fetched run when a command has looked; None: none did, or that was long ago."""
-  path = folder / _HOLDER
-  try:
-    return path.read_text() if time.time() - path.stat().st_mtime < lease.SECONDS else None
-  except OSError:
-    return None
+  with contextlib.suppress(FileNotFoundError):
+    return lease.holder((folder / LEASE).read_bytes(), own_id(folder))
+  return None
 
 
 @contextlib.contextmanager
@@ -161,27 +160,26 @@ def _fetch(path: str | os.PathLike[str], whole: bool) -> list[pathlib.Path]:
       raise BadInput(f"there is no run at {place.address}; check the name of the bucket, and the path.")
     return [_update(Remote(f"{place.address}/{name}", READ_PATIENCE), whole) for name in below]
   except Problem as problem:
-    raise BadInput(f"{place.address} cannot be read: {str(problem).rstrip('.')}.") from problem
+    raise BadInput(f"{place.address} cannot be read: {problem}.") from problem
 
 
 def _update(place: Remote, whole: bool) -> pathlib.Path:
   """Brings the local folder up to date, unless a run of this machine uses it or has left something newer.
 
-  Unless it is fetched to be loaded, the machine that runs it is noted as well.
+  Unless it is fetched to be loaded, its lease is fetched as well.
   """
   with (locked(place.folder, "fetching", wait=True), contextlib.suppress(filelock.Timeout),
         locked(place.folder, "run")):
     equalize(place, whole, is_reader=True)
   if not whole:
-    host, path = lease.holder(place, own_id(place.folder)), place.folder / _HOLDER
-    path.unlink(missing_ok=True)
-    if host is not None:
-      write_bytes(path, host.encode())
+    (place.folder / LEASE).unlink(missing_ok=True)
+    if (held := place.read(LEASE)) is not None:
+      write_bytes(place.folder / LEASE, held)
   return place.folder
 
 
 def _is(path: pathlib.Path, file: File) -> bool:
-  return path.is_file() and path.stat().st_size == file.size and digest(path) == file.sha256
+  return path.is_file() and path.stat().st_size == file.size and remote.digest(path) == file.sha256
 
 
 def _is_needed(folder: pathlib.Path, name: str) -> bool:

@@ -1,5 +1,4 @@
 """From the lines of metrics.jsonl to the paper's metrics (docs/algorithms.md §1)."""
-import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -62,11 +61,13 @@ def measure(metric: str, lines: Sequence[Entry]) -> Measure:
   return Measure(metric, any(line.get("updated") and line.get("loss", 0.0) is None for line in lines))
 
 
-@dataclasses.dataclass(frozen=True)
-class Line:
-  """One mega-batch, as metrics.jsonl holds it.
+def line(metric: str, t: int, stage: int | None, updated: bool, value: float | None, val_value: float | None,
+         loss: float | None, num_params: int, fwd_macs: int = 0, train_flops: int = 0, growth_macs: int = 0,
+         seconds: float = 0.0, predict_macs: int = 0) -> Entry:
+  """The entry of a mega-batch.
 
-  Attributes:
+  Args:
+    metric: name of the task's metric, error or perplexity.
     t: number of the mega-batch, from 1.
     stage: the last stage that was trained, from 0; None before the first.
     updated: whether the learner was trained at this t.
@@ -80,23 +81,9 @@ class Line:
     seconds: seconds that this t took.
     predict_macs: multiply-adds of the prediction of one example (text: of one window).
   """
-  t: int
-  stage: int | None
-  updated: bool
-  value: float | None
-  val_value: float | None
-  loss: float | None
-  num_params: int
-  fwd_macs: int = 0
-  train_flops: int = 0
-  growth_macs: int = 0
-  seconds: float = 0.0
-  predict_macs: int = 0
-
-  def entry(self, metric: str) -> Entry:
-    """The dict that is written; `metric` is the name of the task's metric, error or perplexity."""
-    names = {"value": metric, "val_value": f"val_{metric}"}
-    return {names.get(field.name, field.name): getattr(self, field.name) for field in dataclasses.fields(self)}
+  return {"t": t, "stage": stage, "updated": updated, metric: value, f"val_{metric}": val_value, "loss": loss,
+          "num_params": num_params, "fwd_macs": fwd_macs, "train_flops": train_flops, "growth_macs": growth_macs,
+          "seconds": seconds, "predict_macs": predict_macs}
 
 
 def waiting(metric: str, t: int, previous: Entry | None, untrained: float | None, cost: "Cost") -> Entry:
@@ -111,7 +98,7 @@ def waiting(metric: str, t: int, previous: Entry | None, untrained: float | None
   """
   stage, value, val_value, loss = (None, untrained, None, None) if previous is None else (
       previous[key] for key in ("stage", metric, f"val_{metric}", "loss"))
-  return Line(t, stage, False, value, val_value, loss, cost.num_params, predict_macs=cost.predict_macs).entry(metric)
+  return line(metric, t, stage, False, value, val_value, loss, cost.num_params, predict_macs=cost.predict_macs)
 
 
 def ends(lines: list[Entry]) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ import pathlib
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import filelock
 
@@ -39,7 +40,7 @@ def opened(address: str | os.PathLike[str], overwrite: bool = False) -> Iterator
   place = Remote(address)
   with contextlib.ExitStack() as cleanup:
     try:
-      with local_copy.locked(place.folder, "fetching", wait=True), _explained(place):  # readers wait meanwhile
+      with local_copy.locked(place.folder, "fetching", wait=True), _explained(place, is_begun=False):  # readers wait
         cleanup.enter_context(local_copy.locked(place.folder, "run"))
         with messages.sign(f"connecting to {place.address}"):
           held = lease.Lease(place, local_copy.own_id(place.folder))
@@ -50,10 +51,6 @@ def opened(address: str | os.PathLike[str], overwrite: bool = False) -> Iterator
     except filelock.Timeout as error:
       raise InUse(f"the run folder {place.address} is in use by another process; wait until it ends, or choose another "
                   "folder.") from error
-    except Unsaved as error:
-      if getattr(error.__cause__, "is_final", False):
-        raise BadInput(f"{place.address} cannot be used: {str(error.__cause__).rstrip('.')}.") from error
-      raise
     cleanup.callback(mirror.close)
     yield mirror
 
@@ -73,11 +70,12 @@ class Mirror:
     shutil.rmtree(self._staging, ignore_errors=True)
     self._owner = local_copy.own_id(self.folder)
     self._damaged: set[str] = set()
-    self._base = self._begin(overwrite)  # the manifest in the store
+    names = place.names()
+    self._there = _belonging(names)  # objects in the store, also those that a killed process has left
+    self._base = self._begin(names, overwrite)  # the manifest in the store
     self._is_equal = bool(self._base.files) and not overwrite and not (self.folder / local_copy.AHEAD).exists()
     self._overwrites = overwrite  # until the first manifest; if it is killed before that, the old run remains
     self._named: dict[str, File] = {}  # what the store holds by its name, as far as this session knows
-    self._is_tidy = False
     self._sums: dict[tuple[int, int, int], str] = {}  # {(inode, size, time): SHA-256}
     self._number = 0
     self._thread = concurrent.futures.ThreadPoolExecutor(1)
@@ -143,7 +141,7 @@ class Mirror:
 
   # ------------------------------------------------------------------ the beginning
 
-  def _begin(self, overwrite: bool) -> Manifest:
+  def _begin(self, names: list[str], overwrite: bool) -> Manifest:
     """Makes the local folder equal to the store, unless it goes on from it; returns the manifest of the store."""
     place = self._place
     if overwrite:
@@ -155,7 +153,13 @@ class Mirror:
         raise
       return self._made({})
     if stored is None:
-      self._refuse_lost(overwrite)
+      theirs = sorted({name.split("/")[0] for name in names} & set(run_files.WRITTEN))
+      if theirs:
+        raise BadInput(f"{self.address} holds {', '.join(theirs)}, but not from a run of alma_jax; choose another "
+                       "--workdir.")
+      if (self.folder / MANIFEST).exists() and not overwrite:
+        raise BadInput(f"{self.address} is empty, although it has held the run whose local copy is {self.folder}; "
+                       "delete the copy, or --overwrite the run, and it starts again.")
       return self._made({})
     if overwrite:
       return stored
@@ -165,16 +169,6 @@ class Mirror:
       self._commit(stored)
     return stored
 
-  def _refuse_lost(self, overwrite: bool) -> None:
-    """Raises BadInput if a store without a manifest holds files, or has held the run of the local folder."""
-    theirs = sorted({name.split("/")[0] for name in self._place.names()} & set(run_files.WRITTEN))
-    if theirs:
-      raise BadInput(f"{self.address} holds {', '.join(theirs)}, but not from a run of alma_jax; choose another "
-                     "--workdir.")
-    if (self.folder / MANIFEST).exists() and not overwrite:
-      raise BadInput(f"{self.address} is empty, although it has held the run whose local copy is {self.folder}; delete "
-                     "the copy, or --overwrite the run, and it starts again.")
-
   # ------------------------------------------------------------------ the thread
 
   def _work(self, staged: pathlib.Path) -> None:
@@ -182,10 +176,9 @@ class Mirror:
       if self._problem is None:
         with _explained(self._place):
           self._upload(staged)
-    except Unsaved as error:
-      self._problem = error
     except Exception as error:  # it has to reach the main thread
-      self._problem = Unsaved(_unsaved(self._place, f"{type(error).__name__}: {error}"))
+      self._problem = error if isinstance(error, Unsaved) else Unsaved(
+          _unsaved(self._place, f"{type(error).__name__}: {error}"))
     shutil.rmtree(staged, ignore_errors=True)
 
   def _upload(self, staged: pathlib.Path) -> None:
@@ -203,10 +196,9 @@ class Mirror:
     for are_last in (False, True):
       self._place.upload({name: paths[name] for name in named if name.endswith(_LATEST) == are_last})
     self._named = {name: now.files[name] for name in _named(now)}
-    # At first also what a process has left that was killed.
-    there = {*before.objects.values(), *_named(before)} if self._is_tidy else _belonging(self._place.names())
-    self._place.delete(there - {*now.objects.values(), *_named(now)})
-    self._is_tidy = True
+    needed = {*now.objects.values(), *_named(now)}
+    self._place.delete(self._there - needed)
+    self._there = needed
 
   def _commit(self, manifest: Manifest) -> None:
     self._lease.check()
@@ -261,19 +253,21 @@ def _keep(path: pathlib.Path, staged: pathlib.Path) -> None:
 
 
 @contextlib.contextmanager
-def _explained(place: Remote) -> Iterator[None]:
-  """Turns what the store refuses into Unsaved, with a sentence."""
+def _explained(place: Remote, is_begun: bool = True) -> Iterator[None]:
+  """Turns what the store refuses into Unsaved, or into BadInput if a run has not begun and could never begin."""
   try:
     yield
   except remote.Lost as error:
     raise Unsaved(_taken_over(place)) from error
   except remote.Problem as problem:
-    raise Unsaved(_unsaved(place, str(problem))) from problem
+    if problem.is_final and not is_begun:
+      raise BadInput(f"{place.address} cannot be used: {problem}.") from problem
+    raise Unsaved(_unsaved(place, problem)) from problem
 
 
-def _unsaved(place: Remote, reason: str) -> str:
-  return (f"{place.address} cannot be written: {reason.rstrip('.')}. What was saved before is kept in {place.folder}, "
-          "and the same command goes on from there once the address can be reached again.")
+def _unsaved(place: Remote, reason: Any) -> str:
+  return (f"{place.address} cannot be written: {reason}. What was saved before is kept in {place.folder}, and the same "
+          "command goes on from there once the address can be reached again.")
 
 
 def _taken_over(place: Remote) -> str:

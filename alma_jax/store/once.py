@@ -55,8 +55,7 @@ class Once:
       self._sound.append(_digest(data))
       for path in self._paths(i, self._sound[i]) if self._writes else ():
         if not path.exists() or path.read_bytes() != data:
-          path.parent.mkdir(parents=True, exist_ok=True)
-          write_bytes(path, data)
+          self._write(path, data)
     return self._sound[:num]
 
   def read(self, digests: Sequence[str]) -> list[bytes | Lost]:
@@ -75,30 +74,28 @@ class Once:
 
   def _read(self, i: int, digest: str) -> bytes | Lost:
     paths = self._paths(i, digest)
-    contents = [_contents(path) for path in paths]
+    contents = [*map(_contents, paths)]
     sound = next((data for data in contents if _digest(data) == digest), None)
     if sound is None:
       return Lost(f"{paths[0]} and its copy in {COPIES}/ are both damaged or missing; restore one of them.")
     for path, data in zip(paths, contents):
       if data != sound and self._writes:
-        _repair(path, sound)
+        what = "damaged" if path.exists() else "missing"
+        try:
+          self._write(path, sound)
+          warnings.warn(f"{path} was {what}, and was written again from its other copy", stacklevel=2)
+        except OSError as error:  # e.g. of a finished run in a read-only folder
+          warnings.warn(f"{path} is {what}; what it held was read from its other copy, but it could not be written "
+                        f"again ({error.strerror})", stacklevel=2)
     return sound
 
   def _paths(self, i: int, digest: str) -> tuple[pathlib.Path, pathlib.Path]:
     file = f"{i:05d}-{digest[:_SHOWN]}{self._suffix}"
     return self._folder / file, self._folder / COPIES / file
 
-
-def _repair(path: pathlib.Path, sound: bytes) -> None:
-  what = "damaged" if path.exists() else "missing"
-  try:
+  def _write(self, path: pathlib.Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, sound)
-  except OSError as error:  # e.g. of a finished run in a read-only folder
-    warnings.warn(f"{path} is {what}; what it held was read from its other copy, but it could not be written again "
-                  f"({error.strerror})", stacklevel=2)
-  else:
-    warnings.warn(f"{path} was {what}, and was written again from its other copy", stacklevel=2)
+    write_bytes(path, data)
 
 
 def _contents(path: pathlib.Path) -> bytes:

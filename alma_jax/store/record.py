@@ -4,7 +4,6 @@ Imports neither jax nor pandas. An error is one sentence that names the file and
 """
 import functools
 import math
-import operator
 import os
 import pathlib
 from types import NoneType
@@ -16,6 +15,7 @@ from alma_jax import config as configs
 from alma_jax.config import registry, schema
 from alma_jax.data import feed
 from alma_jax.errors import BadInput
+from alma_jax.messages import brief
 from alma_jax.problems import measures
 from alma_jax.store import metrics, run_files
 from alma_jax.store.metrics import ACCURACIES, DRIFT_AFTER, DRIFT_BEFORE, Entry, Measure
@@ -33,7 +33,6 @@ _COSTS = ("cumulative_params", "cumulative_fwd_macs", "cumulative_train_flops", 
           "num_megabatches", "wall_seconds", "compile_seconds")
 _MEASURED = ("cer_from_zero", "lca")  # results of some runs
 _LARGEST = 1e300  # of a number; sums of larger ones may not be finite
-_LONGEST = 60  # characters of a value in a message
 _AGAIN = "delete it, and run the run's own command to write it again"
 _RESTORE = "restore the file"
 
@@ -113,7 +112,7 @@ class Record:
         raise self._bad(run_files.CONFIG, f"lacks {field!r}")
       value = fields.get(field, least)
       if type(value) is not type(least) or value < least:
-        raise self._bad(run_files.CONFIG, f"has {field}={_brief(value)}, which is not a valid value")
+        raise self._bad(run_files.CONFIG, f"has {field}={brief(value)}, which is not a valid value")
     if not _are_names(fields.get("log.metrics", [])):
       raise self._bad(run_files.CONFIG, "has a log.metrics that is not a list of names")
     if fields["problem"] not in schema.CONFIGS:
@@ -141,13 +140,13 @@ class Record:
     if summary is None:
       return None
     if not isinstance(summary, dict):
-      raise self._bad(SUMMARY, f"holds {_brief(summary)} instead of a JSON object", _AGAIN)
+      raise self._bad(SUMMARY, f"holds {brief(summary)} instead of a JSON object", _AGAIN)
     needed = (*self.kind.results, *_COSTS, "device")
     for key in (*needed, *_MEASURED):
       if key not in summary and key in needed:
         raise self._bad(SUMMARY, f"lacks {key!r}", _AGAIN)
       if key in summary and key != "device" and not _is_number(summary[key]):
-        raise self._bad(SUMMARY, f"has {key}={_brief(summary[key])}, which is not a finite number", _AGAIN)
+        raise self._bad(SUMMARY, f"has {key}={brief(summary[key])}, which is not a finite number", _AGAIN)
     if summary.get("config_sha256") != configs.digest(self.tree):
       raise self._bad(run_files.CONFIG, "was changed after the run had finished", "restore it")
     return summary
@@ -158,13 +157,10 @@ class Record:
     summary, lines = self.summary, self._read(run_files.METRICS)  # in this order: the summary is written last
     for key, kinds in (_COLUMNS | dict.fromkeys((
         self.metric, f"val_{self.metric}", f"prequential_{self.metric}"), _OR_NULL)).items():
-      try:
-        values = [*map(operator.itemgetter(key), lines)]
-      except KeyError:  # some lines lack it
-        values = [line[key] for line in lines if key in line]
+      values = [line[key] for line in lines if key in line]
       if not _fit(values, kinds):
         bad = next(value for value in values if not _fit([value], kinds))
-        raise self._bad(run_files.METRICS, f"has a line with {key}={_brief(bad)}")
+        raise self._bad(run_files.METRICS, f"has a line with {key}={brief(bad)}")
     if any((line.get("stage") or 0) >= len(lines) for line in lines):
       raise self._bad(run_files.METRICS, f"has a line with a stage of {len(lines)} or more")
     if any(not _are_names(line.get(key, [])) for line in lines for key in measures.NAMED):
@@ -192,7 +188,14 @@ class Record:
   @property
   def data(self) -> str:
     """The fingerprint of the data, including what has arrived."""
-    return feed.fingerprint(self.fields[DATA], self.entries)
+    return self.data_until(len(self.entries))
+
+  def data_until(self, t: int) -> str:
+    """The fingerprint of the data, including what has arrived until mega-batch t."""
+    used = self.entries[:t]
+    if len(used) < t and not self.config.dataset.is_complete:
+      raise self._bad(feed.LEDGER, f"lists only {len(used)} of the {t} mega-batches that were used")
+    return feed.fingerprint(self.fields[DATA], used)
 
   @property
   def divergence(self) -> str | None:
@@ -306,8 +309,3 @@ def _fit(values: list[Any], kinds: tuple[type, ...]) -> bool:
     return math.isfinite(sum(value for value in values if value is not None) if NoneType in found else sum(values))
   except OverflowError:  # of an integer that is no float
     return False
-
-
-def _brief(value: Any) -> str:
-  text = repr(value)
-  return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

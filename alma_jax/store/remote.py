@@ -9,7 +9,6 @@ Contents never change, and a single put makes a new manifest the current one. Th
 one moment of the local folder, whatever was uploaded before or after it. Imports no jax.
 """
 import concurrent.futures
-import datetime
 import errno
 import hashlib
 import json
@@ -19,19 +18,18 @@ import pathlib
 import re
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from alma_jax import extras, messages
-from alma_jax.errors import BadInput
+from alma_jax.errors import BadInput, reason
 from alma_jax.files import parse_json, usable
 from alma_jax.store import run_files
 
 MIRROR = ".mirror"  # a folder of the store, and of the local folder
 CONTENTS, MANIFEST, LEASE = f"{MIRROR}/contents", f"{MIRROR}/manifest.json", f"{MIRROR}/lease.json"
 PATIENCE = 300.0  # seconds for which a run tries to reach a store
-_SMALL = 2**22  # bytes; an object below it should arrive within the patience of a reader
+_LARGE = 2**22  # bytes; a smaller object should arrive within the patience of a reader
 _AT_ONCE = 8  # transfers
 _PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs"}
 _FINAL = (PermissionError, FileNotFoundError, FileExistsError, IsADirectoryError, NotImplementedError, ValueError,
@@ -42,7 +40,7 @@ _Result = TypeVar("_Result")
 
 
 class Problem(Exception):
-  """A store cannot be used; the message is the reason.
+  """A store cannot be used; the message is the reason, without a full stop.
 
   Attributes:
     is_final: whether it is not the network, e.g. a bucket that does not exist.
@@ -83,14 +81,14 @@ class Manifest(NamedTuple):
 
   def encoded(self) -> bytes:
     """The contents of MANIFEST."""
-    tree = dict(owner=self.owner, time=self.time, sha256=_digest_of(self.files), files=self.files)
+    tree = dict(owner=self.owner, time=self.time, sha256=run_files.digest_of(self.files), files=self.files)
     return (json.dumps(tree, indent=0) + "\n").encode()
 
 
 def parse_manifest(data: bytes) -> Manifest:
   """The manifest that MANIFEST holds; raises ValueError, TypeError, KeyError or AttributeError if it is damaged."""
   tree = parse_json(data)
-  if tree["sha256"] != _digest_of(tree["files"]):
+  if tree["sha256"] != run_files.digest_of(tree["files"]):
     raise ValueError("its checksum is another one")
   files = {name: File(*file) for name, file in tree["files"].items()}
   for name in files:
@@ -105,7 +103,7 @@ class Remote:
   Attributes:
     address: as s3://bucket/runs/x.
     folder: the local folder that belongs to it.
-    guard: () -> None, called before anything is deleted, and before a change is tried again, which may be long after
+    guard: () -> None, called before anything is deleted, and before anything is tried again, which may be long after
       the first time. It raises Lost, or Problem if the store cannot be reached.
   """
 
@@ -138,7 +136,7 @@ class Remote:
     try:
       self._fs, self._root = fsspec.core.url_to_fs(self.address, use_listings_cache=False, **options)
     except (ValueError, ImportError) as error:
-      raise BadInput(f"{self.address} cannot be used ({str(error).rstrip('.')}); give a folder, or an address as "
+      raise BadInput(f"{self.address} cannot be used ({reason(error)}); give a folder, or an address as "
                      "s3://BUCKET/PATH or gs://BUCKET/PATH.") from error
 
   def hurry(self) -> None:
@@ -147,23 +145,11 @@ class Remote:
 
   def read(self, name: str, is_patient: bool = True) -> bytes | None:
     """The contents of an object, or None if there is none."""
-    return self._try(lambda: self._fs.cat_file(self._path(name)), missing=None, is_patient=is_patient, is_small=True)
-
-  def changed(self, name: str) -> float | None:
-    """When an object was written, seconds since the epoch by the clock of the store; None: it does not say."""
-    try:
-      written = self._try(lambda: self._fs.modified(self._path(name)), missing=None, is_small=True)
-    except Problem as problem:
-      if isinstance(problem.__cause__, NotImplementedError):
-        return None
-      raise
-    if written is None:
-      return None
-    return (written if written.tzinfo else written.replace(tzinfo=datetime.UTC)).timestamp()
+    return self._try(lambda: self._fs.cat_file(self._path(name)), missing=None, is_patient=is_patient)
 
   def write(self, name: str, data: bytes, is_patient: bool = True) -> None:
     """Replaces an object, whole or not at all."""
-    self._try(lambda: self._fs.pipe_file(self._path(name), data), is_patient=is_patient, guard=self.guard)
+    self._try(lambda: self._fs.pipe_file(self._path(name), data), is_patient=is_patient)
 
   def create(self, name: str, data: bytes) -> bool:
     """Writes an object unless there is one; returns whether it was written."""
@@ -177,8 +163,7 @@ class Remote:
 
   def upload(self, files: Mapping[str, pathlib.Path]) -> None:
     """Writes objects from local files {object: path}."""
-    put = lambda name: self._fs.put_file(str(files[name]), self._path(name))
-    _each(lambda name: self._try(lambda: put(name), guard=self.guard), files)
+    _each(lambda name: self._try(lambda: self._fs.put_file(str(files[name]), self._path(name))), files)
 
   def delete(self, names: Iterable[str]) -> None:
     """Deletes objects, if they exist."""
@@ -190,7 +175,7 @@ class Remote:
 
   def names(self) -> list[str]:
     """The names of all objects."""
-    paths = self._try(lambda: self._fs.find(self._root), missing=[], is_small=True)
+    paths = self._try(lambda: self._fs.find(self._root), missing=[])
     return sorted(path[len(self._root):].lstrip("/") for path in paths)
 
   def manifest(self) -> Manifest | None:
@@ -232,7 +217,7 @@ class Remote:
     path.parent.mkdir(parents=True, exist_ok=True)
     for _ in range(2):
       is_there = self._try(lambda: (self._fs.get_file(self._path(object_), str(temporary)), True)[1], missing=False,
-                           is_small=file.size < _SMALL)
+                           is_large=file.size >= _LARGE)
       if not is_there:
         temporary.unlink(missing_ok=True)
         path.unlink(missing_ok=True)
@@ -249,28 +234,26 @@ class Remote:
     return f"{self._root}/{name}"
 
   def _try(self, work: Callable[[], _Result], missing: Any = _RAISE, is_patient: bool = True,
-           guard: Callable[[], None] = lambda: None, is_small: bool = False) -> _Result:
+           is_large: bool = False) -> _Result:
     """What `work` returns; it is called again while the store cannot be reached.
 
     Args:
       work: () -> anything.
       missing: what to return if there is no such object; by default that is a Problem.
       is_patient: whether it is called again.
-      guard: called before it is called again.
-      is_small: whether a reader gives up a call that takes longer than its patience.
+      is_large: whether it may take longer than the patience of a reader.
 
     Raises:
-      Lost: `guard` has raised it.
+      Lost: `guard` has raised it before another call.
       Problem: anything else; its cause is the exception of the store's package.
     """
-    began, pause, is_again = time.monotonic(), 0.2, False
+    began, pause = time.monotonic(), 0.2
     while True:
       try:
-        if is_again:
-          guard()
-        is_again = True
+        if pause > 0.2:
+          self.guard()
         left = self._patience - (time.monotonic() - began)
-        result = _within(left, work) if self._is_reader and is_small else work()
+        result = work() if is_large or not self._is_reader else _within(left, work)
         self._reached()
         return result
       except Lost:
@@ -282,15 +265,15 @@ class Remote:
         is_final = (isinstance(error, _FINAL) or "Credentials" in type(error).__name__ or
                     getattr(error, "errno", None) == errno.EINVAL or getattr(error, "is_final", False))
         if is_final or not is_patient:
-          raise Problem(_reason(error), is_final) from error
+          raise Problem(reason(error), is_final) from error
         if self._down_since is None:
           self._down_since = max(began, self._answered)
         lasts = time.monotonic() - min(began, self._down_since)
         if lasts + pause > self._patience:
-          raise Problem(_reason(error), is_final) from error
+          raise Problem(reason(error), is_final) from error
         if lasts > 2 and not self._has_said:
           self._has_said = True
-          messages.say(f"{self.address} cannot be reached ({_reason(error)}); trying again for "
+          messages.say(f"{self.address} cannot be reached ({reason(error)}); trying again for "
                        f"{messages.duration(self._patience)}")
         time.sleep(pause)
         pause = min(2 * pause, 15.0)
@@ -303,11 +286,6 @@ def digest(path: pathlib.Path) -> str:
   """SHA-256 of a file."""
   with open(path, "rb") as file:
     return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def new_id() -> str:
-  """An id that no other folder or process has."""
-  return uuid.uuid4().hex
 
 
 def _within(seconds: float, work: Callable[[], _Result]) -> _Result:
@@ -340,12 +318,3 @@ def _split(address: str | os.PathLike[str]) -> tuple[str, list[str]]:
   if not parts or any(part in (".", "..") for part in parts) or re.search(r"[\x00-\x1f*?\[\]]", rest):
     raise BadInput(f"{str(address)!r} is not an address of a folder; write it as s3://BUCKET/PATH.")
   return scheme.lower(), parts
-
-
-def _digest_of(files: Any) -> str:
-  return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
-
-
-def _reason(error: BaseException) -> str:
-  text = (str(error).strip().splitlines() or [""])[0][:200]
-  return text or type(error).__name__

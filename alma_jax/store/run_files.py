@@ -115,27 +115,14 @@ def read_lines(path: str | os.PathLike[str]) -> list[Entry]:
     raise BadInput(f"{path} has a line that is not JSON ({error}); restore the file.") from error
 
 
-def chained(total: str, entry: Entry) -> str:
-  """The checksum of a .jsonl file up to an entry. `total` is the checksum of the lines before, "" if there are none."""
-  return chained_bytes(total, encoded(entry))
-
-
-def chained_bytes(total: str, line: bytes) -> str:
-  """The same for the bytes of a line."""
+def chained(total: str, line: bytes) -> str:
+  """The checksum of a .jsonl file up to a line; `total` is the checksum of the lines before, "" if there are none."""
   return hashlib.sha256(total.encode() + line).hexdigest()
 
 
 def encoded(entry: Entry) -> bytes:
   """Bytes of an entry of a .jsonl file."""
   return json.dumps(entry, allow_nan=False).encode() + b"\n"
-
-
-def is_entry(line: bytes) -> bool:
-  """Whether a line holds an entry."""
-  try:
-    return isinstance(parse_json(line), dict)
-  except ValueError:
-    return False
 
 
 def write_json(path: pathlib.Path, tree: Any) -> None:
@@ -146,3 +133,8 @@ def write_json(path: pathlib.Path, tree: Any) -> None:
 def json_bytes(tree: Any) -> bytes:
   """What `write_json` writes."""
   return (json.dumps(tree, indent=2, allow_nan=False) + "\n").encode()
+
+
+def digest_of(tree: Any) -> str:
+  """SHA-256 of what JSON can hold."""
+  return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()

@@ -8,7 +8,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Mapping
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, Self
 
 import filelock
 
@@ -57,7 +57,7 @@ class RunFolder:
     """
     self.path, self._writes = run_files.local(path), writes
     self.shown = address or str(self.path)  # the folder as messages name it
-    self._files: dict[str, IO[str]] = {}
+    self._files: dict[str, IO[bytes]] = {}
     self._lock: filelock.BaseFileLock | None = None
     self._read_only = False  # a finished run in a read-only folder, which is not locked
     if not writes:
@@ -74,8 +74,8 @@ class RunFolder:
         raise BadInput(f"the run folder {self.path} cannot be made or written: {error.strerror}.") from error
       self._lock, self._writes, self._read_only = None, False, True
 
-  def claim(self, run: Identity, overwrite: bool) -> None:
-    """Makes sure that the folder is this run's, or empty.
+  def claim(self, run: Identity, overwrite: bool) -> Self:
+    """Makes sure that the folder is this run's, or empty, and returns it.
 
     Args:
       run: what the folder should belong to.
@@ -90,21 +90,20 @@ class RunFolder:
       raise BadInput(f"the run folder {self.path} cannot be written, which --overwrite needs; "
                      "choose another --workdir.")
     if self._lock is None and (overwrite or not (self.path / "summary.json").is_file()):
-      return  # another process claims it
+      return self  # another process claims it
     stored = run_files.find_config(self.path, of_any_format=overwrite)
-    if stored is None:
-      foreign = [name for name in WRITTEN if (self.path / name).exists()]
-      if foreign:
-        raise BadInput(f"{self.shown} holds {', '.join(foreign)}, but not from a run of alma_jax; "
-                       "choose another --workdir.")
-    elif overwrite:
-      self._delete()
-    else:
+    if stored is not None and not overwrite:
       self._compare(stored)
       self._compare_code(stored.get("code", {}))
       self._compare_made_with(stored.get("made_with", {}))
-      return  # the loop writes it once the run is restored
+      return self  # the loop writes config.json once the run is restored
+    if stored is not None:
+      self._delete()
+    elif foreign := [name for name in WRITTEN if (self.path / name).exists()]:
+      raise BadInput(f"{self.shown} holds {', '.join(foreign)}, but not from a run of alma_jax; "
+                     "choose another --workdir.")
     self.write_config()
+    return self
 
   def write_config(self) -> None:
     """Writes config.json: every field, what identifies the run, and hashes of the user's own code.
@@ -159,15 +158,13 @@ class RunFolder:
 
   def _compare(self, stored: dict[str, Any]) -> None:
     digests = self._run.digests
+    before, arrays = stored.get("arrays", {}), digests.get("arrays", {})
+    named = {"data_fingerprint": self._run.named_data,
+             "root_sha256": "the network of learner.root (same folder, other weights)"}
     differ = configs.differences(stored, self._run.config)
-    if not differ and stored["data_fingerprint"] != digests["data_fingerprint"]:
-      differ = [self._run.named_data]
-    if not differ and stored.get("root_sha256") != digests.get("root_sha256"):
-      differ = ["the network of learner.root (same folder, other weights)"]
-    if not differ:
-      before, arrays = stored.get("arrays", {}), digests.get("arrays", {})
-      differ = [f"the arrays that {name!r} loads (same name, other contents)" for name in before.keys() | arrays.keys()
-                if before.get(name) != arrays.get(name)]
+    differ = differ or [what for key, what in named.items() if stored.get(key) != digests.get(key)]
+    differ = differ or [f"the arrays that {name!r} loads (same name, other contents)"
+                        for name in before.keys() | arrays.keys() if before.get(name) != arrays.get(name)]
     if differ:
       raise BadInput(f"{self.shown} holds another run, which differs in {', '.join(differ)}; "
                      "choose another --workdir, or --overwrite it.")
@@ -192,45 +189,46 @@ class RunFolder:
                     f"make its results differ from an uninterrupted run: {', '.join(differ)}",
                     stacklevel=2)
 
-  def cut(self, name: str, num: int, entries: list[Entry] | None = None, total: str | None = None) -> None:
-    """Opens a .jsonl file for appending, keeping its first `num` lines.
+  def cut(self, name: str, entries: list[Entry]) -> None:
+    """Opens a .jsonl file for appending to these entries. If it does not begin with them, it is written again."""
+    if self._writes:
+      lines, written = self._lines(name), [*map(run_files.encoded, entries)]
+      if lines and written and lines[:len(written)] != written:
+        _warn_changed(self.path / name)
+      self._open(name, written)
+
+  def check_and_cut(self, name: str, num: int, total: str) -> None:
+    """Opens a .jsonl file for appending to its first `num` lines.
 
     Args:
       name: of the file.
       num: lines that the checkpoint covers.
-      entries: these lines, if the checkpoint has them. A file that was changed
-        or is missing is written again from them.
-      total: checksum of these lines, see `chained`; None: it is not known.
+      total: their checksum, see `run_files.chained`.
 
     Raises:
-      BadInput: the checkpoint does not have the lines, and the file has fewer or
-        other ones than were written.
+      BadInput: the file has fewer or other lines than were written.
     """
     if not self._writes:
       return
+    path, lines = self.path / name, self._lines(name)
+    if len(lines) < num:
+      raise BadInput(f"{path} has {len(lines)} whole lines, but the checkpoint covers {num}; restore the file, or "
+                     "--overwrite the run.")
+    if functools.reduce(run_files.chained, lines[:num], "") != total:
+      raise BadInput(f"a line of {path} is not what the run has written; restore the file, or --overwrite the run.")
+    self._open(name, lines[:num])
+
+  def _lines(self, name: str) -> list[bytes]:
+    """The whole lines of a file; a kill may have torn the last one."""
     path = self.path / name
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    return [line for line in lines if line.endswith(b"\n")]
+
+  def _open(self, name: str, lines: list[bytes]) -> None:
     if name in self._files:
       self._files.pop(name).close()
-    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-    whole = [line for line in lines if line.endswith(b"\n")]  # a kill may have torn the last one
-    kept = whole[:num]
-    if entries:
-      written = [*map(run_files.encoded, entries)]
-      if lines and kept != written:
-        _warn_changed(path)
-      kept = written
-    elif len(kept) < num:
-      raise BadInput(f"{path} has {len(whole)} whole lines, but the checkpoint covers {num}; restore the file, or "
-                     "--overwrite the run.")
-    else:
-      for i, line in enumerate(kept):
-        if not run_files.is_entry(line):
-          raise BadInput(f"line {i + 1} of {path} is not what the run has written; restore the file, or --overwrite "
-                         "the run.")
-      if total is not None and functools.reduce(run_files.chained_bytes, kept, "") != total:
-        raise BadInput(f"a line of {path} is not what the run has written; restore the file, or --overwrite the run.")
-    write_bytes(path, b"".join(kept))
-    self._files[name] = path.open("a")
+    write_bytes(self.path / name, b"".join(lines))
+    self._files[name] = (self.path / name).open("ab")
 
   def mend(self, name: str, data: bytes) -> None:
     """Writes a file again if it is not what the run has written, and warns."""
@@ -247,7 +245,7 @@ class RunFolder:
     """
     if self._writes:
       self.check_place()
-      self._files[name].write(run_files.encoded(entry).decode())
+      self._files[name].write(run_files.encoded(entry))
       self._files[name].flush()
 
   def check_place(self) -> None:

@@ -17,8 +17,7 @@ The other modules:
   worker      a worker process: it runs job after job
   pool        starts jobs in workers on this machine
   slurm       starts jobs on a SLURM cluster
-  display     the live table on a terminal
-  launch      the plan of a sweep (its jobs with their states), and its run
+  launch      the plan of a sweep (its jobs with their states), its run and its progress
 """
 import dataclasses
 import itertools

@@ -40,23 +40,29 @@ def text(plan: Plan, launcher: Launcher, changed: Mapping[str, str | None]) -> s
   """
   here = launcher.name == LOCAL and not machine.num_gpus()  # otherwise the runs use other memory
   predicted = dict(zip((job.name for job in plan.jobs), predict([job.config for job in plan.jobs], here)))
-  refused = _refused({name: str(each) for name, each in predicted.items() if isinstance(each, BadInput)})
   possible = {name: each for name, each in predicted.items() if not isinstance(each, BadInput)}
-  taken = states.seconds_taken(plan.jobs)
-  seconds = states.estimate({job.name: job.config for job in plan.jobs if job.name in possible}, taken)
+  reasons: dict[str, list[str]] = {}
+  for name, each in predicted.items():
+    if isinstance(each, BadInput):
+      reasons.setdefault(str(each), []).append(name)
+  seconds = states.estimate(plan.jobs)
   left = {job.name: plan.states[job.name] for job in plan.to_do if job.name in possible}
-  lines = [*(_rows(plan, possible, taken, seconds) if possible else []), *refused, _numbers(plan, left)]
+  lines = _rows(plan, possible, seconds) if possible else []
+  more = lambda num: f" and {_count(num, 'other')}" if num else ""
+  lines += [f"{names[0]}{more(len(names) - 1)} cannot be run: {reason}"
+            for reason, names in reasons.items()]
+  lines.append(_numbers(plan, left))
   if left:
     lines.append(f"those left take at most {sum(possible[name].steps for name in left):,} training steps, "
                  f"{sum(possible[name].macs for name in left):.3g} multiply-adds, without growth")
-  for name in _downloads([job.config for job in plan.to_do]):
+  for name in sorted({job.config.dataset.name for job in plan.to_do if job.config.dataset.is_downloaded}):
     lines.append(f"{name} is not on this machine yet; the first run downloads it")
   if changed:
     lines.append(f"changed in all runs: {', '.join(f'{field}={text}' for field, text in changed.items())}")
   workers = launcher.workers_for(plan.to_do)
   time_left = states.time_left(left, seconds, workers)
   if time_left:
-    lines.append(f"{time_left} with {_count(workers, 'worker')}, estimated from {_count(len(taken), 'finished run')}")
+    lines.append(f"{time_left} with {_count(workers, 'worker')}, estimated from finished runs")
   return "\n".join(lines)
 
 
@@ -77,18 +83,37 @@ def predict(configs: Sequence[schema.RunConfig], here: bool = False) -> list[Pre
   for section in {config.dataset for config in configs if not config.dataset.is_complete}:
     raise BadInput(f"the costs of dataset.name={section.name} depend on mega-batches that arrive while it runs; leave "
                    "--dry_run out.")
-  alike = [dataclasses.replace(config, seed=0, devices=0) for config in configs]  # these fields change no costs
+  predictions: list[Prediction | BadInput] = []
+  macs: dict[Any, int] = {}  # of one example, by the config of the network
+  sizes: dict[Any, Any] = {}  # training examples of each stage, by the config of the network and of the stream
+  fitting: set[Any] = set()  # configs of networks and their training that fit into memory
   with tfds_folder.trying_once():
-    return _predicted(alike, _too_large(alike) if here else {})
-
-
-def _refused(reasons: Mapping[str, str]) -> list[str]:
-  """A line for each reason why runs cannot be run, with the name of the run or of the first one."""
-  runs: dict[str, list[str]] = {}
-  for name, reason in reasons.items():
-    runs.setdefault(reason, []).append(name)
-  more = lambda num: f" and {_count(num, 'other')}" if num else ""
-  return [f"{names[0]}{more(len(names) - 1)} cannot be run: {reason}" for reason, names in runs.items()]
+    for c in configs:
+      network = c.dataset, c.learner, c.model
+      run, training = (*network, c.stream), (*network, c.train, c.precision)
+      try:
+        if here and training not in fitting:
+          with cost.predicting():
+            memory.check(_setting(c))
+          fitting.add(training)
+        if run not in sizes:
+          setting = _setting(c)  # says whether this network can be trained on this stream
+          sizes[run] = setting.protocol.sizes()
+          if network not in macs:
+            # The untrained state: only its shapes if the learner's init can be traced.
+            with cost.predicting():
+              state = memory.untrained(setting.learner)
+            state = state or setting.learner.init()
+            with cost.predicting():
+              macs[network] = setting.learner.cost(state).fwd_macs
+      except BadInput as error:
+        predictions.append(error)
+        continue
+      plans = [c.train.plan(int(num), float(share)) for num, share in zip(sizes[run].train, sizes[run].share)]
+      times = c.num_candidates * (c.model.num_experts if c.learner.splits_data and c.train.steps else 1)
+      predictions.append(Prediction(times * c.num_members * sum(plan.steps for plan in plans),
+                                    times * macs[network] * sum(plan.samples for plan in plans)))
+  return predictions
 
 
 def _numbers(plan: Plan, left: Mapping[str, states.State]) -> str:
@@ -101,15 +126,15 @@ def _numbers(plan: Plan, left: Mapping[str, states.State]) -> str:
   return f"{_count(len(plan.jobs), 'run')}: {', '.join([*parts, f'{len(left)} left'])}"
 
 
-def _rows(plan: Plan, possible: Mapping[str, Prediction], taken: Mapping[str, states.Taken],
-          estimated: Mapping[str, float]) -> list[str]:
-  """The head, and a line for each run that can run."""
+def _rows(plan: Plan, possible: Mapping[str, Prediction], seconds: Mapping[str, float]) -> list[str]:
+  """The head, and a line for each run that can run; the seconds of finished runs, and estimates of the others."""
   width = max(len(job.name) for job in plan.jobs)
-  seconds = lambda text: f"  {text:>8}" if estimated else ""
-  lines = [f"{'run':{width}}  {'steps':>11}  multiply-adds{seconds('seconds')}  state"]
+  column = lambda text: f"  {text:>8}" if seconds else ""
+  lines = [f"{'run':{width}}  {'steps':>11}  multiply-adds{column('seconds')}  state"]
   for name, spent in possible.items():
-    took = f"{taken[name].seconds:.0f}" if name in taken else f"~{estimated[name]:.0f}" if name in estimated else "?"
-    lines.append(f"{name:{width}}  {spent.steps:11,}  {spent.macs:13.3g}{seconds(took)}  {plan.states[name]}")
+    estimated = "~" * (plan.states[name].kind != states.FINISHED)
+    took = f"{estimated}{seconds[name]:.0f}" if name in seconds else "?"
+    lines.append(f"{name:{width}}  {spent.steps:11,}  {spent.macs:13.3g}{column(took)}  {plan.states[name]}")
   return lines
 
 
@@ -118,78 +143,10 @@ def _count(num: int, noun: str) -> str:
   return f"{num} {noun}{'s' if num > 1 else ''}"
 
 
-def _downloads(configs: Sequence[schema.RunConfig]) -> list[str]:
-  """The names of data sets whose costs are predicted without them, and which the first run will download here."""
-  return sorted({c.dataset.name for c in configs if c.dataset.is_downloaded})
-
-
-def _predicted(configs: Sequence[schema.RunConfig], refused: Mapping[schema.RunConfig, BadInput]
-               ) -> list[Prediction | BadInput]:
-  """See `predict`; `refused` are configs that do not fit into memory."""
-  predictions: list[Prediction | BadInput] = []
-  macs: dict[Any, int] = {}  # of one example, by the config of the network
-  sizes: dict[Any, Any] = {}  # training examples of each stage, by the config of the network and of the stream
-  for c in configs:
-    network = c.dataset, c.learner, c.model
-    run = *network, c.stream
-    if c in refused:
-      predictions.append(refused[c])
-      continue
-    try:
-      if run not in sizes:
-        setting = _setting(c)  # says whether this network can be trained on this stream
-        sizes[run] = setting.protocol.sizes()
-        if network not in macs:
-          # The untrained state: only its shapes if the learner's init can be traced.
-          with cost.predicting():
-            state = memory.untrained(setting.learner)
-          state = state or setting.learner.init()
-          with cost.predicting():
-            macs[network] = setting.learner.cost(state).fwd_macs
-    except BadInput as error:
-      predictions.append(error)
-      continue
-    plans = [c.train.plan(int(num), float(share)) for num, share in zip(sizes[run].train, sizes[run].share)]
-    times = c.num_candidates * (c.model.num_experts if c.learner.splits_data and c.train.steps else 1)
-    predictions.append(Prediction(times * c.num_members * sum(plan.steps for plan in plans),
-                            times * macs[network] * sum(plan.samples for plan in plans)))
-  return predictions
-
-
-def _too_large(configs: Sequence[schema.RunConfig]) -> dict[schema.RunConfig, BadInput]:
-  """Configs that do not fit into the memory of this machine.
-
-  What a run needs grows with `model.width` and with the number of stages. If a run with the largest of both fits, all
-  runs that are otherwise alike fit.
-  """
-  groups: dict[Any, list[schema.RunConfig]] = {}
-  for c in dict.fromkeys(configs):
-    kind = c.dataset, c.learner, dataclasses.replace(c.model, width=1), c.train, c.precision
-    groups.setdefault(kind, []).append(c)
-  refused: dict[schema.RunConfig, BadInput] = {}
-  for group in groups.values():
-    widest = max(group, key=lambda c: c.model.width)
-    longest = max(group, key=lambda c: len(c.stream.expected_ends))
-    if len(group) > 1 and _problem(dataclasses.replace(widest, stream=longest.stream)) is None:
-      continue
-    problems = {c: _problem(c) for c in group}
-    refused |= {c: problem for c, problem in problems.items() if problem is not None}
-  return refused
-
-
-def _problem(config: schema.RunConfig) -> BadInput | None:
-  """Why a config cannot run on this machine, or None."""
-  try:
-    with cost.predicting():
-      memory.check(_setting(config))
-  except BadInput as error:
-    return error
-  return None
-
-
 def _setting(config: schema.RunConfig) -> settings.Setting:
+  """What a run of a config would use; the same for all seeds and numbers of devices."""
   protocol: Any = protocols.of(config)
-  return settings.prepare(config, _data(protocol, config.dataset))
+  return settings.prepare(dataclasses.replace(config, seed=0, devices=0), _data(protocol, config.dataset))
 
 
 @functools.cache

@@ -1,17 +1,17 @@
 """Turns a sweep file into jobs. Each job has a checked config and its own run folder."""
-import copy
 import dataclasses
 import functools
-import inspect
 import json
 import pathlib
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from alma_jax import config as configs
 from alma_jax import files, sweeps
-from alma_jax.config import fields, schema
+from alma_jax.config import layout, schema
+from alma_jax.config.fields import listed, text_of
+from alma_jax.config.registry import meant
 from alma_jax.errors import BadInput
 
 _MOST = 10_000  # points of a sweep
@@ -63,29 +63,25 @@ def load(given: str | pathlib.Path) -> sweeps.Sweep:
   path, _, arg = str(given).partition(":")
   file = configs.find(path)
   if file is None:
-    names = fields.listed(name for name in configs.packaged() if name.startswith("sweeps/"))
+    names = listed(name for name in configs.packaged() if name.startswith("sweeps/"))
     raise BadInput(f"{path!r} is not a sweep file in {pathlib.Path.cwd()}, nor one of the package's: {names}; "
                    "give one of these, or your own file.")
-  def called(names: dict[str, Any]) -> Any:
-    get_sweep = names.get("get_sweep")
-    if arg and get_sweep is not None and not inspect.signature(get_sweep).parameters:
-      raise BadInput(f"the sweep file {path} takes no argument, but --config={given} gives it {arg!r}; leave it out.")
-    return get_sweep and (get_sweep(arg) if arg else get_sweep())
-
-  made = configs.run_file(str(file), called)
+  made = configs.run_file(file, "get_sweep", *filter(None, [arg]))
   if not isinstance(made, sweeps.Sweep):
-    raise BadInput(f"{path} has no function get_sweep that returns an alma_jax.sweeps.Sweep; write one.")
+    raise BadInput(f"get_sweep of {path} returned {type(made).__name__}; it should return an alma_jax.sweeps.Sweep.")
   if not made.points:
     raise BadInput(f"the sweep of {path} has no points; give it at least one.")
   return made
 
 
 def with_seeds(sweep: sweeps.Sweep, seeds: Sequence[int]) -> sweeps.Sweep:
-  """The sweep with these seeds instead of its own, one seed after the other.
+  """The sweep with these seeds instead of its own, one seed after the other; without seeds, the sweep as it is.
 
   Raises:
     BadInput: a point has no axis "seed", or a seed is given twice.
   """
+  if not seeds:
+    return sweep
   if not all("seed" in point for point in sweep.points):
     raise BadInput("--seeds needs a sweep whose points have the axis 'seed'; for this sweep, give --config.seed=SEED.")
   if len(set(seeds)) < len(seeds):
@@ -108,16 +104,20 @@ def make(sweep: sweeps.Sweep, root: str | pathlib.Path, overrides: Mapping[str, 
   """
   made: list[Job] = []
   template = functools.cache(functools.partial(configs.load_file, sweep.config))  # by the learner
+  fields = functools.cache(_fields)
   seen: dict[str, sweeps.Point] = {}
   if len(sweep.points) > _MOST:
     raise BadInput(f"the sweep has {len(sweep.points):,} points; at most {_MOST:,} are allowed.")
   if ":" in str(sweep.config):
     raise BadInput(f"the sweep's config {sweep.config!r} should be only the path of a config file; name the learners "
                    "in an axis 'learner'.")
-  for given in sweep.points:
-    point = _checked(given)
+  for point in sweep.points:
+    learner = point.get("learner")
+    if "learner" in point and (not isinstance(learner, str) or not learner):
+      raise BadInput(f"the axis 'learner' needs names of learners, not {learner!r}.")
     name = "-".join(_label(axis, value) for axis, value in point.items()) or "run"
-    config = _config(sweep, copy.deepcopy(template(point.get("learner"))), point, overrides or {})
+    tree = template(learner)
+    config = _config(sweep, tree, fields(tree["problem"]), point, overrides or {})
     if len(name) > _LONGEST:
       raise BadInput(f"the run folder {name[:40]}... of the sweep has a name of {len(name)} characters; at most "
                      f"{_LONGEST} are allowed.")
@@ -126,70 +126,51 @@ def make(sweep: sweeps.Sweep, root: str | pathlib.Path, overrides: Mapping[str, 
       if key in seen:
         raise BadInput(f"the points {seen[key]} and {point} of the sweep {what}; remove one of them.")
       seen[key] = point
-    made.append(Job(name, config, files.usable(pathlib.Path(root, name)), sweep.config, point.get("learner")))
+    made.append(Job(name, config, files.usable(pathlib.Path(root, name)), sweep.config, learner))
   return made
 
 
-def _checked(given: sweeps.Point) -> sweeps.Point:
-  """A point of plain values; numpy's values are converted."""
-  point = {axis: value.tolist() if hasattr(value, "tolist") else value for axis, value in given.items()}
-  for axis, value in point.items():
-    try:
-      json.dumps(value)
-    except TypeError:
-      raise BadInput(f"the axis {axis!r} has the value {value!r}, which no field can have.") from None
-  if "learner" in point and (not isinstance(point["learner"], str) or not point["learner"]):
-    raise BadInput(f"the axis 'learner' needs names of learners, not {point['learner']!r}.")
-  return point
-
-
-def _config(sweep: sweeps.Sweep, tree: dict[str, Any], point: sweeps.Point,
+def _config(sweep: sweeps.Sweep, tree: dict[str, Any], fields: Sequence[str], point: sweeps.Point,
             overrides: Mapping[str, str | None]) -> schema.RunConfig:
   """The config of a point; `tree` is the config of the sweep's config file with the point's learner."""
-  learner, flat = tree["learner"]["name"], configs.flatten(tree)
-  axes: dict[str, str] = {}  # the axis of each field
-  values = sweep.fixed | {axis: value for axis, value in point.items() if axis != "learner"}
-  while values:  # first the names, which decide what other fields there are
-    fields = {path: each for path, each in configs.fields_of(flat).items() if path not in configs.FIXED}
-    named = {axis: full[0] for axis in values if len(full := _meant(axis, fields)) == 1}
-    part = {axis: path for axis, path in named.items() if fields[path].classes is not None} or {
-        axis: _field(axis, fields, sweep.config, learner) for axis in values}
-    for axis, path in part.items():
-      other = axes.get(path, axis)
-      if other != axis and other in point and axis in point:
-        raise BadInput(f"the axes {min(axis, other)!r} and {max(axis, other)!r} of the sweep are the same field; keep "
-                       "one.")
-      axes[path] = axis
-    flat = configs.changed(flat, {path: values.pop(axis) for axis, path in part.items()})
+  axes: dict[str, str] = {}  # the axis of each field of the point
+  changes: dict[str, Any] = {}
+  for axis, value in [*sweep.fixed.items(), *point.items()]:
+    if axis != "learner":
+      path = _field(axis, fields, sweep.config)
+      changes[path] = value
+      if axis in point and axes.setdefault(path, axis) != axis:
+        raise BadInput(f"the axes {min(axis, axes[path])!r} and {max(axis, axes[path])!r} of the sweep are the same "
+                       "field; keep one.")
   for path in overrides:
-    if axes.get(path) in point:
+    if path in axes:
       advice = "give --seeds" if path == "seed" else "change its values in the sweep file"
       raise BadInput(f"--config.{path} would change an axis of the sweep; {advice}.")
-  tree = configs.overridden(configs.nested(flat), overrides)
-  gone = [axis for path, axis in axes.items() if axis in point and path not in configs.flatten(tree)]
+  tree = configs.overridden(configs.nested(configs.changed(configs.flatten(tree), changes)), overrides)
+  gone = [axis for path, axis in axes.items() if path not in configs.flatten(tree)]
   if gone:
     raise BadInput(f"the axis {gone[0]!r} of the sweep is not a field of the configs that "
                    f"--config.{', --config.'.join(overrides)} makes; leave that out, or change the sweep file.")
   return configs.parse(tree)
 
 
-def _meant(axis: str, fields: Collection[str]) -> list[str]:
-  """The full names of the fields that an axis may mean."""
-  return [path for path in fields if path == axis] or [path for path in fields if path.endswith(f".{axis}")]
-
-
-def _field(axis: str, fields: Collection[str], file: str, learner: str) -> str:
-  """The full name of the field that an axis means."""
-  paths = _meant(axis, fields)
+def _field(axis: str, fields: Sequence[str], file: str) -> str:
+  """The full name of the field that an axis means; `fields` are the full names of all that it may be."""
+  paths = [path for path in fields if path == axis] or [path for path in fields if path.endswith(f".{axis}")]
   if len(paths) != 1:
-    problem = f"could be {' or '.join(paths)}" if paths else "is not a field"
-    raise BadInput(f"the axis {axis!r} {problem} of {file} with learner {learner!r}; the axes can be learner, "
-                   f"{', '.join(fields)}.")
+    hint = meant(axis, [name for path in fields for name in (path, path.rpartition(".")[2])])
+    problem = f"could be {' or '.join(paths)}" if paths else f"is not a field{hint}"
+    raise BadInput(f"the axis {axis!r} {problem} of {file}; an axis is learner, or a field that `alma fields` lists.")
   return paths[0]
+
+
+def _fields(problem: str) -> list[str]:
+  """The full names of all fields that configs for a problem can have, except those that are fixed."""
+  return sorted({path for part in layout.alternatives(problem).values() for path in part} - configs.FIXED.keys())
 
 
 def _label(axis: str, value: Any) -> str:
   """The part of a run folder's name that shows one axis."""
   name = "" if axis == "learner" else axis.rsplit(".", 1)[-1]
-  text = value if isinstance(value, str) else json.dumps(value)
+  text = text_of(value.tolist() if hasattr(value, "tolist") else value)  # numpy's
   return re.sub(r"[^A-Za-z0-9.]+", "_", f"{name}{text}").strip("_")

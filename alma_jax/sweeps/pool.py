@@ -9,7 +9,7 @@ import os
 import pathlib
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from alma_jax import config as configs
 from alma_jax.config import schema
@@ -23,17 +23,6 @@ _SETTINGS = ("model.name", "model.width", "model.num_experts", "train.batch_size
              "deterministic")
 _SECONDS, _CLOSING = 0.5, 10.0  # between two checks of the workers; for a process to end
 T = TypeVar("T")
-
-
-class Place(NamedTuple):
-  """What one worker may use.
-
-  Attributes:
-    environment: variables that select its GPUs; empty without GPUs.
-    cores: numbers of its CPU cores.
-  """
-  environment: dict[str, str]
-  cores: list[int]
 
 
 def run(jobs: Sequence[Job], num_workers: int, logs: pathlib.Path, should_stop: Callable[[], bool]) -> Iterator[Event]:
@@ -88,7 +77,7 @@ def run(jobs: Sequence[Job], num_workers: int, logs: pathlib.Path, should_stop: 
       one.process.kill()
 
 
-def places(num_workers: int) -> list[Place]:
+def places(num_workers: int) -> list[worker.Place]:
   """A Place for each worker. If there are more workers than cores or GPUs, several workers share one."""
   cores, num = usable_cores(), num_gpus()
   gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(num)))).split(",")
@@ -97,7 +86,7 @@ def places(num_workers: int) -> list[Place]:
     environment = {"CUDA_VISIBLE_DEVICES": ",".join(_share(gpus, i, num_workers))} if num else {}
     if num and num_workers > num:  # several workers on a GPU, whose memory the first one would take
       environment["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
-    shares.append(Place(environment, _share(cores, i, num_workers)))
+    shares.append(worker.Place(environment, _share(cores, i, num_workers)))
   return shares
 
 
@@ -112,18 +101,12 @@ class _Worker:
   """
   job: Job
 
-  def __init__(self, place: Place, logs: pathlib.Path) -> None:
+  def __init__(self, place: worker.Place, logs: pathlib.Path) -> None:
     self.place, self._logs, self._broken = place, logs, False
     context = multiprocessing.get_context("spawn")
     self.pipe, theirs = context.Pipe()
-    before = dict(os.environ)
-    os.environ.update(place.environment)  # a spawned process copies the environment of its parent
-    try:
-      self.process = context.Process(target=worker.work, args=(theirs, place.cores, os.getpid()), daemon=True)
-      worker.start(self.process)
-    finally:
-      os.environ.clear()
-      os.environ.update(before)
+    self.process = context.Process(target=worker.work, args=(theirs, place, os.getpid()), daemon=True)
+    worker.start(self.process)
     theirs.close()
 
   def suits(self, job: Job) -> bool:

@@ -55,7 +55,7 @@ def run(jobs: Sequence[Job], num_workers: int, folder: pathlib.Path, options: Ma
   """
   if shutil.which("sbatch") is None:
     raise BadInput("there is no SLURM here (no sbatch); use --launcher=local.")
-  ids = states.read_texts(folder / _IDS, "delete it once no job of this sweep is queued")
+  ids = run_files.read_json(folder / _IDS) or {}
   try:
     run_files.write_json(folder / _IDS, ids)  # before any job is submitted, so that no job's number is lost
   except OSError as error:

@@ -1,16 +1,13 @@
 """The states of a sweep's jobs, what happens to them, and how long they take. Does not import jax."""
+import collections
 import contextlib
-import pathlib
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from alma_jax import config as configs
-from alma_jax.config import schema
 from alma_jax.errors import BadInput
 from alma_jax.messages import duration
-from alma_jax.store import run_files
-from alma_jax.store.record import SUMMARY, Record
+from alma_jax.store.record import Record
 from alma_jax.sweeps.jobs import Job
 
 NEW, BEGUN, RUNNING, FINISHED, FAILED, REFUSED = "new", "begun", "running", "finished", "failed", "refused"
@@ -56,17 +53,6 @@ class State(NamedTuple):
     return f"{self.kind}, {self.done} of {self.total} mega-batches" if 0 < self.done < self.total else self.kind
 
 
-class Taken(NamedTuple):
-  """The seconds of a finished run.
-
-  Attributes:
-    seconds: from its start to its end.
-    compiling: the part that does not depend on its length.
-  """
-  seconds: float
-  compiling: float
-
-
 def state(job: Job, failures: Mapping[str, str]) -> State:
   """The State of a job, from its run folder and from `failures`, {name: last line} of failed jobs."""
   record, total = Record(job.workdir), job.config.stream.num_megabatches
@@ -86,46 +72,23 @@ def state(job: Job, failures: Mapping[str, str]) -> State:
   return State(BEGUN if record.is_begun else NEW, done, total)
 
 
-def seconds_taken(jobs: Iterable[Job]) -> dict[str, Taken]:
-  """{name: Taken} of the finished runs that have the same kind of device as the newest one."""
-  finished = []
+def estimate(jobs: Sequence[Job]) -> dict[str, float]:
+  """Seconds of whole runs, {name: seconds}.
+
+  A run that is not finished is assumed to take as long as the finished runs did on average that have the same data,
+  learner, network, training and precision. Without such a run, it has no estimate.
+  """
+  kind = lambda config: (config.dataset, config.learner, config.model, config.train, config.precision)
+  seconds: dict[str, float] = {}
+  measured = collections.defaultdict(list)
   for job in jobs:
     with contextlib.suppress(BadInput, OSError):
-      summary = Record(job.workdir).summary
-      if summary is not None:
-        device = re.sub(r"^\d+ x ", "", str(summary["device"]))
-        written = (job.workdir / SUMMARY).stat().st_mtime_ns
-        wall, compiling = summary["wall_seconds"], summary["compile_seconds"]
-        finished.append((written, device, job.name, Taken(wall, min(compiling, wall))))
-  newest = max(finished)[1] if finished else ""
-  return {name: taken for _, device, name, taken in finished if device == newest}
-
-
-def estimate(configs: Mapping[str, schema.RunConfig], taken: Mapping[str, Taken]) -> dict[str, float]:
-  """Seconds that runs will take, from their start to their end.
-
-  A run compiles as long as the finished runs on the same data, with the same learner, network and precision, have done
-  on average, and it takes as many seconds for a training step as they have taken on average.
-
-  Args:
-    configs: {name: config} of all runs.
-    taken: {name: Taken} of the finished runs.
-
-  Returns:
-    {name: seconds} of the other runs, without those for which no such run has finished.
-  """
-  steps = {name: config.train.relative_steps(config.stream.shares) for name, config in configs.items()}
-  kinds: dict[tuple[object, ...], list[str]] = {}
-  for name, config in configs.items():
-    kinds.setdefault((config.dataset, config.learner, config.model, config.precision), []).append(name)
-  seconds: dict[str, float] = {}
-  for names in kinds.values():
-    finished = [name for name in names if name in taken]
-    if finished:
-      compiling = sum(taken[name].compiling for name in finished) / len(finished)
-      running = sum(max(taken[name].seconds - taken[name].compiling, 1e-3) for name in finished)
-      each = running / sum(steps[name] for name in finished)
-      seconds |= {name: compiling + each * steps[name] for name in names if name not in taken}
+      if summary := Record(job.workdir).summary:
+        seconds[job.name] = summary["wall_seconds"]
+        measured[kind(job.config)].append(summary["wall_seconds"])
+  for job in jobs:
+    if runs := measured.get(kind(job.config)):
+      seconds.setdefault(job.name, sum(runs) / len(runs))
   return seconds
 
 
@@ -145,20 +108,3 @@ def time_left(states: Mapping[str, State], seconds: Mapping[str, float], num_wor
     return ""
   together = max(sum(rest) / max(num_workers, 1), *rest)
   return f"{'about' if len(rest) == len(states) else 'at least'} {duration(together)}"
-
-
-def read_texts(path: pathlib.Path, advice: str) -> dict[str, str]:
-  """{name: text} of a JSON file that a sweep has written; empty if there is no file.
-
-  Raises:
-    BadInput: it holds something else; the message ends with `advice`.
-  """
-  try:
-    texts = run_files.read_json(path)
-  except BadInput as error:
-    raise BadInput(f"{path} is not JSON; {advice}.") from error
-  if texts is None:
-    return {}
-  if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
-    raise BadInput(f"{path} should be a JSON object of names and strings; {advice}.")
-  return texts

@@ -8,10 +8,10 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, NamedTuple
 
 from alma_jax import commands, messages
 from alma_jax.errors import BadInput, Diverged, InUse, Stopped
@@ -21,6 +21,17 @@ from alma_jax.sweeps.states import DONE, FAILED, STOPPED
 BROKEN = "broken"  # the answer after an unexpected exception; the worker is then replaced
 _IN_USE = 60.0  # seconds to wait until another process leaves the run folder
 _FROM_TERMINAL = (signal.SIGINT, signal.SIGHUP)  # a terminal sends them to all processes of a command
+
+
+class Place(NamedTuple):
+  """What one worker may use.
+
+  Attributes:
+    environment: variables that select its GPUs; empty without GPUs.
+    cores: numbers of its CPU cores.
+  """
+  environment: dict[str, str]
+  cores: list[int]
 
 
 def start(process: BaseProcess) -> None:
@@ -40,15 +51,16 @@ def leave_signals_to_parent() -> None:
   signal.pthread_sigmask(signal.SIG_UNBLOCK, _FROM_TERMINAL)
 
 
-def work(pipe: Connection, cores: Sequence[int], parent: int) -> None:
+def work(pipe: Connection, place: Place, parent: int) -> None:
   """Runs jobs until the pipe is closed; the body of a worker process.
 
   Args:
     pipe: gives (packed job, path of its log), and takes (kind, last line).
-    cores: numbers of the CPU cores to use.
+    place: what the process may use.
     parent: number of the parent process; if it ends, the worker ends.
   """
   stopping = []
+  os.environ.update(place.environment)  # jax is imported later
   signal.signal(signal.SIGTERM, lambda *unused: stopping.append(True))
   leave_signals_to_parent()
   if sys.platform.startswith("linux"):
@@ -56,7 +68,7 @@ def work(pipe: Connection, cores: Sequence[int], parent: int) -> None:
     # is unlinked when the process ends, and a process that is killed would leave it behind.
     multiprocessing.set_start_method("fork", force=True)
   if hasattr(os, "sched_setaffinity"):
-    os.sched_setaffinity(0, cores)
+    os.sched_setaffinity(0, place.cores)
   should_stop, last = lambda: bool(stopping) or os.getppid() != parent, None
   while not should_stop():
     try:
@@ -67,8 +79,8 @@ def work(pipe: Connection, cores: Sequence[int], parent: int) -> None:
       import jax
       jax.clear_caches()  # the compiled programs will not be needed again
     last = job
-    with _printing_to(log):
-      answer = attempt(job, should_stop)
+    _print_to(log)
+    answer = attempt(job, should_stop)
     with contextlib.suppress(OSError):  # the parent has ended
       pipe.send(answer)
 
@@ -121,28 +133,15 @@ def _programs(job: Packed) -> list[Any]:
   return [job["config"][section] for section in ("dataset", "learner", "model", "train", "precision")]
 
 
-@contextlib.contextmanager
-def _printing_to(path: str | pathlib.Path) -> Iterator[None]:
+def _print_to(path: str | pathlib.Path) -> None:
   """Appends the output of this process and its libraries to a file; if it cannot be opened, the output is lost."""
-  _flush()
+  for stream in (sys.stdout, sys.stderr):
+    with contextlib.suppress(OSError):
+      stream.flush()
   try:
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
   except OSError:
     file = os.open(os.devnull, os.O_WRONLY)
-  kept = [os.dup(number) for number in (1, 2)]
-  for number in (1, 2):
-    os.dup2(file, number)
+  os.dup2(file, 1)
+  os.dup2(file, 2)
   os.close(file)
-  try:
-    yield
-  finally:
-    _flush()
-    for number, old in zip((1, 2), kept):
-      os.dup2(old, number)
-      os.close(old)
-
-
-def _flush() -> None:
-  for stream in (sys.stdout, sys.stderr):
-    with contextlib.suppress(OSError):
-      stream.flush()

@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import alma_jax
-from alma_jax import compare, export, report, status, sweeps
+from alma_jax import board, compare, export, report, status, sweeps
 from alma_jax import config as configs
 from alma_jax.data import examples
 from alma_jax.errors import BadInput
-from alma_jax.monitor import dashboard
 from alma_jax.predictors import answers, inputs, service
 from alma_jax.predictors import folder as predictors
 from alma_jax.predictors.predictor import load
@@ -78,7 +77,7 @@ def runs(folder: pathlib.Path) -> Target:
     else:
       (place / name).write_bytes(data)
     each(lambda: _command(report, str(place), str(made[kind])), lambda: _command(status, str(place)),
-         lambda: _command(compare, str(place), str(made[kind])), lambda: dashboard.Board([str(place)]).runs(),
+         lambda: _command(compare, str(place), str(made[kind])), lambda: board.Board([str(place)]).runs(),
          lambda: results.Run(place))
 
   return Target(_of_files(whole), use)
@@ -137,8 +136,8 @@ def resume(folder: pathlib.Path) -> Target:
         found.finish()
       assert newest is not None
       lines = newest.meta["lines"]
-      opened.cut(run_files.METRICS, len(lines), lines)
-      opened.cut(run_files.TRAIN, newest.meta.get("num_train_lines", 0))
+      opened.cut(run_files.METRICS, lines)
+      opened.check_and_cut(run_files.TRAIN, newest.meta["num_train_lines"], newest.meta["train_total"])
 
   def of_file(name: str) -> st.SearchStrategy[bytes]:
     data = (backup / name).read_bytes()
@@ -187,10 +186,10 @@ def get_sweep(arg="1"):
     found = states.state(job, {})
     if found.kind == states.REFUSED:
       check_sentence(BadInput(found.line))
-    states.seconds_taken([job])
+    states.estimate([job])
     assert Record(job.workdir).num_lines == 0
     (root / "failures.json").write_bytes(given[1])
-    states.read_texts(root / "failures.json", "delete it")
+    run_files.read_json(root / "failures.json")
 
   edited = st.tuples(st.one_of(damage.edited(points), damage.values), st.one_of(damage.edited(fixed), st.just({})))
   of_run = configs.to_dict(configs.parse(configs.base("sm"))) | {

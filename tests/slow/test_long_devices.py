@@ -18,6 +18,7 @@ from alma_jax.training import loop
 
 ALONE = """
 import sys
+import types
 import alma_jax
 from alma_jax import config as configs
 for learner in ("sm", "ens"):

@@ -41,6 +41,7 @@ def test_a_sweep_from_the_command_line(tmp_path):
 def test_a_killed_worker_is_replaced_and_its_run_resumed(tmp_path):
   made = jobs.make(small_sweep({"seed": 0}, {"seed": 1}, **{
       "train.epochs": 40, "checkpoint.seconds": 0.0, "log.tensorboard": True}), tmp_path)
+  (tmp_path / "logs/seed1.log").mkdir(parents=True)  # a log that cannot be opened
   seen, killed = [], False
   for event in pool.run(made, 1, tmp_path / "logs", lambda: False):
     if event.job is not None:

@@ -7,6 +7,8 @@ let last = "";
 
 function short(value) { return value === null ? "" : value < 10 ? value.toFixed(4) : value.toPrecision(4); }
 
+function brief(name) { return name.length > 18 ? `${name.slice(0, 9)}…${name.slice(-8)}` : name; }
+
 function of(number, total) { return total ? `${number} of ${total}` : `${number}`; }
 
 function ago(seconds) {
@@ -130,7 +132,7 @@ function charts(runs, metric, unit) {
           marker: {color: run.colour, symbol: "line-ns-open", size: 12, line: {width: 1.5}}})),
         {xaxis: xaxis, yaxis: {
           type: "category", autorange: "reversed", fixedrange: true, tickmode: "array",
-          tickvals: mine.map(run => run.path), ticktext: mine.map(run => run.brief)}}, 60 + 18 * mine.length);
+          tickvals: mine.map(run => run.path), ticktext: mine.map(run => brief(run.label))}}, 60 + 18 * mine.length);
 }
 
 function draw(runs) {
