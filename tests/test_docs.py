@@ -333,7 +333,7 @@ def test_links_and_named_files_are_there(page):
     path = (ROOT / page).parent / target if target else ROOT / page
     assert path.exists(), link
     assert not anchor or anchor in anchors_of(path), link
-  for name in re.findall(r"(?:configs|benchmarks|docs|colabs)/[\w/]+\.(?:py|sh|md|ipynb)", text):
+  for name in re.findall(r"(?:configs|benchmarks|docs|colabs|tests)/[\w/]+\.(?:py|sh|md|ipynb)", text):
     assert pathlib.Path(ROOT / name).exists() or "NAME" in name, name
 
 
