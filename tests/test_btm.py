@@ -137,20 +137,6 @@ def test_all_kinds_of_predictions_agree(books):
   assert np.abs(each[0] - each[1]).max() > 0.01  # the experts differ
 
 
-@pytest.mark.parametrize(("changes", "sentence"), [
-    ({"learner__num_domains": 9}, "the 16 steps of a stage leave 8 for the seed and 0 for each of "
-     "learner.num_domains=9 experts; raise train.steps."),
-    ({"train__learning_rate": (0.01, 0.001)}, "train.learning_rate=(0.01, 0.001) lists several values, but "
-     "learner.name='btm' chooses none of them; give one."),
-    ({"dataset__name": "live:inbox"}, "learner.name='btm' divides whole documents, which dataset.name='live:inbox' "
-     "does not keep; use text:DIR or tfds:NAME."),
-])
-def test_what_cannot_be_trained_is_refused(books, changes, sentence):
-  with pytest.raises(BadInput) as error:
-    setting_of(books, **changes)
-  assert str(error.value) == sentence
-
-
 def test_more_domains_than_documents_are_refused_before_any_training(books):
   setting = setting_of(books, learner__num_domains=9, train__steps=60)
   with pytest.raises(BadInput, match="learner.num_domains=9 exceeds the 8 documents of the first stage"):
